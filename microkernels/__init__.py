@@ -1,0 +1,1 @@
+"""Register tiles: one instruction set each, the innermost loops of every kernel."""

@@ -1,0 +1,56 @@
+"""Every error that tvm_hybrid raises on purpose; `tvm_hybrid.errors` is the public name.
+
+Each message says what was wrong, where, and what to do about it.
+"""
+
+
+class TvmHybridError(Exception):
+    """Base class: catch this to catch everything the plugin raises on purpose."""
+
+
+class UnsupportedTvmError(TvmHybridError, ImportError):
+    """The installed apache-tvm / apache-tvm-ffi pair is known not to work."""
+
+
+class TargetError(TvmHybridError, ValueError):
+    """A target is malformed, or not one that this plugin generates code for."""
+
+
+class IsaError(TvmHybridError, RuntimeError):
+    """Code asks for an instruction set that the CPU, or the cap in force, does not have."""
+
+
+class ConfigError(TvmHybridError, ValueError):
+    """A template configuration is not legal for its region."""
+
+
+class RecordError(TvmHybridError, ValueError):
+    """A record file cannot be read or written."""
+
+
+class ModelError(TvmHybridError, ValueError):
+    """A model cannot be read or is not a valid model."""
+
+
+class UnsupportedOperatorError(ModelError):
+    """A model uses an operator, or a form of one, that cannot be imported."""
+
+
+class ShapeError(ModelError):
+    """A dimension has no value, or a value that contradicts the model."""
+
+
+class FeedError(TvmHybridError, ValueError):
+    """The inputs or output names given to a session do not fit the model."""
+
+
+class CompileError(TvmHybridError, RuntimeError):
+    """A model or region could not be compiled; the message names the region."""
+
+
+class ArtifactError(TvmHybridError, RuntimeError):
+    """An exported library is missing, damaged, or not one of ours."""
+
+
+class VerifyError(TvmHybridError, RuntimeError):
+    """Two runtimes disagree by more than the stated tolerance."""

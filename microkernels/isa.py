@@ -1,0 +1,158 @@
+"""Instruction set levels: what a target has, what this CPU has, and what we may use.
+
+The levels form one ladder; a higher rung has everything below it. `TVM_HYBRID_ISA=<name>` caps
+the rung that is chosen, for tests and for telling which rung a problem comes from.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from tvm.target import Target, codegen
+
+from .errors import IsaError, TargetError
+
+CAP_VARIABLE = "TVM_HYBRID_ISA"
+
+
+@dataclass(frozen=True)
+class Isa:
+    """One rung of the ladder.
+
+    Attributes
+    ----------
+    name : str
+        The name used in kernel names, records and `TVM_HYBRID_ISA`.
+    features : tuple of str
+        LLVM feature names, complete: a CPU with all of them runs this rung's code.
+    vector_bits : int
+        Width of the registers that f32 code uses; 32 means scalar code.
+    """
+
+    name: str
+    features: tuple[str, ...]
+    vector_bits: int
+
+    @property
+    def f32_lanes(self) -> int:
+        """Number of f32 values in one register."""
+        return self.vector_bits // 32
+
+    @property
+    def level(self) -> int:
+        """Position on the ladder; 0 is scalar."""
+        return LADDER.index(self)
+
+    def includes(self, other: Isa) -> bool:
+        """Whether code for `other` may run where this rung is allowed."""
+        return other.level <= self.level
+
+
+_AVX2 = ("avx2", "fma", "f16c")
+_AVX512 = (*_AVX2, "avx512f", "avx512bw", "avx512dq", "avx512vl")
+_VNNI = (*_AVX512, "avx512vnni")
+_BF16 = (*_VNNI, "avx512bf16")
+
+LADDER: tuple[Isa, ...] = (
+    Isa("scalar", (), 32),
+    Isa("avx2", _AVX2, 256),
+    Isa("avx512", _AVX512, 512),
+    Isa("avx512_vnni", _VNNI, 512),
+    Isa("avx512_bf16", _BF16, 512),
+    Isa("amx", (*_BF16, "amx-tile", "amx-int8", "amx-bf16"), 512),
+)
+
+
+def isa_named(name: str) -> Isa:
+    """The rung called `name`.
+
+    Raises
+    ------
+    IsaError
+        If there is no such rung.
+    """
+    for isa in LADDER:
+        if isa.name == name:
+            return isa
+    known = ", ".join(isa.name for isa in LADDER)
+    raise IsaError(f"unknown ISA {name!r}; the known ones are {known}")
+
+
+def _highest(features: Iterable[str]) -> Isa:
+    present = set(features)
+    rung = LADDER[0]
+    for isa in LADDER:
+        if not present.issuperset(isa.features):
+            break
+        rung = isa
+    return rung
+
+
+def _capped(isa: Isa) -> Isa:
+    cap = os.environ.get(CAP_VARIABLE)
+    if not cap:
+        return isa
+    limit = isa_named(cap)
+    return limit if isa.includes(limit) else isa
+
+
+@functools.cache
+def host_features() -> frozenset[str]:
+    """LLVM feature names of the CPU that this process runs on."""
+    cpu = codegen.llvm_get_system_cpu()
+    listed = codegen.llvm_get_cpu_features(Target({"kind": "llvm", "mcpu": cpu}))
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as lines:
+            line = next(line for line in lines if line.startswith("flags"))
+    except (OSError, StopIteration):
+        return frozenset(map(str, listed))
+    # LLVM's table describes the model; a hypervisor may hide features from this very machine.
+    flags = {flag.replace("_", "-") for flag in line.split(":", 1)[1].split()}
+    present = flags | {flag.replace("-", "") for flag in flags}
+    return frozenset(str(name) for name in listed if str(name) in present)
+
+
+def host_isa() -> Isa:
+    """The highest rung that this CPU has and `TVM_HYBRID_ISA` allows."""
+    return _capped(_highest(host_features()))
+
+
+def target_isa(target: Target) -> Isa:
+    """The highest rung that a target has and `TVM_HYBRID_ISA` allows.
+
+    Parameters
+    ----------
+    target : tvm.target.Target
+        An llvm target; its `mcpu` and `mattr` name the features.
+
+    Raises
+    ------
+    TargetError
+        If the target is not an llvm target for x86-64.
+    """
+    if target.kind.name != "llvm":
+        raise TargetError(
+            f"target kind {target.kind.name!r} is not supported; use an llvm target for x86-64, "
+            'such as {"kind": "llvm", "mcpu": "skylake-avx512"}'
+        )
+    features = {str(name) for name in codegen.llvm_get_cpu_features(target)}
+    return _capped(_highest(features))
+
+
+def require_on_host(isa: Isa) -> None:
+    """Refuses code that this CPU cannot run.
+
+    Raises
+    ------
+    IsaError
+        Naming the missing features.
+    """
+    missing = [name for name in isa.features if name not in host_features()]
+    if missing:
+        raise IsaError(
+            f"this CPU cannot run {isa.name} code: it lacks {', '.join(missing)}; compile for "
+            f"{_highest(host_features()).name} or lower, or set {CAP_VARIABLE}"
+        )

@@ -1,0 +1,52 @@
+"""Decision: why an operator was or was not taken, and which kernel and config a region got.
+
+Passes append to a DecisionLog; `explain` shows it. Nothing falls back without leaving one here.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+
+class Decision(msgspec.Struct, frozen=True, kw_only=True):
+    """What was decided for one node of the graph.
+
+    Attributes
+    ----------
+    node : str
+        Name of the node's value in the graph.
+    op : str
+        The operator, or the operators of a region joined by " + ".
+    taken : bool
+        True if one of our templates builds it; False if it is left to the generic schedule.
+    function : str
+        The kernel's name in the compiled module; "" if it has none of its own.
+    kernel : str
+        The microkernel or schedule that runs.
+    config : dict
+        The template's configuration.
+    source : str
+        Where the configuration comes from: "default" or "record FILE:LINE".
+    reason : str
+        Why, in words.
+    flops : int
+        Operations of the anchor; 0 if not counted.
+    workload : str
+        The region's key.
+    """
+
+    node: str
+    op: str
+    taken: bool
+    function: str = ""
+    kernel: str = ""
+    config: dict[str, Any] = {}
+    source: str = ""
+    reason: str = ""
+    flops: int = 0
+    workload: str = ""
+
+
+DecisionLog = list[Decision]

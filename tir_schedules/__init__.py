@@ -1,0 +1,1 @@
+"""Loops around microkernels: one template per kind of region."""

@@ -1,0 +1,115 @@
+"""Region: the typed description of one fused piece of a model.
+
+A region is an anchor operator (`op`, such as "matmul") with its inputs, followed by an epilogue: a
+small graph of fusible operators over the anchor's result and further operands. Everything that a
+template may depend on is in here, so that two regions with the same key share one kernel and one
+tuning record.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import msgspec
+
+Scalar = bool | int | float | str
+
+
+class Tensor(msgspec.Struct, frozen=True):
+    """Shape and element type of one tensor; `constant` if its value is known at compile time."""
+
+    shape: tuple[int, ...]
+    dtype: str
+    constant: bool = False
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return math.prod(self.shape)
+
+    def __str__(self) -> str:
+        shape = "x".join(map(str, self.shape)) or "scalar"
+        return f"{self.dtype}[{shape}]" + ("c" if self.constant else "")
+
+
+class Step(msgspec.Struct, frozen=True):
+    """One fusible operator of an epilogue.
+
+    Attributes
+    ----------
+    op : str
+        A name in `fusible_ops.FUSIBLE_OPS`, or "constant".
+    args : tuple of int
+        Values used: 0 is the anchor's result, 1..len(operands) the region's operands, later
+        numbers the results of earlier steps.
+    value : float or None
+        The number, for "constant".
+    dtype : str
+        Element type of the result.
+    """
+
+    op: str
+    args: tuple[int, ...] = ()
+    value: float | None = None
+    dtype: str = "float32"
+
+
+class Region(msgspec.Struct, frozen=True, kw_only=True):
+    """One fused piece: anchor, epilogue, and every shape and type.
+
+    Attributes
+    ----------
+    op : str
+        The template that builds it: "matmul", "batch_matmul", "softmax", ...
+    inputs : tuple of Tensor
+        The anchor's inputs, in the order of the kernel's parameters.
+    operands : tuple of Tensor
+        What the epilogue reads besides, each broadcastable to `output.shape`.
+    output : Tensor
+        The result. The kernel's parameters are inputs, operands, output.
+    attrs : dict
+        The anchor's own attributes, such as transposition.
+    epilogue : tuple of Step
+        In execution order; the last one is the result. Empty: the anchor's result is stored.
+    """
+
+    op: str
+    inputs: tuple[Tensor, ...]
+    output: Tensor
+    operands: tuple[Tensor, ...] = ()
+    attrs: dict[str, Scalar] = {}
+    epilogue: tuple[Step, ...] = ()
+
+    @property
+    def key(self) -> str:
+        """Canonical text: equal for equal work, readable, one line."""
+        attrs = ",".join(f"{name}={self.attrs[name]}" for name in sorted(self.attrs))
+        text = f"{self.op}({', '.join(map(str, self.inputs))}"
+        text += f"; {attrs})" if attrs else ")"
+        for step in self.epilogue:
+            args = ",".join(map(self._value_name, step.args))
+            text += f" {step.op}({step.value if step.value is not None else args})"
+            if step.dtype != "float32":
+                text += f":{step.dtype}"
+        return f"{text} -> {self.output}"
+
+    def _value_name(self, value: int) -> str:
+        if value == 0:
+            return "acc"
+        if value <= len(self.operands):
+            return str(self.operands[value - 1])
+        return f"%{value - 1 - len(self.operands)}"
+
+    def to_json(self) -> str:
+        """The region as one JSON object."""
+        return msgspec.json.encode(self).decode()
+
+    @staticmethod
+    def from_json(text: str | bytes) -> Region:
+        """The region that `to_json` wrote."""
+        return msgspec.json.decode(text, type=Region)
+
+    def replace(self, **changes: Any) -> Region:
+        """The region with some fields changed."""
+        return msgspec.structs.replace(self, **changes)

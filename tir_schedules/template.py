@@ -1,0 +1,95 @@
+"""Template: the three faces that every region kind has, and the registry of them.
+
+A template file ends with `register_template(Template(...))`. Registering enrols it in lowering,
+tuning and the contract tests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from tvm import tirx
+
+from microkernels.errors import ConfigError
+from microkernels.isa import Isa
+
+from .config import Config
+from .machine import Machine
+from .region import Region
+
+
+@dataclass(frozen=True)
+class Template:
+    """How regions of one kind are built.
+
+    Attributes
+    ----------
+    name : str
+        Equal to the `op` of the regions it builds.
+    config_type : type
+        Its subclass of Config.
+    default_config : callable
+        (region, machine) -> Config, by closed formula; good without any tuning.
+    space : callable
+        (region, machine) -> iterator of legal Configs, the default among them.
+    build : callable
+        (region, config, isa) -> PrimFunc whose parameters are inputs, operands, output.
+        Raises ConfigError for a configuration that is not legal for the region.
+    kernel_name : callable
+        (region, config, isa) -> name of the microkernel, or of the schedule, that does the work.
+    flops : callable
+        (region) -> floating-point or integer operations of the anchor.
+    reference : callable
+        (region, inputs) -> the anchor's result by numpy in float64 (or exact integers), for tests
+        and for checking candidates while tuning.
+    reject : callable
+        (region, isa) -> None if the template can build the region, else the reason why not.
+    pack : callable or None
+        (region, config, isa, index, array) -> the constant input number `index` in the layout
+        that `build` reads; None if constants are read as they are.
+    version : int
+        Raised when a change makes old measurements meaningless.
+    """
+
+    name: str
+    config_type: type[Config]
+    default_config: Callable[[Region, Machine], Config]
+    space: Callable[[Region, Machine], Iterator[Config]]
+    build: Callable[[Region, Config, Isa], tirx.PrimFunc]
+    kernel_name: Callable[[Region, Config, Isa], str]
+    flops: Callable[[Region], int]
+    reference: Callable[[Region, list[np.ndarray]], np.ndarray]
+    reject: Callable[[Region, Isa], str | None]
+    pack: Callable[[Region, Config, Isa, int, np.ndarray], np.ndarray] | None = None
+    version: int = 1
+
+
+_templates: dict[str, Template] = {}
+
+
+def register_template(template: Template) -> Template:
+    """Adds a template; its name must be new."""
+    if template.name in _templates:
+        raise ValueError(f"template {template.name!r} is registered twice")
+    _templates[template.name] = template
+    return template
+
+
+def template_for(op: str) -> Template:
+    """The template that builds regions of kind `op`.
+
+    Raises
+    ------
+    ConfigError
+        If there is none.
+    """
+    if op not in _templates:
+        raise ConfigError(f"no template builds {op!r}; there are {', '.join(sorted(_templates))}")
+    return _templates[op]
+
+
+def all_templates() -> tuple[Template, ...]:
+    """Every registered template, in order of name."""
+    return tuple(_templates[name] for name in sorted(_templates))
