@@ -1,0 +1,187 @@
+"""Microkernel: a register tile of batch-reduce GEMM, and the registry of all of them.
+
+    C[i, j] (+)= sum over r, k of A[r][i, k] * B[r][k, j]        i < mr, j < nr
+
+The accumulators stay in registers over the whole reduction, which may be nested (several loops
+around the innermost one). A microkernel has two faces made from one body: `emit`, to inline it in
+a template, and `tensor_intrin.register`, for `sch.tensorize`. Registering one enrols it in the
+contract tests, in the benchmark, in the table of the documentation and in kernel selection.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import tvm.tirx.script.builder.ir as I
+
+from .errors import IsaError
+from .isa import Isa, isa_named
+from .vectors import Expr, bind, constant, ramp
+
+LoadA = Callable[[int, Sequence[Expr]], Expr]
+LoadB = Callable[[int, Sequence[Expr]], Expr]
+MultiplyAdd = Callable[[Expr, Expr, Expr], Expr]
+
+
+@dataclass(frozen=True)
+class Tile:
+    """Accumulators of one emitted tile; `value(i, j)` is row i, vector j."""
+
+    rows: int
+    vectors: int
+    lanes: int
+    buffers: tuple[Expr, ...]
+
+    def value(self, row: int, vector: int) -> Expr:
+        """The accumulated vector: `lanes` columns from column `vector * lanes`."""
+        return self.buffers[row][ramp(vector * self.lanes, self.lanes)]
+
+
+@dataclass(frozen=True)
+class Microkernel:
+    """Descriptor of a register tile.
+
+    Attributes
+    ----------
+    name : str
+        ISA, types and tile, such as "avx512_f32_6x64".
+    isa_name : str
+        The lowest rung that can run it.
+    a_dtype, b_dtype, acc_dtype : str
+        Element types of the operands and of the accumulators.
+    mr, nr : int
+        Rows and columns of the full tile. Fewer rows, or fewer vectors of columns, are exact
+        smaller tiles of the same kernel.
+    kr : int
+        Elements of K that one multiply-add consumes. B is packed [N/nr][K/kr][nr][kr].
+    lanes : int
+        Columns in one vector of accumulators.
+    multiply_add : callable
+        (accumulators, A in every lane, B) -> accumulators.
+    """
+
+    name: str
+    isa_name: str
+    a_dtype: str
+    b_dtype: str
+    acc_dtype: str
+    mr: int
+    nr: int
+    kr: int
+    lanes: int
+    multiply_add: MultiplyAdd
+
+    @property
+    def isa(self) -> Isa:
+        """The lowest rung that can run it."""
+        return isa_named(self.isa_name)
+
+    @property
+    def vectors(self) -> int:
+        """Vectors of accumulators in a row of the full tile."""
+        return self.nr // self.lanes
+
+    def emit(
+        self,
+        rows: int,
+        vectors: int,
+        reduction: Sequence[int],
+        load_a: LoadA,
+        load_b: LoadB,
+        init: Callable[[int, int], Expr] | None = None,
+    ) -> Tile:
+        """Emits the tile into the PrimFunc under construction.
+
+        Parameters
+        ----------
+        rows, vectors : int
+            Size of the tile; at most mr rows and nr / lanes vectors.
+        reduction : sequence of int
+            Extents of the reduction loops, outermost first; the innermost counts steps of kr.
+        load_a : callable
+            (row, loop variables) -> kr elements of A in every lane.
+        load_b : callable
+            (vector, loop variables) -> one vector of packed B: lanes x kr elements.
+        init : callable or None
+            (row, vector) -> starting accumulators; zero if None.
+
+        Returns
+        -------
+        Tile
+            The accumulators after the reduction.
+        """
+        if not (0 < rows <= self.mr and 0 < vectors <= self.vectors):
+            raise IsaError(
+                f"{self.name} has no {rows}x{vectors * self.lanes} tile; at most {self.mr} rows "
+                f"and {self.vectors} vectors of {self.lanes}"
+            )
+        lanes = self.lanes
+        # One small buffer a row: a larger one would become a heap allocation instead of registers.
+        buffers = tuple(
+            I.sblock_alloc_buffer((vectors * lanes,), self.acc_dtype) for _ in range(rows)
+        )
+        tile = Tile(rows, vectors, lanes, buffers)
+        zero = constant(0, self.acc_dtype, lanes)
+        for i in range(rows):
+            for j in range(vectors):
+                start = zero if init is None else init(i, j)
+                I.buffer_store(buffers[i], start, [ramp(j * lanes, lanes)])
+        with contextlib.ExitStack() as stack:
+            loops = [stack.enter_context(I.serial(extent)) for extent in reduction]
+            b = [bind(load_b(j, loops)) for j in range(vectors)]
+            for i in range(rows):
+                a = bind(load_a(i, loops))
+                for j in range(vectors):
+                    value = self.multiply_add(tile.value(i, j), a, b[j])
+                    I.buffer_store(buffers[i], value, [ramp(j * lanes, lanes)])
+        return tile
+
+
+_kernels: dict[str, Microkernel] = {}
+
+
+def register_microkernel(kernel: Microkernel) -> Microkernel:
+    """Adds a microkernel; its name must be new."""
+    if kernel.name in _kernels:
+        raise ValueError(f"microkernel {kernel.name!r} is registered twice")
+    _kernels[kernel.name] = kernel
+    return kernel
+
+
+def microkernel_named(name: str) -> Microkernel:
+    """The microkernel of that name.
+
+    Raises
+    ------
+    IsaError
+        If there is none.
+    """
+    if name not in _kernels:
+        raise IsaError(f"no microkernel {name!r}; there are {', '.join(sorted(_kernels))}")
+    return _kernels[name]
+
+
+def all_microkernels() -> tuple[Microkernel, ...]:
+    """Every registered microkernel, in order of registration."""
+    return tuple(_kernels.values())
+
+
+def kernels_for(isa: Isa, a_dtype: str, b_dtype: str) -> tuple[Microkernel, ...]:
+    """The microkernels for these operand types on the highest rung within `isa` that has any.
+
+    Raises
+    ------
+    IsaError
+        If no rung has one.
+    """
+    fitting = [
+        kernel
+        for kernel in _kernels.values()
+        if (kernel.a_dtype, kernel.b_dtype) == (a_dtype, b_dtype) and isa.includes(kernel.isa)
+    ]
+    if not fitting:
+        raise IsaError(f"no microkernel multiplies {a_dtype} by {b_dtype} on {isa.name}")
+    highest = max(kernel.isa.level for kernel in fitting)
+    return tuple(kernel for kernel in fitting if kernel.isa.level == highest)
