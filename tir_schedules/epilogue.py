@@ -1,4 +1,4 @@
-"""Epilogue: what happens to an accumulator vector before it is stored; one emitter for every template.
+"""Epilogue: what happens to an accumulator before it is stored; one emitter for every template.
 
 A template works on a matrix of rows (all leading dimensions of the output, flattened) and columns
 (its last dimension). `Epilogue` turns a region's steps into a function of (vector, row, column)

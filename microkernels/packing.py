@@ -1,0 +1,50 @@
+"""Packing of constant weights into the panels that microkernels read."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from .microkernel import Microkernel
+
+
+def packed_size(k: int, n: int, kernel: Microkernel) -> int:
+    """Elements of a packed [K, N] weight: K padded to kr, N padded to whole vectors."""
+    lanes = kernel.lanes
+    return math.ceil(k / kernel.kr) * kernel.kr * math.ceil(n / lanes) * lanes
+
+
+def pack_weight(weight: np.ndarray, widths: Sequence[int], kernel: Microkernel) -> np.ndarray:
+    """[K, N] as consecutive panels [K/kr][columns][kr].
+
+    Parameters
+    ----------
+    weight : ndarray
+        Shape (K, N).
+    widths : sequence of int
+        Width of every panel, in vectors of `kernel.lanes` columns; together they cover N.
+    kernel : Microkernel
+        Gives lanes and kr.
+
+    Returns
+    -------
+    ndarray
+        Flat, padded with zeros.
+    """
+    k, n = weight.shape
+    kr, lanes = kernel.kr, kernel.lanes
+    steps = math.ceil(k / kr)
+    padded = np.zeros((steps * kr, sum(widths) * lanes), dtype=weight.dtype)
+    padded[:k, :n] = weight
+    blocks = padded.reshape(steps, kr, -1)
+    packed = np.empty(padded.size, dtype=weight.dtype)
+    position = column = 0
+    for width in widths:
+        columns = width * lanes
+        panel = blocks[:, :, column : column + columns].transpose(0, 2, 1)
+        packed[position : position + panel.size] = panel.reshape(-1)
+        position += panel.size
+        column += columns
+    return packed

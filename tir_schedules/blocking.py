@@ -1,0 +1,73 @@
+"""Blocking: how extents are cut into tiles and work into threads; plain Python, no kernels."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Group:
+    """`count` pieces of equal `size`, the first at `start`."""
+
+    start: int
+    count: int
+    size: int
+
+
+def balanced(total: int, most: int) -> tuple[Group, ...]:
+    """Cuts `total` into as few pieces of at most `most` as possible, sizes differing by at most 1.
+
+    A thin tail costs nearly as much as a full tile; equal pieces avoid it. At most two groups.
+
+    >>> balanced(128, 6)
+    (Group(start=0, count=18, size=6), Group(start=108, count=4, size=5))
+    """
+    return shares(total, math.ceil(total / most))
+
+
+def shares(total: int, parts: int) -> tuple[Group, ...]:
+    """Cuts `total` into `parts` pieces whose sizes differ by at most 1; larger ones first."""
+    size, larger = divmod(total, parts)
+    groups = []
+    if larger:
+        groups.append(Group(0, larger, size + 1))
+    if size and parts > larger:
+        groups.append(Group(larger * (size + 1), parts - larger, size))
+    return tuple(groups)
+
+
+def thread_grids(threads: int) -> Iterator[tuple[int, int]]:
+    """Every (rows of threads, columns of threads) whose product is `threads`."""
+    for rows in range(1, threads + 1):
+        if threads % rows == 0:
+            yield rows, threads // rows
+
+
+def choose_thread_grid(
+    m_tiles: int, n_tiles: int, m: int, n: int, k: int, threads: int
+) -> tuple[int, int]:
+    """Threads along M and along N, by the Graph Compiler's closed form.
+
+    cost = (k + m_s + n_s) * tiles of the busiest thread / threads that have work: the first factor
+    is the data a thread streams for its part, the second its share of the tiles. After the Graph
+    Compiler's split choice (Li et al., arXiv 2301.01333), with the bytes of A, B and C in place of
+    fitted constants.
+
+    Returns
+    -------
+    tuple of int
+        (1, 1) if there is no work to share.
+    """
+    best, best_cost = (1, 1), math.inf
+    for rows, columns in thread_grids(threads):
+        if rows > m_tiles or columns > n_tiles:
+            continue
+        busiest = math.ceil(m_tiles / rows) * math.ceil(n_tiles / columns)
+        m_part, n_part = m / rows, n / columns
+        traffic = (m_part + n_part) / k + (m_part + n_part) / (m_part * n_part)
+        cost = busiest * (1 + 0.05 * traffic)
+        if cost < best_cost:
+            best, best_cost = (rows, columns), cost
+    return best
