@@ -1,0 +1,1 @@
+"""Tuning: measures configurations in worker processes, keeps records, finds the best again."""

@@ -1,0 +1,152 @@
+"""Record: what one measurement of one configuration found; one JSON object on one line."""
+
+from __future__ import annotations
+
+import statistics
+from datetime import datetime, timezone
+from typing import Any, Literal
+
+import msgspec
+
+from microkernels.errors import RecordError
+from tir_schedules.config import Config
+from tir_schedules.machine import Machine
+from tir_schedules.region import Region
+from tir_schedules.template import Template
+
+SCHEMA = 1
+Status = Literal["ok", "compile_error", "runtime_error", "wrong_result", "timeout"]
+
+
+class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False):
+    """One configuration of one region, tried on one machine.
+
+    Attributes
+    ----------
+    schema : int
+        Version of this format.
+    workload : str
+        The region's key.
+    region : Region
+        The region itself.
+    template : str
+        Name of the template that built it.
+    version : int
+        The template's version; measurements of another version are not used.
+    isa : str
+        The rung that the code was built for.
+    machine : str
+        The CPU's LLVM name.
+    threads : int
+        Threads that the kernel used.
+    config : dict
+        Fields of the template's Config.
+    status : str
+        "ok", or what went wrong.
+    times_us : list of float
+        Microseconds of one call, one number for each sample; empty unless `status` is "ok".
+    baseline_us : float or None
+        Median microseconds of the default configuration, sampled in turns with this one, so that
+        the quotient of both does not depend on what the machine did meanwhile.
+    error : str
+        What went wrong, in words.
+    date : str
+        ISO 8601, UTC.
+    tvm : str
+        TVM's version.
+    """
+
+    schema: int = SCHEMA
+    workload: str
+    region: Region
+    template: str
+    version: int
+    isa: str
+    machine: str
+    threads: int
+    config: dict[str, Any]
+    status: Status
+    times_us: list[float] = []
+    baseline_us: float | None = None
+    error: str = ""
+    date: str = ""
+    tvm: str = ""
+
+    @property
+    def median_us(self) -> float:
+        """Median of the samples, in microseconds; infinite if there are none."""
+        return statistics.median(self.times_us) if self.times_us else float("inf")
+
+    @property
+    def relative(self) -> float | None:
+        """Time as a multiple of the default configuration's; None if that was not measured."""
+        if not self.times_us or not self.baseline_us:
+            return None
+        return self.median_us / self.baseline_us
+
+    def fits(self, template: Template, machine: Machine) -> bool:
+        """Whether it was measured with this template's code and as many threads on this ISA."""
+        return (
+            self.template == template.name
+            and self.version == template.version
+            and self.isa == machine.isa.name
+            and self.threads == machine.threads
+        )
+
+    def to_line(self) -> bytes:
+        """The record as one line of JSON, newline included."""
+        return msgspec.json.encode(self) + b"\n"
+
+    @staticmethod
+    def from_line(line: bytes) -> Record:
+        """The record that `to_line` wrote.
+
+        Raises
+        ------
+        RecordError
+            If the line is not a record, or one that a newer version wrote.
+        """
+        try:
+            schema = msgspec.json.decode(line, type=_Schema).schema
+            if schema > SCHEMA:
+                raise RecordError(
+                    f"schema {schema}; this version reads up to {SCHEMA}, update tvm_hybrid"
+                )
+            return msgspec.json.decode(line, type=Record)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+            raise RecordError(str(error)) from error
+
+
+class _Schema(msgspec.Struct):
+    schema: int
+
+
+def make_record(
+    region: Region,
+    template: Template,
+    machine: Machine,
+    config: Config,
+    status: Status,
+    times_us: list[float] | None = None,
+    baseline_us: float | None = None,
+    error: str = "",
+) -> Record:
+    """A record of now, with everything that follows from the region, template and machine."""
+    import tvm
+
+    return Record(
+        workload=region.key,
+        region=region,
+        template=template.name,
+        version=template.version,
+        isa=machine.isa.name,
+        machine=machine.name,
+        threads=machine.threads,
+        config=config.to_dict(),
+        status=status,
+        times_us=times_us or [],
+        baseline_us=baseline_us,
+        error=error,
+        date=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        tvm=tvm.__version__,
+    )

@@ -1,0 +1,150 @@
+"""The process that measures: `python -m tvm_hybrid.tuning.worker PARENT_PID CPU,CPU,...`.
+
+Jobs arrive on standard input, one JSON object a line; on what was standard output it answers with
+the stages it enters ({"stage": "compile"}) and finally with the measurement. It dies with its
+parent, and so does whatever candidate it is running.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+import json
+import os
+import signal
+import sys
+from typing import Any, BinaryIO
+
+import msgspec
+
+from microkernels.errors import TvmHybridError
+from microkernels.isa import isa_named
+from tir_schedules.region import Region
+from tir_schedules.template import Template, all_templates, template_for
+
+from .measure import Bench, Effort, Measurement
+
+_PR_SET_PDEATHSIG = 1
+
+
+class Job(msgspec.Struct, frozen=True, kw_only=True):
+    """One candidate to measure.
+
+    Attributes
+    ----------
+    region : Region
+        What it computes.
+    module : str
+        The Python module that defines, and when imported registers, the template.
+    config, baseline : dict, dict or None
+        Fields of the candidate's and of the default Config.
+    isa : str
+        The rung to build for.
+    target : str
+        The TVM target as JSON.
+    threads : int
+        Threads the kernel uses.
+    footprint_bytes : int
+        Bytes of all constants of the model.
+    effort : Effort
+        How long to measure.
+    seed : int
+        For the arguments.
+    """
+
+    region: Region
+    module: str
+    config: dict[str, Any]
+    baseline: dict[str, Any] | None
+    isa: str
+    target: str
+    threads: int
+    footprint_bytes: int
+    effort: Effort
+    seed: int
+
+
+class Stage(msgspec.Struct, frozen=True):
+    """The worker enters this stage; if it dies, it died there."""
+
+    stage: str
+
+
+class Reply(msgspec.Struct, frozen=True):
+    """The worker is done; `fatal` says why no candidate of this region can be measured."""
+
+    measurement: Measurement | None = None
+    fatal: str = ""
+
+
+class _Worker:
+    def __init__(self, answers: BinaryIO) -> None:
+        self.answers = answers
+        self.bench: tuple[Any, Bench] | None = None
+
+    def answer(self, message: Stage | Reply) -> None:
+        self.answers.write(msgspec.json.encode(message) + b"\n")
+        self.answers.flush()
+
+    def handle(self, job: Job) -> Reply:
+        self.answer(Stage("prepare"))
+        try:
+            template = _template(job)
+            bench = self._bench(job, template)
+            config = template.config_type.from_dict(job.config)
+            baseline = job.baseline and template.config_type.from_dict(job.baseline)
+        except (TvmHybridError, ImportError) as error:
+            return Reply(fatal=f"{type(error).__name__}: {error}")
+        return Reply(
+            bench.measure(
+                config, baseline or None, job.effort, lambda stage: self.answer(Stage(stage))
+            )
+        )
+
+    def _bench(self, job: Job, template: Template) -> Bench:
+        import tvm
+
+        key = (job.region.key, job.isa, job.target, job.threads, job.footprint_bytes, job.seed)
+        if self.bench is None or self.bench[0] != key:
+            self.bench = None  # frees the former region's arrays first
+            bench = Bench(
+                job.region,
+                template,
+                isa_named(job.isa),
+                tvm.target.Target(json.loads(job.target)),
+                job.threads,
+                job.footprint_bytes,
+                job.seed,
+            )
+            self.bench = (key, bench)
+        return self.bench[1]
+
+
+def _template(job: Job) -> Template:
+    if job.region.op not in {template.name for template in all_templates()}:
+        importlib.import_module(job.module)
+    return template_for(job.region.op)
+
+
+def _die_with(parent: int) -> None:
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        sys.exit(0)  # it was gone before we asked
+
+
+def main() -> None:
+    """Answers jobs until standard input ends."""
+    _die_with(int(sys.argv[1]))
+    if sys.argv[2]:
+        os.sched_setaffinity(0, map(int, sys.argv[2].split(",")))
+    # What a candidate prints must not end up among the answers.
+    answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    worker = _Worker(answers)
+    worker.answer(Stage("ready"))
+    for line in sys.stdin.buffer:
+        worker.answer(worker.handle(msgspec.json.decode(line, type=Job)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,208 @@
+"""The tuner's side of a worker process: starts it, asks it, and outlives it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import selectors
+import signal
+import subprocess
+import sys
+import time
+
+import msgspec
+
+from microkernels.errors import CompileError
+from tir_schedules.config import Config
+from tir_schedules.machine import Machine
+from tir_schedules.region import Region
+from tir_schedules.template import Template
+
+from .measure import Effort, Measurement
+from .record import Status
+from .worker import Job, Reply, Stage
+
+START_SECONDS = 120.0
+_THREADS_VARIABLE = "TVM_NUM_THREADS"
+_READ_BYTES = 1 << 16
+
+
+class WorkerProcess:
+    """Measures candidates in a process of its own, started when needed, again after each death.
+
+    Parameters
+    ----------
+    machine : Machine
+        ISA and threads.
+    target : str
+        The TVM target as JSON.
+    timeout : float
+        Seconds that one candidate may take, all stages together.
+    footprint_bytes : int
+        Bytes of all constants of the model; decides how cold the caches are kept.
+    seed : int
+        For the arguments of the kernels.
+    """
+
+    def __init__(
+        self,
+        machine: Machine,
+        target: str,
+        timeout: float = 30.0,
+        footprint_bytes: int = 0,
+        seed: int = 0,
+    ) -> None:
+        self.machine, self.target, self.timeout = machine, target, timeout
+        self.footprint_bytes, self.seed = footprint_bytes, seed
+        self._process: subprocess.Popen[bytes] | None = None
+        self._errors: int | None = None
+        self._unread = b""
+
+    @property
+    def pid(self) -> int | None:
+        """The process's id while it lives."""
+        return self._process.pid if self._process is not None else None
+
+    def measure(
+        self,
+        region: Region,
+        template: Template,
+        config: Config,
+        baseline: Config | None,
+        effort: Effort,
+    ) -> Measurement:
+        """Measures one candidate; whatever it does to the worker is its result.
+
+        Raises
+        ------
+        CompileError
+            If the worker cannot start, or cannot measure any candidate of this region.
+        """
+        job = Job(
+            region=region,
+            module=template.build.__module__,
+            config=config.to_dict(),
+            baseline=baseline.to_dict() if baseline is not None else None,
+            isa=self.machine.isa.name,
+            target=self.target,
+            threads=self.machine.threads,
+            footprint_bytes=min(self.footprint_bytes, 2 * self.machine.l3_bytes),
+            effort=effort,
+            seed=self.seed,
+        )
+        try:
+            return self._measure(job)
+        except BaseException:
+            self.close()
+            raise
+
+    def _measure(self, job: Job) -> Measurement:
+        process = self._started()
+        assert process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):  # its death is noticed below
+            process.stdin.write(msgspec.json.encode(job) + b"\n")
+            process.stdin.flush()
+        stage, end = "prepare", time.monotonic() + self.timeout
+        while True:
+            try:
+                message = self._answer(end)
+            except TimeoutError:
+                self.close()
+                return Measurement(
+                    status="timeout", error=f"not done after {self.timeout:g} s, in stage {stage!r}"
+                )
+            if message is None:
+                status: Status = (
+                    "compile_error" if stage in ("prepare", "compile") else "runtime_error"
+                )
+                return Measurement(
+                    status=status, error=f"the worker {self._end()} in stage {stage!r}"
+                )
+            if isinstance(message, Stage):
+                stage = message.stage
+            elif message.measurement is None:
+                raise CompileError(f"cannot measure {job.region.key}: {message.fatal}")
+            else:
+                return message.measurement
+
+    def _started(self) -> subprocess.Popen[bytes]:
+        if self._process is not None:
+            return self._process
+        cpus = _quiet_cpu() if self.machine.threads == 1 else ""
+        environment = dict(os.environ)
+        environment["PYTHONPATH"] = os.pathsep.join(path or os.getcwd() for path in sys.path)
+        environment[_THREADS_VARIABLE] = str(self.machine.threads)
+        self._errors = os.memfd_create("worker errors")
+        # A session of its own: Ctrl-C in the terminal is for the tuner, which then ends the worker.
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", f"{__package__}.worker", str(os.getpid()), cpus],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            env=environment,
+            start_new_session=True,
+        )
+        try:
+            ready = self._answer(time.monotonic() + START_SECONDS)
+        except TimeoutError as error:
+            self.close()
+            raise CompileError("the measuring process does not start") from error
+        if ready is None:
+            raise CompileError(f"the measuring process {self._end()} while it started")
+        return self._process
+
+    def _answer(self, end: float) -> Stage | Reply | None:
+        """The next message; None if the worker is dead."""
+        assert self._process is not None and self._process.stdout is not None
+        pipe = self._process.stdout.fileno()
+        with selectors.DefaultSelector() as selector:
+            selector.register(pipe, selectors.EVENT_READ)
+            while b"\n" not in self._unread:
+                if not selector.select(max(0.0, end - time.monotonic())):
+                    raise TimeoutError
+                chunk = os.read(pipe, _READ_BYTES)
+                if not chunk:
+                    return None
+                self._unread += chunk
+        line, _, self._unread = self._unread.partition(b"\n")
+        if line.startswith(b'{"stage"'):
+            return msgspec.json.decode(line, type=Stage)
+        return msgspec.json.decode(line, type=Reply)
+
+    def _end(self) -> str:
+        """How the worker died, in words; forgets it."""
+        assert self._process is not None and self._errors is not None
+        code = self._process.wait()
+        size = os.fstat(self._errors).st_size
+        tail = os.pread(self._errors, _READ_BYTES, max(0, size - _READ_BYTES))
+        lines = tail.decode(errors="replace").splitlines()
+        self.close()
+        how = f"died of {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
+        telling = [line for line in lines if "LLVM ERROR" in line or "Error:" in line]
+        return f"{how} ({telling[-1].strip()[:300]})" if telling else how
+
+    def close(self) -> None:
+        """Ends the worker, whatever it is doing."""
+        process, errors = self._process, self._errors
+        self._process = self._errors = None
+        self._unread = b""
+        if process is not None:
+            process.kill()
+            process.wait()
+            for pipe in (process.stdin, process.stdout):
+                if pipe is not None:
+                    with contextlib.suppress(BrokenPipeError):
+                        pipe.close()
+        if errors is not None:
+            os.close(errors)
+
+    def __enter__(self) -> WorkerProcess:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+
+def _quiet_cpu() -> str:
+    """The last CPU we may use: the first ones serve most interrupts."""
+    return str(max(os.sched_getaffinity(0)))
