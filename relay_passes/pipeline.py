@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import tvm
-from tvm import IRModule, relax
+from tvm import IRModule, ir, relax
+from tvm.ir.instrument import DumpIR
 from tvm.target import Target
 
-from tir_schedules.config import Config
 from tir_schedules.machine import Machine
 from tir_schedules.region import Region
 
 from .decisions import DecisionLog
-
-logger = logging.getLogger("tvm_hybrid")
-
-Lookup = Callable[[Region, Machine], "tuple[Config, str] | None"]
+from .fold_weights import fold_weights
+from .lower_regions import lower_regions
+from .partition import partition, regions_of
+from .prepack import prepack
+from .schedule_generic import schedule_leftovers
+from .select_configs import Lookup, select_configs
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class PipelineOptions:
     lookup : callable or None
         (region, machine) -> (config, where it comes from), or None where no record fits.
     strict : bool
-        Whether an operator that no template takes is an error.
+        Whether a matmul, convolution or normalisation that no template takes is an error.
     dump_ir : Path or None
         Folder that receives the IR after every pass.
     """
@@ -62,9 +62,98 @@ class CompiledModule:
     decisions: DecisionLog = field(default_factory=list)
 
 
+def clean_up() -> list[ir.transform.Pass]:
+    """Phase 1: one way to write everything."""
+    return [
+        relax.transform.ConvertToDataflow(min_size=1),
+        relax.transform.CanonicalizeBindings(),
+        fold_weights(),
+        relax.transform.EliminateCommonSubexpr(),
+        relax.transform.DeadCodeElimination(),
+    ]
+
+
+def form_regions(machine: Machine, decisions: DecisionLog) -> list[ir.transform.Pass]:
+    """Phase 2: anchors and what is fused with them."""
+    return [partition(machine.isa, decisions)]
+
+
+def build_regions(
+    machine: Machine, lookup: Lookup | None, decisions: DecisionLog
+) -> list[ir.transform.Pass]:
+    """Phase 3: configurations, packed weights, kernels."""
+    return [
+        select_configs(machine, lookup),
+        prepack(machine.isa),
+        lower_regions(machine, decisions),
+    ]
+
+
+def build_leftovers(machine: Machine, decisions: DecisionLog) -> list[ir.transform.Pass]:
+    """Phase 4: everything that no template took."""
+    return [
+        relax.backend.DispatchSampling(),
+        relax.backend.DispatchSortScan(),
+        relax.transform.LegalizeOps(),
+        relax.transform.AnnotateTIROpPattern(),
+        relax.transform.FoldConstant(),
+        relax.transform.FuseOps(),
+        relax.transform.FuseTIR(),
+        relax.transform.DeadCodeElimination(),
+        schedule_leftovers(machine, decisions),
+    ]
+
+
+def lower_to_vm() -> list[ir.transform.Pass]:
+    """Phase 5: TVM's own lowering, with memory planned."""
+    return [
+        relax.transform.RewriteDataflowReshape(),
+        relax.transform.ToNonDataflow(),
+        relax.transform.RemovePurityChecking(),
+        relax.transform.CallTIRRewrite(),
+        relax.transform.StaticPlanBlockMemory(),
+        relax.transform.LowerAllocTensor(),
+        relax.transform.KillAfterLastUse(),
+        relax.transform.LowerRuntimeBuiltin(),
+        relax.transform.ComputePrimValue(),
+        relax.transform.VMShapeLower(),
+        relax.transform.AttachGlobalSymbol(),
+    ]
+
+
+def lowering_passes(options: PipelineOptions, decisions: DecisionLog) -> list[ir.transform.Pass]:
+    """Phases 1 to 4: from Relax as imported to calls of TIR kernels."""
+    machine = options.machine
+    return [
+        *clean_up(),
+        *form_regions(machine, decisions),
+        *build_regions(machine, options.lookup, decisions),
+        *build_leftovers(machine, decisions),
+    ]
+
+
+def partition_module(mod: IRModule, options: PipelineOptions, decisions: DecisionLog) -> IRModule:
+    """Phases 1 and 2: the module with its regions as functions, still ordinary Relax."""
+    machine = options.machine
+    return _run(mod, [*clean_up(), *form_regions(machine, decisions)], options)
+
+
+def collect_regions(mod: IRModule, options: PipelineOptions) -> list[Region]:
+    """The different regions of a module, in order of their functions' names; for tuning."""
+    return regions_of(partition_module(mod, options, []))
+
+
 def compile_module(mod: IRModule, options: PipelineOptions) -> CompiledModule:
     """Runs every phase on a Relax module and compiles the result."""
     decisions: DecisionLog = []
-    lowered = relax.transform.LegalizeOps()(mod)
-    executable = tvm.compile(lowered, target=options.target)
+    lowered = _run(mod, lowering_passes(options, decisions), options)
+    vm_passes = ir.transform.Sequential(lower_to_vm())
+    executable = tvm.compile(lowered, target=options.target, relax_pipeline=vm_passes)
     return CompiledModule(executable, lowered, decisions)
+
+
+def _run(mod: IRModule, passes: list[ir.transform.Pass], options: PipelineOptions) -> IRModule:
+    """The passes under the target, dumping the IR after each if asked to."""
+    instruments = [] if options.dump_ir is None else [DumpIR(str(options.dump_ir))]
+    with ir.transform.PassContext(opt_level=3, instruments=instruments), options.target:
+        return ir.transform.Sequential(passes)(mod)

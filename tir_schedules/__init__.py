@@ -1,1 +1,8 @@
-"""Loops around microkernels: one template per kind of region."""
+"""Loops around microkernels: one template per kind of region.
+
+Importing the package registers every template; adding one is a new file and its import here.
+"""
+
+from . import matmul
+
+__all__ = ["matmul"]

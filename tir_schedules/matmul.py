@@ -10,12 +10,13 @@ of K, register tiles.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import tvm.tirx.script.builder.ir as I
-from tvm import tirx
+from tvm import relax, tirx
 from tvm.script.ir_builder import IRBuilder
 
 from microkernels.errors import ConfigError
@@ -29,13 +30,13 @@ from .config import Config
 from .epilogue import Columns, Epilogue, rows_and_columns, store_vector, unflatten
 from .machine import Machine
 from .region import Region
-from .template import Template, register_template
+from .template import Packing, Template, register_template
 
 PARALLEL_FLOPS = 400_000  # below it the fork and join of a parallel region cost more than they save
 ACTIVATION_DTYPES = ("float32", "float64", "float16", "int8", "uint8", "int32", "int64", "bool")
 
 
-class MatmulConfig(Config):
+class MatmulConfig(Config, frozen=True, kw_only=True):
     """Numbers that make the template concrete.
 
     Attributes
@@ -119,8 +120,8 @@ def estimated_cycles(region: Region, config: MatmulConfig) -> float:
 
     A tile of r rows and v vectors takes at least r * v cycles a step of K, at least the 4 cycles of
     an FMA's latency, and (r / 2 + v) cycles of loads; entering and leaving it costs some 20 cycles
-    and two for each accumulator. Rows a multiple of 4 KB apart share one L1 set of 8 ways: more than
-    8 of them evict each other (measured: 83% of peak instead of 99%).
+    and two for each accumulator. Rows a multiple of 4 KB apart share one L1 set of 8 ways: more
+    than 8 of them evict each other (measured: 83% of peak instead of 99%).
     """
     m, n, k = dimensions(region)
     kernel = microkernel_named(config.kernel)
@@ -298,14 +299,12 @@ class _Emitter:
             for group in k_groups
             for i in range(group.count)
         ]
-        for number, (k_start, k_size) in enumerate(pieces):
-            first, last = number == 0, number == len(pieces) - 1
-            for_groups(
-                balanced(rows, self.config.rows),
-                lambda tile, tile_rows, k=(k_start, k_size), ends=(first, last): self.tile(
-                    row, tile, tile_rows, vector, vectors, k, ends
-                ),
+        for number, k_range in enumerate(pieces):
+            ends = (number == 0, number == len(pieces) - 1)
+            emit = functools.partial(
+                self.tile, row, vector=vector, vectors=vectors, k_range=k_range, ends=ends
             )
+            for_groups(balanced(rows, self.config.rows), emit)
 
     def tile(
         self,
@@ -378,15 +377,38 @@ def pack(
     region: Region, config: MatmulConfig, isa: Isa, index: int, array: np.ndarray
 ) -> np.ndarray:
     """The weight as `build` reads it."""
-    if index != 1:
-        return array
+    return pack_weight(array, _panel_widths(region, config, isa), check(region, config, isa))
+
+
+def unpack(
+    region: Region, config: MatmulConfig, isa: Isa, index: int, expr: relax.Expr
+) -> relax.Expr:
+    """The weight [K, N] as a Relax expression of its packed form."""
     kernel = check(region, config, isa)
-    n_vectors = math.ceil(region.inputs[1].shape[1] / kernel.lanes)
+    k, n = region.inputs[1].shape
+    panels, position = [], 0
+    for width in _panel_widths(region, config, isa):
+        columns = width * kernel.lanes
+        panel = relax.op.strided_slice(expr, [0], [position], [position + k * columns])
+        panels.append(relax.op.reshape(panel, (k, columns)))
+        position += k * columns
+    return relax.op.strided_slice(relax.op.concat(panels, axis=1), [1], [0], [n])
+
+
+def packed_shape(region: Region, config: MatmulConfig, isa: Isa, index: int) -> tuple[int, ...]:
+    """Shape of the packed weight."""
+    k, n = region.inputs[1].shape
+    return (packed_size(k, n, check(region, config, isa)),)
+
+
+def _panel_widths(region: Region, config: MatmulConfig, isa: Isa) -> list[int]:
+    """Width of every panel, in vectors; panels do not cross the threads' shares."""
+    n_vectors = math.ceil(region.inputs[1].shape[1] / check(region, config, isa).lanes)
     widths = []
     for share in shares(n_vectors, min(config.threads_n, n_vectors)):
         panels = [g.size for g in balanced(share.size, config.vectors) for _ in range(g.count)]
         widths += panels * share.count
-    return pack_weight(array, widths, kernel)
+    return widths
 
 
 def kernel_name(region: Region, config: MatmulConfig, isa: Isa) -> str:
@@ -415,6 +437,6 @@ MATMUL = register_template(
         flops=flops,
         reference=reference,
         reject=reject,
-        pack=pack,
+        packing=Packing(pack, unpack, packed_shape),
     )
 )

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
 
 import numpy as np
-from tvm import tirx
+from tvm import relax, tirx
 
 from microkernels.errors import ConfigError
 from microkernels.isa import Isa
@@ -19,9 +20,31 @@ from .config import Config
 from .machine import Machine
 from .region import Region
 
+C = TypeVar("C", bound=Config)
+
 
 @dataclass(frozen=True)
-class Template:
+class Packing(Generic[C]):
+    """How a template wants its constant inputs; every face takes the input's number.
+
+    Attributes
+    ----------
+    pack : callable
+        (region, config, isa, index, array) -> the array that `build` reads.
+    unpack : callable
+        (region, config, isa, index, expr) -> Relax expression of the original input from its packed
+        form: the inverse of `pack`, kept as a meaning rather than computed.
+    shape : callable
+        (region, config, isa, index) -> shape of the packed array.
+    """
+
+    pack: Callable[[Region, C, Isa, int, np.ndarray], np.ndarray]
+    unpack: Callable[[Region, C, Isa, int, relax.Expr], relax.Expr]
+    shape: Callable[[Region, C, Isa, int], tuple[int, ...]]
+
+
+@dataclass(frozen=True)
+class Template(Generic[C]):
     """How regions of one kind are built.
 
     Attributes
@@ -46,30 +69,29 @@ class Template:
         and for checking candidates while tuning.
     reject : callable
         (region, isa) -> None if the template can build the region, else the reason why not.
-    pack : callable or None
-        (region, config, isa, index, array) -> the constant input number `index` in the layout
-        that `build` reads; None if constants are read as they are.
+    packing : Packing or None
+        How constant inputs are laid out; None if they are read as they are.
     version : int
         Raised when a change makes old measurements meaningless.
     """
 
     name: str
-    config_type: type[Config]
-    default_config: Callable[[Region, Machine], Config]
-    space: Callable[[Region, Machine], Iterator[Config]]
-    build: Callable[[Region, Config, Isa], tirx.PrimFunc]
-    kernel_name: Callable[[Region, Config, Isa], str]
+    config_type: type[C]
+    default_config: Callable[[Region, Machine], C]
+    space: Callable[[Region, Machine], Iterator[C]]
+    build: Callable[[Region, C, Isa], tirx.PrimFunc]
+    kernel_name: Callable[[Region, C, Isa], str]
     flops: Callable[[Region], int]
     reference: Callable[[Region, list[np.ndarray]], np.ndarray]
     reject: Callable[[Region, Isa], str | None]
-    pack: Callable[[Region, Config, Isa, int, np.ndarray], np.ndarray] | None = None
+    packing: Packing[C] | None = None
     version: int = 1
 
 
-_templates: dict[str, Template] = {}
+_templates: dict[str, Template[Any]] = {}
 
 
-def register_template(template: Template) -> Template:
+def register_template(template: Template[C]) -> Template[C]:
     """Adds a template; its name must be new."""
     if template.name in _templates:
         raise ValueError(f"template {template.name!r} is registered twice")
@@ -77,7 +99,7 @@ def register_template(template: Template) -> Template:
     return template
 
 
-def template_for(op: str) -> Template:
+def template_for(op: str) -> Template[Any]:
     """The template that builds regions of kind `op`.
 
     Raises
@@ -90,6 +112,11 @@ def template_for(op: str) -> Template:
     return _templates[op]
 
 
-def all_templates() -> tuple[Template, ...]:
+def has_template(op: str) -> bool:
+    """Whether a template builds regions of kind `op`."""
+    return op in _templates
+
+
+def all_templates() -> tuple[Template[Any], ...]:
     """Every registered template, in order of name."""
     return tuple(_templates[name] for name in sorted(_templates))

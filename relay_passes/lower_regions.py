@@ -1,0 +1,123 @@
+"""Lower: every region becomes a call to a TIR kernel that its template builds.
+
+Before
+
+    gv = fused_matmul(x, const_packed, b)
+
+After
+
+    gv = R.call_tir(tvm_hybrid_matmul, (x, const_packed, b), out_ty=R.Tensor(...))
+
+Equal regions with equal configurations share one kernel.
+"""
+
+from __future__ import annotations
+
+import msgspec
+from tvm import IRModule, ir, relax, tirx
+from tvm.ir.transform import PassContext, module_pass
+
+from microkernels.errors import CompileError, TvmHybridError
+from tir_schedules.config import Config
+from tir_schedules.machine import Machine
+from tir_schedules.region import Region
+from tir_schedules.template import template_for
+
+from .decisions import Decision, DecisionLog
+from .partition import REGION, is_region_function
+from .rewrite import rewrite_region_calls
+from .select_configs import SOURCE, config_of
+
+KERNEL = "tvm_hybrid.kernel"
+OPAQUE = 8  # TVM's kOpaque: FuseOps leaves the kernel alone
+
+
+def lower_regions(machine: Machine, decisions: DecisionLog) -> ir.transform.Pass:
+    """The pass; notes which kernel and configuration every region got."""
+
+    @module_pass(opt_level=0, name="tvm_hybrid.lower_regions")
+    def run(mod: IRModule, _context: PassContext) -> IRModule:
+        builder = relax.BlockBuilder(
+            IRModule(
+                {g: f for g, f in mod.functions_items() if not is_region_function(f)},
+                attrs=mod.attrs,
+            )
+        )
+        lowerer = _Lowerer(builder, machine, decisions)
+        for gvar, function in rewrite_region_calls(mod, lowerer.call).items():
+            builder.update_func(gvar, function)
+        return builder.get()
+
+    return run
+
+
+def build_kernel(region: Region, config: Config, machine: Machine) -> tirx.PrimFunc:
+    """A region's kernel, with the attributes that later passes look for.
+
+    Raises
+    ------
+    CompileError
+        If the template fails; the message names the region.
+    """
+    template = template_for(region.op)
+    try:
+        function = template.build(region, config, machine.isa)
+    except TvmHybridError:
+        raise
+    except Exception as error:
+        raise CompileError(f"building {region.key} with {config} failed: {error}") from error
+    name = template.kernel_name(region, config, machine.isa)
+    private = function.without_attr("global_symbol")  # the module names it
+    return private.with_attr(KERNEL, name).with_attr("op_pattern", OPAQUE)
+
+
+class _Lowerer:
+    """Builds the kernels of a module's regions, each once."""
+
+    def __init__(
+        self, builder: relax.BlockBuilder, machine: Machine, decisions: DecisionLog
+    ) -> None:
+        self.builder, self.machine, self.decisions = builder, machine, decisions
+        self.kernels: dict[tuple[str, Config], relax.GlobalVar] = {}
+
+    def call(self, binding: relax.VarBinding, callee: relax.Function) -> relax.Expr:
+        """The call_tir that replaces a region's call."""
+        region = Region.from_json(str(callee.attrs[REGION]))
+        config = config_of(callee, region)
+        kernel = self.kernel(region, config)
+        self.note(binding, callee, region, config, kernel)
+        return relax.call_tir(kernel, list(binding.value.args), out_ty=binding.var.ty)
+
+    def kernel(self, region: Region, config: Config) -> relax.GlobalVar:
+        """The kernel of a region, built once."""
+        key = (region.key, config)
+        if key not in self.kernels:
+            function = build_kernel(region, config, self.machine)
+            self.kernels[key] = self.builder.add_func(function, f"tvm_hybrid_{region.op}")
+        return self.kernels[key]
+
+    def note(
+        self,
+        binding: relax.Binding,
+        callee: relax.Function,
+        region: Region,
+        config: Config,
+        kernel: relax.GlobalVar,
+    ) -> None:
+        """Leaves the decision for `explain`."""
+        template = template_for(region.op)
+        steps = [step.op for step in region.epilogue if step.op != "constant"]
+        self.decisions.append(
+            Decision(
+                node=str(binding.var.name),
+                op=" + ".join([region.op, *steps]),
+                taken=True,
+                function=str(kernel.name_hint),
+                kernel=template.kernel_name(region, config, self.machine.isa),
+                config=msgspec.to_builtins(config),
+                source=str(callee.attrs[SOURCE]),
+                reason=f"template {region.op}",
+                flops=template.flops(region),
+                workload=region.key,
+            )
+        )

@@ -1,0 +1,104 @@
+"""Prepack: constant inputs of regions are brought into the layout that their kernels read.
+
+Before
+
+    gv = fused_matmul(x, const_w, b)            # const_w: [K, N]
+
+After
+
+    gv = fused_matmul(x, const_packed, b)       # const_packed: flat panels, made at compile time
+
+    def fused_matmul(x, packed, b):
+        w = ...slices of packed, put together...   # the meaning stays whole
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from tvm import IRModule, ir, relax
+from tvm.ir.transform import PassContext, module_pass
+
+from microkernels.isa import Isa
+from tir_schedules.region import Region
+from tir_schedules.template import template_for
+
+from .partition import REGION, is_region_function
+from .rewrite import rewrite_region_calls
+from .select_configs import config_of
+
+PACKED = "tvm_hybrid.packed"
+
+
+def prepack(isa: Isa) -> ir.transform.Pass:
+    """The pass; equal weights packed alike share one constant."""
+
+    @module_pass(opt_level=0, name="tvm_hybrid.prepack")
+    def run(mod: IRModule, _context: PassContext) -> IRModule:
+        packed: dict[tuple[relax.Expr, str], relax.Expr] = {}
+
+        def pack_call(binding: relax.VarBinding, function: relax.Function) -> relax.Expr:
+            call = binding.value
+            region = Region.from_json(str(function.attrs[REGION]))
+            template = template_for(region.op)
+            if template.packing is None or PACKED in function.attrs:
+                return call
+            config = config_of(function, region)
+            arguments = list(call.args)
+            for index in _constant_inputs(region):
+                key = (arguments[index], f"{config}")
+                if key not in packed:
+                    weight = arguments[index].value.numpy()
+                    array = template.packing.pack(region, config, isa, index, weight)
+                    packed[key] = relax.const(np.ascontiguousarray(array))
+                arguments[index] = packed[key]
+            return relax.Call(call.op, arguments, ret_ty=call.ty)
+
+        rewritten = IRModule(dict(mod.functions_items()), attrs=mod.attrs)
+        for gvar, function in rewrite_region_calls(mod, pack_call).items():
+            rewritten.update_func(gvar, function)
+        for gvar, function in mod.functions_items():
+            if is_region_function(function) and PACKED not in function.attrs:
+                rewritten.update_func(gvar, _with_unpacking(function, isa))
+        return rewritten
+
+    return run
+
+
+def _constant_inputs(region: Region) -> list[int]:
+    return [index for index, tensor in enumerate(region.inputs) if tensor.constant]
+
+
+def _with_unpacking(function: relax.Function, isa: Isa) -> relax.Function:
+    """The region function with packed parameters, which its body unpacks first."""
+    region = Region.from_json(str(function.attrs[REGION]))
+    template = template_for(region.op)
+    if template.packing is None or not _constant_inputs(region):
+        return function
+    builder = relax.BlockBuilder()
+    packing, config = template.packing, config_of(function, region)
+    constants = _constant_inputs(region)
+    parameters = [relax.Var(parameter.name, parameter.ty) for parameter in function.params]
+    for index in constants:
+        shape = packing.shape(region, config, isa, index)
+        ty = relax.TensorType(shape, region.inputs[index].dtype)
+        parameters[index] = relax.Var(function.params[index].name, ty)
+    with builder.function("region", parameters, attrs=dict(function.attrs), private=True):
+        with builder.dataflow():
+            values: dict[relax.Expr, relax.Expr] = dict(
+                zip(function.params, parameters, strict=True)
+            )
+            for index in constants:
+                unpacked = packing.unpack(region, config, isa, index, parameters[index])
+                values[function.params[index]] = builder.emit(unpacked)
+            for block in function.body.blocks:
+                for binding in block.bindings:
+                    call = binding.value
+                    if isinstance(call, relax.Call):
+                        mapped = [values.get(arg, arg) for arg in call.args]
+                        call = relax.Call(call.op, mapped, call.attrs, call.ty_args)
+                    else:
+                        call = values.get(call, call)
+                    values[binding.var] = builder.emit(call)
+            output = builder.emit_output(values[function.body.body])
+        builder.emit_func_output(output)
+    return builder.get()["region"].with_attr(PACKED, True)

@@ -1,0 +1,68 @@
+"""Generic: what no template took is fused by TVM and given a vectorised, parallel schedule.
+
+Before
+
+    @T.prim_func(private=True)
+    def fused_add_tanh(...):            # plain loops, from LegalizeOps and FuseTIR
+        for i, j in T.grid(128, 768): ...
+
+After
+
+    @T.prim_func(private=True)
+    def fused_add_tanh(...):
+        T.func_attr({"tvm_hybrid.kernel": "generic_injective"})
+        for i in T.parallel(...): ...   # 16 lanes at a time
+"""
+
+from __future__ import annotations
+
+from tvm import IRModule, ir, relax, tirx
+from tvm.ir.transform import PassContext, module_pass
+
+from tir_schedules.generic import schedule_generic
+from tir_schedules.machine import Machine
+
+from .decisions import Decision, DecisionLog
+from .graph import binding_value
+from .lower_regions import KERNEL
+
+
+def schedule_leftovers(machine: Machine, decisions: DecisionLog) -> ir.transform.Pass:
+    """The pass; notes the schedule that every leftover operator got."""
+
+    @module_pass(opt_level=0, name="tvm_hybrid.schedule_generic")
+    def run(mod: IRModule, _context: PassContext) -> IRModule:
+        updated = IRModule(dict(mod.functions_items()), attrs=mod.attrs)
+        schedules: dict[str, str] = {}
+        for gvar, function in mod.functions_items():
+            if isinstance(function, tirx.PrimFunc) and KERNEL not in function.attrs:
+                scheduled, name = schedule_generic(function, machine)
+                updated.update_func(gvar, scheduled.with_attr(KERNEL, name))
+                schedules[str(gvar.name_hint)] = name
+        for _, function in mod.functions_items():
+            if isinstance(function, relax.Function):
+                _note(function, schedules, decisions)
+        return updated
+
+    return run
+
+
+def _note(function: relax.Function, schedules: dict[str, str], decisions: DecisionLog) -> None:
+    """One decision for every call to a scheduled function."""
+    for block in function.body.blocks:
+        for binding in block.bindings:
+            call = binding_value(binding)
+            if not (isinstance(call, relax.Call) and call.args):
+                continue
+            name = str(getattr(call.args[0], "name_hint", ""))
+            if name in schedules:
+                decisions.append(
+                    Decision(
+                        node=str(binding.var.name),
+                        op=name,
+                        taken=False,
+                        function=name,
+                        kernel=schedules[name],
+                        reason="no template; generic schedule",
+                    )
+                )
