@@ -3,6 +3,6 @@
 Importing the package registers every template; adding one is a new file and its import here.
 """
 
-from . import matmul
+from . import batch_matmul, matmul
 
-__all__ = ["matmul"]
+__all__ = ["batch_matmul", "matmul"]

@@ -10,9 +10,8 @@ of K, register tiles.
 
 from __future__ import annotations
 
-import functools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 
 import numpy as np
 import tvm.tirx.script.builder.ir as I
@@ -25,12 +24,13 @@ from microkernels.microkernel import Microkernel, kernels_for, microkernel_named
 from microkernels.packing import pack_weight, packed_size
 from microkernels.vectors import Expr, cast, ramp, splat
 
-from .blocking import Group, balanced, choose_thread_grid, shares
+from .blocking import balanced, choose_thread_grid, estimate_cycles, shares
 from .config import Config
-from .epilogue import Columns, Epilogue, rows_and_columns, store_vector, unflatten
+from .epilogue import Epilogue, rows_and_columns, store_vector, unflatten
 from .machine import Machine
 from .region import Region
 from .template import Packing, Template, register_template
+from .tile_loops import TileLoops, for_share, store_columns
 
 PARALLEL_FLOPS = 400_000  # below it the fork and join of a parallel region cost more than they save
 ACTIVATION_DTYPES = ("float32", "float64", "float16", "int8", "uint8", "int32", "int64", "bool")
@@ -116,28 +116,17 @@ def space(region: Region, machine: Machine) -> Iterator[MatmulConfig]:
 
 
 def estimated_cycles(region: Region, config: MatmulConfig) -> float:
-    """Cycles of the busiest thread: one FMA a cycle, and what a tile costs besides.
-
-    A tile of r rows and v vectors takes at least r * v cycles a step of K, at least the 4 cycles of
-    an FMA's latency, and (r / 2 + v) cycles of loads; entering and leaving it costs some 20 cycles
-    and two for each accumulator. Rows a multiple of 4 KB apart share one L1 set of 8 ways: more
-    than 8 of them evict each other (measured: 83% of peak instead of 99%).
-    """
+    """Cycles of the busiest thread."""
     m, n, k = dimensions(region)
-    kernel = microkernel_named(config.kernel)
-    k_blocks = math.ceil(k / config.k_block)
-    m_part = math.ceil(m / config.threads_m)
-    n_part = math.ceil(math.ceil(n / kernel.lanes) / config.threads_n)
-    cycles = 0.0
-    for rows in balanced(m_part, config.rows):
-        for panel in balanced(n_part, config.vectors):
-            tile = rows.size * panel.size
-            step = max(tile, 4, rows.size / 2 + panel.size)
-            if rows.size > 8:
-                step *= 1.25 if 4 * k % 4096 == 0 else 1.01
-            once = 20 + 2 * tile
-            cycles += rows.count * panel.count * (k * step + k_blocks * once)
-    return cycles
+    lanes = microkernel_named(config.kernel).lanes
+    return estimate_cycles(
+        math.ceil(m / config.threads_m),
+        math.ceil(math.ceil(n / lanes) / config.threads_n),
+        k,
+        config.rows,
+        config.vectors,
+        config.k_block,
+    )
 
 
 def _kernels(isa: Isa) -> tuple[Microkernel, ...]:
@@ -214,163 +203,49 @@ def build(region: Region, config: MatmulConfig, isa: Isa) -> tirx.PrimFunc:
             for i, tensor in enumerate(region.operands)
         ]
         c = I.arg("C", I.buffer(region.output.shape, region.output.dtype))
-        emitter = _Emitter(region, config, kernel, a, w, Epilogue(region, operands), c)
+        epilogue = Epilogue(region, operands)
+
+        def load_a(row: Expr, step: Expr) -> Expr:
+            element = a[(*unflatten(row, region.inputs[0].shape[:-1]), step)]
+            return splat(cast("float32", element), lanes)
+
+        def load_b(panel: Expr, width: int, step: Expr, j: int) -> Expr:
+            return w[ramp(panel * (lanes * k) + (step * width + j) * lanes, lanes)]
+
+        def store(row: Expr, vector: Expr, value: Expr, last: bool) -> None:
+            leading = unflatten(row, region.output.shape[:-1])
+            store_columns(
+                n,
+                lanes,
+                vector,
+                last,
+                lambda columns: store_vector(c, epilogue(value, row, columns), leading, columns),
+            )
+
+        loops = TileLoops(
+            kernel,
+            k,
+            config.rows,
+            config.vectors,
+            config.m_block,
+            config.k_block,
+            load_a,
+            load_b,
+            store,
+        )
         with I.parallel(tasks) if tasks > 1 else I.serial(1) as task, I.sblock("task"):
             I.reads()
             I.writes()
-            _for_share(
+            for_share(
                 row_shares,
                 I.floormod(task, threads_m),
-                lambda row, rows: _for_share(
+                lambda row, rows: for_share(
                     column_shares,
                     I.floordiv(task, threads_m),
-                    lambda vector, vectors: emitter.thread_block(row, rows, vector, vectors),
+                    lambda vector, vectors: loops.emit(row, rows, vector, vectors),
                 ),
             )
     return builder.get()
-
-
-def _for_share(groups: Sequence[Group], index: Expr, body: Callable[[Expr, int], None]) -> None:
-    """Runs `body(start, size)` for the share of one thread; sizes are compile-time numbers."""
-    if len(groups) == 1:
-        body(index * groups[0].size, groups[0].size)
-        return
-    larger, smaller = groups
-    with I.If(index < larger.count):
-        with I.Then():
-            body(index * larger.size, larger.size)
-        with I.Else():
-            body(smaller.start + (index - larger.count) * smaller.size, smaller.size)
-
-
-def for_groups(groups: Sequence[Group], body: Callable[[Expr | int, int], None]) -> None:
-    """Runs `body(start, size)` for every piece; a loop for each group."""
-    for group in groups:
-        if group.count == 1:
-            body(group.start, group.size)
-        else:
-            with I.serial(group.count) as piece:
-                body(group.start + piece * group.size, group.size)
-
-
-class _Emitter:
-    """The loops inside one thread's block."""
-
-    def __init__(
-        self,
-        region: Region,
-        config: MatmulConfig,
-        kernel: Microkernel,
-        a: Expr,
-        w: Expr,
-        epilogue: Epilogue,
-        c: Expr,
-    ) -> None:
-        self.region, self.config, self.kernel = region, config, kernel
-        self.a, self.w, self.epilogue, self.c = a, w, epilogue, c
-        self.m, self.n, self.k = dimensions(region)
-        self.scratch: Expr | None = None
-
-    def thread_block(self, row: Expr, rows: int, vector: Expr, vectors: int) -> None:
-        """Blocks of rows, then panels, then blocks of K, then tiles."""
-        config = self.config
-        k_groups = shares(self.k, math.ceil(self.k / config.k_block))
-        width = min(config.vectors, vectors) * self.kernel.lanes
-        blocks = balanced(rows, config.m_block)
-        if sum(group.count for group in k_groups) > 1:
-            shape = (blocks[0].size, width)
-            self.scratch = I.sblock_alloc_buffer(shape, "float32")
-        for_groups(
-            blocks,
-            lambda block, block_rows: for_groups(
-                balanced(vectors, config.vectors),
-                lambda panel, size: self.panel(
-                    row + block, block_rows, vector + panel, size, k_groups
-                ),
-            ),
-        )
-
-    def panel(
-        self, row: Expr, rows: int, vector: Expr, vectors: int, k_groups: Sequence[Group]
-    ) -> None:
-        """One panel for a block of rows; accumulators rest in scratch between blocks of K."""
-        pieces = [
-            (group.start + i * group.size, group.size)
-            for group in k_groups
-            for i in range(group.count)
-        ]
-        for number, k_range in enumerate(pieces):
-            ends = (number == 0, number == len(pieces) - 1)
-            emit = functools.partial(
-                self.tile, row, vector=vector, vectors=vectors, k_range=k_range, ends=ends
-            )
-            for_groups(balanced(rows, self.config.rows), emit)
-
-    def tile(
-        self,
-        block: Expr,
-        tile: Expr | int,
-        rows: int,
-        vector: Expr,
-        vectors: int,
-        k_range: tuple[int, int],
-        ends: tuple[bool, bool],
-    ) -> None:
-        """One register tile and, on the last block of K, its epilogue."""
-        lanes, scratch = self.kernel.lanes, self.scratch
-        k_start, k_size = k_range
-        lead = self.region.inputs[0].shape[:-1]
-        with I.sblock("tile"):
-            I.reads()
-            I.writes()
-            base = vector * (lanes * self.k)
-
-            def load_a(i: int, ks: Sequence[Expr]) -> Expr:
-                value = self.a[(*unflatten(block + tile + i, lead), k_start + ks[0])]
-                return splat(cast("float32", value), lanes)
-
-            def load_b(j: int, ks: Sequence[Expr]) -> Expr:
-                return self.w[ramp(base + ((k_start + ks[0]) * vectors + j) * lanes, lanes)]
-
-            def resume(i: int, j: int) -> Expr:
-                assert scratch is not None
-                return scratch[tile + i, ramp(j * lanes, lanes)]
-
-            result = self.kernel.emit(
-                rows, vectors, (k_size,), load_a, load_b, None if ends[0] else resume
-            )
-            for i in range(rows):
-                for j in range(vectors):
-                    if ends[1]:
-                        self.store(
-                            block + tile + i, vector + j, result.value(i, j), j == vectors - 1
-                        )
-                    else:
-                        assert scratch is not None
-                        I.buffer_store(
-                            scratch, result.value(i, j), [tile + i, ramp(j * lanes, lanes)]
-                        )
-
-    def store(self, row: Expr, vector: Expr, value: Expr, last: bool) -> None:
-        """Epilogue and store of one vector; only the last vector of all may be cut."""
-        lanes = self.kernel.lanes
-        lead = unflatten(row, self.region.output.shape[:-1])
-        cut = self.n % lanes
-
-        def whole(valid: int) -> None:
-            columns = Columns(vector * lanes, lanes, valid)
-            store_vector(self.c, self.epilogue(value, row, columns), lead, columns)
-
-        if not (cut and last):
-            whole(lanes)
-        elif self.n < lanes:
-            whole(cut)
-        else:
-            with I.If(vector == self.n // lanes):
-                with I.Then():
-                    whole(cut)
-                with I.Else():
-                    whole(lanes)
 
 
 def pack(

@@ -1,0 +1,374 @@
+"""Template "batch_matmul": two activations, each read in place, B packed inside the kernel.
+
+    C[b, m, n] = epilogue(sum over k of A[b, m, k] * B[b, k, n])
+
+The operands may be stored in any order of dimensions (attributes `a_axes`, `b_axes`: the
+permutation that turns the stored tensor into the logical one), so that neither a transposed B nor
+the head layout of attention costs a copy; `out_axes` stores the result permuted. Batch dimensions
+broadcast.
+One parallel region over batches and, if they are too few, shares of rows.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import tvm.tirx.script.builder.ir as I
+from tvm import tirx
+from tvm.script.ir_builder import IRBuilder
+
+from microkernels.errors import ConfigError
+from microkernels.isa import Isa
+from microkernels.microkernel import Microkernel, kernels_for, microkernel_named
+from microkernels.transpose import transpose_block
+from microkernels.vectors import Expr, bind, constant, ramp, splat
+
+from .blocking import balanced, estimate_cycles, shares
+from .config import Config
+from .epilogue import Columns, Epilogue, load_vector, store_vector, unflatten
+from .machine import Machine
+from .matmul import PARALLEL_FLOPS
+from .region import Region, Tensor
+from .template import Template, register_template
+from .tile_loops import TileLoops, for_groups, for_share, store_columns
+
+
+class BatchMatmulConfig(Config, frozen=True, kw_only=True):
+    """Numbers that make the template concrete.
+
+    Attributes
+    ----------
+    kernel : str
+        The microkernel.
+    rows, vectors : int
+        Most rows and vectors of a register tile.
+    m_block, k_block : int
+        Most rows and steps of K of a block.
+    row_shares : int
+        Tasks that the rows of one batch are cut into; each packs B for itself.
+    parallel : bool
+        Whether the tasks run on all threads.
+    """
+
+    kernel: str
+    rows: int
+    vectors: int
+    m_block: int
+    k_block: int
+    row_shares: int = 1
+    parallel: bool = False
+
+
+def parse_axes(region: Region, name: str, rank: int) -> list[int]:
+    """An axes attribute as numbers; the identity if it is absent."""
+    text = str(region.attrs.get(name, "")) or ",".join(map(str, range(rank)))
+    return [int(axis) for axis in text.split(",")]
+
+
+class _Problem:
+    """Logical shapes of a region: batches over which B varies, rows, columns, K."""
+
+    def __init__(self, region: Region) -> None:
+        self.region = region
+        a, b = region.inputs
+        self.a_axes = parse_axes(region, "a_axes", len(a.shape))
+        self.b_axes = parse_axes(region, "b_axes", len(b.shape))
+        self.out_axes = parse_axes(region, "out_axes", len(region.output.shape))
+        self.a_shape = [a.shape[axis] for axis in self.a_axes]
+        self.b_shape = [b.shape[axis] for axis in self.b_axes]
+        self.n, self.k = self.b_shape[-1], self.b_shape[-2]
+        self.batch_shape = list(region.output.shape[:-2])
+        # With one B for all batches they are only more rows.
+        self.shared = all(extent == 1 for extent in self.b_shape[:-2])
+        self.batches = 1 if self.shared else math.prod(self.batch_shape)
+        self.m = math.prod(region.output.shape[:-1]) // self.batches
+
+    def stored(self, axes: Sequence[int], shape: Sequence[int], logical: list[Expr]) -> list[Expr]:
+        """Index into a stored operand from a logical index of the output's rank."""
+        aligned = logical[len(logical) - len(shape) :]
+        index: list[Expr] = [tirx.const(0, "int32")] * len(shape)
+        for axis, extent, value in zip(axes, shape, aligned, strict=True):
+            index[axis] = tirx.const(0, "int32") if extent == 1 else value
+        return index
+
+    def output_tensor(self) -> Tensor:
+        """The output as it is stored."""
+        shape = self.region.output.shape
+        return Tensor(tuple(shape[axis] for axis in self.out_axes), self.region.output.dtype)
+
+
+def reject(region: Region, isa: Isa) -> str | None:
+    """Why the template cannot build a region, or None."""
+    a, b = region.inputs
+    if (a.dtype, b.dtype, region.output.dtype) != ("float32",) * 3:
+        return f"operands of type {a.dtype} and {b.dtype}, output {region.output.dtype}"
+    problem = _Problem(region)
+    if 0 in (problem.m, problem.n, problem.k, problem.batches):
+        return "a dimension is 0"
+    if problem.out_axes[-1] != len(problem.out_axes) - 1:
+        return "the result is stored with another dimension than its columns last"
+    if problem.a_shape[-1] != problem.k:
+        return f"K differs: {problem.a_shape[-1]} and {problem.k}"
+    return None
+
+
+def default_config(region: Region, machine: Machine) -> BatchMatmulConfig:
+    """The configuration with the fewest estimated cycles."""
+    kernels = kernels_for(machine.isa, "float32", "float32")
+    candidates = [_config(region, machine, kernel) for kernel in kernels]
+    return min(candidates, key=lambda config: _cycles(region, config))
+
+
+def space(region: Region, machine: Machine) -> Iterator[BatchMatmulConfig]:
+    """Every kernel, narrower and lower tiles, blocks of K."""
+    default = default_config(region, machine)
+    seen = set()
+    for kernel in kernels_for(machine.isa, "float32", "float32"):
+        base = _config(region, machine, kernel)
+        for rows in {base.rows, max(1, base.rows - 1)}:
+            for vectors in {base.vectors, max(1, base.vectors - 1)}:
+                for k_block in {base.k_block, math.ceil(base.k_block / 2)}:
+                    seen.add(
+                        BatchMatmulConfig(
+                            kernel=kernel.name,
+                            rows=rows,
+                            vectors=vectors,
+                            m_block=base.m_block,
+                            k_block=k_block,
+                            row_shares=base.row_shares,
+                            parallel=base.parallel,
+                        )
+                    )
+    seen.discard(default)
+    yield default
+    yield from sorted(seen, key=lambda config: _cycles(region, config))
+
+
+def _config(region: Region, machine: Machine, kernel: Microkernel) -> BatchMatmulConfig:
+    problem = _Problem(region)
+    n_vectors = math.ceil(problem.n / kernel.lanes)
+    vectors = min(kernel.vectors, n_vectors)
+    parallel = machine.threads > 1 and flops(region) >= PARALLEL_FLOPS
+    row_shares = 1
+    uneven = problem.batches % machine.threads and problem.batches < 4 * machine.threads
+    if parallel and uneven:
+        row_shares = min(problem.m, machine.threads)
+    k_blocks = math.ceil(4 * problem.k * vectors * kernel.lanes / (machine.l2_bytes * 3 // 8))
+    return BatchMatmulConfig(
+        kernel=kernel.name,
+        rows=min(kernel.mr, problem.m),
+        vectors=vectors,
+        m_block=max(kernel.mr, min(problem.m, machine.l2_bytes // 2 // (4 * problem.k))),
+        k_block=math.ceil(problem.k / k_blocks),
+        row_shares=row_shares,
+        parallel=parallel,
+    )
+
+
+def _cycles(region: Region, config: BatchMatmulConfig) -> float:
+    problem = _Problem(region)
+    lanes = microkernel_named(config.kernel).lanes
+    return estimate_cycles(
+        math.ceil(problem.m / config.row_shares),
+        math.ceil(problem.n / lanes),
+        problem.k,
+        config.rows,
+        config.vectors,
+        config.k_block,
+    )
+
+
+def _check(region: Region, config: BatchMatmulConfig, isa: Isa) -> Microkernel:
+    kernel = microkernel_named(config.kernel)
+    if not (1 <= config.rows <= kernel.mr and 1 <= config.vectors <= kernel.vectors):
+        raise ConfigError(f"{kernel.name} has no {config.rows}x{config.vectors} tile")
+    if min(config.m_block, config.k_block, config.row_shares) < 1:
+        raise ConfigError(f"a block of {config} is empty, for {region.key}")
+    if not isa.includes(kernel.isa):
+        raise ConfigError(f"{kernel.name} needs {kernel.isa.name}; the target has {isa.name}")
+    return kernel
+
+
+def build(region: Region, config: BatchMatmulConfig, isa: Isa) -> tirx.PrimFunc:
+    """The kernel."""
+    kernel = _check(region, config, isa)
+    problem = _Problem(region)
+    lanes = kernel.lanes
+    n_vectors = math.ceil(problem.n / lanes)
+    row_shares = shares(problem.m, min(config.row_shares, problem.m))
+    share_count = sum(group.count for group in row_shares)
+    tasks = problem.batches * share_count
+    output = problem.output_tensor()
+    with IRBuilder() as builder, I.prim_func(s_tir=True):
+        I.func_name("batch_matmul")
+        I.func_attr({"tirx.noalias": True})
+        a = I.arg("A", I.buffer(region.inputs[0].shape, "float32"))
+        b = I.arg("B", I.buffer(region.inputs[1].shape, "float32"))
+        operands = [
+            I.arg(f"operand{i}", I.buffer(tensor.shape, tensor.dtype))
+            for i, tensor in enumerate(region.operands)
+        ]
+        c = I.arg("C", I.buffer(output.shape, output.dtype))
+        epilogue = Epilogue(region, operands)
+        with (
+            I.parallel(tasks) if config.parallel and tasks > 1 else I.serial(tasks) as task,
+            I.sblock("task"),
+        ):
+            I.reads()
+            I.writes()
+            batch = I.floordiv(task, share_count)
+            packed = I.sblock_alloc_buffer((problem.k * n_vectors * lanes,), "float32", align=64)
+
+            def logical_row(row: Expr) -> list[Expr]:
+                """Leading logical indices of a row of this batch."""
+                if problem.shared:
+                    return unflatten(row, region.output.shape[:-1])
+                return [*unflatten(batch, problem.batch_shape), row]
+
+            def load_a(row: Expr, step: Expr) -> Expr:
+                index = [*logical_row(row), step]
+                return splat(
+                    a[tuple(problem.stored(problem.a_axes, problem.a_shape, index))], lanes
+                )
+
+            def load_b(panel: Expr, width: int, step: Expr, j: int) -> Expr:
+                return packed[ramp(panel * (lanes * problem.k) + (step * width + j) * lanes, lanes)]
+
+            def store(row: Expr, vector: Expr, value: Expr, last: bool) -> None:
+                leading = logical_row(row)
+                flat = row if problem.shared else batch * problem.m + row
+                order = [leading[axis] for axis in problem.out_axes[:-1]]
+                store_columns(
+                    problem.n,
+                    lanes,
+                    vector,
+                    last,
+                    lambda columns: store_vector(c, epilogue(value, flat, columns), order, columns),
+                )
+
+            _pack(problem, b, packed, unflatten(batch, problem.batch_shape), kernel, config.vectors)
+            loops = TileLoops(
+                kernel,
+                problem.k,
+                config.rows,
+                config.vectors,
+                config.m_block,
+                config.k_block,
+                load_a,
+                load_b,
+                store,
+            )
+            for_share(
+                row_shares,
+                I.floormod(task, share_count),
+                lambda row, rows: loops.emit(row, rows, tirx.const(0, "int32"), n_vectors),
+            )
+    return builder.get()
+
+
+def _pack(
+    problem: _Problem,
+    b: Expr,
+    packed: Expr,
+    batch: list[Expr],
+    kernel: Microkernel,
+    most_vectors: int,
+) -> None:
+    """Packs one batch's B into panels [N/nr][K][nr], columns padded with zeros."""
+    lanes, n, k = kernel.lanes, problem.n, problem.k
+    contiguous = problem.b_axes.index(len(problem.b_axes) - 1) - len(problem.b_axes)
+    if problem.shared:
+        batch = [tirx.const(0, "int32")] * len(problem.batch_shape)
+
+    def element(step: Expr, column: Expr) -> list[Expr]:
+        return problem.stored(problem.b_axes, problem.b_shape, [*batch, step, column])
+
+    def put(panel: Expr, width: int, step: Expr, j: Expr | int, value: Expr) -> None:
+        offset = panel * (lanes * k) + (step * width + j) * lanes
+        I.buffer_store(packed, value, [ramp(offset, lanes)])
+
+    def copy(panel: Expr, width: int, j: int, columns: Columns) -> None:
+        """Columns stored next to each other: whole vectors, one step of K after the other."""
+        with I.serial(k) as step:
+            index = element(step, columns.start)
+            put(panel, width, step, j, load_vector(b, "float32", index[:-1], columns))
+
+    def turn(panel: Expr, width: int, j: int, columns: Columns) -> None:
+        """Steps of K stored next to each other: square blocks turned in registers."""
+
+        def block(step: Expr, valid: int) -> None:
+            steps = Columns(step, lanes, valid)
+            rows = [
+                bind(load_vector(b, "float32", element(step, columns.start + i)[:-1], steps))
+                if i < columns.valid
+                else constant(0, "float32", lanes)
+                for i in range(lanes)
+            ]
+            for i, value in enumerate(transpose_block(rows)[:valid]):
+                put(panel, width, step + i, j, value)
+
+        if k >= lanes:
+            with I.serial(k // lanes) as whole:
+                block(whole * lanes, lanes)
+        if k % lanes:
+            block(tirx.const(k - k % lanes, "int32"), k % lanes)
+
+    def gather(panel: Expr, width: int, j: int, columns: Columns) -> None:
+        """Neither is contiguous: element by element."""
+        with I.serial(k) as step:
+            for lane in range(lanes):
+                value = (
+                    b[tuple(element(step, columns.start + lane))]
+                    if lane < columns.valid
+                    else tirx.const(0, "float32")
+                )
+                offset = panel * (lanes * k) + (step * width + j) * lanes + lane
+                I.buffer_store(packed, value, [offset])
+
+    pack_vector = {-1: copy, -2: turn}.get(contiguous, gather)
+
+    def panel(start: Expr | int, width: int) -> None:
+        for j in range(width):
+            emit = functools.partial(pack_vector, start, width, j)
+            store_columns(n, lanes, start + j, j == width - 1, emit)
+
+    with I.sblock("pack"):
+        I.reads()
+        I.writes()
+        for_groups(balanced(math.ceil(n / lanes), most_vectors), panel)
+
+
+def kernel_name(region: Region, config: BatchMatmulConfig, isa: Isa) -> str:
+    """The microkernel's name."""
+    return config.kernel
+
+
+def flops(region: Region) -> int:
+    """Multiplications and additions of all products."""
+    problem = _Problem(region)
+    return 2 * problem.batches * problem.m * problem.n * problem.k
+
+
+def reference(region: Region, inputs: list[np.ndarray]) -> np.ndarray:
+    """The product in float64, before `out_axes`."""
+    problem = _Problem(region)
+    a, b = (array.astype(np.float64) for array in inputs)
+    return np.matmul(a.transpose(problem.a_axes), b.transpose(problem.b_axes))
+
+
+BATCH_MATMUL = register_template(
+    Template(
+        name="batch_matmul",
+        config_type=BatchMatmulConfig,
+        default_config=default_config,
+        space=space,
+        build=build,
+        kernel_name=kernel_name,
+        flops=flops,
+        reference=reference,
+        reject=reject,
+    )
+)

@@ -1,0 +1,186 @@
+"""The loops that every GEMM-like template has inside a thread: row blocks, panels, K blocks, tiles.
+
+    for each block of rows (its part of A stays in L2)
+        for each panel of columns
+            for each block of K (its part of the panel stays in cache)
+                for each register tile: multiply; after the last block of K, store
+
+Sizes are compile-time numbers, so that every loop body is exact; pieces of one loop differ by at
+most one (`balanced`), so there is no thin tail. Between blocks of K the accumulators rest in a
+scratch tile.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import tvm.tirx.script.builder.ir as I
+
+from microkernels.microkernel import Microkernel
+from microkernels.vectors import Expr, ramp
+
+from .blocking import Group, balanced, shares
+from .epilogue import Columns
+
+
+@dataclass(frozen=True)
+class TileLoops:
+    """The loops for one problem; `emit` puts them into the PrimFunc under construction.
+
+    Attributes
+    ----------
+    kernel : Microkernel
+        The register tile.
+    k : int
+        Steps of the reduction.
+    rows, vectors : int
+        Most rows and vectors of a tile.
+    m_block, k_block : int
+        Most rows and steps of K of a block.
+    load_a : callable
+        (row, step of K) -> one vector with A in every lane.
+    load_b : callable
+        (first vector of the panel, its width in vectors, step of K, vector within the panel) -> one
+        vector of packed B.
+    store : callable
+        (row, vector, accumulators, whether the vector ends its panel) -> None; emits the epilogue.
+    """
+
+    kernel: Microkernel
+    k: int
+    rows: int
+    vectors: int
+    m_block: int
+    k_block: int
+    load_a: Callable[[Expr, Expr], Expr]
+    load_b: Callable[[Expr, int, Expr, int], Expr]
+    store: Callable[[Expr, Expr, Expr, bool], None]
+
+    def emit(self, row: Expr, rows: int, vector: Expr, vectors: int) -> None:
+        """The loops over `rows` rows from `row` and `vectors` vectors of columns from `vector`."""
+        k_groups = shares(self.k, math.ceil(self.k / self.k_block))
+        pieces = [
+            (group.start + i * group.size, group.size)
+            for group in k_groups
+            for i in range(group.count)
+        ]
+        blocks = balanced(rows, self.m_block)
+        scratch = None
+        if len(pieces) > 1:
+            width = min(self.vectors, vectors) * self.kernel.lanes
+            shape = (blocks[0].size, width)
+            scratch = I.sblock_alloc_buffer(shape, self.kernel.acc_dtype)
+        for_groups(
+            blocks,
+            lambda block, block_rows: for_groups(
+                balanced(vectors, self.vectors),
+                lambda panel, size: self._panel(
+                    row + block, block_rows, vector + panel, size, pieces, scratch
+                ),
+            ),
+        )
+
+    def _panel(
+        self,
+        row: Expr,
+        rows: int,
+        vector: Expr,
+        vectors: int,
+        pieces: Sequence[tuple[int, int]],
+        scratch: Expr | None,
+    ) -> None:
+        for number, piece in enumerate(pieces):
+            emit_tile = functools.partial(
+                self._tile,
+                row,
+                vector=vector,
+                vectors=vectors,
+                piece=piece,
+                resume=scratch if number > 0 else None,
+                rest=scratch if number < len(pieces) - 1 else None,
+            )
+            for_groups(balanced(rows, self.rows), emit_tile)
+
+    def _tile(
+        self,
+        block: Expr,
+        tile: Expr | int,
+        rows: int,
+        vector: Expr,
+        vectors: int,
+        piece: tuple[int, int],
+        resume: Expr | None,
+        rest: Expr | None,
+    ) -> None:
+        lanes = self.kernel.lanes
+        k_start, k_size = piece
+        with I.sblock("tile"):
+            I.reads()
+            I.writes()
+
+            def start(i: int, j: int) -> Expr:
+                assert resume is not None
+                return resume[tile + i, ramp(j * lanes, lanes)]
+
+            result = self.kernel.emit(
+                rows,
+                vectors,
+                (k_size,),
+                lambda i, ks: self.load_a(block + tile + i, k_start + ks[0]),
+                lambda j, ks: self.load_b(vector, vectors, k_start + ks[0], j),
+                None if resume is None else start,
+            )
+            for i in range(rows):
+                for j in range(vectors):
+                    value = result.value(i, j)
+                    if rest is None:
+                        self.store(block + tile + i, vector + j, value, j == vectors - 1)
+                    else:
+                        I.buffer_store(rest, value, [tile + i, ramp(j * lanes, lanes)])
+
+
+def for_groups(groups: Sequence[Group], body: Callable[[Expr | int, int], None]) -> None:
+    """Runs `body(start, size)` for every piece; a loop for each group."""
+    for group in groups:
+        if group.count == 1:
+            body(group.start, group.size)
+        else:
+            with I.serial(group.count) as piece:
+                body(group.start + piece * group.size, group.size)
+
+
+def for_share(groups: Sequence[Group], index: Expr, body: Callable[[Expr, int], None]) -> None:
+    """Runs `body(start, size)` for the piece number `index`; one branch for each size."""
+    if len(groups) == 1:
+        body(index * groups[0].size, groups[0].size)
+        return
+    larger, smaller = groups
+    with I.If(index < larger.count):
+        with I.Then():
+            body(index * larger.size, larger.size)
+        with I.Else():
+            body(smaller.start + (index - larger.count) * smaller.size, smaller.size)
+
+
+def store_columns(
+    n: int, lanes: int, vector: Expr, last: bool, store: Callable[[Columns], None]
+) -> None:
+    """Runs `store(columns)` for one vector of columns; only the last one of all may be cut."""
+    cut = n % lanes
+
+    def with_valid(valid: int) -> None:
+        store(Columns(vector * lanes, lanes, valid))
+
+    if not (cut and last):
+        with_valid(lanes)
+    elif n < lanes:
+        with_valid(cut)
+    else:
+        with I.If(vector == n // lanes):
+            with I.Then():
+                with_valid(cut)
+            with I.Else():
+                with_valid(lanes)
