@@ -1,0 +1,69 @@
+"""Runs DNN models on Xeon-class CPUs at hand-written-library speed, through Apache TVM.
+
+    session = tvm_hybrid.InferenceSession("model.onnx")
+    outputs = session.run(None, {"x": x})
+
+Names are imported when they are first used, so that importing the package costs next to nothing.
+"""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from . import errors, logs, version_check
+
+if TYPE_CHECKING:
+    from .api import compile
+    from .byoc import partition_for_tvm_hybrid
+    from .executable import Executable, load
+    from .frontend import import_onnx
+    from .session import InferenceSession
+    from .targets import resolve_target
+    from .tuning import tune
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Executable",
+    "InferenceSession",
+    "compile",
+    "errors",
+    "import_onnx",
+    "load",
+    "partition_for_tvm_hybrid",
+    "resolve_target",
+    "tune",
+]
+
+_HOMES = {
+    "Executable": "executable",
+    "InferenceSession": "session",
+    "compile": "api",
+    "import_onnx": "frontend",
+    "load": "executable",
+    "partition_for_tvm_hybrid": "byoc",
+    "resolve_target": "targets",
+    "tune": "tuning",
+}
+
+version_check.check()
+logs.configure_from_environment()
+
+if hasattr(sys.modules.get("tvm"), "relax"):
+    # TVM was imported before us; if we are not installed, its hook has not run.
+    import_module("._autoload", __name__).register()
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    import_module("._autoload", __name__).register()
+    value = getattr(import_module(f".{_HOMES[name]}", __name__), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,141 @@
+"""`compile`: a model in, an Executable out."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from microkernels.errors import CompileError, TvmHybridError
+from microkernels.isa import target_isa
+from relay_passes.pipeline import CompiledModule, PipelineOptions, compile_module
+
+from ._autoload import register
+from .cpu_features import required_features
+from .executable import Executable
+from .logs import logger
+from .manifest import Coverage, Manifest, package_versions
+from .model_input import Infos, import_model
+from .output_sharing import shared_outputs
+from .targets import TargetLike, cpu_name, resolve_target
+from .threads import resolve_threads
+
+PathLike = str | os.PathLike[str]
+Records = PathLike | Sequence[PathLike] | None
+
+_LATER_PRECISIONS = ("bf16",)
+
+
+def compile(
+    model: Any,
+    *,
+    target: TargetLike = None,
+    shapes: Mapping[str, Any] | None = None,
+    precision: str = "auto",
+    records: Records = None,
+    num_threads: int | None = None,
+    strict: bool = False,
+    dump_ir: PathLike | None = None,
+) -> Executable:
+    """Compiles a model.
+
+    Parameters
+    ----------
+    model : path-like, bytes, onnx.ModelProto, tvm.IRModule or torch ExportedProgram
+        What to compile.
+    target : str, mapping, tvm.target.Target or None
+        The CPU; None for this one. See `tvm_hybrid.targets.resolve_target`.
+    shapes : mapping, optional
+        Input name -> shape, or symbolic dimension -> size.
+    precision : {"auto", "f32"}
+        "auto": as the model says.
+    records : path-like or sequence of path-like, optional
+        Tuning records to apply; None takes those that `TVM_HYBRID_RECORDS` names.
+    num_threads : int or None
+        Threads of one run; None for `TVM_NUM_THREADS`, or else all cores. 1 builds serial kernels.
+    strict : bool
+        Whether an operator that should have a template but gets none is an error.
+    dump_ir : path-like, optional
+        Folder that receives the IR after every pass.
+
+    Returns
+    -------
+    Executable
+        The compiled model.
+
+    Raises
+    ------
+    ModelError, ShapeError, UnsupportedOperatorError
+        If the model cannot be read.
+    TargetError
+        If the target or the number of threads makes no sense.
+    RecordError
+        If a record file cannot be read.
+    CompileError
+        If compilation fails, or the precision is not available.
+    """
+    register()
+    _check_precision(precision)
+    resolved = resolve_target(target)
+    options = PipelineOptions(
+        target=resolved,
+        threads=resolve_threads(num_threads),
+        lookup=_lookup(records),
+        strict=strict,
+        dump_ir=None if dump_ir is None else Path(dump_ir),
+    )
+    mod, inputs, outputs = import_model(model, shapes)
+    try:
+        compiled = compile_module(mod, options)
+    except TvmHybridError:
+        raise
+    except Exception as error:
+        raise CompileError(f"the model could not be compiled: {error}") from error
+    manifest = _manifest(compiled, options, inputs, outputs)
+    coverage = manifest.coverage
+    logger.info(
+        "%d of %d nodes taken for %s (%s), %d threads",
+        coverage.taken,
+        coverage.nodes,
+        manifest.cpu,
+        manifest.isa,
+        manifest.threads,
+    )
+    return Executable(manifest, compiled.executable.jit(), compiled.executable.mod)
+
+
+def _check_precision(precision: str) -> None:
+    if precision in _LATER_PRECISIONS:
+        raise CompileError(
+            f"precision {precision!r} is not available in this version; use 'auto' or 'f32'"
+        )
+    if precision not in ("auto", "f32"):
+        raise CompileError(f"unknown precision {precision!r}; use 'auto' or 'f32'")
+
+
+def _lookup(records: Records) -> Any:
+    from .tuning.records import RecordStore, default_record_paths
+
+    if records is None and not default_record_paths():
+        return None
+    return RecordStore(records).lookup
+
+
+def _manifest(
+    compiled: CompiledModule, options: PipelineOptions, inputs: Infos, outputs: Infos
+) -> Manifest:
+    taken = sum(decision.taken for decision in compiled.decisions)
+    return Manifest(
+        versions=package_versions(),
+        cpu=cpu_name(options.target),
+        target=str(options.target),
+        isa=target_isa(options.target).name,
+        features=required_features(options.target),
+        threads=options.threads,
+        inputs=inputs,
+        outputs=outputs,
+        shared_outputs=shared_outputs(compiled.mod),
+        coverage=Coverage(taken, len(compiled.decisions)),
+        decisions=tuple(compiled.decisions),
+    )

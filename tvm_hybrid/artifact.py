@@ -1,0 +1,147 @@
+"""The exported file: a shared library followed by its manifest.
+
+    ELF shared library | manifest as JSON | SHA-256 of both | length of the manifest | magic
+
+The dynamic loader ignores what follows the library. The manifest is read, and the whole file
+checked, before the library is opened: opening a truncated library crashes the process.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import struct
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+import msgspec
+
+from microkernels.errors import ArtifactError
+
+from .manifest import FORMAT, Manifest
+
+MAGIC = b"TVMHYBRD"
+ELF_MAGIC = b"\x7fELF"
+_FOOTER = struct.Struct("<32sQ8s")
+_ELF_HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
+_X86_64 = 62
+
+
+def is_library(path: Path) -> bool:
+    """Whether a file starts like a shared library."""
+    try:
+        with path.open("rb") as file:
+            return file.read(len(ELF_MAGIC)) == ELF_MAGIC
+    except OSError:
+        return False
+
+
+def append_manifest(path: Path, manifest: Manifest) -> None:
+    """Completes a freshly linked library."""
+    text = manifest.to_json()
+    with path.open("r+b") as file:
+        digest = _digest(file, path.stat().st_size)
+        file.seek(0, os.SEEK_END)
+        digest.update(text)
+        file.write(text + _FOOTER.pack(digest.digest(), len(text), MAGIC))
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def read_manifest(path: Path) -> Manifest:
+    """Checks an exported library, without opening it as one, and returns its manifest.
+
+    Raises
+    ------
+    ArtifactError
+        If it is missing, not a library, not one of ours, truncated or damaged.
+    """
+    try:
+        with path.open("rb") as file:
+            return _read(file, path, os.fstat(file.fileno()).st_size)
+    except OSError as error:
+        raise ArtifactError(f"cannot read {path}: {error.strerror or error}") from error
+
+
+def _read(file: BinaryIO, path: Path, size: int) -> Manifest:
+    header = file.read(_ELF_HEADER.size)
+    if not header.startswith(ELF_MAGIC):
+        raise ArtifactError(
+            f"{path} is not a shared library; give the file that `Executable.export` or "
+            "`tvm-hybrid compile` wrote"
+        )
+    if len(header) < _ELF_HEADER.size:
+        raise ArtifactError(f"{path} is truncated; export it again")
+    _, _, machine, *fields = _ELF_HEADER.unpack(header)
+    if machine != _X86_64:
+        raise ArtifactError(f"{path} is a library for another machine than x86-64")
+    sections_end = fields[3] + fields[8] * fields[9]
+    if size < sections_end + _FOOTER.size:
+        raise ArtifactError(f"{path} is truncated, or was not exported by tvm_hybrid")
+    file.seek(size - _FOOTER.size)
+    expected, length, magic = _FOOTER.unpack(file.read(_FOOTER.size))
+    if magic != MAGIC:
+        raise ArtifactError(
+            f"{path} was not exported by tvm_hybrid, or is truncated; a library of another origin "
+            "can be opened with tvm.runtime.load_module"
+        )
+    end = size - _FOOTER.size
+    if length > end - sections_end:
+        raise ArtifactError(f"{path} is damaged: its manifest has no room; export it again")
+    file.seek(0)
+    if _digest(file, end).digest() != expected:
+        raise ArtifactError(f"{path} is damaged: its checksum is wrong; export it again")
+    file.seek(end - length)
+    return _decode(file.read(length), path)
+
+
+def _decode(text: bytes, path: Path) -> Manifest:
+    try:
+        found = msgspec.json.decode(text, type=dict)["format"]
+        if found != FORMAT:
+            raise ArtifactError(
+                f"{path} has manifest format {found}, this tvm_hybrid reads format {FORMAT}; "
+                "export it again with this version"
+            )
+        return msgspec.json.decode(text, type=Manifest)
+    except (msgspec.MsgspecError, KeyError, TypeError) as error:
+        raise ArtifactError(f"{path} has an unreadable manifest: {error}") from error
+
+
+def _digest(file: BinaryIO, size: int) -> hashlib._Hash:
+    digest = hashlib.sha256()
+    while size > 0:
+        chunk = file.read(min(size, 1 << 20))
+        if not chunk:
+            break
+        digest.update(chunk)
+        size -= len(chunk)
+    return digest
+
+
+def copy_atomically(source: Path, path: Path) -> None:
+    """Copies a file; at `path` there is the old content or the new one, never half of it."""
+    with replacing(path) as temporary:
+        shutil.copyfile(source, temporary)
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """A path in a fresh folder beside `path`; what is written there replaces `path` at the end.
+
+    Raises
+    ------
+    ArtifactError
+        If the folder cannot be written to.
+    """
+    try:
+        with tempfile.TemporaryDirectory(prefix=".tvm_hybrid_", dir=path.parent) as folder:
+            temporary = Path(folder) / "library.so"
+            yield temporary
+            os.replace(temporary, path)
+    except OSError as error:
+        raise ArtifactError(f"cannot write {path}: {error.strerror or error}") from error

@@ -1,0 +1,54 @@
+"""The two ways into the compiler that TVM's users know: partitioning, and a named pipeline."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from tvm import IRModule, ir, relax
+from tvm.target import Target
+
+from relay_passes.pipeline import (
+    PipelineOptions,
+    lower_to_vm,
+    lowering_passes,
+    partition_module,
+)
+
+from .targets import TargetLike, resolve_target
+from .threads import default_threads
+
+
+def partition_for_tvm_hybrid(
+    mod: IRModule, params: Mapping[str, Any] | None = None, *, target: TargetLike = None
+) -> IRModule:
+    """Groups the operators that we take into functions, as the first step of compiling them.
+
+    Parameters
+    ----------
+    mod : tvm.IRModule
+        A Relax module.
+    params : mapping, optional
+        Parameter name of `main` -> value; these become constants, so that weights can be packed.
+    target : str, mapping, tvm.target.Target or None
+        The CPU; None for this one.
+
+    Returns
+    -------
+    tvm.IRModule
+        The module with one function for each region.
+    """
+    if params:
+        mod = relax.transform.BindParams("main", dict(params))(mod)
+    return partition_module(mod, PipelineOptions(resolve_target(target), default_threads()), [])
+
+
+def build_pipeline() -> ir.transform.Pass:
+    """What `tvm.compile(mod, target, relax_pipeline="tvm_hybrid")` runs."""
+
+    @ir.transform.module_pass(opt_level=0, name="tvm_hybrid")
+    def pipeline(mod: IRModule, _context: ir.transform.PassContext) -> IRModule:
+        options = PipelineOptions(resolve_target(Target.current(True)), default_threads())
+        return ir.transform.Sequential([*lowering_passes(options, []), *lower_to_vm()])(mod)
+
+    return pipeline

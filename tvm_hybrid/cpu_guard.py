@@ -1,0 +1,157 @@
+"""The C++ part of an exported library: its data, and the check of the CPU that it runs on.
+
+TVM's runtime opens a library, finds the symbol `__tvm_ffi__library_bin`, and gives every module in
+that data to the loader registered for the module's kind. We store the virtual machine's executable
+under a kind of our own. Its loader is registered by the library's constructor, compiled for plain
+x86-64; it asks `cpuid` for the features that the kernels need, and either raises a TVM error that
+names those that are missing, or hands the data on to TVM's own loader. So the check runs in any
+process that loads the library, Python or not, before any kernel can, and costs nothing afterwards.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from .cpu_features import FEATURES
+
+_SOURCE = r"""
+#include <cpuid.h>
+#include <string.h>
+#include <tvm/ffi/c_api.h>
+
+// A process without TVM may still open the library; it then has nothing to register with.
+#pragma weak TVMFFIFunctionCreate
+#pragma weak TVMFFIFunctionSetGlobal
+#pragma weak TVMFFIFunctionGetGlobal
+#pragma weak TVMFFIFunctionCall
+#pragma weak TVMFFIErrorSetRaisedFromCStr
+#pragma weak TVMFFIObjectDecRef
+
+asm(".section .tvm_hybrid_model, \"a\", @progbits\n"
+    ".balign 64\n"
+    ".globl __tvm_ffi__library_bin\n"
+    ".type __tvm_ffi__library_bin, @object\n"
+    "__tvm_ffi__library_bin:\n"
+    ".incbin " @HEAD@ "\n"
+    ".incbin " @EXECUTABLE@ "\n"
+    ".incbin " @TAIL@ "\n"
+    ".previous\n");
+
+namespace {
+
+struct Feature {
+  const char* name;
+  unsigned leaf, subleaf;
+  int word;  // eax, ebx, ecx, edx
+  int bit;
+  unsigned state;  // of XCR0
+};
+
+const Feature kFeatures[] = {
+@FEATURES@    {nullptr, 0, 0, 0, 0, 0}};
+
+unsigned SavedState() {
+  unsigned words[4];
+  if (!__get_cpuid(1, &words[0], &words[1], &words[2], &words[3])) return 0;
+  if (!(words[2] & bit_OSXSAVE)) return 0;
+  unsigned low, high;
+  __asm__("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
+  return low;
+}
+
+bool Has(const Feature& feature, unsigned state) {
+  unsigned words[4] = {0, 0, 0, 0};
+  if (!__get_cpuid_count(feature.leaf, feature.subleaf, &words[0], &words[1], &words[2], &words[3]))
+    return false;
+  return (words[feature.word] >> feature.bit & 1) && (state & feature.state) == feature.state;
+}
+
+void Append(char* text, size_t capacity, const char* more) {
+  strncat(text, more, capacity - strlen(text) - 1);
+}
+
+int Load(void*, const TVMFFIAny* args, int32_t num_args, TVMFFIAny* result) {
+  const unsigned state = SavedState();
+  char text[2048] = "this library was compiled by tvm_hybrid for " @CPU@ " and needs ";
+  bool missing = false;
+  for (const Feature* feature = kFeatures; feature->name; ++feature) {
+    if (Has(*feature, state)) continue;
+    if (missing) Append(text, sizeof(text), ", ");
+    Append(text, sizeof(text), feature->name);
+    missing = true;
+  }
+  if (missing) {
+    Append(text, sizeof(text),
+           ", which this CPU lacks; run it on such a CPU, or compile the model for this one");
+    TVMFFIErrorSetRaisedFromCStr("RuntimeError", text);
+    return -1;
+  }
+  const char* name = "ffi.Module.load_from_bytes.relax.VMExecutable";
+  TVMFFIByteArray key = {name, strlen(name)};
+  TVMFFIObjectHandle loader = nullptr;
+  if (TVMFFIFunctionGetGlobal(&key, &loader) != 0) return -1;
+  if (loader == nullptr) {
+    TVMFFIErrorSetRaisedFromCStr("RuntimeError", "this TVM runtime has no Relax virtual machine");
+    return -1;
+  }
+  const int code =
+      TVMFFIFunctionCall(loader, const_cast<TVMFFIAny*>(args), num_args, result);
+  TVMFFIObjectDecRef(loader);
+  return code;
+}
+
+__attribute__((constructor)) void RegisterLoader() {
+  if (!TVMFFIFunctionCreate || !TVMFFIFunctionSetGlobal) return;
+  const char* name = "ffi.Module.load_from_bytes." @KIND@;
+  TVMFFIByteArray key = {name, strlen(name)};
+  TVMFFIObjectHandle loader = nullptr;
+  if (TVMFFIFunctionCreate(nullptr, Load, nullptr, &loader) != 0) return;
+  TVMFFIFunctionSetGlobal(&key, loader, 1);
+  TVMFFIObjectDecRef(loader);
+}
+
+}  // namespace
+"""
+
+_WORDS = {"eax": 0, "ebx": 1, "ecx": 2, "edx": 3}
+
+
+def guard_source(
+    kind: str, cpu: str, features: tuple[str, ...], head: Path, executable: Path, tail: Path
+) -> str:
+    """The C++ source of the guard.
+
+    Parameters
+    ----------
+    kind : str
+        The module kind that `head` names; letters, digits, dots and underscores.
+    cpu : str
+        What the library is compiled for; for the message.
+    features : tuple of str
+        Names in `cpu_features.FEATURES`.
+    head, executable, tail : Path
+        Files that together are the library's data.
+    """
+    rows = "".join(
+        f'    {{"{feature.name}", {feature.leaf:#x}u, {feature.subleaf}, '
+        f"{_WORDS[feature.register]}, {feature.bit}, {feature.state:#x}u}},\n"
+        for feature in (FEATURES[name] for name in features)
+    )
+    replacements = {
+        "@HEAD@": _quoted_twice(head),
+        "@EXECUTABLE@": _quoted_twice(executable),
+        "@TAIL@": _quoted_twice(tail),
+        "@FEATURES@": rows,
+        "@CPU@": json.dumps(cpu),
+        "@KIND@": json.dumps(kind),
+    }
+    source = _SOURCE
+    for mark, text in replacements.items():
+        source = source.replace(mark, text)
+    return source
+
+
+def _quoted_twice(path: Path) -> str:
+    """A C string literal that holds an assembler string literal."""
+    return json.dumps(json.dumps(str(path), ensure_ascii=False), ensure_ascii=False)

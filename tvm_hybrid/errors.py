@@ -1,0 +1,33 @@
+"""Every error that tvm_hybrid raises on purpose."""
+
+from microkernels.errors import (
+    ArtifactError,
+    CompileError,
+    ConfigError,
+    FeedError,
+    IsaError,
+    ModelError,
+    RecordError,
+    ShapeError,
+    TargetError,
+    TvmHybridError,
+    UnsupportedOperatorError,
+    UnsupportedTvmError,
+    VerifyError,
+)
+
+__all__ = [
+    "ArtifactError",
+    "CompileError",
+    "ConfigError",
+    "FeedError",
+    "IsaError",
+    "ModelError",
+    "RecordError",
+    "ShapeError",
+    "TargetError",
+    "TvmHybridError",
+    "UnsupportedOperatorError",
+    "UnsupportedTvmError",
+    "VerifyError",
+]

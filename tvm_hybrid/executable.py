@@ -1,0 +1,262 @@
+"""Executable: a compiled model that runs, explains itself, and can be exported."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tvm
+from tvm import relax
+from tvm.runtime import Tensor
+
+from microkernels.errors import ArtifactError, FeedError
+
+from . import threads
+from .artifact import append_manifest, copy_atomically, read_manifest, replacing
+from .cpu_features import require_host
+from .explanation import Explanation
+from .feeds import to_array, to_tensor
+from .library import link_library
+from .manifest import Manifest
+from .profile import Profile, profile_runs
+from .tensors import TensorInfo
+
+
+class Executable:
+    """A compiled model; made by `tvm_hybrid.compile` and `tvm_hybrid.load`.
+
+    It may be run from several threads at once: each gets a virtual machine of its own over the
+    same code and weights.
+
+    Parameters
+    ----------
+    manifest : Manifest
+        What it is.
+    module : tvm.runtime.Module
+        The module that has `vm_load_executable`.
+    linkable : tvm.runtime.Module or None
+        The relax.VMExecutable to link when it is exported; None if it comes from a library.
+    library : Path or None
+        The library it comes from.
+    """
+
+    def __init__(
+        self, manifest: Manifest, module: Any, linkable: Any = None, library: Path | None = None
+    ) -> None:
+        self.manifest = manifest
+        self._module = module
+        self._linkable = linkable
+        self._library = library
+        self._threads = manifest.threads
+        self._local = threading.local()
+
+    @property
+    def inputs(self) -> tuple[TensorInfo, ...]:
+        """The inputs, in the order in which `run` takes them."""
+        return self.manifest.inputs
+
+    @property
+    def outputs(self) -> tuple[TensorInfo, ...]:
+        """The outputs, in the order in which `run` returns them."""
+        return self.manifest.outputs
+
+    @property
+    def num_threads(self) -> int:
+        """The number of threads that a run uses."""
+        return self._threads
+
+    @property
+    def main(self) -> Any:
+        """The calling thread's bare function from tensors to tensors; nothing is checked.
+
+        It returns a tensor if the model has one output, else an array of them.
+        """
+        try:
+            main = self._local.main
+        except AttributeError:
+            main = self._local.main = self.new_machine()["main"]
+        if self._threads > 1 and threads.current.count != self._threads:
+            threads.use_threads(self._threads)
+        return main
+
+    def run(self, *inputs: Any) -> list[Tensor]:
+        """Runs the model.
+
+        Parameters
+        ----------
+        *inputs : tvm.runtime.Tensor or array_like
+            One for each input, in order; or a single dictionary from names to them. Prepared
+            tensors are the fast way; anything else is copied into one.
+
+        Returns
+        -------
+        list of tvm.runtime.Tensor
+            One for each output. An output that is merely a view of an input or a weight (see
+            `manifest.shared_outputs`) shares its memory.
+
+        Raises
+        ------
+        FeedError
+            If the inputs do not fit the model.
+        IsaError
+            If it was compiled for a CPU that this one is not.
+        """
+        for value in inputs:
+            if type(value) is not Tensor:
+                inputs = self._prepare(inputs)
+                break
+        try:
+            result = self.main(*inputs)
+        except Exception:
+            self._check(inputs)
+            raise
+        return [result] if type(result) is Tensor else list(result)
+
+    def explain(self) -> Explanation:
+        """Every node of the model: taken or left, kernel, configuration, why."""
+        return Explanation(self.manifest.decisions)
+
+    def profile(
+        self, inputs: Mapping[str, Any] | Sequence[Any] | None = None, repeat: int = 10
+    ) -> Profile:
+        """Times every kernel.
+
+        Parameters
+        ----------
+        inputs : mapping or sequence, optional
+            As for `run`; zeros if none are given.
+        repeat : int
+            Number of runs.
+
+        Raises
+        ------
+        FeedError
+            If the inputs do not fit the model, or `repeat` is not positive.
+        """
+        if repeat < 1:
+            raise FeedError(f"repeat must be at least 1, not {repeat}")
+        given: Sequence[Any]
+        if inputs is None:
+            given = [np.zeros(info.shape, info.dtype) for info in self.inputs]
+        else:
+            given = [inputs] if isinstance(inputs, Mapping) else inputs
+        if self._threads > 1:
+            threads.use_threads(self._threads)
+        tensors = self._prepare(given)
+        return profile_runs(self.new_machine(), tensors, self.manifest.decisions, repeat)
+
+    def export(self, path: str | os.PathLike[str]) -> Path:
+        """Writes a shared library that runs where only TVM's runtime is.
+
+        The file appears at once or not at all.
+
+        Parameters
+        ----------
+        path : path-like
+            The file; it should end in ".so", which TVM's own loader insists on.
+
+        Raises
+        ------
+        CompileError
+            If there is no C++ compiler, or it fails.
+        ArtifactError
+            If the file cannot be written.
+        """
+        target = Path(path)
+        if self._linkable is None:
+            if self._library is None:
+                raise ArtifactError("this executable has neither code to link nor a library")
+            copy_atomically(self._library, target)
+            return target
+        with replacing(target) as temporary:
+            digest = link_library(
+                temporary, self._linkable, self.manifest.cpu, self.manifest.features
+            )
+            append_manifest(temporary, _with_digest(self.manifest, digest))
+        return target
+
+    def new_machine(self) -> Any:
+        """A fresh virtual machine over the executable's code and weights.
+
+        Raises
+        ------
+        IsaError
+            If it was compiled for a CPU that this one is not.
+        """
+        what = str(self._library) if self._library else "this model"
+        require_host(self.manifest.features, what, self.manifest.cpu)
+        return relax.VirtualMachine(self._module, tvm.cpu())
+
+    def _prepare(self, inputs: Sequence[Any]) -> tuple[Tensor, ...]:
+        """Whatever the caller gave, as tensors in order."""
+        if len(inputs) == 1 and isinstance(inputs[0], Mapping):
+            return tuple(map(self._tensor, self._by_name(inputs[0]), self.inputs))
+        self._check_count(inputs)
+        return tuple(map(self._tensor, inputs, self.inputs))
+
+    def _tensor(self, value: Any, info: TensorInfo) -> Tensor:
+        return value if type(value) is Tensor else to_tensor(to_array(value, info))
+
+    def _by_name(self, feeds: Mapping[str, Any]) -> list[Any]:
+        names = [info.name for info in self.inputs]
+        if missing := [name for name in names if name not in feeds]:
+            raise FeedError(f"no value for input {', '.join(map(repr, missing))}")
+        if extra := [str(name) for name in feeds if name not in names]:
+            raise FeedError(
+                f"the model has no input {', '.join(map(repr, extra))}; "
+                f"its inputs are {', '.join(map(repr, names))}"
+            )
+        return [feeds[name] for name in names]
+
+    def _check_count(self, inputs: Sequence[Any]) -> None:
+        if len(inputs) != len(self.inputs):
+            raise FeedError(
+                f"the model takes {len(self.inputs)} inputs "
+                f"({'; '.join(map(str, self.inputs))}), not {len(inputs)}"
+            )
+
+    def _check(self, tensors: Sequence[Tensor]) -> None:
+        """Finds what is wrong with tensors that the virtual machine refused."""
+        self._check_count(tensors)
+        for tensor, info in zip(tensors, self.inputs, strict=True):
+            found = TensorInfo(info.name, tuple(map(int, tensor.shape)), str(tensor.dtype))
+            if found != info:
+                raise FeedError(f"input {info.name!r}: expected {info}, got {found}")
+
+    def __repr__(self) -> str:
+        inputs, outputs = "; ".join(map(str, self.inputs)), "; ".join(map(str, self.outputs))
+        return f"Executable(({inputs}) -> ({outputs}), {self.manifest.cpu}, {self._threads}T)"
+
+
+def load(path: str | os.PathLike[str]) -> Executable:
+    """Loads a library that `Executable.export` wrote.
+
+    Nothing of the library is executed before it is found whole and fit for this CPU. A library
+    is code: load only what you trust.
+
+    Raises
+    ------
+    ArtifactError
+        If the file is missing, damaged, or not one of ours.
+    IsaError
+        If it needs a CPU feature that this CPU lacks.
+    """
+    library = Path(path)
+    manifest = read_manifest(library)
+    require_host(manifest.features, str(library), manifest.cpu)
+    loader = tvm.get_global_func("ffi.Module.load_from_file.so")
+    try:
+        module = loader(str(library.resolve()), "so")
+    except Exception as error:
+        raise ArtifactError(f"TVM cannot open {library}: {error}") from error
+    return Executable(manifest, module, library=library)
+
+
+def _with_digest(manifest: Manifest, digest: str) -> Manifest:
+    import msgspec
+
+    return msgspec.structs.replace(manifest, model_sha256=digest)

@@ -1,0 +1,96 @@
+"""Explanation: every node of a model, whether we took it, with which kernel and config, and why."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, overload
+
+import msgspec
+
+from relay_passes.decisions import Decision
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+
+class Explanation(Sequence[Decision]):
+    """A list of decisions that can show itself.
+
+    Parameters
+    ----------
+    decisions : sequence of Decision
+        In the order of the model.
+    """
+
+    def __init__(self, decisions: Sequence[Decision]) -> None:
+        self._decisions = tuple(decisions)
+
+    @overload
+    def __getitem__(self, index: int) -> Decision: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Decision]: ...
+
+    def __getitem__(self, index: int | slice) -> Decision | Sequence[Decision]:
+        return self._decisions[index]
+
+    def __len__(self) -> int:
+        return len(self._decisions)
+
+    def __iter__(self) -> Iterator[Decision]:
+        return iter(self._decisions)
+
+    @property
+    def taken(self) -> tuple[Decision, ...]:
+        """The nodes that a template of ours builds."""
+        return tuple(decision for decision in self if decision.taken)
+
+    @property
+    def left(self) -> tuple[Decision, ...]:
+        """The nodes left to the generic schedule."""
+        return tuple(decision for decision in self if not decision.taken)
+
+    def summary(self) -> str:
+        """One line: how many nodes were taken, and where their configurations come from."""
+        recorded = sum(decision.source.startswith("record") for decision in self.taken)
+        text = f"{len(self.taken)} of {len(self)} nodes taken"
+        return f"{text}, {recorded} of them with a tuned configuration" if recorded else text
+
+    def to_json(self) -> str:
+        """The decisions as a JSON array."""
+        return msgspec.json.encode(self._decisions).decode()
+
+    def table(self) -> Table:
+        """The decisions as a table."""
+        from rich.table import Table
+
+        table = Table(title=self.summary(), title_justify="left")
+        for column in ("node", "operators", "taken", "kernel", "configuration", "from", "why"):
+            table.add_column(column, overflow="fold")
+        for decision in self:
+            config = ", ".join(f"{name}={value}" for name, value in decision.config.items())
+            table.add_row(
+                decision.node,
+                decision.op,
+                "yes" if decision.taken else "no",
+                decision.kernel,
+                config,
+                decision.source,
+                decision.reason,
+            )
+        return table
+
+    def print(self, console: Console | None = None) -> None:
+        """Shows the table on a console; standard output if none is given."""
+        from rich.console import Console
+
+        (console or Console()).print(self.table())
+
+    def __str__(self) -> str:
+        from rich.console import Console
+
+        text = io.StringIO()
+        Console(width=160, color_system=None, file=text).print(self.table())
+        return text.getvalue().rstrip("\n")

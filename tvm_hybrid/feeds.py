@@ -1,0 +1,82 @@
+"""Arrays as callers give them, checked and turned into the tensors that kernels read.
+
+Kernels expect 64-byte aligned memory; NumPy gives 16. So a value is copied, unless it happens to
+be aligned and is large enough for a copy to matter.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import tvm
+from tvm.runtime import Tensor
+
+from microkernels.errors import FeedError
+
+from .tensors import TensorInfo
+
+ALIGNMENT = 64
+ZERO_COPY_BYTES = 1 << 16
+
+
+def aligned_empty(info: TensorInfo) -> np.ndarray:
+    """An array without contents, aligned for kernels."""
+    raw = np.empty(info.nbytes + ALIGNMENT, np.uint8)
+    start = -raw.ctypes.data % ALIGNMENT
+    return raw[start : start + info.nbytes].view(info.dtype).reshape(info.shape)
+
+
+def to_array(value: Any, info: TensorInfo) -> np.ndarray:
+    """A value as an array of the input's type and shape.
+
+    Arrays must have the right type already; lists and numbers are converted if no information of
+    another kind gets lost (integers may become floats, floats may not become integers).
+
+    Raises
+    ------
+    FeedError
+        Naming the input, what it expects and what it got.
+    """
+    if isinstance(value, (np.ndarray, np.generic)):
+        array = np.asarray(value)
+        fits = array.dtype == info.dtype
+    else:
+        array = _from_sequence(value, info)
+        fits = array.dtype == info.dtype
+    if not fits or array.shape != info.shape:
+        found = TensorInfo(info.name, array.shape, str(array.dtype))
+        raise FeedError(f"input {info.name!r}: expected {info}, got {found}")
+    return array
+
+
+def to_tensor(array: np.ndarray) -> Tensor:
+    """An array as an aligned tensor; shares its memory if that is aligned already."""
+    if not is_aligned(array):
+        aligned = aligned_empty(TensorInfo("", array.shape, str(array.dtype)))
+        aligned[...] = array
+        array = aligned
+    return tvm.runtime.from_dlpack(array)
+
+
+def is_aligned(array: np.ndarray) -> bool:
+    """Whether kernels can read an array where it is."""
+    flags = array.flags
+    return flags.c_contiguous and flags.writeable and array.ctypes.data % ALIGNMENT == 0
+
+
+def _from_sequence(value: Any, info: TensorInfo) -> np.ndarray:
+    if isinstance(value, Tensor):
+        return value.numpy()
+    if value is None or isinstance(value, (str, bytes, dict)):
+        raise FeedError(f"input {info.name!r}: expected {info}, got {type(value).__name__}")
+    try:
+        array = np.asarray(value)
+        if array.dtype.kind in "biuf" and np.can_cast(array.dtype, info.dtype, "same_kind"):
+            return np.asarray(value, dtype=info.dtype)
+        return array
+    except Exception as error:
+        raise FeedError(
+            f"input {info.name!r}: expected {info}, got {type(value).__name__} that is not an "
+            f"array: {error}"
+        ) from error

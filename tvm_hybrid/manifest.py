@@ -1,0 +1,87 @@
+"""Manifest: what an executable tells about itself, and what an exported library carries."""
+
+from __future__ import annotations
+
+from importlib.metadata import PackageNotFoundError, version
+
+import msgspec
+
+from relay_passes.decisions import Decision
+
+from .tensors import TensorInfo
+
+FORMAT = 1
+
+
+class Coverage(msgspec.Struct, frozen=True):
+    """How much of the model our templates build.
+
+    Attributes
+    ----------
+    taken, nodes : int
+        Decisions in all, and those for a template of ours.
+    """
+
+    taken: int
+    nodes: int
+
+
+class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Everything that is known about an executable besides its code.
+
+    Attributes
+    ----------
+    format : int
+        Version of this structure.
+    versions : dict
+        Package name -> version that compiled it.
+    cpu : str
+        LLVM's name of the CPU it is for.
+    target : str
+        TVM's text of the target.
+    isa : str
+        The rung of the ISA ladder that kernels were chosen from.
+    features : tuple of str
+        What a CPU must have to run it, in LLVM's spelling.
+    threads : int
+        Threads that it is built for, and runs with.
+    inputs, outputs : tuple of TensorInfo
+        In the order of the calling convention.
+    shared_outputs : tuple of bool
+        Whether an output may share memory with an input, a weight or another output.
+    coverage : Coverage
+        How much of the model our templates build.
+    decisions : tuple of Decision
+        What `explain` shows.
+    model_sha256 : str
+        Hash of the compiled program before it is linked; equal for equal models and options.
+    """
+
+    format: int = FORMAT
+    versions: dict[str, str]
+    cpu: str
+    target: str
+    isa: str
+    features: tuple[str, ...]
+    threads: int
+    inputs: tuple[TensorInfo, ...]
+    outputs: tuple[TensorInfo, ...]
+    shared_outputs: tuple[bool, ...]
+    coverage: Coverage
+    decisions: tuple[Decision, ...]
+    model_sha256: str = ""
+
+    def to_json(self) -> bytes:
+        """The manifest as JSON."""
+        return msgspec.json.encode(self)
+
+
+def package_versions() -> dict[str, str]:
+    """The versions that decide what the compiler makes of a model."""
+    versions = {}
+    for name in ("tvm_hybrid", "apache-tvm", "apache-tvm-ffi"):
+        try:
+            versions[name] = version(name)
+        except PackageNotFoundError:
+            versions[name] = "not installed as a package"
+    return versions

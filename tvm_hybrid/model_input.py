@@ -1,0 +1,123 @@
+"""Whatever a user calls a model, as a Relax module with named inputs and outputs."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import tvm
+from tvm import IRModule, relax, tirx
+
+from microkernels.errors import ModelError, ShapeError
+
+from .tensors import TensorInfo
+
+Infos = tuple[TensorInfo, ...]
+
+
+class SourceModel(NamedTuple):
+    """A Relax module whose function `main` has these inputs and outputs."""
+
+    mod: IRModule
+    inputs: Infos
+    outputs: Infos
+
+
+def import_model(model: Any, shapes: Mapping[str, Any] | None) -> SourceModel:
+    """The module, its inputs and its outputs.
+
+    Parameters
+    ----------
+    model : path-like, bytes, onnx.ModelProto, tvm.IRModule or torch ExportedProgram
+        A Relax module needs a function `main`.
+    shapes : mapping, optional
+        Shapes of inputs, or sizes of symbolic dimensions; of a Relax module the latter only.
+
+    Raises
+    ------
+    ModelError
+        If it is none of these, or not a valid model.
+    ShapeError
+        If a dimension is left without a size.
+    """
+    if isinstance(model, IRModule):
+        return _from_relax(model, shapes)
+    if type(model).__module__.startswith("torch.export"):
+        return _from_torch(model, shapes)
+    is_onnx = type(model).__name__ == "ModelProto"
+    if not is_onnx and not isinstance(model, (str, os.PathLike, bytes, bytearray, memoryview)):
+        raise ModelError(
+            f"a {type(model).__name__} is not a model; give a path or the bytes of an ONNX model, "
+            "an onnx.ModelProto, a tvm.IRModule or a torch ExportedProgram"
+        )
+    from .frontend import import_onnx
+
+    imported = import_onnx(model, shapes=shapes)
+    return SourceModel(imported.mod, _plain(imported.inputs), _plain(imported.outputs))
+
+
+def _plain(infos: Any) -> Infos:
+    return tuple(TensorInfo(i.name, tuple(map(int, i.shape)), str(i.dtype)) for i in infos)
+
+
+def _from_torch(program: Any, shapes: Mapping[str, Any] | None) -> SourceModel:
+    from tvm.relax.frontend.torch import from_exported_program
+
+    try:
+        mod = from_exported_program(program, unwrap_unit_return_tuple=True)
+    except Exception as error:
+        raise ModelError(f"TVM cannot import this ExportedProgram: {error}") from error
+    return _from_relax(mod, shapes)
+
+
+def _from_relax(mod: IRModule, shapes: Mapping[str, Any] | None) -> SourceModel:
+    names = [var.name_hint for var in mod.get_global_vars()]
+    if "main" not in names or not isinstance(mod["main"], relax.Function):
+        raise ModelError(f"a Relax module needs a function 'main'; this one has {names}")
+    if shapes:
+        mod = _bind_sizes(mod, shapes)
+    function = mod["main"]
+    inputs = tuple(_info(var.name_hint, var.ty) for var in function.params)
+    returned = function.ret_ty
+    fields = list(returned.fields) if isinstance(returned, relax.TupleType) else [returned]
+    outputs = tuple(
+        _info(f"output_{i}" if len(fields) > 1 else "output", field)
+        for i, field in enumerate(fields)
+    )
+    return SourceModel(mod, inputs, outputs)
+
+
+def _bind_sizes(mod: IRModule, shapes: Mapping[str, Any]) -> IRModule:
+    known = {str(var) for var in _symbols(mod["main"])}
+    for name, size in shapes.items():
+        if name not in known:
+            raise ShapeError(
+                f"the Relax module has no symbolic dimension {name!r}; "
+                f"it has {', '.join(sorted(known)) or 'none'}"
+            )
+        if isinstance(size, bool) or not isinstance(size, int) or size < 1:
+            raise ShapeError(f"dimension {name!r} needs a size from 1 up, not {size!r}")
+    return relax.transform.BindSymbolicVars(dict(shapes), "main")(mod)
+
+
+def _symbols(function: relax.Function) -> list[tirx.Var]:
+    sizes = [
+        size
+        for var in function.params
+        if isinstance(var.ty, relax.TensorType) and isinstance(var.ty.shape, relax.ShapeExpr)
+        for size in var.ty.shape.values
+    ]
+    return [size for size in sizes if isinstance(size, tirx.Var)]
+
+
+def _info(name: str, type_: tvm.ir.Type) -> TensorInfo:
+    if not isinstance(type_, relax.TensorType) or not isinstance(type_.shape, relax.ShapeExpr):
+        raise ModelError(f"{name!r} is not a tensor of known rank: {type_}")
+    for position, size in enumerate(type_.shape.values):
+        if not isinstance(size, (int, tirx.IntImm)):
+            raise ShapeError(
+                f"dimension {position} of {name!r} has no size: {size}; "
+                f"give one by shapes={{{str(size)!r}: 1}}"
+            )
+    return TensorInfo(name, tuple(int(size) for size in type_.shape.values), str(type_.dtype))

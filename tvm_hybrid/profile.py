@@ -1,0 +1,201 @@
+"""Profile: where the time of a run goes, kernel by kernel.
+
+The virtual machine calls an instrument before and after every kernel. What is measured includes
+the two calls of the instrument themselves, about half a microsecond for each kernel.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from relay_passes.decisions import Decision
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+
+@dataclass(frozen=True)
+class Event:
+    """One call of one kernel.
+
+    Attributes
+    ----------
+    function : str
+        Its name in the compiled module.
+    start_ns, end_ns : int
+        Nanoseconds of a monotonic clock.
+    """
+
+    function: str
+    start_ns: int
+    end_ns: int
+
+
+@dataclass(frozen=True)
+class ProfileRow:
+    """All calls of one kernel.
+
+    Attributes
+    ----------
+    function : str
+        Its name in the compiled module.
+    kernel : str
+        The microkernel or schedule; "" for functions of the runtime.
+    calls : int
+        Calls in one run.
+    microseconds : float
+        Time of one run that is spent in it, averaged over the runs.
+    share : float
+        Part of the time of a run, 0 to 1.
+    gflops : float
+        Operations per nanosecond; 0 if the operations are not counted.
+    """
+
+    function: str
+    kernel: str
+    calls: int
+    microseconds: float
+    share: float
+    gflops: float
+
+
+@dataclass(frozen=True)
+class Profile:
+    """The result of `Executable.profile`.
+
+    Attributes
+    ----------
+    rows : tuple of ProfileRow
+        The most expensive kernel first.
+    events : tuple of Event
+        Every call of every run.
+    repeat : int
+        Number of runs.
+    total_us : float
+        Mean time of a whole run, in microseconds.
+    """
+
+    rows: tuple[ProfileRow, ...]
+    events: tuple[Event, ...]
+    repeat: int
+    total_us: float
+
+    def table(self) -> Table:
+        """The rows as a table."""
+        from rich.table import Table
+
+        table = Table(title=f"{self.total_us:.1f} us a run, mean of {self.repeat}")
+        table.add_column("function", overflow="fold")
+        table.add_column("kernel", overflow="fold")
+        for column in ("calls", "us", "%", "GFLOP/s"):
+            table.add_column(column, justify="right")
+        for row in self.rows:
+            table.add_row(
+                row.function,
+                row.kernel,
+                str(row.calls),
+                f"{row.microseconds:.2f}",
+                f"{100 * row.share:.1f}",
+                f"{row.gflops:.1f}" if row.gflops else "",
+            )
+        return table
+
+    def print(self, console: Console | None = None) -> None:
+        """Shows the table on a console; standard output if none is given."""
+        from rich.console import Console
+
+        (console or Console()).print(self.table())
+
+    def to_chrome_trace(self, path: str | os.PathLike[str]) -> None:
+        """Writes a trace that chrome://tracing and ui.perfetto.dev show."""
+        kernels = {row.function: row.kernel for row in self.rows}
+        origin = self.events[0].start_ns if self.events else 0
+        trace = [
+            {
+                "name": event.function,
+                "cat": "kernel",
+                "ph": "X",
+                "ts": (event.start_ns - origin) / 1e3,
+                "dur": (event.end_ns - event.start_ns) / 1e3,
+                "pid": os.getpid(),
+                "tid": 0,
+                "args": {"kernel": kernels[event.function]},
+            }
+            for event in self.events
+        ]
+        Path(path).write_text(json.dumps({"traceEvents": trace, "displayTimeUnit": "ns"}))
+
+
+def profile_runs(
+    machine: Any, inputs: Sequence[Any], decisions: Sequence[Decision], repeat: int
+) -> Profile:
+    """Runs `main` of a virtual machine `repeat` times, after one run that is not counted.
+
+    Parameters
+    ----------
+    machine : tvm.runtime.VirtualMachine
+        Used for nothing else; it keeps the instrument.
+    inputs : sequence of tvm.runtime.Tensor
+        What to run on.
+    decisions : sequence of Decision
+        Names and operations of the kernels.
+    repeat : int
+        Number of runs, from 1 up.
+    """
+    events: list[Event] = []
+    machine.set_instrument(_recorder(events))
+    main = machine["main"]
+    main(*inputs)
+    events.clear()
+    start = time.perf_counter_ns()
+    for _ in range(repeat):
+        main(*inputs)
+    total_us = (time.perf_counter_ns() - start) / 1e3 / repeat
+    by_function = {decision.function: decision for decision in decisions if decision.function}
+    return Profile(_rows(events, by_function, repeat, total_us), tuple(events), repeat, total_us)
+
+
+def _recorder(events: list[Event]) -> Callable[..., int]:
+    starts: list[int] = []
+    clock = time.perf_counter_ns
+
+    def record(_function: Any, name: str, before: bool, *_: Any) -> int:
+        now = clock()
+        if before:
+            starts.append(clock())
+        else:
+            events.append(Event(str(name), starts.pop(), now))
+        return 0
+
+    return record
+
+
+def _rows(
+    events: Sequence[Event], decisions: Mapping[str, Decision], repeat: int, total_us: float
+) -> tuple[ProfileRow, ...]:
+    calls: dict[str, list[int]] = {}
+    for event in events:
+        calls.setdefault(event.function, []).append(event.end_ns - event.start_ns)
+    rows = []
+    for function, times in calls.items():
+        decision = decisions.get(function)
+        nanoseconds = sum(times)
+        operations = decision.flops * len(times) if decision else 0
+        rows.append(
+            ProfileRow(
+                function=function,
+                kernel=decision.kernel if decision else "",
+                calls=round(len(times) / repeat),
+                microseconds=nanoseconds / 1e3 / repeat,
+                share=nanoseconds / 1e3 / repeat / total_us if total_us else 0.0,
+                gflops=operations / nanoseconds if nanoseconds else 0.0,
+            )
+        )
+    return tuple(sorted(rows, key=lambda row: -row.microseconds))

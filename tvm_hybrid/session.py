@@ -1,0 +1,246 @@
+"""InferenceSession: takes the place of ONNX Runtime's class of that name."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tvm
+from tvm.runtime import Tensor
+
+from microkernels.errors import ArtifactError, FeedError
+
+from . import threads
+from .api import compile as compile_model
+from .artifact import is_library
+from .executable import Executable, load
+from .explanation import Explanation
+from .feeds import ZERO_COPY_BYTES, aligned_empty, is_aligned, to_array
+from .targets import TargetLike
+from .tensors import TensorInfo
+
+
+class NodeArg:
+    """An input or output, as ONNX Runtime describes it.
+
+    Attributes
+    ----------
+    name : str
+        As in the model.
+    shape : list of int
+        Sizes.
+    type : str
+        Such as "tensor(float)".
+    dtype : str
+        NumPy's name of the element type.
+    """
+
+    def __init__(self, info: TensorInfo) -> None:
+        self.name = info.name
+        self.shape = list(info.shape)
+        self.type = info.type
+        self.dtype = info.dtype
+
+    def __repr__(self) -> str:
+        return f"NodeArg(name={self.name!r}, type={self.type!r}, shape={self.shape})"
+
+
+class _Slot:
+    """One input of one thread: aligned memory and the tensor over it."""
+
+    def __init__(self, info: TensorInfo) -> None:
+        self.array = aligned_empty(info)
+        self.tensor = tvm.runtime.from_dlpack(self.array)
+
+
+class _Lane:
+    """What one thread runs with."""
+
+    def __init__(self, executable: Executable) -> None:
+        self.main = executable.main
+        slots = [_Slot(info) for info in executable.inputs]
+        self.tensors = [slot.tensor for slot in slots]
+        self.feeds = [
+            (
+                index,
+                info.name,
+                info.shape,
+                np.dtype(info.dtype),
+                slot.array,
+                info.nbytes >= ZERO_COPY_BYTES,
+            )
+            for index, (info, slot) in enumerate(zip(executable.inputs, slots, strict=True))
+        ]
+
+
+class InferenceSession:
+    """A model ready to run on NumPy arrays.
+
+    Parameters
+    ----------
+    model : path-like, bytes, onnx.ModelProto, tvm.IRModule, torch ExportedProgram or Executable
+        The model, or a library that `Executable.export` wrote.
+    shapes, target, precision, records, num_threads
+        As for `tvm_hybrid.compile`. A library is compiled already and takes none of them, except a
+        `num_threads` equal to its own.
+
+    Raises
+    ------
+    TvmHybridError
+        As `tvm_hybrid.compile` and `tvm_hybrid.load`.
+
+    Notes
+    -----
+    `run` may be called from several threads at once; they do not wait for each other.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        *,
+        shapes: Mapping[str, Any] | None = None,
+        target: TargetLike = None,
+        precision: str = "auto",
+        records: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None = None,
+        num_threads: int | None = None,
+    ) -> None:
+        if isinstance(model, (str, os.PathLike)) and is_library(Path(model)):
+            if shapes or target is not None or records is not None or precision != "auto":
+                raise ArtifactError(
+                    f"{model} is compiled already: shapes, target, precision and records cannot "
+                    "be given; compile the model anew"
+                )
+            model = load(model)
+        if isinstance(model, Executable):
+            if num_threads not in (None, model.num_threads):
+                raise ArtifactError(
+                    f"this model is compiled for {model.num_threads} threads, not {num_threads}; "
+                    "compile it anew"
+                )
+            self.executable = model
+        else:
+            self.executable = compile_model(
+                model,
+                target=target,
+                shapes=shapes,
+                precision=precision,
+                records=records,
+                num_threads=num_threads,
+            )
+        self._inputs = [NodeArg(info) for info in self.executable.inputs]
+        self._outputs = [NodeArg(info) for info in self.executable.outputs]
+        self._places = {info.name: i for i, info in enumerate(self.executable.outputs)}
+        self._shared = self.executable.manifest.shared_outputs
+        self._copies = any(self._shared)
+        self._threads = self.executable.num_threads
+        self._local = threading.local()
+
+    def get_inputs(self) -> list[NodeArg]:
+        """The inputs."""
+        return list(self._inputs)
+
+    def get_outputs(self) -> list[NodeArg]:
+        """The outputs."""
+        return list(self._outputs)
+
+    def explain(self) -> Explanation:
+        """As `Executable.explain`."""
+        return self.executable.explain()
+
+    def run(
+        self,
+        output_names: Sequence[str] | None,
+        input_feed: Mapping[str, Any],
+        run_options: Any = None,
+    ) -> list[np.ndarray]:
+        """Runs the model.
+
+        Parameters
+        ----------
+        output_names : sequence of str or None
+            The outputs wanted, in the order wanted; None for all.
+        input_feed : mapping from str to array_like
+            A value for every input: an array of exactly its shape and type, or a list.
+        run_options : None
+            Accepted for compatibility; only None.
+
+        Returns
+        -------
+        list of numpy.ndarray
+            Fresh arrays, which later runs do not touch.
+
+        Raises
+        ------
+        FeedError
+            If a name, shape or type is wrong.
+        IsaError
+            If the model was compiled for a CPU that this one is not.
+        """
+        try:
+            lane = self._local.lane
+        except AttributeError:
+            lane = self._local.lane = _Lane(self.executable)
+        if self._threads > 1 and threads.current.count != self._threads:
+            threads.use_threads(self._threads)
+        tensors = lane.tensors
+        try:
+            for index, name, shape, dtype, array, large in lane.feeds:
+                value = input_feed[name]
+                if value.shape != shape or value.dtype is not dtype:
+                    value = to_array(value, self.executable.inputs[index])
+                if large:
+                    if tensors is lane.tensors:
+                        tensors = list(tensors)
+                    if is_aligned(value):
+                        tensors[index] = tvm.runtime.from_dlpack(value)
+                        continue
+                array[...] = value
+            if len(input_feed) != len(tensors):
+                raise KeyError
+        except (KeyError, AttributeError, TypeError):
+            tensors = self._feed_slowly(lane, input_feed)
+        if run_options is not None:
+            raise FeedError("run_options are not supported; pass None")
+        places = None if output_names is None else self._find(output_names)
+        result = lane.main(*tensors)
+        results = (result,) if type(result) is Tensor else result
+        arrays = [np.from_dlpack(tensor) for tensor in results]
+        if self._copies:
+            arrays = [a.copy() if s else a for a, s in zip(arrays, self._shared, strict=True)]
+        return arrays if places is None else [arrays[place] for place in places]
+
+    def _feed_slowly(self, lane: _Lane, feeds: Any) -> list[Tensor]:
+        """Fills the inputs from anything acceptable, or says what is not."""
+        names = [info.name for info in self.executable.inputs]
+        if not isinstance(feeds, Mapping):
+            raise FeedError(
+                f"the feeds must be a dictionary from input names ({', '.join(names)}) to arrays, "
+                f"not {type(feeds).__name__}"
+            )
+        if missing := [name for name in names if name not in feeds]:
+            raise FeedError(f"no value for input {', '.join(map(repr, missing))}")
+        if extra := [name for name in feeds if name not in names]:
+            raise FeedError(
+                f"the model has no input {', '.join(map(repr, extra))}; "
+                f"its inputs are {', '.join(map(repr, names))}"
+            )
+        for index, name, *_, array, _large in lane.feeds:
+            array[...] = to_array(feeds[name], self.executable.inputs[index])
+        return lane.tensors
+
+    def _find(self, names: Sequence[str]) -> list[int]:
+        known = ", ".join(map(repr, self._places))
+        if isinstance(names, str) or not isinstance(names, Sequence):
+            raise FeedError(f"output names must be a list, not {names!r}; there are {known}")
+        if not names:
+            raise FeedError("no output is asked for; pass None for all")
+        for name in names:
+            if name not in self._places:
+                raise FeedError(f"the model has no output {name!r}; its outputs are {known}")
+        if len(set(names)) != len(names):
+            raise FeedError(f"an output is asked for twice: {list(names)}")
+        return [self._places[name] for name in names]

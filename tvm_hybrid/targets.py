@@ -1,0 +1,139 @@
+"""Targets: the names by which users choose a CPU, and what `target=None` means."""
+
+from __future__ import annotations
+
+import difflib
+import functools
+from collections.abc import Mapping
+from typing import Any, TypeAlias
+
+import tvm
+from tvm.target import Target, codegen
+
+from microkernels.errors import TargetError
+
+from .cpu_features import FEATURES, host_flags
+from .threads import physical_cores
+
+TAG_PREFIX = "tvm_hybrid/"
+
+# Short name -> LLVM's name; both are tags.
+ARCHITECTURES: dict[str, str] = {
+    "hsw": "haswell",
+    "skx": "skylake-avx512",
+    "clx": "cascadelake",
+    "cpx": "cooperlake",
+    "icx": "icelake-server",
+    "spr": "sapphirerapids",
+    "gnr": "graniterapids",
+    "zen3": "znver3",
+    "zen4": "znver4",
+}
+
+TargetLike: TypeAlias = str | Mapping[str, Any] | Target | None
+
+
+def register_tags() -> None:
+    """Registers `tvm_hybrid/<arch>` for every architecture, by both names."""
+    for short, cpu in ARCHITECTURES.items():
+        for name in (short, cpu):
+            tvm.target.register_tag(TAG_PREFIX + name, {"kind": "llvm", "mcpu": cpu}, override=True)
+
+
+def resolve_target(target: TargetLike) -> Target:
+    """The target that a user means.
+
+    Parameters
+    ----------
+    target : str, mapping, tvm.target.Target or None
+        None for the machine we run on; "tvm_hybrid/spr", "spr" or "sapphirerapids"; any CPU name
+        of LLVM's; any TVM target tag; a target dictionary.
+
+    Raises
+    ------
+    TargetError
+        If there is no such target, or it is not an x86-64 CPU.
+    """
+    if target is None:
+        return host_target()
+    resolved = target if isinstance(target, Target) else _parse(target)
+    _require_x86(resolved)
+    return resolved
+
+
+@functools.cache
+def host_target() -> Target:
+    """This machine: LLVM's name for its CPU, less the features that a hypervisor hides."""
+    cpu = codegen.llvm_get_system_cpu()
+    named = Target({"kind": "llvm", "mcpu": cpu})
+    _require_x86(named)
+    config: dict[str, Any] = {"kind": "llvm", "mcpu": cpu, "num-cores": physical_cores()}
+    listed = {str(name) for name in codegen.llvm_get_cpu_features(named)}
+    hidden = [
+        f"-{name}"
+        for name, feature in FEATURES.items()
+        if host_flags() and name in listed and feature.flag not in host_flags()
+    ]
+    if hidden:
+        config["mattr"] = hidden
+    return Target(config)
+
+
+def cpu_name(target: Target) -> str:
+    """The CPU that a target is for, as LLVM calls it."""
+    return str(target.attrs.get("mcpu", "x86-64"))
+
+
+def _parse(target: str | Mapping[str, Any]) -> Target:
+    if isinstance(target, str):
+        return _parse_name(target)
+    if not isinstance(target, Mapping):
+        raise TargetError(
+            f"a target is a name, a dictionary or a tvm.target.Target, not {type(target).__name__}"
+        )
+    try:
+        return Target(dict(target))
+    except Exception as error:
+        raise TargetError(f"not a target: {dict(target)}: {_last_line(error)}") from error
+
+
+def _parse_name(name: str) -> Target:
+    cpu = ARCHITECTURES.get(name.removeprefix(TAG_PREFIX), name.removeprefix(TAG_PREFIX))
+    if cpu in _llvm_cpus():
+        return Target({"kind": "llvm", "mcpu": cpu})
+    if not name.startswith(TAG_PREFIX) and name.strip():
+        try:
+            return Target(name)
+        except Exception as error:
+            raise TargetError(_unknown(name, cpu)) from error
+    raise TargetError(_unknown(name, cpu))
+
+
+def _unknown(name: str, cpu: str) -> str:
+    known = [*ARCHITECTURES, *ARCHITECTURES.values()]
+    close = difflib.get_close_matches(cpu, {*known, *_llvm_cpus()}, n=3)
+    hint = f"did you mean {' or '.join(close)}?" if close else f"there are {', '.join(known)}"
+    return f"unknown target {name!r}; {hint}"
+
+
+def _require_x86(target: Target) -> None:
+    if target.kind.name != "llvm":
+        raise TargetError(
+            f"target kind {target.kind.name!r} is not supported; name a CPU, such as 'spr'"
+        )
+    triple = str(target.attrs.get("mtriple", "x86_64"))
+    if not triple.startswith("x86_64"):
+        raise TargetError(f"target {triple!r} is not supported; only x86-64 CPUs are")
+    cpu = str(target.attrs.get("mcpu", "x86-64"))
+    if cpu not in _llvm_cpus():
+        raise TargetError(_unknown(cpu, cpu))
+
+
+@functools.cache
+def _llvm_cpus() -> frozenset[str]:
+    generic = Target({"kind": "llvm", "mtriple": "x86_64-linux-gnu"})
+    return frozenset(str(name) for name in codegen.llvm_get_cpu_archlist(generic))
+
+
+def _last_line(error: Exception) -> str:
+    return str(error).strip().splitlines()[-1] if str(error).strip() else type(error).__name__

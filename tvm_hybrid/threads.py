@@ -1,0 +1,99 @@
+"""How many threads a run uses, and making TVM's thread pool use exactly that many.
+
+TVM keeps one pool for every thread that calls it. A pool gets its workers on first use and never
+more; the number that a parallel loop is split over can then be lowered and raised within that.
+Left alone, TVM makes a pool of half the logical CPUs, pins the calling thread to the first of
+them, and counts the CPUs anew in every parallel loop (6 us). So `use_threads` configures the
+calling thread's pool before its first run, with every CPU that the process may use and no pinning.
+
+The setting belongs to the calling thread. Every run sets its own number again if another one is in
+force, so two executables with different numbers do not disturb each other; other TVM code in the
+same thread sees the number of whoever ran last. Pools of several threads do not share workers: a
+server that runs in T threads with n workers each has T * n of them.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import threading
+from itertools import cycle, islice
+from pathlib import Path
+
+from microkernels.errors import TargetError
+
+from .logs import logger
+
+# Taken at import: TVM may narrow the calling thread's affinity later.
+_ALLOWED_CPUS = sorted(os.sched_getaffinity(0))
+_TOPOLOGY = "/sys/devices/system/cpu/cpu{}/topology/thread_siblings_list"
+_SHARE_ALL_CORES = -3  # ThreadGroup::kSpecifyThreadShareAllCore
+
+
+class _Current(threading.local):
+    """The number of threads in force in the calling thread; 0: whatever TVM has."""
+
+    count = 0
+
+
+current = _Current()
+
+
+def default_threads() -> int:
+    """What `num_threads=None` means: TVM_NUM_THREADS, else OMP_NUM_THREADS, else all cores.
+
+    Cores are the physical ones among the CPUs that this process may use.
+    """
+    for variable in ("TVM_NUM_THREADS", "OMP_NUM_THREADS"):
+        text = os.environ.get(variable, "")
+        if text.isdigit() and int(text) > 0:
+            return int(text)
+    return physical_cores()
+
+
+@functools.cache
+def physical_cores() -> int:
+    """Number of cores behind the CPUs that this process may use."""
+    return len({_siblings(cpu) for cpu in _ALLOWED_CPUS})
+
+
+def resolve_threads(num_threads: int | None) -> int:
+    """The number of threads to build for.
+
+    Raises
+    ------
+    TargetError
+        If it is not a whole number from 1 up.
+    """
+    if num_threads is None:
+        return default_threads()
+    if isinstance(num_threads, bool) or not isinstance(num_threads, int) or num_threads < 1:
+        raise TargetError(f"num_threads must be a whole number from 1 up, not {num_threads!r}")
+    return num_threads
+
+
+def use_threads(count: int) -> None:
+    """Makes parallel loops that the calling thread starts use `count` threads, itself included."""
+    if current.count == count:
+        return
+    from tvm_ffi import get_global_func
+
+    cpus = list(islice(cycle(_ALLOWED_CPUS), max(count, len(_ALLOWED_CPUS))))
+    get_global_func("runtime.config_threadpool")(_SHARE_ALL_CORES, count, [str(c) for c in cpus])
+    current.count = count
+    available = get_global_func("runtime.NumThreads")()
+    if available < count:
+        logger.warning(
+            "%d threads were asked for, but this thread's TVM pool has started with %d; set "
+            "TVM_NUM_THREADS=%d, or run a tvm_hybrid session before other TVM code",
+            count,
+            available,
+            count,
+        )
+
+
+def _siblings(cpu: int) -> str:
+    try:
+        return Path(_TOPOLOGY.format(cpu)).read_text().strip()
+    except OSError:
+        return str(cpu)
