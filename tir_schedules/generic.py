@@ -1,0 +1,103 @@
+"""Loops for every function that no template builds: vectorised, parallel, fused.
+
+TVM lowers an operator to serial scalar loops. This schedule reads them as nests (what is computed,
+not how), merges the nests, and writes new loops:
+
+    for i, j in grid(128, 768): a[i, j] = x[i, j] + y[i, j]
+    for i, j in grid(128, 768): z[i, j] = max(a[i, j], 0)
+
+    ->  for f in parallel(6144):
+            for v in vectorized(16): z[16 * f + v] = max(x[16 * f + v] + y[16 * f + v], 0)
+
+Each rule either schedules a function or says why it does not; the last one, which leaves the loops
+as they are, takes everything.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from tvm import IRModule, tirx
+
+from .generic_bands import program_loops
+from .generic_fallback import loops_as_written, parallel_blocks
+from .generic_inline import merge_nests
+from .generic_nest import NotHandledError, read_program
+from .machine import Machine
+
+logger = logging.getLogger("tvm_hybrid")
+
+KERNEL_ATTRIBUTE = "tvm_hybrid.kernel"
+"""Attribute of functions that are scheduled already; its value names the kernel or schedule."""
+
+Rule = Callable[[tirx.PrimFunc, Machine], tuple[tirx.PrimFunc, str]]
+
+
+def _nests(func: tirx.PrimFunc, machine: Machine) -> tuple[tirx.PrimFunc, str]:
+    return program_loops(merge_nests(read_program(func)), machine)
+
+
+RULES: tuple[Rule, ...] = (_nests, parallel_blocks, loops_as_written)
+
+
+def schedule_generic(func: tirx.PrimFunc, machine: Machine) -> tuple[tirx.PrimFunc, str]:
+    """Loops for a function, by the first rule that can write them.
+
+    Parameters
+    ----------
+    func : tirx.PrimFunc
+        As it comes out of FuseTIR.
+    machine : Machine
+        With one thread, no loop is parallel.
+
+    Returns
+    -------
+    func : tirx.PrimFunc
+        The same function with other loops.
+    name : str
+        "generic_injective", "generic_transpose", "generic_reduction", "generic_blocks", or
+        "generic_serial" for loops that stayed as they were; the reason is logged.
+    """
+    for rule in RULES[:-1]:
+        try:
+            return rule(func, machine)
+        except NotHandledError as reason:
+            logger.info("%s: %s", _name(func), reason)
+        # A rule that fails must not fail the compilation: the next rule is slower, not wrong.
+        except Exception:
+            logger.warning("%s: %s failed", _name(func), rule.__name__, exc_info=True)
+    return RULES[-1](func, machine)
+
+
+def _name(func: tirx.PrimFunc) -> str:
+    return str(func.attrs.get("global_symbol", "a function")) if func.attrs else "a function"
+
+
+def schedule_module(mod: IRModule, machine: Machine) -> tuple[IRModule, dict[str, str]]:
+    """Schedules every PrimFunc that is not marked as scheduled.
+
+    Parameters
+    ----------
+    mod : IRModule
+        After FuseTIR. Reshapes that need no copy should be views already
+        (`relax.transform.RewriteDataflowReshape`): a scheduled reshape is a copy.
+    machine : Machine
+        What the loops are for.
+
+    Returns
+    -------
+    mod : IRModule
+        A new module; scheduled functions carry the attribute `tvm_hybrid.kernel`.
+    names : dict
+        Function name to schedule name.
+    """
+    functions = dict(mod.functions.items())
+    names: dict[str, str] = {}
+    for variable, func in functions.items():
+        if not isinstance(func, tirx.PrimFunc) or KERNEL_ATTRIBUTE in (func.attrs or {}):
+            continue
+        scheduled, name = schedule_generic(func, machine)
+        functions[variable] = scheduled.with_attr(KERNEL_ATTRIBUTE, name)
+        names[variable.name_hint] = name
+    return IRModule(functions, attrs=mod.attrs, global_infos=mod.global_infos), names
