@@ -83,7 +83,7 @@ class Kernel:
             for i in constants:
                 packed[i] = template.packing.pack(region, config, isa, i, arrays[i])
         size = sum(packed[i].nbytes for i in constants)
-        copies = min(256, math.ceil(rotation_bytes / size)) if size else 1
+        copies = max(1, min(256, math.ceil(rotation_bytes / size))) if size else 1
         shared = [tvm.runtime.tensor(array) for array in packed]
         self.output = tvm.runtime.tensor(_never_right(region))
         self.arguments = []

@@ -104,6 +104,9 @@ class _Worker:
     def _bench(self, job: Job, template: Template) -> Bench:
         import tvm
 
+        from ..threads import use_threads
+
+        use_threads(job.threads)
         key = (job.region.key, job.isa, job.target, job.threads, job.footprint_bytes, job.seed)
         if self.bench is None or self.bench[0] != key:
             self.bench = None  # frees the former region's arrays first

@@ -105,13 +105,14 @@ def _regions(
     """Distinct regions, the machine, the target as JSON, and the bytes of all constants."""
     from relay_passes.pipeline import PipelineOptions, collect_regions
 
-    from ..api import import_model
-    from ..targets import resolve_target, resolve_threads
+    from ..model_input import import_model
+    from ..targets import resolve_target
+    from ..threads import resolve_threads
 
     options = PipelineOptions(
         target=resolve_target(target), threads=resolve_threads(num_threads), lookup=None
     )
-    mod = import_model(model, shapes).mod
+    mod, _, _ = import_model(model, shapes)
     regions = collect_regions(mod, options)
     logger.info("%d distinct regions to tune", len(regions))
     return regions, options.machine, str(options.target), _constant_bytes(mod)

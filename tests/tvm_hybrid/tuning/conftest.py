@@ -1,0 +1,53 @@
+"""The toy template, registered only while a test that asks for it runs, and this machine."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from types import ModuleType
+
+import pytest
+from tvm.target import Target, codegen
+
+from microkernels.isa import isa_named
+from tir_schedules import template
+from tir_schedules.machine import Machine
+from tvm_hybrid.tuning.record import Record, make_record
+
+MakeRecord = Callable[..., Record]
+
+
+@pytest.fixture
+def toy(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """The module `toy`; other tests that go over all templates do not meet it."""
+    monkeypatch.setattr(template, "_templates", dict(template._templates))
+    module = importlib.import_module(f"{__package__}.toy")
+    template._templates.setdefault(module.NAME, module.TOY)
+    return module
+
+
+@pytest.fixture
+def machine() -> Machine:
+    """A machine with a fixed name."""
+    return Machine("here", isa_named("avx2"))
+
+
+@pytest.fixture
+def host() -> tuple[Machine, str]:
+    """This machine, serial, and its target as JSON."""
+    target = Target({"kind": "llvm", "mcpu": codegen.llvm_get_system_cpu()})
+    return Machine.from_target(target), str(target)
+
+
+@pytest.fixture
+def record(toy: ModuleType, machine: Machine) -> MakeRecord:
+    """Makes a record of the toy: `record(block, times_us, **changes)`."""
+
+    def make(block: int = 8, time_us: float = 1.0, **changes: object) -> Record:
+        import msgspec
+
+        config = toy.ToyConfig(block=block)
+        made = make_record(toy.region(), toy.TOY, machine, config, "ok", [time_us])
+        return msgspec.structs.replace(made, **changes)
+
+    return make

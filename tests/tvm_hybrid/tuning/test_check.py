@@ -1,0 +1,136 @@
+"""The tolerance lets every right kernel pass and stops a wrong element."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tir_schedules.config import Config
+from tir_schedules.region import Region, Step, Tensor
+from tir_schedules.template import Template
+from tvm_hybrid.tuning.check import expected_result, random_arguments
+
+
+def matmul_region(k: int, epilogue: tuple[Step, ...] = (), m: int = 5, n: int = 33) -> Region:
+    return Region(
+        op="matmul",
+        inputs=(Tensor((m, k), "float32"), Tensor((k, n), "float32", True)),
+        operands=(Tensor((n,), "float32", True),),
+        output=Tensor((m, n), "float32"),
+        epilogue=epilogue,
+    )
+
+
+def unused(*arguments: object) -> Any:
+    raise AssertionError("only the reference is needed")
+
+
+def template(reference: Callable[[Region, list[np.ndarray]], np.ndarray]) -> Template:
+    return Template(
+        name="matmul",
+        config_type=Config,
+        default_config=unused,
+        space=unused,
+        build=unused,
+        kernel_name=unused,
+        flops=unused,
+        reference=reference,
+        reject=unused,
+    )
+
+
+MATMUL = template(lambda _, inputs: np.matmul(*(array.astype(np.float64) for array in inputs)))
+EPILOGUES: dict[str, tuple[tuple[Step, ...], Callable[..., np.ndarray]]] = {
+    "none": ((), lambda acc, bias: acc),
+    "bias relu": (
+        (Step("add", (0, 1)), Step("relu", (2,))),
+        lambda acc, bias: np.maximum(acc + bias, np.float32(0)),
+    ),
+    "divide exp": (
+        (Step("divide", (0, 1)), Step("exp", (2,))),
+        lambda acc, bias: np.exp(acc / bias),
+    ),
+    "log": ((Step("log", (0,)),), lambda acc, bias: np.log(acc)),
+    "steep": (
+        (Step("square", (0,)), Step("rsqrt", (2,))),
+        lambda acc, bias: np.float32(1) / np.sqrt(acc * acc),
+    ),
+}
+
+
+@pytest.mark.parametrize("k", [1, 7, 256, 4096])
+@pytest.mark.parametrize("name", EPILOGUES)
+@pytest.mark.parametrize("seed", range(3))
+def test_single_precision_passes_and_one_wrong_element_does_not(
+    k: int, name: str, seed: int
+) -> None:
+    steps, meaning = EPILOGUES[name]
+    region = matmul_region(k, steps)
+    a, w, bias = arrays = random_arguments(region, seed)
+    expected = expected_result(region, MATMUL, arrays)
+    # The worst order that a kernel could sum in: one after the other, every step rounded.
+    acc = np.zeros(region.output.shape, np.float32)
+    for i in range(k):
+        acc += a[:, i : i + 1] * w[i]
+    with np.errstate(invalid="ignore"):
+        actual = meaning(acc, bias)
+    assert actual.dtype == np.float32
+    assert expected.difference(actual) is None
+
+    largest = np.nanmax(np.where(np.isfinite(actual), np.abs(actual), 0))
+    checked = np.argwhere(np.isfinite(actual) & (expected.tolerance < 0.01 * largest))
+    assert len(checked) > actual.size // 3
+    index = tuple(checked[len(checked) // 2])
+    actual[index] += 0.02 * largest
+    text = expected.difference(actual)
+    assert text is not None and text.startswith(f"1 of {actual.size} elements are wrong")
+    assert str(tuple(map(int, index))) in text
+
+
+def test_an_element_left_out_shows() -> None:
+    region = matmul_region(16)
+    arrays = random_arguments(region, 0)
+    expected = expected_result(region, MATMUL, arrays)
+    actual = expected.value.astype(np.float32)
+    assert expected.difference(actual) is None
+    actual[4, 32] = np.nan
+    assert "(4, 32): nan" in str(expected.difference(actual))
+    assert "shape" in str(expected.difference(actual[:4]))
+
+
+def test_domain_errors_must_agree() -> None:
+    region = matmul_region(16, (Step("log", (0,)),))
+    expected = expected_result(region, MATMUL, random_arguments(region, 0))
+    actual = expected.value.astype(np.float32)
+    undefined = np.argwhere(np.isnan(actual) & (expected.tolerance < 1))
+    assert len(undefined) > 10
+    actual[tuple(undefined[0])] = 1.0
+    assert expected.difference(actual) is not None
+
+
+def test_integers_are_exact() -> None:
+    region = Region(
+        op="matmul",
+        inputs=(Tensor((4, 8), "uint8"), Tensor((8, 6), "int8", True)),
+        output=Tensor((4, 6), "int32"),
+    )
+    exact = template(lambda _, inputs: np.matmul(*(array.astype(np.int64) for array in inputs)))
+    a, w = arrays = random_arguments(region, 3)
+    assert a.dtype == np.uint8 and a.max() > 127 and w.dtype == np.int8 and w.min() < -64
+    expected = expected_result(region, exact, arrays)
+    actual = np.matmul(a.astype(np.int32), w.astype(np.int32))
+    assert expected.difference(actual) is None
+    actual[1, 2] += 1
+    assert "(1, 2)" in str(expected.difference(actual))
+
+
+def test_arguments_are_those_of_their_seed() -> None:
+    region = matmul_region(8)
+    first, again, other = (random_arguments(region, seed) for seed in (1, 1, 2))
+    assert all(np.array_equal(x, y) for x, y in zip(first, again, strict=True))
+    assert not np.array_equal(first[0], other[0])
+    assert [array.shape for array in first] == [(5, 8), (8, 33), (33,)]
+    assert (first[2] >= 0.5).all()

@@ -1,0 +1,173 @@
+"""Nothing appended is lost; damage costs the damaged line and is said."""
+
+from __future__ import annotations
+
+import logging
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from microkernels.errors import RecordError
+from tvm_hybrid.tuning.record import Record
+from tvm_hybrid.tuning.record_file import RecordFile
+
+from .conftest import MakeRecord
+
+
+def configs(file: RecordFile) -> list[object]:
+    return [located.record.config["block"] for located in file]
+
+
+def filled(path: Path, record: MakeRecord, blocks: tuple[int, ...] = (1, 2, 4)) -> RecordFile:
+    file = RecordFile(path)
+    for block in blocks:
+        file.append(record(block))
+    return file
+
+
+def test_appends_and_reads_back(tmp_path: Path, record: MakeRecord) -> None:
+    path = tmp_path / "new folder" / "r.jsonl"
+    file = filled(path, record)
+    assert configs(file) == [1, 2, 4]
+    assert [located.place for located in file] == [f"{path}:{n}" for n in (1, 2, 3)]
+    assert configs(RecordFile(path)) == [1, 2, 4]
+
+
+def test_a_file_that_is_not_there_is_empty(tmp_path: Path) -> None:
+    assert list(RecordFile(tmp_path / "none.jsonl")) == []
+
+
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_truncated_anywhere(tmp_path: Path, record: MakeRecord, data: st.DataObject) -> None:
+    lines = [record(block).to_line() for block in (1, 2, 4)]
+    text = b"".join(lines)
+    cut = data.draw(st.integers(0, len(text)))
+    path = tmp_path / "torn.jsonl"
+    path.write_bytes(text[:cut])
+    # A record is whole when all but its newline is there.
+    ends = [sum(map(len, lines[: i + 1])) - 1 for i in range(3)]
+    whole = [block for block, end in zip((1, 2, 4), ends, strict=True) if cut >= end]
+    file = RecordFile(path)
+    assert configs(file) == whole
+    file.append(record(32))
+    assert configs(file) == [*whole, 32]
+    assert configs(RecordFile(path)) == [*whole, 32]
+
+
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(junk=st.binary(max_size=80), place=st.integers(0, 3))
+def test_foreign_lines_anywhere(
+    tmp_path: Path, record: MakeRecord, junk: bytes, place: int
+) -> None:
+    lines = [record(block).to_line() for block in (1, 2, 4)]
+    lines.insert(place, junk + b"\n")
+    path = tmp_path / "foreign.jsonl"
+    path.write_bytes(b"".join(lines))
+    assert configs(RecordFile(path)) == [1, 2, 4]
+
+
+def test_damage_is_said_once_with_its_place(
+    tmp_path: Path, record: MakeRecord, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "r.jsonl"
+    path.write_bytes(record(1).to_line() + b"{torn\n\n" + record(2).to_line())
+    with caplog.at_level(logging.WARNING, "tvm_hybrid"):
+        file = RecordFile(path)
+        assert configs(file) == [1, 2]
+        file.append(record(4))
+        assert configs(file) == [1, 2, 4]
+    assert [text.split(": ")[0] for text in caplog.messages] == [f"{path}:2"]
+    assert [located.place.rpartition(":")[2] for located in file] == ["1", "4", "5"]
+
+
+def test_only_what_was_added_is_read_again(
+    tmp_path: Path, record: MakeRecord, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = filled(tmp_path / "r.jsonl", record)
+    read: list[bytes] = []
+    decode = Record.from_line
+
+    def counting(line: bytes) -> Record:
+        read.append(line)
+        return decode(line)
+
+    monkeypatch.setattr(Record, "from_line", counting)
+    assert len(file.refresh()) == 3
+    assert len(read) == 3
+    assert len(file.refresh()) == 3
+    RecordFile(file.path).append(record(8))
+    assert len(file.refresh()) == 4
+    assert len(read) == 4
+
+
+def test_a_line_seen_while_it_is_written_is_read_again_when_it_is_whole(
+    tmp_path: Path, record: MakeRecord
+) -> None:
+    path = tmp_path / "r.jsonl"
+    line = record(2).to_line()
+    path.write_bytes(record(1).to_line() + line[:40])
+    file = RecordFile(path)
+    assert configs(file) == [1]
+    for end in (len(line) - 1, len(line)):
+        path.write_bytes(record(1).to_line() + line[:end])
+        assert configs(file) == [1, 2]
+    file.append(record(4))
+    assert configs(file) == [1, 2, 4]
+
+
+def test_a_file_that_was_replaced_or_removed(tmp_path: Path, record: MakeRecord) -> None:
+    file = filled(tmp_path / "r.jsonl", record)
+    assert configs(file) == [1, 2, 4]
+    other = filled(tmp_path / "other.jsonl", record, (16, 32, 64, 8))
+    os.replace(other.path, file.path)
+    assert configs(file) == [16, 32, 64, 8]
+    same_size = file.path.read_bytes().replace(b'"block":8', b'"block":1')
+    file.path.write_bytes(same_size)
+    os.utime(file.path, ns=(1, 1))
+    assert configs(file) == [16, 32, 64, 1]
+    file.path.unlink()
+    assert configs(file) == []
+
+
+def test_a_file_that_cannot_be_written_or_read(tmp_path: Path, record: MakeRecord) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(RecordError, match=r"file/r\.jsonl"):
+        RecordFile(tmp_path / "file" / "r.jsonl").append(record(1))
+    with pytest.raises(RecordError, match="cannot read"):
+        RecordFile(tmp_path).refresh()
+
+
+_WRITER = """
+import sys
+from tvm_hybrid.tuning.record import Record
+from tvm_hybrid.tuning.record_file import RecordFile
+import msgspec
+record = Record.from_line(sys.stdin.buffer.readline())
+file = RecordFile(sys.argv[1])
+for number in range(int(sys.argv[2]), int(sys.argv[2]) + 100):
+    file.append(msgspec.structs.replace(record, config={"block": number}, error="x" * 5000))
+"""
+
+
+def test_two_processes_write_at_once(tmp_path: Path, record: MakeRecord) -> None:
+    path = tmp_path / "r.jsonl"
+    writers = [
+        subprocess.Popen(
+            [sys.executable, "-c", _WRITER, str(path), str(first)],
+            stdin=subprocess.PIPE,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        )
+        for first in (0, 100)
+    ]
+    for writer in writers:
+        writer.communicate(record(1).to_line(), timeout=120)
+        assert writer.returncode == 0
+    file = RecordFile(path)
+    assert sorted(map(int, map(str, configs(file)))) == list(range(200))
+    assert not file.damaged

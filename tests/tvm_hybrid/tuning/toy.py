@@ -1,0 +1,92 @@
+"""A template for the tuner's tests: adds two vectors, and misbehaves when its config says so."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import numpy as np
+import tvm.tirx.script.builder.ir as I
+from tvm import tirx
+from tvm.script.ir_builder import IRBuilder
+
+from microkernels.errors import ConfigError
+from microkernels.isa import Isa
+from microkernels.vectors import ramp
+from tir_schedules.config import Config
+from tir_schedules.machine import Machine
+from tir_schedules.region import Region, Tensor
+from tir_schedules.template import Template, register_template
+
+NAME = "toy_add"
+SIZE = 64
+
+
+class ToyConfig(Config, frozen=True):
+    """`block` elements at a time; `mode` is "right" or a way to fail."""
+
+    block: int
+    mode: str = "right"
+
+
+def region(size: int = SIZE) -> Region:
+    """A region of the toy: x + weight."""
+    vector = Tensor((size,), "float32")
+    return Region(op=NAME, inputs=(vector, Tensor((size,), "float32", True)), output=vector)
+
+
+def _default(region: Region, machine: Machine) -> ToyConfig:
+    del machine
+    return ToyConfig(block=min(8, region.output.size))
+
+
+def _space(region: Region, machine: Machine) -> Iterator[ToyConfig]:
+    del machine
+    for block in (1, 2, 4, 8, 16, 32, 64):
+        if region.output.size % block == 0:
+            yield ToyConfig(block=block)
+
+
+def _build(region: Region, config: Config, isa: Isa) -> tirx.PrimFunc:
+    assert isinstance(config, ToyConfig)
+    del isa
+    size, block = region.output.size, config.block
+    if block < 1 or size % block:
+        raise ConfigError(f"block {block} does not divide {size}")
+    if config.mode == "abort":
+        os.abort()
+    if config.mode == "raise":
+        raise RuntimeError("this candidate cannot be built")
+    with IRBuilder() as builder, I.prim_func(s_tir=True):
+        I.func_name("toy")
+        I.func_attr({"tirx.noalias": True})
+        x, w, y = (I.arg(name, I.buffer((size,), "float32")) for name in "xwy")
+        with I.sblock("toy"):
+            _body(x, w, y, size, block, config.mode)
+    return builder.get()
+
+
+def _body(x: tirx.Buffer, w: tirx.Buffer, y: tirx.Buffer, size: int, block: int, mode: str) -> None:
+    start = (1 << 30) if mode == "segfault" else 0
+    with I.serial(size // block) as i:
+        index = ramp(start + i * block, block)
+        total = x[index] - w[index] if mode == "wrong" else x[index] + w[index]
+        I.buffer_store(y, total, [index])
+    if mode == "hang":
+        with I.serial(1 << 30) as i, I.serial(1 << 30) as j:
+            I.buffer_store(y, y[0] * tirx.const(0.5, "float32") + x[(i + j) % size], [0])
+
+
+TOY = register_template(
+    Template(
+        name=NAME,
+        config_type=ToyConfig,
+        default_config=_default,
+        space=_space,
+        build=_build,
+        kernel_name=lambda region, config, isa: "toy",
+        flops=lambda region: region.output.size,
+        reference=lambda region, inputs: np.add(*inputs, dtype=np.float64),
+        reject=lambda region, isa: None,
+    )
+)
