@@ -1,0 +1,94 @@
+"""`tvm-hybrid bench MODEL`: measures us, ONNX Runtime and stock TVM in one interleaved run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from ..report.console import output_console, print_json, working
+from .inputs import input_options, note_random
+from .models import executable_of
+from .options import CompileSettings, compile_options, json_option, model_argument
+
+
+@click.command("bench")
+@model_argument
+@input_options
+@click.option(
+    "--peers",
+    default="ort,stock",
+    show_default=True,
+    help="Contestants besides us: ort (ONNX Runtime), stock (TVM without this plugin).",
+)
+@click.option(
+    "--repeat",
+    default=10,
+    show_default=True,
+    type=click.IntRange(min=1),
+    help="Turns of each contestant.",
+)
+@click.option(
+    "--seconds",
+    default=0.1,
+    show_default=True,
+    type=click.FloatRange(min=0),
+    help="Length of a turn.",
+)
+@compile_options
+@json_option
+def command(
+    model: Path,
+    arrays: tuple[str, ...],
+    archive: Path | None,
+    seed: int,
+    peers: str,
+    repeat: int,
+    seconds: float,
+    settings: CompileSettings,
+    as_json: bool,
+) -> int:
+    """Measures MODEL: median, 90th percentile and least time of a run, GFLOP/s, ratios.
+
+    The contestants take turns; each runs with the same number of threads on the same inputs. Only
+    ratios within one table mean anything. GFLOP/s count matrix products and convolutions, and
+    refer to the least time.
+    """
+    import msgspec
+
+    from ..frontend import import_onnx
+    from ..report.bench import PEERS, bench
+    from ..report.compare import tolerance_for
+    from ..report.feeds import complete_feeds, load_feeds
+    from ..report.flops import ProductSums
+    from ..report.tables import bench_table
+    from ..session import InferenceSession
+
+    names = [name for name in peers.split(",") if name]
+    unknown = [name for name in names if name not in PEERS]
+    if unknown:
+        raise click.BadParameter(f"{unknown[0]!r} is not one of {', '.join(PEERS)}")
+    given = load_feeds(arrays, archive)
+    sums = ProductSums(import_onnx(model, shapes=settings.shapes).mod)
+    session = InferenceSession(executable_of(model, settings))
+    feeds, drawn = complete_feeds(session.get_inputs(), given, seed)
+    note_random(drawn)
+    with working(f"measuring {model.name}"):
+        report = bench(
+            session,
+            model,
+            feeds,
+            threads=session.executable.num_threads,
+            flops=sums.flops,
+            tolerance=tolerance_for(sums.lengths),
+            shapes=settings.shapes,
+            target=settings.target,
+            peers=names,
+            rounds=repeat,
+            seconds=seconds,
+        )
+    if as_json:
+        print_json(msgspec.to_builtins(report))
+    else:
+        output_console().print(bench_table([report], title=f"threads: {report.threads}"))
+    return 0

@@ -1,0 +1,59 @@
+"""`tvm-hybrid compile MODEL -o m.so`: compiles a model into a library that TVM's runtime runs."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import click
+
+from ..report.console import output_console, print_json
+from .models import executable_of
+from .options import CompileSettings, compile_options, json_option, model_argument
+
+
+@click.command("compile")
+@model_argument
+@click.option(
+    "-o",
+    "--output",
+    required=True,
+    metavar="FILE.so",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="The library to write.",
+)
+@compile_options
+@json_option
+def command(model: Path, output: Path, settings: CompileSettings, as_json: bool) -> int:
+    """Compiles MODEL into a library for `tvm-hybrid run`, `tvm_hybrid.load` or TVM's runtime."""
+    from ..artifact import is_library
+
+    if is_library(model):
+        raise click.UsageError(f"{model} is compiled already")
+    start = time.perf_counter()
+    executable = executable_of(model, settings)
+    path = executable.export(output)
+    seconds = time.perf_counter() - start
+    manifest = executable.manifest
+    if as_json:
+        print_json(
+            {
+                "library": str(path),
+                "bytes": path.stat().st_size,
+                "seconds": seconds,
+                "cpu": manifest.cpu,
+                "isa": manifest.isa,
+                "threads": manifest.threads,
+                "taken": manifest.coverage.taken,
+                "nodes": manifest.coverage.nodes,
+            }
+        )
+        return 0
+    console = output_console()
+    for line in (
+        f"{path}: {path.stat().st_size / 1e6:.1f} MB in {seconds:.1f} s",
+        f"for {manifest.cpu} ({manifest.isa}), threads: {manifest.threads}",
+        executable.explain().summary(),
+    ):
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
+    return 0

@@ -1,0 +1,26 @@
+"""`tvm-hybrid explain MODEL`: every node, whether it was taken, its kernel and why."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from ..report.console import output_console
+from .models import executable_of
+from .options import CompileSettings, compile_options, json_option, model_argument
+
+
+@click.command("explain")
+@model_argument
+@compile_options
+@json_option
+def command(model: Path, settings: CompileSettings, as_json: bool) -> int:
+    """Shows what became of every node of MODEL, an ONNX file or a library that `compile` wrote."""
+    explanation = executable_of(model, settings).explain()
+    console = output_console()
+    if as_json:
+        console.file.write(explanation.to_json() + "\n")
+    else:
+        explanation.print(console)
+    return 0

@@ -1,0 +1,123 @@
+"""The `tvm-hybrid` command itself: finds subcommands, shows errors, sets exit codes.
+
+Exit codes: 0 all went well, 1 a check failed, 2 wrong usage or bad input, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+import importlib.util
+import logging
+import os
+import sys
+from collections.abc import Sequence
+
+import click
+
+from microkernels.errors import TvmHybridError, VerifyError
+
+from ..logs import LOG_VARIABLE
+from ..report.console import error_console
+
+COMMANDS = ("compile", "run", "bench", "verify", "explain", "tune", "records", "doctor")
+
+
+class LazyGroup(click.Group):
+    """A group whose commands are the modules beside this one.
+
+    A command's module has a `click.Command` of the command's name. It is imported when the command
+    is used, or when help lists it, so that one command does not pay for the imports of another.
+    """
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Names of the commands that are there, in the order of a user's work."""
+        return [name for name in COMMANDS if importlib.util.find_spec(_module_of(name))]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The command called `cmd_name`, or None."""
+        if cmd_name not in self.list_commands(ctx):
+            return None
+        module = importlib.import_module(_module_of(cmd_name))
+        for value in vars(module).values():
+            if isinstance(value, click.Command) and value.name == cmd_name:
+                return value
+        return None
+
+
+def _module_of(name: str) -> str:
+    return f"{__package__}.{name}"
+
+
+def _version() -> str:
+    try:
+        return importlib.metadata.version("tvm_hybrid")
+    except importlib.metadata.PackageNotFoundError:
+        return "not installed"
+
+
+@click.command(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(_version(), prog_name="tvm-hybrid")
+@click.option("--debug", is_flag=True, help="Show the traceback of an error.")
+@click.pass_context
+def cli(context: click.Context, debug: bool) -> None:
+    """Compiles ONNX models for Xeon-class CPUs through Apache TVM.
+
+    Exit codes: 0 fine, 1 a check failed, 2 wrong usage or bad input.
+    """
+    context.obj = {"debug": debug}
+    _show_warnings()
+
+
+def _show_warnings() -> None:
+    """Shows the library's warnings, unless the environment asked for a log of its own."""
+    from rich.logging import RichHandler
+
+    logger = logging.getLogger("tvm_hybrid")
+    if os.environ.get(LOG_VARIABLE) or any(isinstance(h, RichHandler) for h in logger.handlers):
+        return
+    handler = RichHandler(
+        level=logging.WARNING, console=error_console(), show_time=False, show_path=False
+    )
+    logger.addHandler(handler)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the command line.
+
+    Parameters
+    ----------
+    arguments : sequence of str or None
+        What follows the program's name; None takes it from `sys.argv`.
+
+    Returns
+    -------
+    int
+        The exit code.
+    """
+    arguments = list(sys.argv[1:] if arguments is None else arguments)
+    debug = "--debug" in arguments
+    # A user puts it where it comes to mind; click knows options of the group only in front.
+    arguments = ["--debug"] * debug + [item for item in arguments if item != "--debug"]
+    try:
+        code = cli.main(args=arguments, prog_name="tvm-hybrid", standalone_mode=False)
+        return code if isinstance(code, int) else 0
+    except click.ClickException as error:
+        context = getattr(error, "ctx", None)
+        if context is not None and isinstance(error, click.UsageError):
+            click.echo(context.get_usage(), err=True)
+        return _failed(error.format_message(), 2)
+    except click.Abort:
+        return _failed("interrupted", 130)
+    except TvmHybridError as error:
+        if debug:
+            error_console().print_exception()
+        return _failed(str(error), 1 if isinstance(error, VerifyError) else 2)
+
+
+def _failed(message: str, code: int) -> int:
+    from rich.text import Text
+
+    line = Text.assemble(("Error: ", "bold red"), " ".join(message.split()))
+    error_console().print(line, soft_wrap=True)
+    return code

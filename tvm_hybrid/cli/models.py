@@ -1,0 +1,38 @@
+"""Turns the commands' arguments into an executable."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from ..report.console import working
+from .options import CompileSettings
+
+if TYPE_CHECKING:
+    from ..executable import Executable
+
+
+def executable_of(model: Path, settings: CompileSettings) -> Executable:
+    """Compiles a model, or loads an exported library.
+
+    Raises
+    ------
+    click.UsageError
+        If options of compilation are given for a library.
+    TvmHybridError
+        As `tvm_hybrid.compile` and `tvm_hybrid.load`.
+    """
+    from .. import compile as compile_model
+    from .. import load
+    from ..artifact import is_library
+
+    if is_library(model):
+        if settings != CompileSettings():
+            raise click.UsageError(
+                f"{model} is compiled already; options of compilation do not apply to it"
+            )
+        return load(model)
+    with working(f"compiling {model.name}"):
+        return compile_model(model, **settings.keywords())

@@ -1,0 +1,153 @@
+"""Options that several commands share, with one spelling and one meaning each."""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+
+Shapes = dict[str, "int | tuple[int, ...]"]
+
+
+@dataclass(frozen=True)
+class CompileSettings:
+    """How a model is to be compiled; the fields are the keywords of `tvm_hybrid.compile`."""
+
+    shapes: Shapes | None = None
+    target: str | dict[str, Any] | None = None
+    num_threads: int | None = None
+    precision: str = "auto"
+    records: list[str] | None = None
+    strict: bool = False
+    dump_ir: Path | None = None
+
+    def keywords(self) -> dict[str, Any]:
+        """The keyword arguments of `tvm_hybrid.compile`."""
+        return dict(vars(self))
+
+
+class TargetName(click.ParamType[Any]):
+    """A target's name, or a JSON object."""
+
+    name = "TARGET"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> str | dict[str, Any]:
+        """The name as it is, the object as a dictionary."""
+        if not isinstance(value, str) or not value.lstrip().startswith("{"):
+            return value
+        try:
+            return json.loads(value)
+        except ValueError as error:
+            self.fail(f"{value!r} is not a JSON object: {error}", param, ctx)
+
+
+class NamedShape(click.ParamType[tuple[str, tuple[int, ...]]]):
+    """`NAME=1x128`; the name may itself contain an equals sign."""
+
+    name = "NAME=1x128"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[str, tuple[int, ...]]:
+        """The name and the shape."""
+        if isinstance(value, tuple):
+            return value
+        name, _, text = value.rpartition("=")
+        sizes = [] if text in ("", "scalar") else text.split("x")
+        if not name or not all(_is_size(size) for size in sizes):
+            self.fail(f"{value!r} is not NAME=SIZExSIZE..., such as x=1x128", param, ctx)
+        return name, tuple(map(int, sizes))
+
+
+class NamedSize(click.ParamType[tuple[str, int]]):
+    """`batch=8`."""
+
+    name = "NAME=8"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[str, int]:
+        """The dimension's name and size."""
+        if isinstance(value, tuple):
+            return value
+        name, _, text = value.rpartition("=")
+        if not name or not _is_size(text):
+            self.fail(f"{value!r} is not NAME=SIZE, such as batch=8", param, ctx)
+        return name, int(text)
+
+
+def _is_size(text: str) -> bool:
+    return text.isascii() and text.isdigit()
+
+
+model_argument = click.argument("model", type=click.Path(dir_okay=False, path_type=Path))
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
+
+
+def compile_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Adds the options of compilation; the command receives them as `settings`."""
+
+    @click.option(
+        "--shape", "named_shapes", type=NamedShape(), multiple=True, help="Shape of an input."
+    )
+    @click.option(
+        "--dim", "sizes", type=NamedSize(), multiple=True, help="Size of a symbolic dimension."
+    )
+    @click.option(
+        "--target",
+        type=TargetName(),
+        help="CPU to compile for: spr, sapphirerapids, a TVM target as JSON. Default: this one.",
+    )
+    @click.option(
+        "--threads",
+        "num_threads",
+        type=click.IntRange(min=1),
+        help="Threads of one run. Default: all that TVM would use.",
+    )
+    @click.option(
+        "--precision",
+        default="auto",
+        show_default=True,
+        type=click.Choice(["auto", "f32", "bf16"]),
+        help="auto: as the model says.",
+    )
+    @click.option("--records", multiple=True, metavar="FILE", help="Tuning records to apply.")
+    @click.option("--strict", is_flag=True, help="Refuse operators that no template takes.")
+    @click.option(
+        "--dump-ir",
+        metavar="DIR",
+        type=click.Path(file_okay=False, path_type=Path),
+        help="Write the IR after every pass into this folder.",
+    )
+    @functools.wraps(command)
+    def with_settings(
+        *arguments: Any,
+        named_shapes: tuple[tuple[str, tuple[int, ...]], ...],
+        sizes: tuple[tuple[str, int], ...],
+        target: str | dict[str, Any] | None,
+        num_threads: int | None,
+        precision: str,
+        records: tuple[str, ...],
+        strict: bool,
+        dump_ir: Path | None,
+        **others: Any,
+    ) -> Any:
+        settings = CompileSettings(
+            shapes={**dict(named_shapes), **dict(sizes)} or None,
+            target=target,
+            num_threads=num_threads,
+            precision=precision,
+            records=list(records) or None,
+            strict=strict,
+            dump_ir=dump_ir,
+        )
+        return command(*arguments, settings=settings, **others)
+
+    return with_settings

@@ -1,0 +1,74 @@
+"""`tvm-hybrid run MODEL`: runs a model or an exported library on arrays from files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from ..report.console import output_console, print_json
+from .inputs import input_options, note_random
+from .models import executable_of
+from .options import CompileSettings, compile_options, json_option, model_argument
+
+
+@click.command("run")
+@model_argument
+@input_options
+@click.option(
+    "--output",
+    metavar="FILE.npz",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Where to write the outputs, by name.",
+)
+@compile_options
+@json_option
+def command(
+    model: Path,
+    arrays: tuple[str, ...],
+    archive: Path | None,
+    output: Path | None,
+    seed: int,
+    settings: CompileSettings,
+    as_json: bool,
+) -> int:
+    """Runs MODEL, an ONNX file or a library that `compile` wrote."""
+    from microkernels.errors import FeedError
+
+    from ..report.feeds import complete_feeds, load_feeds, save_arrays
+    from ..session import InferenceSession
+
+    given = load_feeds(arrays, archive)
+    session = InferenceSession(executable_of(model, settings))
+    feeds, drawn = complete_feeds(session.get_inputs(), given, seed)
+    results = session.run(None, feeds)
+    outputs = {
+        info.name: result for info, result in zip(session.get_outputs(), results, strict=True)
+    }
+    note_random(drawn)
+    if output is not None:
+        try:
+            save_arrays(output, outputs)
+        except OSError as error:
+            raise FeedError(f"cannot write the outputs to {output}: {error}") from error
+    if as_json:
+        print_json(
+            {
+                "random_inputs": drawn,
+                "outputs": {
+                    name: {
+                        "shape": list(array.shape),
+                        "dtype": str(array.dtype),
+                        "values": array.tolist() if array.size <= 1000 else None,
+                    }
+                    for name, array in outputs.items()
+                },
+            }
+        )
+        return 0
+    console = output_console()
+    for name, array in outputs.items():
+        shape = ", ".join(map(str, array.shape))
+        console.print(f"{name}: {array.dtype}[{shape}]", highlight=False, markup=False)
+        console.print(str(array), highlight=False, markup=False)
+    return 0

@@ -1,0 +1,104 @@
+"""`tvm-hybrid verify MODEL`: compares the compiled model with ONNX Runtime."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from ..report.console import output_console, print_json, working
+from .inputs import input_options, note_random
+from .models import executable_of
+from .options import CompileSettings, compile_options, json_option, model_argument
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import numpy as np
+    import onnx
+
+    from ..report.verify import VerifyReport
+
+
+@click.command("verify")
+@model_argument
+@input_options
+@click.option(
+    "--tolerance",
+    type=click.FloatRange(min=0),
+    help="Largest error relative to an output's largest value. Default: derived from the model.",
+)
+@compile_options
+@json_option
+def command(
+    model: Path,
+    arrays: tuple[str, ...],
+    archive: Path | None,
+    seed: int,
+    tolerance: float | None,
+    settings: CompileSettings,
+    as_json: bool,
+) -> int:
+    """Compares MODEL's outputs with ONNX Runtime's; exit code 1 if they differ.
+
+    The reference is ONNX Runtime without graph optimisation. A difference is traced to the first
+    node and region that shows it.
+    """
+    from ..frontend import import_onnx
+    from ..frontend.read_model import read_model
+    from ..report.compare import tolerance_for
+    from ..report.feeds import complete_feeds, load_feeds
+    from ..report.flops import ProductSums
+    from ..report.verify import verify
+    from ..session import InferenceSession
+
+    given = load_feeds(arrays, archive)
+    proto = read_model(model)
+    session = InferenceSession(executable_of(model, settings))
+    feeds, drawn = complete_feeds(session.get_inputs(), given, seed)
+    if tolerance is None:
+        imported = import_onnx(proto, shapes=settings.shapes)
+        tolerance = tolerance_for(ProductSums(imported.mod).lengths)
+    outputs = session.run(None, feeds)
+    report = verify(proto, outputs, feeds, tolerance)
+    if not report.passed:
+        report = _with_first_difference(report, proto, feeds, settings)
+    _show(report, drawn, as_json)
+    return 0 if report.passed else 1
+
+
+def _with_first_difference(
+    report: VerifyReport,
+    proto: onnx.ModelProto,
+    feeds: Mapping[str, np.ndarray],
+    settings: CompileSettings,
+) -> VerifyReport:
+    import msgspec
+
+    from .. import compile as compile_model
+    from ..report.verify import locate
+    from ..session import InferenceSession
+
+    def evaluate(prefix: onnx.ModelProto, feeds: Mapping[str, np.ndarray]) -> tuple:
+        executable = compile_model(prefix, **settings.keywords())
+        return InferenceSession(executable).run(None, feeds), executable.explain()
+
+    with working("looking for the first region that differs"):
+        first = locate(proto, feeds, report.tolerance, evaluate)
+    return msgspec.structs.replace(report, first_difference=first)
+
+
+def _show(report: VerifyReport, drawn: list[str], as_json: bool) -> None:
+    import msgspec
+
+    from ..report.tables import verify_table
+
+    note_random(drawn)
+    if as_json:
+        print_json({"passed": report.passed, **msgspec.to_builtins(report)})
+        return
+    console = output_console()
+    console.print(verify_table(report))
+    if report.first_difference is not None:
+        console.print(str(report.first_difference), highlight=False, markup=False, soft_wrap=True)

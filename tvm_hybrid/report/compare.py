@@ -1,0 +1,116 @@
+"""How far two runtimes' results are apart, and how far they may be.
+
+A float32 sum of K products carries a rounding error of about sqrt(K) * u of its own size, with
+u = 2**-24 (probabilistic bound: Higham and Mary, "A New Approach to Probabilistic Rounding Error
+Analysis", SIAM J. Sci. Comput. 41(5), 2019, theorem 2.4). At worst the errors of a model's sums add
+up on the way to its output. Two runtimes, normalisations and activations in between make it more;
+a factor of 8 covers them. So the tolerance, relative to the largest value of an output, is
+
+    8 * 2**-24 * sum over the model's matrix products and convolutions of sqrt(K)
+
+and not less than 1e-5, for models that hardly have any.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+import msgspec
+import numpy as np
+
+_UNIT_ROUNDOFF = 2.0**-24
+_SAFETY = 8.0
+_LEAST_TOLERANCE = 1e-5
+
+
+def tolerance_for(lengths: Iterable[int]) -> float:
+    """The tolerance for a model whose sums have these lengths; see the module's text."""
+    return max(_SAFETY * _UNIT_ROUNDOFF * sum(map(math.sqrt, lengths)), _LEAST_TOLERANCE)
+
+
+class Distance(msgspec.Struct, frozen=True, kw_only=True):
+    """How far one output is from a reference.
+
+    Attributes
+    ----------
+    max_abs : float
+        Largest absolute difference; inf if shapes, types or the places of inf and NaN differ.
+    max_rel : float
+        Largest absolute difference, relative to the reference's largest absolute value.
+    max_rel_element : float
+        Largest difference of an element relative to that element of the reference.
+    cosine : float
+        Cosine of the angle between the two as vectors; 1 if both are zero.
+    exact : bool
+        Whether every element is equal (NaN equals NaN).
+    """
+
+    max_abs: float
+    max_rel: float
+    max_rel_element: float
+    cosine: float
+    exact: bool
+
+    def within(self, tolerance: float) -> bool:
+        """Whether the results agree; integers and booleans have a `max_rel` of 0 or inf."""
+        return self.max_rel <= tolerance
+
+
+_FAR = Distance(
+    max_abs=math.inf,
+    max_rel=math.inf,
+    max_rel_element=math.inf,
+    cosine=0.0,
+    exact=False,
+)
+
+
+def distance(result: np.ndarray, reference: np.ndarray) -> Distance:
+    """The distance of a result from a reference.
+
+    Integers and booleans must be equal: any difference counts as infinite relative to the
+    reference. Elements that are infinite or NaN must be the same in both.
+    """
+    if result.shape != reference.shape or result.dtype != reference.dtype:
+        return _FAR
+    exact = bool(np.array_equal(result, reference, equal_nan=result.dtype.kind == "f"))
+    got, wanted = (array.astype(np.float64).ravel() for array in (result, reference))
+    finite = np.isfinite(wanted)
+    if not np.array_equal(got[~finite], wanted[~finite], equal_nan=True):
+        return _FAR
+    got, wanted = got[finite], wanted[finite]
+    if not np.isfinite(got).all():
+        return _FAR
+    difference = np.abs(got - wanted)
+    max_abs = float(difference.max(initial=0.0))
+    if result.dtype.kind != "f" and not exact:
+        return msgspec.structs.replace(_FAR, max_abs=max_abs, cosine=_cosine(got, wanted))
+    return Distance(
+        max_abs=max_abs,
+        max_rel=_ratio(max_abs, float(np.abs(wanted).max(initial=0.0))),
+        max_rel_element=_worst_element(difference, wanted),
+        cosine=_cosine(got, wanted),
+        exact=exact,
+    )
+
+
+def _worst_element(difference: np.ndarray, wanted: np.ndarray) -> float:
+    differing = difference > 0
+    if not differing.any():
+        return 0.0
+    with np.errstate(divide="ignore"):
+        return float((difference[differing] / np.abs(wanted[differing])).max())
+
+
+def _ratio(part: float, whole: float) -> float:
+    if whole == 0.0:
+        return 0.0 if part == 0.0 else math.inf
+    return part / whole
+
+
+def _cosine(got: np.ndarray, wanted: np.ndarray) -> float:
+    norms = float(np.linalg.norm(got)) * float(np.linalg.norm(wanted))
+    if norms == 0.0:
+        return 1.0 if np.array_equal(got, wanted) else 0.0
+    return min(1.0, float(got @ wanted) / norms)

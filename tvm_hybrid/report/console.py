@@ -1,0 +1,45 @@
+"""Consoles: results go to standard output, progress and errors to standard error."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from rich.console import Console
+
+_PLAIN_WIDTH = 140
+
+
+def output_console() -> Console:
+    """Writes results; a file or a pipe gets lines that are not folded to a terminal's 80 columns.
+
+    Made anew for each use, so that it follows a redirected `sys.stdout`.
+    """
+    console = Console()
+    if not console.is_terminal:
+        console.width = max(console.width, _PLAIN_WIDTH)
+    return console
+
+
+def error_console() -> Console:
+    """Writes progress, warnings and errors."""
+    return Console(stderr=True)
+
+
+def print_json(value: Any) -> None:
+    """Prints one JSON document on standard output, without colours or folding."""
+    output_console().file.write(json.dumps(value, indent=2, default=str) + "\n")
+
+
+@contextmanager
+def working(message: str) -> Iterator[None]:
+    """Shows that something is going on: a spinner on a terminal, one line anywhere else."""
+    console = error_console()
+    if console.is_terminal:
+        with console.status(message):
+            yield
+    else:
+        console.print(message, highlight=False, soft_wrap=True)
+        yield

@@ -1,0 +1,172 @@
+"""What this installation and this machine are: the facts that `tvm-hybrid doctor` shows."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from importlib import metadata
+
+import msgspec
+
+from microkernels.errors import TvmHybridError
+
+PACKAGES = (
+    "tvm_hybrid",
+    "apache-tvm",
+    "apache-tvm-ffi",
+    "numpy",
+    "onnx",
+    "onnxslim",
+    "onnxruntime",
+    "xgboost",
+)
+
+VARIABLES = {
+    "TVM_HYBRID_LOG": "level of the log on standard error: debug, info, warning, error",
+    "TVM_HYBRID_ISA": "highest instruction set that code may use",
+    "TVM_HYBRID_RECORDS": "tuning records to apply when none are named",
+    "TVM_HYBRID_CACHE_DIR": "folder for downloads",
+    "TVM_NUM_THREADS": "threads of a run that names no number",
+}
+
+OK, WARNING, BAD = "ok", "warning", "bad"
+
+
+class Fact(msgspec.Struct, frozen=True):
+    """One line of the report: what, its value, and whether that is `ok`, `warning` or `bad`."""
+
+    topic: str
+    name: str
+    value: str
+    state: str = OK
+
+
+def examine() -> list[Fact]:
+    """Everything worth knowing, topic by topic."""
+    facts: list[Fact] = []
+    for find in (_versions, _cpu, _threads, _tools, _variables):
+        facts += find()
+    return facts
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _versions() -> list[Fact]:
+    from .. import version_check
+
+    def pair() -> str:
+        version_check.check()
+        return "this pair works"
+
+    facts = [Fact("versions", "python", platform.python_version())]
+    for package in PACKAGES:
+        found = _version(package)
+        state = OK if found or package != "tvm_hybrid" else WARNING
+        facts.append(Fact("versions", package, found or "not installed", state))
+    facts.append(_checked("versions", "tvm with tvm-ffi", pair))
+    hooks = metadata.entry_points(group="tvm.backends", name="tvm_hybrid")
+    facts.append(
+        Fact("versions", "tvm.backends hook", "registered")
+        if hooks
+        else Fact("versions", "tvm.backends hook", "missing; pip install tvm_hybrid", WARNING)
+    )
+    return facts
+
+
+def _checked(topic: str, name: str, find: Callable[[], str]) -> Fact:
+    """The value, or the error that finding it raises."""
+    try:
+        return Fact(topic, name, find())
+    except TvmHybridError as error:
+        return Fact(topic, name, str(error), BAD)
+
+
+def _cpu() -> list[Fact]:
+    from microkernels.isa import LADDER, host_features, host_isa
+    from tir_schedules.machine import Machine
+
+    from ..targets import cpu_name, host_target
+
+    def rungs() -> str:
+        present = host_features()
+        return ", ".join(isa.name for isa in LADDER if present.issuperset(isa.features))
+
+    def caches() -> str:
+        machine = Machine.from_target(host_target())
+        sizes = (machine.l1_bytes, machine.l2_bytes, machine.l3_bytes)
+        return ", ".join(f"L{level} {size >> 10} KB" for level, size in enumerate(sizes, 1))
+
+    used = {feature for isa in LADDER for feature in isa.features}
+    return [
+        Fact("cpu", "model", _processor()),
+        _checked("cpu", "LLVM's name", lambda: cpu_name(host_target())),
+        _checked("cpu", "instruction sets", rungs),
+        _checked("cpu", "features", lambda: ", ".join(sorted(used & host_features())) or "none"),
+        _checked("cpu", "code is made for", lambda: host_isa().name),
+        Fact("cpu", "cap (TVM_HYBRID_ISA)", os.environ.get("TVM_HYBRID_ISA") or "none"),
+        _checked("cpu", "data caches of a core", caches),
+    ]
+
+
+def _processor() -> str:
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as lines:
+            line = next((line for line in lines if line.startswith("model name")), "")
+    except OSError:
+        line = ""
+    return line.partition(":")[2].strip() or platform.machine()
+
+
+def _threads() -> list[Fact]:
+    from ..threads import default_threads, physical_cores
+
+    return [
+        Fact("threads", "CPUs allowed", str(len(os.sched_getaffinity(0)))),
+        Fact("threads", "cores behind them", str(physical_cores())),
+        Fact("threads", "threads of a run", str(default_threads())),
+    ]
+
+
+def _tools() -> list[Fact]:
+    from ..cache_dir import cache_dir
+
+    compiler = shutil.which("g++")
+    facts = [
+        Fact("tools", "python", sys.executable),
+        Fact("tools", "g++", _first_line([compiler, "--version"]))
+        if compiler
+        else Fact("tools", "g++", "missing; needed only to export libraries", WARNING),
+    ]
+    folder = cache_dir()
+    parent = next((path for path in (folder, *folder.parents) if path.exists()), folder)
+    writable = parent.is_dir() and os.access(parent, os.W_OK)
+    facts.append(
+        Fact("tools", "cache folder", str(folder))
+        if writable
+        else Fact("tools", "cache folder", f"{folder} cannot be written", WARNING)
+    )
+    return facts
+
+
+def _first_line(command: list[str]) -> str:
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True)
+    except (OSError, subprocess.SubprocessError) as error:
+        return f"{command[0]} does not run: {error}"
+    return done.stdout.partition("\n")[0]
+
+
+def _variables() -> list[Fact]:
+    return [
+        Fact("environment", name, f"{os.environ.get(name, '(not set)')}: {meaning}")
+        for name, meaning in VARIABLES.items()
+    ]
