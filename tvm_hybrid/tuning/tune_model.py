@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
+import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+from tvm import IRModule, relax
+from tvm.ir import GenericConst
+from tvm.runtime import Tensor
 
 from microkernels.errors import ConfigError
 from microkernels.isa import require_on_host
@@ -118,15 +125,12 @@ def _regions(
     return regions, options.machine, str(options.target), _constant_bytes(mod)
 
 
-def _constant_bytes(mod: Any) -> int:
-    from tvm import relax
+def _constant_bytes(mod: IRModule) -> int:
+    sizes: dict[relax.Expr, int] = {}
 
-    sizes: dict[int, int] = {}
-
-    def visit(expr: Any) -> None:
-        if isinstance(expr, relax.Constant):
-            array = expr.data
-            sizes[hash(expr)] = array.numpy().nbytes
+    def visit(expr: relax.Expr) -> None:
+        if isinstance(expr, GenericConst) and isinstance(expr.value, Tensor):
+            sizes[expr] = math.prod(expr.value.shape) * expr.value.dtype.itemsize
 
     for function in mod.functions.values():
         if isinstance(function, relax.Function):
@@ -141,9 +145,6 @@ def _replayed(
     plan: Plan,
     progress: Progress | None,
 ) -> TuneResult:
-    import tempfile
-    from dataclasses import replace
-
     known = Replay(RecordStore(replay), machine)
     plan = replace(plan, finals=False, space=known.space)
     recorded = [region for region in regions if known.store.of_workload(region.key)]
