@@ -130,13 +130,24 @@ class Microkernel:
                 I.buffer_store(buffers[i], start, [ramp(j * lanes, lanes)])
         with contextlib.ExitStack() as stack:
             loops = [stack.enter_context(I.serial(extent)) for extent in reduction]
-            b = [bind(load_b(j, loops)) for j in range(vectors)]
-            for i in range(rows):
-                a = bind(load_a(i, loops))
+            # The operand with fewer vectors stays in registers, the other passes through one.
+            if rows <= vectors:
+                a = [bind(load_a(i, loops)) for i in range(rows)]
                 for j in range(vectors):
-                    value = self.multiply_add(tile.value(i, j), a, b[j])
-                    I.buffer_store(buffers[i], value, [ramp(j * lanes, lanes)])
+                    b = bind(load_b(j, loops))
+                    for i in range(rows):
+                        self._update(tile, i, j, a[i], b)
+            else:
+                panel = [bind(load_b(j, loops)) for j in range(vectors)]
+                for i in range(rows):
+                    row = bind(load_a(i, loops))
+                    for j in range(vectors):
+                        self._update(tile, i, j, row, panel[j])
         return tile
+
+    def _update(self, tile: Tile, i: int, j: int, a: Expr, b: Expr) -> None:
+        value = self.multiply_add(tile.value(i, j), a, b)
+        I.buffer_store(tile.buffers[i], value, [ramp(j * tile.lanes, tile.lanes)])
 
 
 _kernels: dict[str, Microkernel] = {}
