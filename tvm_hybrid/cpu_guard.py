@@ -11,6 +11,7 @@ process that loads the library, Python or not, before any kernel can, and costs 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 from .cpu_features import FEATURES
@@ -33,10 +34,7 @@ asm(".section .tvm_hybrid_model, \"a\", @progbits\n"
     ".globl __tvm_ffi__library_bin\n"
     ".type __tvm_ffi__library_bin, @object\n"
     "__tvm_ffi__library_bin:\n"
-    ".incbin " @HEAD@ "\n"
-    ".incbin " @EXECUTABLE@ "\n"
-    ".incbin " @TAIL@ "\n"
-    ".previous\n");
+@DATA@    ".previous\n");
 
 namespace {
 
@@ -118,30 +116,31 @@ _WORDS = {"eax": 0, "ebx": 1, "ecx": 2, "edx": 3}
 
 
 def guard_source(
-    kind: str, cpu: str, features: tuple[str, ...], head: Path, executable: Path, tail: Path
+    kind: str, cpu: str, features: tuple[str, ...], data: Sequence[tuple[Path, int]]
 ) -> str:
     """The C++ source of the guard.
 
     Parameters
     ----------
     kind : str
-        The module kind that `head` names; letters, digits, dots and underscores.
+        The module kind that the data names; letters, digits, dots and underscores.
     cpu : str
         What the library is compiled for; for the message.
     features : tuple of str
         Names in `cpu_features.FEATURES`.
-    head, executable, tail : Path
-        Files that together are the library's data.
+    data : sequence of (Path, int)
+        The library's data: files, each from an offset to its end, one after the other.
     """
     rows = "".join(
         f'    {{"{feature.name}", {feature.leaf:#x}u, {feature.subleaf}, '
         f"{_WORDS[feature.register]}, {feature.bit}, {feature.state:#x}u}},\n"
         for feature in (FEATURES[name] for name in features)
     )
+    included = "".join(
+        f'    ".incbin " {_quoted_twice(path)} ", {offset}\\n"\n' for path, offset in data
+    )
     replacements = {
-        "@HEAD@": _quoted_twice(head),
-        "@EXECUTABLE@": _quoted_twice(executable),
-        "@TAIL@": _quoted_twice(tail),
+        "@DATA@": included,
         "@FEATURES@": rows,
         "@CPU@": json.dumps(cpu),
         "@KIND@": json.dumps(kind),

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import tvm
 from tvm import relax
@@ -53,6 +54,7 @@ class Executable:
         self._library = library
         self._threads = manifest.threads
         self._local = threading.local()
+        self._lock = threading.Lock()
 
     @property
     def inputs(self) -> tuple[TensorInfo, ...]:
@@ -189,7 +191,8 @@ class Executable:
         """
         what = str(self._library) if self._library else "this model"
         require_host(self.manifest.features, what, self.manifest.cpu)
-        return relax.VirtualMachine(self._module, tvm.cpu())
+        with self._lock:  # initialisation writes to the code that the machines share
+            return relax.VirtualMachine(self._module, tvm.cpu())
 
     def _prepare(self, inputs: Sequence[Any]) -> tuple[Tensor, ...]:
         """Whatever the caller gave, as tensors in order."""
@@ -257,6 +260,4 @@ def load(path: str | os.PathLike[str]) -> Executable:
 
 
 def _with_digest(manifest: Manifest, digest: str) -> Manifest:
-    import msgspec
-
     return msgspec.structs.replace(manifest, model_sha256=digest)

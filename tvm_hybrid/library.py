@@ -15,6 +15,7 @@ from tvm_ffi import libinfo
 from microkernels.errors import CompileError
 
 from .cpu_guard import guard_source
+from .vm_code import write_code
 
 KIND_PREFIX = "tvm_hybrid."
 
@@ -49,14 +50,15 @@ def link_library(output: Path, module: Any, cpu: str, features: tuple[str, ...])
         )
     folder = output.parent
     native = _write_native_code(module, folder)
-    executable = folder / "executable.bin"
-    module.write_to_file(str(executable), "relax.VMExecutable")
-    digest = _digest([executable, *native])
+    code = folder / "code.bin"
+    prefix, offset = write_code(module, code)
+    digest = _digest([code, *native])
     kind = KIND_PREFIX + digest
     head, tail = folder / "head.bin", folder / "tail.bin"
-    _write_frame(kind, executable.stat().st_size, bool(native), head, tail)
+    _write_frame(kind, prefix, code.stat().st_size - offset, bool(native), head, tail)
     guard = folder / "guard.cc"
-    guard.write_text(guard_source(kind, cpu, features, head, executable, tail), encoding="utf-8")
+    data = [(head, 0), (code, offset), (tail, 0)]
+    guard.write_text(guard_source(kind, cpu, features, data), encoding="utf-8")
     command = [
         *shlex.split(compiler),
         *("-shared", "-fPIC", "-O1", "-Wl,--strip-debug"),
@@ -87,17 +89,19 @@ def _write_native_code(module: Any, folder: Path) -> list[Path]:
     return objects
 
 
-def _write_frame(kind: str, size: int, has_code: bool, head: Path, tail: Path) -> None:
-    """Writes what stands before and after the executable's bytes in the library's data.
+def _write_frame(
+    kind: str, prefix: bytes, rest: int, has_code: bool, head: Path, tail: Path
+) -> None:
+    """Writes what stands before and after the last `rest` bytes of the code in the library's data.
 
     The layout is that of `ProcessLibraryBin` in tvm_ffi's library_module.cc: number of bytes; the
     import tree as two vectors in compressed row form; then each module's kind and bytes, where the
     kind "_lib" stands for the library's own code and has none.
     """
     tree = _vector([0, 1, 1]) + _vector([1]) if has_code else _vector([0, 0]) + _vector([])
-    before = tree + _text(kind) + struct.pack("<Q", size)
+    before = tree + _text(kind) + struct.pack("<Q", len(prefix) + rest) + prefix
     after = _text("_lib") if has_code else b""
-    head.write_bytes(struct.pack("<Q", len(before) + size + len(after)) + before)
+    head.write_bytes(struct.pack("<Q", len(before) + rest + len(after)) + before)
     tail.write_bytes(after)
 
 

@@ -78,7 +78,7 @@ def _from_relax(mod: IRModule, shapes: Mapping[str, Any] | None) -> SourceModel:
     if shapes:
         mod = _bind_sizes(mod, shapes)
     function = mod["main"]
-    inputs = tuple(_info(var.name_hint, var.ty) for var in function.params)
+    inputs = tuple(_info(var.name, var.ty) for var in function.params)
     returned = function.ret_ty
     fields = list(returned.fields) if isinstance(returned, relax.TupleType) else [returned]
     outputs = tuple(
