@@ -1,0 +1,6 @@
+"""Importers: models of other frameworks to Relax modules with static shapes."""
+
+from .imported_model import ImportedModel, TensorInfo
+from .onnx_import import import_onnx
+
+__all__ = ["ImportedModel", "TensorInfo", "import_onnx"]

@@ -1,0 +1,113 @@
+"""Computes a node whose inputs are all constant, with the reference implementation of ONNX."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable
+from functools import cache
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+from onnx import helper
+
+from .graph import Graph, is_standard, static_shape, subgraphs
+
+logger = logging.getLogger("tvm_hybrid")
+
+# Beyond this a folded value must not be much larger than what it was made from: a mask of a
+# megabyte is better precomputed, a broadcast of a whole weight is not.
+MAX_FOLDED_BYTES = 1 << 20
+MAX_GROWTH = 4
+
+# Dequantised weights stay as they are: the low-precision passes want the integers.
+_KEPT = {"DequantizeLinear", "Loop", "If", "Scan", "Constant"}
+# Operators whose output shape depends on values, but is no larger than the input times its rank.
+_BOUNDED = {"NonZero", "Compress", "Unique", "Slice", "Gather", "Squeeze", "Unsqueeze", "Reshape"}
+
+
+def _divide(left: NDArray, right: NDArray) -> NDArray:
+    """Division as ONNX defines it: towards zero for integers (the reference rounds down)."""
+    if not np.issubdtype(left.dtype, np.integer):
+        with np.errstate(all="ignore"):
+            return np.divide(left, right)
+    if not np.all(right):
+        raise ZeroDivisionError("integer division by zero")
+    quotient = np.abs(left) // np.abs(right)
+    return (quotient * (np.sign(left) * np.sign(right))).astype(left.dtype)
+
+
+_CORRECTED: dict[str, Callable[..., NDArray]] = {"Div": _divide}
+
+
+def evaluate(
+    node: onnx.NodeProto, graph: Graph, types: dict[str, onnx.TypeProto]
+) -> list[NDArray] | None:
+    """The outputs of a node, or None if they are not constant or not worth storing.
+
+    Parameters
+    ----------
+    types
+        The inferred types of the node's outputs, by which size and dtype are judged.
+    """
+    if not is_standard(node) or node.op_type in _KEPT or any(True for _ in subgraphs(node)):
+        return None
+    if any(name and name not in graph.constants for name in node.input):
+        return None
+    if not _deterministic(node.op_type, graph.opset) or not _small_enough(node, graph, types):
+        return None
+    try:
+        results = _run(node, graph)
+    except Exception as error:  # whatever the reference raises, the node is merely not folded
+        logger.debug("cannot fold %s node %r: %s", node.op_type, node.name, error)
+        return None
+    arrays = []
+    for name, result in zip(node.output, results, strict=False):
+        elem_type = types[name].tensor_type.elem_type if name in types else 0
+        if not isinstance(result, np.ndarray | np.generic) or not elem_type:
+            return None
+        array = np.asarray(result, dtype=helper.tensor_dtype_to_np_dtype(elem_type))
+        expected = static_shape(types[name])
+        if expected is not None and expected != array.shape:
+            return None
+        arrays.append(array)
+    return arrays if len(arrays) == len(node.output) else None
+
+
+def _run(node: onnx.NodeProto, graph: Graph) -> list[NDArray]:
+    if node.op_type in _CORRECTED:
+        return [_CORRECTED[node.op_type](*(graph.constants[name] for name in node.input))]
+    from onnx.reference import ReferenceEvaluator
+
+    feeds = {name: graph.constants[name] for name in node.input if name}
+    with np.errstate(all="ignore"):
+        return ReferenceEvaluator(node, opsets={"": graph.opset}).run(None, feeds)
+
+
+@cache
+def _deterministic(op_type: str, opset: int) -> bool:
+    try:
+        schema = onnx.defs.get_schema(op_type, opset, "")
+    except onnx.defs.SchemaError:
+        return False
+    # Sequence and optional results are no arrays.
+    kinds = [kind for output in schema.outputs for kind in output.types]
+    tensors = all(kind.startswith("tensor(") for kind in kinds) or op_type == "Identity"
+    random = op_type.startswith("Random") or op_type in ("Bernoulli", "Multinomial")
+    return tensors and not random
+
+
+def _small_enough(node: onnx.NodeProto, graph: Graph, types: dict[str, onnx.TypeProto]) -> bool:
+    read = sum(graph.constants[name].nbytes for name in node.input if name)
+    limit = max(MAX_FOLDED_BYTES, MAX_GROWTH * read)
+    for name in node.output:
+        shape = static_shape(types[name]) if name in types else None
+        if shape is None:
+            if node.op_type not in _BOUNDED:
+                return False
+        else:
+            itemsize = helper.tensor_dtype_to_np_dtype(types[name].tensor_type.elem_type).itemsize
+            if math.prod(shape) * itemsize > limit:
+                return False
+    return True

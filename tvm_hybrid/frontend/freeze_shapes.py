@@ -1,0 +1,175 @@
+"""Gives every dimension of every input a number.
+
+x: float32[batch, seq]    shapes={"x": (1, 128)}              ->  x: float32[1, 128]
+y: float32[batch, 3]      shapes={"batch": 1, "seq": 128}     ->  y: float32[1, 3]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from operator import index as as_index
+
+from onnx import TensorShapeProto, helper
+
+from microkernels.errors import ShapeError
+
+from .graph import Graph
+
+MAX_DIM = 2**31 - 1
+MAX_ELEMENTS = 2**36
+
+Shapes = Mapping[str, int | Sequence[int | None]]
+Dim = int | str | None
+
+
+@dataclass(frozen=True)
+class _Input:
+    """An input and its dimensions as declared: a number, a symbol, or None where unknown.
+
+    `dims` itself is None if the model does not even tell the rank.
+    """
+
+    name: str
+    dims: tuple[Dim, ...] | None
+
+    def __str__(self) -> str:
+        if self.dims is None:
+            return f"{self.name!r} (of unknown rank)"
+        dims = ", ".join("?" if dim is None else str(dim) for dim in self.dims)
+        return f"{self.name!r} [{dims}]"
+
+
+def freeze_shapes(graph: Graph, shapes: Shapes | None) -> None:
+    """Replaces the symbolic and unknown dimensions of the graph's inputs by numbers, in place.
+
+    Parameters
+    ----------
+    shapes
+        By input name the whole shape (None keeps the model's number), or by symbolic dimension
+        name its value. A symbol that one input's shape gives a value holds for every input.
+
+    Raises
+    ------
+    ShapeError
+        A dimension is left without a value, a value contradicts the model or another value or is
+        no positive integer, or a name is unknown.
+    """
+    inputs = [_declared(item.name, graph) for item in graph.inputs]
+    by_name = {item.name: item for item in inputs}
+    symbols = {dim for item in inputs for dim in item.dims or () if isinstance(dim, str)}
+    values: dict[str, int] = {}
+    sources: dict[str, str] = {}
+    given: dict[str, list[int | None]] = {}
+
+    def bind(symbol: str, value: int, source: str) -> None:
+        if values.setdefault(symbol, value) != value:
+            raise ShapeError(
+                f"dimension {symbol!r} is {values[symbol]} by {sources[symbol]} but {value} by "
+                f"{source}; give one value"
+            )
+        sources.setdefault(symbol, source)
+
+    for key, value in (shapes or {}).items():
+        if key in by_name:
+            given[key] = _check_shape(by_name[key], value)
+            for symbol, dim in zip(by_name[key].dims or (), given[key], strict=False):
+                if isinstance(symbol, str) and dim is not None:
+                    bind(symbol, dim, f"the shape of {key!r}")
+        elif key in symbols:
+            bind(key, _check_dim(value, f"shapes[{key!r}]"), f"shapes[{key!r}]")
+        else:
+            raise ShapeError(_unknown_name(key, graph, inputs, symbols))
+    for item in inputs:
+        dims = _resolve(item, given.get(item.name), values)
+        type_proto = helper.make_tensor_type_proto(graph.elem_type(item.name), dims)
+        graph.types[item.name] = type_proto
+
+
+def _declared(name: str, graph: Graph) -> _Input:
+    tensor = graph.types[name].tensor_type
+    if not tensor.HasField("shape"):
+        return _Input(name, None)
+    return _Input(name, tuple(_declared_dim(dim) for dim in tensor.shape.dim))
+
+
+def _declared_dim(dim: TensorShapeProto.Dimension) -> Dim:
+    if dim.dim_value > 0:
+        return dim.dim_value
+    # Exporters write "?" or "" for dimensions that have nothing to do with each other.
+    return None if dim.dim_param.strip() in ("", "?") else dim.dim_param
+
+
+def _check_dim(value: object, where: str) -> int:
+    try:
+        number = as_index(value)  # type: ignore[call-overload]
+    except TypeError:
+        raise ShapeError(f"{where} is {value!r}; a dimension is a positive integer") from None
+    if isinstance(value, bool) or not 1 <= number <= MAX_DIM:
+        raise ShapeError(f"{where} is {value!r}; a dimension is an integer from 1 to {MAX_DIM}")
+    return number
+
+
+def _check_shape(item: _Input, value: object) -> list[int | None]:
+    where = f"shapes[{item.name!r}]"
+    if isinstance(value, str | bytes) or not hasattr(value, "__iter__"):
+        raise ShapeError(
+            f"{where} is {value!r}; the shape of input {item} is a tuple of {_rank(item)}integers"
+        )
+    dims = [
+        None if dim is None else _check_dim(dim, f"{where}[{position}]")
+        for position, dim in enumerate(value)
+    ]
+    if item.dims is not None:
+        if len(dims) != len(item.dims):
+            raise ShapeError(
+                f"{where} has {len(dims)} dimensions, but input {item} has {len(item.dims)}"
+            )
+        for position, (fixed, dim) in enumerate(zip(item.dims, dims, strict=True)):
+            if isinstance(fixed, int) and dim not in (None, fixed):
+                raise ShapeError(
+                    f"{where}[{position}] is {dim}, but the model fixes dimension {position} of "
+                    f"input {item} to {fixed}"
+                )
+    return dims
+
+
+def _rank(item: _Input) -> str:
+    return "" if item.dims is None else f"{len(item.dims)} "
+
+
+def _resolve(item: _Input, given: list[int | None] | None, values: dict[str, int]) -> list[int]:
+    if item.dims is None and given is None:
+        raise ShapeError(
+            f"input {item} has no shape in the model; give it as shapes={{{item.name!r}: (1, ...)}}"
+        )
+    declared: Sequence[Dim] = item.dims if item.dims is not None else [None] * len(given or ())
+    dims: list[Dim] = list(declared)
+    for position, dim in enumerate(declared):
+        if isinstance(dim, str):
+            dims[position] = values.get(dim, dim)
+        if given is not None and given[position] is not None:
+            dims[position] = given[position]
+    numbers = [dim for dim in dims if isinstance(dim, int)]
+    if len(numbers) < len(dims):
+        position, dim = next((p, d) for p, d in enumerate(dims) if not isinstance(d, int))
+        named = f"{dim!r} (dimension {position})" if dim else f"dimension {position}"
+        example = tuple(d if isinstance(d, int) else 1 for d in dims)
+        also = f" or shapes={{{dim!r}: 1}}" if dim else ""
+        raise ShapeError(
+            f"input {item}: {named} has no value; give one, for example "
+            f"shapes={{{item.name!r}: {example}}}{also}"
+        )
+    elements = 1
+    for number in numbers:
+        elements *= number
+    if elements > MAX_ELEMENTS:
+        raise ShapeError(f"input {item.name!r} of shape {tuple(numbers)} has too many elements")
+    return numbers
+
+
+def _unknown_name(key: object, graph: Graph, inputs: list[_Input], symbols: set[str]) -> str:
+    if key in graph.constants:
+        return f"shapes names {key!r}, which is an initializer (a constant), not an input"
+    text = f"shapes names {key!r}; the model's inputs are {', '.join(map(str, inputs)) or 'none'}"
+    return text + (f" and its dimensions {', '.join(sorted(symbols))}" if symbols else "")

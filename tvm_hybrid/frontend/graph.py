@@ -1,0 +1,125 @@
+"""The ONNX graph as the front end works on it: node protos, numpy constants, types by name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import onnx
+from numpy.typing import NDArray
+from onnx import helper
+
+STANDARD_DOMAINS = ("", "ai.onnx")
+
+
+@dataclass
+class Graph:
+    """One flat graph; `constants` and `types` are keyed by value name.
+
+    Parameters
+    ----------
+    opset
+        Version of the ``ai.onnx`` operator set.
+    inputs
+        The graph's inputs without those that only name an initialiser.
+    outputs
+        Names of the graph's outputs, in order.
+    nodes
+        Topologically sorted.
+    constants
+        Arrays; an initialiser's array is a view of the model's bytes where that is possible.
+    types
+        Known types, of inputs and constants at first and of every value after propagation.
+    """
+
+    name: str
+    opset: int
+    inputs: list[onnx.ValueInfoProto]
+    outputs: list[str]
+    nodes: list[onnx.NodeProto]
+    constants: dict[str, NDArray] = field(default_factory=dict)
+    types: dict[str, onnx.TypeProto] = field(default_factory=dict)
+    _fresh: int = 0
+
+    def add_constant(self, name: str, array: NDArray) -> None:
+        """Makes `name` a constant."""
+        self.constants[name] = array
+        self.types[name] = helper.make_tensor_type_proto(
+            helper.np_dtype_to_tensor_dtype(array.dtype), array.shape
+        )
+
+    def shape(self, name: str) -> tuple[int, ...] | None:
+        """The static shape of a value, or None while any of it is unknown."""
+        if name in self.constants:
+            return self.constants[name].shape
+        found = self.types.get(name)
+        return None if found is None else static_shape(found)
+
+    def elem_type(self, name: str) -> int:
+        """The onnx.TensorProto element type of a value, 0 while unknown."""
+        found = self.types.get(name)
+        return found.tensor_type.elem_type if found is not None else 0
+
+    def fresh(self, hint: str) -> str:
+        """A value name that the graph does not have yet."""
+        self._fresh += 1
+        return f"{hint}::{self._fresh}"
+
+
+def static_shape(type_proto: onnx.TypeProto) -> tuple[int, ...] | None:
+    """The shape in a tensor type, or None if the rank or any dimension is unknown."""
+    tensor = type_proto.tensor_type
+    if not type_proto.HasField("tensor_type") or not tensor.HasField("shape"):
+        return None
+    dims = tensor.shape.dim
+    if all(dim.HasField("dim_value") for dim in dims):
+        return tuple(dim.dim_value for dim in dims)
+    return None
+
+
+def describe(node: onnx.NodeProto) -> str:
+    """A node in words for messages: ``MatMul node 'encoder/0' (domain com.microsoft)``."""
+    if node.name:
+        text = f"{node.op_type} node {node.name!r}"
+    else:
+        text = f"{node.op_type} node that makes {next(iter(node.output), '')!r}"
+    return text if is_standard(node) else f"{text} (domain {node.domain})"
+
+
+def is_standard(node: onnx.NodeProto) -> bool:
+    """Whether a node belongs to the standard operator set."""
+    return node.domain in STANDARD_DOMAINS
+
+
+def subgraphs(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
+    """The bodies that a control-flow node carries."""
+    for attribute in node.attribute:
+        if attribute.HasField("g"):
+            yield attribute.g
+        yield from attribute.graphs
+
+
+def captured_names(node: onnx.NodeProto) -> set[str]:
+    """Names of outer values that a node's bodies read."""
+    names: set[str] = set()
+    for body in subgraphs(node):
+        known = {item.name for item in (*body.input, *body.initializer)}
+        for inner in body.node:
+            names |= ({name for name in inner.input if name} | captured_names(inner)) - known
+            known.update(inner.output)
+        names |= {item.name for item in body.output} - known
+    return names
+
+
+def drop_dead_nodes(graph: Graph) -> None:
+    """Removes nodes and constants that no output depends on; needs sorted nodes."""
+    needed = set(graph.outputs)
+    kept = []
+    for node in reversed(graph.nodes):
+        if needed.isdisjoint(node.output):
+            continue
+        needed.update(name for name in node.input if name)
+        needed |= captured_names(node)
+        kept.append(node)
+    graph.nodes = kept[::-1]
+    graph.constants = {name: graph.constants[name] for name in graph.constants if name in needed}

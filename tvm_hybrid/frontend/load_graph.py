@@ -1,0 +1,153 @@
+"""Turns a checked ModelProto into a Graph: functions inlined, constants as arrays, nodes sorted."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable
+
+import onnx
+import onnx.inliner
+import onnx.version_converter
+from onnx import numpy_helper
+
+from microkernels.errors import ModelError
+
+from .check_model import SUPPORTED_TYPES, opset_version, type_name
+from .graph import Graph, captured_names, describe, drop_dead_nodes
+
+# Before opset 7 elementwise operators broadcast by attributes, which TVM's importer does not read.
+OLDEST_OPSET = 7
+UPGRADED_OPSET = 13
+
+
+def load_graph(model: onnx.ModelProto) -> Graph:
+    """Builds the working graph of `model`, which stays as it is.
+
+    Raises
+    ------
+    ModelError
+        A name is missing, undefined or used twice, nodes form a cycle, an initialiser's data do
+        not fit its shape, or an old opset cannot be upgraded.
+    """
+    if model.functions:
+        try:
+            model = onnx.inliner.inline_local_functions(model)
+        except Exception as error:  # the inliner is C++ and raises what it likes
+            raise ModelError(f"the model's functions cannot be expanded: {error}") from error
+    if opset_version(model) < OLDEST_OPSET:
+        model = _upgrade(model)
+    proto = model.graph
+    initializers = {tensor.name for tensor in proto.initializer}
+    graph = Graph(
+        name=proto.name,
+        opset=opset_version(model),
+        inputs=[item for item in proto.input if item.name not in initializers],
+        outputs=[item.name for item in proto.output],
+        nodes=_sort(_copy_nodes(proto.node), {i.name for i in proto.input} | initializers),
+    )
+    _check_outputs(graph, initializers | {item.name for item in proto.input})
+    for item in graph.inputs:
+        graph.types[item.name] = item.type
+    drop_dead_nodes(graph)
+    _load_constants(graph, proto.initializer)
+    return graph
+
+
+def _upgrade(model: onnx.ModelProto) -> onnx.ModelProto:
+    version = opset_version(model)
+    try:
+        return onnx.version_converter.convert_version(model, UPGRADED_OPSET)
+    except Exception as error:  # the converter is C++ and raises what it likes
+        raise ModelError(
+            f"the model's opset {version} is too old, and converting it to opset {UPGRADED_OPSET} "
+            f"failed: {error}. Export the model again with a newer opset"
+        ) from error
+
+
+def _copy_nodes(nodes: Iterable[onnx.NodeProto]) -> list[onnx.NodeProto]:
+    copies = []
+    for node in nodes:
+        copy = onnx.NodeProto()
+        copy.CopyFrom(node)
+        copies.append(copy)
+    return copies
+
+
+def _load_constants(graph: Graph, initializers: Iterable[onnx.TensorProto]) -> None:
+    """Loads the arrays that live nodes or outputs use."""
+    used = set(graph.outputs)
+    for node in graph.nodes:
+        used.update(node.input)
+        used |= captured_names(node)
+    seen: set[str] = set()
+    for tensor in initializers:
+        if not tensor.name:
+            raise ModelError("an initializer has no name")
+        if tensor.name in seen:
+            raise ModelError(f"initializer {tensor.name!r} is listed twice")
+        seen.add(tensor.name)
+        if tensor.name not in used:
+            continue
+        if tensor.data_type not in SUPPORTED_TYPES:
+            raise ModelError(
+                f"initializer {tensor.name!r} holds {type_name(tensor.data_type)}, "
+                "a data type that is not supported"
+            )
+        shape = tuple(tensor.dims)
+        try:
+            if min(shape, default=0) < 0:
+                raise ValueError("a dimension is negative")
+            array = numpy_helper.to_array(tensor)
+            if array.shape != shape:
+                raise ValueError(f"the data have shape {array.shape}")
+        except Exception as error:  # numpy's and onnx's own, of many kinds
+            raise ModelError(
+                f"initializer {tensor.name!r}: the data do not fit shape {shape}: {error}"
+            ) from error
+        graph.add_constant(tensor.name, array)
+
+
+def _sort(nodes: list[onnx.NodeProto], defined: set[str]) -> list[onnx.NodeProto]:
+    """Topological order, as near to the given one as it can be (Kahn, lowest index first)."""
+    producer: dict[str, int] = {}
+    for index, node in enumerate(nodes):
+        for name in node.output:
+            if name and (name in producer or name in defined):
+                raise ModelError(f"{describe(node)}: value {name!r} is defined more than once")
+            if name:
+                producer[name] = index
+    waiting = [0] * len(nodes)
+    users: list[list[int]] = [[] for _ in nodes]
+    for index, node in enumerate(nodes):
+        for name in {name for name in node.input if name} | captured_names(node):
+            if name in producer:
+                waiting[index] += 1
+                users[producer[name]].append(index)
+            elif name not in defined:
+                raise ModelError(
+                    f"{describe(node)}: its input {name!r} is no graph input, no initializer and "
+                    "no other node's output"
+                )
+    ready = [index for index, count in enumerate(waiting) if not count]
+    order = []
+    while ready:
+        index = heapq.heappop(ready)
+        order.append(nodes[index])
+        for user in users[index]:
+            waiting[user] -= 1
+            if not waiting[user]:
+                heapq.heappush(ready, user)
+    if len(order) < len(nodes):
+        stuck = [describe(node) for node, count in zip(nodes, waiting, strict=True) if count]
+        raise ModelError(
+            f"the graph has a cycle; {len(stuck)} nodes wait for each other: "
+            + ", ".join(stuck[:4])
+        )
+    return order
+
+
+def _check_outputs(graph: Graph, defined: set[str]) -> None:
+    made = defined.union(*(node.output for node in graph.nodes))
+    for name in graph.outputs:
+        if name not in made:
+            raise ModelError(f"graph output {name!r} is made by no node, input or initializer")

@@ -1,0 +1,86 @@
+"""Writes the nodes that replace one node; what every rewrite is written with."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+from numpy.typing import DTypeLike
+from onnx import helper
+
+from .graph import Graph
+
+SPLIT_BY_INPUT = 13
+
+
+class NodeBuilder:
+    """Collects nodes in `nodes`; values are names, as in ONNX.
+
+    Parameters
+    ----------
+    node
+        The node that is being replaced: its name is what the new nodes' names begin with.
+    """
+
+    def __init__(self, graph: Graph, node: onnx.NodeProto) -> None:
+        self.graph = graph
+        self.source = node
+        self.prefix = node.name or next(iter(node.output))
+        self.nodes: list[onnx.NodeProto] = []
+
+    def constant(self, values: Any, dtype: DTypeLike = None) -> str:
+        """A new constant."""
+        name = self.graph.fresh(f"{self.prefix}/constant")
+        self.graph.add_constant(name, np.asarray(values, dtype))
+        return name
+
+    def add(self, op_type: str, *inputs: str, output: str = "", **attributes: Any) -> str:
+        """A node with one output, named `output` if that is given; returns the output's name."""
+        return self.add_many(op_type, *inputs, outputs=[output], **attributes)[0]
+
+    def add_many(
+        self, op_type: str, *inputs: str, outputs: Sequence[str], **attributes: Any
+    ) -> list[str]:
+        """A node with several outputs; those named ``""`` get fresh names."""
+        names = [name or self.graph.fresh(f"{self.prefix}/{op_type}") for name in outputs]
+        self.nodes.append(
+            helper.make_node(op_type, inputs, names, name=f"{self.prefix}/{op_type}", **attributes)
+        )
+        return names
+
+    def split(self, value: str, sizes: Sequence[int], axis: int) -> list[str]:
+        """Cuts a value in pieces along an axis, in the form that the model's opset wants."""
+        outputs = [""] * len(sizes)
+        if self.graph.opset >= SPLIT_BY_INPUT:
+            lengths = self.constant(list(sizes), np.int64)
+            return self.add_many("Split", value, lengths, outputs=outputs, axis=axis)
+        return self.add_many("Split", value, outputs=outputs, axis=axis, split=list(sizes))
+
+    def reshape(self, value: str, shape: Sequence[int], output: str = "") -> str:
+        """A reshape to a known shape."""
+        return self.add("Reshape", value, self.constant(list(shape), np.int64), output=output)
+
+    def take(self, value: str, position: int, axis: int) -> str:
+        """One slice along an axis, the axis dropped."""
+        return self.add("Gather", value, self.constant(position, np.int64), axis=axis)
+
+
+def attributes_of(node: onnx.NodeProto) -> dict[str, Any]:
+    """A node's attributes as Python values; texts as str."""
+    values = {item.name: helper.get_attribute_value(item) for item in node.attribute}
+    return {key: _text(value) for key, value in values.items()}
+
+
+def _text(value: Any) -> Any:
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "replace")
+    if isinstance(value, list):
+        return [_text(item) for item in value]
+    return value
+
+
+def optional_input(node: onnx.NodeProto, position: int) -> str:
+    """The name of an input, ``""`` if the node does not have it."""
+    return node.input[position] if position < len(node.input) else ""

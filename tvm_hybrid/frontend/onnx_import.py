@@ -1,0 +1,102 @@
+"""ONNX to Relax: read, check, freeze shapes, fold and rewrite, convert.
+
+model.onnx, shapes={"batch": 1}  ->  ImportedModel(mod, inputs, outputs)
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+
+import tvm
+from onnx import helper
+from tvm import relax
+
+from microkernels.errors import UnsupportedOperatorError
+
+from .check_model import check_model
+from .fold_into_conv import fold_into_conv
+from .freeze_shapes import Shapes, freeze_shapes
+from .graph import Graph, describe, drop_dead_nodes
+from .imported_model import ImportedModel, TensorInfo
+from .load_graph import load_graph
+from .propagate import propagate
+from .read_model import ModelLike, read_model
+from .relax_import import to_relax
+
+logger = logging.getLogger("tvm_hybrid")
+
+
+def import_onnx(model: ModelLike, shapes: Shapes | None = None) -> ImportedModel:
+    """Imports an ONNX model into Relax.
+
+    Parameters
+    ----------
+    model
+        Path of an ``.onnx`` file (external data beside it are found), its bytes, or a ModelProto,
+        which is not changed.
+    shapes
+        Numbers for symbolic and unknown dimensions: shapes by input name, ``{"x": (1, 128)}``, or
+        values by dimension name, ``{"batch": 1, "seq": 128}``, or both.
+
+    Returns
+    -------
+    ImportedModel
+        All shapes are static, weights are constants, and inputs and outputs keep their ONNX names
+        and order.
+
+    Raises
+    ------
+    ModelError
+        The model cannot be read or is not valid.
+    ShapeError
+        A dimension has no value, or a value does not fit.
+    UnsupportedOperatorError
+        An operator, or a form of one, cannot be imported; the message names the node.
+    """
+    start = time.perf_counter()
+    proto = read_model(model)
+    check_model(proto)
+    graph = load_graph(proto)
+    freeze_shapes(graph, shapes)
+    propagate(graph)
+    fold_into_conv(graph)
+    drop_dead_nodes(graph)
+    mod = to_relax(graph)
+    inputs = [_info(graph, item.name) for item in graph.inputs]
+    outputs = _outputs(graph, mod)
+    logger.debug(
+        "imported %s: %d nodes in %.2f s", graph.name, len(graph.nodes), time.perf_counter() - start
+    )
+    return ImportedModel(mod, inputs, outputs)
+
+
+def _info(graph: Graph, name: str) -> TensorInfo:
+    shape = graph.shape(name)
+    assert shape is not None  # freeze_shapes saw to it
+    return TensorInfo(name, shape, str(helper.tensor_dtype_to_np_dtype(graph.elem_type(name))))
+
+
+def _outputs(graph: Graph, mod: tvm.IRModule) -> list[TensorInfo]:
+    """Names from the model, shapes and dtypes from the module that will run."""
+    returned = mod["main"].ret_ty
+    several = isinstance(returned, relax.TupleType)
+    types = list(returned.fields) if several else [returned]
+    outputs = []
+    for name, found in zip(graph.outputs, types, strict=True):
+        shape = found.shape if isinstance(found, relax.TensorType) else None
+        dims = [getattr(dim, "value", None) for dim in shape] if shape is not None else [None]
+        if None in dims:
+            raise UnsupportedOperatorError(_dynamic(graph, name))
+        outputs.append(TensorInfo(name, tuple(int(dim) for dim in dims), str(found.dtype)))
+    return outputs
+
+
+def _dynamic(graph: Graph, output: str) -> str:
+    for node in graph.nodes:
+        if any(name and graph.shape(name) is None for name in node.output):
+            return (
+                f"graph output {output!r} has a shape that depends on data, by {describe(node)}; "
+                "only static shapes are supported"
+            )
+    return f"graph output {output!r} has a shape that is not static"

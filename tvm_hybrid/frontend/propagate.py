@@ -1,0 +1,179 @@
+"""One walk over the graph that types every value, folds what is constant and rewrites what is not.
+
+    Shape(x: [3, 32]) -> Gather -> Concat -> Reshape(y, .)        ->    Reshape(y, [96, 384])
+    FusedMatMul(a, b, transB=1, alpha=0.125)                      ->    Transpose, MatMul, Mul
+    Identity, Dropout, Cast to the same type, Expand to the same shape, If(true)  ->  nothing
+
+Nodes are taken from a queue in topological order. A rewrite puts its nodes back at the front, so
+that they are typed, folded and rewritten like all others. With every input's shape known, ONNX's
+own inference for single nodes types nearly everything; what it cannot type is left to TVM.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+
+import numpy as np
+import onnx
+from onnx import helper, numpy_helper
+
+from microkernels.errors import ModelError, ShapeError, UnsupportedOperatorError
+
+from .evaluate import evaluate
+from .graph import Graph, describe, drop_dead_nodes, is_standard, static_shape
+from .no_ops import is_no_op
+from .rewrites import rewrite
+
+MAX_DATA_ELEMENTS = 256
+MAX_ELEMENTS = 2**36
+MAX_NODES = 1_000_000
+
+
+def propagate(graph: Graph) -> None:
+    """Types, folds and rewrites `graph` in place.
+
+    Raises
+    ------
+    ShapeError
+        The types or shapes that meet at a node do not fit.
+    UnsupportedOperatorError
+        An operator is used in a form that no rewrite knows.
+    ModelError
+        A node breaks its operator's signature.
+    """
+    _Propagation(graph).run()
+    drop_dead_nodes(graph)
+
+
+class _Propagation:
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.queue = deque(graph.nodes)
+        self.done: list[onnx.NodeProto] = []
+        self.aliases: dict[str, str] = {}
+        self.data: dict[str, onnx.TensorProto] = {}
+        self.outputs = set(graph.outputs)
+        self.opsets = [helper.make_opsetid("", graph.opset)]
+
+    def run(self) -> None:
+        visited = 0
+        while self.queue:
+            visited += 1
+            if visited > MAX_NODES:
+                raise ModelError(f"the graph unfolds to more than {MAX_NODES} nodes")
+            self.visit(self.queue.popleft())
+        self.graph.nodes = self.done
+
+    def visit(self, node: onnx.NodeProto) -> None:
+        for position, name in enumerate(node.input):
+            if name in self.aliases:
+                node.input[position] = self.aliases[name]
+        if is_standard(node) and node.op_type == "Constant":
+            self.graph.add_constant(node.output[0], constant_value(node))
+            return
+        replacement = rewrite(node, self.graph)
+        if replacement is not None:
+            self.queue.extendleft(reversed(replacement))
+            return
+        types = self.infer(node)
+        values = self.shape_values(node) or evaluate(node, self.graph, types)
+        if values is not None:
+            for name, value in zip(node.output, values, strict=True):
+                if name:
+                    self.graph.add_constant(name, value)
+            return
+        self.graph.types.update(types)
+        if is_no_op(node, self.graph) and node.output[0] not in self.outputs:
+            self.aliases[node.output[0]] = node.input[0]
+            return
+        self.done.append(node)
+
+    def shape_values(self, node: onnx.NodeProto) -> list[np.ndarray] | None:
+        """The value of Shape and Size of anything whose shape is known."""
+        if node.op_type not in ("Shape", "Size") or not is_standard(node):
+            return None
+        shape = self.graph.shape(node.input[0])
+        if shape is None:
+            return None
+        if node.op_type == "Size":
+            return [np.array(math.prod(shape), np.int64)]
+        bounds = {item.name: item.i for item in node.attribute}
+        return [np.array(shape[bounds.get("start", 0) : bounds.get("end", len(shape))], np.int64)]
+
+    def infer(self, node: onnx.NodeProto) -> dict[str, onnx.TypeProto]:
+        """Types of the outputs; empty if ONNX has no inference for the node or misses inputs."""
+        schema = schema_of(node, self.graph.opset)
+        names = [name for name in node.input if name]
+        if schema is None or any(name not in self.graph.types for name in names):
+            return {}
+        if not schema.min_input <= len(node.input) <= schema.max_input:
+            raise ModelError(
+                f"{describe(node)} has {len(node.input)} inputs; the operator takes "
+                f"{schema.min_input} to {schema.max_input}"
+            )
+        for name, attribute in schema.attributes.items():
+            if attribute.required and all(item.name != name for item in node.attribute):
+                raise ModelError(f"{describe(node)} lacks its attribute {name!r}")
+        try:
+            types = onnx.shape_inference.infer_node_outputs(
+                schema,
+                node,
+                {name: self.graph.types[name] for name in names},
+                {name: self.tensor(name) for name in names if self.is_small_constant(name)},
+                opset_imports=self.opsets,
+            )
+        except Exception as error:  # C++ inference raises several kinds
+            shapes = ", ".join(f"{name!r} {self.graph.shape(name)}" for name in names)
+            raise ShapeError(
+                f"{describe(node)}: its inputs ({shapes}) do not fit the operator: {error}"
+            ) from error
+        for name, found in types.items():
+            shape = static_shape(found)
+            if shape is not None and (min(shape, default=0) < 0 or math.prod(shape) > MAX_ELEMENTS):
+                raise ShapeError(
+                    f"{describe(node)}: its output {name!r} would have the shape {shape}, which "
+                    "cannot be; check the input shapes"
+                )
+        return types
+
+    def is_small_constant(self, name: str) -> bool:
+        array = self.graph.constants.get(name)
+        return array is not None and array.size <= MAX_DATA_ELEMENTS
+
+    def tensor(self, name: str) -> onnx.TensorProto:
+        if name not in self.data:
+            self.data[name] = numpy_helper.from_array(self.graph.constants[name], name)
+        return self.data[name]
+
+
+def schema_of(node: onnx.NodeProto, opset: int) -> onnx.defs.OpSchema | None:
+    """The schema of a standard operator, the newest if the opset is older than the operator."""
+    if not is_standard(node):
+        return None
+    for version in (opset, onnx.defs.onnx_opset_version()):
+        if onnx.defs.has(node.op_type, version, ""):
+            schema = onnx.defs.get_schema(node.op_type, version, "")
+            if not schema.deprecated:
+                return schema
+    return None
+
+
+def constant_value(node: onnx.NodeProto) -> np.ndarray:
+    """The array in a Constant node."""
+    if len(node.attribute) != 1 or len(node.output) != 1:
+        raise ModelError(f"{describe(node)} must have one attribute and one output")
+    attribute = node.attribute[0]
+    value = helper.get_attribute_value(attribute)
+    try:
+        if attribute.name == "value":
+            return numpy_helper.to_array(value)
+        if attribute.name in ("value_float", "value_floats"):
+            return np.array(value, np.float32)
+        if attribute.name in ("value_int", "value_ints"):
+            return np.array(value, np.int64)
+    except Exception as error:  # numpy's and onnx's own, of many kinds
+        raise ModelError(f"{describe(node)}: its data do not fit its shape: {error}") from error
+    raise UnsupportedOperatorError(
+        f"{describe(node)}: a constant given as {attribute.name!r} is not supported"
+    )

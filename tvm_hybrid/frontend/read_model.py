@@ -1,0 +1,105 @@
+"""Reads an ONNX model from a path, bytes or a ModelProto; everything that is none is a ModelError."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import onnx
+from google.protobuf.message import DecodeError
+from onnx.external_data_helper import load_external_data_for_model, uses_external_data
+
+from microkernels.errors import ModelError
+
+ModelLike = str | os.PathLike[str] | bytes | bytearray | memoryview | onnx.ModelProto
+
+_OTHER_FORMATS = {
+    b"PK\x03\x04": "a zip archive (a PyTorch checkpoint?)",
+    b"\x80\x02": "a Python pickle",
+    b"\x80\x04": "a Python pickle",
+    b"\x7fELF": "a shared library or program",
+    b"\x89HDF": "an HDF5 file",
+    b"\x1f\x8b": "a gzip archive",
+    b"version https://git-lfs": "a Git LFS pointer (run `git lfs pull`)",
+}
+
+
+def read_model(model: ModelLike) -> onnx.ModelProto:
+    """Reads a model and, where it was given by path, its external tensor data.
+
+    Parameters
+    ----------
+    model
+        Path of an ``.onnx`` file, its bytes, or a ModelProto. A ModelProto is returned as it is
+        and never changed.
+
+    Raises
+    ------
+    ModelError
+        There is no such file, it is no ONNX model, or external tensor data cannot be found.
+    """
+    if isinstance(model, onnx.ModelProto):
+        _refuse_external(model, "a ModelProto in memory")
+        return model
+    if isinstance(model, bytes | bytearray | memoryview):
+        proto = _parse(bytes(model), "the given bytes")
+        _refuse_external(proto, "bytes in memory")
+        return proto
+    if isinstance(model, str | os.PathLike):
+        return _read_file(Path(model))
+    raise ModelError(
+        f"a model is a path, bytes or an onnx.ModelProto, not {type(model).__name__}: {model!r:.80}"
+    )
+
+
+def _read_file(path: Path) -> onnx.ModelProto:
+    try:
+        if path.is_dir():
+            raise ModelError(f"{path} is a directory; give the .onnx file inside it")
+        data = path.read_bytes()
+    except FileNotFoundError as error:
+        raise ModelError(f"there is no model file {path}") from error
+    except (OSError, ValueError) as error:
+        raise ModelError(f"cannot read model file {str(path)!r}: {error}") from error
+    proto = _parse(data, str(path))
+    if any(True for _ in _external_tensors(proto)):
+        try:
+            load_external_data_for_model(proto, str(path.parent))
+        except Exception as error:  # onnx raises many kinds here, C++ ones among them
+            names = ", ".join(tensor.name for tensor in list(_external_tensors(proto))[:3])
+            raise ModelError(
+                f"{path}: the external data of its tensors ({names}, ...) cannot be loaded: {error}"
+            ) from error
+    return proto
+
+
+def _parse(data: bytes, where: str) -> onnx.ModelProto:
+    if not data:
+        raise ModelError(f"{where}: empty, not an ONNX model")
+    for magic, kind in _OTHER_FORMATS.items():
+        if data.startswith(magic):
+            raise ModelError(f"{where}: this is {kind}, not an ONNX model")
+    proto = onnx.ModelProto()
+    try:
+        proto.ParseFromString(data)
+    except (DecodeError, RecursionError, ValueError) as error:
+        raise ModelError(
+            f"{where}: not an ONNX model, or a damaged or truncated one "
+            f"({len(data)} bytes): {error}"
+        ) from error
+    if not proto.HasField("graph"):
+        raise ModelError(f"{where}: holds no graph, so it is not an ONNX model")
+    return proto
+
+
+def _external_tensors(proto: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
+    return (tensor for tensor in proto.graph.initializer if uses_external_data(tensor))
+
+
+def _refuse_external(proto: onnx.ModelProto, what: str) -> None:
+    for tensor in _external_tensors(proto):
+        raise ModelError(
+            f"initializer {tensor.name!r} has its data in another file, which cannot be found "
+            f"from {what}; give the model's path"
+        )

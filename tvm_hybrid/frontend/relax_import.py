@@ -1,0 +1,98 @@
+"""Hands a typed graph to TVM's ONNX importer and names the node that it refuses."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+import onnx
+from numpy.typing import NDArray
+from onnx import helper
+from tvm import IRModule, relax
+from tvm.relax.frontend.onnx.onnx_frontend import ONNXGraphImporter
+
+from microkernels.errors import ModelError, UnsupportedOperatorError
+
+from .graph import Graph, describe
+from .supported import tvm_imports
+
+
+class _RefusedError(BaseException):
+    """Carries a converter's error past the importer, which prints every Exception."""
+
+    def __init__(self, name: str, error: Exception) -> None:
+        super().__init__(name)
+        self.name = name
+        self.error = error
+
+
+class _Importer(ONNXGraphImporter):
+    """TVM's importer with weights that come as arrays: no copy into a TensorProto and back."""
+
+    def __init__(self, constants: dict[str, NDArray]) -> None:
+        super().__init__({}, {}, keep_params_in_input=False, sanitize=True)
+        self._constants = constants
+
+    def _parse_graph_initializers(self, graph: onnx.GraphProto) -> None:
+        for name, array in self._constants.items():
+            self._nodes[name] = relax.const(array)
+
+    def _convert_operator(
+        self, op_name: str, inputs: Sequence[Any], attrs: dict[str, Any], opset: int
+    ) -> relax.Expr:
+        try:
+            return super()._convert_operator(op_name, inputs, attrs, opset)
+        except Exception as error:
+            raise _RefusedError(attrs["tvm_custom"]["name"], error) from error
+
+
+def to_relax(graph: Graph) -> IRModule:
+    """The Relax module of a graph.
+
+    Raises
+    ------
+    UnsupportedOperatorError
+        TVM has no converter for an operator, or its converter refuses a node.
+    ModelError
+        The importer fails in another way.
+    """
+    for node in graph.nodes:
+        if not tvm_imports(node):
+            raise UnsupportedOperatorError(f"{describe(node)}: this operator is not supported")
+    nodes = {f"{index}": node for index, node in enumerate(graph.nodes)}
+    proto = onnx.GraphProto(name=graph.name or "main")
+    for item in graph.inputs:
+        proto.input.append(helper.make_value_info(item.name, graph.types[item.name]))
+    for name in graph.outputs:
+        proto.output.append(onnx.ValueInfoProto(name=name))
+    for key, node in nodes.items():
+        copy = proto.node.add()
+        copy.CopyFrom(node)
+        copy.name = key
+        _trim(copy)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about renamed inputs
+            return _Importer(graph.constants).from_onnx(proto, graph.opset)
+    except _RefusedError as refusal:
+        node = nodes[refusal.name]
+        shapes = ", ".join(f"{name!r} {graph.shape(name)}" for name in node.input if name)
+        raise UnsupportedOperatorError(
+            f"{describe(node)}: TVM's importer refuses this form of it (inputs {shapes}): "
+            f"{_first_line(refusal.error)}"
+        ) from refusal.error
+    except Exception as error:  # Python and C++ errors of any kind
+        raise ModelError(f"TVM's importer fails: {_first_line(error)}") from error
+
+
+def _trim(node: onnx.NodeProto) -> None:
+    """Drops absent trailing inputs and outputs, which converters would count."""
+    while node.input and not node.input[-1]:
+        node.input.pop()
+    while len(node.output) > 1 and not node.output[-1]:
+        node.output.pop()
+
+
+def _first_line(error: Exception) -> str:
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)

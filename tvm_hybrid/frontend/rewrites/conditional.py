@@ -1,0 +1,85 @@
+"""If without control flow.
+
+If(constant)                  ->  the nodes of the branch taken
+If(condition) with two pure   ->  the nodes of both branches, then Where(condition, then, else)
+branches of the same shapes
+
+Computing both keeps the whole model one dataflow graph that can be fused and planned; ONNX has no
+side effects, so the branch not taken costs time but changes nothing.
+"""
+
+from __future__ import annotations
+
+import onnx
+from onnx import numpy_helper
+
+from microkernels.errors import UnsupportedOperatorError
+
+from ..graph import Graph, describe
+from ..inline import inline
+from ..node_builder import NodeBuilder, attributes_of
+from .registry import rewrites
+
+_DOMAIN = "tvm_hybrid"
+
+
+@rewrites("If")
+def conditional(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeProto]:
+    """Inlines one branch or both."""
+    bodies = attributes_of(node)
+    if set(bodies) != {"then_branch", "else_branch"}:
+        raise UnsupportedOperatorError(f"{describe(node)} must have a then_branch and else_branch")
+    condition = graph.constants.get(node.input[0])
+    if condition is not None and condition.size == 1:
+        taken = bodies["then_branch" if condition.item() else "else_branch"]
+        return _branch(node, taken, list(node.output), graph)
+    build = NodeBuilder(graph, node)
+    branches = {}
+    for key in ("then_branch", "else_branch"):
+        branches[key] = [graph.fresh(f"{build.prefix}/{key}") for _ in node.output]
+        build.nodes += _branch(node, bodies[key], branches[key], graph)
+    # The shapes of the branches are known only after these nodes, so the choice is a node too.
+    for output, then, other in zip(node.output, *branches.values(), strict=True):
+        if output:
+            build.add("Select", node.input[0], then, other, output=output, domain=_DOMAIN)
+    return build.nodes
+
+
+@rewrites("Select", domain=_DOMAIN)
+def select(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeProto]:
+    """Where, if both sides have the same static shape and type."""
+    condition, then, other = node.input
+    shapes = graph.shape(then), graph.shape(other)
+    types = graph.elem_type(then), graph.elem_type(other)
+    if None in shapes or shapes[0] != shapes[1] or types[0] != types[1]:
+        raise UnsupportedOperatorError(
+            f"If node {node.name.removesuffix('/Select')!r}: its condition is not constant, and "
+            f"its branches make different shapes for {node.output[0]!r}: {shapes[0]} and "
+            f"{shapes[1]}"
+        )
+    build = NodeBuilder(graph, node)
+    if graph.shape(condition) != ():
+        condition = build.reshape(condition, [])
+    build.add("Where", condition, then, other, output=node.output[0])
+    return build.nodes
+
+
+def _branch(
+    node: onnx.NodeProto, body: onnx.GraphProto, outputs: list[str], graph: Graph
+) -> list[onnx.NodeProto]:
+    """The nodes of a branch, making `outputs`."""
+    if len(body.output) != len(outputs):
+        raise UnsupportedOperatorError(
+            f"{describe(node)}: branch {body.name!r} makes {len(body.output)} values, "
+            f"{len(outputs)} are wanted"
+        )
+    build = NodeBuilder(graph, node)
+    names = {
+        tensor.name: build.constant(numpy_helper.to_array(tensor)) for tensor in body.initializer
+    }
+    build.nodes += inline(body.node, names, graph, build.prefix)
+    # A branch may give an outer value or a constant, or the same value twice: hence Identity.
+    for item, output in zip(body.output, outputs, strict=True):
+        if output:
+            build.add("Identity", names.get(item.name, item.name), output=output)
+    return build.nodes
