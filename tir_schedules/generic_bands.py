@@ -14,7 +14,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from tvm import tirx
+from tvm import s_tir, tirx
 
 from microkernels.vectors import Expr
 
@@ -52,7 +52,9 @@ def program_loops(program: Program, machine: Machine) -> tuple[tirx.PrimFunc, st
         statements.append(statement)
         names.append(name)
     order = ("generic_injective", "generic_transpose", "generic_reduction")
-    func = program.func.with_body(sequence(statements))
+    # TVM's later passes expect a root block; it needs no more than to be there.
+    root = s_tir.SBlock([], [], [], "root", sequence(statements))
+    func = program.func.with_body(s_tir.SBlockRealize([], tirx.const(True, "bool"), root))
     return func, max(names, key=order.index)
 
 

@@ -42,6 +42,11 @@ def ramp_at(start: Expr, lanes: int) -> Expr:
     return tirx.Ramp(start, int64(1), lanes)
 
 
+def shuffle(vectors: list[Expr], lanes: Iterable[int]) -> Expr:
+    """Chosen lanes of several vectors, numbered through."""
+    return tirx.Shuffle(vectors, [tirx.const(lane, "int32") for lane in lanes])
+
+
 def const_int(value: Expr | int) -> int | None:
     """The value of an integer constant, or None."""
     if isinstance(value, int):

@@ -135,7 +135,6 @@ def _evaluations(program: Program, buffer: tirx.Var, readers: list[int]) -> int:
 def _inlined(producer: Nest, reader: Nest, cost: float) -> Nest | None:
     """`reader` with the producer's value in place of loads of its result."""
     store = producer.stores[0]
-    axes = [axis.var for axis in producer.spatial]
     lets: list[tuple[tirx.Var, Expr]] = []
     named: list[tuple[TensorLoad, tirx.Var]] = []
     occurrences = sum(load.source.same_as(store.buffer) for load in reader.reads())
@@ -151,7 +150,6 @@ def _inlined(producer: Nest, reader: Nest, cost: float) -> Nest | None:
             for index, at in zip(store.indices, load.indices, strict=True)
             if isinstance(index, tirx.Var)
         }
-        assert len(indices) == len(axes)
         value = store.value
         for var, named_value in reversed(producer.lets):
             value = substitute(value, {var: named_value})

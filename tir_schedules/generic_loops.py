@@ -232,6 +232,10 @@ def nested(axes: Sequence[Axis], body: tirx.Stmt, machine: Machine, parallel: bo
 
     As many axes are joined into the parallel loop as give every thread eight passes or more.
     """
+    units = {axis.var: int64(0) for axis in axes if axis.extent == 1}
+    # `substitute` works on statements as well.
+    body = substitute(body, units)
+    axes = [axis for axis in axes if axis.extent != 1]
     count = 0
     passes = 1
     if parallel and machine.threads > 1:
@@ -253,6 +257,5 @@ def nested(axes: Sequence[Axis], body: tirx.Stmt, machine: Machine, parallel: bo
             value = tirx.FloorMod(value, int64(axis.extent))
         values[axis.var] = value
         inner *= axis.extent
-    # `substitute` works on statements as well.
     body = substitute(body, values)
     return tirx.For(joined.var, int64(0), int64(passes), ForKind.PARALLEL, body)

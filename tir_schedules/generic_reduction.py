@@ -21,7 +21,8 @@ min keep what TVM makes of NaN: the result may or may not be NaN.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 from tvm import tirx
@@ -30,7 +31,16 @@ from tvm.ir.expr import TensorLoad
 from microkernels.vectors import Expr, like
 
 from .generic_elementwise import conditions_as_selects, lanes_for
-from .generic_expr import calls_of, int64, loads_of, map_loads, same, variables_of
+from .generic_expr import (
+    calls_of,
+    int64,
+    loads_of,
+    map_loads,
+    ramp_at,
+    same,
+    shuffle,
+    variables_of,
+)
 from .generic_loops import (
     FORK_NANOSECONDS,
     Strides,
@@ -211,12 +221,27 @@ class _Accumulators:
 
     def finish(self, piece: int, row: Expr, lane: Expr, at: dict[tirx.Var, Expr]) -> tirx.Stmt:
         change = self.at(piece, row, lane)
-        results = self.nest.epilogue or tuple(
+        stores = [replace(store, value=map_loads(store.value, change)) for store in self.results()]
+        return store_statement(replace(self.nest, lets=()), stores, at)
+
+    def finish_with(self, totals: list[tirx.Var], at: dict[tirx.Var, Expr]) -> tirx.Stmt:
+        """Stores the results of accumulated elements that are in variables."""
+
+        def change(load: TensorLoad) -> Expr:
+            for store, total in zip(self.nest.stores, totals, strict=True):
+                if load.source.same_as(store.buffer):
+                    return total
+            return load
+
+        stores = [replace(store, value=map_loads(store.value, change)) for store in self.results()]
+        return store_statement(replace(self.nest, lets=()), stores, at)
+
+    def results(self) -> tuple[Store, ...]:
+        """The epilogue, or stores of the accumulated elements as they are."""
+        return self.nest.epilogue or tuple(
             replace(store, value=tirx.BufferLoad(store.buffer, list(store.indices)))
             for store in self.nest.stores
         )
-        stores = [replace(store, value=map_loads(store.value, change)) for store in results]
-        return store_statement(replace(self.nest, lets=()), stores, at)
 
 
 def _over_reduced(axes: tuple[Axis, ...], body: tirx.Stmt) -> tirx.Stmt:
@@ -334,10 +359,12 @@ def _rows(
     chains: int,
     lanes: int,
 ) -> tirx.Stmt:
-    """A few rows, each reduced to one element in `chains` registers."""
-    registers = _Accumulators(nest, [lanes] * chains, rows)
-    outer = tuple(axis for axis in nest.reduce if axis is not inner)
+    """A few rows, each reduced to one element in `chains` registers and narrower ones."""
     steps, rest = divmod(inner.extent, chains * lanes)
+    tail = pieces(rest, lanes)
+    widths = [lanes] * chains + [width for _, width in tail if width < lanes]
+    registers = _Accumulators(nest, widths, rows)
+    outer = tuple(axis for axis in nest.reduce if axis is not inner)
 
     def point(number: Expr, position: Expr) -> dict[tirx.Var, Expr]:
         at = {inner.var: position}
@@ -345,99 +372,91 @@ def _rows(
             at[shared.var] = row + number
         return at
 
-    def vectors(position: Expr, covered: list[tuple[int, int, int]]) -> tirx.Stmt:
-        """Updates registers: (register, start, lanes)."""
-        return sequence(
-            [
-                unrolled(
-                    rows,
-                    lambda number, piece=piece, start=start, width=width: vectorized(
-                        width,
-                        lambda lane: registers.update(
-                            piece, number, lane, point(number, position + int64(start) + lane)
-                        ),
-                    ),
-                )
-                for piece, start, width in covered
-            ]
-        )
+    def updates(position: Expr, covered: Iterable[tuple[int, int]]) -> tirx.Stmt:
+        """Updates registers: (register, start)."""
 
-    covered = [(chain, chain * lanes, lanes) for chain in range(chains)]
-    passes = []
-    if steps:
-        passes.append(serial(steps, lambda s: vectors(s * int64(chains * lanes), covered)))
-    if rest:
-        tail = [(number % chains, *piece) for number, piece in enumerate(pieces(rest, lanes))]
-        passes.append(vectors(int64(steps * chains * lanes), tail))
-    start = [
-        unrolled(
+        def update(piece: int, start: int) -> tirx.Stmt:
+            return unrolled(
+                rows,
+                lambda number: vectorized(
+                    widths[piece],
+                    lambda lane: registers.update(
+                        piece, number, lane, point(number, position + int64(start) + lane)
+                    ),
+                ),
+            )
+
+        return sequence([update(piece, start) for piece, start in covered])
+
+    def start(piece: int) -> tirx.Stmt:
+        return unrolled(
             rows,
-            lambda number, chain=chain: vectorized(
-                lanes, lambda lane: _identity(registers, chain, number, lane)
+            lambda number: vectorized(
+                widths[piece], lambda lane: _identity(registers, piece, number, lane)
             ),
         )
-        for chain in range(chains)
-    ]
-    finish = unrolled(
-        rows,
-        lambda number: sequence(
-            [
-                *_fold(registers, number, chains, lanes),
-                registers.finish(0, number, int64(0), point(number, int64(0))),
-            ]
-        ),
-    )
+
+    passes = []
+    if steps:
+        covered = [(chain, chain * lanes) for chain in range(chains)]
+        passes.append(serial(steps, lambda s: updates(s * int64(chains * lanes), covered)))
+    if tail:
+        where = [(number if width == lanes else -1, at) for number, (at, width) in enumerate(tail)]
+        narrow = itertools.count(chains)
+        covered = [(next(narrow) if piece < 0 else piece, at) for piece, at in where]
+        passes.append(updates(int64(steps * chains * lanes), covered))
+    finish: list[tirx.Stmt] = []
+    for number in map(int64, range(rows)):
+        totals = [_folded(registers, index, number, finish) for index in range(len(nest.stores))]
+        finish.append(registers.finish_with(totals, point(number, int64(0))))
     return sequence(
-        [*registers.allocations(), *start, _over_reduced(outer, sequence(passes)), finish]
+        [
+            *registers.allocations(),
+            *(start(piece) for piece in range(len(widths))),
+            _over_reduced(outer, sequence(passes)),
+            *finish,
+        ]
     )
 
 
-def _identity(registers: _Accumulators, chain: int, number: Expr, lane: Expr) -> tirx.Stmt:
+def _identity(registers: _Accumulators, piece: int, number: Expr, lane: Expr) -> tirx.Stmt:
     """Every lane starts from what leaves a combination unchanged."""
     statements = []
-    for store, buffer, position in registers.stores(chain, number, lane):
+    for store, buffer, position in registers.stores(piece, number, lane):
         neutral = {tirx.Add: 0, tirx.Mul: 1}.get(type(store.value))
         value = store.init if neutral is None else like(neutral, store.init)
         statements.append(tirx.BufferStore(buffer, value, [position]))
     return sequence(statements)
 
 
-def _fold(registers: _Accumulators, number: Expr, chains: int, lanes: int) -> list[tirx.Stmt]:
-    """Combines all registers of a row, then halves the lanes until one is left."""
-    statements: list[tirx.Stmt] = []
-    for store, buffers in zip(registers.nest.stores, registers.buffers, strict=True):
-        combine = _COMBINE[type(store.value)]
-        base = number * int64(lanes)
+def _folded(
+    registers: _Accumulators, index: int, number: Expr, statements: list[tirx.Stmt]
+) -> tirx.Var:
+    """All lanes of a row's registers combined; appends the statements that do it."""
+    store = registers.nest.stores[index]
+    combine = _COMBINE[type(store.value)]
 
-        def into_first(
-            other: tirx.Var,
-            shift: int,
-            width: int,
-            first: tirx.Var = buffers[0],
-            combine: Callable[[Expr, Expr], Expr] = combine,
-            base: Expr = base,
-        ) -> tirx.Stmt:
-            return vectorized(
-                width,
-                lambda lane: tirx.BufferStore(
-                    first,
-                    combine(
-                        tirx.BufferLoad(first, [base + lane]),
-                        tirx.BufferLoad(other, [base + int64(shift) + lane]),
-                    ),
-                    [base + lane],
-                ),
-            )
+    def named(value: Expr) -> tirx.Var:
+        variable = tirx.Var("lanes", str(value.ty.dtype))
+        statements.append(tirx.Bind(variable, value))
+        return variable
 
-        statements += [into_first(buffers[chain], 0, lanes) for chain in range(1, chains)]
-        width = lanes // 2
-        while width:
-            statements.append(into_first(buffers[0], width, width))
-            width //= 2
-        if isinstance(store.value, tirx.Add | tirx.Mul):
-            first = tirx.BufferLoad(buffers[0], [base])
-            statements.append(tirx.BufferStore(buffers[0], combine(store.init, first), [base]))
-    return statements
+    width = max(registers.widths)
+    total: tirx.Var | None = None
+    while width:
+        if total is not None:
+            low, high = range(width), range(width, 2 * width)
+            total = named(combine(shuffle([total], low), shuffle([total], high)))
+        for piece, buffer in enumerate(registers.buffers[index]):
+            if registers.widths[piece] == width:
+                start = number * int64(width)
+                value = tirx.BufferLoad(buffer, [ramp_at(start, width) if width > 1 else start])
+                total = named(value if total is None else combine(total, value))
+        width //= 2
+    assert total is not None
+    if isinstance(store.value, tirx.Add | tirx.Mul):
+        total = named(combine(store.init, total))
+    return total
 
 
 def _scalar_loops(plan: _Plan) -> tirx.Stmt:

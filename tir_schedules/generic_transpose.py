@@ -27,6 +27,7 @@ from .generic_expr import (
     map_loads,
     ramp_at,
     same,
+    shuffle,
     strides_of,
     substitute,
 )
@@ -165,8 +166,3 @@ def _transposed(vectors: list[Expr], statements: list[tirx.Stmt]) -> list[tirx.V
                 rows[number + step] = named(shuffle(pair, high))
         step *= 2
     return rows
-
-
-def shuffle(vectors: list[Expr], lanes: list[int]) -> Expr:
-    """Chosen lanes of several vectors, numbered through."""
-    return tirx.Shuffle(vectors, [tirx.const(lane, "int32") for lane in lanes])
