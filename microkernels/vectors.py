@@ -7,14 +7,24 @@ as in a rewriting pass) it becomes a Let around the final expression.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TypeAlias
 
 import tvm.tirx.script.builder.ir as I
-from tvm import tirx
+from tvm import DataType, tirx
 
 Expr: TypeAlias = tirx.Expr
+
+
+def parameter(name: str, shape: Sequence[int], dtype: str) -> Expr:
+    """A parameter of the PrimFunc under construction, aligned to its elements only.
+
+    TVM assumes 64 bytes unless told otherwise, and LLVM then uses instructions that fault on what a
+    caller's array really is; unaligned ones cost nothing on aligned data.
+    """
+    align = max(1, DataType(dtype).itemsize)
+    return I.arg(name, I.buffer(tuple(shape), dtype, align=align))
 
 
 def lanes_of(value: Expr) -> int:

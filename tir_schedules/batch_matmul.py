@@ -24,7 +24,7 @@ from microkernels.errors import ConfigError
 from microkernels.isa import Isa
 from microkernels.microkernel import Microkernel, kernels_for, microkernel_named
 from microkernels.transpose import transpose_block
-from microkernels.vectors import Expr, bind, constant, ramp, splat
+from microkernels.vectors import Expr, bind, constant, parameter, ramp, splat
 
 from .blocking import balanced, estimate_cycles, shares
 from .config import Config
@@ -205,13 +205,13 @@ def build(region: Region, config: BatchMatmulConfig, isa: Isa) -> tirx.PrimFunc:
     with IRBuilder() as builder, I.prim_func(s_tir=True):
         I.func_name("batch_matmul")
         I.func_attr({"tirx.noalias": True})
-        a = I.arg("A", I.buffer(region.inputs[0].shape, "float32"))
-        b = I.arg("B", I.buffer(region.inputs[1].shape, "float32"))
+        a = parameter("A", region.inputs[0].shape, "float32")
+        b = parameter("B", region.inputs[1].shape, "float32")
         operands = [
-            I.arg(f"operand{i}", I.buffer(tensor.shape, tensor.dtype))
+            parameter(f"operand{i}", tensor.shape, tensor.dtype)
             for i, tensor in enumerate(region.operands)
         ]
-        c = I.arg("C", I.buffer(output.shape, output.dtype))
+        c = parameter("C", output.shape, output.dtype)
         epilogue = Epilogue(region, operands)
         with (
             I.parallel(tasks) if config.parallel and tasks > 1 else I.serial(tasks) as task,

@@ -22,7 +22,7 @@ from microkernels.errors import ConfigError
 from microkernels.isa import Isa
 from microkernels.microkernel import Microkernel, kernels_for, microkernel_named
 from microkernels.packing import pack_weight, packed_size
-from microkernels.vectors import Expr, cast, ramp, splat
+from microkernels.vectors import Expr, cast, parameter, ramp, splat
 
 from .blocking import balanced, choose_thread_grid, estimate_cycles, shares
 from .config import Config
@@ -196,13 +196,13 @@ def build(region: Region, config: MatmulConfig, isa: Isa) -> tirx.PrimFunc:
     with IRBuilder() as builder, I.prim_func(s_tir=True):
         I.func_name("matmul")
         I.func_attr({"tirx.noalias": True})
-        a = I.arg("A", I.buffer(region.inputs[0].shape, region.inputs[0].dtype))
-        w = I.arg("W", I.buffer((packed_size(k, n, kernel),), "float32"))
+        a = parameter("A", region.inputs[0].shape, region.inputs[0].dtype)
+        w = parameter("W", (packed_size(k, n, kernel),), "float32")
         operands = [
-            I.arg(f"operand{i}", I.buffer(tensor.shape, tensor.dtype))
+            parameter(f"operand{i}", tensor.shape, tensor.dtype)
             for i, tensor in enumerate(region.operands)
         ]
-        c = I.arg("C", I.buffer(region.output.shape, region.output.dtype))
+        c = parameter("C", region.output.shape, region.output.dtype)
         epilogue = Epilogue(region, operands)
 
         def load_a(row: Expr, step: Expr) -> Expr:

@@ -20,7 +20,7 @@ from microkernels.microkernel import (
     register_microkernel,
 )
 from microkernels.packing import pack_weight, packed_size
-from microkernels.vectors import ramp, splat
+from microkernels.vectors import parameter, ramp, splat
 from tests.guard import guarded
 
 MCPU = {"scalar": "x86-64", "avx2": "haswell", "avx512": "skylake-avx512"}
@@ -40,9 +40,9 @@ def tile_function(kernel: Microkernel, rows: int, vectors: int, blocks: int, k: 
     with IRBuilder() as builder, I.prim_func(s_tir=True):
         I.func_name("tile")
         I.func_attr({"global_symbol": "tile", "tirx.noalias": True})
-        a = I.arg("A", I.buffer((blocks, rows, k), kernel.a_dtype))
-        b = I.arg("B", I.buffer((blocks, packed_size(k, columns, kernel)), kernel.b_dtype))
-        c = I.arg("C", I.buffer((rows, columns), kernel.acc_dtype))
+        a = parameter("A", (blocks, rows, k), kernel.a_dtype)
+        b = parameter("B", (blocks, packed_size(k, columns, kernel)), kernel.b_dtype)
+        c = parameter("C", (rows, columns), kernel.acc_dtype)
         with I.serial(1) as _, I.sblock("tile"):
             I.reads()
             I.writes()

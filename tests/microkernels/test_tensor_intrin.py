@@ -63,11 +63,11 @@ def test_tensorize_replaces_the_loops_and_keeps_the_result(kernel: Microkernel) 
     rng = np.random.default_rng(0)
     x = rng.standard_normal((m, k)).astype(np.float32)
     w = rng.standard_normal((k, n)).astype(np.float32)
-    result = np.zeros((m, n), np.float32)
-    function(x, w, result)
+    result = tvm.runtime.tensor(np.zeros((m, n), np.float32))
+    function(tvm.runtime.tensor(x), tvm.runtime.tensor(w), result)
     # K * eps * |A| |B| bounds a f32 sum of products in any order.
     bound = (k + 1) * np.finfo(np.float32).eps * (np.abs(x).astype(float) @ np.abs(w))
-    assert (np.abs(result - x.astype(float) @ w) <= bound).all()
+    assert (np.abs(result.numpy() - x.astype(float) @ w) <= bound).all()
 
 
 def test_fma_on_zmm_registers_after_tensorize() -> None:
