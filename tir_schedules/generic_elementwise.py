@@ -41,6 +41,7 @@ from .generic_loops import (
     vectorized,
 )
 from .generic_nest import Axis, Nest, Store, analyzer_for
+from .generic_staging import stage, strided_loads
 from .generic_transpose import transpose_axes, transpose_loops
 from .machine import Machine
 
@@ -97,10 +98,16 @@ def _row_loops(
         return nested(axes, store_statement(nest, nest.stores, {}), machine, parallel)
     main, tail = divmod(row.extent, lanes)
 
+    strided = strided_loads(nest, row)
+
     def vector(start: Expr, width: int) -> tirx.Stmt:
-        return vectorized(
-            width, lambda lane: store_statement(nest, nest.stores, {row.var: start + lane})
-        )
+        staged = stage(strided, row, {row.var: start}, width)
+
+        def at_lane(lane: Expr) -> tirx.Stmt:
+            read = nest.with_loads(staged.lane(lane))
+            return store_statement(read, read.stores, {row.var: start + lane})
+
+        return sequence([*staged.statements, vectorized(width, at_lane)])
 
     rest = vector(int64(main * lanes), tail) if tail else None
     passes = math.prod(axis.extent for axis in axes[:-1])

@@ -20,20 +20,26 @@ Axes of extent one are gone, and index expressions are simplified with the axes'
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 from tvm import s_tir, tirx
 from tvm.ir import Range
+from tvm.ir.expr import TensorLoad
 from tvm.sym import Analyzer
 
 from microkernels.vectors import Expr
 
-from .generic_expr import const_int, int64, loads_of, substitute
+from .generic_expr import const_int, int64, loads_of, map_loads, substitute
 
 
 class NotHandledError(Exception):
     """A rule does not apply; the message says why. Never leaves the generic schedule."""
+
+
+def unchanged(load: TensorLoad) -> Expr:
+    """Leaves a load as it is."""
+    return load
 
 
 @dataclass(frozen=True)
@@ -124,6 +130,21 @@ class Nest:
             stores=tuple(map(in_store, self.stores)),
             epilogue=tuple(map(in_store, self.epilogue)),
             lets=tuple((var, substitute(value, values)) for var, value in self.lets),
+        )
+
+    def with_loads(self, change: Callable[[TensorLoad], Expr]) -> Nest:
+        """The nest with every load in a value replaced."""
+        if change is unchanged:
+            return self
+
+        def in_store(store: Store) -> Store:
+            return replace(store, value=map_loads(store.value, change))
+
+        return replace(
+            self,
+            stores=tuple(map(in_store, self.stores)),
+            epilogue=tuple(map(in_store, self.epilogue)),
+            lets=tuple((var, map_loads(value, change)) for var, value in self.lets),
         )
 
     def simplified(self) -> Nest:

@@ -56,6 +56,7 @@ from .generic_loops import (
     vectorized,
 )
 from .generic_nest import Axis, Nest, NotHandledError, Store
+from .generic_staging import NOTHING_STAGED, Staged, stage, strided_loads
 from .machine import Machine
 
 _COMBINE: dict[type, Callable[[Expr, Expr], Expr]] = {
@@ -64,6 +65,9 @@ _COMBINE: dict[type, Callable[[Expr, Expr], Expr]] = {
     tirx.Max: tirx.Max,
     tirx.Min: tirx.Min,
 }
+
+
+_Write = Callable[[int, Expr, Expr, dict[tirx.Var, Expr], Staged], tirx.Stmt]
 
 
 @dataclass(frozen=True)
@@ -207,16 +211,21 @@ class _Accumulators:
             ]
         )
 
-    def update(self, piece: int, row: Expr, lane: Expr, at: dict[tirx.Var, Expr]) -> tirx.Stmt:
-        change = self.at(piece, row, lane)
+    def update(
+        self,
+        piece: int,
+        row: Expr,
+        lane: Expr,
+        at: dict[tirx.Var, Expr],
+        staged: Staged = NOTHING_STAGED,
+    ) -> tirx.Stmt:
+        nest = self.nest.with_loads(self.at(piece, row, lane)).with_loads(staged.lane(lane))
         updates = [
-            Store(buffer, (position,), map_loads(store.value, change))
-            for store, buffer, position in self.stores(piece, row, lane)
+            Store(buffer, (position,), store.value)
+            for store, (_, buffer, position) in zip(
+                nest.stores, self.stores(piece, row, lane), strict=True
+            )
         ]
-        nest = replace(
-            self.nest,
-            lets=tuple((var, map_loads(value, change)) for var, value in self.nest.lets),
-        )
         return store_statement(nest, updates, at)
 
     def finish(self, piece: int, row: Expr, lane: Expr, at: dict[tirx.Var, Expr]) -> tirx.Stmt:
@@ -300,33 +309,37 @@ def _register_tile(
 ) -> tirx.Stmt:
     registers = _Accumulators(nest, [width for _, width in vectors], rows)
 
-    def everywhere(
-        write: Callable[[int, Expr, Expr, dict[tirx.Var, Expr]], tirx.Stmt],
-    ) -> tirx.Stmt:
-        def lanes_of_piece(piece: int, number: Expr) -> tirx.Stmt:
-            start, width = vectors[piece]
+    strided = strided_loads(nest, along, shared)
 
+    def everywhere(write: _Write, loads: list[TensorLoad]) -> tirx.Stmt:
+        statements: list[tirx.Stmt] = []
+        for piece, (start, width) in enumerate(vectors):
+            first: dict[tirx.Var, Expr] = {along.var: column + int64(start)}
+            staged = stage(loads, along, first, width)
+            statements += staged.statements
+            statements.append(unrolled(rows, _vector_of_row(piece, width, first, staged, write)))
+        return sequence(statements)
+
+    def _vector_of_row(
+        piece: int, width: int, first: dict[tirx.Var, Expr], staged: Staged, write: _Write
+    ) -> Callable[[Expr], tirx.Stmt]:
+        def of_row(number: Expr) -> tirx.Stmt:
             def at_lane(lane: Expr) -> tirx.Stmt:
-                at = {along.var: column + int64(start) + lane}
+                at = {along.var: first[along.var] + lane}
                 if shared is not None:
                     at[shared.var] = row + number
-                return write(piece, number, lane, at)
+                return write(piece, number, lane, at, staged)
 
             return vectorized(width, at_lane)
 
-        return sequence(
-            [
-                unrolled(rows, lambda number, piece=piece: lanes_of_piece(piece, number))
-                for piece in range(len(vectors))
-            ]
-        )
+        return of_row
 
     return sequence(
         [
             *registers.allocations(),
-            everywhere(lambda piece, number, lane, _: registers.start(piece, number, lane)),
-            _over_reduced(nest.reduce, everywhere(registers.update)),
-            everywhere(registers.finish),
+            everywhere(lambda piece, number, lane, *_: registers.start(piece, number, lane), []),
+            _over_reduced(nest.reduce, everywhere(registers.update, strided)),
+            everywhere(lambda *where: registers.finish(*where[:4]), []),
         ]
     )
 

@@ -1,14 +1,11 @@
 """Loops for nests that read across the direction in which they write.
 
-    y[i, j] = x[j, i]
+y[i, j] = x[j, i]
 
-    ->  for it, jt in grid(n / 16, m / 16):
-            sixteen vectors of x along i, at j = 16 * jt + 0 .. 15
-            transposed in registers: log2(16) rounds of sixteen two-vector shuffles
-            sixteen vectors of y along j, at i = 16 * it + 0 .. 15
-
-The rounds are those of Eklundh (1972), "A Fast Computer Method for Matrix Transposing": round s
-exchanges the elements whose row and column numbers differ in bit s.
+->  for it, jt in grid(n / 16, m / 16):
+        sixteen vectors of x along i, at j = 16 * jt + 0 .. 15
+        transposed in registers: log2(16) rounds of sixteen two-vector shuffles
+        sixteen vectors of y along j, at i = 16 * it + 0 .. 15
 """
 
 from __future__ import annotations
@@ -18,7 +15,8 @@ from dataclasses import dataclass, replace
 from tvm import tirx
 from tvm.ir.expr import TensorLoad
 
-from microkernels.vectors import Expr, vector_type
+from microkernels.transpose import transpose_block
+from microkernels.vectors import Expr, bind, let_scope
 
 from .generic_expr import (
     calls_of,
@@ -27,7 +25,6 @@ from .generic_expr import (
     map_loads,
     ramp_at,
     same,
-    shuffle,
     strides_of,
     substitute,
 )
@@ -113,7 +110,9 @@ def _tile(nest: Nest, tile: Tile, at: dict[tirx.Var, Expr]) -> tirx.Stmt:
             point = {**at, tile.written.var: at[tile.written.var] + int64(number)}
             start = substitute(load.indices[0], point)
             vectors.append(tirx.BufferLoad(load.source, [ramp_at(start, lanes)]))
-        turned = _transposed(vectors, statements)
+        with let_scope() as lets:
+            turned = transpose_block([bind(vector) for vector in vectors])
+        statements += [tirx.Bind(var, value) for var, value in lets]
         rows = []
         for vector in turned:
             row = tirx.decl_buffer((int64(lanes),), load.ty.dtype, "row", scope="local")
@@ -142,27 +141,3 @@ def _tile(nest: Nest, tile: Tile, at: dict[tirx.Var, Expr]) -> tirx.Stmt:
 
         statements.append(vectorized(lanes, vector))
     return sequence(statements)
-
-
-def _transposed(vectors: list[Expr], statements: list[tirx.Stmt]) -> list[tirx.Var]:
-    """The columns of a square of vectors; appends the statements that name them."""
-    lanes = len(vectors)
-    kind = vector_type(str(vectors[0].source.dtype), lanes)
-
-    def named(value: Expr) -> tirx.Var:
-        variable = tirx.Var("t", kind)
-        statements.append(tirx.Bind(variable, value))
-        return variable
-
-    rows = [named(vector) for vector in vectors]
-    step = 1
-    while step < lanes:
-        low = [lane if not lane & step else lanes + lane - step for lane in range(lanes)]
-        high = [lane + step if not lane & step else lanes + lane for lane in range(lanes)]
-        for number in range(lanes):
-            if not number & step:
-                pair = [rows[number], rows[number + step]]
-                rows[number] = named(shuffle(pair, low))
-                rows[number + step] = named(shuffle(pair, high))
-        step *= 2
-    return rows

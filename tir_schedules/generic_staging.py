@@ -1,0 +1,87 @@
+"""Reads every second element, or backwards, a vector at a time.
+
+for v in vectorized(16): y[v] = x[2 * v]        (sixteen scalar loads)
+
+->  row[0:16] = shuffle(x[0:16], x[15:31])      (never past the last element that is read)
+    for v in vectorized(16): y[v] = row[v]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tvm import tirx
+from tvm.ir.expr import TensorLoad
+
+from microkernels.vectors import Expr
+
+from .generic_expr import calls_of, int64, ramp_at, same, shuffle, strides_of, substitute
+from .generic_nest import Axis, Nest, analyzer_for, unchanged
+
+
+@dataclass(frozen=True)
+class Staged:
+    """Loads whose elements lie in register-sized local buffers, and the statements that do it."""
+
+    loads: tuple[TensorLoad, ...]
+    rows: tuple[tirx.Var, ...]
+    statements: tuple[tirx.Stmt, ...]
+
+    def lane(self, lane: Expr) -> Callable[[TensorLoad], Expr]:
+        """Replaces staged loads by one lane of their rows."""
+        if not self.loads:
+            return unchanged
+
+        def change(load: TensorLoad) -> Expr:
+            for other, row in zip(self.loads, self.rows, strict=True):
+                if same(load, other):
+                    return tirx.BufferLoad(row, [lane])
+            return load
+
+        return change
+
+
+NOTHING_STAGED = Staged((), (), ())
+
+
+def strided_loads(nest: Nest, axis: Axis, still: Axis | None = None) -> list[TensorLoad]:
+    """Loads of a flat nest that step by 2 or -1 along `axis`, and not at all along `still`."""
+    if any(calls_of(value, "if_then_else") for value in nest.expressions()):
+        return []
+    analyzer = analyzer_for(nest.axes())
+    axes = [axis.var] if still is None else [axis.var, still.var]
+    found: list[TensorLoad] = []
+    for load in nest.reads():
+        strides = strides_of(load.indices[0], axes, analyzer)
+        if strides[axis.var] not in (2, -1) or (still is not None and strides[still.var] != 0):
+            continue
+        if str(load.ty.dtype) != "bool" and not any(same(load, other) for other in found):
+            found.append(load)
+    return found
+
+
+def stage(loads: list[TensorLoad], axis: Axis, at: dict[tirx.Var, Expr], width: int) -> Staged:
+    """The elements of `loads` for `width` steps along `axis` from the point `at`."""
+    if width == 1:
+        return NOTHING_STAGED
+    rows = []
+    statements: list[tirx.Stmt] = []
+    for load in loads:
+        first = substitute(load.indices[0], at)
+        second = substitute(load.indices[0], {**at, axis.var: at[axis.var] + int64(1)})
+        step = int(analyzer_for(()).simplify(second - first).value)
+        if step == 2:
+            starts = [first, first + int64(width - 1)]
+            chosen = [2 * i if 2 * i < width else 2 * i + 1 for i in range(width)]
+        else:
+            starts = [first - int64(width - 1)]
+            chosen = list(reversed(range(width)))
+        vectors = [tirx.BufferLoad(load.source, [ramp_at(s, width)]) for s in starts]
+        row = tirx.decl_buffer((int64(width),), load.ty.dtype, "row", scope="local")
+        statements.append(tirx.AllocBuffer(row))
+        statements.append(
+            tirx.BufferStore(row, shuffle(vectors, chosen), [ramp_at(int64(0), width)])
+        )
+        rows.append(row)
+    return Staged(tuple(loads), tuple(rows), tuple(statements))
