@@ -100,6 +100,8 @@ def build_leftovers(machine: Machine, decisions: DecisionLog) -> list[ir.transfo
         relax.transform.FuseOps(),
         relax.transform.FuseTIR(),
         relax.transform.DeadCodeElimination(),
+        relax.transform.RewriteDataflowReshape(),
+        relax.transform.DeadCodeElimination(),
         schedule_leftovers(machine, decisions),
     ]
 
@@ -107,7 +109,6 @@ def build_leftovers(machine: Machine, decisions: DecisionLog) -> list[ir.transfo
 def lower_to_vm() -> list[ir.transform.Pass]:
     """Phase 5: TVM's own lowering, with memory planned."""
     return [
-        relax.transform.RewriteDataflowReshape(),
         relax.transform.ToNonDataflow(),
         relax.transform.RemovePurityChecking(),
         relax.transform.CallTIRRewrite(),

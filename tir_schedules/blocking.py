@@ -77,9 +77,10 @@ def estimate_cycles(m: int, n_vectors: int, k: int, rows: int, vectors: int, k_b
     """Cycles of one thread for its part of a product, at one FMA a cycle.
 
     A tile of r rows and v vectors takes at least r * v cycles a step of K, at least the 4 cycles of
-    an FMA's latency, and (r / 2 + v) cycles of loads; entering and leaving it costs some 20 cycles
-    and two for each accumulator. Rows a multiple of 4 KB apart share one L1 set of 8 ways: more
-    than 8 of them evict each other (measured: 83% of peak instead of 99%).
+    an FMA's latency, and (r / 2 + v) cycles of loads; B comes from L2, mostly hidden; entering and
+    leaving it costs some 20 cycles and two for each accumulator. Rows a multiple of 4 KB apart
+    share one L1 set of 8 ways: more than 8 of them evict each other (measured: 83% of peak instead
+    of 99%).
 
     Parameters
     ----------
@@ -93,7 +94,7 @@ def estimate_cycles(m: int, n_vectors: int, k: int, rows: int, vectors: int, k_b
     for row_group in balanced(m, rows):
         for panel in balanced(n_vectors, vectors):
             tile = row_group.size * panel.size
-            step = max(tile, 4, row_group.size / 2 + panel.size)
+            step = max(tile, 4, row_group.size / 2 + panel.size) + panel.size / 64
             if row_group.size > 8:
                 step *= 1.25 if 4 * k % 4096 == 0 else 1.01
             once = 20 + 2 * tile
