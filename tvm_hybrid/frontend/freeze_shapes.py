@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from operator import index as as_index
+from typing import SupportsIndex, cast
 
 from onnx import TensorShapeProto, helper
 
@@ -102,7 +103,7 @@ def _declared_dim(dim: TensorShapeProto.Dimension) -> Dim:
 
 def _check_dim(value: object, where: str) -> int:
     try:
-        number = as_index(value)  # type: ignore[call-overload]
+        number = as_index(cast(SupportsIndex, value))
     except TypeError:
         raise ShapeError(f"{where} is {value!r}; a dimension is a positive integer") from None
     if isinstance(value, bool) or not 1 <= number <= MAX_DIM:

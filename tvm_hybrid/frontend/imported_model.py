@@ -1,4 +1,4 @@
-"""What an importer hands to the compiler: a Relax module and the names of its inputs and outputs."""
+"""What an importer hands to the compiler: a Relax module and its interface."""
 
 from __future__ import annotations
 

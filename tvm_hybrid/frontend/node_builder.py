@@ -30,7 +30,7 @@ class NodeBuilder:
         self.prefix = node.name or next(iter(node.output))
         self.nodes: list[onnx.NodeProto] = []
 
-    def constant(self, values: Any, dtype: DTypeLike = None) -> str:
+    def constant(self, values: Any, dtype: DTypeLike | None = None) -> str:
         """A new constant."""
         name = self.graph.fresh(f"{self.prefix}/constant")
         self.graph.add_constant(name, np.asarray(values, dtype))

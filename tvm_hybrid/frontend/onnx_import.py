@@ -15,7 +15,9 @@ from tvm import relax
 from microkernels.errors import UnsupportedOperatorError
 
 from .check_model import check_model
+from .converters import static_shape_of
 from .fold_into_conv import fold_into_conv
+from .fold_views import fold_views
 from .freeze_shapes import Shapes, freeze_shapes
 from .graph import Graph, describe, drop_dead_nodes
 from .imported_model import ImportedModel, TensorInfo
@@ -62,7 +64,7 @@ def import_onnx(model: ModelLike, shapes: Shapes | None = None) -> ImportedModel
     propagate(graph)
     fold_into_conv(graph)
     drop_dead_nodes(graph)
-    mod = to_relax(graph)
+    mod = fold_views(to_relax(graph))
     inputs = [_info(graph, item.name) for item in graph.inputs]
     outputs = _outputs(graph, mod)
     logger.debug(
@@ -84,11 +86,10 @@ def _outputs(graph: Graph, mod: tvm.IRModule) -> list[TensorInfo]:
     types = list(returned.fields) if several else [returned]
     outputs = []
     for name, found in zip(graph.outputs, types, strict=True):
-        shape = found.shape if isinstance(found, relax.TensorType) else None
-        dims = [getattr(dim, "value", None) for dim in shape] if shape is not None else [None]
-        if None in dims:
+        shape = static_shape_of(found)
+        if shape is None:
             raise UnsupportedOperatorError(_dynamic(graph, name))
-        outputs.append(TensorInfo(name, tuple(int(dim) for dim in dims), str(found.dtype)))
+        outputs.append(TensorInfo(name, shape, str(found.dtype)))
     return outputs
 
 

@@ -21,7 +21,7 @@ from onnx import helper, numpy_helper
 from microkernels.errors import ModelError, ShapeError, UnsupportedOperatorError
 
 from .evaluate import evaluate
-from .graph import Graph, describe, drop_dead_nodes, is_standard, static_shape
+from .graph import Graph, captured_names, describe, drop_dead_nodes, is_standard, static_shape
 from .no_ops import is_no_op
 from .rewrites import rewrite
 
@@ -55,6 +55,7 @@ class _Propagation:
         self.data: dict[str, onnx.TensorProto] = {}
         self.outputs = set(graph.outputs)
         self.opsets = [helper.make_opsetid("", graph.opset)]
+        drop_unused_outputs(graph)
 
     def run(self) -> None:
         visited = 0
@@ -145,6 +146,23 @@ class _Propagation:
         if name not in self.data:
             self.data[name] = numpy_helper.from_array(self.graph.constants[name], name)
         return self.data[name]
+
+
+def drop_unused_outputs(graph: Graph) -> None:
+    """Blanks optional outputs that nothing reads, such as Dropout's mask."""
+    used = set(graph.outputs)
+    for node in graph.nodes:
+        used.update(node.input)
+        used |= captured_names(node)
+    for node in graph.nodes:
+        schema = schema_of(node, graph.opset) if len(node.output) > 1 else None
+        if schema is None:
+            continue
+        optional = onnx.defs.OpSchema.FormalParameterOption.Optional
+        for position, name in enumerate(node.output):
+            declared = schema.outputs[min(position, len(schema.outputs) - 1)]
+            if name not in used and declared.option == optional:
+                node.output[position] = ""
 
 
 def schema_of(node: onnx.NodeProto, opset: int) -> onnx.defs.OpSchema | None:

@@ -1,18 +1,18 @@
-"""Reads an ONNX model from a path, bytes or a ModelProto; everything that is none is a ModelError."""
+"""Reads an ONNX model from a path, bytes or a ModelProto; all else is a ModelError."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TypeAlias
 
 import onnx
-from google.protobuf.message import DecodeError
 from onnx.external_data_helper import load_external_data_for_model, uses_external_data
 
 from microkernels.errors import ModelError
 
-ModelLike = str | os.PathLike[str] | bytes | bytearray | memoryview | onnx.ModelProto
+ModelLike: TypeAlias = str | os.PathLike[str] | bytes | bytearray | memoryview | onnx.ModelProto
 
 _OTHER_FORMATS = {
     b"PK\x03\x04": "a zip archive (a PyTorch checkpoint?)",
@@ -83,7 +83,7 @@ def _parse(data: bytes, where: str) -> onnx.ModelProto:
     proto = onnx.ModelProto()
     try:
         proto.ParseFromString(data)
-    except (DecodeError, RecursionError, ValueError) as error:
+    except Exception as error:  # protobuf's DecodeError, but also what its C library raises
         raise ModelError(
             f"{where}: not an ONNX model, or a damaged or truncated one "
             f"({len(data)} bytes): {error}"

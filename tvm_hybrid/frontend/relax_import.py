@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import warnings
 from collections.abc import Sequence
 from typing import Any
 
 import onnx
-from numpy.typing import NDArray
 from onnx import helper
 from tvm import IRModule, relax
 from tvm.relax.frontend.onnx.onnx_frontend import ONNXGraphImporter
 
 from microkernels.errors import ModelError, UnsupportedOperatorError
 
+from .converters import CONVERTERS, literal, static_shape_of
 from .graph import Graph, describe
 from .supported import tvm_imports
 
@@ -28,23 +29,46 @@ class _RefusedError(BaseException):
 
 
 class _Importer(ONNXGraphImporter):
-    """TVM's importer with weights that come as arrays: no copy into a TensorProto and back."""
+    """TVM's importer with our converters, checked types, and weights that come as arrays."""
 
-    def __init__(self, constants: dict[str, NDArray]) -> None:
+    def __init__(self, graph: Graph, nodes: dict[str, onnx.NodeProto]) -> None:
         super().__init__({}, {}, keep_params_in_input=False, sanitize=True)
-        self._constants = constants
+        self._graph = graph
+        self._sources = nodes
 
     def _parse_graph_initializers(self, graph: onnx.GraphProto) -> None:
-        for name, array in self._constants.items():
-            self._nodes[name] = relax.const(array)
+        # An array needs no way through a TensorProto and back.
+        for name, array in self._graph.constants.items():
+            self._nodes[name] = literal(array)
 
     def _convert_operator(
         self, op_name: str, inputs: Sequence[Any], attrs: dict[str, Any], opset: int
     ) -> relax.Expr:
+        name = attrs["tvm_custom"]["name"]
         try:
-            return super()._convert_operator(op_name, inputs, attrs, opset)
+            own = CONVERTERS[op_name](self.bb, inputs, attrs) if op_name in CONVERTERS else None
+            if own is None:
+                own = super()._convert_operator(op_name, inputs, attrs, opset)
+            result = self.bb.normalize(own)
+            self._check_types(self._sources[name], result)
+            return result
         except Exception as error:
-            raise _RefusedError(attrs["tvm_custom"]["name"], error) from error
+            raise _RefusedError(name, error) from error
+
+    def _check_types(self, node: onnx.NodeProto, result: relax.Expr) -> None:
+        """Holds what a converter made against what ONNX says it is."""
+        made = result.ty
+        types = list(made.fields) if isinstance(made, relax.TupleType) else [made]
+        for name, found in zip(node.output, types, strict=False):
+            expected = self._graph.shape(name) if name else None
+            if expected is None or not isinstance(found, relax.TensorType):
+                continue
+            shape = static_shape_of(found)
+            dtype = str(helper.tensor_dtype_to_np_dtype(self._graph.elem_type(name)))
+            if shape != expected or str(found.dtype) != dtype:
+                raise TypeError(
+                    f"it makes {found.dtype} {shape} where ONNX defines {dtype} {expected}"
+                )
 
 
 def to_relax(graph: Graph) -> IRModule:
@@ -71,11 +95,15 @@ def to_relax(graph: Graph) -> IRModule:
         copy.CopyFrom(node)
         copy.name = key
         _trim(copy)
+    importer = _Importer(graph, nodes)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about renamed inputs
-            return _Importer(graph.constants).from_onnx(proto, graph.opset)
+            return importer.from_onnx(proto, graph.opset)
     except _RefusedError as refusal:
+        # TVM prints a warning when a builder dies with an open block.
+        with contextlib.suppress(Exception):
+            importer.bb._end_block()
         node = nodes[refusal.name]
         shapes = ", ".join(f"{name!r} {graph.shape(name)}" for name in node.input if name)
         raise UnsupportedOperatorError(

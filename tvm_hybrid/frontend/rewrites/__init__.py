@@ -14,6 +14,19 @@ from . import (
     gru,
     lstm,
 )
-from .registry import Rewrite, handles, rewrite, rewrites
+from .registry import Rewrite, rewrite, rewrites
 
-__all__ = ["Rewrite", "handles", "rewrite", "rewrites"]
+__all__ = [
+    "Rewrite",
+    "batch_normalization",
+    "conditional",
+    "contrib_activations",
+    "contrib_normalization",
+    "expand_function",
+    "fused_matmul",
+    "gemm",
+    "gru",
+    "lstm",
+    "rewrite",
+    "rewrites",
+]

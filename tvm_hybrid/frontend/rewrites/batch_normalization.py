@@ -25,7 +25,7 @@ def batch_normalization(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodePro
     shape = graph.shape(node.input[0])
     if attributes.get("training_mode") or any(node.output[1:]):
         raise UnsupportedOperatorError(
-            f"{describe(node)} is in training mode; export for inference"
+            f"{describe(node)} is in training mode; export it for inference"
         )
     if len(node.input) != 5 or any(name not in graph.constants for name in node.input[1:]):
         return None

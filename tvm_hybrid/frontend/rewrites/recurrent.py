@@ -1,4 +1,4 @@
-"""What LSTM and GRU have in common: directions, time steps, layouts; the cell is the operator's own.
+"""What LSTM and GRU share: directions and time steps; the cell is each operator's own.
 
     LSTM/GRU(X [steps, batch, input], W, R, B, ...)
         ->  one MatMul(X, W^T) + bias for all steps, then per step MatMul(h, R^T) and the cell,

@@ -36,11 +36,6 @@ def fallback(function: Rewrite) -> Rewrite:
     return function
 
 
-def handles(op_type: str, domain: str) -> bool:
-    """Whether an operator has a rewrite of its own."""
-    return (domain, op_type) in _REWRITES
-
-
 def rewrite(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeProto] | None:
     """What replaces a node, or None if it stays."""
     domain = "" if is_standard(node) else node.domain

@@ -1,0 +1,176 @@
+"""Our own converters to Relax, for operators that TVM's importer converts wrongly or clumsily.
+
+operator        TVM's converter                                      ours
+Gather          shape_of, take, ..., unchecked reads                 constants, reads stay inside
+Clip            isnan, where and two call_tir                        one clip
+Min/Max/Sum     broadcast_to, stack, reduce                          a chain of binary operators
+Gelu            ignores approximate=tanh before opset 20             as the attribute says
+Slice           input form only (opset 10)                           both forms, ends clipped
+Pow             a call of powf                                       x * x and sqrt where it is that
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+import tvm
+from numpy.typing import NDArray
+from tvm import relax
+from tvm.ir import GenericConst
+
+Expr: TypeAlias = Any  # a Relax expression
+# Returns None where TVM's own converter is to be used.
+Converter = Callable[[relax.BlockBuilder, Sequence[Any], dict[str, Any]], Any]
+
+
+def constant(value: Any) -> NDArray | None:
+    """The array of a constant expression, None for anything else."""
+    return value.value.numpy() if isinstance(value, GenericConst) else None
+
+
+def static_dims(value: Any) -> tuple[int, ...] | None:
+    """The static shape of a tensor expression, or None."""
+    return static_shape_of(getattr(value, "ty", None))
+
+
+def static_shape_of(found: Any) -> tuple[int, ...] | None:
+    """The static shape in a tensor type, or None if it is no tensor's or not static."""
+    if not isinstance(found, relax.TensorType) or found.shape is None:
+        return None
+    dims = [getattr(dim, "value", None) for dim in found.shape]
+    known = tuple(int(dim) for dim in dims if dim is not None)
+    return known if len(known) == len(dims) else None
+
+
+def dtype_of(value: Expr) -> str:
+    """The dtype of a tensor expression."""
+    return str(value.ty.dtype)
+
+
+def literal(array: NDArray) -> GenericConst:
+    """A constant of exactly the array's dtype (relax.const makes int32 of int64)."""
+    return relax.const(tvm.runtime.tensor(np.asarray(array, order="C")))
+
+
+def _gather(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
+    data, indices = inputs[0], inputs[1]
+    dims = static_dims(data)
+    if dims is None or static_dims(indices) is None:
+        return None
+    axis = attrs.get("axis", 0) % len(dims)
+    extent = dims[axis]
+    values = constant(indices)
+    if values is not None:
+        if values.size and not (-extent <= values.min() and values.max() < extent):
+            raise ValueError(
+                f"indices from {values.min()} to {values.max()} are outside an axis of {extent}"
+            )
+        fixed = np.where(values < 0, values + extent, values).astype(values.dtype)
+        return relax.op.take(data, literal(fixed), axis, mode="fast")
+    dtype = dtype_of(indices)
+    if not dtype.startswith("uint"):
+        # ONNX counts negative indices from the end.
+        wrapped = relax.op.add(indices, literal(np.array(extent, dtype)))
+        negative = relax.op.less(indices, literal(np.array(0, dtype)))
+        indices = builder.normalize(relax.op.where(negative, wrapped, indices))
+    # Indices come from the user's feeds: clip keeps a bad one from reading foreign memory.
+    return relax.op.take(data, indices, axis, mode="clip")
+
+
+def _clip(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
+    dtype = dtype_of(inputs[0])
+    bounds = []
+    for position, name in ((1, "min"), (2, "max")):
+        given = inputs[position] if position < len(inputs) else None
+        bound = attrs.get(name) if given is None else constant(given)
+        if given is not None and bound is None:
+            return None
+        bounds.append(None if bound is None or np.isnan(bound) else np.asarray(bound).item())
+    low, high = bounds
+    if low is None and high is None:
+        return inputs[0]
+    if low is not None and high is not None and low <= high and dtype.startswith("float"):
+        return relax.op.clip(inputs[0], relax.prim_value(low), relax.prim_value(high))
+    value = inputs[0]
+    if low is not None:
+        value = builder.normalize(relax.op.maximum(value, literal(np.array(low, dtype))))
+    if high is not None:
+        value = builder.normalize(relax.op.minimum(value, literal(np.array(high, dtype))))
+    return value
+
+
+def _chain(operator: Callable[[Expr, Expr], Expr]) -> Converter:
+    def convert(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
+        return functools.reduce(lambda a, b: builder.normalize(operator(a, b)), inputs)
+
+    return convert
+
+
+def _mean(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
+    total = _chain(relax.op.add)(builder, inputs, attrs)
+    return relax.op.divide(total, literal(np.array(len(inputs), dtype_of(inputs[0]))))
+
+
+def _gelu(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
+    form = attrs.get("approximate", b"none")
+    if form not in (b"none", b"tanh"):
+        raise ValueError(f"approximate={form!r} is neither none nor tanh")
+    return (relax.op.nn.gelu_tanh if form == b"tanh" else relax.op.nn.gelu)(inputs[0])
+
+
+def _pow(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
+    exponent = constant(inputs[1])
+    dims = static_dims(inputs[0])
+    if exponent is None or exponent.size != 1 or dims is None or exponent.ndim > len(dims):
+        return None
+    if exponent.item() == 2:
+        return relax.op.multiply(inputs[0], inputs[0])
+    if exponent.item() == 0.5 and dtype_of(inputs[0]).startswith("float"):
+        return relax.op.sqrt(inputs[0])
+    return None
+
+
+def _slice(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
+    data = inputs[0]
+    dims = static_dims(data)
+    if dims is None:
+        return None
+    given = [constant(inputs[i]) if i < len(inputs) and inputs[i] is not None else None
+             for i in range(1, 5)]  # fmt: skip
+    if any(value is not None and given[i] is None for i, value in enumerate(inputs[1:5])):
+        return None  # bounds that are computed
+    starts = given[0] if given[0] is not None else np.array(attrs["starts"])
+    ends = given[1] if given[1] is not None else np.array(attrs["ends"])
+    default = np.array(attrs.get("axes", range(len(starts))))
+    axes = given[2] if given[2] is not None else default
+    steps = given[3] if given[3] is not None else np.ones(len(starts), np.int64)
+    forward: list[tuple[int, int, int, int]] = []
+    for axis, start, end, step in zip(axes, starts, ends, steps, strict=True):
+        position = int(axis) % len(dims)
+        bounds = slice(int(start), int(end), int(step)).indices(dims[position])
+        if bounds[2] > 0:
+            forward.append((position, *bounds))
+        else:
+            taken = literal(np.arange(*bounds, dtype=np.int64))
+            data = builder.normalize(relax.op.take(data, taken, position, mode="fast"))
+    if not forward:
+        return data
+    columns = [list(column) for column in zip(*forward, strict=True)]
+    columns[2] = [max(begin, end) for begin, end in zip(columns[1], columns[2], strict=True)]
+    return relax.op.strided_slice(data, *columns)
+
+
+CONVERTERS: dict[str, Converter] = {
+    "Clip": _clip,
+    "Gather": _gather,
+    "Gelu": _gelu,
+    "Max": _chain(relax.op.maximum),
+    "Mean": _mean,
+    "Min": _chain(relax.op.minimum),
+    "Pow": _pow,
+    "Slice": _slice,
+    "Sum": _chain(relax.op.add),
+}
