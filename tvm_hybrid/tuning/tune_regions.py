@@ -15,6 +15,7 @@ from tir_schedules.machine import Machine
 from tir_schedules.region import Region
 from tir_schedules.template import Template, template_for
 
+from .interruption import Interruption
 from .measure import Effort, Measurement
 from .record import Record, make_record
 from .records import Located, RecordStore, config_key, latest, ranked
@@ -164,18 +165,20 @@ def tune_regions(
     Ctrl-C ends it and returns what was found so far.
     """
     result = TuneResult()
-    for number, region in enumerate(regions):
-        search = _Search(region, machine, measurer, store, plan)
-        search.position = Trial(number, len(regions), region.key, 0, plan.trials, None, None)
-        search.progress = progress
-        try:
-            search.run()
-        except KeyboardInterrupt:
-            result.interrupted = True
-        result.regions.append(search.result())
-        if result.interrupted:
-            logger.warning("interrupted; %d of %d regions begun", number + 1, len(regions))
-            break
+    with Interruption() as interruption:
+        for number, region in enumerate(regions):
+            search = _Search(region, machine, measurer, store, plan)
+            search.position = Trial(number, len(regions), region.key, 0, plan.trials, None, None)
+            search.progress = progress
+            search.interruption = interruption
+            try:
+                search.run()
+            except KeyboardInterrupt:
+                result.interrupted = True
+            result.regions.append(search.result())
+            if result.interrupted:
+                logger.warning("interrupted; %d of %d regions begun", number + 1, len(regions))
+                break
     return result
 
 
@@ -184,6 +187,7 @@ class _Search:
 
     position: Trial
     progress: Progress | None
+    interruption: Interruption
 
     def __init__(
         self, region: Region, machine: Machine, measurer: Measurer, store: RecordStore, plan: Plan
@@ -225,7 +229,11 @@ class _Search:
         return candidates(self.default, space, self.plan.strategy, self.plan.trials, generator)
 
     def _measure(self, config: Config, effort: Effort) -> Record:
-        measured = self.measurer.measure(self.region, self.template, config, self.baseline, effort)
+        self.interruption.check()
+        with self.interruption.at_once():
+            measured = self.measurer.measure(
+                self.region, self.template, config, self.baseline, effort
+            )
         record = make_record(
             self.region,
             self.template,
