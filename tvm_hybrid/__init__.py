@@ -12,9 +12,10 @@ import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from . import errors, logs, version_check
+from . import logs, version_check
 
 if TYPE_CHECKING:
+    from . import errors
     from .api import compile
     from .byoc import partition_for_tvm_hybrid
     from .executable import Executable, load
@@ -57,6 +58,8 @@ if hasattr(sys.modules.get("tvm"), "relax"):
 
 
 def __getattr__(name: str) -> Any:
+    if name == "errors":
+        return import_module(".errors", __name__)
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     import_module("._autoload", __name__).register()

@@ -21,7 +21,7 @@ def register() -> None:
     _registered = True
     from tvm import relax
 
-    from .targets import register_tags
+    from .target_tags import register_tags
 
     register_tags()
     relax.register_pipeline(PIPELINE)(_pipeline)

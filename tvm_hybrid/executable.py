@@ -256,6 +256,8 @@ def load(path: str | os.PathLike[str]) -> Executable:
         module = loader(str(library.resolve()), "so")
     except Exception as error:
         raise ArtifactError(f"TVM cannot open {library}: {error}") from error
+    if not module.implements_function("vm_load_executable", query_imports=True):
+        raise ArtifactError(f"{library} holds no model, though its manifest describes one")
     return Executable(manifest, module, library=library)
 
 

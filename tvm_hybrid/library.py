@@ -6,6 +6,7 @@ import hashlib
 import shlex
 import struct
 import subprocess
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +53,7 @@ def link_library(output: Path, module: Any, cpu: str, features: tuple[str, ...])
     native = _write_native_code(module, folder)
     code = folder / "code.bin"
     prefix, offset = write_code(module, code)
-    digest = _digest([code, *native])
+    digest = _digest(prefix, [(code, offset), *((path, 0) for path in native)])
     kind = KIND_PREFIX + digest
     head, tail = folder / "head.bin", folder / "tail.bin"
     _write_frame(kind, prefix, code.stat().st_size - offset, bool(native), head, tail)
@@ -113,10 +114,11 @@ def _text(text: str) -> bytes:
     return struct.pack("<Q", len(text)) + text.encode()
 
 
-def _digest(paths: list[Path]) -> str:
-    digest = hashlib.sha256()
-    for path in paths:
+def _digest(prefix: bytes, parts: Iterable[tuple[Path, int]]) -> str:
+    digest = hashlib.sha256(prefix)
+    for path, offset in parts:
         with path.open("rb") as file:
+            file.seek(offset)
             while chunk := file.read(1 << 20):
                 digest.update(chunk)
     return digest.hexdigest()

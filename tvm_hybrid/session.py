@@ -201,7 +201,7 @@ class InferenceSession:
                 array[...] = value
             if len(input_feed) != len(tensors):
                 raise KeyError
-        except (KeyError, AttributeError, TypeError):
+        except (LookupError, AttributeError, TypeError):
             tensors = self._feed_slowly(lane, input_feed)
         if run_options is not None:
             raise FeedError("run_options are not supported; pass None")
@@ -239,7 +239,7 @@ class InferenceSession:
         if not names:
             raise FeedError("no output is asked for; pass None for all")
         for name in names:
-            if name not in self._places:
+            if not isinstance(name, str) or name not in self._places:
                 raise FeedError(f"the model has no output {name!r}; its outputs are {known}")
         if len(set(names)) != len(names):
             raise FeedError(f"an output is asked for twice: {list(names)}")

@@ -7,37 +7,15 @@ import functools
 from collections.abc import Mapping
 from typing import Any, TypeAlias
 
-import tvm
 from tvm.target import Target, codegen
 
 from microkernels.errors import TargetError
 
 from .cpu_features import FEATURES, host_flags
+from .target_tags import ARCHITECTURES, TAG_PREFIX
 from .threads import physical_cores
 
-TAG_PREFIX = "tvm_hybrid/"
-
-# Short name -> LLVM's name; both are tags.
-ARCHITECTURES: dict[str, str] = {
-    "hsw": "haswell",
-    "skx": "skylake-avx512",
-    "clx": "cascadelake",
-    "cpx": "cooperlake",
-    "icx": "icelake-server",
-    "spr": "sapphirerapids",
-    "gnr": "graniterapids",
-    "zen3": "znver3",
-    "zen4": "znver4",
-}
-
 TargetLike: TypeAlias = str | Mapping[str, Any] | Target | None
-
-
-def register_tags() -> None:
-    """Registers `tvm_hybrid/<arch>` for every architecture, by both names."""
-    for short, cpu in ARCHITECTURES.items():
-        for name in (short, cpu):
-            tvm.target.register_tag(TAG_PREFIX + name, {"kind": "llvm", "mcpu": cpu}, override=True)
 
 
 def resolve_target(target: TargetLike) -> Target:

@@ -78,7 +78,8 @@ def use_threads(count: int) -> None:
         return
     from tvm_ffi import get_global_func
 
-    cpus = list(islice(cycle(_ALLOWED_CPUS), max(count, len(_ALLOWED_CPUS))))
+    workers = max(count, len(_ALLOWED_CPUS), default_threads())
+    cpus = islice(cycle(_ALLOWED_CPUS), workers)
     get_global_func("runtime.config_threadpool")(_SHARE_ALL_CORES, count, [str(c) for c in cpus])
     current.count = count
     available = get_global_func("runtime.NumThreads")()

@@ -7,9 +7,11 @@ saving IR. A message with the command that mends it is worth more than a segment
 from __future__ import annotations
 
 import re
+import sys
+from importlib.machinery import PathFinder
 from importlib.metadata import PackageNotFoundError, version
-
-from microkernels.errors import UnsupportedTvmError
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
 
 TVM_RELEASE = (0, 27)
 FFI_RELEASE = (0, 1, 14)
@@ -38,18 +40,34 @@ def check_pair(tvm: str | None, ffi: str | None) -> None:
     UnsupportedTvmError
         As `check`.
     """
-    for name, found in (("apache-tvm", tvm), ("apache-tvm-ffi", ffi)):
-        if found is None:
-            raise UnsupportedTvmError(f"{name} is not installed; run: {MEND}")
-    assert tvm is not None and ffi is not None
+    if problem := _problem(tvm, ffi):
+        raise _error_type()(f"{problem}; run: {MEND}")
+
+
+def _problem(tvm: str | None, ffi: str | None) -> str | None:
+    if tvm is None or ffi is None:
+        return f"apache-tvm{'' if tvm is None else '-ffi'} is not installed"
     tvm_release, _ = _parse(tvm)
     ffi_release, ffi_rest = _parse(ffi)
     if tvm_release[:2] != TVM_RELEASE:
-        raise UnsupportedTvmError(f"apache-tvm {tvm} is not supported; run: {MEND}")
+        return f"apache-tvm {tvm} is not supported"
     if ffi_release != FFI_RELEASE or not _POST.match(ffi_rest):
-        raise UnsupportedTvmError(
-            f"apache-tvm-ffi {ffi} does not work with apache-tvm {tvm}; run: {MEND}"
-        )
+        return f"apache-tvm-ffi {ffi} does not work with apache-tvm {tvm}"
+    return None
+
+
+def _error_type() -> type[Exception]:
+    """UnsupportedTvmError, found without importing its package, which would import TVM."""
+    name = "microkernels.errors"
+    if name not in sys.modules:
+        package = PathFinder.find_spec("microkernels", [str(Path(__file__).parents[1])])
+        assert package is not None and package.origin is not None
+        spec = spec_from_file_location(name, Path(package.origin).with_name("errors.py"))
+        assert spec is not None and spec.loader is not None
+        module = module_from_spec(spec)
+        sys.modules[name] = module
+        spec.loader.exec_module(module)
+    return sys.modules[name].UnsupportedTvmError
 
 
 def _installed(name: str) -> str | None:

@@ -1,0 +1,197 @@
+"""Exported libraries: they run on TVM's runtime alone, refuse other CPUs, and appear whole."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import tvm_hybrid
+from tests.tvm_hybrid.small_models import (
+    mlp,
+    mlp_module,
+    mlp_reference,
+    run_python,
+    several,
+)
+from tvm_hybrid import library
+from tvm_hybrid.artifact import read_manifest
+from tvm_hybrid.cpu_features import FEATURES, missing_on_host
+from tvm_hybrid.errors import ArtifactError, CompileError, IsaError
+
+X = np.random.default_rng(5).standard_normal((1, 16)).astype(np.float32)
+TOLERANCE = 17 * 64 * 2.0**-24  # K = 16 products and a bias, partial sums below 64
+
+RUNTIME_ONLY = """
+import sys, numpy as np, tvm
+try:
+    module = tvm.runtime.load_module(sys.argv[1])
+    machine = module["vm_load_executable"]()
+    machine["vm_initialization"](1, 0, 2)
+    x = tvm.runtime.tensor(np.load(sys.argv[2]))
+    np.save(sys.argv[3], machine["main"](x).numpy())
+except RuntimeError as error:
+    print("RuntimeError:", str(error).strip().splitlines()[-1])
+maps = open("/proc/self/maps").read()
+print([n for n in ("tvm_hybrid", "microkernels", "relay_passes") if n in sys.modules])
+print("libtvm_compiler" in maps)
+"""
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The MLP as a library."""
+    return mlp().export(tmp_path_factory.mktemp("export") / "mlp.so")
+
+
+def run_without_us(library: Path, folder: Path) -> subprocess.CompletedProcess[str]:
+    """Runs a library where our packages cannot even be found, on TVM's runtime alone."""
+    np.save(folder / "x.npy", X)
+    environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
+    environment |= {"TVM_USE_RUNTIME_LIB": "1", "TVM_DEVICE_BACKEND_AUTOLOAD": "0"}
+    arguments = [str(library), str(folder / "x.npy"), str(folder / "y.npy")]
+    return subprocess.run(
+        [sys.executable, "-c", RUNTIME_ONLY, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        cwd=folder,
+        env=environment,
+        check=False,
+    )
+
+
+def test_runs_on_the_runtime_alone(exported: Path, tmp_path: Path) -> None:
+    done = run_without_us(exported, tmp_path)
+    assert done.stdout.splitlines() == ["[]", "False"], done.stderr
+    np.testing.assert_allclose(np.load(tmp_path / "y.npy"), mlp_reference(X), atol=TOLERANCE)
+    assert "Warning" not in done.stderr
+
+
+def test_loads_again_with_everything_known_about_it(exported: Path) -> None:
+    loaded = tvm_hybrid.load(exported)
+    assert loaded.inputs == mlp().inputs and loaded.outputs == mlp().outputs
+    assert list(loaded.explain()) == list(mlp().explain())
+    np.testing.assert_array_equal(loaded.run(X)[0].numpy(), mlp().run(X)[0].numpy())
+    manifest = loaded.manifest
+    assert manifest.cpu == mlp().manifest.cpu and manifest.features == mlp().manifest.features
+    assert manifest.versions["apache-tvm"].startswith("0.27.")
+    assert (manifest.coverage.taken, manifest.coverage.nodes) == (1, 1)
+    assert len(manifest.model_sha256) == 64
+    assert json.loads(manifest.to_json())["inputs"][0]["name"] == "x"
+
+
+def test_several_inputs_and_outputs_survive(tmp_path: Path) -> None:
+    loaded = tvm_hybrid.load(several().export(tmp_path / "several.so"))
+    feeds = {"x": np.ones((2, 3), np.float32), "n": np.arange(4)}
+    ours = tvm_hybrid.InferenceSession(several()).run(None, feeds)
+    theirs = tvm_hybrid.InferenceSession(loaded).run(None, feeds)
+    for a, b in zip(ours, theirs, strict=True):
+        np.testing.assert_array_equal(a, b)
+    assert not np.shares_memory(theirs[3], feeds["x"])
+
+
+def test_a_loaded_executable_can_be_exported_again(exported: Path, tmp_path: Path) -> None:
+    copy = tvm_hybrid.load(exported).export(tmp_path / "copy.so")
+    assert copy.read_bytes() == exported.read_bytes()
+
+
+def test_any_file_name_will_do(exported: Path, tmp_path: Path) -> None:
+    odd = tmp_path / 'a "strange" näme'
+    mlp().export(odd)
+    np.testing.assert_array_equal(
+        tvm_hybrid.load(odd).run(X)[0].numpy(), tvm_hybrid.load(exported).run(X)[0].numpy()
+    )
+
+
+def test_equal_models_have_equal_hashes(exported: Path, tmp_path: Path) -> None:
+    again = tvm_hybrid.compile(mlp_module(), num_threads=1).export(tmp_path / "again.so")
+    other = tvm_hybrid.compile(mlp_module(2), num_threads=1).export(tmp_path / "other.so")
+    digests = [read_manifest(path).model_sha256 for path in (exported, again, other)]
+    assert digests[0] == digests[1] != digests[2]
+
+
+@pytest.fixture(scope="module")
+def foreign(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A library for a CPU with AMX and FP16; no CPU has these and AMD's SSE4a besides."""
+    target = {"kind": "llvm", "mcpu": "sapphirerapids", "mattr": ["+sse4a"]}
+    executable = tvm_hybrid.compile(mlp_module(), target=target, num_threads=1)
+    assert missing_on_host(executable.manifest.features) != []
+    return executable.export(tmp_path_factory.mktemp("foreign") / "spr.so")
+
+
+def test_load_refuses_a_library_for_another_cpu(foreign: Path) -> None:
+    with pytest.raises(IsaError) as caught:
+        tvm_hybrid.load(foreign)
+    for text in ("spr.so", "sapphirerapids", missing_on_host(tuple(FEATURES))[0]):
+        assert text in str(caught.value)
+
+
+def test_the_library_itself_refuses_another_cpu(foreign: Path, tmp_path: Path) -> None:
+    done = run_without_us(foreign, tmp_path)
+    assert done.returncode == 0, done.stderr
+    message = done.stdout.splitlines()[0]
+    missing = missing_on_host(read_manifest(foreign).features)
+    assert message == (
+        "RuntimeError: this library was compiled by tvm_hybrid for sapphirerapids and needs "
+        f"{', '.join(missing)}, which this CPU lacks; run it on such a CPU, or compile the model "
+        "for this one"
+    )
+
+
+def test_the_guard_and_the_kernel_agree_about_every_feature(tmp_path: Path) -> None:
+    """A library that asks for all features names those that /proc/cpuinfo does not list."""
+    output = tmp_path / "all.so"
+    library.link_library(output, mlp()._linkable, "no-such-cpu", tuple(FEATURES))
+    message = run_without_us(output, tmp_path).stdout.splitlines()[0]
+    named = message.partition(" needs ")[2].partition(", which")[0].split(", ")
+    assert named == missing_on_host(tuple(FEATURES))
+
+
+def test_a_process_without_tvm_may_open_the_library(exported: Path) -> None:
+    done = run_python(
+        "import ctypes, os, sys; ctypes.CDLL(sys.argv[1], mode=os.RTLD_LAZY); print('alive')",
+        exported,
+    )
+    assert done.stdout.split() == ["alive"], done.stderr
+
+
+def test_without_a_compiler_the_message_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CXX", raising=False)
+    monkeypatch.delenv("CC", raising=False)
+    with pytest.raises(CompileError, match=r"install g\+\+"):
+        mlp().export(tmp_path / "m.so")
+    monkeypatch.setenv("CXX", str(tmp_path / "no-such-compiler"))
+    with pytest.raises(CompileError, match="no-such-compiler"):
+        mlp().export(tmp_path / "m.so")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_failed_export_leaves_the_old_file(
+    exported: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = tmp_path / "m.so"
+    target.write_bytes(b"old")
+    monkeypatch.setenv("CXX", "false")
+    with pytest.raises(CompileError, match="linking failed"):
+        mlp().export(target)
+    assert target.read_bytes() == b"old"
+    assert list(tmp_path.iterdir()) == [target]
+    monkeypatch.delenv("CXX")
+    mlp().export(target)
+    assert target.read_bytes() == exported.read_bytes()
+
+
+def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ArtifactError, match="nowhere"):
+        mlp().export(tmp_path / "nowhere" / "m.so")
+    with pytest.raises(ArtifactError, match="cannot write"):
+        mlp().export(tmp_path)

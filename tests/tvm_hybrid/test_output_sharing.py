@@ -1,0 +1,51 @@
+"""Which outputs may share memory with something that outlives the call."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from tvm import IRModule, relax
+
+import tvm_hybrid
+from tests.tvm_hybrid.small_models import mlp, several
+
+
+def module_of(kind: str) -> IRModule:
+    """x: float32[4] -> one or two outputs that are not plain results of a kernel."""
+    builder = relax.BlockBuilder()
+    x = relax.Var("x", relax.TensorType((4,), "float32"))
+    with builder.function("main", [x]):
+        with builder.dataflow():
+            y = builder.emit(relax.op.add(x, relax.const(1.0, "float32")))
+            weight = relax.const(np.arange(4, dtype=np.float32))
+            outputs = {
+                "input": x,
+                "weight": weight,
+                "twice": relax.Tuple([y, y]),
+                "view of a result": relax.op.reshape(y, (2, 2)),
+                "view of a view": relax.op.expand_dims(relax.op.reshape(x, (2, 2)), 0),
+            }
+            result = builder.emit_output(outputs[kind])
+        builder.emit_func_output(result)
+    return builder.get()
+
+
+@pytest.mark.parametrize("kind", ["input", "weight", "twice", "view of a result", "view of a view"])
+def test_a_session_hands_out_memory_of_its_own(kind: str) -> None:
+    session = tvm_hybrid.InferenceSession(module_of(kind), num_threads=1)
+    x = np.arange(4, dtype=np.float32)
+    first = session.run(None, {"x": x})
+    kept = [array.copy() for array in first]
+    second = session.run(None, {"x": x})
+    arrays = [*first, *second, x]
+    for i, a in enumerate(arrays):
+        assert not any(np.shares_memory(a, b) for b in arrays[i + 1 :])
+    for array in first:
+        array[...] = -7
+    for array, expected in zip(session.run(None, {"x": x}), kept, strict=True):
+        np.testing.assert_array_equal(array, expected)
+
+
+def test_results_of_kernels_are_not_copied() -> None:
+    assert mlp().manifest.shared_outputs == (False,)
+    assert several().manifest.shared_outputs == (False, False, True, True)

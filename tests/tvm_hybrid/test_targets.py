@@ -1,0 +1,105 @@
+"""Names of targets, the host, and what a CPU must have."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import tvm
+from tvm.target import Target, codegen
+
+from tvm_hybrid import cpu_features, targets
+from tvm_hybrid.cpu_features import FEATURES, missing_on_host, require_host, required_features
+from tvm_hybrid.errors import IsaError, TargetError
+from tvm_hybrid.target_tags import ARCHITECTURES, register_tags
+from tvm_hybrid.targets import host_target, resolve_target
+
+
+@pytest.mark.parametrize(("short", "cpu"), ARCHITECTURES.items())
+def test_every_architecture_has_its_names(short: str, cpu: str) -> None:
+    register_tags()
+    for name in (short, cpu, f"tvm_hybrid/{short}", f"tvm_hybrid/{cpu}"):
+        assert resolve_target(name).attrs["mcpu"] == cpu
+    assert Target(f"tvm_hybrid/{short}").attrs["mcpu"] == cpu
+    assert Target(f"tvm_hybrid/{cpu}").attrs["mcpu"] == cpu
+
+
+def test_dictionaries_targets_and_tvm_names_are_taken() -> None:
+    config = {"kind": "llvm", "mcpu": "znver3", "num-cores": 4}
+    assert resolve_target(config).attrs["mcpu"] == "znver3"
+    target = Target(config)
+    assert resolve_target(target).same_as(target)
+    assert resolve_target("llvm").kind.name == "llvm"
+    assert resolve_target("alderlake").attrs["mcpu"] == "alderlake"
+
+
+@pytest.mark.parametrize(
+    ("target", "culprit"),
+    [
+        ("tvm_hybrid/nonesuch", "nonesuch"),
+        ("saphirerapids", "did you mean sapphirerapids"),
+        ("", "unknown target ''"),
+        ("cuda", "cuda"),
+        ("raspberry-pi/4b-aarch64", "aarch64"),
+        ({"kind": "llvm", "mcpu": "bogus"}, "bogus"),
+        ({"kind": "llvm", "no-such-attribute": 1}, "no-such-attribute"),
+        ({"mcpu": "znver4"}, "kind"),
+        ({}, "kind"),
+        (7, "int"),
+    ],
+)
+def test_what_is_no_target_is_refused(target: Any, culprit: str) -> None:
+    with pytest.raises(TargetError) as caught:
+        resolve_target(target)
+    assert culprit in str(caught.value)
+
+
+def test_none_is_this_machine() -> None:
+    target = resolve_target(None)
+    assert target.attrs["mcpu"] == codegen.llvm_get_system_cpu()
+    assert int(target.attrs["num-cores"]) >= 1
+    assert missing_on_host(required_features(target)) == []
+
+
+def test_features_that_a_hypervisor_hides_are_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    everything = {feature.flag for feature in FEATURES.values()}
+    visible = {flag for flag in everything if not flag.startswith("avx512")}
+    monkeypatch.setattr(targets, "host_flags", lambda: frozenset(visible))
+    host_target.cache_clear()
+    try:
+        used = required_features(host_target())
+    finally:
+        host_target.cache_clear()
+    assert "sse3" in used
+    assert not any(name.startswith("avx512") for name in used)
+
+
+def test_required_features_follow_target_and_cap(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TVM_HYBRID_ISA", raising=False)
+    haswell = required_features(resolve_target("haswell"))
+    assert "avx2" in haswell and "avx512f" not in haswell
+    sapphire = resolve_target("spr")
+    assert "amx-tile" in required_features(sapphire)
+    monkeypatch.setenv("TVM_HYBRID_ISA", "avx512")
+    assert "amx-tile" not in required_features(sapphire)
+    assert "avx512f" in required_features(sapphire)
+
+
+def test_a_missing_feature_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cpu_features, "host_flags", lambda: frozenset({"avx2"}))
+    require_host(("avx2",), "m.so", "haswell")
+    with pytest.raises(IsaError, match=r"m\.so .*skylake-avx512.* needs avx512f"):
+        require_host(("avx2", "avx512f"), "m.so", "skylake-avx512")
+    assert missing_on_host(("avx2", "from-the-future")) == ["from-the-future"]
+
+
+def test_every_feature_of_the_isa_ladder_is_known() -> None:
+    from microkernels.isa import LADDER
+
+    assert {name for isa in LADDER for name in isa.features} <= set(FEATURES)
+
+
+def test_tags_may_be_registered_again() -> None:
+    register_tags()
+    register_tags()
+    assert "tvm_hybrid/spr" in tvm.target.list_tags()
