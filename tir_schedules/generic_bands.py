@@ -121,7 +121,7 @@ def _is_shared(group: Sequence[Nest], depth: int) -> bool:
                 )
                 for axis in axes
             ]
-            if -1 in where:
+            if -1 in where or dimensions.get(store.buffer, where) != where:
                 return False
             dimensions[store.buffer] = where
     return True

@@ -23,6 +23,7 @@ from .generic_expr import (
     call_name,
     calls_of,
     const_int,
+    divisions_of,
     int64,
     loads_of,
     map_calls,
@@ -56,7 +57,7 @@ def elementwise_loops(nest: Nest, machine: Machine, parallel: bool) -> tuple[tir
     statements = []
     names = []
     for part in split_at_conditions(nest):
-        part = collapsed(part)
+        part = collapsed(split_at_periods(part))
         wide = parallel and nanoseconds(part) >= FORK_NANOSECONDS
         loads, stores = access_strides(part)
         tile = transpose_axes(part, loads, stores, machine)
@@ -196,6 +197,42 @@ def _restricted(nest: Nest, ranges: tuple[tuple[Axis, int, int], ...]) -> Nest:
         axes.append(inner)
         values[axis.var] = inner.var + int64(low)
     return replace(nest.substituted(values), spatial=tuple(axes)).simplified()
+
+
+def split_at_periods(nest: Nest) -> Nest:
+    """The nest with an axis that is read modulo a divisor of its extent made two axes.
+
+    y[i] = x[i % 5]  ->  y[5 * j + k] = x[k]
+    """
+    axes: list[Axis] = []
+    values: dict[tirx.Var, Expr] = {}
+    for axis in nest.spatial:
+        periods = {
+            period
+            for load in nest.reads()
+            for period in _periods(load.indices[0], axis.var)
+            if axis.extent % period == 0 and 1 < period < axis.extent
+        }
+        if len(periods) != 1:
+            axes.append(axis)
+            continue
+        period = periods.pop()
+        outer, inner = Axis.new(axis.extent // period), Axis.new(period)
+        axes += [outer, inner]
+        values[axis.var] = outer.var * int64(period) + inner.var
+    if not values:
+        return nest
+    return replace(nest.substituted(values), spatial=tuple(axes)).simplified()
+
+
+def _periods(index: Expr, var: tirx.Var) -> list[int]:
+    """The constants by which an axis is divided, or taken modulo."""
+    found = []
+    for part in divisions_of(index):
+        divisor = const_int(part.b)
+        if isinstance(part.a, tirx.Var) and part.a.same_as(var) and divisor is not None:
+            found.append(divisor)
+    return found
 
 
 def _cuts_of(condition: Expr, extents: dict[tirx.Var, int]) -> list[tuple[tirx.Var, int]]:

@@ -109,6 +109,13 @@ def calls_of(expression: Expr, name: str) -> list[Call]:
     return found
 
 
+def divisions_of(expression: Expr) -> list[Expr]:
+    """Every floor division and every remainder."""
+    found: list[Expr] = []
+    tvm_ffi.structural_walk(expression, ((tirx.FloorDiv, tirx.FloorMod), found.append))
+    return found
+
+
 def node_count(expression: Expr) -> int:
     """Number of nodes, shared ones counted at every use."""
     count = 0

@@ -220,11 +220,17 @@ def store_statement(nest: Nest, stores: Sequence[Store], at: dict[tirx.Var, Expr
 
 
 def nanoseconds(nest: Nest) -> float:
-    """Rough time of a vectorised nest on one core, to decide whether threads are worth waking."""
-    work = sum(cost_of(store.value) for store in (*nest.stores, *nest.epilogue))
+    """Rough time of a vectorised nest on one core, to decide whether threads are worth waking.
+
+    Per point 0.02 ns for what costs as much as an addition and 0.05 ns for an element read or
+    written: 16 lanes at 3.5 GHz, and elements from the second-level cache.
+    """
+    work = sum(cost_of(store.value) for store in nest.stores)
     work += sum(cost_of(value) for _, value in nest.lets)
-    touched = len(nest.reads()) + len(nest.results)
-    return nest.points * (0.02 * work + 0.05 * touched)
+    own = {store.buffer for store in nest.stores} if nest.reduce else set()
+    touched = sum(load.source not in own for load in nest.reads())
+    results = math.prod(axis.extent for axis in nest.spatial) * len(nest.results)
+    return nest.points * (0.02 * work + 0.05 * touched) + 0.05 * results
 
 
 def nested(axes: Sequence[Axis], body: tirx.Stmt, machine: Machine, parallel: bool) -> tirx.Stmt:

@@ -172,9 +172,7 @@ class _Accumulators:
         self.rows = rows
         self.buffers = [
             [
-                tirx.decl_buffer(
-                    (int64(rows * width),), store.buffer.dtype, "accumulator", scope="local"
-                )
+                tirx.decl_buffer((int64(rows * width),), store.buffer.dtype, "accumulator")
                 for width in widths
             ]
             for store in nest.stores

@@ -78,7 +78,7 @@ def stage(loads: list[TensorLoad], axis: Axis, at: dict[tirx.Var, Expr], width: 
             starts = [first - int64(width - 1)]
             chosen = list(reversed(range(width)))
         vectors = [tirx.BufferLoad(load.source, [ramp_at(s, width)]) for s in starts]
-        row = tirx.decl_buffer((int64(width),), load.ty.dtype, "row", scope="local")
+        row = tirx.decl_buffer((int64(width),), load.ty.dtype, "row")
         statements.append(tirx.AllocBuffer(row))
         statements.append(
             tirx.BufferStore(row, shuffle(vectors, chosen), [ramp_at(int64(0), width)])

@@ -115,7 +115,7 @@ def _tile(nest: Nest, tile: Tile, at: dict[tirx.Var, Expr]) -> tirx.Stmt:
         statements += [tirx.Bind(var, value) for var, value in lets]
         rows = []
         for vector in turned:
-            row = tirx.decl_buffer((int64(lanes),), load.ty.dtype, "row", scope="local")
+            row = tirx.decl_buffer((int64(lanes),), load.ty.dtype, "row")
             statements += [
                 tirx.AllocBuffer(row),
                 tirx.BufferStore(row, vector, [ramp_at(int64(0), lanes)]),
