@@ -148,7 +148,7 @@ def _region_function(
     """The region as a function of its arguments, in ordinary Relax."""
     parameters = [relax.Var(f"p{i}", argument.ty) for i, argument in enumerate(arguments)]
     inner = relax.BlockBuilder()
-    attrs = {COMPOSITE: PREFIX + region.op, REGION: region.to_json(), "Primitive": True}
+    attrs = {COMPOSITE: PREFIX + region.op, REGION: region.to_json()}
     with inner.function("region", parameters, attrs=attrs, private=True):
         with inner.dataflow():
             values: dict[relax.Expr, relax.Expr] = {}

@@ -14,11 +14,13 @@ from tvm.target import Target
 from tir_schedules.machine import Machine
 from tir_schedules.region import Region
 
+from .clip_indices import clip_indices
 from .decisions import DecisionLog
 from .fold_weights import fold_weights
 from .lower_regions import lower_regions
 from .partition import partition, regions_of
 from .prepack import prepack
+from .run_codegen import annotate_codegen
 from .schedule_generic import schedule_leftovers
 from .select_configs import Lookup, select_configs
 
@@ -68,6 +70,7 @@ def clean_up() -> list[ir.transform.Pass]:
         relax.transform.ConvertToDataflow(min_size=1),
         relax.transform.CanonicalizeBindings(),
         fold_weights(),
+        clip_indices(),
         relax.transform.EliminateCommonSubexpr(),
         relax.transform.DeadCodeElimination(),
     ]
@@ -78,15 +81,16 @@ def form_regions(machine: Machine, decisions: DecisionLog) -> list[ir.transform.
     return [partition(machine.isa, decisions)]
 
 
+def configure_regions(machine: Machine, lookup: Lookup | None) -> list[ir.transform.Pass]:
+    """The part of phase 3 that leaves regions in Relax."""
+    return [select_configs(machine, lookup), prepack(machine.isa)]
+
+
 def build_regions(
     machine: Machine, lookup: Lookup | None, decisions: DecisionLog
 ) -> list[ir.transform.Pass]:
     """Phase 3: configurations, packed weights, kernels."""
-    return [
-        select_configs(machine, lookup),
-        prepack(machine.isa),
-        lower_regions(machine, decisions),
-    ]
+    return [*configure_regions(machine, lookup), lower_regions(machine, decisions)]
 
 
 def build_leftovers(machine: Machine, decisions: DecisionLog) -> list[ir.transform.Pass]:
@@ -134,14 +138,23 @@ def lowering_passes(options: PipelineOptions, decisions: DecisionLog) -> list[ir
 
 
 def partition_module(mod: IRModule, options: PipelineOptions, decisions: DecisionLog) -> IRModule:
-    """Phases 1 and 2: the module with its regions as functions, still ordinary Relax."""
+    """The module with its regions as functions for TVM's RunCodegen, still ordinary Relax.
+
+    Weights are packed and configurations chosen; what is left is to compile each function.
+    """
     machine = options.machine
-    return _run(mod, [*clean_up(), *form_regions(machine, decisions)], options)
+    passes = [
+        *clean_up(),
+        *form_regions(machine, decisions),
+        *configure_regions(machine, options.lookup),
+        annotate_codegen(options.target, options.threads),
+    ]
+    return _run(mod, passes, options)
 
 
 def collect_regions(mod: IRModule, options: PipelineOptions) -> list[Region]:
     """The different regions of a module, in order of their functions' names; for tuning."""
-    return regions_of(partition_module(mod, options, []))
+    return regions_of(_run(mod, [*clean_up(), *form_regions(options.machine, [])], options))
 
 
 def compile_module(mod: IRModule, options: PipelineOptions) -> CompiledModule:

@@ -34,32 +34,35 @@ def prepack(isa: Isa) -> ir.transform.Pass:
 
     @module_pass(opt_level=0, name="tvm_hybrid.prepack")
     def run(mod: IRModule, _context: PassContext) -> IRModule:
+        regions = {g: f for g, f in mod.functions_items() if is_region_function(f)}
+        others = {g: f for g, f in mod.functions_items() if g not in regions}
+        builder = relax.BlockBuilder(IRModule(others, attrs=mod.attrs))
+        # A global variable carries its function's type, so a changed function needs a new one.
+        renamed = {
+            gvar: builder.add_func(_with_unpacking(function, isa), gvar.name_hint)
+            for gvar, function in regions.items()
+        }
         packed: dict[tuple[relax.Expr, str], relax.Expr] = {}
 
         def pack_call(binding: relax.VarBinding, function: relax.Function) -> relax.Expr:
             call = binding.value
             region = Region.from_json(str(function.attrs[REGION]))
-            template = template_for(region.op)
-            if template.packing is None or PACKED in function.attrs:
-                return call
-            config = config_of(function, region)
+            packing = template_for(region.op).packing
             arguments = list(call.args)
-            for index in _constant_inputs(region):
-                key = (arguments[index], f"{config}")
-                if key not in packed:
-                    weight = arguments[index].value.numpy()
-                    array = template.packing.pack(region, config, isa, index, weight)
-                    packed[key] = relax.const(np.ascontiguousarray(array))
-                arguments[index] = packed[key]
-            return relax.Call(call.op, arguments, ret_ty=call.ty)
+            if packing is not None and PACKED not in function.attrs:
+                config = config_of(function, region)
+                for index in _constant_inputs(region):
+                    key = (arguments[index], f"{config}")
+                    if key not in packed:
+                        weight = arguments[index].value.numpy()
+                        array = packing.pack(region, config, isa, index, weight)
+                        packed[key] = relax.const(np.ascontiguousarray(array))
+                    arguments[index] = packed[key]
+            return relax.Call(renamed[call.op], arguments, ret_ty=call.ty)
 
-        rewritten = IRModule(dict(mod.functions_items()), attrs=mod.attrs)
         for gvar, function in rewrite_region_calls(mod, pack_call).items():
-            rewritten.update_func(gvar, function)
-        for gvar, function in mod.functions_items():
-            if is_region_function(function) and PACKED not in function.attrs:
-                rewritten.update_func(gvar, _with_unpacking(function, isa))
-        return rewritten
+            builder.update_func(gvar, function)
+        return builder.get()
 
     return run
 
@@ -72,7 +75,7 @@ def _with_unpacking(function: relax.Function, isa: Isa) -> relax.Function:
     """The region function with packed parameters, which its body unpacks first."""
     region = Region.from_json(str(function.attrs[REGION]))
     template = template_for(region.op)
-    if template.packing is None or not _constant_inputs(region):
+    if template.packing is None or PACKED in function.attrs or not _constant_inputs(region):
         return function
     builder = relax.BlockBuilder()
     packing, config = template.packing, config_of(function, region)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 PIPELINE = "tvm_hybrid"
+CODEGEN = "relax.ext.tvm_hybrid"
 
 _registered = False
 
@@ -19,12 +20,19 @@ def register() -> None:
     if _registered:
         return
     _registered = True
-    from tvm import relax
+    from tvm import register_global_func, relax
 
     from .target_tags import register_tags
 
     register_tags()
     relax.register_pipeline(PIPELINE)(_pipeline)
+    register_global_func(CODEGEN, _codegen, override=True)
+
+
+def _codegen(functions: Any, options: Any, constants: Any) -> Any:
+    from relay_passes.run_codegen import compile_functions
+
+    return compile_functions(functions, options, constants)
 
 
 def _pipeline() -> Any:
