@@ -15,15 +15,16 @@ from .verify import VerifyReport
 
 
 def kernel_table(decisions: Sequence[Decision], title: str = "") -> Table:
-    """How many regions got which kernel."""
-    counts = Counter((decision.taken, decision.op, decision.kernel) for decision in decisions)
+    """Which regions got which kernel; nodes that were left are counted by schedule."""
+    counts = Counter(
+        (decision.op if decision.taken else "(left)", decision.kernel) for decision in decisions
+    )
     table = Table(title=title or None, title_justify="left")
     table.add_column("region", overflow="fold")
     table.add_column("kernel", overflow="fold")
     table.add_column("count", justify="right")
-    for (taken, op, kernel), count in sorted(counts.items(), key=lambda item: not item[0][0]):
-        name = Text(kernel or "generic schedule", "green" if taken else "")
-        table.add_row(Text(op), name, str(count))
+    for (region, kernel), count in sorted(counts.items(), key=lambda item: item[0][0] == "(left)"):
+        table.add_row(Text(region), Text(kernel), str(count))
     return table
 
 

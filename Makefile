@@ -1,0 +1,39 @@
+# `make demo` and `make test` do all set-up themselves, in .venv; a second run reuses it.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PACKAGES := microkernels tir_schedules relay_passes tvm_hybrid
+STAMP := $(VENV)/.installed
+
+.PHONY: demo test lint types format clean
+
+demo: $(STAMP)
+	$(BIN)/python -m tvm_hybrid.demo
+
+test: lint types
+	$(BIN)/python -m pytest --nbmake --nbmake-timeout=300
+
+lint: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(STAMP)
+	$(BIN)/mypy $(PACKAGES)
+
+format: $(STAMP)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+# Set-up is done anew when what it depends on changes.
+$(STAMP): setup.cfg pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
+		{ echo "Error: $(PYTHON) is older than Python 3.10; name another: make PYTHON=python3.11"; exit 1; }
+	@command -v g++ >/dev/null || \
+		{ echo "Error: g++ is missing; it links exported models"; exit 1; }
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --disable-pip-version-check --editable '.[dev]'
+	touch $@
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis

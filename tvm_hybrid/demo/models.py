@@ -1,0 +1,87 @@
+"""Compiles, verifies and measures one model of the demonstration."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from microkernels.errors import VerifyError
+
+from .. import InferenceSession, import_onnx
+from ..frontend.read_model import read_model
+from ..report.bench import BenchReport, bench
+from ..report.compare import tolerance_for
+from ..report.flops import ProductSums
+from ..report.verify import VerifyReport, verify
+
+Shapes = Mapping[str, tuple[int, ...]]
+
+
+@dataclass(frozen=True)
+class DemoModel:
+    """A compiled model with what is needed to check and measure it."""
+
+    path: Path
+    shapes: Shapes
+    session: InferenceSession
+    flops: int
+    tolerance: float
+
+    @staticmethod
+    def compile(path: Path, shapes: Shapes, threads: int) -> DemoModel:
+        """Compiles an ONNX file."""
+        sums = ProductSums(import_onnx(path, shapes=shapes).mod)
+        session = InferenceSession(path, shapes=shapes, num_threads=threads)
+        return DemoModel(path, shapes, session, sums.flops, tolerance_for(sums.lengths))
+
+    def verify(self, feeds: Mapping[str, np.ndarray]) -> VerifyReport:
+        """Compares with ONNX Runtime.
+
+        Raises
+        ------
+        VerifyError
+            If an output differs by more than the tolerance.
+        """
+        outputs = self.session.run(None, feeds)
+        report = verify(read_model(self.path), outputs, feeds, self.tolerance)
+        for output in report.outputs:
+            if not output.passed:
+                raise VerifyError(
+                    f"{self.path.name}: output {output.name!r} differs from ONNX Runtime's by "
+                    f"{output.ours.max_rel:.1e} of its largest value; {report.tolerance:.1e} are "
+                    f"allowed. `tvm-hybrid verify {self.path}` finds the region"
+                )
+        return report
+
+    def bench(
+        self,
+        feeds: Mapping[str, np.ndarray],
+        seconds: float,
+        progress: Callable[[str], object],
+    ) -> BenchReport:
+        """Measures us, ONNX Runtime and stock TVM; `seconds` for all rounds of one of them.
+
+        Raises
+        ------
+        VerifyError
+            If a contestant computes something else than we do.
+        """
+        report = bench(
+            self.session,
+            self.path,
+            feeds,
+            threads=self.session.executable.num_threads,
+            flops=self.flops,
+            tolerance=self.tolerance,
+            shapes=self.shapes,
+            rounds=10,
+            seconds=seconds / 10,
+            progress=progress,
+        )
+        for row in report.rows:
+            if not row.agrees:
+                raise VerifyError(f"{self.path.name}: {row.name} computes something else than we")
+        return report
