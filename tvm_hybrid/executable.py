@@ -172,6 +172,8 @@ class Executable:
         if self._linkable is None:
             if self._library is None:
                 raise ArtifactError("this executable has neither code to link nor a library")
+            if read_manifest(self._library) != self.manifest:
+                raise ArtifactError(f"{self._library} was replaced after it was loaded")
             copy_atomically(self._library, target)
             return target
         with replacing(target) as temporary:

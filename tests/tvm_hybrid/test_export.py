@@ -99,6 +99,11 @@ def test_several_inputs_and_outputs_survive(tmp_path: Path) -> None:
 def test_a_loaded_executable_can_be_exported_again(exported: Path, tmp_path: Path) -> None:
     copy = tvm_hybrid.load(exported).export(tmp_path / "copy.so")
     assert copy.read_bytes() == exported.read_bytes()
+    loaded = tvm_hybrid.load(copy)
+    several().export(copy)
+    with pytest.raises(ArtifactError, match="replaced after it was loaded"):
+        loaded.export(tmp_path / "again.so")
+    np.testing.assert_array_equal(loaded.run(X)[0].numpy(), mlp().run(X)[0].numpy())
 
 
 def test_any_file_name_will_do(exported: Path, tmp_path: Path) -> None:
