@@ -18,18 +18,16 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from tvm import IRModule, tirx
+from tvm import DataType, tirx
 
 from .generic_bands import program_loops
+from .generic_expr import substitute
 from .generic_fallback import loops_as_written, parallel_blocks
 from .generic_inline import merge_nests
 from .generic_nest import NotHandledError, read_program
 from .machine import Machine
 
 logger = logging.getLogger("tvm_hybrid")
-
-KERNEL_ATTRIBUTE = "tvm_hybrid.kernel"
-"""Attribute of functions that are scheduled already; its value names the kernel or schedule."""
 
 Rule = Callable[[tirx.PrimFunc, Machine], tuple[tirx.PrimFunc, str]]
 
@@ -59,6 +57,7 @@ def schedule_generic(func: tirx.PrimFunc, machine: Machine) -> tuple[tirx.PrimFu
         "generic_injective", "generic_transpose", "generic_reduction", "generic_blocks", or
         "generic_serial" for loops that stayed as they were; the reason is logged.
     """
+    func = _aligned_to_elements(func)
     for rule in RULES[:-1]:
         try:
             return rule(func, machine)
@@ -70,34 +69,30 @@ def schedule_generic(func: tirx.PrimFunc, machine: Machine) -> tuple[tirx.PrimFu
     return RULES[-1](func, machine)
 
 
+def _aligned_to_elements(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """The function with parameters that need not be aligned to more than their elements.
+
+    TVM promises LLVM 64 bytes unless told otherwise, and a caller's array may lie anywhere.
+    """
+    params = []
+    for param in func.params:
+        if not hasattr(param, "shape"):
+            params.append(param)
+            continue
+        params.append(
+            tirx.decl_buffer(
+                param.shape,
+                param.dtype,
+                param.name,
+                strides=param.strides,
+                elem_offset=param.elem_offset,
+                data_alignment=max(1, DataType(param.dtype).itemsize),
+                offset_factor=param.offset_factor,
+            )
+        )
+    values = dict(zip(func.params, params, strict=True))
+    return tirx.PrimFunc(params, substitute(func.body, values), func.ret_type, func.attrs)
+
+
 def _name(func: tirx.PrimFunc) -> str:
     return str(func.attrs.get("global_symbol", "a function")) if func.attrs else "a function"
-
-
-def schedule_module(mod: IRModule, machine: Machine) -> tuple[IRModule, dict[str, str]]:
-    """Schedules every PrimFunc that is not marked as scheduled.
-
-    Parameters
-    ----------
-    mod : IRModule
-        After FuseTIR. Reshapes that need no copy should be views already
-        (`relax.transform.RewriteDataflowReshape`): a scheduled reshape is a copy.
-    machine : Machine
-        What the loops are for.
-
-    Returns
-    -------
-    mod : IRModule
-        A new module; scheduled functions carry the attribute `tvm_hybrid.kernel`.
-    names : dict
-        Function name to schedule name.
-    """
-    functions = dict(mod.functions.items())
-    names: dict[str, str] = {}
-    for variable, func in functions.items():
-        if not isinstance(func, tirx.PrimFunc) or KERNEL_ATTRIBUTE in (func.attrs or {}):
-            continue
-        scheduled, name = schedule_generic(func, machine)
-        functions[variable] = scheduled.with_attr(KERNEL_ATTRIBUTE, name)
-        names[variable.name_hint] = name
-    return IRModule(functions, attrs=mod.attrs, global_infos=mod.global_infos), names
