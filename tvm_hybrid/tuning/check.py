@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from tir_schedules.batch_matmul import parse_axes
 from tir_schedules.epilogue import epilogue_reference
 from tir_schedules.region import Region, Tensor
 from tir_schedules.template import Template
@@ -32,7 +33,7 @@ class Expected:
     tolerance: np.ndarray
 
     def difference(self, actual: np.ndarray) -> str | None:
-        """None if `actual` is right, else a sentence about the first wrong element."""
+        """None if `actual`, as stored, is right, else a sentence about the first wrong element."""
         if actual.shape != self.value.shape:
             return f"the result has shape {actual.shape}, not {self.value.shape}"
         expected, found = self.value, actual.astype(self.value.dtype)
@@ -87,6 +88,7 @@ def expected_result(region: Region, template: Template, arrays: list[np.ndarray]
     dtype = region.output.dtype
     if not _is_float(dtype):
         exact = epilogue_reference(region, result, operands).astype(dtype).astype(np.int64)
+        exact = as_stored(region, exact)
         return Expected(exact, np.zeros(exact.shape, np.int64))
     with np.errstate(all="ignore"):
         value = epilogue_reference(region, result, operands)
@@ -102,7 +104,12 @@ def expected_result(region: Region, template: Template, arrays: list[np.ndarray]
             spread = np.where(both_nan, 0.0, np.where(np.isnan(spread), np.inf, spread))
             tolerance = np.maximum(tolerance, spread + 64 * _UNIT[dtype] * largest)
         value = value.astype(dtype).astype(np.float64)
-    return Expected(value, tolerance)
+    return Expected(as_stored(region, value), as_stored(region, tolerance))
+
+
+def as_stored(region: Region, value: np.ndarray) -> np.ndarray:
+    """A result of the region's shape in the order of dimensions in which kernels store it."""
+    return value.transpose(parse_axes(region, "out_axes", value.ndim))
 
 
 def _reduction(region: Region) -> int:

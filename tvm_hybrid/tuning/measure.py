@@ -19,7 +19,7 @@ from tir_schedules.config import Config
 from tir_schedules.region import Region
 from tir_schedules.template import Template
 
-from .check import Expected, expected_result, random_arguments
+from .check import Expected, as_stored, expected_result, random_arguments
 from .record import Status
 
 SAMPLE_SECONDS = 1e-3
@@ -123,9 +123,8 @@ class Kernel:
 def _never_right(region: Region) -> np.ndarray:
     """An output buffer in which an element that was not written shows."""
     output = region.output
-    if np.dtype(output.dtype).kind in "biu":
-        return np.ones(output.shape, output.dtype)
-    return np.full(output.shape, np.nan, output.dtype)
+    value = 1 if np.dtype(output.dtype).kind in "biu" else np.nan
+    return np.ascontiguousarray(as_stored(region, np.full(output.shape, value, output.dtype)))
 
 
 class Bench:

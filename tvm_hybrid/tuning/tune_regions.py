@@ -283,9 +283,12 @@ class _Search:
             if config_key(located.record.config) == self.default_key and located.record.times_us
         ]
         relative = best.record.relative if best else None
+        default_us = defaults[0].median_us if defaults else None
+        if best and best.record.baseline_us:
+            default_us = best.record.baseline_us  # measured in turns with the best
         return RegionResult(
             region=self.region,
-            default_us=defaults[0].median_us if defaults else None,
+            default_us=default_us,
             best_us=best.record.median_us if best else None,
             best=best.record.config if best else None,
             speedup=1 / relative if relative else 1.0,

@@ -11,7 +11,7 @@ import pytest
 from tir_schedules.config import Config
 from tir_schedules.region import Region, Step, Tensor
 from tir_schedules.template import Template
-from tvm_hybrid.tuning.check import expected_result, random_arguments
+from tvm_hybrid.tuning.check import as_stored, expected_result, random_arguments
 
 
 def matmul_region(k: int, epilogue: tuple[Step, ...] = (), m: int = 5, n: int = 33) -> Region:
@@ -134,3 +134,17 @@ def test_arguments_are_those_of_their_seed() -> None:
     assert not np.array_equal(first[0], other[0])
     assert [array.shape for array in first] == [(5, 8), (8, 33), (33,)]
     assert (first[2] >= 0.5).all()
+
+
+def test_a_permuted_result_is_compared_as_it_is_stored() -> None:
+    region = Region(
+        op="batch_matmul",
+        inputs=(Tensor((2, 5, 8), "float32"), Tensor((2, 8, 3), "float32")),
+        output=Tensor((2, 5, 3), "float32"),
+        attrs={"out_axes": "1,0,2"},
+    )
+    a, b = arrays = random_arguments(region, 0)
+    expected = expected_result(region, MATMUL, arrays)
+    assert expected.value.shape == as_stored(region, np.zeros((2, 5, 3))).shape == (5, 2, 3)
+    assert expected.difference((a @ b).transpose(1, 0, 2)) is None
+    assert expected.difference((a @ b).reshape(5, 2, 3)) is not None
