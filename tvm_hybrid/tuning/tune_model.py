@@ -6,6 +6,7 @@ import logging
 import math
 import os
 import tempfile
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -32,7 +33,7 @@ def tune(
     model: Any,
     *,
     target: Any = None,
-    shapes: dict[str, tuple[int, ...]] | None = None,
+    shapes: Mapping[str, Any] | None = None,
     trials: int = 64,
     records: str | os.PathLike[str] = "records.jsonl",
     num_threads: int | None = None,
@@ -56,7 +57,7 @@ def tune(
         What to tune.
     target : str, dict, tvm.target.Target or None
         As for `compile`; this machine must be able to run its code.
-    shapes : dict or None
+    shapes : mapping or None
         As for `compile`.
     trials : int
         Configurations of each region, the default one (always first) and those that the file holds
@@ -107,7 +108,7 @@ def tune(
 
 
 def _regions(
-    model: Any, target: Any, shapes: dict[str, tuple[int, ...]] | None, num_threads: int | None
+    model: Any, target: Any, shapes: Mapping[str, Any] | None, num_threads: int | None
 ) -> tuple[list[Region], Machine, str, int]:
     """Distinct regions, the machine, the target as JSON, and the bytes of all constants."""
     from relay_passes.pipeline import PipelineOptions, collect_regions
