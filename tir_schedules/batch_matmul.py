@@ -260,6 +260,7 @@ def build(region: Region, config: BatchMatmulConfig, isa: Isa) -> tirx.PrimFunc:
                 load_a,
                 load_b,
                 store,
+                epilogue.cost,
             )
             for_share(
                 row_shares,

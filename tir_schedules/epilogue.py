@@ -90,6 +90,12 @@ class Epilogue:
             if step.op != "constant" and step.op not in FUSIBLE_OPS:
                 raise ConfigError(f"{step.op!r} is not a fusible operator, in {region.key}")
 
+    @property
+    def cost(self) -> int:
+        """Instructions for one vector, roughly."""
+        steps = (step.op for step in self.region.epilogue if step.op != "constant")
+        return sum(FUSIBLE_OPS[op].cost for op in steps)
+
     def __call__(self, value: Expr, row: Expr, columns: Columns) -> Expr:
         """What to store for one vector of the anchor's result.
 

@@ -232,6 +232,7 @@ def build(region: Region, config: MatmulConfig, isa: Isa) -> tirx.PrimFunc:
             load_a,
             load_b,
             store,
+            epilogue.cost,
         )
         with I.parallel(tasks) if tasks > 1 else I.serial(1) as task, I.sblock("task"):
             I.reads()

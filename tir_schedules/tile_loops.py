@@ -19,11 +19,13 @@ from dataclasses import dataclass
 
 import tvm.tirx.script.builder.ir as I
 
-from microkernels.microkernel import Microkernel
+from microkernels.microkernel import Microkernel, Tile
 from microkernels.vectors import Expr, ramp
 
 from .blocking import Group, balanced, shares
 from .epilogue import Columns
+
+LONG_EPILOGUE = 8  # instructions; a bias and an activation by comparison stay below
 
 
 @dataclass(frozen=True)
@@ -47,6 +49,10 @@ class TileLoops:
         vector of packed B.
     store : callable
         (row, vector, accumulators, whether the vector ends its panel) -> None; emits the epilogue.
+    epilogue_cost : int
+        Instructions of the epilogue for one vector. A long one is not repeated for every row of the
+        tile, which would cost LLVM seconds: the tile passes through L1 and a loop runs over its
+        rows.
     """
 
     kernel: Microkernel
@@ -58,6 +64,7 @@ class TileLoops:
     load_a: Callable[[Expr, Expr], Expr]
     load_b: Callable[[Expr, int, Expr, int], Expr]
     store: Callable[[Expr, Expr, Expr, bool], None]
+    epilogue_cost: int = 0
 
     def emit(self, row: Expr, rows: int, vector: Expr, vectors: int) -> None:
         """The loops over `rows` rows from `row` and `vectors` vectors of columns from `vector`."""
@@ -133,13 +140,28 @@ class TileLoops:
                 lambda j, ks: self.load_b(vector, vectors, k_start + ks[0], j),
                 None if resume is None else start,
             )
-            for i in range(rows):
-                for j in range(vectors):
-                    value = result.value(i, j)
-                    if rest is None:
+            if rest is not None:
+                self._rest(result, rest, tile)
+            elif self.epilogue_cost > LONG_EPILOGUE and rows > 1:
+                passing = I.sblock_alloc_buffer((rows, vectors * lanes), self.kernel.acc_dtype)
+                self._rest(result, passing, 0)
+                with I.serial(rows) as i:
+                    for j in range(vectors):
+                        value = passing[i, ramp(j * lanes, lanes)]
                         self.store(block + tile + i, vector + j, value, j == vectors - 1)
-                    else:
-                        I.buffer_store(rest, value, [tile + i, ramp(j * lanes, lanes)])
+            else:
+                for i in range(rows):
+                    for j in range(vectors):
+                        self.store(
+                            block + tile + i, vector + j, result.value(i, j), j == vectors - 1
+                        )
+
+    def _rest(self, result: Tile, buffer: Expr, row: Expr | int) -> None:
+        """Stores the accumulators as they are."""
+        for i in range(result.rows):
+            for j in range(result.vectors):
+                columns = ramp(j * result.lanes, result.lanes)
+                I.buffer_store(buffer, result.value(i, j), [row + i, columns])
 
 
 def for_groups(groups: Sequence[Group], body: Callable[[Expr | int, int], None]) -> None:
