@@ -1,7 +1,7 @@
 """Our own converters to Relax, for operators that TVM's importer converts wrongly or clumsily.
 
 operator        TVM's converter                                      ours
-Gather          shape_of, take, ..., unchecked reads                 constants, reads stay inside
+Gather          shape_of, take, ..., unchecked reads                 a slice or a clipped take
 Clip            isnan, where and two call_tir                        one clip
 Min/Max/Sum     broadcast_to, stack, reduce                          a chain of binary operators
 Gelu            ignores approximate=tanh before opset 20             as the attribute says
@@ -68,8 +68,13 @@ def _gather(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str,
             raise ValueError(
                 f"indices from {values.min()} to {values.max()} are outside an axis of {extent}"
             )
-        fixed = np.where(values < 0, values + extent, values).astype(values.dtype)
-        return relax.op.take(data, literal(fixed), axis, mode="fast")
+        fixed = np.where(values < 0, values + extent, values).astype(np.int64)
+        result = (*dims[:axis], *fixed.shape, *dims[axis + 1 :])
+        if fixed.size and (np.diff(fixed.ravel()) == 1).all():
+            first = int(fixed.ravel()[0])
+            part = relax.op.strided_slice(data, [axis], [first], [first + fixed.size])
+            return relax.op.reshape(builder.normalize(part), result)
+        return relax.op.take(data, literal(fixed), axis, mode="clip")
     dtype = dtype_of(indices)
     if not dtype.startswith("uint"):
         # ONNX counts negative indices from the end.
@@ -155,7 +160,7 @@ def _slice(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, 
             forward.append((position, *bounds))
         else:
             taken = literal(np.arange(*bounds, dtype=np.int64))
-            data = builder.normalize(relax.op.take(data, taken, position, mode="fast"))
+            data = builder.normalize(relax.op.take(data, taken, position, mode="clip"))
     if not forward:
         return data
     columns = [list(column) for column in zip(*forward, strict=True)]

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from onnx import helper
 
 from .graph import Graph, is_standard, static_shape, subgraphs
+from .node_builder import attributes_of
 
 logger = logging.getLogger("tvm_hybrid")
 
@@ -27,7 +28,7 @@ _KEPT = {"DequantizeLinear", "Loop", "If", "Scan", "Constant"}
 _BOUNDED = {"NonZero", "Compress", "Unique", "Slice", "Gather", "Squeeze", "Unsqueeze", "Reshape"}
 
 
-def _divide(left: NDArray, right: NDArray) -> NDArray:
+def _divide(node: onnx.NodeProto, left: NDArray, right: NDArray) -> NDArray:
     """Division as ONNX defines it: towards zero for integers (the reference rounds down)."""
     if not np.issubdtype(left.dtype, np.integer):
         with np.errstate(all="ignore"):
@@ -38,7 +39,20 @@ def _divide(left: NDArray, right: NDArray) -> NDArray:
     return (quotient * (np.sign(left) * np.sign(right))).astype(left.dtype)
 
 
-_CORRECTED: dict[str, Callable[..., NDArray]] = {"Div": _divide}
+def _gather_elements(node: onnx.NodeProto, data: NDArray, indices: NDArray) -> NDArray:
+    """GatherElements where the indices are smaller than the data (the reference fails there)."""
+    axis = attributes_of(node).get("axis", 0) % data.ndim
+    cut = tuple(
+        slice(None) if position == axis else slice(extent)
+        for position, extent in enumerate(indices.shape)
+    )
+    return np.take_along_axis(data[cut], indices, axis)
+
+
+_CORRECTED: dict[str, Callable[..., NDArray]] = {
+    "Div": _divide,
+    "GatherElements": _gather_elements,
+}
 
 
 def evaluate(
@@ -77,7 +91,7 @@ def evaluate(
 
 def _run(node: onnx.NodeProto, graph: Graph) -> list[NDArray]:
     if node.op_type in _CORRECTED:
-        return [_CORRECTED[node.op_type](*(graph.constants[name] for name in node.input))]
+        return [_CORRECTED[node.op_type](node, *(graph.constants[name] for name in node.input))]
     from onnx.reference import ReferenceEvaluator
 
     feeds = {name: graph.constants[name] for name in node.input if name}

@@ -35,7 +35,7 @@ def gemm(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeProto] | None:
         a = build.add("Transpose", a, perm=[1, 0])
     if attributes.get("transB"):
         b = build.add("Transpose", b, perm=[1, 0])
-    if alpha != 1.0 and b in graph.constants:
+    if alpha != 1.0 and node.input[1] in graph.constants:
         b = scaled(b, alpha)
     elif alpha != 1.0:
         a = scaled(a, alpha)

@@ -1,0 +1,105 @@
+"""Tiny ONNX models, and a way to run what was imported of them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+import tvm
+from numpy.typing import NDArray
+from onnx import TensorProto, helper, numpy_helper
+from onnx.reference import ReferenceEvaluator
+from tvm import relax
+
+from tvm_hybrid.frontend import ImportedModel, import_onnx
+
+Declaration = tuple[str, int, Sequence[int | str | None] | None]
+OPSET = 17
+
+
+def f32(name: str, *dims: int | str | None) -> Declaration:
+    """A float input or output."""
+    return name, TensorProto.FLOAT, dims
+
+
+def i64(name: str, *dims: int | str | None) -> Declaration:
+    """An integer input or output."""
+    return name, TensorProto.INT64, dims
+
+
+def make_model(
+    nodes: Iterable[onnx.NodeProto],
+    inputs: Iterable[Declaration],
+    outputs: Iterable[Declaration],
+    constants: Mapping[str, Any] | None = None,
+    opset: int = OPSET,
+    **extra: Any,
+) -> onnx.ModelProto:
+    """A model of one graph; `extra` goes to onnx.helper.make_model."""
+    graph = helper.make_graph(
+        list(nodes),
+        "graph",
+        [helper.make_tensor_value_info(*item) for item in inputs],
+        [helper.make_tensor_value_info(*item) for item in outputs],
+        [numpy_helper.from_array(np.asarray(v), k) for k, v in (constants or {}).items()],
+    )
+    opsets = [helper.make_opsetid("", opset), helper.make_opsetid("com.microsoft", 1)]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=8, **extra)
+
+
+def run_imported(imported: ImportedModel, feeds: Mapping[str, NDArray]) -> list[NDArray]:
+    """Compiles with TVM's own pipeline and runs."""
+    executable = tvm.compile(imported.mod, tvm.target.Target("llvm"))
+    machine = relax.VirtualMachine(executable, tvm.cpu())
+    arguments = [tvm.runtime.tensor(feeds[item.name]) for item in imported.inputs]
+    result = machine["main"](*arguments)
+    results = [result] if len(imported.outputs) == 1 else list(result)
+    return [item.numpy() for item in results]
+
+
+def compare(
+    model: onnx.ModelProto,
+    feeds: Mapping[str, NDArray],
+    expected: Sequence[NDArray] | None = None,
+    rtol: float = 1e-5,
+    atol: float = 1e-6,
+) -> ImportedModel:
+    """Imports, runs, and holds the results against `expected` or ONNX's reference.
+
+    Integer and bool results must be equal. The float tolerances suit models of a few dozen
+    additions of values near 1: float32 rounding is 6e-8 of the value for each.
+    """
+    if expected is None:
+        expected = ReferenceEvaluator(model).run(None, dict(feeds))
+    shapes = {name: array.shape for name, array in feeds.items()}
+    imported = import_onnx(model, shapes)
+    results = run_imported(imported, feeds)
+    assert len(results) == len(expected) == len(imported.outputs)
+    for info, got, wanted in zip(imported.outputs, results, expected, strict=True):
+        assert got.shape == wanted.shape == info.shape
+        assert str(got.dtype) == str(wanted.dtype) == info.dtype
+        if got.dtype.kind == "f":
+            np.testing.assert_allclose(got, wanted, rtol=rtol, atol=atol)
+        else:
+            np.testing.assert_array_equal(got, wanted)
+    return imported
+
+
+def operators(imported: ImportedModel) -> Counter[str]:
+    """How often each Relax operator is called in main."""
+    names: Counter[str] = Counter()
+
+    def visit(expr: relax.Expr) -> None:
+        if isinstance(expr, relax.Call) and isinstance(expr.op, tvm.ir.Op):
+            names[expr.op.name.removeprefix("relax.")] += 1
+
+    relax.analysis.post_order_visit(imported.mod["main"], visit)
+    return names
+
+
+def random(*shape: int, seed: int = 0) -> NDArray[np.float32]:
+    """Normal values, the same every time."""
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)

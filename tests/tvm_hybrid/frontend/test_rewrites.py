@@ -1,0 +1,369 @@
+"""Every rewrite against ONNX's reference, or numpy where ONNX lacks the operator."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from numpy.typing import NDArray
+from onnx import TensorProto, helper
+
+from tvm_hybrid.errors import UnsupportedOperatorError
+from tvm_hybrid.frontend import import_onnx
+
+from .models import compare, f32, i64, make_model, operators, random
+
+MICROSOFT = "com.microsoft"
+
+
+@pytest.mark.parametrize("alpha", [1.0, 0.125])
+@pytest.mark.parametrize("flags", [(0, 0), (1, 0), (0, 1), (1, 1)])
+def test_fused_matmul(flags: tuple[int, int], alpha: float) -> None:
+    shapes = [(2, 5, 3) if flags[0] else (2, 3, 5), (2, 4, 5) if flags[1] else (2, 5, 4)]
+    node = helper.make_node(
+        "FusedMatMul", ["a", "b"], ["y"], domain=MICROSOFT,
+        transA=flags[0], transB=flags[1], alpha=alpha,
+    )  # fmt: skip
+    model = make_model([node], [f32("a", *shapes[0]), f32("b", *shapes[1])], [f32("y", 2, 3, 4)])
+    a, b = random(*shapes[0]), random(*shapes[1], seed=1)
+    left, right = (np.swapaxes(v, 1, 2) if f else v for v, f in zip((a, b), flags, strict=True))
+    compare(model, {"a": a, "b": b}, [np.float32(alpha) * (left @ right)])
+
+
+@pytest.mark.parametrize(
+    "attributes",
+    [{}, {"transB": 1}, {"transA": 1, "alpha": 0.5}, {"transB": 1, "alpha": 2.0, "beta": 0.25},
+     {"beta": 0.0}],
+    ids=str,
+)  # fmt: skip
+def test_gemm_has_no_work_left_on_constants(attributes: dict[str, Any]) -> None:
+    weight = random(4, 3) if attributes.get("transB") else random(3, 4)
+    shape = (3, 2) if attributes.get("transA") else (2, 3)
+    node = helper.make_node("Gemm", ["x", "w", "c"], ["y"], **attributes)
+    constants = {"w": weight, "c": random(4, seed=2)}
+    model = make_model([node], [f32("x", *shape)], [f32("y", 2, 4)], constants)
+    found = operators(compare(model, {"x": random(*shape, seed=1)}))
+    assert found["multiply"] == 0
+    assert found["permute_dims"] == attributes.get("transA", 0)
+    assert found["add"] == (attributes.get("beta") != 0.0)
+
+
+def test_gemm_of_computed_operands() -> None:
+    node = helper.make_node("Gemm", ["a", "b"], ["y"], transB=1, alpha=0.5)
+    model = make_model([node], [f32("a", 2, 3), f32("b", 4, 3)], [f32("y", 2, 4)])
+    compare(model, {"a": random(2, 3), "b": random(4, 3, seed=1)})
+
+
+def _gelu(x: NDArray) -> NDArray:
+    erf = np.vectorize(math.erf)
+    return (x * 0.5 * (1 + erf(x.astype(np.float64) / math.sqrt(2)))).astype(np.float32)
+
+
+def _gelu_tanh(x: NDArray) -> NDArray:
+    x = x.astype(np.float64)
+    inner = math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)
+    return (0.5 * x * (1 + np.tanh(inner))).astype(np.float32)
+
+
+@pytest.mark.parametrize(
+    ("op_type", "bias", "expected"),
+    [
+        ("Gelu", False, _gelu),
+        ("BiasGelu", True, _gelu),
+        ("FastGelu", True, _gelu_tanh),
+        ("FastGelu", False, _gelu_tanh),
+        ("QuickGelu", False, lambda x: x / (1 + np.exp(-np.float32(1.702) * x))),
+    ],
+)
+def test_contrib_activations(op_type: str, bias: bool, expected: Any) -> None:
+    node = helper.make_node(op_type, ["x", "b"] if bias else ["x"], ["y"], domain=MICROSOFT)
+    constants = {"b": random(4, seed=1)} if bias else {}
+    model = make_model([node], [f32("x", 3, 4)], [f32("y", 3, 4)], constants)
+    x = random(3, 4)
+    compare(model, {"x": x}, [expected(x + constants["b"] if bias else x)])
+
+
+def _normalize(x: NDArray, gamma: NDArray, beta: NDArray, epsilon: float) -> NDArray:
+    x = x.astype(np.float64)
+    centred = x - x.mean(-1, keepdims=True)
+    scaled = centred / np.sqrt(x.var(-1, keepdims=True) + epsilon)
+    return (scaled * gamma + beta).astype(np.float32)
+
+
+@pytest.mark.parametrize("bias", [False, True])
+def test_skip_layer_normalization(bias: bool) -> None:
+    constants = {"g": random(6, seed=2), "b": random(6, seed=3), "e": random(6, seed=4)}
+    node = helper.make_node(
+        "SkipLayerNormalization", ["x", "s", "g", "b", *(["e"] if bias else [])],
+        ["y", "", "", "total"], domain=MICROSOFT, epsilon=1e-5,
+    )  # fmt: skip
+    outputs = [f32("y", 2, 6), f32("total", 2, 6)]
+    model = make_model([node], [f32("x", 2, 6), f32("s", 2, 6)], outputs, constants)
+    x, s = random(2, 6), random(2, 6, seed=1)
+    total = x + s + (constants["e"] if bias else np.float32(0))
+    wanted = _normalize(total, constants["g"], constants["b"], 1e-5)
+    imported = compare(model, {"x": x, "s": s}, [wanted, total])
+    assert operators(imported)["nn.layer_norm"] == 1
+
+
+def test_simplified_layer_normalization() -> None:
+    node = helper.make_node(
+        "SimplifiedLayerNormalization", ["x", "g"], ["y"], epsilon=1e-6, axis=-1
+    )
+    gamma, x = random(6, seed=1), random(2, 6)
+    model = make_model([node], [f32("x", 2, 6)], [f32("y", 2, 6)], {"g": gamma})
+    wanted = x / np.sqrt((x.astype(np.float64) ** 2).mean(-1, keepdims=True) + 1e-6) * gamma
+    imported = compare(model, {"x": x}, [wanted.astype(np.float32)])
+    assert operators(imported) == {"nn.rms_norm": 1}
+
+
+def _normalization(channels: int) -> dict[str, NDArray]:
+    return {
+        "gamma": random(channels, seed=11),
+        "beta": random(channels, seed=12),
+        "mean": random(channels, seed=13),
+        "var": np.abs(random(channels, seed=14)) + np.float32(0.5),
+    }
+
+
+@pytest.mark.parametrize("op_type", ["Conv", "ConvTranspose"])
+@pytest.mark.parametrize("groups", [1, 2])
+def test_batch_normalization_goes_into_the_convolution(op_type: str, groups: int) -> None:
+    weight = random(4, 6 // groups, 3, 3) if op_type == "ConvTranspose" else None
+    if weight is None:
+        weight = random(6, 4 // groups, 3, 3)
+    names = _normalization(6)
+    nodes = [
+        helper.make_node(op_type, ["x", "w"], ["c"], group=groups, pads=[1, 1, 1, 1]),
+        helper.make_node("BatchNormalization", ["c", *names], ["y"]),
+    ]
+    model = make_model(nodes, [f32("x", 1, 4, 5, 5)], [f32("y", 1, 6, 5, 5)], names | {"w": weight})
+    # 36 products of values near 1 and a cancelling mean: a few float32 roundings of about 10.
+    feeds = {"x": random(1, 4, 5, 5)}
+    # ONNX's reference fails for grouped ConvTranspose.
+    wanted = onnxruntime.InferenceSession(model.SerializeToString()).run(None, feeds)
+    found = operators(compare(model, feeds, wanted, rtol=1e-4, atol=1e-5))
+    assert found["multiply"] == 0
+    assert found["add"] == 1
+
+
+def test_batch_normalization_alone() -> None:
+    names = _normalization(3)
+    node = helper.make_node("BatchNormalization", ["x", *names], ["y"])
+    model = make_model([node], [f32("x", 2, 3, 4)], [f32("y", 2, 3, 4)], names)
+    assert operators(compare(model, {"x": random(2, 3, 4)})) == {"multiply": 1, "add": 1}
+
+
+def test_a_convolution_with_another_use_keeps_its_weight() -> None:
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["c"]),
+        helper.make_node("Mul", ["c", "two"], ["y"]),
+    ]
+    constants = {"w": random(2, 2, 1, 1), "two": np.array(2, np.float32)}
+    outputs = [f32("y", 1, 2, 3, 3), f32("c", 1, 2, 3, 3)]
+    model = make_model(nodes, [f32("x", 1, 2, 3, 3)], outputs, constants)
+    assert operators(compare(model, {"x": random(1, 2, 3, 3)}))["multiply"] == 1
+
+
+def _if(branches: dict[str, onnx.NodeProto], condition: str, **shapes: Any) -> onnx.NodeProto:
+    bodies = {
+        key: helper.make_graph(
+            [node], key, [], [helper.make_tensor_value_info(node.output[0], 1, shapes.get(key))]
+        )
+        for key, node in branches.items()
+    }
+    return helper.make_node("If", [condition], ["y"], name="choice", **bodies)
+
+
+_BRANCHES = {
+    "then_branch": helper.make_node("Relu", ["x"], ["inner"]),
+    "else_branch": helper.make_node("Neg", ["x"], ["inner"]),
+}
+
+
+@pytest.mark.parametrize("value", [True, False])
+def test_if_of_a_constant(value: bool) -> None:
+    constants = {"c": np.array(value)}
+    model = make_model([_if(_BRANCHES, "c")], [f32("x", 4)], [f32("y", 4)], constants)
+    x = random(4)
+    imported = compare(model, {"x": x}, [np.maximum(x, 0) if value else -x])
+    assert operators(imported) == {"nn.relu" if value else "negative": 1}
+
+
+@pytest.mark.parametrize("value", [True, False])
+def test_if_of_an_input_selects(value: bool) -> None:
+    inputs = [f32("x", 4), ("c", TensorProto.BOOL, [])]
+    model = make_model([_if(_BRANCHES, "c")], inputs, [f32("y", 4)])
+    x = random(4)
+    feeds = {"x": x, "c": np.array(value)}
+    compare(model, feeds, [np.maximum(x, 0) if value else -x])
+
+
+def test_if_of_different_shapes_is_refused() -> None:
+    branches = _BRANCHES | {"else_branch": helper.make_node("ReduceSum", ["x"], ["inner"])}
+    inputs = [f32("x", 4), ("c", TensorProto.BOOL, [])]
+    model = make_model([_if(branches, "c")], inputs, [f32("y", None)])
+    with pytest.raises(UnsupportedOperatorError, match=r"'choice'.*\(4,\) and \(1,\)"):
+        import_onnx(model)
+
+
+def _sigmoid(x: NDArray) -> NDArray:
+    return 1 / (1 + np.exp(-x))
+
+
+def _lstm_reference(x: NDArray, w: NDArray, r: NDArray, b: NDArray, h: NDArray, c: NDArray) -> Any:
+    rows = []
+    for step in x:
+        gates = step @ w.T + h @ r.T + b[: len(w)] + b[len(w) :]
+        i, o, f, g = np.split(gates, 4, axis=1)
+        c = _sigmoid(f) * c + _sigmoid(i) * np.tanh(g)
+        h = _sigmoid(o) * np.tanh(c)
+        rows.append(h)
+    return np.stack(rows), h, c
+
+
+def _gru_reference(
+    x: NDArray, w: NDArray, r: NDArray, b: NDArray, h: NDArray, reset_after: int
+) -> Any:
+    rows = []
+    size = w.shape[0] // 3
+    wb, rb = b[: 3 * size], b[3 * size :]
+    for step in x:
+        part = step @ w.T + wb
+        inner = h @ r[: 2 * size].T + rb[: 2 * size]
+        z = _sigmoid(part[:, :size] + inner[:, :size])
+        reset = _sigmoid(part[:, size : 2 * size] + inner[:, size:])
+        if reset_after:
+            n = np.tanh(part[:, 2 * size :] + reset * (h @ r[2 * size :].T + rb[2 * size :]))
+        else:
+            n = np.tanh(part[:, 2 * size :] + (reset * h) @ r[2 * size :].T + rb[2 * size :])
+        h = (1 - z) * n + z * h
+        rows.append(h)
+    return np.stack(rows), h
+
+
+def _sides(direction: str) -> list[int]:
+    return {"forward": [1], "reverse": [-1], "bidirectional": [1, -1]}[direction]
+
+
+def _weights(gates: int, directions: int) -> dict[str, NDArray]:
+    return {
+        "w": random(directions, gates * 4, 3, seed=1),
+        "r": random(directions, gates * 4, 4, seed=2),
+        "b": random(directions, gates * 8, seed=3),
+    }
+
+
+@pytest.mark.parametrize("direction", ["forward", "reverse", "bidirectional"])
+@pytest.mark.parametrize("steps", [1, 3])
+def test_lstm(direction: str, steps: int) -> None:
+    sides = _sides(direction)
+    n = len(sides)
+    constants = _weights(4, n)
+    names = ["x", "w", "r", "b", "", "h", "c"]
+    node = helper.make_node("LSTM", names, ["y", "yh", "yc"], hidden_size=4, direction=direction)
+    inputs = [f32("x", steps, 2, 3), f32("h", n, 2, 4), f32("c", n, 2, 4)]
+    outputs = [f32("y", steps, n, 2, 4), f32("yh", n, 2, 4), f32("yc", n, 2, 4)]
+    w, r, b = constants.values()
+    x, h, c = random(steps, 2, 3), random(n, 2, 4, seed=5), random(n, 2, 4, seed=6)
+    parts = [
+        _lstm_reference(x[::side], w[d], r[d], b[d], h[d], c[d]) for d, side in enumerate(sides)
+    ]
+    wanted = [
+        np.stack([part[0][::side] for part, side in zip(parts, sides, strict=True)], axis=1),
+        np.stack([part[1] for part in parts]),
+        np.stack([part[2] for part in parts]),
+    ]
+    model = make_model([node], inputs, outputs, constants)
+    compare(model, {"x": x, "h": h, "c": c}, wanted)
+
+
+@pytest.mark.parametrize("reset_after", [0, 1])
+@pytest.mark.parametrize("direction", ["forward", "bidirectional"])
+def test_gru(direction: str, reset_after: int) -> None:
+    sides = _sides(direction)
+    n = len(sides)
+    constants = _weights(3, n)
+    node = helper.make_node(
+        "GRU", ["x", "w", "r", "b"], ["y", "yh"], hidden_size=4, direction=direction,
+        linear_before_reset=reset_after,
+    )  # fmt: skip
+    x = random(3, 2, 3)
+    start = np.zeros((2, 4), np.float32)
+    w, r, b = constants.values()
+    parts = [
+        _gru_reference(x[::side], w[d], r[d], b[d], start, reset_after)
+        for d, side in enumerate(sides)
+    ]
+    wanted = [
+        np.stack([part[0][::side] for part, side in zip(parts, sides, strict=True)], axis=1),
+        np.stack([part[1] for part in parts]),
+    ]
+    outputs = [f32("y", 3, n, 2, 4), f32("yh", n, 2, 4)]
+    compare(make_model([node], [f32("x", 3, 2, 3)], outputs, constants), {"x": x}, wanted)
+
+
+@pytest.mark.parametrize(
+    ("attributes", "word"),
+    [
+        ({"clip": 1.0}, "clip"),
+        ({"layout": 1}, "layout"),
+        ({"input_forget": 1}, "coupled"),
+        ({"activations": ["Elu", "Tanh", "Tanh"]}, "Elu"),
+    ],
+)
+def test_unsupported_forms_of_lstm(attributes: dict[str, Any], word: str) -> None:
+    node = helper.make_node(
+        "LSTM", ["x", "w", "r"], ["y"], hidden_size=4, name="cell", **attributes
+    )
+    model = make_model([node], [f32("x", 2, 2, 3)], [f32("y", None)], _weights(4, 1))
+    with pytest.raises(UnsupportedOperatorError, match=word) as caught:
+        import_onnx(model)
+    assert "'cell'" in str(caught.value)
+
+
+def test_function_bodies_stand_in_for_missing_converters() -> None:
+    node = helper.make_node("Swish", ["x"], ["y"], alpha=1.5)
+    model = make_model([node], [f32("x", 3, 4)], [f32("y", 3, 4)], opset=24)
+    x = random(3, 4)
+    imported = compare(model, {"x": x}, [x * _sigmoid(np.float32(1.5) * x)])
+    assert operators(imported)["sigmoid"] == 1
+
+
+def test_attention_of_opset_23() -> None:
+    node = helper.make_node("Attention", ["q", "k", "v"], ["y"])
+    shape = (1, 2, 5, 8)
+    model = make_model([node], [f32(n, *shape) for n in "qkv"], [f32("y", *shape)], opset=23)
+    q, k, v = (random(*shape, seed=seed) for seed in range(3))
+    scores = (q @ k.swapaxes(-1, -2)).astype(np.float64) / math.sqrt(8)
+    weights = np.exp(scores - scores.max(-1, keepdims=True))
+    wanted = (weights / weights.sum(-1, keepdims=True)) @ v
+    compare(model, {"q": q, "k": k, "v": v}, [wanted.astype(np.float32)])
+
+
+def test_local_functions_are_inlined() -> None:
+    function = helper.make_function(
+        "mine", "Twice", ["a"], ["b"], [helper.make_node("Add", ["a", "a"], ["b"])],
+        [helper.make_opsetid("", 17)],
+    )  # fmt: skip
+    nodes = [helper.make_node("Twice", ["x"], ["y"], domain="mine")]
+    model = make_model(nodes, [f32("x", 3)], [f32("y", 3)], functions=[function])
+    model.opset_import.append(helper.make_opsetid("mine", 1))
+    compare(model, {"x": random(3)})
+
+
+def test_opset_before_attributes_of_broadcasting() -> None:
+    """Opset 6 aligns operands by an axis; such models are upgraded, or refused."""
+    node = helper.make_node("Add", ["x", "b"], ["y"], broadcast=1)
+    model = make_model([node], [f32("x", 2, 3)], [f32("y", 2, 3)], {"b": random(3)}, opset=6)
+    compare(model, {"x": random(2, 3)}, [random(2, 3) + random(3)])
+
+
+def test_data_dependent_shapes_are_refused() -> None:
+    node = helper.make_node("NonZero", ["x"], ["y"], name="find")
+    with pytest.raises(UnsupportedOperatorError, match=r"'y'.*NonZero node 'find'"):
+        import_onnx(make_model([node], [f32("x", 3)], [i64("y", 1, None)]))
