@@ -53,6 +53,10 @@ class NamedShape(click.ParamType[tuple[str, tuple[int, ...]]]):
 
     name = "NAME=1x128"
 
+    def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:
+        """The name as it is, where click would write it in capitals."""
+        return self.name
+
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> tuple[str, tuple[int, ...]]:
@@ -70,6 +74,10 @@ class NamedSize(click.ParamType[tuple[str, int]]):
     """`batch=8`."""
 
     name = "NAME=8"
+
+    def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:
+        """The name as it is, where click would write it in capitals."""
+        return self.name
 
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None

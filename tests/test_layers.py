@@ -1,0 +1,47 @@
+"""Imports between the four packages never point right."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+LAYERS = ("microkernels", "tir_schedules", "relay_passes", "tvm_hybrid")
+
+
+def imported_layers(source: str, package: str) -> set[str]:
+    """The layers that a module's source imports, anywhere in it."""
+    found = set()
+    for node in ast.walk(ast.parse(source)):
+        names = []
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            names = [package if node.level else node.module or ""]
+        found |= {name.split(".")[0] for name in names}
+    return found & set(LAYERS)
+
+
+@pytest.mark.parametrize("layer", LAYERS)
+def test_a_package_imports_only_from_its_left(layer: str) -> None:
+    allowed = set(LAYERS[: LAYERS.index(layer) + 1])
+    files = sorted((ROOT / layer).rglob("*.py"))
+    assert files
+    wrong = {
+        str(path.relative_to(ROOT)): sorted(imported_layers(path.read_text(), layer) - allowed)
+        for path in files
+        if not imported_layers(path.read_text(), layer) <= allowed
+    }
+    assert not wrong
+
+
+def test_imports_inside_functions_and_relative_ones_are_seen() -> None:
+    source = (
+        "def f():\n    import tvm_hybrid.api\nfrom . import isa\nfrom relay_passes import graph"
+    )
+    assert imported_layers(source, "microkernels") == {"tvm_hybrid", "microkernels", "relay_passes"}
+
+
+def test_every_folder_of_tests_is_a_package() -> None:
+    folders = {path.parent for path in (ROOT / "tests").rglob("test_*.py")}
+    assert all((folder / "__init__.py").is_file() for folder in folders)

@@ -1,0 +1,114 @@
+"""The benchmark and its contestants: who takes part and what is said of them, never the time."""
+
+import logging
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tvm_hybrid import InferenceSession
+from tvm_hybrid.report.bench import ONNX_RUNTIME, OURS, STOCK_TVM, bench
+from tvm_hybrid.report.contestants import (
+    ContestantError,
+    StockTvm,
+    onnx_runtime_session,
+)
+
+from ..onnx_models import reference, saved, two_layers
+
+
+def feeds() -> dict[str, np.ndarray]:
+    return {"x": np.random.default_rng(1).standard_normal((4, 8)).astype(np.float32)}
+
+
+def test_all_three_run_and_agree(tmp_path: Path) -> None:
+    path = saved(tmp_path)
+    session = InferenceSession(path, num_threads=1)
+    report = bench(
+        session, path, feeds(), threads=1, flops=1000, tolerance=1e-5, rounds=2, seconds=0.001
+    )
+    assert [row.name for row in report.rows] == [OURS, ONNX_RUNTIME, STOCK_TVM]
+    for row in report.rows:
+        assert row.timing is not None and row.timing.runs >= 2
+        assert 0 < row.timing.min_us <= row.timing.median_us <= row.timing.p90_us
+        assert row.gflops == pytest.approx(1.0 / row.timing.min_us)
+        assert row.agrees and not row.note
+    ours, ort, _ = (row.timing.min_us for row in report.rows if row.timing)
+    assert report.rows[1].ratio == pytest.approx(ort / ours)
+
+
+class Liar:
+    """A session that returns something else."""
+
+    def run(self, names: None, inputs: dict[str, np.ndarray]) -> list[np.ndarray]:
+        return [reference(inputs["x"]).astype(np.float32) + 1]
+
+
+def test_other_results_are_noticed(tmp_path: Path) -> None:
+    report = bench(
+        Liar(),
+        saved(tmp_path),
+        feeds(),
+        threads=1,
+        flops=0,
+        tolerance=1e-5,
+        peers=["ort"],
+        rounds=1,
+        seconds=0.0,
+    )
+    row = report.row(ONNX_RUNTIME)
+    assert row is not None and not row.agrees and row.note == "computes something else"
+    assert row.gflops is None
+
+
+def test_a_missing_onnxruntime_is_named_and_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    path = saved(tmp_path)
+    with caplog.at_level(logging.WARNING, logger="tvm_hybrid"):
+        report = bench(
+            InferenceSession(path, num_threads=1),
+            path,
+            feeds(),
+            threads=1,
+            flops=0,
+            tolerance=1e-5,
+            peers=["ort"],
+            rounds=1,
+            seconds=0.0,
+        )
+    assert report.row(ONNX_RUNTIME) is None
+    assert "onnxruntime is not installed" in report.rows[1].note
+    assert "onnxruntime is not installed" in caplog.text
+
+
+def test_stock_tvm_computes_what_the_model_means(tmp_path: Path) -> None:
+    inputs = feeds()
+    stock = StockTvm(saved(tmp_path, two_layers("rows")), inputs, {"x": (4, 8)}, None, 1)
+    try:
+        assert np.allclose(stock.outputs[0], reference(inputs["x"]), rtol=1e-5, atol=1e-5)
+        assert len(stock.run_for(0.0)) == 1
+        stock._process.kill()
+        with pytest.raises(ContestantError, match="worker ended"):
+            stock.run_for(0.0)
+    finally:
+        stock.close()
+    assert stock._process.poll() is not None
+
+
+def test_a_model_that_stock_tvm_cannot_run(tmp_path: Path) -> None:
+    (tmp_path / "model.onnx").write_bytes(b"not a model")
+    with pytest.raises(ContestantError, match="stock TVM: ModelError"):
+        StockTvm(tmp_path / "model.onnx", feeds(), None, None, 1)
+
+
+def test_a_worker_that_takes_too_long(tmp_path: Path) -> None:
+    with pytest.raises(ContestantError, match="no answer within"):
+        StockTvm(saved(tmp_path), feeds(), None, None, 1, time_limit=0.01)
+
+
+def test_a_model_that_onnx_runtime_refuses() -> None:
+    with pytest.raises(ContestantError, match="ONNX Runtime"):
+        onnx_runtime_session(b"not a model", 1)

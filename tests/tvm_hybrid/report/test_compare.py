@@ -1,0 +1,67 @@
+"""Distances between results, and the tolerance."""
+
+import math
+
+import numpy as np
+import pytest
+
+from tvm_hybrid.report.compare import distance, tolerance_for
+
+F32 = np.float32
+
+
+def test_equal_arrays_have_no_distance() -> None:
+    array = np.array([1.0, np.nan, np.inf, -np.inf], F32)
+    found = distance(array, array.copy())
+    assert found.exact and found.max_abs == found.max_rel == found.max_rel_element == 0.0
+    assert found.cosine == 1.0 and found.within(0.0)
+
+
+def test_distances_of_a_small_difference() -> None:
+    found = distance(np.array([1.0, 3.0], F32), np.array([2.0, 4.0], F32))
+    assert found.max_abs == 1.0
+    assert found.max_rel == 0.25
+    assert found.max_rel_element == 0.5
+    assert found.cosine == pytest.approx(14 / math.sqrt(10 * 20))
+    assert not found.exact and found.within(0.25) and not found.within(0.24)
+
+
+@pytest.mark.parametrize(
+    ("result", "reference"),
+    [
+        (np.zeros(3, F32), np.zeros(4, F32)),
+        (np.zeros(3, F32), np.zeros(3, np.float64)),
+        (np.array([np.nan], F32), np.array([0.0], F32)),
+        (np.array([0.0], F32), np.array([np.nan], F32)),
+        (np.array([np.inf], F32), np.array([-np.inf], F32)),
+        (np.array([1e-30], F32), np.array([0.0], F32)),
+        (np.array([1], np.int64), np.array([2], np.int64)),
+        (np.array([True]), np.array([False])),
+    ],
+)
+def test_what_no_tolerance_forgives(result: np.ndarray, reference: np.ndarray) -> None:
+    assert not distance(result, reference).within(1e6)
+
+
+def test_empty_and_zero_arrays_agree() -> None:
+    assert distance(np.zeros((0, 3), F32), np.zeros((0, 3), F32)).within(0.0)
+    assert distance(np.zeros(3, F32), np.zeros(3, F32)).cosine == 1.0
+
+
+def test_tolerance_grows_with_the_sums() -> None:
+    assert tolerance_for([]) == 1e-5
+    assert tolerance_for([1024] * 10) == pytest.approx(8 * 2**-24 * 320)
+
+
+def test_random_float32_sums_stay_within_the_tolerance() -> None:
+    """The derivation holds: a float32 product against float64, well inside the bound."""
+    rng = np.random.default_rng(0)
+    a, b = rng.standard_normal((64, 4096)), rng.standard_normal((4096, 64))
+    a, b = a.astype(F32), b.astype(F32)
+    sequential = np.zeros((64, 64), F32)
+    for k in range(4096):
+        sequential += np.outer(a[:, k], b[k])
+    exact = (a.astype(np.float64) @ b.astype(np.float64)).astype(F32)
+    found = distance(sequential, exact)
+    assert found.within(tolerance_for([4096]))
+    assert not found.exact

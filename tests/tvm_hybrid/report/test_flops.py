@@ -1,0 +1,33 @@
+"""Operations of matrix products and convolutions."""
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+from tvm_hybrid import import_onnx
+from tvm_hybrid.report.flops import ProductSums
+
+from ..onnx_models import two_layers
+
+
+def test_matrix_products() -> None:
+    sums = ProductSums(import_onnx(two_layers(rows=4)).mod)
+    assert sorted(sums.lengths) == [8, 16]
+    assert sums.flops == 2 * 4 * (8 * 16 + 16 * 5)
+
+
+def test_a_grouped_convolution() -> None:
+    weight = numpy_helper.from_array(np.ones((6, 2, 3, 3), np.float32), "w")
+    node = helper.make_node("Conv", ["x", "w"], ["y"], group=2, kernel_shape=[3, 3])
+    graph = helper.make_graph(
+        [node],
+        "conv",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, (1, 4, 8, 8))],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, (1, 6, 6, 6))],
+        [weight],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    onnx.checker.check_model(model)
+    sums = ProductSums(import_onnx(model).mod)
+    assert sums.lengths == [2 * 3 * 3]
+    assert sums.flops == 2 * 18 * 6 * 6 * 6

@@ -1,0 +1,251 @@
+"""The command line: what it prints, and its exit codes."""
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+import pytest
+
+import tvm_hybrid
+from tvm_hybrid.cli import main
+from tvm_hybrid.cli.group import COMMANDS, cli
+
+from .onnx_models import reference, saved, two_layers
+
+ROOT = Path(__file__).resolve().parents[2]
+X = np.random.default_rng(1).standard_normal((4, 8)).astype(np.float32)
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    return saved(tmp_path)
+
+
+@pytest.fixture
+def x_file(tmp_path: Path) -> Path:
+    np.save(tmp_path / "x.npy", X)
+    return tmp_path / "x.npy"
+
+
+def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--help"]) == 0
+    listed = capsys.readouterr().out
+    assert all(f"\n  {name} " in listed for name in COMMANDS)
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out.startswith("tvm-hybrid, version ")
+
+
+def test_commands_are_imported_when_they_are_used() -> None:
+    code = (
+        "import sys; from tvm_hybrid.cli import main; main(['run', '--help']);"
+        "found = {n for n in sys.modules if n.startswith('tvm_hybrid.cli.')};"
+        "sys.exit(len({'tvm_hybrid.cli.bench', 'tvm_hybrid.cli.tune'} & found))"
+    )
+    assert (
+        subprocess.run([sys.executable, "-c", code], check=False, capture_output=True).returncode
+        == 0
+    )
+
+
+def test_run_computes_what_the_model_means(
+    model: Path, x_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = tmp_path / "y.npz"
+    assert main(["run", str(model), "--input", f"x={x_file}", "--output", str(output)]) == 0
+    shown = capsys.readouterr()
+    assert "y: float32[4, 5]" in shown.out
+    assert "random" not in shown.err
+    with np.load(output) as arrays:
+        # Two f32 sums of 8 and 16 products: far below 1e-5 of values around 10.
+        assert np.allclose(arrays["y"], reference(X), rtol=1e-5, atol=1e-5)
+
+
+def test_run_says_that_it_made_up_inputs(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", str(model), "--json", "--seed", "1"]) == 0
+    shown = capsys.readouterr()
+    assert "random values for input x" in shown.err
+    answer = json.loads(shown.out)
+    assert answer["random_inputs"] == ["x"]
+    assert np.allclose(answer["outputs"]["y"]["values"], reference(X), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="exporting needs g++")
+def test_compile_then_run_explain_and_refuse(
+    model: Path, x_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    library = tmp_path / "m.so"
+    assert main(["compile", str(model), "-o", str(library), "--json", "--threads", "1"]) == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert facts["library"] == str(library) and facts["bytes"] == library.stat().st_size
+    assert facts["threads"] == 1 and 0 < facts["taken"] <= facts["nodes"]
+    assert main(["run", str(library), "--input", f"x={x_file}", "--json"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert np.allclose(answer["outputs"]["y"]["values"], reference(X), rtol=1e-5, atol=1e-5)
+    assert main(["explain", str(library), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)[0]["taken"]
+    assert main(["run", str(library), "--threads", "2"]) == 2
+    assert "compiled already" in capsys.readouterr().err
+    assert main(["compile", str(library), "-o", str(tmp_path / "n.so")]) == 2
+    assert "compiled already" in capsys.readouterr().err
+
+
+def test_explain_shows_kernel_and_reason(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", str(model), "--threads", "1"]) == 0
+    table = capsys.readouterr().out
+    assert "matmul + relu" in table and "default" in table
+    assert main(["explain", str(model), "--json"]) == 0
+    decisions = json.loads(capsys.readouterr().out)
+    assert decisions == json.loads(tvm_hybrid.compile(model).explain().to_json())
+
+
+def test_dump_ir_writes_the_passes(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "ir"
+    assert main(["explain", str(model), "--dump-ir", str(folder)]) == 0
+    assert len([path for path in folder.iterdir() if path.stat().st_size]) > 5
+
+
+def test_shapes_and_dims(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = str(saved(tmp_path, two_layers("rows")))
+    for option in (["--dim", "rows=3"], ["--shape", "x=3x8"]):
+        assert main(["run", path, "--json", *option]) == 0
+        assert json.loads(capsys.readouterr().out)["outputs"]["y"]["shape"] == [3, 5]
+    assert main(["run", path]) == 2
+    error = capsys.readouterr().err
+    assert "Error:" in error and "rows" in error
+
+
+def test_verify_passes(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["verify", str(model)]) == 0
+    assert "pass" in capsys.readouterr().out
+    assert main(["verify", str(model), "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["passed"] and report["first_difference"] is None
+    assert report["outputs"][0]["ours"]["max_rel"] <= report["tolerance"] == 1e-5
+
+
+def test_verify_names_the_first_difference(
+    model: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    right = tvm_hybrid.InferenceSession.run
+
+    def negative(self: Any, *arguments: Any) -> list[np.ndarray]:
+        """Wrong as soon as the second product is part of the model."""
+        results = right(self, *arguments)
+        return [-result if result.shape == (4, 5) else result for result in results]
+
+    monkeypatch.setattr(tvm_hybrid.InferenceSession, "run", negative)
+    assert main(["verify", str(model)]) == 1
+    shown = capsys.readouterr().out
+    assert "FAIL" in shown
+    assert "the first node that differs is MatMul 'second', compiled as matmul" in shown
+    assert main(["verify", str(model), "--json"]) == 1
+    first = json.loads(capsys.readouterr().out)["first_difference"]
+    assert first["node"] == "second" and len(first["regions"]) == 1
+
+
+def test_verify_with_a_tolerance_that_nothing_meets(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["verify", str(saved(tmp_path)), "--tolerance", "-1"]) == 2
+    assert "--tolerance" in capsys.readouterr().err
+
+
+def test_bench(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    options = ["--repeat", "1", "--seconds", "0", "--threads", "1", "--peers", "ort"]
+    assert main(["bench", str(model), "--json", *options]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert [row["name"] for row in report["rows"]] == ["tvm_hybrid", "ONNX Runtime"]
+    assert report["threads"] == 1 and report["flops"] == 2 * 4 * (8 * 16 + 16 * 5)
+    assert all(row["timing"]["runs"] == 1 and row["agrees"] for row in report["rows"])
+    assert main(["bench", str(model), *options]) == 0
+    assert "GFLOP/s" in capsys.readouterr().out
+    assert main(["bench", str(model), "--peers", "nobody"]) == 2
+    assert "'nobody'" in capsys.readouterr().err
+
+
+def test_doctor(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("TVM_HYBRID_ISA", "avx2")
+    assert main(["doctor", "--json"]) == 0
+    facts = {fact["name"]: fact for fact in json.loads(capsys.readouterr().out)}
+    assert facts["apache-tvm"]["value"].startswith("0.27")
+    assert facts["code is made for"]["value"] in ("avx2", "scalar")
+    assert facts["cap (TVM_HYBRID_ISA)"]["value"] == "avx2"
+    assert main(["doctor"]) == 0
+    assert "TVM_HYBRID_CACHE_DIR" in capsys.readouterr().out
+    monkeypatch.setenv("TVM_HYBRID_ISA", "sse9")
+    assert main(["doctor"]) == 1
+    assert "unknown ISA" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["nosuch"], "No such command 'nosuch'"),
+        (["run"], "Missing argument 'MODEL'"),
+        (["run", "missing.onnx"], "missing.onnx"),
+        (["run", "text.onnx"], "text.onnx"),
+        (["run", "model.onnx", "--shape", "x"], "x=1x128"),
+        (["run", "model.onnx", "--shape", "x=1xtwo"], "x=1x128"),
+        (["run", "model.onnx", "--dim", "rows=-1"], "batch=8"),
+        (["run", "model.onnx", "--threads", "0"], "--threads"),
+        (["run", "model.onnx", "--target", "pentium9"], "pentium9"),
+        (["run", "model.onnx", "--target", "{1}"], "JSON"),
+        (["run", "model.onnx", "--precision", "f8"], "f8"),
+        (["run", "model.onnx", "--records", "missing.jsonl"], "missing.jsonl"),
+        (["run", "model.onnx", "--input", "x=missing.npy"], "missing.npy"),
+        (["run", "model.onnx", "--input", "z=z.npy"], "no input 'z'"),
+        (["run", "model.onnx", "--input", "x=z.npy"], "'x'"),
+        (["run", "model.onnx", "--output", "no/such/folder.npz"], "no/such/folder.npz"),
+        (["compile", "model.onnx"], "--output"),
+        (["compile", "model.onnx", "-o", "no/such/m.so"], "no/such/m.so"),
+        (["verify", "text.onnx"], "text.onnx"),
+        (["bench", "text.onnx"], "text.onnx"),
+    ],
+)
+def test_bad_usage_is_one_clear_line(
+    arguments: list[str],
+    message: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    saved(tmp_path)
+    (tmp_path / "text.onnx").write_text("this is not a model")
+    np.save(tmp_path / "z.npy", np.zeros((2, 2), np.float32))
+    assert main(arguments) == 2
+    shown = capsys.readouterr()
+    (line,) = [line for line in shown.err.splitlines() if line.startswith("Error: ")]
+    assert message in line
+    assert "Traceback" not in shown.err
+
+
+def test_debug_shows_the_traceback(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", "missing.onnx", "--debug"]) == 2
+    error = capsys.readouterr().err
+    assert "Traceback" in error and "\nError: " in error
+
+
+def test_brackets_in_messages_are_not_markup(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", "[red]missing[1, 128].onnx"]) == 2
+    assert "[red]missing[1, 128].onnx" in capsys.readouterr().err
+
+
+def test_every_command_explains_itself(capsys: pytest.CaptureFixture[str]) -> None:
+    for name in COMMANDS:
+        assert main([name, "--help"]) == 0
+        command = cli.get_command(click.Context(cli), name)
+        assert command is not None and command.help
+        options = [item for item in command.params if isinstance(item, click.Option)]
+        assert all(option.help for option in options)
+        assert "Usage: tvm-hybrid" in capsys.readouterr().out
