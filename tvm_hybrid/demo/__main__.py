@@ -85,8 +85,7 @@ def demonstrate(threads: int, seconds: float) -> None:
         magika = DemoModel.compile(files.model, {"bytes": shape}, threads)
         classifier = Classifier(magika.session, config, load_text_labels(files.types))
         steps.begin("recognising files of this repository")
-        recognised = _recognise(classifier)
-        output.print(recognised)
+        output.print(recognise(classifier))
         source = (REPOSITORY / "tvm_hybrid" / "demo" / "classifier.py").read_bytes()
         features = classifier.features(source)
         assert features is not None, "a module's source is longer than a few bytes"
@@ -100,7 +99,7 @@ def demonstrate(threads: int, seconds: float) -> None:
     output.print(bench_table(reports, f"time of one run, threads: {threads}"))
 
 
-def _recognise(classifier: Classifier) -> Table:
+def recognise(classifier: Classifier) -> Table:
     """The table of recognised files.
 
     Raises

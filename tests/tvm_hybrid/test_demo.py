@@ -1,0 +1,226 @@
+"""The demonstration's parts, without network and without the real model."""
+
+import hashlib
+import subprocess
+import zipfile
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from onnx import numpy_helper
+
+import tvm_hybrid
+from microkernels.errors import ModelError, VerifyError
+from tvm_hybrid.demo import magika_files
+from tvm_hybrid.demo.__main__ import main, recognise
+from tvm_hybrid.demo.classifier import (
+    Classifier,
+    ClassifierConfig,
+    Verdict,
+    load_text_labels,
+)
+from tvm_hybrid.demo.magika_files import DownloadError, fetch_magika
+from tvm_hybrid.demo.mlp import SIZES, mlp_model
+from tvm_hybrid.demo.models import DemoModel
+from tvm_hybrid.demo.samples import sample_paths
+
+LABELS = ("python", "randomtxt", "zip", "markdown")
+CONFIG = ClassifierConfig(
+    beg_size=4,
+    mid_size=0,
+    end_size=4,
+    use_inputs_at_offsets=False,
+    medium_confidence_threshold=0.5,
+    min_file_size_for_dl=3,
+    padding_token=256,
+    block_size=8,
+    target_labels_space=LABELS,
+    thresholds={"markdown": 0.75},
+    overwrite_map={"randomtxt": "txt"},
+)
+
+
+class Network:
+    """A network with fixed scores."""
+
+    def __init__(self, *scores: float) -> None:
+        self._scores = np.array([scores], np.float32)
+
+    def run(self, names: None, feeds: dict[str, np.ndarray]) -> list[np.ndarray]:
+        assert feeds["bytes"].dtype == np.int32 and feeds["bytes"].shape == (1, 8)
+        return [self._scores]
+
+
+def classifier(*scores: float) -> Classifier:
+    return Classifier(Network(*scores), CONFIG, {"python", "txt", "markdown"})
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        (b"abcdefghijkl", [*b"abcd", *b"ijkl"]),
+        (b"abc", [*b"abc", 256, 256, *b"abc"]),
+        (b"  \n abcdefgh \t ", [*b"abcd", *b"efgh"]),
+        (b" abc" + b" " * 9, [*b"abc", 32, 256, 256, 256, 256]),
+    ],
+)
+def test_features(content: bytes, expected: list[int]) -> None:
+    features = classifier().features(content)
+    assert features is not None and features[0].tolist() == expected
+
+
+@pytest.mark.parametrize("content", [b"", b"ab", b" " * 20, b" " * 7 + b"abc"])
+def test_files_too_small_for_the_network(content: bytes) -> None:
+    assert classifier().features(content) is None
+
+
+@given(st.binary(max_size=40))
+def test_features_are_tokens_and_only_they(content: bytes) -> None:
+    features = classifier().features(content)
+    if features is not None:
+        assert features.shape == (1, 8) and features.dtype == np.int32
+        assert features.min() >= 0 and features.max() <= 256
+        assert 256 not in features[0, :3]
+
+
+@pytest.mark.parametrize(
+    ("scores", "verdict"),
+    [
+        ((0.9, 0, 0, 0), Verdict("python", 0.9, "python")),
+        ((0.4, 0, 0, 0), Verdict("txt", 0.4, "python")),
+        ((0, 0.9, 0, 0), Verdict("txt", 0.9, "randomtxt")),
+        ((0, 0, 0.4, 0), Verdict("unknown", 0.4, "zip")),
+        ((0, 0, 0, 0.7), Verdict("txt", 0.7, "markdown")),
+        ((0, 0, 0, 0.8), Verdict("markdown", 0.8, "markdown")),
+    ],
+)
+def test_verdicts(scores: tuple[float, ...], verdict: Verdict) -> None:
+    found = classifier(*scores).classify(b"some content")
+    assert (found.label, found.first_choice) == (verdict.label, verdict.first_choice)
+    assert found.score == pytest.approx(verdict.score)
+
+
+def test_verdicts_without_the_network() -> None:
+    assert classifier().classify(b"") == Verdict("empty", 1.0)
+    assert classifier().classify(b"ab") == Verdict("txt", 1.0)
+    assert classifier().classify(b"\xff\xfe") == Verdict("unknown", 1.0)
+
+
+def test_damaged_descriptions(tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+    for text in ("", "{}", '{"beg_size": "x"}'):
+        path.write_text(text)
+        with pytest.raises(ModelError, match=r"config\.json"):
+            ClassifierConfig.load(path)
+    with pytest.raises(ModelError, match=r"config\.json"):
+        load_text_labels(path)
+    path.write_text('{"python": {"is_text": true}, "zip": {"is_text": false}}')
+    assert load_text_labels(path) == {"python"}
+
+
+@pytest.fixture
+def wheel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """A package of our own in the place of the real one; `state` counts the downloads."""
+    members = {name: f"content of {name}".encode() for name in magika_files.SHA256}
+    hashes = {name: hashlib.sha256(data).hexdigest() for name, data in members.items()}
+    monkeypatch.setattr(magika_files, "SHA256", hashes)
+    state: dict[str, Any] = {"members": members, "downloads": 0, "code": 0}
+
+    def pip(command: list[str], **_: object) -> subprocess.CompletedProcess[str]:
+        state["downloads"] += 1
+        if not state["code"]:
+            folder = Path(command[command.index("--dest") + 1])
+            with zipfile.ZipFile(folder / "magika.whl", "w") as archive:
+                for name, data in state["members"].items():
+                    archive.writestr(name, data)
+        error = "ERROR: no matching distribution found"
+        return subprocess.CompletedProcess(command, state["code"], "", error)
+
+    monkeypatch.setattr(magika_files.subprocess, "run", pip)
+    return state
+
+
+def test_files_are_fetched_once_and_mended(wheel: dict[str, Any], tmp_path: Path) -> None:
+    files = fetch_magika(tmp_path / "cache")
+    assert files.model.read_bytes() == wheel["members"][magika_files.MODEL]
+    assert sorted(path.name for path in (tmp_path / "cache").iterdir()) == sorted(
+        path.name for path in (files.model, files.config, files.types)
+    )
+    fetch_magika(tmp_path / "cache")
+    assert wheel["downloads"] == 1
+    files.model.write_bytes(b"damaged")
+    fetch_magika(tmp_path / "cache")
+    assert wheel["downloads"] == 2
+    assert files.model.read_bytes() == wheel["members"][magika_files.MODEL]
+
+
+def test_another_content_is_refused(wheel: dict[str, Any], tmp_path: Path) -> None:
+    wheel["members"][magika_files.CONFIG] = b"something else"
+    with pytest.raises(DownloadError, match="SHA-256"):
+        fetch_magika(tmp_path / "cache")
+    assert not (tmp_path / "cache" / Path(magika_files.CONFIG).name).exists()
+
+
+def test_a_package_without_the_files(wheel: dict[str, Any], tmp_path: Path) -> None:
+    del wheel["members"][magika_files.MODEL]
+    with pytest.raises(DownloadError, match="does not hold"):
+        fetch_magika(tmp_path / "cache")
+
+
+def test_no_network(wheel: dict[str, Any], tmp_path: Path) -> None:
+    wheel["code"] = 1
+    with pytest.raises(DownloadError, match="no matching distribution found; is there a connec"):
+        fetch_magika(tmp_path / "cache")
+
+
+def test_the_demonstration_says_what_is_missing(
+    wheel: dict[str, Any],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    wheel["code"] = 1
+    monkeypatch.setenv("TVM_HYBRID_CACHE_DIR", str(tmp_path))
+    with pytest.raises(SystemExit) as ended:
+        main([])
+    assert ended.value.code == 2
+    assert "Error: cannot download magika" in capsys.readouterr().err
+
+
+def test_the_samples_are_in_the_repository() -> None:
+    assert len(sample_paths()) >= 10
+
+
+def test_a_wrong_label_is_an_error() -> None:
+    with pytest.raises(VerifyError, match=r"README\.md is markdown, not python"):
+        recognise(classifier(1, 0, 0, 0))
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_perceptrons_are_those_of_the_paper(name: str) -> None:
+    model = mlp_model(name, batch=3)
+    onnx.checker.check_model(model, full_check=True)
+    shapes = [numpy_helper.to_array(item).shape for item in model.graph.initializer]
+    sizes = SIZES[name]
+    assert shapes[::2] == list(pairwise(sizes))
+    assert [node.op_type for node in model.graph.node] == ["Gemm", "Relu"] * (len(sizes) - 1)
+
+
+def test_a_wrong_result_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    onnx.save(mlp_model("MLP_1", batch=2), tmp_path / "mlp.onnx")
+    model = DemoModel.compile(tmp_path / "mlp.onnx", {}, threads=1)
+    feeds = {"x": np.ones((2, 13), np.float32)}
+    assert model.verify(feeds).passed
+    right = tvm_hybrid.InferenceSession.run
+    monkeypatch.setattr(
+        tvm_hybrid.InferenceSession,
+        "run",
+        lambda *arguments: [result * np.float32(1.001) for result in right(*arguments)],
+    )
+    with pytest.raises(VerifyError, match="differs from ONNX Runtime's"):
+        model.verify(feeds)
