@@ -11,11 +11,13 @@ contract tests, in the benchmark, in the table of the documentation and in kerne
 from __future__ import annotations
 
 import contextlib
+import importlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import tvm.tirx.script.builder.ir as I
 
+from . import FAMILIES
 from .errors import IsaError
 from .isa import Isa, isa_named
 from .vectors import Expr, bind, constant, ramp
@@ -161,6 +163,13 @@ def register_microkernel(kernel: Microkernel) -> Microkernel:
     return kernel
 
 
+def _registry() -> dict[str, Microkernel]:
+    """Every microkernel by name, with all families loaded."""
+    for family in FAMILIES:
+        importlib.import_module(f"{__package__}.{family}")
+    return _kernels
+
+
 def microkernel_named(name: str) -> Microkernel:
     """The microkernel of that name.
 
@@ -169,14 +178,15 @@ def microkernel_named(name: str) -> Microkernel:
     IsaError
         If there is none.
     """
-    if name not in _kernels:
-        raise IsaError(f"no microkernel {name!r}; there are {', '.join(sorted(_kernels))}")
-    return _kernels[name]
+    kernels = _registry()
+    if name not in kernels:
+        raise IsaError(f"no microkernel {name!r}; there are {', '.join(sorted(kernels))}")
+    return kernels[name]
 
 
 def all_microkernels() -> tuple[Microkernel, ...]:
     """Every registered microkernel, in order of registration."""
-    return tuple(_kernels.values())
+    return tuple(_registry().values())
 
 
 def kernels_for(isa: Isa, a_dtype: str, b_dtype: str) -> tuple[Microkernel, ...]:
@@ -189,7 +199,7 @@ def kernels_for(isa: Isa, a_dtype: str, b_dtype: str) -> tuple[Microkernel, ...]
     """
     fitting = [
         kernel
-        for kernel in _kernels.values()
+        for kernel in _registry().values()
         if (kernel.a_dtype, kernel.b_dtype) == (a_dtype, b_dtype) and isa.includes(kernel.isa)
     ]
     if not fitting:
