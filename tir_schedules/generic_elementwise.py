@@ -241,7 +241,7 @@ def _cuts_of(condition: Expr, extents: dict[tirx.Var, int]) -> list[tuple[tirx.V
         return [*_cuts_of(condition.a, extents), *_cuts_of(condition.b, extents)]
     if isinstance(condition, tirx.Not):
         return _cuts_of(condition.a, extents)
-    if not isinstance(condition, _COMPARISONS) or loads_of(condition):
+    if not isinstance(condition, (*_COMPARISONS, tirx.EQ, tirx.NE)) or loads_of(condition):
         return []
     used = variables_of(condition)
     if len(used) != 1:
@@ -254,8 +254,11 @@ def _cuts_of(condition: Expr, extents: dict[tirx.Var, int]) -> list[tuple[tirx.V
     if len(coefficients) != 2 or None in coefficients or coefficients[0] == 0:
         return []
     slope, base = int(coefficients[0] or 0), int(coefficients[1] or 0)
-    first = _first_change(condition, slope, base)
-    return [(var, first)] if 0 < first < extents[var] else []
+    if isinstance(condition, tirx.EQ | tirx.NE):
+        firsts = [] if base % slope else [-base // slope, -base // slope + 1]
+    else:
+        firsts = [_first_change(condition, slope, base)]
+    return [(var, first) for first in firsts if 0 < first < extents[var]]
 
 
 def _first_change(condition: Expr, slope: int, base: int) -> int:

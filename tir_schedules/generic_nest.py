@@ -216,7 +216,7 @@ def read_program(func: tirx.PrimFunc) -> Program:
         _check_buffer(buffer)
     nests = []
     for number, statement in enumerate(_statements(root.block.body)):
-        nest = _read_nest(statement, number).simplified()
+        nest = _without_reduction(_read_nest(statement, number)).simplified()
         if not _is_shadow(nest):
             nests.append(nest)
     return Program(func, tuple(root.block.alloc_buffers), tuple(nests))
@@ -226,6 +226,22 @@ def _statements(body: tirx.Stmt) -> list[tirx.Stmt]:
     if isinstance(body, tirx.SeqStmt):
         return [part for statement in body.seq for part in _statements(statement)]
     return [body]
+
+
+def _without_reduction(nest: Nest) -> Nest:
+    """A nest that accumulates a single element is a plain store of it."""
+    if not nest.reduce or any(axis.extent != 1 for axis in nest.reduce):
+        return nest
+    starts = {store.buffer: store.init for store in nest.stores}
+
+    def change(load: TensorLoad) -> Expr:
+        start = starts.get(load.source)
+        return load if start is None else start
+
+    stores = tuple(
+        replace(store, value=map_loads(store.value, change), init=None) for store in nest.stores
+    )
+    return replace(nest, stores=stores)
 
 
 def _is_shadow(nest: Nest) -> bool:

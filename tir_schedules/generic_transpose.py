@@ -53,7 +53,7 @@ def transpose_axes(
     written = nest.spatial[-1]
     if stores[0][written.var] != 1 or written.extent < lanes:
         return None
-    if any(calls_of(nest.stores[0].value, "if_then_else")):
+    if calls_of(nest.stores[0].value, "if_then_else"):
         return None
     if any(loads_of(load.indices[0]) for load in nest.reads()):
         return None

@@ -24,6 +24,7 @@ from .run_generic import (
 
 F32 = "float32"
 I64 = "int64"
+F32_TENTH = np.float32(0.1)
 EPSILON = float(np.finfo(np.float32).eps)
 
 
@@ -399,8 +400,6 @@ CASES = {
     ),
 }
 
-F32_TENTH = np.float32(0.1)
-
 
 @pytest.mark.parametrize("name", CASES)
 def test_operator_is_scheduled_and_right(name: str) -> None:
@@ -426,13 +425,14 @@ def test_operator_is_scheduled_and_right(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["cumsum", "scatter_elements"])
 def test_operator_with_loops_of_its_own_is_serial_on_one_thread(name: str) -> None:
-    build, shapes = {
+    own_loops: dict[str, tuple[Callable[..., Any], Shapes]] = {
         "cumsum": (lambda x: op.cumsum(x, axis=1), [((4, 12), F32)]),
         "scatter_elements": (
             lambda x, i, u: op.scatter_elements(x, i, u, axis=0),
             [((8, 4), F32), ((1, 4), I64), ((1, 4), F32)],
         ),
-    }[name]
+    }
+    build, shapes = own_loops[name]
     mod, names, funcs = scheduled(lowered(build, shapes))
     assert set(names) == {"generic_serial"}
     assert not any(map(is_parallel, funcs))
