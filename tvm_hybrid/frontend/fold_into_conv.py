@@ -68,6 +68,8 @@ def _foldable(
     if graph.constants[weight].dtype.kind != "f":
         return None
     shape = graph.shape(operands[1])
+    if bias and (shape is None or graph.shape(bias) != (shape[1],)):
+        return None
     if shape is None or _per_channel(graph.constants[operands[0]], shape) is None:
         return None
     return convolution

@@ -8,11 +8,12 @@ from __future__ import annotations
 import logging
 import time
 
+import onnx
 import tvm
 from onnx import helper
 from tvm import relax
 
-from microkernels.errors import UnsupportedOperatorError
+from microkernels.errors import ModelError, UnsupportedOperatorError
 
 from .check_model import check_model
 from .converters import static_shape_of
@@ -58,6 +59,19 @@ def import_onnx(model: ModelLike, shapes: Shapes | None = None) -> ImportedModel
     """
     start = time.perf_counter()
     proto = read_model(model)
+    try:
+        imported = _import(proto, shapes)
+    except ModelError:
+        raise
+    except Exception as error:  # a malformed model can go wrong in more ways than can be foreseen
+        raise ModelError(
+            f"the model cannot be imported: {type(error).__name__}: {error}"
+        ) from error
+    logger.debug("imported %s in %.2f s", proto.graph.name, time.perf_counter() - start)
+    return imported
+
+
+def _import(proto: onnx.ModelProto, shapes: Shapes | None) -> ImportedModel:
     check_model(proto)
     graph = load_graph(proto)
     freeze_shapes(graph, shapes)
@@ -66,11 +80,7 @@ def import_onnx(model: ModelLike, shapes: Shapes | None = None) -> ImportedModel
     drop_dead_nodes(graph)
     mod = fold_views(to_relax(graph))
     inputs = [_info(graph, item.name) for item in graph.inputs]
-    outputs = _outputs(graph, mod)
-    logger.debug(
-        "imported %s: %d nodes in %.2f s", graph.name, len(graph.nodes), time.perf_counter() - start
-    )
-    return ImportedModel(mod, inputs, outputs)
+    return ImportedModel(mod, inputs, _outputs(graph, mod))
 
 
 def _info(graph: Graph, name: str) -> TensorInfo:

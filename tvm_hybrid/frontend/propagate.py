@@ -70,6 +70,7 @@ class _Propagation:
         for position, name in enumerate(node.input):
             if name in self.aliases:
                 node.input[position] = self.aliases[name]
+        check_signature(node, self.graph.opset)
         if is_standard(node) and node.op_type == "Constant":
             self.graph.add_constant(node.output[0], constant_value(node))
             return
@@ -108,14 +109,6 @@ class _Propagation:
         names = [name for name in node.input if name]
         if schema is None or any(name not in self.graph.types for name in names):
             return {}
-        if not schema.min_input <= len(node.input) <= schema.max_input:
-            raise ModelError(
-                f"{describe(node)} has {len(node.input)} inputs; the operator takes "
-                f"{schema.min_input} to {schema.max_input}"
-            )
-        for name, attribute in schema.attributes.items():
-            if attribute.required and all(item.name != name for item in node.attribute):
-                raise ModelError(f"{describe(node)} lacks its attribute {name!r}")
         try:
             types = onnx.shape_inference.infer_node_outputs(
                 schema,
@@ -146,6 +139,31 @@ class _Propagation:
         if name not in self.data:
             self.data[name] = numpy_helper.from_array(self.graph.constants[name], name)
         return self.data[name]
+
+
+def check_signature(node: onnx.NodeProto, opset: int) -> None:
+    """Raises a ModelError unless inputs, outputs and attributes are there as the schema wants."""
+    schema = schema_of(node, opset)
+    if schema is None:
+        return
+    for kind, values, low, high in (
+        ("inputs", node.input, schema.min_input, schema.max_input),
+        ("outputs", node.output, schema.min_output, schema.max_output),
+    ):
+        if not low <= len(values) <= high:
+            raise ModelError(
+                f"{describe(node)} has {len(values)} {kind}; the operator has {low} to {high}"
+            )
+    for position, name in enumerate(node.input):
+        declared = schema.inputs[min(position, len(schema.inputs) - 1)]
+        if not name and declared.option == onnx.defs.OpSchema.FormalParameterOption.Single:
+            raise ModelError(f"{describe(node)} lacks its input {declared.name!r}")
+    given = {item.name: item.type for item in node.attribute}
+    for name, attribute in schema.attributes.items():
+        if attribute.required and name not in given:
+            raise ModelError(f"{describe(node)} lacks its attribute {name!r}")
+        if name in given and given[name] != int(attribute.type):
+            raise ModelError(f"{describe(node)}: its attribute {name!r} has a wrong type")
 
 
 def drop_unused_outputs(graph: Graph) -> None:

@@ -101,9 +101,7 @@ def to_relax(graph: Graph) -> IRModule:
             warnings.simplefilter("ignore")  # about renamed inputs
             return importer.from_onnx(proto, graph.opset)
     except _RefusedError as refusal:
-        # TVM prints a warning when a builder dies with an open block.
-        with contextlib.suppress(Exception):
-            importer.bb._end_block()
+        _close(importer)
         node = nodes[refusal.name]
         shapes = ", ".join(f"{name!r} {graph.shape(name)}" for name in node.input if name)
         raise UnsupportedOperatorError(
@@ -111,7 +109,14 @@ def to_relax(graph: Graph) -> IRModule:
             f"{_first_line(refusal.error)}"
         ) from refusal.error
     except Exception as error:  # Python and C++ errors of any kind
+        _close(importer)
         raise ModelError(f"TVM's importer fails: {_first_line(error)}") from error
+
+
+def _close(importer: _Importer) -> None:
+    """Closes the block left open: TVM prints a warning when a builder dies with one."""
+    with contextlib.suppress(Exception):
+        importer.bb._end_block()
 
 
 def _trim(node: onnx.NodeProto) -> None:

@@ -188,6 +188,56 @@ def test_every_truncation(length: int) -> None:
         assert [item.name for item in imported.outputs] == ["y"]
 
 
+def small_network() -> bytes:
+    """A convolution, a computed reshape, a Gemm, a recurrent layer."""
+    node = helper.make_node
+    nodes = [
+        node("Conv", ["x", "cw", "cb"], ["c"], pads=[1, 1, 1, 1]),
+        node("BatchNormalization", ["c", "cb", "cb", "cb", "cb"], ["n"]),
+        node("Shape", ["n"], ["shape"]),
+        node("Gather", ["shape", "zero"], ["batch"]),
+        node("Unsqueeze", ["batch", "axes"], ["first"]),
+        node("Concat", ["first", "rest"], ["target"], axis=0),
+        node("Reshape", ["n", "target"], ["r"]),
+        node("Gemm", ["r", "gw"], ["g"], transB=1),
+        node("LSTM", ["s", "w", "r_", "b"], ["y"], hidden_size=4),
+        node("Slice", ["g", "axes", "rest2"], ["z"]),
+    ]
+    constants = {
+        "cw": random(2, 1, 3, 3),
+        "cb": np.abs(random(2)),
+        "zero": np.array(0),
+        "axes": np.array([0]),
+        "rest": np.array([-1]),
+        "rest2": np.array([1]),
+        "gw": random(3, 8),
+        "w": random(1, 16, 3),
+        "r_": random(1, 16, 4),
+        "b": random(1, 32),
+    }
+    inputs = [f32("x", 1, 1, 2, 2), f32("s", 2, 1, 3)]
+    outputs = [f32("y", None, None, None, None), f32("z", None, None)]
+    return make_model(nodes, inputs, outputs, constants).SerializeToString()
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_flipped_bytes(seed: int) -> None:
+    """Any damage is either harmless or a ModelError; about half of these are each."""
+    original = small_network()
+    random_bytes = np.random.default_rng(seed)
+    refused = 0
+    for _ in range(40):
+        data = bytearray(original)
+        for position in random_bytes.integers(len(data), size=2):
+            data[position] = random_bytes.integers(256)
+        try:
+            import_onnx(data)
+        except ModelError as error:
+            refused += 1
+            assert str(error)
+    assert 0 < refused < 40
+
+
 def test_bad_paths(tmp_path: Path) -> None:
     for path, words in (
         (tmp_path / "missing.onnx", "no model file.*missing.onnx"),

@@ -35,7 +35,8 @@ def batch_normalization(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodePro
     if any(array.shape != (shape[1],) for array in arrays):
         return None
     gamma, beta, mean, variance = (array.astype(np.float64) for array in arrays)
-    scale = gamma / np.sqrt(variance + attributes.get("epsilon", 1e-5))
+    with np.errstate(all="ignore"):  # a bad variance gives NaN, as it would at run time
+        scale = gamma / np.sqrt(variance + attributes.get("epsilon", 1e-5))
     shift = beta - mean * scale
     build = NodeBuilder(graph, node)
     channels = (-1, *(1 for _ in shape[2:]))

@@ -6,7 +6,9 @@ from collections.abc import Callable
 
 import onnx
 
-from ..graph import Graph, is_standard
+from microkernels.errors import ModelError
+
+from ..graph import Graph, describe, is_standard
 
 Rewrite = Callable[[onnx.NodeProto, Graph], list[onnx.NodeProto] | None]
 
@@ -41,7 +43,12 @@ def rewrite(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeProto] | None:
     domain = "" if is_standard(node) else node.domain
     own = _REWRITES.get((domain, node.op_type))
     for function in [own] if own is not None else _FALLBACKS:
-        replacement = function(node, graph)
+        try:
+            replacement = function(node, graph)
+        except (ArithmeticError, LookupError, TypeError, ValueError) as error:
+            if isinstance(error, ModelError):
+                raise
+            raise ModelError(f"{describe(node)} is malformed: {error}") from error
         if replacement is not None:
             return replacement
     return None
