@@ -1,0 +1,144 @@
+"""Arithmetic of a graph as polynomials, so that a formula is recognised however it is written.
+
+    0.5 * (x * (1 + erf(x / 1.414)))   and   x * (erf(0.707 * x) * 0.5 + 0.5)
+
+are both {x: 0.5, x * erf: 0.5} once erf(...) and x are taken as atoms.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Hashable
+
+import numpy as np
+from tvm import ir, relax
+
+from .graph import DataflowGraph, op_name, scalar_constant
+
+Monomial = frozenset[tuple[Hashable, float]]
+Polynomial = dict[Monomial, float]
+AtomOf = Callable[[relax.Expr], "Hashable | None"]
+
+ONE: Monomial = frozenset()
+_MOST_TERMS = 8
+_MOST_DEPTH = 8
+
+
+def monomial(*factors: tuple[Hashable, float]) -> Monomial:
+    """A product of atoms, each with its exponent."""
+    return frozenset(factors)
+
+
+def uniform_constant(expr: relax.Expr) -> float | None:
+    """The number that every element of a constant is, else None."""
+    if not isinstance(expr, ir.GenericConst):
+        return None
+    array = np.asarray(expr.value.numpy())
+    if array.size == 0 or array.dtype == bool or np.any(array != array.flat[0]):
+        return None
+    return float(array.flat[0])
+
+
+def expand(
+    graph: DataflowGraph, expr: relax.Expr, atom_of: AtomOf, depth: int = _MOST_DEPTH
+) -> Polynomial:
+    """An expression as a sum of products of atoms.
+
+    Parameters
+    ----------
+    graph : DataflowGraph
+        Where definitions are looked up.
+    expr : relax.Expr
+        What to expand; addition, subtraction, negation, multiplication, division by a product, and
+        powers are looked through.
+    atom_of : callable
+        What an expression is called if it is to be an atom, else None. Values that are no
+        arithmetic are atoms under their own name in any case.
+    depth : int
+        Operators to look through.
+
+    Returns
+    -------
+    dict
+        Coefficient of every product; exponents may be negative or fractions.
+    """
+    name = atom_of(expr)
+    if name is not None:
+        return {monomial((name, 1.0)): 1.0}
+    number = uniform_constant(expr)
+    if number is not None:
+        return {ONE: number}
+    opaque: Polynomial = {monomial((expr, 1.0)): 1.0}
+    call = graph.definition(expr)
+    rule = _RULES.get(op_name(call))
+    if call is None or rule is None or depth == 0:
+        return opaque
+    if op_name(call) == "relax.power":
+        exponent = scalar_constant(call.args[1])
+        base = expand(graph, call.args[0], atom_of, depth - 1)
+        result = None if exponent is None else _power(base, exponent)
+    else:
+        result = rule(*(expand(graph, arg, atom_of, depth - 1) for arg in call.args))
+    return opaque if result is None or len(result) > _MOST_TERMS else result
+
+
+def close(a: Polynomial, b: Polynomial, tolerance: float = 1e-5) -> bool:
+    """Whether two polynomials have the same products with nearly the same coefficients."""
+    return a.keys() == b.keys() and all(
+        math.isclose(a[term], b[term], rel_tol=tolerance) for term in a
+    )
+
+
+def _add(a: Polynomial, b: Polynomial) -> Polynomial:
+    return {term: a.get(term, 0.0) + b.get(term, 0.0) for term in (*a, *b)}
+
+
+def _negate(a: Polynomial) -> Polynomial:
+    return {term: -coefficient for term, coefficient in a.items()}
+
+
+def _multiply(a: Polynomial, b: Polynomial) -> Polynomial | None:
+    if len(a) * len(b) > _MOST_TERMS:
+        return None
+    result: Polynomial = {}
+    for left, p in a.items():
+        for right, q in b.items():
+            exponents = dict(left)
+            for atom, exponent in right:
+                exponents[atom] = exponents.get(atom, 0.0) + exponent
+            term = frozenset((atom, e) for atom, e in exponents.items() if e)
+            result[term] = result.get(term, 0.0) + p * q
+    return result
+
+
+def _divide(a: Polynomial, b: Polynomial) -> Polynomial | None:
+    inverse = _power(b, -1.0)
+    return None if inverse is None else _multiply(a, inverse)
+
+
+def _power(a: Polynomial, exponent: float) -> Polynomial | None:
+    """A power of a product; of a sum, the square and the cube."""
+    if len(a) > 1:
+        if exponent not in (2.0, 3.0):
+            return None
+        square = _multiply(a, a)
+        return square if square is None or exponent == 2.0 else _multiply(square, a)
+    ((term, coefficient),) = a.items()
+    if coefficient == 0.0:
+        return None
+    if exponent != int(exponent) and (coefficient < 0 or any(e != 1.0 for _, e in term)):
+        return None  # the root of a square is no product
+    return {frozenset((atom, e * exponent) for atom, e in term): coefficient**exponent}
+
+
+_RULES: dict[str, Callable[..., Polynomial | None]] = {
+    "relax.add": _add,
+    "relax.subtract": lambda a, b: _add(a, _negate(b)),
+    "relax.negative": _negate,
+    "relax.multiply": _multiply,
+    "relax.divide": _divide,
+    "relax.square": lambda a: _power(a, 2.0),
+    "relax.sqrt": lambda a: _power(a, 0.5),
+    "relax.rsqrt": lambda a: _power(a, -0.5),
+    "relax.power": _power,
+}
