@@ -29,6 +29,7 @@ from .rewrite import rewrite_region_calls
 from .select_configs import SOURCE, config_of
 
 KERNEL = "tvm_hybrid.kernel"
+UNALIGNED = "tvm_hybrid.unaligned"  # the kernel's parameters may lie at any element's address
 OPAQUE = 8  # TVM's kOpaque: FuseOps leaves the kernel alone
 
 
@@ -68,7 +69,8 @@ def build_kernel(region: Region, config: Config, machine: Machine) -> tirx.PrimF
         raise CompileError(f"building {region.key} with {config} failed: {error}") from error
     name = template.kernel_name(region, config, machine.isa)
     private = function.without_attr("global_symbol")  # the module names it
-    return private.with_attr(KERNEL, name).with_attr("op_pattern", OPAQUE)
+    marked = private.with_attr(KERNEL, name).with_attr(UNALIGNED, True)
+    return marked.with_attr("op_pattern", OPAQUE)
 
 
 class _Lowerer:

@@ -14,6 +14,7 @@ from relay_passes.pipeline import CompiledModule, PipelineOptions, compile_modul
 from ._autoload import register
 from .cpu_features import required_features
 from .executable import Executable
+from .input_alignment import unaligned_inputs
 from .logs import logger
 from .manifest import Coverage, Manifest, package_versions
 from .model_input import Infos, import_model
@@ -136,6 +137,7 @@ def _manifest(
         inputs=inputs,
         outputs=outputs,
         shared_outputs=shared_outputs(compiled.mod),
+        unaligned_inputs=unaligned_inputs(compiled.mod),
         coverage=Coverage(taken, len(compiled.decisions)),
         decisions=tuple(compiled.decisions),
     )

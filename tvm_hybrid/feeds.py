@@ -1,7 +1,8 @@
 """Arrays as callers give them, checked and turned into the tensors that kernels read.
 
-Kernels expect 64-byte aligned memory; NumPy gives 16. So a value is copied, unless it happens to
-be aligned and is large enough for a copy to matter.
+NumPy aligns to 16 bytes. Our templates read an array wherever it lies; TVM's own kernels expect 64
+bytes. So a value is copied if it goes to one of those and is not aligned, or if it is so small that
+a copy costs less than handing it over.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from microkernels.errors import FeedError
 from .tensors import TensorInfo
 
 ALIGNMENT = 64
-ZERO_COPY_BYTES = 1 << 16
+ZERO_COPY_BYTES = 1 << 13
 
 
 def aligned_empty(info: TensorInfo) -> np.ndarray:
@@ -52,17 +53,22 @@ def to_array(value: Any, info: TensorInfo) -> np.ndarray:
 
 def to_tensor(array: np.ndarray) -> Tensor:
     """An array as an aligned tensor; shares its memory if that is aligned already."""
-    if not is_aligned(array):
+    if not (is_plain(array) and is_aligned(array)):
         aligned = aligned_empty(TensorInfo("", array.shape, str(array.dtype)))
         aligned[...] = array
         array = aligned
     return tvm.runtime.from_dlpack(array)
 
 
-def is_aligned(array: np.ndarray) -> bool:
-    """Whether kernels can read an array where it is."""
+def is_plain(array: np.ndarray) -> bool:
+    """Whether the runtime can take an array without a copy."""
     flags = array.flags
-    return flags.c_contiguous and flags.writeable and array.ctypes.data % ALIGNMENT == 0
+    return flags.c_contiguous and flags.writeable
+
+
+def is_aligned(array: np.ndarray) -> bool:
+    """Whether any kernel can read a plain array where it is."""
+    return array.ctypes.data % ALIGNMENT == 0
 
 
 def _from_sequence(value: Any, info: TensorInfo) -> np.ndarray:

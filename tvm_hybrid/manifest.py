@@ -49,6 +49,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         In the order of the calling convention.
     shared_outputs : tuple of bool
         Whether an output may share memory with an input, a weight or another output.
+    unaligned_inputs : tuple of bool
+        Whether kernels read an input wherever it lies; else it must be aligned to 64 bytes.
     coverage : Coverage
         How much of the model our templates build.
     decisions : tuple of Decision
@@ -67,6 +69,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     inputs: tuple[TensorInfo, ...]
     outputs: tuple[TensorInfo, ...]
     shared_outputs: tuple[bool, ...]
+    unaligned_inputs: tuple[bool, ...]
     coverage: Coverage
     decisions: tuple[Decision, ...]
     model_sha256: str = ""

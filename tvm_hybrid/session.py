@@ -19,7 +19,7 @@ from .api import compile as compile_model
 from .artifact import is_library
 from .executable import Executable, load
 from .explanation import Explanation
-from .feeds import ZERO_COPY_BYTES, aligned_empty, is_aligned, to_array
+from .feeds import ZERO_COPY_BYTES, aligned_empty, is_aligned, is_plain, to_array
 from .targets import TargetLike
 from .tensors import TensorInfo
 
@@ -72,8 +72,11 @@ class _Lane:
                 np.dtype(info.dtype),
                 slot.array,
                 info.nbytes >= ZERO_COPY_BYTES,
+                anywhere,
             )
-            for index, (info, slot) in enumerate(zip(executable.inputs, slots, strict=True))
+            for index, (info, slot, anywhere) in enumerate(
+                zip(executable.inputs, slots, executable.manifest.unaligned_inputs, strict=True)
+            )
         ]
 
 
@@ -188,15 +191,15 @@ class InferenceSession:
             threads.use_threads(self._threads)
         tensors = lane.tensors
         try:
-            for index, name, shape, dtype, array, large in lane.feeds:
+            for index, name, shape, dtype, array, large, anywhere in lane.feeds:
                 value = input_feed[name]
                 if value.shape != shape or value.dtype is not dtype:
                     value = to_array(value, self.executable.inputs[index])
                 if large:
                     if tensors is lane.tensors:
                         tensors = list(tensors)
-                    if is_aligned(value):
-                        tensors[index] = tvm.runtime.from_dlpack(value)
+                    if is_plain(value) and (anywhere or is_aligned(value)):
+                        tensors[index] = value  # the runtime makes a tensor of it without a copy
                         continue
                 array[...] = value
             if len(input_feed) != len(tensors):
@@ -228,7 +231,7 @@ class InferenceSession:
                 f"the model has no input {', '.join(map(repr, extra))}; "
                 f"its inputs are {', '.join(map(repr, names))}"
             )
-        for index, name, *_, array, _large in lane.feeds:
+        for index, name, _shape, _dtype, array, *_ in lane.feeds:
             array[...] = to_array(feeds[name], self.executable.inputs[index])
         return lane.tensors
 
