@@ -1,6 +1,9 @@
 # `make demo` and `make test` do all set-up themselves, in .venv; a second run reuses it.
 
-PYTHON ?= python3
+# The first of these that is new enough.
+PYTHON ?= $(shell for name in python3 python3.11 python3.12 python3.13 python3.10; do \
+	$$name -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null && echo $$name && break; \
+	done)
 VENV := .venv
 BIN := $(VENV)/bin
 PACKAGES := microkernels tir_schedules relay_passes tvm_hybrid
@@ -27,11 +30,11 @@ format: $(STAMP)
 
 # Set-up is done anew when what it depends on changes.
 $(STAMP): setup.cfg pyproject.toml
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
-		{ echo "Error: $(PYTHON) is older than Python 3.10; name another: make PYTHON=python3.11"; exit 1; }
+	@test -n "$(PYTHON)" || \
+		{ echo "Error: no Python 3.10 or newer; name one: make PYTHON=/path/to/python3.11"; exit 1; }
 	@command -v g++ >/dev/null || \
 		{ echo "Error: g++ is missing; it links exported models"; exit 1; }
-	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV)
 	$(BIN)/python -m pip install --disable-pip-version-check --editable '.[dev]'
 	touch $@
 
