@@ -18,9 +18,10 @@ from microkernels.errors import ModelError, UnsupportedOperatorError
 from .check_model import check_model
 from .converters import static_shape_of
 from .fold_into_conv import fold_into_conv
+from .fold_padding import fold_padding
 from .fold_views import fold_views
 from .freeze_shapes import Shapes, freeze_shapes
-from .graph import Graph, describe, drop_dead_nodes
+from .graph import Graph, describe
 from .imported_model import ImportedModel, TensorInfo
 from .load_graph import load_graph
 from .propagate import propagate
@@ -77,7 +78,7 @@ def _import(proto: onnx.ModelProto, shapes: Shapes | None) -> ImportedModel:
     freeze_shapes(graph, shapes)
     propagate(graph)
     fold_into_conv(graph)
-    drop_dead_nodes(graph)
+    fold_padding(graph)
     mod = fold_views(to_relax(graph))
     inputs = [_info(graph, item.name) for item in graph.inputs]
     return ImportedModel(mod, inputs, _outputs(graph, mod))

@@ -4,6 +4,7 @@ To add one: a new file with a function under `@rewrites("OpType", domain="...")`
 """
 
 from . import (
+    auto_pad,
     batch_normalization,
     conditional,
     contrib_activations,
@@ -18,6 +19,7 @@ from .registry import Rewrite, rewrite, rewrites
 
 __all__ = [
     "Rewrite",
+    "auto_pad",
     "batch_normalization",
     "conditional",
     "contrib_activations",

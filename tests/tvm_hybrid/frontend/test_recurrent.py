@@ -1,0 +1,130 @@
+"""LSTM and GRU, written out, against their equations in numpy."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from onnx import helper
+
+from tvm_hybrid.errors import UnsupportedOperatorError
+from tvm_hybrid.frontend import import_onnx
+
+from .models import compare, f32, make_model, random
+
+
+def _sigmoid(x: NDArray) -> NDArray:
+    return 1 / (1 + np.exp(-x))
+
+
+def _lstm_reference(x: NDArray, w: NDArray, r: NDArray, b: NDArray, h: NDArray, c: NDArray) -> Any:
+    rows = []
+    for step in x:
+        gates = step @ w.T + h @ r.T + b[: len(w)] + b[len(w) :]
+        i, o, f, g = np.split(gates, 4, axis=1)
+        c = _sigmoid(f) * c + _sigmoid(i) * np.tanh(g)
+        h = _sigmoid(o) * np.tanh(c)
+        rows.append(h)
+    return np.stack(rows), h, c
+
+
+def _gru_reference(
+    x: NDArray, w: NDArray, r: NDArray, b: NDArray, h: NDArray, reset_after: int
+) -> Any:
+    rows = []
+    size = w.shape[0] // 3
+    wb, rb = b[: 3 * size], b[3 * size :]
+    for step in x:
+        part = step @ w.T + wb
+        inner = h @ r[: 2 * size].T + rb[: 2 * size]
+        z = _sigmoid(part[:, :size] + inner[:, :size])
+        reset = _sigmoid(part[:, size : 2 * size] + inner[:, size:])
+        if reset_after:
+            n = np.tanh(part[:, 2 * size :] + reset * (h @ r[2 * size :].T + rb[2 * size :]))
+        else:
+            n = np.tanh(part[:, 2 * size :] + (reset * h) @ r[2 * size :].T + rb[2 * size :])
+        h = (1 - z) * n + z * h
+        rows.append(h)
+    return np.stack(rows), h
+
+
+def _sides(direction: str) -> list[int]:
+    return {"forward": [1], "reverse": [-1], "bidirectional": [1, -1]}[direction]
+
+
+def _weights(gates: int, directions: int) -> dict[str, NDArray]:
+    return {
+        "w": random(directions, gates * 4, 3, seed=1),
+        "r": random(directions, gates * 4, 4, seed=2),
+        "b": random(directions, gates * 8, seed=3),
+    }
+
+
+@pytest.mark.parametrize("direction", ["forward", "reverse", "bidirectional"])
+@pytest.mark.parametrize("steps", [1, 3])
+def test_lstm(direction: str, steps: int) -> None:
+    sides = _sides(direction)
+    n = len(sides)
+    constants = _weights(4, n)
+    names = ["x", "w", "r", "b", "", "h", "c"]
+    node = helper.make_node("LSTM", names, ["y", "yh", "yc"], hidden_size=4, direction=direction)
+    inputs = [f32("x", steps, 2, 3), f32("h", n, 2, 4), f32("c", n, 2, 4)]
+    outputs = [f32("y", steps, n, 2, 4), f32("yh", n, 2, 4), f32("yc", n, 2, 4)]
+    w, r, b = constants.values()
+    x, h, c = random(steps, 2, 3), random(n, 2, 4, seed=5), random(n, 2, 4, seed=6)
+    parts = [
+        _lstm_reference(x[::side], w[d], r[d], b[d], h[d], c[d]) for d, side in enumerate(sides)
+    ]
+    wanted = [
+        np.stack([part[0][::side] for part, side in zip(parts, sides, strict=True)], axis=1),
+        np.stack([part[1] for part in parts]),
+        np.stack([part[2] for part in parts]),
+    ]
+    model = make_model([node], inputs, outputs, constants)
+    compare(model, {"x": x, "h": h, "c": c}, wanted)
+
+
+@pytest.mark.parametrize("reset_after", [0, 1])
+@pytest.mark.parametrize("direction", ["forward", "bidirectional"])
+def test_gru(direction: str, reset_after: int) -> None:
+    sides = _sides(direction)
+    n = len(sides)
+    constants = _weights(3, n)
+    node = helper.make_node(
+        "GRU", ["x", "w", "r", "b"], ["y", "yh"], hidden_size=4, direction=direction,
+        linear_before_reset=reset_after,
+    )  # fmt: skip
+    x = random(3, 2, 3)
+    start = np.zeros((2, 4), np.float32)
+    w, r, b = constants.values()
+    parts = [
+        _gru_reference(x[::side], w[d], r[d], b[d], start, reset_after)
+        for d, side in enumerate(sides)
+    ]
+    wanted = [
+        np.stack([part[0][::side] for part, side in zip(parts, sides, strict=True)], axis=1),
+        np.stack([part[1] for part in parts]),
+    ]
+    outputs = [f32("y", 3, n, 2, 4), f32("yh", n, 2, 4)]
+    compare(make_model([node], [f32("x", 3, 2, 3)], outputs, constants), {"x": x}, wanted)
+
+
+@pytest.mark.parametrize(
+    ("attributes", "word"),
+    [
+        ({"clip": 1.0}, "clip"),
+        ({"layout": 1}, "layout"),
+        ({"input_forget": 1}, "coupled"),
+        ({"activations": ["Elu", "Tanh", "Tanh"]}, "Elu"),
+    ],
+)
+def test_unsupported_forms_of_lstm(attributes: dict[str, Any], word: str) -> None:
+    node = helper.make_node(
+        "LSTM", ["x", "w", "r"], ["y"], hidden_size=4, name="cell", **attributes
+    )
+    model = make_model([node], [f32("x", 2, 2, 3)], [f32("y", None)], _weights(4, 1))
+    with pytest.raises(UnsupportedOperatorError, match=word) as caught:
+        import_onnx(model)
+    assert "'cell'" in str(caught.value)

@@ -1,0 +1,43 @@
+"""auto_pad in numbers.
+
+Conv(x, W, auto_pad=SAME_UPPER, strides=[2, 2])    ->    Conv(x, W, pads=[0, 0, 1, 1], ...)
+
+TVM's importer pads in a kernel of its own. The amounts are those of the ONNX operators: the output
+has ceil(input / stride) elements, and SAME_UPPER puts an odd one at the end.
+"""
+
+from __future__ import annotations
+
+import onnx
+from onnx import helper
+
+from ..graph import Graph
+from ..node_builder import attributes_of
+from .registry import rewrites
+
+
+@rewrites("Conv", "MaxPool", "AveragePool")
+def auto_pad(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeProto] | None:
+    """Replaces the attribute, if there is one and the shapes are known."""
+    attributes = attributes_of(node)
+    mode = attributes.get("auto_pad", "NOTSET")
+    shape = graph.shape(node.input[0])
+    weight = graph.shape(node.input[1]) if node.op_type == "Conv" else None
+    kernel = attributes.get("kernel_shape") or (weight or ())[2:]
+    if mode not in ("SAME_UPPER", "SAME_LOWER") or shape is None or len(kernel) != len(shape) - 2:
+        return None
+    strides = attributes.get("strides") or [1] * len(kernel)
+    dilations = attributes.get("dilations") or [1] * len(kernel)
+    before, after = [], []
+    for extent, size, stride, dilation in zip(shape[2:], kernel, strides, dilations, strict=True):
+        outputs = -(-extent // stride)
+        total = max(0, (outputs - 1) * stride + (size - 1) * dilation + 1 - extent)
+        small, large = total // 2, total - total // 2
+        before.append(small if mode == "SAME_UPPER" else large)
+        after.append(large if mode == "SAME_UPPER" else small)
+    copy = onnx.NodeProto()
+    copy.CopyFrom(node)
+    del copy.attribute[:]
+    kept = (item for item in node.attribute if item.name not in ("auto_pad", "pads"))
+    copy.attribute.extend([*kept, helper.make_attribute("pads", [*before, *after])])
+    return [copy]
