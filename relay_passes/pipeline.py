@@ -20,6 +20,8 @@ from .fold_weights import fold_weights
 from .lower_regions import lower_regions
 from .partition import partition, regions_of
 from .prepack import prepack
+from .recognize_gelu import recognize_gelu
+from .recognize_norms import recognize_norms
 from .run_codegen import annotate_codegen
 from .schedule_generic import schedule_leftovers
 from .select_configs import Lookup, select_configs
@@ -71,6 +73,8 @@ def clean_up() -> list[ir.transform.Pass]:
         relax.transform.CanonicalizeBindings(),
         fold_weights(),
         clip_indices(),
+        recognize_norms(),
+        recognize_gelu(),
         relax.transform.EliminateCommonSubexpr(),
         relax.transform.DeadCodeElimination(),
     ]
