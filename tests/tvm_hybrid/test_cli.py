@@ -14,6 +14,7 @@ import pytest
 import tvm_hybrid
 from tvm_hybrid.cli import main
 from tvm_hybrid.cli.group import COMMANDS, cli
+from tvm_hybrid.report.console import print_json
 
 from .onnx_models import reference, saved, two_layers
 
@@ -234,6 +235,11 @@ def test_debug_shows_the_traceback(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run", "missing.onnx", "--debug"]) == 2
     error = capsys.readouterr().err
     assert "Traceback" in error and "\nError: " in error
+
+
+def test_json_has_no_infinities(capsys: pytest.CaptureFixture[str]) -> None:
+    print_json({"far": float("inf"), "path": Path("a"), "list": (1, 2)})
+    assert json.loads(capsys.readouterr().out) == {"far": None, "path": "a", "list": [1, 2]}
 
 
 def test_brackets_in_messages_are_not_markup(capsys: pytest.CaptureFixture[str]) -> None:

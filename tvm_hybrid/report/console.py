@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -29,8 +28,11 @@ def error_console() -> Console:
 
 
 def print_json(value: Any) -> None:
-    """Prints one JSON document on standard output, without colours or folding."""
-    output_console().file.write(json.dumps(value, indent=2, default=str) + "\n")
+    """Prints one JSON document on standard output; inf and NaN become null, as JSON has neither."""
+    import msgspec
+
+    text = msgspec.json.format(msgspec.json.encode(value, enc_hook=str), indent=2)
+    output_console().file.write(text.decode() + "\n")
 
 
 @contextmanager
