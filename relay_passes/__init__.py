@@ -3,3 +3,12 @@
 The package is named after TVM's first graph IR. TVM removed Relay in 0.20; its successor is Relax,
 and every pass here works on Relax.
 """
+
+import tvm_ffi
+
+from microkernels import errors
+
+# TVM runs passes from C++; a registered error comes out of them as the class that went in.
+for _error in vars(errors).values():
+    if isinstance(_error, type) and issubclass(_error, errors.TvmHybridError):
+        tvm_ffi.register_error(_error)

@@ -80,7 +80,8 @@ def _matmul(graph: DataflowGraph, position: int, call: relax.Call) -> Anchor | s
     if len(a.shape) < 2 or len(b.shape) < 2:
         return "an operand is a vector"
     if isinstance(call.args[1], ir.GenericConst) and len(b.shape) == 2:
-        return Anchor(position, "matmul", tuple(call.args), output)
+        activation, absorbed = _before_cast(graph, call.args[0])
+        return Anchor(position, "matmul", (activation, call.args[1]), output, {}, absorbed)
     (a_stored, a_axes, a_from), (b_stored, b_axes, b_from) = (
         _permuted(graph, arg) for arg in call.args
     )
@@ -88,6 +89,15 @@ def _matmul(graph: DataflowGraph, position: int, call: relax.Call) -> Anchor | s
     return Anchor(
         position, "batch_matmul", (a_stored, b_stored), output, attrs, tuple(a_from + b_from)
     )
+
+
+def _before_cast(graph: DataflowGraph, expr: relax.Expr) -> tuple[relax.Expr, tuple[int, ...]]:
+    """What an activation is cast to f32 from, and the binding of the cast; itself if it is not."""
+    call = graph.definition(expr)
+    if op_name(call) != "relax.astype" or str(expr.ty.dtype) != "float32":
+        return expr, ()
+    assert call is not None
+    return call.args[0], (graph.position[expr],)
 
 
 def _permuted(graph: DataflowGraph, expr: relax.Expr) -> tuple[relax.Expr, str, list[int]]:

@@ -22,6 +22,7 @@ from .graph import DataflowGraph, binding_value, op_name, scalar_constant, stati
 ACC = ("acc", 0)
 Value = tuple[str, int]
 VALUE_DTYPES = ("float32", "bool")
+CAST_DTYPES = ("float16", "float64", "int8", "uint8", "int32", "int64")
 MAX_OPERANDS = 12
 
 
@@ -126,11 +127,15 @@ def _absorb(graph: DataflowGraph, growth: Growth, position: int) -> bool:
     call = binding_value(binding)
     output = static_tensor(binding.var)
     name = op_name(call)
-    if output is None or "out_axes" in growth.anchor.attrs:
+    if output is None or "out_axes" in growth.anchor.attrs or growth.output.dtype in CAST_DTYPES:
         return False
     if name in ("relax.reshape", "relax.squeeze", "relax.expand_dims", "relax.flatten"):
         return _pass_reshape(growth, binding.var, call.args[0], output) and _note(growth, position)
-    if output.shape != growth.output.shape or output.dtype not in VALUE_DTYPES:
+    if output.shape != growth.output.shape:
+        return False
+    if name == "relax.astype" and output.dtype in CAST_DTYPES:
+        return _cast(growth, binding.var, call.args[0], output) and _note(growth, position)
+    if output.dtype not in VALUE_DTYPES:
         return False
     value = _steps_for(graph, growth, name, call)
     if value is None or len(growth.operands) > MAX_OPERANDS:
@@ -141,6 +146,15 @@ def _absorb(graph: DataflowGraph, growth: Growth, position: int) -> bool:
 
 def _note(growth: Growth, position: int) -> bool:
     growth.members.append(position)
+    return True
+
+
+def _cast(growth: Growth, var: relax.Var, source: relax.Expr, output: Tensor) -> bool:
+    """Takes a cast of a f32 value; it ends the region, whose result has the new type."""
+    if source not in growth.values or str(source.ty.dtype) != "float32":
+        return False
+    growth.values[var] = _step(growth, "cast", (growth.values[source],), output.dtype)
+    growth.output = output
     return True
 
 

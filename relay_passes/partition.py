@@ -23,6 +23,7 @@ from __future__ import annotations
 from tvm import IRModule, ir, relax
 from tvm.ir.transform import PassContext, module_pass
 
+from microkernels.errors import CompileError
 from microkernels.isa import Isa
 from tir_schedules.region import Region
 from tir_schedules.template import has_template, template_for
@@ -44,8 +45,11 @@ def is_region_function(function: object) -> bool:
     )
 
 
-def partition(isa: Isa, decisions: DecisionLog) -> ir.transform.Pass:
-    """The pass, for one instruction set; notes what it leaves and why."""
+def partition(isa: Isa, decisions: DecisionLog, strict: bool = False) -> ir.transform.Pass:
+    """The pass, for one instruction set; notes what it leaves and why.
+
+    If `strict`, it raises CompileError when it leaves a call that a template is there for.
+    """
 
     @module_pass(opt_level=0, name="tvm_hybrid.partition")
     def run(mod: IRModule, _context: PassContext) -> IRModule:
@@ -54,6 +58,12 @@ def partition(isa: Isa, decisions: DecisionLog) -> ir.transform.Pass:
             if isinstance(function, relax.Function) and not is_region_function(function):
                 rewritten = _Partitioner(builder, isa, decisions).function(function)
                 builder.update_func(gvar, rewritten)
+        left = [f"{d.op} ({d.node}): {d.reason}" for d in decisions if not d.taken]
+        if strict and left:
+            raise CompileError(
+                f"strict: no template takes {'; '.join(left)}. Compile without strict to run these "
+                "by generic schedules"
+            )
         return relax.transform.DeadCodeElimination()(builder.get())
 
     return run

@@ -80,9 +80,9 @@ def clean_up() -> list[ir.transform.Pass]:
     ]
 
 
-def form_regions(machine: Machine, decisions: DecisionLog) -> list[ir.transform.Pass]:
+def form_regions(machine: Machine, decisions: DecisionLog, strict: bool) -> list[ir.transform.Pass]:
     """Phase 2: anchors and what is fused with them."""
-    return [partition(machine.isa, decisions)]
+    return [partition(machine.isa, decisions, strict)]
 
 
 def configure_regions(machine: Machine, lookup: Lookup | None) -> list[ir.transform.Pass]:
@@ -135,7 +135,7 @@ def lowering_passes(options: PipelineOptions, decisions: DecisionLog) -> list[ir
     machine = options.machine
     return [
         *clean_up(),
-        *form_regions(machine, decisions),
+        *form_regions(machine, decisions, options.strict),
         *build_regions(machine, options.lookup, decisions),
         *build_leftovers(machine, decisions),
     ]
@@ -149,7 +149,7 @@ def partition_module(mod: IRModule, options: PipelineOptions, decisions: Decisio
     machine = options.machine
     passes = [
         *clean_up(),
-        *form_regions(machine, decisions),
+        *form_regions(machine, decisions, options.strict),
         *configure_regions(machine, options.lookup),
         annotate_codegen(options.target, options.threads),
     ]
@@ -158,7 +158,9 @@ def partition_module(mod: IRModule, options: PipelineOptions, decisions: Decisio
 
 def collect_regions(mod: IRModule, options: PipelineOptions) -> list[Region]:
     """The different regions of a module, in order of their functions' names; for tuning."""
-    return regions_of(_run(mod, [*clean_up(), *form_regions(options.machine, [])], options))
+    return regions_of(
+        _run(mod, [*clean_up(), *form_regions(options.machine, [], strict=False)], options)
+    )
 
 
 def compile_module(mod: IRModule, options: PipelineOptions) -> CompiledModule:

@@ -30,7 +30,7 @@ from .blocking import balanced, estimate_cycles, shares
 from .config import Config
 from .epilogue import Columns, Epilogue, load_vector, store_vector, unflatten
 from .machine import Machine
-from .matmul import PARALLEL_FLOPS
+from .matmul import PARALLEL_FLOPS, RESULT_DTYPES
 from .region import Region, Tensor
 from .template import Template, register_template
 from .tile_loops import TileLoops, for_groups, for_share, store_columns
@@ -103,7 +103,7 @@ class _Problem:
 def reject(region: Region, isa: Isa) -> str | None:
     """Why the template cannot build a region, or None."""
     a, b = region.inputs
-    if (a.dtype, b.dtype, region.output.dtype) != ("float32",) * 3:
+    if (a.dtype, b.dtype) != ("float32", "float32") or region.output.dtype not in RESULT_DTYPES:
         return f"operands of type {a.dtype} and {b.dtype}, output {region.output.dtype}"
     problem = _Problem(region)
     if 0 in (problem.m, problem.n, problem.k, problem.batches):

@@ -18,7 +18,7 @@ import tvm.tirx.script.builder.ir as I
 from tvm import tirx
 
 from microkernels.errors import ConfigError
-from microkernels.vectors import Expr, bind, constant, ramp, splat, vector_type
+from microkernels.vectors import Expr, bind, cast, constant, ramp, splat, vector_type
 
 from .fusible_ops import FUSIBLE_OPS
 from .region import Region, Tensor
@@ -87,14 +87,14 @@ class Epilogue:
         self.region = region
         self.buffers = tuple(buffers)
         for step in region.epilogue:
-            if step.op != "constant" and step.op not in FUSIBLE_OPS:
+            if step.op not in ("constant", "cast") and step.op not in FUSIBLE_OPS:
                 raise ConfigError(f"{step.op!r} is not a fusible operator, in {region.key}")
 
     @property
     def cost(self) -> int:
         """Instructions for one vector, roughly."""
-        steps = (step.op for step in self.region.epilogue if step.op != "constant")
-        return sum(FUSIBLE_OPS[op].cost for op in steps)
+        steps = (step.op for step in self.region.epilogue)
+        return sum(FUSIBLE_OPS[op].cost if op in FUSIBLE_OPS else 1 for op in steps)
 
     def __call__(self, value: Expr, row: Expr, columns: Columns) -> Expr:
         """What to store for one vector of the anchor's result.
@@ -118,7 +118,10 @@ class Epilogue:
                 if values[argument] is None:
                     values[argument] = bind(self._operand(argument - 1, row, columns))
             arguments = [values[argument] for argument in step.args]
-            values.append(bind(FUSIBLE_OPS[step.op].emit(*arguments)))
+            if step.op == "cast":
+                values.append(bind(cast(step.dtype, arguments[0])))
+            else:
+                values.append(bind(FUSIBLE_OPS[step.op].emit(*arguments)))
         result = values[-1] if region.epilogue else value
         assert result is not None
         return result
@@ -152,6 +155,8 @@ def epilogue_reference(
     for step in region.epilogue:
         if step.op == "constant":
             values.append(np.asarray(step.value, dtype=result.dtype))
+        elif step.op == "cast":
+            values.append(values[step.args[0]].astype(step.dtype))
         else:
             values.append(FUSIBLE_OPS[step.op].numpy(*(values[i] for i in step.args)))
     return np.broadcast_to(values[-1] if region.epilogue else result, region.output.shape)

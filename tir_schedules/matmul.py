@@ -33,6 +33,7 @@ from .template import Packing, Template, register_template
 from .tile_loops import TileLoops, for_share, store_columns
 
 PARALLEL_FLOPS = 400_000  # below it the fork and join of a parallel region cost more than they save
+RESULT_DTYPES = ("float32", "float64", "float16", "int8", "uint8", "int32", "int64")
 ACTIVATION_DTYPES = ("float32", "float64", "float16", "int8", "uint8", "int32", "int64", "bool")
 
 
@@ -75,7 +76,7 @@ def reject(region: Region, isa: Isa) -> str | None:
     a, w = region.inputs
     if a.dtype not in ACTIVATION_DTYPES:
         return f"activations of type {a.dtype}"
-    if w.dtype != "float32" or region.output.dtype != "float32":
+    if w.dtype != "float32" or region.output.dtype not in RESULT_DTYPES:
         return f"weight of type {w.dtype}, output of type {region.output.dtype}"
     if 0 in dimensions(region):
         return "a dimension is 0"

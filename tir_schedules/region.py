@@ -39,7 +39,7 @@ class Step(msgspec.Struct, frozen=True):
     Attributes
     ----------
     op : str
-        A name in `fusible_ops.FUSIBLE_OPS`, or "constant".
+        A name in `fusible_ops.FUSIBLE_OPS`, "constant", or "cast" (of f32 to `dtype`; the last).
     args : tuple of int
         Values used: 0 is the anchor's result, 1..len(operands) the region's operands, later
         numbers the results of earlier steps.

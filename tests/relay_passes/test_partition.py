@@ -9,6 +9,7 @@ from tvm.ir import assert_structural_equal
 from tvm.script import ir as I
 from tvm.script import relax as R
 
+from microkernels.errors import CompileError
 from relay_passes.partition import COMPOSITE, REGION, partition
 from tests.relay_passes.graphs import (
     MACHINE,
@@ -185,11 +186,29 @@ def test_operators_with_attributes_are_spelt_in_steps(body, steps) -> None:
 def test_operators_that_are_not_fusible_stay_outside() -> None:
     for body in (
         lambda y: op.power(y, relax.const(3.7)),
-        lambda y: op.astype(y, "int32"),
         lambda y: op.add(op.permute_dims(y), constant(8, 4)),
     ):
         mod, _ = partitioned(module(lambda x, b=body: b(op.matmul(x, constant(8, 8))), ((4, 8), F)))
         assert [operators(region) for region in regions(mod)] == [[]]
+
+
+def test_casts_before_and_after_are_taken() -> None:
+    def body(x):
+        product = op.add(op.matmul(op.astype(x, F), constant(8, 8)), constant(8))
+        return op.multiply(op.astype(product, "int32"), relax.const(3, "int32"))
+
+    mod, _ = partitioned(module(body, ((4, 8), "int64")))
+    (region,) = regions(mod)
+    assert region.inputs[0].dtype == "int64" and region.output.dtype == "int32"
+    assert operators(region) == ["add", "cast"]
+
+
+def test_strict_refuses_to_leave_what_a_template_is_for() -> None:
+    mod = module(lambda x: op.matmul(x, constant(8)), ((4, 8), F))
+    with pytest.raises(CompileError, match=r"strict: no template takes matmul.*is a vector"):
+        partition(MACHINE.isa, [], strict=True)(mod)
+    taken = module(lambda x: op.matmul(x, constant(8, 8)), ((4, 8), F))
+    partition(MACHINE.isa, [], strict=True)(taken)
 
 
 def test_what_is_left_has_a_reason() -> None:

@@ -127,6 +127,19 @@ def test_activations_are_cast_on_the_way_in(dtype: str) -> None:
     check(matmul_region((5,), 12, 20, dtype=dtype), RUNGS[-1])
 
 
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int32", "int64", "float64", "float16"])
+@pytest.mark.parametrize("rung", RUNGS)
+def test_the_result_is_cast_on_the_way_out(dtype: str, rung: str) -> None:
+    region = matmul_region((5,), 4, 37, dtype="uint8").replace(
+        output=Tensor((5, 37), dtype), epilogue=(Step("cast", (0,), dtype=dtype),)
+    )
+    arrays = random_inputs(region)
+    arrays[1] = np.sign(arrays[1])  # small integers: every type holds the result exactly
+    if dtype == "uint8":
+        arrays[1] = np.abs(arrays[1])
+    np.testing.assert_array_equal(run(region, arrays, rung), expected(region, arrays))
+
+
 def test_space_holds_the_default_and_only_legal_configs_that_build() -> None:
     region = matmul_region((50,), 40, 100)
     machine = machine_for(RUNGS[-1], 2)
