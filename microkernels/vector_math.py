@@ -5,10 +5,11 @@ uses only what LLVM has vector instructions for on every x86-64 (add, multiply, 
 select, shifts, conversions, square root), so it never becomes a library call or scalar code, and
 TVM's own vectorizer can widen it.
 
-Errors are the largest over all 2^32 float32 inputs, against float64, as measured by
-`python -m microkernels.vector_math_error` with and without fused multiply-add; an ulp is that of
-the correctly rounded result. Results below 2^-126 may be flushed to zero ("denormal" below). NaN
-gives NaN everywhere. The coefficients come from `python -m microkernels.vector_math_fit`.
+The error in a docstring is the largest against float64, in ulp of the correctly rounded result:
+first with fused multiply-add (AVX2 and AVX-512 code, which give the same bits), then "plain",
+without (SSE2). `python -m microkernels.vector_math_error` measures it, over every float32 in the
+interesting range. Results below 2^-126 may be flushed to zero. NaN gives NaN everywhere. The
+coefficients come from `python -m microkernels.vector_math_fit`.
 
 x86 has no symmetric min and max: `Max(constant, x)`, in this order, is what keeps a NaN in x.
 """
@@ -64,9 +65,10 @@ _SMALLEST_NORMAL = 2.0**-126
 # Where exp stops: at the low end the scale 2^n is zero, at the high end it is infinite.
 _EXP_LOW = -88.0
 _EXP_HIGH = 88.73
-# Where the approximations of tanh and erf have passed 1.
-_TANH_END = 9.02
-_ERF_END = 4.0
+# Where the rational functions, beyond their intervals, have passed 1 by more than their rounding
+# errors (by 7 and 10 times 2^-24), so that a final clamp gives 1 exactly.
+_TANH_END = 9.5
+_ERF_END = 4.15
 # Here the polynomial for the normal tail is -127.2, which makes a zero scale.
 _NORMAL_TAIL_END = 13.0
 
@@ -128,15 +130,8 @@ def _exp_within(x: Expr) -> Expr:
 def exp(x: Expr) -> Expr:
     """e^x, 15 instructions.
 
-    Parameters
-    ----------
-    x : Expr
-        Float32, any number of lanes.
-
-    Returns
-    -------
-    Expr
-        Error: ERR_exp.
+    Error: 1.51 ulp, 1.84 plain. Zero where the result is below 2^-126, infinite where above the
+    largest float32; exp(-inf) = 0, exp(inf) = inf.
     """
     return _exp_within(bind(_clamp(_EXP_LOW, x, _EXP_HIGH)))
 
@@ -147,7 +142,11 @@ def exp_nonpositive(x: Expr) -> Expr:
 
 
 def log(x: Expr) -> Expr:
-    """Natural logarithm, about 30 instructions."""
+    """Natural logarithm, about 30 instructions.
+
+    Error: 0.86 ulp, 0.87 plain, denormal x included. log(0) = -inf, log(x < 0) is NaN,
+    log(inf) = inf.
+    """
     x = bind(x)
     tiny = x < like(_SMALLEST_NORMAL, x)
     normal = tirx.Select(tiny, x * like(2.0**_MANTISSA_BITS, x), x)
@@ -175,12 +174,18 @@ def _odd_rational(p: Sequence[float], q: Sequence[float], x: Expr, end: float) -
 
 
 def erf(x: Expr) -> Expr:
-    """Error function, 18 instructions, one of them a division."""
+    """Error function, 18 instructions, one of them a division.
+
+    Error: 6.3 ulp, 8.2 plain; 4e-7 absolute, 5e-7 plain. Exactly 1 or -1 from |x| = 4.15 on.
+    """
     return _odd_rational(ERF_P, ERF_Q, x, _ERF_END)
 
 
 def tanh(x: Expr) -> Expr:
-    """Hyperbolic tangent, 16 instructions, one of them a division."""
+    """Hyperbolic tangent, 16 instructions, one of them a division.
+
+    Error: 5.6 ulp, 6.1 plain; 3.4e-7 absolute, 3.6e-7 plain. Exactly 1 or -1 from |x| = 9.5 on.
+    """
     return _odd_rational(TANH_P, TANH_Q, x, _TANH_END)
 
 
@@ -190,20 +195,32 @@ def _exp_negated(x: Expr) -> Expr:
 
 
 def sigmoid(x: Expr) -> Expr:
-    """1 / (1 + e^-x), 17 instructions, one of them a division."""
+    """1 / (1 + e^-x), 17 instructions, one of them a division.
+
+    Error: 2.6 ulp, 2.5 plain. Exactly 1 from x = 17.5 on, 0 where the result is below 2^-126.
+    """
     x = bind(_clamp(-_EXP_HIGH, x, -_EXP_LOW))
     return like(1, x) / (like(1, x) + _exp_negated(x))
 
 
 def silu(x: Expr) -> Expr:
-    """x / (1 + e^-x), 17 instructions, one of them a division."""
+    """x / (1 + e^-x), 17 instructions, one of them a division.
+
+    Error: 2.4 ulp, 2.5 plain. Below x = -88.72, where the result is under 2.7e-37, it is -0, and so
+    it is at -inf.
+    """
     # At the clamp the denominator is infinite, and the quotient -0, for -inf too.
     x = bind(_at_least(-_EXP_HIGH, x))
     return x / (like(1, x) + _exp_negated(bind(_at_most(-_EXP_LOW, x))))
 
 
 def gelu_tanh(x: Expr) -> Expr:
-    """x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))) / 2, 20 instructions with one division."""
+    """x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))) / 2, 20 instructions, one of them a division.
+
+    Error: for x >= -1, 2.8 ulp (2.7 plain); for x >= -3, 14 (15); for x >= -5.5, 34 (38); below,
+    215 (216), which is 1.4e-5 of the result. Below x = -10.06, where the result is under 3e-38, it
+    is -0, and so it is at -inf.
+    """
     # (1 + tanh(u)) / 2 = 1 / (1 + exp(-2 u)): nothing cancels for negative x.
     x = bind(_at_least(_GELU_TANH_LOW, x))
     double = x * (x * x * like(_GELU_CUBIC, x) + like(_GELU_LINEAR, x))
@@ -211,7 +228,13 @@ def gelu_tanh(x: Expr) -> Expr:
 
 
 def gelu_erf(x: Expr) -> Expr:
-    """x (1 + erf(x / sqrt(2))) / 2, 26 instructions, no division."""
+    """x (1 + erf(x / sqrt(2))) / 2, 27 instructions, no division.
+
+    Error: for x >= -1, 4.5 ulp (5 plain); for x >= -3, 19 (23); for x >= -5.5, 75 (82); for
+    x >= -8, 740 (780), which is 4.9e-5 of the result. Farther down, where the result is under
+    5e-15, it grows to 13% of the result; below x = -12.96, where that is under 2e-37, it is 0, and
+    so it is at -inf. (The formula as written cancels, and gives 0 from x = -5.6 down.)
+    """
     # With t = |x| and the normal tail Q(t) = erfc(t / sqrt(2)) / 2 this is max(x, 0) - t Q(t).
     # Q = 2^polynomial keeps its relative accuracy where 1 + erf(x) cancels.
     x = bind(x)
@@ -223,13 +246,20 @@ def gelu_erf(x: Expr) -> Expr:
 
 
 def hardswish(x: Expr) -> Expr:
-    """x min(max(x + 3, 0), 6) / 6, 5 instructions."""
+    """x min(max(x + 3, 0), 6) / 6, 5 instructions.
+
+    Error: 2.5 ulp, 2.5 plain. Exactly x from x = 3 on; -0 from x = -3 down, and at -inf.
+    """
     x = bind(_at_least(-3, x))
     return x * _at_most(1, (x + like(3, x)) * like(1 / 6, x))
 
 
 def softplus(x: Expr) -> Expr:
-    """log(1 + e^x), 27 instructions."""
+    """log(1 + e^x), 28 instructions.
+
+    Error: 2.4 ulp, 3 plain: small results for negative x are as accurate as the others. Zero
+    where the result is below 2^-126, softplus(inf) = inf.
+    """
     # log(1 + e^x) = max(x, 0) + log(1 + e^-|x|).
     x = bind(x)
     small = bind(_exp_negated(bind(_at_most(-_EXP_LOW, _abs(x)))))
@@ -237,10 +267,17 @@ def softplus(x: Expr) -> Expr:
 
 
 def sqrt(x: Expr) -> Expr:
-    """Square root, one instruction, correctly rounded; NaN for negative x."""
+    """Square root, one instruction.
+
+    Error: 0.5 ulp, 0.5 plain. NaN for x < 0, sqrt(-0) = -0.
+    """
     return tirx.sqrt(x)
 
 
 def rsqrt(x: Expr) -> Expr:
-    """1 / sqrt(x), two instructions."""
+    """1 / sqrt(x), two instructions, one of them a division.
+
+    Error: 1.5 ulp, 1.5 plain, denormal x included. rsqrt(0) = inf, rsqrt(-0) = -inf,
+    rsqrt(inf) = 0, NaN for x < 0.
+    """
     return like(1, x) / tirx.sqrt(x)
