@@ -54,11 +54,7 @@ def import_model(model: Any, shapes: Mapping[str, Any] | None) -> SourceModel:
     from .frontend import import_onnx
 
     imported = import_onnx(model, shapes=shapes)
-    return SourceModel(imported.mod, _plain(imported.inputs), _plain(imported.outputs))
-
-
-def _plain(infos: Any) -> Infos:
-    return tuple(TensorInfo(i.name, tuple(map(int, i.shape)), str(i.dtype)) for i in infos)
+    return SourceModel(imported.mod, tuple(imported.inputs), tuple(imported.outputs))
 
 
 def _from_torch(program: Any, shapes: Mapping[str, Any] | None) -> SourceModel:

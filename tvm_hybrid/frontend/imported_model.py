@@ -6,24 +6,7 @@ from dataclasses import dataclass
 
 import tvm
 
-
-@dataclass(frozen=True)
-class TensorInfo:
-    """Name, shape and dtype of one input or output.
-
-    Parameters
-    ----------
-    name
-        The name in the original model, unchanged.
-    shape
-        Static dimensions; ``()`` is a scalar.
-    dtype
-        The numpy name, such as ``"float32"``, ``"int64"`` or ``"bool"``.
-    """
-
-    name: str
-    shape: tuple[int, ...]
-    dtype: str
+from ..tensors import TensorInfo
 
 
 @dataclass(frozen=True)

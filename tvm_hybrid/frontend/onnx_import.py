@@ -15,6 +15,7 @@ from tvm import relax
 
 from microkernels.errors import ModelError, UnsupportedOperatorError
 
+from ..tensors import TensorInfo
 from .check_model import check_model
 from .converters import static_shape_of
 from .fold_into_conv import fold_into_conv
@@ -22,7 +23,7 @@ from .fold_padding import fold_padding
 from .fold_views import fold_views
 from .freeze_shapes import Shapes, freeze_shapes
 from .graph import Graph, describe
-from .imported_model import ImportedModel, TensorInfo
+from .imported_model import ImportedModel
 from .load_graph import load_graph
 from .propagate import propagate
 from .read_model import ModelLike, read_model

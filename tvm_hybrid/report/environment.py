@@ -20,7 +20,6 @@ PACKAGES = (
     "apache-tvm-ffi",
     "numpy",
     "onnx",
-    "onnxslim",
     "onnxruntime",
     "xgboost",
 )
