@@ -81,18 +81,18 @@ _ENTRIES = (
     FusibleOp("square", 1, _square, np.square, "relax.square"),
     FusibleOp("sqrt", 1, I.sqrt, np.sqrt, "relax.sqrt", cost=16),
     FusibleOp("rsqrt", 1, vector_math.rsqrt, lambda x: 1 / np.sqrt(x), "relax.rsqrt", cost=20),
-    FusibleOp("exp", 1, vector_math.exp, np.exp, "relax.exp", cost=14),
-    FusibleOp("log", 1, vector_math.log, np.log, "relax.log", cost=24),
-    FusibleOp("erf", 1, vector_math.erf, _erf, "relax.erf", cost=24),
-    FusibleOp("tanh", 1, vector_math.tanh, np.tanh, "relax.tanh", cost=24),
-    FusibleOp("sigmoid", 1, vector_math.sigmoid, _sigmoid, "relax.sigmoid", cost=24),
+    FusibleOp("exp", 1, vector_math.exp, np.exp, "relax.exp", cost=15),
+    FusibleOp("log", 1, vector_math.log, np.log, "relax.log", cost=30),
+    FusibleOp("erf", 1, vector_math.erf, _erf, "relax.erf", cost=18),
+    FusibleOp("tanh", 1, vector_math.tanh, np.tanh, "relax.tanh", cost=16),
+    FusibleOp("sigmoid", 1, vector_math.sigmoid, _sigmoid, "relax.sigmoid", cost=17),
     FusibleOp(
         "gelu",
         1,
         vector_math.gelu_erf,
         lambda x: 0.5 * x * (1 + _erf(x / np.sqrt(2))),
         "relax.nn.gelu",
-        cost=28,
+        cost=27,
     ),
     FusibleOp(
         "gelu_tanh",
@@ -100,11 +100,11 @@ _ENTRIES = (
         vector_math.gelu_tanh,
         lambda x: 0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3))),
         "relax.nn.gelu_tanh",
-        cost=32,
+        cost=20,
     ),
-    FusibleOp("silu", 1, vector_math.silu, lambda x: x * _sigmoid(x), "relax.nn.silu", cost=26),
+    FusibleOp("silu", 1, vector_math.silu, lambda x: x * _sigmoid(x), "relax.nn.silu", cost=17),
     FusibleOp(
-        "hardswish", 1, vector_math.hardswish, lambda x: x * np.clip(x / 6 + 0.5, 0, 1), cost=4
+        "hardswish", 1, vector_math.hardswish, lambda x: x * np.clip(x / 6 + 0.5, 0, 1), cost=5
     ),
     FusibleOp(
         "softplus",
@@ -112,7 +112,7 @@ _ENTRIES = (
         vector_math.softplus,
         lambda x: np.logaddexp(0, x),
         "relax.nn.softplus",
-        cost=44,
+        cost=28,
     ),
     FusibleOp("where", 3, _select, np.where, "relax.where"),
     FusibleOp("less", 2, lambda x, y: x < y, np.less, "relax.less"),
