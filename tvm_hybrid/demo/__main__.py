@@ -11,7 +11,7 @@ from pathlib import Path
 
 import click
 import onnx
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
@@ -43,6 +43,7 @@ class Steps:
             TextColumn("{task.description}", markup=False),
             console=console,
             transient=True,
+            redirect_stdout=False,
             disable=not console.is_terminal,
         )
         self._task = self.bar.add_task("", total=total)
@@ -59,6 +60,13 @@ class Steps:
         self.bar.update(self._task, description=f"{self._label}: {text}")
         self._line(f"  {text}")
 
+    def show(self, result: RenderableType) -> None:
+        """Prints a result on standard output; above the bar if both are on one terminal."""
+        output = output_console()
+        (self._console if output.is_terminal and self._console.is_terminal else output).print(
+            result
+        )
+
     def _line(self, text: str) -> None:
         if not self._console.is_terminal:
             self._console.print(text, highlight=False, markup=False, soft_wrap=True)
@@ -74,7 +82,6 @@ def demonstrate(threads: int, seconds: float) -> None:
     TvmHybridError
         If something is missing.
     """
-    output = output_console()
     steps = Steps(error_console(), total=4 + 2 * len(SIZES))
     with steps.bar, tempfile.TemporaryDirectory(prefix="tvm_hybrid-demo-") as scratch:
         steps.begin("fetching magika, a pretrained file-type classifier")
@@ -85,18 +92,18 @@ def demonstrate(threads: int, seconds: float) -> None:
         magika = DemoModel.compile(files.model, {"bytes": shape}, threads)
         classifier = Classifier(magika.session, config, load_text_labels(files.types))
         steps.begin("recognising files of this repository")
-        output.print(recognise(classifier))
+        steps.show(recognise(classifier))
         source = (REPOSITORY / "tvm_hybrid" / "demo" / "classifier.py").read_bytes()
         features = classifier.features(source)
         assert features is not None, "a module's source is longer than a few bytes"
         feeds = {"bytes": features}
         checked = magika.verify(feeds)
-        output.print(verify_table(checked, "magika against ONNX Runtime without optimisation"))
-        output.print(kernel_table(magika.session.explain(), "kernels of magika"))
+        steps.show(verify_table(checked, "magika against ONNX Runtime without optimisation"))
+        steps.show(kernel_table(magika.session.explain(), "kernels of magika"))
         steps.begin("measuring magika")
         reports = [magika.bench(feeds, seconds, steps.detail)]
-        reports += _perceptrons(Path(scratch), threads, seconds, steps, output)
-    output.print(bench_table(reports, f"time of one run, threads: {threads}"))
+        reports += _perceptrons(Path(scratch), threads, seconds, steps)
+    steps.show(bench_table(reports, f"time of one run, threads: {threads}"))
 
 
 def recognise(classifier: Classifier) -> Table:
@@ -127,9 +134,7 @@ def recognise(classifier: Classifier) -> Table:
     return table
 
 
-def _perceptrons(
-    folder: Path, threads: int, seconds: float, steps: Steps, output: Console
-) -> list[BenchReport]:
+def _perceptrons(folder: Path, threads: int, seconds: float, steps: Steps) -> list[BenchReport]:
     """MLP_1 and MLP_2 of the paper: compiled, verified, measured."""
     reports = []
     for name in SIZES:
@@ -139,8 +144,8 @@ def _perceptrons(
         model = DemoModel.compile(path, {}, threads)
         feeds, _ = complete_feeds(model.session.get_inputs(), {})
         checked = model.verify(feeds)
-        output.print(verify_table(checked, f"{name} against ONNX Runtime without optimisation"))
-        output.print(kernel_table(model.session.explain(), f"kernels of {name}"))
+        steps.show(verify_table(checked, f"{name} against ONNX Runtime without optimisation"))
+        steps.show(kernel_table(model.session.explain(), f"kernels of {name}"))
         steps.begin(f"measuring {name}")
         reports.append(model.bench(feeds, seconds, steps.detail))
     return reports

@@ -136,7 +136,7 @@ def bench(
         )
         for name in times
     ]
-    return BenchReport(model=model.name, threads=threads, flops=flops, rows=rows + missing)
+    return BenchReport(model=model.stem, threads=threads, flops=flops, rows=rows + missing)
 
 
 def _row(name: str, timing: Timing, ours: Timing, flops: int, agrees: bool) -> BenchRow:

@@ -75,7 +75,8 @@ def distance(result: np.ndarray, reference: np.ndarray) -> Distance:
     if result.shape != reference.shape or result.dtype != reference.dtype:
         return _FAR
     exact = bool(np.array_equal(result, reference, equal_nan=result.dtype.kind == "f"))
-    got, wanted = (array.astype(np.float64).ravel() for array in (result, reference))
+    got = result.astype(np.float64).ravel()
+    wanted = reference.astype(np.float64).ravel()
     finite = np.isfinite(wanted)
     if not np.array_equal(got[~finite], wanted[~finite], equal_nan=True):
         return _FAR
