@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +19,11 @@ from .api import compile as compile_model
 from .artifact import is_library
 from .executable import Executable, load
 from .explanation import Explanation
-from .feeds import ZERO_COPY_BYTES, aligned_empty, is_aligned, is_plain, to_array
+from .feeds import ZERO_COPY_BYTES, aligned_empty, is_aligned, to_array
 from .targets import TargetLike
 from .tensors import TensorInfo
+
+from_dlpack = np.from_dlpack
 
 
 class NodeArg:
@@ -49,12 +51,29 @@ class NodeArg:
         return f"NodeArg(name={self.name!r}, type={self.type!r}, shape={self.shape})"
 
 
-class _Slot:
-    """One input of one thread: aligned memory and the tensor over it."""
+Feed = Callable[[Any], Any]
 
-    def __init__(self, info: TensorInfo) -> None:
-        self.array = aligned_empty(info)
-        self.tensor = tvm.runtime.from_dlpack(self.array)
+
+def _feeder(info: TensorInfo, anywhere: bool) -> Feed:
+    """What turns a caller's value for one input into what the model is called with.
+
+    Small values are copied into aligned memory of this thread; a large one is handed over as it is
+    if the kernels that read it can read it there.
+    """
+    memory = aligned_empty(info)
+    tensor = tvm.runtime.from_dlpack(memory)
+    shape, dtype = info.shape, np.dtype(info.dtype)
+    large = info.nbytes >= ZERO_COPY_BYTES
+
+    def feed(value: Any) -> Any:
+        if value.shape != shape or value.dtype is not dtype:
+            value = to_array(value, info)
+        if large and value.flags.carray and (anywhere or is_aligned(value)):
+            return value
+        memory[...] = value
+        return tensor
+
+    return feed
 
 
 class _Lane:
@@ -62,21 +81,10 @@ class _Lane:
 
     def __init__(self, executable: Executable) -> None:
         self.main = executable.main
-        slots = [_Slot(info) for info in executable.inputs]
-        self.tensors = [slot.tensor for slot in slots]
+        anywhere = executable.manifest.unaligned_inputs
         self.feeds = [
-            (
-                index,
-                info.name,
-                info.shape,
-                np.dtype(info.dtype),
-                slot.array,
-                info.nbytes >= ZERO_COPY_BYTES,
-                anywhere,
-            )
-            for index, (info, slot, anywhere) in enumerate(
-                zip(executable.inputs, slots, executable.manifest.unaligned_inputs, strict=True)
-            )
+            (info.name, _feeder(info, flag))
+            for info, flag in zip(executable.inputs, anywhere, strict=True)
         ]
 
 
@@ -189,19 +197,8 @@ class InferenceSession:
             lane = self._local.lane = _Lane(self.executable)
         if self._threads > 1 and threads.current.count != self._threads:
             threads.use_threads(self._threads)
-        tensors = lane.tensors
         try:
-            for index, name, shape, dtype, array, large, anywhere in lane.feeds:
-                value = input_feed[name]
-                if value.shape != shape or value.dtype is not dtype:
-                    value = to_array(value, self.executable.inputs[index])
-                if large:
-                    if tensors is lane.tensors:
-                        tensors = list(tensors)
-                    if is_plain(value) and (anywhere or is_aligned(value)):
-                        tensors[index] = value  # the runtime makes a tensor of it without a copy
-                        continue
-                array[...] = value
+            tensors = [feed(input_feed[name]) for name, feed in lane.feeds]
             if len(input_feed) != len(tensors):
                 raise KeyError
         except (LookupError, AttributeError, TypeError):
@@ -210,14 +207,16 @@ class InferenceSession:
             raise FeedError("run_options are not supported; pass None")
         places = None if output_names is None else self._find(output_names)
         result = lane.main(*tensors)
-        results = (result,) if type(result) is Tensor else result
-        arrays = [np.from_dlpack(tensor) for tensor in results]
+        if type(result) is Tensor:
+            arrays = [from_dlpack(result)]
+        else:
+            arrays = [from_dlpack(tensor) for tensor in result]
         if self._copies:
             arrays = [a.copy() if s else a for a, s in zip(arrays, self._shared, strict=True)]
         return arrays if places is None else [arrays[place] for place in places]
 
-    def _feed_slowly(self, lane: _Lane, feeds: Any) -> list[Tensor]:
-        """Fills the inputs from anything acceptable, or says what is not."""
+    def _feed_slowly(self, lane: _Lane, feeds: Any) -> list[Any]:
+        """Feeds anything acceptable, or says what is not."""
         names = [info.name for info in self.executable.inputs]
         if not isinstance(feeds, Mapping):
             raise FeedError(
@@ -231,9 +230,11 @@ class InferenceSession:
                 f"the model has no input {', '.join(map(repr, extra))}; "
                 f"its inputs are {', '.join(map(repr, names))}"
             )
-        for index, name, _shape, _dtype, array, *_ in lane.feeds:
-            array[...] = to_array(feeds[name], self.executable.inputs[index])
-        return lane.tensors
+        infos = self.executable.inputs
+        return [
+            feed(to_array(feeds[name], info))
+            for info, (name, feed) in zip(infos, lane.feeds, strict=True)
+        ]
 
     def _find(self, names: Sequence[str]) -> list[int]:
         known = ", ".join(map(repr, self._places))
