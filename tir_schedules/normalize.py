@@ -30,7 +30,7 @@ from .epilogue import Epilogue
 from .machine import Machine
 from .normalize_columns import ColumnStrip
 from .normalize_rows import Rows
-from .normalize_view import NORM_OPS, SOFTMAX_OPS, View, reshaped, view_of
+from .normalize_view import NORM_OPS, SOFTMAX_OPS, View, parameter, reshaped, view_of
 from .region import Region
 from .template import Template, register_template
 from .tile_loops import for_groups, for_share
@@ -166,14 +166,10 @@ def build(region: Region, config: NormalizeConfig, isa: Isa) -> tirx.PrimFunc:
         I.func_name(region.op)
         I.func_attr({"tirx.noalias": True})
         inputs = [
-            I.arg(name, I.buffer(tensor.shape, tensor.dtype))
-            for name, tensor in zip(names, region.inputs, strict=False)
+            parameter(name, tensor) for name, tensor in zip(names, region.inputs, strict=False)
         ]
-        operands = [
-            I.arg(f"operand{i}", I.buffer(tensor.shape, tensor.dtype))
-            for i, tensor in enumerate(region.operands)
-        ]
-        output = I.arg("Y", I.buffer(region.output.shape, region.output.dtype))
+        operands = [parameter(f"operand{i}", tensor) for i, tensor in enumerate(region.operands)]
+        output = parameter("Y", region.output)
         x = reshaped(inputs[0], region.inputs[0], seen.shape)
         weights = [
             reshaped(buffer, tensor, (seen.n,))

@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+import numpy as np
 import tvm.tirx.script.builder.ir as I
 
 from microkernels.vectors import Expr
@@ -85,8 +86,15 @@ def _flatten(operand: Tensor, shape: tuple[int, ...], axis: int, end: int) -> Te
     return Tensor(tuple(flat), operand.dtype, operand.constant)
 
 
+def parameter(name: str, tensor: Tensor) -> Expr:
+    """A kernel's parameter, aligned to its elements; TVM would promise LLVM 64 bytes."""
+    align = np.dtype(tensor.dtype).itemsize
+    return I.arg(name, I.buffer(tensor.shape, tensor.dtype, align=align))
+
+
 def reshaped(buffer: Expr, tensor: Tensor, shape: tuple[int, ...]) -> Expr:
     """The same memory under another shape of equal size."""
     if tensor.shape == shape:
         return buffer
-    return I.decl_buffer(shape, tensor.dtype, data=buffer.data)
+    align = np.dtype(tensor.dtype).itemsize
+    return I.decl_buffer(shape, tensor.dtype, data=buffer.data, align=align)
