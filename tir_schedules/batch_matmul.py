@@ -20,44 +20,39 @@ import tvm.tirx.script.builder.ir as I
 from tvm import tirx
 from tvm.script.ir_builder import IRBuilder
 
-from microkernels.errors import ConfigError
 from microkernels.isa import Isa
 from microkernels.microkernel import Microkernel, kernels_for, microkernel_named
 from microkernels.transpose import transpose_block
 from microkernels.vectors import Expr, bind, constant, parameter, ramp, splat
 
-from .blocking import balanced, estimate_cycles, shares
-from .config import Config
-from .epilogue import Columns, Epilogue, load_vector, store_vector, unflatten
+from .blocking import balanced, shares
+from .epilogue import Columns, Epilogue, load_vector, operand_parameters, store_vector, unflatten
 from .machine import Machine
-from .matmul import PARALLEL_FLOPS, RESULT_DTYPES
 from .region import Region, Tensor
 from .template import Template, register_template
+from .tile_config import (
+    PARALLEL_FLOPS,
+    RESULT_DTYPES,
+    TileConfig,
+    check_tile,
+    default_tile,
+    neighbouring_tiles,
+    tile_cycles,
+)
 from .tile_loops import TileLoops, for_groups, for_share, store_columns
 
 
-class BatchMatmulConfig(Config, frozen=True, kw_only=True):
+class BatchMatmulConfig(TileConfig, frozen=True, kw_only=True):
     """Numbers that make the template concrete.
 
     Attributes
     ----------
-    kernel : str
-        The microkernel.
-    rows, vectors : int
-        Most rows and vectors of a register tile.
-    m_block, k_block : int
-        Most rows and steps of K of a block.
     row_shares : int
         Tasks that the rows of one batch are cut into; each packs B for itself.
     parallel : bool
         Whether the tasks run on all threads.
     """
 
-    kernel: str
-    rows: int
-    vectors: int
-    m_block: int
-    k_block: int
     row_shares: int = 1
     parallel: bool = False
 
@@ -119,82 +114,46 @@ def default_config(region: Region, machine: Machine) -> BatchMatmulConfig:
     """The configuration with the fewest estimated cycles."""
     kernels = kernels_for(machine.isa, "float32", "float32")
     candidates = [_config(region, machine, kernel) for kernel in kernels]
-    return min(candidates, key=lambda config: _cycles(region, config))
+    problem = _Problem(region)
+    return min(candidates, key=lambda config: _cycles(problem, config))
 
 
 def space(region: Region, machine: Machine) -> Iterator[BatchMatmulConfig]:
-    """Every kernel, narrower and lower tiles, blocks of K."""
+    """Every kernel with neighbouring tiles and blocks, rows cut or not."""
+    problem = _Problem(region)
     default = default_config(region, machine)
-    seen = set()
-    for kernel in kernels_for(machine.isa, "float32", "float32"):
-        base = _config(region, machine, kernel)
-        for rows in {base.rows, max(1, base.rows - 1)}:
-            for vectors in {base.vectors, max(1, base.vectors - 1)}:
-                for k_block in {base.k_block, math.ceil(base.k_block / 2)}:
-                    seen.add(
-                        BatchMatmulConfig(
-                            kernel=kernel.name,
-                            rows=rows,
-                            vectors=vectors,
-                            m_block=base.m_block,
-                            k_block=k_block,
-                            row_shares=base.row_shares,
-                            parallel=base.parallel,
-                        )
-                    )
-    seen.discard(default)
+    found = {
+        BatchMatmulConfig(**tile, row_shares=row_shares, parallel=default.parallel)
+        for kernel in kernels_for(machine.isa, "float32", "float32")
+        for tile in neighbouring_tiles(
+            default_tile(kernel, problem.m, problem.n, problem.k, machine), problem.m, problem.k
+        )
+        for row_shares in {1, default.row_shares}
+    }
     yield default
-    yield from sorted(seen, key=lambda config: _cycles(region, config))
+    yield from sorted(found - {default}, key=lambda config: _cycles(problem, config))
 
 
 def _config(region: Region, machine: Machine, kernel: Microkernel) -> BatchMatmulConfig:
+    """The best configuration of one kernel."""
     problem = _Problem(region)
-    n_vectors = math.ceil(problem.n / kernel.lanes)
-    vectors = min(kernel.vectors, n_vectors)
     parallel = machine.threads > 1 and flops(region) >= PARALLEL_FLOPS
-    row_shares = 1
     uneven = problem.batches % machine.threads and problem.batches < 4 * machine.threads
-    if parallel and uneven:
-        row_shares = min(problem.m, machine.threads)
-    k_blocks = math.ceil(4 * problem.k * vectors * kernel.lanes / (machine.l2_bytes * 3 // 8))
     return BatchMatmulConfig(
-        kernel=kernel.name,
-        rows=min(kernel.mr, problem.m),
-        vectors=vectors,
-        m_block=max(kernel.mr, min(problem.m, machine.l2_bytes // 2 // (4 * problem.k))),
-        k_block=math.ceil(problem.k / k_blocks),
-        row_shares=row_shares,
+        **default_tile(kernel, problem.m, problem.n, problem.k, machine),
+        row_shares=min(problem.m, machine.threads) if parallel and uneven else 1,
         parallel=parallel,
     )
 
 
-def _cycles(region: Region, config: BatchMatmulConfig) -> float:
-    problem = _Problem(region)
-    lanes = microkernel_named(config.kernel).lanes
-    return estimate_cycles(
-        math.ceil(problem.m / config.row_shares),
-        math.ceil(problem.n / lanes),
-        problem.k,
-        config.rows,
-        config.vectors,
-        config.k_block,
-    )
-
-
-def _check(region: Region, config: BatchMatmulConfig, isa: Isa) -> Microkernel:
-    kernel = microkernel_named(config.kernel)
-    if not (1 <= config.rows <= kernel.mr and 1 <= config.vectors <= kernel.vectors):
-        raise ConfigError(f"{kernel.name} has no {config.rows}x{config.vectors} tile")
-    if min(config.m_block, config.k_block, config.row_shares) < 1:
-        raise ConfigError(f"a block of {config} is empty, for {region.key}")
-    if not isa.includes(kernel.isa):
-        raise ConfigError(f"{kernel.name} needs {kernel.isa.name}; the target has {isa.name}")
-    return kernel
+def _cycles(problem: _Problem, config: BatchMatmulConfig) -> float:
+    n_vectors = math.ceil(problem.n / microkernel_named(config.kernel).lanes)
+    return tile_cycles(config, math.ceil(problem.m / config.row_shares), n_vectors, problem.k)
 
 
 def build(region: Region, config: BatchMatmulConfig, isa: Isa) -> tirx.PrimFunc:
     """The kernel."""
-    kernel = _check(region, config, isa)
+    kernel = check_tile(region, config, isa, row_shares=config.row_shares)
     problem = _Problem(region)
     lanes = kernel.lanes
     n_vectors = math.ceil(problem.n / lanes)
@@ -207,10 +166,7 @@ def build(region: Region, config: BatchMatmulConfig, isa: Isa) -> tirx.PrimFunc:
         I.func_attr({"tirx.noalias": True})
         a = parameter("A", region.inputs[0].shape, "float32")
         b = parameter("B", region.inputs[1].shape, "float32")
-        operands = [
-            parameter(f"operand{i}", tensor.shape, tensor.dtype)
-            for i, tensor in enumerate(region.operands)
-        ]
+        operands = operand_parameters(region)
         c = parameter("C", output.shape, output.dtype)
         epilogue = Epilogue(region, operands)
         with (

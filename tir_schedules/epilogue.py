@@ -18,7 +18,7 @@ import tvm.tirx.script.builder.ir as I
 from tvm import tirx
 
 from microkernels.errors import ConfigError
-from microkernels.vectors import Expr, bind, cast, constant, ramp, splat, vector_type
+from microkernels.vectors import Expr, bind, cast, constant, parameter, ramp, splat, vector_type
 
 from .fusible_ops import FUSIBLE_OPS
 from .region import Region, Tensor
@@ -70,6 +70,14 @@ def store_vector(buffer: Expr, value: Expr, leading: Sequence[Expr], columns: Co
         I.buffer_store(buffer, value, [*leading, index])
     else:
         I.evaluate(I.masked_store(buffer, value, *leading, index, columns.mask))
+
+
+def operand_parameters(region: Region) -> list[Expr]:
+    """The parameters for a region's operands, added to the PrimFunc under construction."""
+    return [
+        parameter(f"operand{i}", tensor.shape, tensor.dtype)
+        for i, tensor in enumerate(region.operands)
+    ]
 
 
 class Epilogue:

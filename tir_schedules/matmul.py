@@ -12,55 +12,46 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import tvm.tirx.script.builder.ir as I
 from tvm import relax, tirx
 from tvm.script.ir_builder import IRBuilder
 
-from microkernels.errors import ConfigError
 from microkernels.isa import Isa
 from microkernels.microkernel import Microkernel, kernels_for, microkernel_named
 from microkernels.packing import pack_weight, packed_size
 from microkernels.vectors import Expr, cast, parameter, ramp, splat
 
-from .blocking import balanced, choose_thread_grid, estimate_cycles, shares
-from .config import Config
-from .epilogue import Epilogue, rows_and_columns, store_vector, unflatten
+from .blocking import balanced, choose_thread_grid, shares, thread_grids
+from .epilogue import Epilogue, operand_parameters, rows_and_columns, store_vector, unflatten
 from .machine import Machine
 from .region import Region
 from .template import Packing, Template, register_template
+from .tile_config import (
+    PARALLEL_FLOPS,
+    RESULT_DTYPES,
+    TileConfig,
+    check_tile,
+    default_tile,
+    neighbouring_tiles,
+    tile_cycles,
+)
 from .tile_loops import TileLoops, for_share, store_columns
 
-PARALLEL_FLOPS = 400_000  # below it the fork and join of a parallel region cost more than they save
-RESULT_DTYPES = ("float32", "float64", "float16", "int8", "uint8", "int32", "int64")
 ACTIVATION_DTYPES = ("float32", "float64", "float16", "int8", "uint8", "int32", "int64", "bool")
 
 
-class MatmulConfig(Config, frozen=True, kw_only=True):
+class MatmulConfig(TileConfig, frozen=True, kw_only=True):
     """Numbers that make the template concrete.
 
     Attributes
     ----------
-    kernel : str
-        The microkernel.
-    rows : int
-        Most rows of a register tile.
-    vectors : int
-        Most vectors of columns of a register tile; with the kernel's lanes, the panel's width.
-    m_block : int
-        Rows that are finished before the next ones are begun; bounds the part of A in cache.
-    k_block : int
-        Steps of K between two visits of the accumulators; bounds the part of a panel in cache.
     threads_m, threads_n : int
         Threads along rows and along columns.
     """
 
-    kernel: str
-    rows: int
-    vectors: int
-    m_block: int
-    k_block: int
     threads_m: int = 1
     threads_n: int = 1
 
@@ -90,43 +81,26 @@ def default_config(region: Region, machine: Machine) -> MatmulConfig:
 
 
 def space(region: Region, machine: Machine) -> Iterator[MatmulConfig]:
-    """Every kernel, some narrower and lower tiles, halved and doubled blocks, all thread grids."""
-    seen = set()
-    default = default_config(region, machine)
+    """Every kernel with neighbouring tiles and blocks, on every grid of threads."""
     m, _, k = dimensions(region)
-    for kernel in _kernels(machine.isa):
-        base = _config(region, machine, kernel)
-        for rows in {base.rows, max(1, base.rows - 1), kernel.mr}:
-            for vectors in {base.vectors, max(1, base.vectors - 1)}:
-                for m_block in {base.m_block, max(rows, base.m_block // 2), m}:
-                    for k_block in {base.k_block, max(1, math.ceil(base.k_block / 2)), k}:
-                        seen.add(
-                            MatmulConfig(
-                                kernel=kernel.name,
-                                rows=min(rows, m),
-                                vectors=vectors,
-                                m_block=min(m_block, m),
-                                k_block=k_block,
-                                threads_m=base.threads_m,
-                                threads_n=base.threads_n,
-                            )
-                        )
-    seen.discard(default)
+    default = default_config(region, machine)
+    grids = {(1, 1), *thread_grids(machine.threads)}
+    found = {
+        MatmulConfig(**tile, threads_m=threads_m, threads_n=threads_n)
+        for kernel in _kernels(machine.isa)
+        for tile in neighbouring_tiles(_tile(region, machine, kernel), m, k)
+        for threads_m, threads_n in grids
+    }
     yield default
-    yield from sorted(seen, key=lambda config: estimated_cycles(region, config))
+    yield from sorted(found - {default}, key=lambda config: estimated_cycles(region, config))
 
 
 def estimated_cycles(region: Region, config: MatmulConfig) -> float:
     """Cycles of the busiest thread."""
     m, n, k = dimensions(region)
-    lanes = microkernel_named(config.kernel).lanes
-    return estimate_cycles(
-        math.ceil(m / config.threads_m),
-        math.ceil(math.ceil(n / lanes) / config.threads_n),
-        k,
-        config.rows,
-        config.vectors,
-        config.k_block,
+    n_vectors = math.ceil(n / microkernel_named(config.kernel).lanes)
+    return tile_cycles(
+        config, math.ceil(m / config.threads_m), math.ceil(n_vectors / config.threads_n), k
     )
 
 
@@ -134,54 +108,26 @@ def _kernels(isa: Isa) -> tuple[Microkernel, ...]:
     return kernels_for(isa, "float32", "float32")
 
 
-def _config(region: Region, machine: Machine, kernel: Microkernel) -> MatmulConfig:
+def _tile(region: Region, machine: Machine, kernel: Microkernel) -> dict[str, Any]:
     m, n, k = dimensions(region)
-    n_vectors = math.ceil(n / kernel.lanes)
-    rows, vectors = min(kernel.mr, m), min(kernel.vectors, n_vectors)
+    return default_tile(kernel, m, n, k, machine)
+
+
+def _config(region: Region, machine: Machine, kernel: Microkernel) -> MatmulConfig:
+    """The best configuration of one kernel."""
+    m, n, k = dimensions(region)
+    tile = _tile(region, machine, kernel)
     grid = (1, 1)
-    if machine.threads > 1 and 2 * m * n * k >= PARALLEL_FLOPS:
-        grid = choose_thread_grid(
-            math.ceil(m / rows), math.ceil(n_vectors / vectors), m, n, k, machine.threads
-        )
-    # Half of L2 for a block of rows of A, three eighths for the part of a panel in use.
-    m_block = max(rows, min(m, machine.l2_bytes // 2 // (4 * k)))
-    panel_row = 4 * vectors * kernel.lanes
-    k_blocks = math.ceil(k * panel_row / (machine.l2_bytes * 3 // 8)) if m > rows else 1
-    return MatmulConfig(
-        kernel=kernel.name,
-        rows=rows,
-        vectors=vectors,
-        m_block=m_block,
-        k_block=math.ceil(k / k_blocks),
-        threads_m=grid[0],
-        threads_n=grid[1],
-    )
+    if machine.threads > 1 and flops(region) >= PARALLEL_FLOPS:
+        m_tiles = math.ceil(m / tile["rows"])
+        n_tiles = math.ceil(math.ceil(n / kernel.lanes) / tile["vectors"])
+        grid = choose_thread_grid(m_tiles, n_tiles, m, n, k, machine.threads)
+    return MatmulConfig(**tile, threads_m=grid[0], threads_n=grid[1])
 
 
 def check(region: Region, config: MatmulConfig, isa: Isa) -> Microkernel:
-    """The microkernel of a legal configuration.
-
-    Raises
-    ------
-    ConfigError
-        Saying which field is out of range.
-    """
-    kernel = microkernel_named(config.kernel)
-    limits = {
-        "rows": kernel.mr,
-        "vectors": kernel.vectors,
-        "m_block": 1 << 30,
-        "k_block": 1 << 30,
-        "threads_m": 4096,
-        "threads_n": 4096,
-    }
-    for field, most in limits.items():
-        value = getattr(config, field)
-        if not 1 <= value <= most:
-            raise ConfigError(f"{field}={value} is not within 1..{most}, for {region.key}")
-    if not isa.includes(kernel.isa):
-        raise ConfigError(f"{kernel.name} needs {kernel.isa.name}; the target has {isa.name}")
-    return kernel
+    """The microkernel of a legal configuration; ConfigError for an illegal one."""
+    return check_tile(region, config, isa, threads_m=config.threads_m, threads_n=config.threads_n)
 
 
 def build(region: Region, config: MatmulConfig, isa: Isa) -> tirx.PrimFunc:
@@ -199,10 +145,7 @@ def build(region: Region, config: MatmulConfig, isa: Isa) -> tirx.PrimFunc:
         I.func_attr({"tirx.noalias": True})
         a = parameter("A", region.inputs[0].shape, region.inputs[0].dtype)
         w = parameter("W", (packed_size(k, n, kernel),), "float32")
-        operands = [
-            parameter(f"operand{i}", tensor.shape, tensor.dtype)
-            for i, tensor in enumerate(region.operands)
-        ]
+        operands = operand_parameters(region)
         c = parameter("C", region.output.shape, region.output.dtype)
         epilogue = Epilogue(region, operands)
 

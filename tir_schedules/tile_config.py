@@ -1,0 +1,107 @@
+"""What the configurations of all GEMM-like templates share: the tile and its blocks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+from microkernels.errors import ConfigError
+from microkernels.isa import Isa
+from microkernels.microkernel import Microkernel, microkernel_named
+
+from .blocking import estimate_cycles
+from .config import Config
+from .machine import Machine
+from .region import Region
+
+PARALLEL_FLOPS = 400_000  # below it the fork and join of a parallel region cost more than they save
+RESULT_DTYPES = ("float32", "float64", "float16", "int8", "uint8", "int32", "int64")
+
+
+class TileConfig(Config, frozen=True, kw_only=True):
+    """Base of the configurations of GEMM-like templates.
+
+    Attributes
+    ----------
+    kernel : str
+        The microkernel.
+    rows : int
+        Most rows of a register tile.
+    vectors : int
+        Most vectors of columns of a register tile; with the kernel's lanes, the panel's width.
+    m_block : int
+        Rows that are finished before the next ones are begun; bounds the part of A in cache.
+    k_block : int
+        Steps of K between two visits of the accumulators; bounds the part of a panel in cache.
+    """
+
+    kernel: str
+    rows: int
+    vectors: int
+    m_block: int
+    k_block: int
+
+
+def default_tile(kernel: Microkernel, m: int, n: int, k: int, machine: Machine) -> dict[str, Any]:
+    """The tile and blocks for a product, as fields of a TileConfig.
+
+    Half of L2 is for a block of rows of A, three eighths for the part of a panel in use.
+    """
+    vectors = min(kernel.vectors, math.ceil(n / kernel.lanes))
+    rows = min(kernel.mr, m)
+    step_bytes = 4 * vectors * kernel.lanes
+    k_blocks = math.ceil(k * step_bytes / (machine.l2_bytes * 3 // 8)) if m > rows else 1
+    return {
+        "kernel": kernel.name,
+        "rows": rows,
+        "vectors": vectors,
+        "m_block": max(rows, min(m, machine.l2_bytes // 2 // (4 * k))),
+        "k_block": math.ceil(k / k_blocks),
+    }
+
+
+def neighbouring_tiles(tile: dict[str, Any], m: int, k: int) -> Iterator[dict[str, Any]]:
+    """The tile with other legal sizes: lower, narrower, blocks halved or whole."""
+    most_rows = microkernel_named(tile["kernel"]).mr
+    for rows in {tile["rows"], max(1, tile["rows"] - 1), min(most_rows, m)}:
+        for vectors in {tile["vectors"], max(1, tile["vectors"] - 1)}:
+            for m_block in {tile["m_block"], max(rows, tile["m_block"] // 2), m}:
+                for k_block in {tile["k_block"], math.ceil(tile["k_block"] / 2), k}:
+                    yield {
+                        **tile,
+                        "rows": rows,
+                        "vectors": vectors,
+                        "m_block": m_block,
+                        "k_block": k_block,
+                    }
+
+
+def tile_cycles(config: TileConfig, m: int, n_vectors: int, k: int) -> float:
+    """Estimated cycles for one thread's part of a product."""
+    return estimate_cycles(m, n_vectors, k, config.rows, config.vectors, config.k_block)
+
+
+def check_tile(region: Region, config: TileConfig, isa: Isa, **positive: int) -> Microkernel:
+    """The microkernel of a legal configuration.
+
+    Parameters
+    ----------
+    positive : int
+        Further fields that have to be at least 1.
+
+    Raises
+    ------
+    ConfigError
+        Saying which field is out of range.
+    """
+    kernel = microkernel_named(config.kernel)
+    most = {"rows": kernel.mr, "vectors": kernel.vectors}
+    fields = ("rows", "vectors", "m_block", "k_block")
+    for field, value in {**{name: getattr(config, name) for name in fields}, **positive}.items():
+        if not 1 <= value <= most.get(field, 1 << 30):
+            limit = f" and at most {most[field]}" if field in most else ""
+            raise ConfigError(f"{field}={value}: must be at least 1{limit}, for {region.key}")
+    if not isa.includes(kernel.isa):
+        raise ConfigError(f"{kernel.name} needs {kernel.isa.name}; the target has {isa.name}")
+    return kernel
