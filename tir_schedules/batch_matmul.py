@@ -11,9 +11,8 @@ One parallel region over batches and, if they are too few, shares of rows.
 
 from __future__ import annotations
 
-import functools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import numpy as np
 import tvm.tirx.script.builder.ir as I
@@ -22,13 +21,13 @@ from tvm.script.ir_builder import IRBuilder
 
 from microkernels.isa import Isa
 from microkernels.microkernel import Microkernel, kernels_for, microkernel_named
-from microkernels.transpose import transpose_block
-from microkernels.vectors import Expr, bind, constant, parameter, ramp, splat
+from microkernels.vectors import Expr, parameter, ramp, splat
 
-from .blocking import balanced, shares
-from .epilogue import Columns, Epilogue, load_vector, operand_parameters, store_vector, unflatten
+from .batch_operands import BatchProblem, pack_operand
+from .blocking import shares
+from .epilogue import Epilogue, operand_parameters, store_vector, unflatten
 from .machine import Machine
-from .region import Region, Tensor
+from .region import Region
 from .template import Template, register_template
 from .tile_config import (
     PARALLEL_FLOPS,
@@ -39,7 +38,7 @@ from .tile_config import (
     neighbouring_tiles,
     tile_cycles,
 )
-from .tile_loops import TileLoops, for_groups, for_share, store_columns
+from .tile_loops import TileLoops, for_share, store_columns
 
 
 class BatchMatmulConfig(TileConfig, frozen=True, kw_only=True):
@@ -57,50 +56,12 @@ class BatchMatmulConfig(TileConfig, frozen=True, kw_only=True):
     parallel: bool = False
 
 
-def parse_axes(region: Region, name: str, rank: int) -> list[int]:
-    """An axes attribute as numbers; the identity if it is absent."""
-    text = str(region.attrs.get(name, "")) or ",".join(map(str, range(rank)))
-    return [int(axis) for axis in text.split(",")]
-
-
-class _Problem:
-    """Logical shapes of a region: batches over which B varies, rows, columns, K."""
-
-    def __init__(self, region: Region) -> None:
-        self.region = region
-        a, b = region.inputs
-        self.a_axes = parse_axes(region, "a_axes", len(a.shape))
-        self.b_axes = parse_axes(region, "b_axes", len(b.shape))
-        self.out_axes = parse_axes(region, "out_axes", len(region.output.shape))
-        self.a_shape = [a.shape[axis] for axis in self.a_axes]
-        self.b_shape = [b.shape[axis] for axis in self.b_axes]
-        self.n, self.k = self.b_shape[-1], self.b_shape[-2]
-        self.batch_shape = list(region.output.shape[:-2])
-        # With one B for all batches they are only more rows.
-        self.shared = all(extent == 1 for extent in self.b_shape[:-2])
-        self.batches = 1 if self.shared else math.prod(self.batch_shape)
-        self.m = math.prod(region.output.shape[:-1]) // self.batches
-
-    def stored(self, axes: Sequence[int], shape: Sequence[int], logical: list[Expr]) -> list[Expr]:
-        """Index into a stored operand from a logical index of the output's rank."""
-        aligned = logical[len(logical) - len(shape) :]
-        index: list[Expr] = [tirx.const(0, "int32")] * len(shape)
-        for axis, extent, value in zip(axes, shape, aligned, strict=True):
-            index[axis] = tirx.const(0, "int32") if extent == 1 else value
-        return index
-
-    def output_tensor(self) -> Tensor:
-        """The output as it is stored."""
-        shape = self.region.output.shape
-        return Tensor(tuple(shape[axis] for axis in self.out_axes), self.region.output.dtype)
-
-
 def reject(region: Region, isa: Isa) -> str | None:
     """Why the template cannot build a region, or None."""
     a, b = region.inputs
     if (a.dtype, b.dtype) != ("float32", "float32") or region.output.dtype not in RESULT_DTYPES:
         return f"operands of type {a.dtype} and {b.dtype}, output {region.output.dtype}"
-    problem = _Problem(region)
+    problem = BatchProblem(region)
     if 0 in (problem.m, problem.n, problem.k, problem.batches):
         return "a dimension is 0"
     if problem.out_axes[-1] != len(problem.out_axes) - 1:
@@ -114,13 +75,13 @@ def default_config(region: Region, machine: Machine) -> BatchMatmulConfig:
     """The configuration with the fewest estimated cycles."""
     kernels = kernels_for(machine.isa, "float32", "float32")
     candidates = [_config(region, machine, kernel) for kernel in kernels]
-    problem = _Problem(region)
+    problem = BatchProblem(region)
     return min(candidates, key=lambda config: _cycles(problem, config))
 
 
 def space(region: Region, machine: Machine) -> Iterator[BatchMatmulConfig]:
     """Every kernel with neighbouring tiles and blocks, rows cut or not."""
-    problem = _Problem(region)
+    problem = BatchProblem(region)
     default = default_config(region, machine)
     found = {
         BatchMatmulConfig(**tile, row_shares=row_shares, parallel=default.parallel)
@@ -136,7 +97,7 @@ def space(region: Region, machine: Machine) -> Iterator[BatchMatmulConfig]:
 
 def _config(region: Region, machine: Machine, kernel: Microkernel) -> BatchMatmulConfig:
     """The best configuration of one kernel."""
-    problem = _Problem(region)
+    problem = BatchProblem(region)
     parallel = machine.threads > 1 and flops(region) >= PARALLEL_FLOPS
     uneven = problem.batches % machine.threads and problem.batches < 4 * machine.threads
     return BatchMatmulConfig(
@@ -146,7 +107,7 @@ def _config(region: Region, machine: Machine, kernel: Microkernel) -> BatchMatmu
     )
 
 
-def _cycles(problem: _Problem, config: BatchMatmulConfig) -> float:
+def _cycles(problem: BatchProblem, config: BatchMatmulConfig) -> float:
     n_vectors = math.ceil(problem.n / microkernel_named(config.kernel).lanes)
     return tile_cycles(config, math.ceil(problem.m / config.row_shares), n_vectors, problem.k)
 
@@ -154,7 +115,7 @@ def _cycles(problem: _Problem, config: BatchMatmulConfig) -> float:
 def build(region: Region, config: BatchMatmulConfig, isa: Isa) -> tirx.PrimFunc:
     """The kernel."""
     kernel = check_tile(region, config, isa, row_shares=config.row_shares)
-    problem = _Problem(region)
+    problem = BatchProblem(region)
     lanes = kernel.lanes
     n_vectors = math.ceil(problem.n / lanes)
     row_shares = shares(problem.m, min(config.row_shares, problem.m))
@@ -205,7 +166,9 @@ def build(region: Region, config: BatchMatmulConfig, isa: Isa) -> tirx.PrimFunc:
                     lambda columns: store_vector(c, epilogue(value, flat, columns), order, columns),
                 )
 
-            _pack(problem, b, packed, unflatten(batch, problem.batch_shape), kernel, config.vectors)
+            pack_operand(
+                problem, b, packed, unflatten(batch, problem.batch_shape), kernel, config.vectors
+            )
             loops = TileLoops(
                 kernel,
                 problem.k,
@@ -226,78 +189,6 @@ def build(region: Region, config: BatchMatmulConfig, isa: Isa) -> tirx.PrimFunc:
     return builder.get()
 
 
-def _pack(
-    problem: _Problem,
-    b: Expr,
-    packed: Expr,
-    batch: list[Expr],
-    kernel: Microkernel,
-    most_vectors: int,
-) -> None:
-    """Packs one batch's B into panels [N/nr][K][nr], columns padded with zeros."""
-    lanes, n, k = kernel.lanes, problem.n, problem.k
-    contiguous = problem.b_axes.index(len(problem.b_axes) - 1) - len(problem.b_axes)
-    if problem.shared:
-        batch = [tirx.const(0, "int32")] * len(problem.batch_shape)
-
-    def element(step: Expr, column: Expr) -> list[Expr]:
-        return problem.stored(problem.b_axes, problem.b_shape, [*batch, step, column])
-
-    def put(panel: Expr, width: int, step: Expr, j: Expr | int, value: Expr) -> None:
-        offset = panel * (lanes * k) + (step * width + j) * lanes
-        I.buffer_store(packed, value, [ramp(offset, lanes)])
-
-    def copy(panel: Expr, width: int, j: int, columns: Columns) -> None:
-        """Columns stored next to each other: whole vectors, one step of K after the other."""
-        with I.serial(k) as step:
-            index = element(step, columns.start)
-            put(panel, width, step, j, load_vector(b, "float32", index[:-1], columns))
-
-    def turn(panel: Expr, width: int, j: int, columns: Columns) -> None:
-        """Steps of K stored next to each other: square blocks turned in registers."""
-
-        def block(step: Expr, valid: int) -> None:
-            steps = Columns(step, lanes, valid)
-            rows = [
-                bind(load_vector(b, "float32", element(step, columns.start + i)[:-1], steps))
-                if i < columns.valid
-                else constant(0, "float32", lanes)
-                for i in range(lanes)
-            ]
-            for i, value in enumerate(transpose_block(rows)[:valid]):
-                put(panel, width, step + i, j, value)
-
-        if k >= lanes:
-            with I.serial(k // lanes) as whole:
-                block(whole * lanes, lanes)
-        if k % lanes:
-            block(tirx.const(k - k % lanes, "int32"), k % lanes)
-
-    def gather(panel: Expr, width: int, j: int, columns: Columns) -> None:
-        """Neither is contiguous: element by element."""
-        with I.serial(k) as step:
-            for lane in range(lanes):
-                value = (
-                    b[tuple(element(step, columns.start + lane))]
-                    if lane < columns.valid
-                    else tirx.const(0, "float32")
-                )
-                offset = panel * (lanes * k) + (step * width + j) * lanes + lane
-                I.buffer_store(packed, value, [offset])
-
-    pack_vector = {-1: copy, -2: turn}.get(contiguous, gather)
-
-    def panel(start: Expr | int, width: int) -> None:
-        for j in range(width):
-            emit = functools.partial(pack_vector, start, width, j)
-            store_columns(n, lanes, start + j, j == width - 1, emit)
-
-    with I.sblock("pack"):
-        I.reads()
-        I.writes()
-        for_groups(balanced(math.ceil(n / lanes), most_vectors), panel)
-
-
 def kernel_name(region: Region, config: BatchMatmulConfig, isa: Isa) -> str:
     """The microkernel's name."""
     return config.kernel
@@ -305,13 +196,13 @@ def kernel_name(region: Region, config: BatchMatmulConfig, isa: Isa) -> str:
 
 def flops(region: Region) -> int:
     """Multiplications and additions of all products."""
-    problem = _Problem(region)
+    problem = BatchProblem(region)
     return 2 * problem.batches * problem.m * problem.n * problem.k
 
 
 def reference(region: Region, inputs: list[np.ndarray]) -> np.ndarray:
     """The product in float64, before `out_axes`."""
-    problem = _Problem(region)
+    problem = BatchProblem(region)
     a, b = (array.astype(np.float64) for array in inputs)
     return np.matmul(a.transpose(problem.a_axes), b.transpose(problem.b_axes))
 
