@@ -1,4 +1,4 @@
-"""What a batch_matmul region multiplies: logical shapes, where elements are stored, packing of B."""
+"""The operands of batch_matmul: logical shapes, where elements are stored, packing of B."""
 
 from __future__ import annotations
 
