@@ -22,7 +22,7 @@ from tvm.script.ir_builder import IRBuilder
 
 from microkernels.errors import ConfigError
 from microkernels.isa import Isa
-from microkernels.vectors import Expr
+from microkernels.vectors import Expr, parameter
 
 from .blocking import balanced, shares
 from .config import Config
@@ -30,7 +30,7 @@ from .epilogue import Epilogue
 from .machine import Machine
 from .normalize_columns import ColumnStrip
 from .normalize_rows import Rows
-from .normalize_view import NORM_OPS, SOFTMAX_OPS, View, parameter, reshaped, view_of
+from .normalize_view import NORM_OPS, SOFTMAX_OPS, View, reshaped, view_of
 from .region import Region
 from .template import Template, register_template
 from .tile_loops import for_groups, for_share
@@ -166,10 +166,14 @@ def build(region: Region, config: NormalizeConfig, isa: Isa) -> tirx.PrimFunc:
         I.func_name(region.op)
         I.func_attr({"tirx.noalias": True})
         inputs = [
-            parameter(name, tensor) for name, tensor in zip(names, region.inputs, strict=False)
+            parameter(name, tensor.shape, tensor.dtype)
+            for name, tensor in zip(names, region.inputs, strict=False)
         ]
-        operands = [parameter(f"operand{i}", tensor) for i, tensor in enumerate(region.operands)]
-        output = parameter("Y", region.output)
+        operands = [
+            parameter(f"operand{i}", tensor.shape, tensor.dtype)
+            for i, tensor in enumerate(region.operands)
+        ]
+        output = parameter("Y", region.output.shape, region.output.dtype)
         x = reshaped(inputs[0], region.inputs[0], seen.shape)
         weights = [
             reshaped(buffer, tensor, (seen.n,))

@@ -20,7 +20,7 @@ from microkernels.vectors import Expr, bind, constant, ramp, splat
 
 from .epilogue import Columns, Epilogue, load_vector, store_vector, unflatten
 from .normalize_view import View
-from .reduce_lanes import Combine, combine_all, reduce_lanes
+from .reduce_lanes import Combine, combine_all, reduce_lanes, settle
 
 LOWEST = float(np.finfo(np.float32).min)
 Term = Callable[[int, Columns], Expr]
@@ -95,7 +95,7 @@ class Rows:
         else:
             high = self._reduce(self._load, tirx.Max, -math.inf)
             total = self._reduce(self._exponential(high, hold=True), add, 0.0)
-        scale = [bind(f32(1) / value) for value in total]
+        scale = [settle(f32(1) / value) for value in total]
         term = self._exponential(high, hold=False) if self._chunks() > 1 else self._held
         self._store(lambda i, columns: term(i, columns) * splat(scale[i], columns.lanes))
 
@@ -105,10 +105,8 @@ class Rows:
         else:
             high = self._reduce(self._load, tirx.Max, -math.inf)
             total = self._reduce(self._exponential(high, hold=False), add, 0.0)
-        shift = [bind(vector_math.log(value)) for value in total]
-        self._store(
-            lambda i, columns: self._centered(high)(i, columns) - splat(shift[i], columns.lanes)
-        )
+        shift = [settle(vector_math.log(splat(value, self.lanes))) for value in total]
+        self._store(lambda i, columns: self._centered(high)(i, columns) - shift[i])
 
     def _norm(self, centered: bool) -> None:
         epsilon = float(self.view.region.attrs["epsilon"])
@@ -120,10 +118,10 @@ class Rows:
             mean, square_sum = self._online_moments()
             value = self._centered(mean)
         else:
-            mean = [bind(s * inverse) for s in self._reduce(self._load, add, 0.0)]
+            mean = [settle(s * inverse) for s in self._reduce(self._load, add, 0.0)]
             value = self._centered(mean)
             square_sum = self._reduce(_squared(value), add, 0.0)
-        scale = [bind(f32(1) / I.sqrt(s * inverse + f32(epsilon))) for s in square_sum]
+        scale = [settle(f32(1) / I.sqrt(s * inverse + f32(epsilon))) for s in square_sum]
         self._store(lambda i, columns: value(i, columns) * splat(scale[i], columns.lanes))
 
     # --- rows beyond cache ---------------------------------------------------------------------
@@ -141,7 +139,7 @@ class Rows:
             part = self._reduce(self._load, tirx.Max, -math.inf, start, vectors, cut)
             old = [bind(h[()]) for h in high]
             new = [bind(tirx.Max(o, p)) for o, p in zip(old, part, strict=True)]
-            base = [bind(tirx.Max(n, f32(LOWEST))) for n in new]
+            base = [settle(tirx.Max(n, f32(LOWEST))) for n in new]
             sums = self._reduce(self._exponential(base, False), add, 0.0, start, vectors, cut)
             for i, value in enumerate(sums):
                 before = tirx.Max(old[i], f32(LOWEST)) - base[i]
@@ -166,7 +164,7 @@ class Rows:
         def merge(start: Expr | int, vectors: int, cut: int) -> None:
             size = vectors * self.lanes + cut
             sums = self._reduce(self._load, add, 0.0, start, vectors, cut)
-            part = [bind(s * f32(1 / size)) for s in sums]
+            part = [settle(s * f32(1 / size)) for s in sums]
             squares = self._reduce(_squared(self._centered(part)), add, 0.0, start, vectors, cut)
             before = bind(count[()])
             share = bind(f32(size) / (before + f32(size)))

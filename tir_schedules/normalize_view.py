@@ -86,12 +86,6 @@ def _flatten(operand: Tensor, shape: tuple[int, ...], axis: int, end: int) -> Te
     return Tensor(tuple(flat), operand.dtype, operand.constant)
 
 
-def parameter(name: str, tensor: Tensor) -> Expr:
-    """A kernel's parameter, aligned to its elements; TVM would promise LLVM 64 bytes."""
-    align = np.dtype(tensor.dtype).itemsize
-    return I.arg(name, I.buffer(tensor.shape, tensor.dtype, align=align))
-
-
 def reshaped(buffer: Expr, tensor: Tensor, shape: tuple[int, ...]) -> Expr:
     """The same memory under another shape of equal size."""
     if tensor.shape == shape:

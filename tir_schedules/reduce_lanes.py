@@ -4,11 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import tvm.tirx.script.builder.ir as I
 from tvm import tirx
 
-from microkernels.vectors import Expr, bind, lanes_of
+from microkernels.vectors import Expr, bind, element_of, lanes_of, ramp
 
 Combine = Callable[[Expr, Expr], Expr]
+
+
+def settle(value: Expr) -> Expr:
+    """Names a value in a way that TVM cannot look through.
+
+    StmtSimplify replaces a name by its value wherever the value reads no memory, so that a long
+    computation used in many places grows without bounds and takes seconds to compile. A buffer of
+    one vector stops it; LLVM turns that into a register.
+    """
+    buffer = I.sblock_alloc_buffer((lanes_of(value),), element_of(value))
+    index = ramp(0, lanes_of(value))
+    I.buffer_store(buffer, value, [index])
+    return bind(buffer[index])
 
 
 def reduce_lanes(value: Expr, combine: Combine) -> Expr:
@@ -25,11 +39,12 @@ def reduce_lanes(value: Expr, combine: Combine) -> Expr:
         Associative and commutative, on expressions of any number of lanes.
     """
     lanes = lanes_of(value)
+    value = settle(value)
     while lanes > 1:
         lanes //= 2
         value = bind(value)
         value = combine(_lanes(value, 0, lanes), _lanes(value, lanes, lanes))
-    return bind(value)
+    return settle(value)
 
 
 def combine_all(values: list[Expr], combine: Combine) -> Expr:
