@@ -108,7 +108,7 @@ def default_config(region: Region, machine: Machine) -> NormalizeConfig:
     # A few vectors stay in registers; more are as fast from L1, and compile sooner.
     keep = vectors <= 4
     rows = min(4 if region.op in NORM_OPS or vectors <= 16 else 2, seen.outer)
-    unroll = 1 if region.op in SOFTMAX_OPS and rows == 4 else 2
+    unroll = min(8 // rows, vectors)  # eight chains hide the latency of an addition
     fits = machine.l2_bytes // 2 // (4 * lanes * rows)
     chunk = vectors if vectors <= fits else machine.l1_bytes // 2 // (4 * lanes * rows)
     return NormalizeConfig(rows=rows, unroll=unroll, keep=keep, chunk=chunk, threads=threads)

@@ -14,6 +14,7 @@ from microkernels.vectors import Expr, bind, constant, ramp
 
 from .epilogue import Columns, Epilogue, load_vector, store_vector, unflatten
 from .normalize_view import View
+from .softmax_exp import exp_of_difference
 
 Step = Callable[[Expr, int, Columns], None]
 
@@ -72,7 +73,7 @@ class ColumnStrip:
 
         def sum_up(k: Expr, j: int, columns: Columns) -> None:
             shifted = bind(self._load(self.x, k, columns) - top[j])
-            value = bind(vector_math.exp(shifted))
+            value = bind(exp_of_difference(shifted))
             if not logarithm:
                 store_vector(self.out, value, (*self.lead, k), columns)
             self._update(total, j, self._at(total, j) + value)

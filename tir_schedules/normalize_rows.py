@@ -21,6 +21,7 @@ from microkernels.vectors import Expr, bind, constant, ramp, splat
 from .epilogue import Columns, Epilogue, load_vector, store_vector, unflatten
 from .normalize_view import View
 from .reduce_lanes import Combine, combine_all, reduce_lanes, settle
+from .softmax_exp import exp_of_difference
 
 LOWEST = float(np.finfo(np.float32).min)
 Term = Callable[[int, Columns], Expr]
@@ -143,7 +144,7 @@ class Rows:
             sums = self._reduce(self._exponential(base, False), add, 0.0, start, vectors, cut)
             for i, value in enumerate(sums):
                 before = tirx.Max(old[i], f32(LOWEST)) - base[i]
-                rest = total[i][()] * vector_math.exp(bind(before))
+                rest = total[i][()] * exp_of_difference(bind(before))
                 I.buffer_store(total[i], rest + value, [])
                 I.buffer_store(high[i], new[i], [])
 
@@ -295,7 +296,7 @@ class Rows:
         """exp(x - high); held for the last sweep, in registers or in the output."""
 
         def term(i: int, columns: Columns) -> Expr:
-            value = bind(vector_math.exp(bind(self._centered(high)(i, columns))))
+            value = bind(exp_of_difference(bind(self._centered(high)(i, columns))))
             if hold and self.keep:
                 self.kept[i, int(columns.start)] = value
             elif hold:
