@@ -19,7 +19,7 @@ from .region import Region, Tensor
 from .tile_loops import for_groups, store_columns
 
 
-def _parse_axes(region: Region, name: str, rank: int) -> list[int]:
+def parse_axes(region: Region, name: str, rank: int) -> list[int]:
     """An axes attribute as numbers; the identity if it is absent."""
     text = str(region.attrs.get(name, "")) or ",".join(map(str, range(rank)))
     return [int(axis) for axis in text.split(",")]
@@ -31,9 +31,9 @@ class BatchProblem:
     def __init__(self, region: Region) -> None:
         self.region = region
         a, b = region.inputs
-        self.a_axes = _parse_axes(region, "a_axes", len(a.shape))
-        self.b_axes = _parse_axes(region, "b_axes", len(b.shape))
-        self.out_axes = _parse_axes(region, "out_axes", len(region.output.shape))
+        self.a_axes = parse_axes(region, "a_axes", len(a.shape))
+        self.b_axes = parse_axes(region, "b_axes", len(b.shape))
+        self.out_axes = parse_axes(region, "out_axes", len(region.output.shape))
         self.a_shape = [a.shape[axis] for axis in self.a_axes]
         self.b_shape = [b.shape[axis] for axis in self.b_axes]
         self.n, self.k = self.b_shape[-1], self.b_shape[-2]

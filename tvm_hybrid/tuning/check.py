@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tir_schedules.batch_matmul import parse_axes
+from tir_schedules.batch_operands import parse_axes
 from tir_schedules.epilogue import epilogue_reference
 from tir_schedules.region import Region, Tensor
 from tir_schedules.template import Template
