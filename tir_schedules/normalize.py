@@ -26,7 +26,7 @@ from microkernels.vectors import Expr, parameter
 
 from .blocking import balanced, shares
 from .config import Config
-from .epilogue import Epilogue
+from .epilogue import Epilogue, operand_parameters
 from .machine import Machine
 from .normalize_columns import ColumnStrip
 from .normalize_rows import Rows
@@ -169,10 +169,7 @@ def build(region: Region, config: NormalizeConfig, isa: Isa) -> tirx.PrimFunc:
             parameter(name, tensor.shape, tensor.dtype)
             for name, tensor in zip(names, region.inputs, strict=False)
         ]
-        operands = [
-            parameter(f"operand{i}", tensor.shape, tensor.dtype)
-            for i, tensor in enumerate(region.operands)
-        ]
+        operands = operand_parameters(region)
         output = parameter("Y", region.output.shape, region.output.dtype)
         x = reshaped(inputs[0], region.inputs[0], seen.shape)
         weights = [
