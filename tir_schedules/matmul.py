@@ -2,10 +2,11 @@
 
     C[m, n] = epilogue(sum over k of A[m, k] * W[k, n])
 
-All leading dimensions of A are folded into m. The weight is packed at compile time, panel by
-panel: [N/nr][K/kr][nr][kr], the columns of the last panel padded with zeros to whole vectors. One
-parallel region over a grid of threads; inside a thread: blocks of rows, panels of columns, blocks
-of K, register tiles.
+All leading dimensions of A are folded into m. With the attributes "window" (taps) and "stride",
+rows are overlapping windows of A [N, L, C] and W is [taps, C, n]: see matmul_window.py. The weight
+is packed at compile time, panel by panel: [N/nr][K/kr][nr][kr], the columns of the last panel
+padded with zeros to whole vectors. One parallel region over a grid of threads; inside a thread:
+blocks of rows, panels of columns, blocks of K, register tiles.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from microkernels.vectors import Expr, cast, parameter, ramp, splat
 from .blocking import balanced, choose_thread_grid, shares, thread_grids
 from .epilogue import Epilogue, operand_parameters, rows_and_columns, store_vector, unflatten
 from .machine import Machine
+from .matmul_window import window_of
 from .region import Region
 from .template import Packing, Template, register_template
 from .tile_config import (
@@ -58,8 +60,10 @@ class MatmulConfig(TileConfig, frozen=True, kw_only=True):
 
 def dimensions(region: Region) -> tuple[int, int, int]:
     """(M, N, K) of a matmul region."""
-    m, k = rows_and_columns(region.inputs[0])
-    return m, region.inputs[1].shape[1], k
+    *steps, n = region.inputs[1].shape
+    window = window_of(region)
+    m = rows_and_columns(region.inputs[0])[0] if window is None else window.batch * window.count
+    return m, n, math.prod(steps)
 
 
 def reject(region: Region, isa: Isa) -> str | None:
@@ -69,7 +73,7 @@ def reject(region: Region, isa: Isa) -> str | None:
         return f"activations of type {a.dtype}"
     if w.dtype != "float32" or region.output.dtype not in RESULT_DTYPES:
         return f"weight of type {w.dtype}, output of type {region.output.dtype}"
-    if 0 in dimensions(region):
+    if min(dimensions(region)) <= 0:
         return "a dimension is 0"
     return None
 
@@ -110,7 +114,12 @@ def _kernels(isa: Isa) -> tuple[Microkernel, ...]:
 
 def _tile(region: Region, machine: Machine, kernel: Microkernel) -> dict[str, Any]:
     m, n, k = dimensions(region)
-    return default_tile(kernel, m, n, k, machine)
+    tile = default_tile(kernel, m, n, k, machine)
+    window = window_of(region)
+    if window is not None:  # overlapping rows take less of L2
+        block = machine.l2_bytes // 2 // (4 * window.pitch)
+        tile["m_block"] = max(tile["m_block"], min(m, block))
+    return tile
 
 
 def _config(region: Region, machine: Machine, kernel: Microkernel) -> MatmulConfig:
@@ -135,6 +144,7 @@ def build(region: Region, config: MatmulConfig, isa: Isa) -> tirx.PrimFunc:
     kernel = check(region, config, isa)
     m, n, k = dimensions(region)
     lanes = kernel.lanes
+    window = window_of(region)
     n_vectors = math.ceil(n / lanes)
     row_shares = shares(m, min(config.threads_m, m))
     column_shares = shares(n_vectors, min(config.threads_n, n_vectors))
@@ -150,8 +160,11 @@ def build(region: Region, config: MatmulConfig, isa: Isa) -> tirx.PrimFunc:
         epilogue = Epilogue(region, operands)
 
         def load_a(row: Expr, step: Expr) -> Expr:
-            element = a[(*unflatten(row, region.inputs[0].shape[:-1]), step)]
-            return splat(cast("float32", element), lanes)
+            if window is None:
+                indices = [*unflatten(row, region.inputs[0].shape[:-1]), step]
+            else:
+                indices = window.element(row, step)
+            return splat(cast("float32", a[tuple(indices)]), lanes)
 
         def load_b(panel: Expr, width: int, step: Expr, j: int) -> Expr:
             return w[ramp(panel * (lanes * k) + (step * width + j) * lanes, lanes)]
@@ -197,33 +210,36 @@ def pack(
     region: Region, config: MatmulConfig, isa: Isa, index: int, array: np.ndarray
 ) -> np.ndarray:
     """The weight as `build` reads it."""
-    return pack_weight(array, _panel_widths(region, config, isa), check(region, config, isa))
+    matrix = array.reshape(-1, array.shape[-1])
+    return pack_weight(matrix, _panel_widths(region, config, isa), check(region, config, isa))
 
 
 def unpack(
     region: Region, config: MatmulConfig, isa: Isa, index: int, expr: relax.Expr
 ) -> relax.Expr:
-    """The weight [K, N] as a Relax expression of its packed form."""
+    """The weight [K, N] or [taps, C, N] as a Relax expression of its packed form."""
     kernel = check(region, config, isa)
-    k, n = region.inputs[1].shape
+    _, n, k = dimensions(region)
     panels, position = [], 0
     for width in _panel_widths(region, config, isa):
         columns = width * kernel.lanes
         panel = relax.op.strided_slice(expr, [0], [position], [position + k * columns])
         panels.append(relax.op.reshape(panel, (k, columns)))
         position += k * columns
-    return relax.op.strided_slice(relax.op.concat(panels, axis=1), [1], [0], [n])
+    matrix = relax.op.strided_slice(relax.op.concat(panels, axis=1), [1], [0], [n])
+    shape = region.inputs[1].shape
+    return matrix if len(shape) == 2 else relax.op.reshape(matrix, shape)
 
 
 def packed_shape(region: Region, config: MatmulConfig, isa: Isa, index: int) -> tuple[int, ...]:
     """Shape of the packed weight."""
-    k, n = region.inputs[1].shape
+    _, n, k = dimensions(region)
     return (packed_size(k, n, check(region, config, isa)),)
 
 
 def _panel_widths(region: Region, config: MatmulConfig, isa: Isa) -> list[int]:
     """Width of every panel, in vectors; panels do not cross the threads' shares."""
-    n_vectors = math.ceil(region.inputs[1].shape[1] / check(region, config, isa).lanes)
+    n_vectors = math.ceil(dimensions(region)[1] / check(region, config, isa).lanes)
     widths = []
     for share in shares(n_vectors, min(config.threads_n, n_vectors)):
         panels = [g.size for g in balanced(share.size, config.vectors) for _ in range(g.count)]
@@ -243,7 +259,9 @@ def flops(region: Region) -> int:
 
 def reference(region: Region, inputs: list[np.ndarray]) -> np.ndarray:
     """The product in float64; the weight as it is before packing."""
-    return np.matmul(inputs[0].astype(np.float64), inputs[1].astype(np.float64))
+    a, w = (array.astype(np.float64) for array in inputs)
+    window = window_of(region)
+    return np.matmul(a, w) if window is None else window.product(a, w)
 
 
 MATMUL = register_template(
