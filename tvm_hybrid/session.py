@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+from _thread import get_ident
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -86,6 +87,41 @@ class _Lane:
             (info.name, _feeder(info, flag))
             for info, flag in zip(executable.inputs, anywhere, strict=True)
         ]
+
+
+Run = Callable[..., list[np.ndarray]]
+
+
+def _short_run(executable: Executable, main: Any, whole: Run) -> Run:
+    """`InferenceSession.run` of a model with one input and one output, for the calling thread.
+
+    Behind a kernel that has filled the caches with its weights every Python object costs a miss:
+    this way takes 1 us less than the whole one (matmul 1x1024x1024), to which it leaves whatever
+    is not the common case.
+    """
+    (info,) = executable.inputs
+    name, shape, dtype = info.name, info.shape, np.dtype(info.dtype)
+    owner, count, in_force = get_ident(), executable.num_threads, threads.current
+
+    def run(
+        output_names: Sequence[str] | None, input_feed: Mapping[str, Any], run_options: Any = None
+    ) -> list[np.ndarray]:
+        if output_names is None and run_options is None and get_ident() == owner:
+            try:
+                value = input_feed[name]
+                fits = (
+                    value.shape == shape
+                    and value.dtype is dtype
+                    and value.flags.carray
+                    and len(input_feed) == 1
+                )
+            except (LookupError, AttributeError, TypeError):
+                fits = False
+            if fits and (count == 1 or in_force.count == count):
+                return [from_dlpack(main(value))]
+        return whole(output_names, input_feed, run_options)
+
+    return run
 
 
 class InferenceSession:
@@ -194,7 +230,7 @@ class InferenceSession:
         try:
             lane = self._local.lane
         except AttributeError:
-            lane = self._local.lane = _Lane(self.executable)
+            lane = self._local.lane = self._new_lane()
         if self._threads > 1 and threads.current.count != self._threads:
             threads.use_threads(self._threads)
         try:
@@ -214,6 +250,15 @@ class InferenceSession:
         if self._copies:
             arrays = [a.copy() if s else a for a, s in zip(arrays, self._shared, strict=True)]
         return arrays if places is None else [arrays[place] for place in places]
+
+    def _new_lane(self) -> _Lane:
+        """What the calling thread runs with; the first one may get the short way."""
+        lane = _Lane(self.executable)
+        manifest = self.executable.manifest
+        plain = manifest.unaligned_inputs == (True,) and manifest.shared_outputs == (False,)
+        if plain and "run" not in self.__dict__:
+            self.__dict__["run"] = _short_run(self.executable, lane.main, self.run)
+        return lane
 
     def _feed_slowly(self, lane: _Lane, feeds: Any) -> list[Any]:
         """Feeds anything acceptable, or says what is not."""
