@@ -15,18 +15,23 @@ _registered = False
 
 
 def register() -> None:
-    """Makes TVM know `tvm_hybrid/<arch>` targets and the pipeline "tvm_hybrid"."""
+    """Makes TVM know our targets, the pipeline "tvm_hybrid" and `relax.ext.tvm_hybrid`.
+
+    Where TVM has only its runtime loaded there is no compiler to register with.
+    """
     global _registered
-    if _registered:
+    import tvm
+
+    if _registered or getattr(tvm.base, "_RUNTIME_ONLY", False):
         return
     _registered = True
-    from tvm import register_global_func, relax
+    from tvm import relax
 
     from .target_tags import register_tags
 
     register_tags()
     relax.register_pipeline(PIPELINE)(_pipeline)
-    register_global_func(CODEGEN, _codegen, override=True)
+    tvm.register_global_func(CODEGEN, _codegen, override=True)
 
 
 def _codegen(functions: Any, options: Any, constants: Any) -> Any:

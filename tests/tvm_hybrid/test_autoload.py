@@ -59,6 +59,16 @@ def test_the_hook_can_be_turned_off(installed: Path) -> None:
     assert done.stdout.split() == ["False"], done.stderr
 
 
+def test_the_hook_is_silent_where_only_the_runtime_is(installed: Path) -> None:
+    done = run_python(
+        "import warnings; warnings.simplefilter('error'); import tvm; print(tvm.cpu())",
+        path=installed,
+        TVM_USE_RUNTIME_LIB="1",
+    )
+    assert done.stdout.split() == ["cpu:0"], done.stderr
+    assert done.stderr == ""
+
+
 def test_importing_the_package_after_tvm_registers_too() -> None:
     done = run_python("import tvm, tvm_hybrid; print(tvm.target.Target('tvm_hybrid/clx'))")
     assert "cascadelake" in done.stdout, done.stderr
