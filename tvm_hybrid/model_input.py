@@ -45,8 +45,7 @@ def import_model(model: Any, shapes: Mapping[str, Any] | None) -> SourceModel:
         return _from_relax(model, shapes)
     if type(model).__module__.startswith("torch.export"):
         return _from_torch(model, shapes)
-    is_onnx = type(model).__name__ == "ModelProto"
-    if not is_onnx and not isinstance(model, (str, os.PathLike, bytes, bytearray, memoryview)):
+    if not is_onnx(model):
         raise ModelError(
             f"a {type(model).__name__} is not a model; give a path or the bytes of an ONNX model, "
             "an onnx.ModelProto, a tvm.IRModule or a torch ExportedProgram"
@@ -55,6 +54,14 @@ def import_model(model: Any, shapes: Mapping[str, Any] | None) -> SourceModel:
 
     imported = import_onnx(model, shapes=shapes)
     return SourceModel(imported.mod, tuple(imported.inputs), tuple(imported.outputs))
+
+
+def is_onnx(model: Any) -> bool:
+    """Whether a model is given in ONNX: by path, as bytes, or as a ModelProto."""
+    in_memory = (bytes, bytearray, memoryview)
+    return isinstance(model, (str, os.PathLike, *in_memory)) or (
+        type(model).__name__ == "ModelProto"
+    )
 
 
 def _from_torch(program: Any, shapes: Mapping[str, Any] | None) -> SourceModel:

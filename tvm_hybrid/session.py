@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import threading
 from _thread import get_ident
@@ -13,7 +14,7 @@ import numpy as np
 import tvm
 from tvm.runtime import Tensor
 
-from microkernels.errors import ArtifactError, FeedError
+from microkernels.errors import ArtifactError, FeedError, ShapeError
 
 from . import threads
 from .api import compile as compile_model
@@ -21,8 +22,10 @@ from .artifact import is_library
 from .executable import Executable, load
 from .explanation import Explanation
 from .feeds import ZERO_COPY_BYTES, aligned_empty, is_aligned, to_array
+from .model_input import is_onnx
+from .shape_variants import ShapeVariants
 from .targets import TargetLike
-from .tensors import TensorInfo
+from .tensors import OpenTensorInfo, TensorInfo
 
 from_dlpack = np.from_dlpack
 
@@ -34,15 +37,15 @@ class NodeArg:
     ----------
     name : str
         As in the model.
-    shape : list of int
-        Sizes.
+    shape : list
+        Sizes; a name or None for a dimension that is still open.
     type : str
         Such as "tensor(float)".
     dtype : str
         NumPy's name of the element type.
     """
 
-    def __init__(self, info: TensorInfo) -> None:
+    def __init__(self, info: TensorInfo | OpenTensorInfo) -> None:
         self.name = info.name
         self.shape = list(info.shape)
         self.type = info.type
@@ -131,7 +134,10 @@ class InferenceSession:
     ----------
     model : path-like, bytes, onnx.ModelProto, tvm.IRModule, torch ExportedProgram or Executable
         The model, or a library that `Executable.export` wrote.
-    shapes, target, precision, records, num_threads
+    shapes : mapping, optional
+        As for `tvm_hybrid.compile`. An ONNX model with open dimensions for which none are given is
+        compiled when inputs arrive, once for each combination of shapes.
+    target, precision, records, num_threads
         As for `tvm_hybrid.compile`. A library is compiled already and takes none of them, except a
         `num_threads` equal to its own.
 
@@ -170,14 +176,19 @@ class InferenceSession:
                 )
             self.executable = model
         else:
-            self.executable = compile_model(
-                model,
+            make = functools.partial(
+                compile_model,
                 target=target,
-                shapes=shapes,
                 precision=precision,
                 records=records,
                 num_threads=num_threads,
             )
+            try:
+                self.executable = make(model, shapes=shapes)
+            except ShapeError:
+                if shapes is not None or not is_onnx(model) or not self._leave_open(model, make):
+                    raise
+                return
         self._inputs = [NodeArg(info) for info in self.executable.inputs]
         self._outputs = [NodeArg(info) for info in self.executable.outputs]
         self._places = {info.name: i for i, info in enumerate(self.executable.outputs)}
@@ -185,6 +196,40 @@ class InferenceSession:
         self._copies = any(self._shared)
         self._threads = self.executable.num_threads
         self._local = threading.local()
+
+    def _leave_open(self, model: Any, make: Callable[..., Executable]) -> bool:
+        """Puts compiling off until inputs arrive; False if no dimension is open."""
+        from .frontend import open_model
+
+        opened = open_model(model)
+        if not any(info.is_open for info in opened.inputs):
+            return False
+        self._inputs = [NodeArg(info) for info in opened.inputs]
+        self._outputs = [NodeArg(info) for info in opened.outputs]
+        variants = ShapeVariants(
+            opened.inputs,
+            lambda shapes: InferenceSession(make(opened.proto, shapes=shapes)),
+        )
+
+        def run(
+            output_names: Sequence[str] | None,
+            input_feed: Mapping[str, Any],
+            run_options: Any = None,
+        ) -> list[np.ndarray]:
+            session = variants.session_for(input_feed)
+            self.executable = session.executable
+            return session.run(output_names, input_feed, run_options)
+
+        self.__dict__["run"] = run
+        return True
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "executable":
+            raise ShapeError(
+                f"{', '.join(map(repr, self._inputs))}: nothing is compiled before all sizes are "
+                'known; run the session, or make it with shapes, such as shapes={"batch": 1}'
+            )
+        raise AttributeError(f"{type(self).__name__!r} has no attribute {name!r}")
 
     def get_inputs(self) -> list[NodeArg]:
         """The inputs."""
@@ -195,7 +240,7 @@ class InferenceSession:
         return list(self._outputs)
 
     def explain(self) -> Explanation:
-        """As `Executable.explain`."""
+        """As `Executable.explain`; of what ran last if shapes were open."""
         return self.executable.explain()
 
     def run(

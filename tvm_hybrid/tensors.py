@@ -35,7 +35,52 @@ class TensorInfo(msgspec.Struct, frozen=True):
     @property
     def type(self) -> str:
         """The type as ONNX Runtime writes it, such as "tensor(float)"."""
-        return f"tensor({_ONNX_TYPE_NAMES.get(self.dtype, self.dtype)})"
+        return onnx_type(self.dtype)
 
     def __str__(self) -> str:
         return f"{self.name}: {self.dtype}[{', '.join(map(str, self.shape))}]"
+
+
+class OpenTensorInfo(msgspec.Struct, frozen=True):
+    """One input or output of a model some of whose sizes are not known yet.
+
+    Attributes
+    ----------
+    name : str
+        As in the model.
+    shape : tuple
+        A number, the name of a symbolic dimension, or None where the model tells nothing.
+    dtype : str
+        NumPy's name of the element type.
+    """
+
+    name: str
+    shape: tuple[int | str | None, ...]
+    dtype: str
+
+    @property
+    def type(self) -> str:
+        """The type as ONNX Runtime writes it."""
+        return onnx_type(self.dtype)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a size is not known."""
+        return not all(isinstance(size, int) for size in self.shape)
+
+    def fits(self, shape: tuple[int, ...]) -> bool:
+        """Whether an array of this shape can be the tensor's value."""
+        return len(shape) == len(self.shape) and all(
+            found == size
+            for found, size in zip(shape, self.shape, strict=True)
+            if isinstance(size, int)
+        )
+
+    def __str__(self) -> str:
+        sizes = ", ".join("?" if size is None else str(size) for size in self.shape)
+        return f"{self.name}: {self.dtype}[{sizes}]"
+
+
+def onnx_type(dtype: str) -> str:
+    """An element type as ONNX Runtime writes it, such as "tensor(float)"."""
+    return f"tensor({_ONNX_TYPE_NAMES.get(dtype, dtype)})"

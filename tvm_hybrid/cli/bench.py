@@ -71,7 +71,7 @@ def command(
     given = load_feeds(arrays, archive)
     sums = ProductSums(import_onnx(model, shapes=settings.shapes).mod)
     session = InferenceSession(executable_of(model, settings))
-    feeds, drawn = complete_feeds(session.get_inputs(), given, seed)
+    feeds, drawn = complete_feeds(session.executable.inputs, given, seed)
     note_random(drawn)
     with working(f"measuring {model.name}"):
         report = bench(

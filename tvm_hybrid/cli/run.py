@@ -40,7 +40,7 @@ def command(
 
     given = load_feeds(arrays, archive)
     session = InferenceSession(executable_of(model, settings))
-    feeds, drawn = complete_feeds(session.get_inputs(), given, seed)
+    feeds, drawn = complete_feeds(session.executable.inputs, given, seed)
     results = session.run(None, feeds)
     outputs = {
         info.name: result for info, result in zip(session.get_outputs(), results, strict=True)

@@ -56,7 +56,7 @@ def command(
     given = load_feeds(arrays, archive)
     proto = read_model(model)
     session = InferenceSession(executable_of(model, settings))
-    feeds, drawn = complete_feeds(session.get_inputs(), given, seed)
+    feeds, drawn = complete_feeds(session.executable.inputs, given, seed)
     if tolerance is None:
         imported = import_onnx(proto, shapes=settings.shapes)
         tolerance = tolerance_for(ProductSums(imported.mod).lengths)

@@ -142,7 +142,7 @@ def _perceptrons(folder: Path, threads: int, seconds: float, steps: Steps) -> li
         path = folder / f"{name}.onnx"
         onnx.save(mlp_model(name, BATCH), path)
         model = DemoModel.compile(path, {}, threads)
-        feeds, _ = complete_feeds(model.session.get_inputs(), {})
+        feeds, _ = complete_feeds(model.session.executable.inputs, {})
         checked = model.verify(feeds)
         steps.show(verify_table(checked, f"{name} against ONNX Runtime without optimisation"))
         steps.show(kernel_table(model.session.explain(), f"kernels of {name}"))

@@ -3,5 +3,6 @@
 from ..tensors import TensorInfo
 from .imported_model import ImportedModel
 from .onnx_import import import_onnx
+from .open_model import OpenModel, open_model
 
-__all__ = ["ImportedModel", "TensorInfo", "import_onnx"]
+__all__ = ["ImportedModel", "OpenModel", "TensorInfo", "import_onnx", "open_model"]

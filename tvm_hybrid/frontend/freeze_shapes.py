@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from operator import index as as_index
 from typing import SupportsIndex, cast
 
-from onnx import TensorShapeProto, helper
+from onnx import TensorShapeProto, TypeProto, helper
 
 from microkernels.errors import ShapeError
 
@@ -87,11 +87,16 @@ def freeze_shapes(graph: Graph, shapes: Shapes | None) -> None:
         graph.types[item.name] = type_proto
 
 
-def _declared(name: str, graph: Graph) -> _Input:
-    tensor = graph.types[name].tensor_type
+def declared_dims(type_proto: TypeProto) -> tuple[Dim, ...] | None:
+    """A tensor type's dimensions as declared: numbers, symbols, None; None if no rank is told."""
+    tensor = type_proto.tensor_type
     if not tensor.HasField("shape"):
-        return _Input(name, None)
-    return _Input(name, tuple(_declared_dim(dim) for dim in tensor.shape.dim))
+        return None
+    return tuple(_declared_dim(dim) for dim in tensor.shape.dim)
+
+
+def _declared(name: str, graph: Graph) -> _Input:
+    return _Input(name, declared_dims(graph.types[name]))
 
 
 def _declared_dim(dim: TensorShapeProto.Dimension) -> Dim:

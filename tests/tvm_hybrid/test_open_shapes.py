@@ -1,0 +1,145 @@
+"""Sessions of models with open dimensions compile for the shapes that arrive."""
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import tvm_hybrid
+from tvm_hybrid.errors import FeedError, ModelError, ShapeError
+from tvm_hybrid.shape_variants import MOST_VARIANTS
+
+WEIGHT = np.random.default_rng(0).standard_normal((8, 5)).astype(np.float32)
+
+
+def open_model() -> onnx.ModelProto:
+    """y = x @ W + z with x: [batch, ?, 8], z: [batch, 1, 5]."""
+    graph = helper.make_graph(
+        [helper.make_node("MatMul", ["x", "w"], ["p"]), helper.make_node("Add", ["p", "z"], ["y"])],
+        "open",
+        [
+            helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", None, 8]),
+            helper.make_tensor_value_info("z", TensorProto.FLOAT, ["batch", 1, 5]),
+        ],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["batch", None, 5])],
+        [numpy_helper.from_array(WEIGHT, "w")],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
+
+
+def feeds(batch: int, length: int) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(batch * 100 + length)
+    return {
+        "x": rng.standard_normal((batch, length, 8)).astype(np.float32),
+        "z": rng.standard_normal((batch, 1, 5)).astype(np.float32),
+    }
+
+
+def check(session: tvm_hybrid.InferenceSession, given: dict[str, np.ndarray]) -> None:
+    (result,) = session.run(None, given)
+    expected = given["x"].astype(float) @ WEIGHT + given["z"]
+    # K = 8: some roundings of values below 20.
+    np.testing.assert_allclose(result, expected, rtol=0, atol=9 * 20 * np.finfo(np.float32).eps)
+
+
+def test_every_combination_of_shapes_runs_and_is_compiled_once() -> None:
+    session = tvm_hybrid.InferenceSession(open_model(), num_threads=1)
+    for batch, length in [(1, 3), (2, 7), (1, 3)]:
+        check(session, feeds(batch, length))
+    first = session.executable
+    check(session, feeds(2, 7))
+    assert session.executable is not first
+    check(session, feeds(1, 3))
+    assert session.executable is first
+    assert session.run(["y"], feeds(1, 3))[0].shape == (1, 3, 5)
+
+
+def test_the_interface_is_as_declared() -> None:
+    session = tvm_hybrid.InferenceSession(open_model().SerializeToString(), num_threads=1)
+    x, z = session.get_inputs()
+    assert (x.name, x.shape, x.type) == ("x", ["batch", None, 8], "tensor(float)")
+    assert (z.name, z.shape) == ("z", ["batch", 1, 5])
+    assert [(y.name, y.shape) for y in session.get_outputs()] == [("y", ["batch", None, 5])]
+
+
+def test_nothing_is_there_to_explain_before_the_first_run() -> None:
+    session = tvm_hybrid.InferenceSession(open_model(), num_threads=1)
+    with pytest.raises(
+        ShapeError, match=r"'batch', None, 8.*run the session, or make it with shapes"
+    ):
+        session.explain()
+    check(session, feeds(1, 2))
+    assert any(decision.taken for decision in session.explain())
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"x": np.zeros((1, 8), np.float32)}, r"expected x: float32\[batch, \?, 8\], got shape"),
+        ({"x": np.zeros((1, 3, 9), np.float32)}, r"'x'.*got shape \(1, 3, 9\)"),
+        ({"x": np.zeros((1, 0, 8), np.float32)}, r"'x'.*got shape \(1, 0, 8\)"),
+        ({"x": np.zeros((1, 3, 8), np.float64)}, "'x'.*float64"),
+        ({"extra": np.zeros(1, np.float32)}, "no input 'extra'"),
+    ],
+)
+def test_feeds_that_the_model_excludes_are_refused(change: dict, message: str) -> None:
+    session = tvm_hybrid.InferenceSession(open_model(), num_threads=1)
+    with pytest.raises(FeedError, match=message):
+        session.run(None, {**feeds(1, 3), **change})
+
+
+def test_missing_feeds_and_shapes_that_contradict_each_other_are_refused() -> None:
+    session = tvm_hybrid.InferenceSession(open_model(), num_threads=1)
+    with pytest.raises(FeedError, match="no value for input 'z'; the model's inputs are 'x', 'z'"):
+        session.run(None, {"x": feeds(1, 3)["x"]})
+    with pytest.raises(FeedError, match="no value for input 'x'"):
+        session.run(None, None)
+    with pytest.raises(ShapeError, match=r"'batch' is 2.*but 3"):
+        session.run(None, {"x": feeds(2, 3)["x"], "z": feeds(3, 3)["z"]})
+
+
+def test_given_shapes_must_still_be_complete() -> None:
+    with pytest.raises(ShapeError, match="dimension 1"):
+        tvm_hybrid.InferenceSession(open_model(), shapes={"batch": 1})
+    with pytest.raises(ShapeError, match="batch"):
+        tvm_hybrid.compile(open_model())
+
+
+def test_a_broken_model_is_refused_at_once() -> None:
+    model = open_model()
+    model.graph.node[0].input[0] = "nowhere"
+    with pytest.raises(ModelError, match="nowhere"):
+        tvm_hybrid.InferenceSession(model)
+
+
+def test_old_variants_are_dropped_and_come_back() -> None:
+    session = tvm_hybrid.InferenceSession(open_model(), num_threads=1)
+    check(session, feeds(1, 1))
+    first = session.executable
+    for length in range(2, MOST_VARIANTS + 2):
+        check(session, feeds(1, length))
+    check(session, feeds(1, 1))
+    assert session.executable is not first
+
+
+def test_threads_share_variants() -> None:
+    session = tvm_hybrid.InferenceSession(open_model(), num_threads=1)
+    failures: list[BaseException] = []
+
+    def work(length: int) -> None:
+        try:
+            for _ in range(5):
+                check(session, feeds(2, length))
+        except BaseException as error:
+            failures.append(error)
+
+    workers = [threading.Thread(target=work, args=(1 + i % 2,)) for i in range(4)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    assert not failures
