@@ -91,6 +91,21 @@ def _matmul(graph: DataflowGraph, position: int, call: relax.Call) -> Anchor | s
     )
 
 
+def _conv1d(graph: DataflowGraph, position: int, call: relax.Call) -> Anchor | str | None:
+    """A convolution whose windows are contiguous: a matmul of overlapping rows."""
+    attrs = call.attrs
+    layouts = (attrs.data_layout, attrs.kernel_layout, attrs.out_layout)
+    if layouts != ("NWC", "WIO", "NWC") or not isinstance(call.args[1], ir.GenericConst):
+        return None
+    w, output = static_tensor(call.args[1]), _output(graph, position)
+    if w is None or output is None:
+        return "a shape is not known at compile time"
+    if int(attrs.groups) != 1 or int(attrs.dilation[0]) != 1 or any(map(int, attrs.padding)):
+        return "groups, dilation or padding"
+    window: dict[str, Scalar] = {"window": w.shape[0], "stride": int(attrs.strides[0])}
+    return Anchor(position, "matmul", tuple(call.args), output, window)
+
+
 def _before_cast(graph: DataflowGraph, expr: relax.Expr) -> tuple[relax.Expr, tuple[int, ...]]:
     """What an activation is cast to f32 from, and the binding of the cast; itself if it is not."""
     call = graph.definition(expr)
@@ -142,6 +157,7 @@ def _norm(name: str) -> Matcher:
 
 _MATCHERS: dict[str, Matcher] = {
     "relax.matmul": _matmul,
+    "relax.nn.conv1d": _conv1d,
     "relax.nn.softmax": _softmax("softmax"),
     "relax.nn.log_softmax": _softmax("log_softmax"),
     "relax.nn.layer_norm": _norm("layer_norm"),

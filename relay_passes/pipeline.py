@@ -15,6 +15,7 @@ from tir_schedules.machine import Machine
 from tir_schedules.region import Region
 
 from .clip_indices import clip_indices
+from .conv1d_channels_last import conv1d_channels_last
 from .decisions import DecisionLog
 from .fold_weights import fold_weights
 from .lower_regions import lower_regions
@@ -25,6 +26,7 @@ from .recognize_norms import recognize_norms
 from .run_codegen import annotate_codegen
 from .schedule_generic import schedule_leftovers
 from .select_configs import Lookup, select_configs
+from .sink_permutes import sink_permutes
 
 
 @dataclass(frozen=True)
@@ -75,6 +77,8 @@ def clean_up() -> list[ir.transform.Pass]:
         clip_indices(),
         recognize_norms(),
         recognize_gelu(),
+        conv1d_channels_last(),
+        sink_permutes(),
         relax.transform.EliminateCommonSubexpr(),
         relax.transform.DeadCodeElimination(),
     ]
