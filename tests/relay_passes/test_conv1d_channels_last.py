@@ -12,8 +12,11 @@ from tvm.ir import assert_structural_equal
 
 from relay_passes.conv1d_channels_last import conv1d_channels_last
 from relay_passes.pipeline import PipelineOptions, compile_module
+from relay_passes.prepack import prepack
+from relay_passes.select_configs import select_configs
 from tests.relay_passes.graphs import (
     GENERIC,
+    MACHINE,
     constant,
     module,
     operators,
@@ -121,6 +124,19 @@ def test_it_becomes_a_region_with_its_epilogue() -> None:
     assert region.attrs == {"window": 5, "stride": 1}
     assert operators(region) == ["add", "relu"]
     assert region.output.shape == (2, 8, 20)
+
+
+def test_a_packed_weight_keeps_its_meaning() -> None:
+    def body(x: relax.Expr) -> relax.Expr:
+        return op.nn.conv1d(
+            x, constant(5, 4, 20), data_layout="NWC", kernel_layout="WIO", out_layout="NWC"
+        )
+
+    plain = module(body, ((2, 12, 4), F))
+    packed = prepack(MACHINE.isa)(select_configs(MACHINE, None)(partitioned(plain)[0]))
+    x = np.random.default_rng(0).standard_normal((2, 12, 4)).astype(F)
+    # Unpacking only moves values, so that both run the same scalar program.
+    np.testing.assert_array_equal(run(packed, [x])[0], run(plain, [x])[0])
 
 
 @pytest.mark.parametrize("options", [{"padding": [1, 1]}, {"dilation": 2}, {"groups": 2}], ids=str)
