@@ -16,7 +16,7 @@ import logging
 from collections.abc import Callable
 
 import msgspec
-from tvm import IRModule, ir
+from tvm import IRModule, ir, relax
 from tvm.ir.transform import PassContext, module_pass
 
 from microkernels.errors import ConfigError
@@ -67,7 +67,7 @@ def choose(region: Region, machine: Machine, lookup: Lookup | None) -> tuple[Con
     return template.default_config(region, machine), "default"
 
 
-def config_of(function: object, region: Region) -> Config:
+def config_of(function: relax.Function, region: Region) -> Config:
     """The configuration that `select_configs` gave a region function."""
-    text = str(function.attrs[CONFIG])  # type: ignore[attr-defined]
+    text = str(function.attrs[CONFIG])
     return msgspec.json.decode(text, type=template_for(region.op).config_type)

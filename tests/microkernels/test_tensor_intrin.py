@@ -8,7 +8,6 @@ import tvm
 from tvm import relax, s_tir, tirx
 
 from microkernels.errors import IsaError
-from microkernels.isa import host_isa
 from microkernels.microkernel import Microkernel, all_microkernels, microkernel_named
 from microkernels.tensor_intrin import register_tensor_intrin
 
@@ -44,7 +43,7 @@ def tensorized(kernel: Microkernel, m: int, n: int, k: int) -> s_tir.Schedule:
 
 KERNELS = [
     # Tiles of extent 1 cannot be matched by tensorize.
-    pytest.param(kernel, id=kernel.name)
+    pytest.param(kernel, id=kernel.name, marks=pytest.mark.isa(kernel.isa_name))
     for kernel in all_microkernels()
     if kernel.mr > 1
 ]
@@ -52,8 +51,6 @@ KERNELS = [
 
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_tensorize_replaces_the_loops_and_keeps_the_result(kernel: Microkernel) -> None:
-    if not host_isa().includes(kernel.isa):
-        pytest.skip(f"this CPU has no {kernel.isa_name}")
     m, n, k = 2 * kernel.mr, 2 * kernel.nr, 40
     schedule = tensorized(kernel, m, n, k)
     script = schedule.mod.script()

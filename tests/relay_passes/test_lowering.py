@@ -9,7 +9,6 @@ from tvm import relax, tirx
 
 import tvm_hybrid._autoload
 from microkernels.errors import CompileError
-from microkernels.isa import host_isa
 from relay_passes.lower_regions import KERNEL, lower_regions
 from relay_passes.partition import REGION, is_region_function
 from relay_passes.pipeline import (
@@ -29,9 +28,7 @@ op = relax.op
 F = "float32"
 SHAPE = (7, 20)
 
-runs_here = pytest.mark.skipif(
-    not host_isa().includes(MACHINE.isa), reason="this CPU has no AVX-512"
-)
+runs_here = pytest.mark.isa("avx512")
 
 
 def layers(x):
