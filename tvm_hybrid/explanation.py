@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, overload
 
 import msgspec
 
 from relay_passes.decisions import Decision
+
+from .tables import as_text
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -65,13 +66,14 @@ class Explanation(Sequence[Decision]):
     def table(self) -> Table:
         """The decisions as a table."""
         from rich.table import Table
+        from rich.text import Text
 
         table = Table(title=self.summary(), title_justify="left")
         for column in ("node", "operators", "taken", "kernel", "configuration", "from", "why"):
             table.add_column(column, overflow="fold")
         for decision in self:
             config = ", ".join(f"{name}={value}" for name, value in decision.config.items())
-            table.add_row(
+            cells = (
                 decision.node,
                 decision.op,
                 "yes" if decision.taken else "no",
@@ -80,6 +82,7 @@ class Explanation(Sequence[Decision]):
                 decision.source,
                 decision.reason,
             )
+            table.add_row(*map(Text, cells))  # as they are: brackets are no markup
         return table
 
     def print(self, console: Console | None = None) -> None:
@@ -89,8 +92,4 @@ class Explanation(Sequence[Decision]):
         (console or Console()).print(self.table())
 
     def __str__(self) -> str:
-        from rich.console import Console
-
-        text = io.StringIO()
-        Console(width=160, color_system=None, file=text).print(self.table())
-        return text.getvalue().rstrip("\n")
+        return as_text(self.table())

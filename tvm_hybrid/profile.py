@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 from relay_passes.decisions import Decision
 
+from .tables import as_text
+
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
@@ -113,6 +115,9 @@ class Profile:
         from rich.console import Console
 
         (console or Console()).print(self.table())
+
+    def __str__(self) -> str:
+        return as_text(self.table())
 
     def to_chrome_trace(self, path: str | os.PathLike[str]) -> None:
         """Writes a trace that chrome://tracing and ui.perfetto.dev show."""

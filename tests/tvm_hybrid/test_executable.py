@@ -136,6 +136,7 @@ def test_profiles_every_kernel(tmp_path: Path) -> None:
     assert row.kernel == decision.kernel
     assert row.calls == 1
     assert row.microseconds > 0 and row.gflops > 0
+    assert decision.kernel in str(profile) and "GFLOP/s" in str(profile)
     assert sum(row.share for row in profile.rows) == pytest.approx(1)
     assert sum(event.function == decision.function for event in profile.events) == 4
     profile.to_chrome_trace(tmp_path / "trace.json")
