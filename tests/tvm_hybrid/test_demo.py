@@ -14,7 +14,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from onnx import numpy_helper
 
-import tvm_hybrid
 from microkernels.errors import ModelError, VerifyError
 from tvm_hybrid.demo import magika_files
 from tvm_hybrid.demo.__main__ import main, recognise
@@ -216,9 +215,9 @@ def test_a_wrong_result_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     model = DemoModel.compile(tmp_path / "mlp.onnx", {}, threads=1)
     feeds = {"x": np.ones((2, 13), np.float32)}
     assert model.verify(feeds).passed
-    right = tvm_hybrid.InferenceSession.run
+    right = model.session.run
     monkeypatch.setattr(
-        tvm_hybrid.InferenceSession,
+        model.session,
         "run",
         lambda *arguments: [result * np.float32(1.001) for result in right(*arguments)],
     )
