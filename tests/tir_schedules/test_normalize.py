@@ -376,3 +376,10 @@ def test_names_threads_and_counts() -> None:
     column = region_for("softmax", (2, 5, 7), axis=1)
     assert template.kernel_name(column, config, isa_named("scalar")) == "scalar_columns_softmax"
     assert template.flops(small) == 5 * 128
+
+
+@pytest.mark.parametrize(("n", "rows"), [(384, 6), (768, 4), (1024, 2), (4096, 2)])
+def test_rows_that_share_a_cache_set_are_few(n: int, rows: int) -> None:
+    region = region_for("layer_norm", (64, n))
+    config = template_for("layer_norm").default_config(region, machine_for("avx512"))
+    assert config.rows == rows
