@@ -4,8 +4,8 @@
 
 The accumulators stay in registers over the whole reduction, which may be nested (several loops
 around the innermost one). A microkernel has two faces made from one body: `emit`, to inline it in
-a template, and `tensor_intrin.register`, for `sch.tensorize`. Registering one enrols it in the
-contract tests, in the benchmark, in the table of the documentation and in kernel selection.
+a template, and `tensor_intrin.register_tensor_intrin`, for `sch.tensorize`. Registering one enrols
+it in the contract tests and in kernel selection.
 """
 
 from __future__ import annotations

@@ -136,11 +136,6 @@ def exp(x: Expr) -> Expr:
     return _exp_within(bind(_clamp(_EXP_LOW, x, _EXP_HIGH)))
 
 
-def exp_nonpositive(x: Expr) -> Expr:
-    """e^x for x <= 0, as in a softmax: one instruction less than `exp`, and the same result."""
-    return _exp_within(bind(_at_least(_EXP_LOW, x)))
-
-
 def log(x: Expr) -> Expr:
     """Natural logarithm, about 30 instructions.
 

@@ -18,7 +18,17 @@ import tvm.tirx.script.builder.ir as I
 from tvm import tirx
 
 from microkernels.errors import ConfigError
-from microkernels.vectors import Expr, bind, cast, constant, parameter, ramp, splat, vector_type
+from microkernels.vectors import (
+    Expr,
+    bind,
+    cast,
+    constant,
+    element_of,
+    parameter,
+    ramp,
+    splat,
+    vector_type,
+)
 
 from .fusible_ops import FUSIBLE_OPS
 from .region import Region, Tensor
@@ -127,9 +137,11 @@ class Epilogue:
                     values[argument] = bind(self._operand(argument - 1, row, columns))
             arguments = [values[argument] for argument in step.args]
             if step.op == "cast":
-                values.append(bind(cast(step.dtype, arguments[0])))
+                emitted = cast(step.dtype, arguments[0])
             else:
-                values.append(bind(FUSIBLE_OPS[step.op].emit(*arguments)))
+                emitted = FUSIBLE_OPS[step.op].emit(*arguments)
+            # TVM's analyzer fails on a named vector of conditions; it is one instruction anyway.
+            values.append(emitted if element_of(emitted) == "bool" else bind(emitted))
         result = values[-1] if region.epilogue else value
         assert result is not None
         return result

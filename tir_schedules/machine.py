@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from tvm.target import Target, codegen
@@ -42,10 +42,6 @@ class Machine:
     def __post_init__(self) -> None:
         if self.threads < 1:
             raise TargetError(f"a machine needs at least one thread, not {self.threads}")
-
-    def with_threads(self, threads: int) -> Machine:
-        """The same machine, used with another number of threads."""
-        return replace(self, threads=threads)
 
     @staticmethod
     def from_target(target: Target, threads: int = 1) -> Machine:

@@ -178,15 +178,6 @@ def test_tables_are_minimax(name: str) -> None:
         np.testing.assert_allclose(committed, coefficients, rtol=2.0**-23)
 
 
-@pytest.mark.parametrize("mcpu", HOST_LEVELS)
-def test_exp_nonpositive_equals_exp(mcpu: str) -> None:
-    x = -np.linspace(0, 110, 2**16, dtype=np.float32)
-    x[:2] = -math.inf, math.nan
-    lanes = LEVELS[mcpu]
-    one = _run(elementwise(vector_math.exp_nonpositive, lanes, len(x)), x, mcpu)
-    np.testing.assert_array_equal(one, _run(elementwise(vector_math.exp, lanes, len(x)), x, mcpu))
-
-
 def test_bit_patterns_cover_both_ends_and_signs() -> None:
     numbers = np.concatenate(list(bit_patterns(2**23, 2.0**-3, 2.0**3)))
     expected = [2.0**exponent for exponent in range(-3, 4)]

@@ -123,6 +123,22 @@ def test_codegen_refuses_functions_of_others() -> None:
         compile_functions([function], {}, {})
 
 
+@runs_here
+def test_what_no_template_takes_gets_a_schedule_and_a_decision() -> None:
+    mod = module(lambda x: op.sum(op.tanh(x), axis=[0]), (SHAPE, F))
+    compiled = compile_module(mod, PipelineOptions(TARGET))
+    assert [d.taken for d in compiled.decisions] == [False] * len(compiled.decisions)
+    kernels = {
+        str(gvar.name_hint): str(function.attrs[KERNEL])
+        for gvar, function in compiled.mod.functions_items()
+        if isinstance(function, tirx.PrimFunc)
+    }
+    assert {d.function: d.kernel for d in compiled.decisions} == kernels
+    assert kernels and all(
+        name.startswith("generic_") and name != "generic_serial" for name in kernels.values()
+    )
+
+
 def test_dump_ir_writes_the_module_after_every_pass(tmp_path) -> None:
     compile_module(module(layers, (SHAPE, F)), PipelineOptions(TARGET, dump_ir=tmp_path))
     names = " ".join(path.name for path in tmp_path.iterdir())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import os
 from pathlib import Path
@@ -92,7 +93,7 @@ def test_another_machine_only_for_want_of_better(
     found = store.lookup(toy.region(), machine)
     assert found == (toy.ToyConfig(block=4), f"record {tmp_path}/r.jsonl:2")
     assert store.lookup(toy.region(), Machine("here", isa_named("avx512"))) is None
-    assert store.lookup(toy.region(), machine.with_threads(2)) is None
+    assert store.lookup(toy.region(), dataclasses.replace(machine, threads=2)) is None
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import signal
 import subprocess
@@ -104,7 +105,7 @@ def test_what_the_file_holds_is_not_measured_again(
     tune_regions([toy.region()], machine, more, store, ALL)
     assert more.blocks[:4] == [2, 4, 32, 64]
     other_threads = Pretended()
-    two = machine.with_threads(2)
+    two = dataclasses.replace(machine, threads=2)
     tune_regions([toy.region()], two, other_threads, store, Plan(grid, trials=3))
     assert other_threads.blocks[0] == 8
     anew = Pretended()

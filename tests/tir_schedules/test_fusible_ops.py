@@ -1,0 +1,77 @@
+"""Every fusible operator, in the registers of a matmul, against its meaning in NumPy."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from microkernels.errors import ConfigError
+from microkernels.isa import isa_named
+from tests.tir_schedules.run_region import RUNGS, expected, machine_for, run
+from tir_schedules.epilogue import Epilogue
+from tir_schedules.fusible_ops import FUSIBLE_OPS
+from tir_schedules.matmul import MATMUL
+from tir_schedules.region import Region, Step, Tensor
+
+ROWS, COLUMNS = 5, 37
+POSITIVE = ("log", "sqrt", "rsqrt")
+CONDITIONS = ("less", "less_equal", "greater", "greater_equal")
+
+
+def region_of(name: str) -> Region:
+    """acc -> name(acc, operand, ...); a condition chooses between acc and the operand."""
+    arity = FUSIBLE_OPS[name].arity
+    matrix = Tensor((ROWS, COLUMNS), "float32")
+    operands: tuple[Tensor, ...] = (matrix,) * (arity - 1)
+    steps: tuple[Step, ...]
+    if name == "where":
+        operands = (Tensor((ROWS, COLUMNS), "bool"), matrix)
+        steps = (Step("where", (1, 0, 2)),)
+    elif name in CONDITIONS:
+        steps = (Step(name, (0, 1), dtype="bool"), Step("where", (2, 0, 1)))
+    else:
+        steps = (Step(name, tuple(range(arity))),)
+    return Region(
+        op="matmul",
+        inputs=(Tensor((ROWS, 1), "float32"), Tensor((1, COLUMNS), "float32", True)),
+        operands=operands,
+        output=matrix,
+        epilogue=steps,
+    )
+
+
+def arrays_for(name: str, region: Region) -> list[np.ndarray]:
+    """With K = 1 and powers of two in A the accumulators are exact."""
+    rng = np.random.default_rng(0)
+    low = 0.25 if name in POSITIVE else -3.0
+    a = np.array([[1.0], [0.5], [1.0], [0.25], [1.0]], np.float32)
+    w = rng.uniform(low, 3.0, (1, COLUMNS)).astype(np.float32)
+    values = [
+        rng.random(tensor.shape) < 0.5
+        if tensor.dtype == "bool"
+        else rng.uniform(0.5, 3.0, tensor.shape).astype(np.float32)
+        for tensor in region.operands
+    ]
+    if name in CONDITIONS:
+        values[0][:, ::3] = (a @ w)[:, ::3]  # equal values too
+    return [a, w, *values]
+
+
+@pytest.mark.parametrize("rung", RUNGS)
+@pytest.mark.parametrize("name", FUSIBLE_OPS)
+def test_operator_in_the_epilogue(name: str, rung: str) -> None:
+    region = region_of(name)
+    arrays = arrays_for(name, region)
+    exact = expected(region, arrays)
+    # The largest error stated in vector_math for x >= -3 is 23 ulp; an ulp is at most eps * |y|.
+    bound = 24 * np.finfo(np.float32).eps * np.abs(exact)
+    assert (np.abs(run(region, arrays, rung) - exact) <= bound).all()
+
+
+def test_an_operator_that_is_not_in_the_table_is_refused() -> None:
+    region = region_of("relu").replace(epilogue=(Step("mystery", (0,)),))
+    with pytest.raises(ConfigError, match="'mystery' is not a fusible operator"):
+        Epilogue(region, [])
+    machine = machine_for("avx512")
+    with pytest.raises(ConfigError, match="'mystery'"):
+        MATMUL.build(region, MATMUL.default_config(region, machine), isa_named("avx512"))
