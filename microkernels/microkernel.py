@@ -20,7 +20,7 @@ import tvm.tirx.script.builder.ir as I
 from . import FAMILIES
 from .errors import IsaError
 from .isa import Isa, isa_named
-from .vectors import Expr, bind, constant, ramp
+from .vectors import Expr, bind, constant, ramp, splat
 
 LoadA = Callable[[int, Sequence[Expr]], Expr]
 LoadB = Callable[[int, Sequence[Expr]], Expr]
@@ -61,7 +61,9 @@ class Microkernel:
     lanes : int
         Columns in one vector of accumulators.
     multiply_add : callable
-        (accumulators, A in every lane, B) -> accumulators.
+        (accumulators, A in every lane, B) -> accumulators. bfloat16 operands are uint16 lanes.
+    llvm_ir : str
+        LLVM functions that `multiply_add` calls; "" if it needs none.
     """
 
     name: str
@@ -74,6 +76,7 @@ class Microkernel:
     kr: int
     lanes: int
     multiply_add: MultiplyAdd
+    llvm_ir: str = ""
 
     @property
     def isa(self) -> Isa:
@@ -84,6 +87,19 @@ class Microkernel:
     def vectors(self) -> int:
         """Vectors of accumulators in a row of the full tile."""
         return self.nr // self.lanes
+
+    @property
+    def operand_dtype(self) -> str:
+        """Element type of the lanes that `multiply_add` takes for A."""
+        return "uint16" if self.a_dtype == "bfloat16" else self.a_dtype
+
+    def spread(self, group: Expr) -> Expr:
+        """kr elements of A repeated in every lane, as `multiply_add` takes them."""
+        if self.kr == 1:
+            return splat(group, self.lanes)
+        bits = self.kr * int(group.ty.dtype.bits)
+        word = splat(I.reinterpret(f"int{bits}", group), self.lanes)
+        return I.reinterpret(f"{self.operand_dtype}x{self.kr * self.lanes}", word)
 
     def emit(
         self,
@@ -103,7 +119,7 @@ class Microkernel:
         reduction : sequence of int
             Extents of the reduction loops, outermost first; the innermost counts steps of kr.
         load_a : callable
-            (row, loop variables) -> kr elements of A in every lane.
+            (row, loop variables) -> kr elements of A in every lane, by `spread`.
         load_b : callable
             (vector, loop variables) -> one vector of packed B: lanes x kr elements.
         init : callable or None
@@ -131,6 +147,8 @@ class Microkernel:
                 start = zero if init is None else init(i, j)
                 I.buffer_store(buffers[i], start, [ramp(j * lanes, lanes)])
         with contextlib.ExitStack() as stack:
+            if self.llvm_ir:
+                stack.enter_context(I.attr(0, "pragma_import_llvm", self.llvm_ir))
             loops = [stack.enter_context(I.serial(extent)) for extent in reduction]
             # The operand with fewer vectors stays in registers, the other passes through one.
             if rows <= vectors:

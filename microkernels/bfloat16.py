@@ -1,0 +1,43 @@
+"""bfloat16 in vector code: the upper half of a f32, carried as uint16 lanes.
+
+TVM's LLVM back end has no bfloat type, so values are moved as 16-bit integers and computed in f32.
+"""
+
+from __future__ import annotations
+
+from tvm import tirx
+
+from .vectors import Expr, bind, cast, like, reinterpret
+
+_HALF = 0x7FFF
+_QUIET = 0x0040
+
+
+def bits_of(value: Expr) -> Expr:
+    """The uint16 lanes of bfloat16 lanes."""
+    return reinterpret("uint16", value)
+
+
+def from_bits(bits: Expr) -> Expr:
+    """The bfloat16 lanes of uint16 lanes."""
+    return reinterpret("bfloat16", bits)
+
+
+def widen(bits: Expr) -> Expr:
+    """bfloat16 (uint16 lanes) as f32, exactly."""
+    wide = cast("uint32", bits)
+    return reinterpret("float32", wide << like(16, wide))
+
+
+def narrow(value: Expr) -> Expr:
+    """f32 as bfloat16 (uint16 lanes), rounded to nearest even; a NaN stays one.
+
+    Adds half of the dropped part, less one if the kept part is even, to the bits.
+    """
+    value = bind(value)
+    bits = bind(reinterpret("uint32", value))
+    upper = bind(bits >> like(16, bits))
+    odd = upper & like(1, bits)
+    rounded = (bits + (odd + like(_HALF, bits))) >> like(16, bits)
+    quiet = upper | like(_QUIET, bits)
+    return cast("uint16", tirx.Select(tirx.NE(value, value), quiet, rounded))
