@@ -1,7 +1,9 @@
 """Instruction set levels: what a target has, what this CPU has, and what we may use.
 
-The levels form one ladder; a higher rung has everything below it. `TVM_HYBRID_ISA=<name>` caps
-the rung that is chosen, for tests and for telling which rung a problem comes from.
+The levels form a ladder, and a CPU gets the highest rung whose features it has. A rung usually has
+everything below it, but not always: AVX-512 CPUs may lack the 256-bit AVX-VNNI of `avx2_vnni`, so
+ask `includes`. `TVM_HYBRID_ISA=<name>` caps the rung that is chosen, for tests and for telling
+which rung a problem comes from.
 """
 
 from __future__ import annotations
@@ -43,12 +45,12 @@ class Isa:
 
     @property
     def level(self) -> int:
-        """Position on the ladder; 0 is scalar."""
+        """Position on the ladder, which orders rungs by preference; 0 is scalar."""
         return LADDER.index(self)
 
     def includes(self, other: Isa) -> bool:
-        """Whether code for `other` may run where this rung is allowed."""
-        return other.level <= self.level
+        """Whether code for `other` runs on every CPU of this rung."""
+        return set(other.features).issubset(self.features)
 
 
 _AVX2 = ("avx2", "fma", "f16c")
@@ -59,6 +61,7 @@ _BF16 = (*_VNNI, "avx512bf16")
 LADDER: tuple[Isa, ...] = (
     Isa("scalar", (), 32),
     Isa("avx2", _AVX2, 256),
+    Isa("avx2_vnni", (*_AVX2, "avxvnni"), 256),
     Isa("avx512", _AVX512, 512),
     Isa("avx512_vnni", _VNNI, 512),
     Isa("avx512_bf16", _BF16, 512),
@@ -81,22 +84,15 @@ def isa_named(name: str) -> Isa:
     raise IsaError(f"unknown ISA {name!r}; the known ones are {known}")
 
 
-def _highest(features: Iterable[str]) -> Isa:
-    present = set(features)
-    rung = LADDER[0]
-    for isa in LADDER:
-        if not present.issuperset(isa.features):
-            break
-        rung = isa
-    return rung
+def _highest(present: frozenset[str]) -> Isa:
+    """The last rung whose features are all present."""
+    return next(isa for isa in reversed(LADDER) if present.issuperset(isa.features))
 
 
-def _capped(isa: Isa) -> Isa:
+def _under_cap(features: Iterable[str]) -> frozenset[str]:
+    """Those of the features that the cap in force allows."""
     cap = os.environ.get(CAP_VARIABLE)
-    if not cap:
-        return isa
-    limit = isa_named(cap)
-    return limit if isa.includes(limit) else isa
+    return frozenset(features).intersection(isa_named(cap).features if cap else features)
 
 
 @functools.cache
@@ -117,7 +113,12 @@ def host_features() -> frozenset[str]:
 
 def host_isa() -> Isa:
     """The highest rung that this CPU has and `TVM_HYBRID_ISA` allows."""
-    return _capped(_highest(host_features()))
+    return _highest(_under_cap(host_features()))
+
+
+def allowed_on_host(isa: Isa) -> bool:
+    """Whether this CPU runs a rung's code and `TVM_HYBRID_ISA` allows it."""
+    return _under_cap(host_features()).issuperset(isa.features)
 
 
 def target_isa(target: Target) -> Isa:
@@ -138,8 +139,8 @@ def target_isa(target: Target) -> Isa:
             f"target kind {target.kind.name!r} is not supported; use an llvm target for x86-64, "
             'such as {"kind": "llvm", "mcpu": "skylake-avx512"}'
         )
-    features = {str(name) for name in codegen.llvm_get_cpu_features(target)}
-    return _capped(_highest(features))
+    features = [str(name) for name in codegen.llvm_get_cpu_features(target)]
+    return _highest(_under_cap(features))
 
 
 def require_on_host(isa: Isa) -> None:

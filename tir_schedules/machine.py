@@ -58,6 +58,8 @@ class Machine:
 
 DATA_SHEETS: dict[str, dict[str, int]] = {
     "haswell": {"l2_bytes": 256 << 10, "l3_bytes": 8 << 20},
+    # An efficient core's: code that suits it suits the performance cores too.
+    "alderlake": {"l2_bytes": 512 << 10, "l3_bytes": 30 << 20},
     "skylake-avx512": {"l3_bytes": 22 << 20},
     "cascadelake": {"l3_bytes": 22 << 20},
     "cooperlake": {"l3_bytes": 33 << 20},

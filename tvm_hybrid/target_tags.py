@@ -9,6 +9,7 @@ TAG_PREFIX = "tvm_hybrid/"
 # Short name -> LLVM's name; both are tags.
 ARCHITECTURES: dict[str, str] = {
     "hsw": "haswell",
+    "adl": "alderlake",
     "skx": "skylake-avx512",
     "clx": "cascadelake",
     "cpx": "cooperlake",
