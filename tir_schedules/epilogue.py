@@ -5,6 +5,9 @@ A template works on a matrix of rows (all leading dimensions of the output, flat
 whose result the template stores. Operands broadcast as in numpy; their addresses follow from
 their shapes, so that a scalar, a channel vector, a column of rows, a full tensor and anything
 between them are read in place.
+
+Between the steps 8-bit integers are int32 lanes and bfloat16 values f32 lanes. A region that
+dequantises rounds every product, so that its integers are those of the operators one by one.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ import numpy as np
 import tvm.tirx.script.builder.ir as I
 from tvm import tirx
 
+from microkernels import bfloat16
 from microkernels.errors import ConfigError
 from microkernels.vectors import (
     Expr,
@@ -31,7 +35,18 @@ from microkernels.vectors import (
 )
 
 from .fusible_ops import FUSIBLE_OPS
-from .region import Region, Tensor
+from .quantize_steps import (
+    RANGES,
+    dequantize_reference,
+    emit_dequantize,
+    emit_quantize,
+    quantize_reference,
+    rounded,
+)
+from .region import Region, Step, Tensor
+
+# Steps that are no entries of FUSIBLE_OPS, with their cost in instructions.
+SPECIAL_STEPS = {"constant": 0, "item": 0, "cast": 1, "quantize": 6, "dequantize": 3}
 
 
 @dataclass(frozen=True)
@@ -105,14 +120,15 @@ class Epilogue:
         self.region = region
         self.buffers = tuple(buffers)
         for step in region.epilogue:
-            if step.op not in ("constant", "cast") and step.op not in FUSIBLE_OPS:
+            if step.op not in SPECIAL_STEPS and step.op not in FUSIBLE_OPS:
                 raise ConfigError(f"{step.op!r} is not a fusible operator, in {region.key}")
+        self.exact = is_exact(region)
 
     @property
     def cost(self) -> int:
         """Instructions for one vector, roughly."""
         steps = (step.op for step in self.region.epilogue)
-        return sum(FUSIBLE_OPS[op].cost if op in FUSIBLE_OPS else 1 for op in steps)
+        return sum(FUSIBLE_OPS[op].cost if op in FUSIBLE_OPS else SPECIAL_STEPS[op] for op in steps)
 
     def __call__(self, value: Expr, row: Expr, columns: Columns) -> Expr:
         """What to store for one vector of the anchor's result.
@@ -120,7 +136,7 @@ class Epilogue:
         Parameters
         ----------
         value : Expr
-            f32, `columns.lanes` lanes.
+            f32 or, of an integer product, int32; `columns.lanes` lanes.
         row : Expr
             Flat index over the output's leading dimensions.
         columns : Columns
@@ -128,32 +144,96 @@ class Epilogue:
         """
         region = self.region
         values: list[Expr | None] = [value] + [None] * len(region.operands)
-        for step in region.epilogue:
+        for number, step in enumerate(region.epilogue):
             if step.op == "constant":
                 values.append(constant(step.value or 0.0, step.dtype, columns.lanes))
+                continue
+            if step.op == "item":
+                item = self.buffers[step.args[0] - 1][tirx.const(int(step.value or 0), "int32")]
+                values.append(splat(item, columns.lanes))
                 continue
             for argument in step.args:
                 if values[argument] is None:
                     values[argument] = bind(self._operand(argument - 1, row, columns))
             arguments = [values[argument] for argument in step.args]
-            if step.op == "cast":
-                emitted = cast(step.dtype, arguments[0])
-            else:
-                emitted = FUSIBLE_OPS[step.op].emit(*arguments)
+            last = number == len(region.epilogue) - 1
+            emitted = self._emit(step, [a for a in arguments if a is not None], last)
             # TVM's analyzer fails on a named vector of conditions; it is one instruction anyway.
             values.append(emitted if element_of(emitted) == "bool" else bind(emitted))
         result = values[-1] if region.epilogue else value
         assert result is not None
-        return result
+        return _as_stored(result, region.output.dtype)
+
+    def _emit(self, step: Step, arguments: list[Expr], last: bool) -> Expr:
+        """The value of one step."""
+        if step.op == "cast":
+            return _cast(step.dtype, arguments[0], last)
+        if step.op == "quantize":
+            return emit_quantize(
+                arguments[0], *self._numbers(step.args[1:], arguments[1:]), step.dtype
+            )
+        if step.op == "dequantize":
+            return emit_dequantize(arguments[0], *self._numbers(step.args[1:], arguments[1:]))
+        emitted = FUSIBLE_OPS[step.op].emit(*arguments)
+        if self.exact and step.op == "multiply":
+            return rounded(emitted)
+        return emitted
+
+    def _numbers(self, args: Sequence[int], arguments: Sequence[Expr]) -> list[float | Expr]:
+        """Arguments of a step, as numbers where they are known."""
+        first = 1 + len(self.region.operands)
+        steps = self.region.epilogue
+        return [
+            float(steps[arg - first].value or 0.0)
+            if arg >= first and steps[arg - first].op == "constant"
+            else value
+            for arg, value in zip(args, arguments, strict=True)
+        ]
 
     def _operand(self, number: int, row: Expr, columns: Columns) -> Expr:
         tensor, buffer = self.region.operands[number], self.buffers[number]
         if not tensor.shape:
-            return splat(buffer[()], columns.lanes)
+            return as_lanes(splat(buffer[()], columns.lanes))
         leading = broadcast_leading(row, self.region.output.shape, tensor.shape)
         if tensor.shape[-1] == 1 and self.region.output.shape[-1] != 1:
-            return splat(buffer[(*leading, tirx.const(0, "int32"))], columns.lanes)
-        return load_vector(buffer, tensor.dtype, leading, columns)
+            return as_lanes(splat(buffer[(*leading, tirx.const(0, "int32"))], columns.lanes))
+        return as_lanes(load_vector(buffer, tensor.dtype, leading, columns))
+
+
+def is_exact(region: Region) -> bool:
+    """Whether a region has integers in it, whose rounding must be that of single operators."""
+    ops = {step.op for step in region.epilogue}
+    return not ops.isdisjoint(("quantize", "dequantize")) or (
+        len(region.inputs) > 1 and region.inputs[1].dtype in RANGES
+    )
+
+
+def as_lanes(value: Expr) -> Expr:
+    """A loaded value as it travels between steps."""
+    element = element_of(value)
+    if element in RANGES:
+        return cast("int32", value)
+    if element == "bfloat16":
+        return bfloat16.widen(bfloat16.bits_of(value))
+    return value
+
+
+def _cast(dtype: str, value: Expr, last: bool) -> Expr:
+    """A cast of one value as it travels between steps; the store does the rest of the last one."""
+    if dtype == "bfloat16":
+        return value if last else bfloat16.widen(bfloat16.narrow(value))
+    if dtype in RANGES and not last:
+        return cast("int32", cast(dtype, value))
+    return cast(dtype, value)
+
+
+def _as_stored(value: Expr, dtype: str) -> Expr:
+    """A result in the type of the output."""
+    if dtype == "bfloat16" and element_of(value) == "float32":
+        return bfloat16.from_bits(bfloat16.narrow(value))
+    if dtype in RANGES and element_of(value) == "int32":
+        return cast(dtype, value)
+    return value
 
 
 def broadcast_leading(row: Expr, output: Sequence[int], operand: Sequence[int]) -> list[Expr]:
@@ -171,14 +251,22 @@ def epilogue_reference(
     region: Region, result: np.ndarray, operands: Sequence[np.ndarray]
 ) -> np.ndarray:
     """The epilogue by numpy, in the precision of `result`; for tests and verification."""
+    real = result.dtype if result.dtype.kind == "f" else np.dtype(np.float32)
     values: list[np.ndarray] = [result, *operands]
     for step in region.epilogue:
+        arguments = [values[i] for i in step.args]
         if step.op == "constant":
-            values.append(np.asarray(step.value, dtype=result.dtype))
+            values.append(np.asarray(step.value, dtype=real))
+        elif step.op == "item":
+            values.append(arguments[0][int(step.value or 0)])
         elif step.op == "cast":
-            values.append(values[step.args[0]].astype(step.dtype))
+            values.append(arguments[0].astype(step.dtype))
+        elif step.op == "quantize":
+            values.append(quantize_reference(*arguments, step.dtype))
+        elif step.op == "dequantize":
+            values.append(dequantize_reference(*arguments))
         else:
-            values.append(FUSIBLE_OPS[step.op].numpy(*(values[i] for i in step.args)))
+            values.append(FUSIBLE_OPS[step.op].numpy(*arguments))
     return np.broadcast_to(values[-1] if region.epilogue else result, region.output.shape)
 
 

@@ -1,0 +1,125 @@
+"""Quantising and dequantising in registers, exactly as ONNX says.
+
+    quantize(x) = saturate(round_half_even(x / scale) + zero_point)      QuantizeLinear
+    dequantize(q) = (q - zero_point) * scale                             DequantizeLinear
+
+The division is the rounded f32 one. A scale known at compile time is divided by through two
+multiplications with a reciprocal of twice the precision, and only where that is proven to give the
+same integers: the result can differ from the division's only next to the thresholds n + 1/2, which
+are all tried. 8-bit values are int32 lanes between the steps.
+"""
+
+from __future__ import annotations
+
+import functools
+
+import numpy as np
+import tvm.tirx.script.builder.ir as I
+from tvm import tirx
+
+from microkernels.vectors import Expr, bind, cast, lanes_of, like, reinterpret, vector_type
+
+Number = float | Expr
+
+RANGES = {"uint8": (0, 255), "int8": (-128, 127)}
+_MAGIC = 1.5 * 2.0**23  # added to a small f32, leaves its rounded integer in the low bits
+_MAGIC_BITS = 0x4B400000
+
+
+def rounded(value: Expr) -> Expr:
+    """A f32 value that LLVM must round here: it may not become part of an FMA."""
+    lanes = lanes_of(value)
+    name = "llvm.arithmetic.fence." + ("f32" if lanes == 1 else f"v{lanes}f32")
+    return I.call_llvm_pure_intrin(vector_type("float32", lanes), name, value)
+
+
+def emit_dequantize(value: Expr, scale: Number, zero_point: Number) -> Expr:
+    """(value - zero_point) * scale for int32 lanes; the result is f32."""
+    shifted = value if zero_point == 0 else value - _integer(zero_point, value)
+    real = cast("float32", shifted)
+    return rounded(real * (like(scale, real) if isinstance(scale, float) else scale))
+
+
+def emit_quantize(value: Expr, scale: Number, zero_point: Number, dtype: str) -> Expr:
+    """Quantised f32 lanes, as int32 lanes within the range of `dtype` ("uint8" or "int8")."""
+    known = isinstance(scale, float) and isinstance(zero_point, float | int)
+    parts = _reciprocal(scale, int(zero_point), dtype) if known else None
+    if parts is None:
+        quotient = value / (like(scale, value) if isinstance(scale, float) else scale)
+        low, high = (_bound(limit, zero_point, value) for limit in RANGES[dtype])
+        quotient = tirx.Min(tirx.Max(quotient, low), high)
+    else:
+        low, high, reciprocal, rest = parts
+        value = bind(tirx.Min(tirx.Max(value, like(low, value)), like(high, value)))
+        quotient = value if reciprocal == 1 else value * like(reciprocal, value)
+        if rest:
+            lanes = lanes_of(value)
+            name = "llvm.fma." + ("f32" if lanes == 1 else f"v{lanes}f32")
+            correction = rounded(value * like(rest, value))
+            quotient = I.call_llvm_pure_intrin(
+                vector_type("float32", lanes), name, value, like(reciprocal, value), correction
+            )
+    bits = reinterpret("int32", rounded(quotient) + like(_MAGIC, value))
+    if isinstance(zero_point, float | int):
+        return bits - like(_MAGIC_BITS - int(zero_point), bits)
+    return bits - like(_MAGIC_BITS, bits) + _integer(zero_point, bits)
+
+
+def quantize_reference(
+    value: np.ndarray, scale: np.ndarray, zero_point: np.ndarray, dtype: str
+) -> np.ndarray:
+    """QuantizeLinear by numpy."""
+    low, high = RANGES[dtype]
+    quotient = np.rint(np.asarray(value, np.float32) / np.asarray(scale, np.float32))
+    return np.clip(quotient + np.asarray(zero_point, np.float32), low, high).astype(dtype)
+
+
+def dequantize_reference(
+    value: np.ndarray, scale: np.ndarray, zero_point: np.ndarray
+) -> np.ndarray:
+    """DequantizeLinear by numpy."""
+    shifted = value.astype(np.int32) - np.asarray(zero_point).astype(np.int32)
+    return shifted.astype(np.float32) * np.asarray(scale, np.float32)
+
+
+def _integer(zero_point: Number, value: Expr) -> Expr:
+    """A zero point in every int32 lane."""
+    if isinstance(zero_point, float | int):
+        return like(int(zero_point), value)
+    return cast("int32", zero_point)
+
+
+def _bound(limit: int, zero_point: Number, value: Expr) -> Expr:
+    """limit - zero_point in every f32 lane."""
+    if isinstance(zero_point, float | int):
+        return like(float(limit - int(zero_point)), value)
+    return like(float(limit), value) - cast("float32", zero_point)
+
+
+@functools.cache
+def _reciprocal(
+    scale: float, zero_point: int, dtype: str
+) -> tuple[float, float, float, float] | None:
+    """(lowest x, highest x, reciprocal, its rest) with which no integer differs; None if some do.
+
+    x below the lowest and above the highest saturate.
+    """
+    exact = np.longdouble(np.float32(scale))
+    low, high = (np.float32((limit - zero_point) * exact) for limit in RANGES[dtype])
+    tiny = np.finfo(np.float32).tiny
+    if not (np.isfinite([low, high]).all() and tiny * 2.0**60 < scale < 2.0**100):
+        return None
+    reciprocal = np.float32(1 / exact)
+    rest = np.float32((1 - np.longdouble(reciprocal) * exact) / exact)
+    thresholds = (np.arange(-257, 257, dtype=np.longdouble) + 0.5) * exact
+    candidates = [thresholds.astype(np.float32)]
+    for _ in range(3):
+        candidates.append(np.nextafter(candidates[-1], np.float32(np.inf)))
+        candidates.insert(0, np.nextafter(candidates[0], np.float32(-np.inf)))
+    x = np.concatenate([*candidates, [low, high]])
+    correction = (x.astype(np.longdouble) * rest).astype(np.float32)
+    product = x.astype(np.longdouble) * np.longdouble(reciprocal)
+    found = np.rint((product + correction).astype(np.float32))
+    if (found != np.rint(x / np.float32(scale))).any():
+        return None
+    return float(low), float(high), float(reciprocal), float(rest)
