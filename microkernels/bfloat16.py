@@ -10,6 +10,8 @@ from tvm import tirx
 from .vectors import Expr, bind, cast, like, reinterpret
 
 _HALF = 0x7FFF
+_MAGNITUDE = 0x7FFFFFFF
+_INFINITY = 0x7F800000
 _QUIET = 0x0040
 
 
@@ -34,10 +36,11 @@ def narrow(value: Expr) -> Expr:
 
     Adds half of the dropped part, less one if the kept part is even, to the bits.
     """
-    value = bind(value)
     bits = bind(reinterpret("uint32", value))
     upper = bind(bits >> like(16, bits))
     odd = upper & like(1, bits)
     rounded = (bits + (odd + like(_HALF, bits))) >> like(16, bits)
     quiet = upper | like(_QUIET, bits)
-    return cast("uint16", tirx.Select(tirx.NE(value, value), quiet, rounded))
+    # Not value != value: TVM's simplifier takes that for false.
+    nan = tirx.GT(bits & like(_MAGNITUDE, bits), like(_INFINITY, bits))
+    return cast("uint16", tirx.Select(nan, quiet, rounded))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 
 import numpy as np
@@ -20,29 +21,27 @@ from microkernels.microkernel import (
     register_microkernel,
 )
 from microkernels.packing import pack_weight, packed_size
-from microkernels.vectors import parameter, ramp, splat
+from microkernels.vectors import parameter, ramp
 from tests.guard import guarded
+from tests.microkernels.operands import assert_product, bfloat16_bits, random_operand, stored
+from tests.microkernels.rungs import MCPU, named, runnable, running_rung
 
-MCPU = {"scalar": "x86-64", "avx2": "haswell", "avx512": "skylake-avx512"}
-KERNELS = [pytest.param(kernel, id=kernel.name) for kernel in all_microkernels()]
-VECTOR = [  # scalar code makes no promise about registers
-    pytest.param(kernel, id=kernel.name) for kernel in all_microkernels() if kernel.lanes > 1
-]
-RUNNABLE = [
-    pytest.param(kernel, id=kernel.name, marks=pytest.mark.isa(kernel.isa_name))
-    for kernel in all_microkernels()
-]
+ALL = list(all_microkernels())
+BF16 = [kernel for kernel in ALL if kernel.a_dtype == "bfloat16"]
+INT8 = [kernel for kernel in ALL if kernel.acc_dtype == "int32"]
+VECTOR = [kernel for kernel in ALL if kernel.lanes > 1]  # scalar code promises no registers
 
 
-def tile_function(kernel: Microkernel, rows: int, vectors: int, blocks: int, k: int):
-    """C = sum over blocks of A[block] times B[block], in one tile."""
-    lanes = kernel.lanes
+def tile_function(kernel: Microkernel, rows: int, vectors: int, blocks: int, steps: int):
+    """C = sum over blocks of A[block] times B[block], in one tile; K = steps * kr."""
+    lanes, kr = kernel.lanes, kernel.kr
     columns = vectors * lanes
     with IRBuilder() as builder, I.prim_func(s_tir=True):
         I.func_name("tile")
         I.func_attr({"global_symbol": "tile", "tirx.noalias": True})
-        a = parameter("A", (blocks, rows, k), kernel.a_dtype)
-        b = parameter("B", (blocks, packed_size(k, columns, kernel)), kernel.b_dtype)
+        a = parameter("A", (blocks, rows, steps * kr), stored(kernel.a_dtype))
+        size = packed_size(steps * kr, columns, kernel)
+        b = parameter("B", (blocks, size), stored(kernel.b_dtype))
         c = parameter("C", (rows, columns), kernel.acc_dtype)
         with I.serial(1) as _, I.sblock("tile"):
             I.reads()
@@ -50,9 +49,9 @@ def tile_function(kernel: Microkernel, rows: int, vectors: int, blocks: int, k: 
             result = kernel.emit(
                 rows,
                 vectors,
-                (blocks, k),
-                lambda i, ks: splat(a[ks[0], i, ks[1]], lanes),
-                lambda j, ks: b[ks[0], ramp((ks[1] * vectors + j) * lanes, lanes)],
+                (blocks, steps),
+                lambda i, ks: kernel.spread(a[ks[0], i, ramp(ks[1] * kr, kr)]),
+                lambda j, ks: b[ks[0], ramp((ks[1] * vectors + j) * lanes * kr, lanes * kr)],
             )
             for i in range(rows):
                 for j in range(vectors):
@@ -60,19 +59,26 @@ def tile_function(kernel: Microkernel, rows: int, vectors: int, blocks: int, k: 
     return builder.get()
 
 
-def compiled(kernel: Microkernel, rows: int, vectors: int, blocks: int, k: int):
-    target = tvm.target.Target({"kind": "llvm", "mcpu": MCPU[kernel.isa_name]})
-    return tvm.compile(tile_function(kernel, rows, vectors, blocks, k), target=target)
+@functools.lru_cache(maxsize=4)
+def compiled(kernel: Microkernel, rung: str, rows: int, vectors: int, blocks: int, steps: int):
+    target = tvm.target.Target({"kind": "llvm", "mcpu": MCPU[rung]})
+    return tvm.compile(tile_function(kernel, rows, vectors, blocks, steps), target=target)
 
 
-def f32_bound(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Bound of a f32 sum of products in any order: K * eps * |A| |B| (Higham, section 3.1)."""
-    terms = a.shape[0] * a.shape[2]
-    magnitude = np.einsum("bik,bkj->ij", np.abs(a).astype(float), np.abs(b).astype(float))
-    return (terms + 1) * np.finfo(np.float32).eps * magnitude
+def check(
+    kernel: Microkernel, vectors: int, a: np.ndarray, b: np.ndarray, at_end: bool = True
+) -> None:
+    """Runs one tile on a[blocks, rows, steps * kr] and b[blocks, K, columns]."""
+    blocks, rows, padded = a.shape
+    packed = np.stack([pack_weight(part, [vectors], kernel) for part in b])
+    start = np.full((rows, vectors * kernel.lanes), 99, kernel.acc_dtype)
+    c = guarded(start, at_end)
+    module = compiled(kernel, running_rung(kernel), rows, vectors, blocks, padded // kernel.kr)
+    module["tile"](guarded(a, at_end), guarded(packed, at_end), c)
+    assert_product(kernel, c, a[:, :, : b.shape[1]], b)
 
 
-@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("kernel", named(ALL))
 def test_name_says_what_it_is(kernel: Microkernel) -> None:
     assert kernel.name.startswith(kernel.isa_name)
     assert kernel.name.endswith(f"_{kernel.mr}x{kernel.nr}")
@@ -81,42 +87,101 @@ def test_name_says_what_it_is(kernel: Microkernel) -> None:
     assert microkernel_named(kernel.name) is kernel
 
 
-@pytest.mark.parametrize("kernel", RUNNABLE)
-@pytest.mark.parametrize("at_end", [False, True])
-def test_heights_and_widths_against_numpy_between_guard_pages(
-    kernel: Microkernel, at_end: bool
-) -> None:
+@pytest.mark.parametrize("kernel", runnable(ALL))
+def test_heights_and_widths_against_numpy_between_guard_pages(kernel: Microkernel) -> None:
     rng = np.random.default_rng(0)
-    sizes = {(rows, kernel.vectors) for rows in {1, kernel.mr // 2 or 1, kernel.mr - 1 or 1}}
-    sizes |= {(kernel.mr, vectors) for vectors in {1, kernel.vectors - 1 or 1, kernel.vectors}}
-    for rows, vectors in sizes:
-        for blocks, k in [(1, 1), (2, 7), (3, 33)]:
-            columns = vectors * kernel.lanes
-            a = rng.standard_normal((blocks, rows, k)).astype(kernel.a_dtype)
-            b = rng.standard_normal((blocks, k, columns)).astype(kernel.b_dtype)
-            packed = np.stack([pack_weight(part, [vectors], kernel) for part in b])
-            c = guarded(np.full((rows, columns), np.nan, kernel.acc_dtype), at_end)
-            function = compiled(kernel, rows, vectors, blocks, k)["tile"]
-            function(guarded(a, at_end), guarded(packed, at_end), c)
-            expected = np.einsum("bik,bkj->ij", a.astype(float), b.astype(float))
-            assert (np.abs(c - expected) <= f32_bound(a, b)).all()
+    rows, vectors = kernel.mr, kernel.vectors
+    smaller = {(height, vectors) for height in (1, rows // 2, rows - 1) if 0 < height < rows}
+    smaller |= {(rows, width) for width in (1, vectors - 1) if 0 < width < vectors}
+    sizes = [(height, width, 2, 7) for height, width in sorted(smaller)]
+    sizes += [(rows, vectors, blocks, steps) for blocks, steps in [(1, 1), (2, 7), (3, 33)]]
+    for height, width, blocks, steps in sizes:
+        # The weight ends one short of the last group of kr; there A holds what it likes.
+        k = steps * kernel.kr - (kernel.kr > 1)
+        a = random_operand(rng, (blocks, height, steps * kernel.kr), kernel.a_dtype)
+        b = random_operand(rng, (blocks, k, width * kernel.lanes), kernel.b_dtype)
+        for at_end in (False, True):
+            check(kernel, width, a, b, at_end)
 
 
-@pytest.mark.parametrize("kernel", VECTOR)
+@pytest.mark.parametrize("kernel", runnable(INT8))
+def test_integers_never_saturate(kernel: Microkernel) -> None:
+    """Two products of 255 and -128 overflow 16 bits, where vpmaddubsw would saturate."""
+    steps = 64
+    for a, b in [(255, -128), (255, 127), (0, -128), (1, -1), (128, -128)]:
+        left = np.full((1, kernel.mr, steps * kernel.kr), a, np.uint8)
+        right = np.full((1, steps * kernel.kr, kernel.nr), b, np.int8)
+        check(kernel, kernel.vectors, left, right)
+
+
+@pytest.mark.parametrize("kernel", runnable(BF16))
+def test_small_bfloat16(kernel: Microkernel) -> None:
+    """Subnormal operands, subnormal products, and sums of terms far apart stay in the bound."""
+    rng = np.random.default_rng(1)
+    k = 8 * kernel.kr
+    for a_exponent, b_exponent in [(-70, -70), (-63, -63), (-130, 20), (20, -130), (60, 60)]:
+        a, b = (
+            bfloat16_bits(np.ldexp(rng.standard_normal(shape), exponent))
+            for shape, exponent in [
+                ((1, kernel.mr, k), a_exponent),
+                ((1, k, kernel.nr), b_exponent),
+            ]
+        )
+        check(kernel, kernel.vectors, a, b)
+
+
+@pytest.mark.parametrize("kernel", runnable(BF16))
+def test_infinity_and_nan_reach_the_result(kernel: Microkernel) -> None:
+    k = 4 * kernel.kr
+    b = np.full((k, kernel.nr), bfloat16_bits(np.array(2.0)), np.uint16)
+    packed = guarded(pack_weight(b, [kernel.vectors], kernel)[None])
+    module = compiled(kernel, running_rung(kernel), kernel.mr, kernel.vectors, 1, 4)
+    for value in (np.inf, -np.inf, np.nan):
+        a = np.full((1, kernel.mr, k), bfloat16_bits(np.array(1.0)), np.uint16)
+        a[0, 0, 1] = bfloat16_bits(np.array(value))
+        c = guarded(np.zeros((kernel.mr, kernel.nr), np.float32))
+        module["tile"](guarded(a), packed, c)
+        np.testing.assert_array_equal(c[0], np.full(kernel.nr, value, np.float32))
+        np.testing.assert_array_equal(c[1:], 2.0 * k)
+
+
+def multiplication(kernel: Microkernel) -> tuple[str, int]:
+    """The instruction that multiplies, and how many of them one accumulator takes in a step."""
+    if kernel.a_dtype == "float32":
+        return "vfmadd", 1
+    if kernel.a_dtype == "uint8":
+        return {4: "vpdpbusd", 2: "vpmaddwd"}[kernel.kr], 1
+    return ("vdpbf16ps", 1) if kernel.isa_name == "avx512_bf16" else ("vfmadd", 2)
+
+
+@pytest.mark.parametrize("kernel", named(VECTOR))
 def test_accumulators_stay_in_registers(kernel: Microkernel) -> None:
     """No vector register is spilled: the reduction loop never stores a vector to the stack."""
-    module = compiled(kernel, kernel.mr, kernel.vectors, 1, 256)
+    module = compiled(kernel, kernel.isa_name, kernel.mr, kernel.vectors, 1, 256)
     blocks = re.split(r"^\.LBB\w+:", module.mod.inspect_source("asm"), flags=re.MULTILINE)
-    loops = [block for block in blocks if block.count("vfmadd") >= kernel.mr * kernel.vectors]
+    name, times = multiplication(kernel)
+    least = times * kernel.mr * kernel.vectors
+    loops = [block for block in blocks if block.count(name) >= least]
     assert loops
-    register = "zmm" if kernel.lanes == 16 else "ymm"
+    register = "zmm" if kernel.isa.vector_bits == 512 else "ymm"
     for loop in loops:
-        body = loop[: loop.rindex("vfmadd")]
-        assert len(re.findall(rf"vfmadd.*%{register}", loop)) == loop.count("vfmadd")
+        body = loop[: loop.rindex(name)]
+        assert len(re.findall(rf"{name}.*%{register}", loop)) == loop.count(name)
         assert not re.findall(rf"vmov\w+\s+%{register}\d+, -?\w*\(", body)
 
 
-@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize(
+    "kernel", named([kernel for kernel in INT8 if kernel.isa_name == "avx2_vnni"])
+)
+def test_avx_vnni_is_encoded_without_avx512(kernel: Microkernel) -> None:
+    module = compiled(kernel, "avx2_vnni", kernel.mr, kernel.vectors, 1, 16)
+    assembly = module.mod.inspect_source("asm")
+    products = re.findall(r".*vpdpbusd.*", assembly)
+    assert products and all("{vex}" in line for line in products)
+    assert "zmm" not in assembly
+
+
+@pytest.mark.parametrize("kernel", named(ALL))
 def test_tiles_it_does_not_have_are_refused(kernel: Microkernel) -> None:
     for rows, vectors in [(kernel.mr + 1, 1), (1, kernel.vectors + 1), (0, 1)]:
         with pytest.raises(IsaError, match=kernel.name):
@@ -133,10 +198,10 @@ def test_names_are_unique_and_unknown_ones_are_refused() -> None:
 
 @pytest.mark.parametrize("isa", LADDER, ids=lambda isa: isa.name)
 def test_selection_takes_the_highest_rung_that_has_a_kernel(isa) -> None:
-    for a_dtype, b_dtype in {(kernel.a_dtype, kernel.b_dtype) for kernel in all_microkernels()}:
+    for a_dtype, b_dtype in {(kernel.a_dtype, kernel.b_dtype) for kernel in ALL}:
         candidates = {
             kernel.isa
-            for kernel in all_microkernels()
+            for kernel in ALL
             if (kernel.a_dtype, kernel.b_dtype) == (a_dtype, b_dtype) and isa.includes(kernel.isa)
         }
         found = {kernel.isa for kernel in kernels_for(isa, a_dtype, b_dtype)}
@@ -145,5 +210,27 @@ def test_selection_takes_the_highest_rung_that_has_a_kernel(isa) -> None:
         kernels_for(isa, "float32", "complex64")
 
 
-def test_every_rung_has_a_f32_family() -> None:
-    assert kernels_for(isa_named("scalar"), "float32", "float32")
+@pytest.mark.parametrize(
+    ("rung", "dtypes", "expected"),
+    [
+        ("scalar", ("uint8", "int8"), "scalar"),
+        ("avx2", ("uint8", "int8"), "avx2"),
+        ("avx2_vnni", ("uint8", "int8"), "avx2_vnni"),
+        ("avx512", ("uint8", "int8"), "avx512"),
+        ("avx512_vnni", ("uint8", "int8"), "avx512_vnni"),
+        ("avx512_bf16", ("uint8", "int8"), "avx512_vnni"),
+        ("scalar", ("bfloat16", "bfloat16"), "scalar"),
+        ("avx2_vnni", ("bfloat16", "bfloat16"), "avx2"),
+        ("avx512_vnni", ("bfloat16", "bfloat16"), "avx512"),
+        ("avx512_bf16", ("bfloat16", "bfloat16"), "avx512_bf16"),
+    ],
+)
+def test_the_rung_of_low_precision(rung: str, dtypes: tuple[str, str], expected: str) -> None:
+    found = kernels_for(isa_named(rung), *dtypes)
+    assert {kernel.isa_name for kernel in found} == {expected}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "uint8", "bfloat16"])
+def test_every_family_reaches_down_to_scalar(dtype: str) -> None:
+    other = {"uint8": "int8"}.get(dtype, dtype)
+    assert kernels_for(isa_named("scalar"), dtype, other)

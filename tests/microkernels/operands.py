@@ -1,0 +1,70 @@
+"""Operands for any microkernel, the exact product of them, and how far a kernel may be from it."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from microkernels.microkernel import Microkernel
+
+Floats = NDArray[np.float64]
+
+
+def bfloat16_bits(values: np.ndarray) -> np.ndarray:
+    """float32 as bfloat16 (uint16), truncated: any finite bfloat16 does as an operand."""
+    return (values.astype(np.float32).view(np.uint32) >> 16).astype(np.uint16)
+
+
+def as_float(values: np.ndarray) -> Floats:
+    """Operands as float64; uint16 holds bfloat16."""
+    if values.dtype == np.uint16:
+        values = (values.astype(np.uint32) << 16).view(np.float32)
+    return values.astype(np.float64)
+
+
+def stored(dtype: str) -> str:
+    """The NumPy type that stores an operand type: bfloat16 lives in uint16."""
+    return "uint16" if dtype == "bfloat16" else dtype
+
+
+def random_operand(rng: np.random.Generator, shape: tuple[int, ...], dtype: str) -> np.ndarray:
+    """Every value of an integer type, ends included; standard normal floats."""
+    if np.issubdtype(np.dtype(stored(dtype)), np.integer) and dtype != "bfloat16":
+        ends = np.iinfo(dtype)
+        values = rng.integers(ends.min, ends.max, shape, dtype, endpoint=True)
+        # A quarter of the elements is at an end, where sums of pairs overflow 16 bits.
+        at_end = rng.random(shape) < 0.25
+        extremes = rng.choice(np.array([ends.min, ends.max], dtype), shape)
+        return np.where(at_end, extremes, values)
+    normal = rng.standard_normal(shape).astype(np.float32)
+    return bfloat16_bits(normal) if dtype == "bfloat16" else normal
+
+
+def assert_product(kernel: Microkernel, result: np.ndarray, a: np.ndarray, b: np.ndarray) -> None:
+    """result = sum over blocks of a[block] @ b[block]: exact for integers, bounded for floats.
+
+    A sum of n f32 terms, rounded in any order, is off by at most n * eps * |A| |B| (Higham,
+    "Accuracy and Stability of Numerical Algorithms", section 3.1). Products of bfloat16 are exact
+    in f32. vdpbf16ps takes subnormal inputs for zero and flushes subnormal results: each term
+    then loses at most the smallest normal f32 times the larger of 1, |a| and |b|.
+
+    Parameters
+    ----------
+    kernel : Microkernel
+        Gives the types.
+    result : ndarray
+        Shape (rows, columns), of the accumulators' type.
+    a, b : ndarray
+        Shapes (blocks, rows, K) and (blocks, K, columns), as stored.
+    """
+    if kernel.acc_dtype == "int32":
+        exact = np.einsum("bik,bkj->ij", a.astype(np.int64), b.astype(np.int64))
+        np.testing.assert_array_equal(result, exact)
+        return
+    x, y = as_float(a), as_float(b)
+    terms = a.shape[0] * a.shape[2]
+    bound = (terms + 1) * np.finfo(np.float32).eps * np.einsum("bik,bkj->ij", abs(x), abs(y))
+    if kernel.a_dtype == "bfloat16":
+        bound += terms * 2.0**-126 * max(1.0, abs(x).max(), abs(y).max())
+    error = abs(result - np.einsum("bik,bkj->ij", x, y))
+    assert (error <= bound).all(), float((error - bound).max())
