@@ -26,6 +26,9 @@ from .blocking import Group, balanced, shares
 from .epilogue import Columns
 
 LONG_EPILOGUE = 8  # instructions; a bias and an activation by comparison stay below
+Piece = tuple[int, int]  # first step of K and number of steps
+LoadPanel = Callable[[Expr, int, Expr, int], Expr]
+Start = Callable[[int, int], Expr]
 
 
 @dataclass(frozen=True)
@@ -53,6 +56,14 @@ class TileLoops:
         Instructions of the epilogue for one vector. A long one is not repeated for every row of the
         tile, which would cost LLVM seconds: the tile passes through L1 and a loop runs over its
         rows.
+    k_align : int
+        Every block of K begins at a multiple of it.
+    stage_b : callable or None
+        (first vector of the panel, its width, block of K) -> the load_b for that block; emits what
+        has to be done once before the tiles of a block, such as expanding a compressed panel.
+    multiply : callable or None
+        (row, rows, first vector of the panel, its width, block of K, start) -> accumulators; the
+        product of one tile where it is not simply `kernel.emit`. `start` is as its `init`.
     """
 
     kernel: Microkernel
@@ -62,18 +73,28 @@ class TileLoops:
     m_block: int
     k_block: int
     load_a: Callable[[Expr, Expr], Expr]
-    load_b: Callable[[Expr, int, Expr, int], Expr]
+    load_b: LoadPanel
     store: Callable[[Expr, Expr, Expr, bool], None]
     epilogue_cost: int = 0
+    k_align: int = 1
+    stage_b: Callable[[Expr, int, Piece], LoadPanel] | None = None
+    multiply: Callable[[Expr, int, Expr, int, Piece, Start | None], Tile] | None = None
+
+    @property
+    def pieces(self) -> list[Piece]:
+        """The blocks of K."""
+        units = math.ceil(self.k / self.k_align)
+        groups = shares(units, min(units, math.ceil(self.k / self.k_block)))
+        starts = [group.start + i * group.size for group in groups for i in range(group.count)]
+        ends = [*starts[1:], units]
+        return [
+            (start * self.k_align, min(self.k, end * self.k_align) - start * self.k_align)
+            for start, end in zip(starts, ends, strict=True)
+        ]
 
     def emit(self, row: Expr, rows: int, vector: Expr, vectors: int) -> None:
         """The loops over `rows` rows from `row` and `vectors` vectors of columns from `vector`."""
-        k_groups = shares(self.k, math.ceil(self.k / self.k_block))
-        pieces = [
-            (group.start + i * group.size, group.size)
-            for group in k_groups
-            for i in range(group.count)
-        ]
+        pieces = self.pieces
         blocks = balanced(rows, self.m_block)
         scratch = None
         if len(pieces) > 1:
@@ -96,16 +117,18 @@ class TileLoops:
         rows: int,
         vector: Expr,
         vectors: int,
-        pieces: Sequence[tuple[int, int]],
+        pieces: Sequence[Piece],
         scratch: Expr | None,
     ) -> None:
         for number, piece in enumerate(pieces):
+            load_b = self.load_b if self.stage_b is None else self.stage_b(vector, vectors, piece)
             emit_tile = functools.partial(
                 self._tile,
                 row,
                 vector=vector,
                 vectors=vectors,
                 piece=piece,
+                load_b=load_b,
                 resume=scratch if number > 0 else None,
                 rest=scratch if number < len(pieces) - 1 else None,
             )
@@ -118,7 +141,8 @@ class TileLoops:
         rows: int,
         vector: Expr,
         vectors: int,
-        piece: tuple[int, int],
+        piece: Piece,
+        load_b: LoadPanel,
         resume: Expr | None,
         rest: Expr | None,
     ) -> None:
@@ -132,14 +156,18 @@ class TileLoops:
                 assert resume is not None
                 return resume[tile + i, ramp(j * lanes, lanes)]
 
-            result = self.kernel.emit(
-                rows,
-                vectors,
-                (k_size,),
-                lambda i, ks: self.load_a(block + tile + i, k_start + ks[0]),
-                lambda j, ks: self.load_b(vector, vectors, k_start + ks[0], j),
-                None if resume is None else start,
-            )
+            init = None if resume is None else start
+            if self.multiply is not None:
+                result = self.multiply(block + tile, rows, vector, vectors, piece, init)
+            else:
+                result = self.kernel.emit(
+                    rows,
+                    vectors,
+                    (k_size,),
+                    lambda i, ks: self.load_a(block + tile + i, k_start + ks[0]),
+                    lambda j, ks: load_b(vector, vectors, k_start + ks[0], j),
+                    init,
+                )
             if rest is not None:
                 self._rest(result, rest, tile)
             elif self.epilogue_cost > LONG_EPILOGUE and rows > 1:
