@@ -1,0 +1,72 @@
+"""Writes small ONNX models, one call a node."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+from numpy.typing import ArrayLike
+from onnx import helper, numpy_helper
+
+CONTRIB = "com.microsoft"
+
+
+class OnnxBuilder:
+    """A graph that grows node by node; values are their names.
+
+    Parameters
+    ----------
+    opset : int
+        Version of the standard operators.
+    """
+
+    def __init__(self, opset: int = 17) -> None:
+        self._opset = opset
+        self._nodes: list[onnx.NodeProto] = []
+        self._inputs: list[onnx.ValueInfoProto] = []
+        self._outputs: list[onnx.ValueInfoProto] = []
+        self._constants: list[onnx.TensorProto] = []
+
+    def input(self, name: str, shape: Sequence[int | str], dtype: Any = np.float32) -> str:
+        """An input of the model."""
+        kind = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+        self._inputs.append(helper.make_tensor_value_info(name, kind, shape))
+        return name
+
+    def constant(self, value: ArrayLike, dtype: Any = None) -> str:
+        """A weight."""
+        name = f"c{len(self._constants)}"
+        self._constants.append(numpy_helper.from_array(np.asarray(value, dtype), name))
+        return name
+
+    def node(self, op: str, *inputs: str, domain: str = "", **attributes: Any) -> str:
+        """A node with one output; returns the output."""
+        return self.nodes(op, 1, *inputs, domain=domain, **attributes)[0]
+
+    def nodes(
+        self, op: str, count: int, *inputs: str, domain: str = "", **attributes: Any
+    ) -> list[str]:
+        """A node with several outputs."""
+        name = f"{op}{len(self._nodes)}"
+        outputs = [name] if count == 1 else [f"{name}_{i}" for i in range(count)]
+        node = helper.make_node(op, inputs, outputs, name=name, domain=domain, **attributes)
+        self._nodes.append(node)
+        return outputs
+
+    def output(self, value: str, shape: Sequence[int | str], dtype: Any = np.float32) -> str:
+        """Declares a value to be an output."""
+        kind = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+        self._outputs.append(helper.make_tensor_value_info(value, kind, shape))
+        return value
+
+    def model(self) -> onnx.ModelProto:
+        """The model, checked; contrib operators are taken on trust."""
+        graph = helper.make_graph(
+            self._nodes, "graph", self._inputs, self._outputs, self._constants
+        )
+        opsets = [helper.make_opsetid("", self._opset), helper.make_opsetid(CONTRIB, 1)]
+        model = helper.make_model(graph, opset_imports=opsets, ir_version=8)
+        onnx.checker.check_model(model)
+        return model

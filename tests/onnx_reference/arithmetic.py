@@ -1,0 +1,125 @@
+"""Quantisation written from the text of the ONNX operators: float32 operations, one by one.
+
+Nothing here shares code with the compiler. Every float operation is one NumPy operation on float32
+arrays, so each result is rounded once, to nearest even, as the operators' text has it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+Array = NDArray[Any]
+F32 = np.float32
+
+
+def along(parameter: Array, axis: int | None, rank: int) -> Array:
+    """A scale or zero point in a shape that broadcasts: one value, or one for each index."""
+    if parameter.size == 1 or axis is None:
+        return parameter.reshape(())
+    shape = [1] * rank
+    shape[axis] = -1
+    return parameter.reshape(shape)
+
+
+def quantize(x: Array, scale: ArrayLike, zero_point: ArrayLike, axis: int | None = None) -> Array:
+    """QuantizeLinear: saturate(round_half_even(x / scale) + zero_point), in zero_point's type.
+
+    The quotient is a float32 division. The sum is exact here (float64 holds it): an implementation
+    that saturates before it adds, or adds in int32 or float32, gets the same value.
+    """
+    zero = np.asarray(zero_point)
+    limits = np.iinfo(zero.dtype)
+    factor = along(np.asarray(scale, F32), axis, x.ndim)
+    with np.errstate(over="ignore"):
+        steps = np.rint(x.astype(F32) / factor).astype(np.float64)
+    shifted = steps + along(zero, axis, x.ndim).astype(np.float64)
+    return np.clip(shifted, limits.min, limits.max).astype(zero.dtype)
+
+
+@dataclass(frozen=True)
+class Quantized:
+    """What DequantizeLinear gives: integers that stand for (q - zero_point) * scale.
+
+    Attributes
+    ----------
+    q : numpy.ndarray
+        int8, uint8 or int32.
+    scale : numpy.ndarray
+        float32; one element, or one for each index of `axis`.
+    zero_point : numpy.ndarray
+        As `q`; as many elements as `scale`.
+    axis : int or None
+        None if the parameters are the same for the whole tensor.
+    """
+
+    q: Array
+    scale: Array
+    zero_point: Array
+    axis: int | None = None
+
+    @property
+    def centred(self) -> Array:
+        """q - zero_point, int64."""
+        zero = along(self.zero_point, self.axis, self.q.ndim)
+        return self.q.astype(np.int64) - zero.astype(np.int64)
+
+    def real(self) -> Array:
+        """DequantizeLinear: (q - zero_point) * scale, float32."""
+        scale = along(self.scale, self.axis, self.q.ndim)
+        return np.asarray(self.centred.astype(F32) * scale, F32)
+
+    def moved(self, q: Array) -> Quantized:
+        """The same parameters for rearranged integers; only without an axis."""
+        assert self.axis is None
+        return replace(self, q=q)
+
+
+def quantized(
+    q: Array, scale: ArrayLike, zero_point: ArrayLike, axis: int | None = None
+) -> Quantized:
+    """A Quantized value from whatever an operator is given; axes count from the front."""
+    factor, zero = np.asarray(scale, F32), np.asarray(zero_point)
+    if factor.size == 1:
+        return Quantized(q, factor.reshape(()), zero.reshape(()))
+    assert axis is not None
+    return Quantized(q, factor.reshape(-1), zero.reshape(-1), axis % q.ndim)
+
+
+def integer_product(a: Array, b: Array) -> Array:
+    """The matrix product of integers, int32; operands are exact whatever their type.
+
+    Products of centred 8-bit values and their sums are below 2^53 here, so that float64's (fast)
+    product is exact.
+    """
+    depth, largest = a.shape[-1], float(np.abs(a).max(initial=0)) * float(np.abs(b).max(initial=0))
+    assert depth * largest < 2.0**31, "the sum leaves int32, where the operators say nothing"
+    return np.matmul(a.astype(np.float64), b.astype(np.float64)).astype(np.int32)
+
+
+def matmul(a: Quantized, b: Quantized) -> Array:
+    """MatMul of dequantised operands: the integer product, float32, times the product of scales.
+
+    The scales stand outside the sum, so that nothing is rounded within it: this is the meaning
+    that integer kernels give to DequantizeLinear, DequantizeLinear, MatMul. `a` has one scale, `b`
+    one or one for each column.
+    """
+    assert a.axis is None and b.axis in (None, b.q.ndim - 1)
+    total = integer_product(a.centred, b.centred).astype(F32)
+    return np.asarray(total * (a.scale * b.scale), F32)
+
+
+def dynamic_quantize(x: Array) -> tuple[Array, Array, Array]:
+    """DynamicQuantizeLinear: (uint8 values, float32 scale, uint8 zero point).
+
+    Zeros only: the text divides 0 by 0; scale 1 and zero point 0, as ONNX Runtime.
+    """
+    low, high = F32(min(x.min(), F32(0))), F32(max(x.max(), F32(0)))
+    scale = F32((high - low) / F32(255))
+    if scale == 0:
+        scale = F32(1)
+    zero = np.rint(np.clip((F32(0) - low) / scale, F32(0), F32(255))).astype(np.uint8)
+    return quantize(x, scale, zero), np.asarray(scale), np.asarray(zero)
