@@ -1,7 +1,13 @@
 """The second face of a microkernel: a TensorIntrin, for `sch.tensorize`.
 
-The intrinsic's meaning is C[i, j] += sum over k of A[i, k] * B[k, j] on a rows x columns tile with
-the whole of K; its implementation is the microkernel's own `emit`, started from C.
+The intrinsic's meaning, on a rows x columns tile with the whole of K, is
+
+    C[i, j] += acc(A[i, k]) * acc(B[k // kr, j, k % kr])        kr > 1
+    C[i, j] += acc(A[i, k]) * acc(B[k, j])                      kr = 1
+
+where `acc` casts to the accumulators' type if the operand has another one. This is what a matmul
+becomes when `transform_layout` gives its weight the index map (k, j) -> (k // kr, j, k % kr). The
+implementation is the microkernel's own `emit`, started from C.
 """
 
 from __future__ import annotations
@@ -11,9 +17,10 @@ from tvm import tirx
 from tvm.s_tir import TensorIntrin
 from tvm.script.ir_builder import IRBuilder
 
+from .bfloat16 import bits_of
 from .errors import IsaError
 from .microkernel import Microkernel
-from .vectors import Expr, ramp, splat
+from .vectors import Expr, cast, element_of, ramp
 
 
 def register_tensor_intrin(kernel: Microkernel, rows: int, columns: int, k: int) -> str:
@@ -22,9 +29,9 @@ def register_tensor_intrin(kernel: Microkernel, rows: int, columns: int, k: int)
     Parameters
     ----------
     kernel : Microkernel
-        One whose operands need no interleaving (kr = 1).
+        The tile's instruction set and types.
     rows, columns, k : int
-        The tile: at most mr rows, a multiple of `lanes` columns up to nr.
+        The tile: at most mr rows, a multiple of `lanes` columns up to nr, a multiple of kr in K.
 
     Returns
     -------
@@ -36,8 +43,12 @@ def register_tensor_intrin(kernel: Microkernel, rows: int, columns: int, k: int)
     IsaError
         If the kernel has no such tile.
     """
-    if kernel.kr != 1 or columns % kernel.lanes or columns > kernel.nr or not 0 < rows <= kernel.mr:
-        raise IsaError(f"{kernel.name} has no {rows}x{columns} tile for a TensorIntrin")
+    whole = columns % kernel.lanes == 0 and k % kernel.kr == 0
+    if not (whole and 0 < rows <= kernel.mr and 0 < columns <= kernel.nr and k > 0):
+        raise IsaError(
+            f"{kernel.name} has no {rows}x{columns}x{k} tile; at most {kernel.mr} rows, "
+            f"{kernel.nr} columns in vectors of {kernel.lanes}, and K in steps of {kernel.kr}"
+        )
     name = f"tvm_hybrid.{kernel.name}.{rows}x{columns}x{k}"
     description = _description(kernel, rows, columns, k)
     TensorIntrin.register(
@@ -52,31 +63,40 @@ def _description(kernel: Microkernel, rows: int, columns: int, k: int) -> tirx.P
         I.func_name("description")
         a, b, c = _tile_buffers(kernel, rows, columns, k, strided=False)
         with I.sblock("root"):
-            _regions(a, b, c, rows, columns, k)
+            _regions(a, b, c)
             with I.grid(rows, columns, k) as (i, j, step), I.sblock("update"):
                 vi, vj, vk = I.axis.remap("SSR", [i, j, step])
-                I.buffer_store(c, c[vi, vj] + a[vi, vk] * b[vk, vj], [vi, vj])
+                weight = b[vk // kernel.kr, vj, vk % kernel.kr] if kernel.kr > 1 else b[vk, vj]
+                product = cast(kernel.acc_dtype, a[vi, vk]) * cast(kernel.acc_dtype, weight)
+                I.buffer_store(c, c[vi, vj] + product, [vi, vj])
     return builder.get()
 
 
 def _implementation(kernel: Microkernel, rows: int, columns: int, k: int) -> tirx.PrimFunc:
     """The microkernel on strided operands, accumulating into C."""
-    lanes = kernel.lanes
+    lanes, kr = kernel.lanes, kernel.kr
     vectors = columns // lanes
+
+    def load_b(b: Expr, j: int, step: Expr) -> Expr:
+        if kr == 1:
+            return _bits(b[step, ramp(j * lanes, lanes)])
+        # The groups of kr lie side by side: one vector runs over `lanes` of them.
+        return _bits(b[step, j * lanes, ramp(0, lanes * kr)])
+
     with IRBuilder() as builder, I.prim_func(s_tir=True):
         I.func_name("implementation")
         a, b, c = _tile_buffers(kernel, rows, columns, k, strided=True)
         with I.sblock("root"):
-            _regions(a, b, c, rows, columns, k)
+            _regions(a, b, c)
             # Buffers allocated in the root block are dropped by tensorize, hence another block.
             with I.sblock("body"):
-                _regions(a, b, c, rows, columns, k)
+                _regions(a, b, c)
                 tile = kernel.emit(
                     rows,
                     vectors,
-                    (k,),
-                    lambda i, ks: splat(a[i, ks[0]], lanes),
-                    lambda j, ks: b[ks[0], ramp(j * lanes, lanes)],
+                    (k // kr,),
+                    lambda i, ks: kernel.spread(_bits(a[i, ramp(ks[0] * kr, kr)])),
+                    lambda j, ks: load_b(b, j, ks[0]),
                     lambda i, j: c[i, ramp(j * lanes, lanes)],
                 )
                 for i in range(rows):
@@ -85,25 +105,36 @@ def _implementation(kernel: Microkernel, rows: int, columns: int, k: int) -> tir
     return builder.get()
 
 
+def _bits(operand: Expr) -> Expr:
+    """An operand as `multiply_add` takes it."""
+    return bits_of(operand) if element_of(operand) == "bfloat16" else operand
+
+
 def _tile_buffers(
     kernel: Microkernel, rows: int, columns: int, k: int, strided: bool
 ) -> tuple[Expr, Expr, Expr]:
-    """Parameters A, B and C of a tile."""
+    """Parameters A, B and C of a tile; only the outermost dimension of each is strided."""
 
-    def parameter(name: str, shape: tuple[int, int], dtype: str) -> Expr:
+    def parameter(name: str, shape: tuple[int, ...], dtype: str) -> Expr:
         handle = I.arg(name.lower(), I.handle())
         if not strided:
             return I.match_buffer(handle, shape, dtype, offset_factor=1)
-        stride = tirx.Var(f"stride_{name.lower()}", "int32")
-        return I.match_buffer(handle, shape, dtype, strides=[stride, 1], offset_factor=1)
+        strides = [tirx.Var(f"stride_{name.lower()}", "int32"), *shape[2:], 1]
+        return I.match_buffer(handle, shape, dtype, strides=strides, offset_factor=1)
 
+    kr = kernel.kr
     return (
         parameter("A", (rows, k), kernel.a_dtype),
-        parameter("B", (k, columns), kernel.b_dtype),
+        parameter("B", (k // kr, columns, kr) if kr > 1 else (k, columns), kernel.b_dtype),
         parameter("C", (rows, columns), kernel.acc_dtype),
     )
 
 
-def _regions(a: Expr, b: Expr, c: Expr, rows: int, columns: int, k: int) -> None:
-    I.reads(c[0:rows, 0:columns], a[0:rows, 0:k], b[0:k, 0:columns])
-    I.writes(c[0:rows, 0:columns])
+def _regions(a: Expr, b: Expr, c: Expr) -> None:
+    """The whole of A, B and C is read, the whole of C written."""
+
+    def whole(buffer: Expr) -> Expr:
+        return buffer[tuple(slice(0, extent) for extent in buffer.shape)]
+
+    I.reads(whole(c), whole(a), whole(b))
+    I.writes(whole(c))
