@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from tvm import tirx
 
-from .vectors import Expr, bind, cast, like, reinterpret
+from .vectors import Expr, bind, cast, lanes_of, like, reinterpret, splat
 
 _HALF = 0x7FFF
 _MAGNITUDE = 0x7FFFFFFF
@@ -17,6 +17,8 @@ _QUIET = 0x0040
 
 def bits_of(value: Expr) -> Expr:
     """The uint16 lanes of bfloat16 lanes."""
+    if isinstance(value, tirx.Broadcast):  # TVM crashes on the bits of one
+        return splat(reinterpret("uint16", value.value), lanes_of(value))
     return reinterpret("uint16", value)
 
 
