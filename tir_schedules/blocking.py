@@ -38,6 +38,25 @@ def shares(total: int, parts: int) -> tuple[Group, ...]:
     return tuple(groups)
 
 
+def panel_widths(n_vectors: int, threads: int, most: int) -> list[int]:
+    """Width of every panel of columns, in vectors; no panel crosses the shares of two threads.
+
+    Parameters
+    ----------
+    n_vectors : int
+        Vectors of columns in all.
+    threads : int
+        Threads along the columns.
+    most : int
+        Vectors of a panel at most.
+    """
+    widths = []
+    for share in shares(n_vectors, min(threads, n_vectors)):
+        panels = [group.size for group in balanced(share.size, most) for _ in range(group.count)]
+        widths += panels * share.count
+    return widths
+
+
 def thread_grids(threads: int) -> Iterator[tuple[int, int]]:
     """Every (rows of threads, columns of threads) whose product is `threads`."""
     for rows in range(1, threads + 1):
