@@ -3,6 +3,6 @@
 Importing the package registers every template; adding one is a new file and its import here.
 """
 
-from . import batch_matmul, matmul, normalize
+from . import batch_matmul, elementwise, matmul, normalize, quantization_range
 
-__all__ = ["batch_matmul", "matmul", "normalize"]
+__all__ = ["batch_matmul", "elementwise", "matmul", "normalize", "quantization_range"]
