@@ -2,8 +2,10 @@
 
     T.exp(x)            ->  polynomial of microkernels.vector_math
     T.pow(x, 2.0)       ->  x * x
+    T.bfloat16(x)       ->  integer arithmetic on the bits of x, rounding to nearest even
 
 Calls in other types than float32, and functions that vector_math does not have, stay as they are.
+TVM's own conversion to bfloat16 repeats its argument and turns a NaN into infinity.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ import tvm_ffi
 from tvm import tirx
 from tvm.ir import Call
 
-from microkernels import vector_math
+from microkernels import bfloat16, vector_math
 from microkernels.vectors import Expr, cast, element_of, let_scope, like, with_lets
 
 from .generic_expr import call_name
@@ -31,7 +33,18 @@ _FUNCTIONS: dict[str, Callable[[Expr], Expr]] = {
 
 def lower_math(expression: Expr) -> Expr:
     """The expression with library calls replaced; it may be a scalar or a vector."""
-    return tvm_ffi.structural_map(expression, (Call, _lowered))
+    return tvm_ffi.structural_map(expression, ((Call, _lowered), (tirx.Cast, _converted)))
+
+
+def _converted(conversion: tirx.Cast) -> Expr:
+    """A cast between bfloat16 and f32 on bits; any other stays."""
+    source, target = element_of(conversion.value), element_of(conversion)
+    if (source, target) == ("bfloat16", "float32"):
+        return bfloat16.widen(bfloat16.bits_of(conversion.value))
+    if (source, target) == ("float32", "bfloat16"):
+        with let_scope() as lets:
+            return with_lets(lets, bfloat16.from_bits(bfloat16.narrow(conversion.value)))
+    return conversion
 
 
 def _lowered(call: Call) -> Expr:
