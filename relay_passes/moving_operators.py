@@ -1,0 +1,183 @@
+"""Operators that move elements and compute nothing: where an axis of their argument goes.
+
+An operator that acts on every element alone, quantising for one, may as well run before them as
+after. One that differs along an axis needs to know where that axis is on the other side.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from tvm import relax
+
+from .graph import op_name, static_tensor
+
+# (call, axis of its argument or result) -> the axis on the other side; None if it is none there.
+MapAxis = Callable[[relax.Call, int], "int | None"]
+
+
+def moves(call: relax.Expr) -> bool:
+    """Whether an expression only moves elements of its first argument, a tensor."""
+    name = op_name(call)
+    return (
+        name in _TO_RESULT
+        and name not in _POOLS
+        and not (name == "relax.take" and call.attrs.mode == "nan")
+    )
+
+
+def moves_all(call: relax.Expr) -> bool:
+    """Whether in addition no element is left out, so that work done before is not wasted."""
+    return op_name(call) in _TO_ARGUMENT
+
+
+def keeps_order(call: relax.Expr) -> bool:
+    """Whether an expression only gives its argument another shape."""
+    return op_name(call) in _RESHAPES
+
+
+def picks_largest(call: relax.Expr) -> bool:
+    """Whether an expression picks the largest of several elements, at least one in each window.
+
+    Increasing functions, such as dequantising, give the same before and after.
+    """
+    if op_name(call) not in _POOLS or bool(call.attrs.ceil_mode):
+        return False
+    attrs = call.attrs
+    if str(attrs.out_layout) != str(attrs.layout):
+        return False
+    padded = any(int(pad) for pad in attrs.padding)
+    windows = [int(extent) for extent in attrs.pool_size] * 2
+    inside = all(int(pad) < size for pad, size in zip(attrs.padding, windows, strict=True))
+    return not padded or (inside and all(int(step) == 1 for step in attrs.dilation))
+
+
+def result_axis(call: relax.Call, axis: int) -> int | None:
+    """Where an axis of the argument is in the result; None if it is not there as it was."""
+    return _TO_RESULT[op_name(call)](call, axis)
+
+
+def argument_axis(call: relax.Call, axis: int) -> int | None:
+    """Where an axis of the result is in the argument; for operators of which `moves_all`."""
+    return _TO_ARGUMENT[op_name(call)](call, axis)
+
+
+def on(call: relax.Call, data: relax.Expr) -> relax.Call:
+    """The same operator on another tensor of the same shape."""
+    return relax.Call(call.op, [data, *call.args[1:]], call.attrs, call.ty_args)
+
+
+def parts_of_concat(call: relax.Call) -> list[relax.Expr]:
+    """The tensors that a concat joins; none if they are not written there."""
+    tensors = call.args[0]
+    return list(tensors.fields) if isinstance(tensors, relax.Tuple) else []
+
+
+def joined_axis(call: relax.Call) -> int:
+    """The axis of a concat or of a split, counted from the front."""
+    tensor = call if op_name(call) == "relax.concat" else call.args[0]
+    return int(call.attrs.axis) % _rank(tensor)
+
+
+def _rank(expr: relax.Expr) -> int:
+    return int(expr.ty.ndim)
+
+
+def _order(call: relax.Call) -> list[int]:
+    rank = _rank(call.args[0])
+    axes = call.attrs.axes
+    return list(range(rank))[::-1] if axes is None else [int(axis) % rank for axis in axes]
+
+
+def _same_axis(before: relax.Expr, after: relax.Expr, axis: int) -> int | None:
+    """The axis of a reshaped tensor that has the same extent and as much before it."""
+    first, second = static_tensor(before), static_tensor(after)
+    if first is None or second is None:
+        return None
+    for other, extent in enumerate(second.shape):
+        leading = math.prod(second.shape[:other])
+        if extent == first.shape[axis] and leading == math.prod(first.shape[:axis]):
+            return other
+    return None
+
+
+def _reshaped(call: relax.Call, axis: int) -> int | None:
+    return _same_axis(call.args[0], call, axis)
+
+
+def _unreshaped(call: relax.Call, axis: int) -> int | None:
+    return _same_axis(call, call.args[0], axis)
+
+
+def _broadcast(call: relax.Call, axis: int) -> int | None:
+    return axis + _rank(call) - _rank(call.args[0])
+
+
+def _unbroadcast(call: relax.Call, axis: int) -> int | None:
+    before, after = static_tensor(call.args[0]), static_tensor(call)
+    if before is None or after is None:
+        return None
+    source = axis - (len(after.shape) - len(before.shape))
+    if source < 0 or before.shape[source] != after.shape[axis]:
+        return None
+    return source
+
+
+def _sliced(call: relax.Call, axis: int) -> int | None:
+    rank = _rank(call.args[0])
+    sliced = [int(each.value) % rank for each in call.args[1].fields]
+    return None if axis in sliced else axis
+
+
+def _taken(call: relax.Call, axis: int) -> int | None:
+    if call.attrs.axis is None:
+        return None
+    along = int(call.attrs.axis) % _rank(call.args[0])
+    if axis == along:
+        return None
+    return axis if axis < along else axis + _rank(call.args[1]) - 1
+
+
+def _flipped(call: relax.Call, axis: int) -> int | None:
+    return None if axis == int(call.attrs.axis) % _rank(call) else axis
+
+
+def _repeated(call: relax.Call, axis: int) -> int | None:
+    if call.attrs.axis is None:
+        return None
+    return None if axis == int(call.attrs.axis) % _rank(call) else axis
+
+
+def _pooled(call: relax.Call, axis: int) -> int | None:
+    return None if str(call.attrs.layout)[axis] in "DHW" else axis
+
+
+def _tiled(call: relax.Call, axis: int) -> int | None:
+    before, after = static_tensor(call.args[0]), static_tensor(call)
+    if before is None or after is None:
+        return None
+    other = axis + len(after.shape) - len(before.shape)
+    return other if after.shape[other] == before.shape[axis] else None
+
+
+_RESHAPES = ("relax.reshape", "relax.squeeze", "relax.expand_dims", "relax.flatten")
+
+_POOLS = ("relax.nn.max_pool1d", "relax.nn.max_pool2d", "relax.nn.max_pool3d")
+
+_TO_RESULT: dict[str, MapAxis] = {
+    **dict.fromkeys(_RESHAPES, _reshaped),
+    "relax.permute_dims": lambda call, axis: _order(call).index(axis),
+    "relax.broadcast_to": _broadcast,
+    "relax.strided_slice": _sliced,
+    "relax.take": _taken,
+    "relax.flip": _flipped,
+    "relax.repeat": _repeated,
+    "relax.tile": _tiled,
+    **dict.fromkeys(_POOLS, _pooled),
+}
+_TO_ARGUMENT: dict[str, MapAxis] = {
+    **dict.fromkeys(_RESHAPES, _unreshaped),
+    "relax.permute_dims": lambda call, axis: _order(call)[axis],
+    "relax.broadcast_to": _unbroadcast,
+}
