@@ -289,7 +289,7 @@ def test_random_shapes_configurations_and_threads(
     scale = rng.uniform(0.01, 0.2, last).astype(np.float32)
     first = [np.array(0.02, np.float32), np.array(-3, np.int32)]
     second = [np.array(0.01, np.float32), np.array(128, np.int32)]
-    arrays = [a, b, *first, *second, scale, np.array(5, np.int32)]
+    arrays: list[np.ndarray] = [a, b, *first, *second, scale, np.array(5, np.int32)]
     config = ElementwiseConfig(unroll=unroll, threads=threads)
     result = run(region, arrays, RUNGS[-1], config=config, at_end=at_end)
     real = quantized(a, 0.02, np.int8(-3)).real() + quantized(b, 0.01, np.uint8(128)).real()
