@@ -69,6 +69,11 @@ def reinterpret(element: str, value: Expr) -> Expr:
     return I.reinterpret(vector_type(element, lanes_of(value)), value)
 
 
+def reinterpret_group(element: str, value: Expr, lanes: int) -> Expr:
+    """The same bits as another number of wider or narrower lanes."""
+    return I.reinterpret(vector_type(element, lanes), value)
+
+
 def cast(element: str, value: Expr) -> Expr:
     """Converts every lane to another element type."""
     if element_of(value) == element:

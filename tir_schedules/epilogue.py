@@ -93,6 +93,10 @@ def store_vector(buffer: Expr, value: Expr, leading: Sequence[Expr], columns: Co
     index = ramp(columns.start, columns.lanes)
     if columns.mask is None:
         I.buffer_store(buffer, value, [*leading, index])
+    elif columns.valid == 1:
+        # LLVM 22 makes a masked store of one narrowed lane a store of its 32 bits.
+        first = tirx.Shuffle([value], [tirx.const(0, "int32")])
+        I.buffer_store(buffer, first, [*leading, columns.start])
     else:
         I.evaluate(I.masked_store(buffer, value, *leading, index, columns.mask))
 
@@ -168,12 +172,11 @@ class Epilogue:
         """The value of one step."""
         if step.op == "cast":
             return _cast(step.dtype, arguments[0], last)
-        if step.op == "quantize":
-            return emit_quantize(
-                arguments[0], *self._numbers(step.args[1:], arguments[1:]), step.dtype
-            )
-        if step.op == "dequantize":
-            return emit_dequantize(arguments[0], *self._numbers(step.args[1:], arguments[1:]))
+        if step.op in ("quantize", "dequantize"):
+            scale, zero_point = self._numbers(step.args[1:], arguments[1:])
+            if step.op == "dequantize":
+                return emit_dequantize(arguments[0], scale, zero_point)
+            return emit_quantize(arguments[0], scale, zero_point, step.dtype)
         emitted = FUSIBLE_OPS[step.op].emit(*arguments)
         if self.exact and step.op == "multiply":
             return rounded(emitted)
@@ -262,7 +265,7 @@ def epilogue_reference(
         elif step.op == "cast":
             values.append(arguments[0].astype(step.dtype))
         elif step.op == "quantize":
-            values.append(quantize_reference(*arguments, step.dtype))
+            values.append(quantize_reference(step.dtype, *arguments))
         elif step.op == "dequantize":
             values.append(dequantize_reference(*arguments))
         else:

@@ -7,6 +7,11 @@ rows are overlapping windows of A [N, L, C] and W is [taps, C, n]: see matmul_wi
 is packed at compile time, panel by panel: [N/nr][K/kr][nr][kr], the columns of the last panel
 padded with zeros to whole vectors. One parallel region over a grid of threads; inside a thread:
 blocks of rows, panels of columns, blocks of K, register tiles.
+
+The weight's type says what is multiplied: f32, bfloat16 (A is rounded to it if it is f32) or 8-bit
+integers, of which the product is exact in int32, zero points included (zero_points.py). With the
+attributes "a_quantize" (the 8-bit type), "a_scale" and "a_zero_point" a f32 A is quantised on the
+way in.
 """
 
 from __future__ import annotations
@@ -20,18 +25,29 @@ import tvm.tirx.script.builder.ir as I
 from tvm import relax, tirx
 from tvm.script.ir_builder import IRBuilder
 
+from microkernels.bfloat16 import bits_of
 from microkernels.isa import Isa
 from microkernels.microkernel import Microkernel, kernels_for, microkernel_named
 from microkernels.packing import pack_weight, packed_size
-from microkernels.vectors import Expr, cast, parameter, ramp, splat
+from microkernels.vectors import Expr, parameter, ramp, reinterpret_group
 
+from .activations import Activations
 from .blocking import balanced, choose_thread_grid, shares, thread_grids
-from .epilogue import Epilogue, operand_parameters, rows_and_columns, store_vector, unflatten
+from .epilogue import (
+    Columns,
+    Epilogue,
+    load_vector,
+    operand_parameters,
+    rows_and_columns,
+    store_vector,
+    unflatten,
+)
 from .machine import Machine
 from .matmul_window import window_of
 from .region import Region
 from .template import Packing, Template, register_template
 from .tile_config import (
+    KERNEL_TYPES,
     PARALLEL_FLOPS,
     RESULT_DTYPES,
     TileConfig,
@@ -41,8 +57,24 @@ from .tile_config import (
     tile_cycles,
 )
 from .tile_loops import TileLoops, for_share, store_columns
+from .zero_points import (
+    Start,
+    ZeroPoints,
+    integer_reference,
+    is_integer,
+    quantize_parameters,
+    reject_zero_points,
+    shifted_columns,
+    shifted_weight,
+)
 
-ACTIVATION_DTYPES = ("float32", "float64", "float16", "int8", "uint8", "int32", "int64", "bool")
+# Types of A that a weight of some type can be multiplied by; they are converted on the way in.
+ACTIVATION_DTYPES = {
+    "float32": ("float32", "float64", "float16", "int8", "uint8", "int32", "int64", "bool"),
+    "bfloat16": ("bfloat16", "float32"),
+    "int8": ("uint8", "int8", "float32"),
+    "uint8": ("uint8", "int8", "float32"),
+}
 
 
 class MatmulConfig(TileConfig, frozen=True, kw_only=True):
@@ -68,19 +100,25 @@ def dimensions(region: Region) -> tuple[int, int, int]:
 
 def reject(region: Region, isa: Isa) -> str | None:
     """Why the template cannot build a region, or None."""
-    a, w = region.inputs
-    if a.dtype not in ACTIVATION_DTYPES:
-        return f"activations of type {a.dtype}"
-    if w.dtype != "float32" or region.output.dtype not in RESULT_DTYPES:
-        return f"weight of type {w.dtype}, output of type {region.output.dtype}"
+    a, w = region.inputs[:2]
+    if a.dtype not in ACTIVATION_DTYPES.get(w.dtype, ()):
+        return f"activations of type {a.dtype} and weight of type {w.dtype}"
+    if region.output.dtype not in RESULT_DTYPES:
+        return f"output of type {region.output.dtype}"
     if min(dimensions(region)) <= 0:
         return "a dimension is 0"
+    if w.dtype != "float32" and window_of(region) is not None:
+        return f"windows of type {w.dtype}"
+    if is_integer(region):
+        if ("a_quantize" in region.attrs) != (a.dtype == "float32"):
+            return f"activations of type {a.dtype}, quantised by the kernel"
+        return reject_zero_points(region)
     return None
 
 
 def default_config(region: Region, machine: Machine) -> MatmulConfig:
     """The configuration with the fewest estimated cycles; no tuning is needed."""
-    candidates = [_config(region, machine, k) for k in _kernels(machine.isa)]
+    candidates = [_config(region, machine, k) for k in _kernels(region, machine.isa)]
     return min(candidates, key=lambda config: estimated_cycles(region, config))
 
 
@@ -91,7 +129,7 @@ def space(region: Region, machine: Machine) -> Iterator[MatmulConfig]:
     grids = {(1, 1), *thread_grids(machine.threads)}
     found = {
         MatmulConfig(**tile, threads_m=threads_m, threads_n=threads_n)
-        for kernel in _kernels(machine.isa)
+        for kernel in _kernels(region, machine.isa)
         for tile in neighbouring_tiles(_tile(region, machine, kernel), m, k)
         for threads_m, threads_n in grids
     }
@@ -108,8 +146,8 @@ def estimated_cycles(region: Region, config: MatmulConfig) -> float:
     )
 
 
-def _kernels(isa: Isa) -> tuple[Microkernel, ...]:
-    return kernels_for(isa, "float32", "float32")
+def _kernels(region: Region, isa: Isa) -> tuple[Microkernel, ...]:
+    return kernels_for(isa, *KERNEL_TYPES[region.inputs[1].dtype])
 
 
 def _tile(region: Region, machine: Machine, kernel: Microkernel) -> dict[str, Any]:
@@ -127,7 +165,7 @@ def _config(region: Region, machine: Machine, kernel: Microkernel) -> MatmulConf
     m, n, k = dimensions(region)
     tile = _tile(region, machine, kernel)
     grid = (1, 1)
-    if machine.threads > 1 and flops(region) >= PARALLEL_FLOPS:
+    if machine.threads > 1 and flops(region) >= PARALLEL_FLOPS * kernel.kr:
         m_tiles = math.ceil(m / tile["rows"])
         n_tiles = math.ceil(math.ceil(n / kernel.lanes) / tile["vectors"])
         grid = choose_thread_grid(m_tiles, n_tiles, m, n, k, machine.threads)
@@ -144,6 +182,7 @@ def build(region: Region, config: MatmulConfig, isa: Isa) -> tirx.PrimFunc:
     kernel = check(region, config, isa)
     m, n, k = dimensions(region)
     lanes = kernel.lanes
+    steps = math.ceil(k / kernel.kr)
     window = window_of(region)
     n_vectors = math.ceil(n / lanes)
     row_shares = shares(m, min(config.threads_m, m))
@@ -154,20 +193,29 @@ def build(region: Region, config: MatmulConfig, isa: Isa) -> tirx.PrimFunc:
         I.func_name("matmul")
         I.func_attr({"tirx.noalias": True})
         a = parameter("A", region.inputs[0].shape, region.inputs[0].dtype)
-        w = parameter("W", (packed_size(k, n, kernel),), "float32")
+        w = parameter("W", packed_shape(region, config, isa, 1), kernel.b_dtype)
+        further = [
+            parameter(f"input{i}", _parameter_shape(region, config, isa, i), tensor.dtype)
+            for i, tensor in enumerate(region.inputs[2:], 2)
+        ]
         operands = operand_parameters(region)
         c = parameter("C", region.output.shape, region.output.dtype)
         epilogue = Epilogue(region, operands)
 
-        def load_a(row: Expr, step: Expr) -> Expr:
-            if window is None:
-                indices = [*unflatten(row, region.inputs[0].shape[:-1]), step]
-            else:
-                indices = window.element(row, step)
-            return splat(cast("float32", a[tuple(indices)]), lanes)
+        def read_a(row: Expr, columns: Columns) -> Expr:
+            if window is not None:
+                return a[tuple(window.element(row, columns.start))]
+            leading = unflatten(row, region.inputs[0].shape[:-1])
+            return load_vector(a, region.inputs[0].dtype, leading, columns)
 
         def load_b(panel: Expr, width: int, step: Expr, j: int) -> Expr:
-            return w[ramp(panel * (lanes * k) + (step * width + j) * lanes, lanes)]
+            group = lanes * kernel.kr
+            vector = w[ramp((panel * steps + step * width + j) * group, group)]
+            return bits_of(vector) if kernel.b_dtype == "bfloat16" else vector
+
+        def column_term(vector: Expr) -> Expr:
+            first = packed_size(k, n, kernel) + vector * (4 * lanes)
+            return reinterpret_group("int32", w[ramp(first, 4 * lanes)], lanes)
 
         def store(row: Expr, vector: Expr, value: Expr, last: bool) -> None:
             leading = unflatten(row, region.output.shape[:-1])
@@ -179,21 +227,36 @@ def build(region: Region, config: MatmulConfig, isa: Isa) -> tirx.PrimFunc:
                 lambda columns: store_vector(c, epilogue(value, row, columns), leading, columns),
             )
 
-        loops = TileLoops(
-            kernel,
-            k,
-            config.rows,
-            config.vectors,
-            config.m_block,
-            config.k_block,
-            load_a,
-            load_b,
-            store,
-            epilogue.cost,
-        )
         with I.parallel(tasks) if tasks > 1 else I.serial(1) as task, I.sblock("task"):
             I.reads()
             I.writes()
+            integer = is_integer(region)
+            activations = Activations(
+                kernel,
+                region.inputs[0].dtype,
+                k,
+                min(config.m_block, row_shares[0].size),
+                read_a,
+                quantize=quantize_parameters(region, further),
+                sums=integer and ZeroPoints.of(region).needs_row_sums,
+            )
+            start = None
+            if integer:
+                start = Start(region, further, k, lanes, column_term, activations.row_sum)
+            loops = TileLoops(
+                kernel,
+                steps,
+                config.rows,
+                config.vectors,
+                config.m_block,
+                config.k_block,
+                activations.load,
+                load_b,
+                store,
+                epilogue.cost,
+                begin=activations.begin,
+                start=start if start is not None and start.needed else None,
+            )
             for_share(
                 row_shares,
                 I.floormod(task, threads_m),
@@ -209,9 +272,18 @@ def build(region: Region, config: MatmulConfig, isa: Isa) -> tirx.PrimFunc:
 def pack(
     region: Region, config: MatmulConfig, isa: Isa, index: int, array: np.ndarray
 ) -> np.ndarray:
-    """The weight as `build` reads it."""
-    matrix = array.reshape(-1, array.shape[-1])
-    return pack_weight(matrix, _panel_widths(region, config, isa), check(region, config, isa))
+    """The weight as `build` reads it, a zero point for each column as int32."""
+    kernel = check(region, config, isa)
+    if index > 1:
+        padding = packed_shape(region, config, isa, index)[0] - array.size
+        return np.pad(shifted_columns(region, array), (0, padding))
+    matrix = shifted_weight(array.reshape(-1, array.shape[-1]))
+    packed = pack_weight(matrix, _panel_widths(region, config, isa), kernel)
+    if packed_shape(region, config, isa, index)[0] > packed.size:
+        term = ZeroPoints.of(region).column_term(matrix)
+        padding = math.ceil(term.size / kernel.lanes) * kernel.lanes - term.size
+        packed = np.concatenate([packed, np.pad(term, (0, padding)).view(np.int8)])
+    return packed
 
 
 def unpack(
@@ -220,21 +292,43 @@ def unpack(
     """The weight [K, N] or [taps, C, N] as a Relax expression of its packed form."""
     kernel = check(region, config, isa)
     _, n, k = dimensions(region)
+    if index > 1:
+        columns = relax.op.strided_slice(expr, [0], [0], [n])
+        if region.inputs[1].dtype == "uint8":
+            columns = relax.op.add(columns, relax.const(128, "int32"))
+        return relax.op.reshape(columns, region.inputs[index].shape)
+    padded = math.ceil(k / kernel.kr) * kernel.kr
     panels, position = [], 0
     for width in _panel_widths(region, config, isa):
         columns = width * kernel.lanes
-        panel = relax.op.strided_slice(expr, [0], [position], [position + k * columns])
-        panels.append(relax.op.reshape(panel, (k, columns)))
-        position += k * columns
-    matrix = relax.op.strided_slice(relax.op.concat(panels, axis=1), [1], [0], [n])
+        panel = relax.op.strided_slice(expr, [0], [position], [position + padded * columns])
+        if kernel.kr > 1:
+            groups = relax.op.reshape(panel, (padded // kernel.kr, columns, kernel.kr))
+            panel = relax.op.permute_dims(groups, [0, 2, 1])
+        panels.append(relax.op.reshape(panel, (padded, columns)))
+        position += padded * columns
+    matrix = relax.op.strided_slice(relax.op.concat(panels, axis=1), [0, 1], [0, 0], [k, n])
+    if region.inputs[1].dtype == "uint8":
+        wide = relax.op.add(relax.op.astype(matrix, "int32"), relax.const(128, "int32"))
+        matrix = relax.op.astype(wide, "uint8")
     shape = region.inputs[1].shape
     return matrix if len(shape) == 2 else relax.op.reshape(matrix, shape)
 
 
 def packed_shape(region: Region, config: MatmulConfig, isa: Isa, index: int) -> tuple[int, ...]:
-    """Shape of the packed weight."""
+    """Shape of a packed constant: the weight, then four bytes for each column if needed."""
+    kernel = check(region, config, isa)
     _, n, k = dimensions(region)
-    return (packed_size(k, n, check(region, config, isa)),)
+    columns = math.ceil(n / kernel.lanes) * kernel.lanes
+    if index > 1:
+        return (columns,)
+    term = is_integer(region) and ZeroPoints.of(region).needs_column_sums
+    return (packed_size(k, n, kernel) + (4 * columns if term else 0),)
+
+
+def _parameter_shape(region: Region, config: MatmulConfig, isa: Isa, index: int) -> tuple[int, ...]:
+    tensor = region.inputs[index]
+    return packed_shape(region, config, isa, index) if tensor.constant else tensor.shape
 
 
 def _panel_widths(region: Region, config: MatmulConfig, isa: Isa) -> list[int]:
@@ -258,7 +352,9 @@ def flops(region: Region) -> int:
 
 
 def reference(region: Region, inputs: list[np.ndarray]) -> np.ndarray:
-    """The product in float64; the weight as it is before packing."""
+    """The product in float64 or, of integers, int32; the weight as it is before packing."""
+    if is_integer(region):
+        return integer_reference(region, inputs)
     a, w = (array.astype(np.float64) for array in inputs)
     window = window_of(region)
     return np.matmul(a, w) if window is None else window.product(a, w)

@@ -17,7 +17,7 @@ import numpy as np
 import tvm.tirx.script.builder.ir as I
 from tvm import tirx
 
-from microkernels.vectors import Expr, bind, cast, lanes_of, like, reinterpret, vector_type
+from microkernels.vectors import Expr, bind, cast, lanes_of, like, reinterpret, splat, vector_type
 
 Number = float | Expr
 
@@ -37,7 +37,7 @@ def emit_dequantize(value: Expr, scale: Number, zero_point: Number) -> Expr:
     """(value - zero_point) * scale for int32 lanes; the result is f32."""
     shifted = value if zero_point == 0 else value - _integer(zero_point, value)
     real = cast("float32", shifted)
-    return rounded(real * (like(scale, real) if isinstance(scale, float) else scale))
+    return rounded(real * _everywhere(scale, real))
 
 
 def emit_quantize(value: Expr, scale: Number, zero_point: Number, dtype: str) -> Expr:
@@ -45,7 +45,7 @@ def emit_quantize(value: Expr, scale: Number, zero_point: Number, dtype: str) ->
     known = isinstance(scale, float) and isinstance(zero_point, float | int)
     parts = _reciprocal(scale, int(zero_point), dtype) if known else None
     if parts is None:
-        quotient = value / (like(scale, value) if isinstance(scale, float) else scale)
+        quotient = value / _everywhere(scale, value)
         low, high = (_bound(limit, zero_point, value) for limit in RANGES[dtype])
         quotient = tirx.Min(tirx.Max(quotient, low), high)
     else:
@@ -66,7 +66,7 @@ def emit_quantize(value: Expr, scale: Number, zero_point: Number, dtype: str) ->
 
 
 def quantize_reference(
-    value: np.ndarray, scale: np.ndarray, zero_point: np.ndarray, dtype: str
+    dtype: str, value: np.ndarray, scale: np.ndarray, zero_point: np.ndarray
 ) -> np.ndarray:
     """QuantizeLinear by numpy."""
     low, high = RANGES[dtype]
@@ -82,18 +82,26 @@ def dequantize_reference(
     return shifted.astype(np.float32) * np.asarray(scale, np.float32)
 
 
+def _everywhere(number: Number, value: Expr) -> Expr:
+    """A number in every lane, of the type of `value` if it is known at compile time."""
+    if isinstance(number, float | int):
+        return like(number, value)
+    lanes = lanes_of(value)
+    return splat(number, lanes) if lanes_of(number) == 1 else number
+
+
 def _integer(zero_point: Number, value: Expr) -> Expr:
     """A zero point in every int32 lane."""
     if isinstance(zero_point, float | int):
         return like(int(zero_point), value)
-    return cast("int32", zero_point)
+    return cast("int32", _everywhere(zero_point, value))
 
 
 def _bound(limit: int, zero_point: Number, value: Expr) -> Expr:
     """limit - zero_point in every f32 lane."""
     if isinstance(zero_point, float | int):
         return like(float(limit - int(zero_point)), value)
-    return like(float(limit), value) - cast("float32", zero_point)
+    return like(float(limit), value) - cast("float32", _everywhere(zero_point, value))
 
 
 @functools.cache

@@ -16,7 +16,23 @@ from .machine import Machine
 from .region import Region
 
 PARALLEL_FLOPS = 400_000  # below it the fork and join of a parallel region cost more than they save
-RESULT_DTYPES = ("float32", "float64", "float16", "int8", "uint8", "int32", "int64")
+RESULT_DTYPES = (
+    "float32",
+    "float64",
+    "float16",
+    "bfloat16",
+    "int8",
+    "uint8",
+    "int32",
+    "int64",
+)
+# What is multiplied by what, by the weight's type (or that of the second operand).
+KERNEL_TYPES = {
+    "float32": ("float32", "float32"),
+    "bfloat16": ("bfloat16", "bfloat16"),
+    "int8": ("uint8", "int8"),
+    "uint8": ("uint8", "int8"),
+}
 
 
 class TileConfig(Config, frozen=True, kw_only=True):
@@ -33,7 +49,8 @@ class TileConfig(Config, frozen=True, kw_only=True):
     m_block : int
         Rows that are finished before the next ones are begun; bounds the part of A in cache.
     k_block : int
-        Steps of K between two visits of the accumulators; bounds the part of a panel in cache.
+        Steps of K (kr elements each) between two visits of the accumulators; bounds the part of a
+        panel in cache.
     """
 
     kernel: str
@@ -46,8 +63,10 @@ class TileConfig(Config, frozen=True, kw_only=True):
 def default_tile(kernel: Microkernel, m: int, n: int, k: int, machine: Machine) -> dict[str, Any]:
     """The tile and blocks for a product, as fields of a TileConfig.
 
-    Half of L2 is for a block of rows of A, three eighths for the part of a panel in use.
+    Half of L2 is for a block of rows of A, three eighths for the part of a panel in use. `k` counts
+    elements; a step of K is kr of them, some four bytes for every type.
     """
+    k = math.ceil(k / kernel.kr)
     vectors = min(kernel.vectors, math.ceil(n / kernel.lanes))
     rows = min(kernel.mr, m)
     step_bytes = 4 * vectors * kernel.lanes
@@ -63,7 +82,8 @@ def default_tile(kernel: Microkernel, m: int, n: int, k: int, machine: Machine) 
 
 def neighbouring_tiles(tile: dict[str, Any], m: int, k: int) -> Iterator[dict[str, Any]]:
     """The tile with other legal sizes: lower, narrower, blocks halved or whole."""
-    most_rows = microkernel_named(tile["kernel"]).mr
+    kernel = microkernel_named(tile["kernel"])
+    most_rows, k = kernel.mr, math.ceil(k / kernel.kr)
     for rows in {tile["rows"], max(1, tile["rows"] - 1), min(most_rows, m)}:
         for vectors in {tile["vectors"], max(1, tile["vectors"] - 1)}:
             for m_block in {tile["m_block"], max(rows, tile["m_block"] // 2), m}:
@@ -78,8 +98,9 @@ def neighbouring_tiles(tile: dict[str, Any], m: int, k: int) -> Iterator[dict[st
 
 
 def tile_cycles(config: TileConfig, m: int, n_vectors: int, k: int) -> float:
-    """Estimated cycles for one thread's part of a product."""
-    return estimate_cycles(m, n_vectors, k, config.rows, config.vectors, config.k_block)
+    """Estimated cycles for one thread's part of a product of `k` elements a row."""
+    steps = math.ceil(k / microkernel_named(config.kernel).kr)
+    return estimate_cycles(m, n_vectors, steps, config.rows, config.vectors, config.k_block)
 
 
 def check_tile(region: Region, config: TileConfig, isa: Isa, **positive: int) -> Microkernel:

@@ -40,13 +40,13 @@ class TileLoops:
     kernel : Microkernel
         The register tile.
     k : int
-        Steps of the reduction.
+        Steps of the reduction, of kr elements each.
     rows, vectors : int
         Most rows and vectors of a tile.
     m_block, k_block : int
         Most rows and steps of K of a block.
     load_a : callable
-        (row, step of K) -> one vector with A in every lane.
+        (row, step of K) -> kr elements of A in every lane.
     load_b : callable
         (first vector of the panel, its width in vectors, step of K, vector within the panel) -> one
         vector of packed B.
@@ -64,6 +64,10 @@ class TileLoops:
     multiply : callable or None
         (row, rows, first vector of the panel, its width, block of K, start) -> accumulators; the
         product of one tile where it is not simply `kernel.emit`. `start` is as its `init`.
+    begin : callable or None
+        (first row, rows) of a block -> None; emits what has to be done before it is multiplied.
+    start : callable or None
+        (row, vector) -> what the accumulators start with; zero if None.
     """
 
     kernel: Microkernel
@@ -79,6 +83,8 @@ class TileLoops:
     k_align: int = 1
     stage_b: Callable[[Expr, int, Piece], LoadPanel] | None = None
     multiply: Callable[[Expr, int, Expr, int, Piece, Start | None], Tile] | None = None
+    begin: Callable[[Expr, int], None] | None = None
+    start: Callable[[Expr, Expr], Expr] | None = None
 
     @property
     def pieces(self) -> list[Piece]:
@@ -101,15 +107,18 @@ class TileLoops:
             width = min(self.vectors, vectors) * self.kernel.lanes
             shape = (blocks[0].size, width)
             scratch = I.sblock_alloc_buffer(shape, self.kernel.acc_dtype)
-        for_groups(
-            blocks,
-            lambda block, block_rows: for_groups(
+
+        def emit_block(block: Expr | int, block_rows: int) -> None:
+            if self.begin is not None:
+                self.begin(row + block, block_rows)
+            for_groups(
                 balanced(vectors, self.vectors),
                 lambda panel, size: self._panel(
                     row + block, block_rows, vector + panel, size, pieces, scratch
                 ),
-            ),
-        )
+            )
+
+        for_groups(blocks, emit_block)
 
     def _panel(
         self,
@@ -153,10 +162,12 @@ class TileLoops:
             I.writes()
 
             def start(i: int, j: int) -> Expr:
-                assert resume is not None
-                return resume[tile + i, ramp(j * lanes, lanes)]
+                if resume is not None:
+                    return resume[tile + i, ramp(j * lanes, lanes)]
+                assert self.start is not None
+                return self.start(block + tile + i, vector + j)
 
-            init = None if resume is None else start
+            init = None if resume is None and self.start is None else start
             if self.multiply is not None:
                 result = self.multiply(block + tile, rows, vector, vectors, piece, init)
             else:

@@ -1,0 +1,174 @@
+"""Activations of a product: how the microkernel's A is read, directly or from a staged block.
+
+A block of rows is staged where its elements are not what the kernel multiplies: f32 to be quantised
+or rounded to bfloat16, rows whose length is no multiple of kr, elements far apart. Staging costs
+one pass over the block for as many columns as the weight has. Signed 8-bit activations are shifted
+by 128, for the kernels multiply u8 by s8 (see zero_points.py).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import tvm.tirx.script.builder.ir as I
+from tvm import tirx
+
+from microkernels import bfloat16
+from microkernels.microkernel import Microkernel
+from microkernels.vectors import Expr, cast, constant, like, ramp, reinterpret
+
+from .epilogue import Columns, store_vector
+from .quantize_steps import Number, emit_quantize
+
+Read = Callable[[Expr, Columns], Expr]
+_SIGN = 0x80
+
+
+class Activations:
+    """The A operand of one product.
+
+    Parameters
+    ----------
+    kernel : Microkernel
+        The register tile.
+    dtype : str
+        Element type in memory.
+    k : int
+        Elements of a row.
+    most_rows : int
+        Rows of the largest block.
+    read : callable
+        (row, columns of K) -> elements in memory; with `contiguous` false, one at a time.
+    contiguous : bool
+        Whether the elements of a row lie next to each other.
+    quantize : tuple or None
+        Scale and zero point with which f32 elements become uint8.
+    sums : bool
+        Whether the sums of the rows are needed.
+    """
+
+    def __init__(
+        self,
+        kernel: Microkernel,
+        dtype: str,
+        k: int,
+        most_rows: int,
+        read: Read,
+        contiguous: bool = True,
+        quantize: tuple[Number, Number] | None = None,
+        sums: bool = False,
+    ) -> None:
+        self.kernel, self.dtype, self.k, self.read = kernel, dtype, k, read
+        self.contiguous, self.quantize = contiguous, quantize
+        kr, vector = kernel.kr, kernel.lanes * kernel.kr
+        as_is = kernel.kr == 1 and quantize is None and kernel.a_dtype == "float32"
+        matching = contiguous and k % kr == 0 and quantize is None and not self._converts
+        self.staged = not (as_is or matching)
+        self.pitch = math.ceil(k / vector) * vector
+        self.block: Expr = tirx.const(0, "int32")
+        if self.staged:
+            self.buffer = I.sblock_alloc_buffer(
+                (most_rows, self.pitch), kernel.operand_dtype, align=64
+            )
+        self.sums = I.sblock_alloc_buffer((most_rows,), "int32") if sums else None
+
+    @property
+    def _converts(self) -> bool:
+        """Whether an element changes its width on the way to the kernel."""
+        same = (self.kernel.a_dtype, "int8" if self.kernel.a_dtype == "uint8" else "")
+        return self.dtype not in same
+
+    def load(self, row: Expr, step: Expr) -> Expr:
+        """kr elements of a row, in every lane, as the kernel multiplies them."""
+        kr = self.kernel.kr
+        if self.staged:
+            return self.kernel.spread(self.buffer[row - self.block, ramp(step * kr, kr)])
+        return self.kernel.spread(self._as_operand(self.read(row, Columns(step * kr, kr, kr))))
+
+    def begin(self, block: Expr, rows: int) -> None:
+        """What happens before a block of rows is multiplied: staging, sums."""
+        self.block = block
+        if not self.staged and self.sums is None:
+            return
+        with I.sblock("stage"):
+            I.reads()
+            I.writes()
+            with I.serial(rows) as row:
+                if self.staged:
+                    self._stage(block + row, row)
+                if self.sums is not None:
+                    self._sum(block + row, row)
+
+    def row_sum(self, row: Expr) -> Expr:
+        """The sum of a row's elements, as the kernel multiplies them; int32."""
+        assert self.sums is not None
+        return self.sums[row - self.block]
+
+    def _as_operand(self, value: Expr) -> Expr:
+        """Elements in memory as the kernel multiplies them."""
+        if self.kernel.a_dtype == "float32":
+            return cast("float32", value)
+        if self.quantize is not None:
+            return cast("uint8", emit_quantize(value, *self.quantize, "uint8"))
+        if self.dtype == "int8":
+            value = reinterpret("uint8", value)
+            return value ^ like(_SIGN, value)
+        if self.kernel.a_dtype == "bfloat16":
+            narrow = bfloat16.bits_of if self.dtype == "bfloat16" else bfloat16.narrow
+            return narrow(value)
+        return value
+
+    def _stage(self, row: Expr, to: Expr) -> None:
+        """One row into the staged block, padded with zeros."""
+        lanes = self.kernel.lanes * (1 if self._converts else self.kernel.kr)
+        if not self.contiguous:
+            lanes = 1
+
+        def store(start: Expr, valid: int) -> None:
+            columns = Columns(start, lanes, valid)
+            if valid < lanes:
+                zero = constant(0, self.kernel.operand_dtype, lanes)
+                I.buffer_store(self.buffer, zero, [to, ramp(start, lanes)])
+            store_vector(self.buffer, self._as_operand(self.read(row, columns)), [to], columns)
+
+        whole = self.k // lanes
+        if whole:
+            with I.serial(whole) as vector:
+                store(vector * lanes, lanes)
+        if self.k % lanes:
+            store(tirx.const(whole * lanes, "int32"), self.k % lanes)
+        for start in range(math.ceil(self.k / lanes) * lanes, self.pitch, lanes):
+            zero = constant(0, self.kernel.operand_dtype, lanes)
+            I.buffer_store(self.buffer, zero, [to, ramp(start, lanes)])
+
+    def _sum(self, row: Expr, to: Expr) -> None:
+        """The sum of one row, by the kernel's own products with ones."""
+        kernel = self.kernel
+        lanes = kernel.lanes * kernel.kr
+        ones = constant(1, kernel.b_dtype, lanes)
+        total = I.sblock_alloc_buffer((kernel.lanes,), "int32")
+        index = [ramp(0, kernel.lanes)]
+        I.buffer_store(total, constant(0, "int32", kernel.lanes), index)
+
+        def add(start: Expr) -> None:
+            if self.staged:
+                value = self.buffer[to, ramp(start, lanes)]
+            else:
+                value = self._as_operand(self.read(row, Columns(start, lanes, lanes)))
+            I.buffer_store(total, kernel.multiply_add(total[tuple(index)], value, ones), index)
+
+        rest = 0 if self.staged else self.k % lanes
+        whole = (self.pitch if self.staged else self.k) // lanes
+        if whole:
+            with I.serial(whole) as vector:
+                add(vector * lanes)
+        parts = [total[tirx.const(lane, "int32")] for lane in range(kernel.lanes)]
+        while len(parts) > 1:
+            parts = [a + b for a, b in zip(parts[::2], parts[1::2], strict=True)]
+        I.buffer_store(self.sums, parts[0], [to])
+        if rest:
+            with I.serial(rest) as i:
+                element = self.read(row, Columns(self.k - rest + i, 1, 1))
+                term = cast("int32", self._as_operand(element))
+                I.buffer_store(self.sums, self.sums[to] + term, [to])

@@ -1,0 +1,222 @@
+"""Zero points of an integer product, taken care of by what the accumulators start with.
+
+    sum over k of (A - zA) * (B - zB) = AB - zA * colsum(B) - zB * rowsum(A) + K * zA * zB
+
+The kernels multiply u8 by s8, so a signed A is shifted by +128 and an unsigned B by -128, and their
+zero points with them. What is constant is computed when the weight is packed and stored behind it;
+see oneDNN Graph Compiler (Li et al., arXiv 2301.01333), low-precision optimisation.
+
+A region says what it knows in its attributes: `a_zero_point` and `b_zero_point` are numbers, or
+"input" for a further input (a scalar for A; one int32 for each column of a constant B), or, for A,
+"range": a f32 input of two elements, scale and zero point. Absent means 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from tvm import tirx
+
+from microkernels.vectors import Expr, cast, constant, ramp, splat
+
+from .quantize_steps import RANGES, Number, quantize_reference
+from .region import Region
+
+_SHIFT = 128
+
+
+def is_integer(region: Region) -> bool:
+    """Whether a product is one of 8-bit integers."""
+    return region.inputs[1].dtype in RANGES
+
+
+def zero_point_inputs(region: Region) -> list[str]:
+    """What the inputs after A and B are, in order: "range", "a", "b"."""
+    attrs = region.attrs
+    found = []
+    if "range" in (attrs.get("a_scale"), attrs.get("a_zero_point")):
+        found.append("range")
+    return found + [name for name in "ab" if attrs.get(f"{name}_zero_point") == "input"]
+
+
+def reject_zero_points(region: Region) -> str | None:
+    """Why the further inputs of an integer product make no sense, or None."""
+    names = zero_point_inputs(region)
+    if len(region.inputs) != 2 + len(names):
+        return f"{len(region.inputs)} inputs, where the zero points are {names}"
+    for name, tensor in zip(names, region.inputs[2:], strict=True):
+        if name == "range" and (tensor.shape, tensor.dtype) != ((2,), "float32"):
+            return f"scale and zero point in {tensor}"
+        if name == "a" and tensor.size != 1:
+            return f"a zero point of A in {tensor}"
+        if name == "b" and not (tensor.constant and tensor.shape == region.output.shape[-1:]):
+            return f"zero points of B in {tensor}"
+    return None
+
+
+def quantized_dtype(region: Region) -> str:
+    """The 8-bit type of A, as it is or as the kernel quantises it."""
+    return str(region.attrs.get("a_quantize", region.inputs[0].dtype))
+
+
+@dataclass(frozen=True)
+class ZeroPoints:
+    """Shifted zero points: numbers, or 0 where they are only known at run time.
+
+    Attributes
+    ----------
+    a, b : int
+        Numbers known at compile time.
+    a_runtime : bool
+        Whether A's is an input.
+    b_columns : bool
+        Whether B has one for each column.
+    """
+
+    a: int
+    b: int
+    a_runtime: bool
+    b_columns: bool
+
+    @staticmethod
+    def of(region: Region) -> ZeroPoints:
+        """The zero points of an integer product."""
+        a, b = (region.attrs.get(f"{name}_zero_point", 0) for name in "ab")
+        a_shift = _SHIFT if quantized_dtype(region) == "int8" else 0
+        b_shift = -_SHIFT if region.inputs[1].dtype == "uint8" else 0
+        return ZeroPoints(
+            0 if isinstance(a, str) else int(a) + a_shift,
+            0 if isinstance(b, str) else int(b) + b_shift,
+            isinstance(a, str),
+            isinstance(b, str),
+        )
+
+    @property
+    def needs_column_sums(self) -> bool:
+        """Whether the accumulators start with something for each column."""
+        return self.a_runtime or self.a != 0
+
+    @property
+    def needs_row_sums(self) -> bool:
+        """Whether they start with something for each row."""
+        return self.b_columns or self.b != 0
+
+    def column_term(self, matrix: np.ndarray) -> np.ndarray:
+        """int32 for each column of a constant shifted B [K, N], as packed behind it."""
+        sums = matrix.astype(np.int64).sum(axis=0)
+        if not self.a_runtime:
+            sums = self.a * (len(matrix) * self.b - sums)
+        return sums.astype(np.int32)  # wraps as the accumulators do
+
+
+def shifted_columns(region: Region, zero_points: np.ndarray) -> np.ndarray:
+    """B's zero points for each column, as `shifted_weight` moves them; int32."""
+    shift = _SHIFT if region.inputs[1].dtype == "uint8" else 0
+    return zero_points.reshape(-1).astype(np.int32) - np.int32(shift)
+
+
+def shifted_weight(matrix: np.ndarray) -> np.ndarray:
+    """An 8-bit weight as int8: unsigned values less 128."""
+    return (matrix ^ np.uint8(_SHIFT)).view(np.int8) if matrix.dtype == np.uint8 else matrix
+
+
+class Start:
+    """What the accumulators of an integer product start with.
+
+    Parameters
+    ----------
+    region : Region
+        The product.
+    buffers : sequence of buffers
+        The kernel's parameters for the inputs after A and B.
+    k, lanes : int
+        Terms of each sum; columns of a vector.
+    column_term : callable or None
+        Vector of columns -> int32 lanes: `ZeroPoints.column_term`.
+    row_sum : callable
+        Row -> int32 sum of A's elements.
+    """
+
+    def __init__(
+        self,
+        region: Region,
+        buffers: Sequence[Expr],
+        k: int,
+        lanes: int,
+        column_term: Callable[[Expr], Expr],
+        row_sum: Callable[[Expr], Expr],
+    ) -> None:
+        self.zero_points = ZeroPoints.of(region)
+        self.inputs = dict(zip(zero_point_inputs(region), buffers, strict=True))
+        self.region, self.k, self.lanes = region, k, lanes
+        self.column_term, self.row_sum = column_term, row_sum
+
+    @property
+    def needed(self) -> bool:
+        """Whether the accumulators start with anything but zeros."""
+        return self.zero_points.needs_column_sums or self.zero_points.needs_row_sums
+
+    def a_zero_point(self) -> Expr:
+        """A's shifted zero point; int32."""
+        found = self.region.attrs.get("a_zero_point")
+        shift = _SHIFT if quantized_dtype(self.region) == "int8" else 0
+        if found == "range":
+            value = cast("int32", self.inputs["range"][tirx.const(1, "int32")])
+        else:
+            tensor = self.region.inputs[2 + zero_point_inputs(self.region).index("a")]
+            zeros = (tirx.const(0, "int32"),) * len(tensor.shape)
+            value = cast("int32", self.inputs["a"][zeros])
+        return value + tirx.const(shift, "int32") if shift else value
+
+    def __call__(self, row: Expr, vector: Expr) -> Expr:
+        """The accumulators of one row and one vector of columns before the first product."""
+        points, lanes = self.zero_points, self.lanes
+        value = constant(0, "int32", lanes)
+        corrected: Expr = tirx.const(0 if points.a_runtime else self.k * points.a, "int32")
+        if points.needs_column_sums:
+            value = self.column_term(vector)
+        if points.a_runtime:
+            a_zero_point = self.a_zero_point()
+            value = value * splat(tirx.const(0, "int32") - a_zero_point, lanes)
+            corrected = a_zero_point * tirx.const(self.k, "int32")
+        if points.b_columns:
+            weights = self.inputs["b"][ramp(vector * lanes, lanes)]
+            return value + weights * splat(corrected - self.row_sum(row), lanes)
+        if points.b:
+            # The constant part of a known zA is in the column term.
+            known = corrected if points.a_runtime else tirx.const(0, "int32")
+            row_term = (known - self.row_sum(row)) * tirx.const(points.b, "int32")
+            return value + splat(row_term, lanes)
+        return value
+
+
+def quantize_parameters(region: Region, buffers: Sequence[Expr]) -> tuple[Number, Number] | None:
+    """Scale and zero point with which the kernel quantises A to uint8; None if it does not."""
+    if "a_quantize" not in region.attrs:
+        return None
+    scale, zero_point = region.attrs["a_scale"], region.attrs.get("a_zero_point", 0)
+    if scale == "range":
+        source = dict(zip(zero_point_inputs(region), buffers, strict=True))["range"]
+        return source[tirx.const(0, "int32")], source[tirx.const(1, "int32")]
+    shift = _SHIFT if region.attrs["a_quantize"] == "int8" else 0
+    return float(scale), float(int(zero_point) + shift)
+
+
+def integer_reference(region: Region, inputs: Sequence[np.ndarray]) -> np.ndarray:
+    """The product by numpy: int64 sums, wrapped to int32."""
+    further = dict(zip(zero_point_inputs(region), inputs[2:], strict=True))
+    a, b = inputs[:2]
+    a_zero_point, b_zero_point = (region.attrs.get(f"{name}_zero_point", 0) for name in "ab")
+    if a_zero_point == "range":
+        a_zero_point = int(further["range"][1])
+    if a_zero_point == "input":
+        a_zero_point = int(further["a"].reshape(()))
+    if "a_quantize" in region.attrs:
+        scale = region.attrs["a_scale"]
+        known = np.asarray(further["range"][0] if scale == "range" else scale, np.float32)
+        a = quantize_reference(str(region.attrs["a_quantize"]), a, known, np.array(a_zero_point))
+    columns = further["b"].astype(np.int64) if b_zero_point == "input" else int(b_zero_point)
+    product = np.matmul(a.astype(np.int64) - int(a_zero_point), b.astype(np.int64) - columns)
+    return product.astype(np.int32)
