@@ -1,4 +1,4 @@
-"""What `import tvm` runs: registers our target tags and pipeline, and does nothing else.
+"""What `import tvm` runs: registers our target tags and pipeline and mends an intrinsic of TVM's.
 
 TVM calls `register` through the entry-point group "tvm.backends" at the end of its own import.
 Whatever costs time is put off until it is used.
@@ -17,6 +17,8 @@ _registered = False
 def register() -> None:
     """Makes TVM know our targets, the pipeline "tvm_hybrid" and `relax.ext.tvm_hybrid`.
 
+    Stock schedules that tensorize with TVM's "dot_16x4_vnni" get one that LLVM accepts.
+
     Where TVM has only its runtime loaded there is no compiler to register with.
     """
     global _registered
@@ -27,9 +29,12 @@ def register() -> None:
     _registered = True
     from tvm import relax
 
+    from microkernels.stock_intrinsics import mend_dot_16x4_vnni
+
     from .target_tags import register_tags
 
     register_tags()
+    mend_dot_16x4_vnni()
     relax.register_pipeline(PIPELINE)(_pipeline)
     tvm.register_global_func(CODEGEN, _codegen, override=True)
 
