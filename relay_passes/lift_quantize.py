@@ -178,7 +178,8 @@ class _Lifter:
             value = binding_value(binding)
             quantization = read_quantize(value)
             if quantization is None:
-                if not (moves_all(value) and self._only_quantized(binding.var)):
+                lifts = moves_all(value) or op_name(value) == "relax.concat"
+                if not (lifts and self._only_quantized(binding.var)):
                     return False
             elif quantization.known is None:
                 return False
