@@ -7,52 +7,22 @@ Min/Max/Sum     broadcast_to, stack, reduce                          a chain of 
 Gelu            ignores approximate=tanh before opset 20             as the attribute says
 Slice           input form only (opset 10)                           both forms, ends clipped
 Pow             a call of powf                                       x * x and sqrt where it is that
+
+Those of quantised and of bfloat16 operators stand in files of their own.
 """
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
-import tvm
-from numpy.typing import NDArray
 from tvm import relax
-from tvm.ir import GenericConst
 
-Expr: TypeAlias = Any  # a Relax expression
-# Returns None where TVM's own converter is to be used.
-Converter = Callable[[relax.BlockBuilder, Sequence[Any], dict[str, Any]], Any]
-
-
-def constant(value: Any) -> NDArray | None:
-    """The array of a constant expression, None for anything else."""
-    return value.value.numpy() if isinstance(value, GenericConst) else None
-
-
-def static_dims(value: Any) -> tuple[int, ...] | None:
-    """The static shape of a tensor expression, or None."""
-    return static_shape_of(getattr(value, "ty", None))
-
-
-def static_shape_of(found: Any) -> tuple[int, ...] | None:
-    """The static shape in a tensor type, or None if it is no tensor's or not static."""
-    if not isinstance(found, relax.TensorType) or found.shape is None:
-        return None
-    dims = [getattr(dim, "value", None) for dim in found.shape]
-    known = tuple(int(dim) for dim in dims if dim is not None)
-    return known if len(known) == len(dims) else None
-
-
-def dtype_of(value: Expr) -> str:
-    """The dtype of a tensor expression."""
-    return str(value.ty.dtype)
-
-
-def literal(array: NDArray) -> GenericConst:
-    """A constant of exactly the array's dtype (relax.const makes int32 of int64)."""
-    return relax.const(tvm.runtime.tensor(np.asarray(array, order="C")))
+from .bfloat16_converters import BFLOAT16_CONVERTERS
+from .expressions import Converter, Expr, constant, dtype_of, literal, static_dims
+from .quantized_converters import QUANTIZED_CONVERTERS
 
 
 def _gather(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
@@ -169,6 +139,8 @@ def _slice(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, 
 
 
 CONVERTERS: dict[str, Converter] = {
+    **BFLOAT16_CONVERTERS,
+    **QUANTIZED_CONVERTERS,
     "Clip": _clip,
     "Gather": _gather,
     "Gelu": _gelu,

@@ -14,6 +14,7 @@ from onnx import helper
 
 from .graph import Graph, is_standard, static_shape, subgraphs
 from .node_builder import attributes_of
+from .quantize_constants import dynamic_quantize_linear, quantize_linear
 
 logger = logging.getLogger("tvm_hybrid")
 
@@ -22,8 +23,7 @@ logger = logging.getLogger("tvm_hybrid")
 MAX_FOLDED_BYTES = 1 << 20
 MAX_GROWTH = 4
 
-# Dequantised weights stay as they are: the low-precision passes want the integers.
-_KEPT = {"DequantizeLinear", "Loop", "If", "Scan", "Constant"}
+_KEPT = {"Loop", "If", "Scan", "Constant"}
 # Operators whose output shape depends on values, but is no larger than the input times its rank.
 _BOUNDED = {"NonZero", "Compress", "Unique", "Slice", "Gather", "Squeeze", "Unsqueeze", "Reshape"}
 
@@ -49,9 +49,11 @@ def _gather_elements(node: onnx.NodeProto, data: NDArray, indices: NDArray) -> N
     return np.take_along_axis(data[cut], indices, axis)
 
 
-_CORRECTED: dict[str, Callable[..., NDArray]] = {
+_CORRECTED: dict[str, Callable[..., NDArray | list[NDArray]]] = {
     "Div": _divide,
+    "DynamicQuantizeLinear": dynamic_quantize_linear,
     "GatherElements": _gather_elements,
+    "QuantizeLinear": quantize_linear,
 }
 
 
@@ -68,6 +70,8 @@ def evaluate(
     if not is_standard(node) or node.op_type in _KEPT or any(True for _ in subgraphs(node)):
         return None
     if any(name and name not in graph.constants for name in node.input):
+        return None
+    if node.op_type == "DequantizeLinear" and _is_weight(graph.constants[node.input[0]]):
         return None
     if not _deterministic(node.op_type, graph.opset) or not _small_enough(node, graph, types):
         return None
@@ -91,12 +95,22 @@ def evaluate(
 
 def _run(node: onnx.NodeProto, graph: Graph) -> list[NDArray]:
     if node.op_type in _CORRECTED:
-        return [_CORRECTED[node.op_type](node, *(graph.constants[name] for name in node.input))]
+        inputs = (graph.constants[name] if name else None for name in node.input)
+        results = _CORRECTED[node.op_type](node, *inputs)
+        return results if isinstance(results, list) else [results]
     from onnx.reference import ReferenceEvaluator
 
     feeds = {name: graph.constants[name] for name in node.input if name}
     with np.errstate(all="ignore"):
         return ReferenceEvaluator(node, opsets={"": graph.opset}).run(None, feeds)
+
+
+def _is_weight(array: NDArray) -> bool:
+    """Whether a quantised constant is what products read, and not a bias, a scalar or a vector.
+
+    Dequantised weights stay as they are: the low-precision passes want the integers.
+    """
+    return array.dtype.itemsize < 4 and array.size != math.prod(array.shape[-1:])
 
 
 @cache

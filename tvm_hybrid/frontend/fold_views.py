@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from tvm import relax
 from tvm.ir import GenericConst, Op
 
-from .converters import constant, literal, static_dims
+from .expressions import constant, literal, static_dims
 
 
 def fold_views(mod: tvm.IRModule) -> tvm.IRModule:

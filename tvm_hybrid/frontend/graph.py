@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from onnx import helper
 
 STANDARD_DOMAINS = ("", "ai.onnx")
+OWN_DOMAIN = "tvm_hybrid"  # of operators that only rewrites write
 
 
 @dataclass
@@ -30,6 +31,9 @@ class Graph:
         Arrays; an initialiser's array is a view of the model's bytes where that is possible.
     types
         Known types, of inputs and constants at first and of every value after propagation.
+    narrow
+        Constants of 2 or 4 bits per element in the model, which are 8-bit arrays here, and their
+        element types.
     """
 
     name: str
@@ -39,6 +43,7 @@ class Graph:
     nodes: list[onnx.NodeProto]
     constants: dict[str, NDArray] = field(default_factory=dict)
     types: dict[str, onnx.TypeProto] = field(default_factory=dict)
+    narrow: dict[str, int] = field(default_factory=dict)
     _fresh: int = 0
 
     def add_constant(self, name: str, array: NDArray) -> None:
@@ -47,6 +52,10 @@ class Graph:
         self.types[name] = helper.make_tensor_type_proto(
             helper.np_dtype_to_tensor_dtype(array.dtype), array.shape
         )
+
+    def declare(self, name: str, elem_type: int, shape: tuple[int, ...]) -> None:
+        """Tells the type of a value that ONNX cannot infer."""
+        self.types[name] = helper.make_tensor_type_proto(elem_type, shape)
 
     def shape(self, name: str) -> tuple[int, ...] | None:
         """The static shape of a value, or None while any of it is unknown."""

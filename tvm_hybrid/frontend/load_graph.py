@@ -8,12 +8,12 @@ from collections.abc import Iterable
 import onnx
 import onnx.inliner
 import onnx.version_converter
-from onnx import numpy_helper
 
 from microkernels.errors import ModelError
 
 from .check_model import SUPPORTED_TYPES, opset_version, type_name
 from .graph import Graph, captured_names, describe, drop_dead_nodes
+from .narrow_integers import NARROW, array_of
 
 # Before opset 7 elementwise operators broadcast by attributes, which TVM's importer does not read.
 OLDEST_OPSET = 7
@@ -88,7 +88,7 @@ def _load_constants(graph: Graph, initializers: Iterable[onnx.TensorProto]) -> N
         seen.add(tensor.name)
         if tensor.name not in used:
             continue
-        if tensor.data_type not in SUPPORTED_TYPES:
+        if tensor.data_type not in SUPPORTED_TYPES | NARROW.keys():
             raise ModelError(
                 f"initializer {tensor.name!r} holds {type_name(tensor.data_type)}, "
                 "a data type that is not supported"
@@ -97,7 +97,7 @@ def _load_constants(graph: Graph, initializers: Iterable[onnx.TensorProto]) -> N
         try:
             if min(shape, default=0) < 0:
                 raise ValueError("a dimension is negative")
-            array = numpy_helper.to_array(tensor)
+            array = array_of(tensor, tensor.name, graph)
             if array.shape != shape:
                 raise ValueError(f"the data have shape {array.shape}")
         except Exception as error:  # numpy's and onnx's own, of many kinds

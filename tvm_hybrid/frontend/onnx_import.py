@@ -17,8 +17,9 @@ from microkernels.errors import ModelError, UnsupportedOperatorError
 
 from ..tensors import TensorInfo
 from .check_model import check_model
-from .converters import static_shape_of
+from .expressions import static_shape_of
 from .fold_into_conv import fold_into_conv
+from .fold_into_dequantize import fold_into_dequantize
 from .fold_padding import fold_padding
 from .fold_views import fold_views
 from .freeze_shapes import Shapes, freeze_shapes
@@ -78,6 +79,7 @@ def _import(proto: onnx.ModelProto, shapes: Shapes | None) -> ImportedModel:
     graph = load_graph(proto)
     freeze_shapes(graph, shapes)
     propagate(graph)
+    fold_into_dequantize(graph)
     fold_into_conv(graph)
     fold_padding(graph)
     mod = fold_views(to_relax(graph))

@@ -22,6 +22,7 @@ from microkernels.errors import ModelError, ShapeError, UnsupportedOperatorError
 
 from .evaluate import evaluate
 from .graph import Graph, captured_names, describe, drop_dead_nodes, is_standard, static_shape
+from .narrow_integers import array_of
 from .no_ops import is_no_op
 from .rewrites import rewrite
 
@@ -72,7 +73,7 @@ class _Propagation:
                 node.input[position] = self.aliases[name]
         check_signature(node, self.graph.opset)
         if is_standard(node) and node.op_type == "Constant":
-            self.graph.add_constant(node.output[0], constant_value(node))
+            self.graph.add_constant(node.output[0], constant_value(node, self.graph))
             return
         replacement = rewrite(node, self.graph)
         if replacement is not None:
@@ -195,7 +196,7 @@ def schema_of(node: onnx.NodeProto, opset: int) -> onnx.defs.OpSchema | None:
     return None
 
 
-def constant_value(node: onnx.NodeProto) -> np.ndarray:
+def constant_value(node: onnx.NodeProto, graph: Graph) -> np.ndarray:
     """The array in a Constant node."""
     if len(node.attribute) != 1 or len(node.output) != 1:
         raise ModelError(f"{describe(node)} must have one attribute and one output")
@@ -203,7 +204,7 @@ def constant_value(node: onnx.NodeProto) -> np.ndarray:
     value = helper.get_attribute_value(attribute)
     try:
         if attribute.name == "value":
-            return numpy_helper.to_array(value)
+            return array_of(value, node.output[0], graph)
         if attribute.name in ("value_float", "value_floats"):
             return np.array(value, np.float32)
         if attribute.name in ("value_int", "value_ints"):

@@ -14,9 +14,10 @@ from tvm.relax.frontend.onnx.onnx_frontend import ONNXGraphImporter
 
 from microkernels.errors import ModelError, UnsupportedOperatorError
 
-from .converters import CONVERTERS, literal, static_shape_of
+from .converters import CONVERTERS
+from .expressions import literal, static_shape_of
 from .graph import Graph, describe
-from .supported import tvm_imports
+from .supported import has_converter
 
 
 class _RefusedError(BaseException):
@@ -40,6 +41,9 @@ class _Importer(ONNXGraphImporter):
         # An array needs no way through a TensorProto and back.
         for name, array in self._graph.constants.items():
             self._nodes[name] = literal(array)
+
+    def _check_for_unsupported_ops(self, graph: onnx.GraphProto) -> None:
+        """to_relax has looked at every node; TVM does not know our converters' operators."""
 
     def _convert_operator(
         self, op_name: str, inputs: Sequence[Any], attrs: dict[str, Any], opset: int
@@ -77,12 +81,12 @@ def to_relax(graph: Graph) -> IRModule:
     Raises
     ------
     UnsupportedOperatorError
-        TVM has no converter for an operator, or its converter refuses a node.
+        An operator has no converter, or its converter refuses a node.
     ModelError
         The importer fails in another way.
     """
     for node in graph.nodes:
-        if not tvm_imports(node):
+        if not has_converter(node):
             raise UnsupportedOperatorError(f"{describe(node)}: this operator is not supported")
     nodes = {f"{index}": node for index, node in enumerate(graph.nodes)}
     proto = onnx.GraphProto(name=graph.name or "main")
@@ -105,7 +109,7 @@ def to_relax(graph: Graph) -> IRModule:
         node = nodes[refusal.name]
         shapes = ", ".join(f"{name!r} {graph.shape(name)}" for name in node.input if name)
         raise UnsupportedOperatorError(
-            f"{describe(node)}: TVM's importer refuses this form of it (inputs {shapes}): "
+            f"{describe(node)}: the importer refuses this form of it (inputs {shapes}): "
             f"{_first_line(refusal.error)}"
         ) from refusal.error
     except Exception as error:  # Python and C++ errors of any kind

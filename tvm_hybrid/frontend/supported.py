@@ -1,4 +1,4 @@
-"""Which operators TVM's ONNX importer takes."""
+"""Which operators can be imported: those with a converter, TVM's or ours."""
 
 from __future__ import annotations
 
@@ -7,20 +7,25 @@ from functools import cache
 import onnx
 from tvm.relax.frontend.onnx import onnx_frontend
 
-from .graph import is_standard
+from .converters import CONVERTERS
+from .graph import OWN_DOMAIN, is_standard
 
 # TVM looks operators up by name and ignores the domain; these are of ONNX Runtime's.
 CONTRIB = frozenset({"Attention", "EmbedLayerNormalization", "MatMulInteger16"})
 CONTRIB_DOMAIN = "com.microsoft"
+# Operators that rewrites write and only our converters know.
+OWN = frozenset({"DequantizeBlocks"})
 
 
 @cache
 def _converters() -> frozenset[str]:
-    return frozenset(onnx_frontend._get_convert_map())
+    return frozenset(onnx_frontend._get_convert_map()) | CONVERTERS.keys()
 
 
-def tvm_imports(node: onnx.NodeProto) -> bool:
-    """Whether TVM has a converter for the node's operator, of its domain."""
+def has_converter(node: onnx.NodeProto) -> bool:
+    """Whether there is a converter for the node's operator, of its domain."""
+    if node.domain == OWN_DOMAIN:
+        return node.op_type in OWN
     if not is_standard(node):
         return node.domain == CONTRIB_DOMAIN and node.op_type in CONTRIB & _converters()
-    return node.op_type in _converters() - CONTRIB
+    return node.op_type in _converters() - CONTRIB - OWN

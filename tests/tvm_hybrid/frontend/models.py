@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnxruntime
 import tvm
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
@@ -103,3 +104,37 @@ def operators(imported: ImportedModel) -> Counter[str]:
 def random(*shape: int, seed: int = 0) -> NDArray[np.float32]:
     """Normal values, the same every time."""
     return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+def onnxruntime_run(model: onnx.ModelProto, feeds: Mapping[str, NDArray]) -> list[NDArray]:
+    """What ONNX Runtime computes, operator by operator as the model has them."""
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.log_severity_level = 3
+    session = onnxruntime.InferenceSession(
+        model.SerializeToString(), options, providers=["CPUExecutionProvider"]
+    )
+    return session.run(None, dict(feeds))
+
+
+def within_one(got: NDArray, wanted: NDArray, share: float) -> None:
+    """Integers that are equal but for ties that another order of roundings decides.
+
+    Parameters
+    ----------
+    share
+        How many may differ by one, of all; the rest must be equal.
+    """
+    assert got.dtype == wanted.dtype and got.shape == wanted.shape
+    distance = np.abs(got.astype(np.int64) - wanted.astype(np.int64))
+    assert distance.max(initial=0) <= 1
+    assert (distance != 0).mean() <= share
+
+
+def integers(*shape: int, dtype: str = "uint8", seed: int = 0) -> NDArray:
+    """Evenly spread integers, both ends of the type among them."""
+    limits = np.iinfo(dtype)
+    values = np.random.default_rng(seed).integers(limits.min, limits.max + 1, shape)
+    flat = values.reshape(-1)
+    flat[:1], flat[-1:] = limits.min, limits.max
+    return values.astype(dtype)

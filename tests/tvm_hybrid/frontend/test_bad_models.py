@@ -311,8 +311,8 @@ _MODELS: dict[str, tuple[Callable[[], onnx.ModelProto], type[ModelError], str]] 
         "Relu node 'culprit' \\(domain acme.ops\\)",
     ),
     "unknown contrib operator": (
-        lambda: one("MatMulNBits", "x", domain="com.microsoft"), UnsupportedOperatorError,
-        "MatMulNBits node 'culprit' \\(domain com.microsoft\\)",
+        lambda: one("MatMulBnb4", "x", domain="com.microsoft"), UnsupportedOperatorError,
+        "MatMulBnb4 node 'culprit' \\(domain com.microsoft\\)",
     ),
     "loop": (loop, UnsupportedOperatorError, "Loop node 'culprit'"),
     "nested bodies": (lambda: nested(20), UnsupportedOperatorError, "nested.*16"),

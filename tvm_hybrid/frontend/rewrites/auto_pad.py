@@ -22,7 +22,7 @@ def auto_pad(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeProto] | None:
     attributes = attributes_of(node)
     mode = attributes.get("auto_pad", "NOTSET")
     shape = graph.shape(node.input[0])
-    weight = graph.shape(node.input[1]) if node.op_type == "Conv" else None
+    weight = graph.shape(node.input[1]) if node.op_type in ("Conv", "ConvInteger") else None
     kernel = attributes.get("kernel_shape") or (weight or ())[2:]
     if mode not in ("SAME_UPPER", "SAME_LOWER") or shape is None or len(kernel) != len(shape) - 2:
         return None

@@ -15,12 +15,10 @@ from onnx import numpy_helper
 
 from microkernels.errors import UnsupportedOperatorError
 
-from ..graph import Graph, describe
+from ..graph import OWN_DOMAIN, Graph, describe
 from ..inline import inline
 from ..node_builder import NodeBuilder, attributes_of
 from .registry import rewrites
-
-_DOMAIN = "tvm_hybrid"
 
 
 @rewrites("If")
@@ -41,11 +39,11 @@ def conditional(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeProto]:
     # The shapes of the branches are known only after these nodes, so the choice is a node too.
     for output, then, other in zip(node.output, *branches.values(), strict=True):
         if output:
-            build.add("Select", node.input[0], then, other, output=output, domain=_DOMAIN)
+            build.add("Select", node.input[0], then, other, output=output, domain=OWN_DOMAIN)
     return build.nodes
 
 
-@rewrites("Select", domain=_DOMAIN)
+@rewrites("Select", domain=OWN_DOMAIN)
 def select(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeProto]:
     """Where, if both sides have the same static shape and type."""
     condition, then, other = node.input

@@ -1,4 +1,4 @@
-"""Standard operators that TVM's importer lacks, by the function body that ONNX defines for them.
+"""Standard operators that have no converter, by the function body that ONNX defines for them.
 
 Swish(x, alpha)    ->    Mul(x, Sigmoid(Mul(alpha, x)))
 
@@ -15,7 +15,7 @@ from onnx import helper
 
 from ..graph import Graph, is_standard
 from ..inline import inline
-from ..supported import tvm_imports
+from ..supported import has_converter
 from .registry import fallback, rewrites
 
 logger = logging.getLogger("tvm_hybrid")
@@ -23,8 +23,8 @@ logger = logging.getLogger("tvm_hybrid")
 
 @fallback
 def expand_missing(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeProto] | None:
-    """Expands an operator that TVM does not import."""
-    return None if tvm_imports(node) else expand_function(node, graph)
+    """Expands an operator that has no converter."""
+    return None if has_converter(node) else expand_function(node, graph)
 
 
 # TVM's Attention is ONNX Runtime's, which has other inputs.

@@ -1,0 +1,78 @@
+"""Relax expressions as the converters handle them: constants, static shapes, dtypes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+import tvm
+from numpy.typing import NDArray
+from tvm import relax
+from tvm.ir import GenericConst
+
+Expr: TypeAlias = Any  # a Relax expression
+# Returns None where TVM's own converter is to be used.
+Converter = Callable[[relax.BlockBuilder, Sequence[Any], dict[str, Any]], Any]
+
+
+def constant(value: Any) -> NDArray | None:
+    """The array of a constant expression, None for anything else."""
+    return value.value.numpy() if isinstance(value, GenericConst) else None
+
+
+def static_dims(value: Any) -> tuple[int, ...] | None:
+    """The static shape of a tensor expression, or None."""
+    return static_shape_of(getattr(value, "ty", None))
+
+
+def static_shape_of(found: Any) -> tuple[int, ...] | None:
+    """The static shape in a tensor type, or None if it is no tensor's or not static."""
+    if not isinstance(found, relax.TensorType) or found.shape is None:
+        return None
+    dims = [getattr(dim, "value", None) for dim in found.shape]
+    known = tuple(int(dim) for dim in dims if dim is not None)
+    return known if len(known) == len(dims) else None
+
+
+def known_dims(value: Any) -> tuple[int, ...]:
+    """The static shape of a tensor expression; ValueError if it has none."""
+    dims = static_dims(value)
+    if dims is None:
+        raise ValueError("the shape of an input is not static")
+    return dims
+
+
+def dtype_of(value: Expr) -> str:
+    """The dtype of a tensor expression."""
+    return str(value.ty.dtype)
+
+
+def literal(array: NDArray) -> GenericConst:
+    """A constant of exactly the array's dtype (relax.const makes int32 of int64)."""
+    return relax.const(tvm.runtime.tensor(np.asarray(array, order="C")))
+
+
+def given(inputs: Sequence[Any], position: int) -> Any:
+    """An optional input, None if it is absent."""
+    return inputs[position] if position < len(inputs) else None
+
+
+def reshaped(builder: relax.BlockBuilder, value: Expr, shape: Sequence[int]) -> Expr:
+    """A value of another shape; a constant stays one."""
+    array = constant(value)
+    if array is not None:
+        return literal(array.reshape(tuple(shape)))
+    if static_dims(value) == tuple(shape):
+        return value
+    return builder.normalize(relax.op.reshape(value, tuple(shape)))
+
+
+def cast(builder: relax.BlockBuilder, value: Expr, dtype: str) -> Expr:
+    """A value of another dtype; a constant stays one."""
+    if dtype_of(value) == dtype:
+        return value
+    array = constant(value)
+    if array is not None:
+        return literal(array.astype(dtype))
+    return builder.normalize(relax.op.astype(value, dtype))
