@@ -67,6 +67,6 @@ class OnnxBuilder:
             self._nodes, "graph", self._inputs, self._outputs, self._constants
         )
         opsets = [helper.make_opsetid("", self._opset), helper.make_opsetid(CONTRIB, 1)]
-        model = helper.make_model(graph, opset_imports=opsets, ir_version=8)
+        model = helper.make_model(graph, opset_imports=opsets, ir_version=10)
         onnx.checker.check_model(model)
         return model

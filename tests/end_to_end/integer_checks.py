@@ -1,0 +1,90 @@
+"""Runs a quantised model through the public face; compares it bit by bit with the reference."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+from hypothesis import HealthCheck, Phase, settings
+from numpy.typing import NDArray
+
+import tvm_hybrid
+from microkernels.isa import host_isa, isa_named
+from relay_passes.decisions import Decision
+from tests.onnx_reference.evaluate import evaluate
+
+Feeds = Mapping[str, NDArray[Any]]
+
+# Rungs with int8 kernels of their own, and targets for them; the first is this machine.
+TARGETS = {"host": None, "avx512": "tvm_hybrid/skx", "avx2": "tvm_hybrid/hsw"}
+
+
+def targets() -> list[str]:
+    """The keys of `TARGETS` that this CPU runs."""
+    host = host_isa()
+    return [name for name in TARGETS if name == "host" or host.includes(isa_named(name))]
+
+
+def examples(count: int) -> settings:
+    """So many models; a failing one is reported as it is, for each costs a compilation."""
+    return settings(
+        max_examples=count,
+        phases=(Phase.explicit, Phase.reuse, Phase.generate),
+        suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+    )
+
+
+def integer_kernels(session: tvm_hybrid.InferenceSession) -> list[Decision]:
+    """The nodes of a model that run on int8 microkernels."""
+    return [decision for decision in session.explain().taken if "u8s8s32" in decision.kernel]
+
+
+def open_session(
+    model: onnx.ModelProto, products: int, target: str = "host"
+) -> tvm_hybrid.InferenceSession:
+    """The compiled model, after a look at what was made of its matrix products.
+
+    Parameters
+    ----------
+    model : onnx.ModelProto
+        The model.
+    products : int
+        How many integer products it has; each must have an integer kernel.
+    target : str
+        A key of `TARGETS`.
+    """
+    session = tvm_hybrid.InferenceSession(
+        model.SerializeToString(), target=TARGETS[target], num_threads=1
+    )
+    found = len(integer_kernels(session))
+    assert found == products, f"{found} of {products} on integer kernels:\n{session.explain()}"
+    return session
+
+
+def check(
+    model: onnx.ModelProto, cases: Sequence[Feeds], products: int, target: str = "host"
+) -> None:
+    """Compiles once, runs every case, and wants the bits of the reference each time."""
+    session = open_session(model, products, target)
+    for number, feeds in enumerate(cases):
+        results = session.run(None, feeds)
+        for name, got, wanted in zip(
+            [item.name for item in model.graph.output], results, evaluate(model, feeds), strict=True
+        ):
+            assert got.dtype == wanted.dtype and got.shape == wanted.shape
+            if not np.array_equal(got, wanted):
+                raise AssertionError(_difference(f"case {number}, output {name}", got, wanted))
+
+
+def _difference(what: str, got: NDArray[Any], wanted: NDArray[Any]) -> str:
+    """How many elements differ, and the first of them."""
+    places = np.argwhere(~np.isclose(got, wanted, rtol=0, atol=0, equal_nan=True))
+    if not len(places):
+        return f"{what}: NaN on both sides"
+    place = tuple(map(int, places[0]))
+    return (
+        f"{what}: {len(places)} of {got.size} elements differ; at {place} "
+        f"{got[place]!r} instead of {wanted[place]!r}"
+    )
