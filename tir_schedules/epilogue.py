@@ -35,6 +35,8 @@ from microkernels.vectors import (
 )
 
 from .fusible_ops import FUSIBLE_OPS
+from .lookup import LANES as LOOKUP_LANES
+from .lookup import emit_lookup, find_lookups, table_arguments
 from .quantize_steps import (
     RANGES,
     dequantize_reference,
@@ -127,6 +129,8 @@ class Epilogue:
             if step.op not in SPECIAL_STEPS and step.op not in FUSIBLE_OPS:
                 raise ConfigError(f"{step.op!r} is not a fusible operator, in {region.key}")
         self.exact = is_exact(region)
+        self.lookups = find_lookups(region)
+        self._tables: dict[int, np.ndarray] = {}
 
     @property
     def cost(self) -> int:
@@ -148,7 +152,12 @@ class Epilogue:
         """
         region = self.region
         values: list[Expr | None] = [value] + [None] * len(region.operands)
-        for number, step in enumerate(region.epilogue):
+        lookups = self.lookups if columns.lanes == LOOKUP_LANES else {}
+        skipped = {number for lookup in lookups.values() for number in lookup.inside}
+        for number, step in enumerate(region.epilogue, len(values)):
+            if number in skipped:
+                values.append(None)
+                continue
             if step.op == "constant":
                 values.append(constant(step.value or 0.0, step.dtype, columns.lanes))
                 continue
@@ -156,17 +165,30 @@ class Epilogue:
                 item = self.buffers[step.args[0] - 1][tirx.const(int(step.value or 0), "int32")]
                 values.append(splat(item, columns.lanes))
                 continue
-            for argument in step.args:
+            sources = (lookups[number].source,) if number in lookups else step.args
+            for argument in sources:
                 if values[argument] is None:
                     values[argument] = bind(self._operand(argument - 1, row, columns))
-            arguments = [values[argument] for argument in step.args]
-            last = number == len(region.epilogue) - 1
-            emitted = self._emit(step, [a for a in arguments if a is not None], last)
+            arguments = [values[argument] for argument in sources]
+            if number in lookups:
+                emitted = emit_lookup(arguments[0], self._table(number))
+            else:
+                last = number == len(region.operands) + len(region.epilogue)
+                emitted = self._emit(step, [a for a in arguments if a is not None], last)
             # TVM's analyzer fails on a named vector of conditions; it is one instruction anyway.
             values.append(emitted if element_of(emitted) == "bool" else bind(emitted))
         result = values[-1] if region.epilogue else value
         assert result is not None
         return _as_stored(result, region.output.dtype)
+
+    def _table(self, number: int) -> np.ndarray:
+        """What a value is for each of the 256 values that it is looked up by."""
+        if number not in self._tables:
+            lookup = self.lookups[number]
+            with np.errstate(all="ignore"):
+                entries = epilogue_reference(lookup.meaning, table_arguments(lookup), ())
+            self._tables[number] = np.asarray(entries)
+        return self._tables[number]
 
     def _emit(self, step: Step, arguments: list[Expr], last: bool) -> Expr:
         """The value of one step."""
