@@ -85,9 +85,11 @@ def _refusal(a: Quantized, w: Quantized) -> str | None:
     if len(a_tensor.shape) < 2 or len(w_tensor.shape) < 2:
         return "an operand is a vector"
     if a.quantization.axis is not None:
-        return "the scale of the first operand differs along an axis"
+        return "the scale or zero point of the first operand differs along an axis"
     if w.quantization.axis not in (None, len(w_tensor.shape) - 1):
-        return "the scale of the second operand differs along another axis than its columns"
+        return (
+            "the scale or zero point of the second operand differs along another axis than columns"
+        )
     if w.quantization.axis is not None and not _number_or_constant(w.quantization.zero_point):
         return "zero points of columns are computed at run time"
     if any(str(q.quantization.scale.ty.dtype) != "float32" for q in (a, w)):

@@ -27,7 +27,7 @@ from .graph import static_tensor
 from .quantization import INTEGERS
 
 Legalize = Callable[[relax.BlockBuilder, relax.Call], relax.Expr]
-_FLOATS = ("float32", "float16", "bfloat16")
+_FLOATS = ("float32", "float16")
 _RANGES = {**INTEGERS, "uint16": (0, 65535), "int16": (-32768, 32767)}
 
 
@@ -82,7 +82,7 @@ def _round(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     dtype = str(call.ty.dtype)
     if "float" not in dtype:
         return call.args[0]
-    inner = "float32" if dtype in _FLOATS else dtype
+    inner = "float64" if dtype == "float64" else "float32"
 
     def compute(data: te.Tensor) -> te.Tensor:
         def element(*indices: tirx.Var) -> tirx.Expr:
