@@ -26,6 +26,7 @@ from tvm_hybrid.demo.classifier import (
 from tvm_hybrid.demo.magika_files import DownloadError, fetch_magika
 from tvm_hybrid.demo.mlp import SIZES, mlp_model
 from tvm_hybrid.demo.models import DemoModel
+from tvm_hybrid.demo.quantized import QuantizeError, quantize, steps_tolerance
 from tvm_hybrid.demo.samples import sample_paths
 
 LABELS = ("python", "randomtxt", "zip", "markdown")
@@ -223,3 +224,34 @@ def test_a_wrong_result_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     )
     with pytest.raises(VerifyError, match="differs from ONNX Runtime's"):
         model.verify(feeds)
+
+
+def quantized_perceptron(folder: Path, feeds: dict[str, np.ndarray]) -> Path:
+    """MLP_1, quantised with these inputs as the only sample."""
+    onnx.save(mlp_model("MLP_1", batch=8), folder / "mlp.onnx")
+    quantize(folder / "mlp.onnx", folder / "int8.onnx", [feeds])
+    return folder / "int8.onnx"
+
+
+def test_quantized_perceptrons_run_on_integer_kernels(tmp_path: Path) -> None:
+    feeds = {"x": np.random.default_rng(0).standard_normal((8, 13), np.float32)}
+    path = quantized_perceptron(tmp_path, feeds)
+    kinds = [node.op_type for node in onnx.load(path).graph.node]
+    assert kinds.count("Gemm") == 3 and kinds.count("QuantizeLinear") == 4
+    model = DemoModel.compile(path, {}, threads=1, tolerance=steps_tolerance(3))
+    assert model.tolerance == 3 / 255 and model.verify(feeds).passed
+    kernels = [decision.kernel for decision in model.session.explain().taken]
+    assert sum("u8s8s32" in kernel for kernel in kernels) == 3
+
+
+def test_quantizing_keeps_the_float_model(tmp_path: Path) -> None:
+    feeds = {"x": np.random.default_rng(0).standard_normal((8, 13), np.float32)}
+    quantized_perceptron(tmp_path, feeds)
+    assert onnx.load(tmp_path / "mlp.onnx") == mlp_model("MLP_1", batch=8)
+
+
+def test_a_model_that_cannot_be_quantized(tmp_path: Path) -> None:
+    (tmp_path / "mlp.onnx").write_bytes(b"no model")
+    with pytest.raises(QuantizeError, match=r"cannot quantise mlp\.onnx"):
+        quantize(tmp_path / "mlp.onnx", tmp_path / "int8.onnx", [])
+    assert not (tmp_path / "int8.onnx").exists()

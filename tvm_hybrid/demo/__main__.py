@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import sys
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 
 import click
+import numpy as np
 import onnx
 from rich.console import Console, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -26,6 +28,7 @@ from .classifier import Classifier, ClassifierConfig, load_text_labels
 from .magika_files import fetch_magika
 from .mlp import SIZES, mlp_model
 from .models import DemoModel
+from .quantized import quantize, steps_tolerance
 from .samples import REPOSITORY, sample_paths
 
 BATCH = 128
@@ -82,7 +85,7 @@ def demonstrate(threads: int, seconds: float) -> None:
     TvmHybridError
         If something is missing.
     """
-    steps = Steps(error_console(), total=4 + 2 * len(SIZES))
+    steps = Steps(error_console(), total=4 + 4 * len(SIZES))
     with steps.bar, tempfile.TemporaryDirectory(prefix="tvm_hybrid-demo-") as scratch:
         steps.begin("fetching magika, a pretrained file-type classifier")
         files = fetch_magika()
@@ -135,20 +138,33 @@ def recognise(classifier: Classifier) -> Table:
 
 
 def _perceptrons(folder: Path, threads: int, seconds: float, steps: Steps) -> list[BenchReport]:
-    """MLP_1 and MLP_2 of the paper: compiled, verified, measured."""
+    """MLP_1 and MLP_2 of the paper, in float32 and quantised: compiled, verified, measured."""
     reports = []
-    for name in SIZES:
+    for name, sizes in SIZES.items():
         steps.begin(f"compiling {name}, batch {BATCH}")
         path = folder / f"{name}.onnx"
         onnx.save(mlp_model(name, BATCH), path)
         model = DemoModel.compile(path, {}, threads)
         feeds, _ = complete_feeds(model.session.executable.inputs, {})
-        checked = model.verify(feeds)
-        steps.show(verify_table(checked, f"{name} against ONNX Runtime without optimisation"))
-        steps.show(kernel_table(model.session.explain(), f"kernels of {name}"))
-        steps.begin(f"measuring {name}")
-        reports.append(model.bench(feeds, seconds, steps.detail))
+        reports.append(_measured(model, feeds, seconds, steps))
+        steps.begin(f"quantising and compiling {name}, int8")
+        quantized = folder / f"{name} int8.onnx"
+        quantize(path, quantized, [feeds])
+        model = DemoModel.compile(quantized, {}, threads, steps_tolerance(len(sizes) - 1))
+        reports.append(_measured(model, feeds, seconds, steps))
     return reports
+
+
+def _measured(
+    model: DemoModel, feeds: Mapping[str, np.ndarray], seconds: float, steps: Steps
+) -> BenchReport:
+    """A compiled model is verified, shown and measured."""
+    name = model.path.stem
+    checked = model.verify(feeds)
+    steps.show(verify_table(checked, f"{name} against ONNX Runtime without optimisation"))
+    steps.show(kernel_table(model.session.explain(), f"kernels of {name}"))
+    steps.begin(f"measuring {name}")
+    return model.bench(feeds, seconds, steps.detail)
 
 
 @click.command()
