@@ -14,7 +14,7 @@ from onnx import helper
 
 from .graph import Graph, is_standard, static_shape, subgraphs
 from .node_builder import attributes_of
-from .quantize_constants import dynamic_quantize_linear, quantize_linear
+from .quantize_constants import dequantize_linear, dynamic_quantize_linear, quantize_linear
 
 logger = logging.getLogger("tvm_hybrid")
 
@@ -50,6 +50,7 @@ def _gather_elements(node: onnx.NodeProto, data: NDArray, indices: NDArray) -> N
 
 
 _CORRECTED: dict[str, Callable[..., NDArray | list[NDArray]]] = {
+    "DequantizeLinear": dequantize_linear,
     "Div": _divide,
     "DynamicQuantizeLinear": dynamic_quantize_linear,
     "GatherElements": _gather_elements,

@@ -60,11 +60,11 @@ def given(inputs: Sequence[Any], position: int) -> Any:
 
 def reshaped(builder: relax.BlockBuilder, value: Expr, shape: Sequence[int]) -> Expr:
     """A value of another shape; a constant stays one."""
+    if static_dims(value) == tuple(shape):
+        return value
     array = constant(value)
     if array is not None:
         return literal(array.reshape(tuple(shape)))
-    if static_dims(value) == tuple(shape):
-        return value
     return builder.normalize(relax.op.reshape(value, tuple(shape)))
 
 

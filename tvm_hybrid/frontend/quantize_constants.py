@@ -1,7 +1,8 @@
-"""Quantising constants, as ONNX's text says; what the front end folds QuantizeLinear with.
+"""Quantising and dequantising constants as ONNX's text says; what the front end folds with.
 
-ONNX's reference differs: it overflows beyond int32, and gives an all-zero tensor the scale 1 / 255
-where the operator's text leaves it open and ONNX Runtime says 1.
+ONNX's reference differs: it overflows beyond int32, has no DequantizeLinear before opset 19, and
+gives an all-zero tensor the scale 1 / 255 where the operator's text leaves it open and ONNX
+Runtime says 1.
 """
 
 from __future__ import annotations
@@ -35,6 +36,21 @@ def quantize_linear(
         # A float64 sum is exact here: no rounding after that of the quotient.
         value = np.rint(x.astype(np.float32) / step).astype(np.float64) + offset
     return np.clip(np.nan_to_num(value), limits.min, limits.max).astype(dtype)
+
+
+def dequantize_linear(
+    node: onnx.NodeProto, q: NDArray, scale: NDArray, zero_point: NDArray | None = None
+) -> NDArray:
+    """DequantizeLinear per tensor or per axis: (q - zero_point) * scale, rounded to float32."""
+    attributes = attributes_of(node)
+    if attributes.get("block_size"):
+        raise ValueError("blocks stay as they are")
+    code = attributes.get("output_dtype", 0)
+    axis = 0 if q.ndim == 1 else attributes.get("axis", 1)
+    offset = 0 if zero_point is None else _along(zero_point.astype(np.int64), q, axis)
+    difference = (q.astype(np.int64) - offset).astype(np.float32)
+    value = difference * _along(scale.astype(np.float32), q, axis)
+    return value.astype(helper.tensor_dtype_to_np_dtype(code) if code else scale.dtype)
 
 
 def dynamic_quantize_linear(node: onnx.NodeProto, x: NDArray) -> list[NDArray]:

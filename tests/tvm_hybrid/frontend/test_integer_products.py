@@ -188,10 +188,12 @@ def test_qlinear_matmul_of_run_time_scales() -> None:
 def test_qlinear_matmul_with_a_scale_for_each_row() -> None:
     names = ["a", "sa", "za", "b", "sb", "zb", "sy", "zy"]
     scales = np.array([0.5, 1, 2], np.float32)
-    constants = {"sa": scales, "za": np.array([1, 2, 3], np.uint8),
-                 "b": integers(9, 4, dtype="int8"), "sb": np.array(0.25, np.float32),
-                 "zb": np.array(0, np.int8), "sy": np.array(40, np.float32),
-                 "zy": np.array(100, np.uint8)}  # fmt: skip
+    constants: dict[str, NDArray] = {
+        "sa": scales, "za": np.array([1, 2, 3], np.uint8),
+        "b": integers(9, 4, dtype="int8"), "sb": np.array(0.25, np.float32),
+        "zb": np.array(0, np.int8),
+        "sy": np.array(40, np.float32), "zy": np.array(100, np.uint8),
+    }  # fmt: skip
     model = make_model([helper.make_node("QLinearMatMul", names, ["y"])],
                        [value("a", "uint8", 3, 9)], [value("y", "uint8", 3, 4)],
                        constants)  # fmt: skip
