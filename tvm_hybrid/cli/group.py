@@ -20,7 +20,7 @@ from microkernels.errors import TvmHybridError, VerifyError
 from ..logs import LOG_VARIABLE
 from ..report.console import error_console
 
-COMMANDS = ("compile", "run", "bench", "verify", "explain", "tune", "records", "doctor")
+COMMANDS = ("compile", "run", "bench", "verify", "explain", "tune", "records", "kernels", "doctor")
 
 
 class LazyGroup(click.Group):

@@ -11,6 +11,7 @@ from rich.text import Text
 from relay_passes.decisions import Decision
 
 from .bench import BenchReport
+from .kernel_speed import KernelReport
 from .verify import VerifyReport
 
 
@@ -81,4 +82,20 @@ def verify_table(report: VerifyReport, title: str = "") -> Table:
             f"{output.optimised.max_rel:.1e}",
             Text("pass", "green") if output.passed else Text("FAIL", "bold red"),
         )
+    return table
+
+
+def kernel_speed_table(report: KernelReport) -> Table:
+    """Every microkernel's speed, and its share of the peak of its types."""
+    table = Table(title=report.cpu, title_justify="left")
+    for column in ("types", "microkernel"):
+        table.add_column(column, no_wrap=True)
+    for column in ("GOP/s", "of peak"):
+        table.add_column(column, justify="right", no_wrap=True)
+    for types, peak in report.peaks.items():
+        table.add_row(Text(types), "peak", f"{peak:.1f}", "100%")
+        for kernel in report.kernels:
+            if kernel.types == types:
+                table.add_row("", Text(kernel.name), f"{kernel.gops:.1f}", f"{kernel.share:.0%}")
+        table.add_section()
     return table

@@ -1,0 +1,229 @@
+"""Speed of every microkernel on this machine, as a share of what the machine can do.
+
+A microkernel is run on operands that stay in the first-level cache. The peak of a pair of types is
+measured too: the fastest of all its tiles when the weight stays in registers, so that nothing but
+the multiplications counts. Tiles take turns, and the median of their times counts: CPU time has outliers to either side.
+"""
+
+from __future__ import annotations
+
+import logging
+import statistics
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import numpy as np
+import tvm
+import tvm.tirx.script.builder.ir as I
+from tvm import tirx
+from tvm.script.ir_builder import IRBuilder
+
+from microkernels.errors import CompileError
+from microkernels.isa import LADDER, allowed_on_host
+from microkernels.microkernel import Microkernel, all_microkernels
+from microkernels.vectors import parameter, ramp
+from tir_schedules.machine import Machine
+
+from ..targets import cpu_name, host_target
+from .timing import interleave, time_calls
+
+logger = logging.getLogger("tvm_hybrid")
+
+# Multiplications and additions of one measured call: a fraction of a millisecond at full speed.
+OPERATIONS = 2e7
+# Exactly one in every operand type, as it is stored.
+_ONE = {"float32": ("float32", 1), "bfloat16": ("uint16", 0x3F80)}
+
+
+class KernelSpeed(msgspec.Struct, frozen=True, kw_only=True):
+    """What was measured of one microkernel.
+
+    Attributes
+    ----------
+    name : str
+        The microkernel.
+    isa : str
+        The rung that it is made for.
+    types : str
+        Its operands and accumulators, such as "uint8 x int8 -> int32".
+    tile : str
+        Rows x columns.
+    gops : float
+        1e9 operations a second, a multiplication and an addition being two.
+    share : float
+        The same, over the peak of these types on this machine.
+    """
+
+    name: str
+    isa: str
+    types: str
+    tile: str
+    gops: float
+    share: float
+
+
+class KernelReport(msgspec.Struct, frozen=True, kw_only=True):
+    """The microkernels that this machine runs, its peaks in 1e9 operations a second by types."""
+
+    cpu: str
+    peaks: dict[str, float]
+    kernels: list[KernelSpeed]
+    left_out: list[str]
+
+
+@dataclass(frozen=True)
+class _Tile:
+    """A compiled full tile of a microkernel; one call does `operations`."""
+
+    call: Callable[[], object]
+    operations: int
+
+    def run_for(self, seconds: float) -> list[float]:
+        """Seconds of this thread's CPU time of each call."""
+        return time_calls(self.call, seconds, time.thread_time)
+
+
+def types_of(kernel: Microkernel) -> str:
+    """A microkernel's operands and accumulators in words."""
+    return f"{kernel.a_dtype} x {kernel.b_dtype} -> {kernel.acc_dtype}"
+
+
+def measure_kernels(
+    kernels: Sequence[Microkernel] | None = None, rounds: int = 5, seconds: float = 0.005
+) -> KernelReport:
+    """Measures microkernels on this machine, on the calling thread.
+
+    Parameters
+    ----------
+    kernels : sequence of Microkernel or None
+        Which; None for all. Those that this CPU lacks, or that `TVM_HYBRID_ISA` forbids, are left
+        out and named in the report.
+    rounds : int
+        Turns of each.
+    seconds : float
+        Length of a turn.
+
+    Raises
+    ------
+    CompileError
+        If a microkernel computes something wrong.
+    """
+    wanted = all_microkernels() if kernels is None else kernels
+    here = [kernel for kernel in wanted if allowed_on_host(kernel.isa)]
+    tiles: dict[str, Any] = {}
+    for kernel in here:
+        logger.debug("compiling %s", kernel.name)
+        tiles[kernel.name] = _tile(kernel, reload_weight=True)
+        tiles[_peak_name(kernel)] = _tile(kernel, reload_weight=False)
+    times, _ = interleave(tiles, rounds, seconds, pause=0)
+    gops = {
+        name: tiles[name].operations / statistics.median(runs) / 1e9 for name, runs in times.items()
+    }
+    peaks: dict[str, float] = {}
+    for kernel in here:
+        best = max(gops[kernel.name], gops[_peak_name(kernel)])
+        peaks[types_of(kernel)] = max(best, peaks.get(types_of(kernel), 0.0))
+    return KernelReport(
+        cpu=cpu_name(host_target()),
+        peaks=peaks,
+        kernels=[
+            KernelSpeed(
+                name=kernel.name,
+                isa=kernel.isa_name,
+                types=types_of(kernel),
+                tile=f"{kernel.mr}x{kernel.nr}",
+                gops=gops[kernel.name],
+                share=gops[kernel.name] / peaks[types_of(kernel)],
+            )
+            for kernel in here
+        ],
+        left_out=[kernel.name for kernel in wanted if kernel not in here],
+    )
+
+
+def _peak_name(kernel: Microkernel) -> str:
+    return f"{kernel.name}, weight in registers"
+
+
+def _tile(kernel: Microkernel, reload_weight: bool) -> _Tile:
+    """A full tile, compiled for this machine, with operands of ones; its result is checked."""
+    (a_type, one_a), (b_type, one_b) = (
+        _ONE.get(dtype, (dtype, 1)) for dtype in (kernel.a_dtype, kernel.b_dtype)
+    )
+    bytes_a_step = kernel.kr * (
+        kernel.mr * np.dtype(a_type).itemsize + kernel.nr * np.dtype(b_type).itemsize
+    )
+    half_of_l1 = Machine.from_target(host_target()).l1_bytes // 2
+    steps = min(max(half_of_l1 // bytes_a_step, 8), 256)
+    once = 2 * kernel.mr * kernel.nr * steps * kernel.kr
+    repeats = max(int(OPERATIONS // once), 1)
+    program = _program(kernel, a_type, b_type, repeats, steps, reload_weight)
+    function = tvm.compile(program, target=host_target())["tile"]
+    a = tvm.runtime.tensor(np.full((kernel.mr, steps * kernel.kr), one_a, a_type))
+    b = tvm.runtime.tensor(np.full(steps * kernel.nr * kernel.kr, one_b, b_type))
+    c = tvm.runtime.empty((kernel.mr, kernel.nr), kernel.acc_dtype)
+    function(a, b, c)
+    # Sums of ones, below 2**24: exact in every type.
+    if not (c.numpy() == repeats * steps * kernel.kr).all():
+        raise CompileError(f"{kernel.name} computes something wrong on {cpu_name(host_target())}")
+    return _Tile(lambda: function(a, b, c), once * repeats)
+
+
+def _program(
+    kernel: Microkernel, a_type: str, b_type: str, repeats: int, steps: int, reload_weight: bool
+) -> tirx.PrimFunc:
+    """C = `repeats` times A times B, in one tile; or A times the first step of B at every step."""
+    lanes, kr = kernel.lanes, kernel.kr
+    group = lanes * kr
+    with IRBuilder() as builder, I.prim_func(s_tir=True):
+        I.func_name("tile")
+        I.func_attr({"global_symbol": "tile", "tirx.noalias": True})
+        a = parameter("A", (kernel.mr, steps * kr), a_type)
+        b = parameter("B", (steps * kernel.nr * kr,), b_type)
+        c = parameter("C", (kernel.mr, kernel.nr), kernel.acc_dtype)
+        with I.serial(1), I.sblock("tile"):
+            I.reads()
+            I.writes()
+            tile = kernel.emit(
+                kernel.mr,
+                kernel.vectors,
+                (repeats, steps),
+                lambda i, ks: kernel.spread(a[i, ramp(ks[1] * kr, kr)]),
+                lambda j, ks: b[
+                    ramp((ks[1] * kernel.vectors + j if reload_weight else j) * group, group)
+                ],
+            )
+            for i in range(kernel.mr):
+                for j in range(kernel.vectors):
+                    I.buffer_store(c, tile.value(i, j), [i, ramp(j * lanes, lanes)])
+    return builder.get()
+
+
+def markdown_table(report: KernelReport) -> str:
+    """One row for every rung and pair of types: its tiles, each with its share of the peak."""
+    lines = [
+        f"Measured on {report.cpu}, one core, operands in the first-level cache. Percentages are",
+        "of the peak of the same types, measured in the same run.",
+        "",
+        "| types | peak | instruction set | tiles |",
+        "|---|---|---|---|",
+    ]
+    for types, peak in report.peaks.items():
+        of_types = [kernel for kernel in report.kernels if kernel.types == types]
+        for isa in _rungs(of_types):
+            tiles = ", ".join(
+                f"{kernel.tile} {kernel.share:.0%}" for kernel in of_types if kernel.isa == isa
+            )
+            lines.append(f"| {types} | {peak:.0f} GOP/s | `{isa}` | {tiles} |")
+    if report.left_out:
+        lines += ["", f"Not on this CPU: {', '.join(report.left_out)}."]
+    return "\n".join(lines) + "\n"
+
+
+def _rungs(kernels: Iterable[KernelSpeed]) -> list[str]:
+    """Names of the rungs of some kernels, highest first."""
+    present = {kernel.isa for kernel in kernels}
+    return [isa.name for isa in reversed(LADDER) if isa.name in present]
