@@ -2,7 +2,8 @@
 
 A microkernel is run on operands that stay in the first-level cache. The peak of a pair of types is
 measured too: the fastest of all its tiles when the weight stays in registers, so that nothing but
-the multiplications counts. Tiles take turns, and the median of their times counts: CPU time has outliers to either side.
+the multiplications counts. Tiles take turns, and the median of their times counts: CPU time has
+outliers to either side.
 """
 
 from __future__ import annotations
