@@ -6,6 +6,7 @@ Elements of 2 and 4 bits lie in words of 32 bits, one column and 16 or 8 consecu
 word, so that one load and one shift give a vector of columns for one step. Elements of 8 bits lie
 one step a byte. Either way panels are consecutive, [steps][columns] within each, padded with zeros
 to whole words and whole vectors. Scales and zero points lie in panels too: [blocks][columns].
+Unsigned bytes whose zero point is 128 are stored as signed ones without any.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from tvm import relax, tirx
 
 from microkernels.microkernel import Microkernel
 from microkernels.packing import pack_weight
-from microkernels.vectors import Expr, bind, cast, constant, ramp, vector_type
+from microkernels.vectors import Expr, bind, cast, constant, ramp, reinterpret, vector_type
 
 WORD_BITS = 32
 BITS = (2, 4, 8)
@@ -73,6 +74,11 @@ class NarrowWeight:
         return 1 if self.bits == 8 else WORD_BITS // 8
 
     @property
+    def flipped(self) -> bool:
+        """Whether the highest bit is stored inverted: q - 128 as a signed byte is q."""
+        return self.bits == 8 and not self.signed and self.zero == 128.0
+
+    @property
     def words(self) -> int:
         """Words of one column."""
         return math.ceil(self.rows * self.bits / (8 * self.word_bytes))
@@ -112,7 +118,8 @@ class NarrowWeight:
         per_byte = 8 // self.bits
         elements = np.zeros((self.words * self.word_bytes, per_byte, self.columns), np.uint8)
         matrix = np.ascontiguousarray(array).view(np.uint8).reshape(self.rows, self.columns)
-        elements.reshape(-1, self.columns)[: self.rows] = matrix & (2**self.bits - 1)
+        low = matrix & (2**self.bits - 1)
+        elements.reshape(-1, self.columns)[: self.rows] = low ^ 128 if self.flipped else low
         in_bytes = np.zeros((len(elements), self.columns), np.uint8)
         for position in range(per_byte):
             in_bytes |= elements[:, position] << (self.bits * position)
@@ -132,7 +139,9 @@ class NarrowWeight:
             panels.append(relax.op.reshape(panel, (self.words * self.word_bytes, columns)))
             position += size
         matrix = relax.op.strided_slice(relax.op.concat(panels, 1), [1], [0], [self.columns])
-        if per_byte == 1:
+        if self.flipped:
+            matrix = relax.op.bitwise_xor(matrix, relax.const(128, "uint8"))
+        if self.bits == 8:
             return matrix
         dtype = "int8" if self.signed else "uint8"
         shifts = np.arange(per_byte, dtype=dtype).reshape(1, -1, 1) * self.bits
@@ -205,8 +214,10 @@ class NarrowWeight:
             return packed[ramp(start + (word * width + j) * bytes_, bytes_)]
 
         if self.bits == 8:
-            steps = [cast("float32", load(unit * self.unit + s)) for s in range(self.unit)]
-            return [self._shifted(step) for step in steps]
+            loaded = [load(unit * self.unit + step) for step in range(self.unit)]
+            if self.flipped:
+                return [cast("float32", reinterpret("int8", element)) for element in loaded]
+            return [self._shifted(cast("float32", element)) for element in loaded]
         word = bind(I.reinterpret(vector_type("int32", self.lanes), load(unit)))
         if self.lanes == 16:
             return [self._looked_up(word, step) for step in range(self.unit)]

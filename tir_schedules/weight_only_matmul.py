@@ -49,9 +49,6 @@ from .weight_only_tiles import WeightOnlyTiles
 Store = Callable[[Expr, Expr, Expr, bool], None]
 
 MOST_STAGED_ROWS = 128
-# Cycles a vector of the weight, over the multiplications: decoded next to them, or staged.
-DECODING_CYCLES = 1.0
-STAGED_CYCLES = 3.0
 
 
 class WeightOnlyConfig(MatmulConfig, frozen=True, kw_only=True):
@@ -153,8 +150,13 @@ def _tile(region: Region, machine: Machine, kernel: Microkernel, staged: bool) -
         step_bytes = 4 * tile["vectors"] * kernel.lanes
         tile["k_block"] = min(tile["k_block"], max(1, machine.l2_bytes * 3 // 8 // step_bytes))
         return tile
-    registers = 32 if kernel.lanes == 16 else 16
-    vectors = max(1, registers * 3 // 4 // (2 * tile["rows"]))
+    rows = tile["rows"]
+    if kernel.lanes < 16:
+        vectors = max(2, 6 // rows)
+    elif rows > 3:  # every broadcast of A is used once, as the memory operand of a multiply-add
+        vectors = 1
+    else:  # two sets of accumulators
+        vectors = 12 // rows
     return {**tile, "vectors": min(tile["vectors"], vectors), "m_block": m, "k_block": k}
 
 
@@ -186,7 +188,10 @@ def estimated_cycles(region: Region, config: WeightOnlyConfig) -> float:
     rows = math.ceil(m / config.threads_m)
     n_vectors = math.ceil(math.ceil(n / lanes) / config.threads_n)
     times = math.ceil(rows / (config.m_block if config.staged else config.rows))
-    decoding = STAGED_CYCLES if config.staged else DECODING_CYCLES
+    # What a vector of the weight costs besides its multiplications, measured on Zen 4: decoded next
+    # to them, for every tile, or staged, for every block of rows.
+    beside, staged = (0.3, 2.4) if lanes == 16 else (1.3, 2.6)
+    decoding = staged if config.staged else beside
     return tile_cycles(config, rows, n_vectors, k) + times * decoding * k * n_vectors
 
 
