@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from microkernels.errors import CompileError, TvmHybridError
-from microkernels.isa import target_isa
+from microkernels.isa import isa_named, target_isa
 from relay_passes.pipeline import CompiledModule, PipelineOptions, compile_module
+from relay_passes.precision import PRECISIONS, apply_precision
 
 from ._autoload import register
 from .cpu_features import required_features
@@ -24,8 +26,6 @@ from .threads import resolve_threads
 
 PathLike = str | os.PathLike[str]
 Records = PathLike | Sequence[PathLike] | None
-
-_LATER_PRECISIONS = ("bf16",)
 
 
 def compile(
@@ -49,8 +49,11 @@ def compile(
         The CPU; None for this one. See `tvm_hybrid.targets.resolve_target`.
     shapes : mapping, optional
         Input name -> shape, or symbolic dimension -> size.
-    precision : {"auto", "f32"}
-        "auto": as the model says.
+    precision : {"auto", "f32", "bf16"}
+        Type of the operands of matrix products. "auto": as the model says. "f32": also those of a
+        bfloat16 model, whose inputs, outputs and weights keep their type. "bf16": the operands of
+        f32 products are rounded to bfloat16, their sums and everything else stay f32; what is
+        quantised to integers stays so. Any CPU can run it, but only one with avx512_bf16 faster.
     records : path-like or sequence of path-like, optional
         Tuning records to apply; None takes those that `TVM_HYBRID_RECORDS` names.
     num_threads : int or None
@@ -74,11 +77,13 @@ def compile(
     RecordError
         If a record file cannot be read.
     CompileError
-        If compilation fails, or the precision is not available.
+        If compilation fails, or there is no such precision.
     """
     register()
     _check_precision(precision)
     resolved = resolve_target(target)
+    if precision == "bf16":
+        _warn_if_slow(target_isa(resolved).name)
     options = PipelineOptions(
         target=resolved,
         threads=resolve_threads(num_threads),
@@ -88,31 +93,46 @@ def compile(
     )
     mod, inputs, outputs = import_model(model, shapes)
     try:
+        mod = apply_precision(mod, precision, resolved, _precision_folder(options))
         compiled = compile_module(mod, options)
     except TvmHybridError:
         raise
     except Exception as error:
         raise CompileError(f"the model could not be compiled: {error}") from error
-    manifest = _manifest(compiled, options, inputs, outputs)
+    manifest = _manifest(compiled, options, precision, inputs, outputs)
     coverage = manifest.coverage
     logger.info(
-        "%d of %d nodes taken for %s (%s), %d threads",
+        "%d of %d nodes taken for %s (%s), %d threads, precision %s",
         coverage.taken,
         coverage.nodes,
         manifest.cpu,
         manifest.isa,
         manifest.threads,
+        manifest.precision,
     )
     return Executable(manifest, compiled.executable.jit(), compiled.executable.mod)
 
 
 def _check_precision(precision: str) -> None:
-    if precision in _LATER_PRECISIONS:
-        raise CompileError(
-            f"precision {precision!r} is not available in this version; use 'auto' or 'f32'"
+    if precision not in PRECISIONS:
+        known = ", ".join(map(repr, PRECISIONS))
+        raise CompileError(f"unknown precision {precision!r}; the known ones are {known}")
+
+
+@functools.cache
+def _warn_if_slow(isa: str) -> None:
+    """Says, once for each instruction set, where bf16 gains no speed."""
+    if not isa_named(isa).includes(isa_named("avx512_bf16")):
+        logger.warning(
+            "precision 'bf16' will not be faster than 'f32': %s has no bf16 products; operands are "
+            "widened to f32 first",
+            isa,
         )
-    if precision not in ("auto", "f32"):
-        raise CompileError(f"unknown precision {precision!r}; use 'auto' or 'f32'")
+
+
+def _precision_folder(options: PipelineOptions) -> Path | None:
+    """Where the IR goes before the pipeline's own."""
+    return None if options.dump_ir is None else options.dump_ir / "precision"
 
 
 def _lookup(records: Records) -> Any:
@@ -124,7 +144,11 @@ def _lookup(records: Records) -> Any:
 
 
 def _manifest(
-    compiled: CompiledModule, options: PipelineOptions, inputs: Infos, outputs: Infos
+    compiled: CompiledModule,
+    options: PipelineOptions,
+    precision: str,
+    inputs: Infos,
+    outputs: Infos,
 ) -> Manifest:
     taken = sum(decision.taken for decision in compiled.decisions)
     return Manifest(
@@ -134,6 +158,7 @@ def _manifest(
         isa=target_isa(options.target).name,
         features=required_features(options.target),
         threads=options.threads,
+        precision=precision,
         inputs=inputs,
         outputs=outputs,
         shared_outputs=shared_outputs(compiled.mod),

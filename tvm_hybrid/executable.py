@@ -24,7 +24,7 @@ from .feeds import to_array, to_tensor
 from .library import link_library
 from .manifest import Manifest
 from .profile import Profile, profile_runs
-from .tensors import TensorInfo
+from .tensors import TensorInfo, numpy_dtype
 
 
 class Executable:
@@ -143,7 +143,7 @@ class Executable:
             raise FeedError(f"repeat must be at least 1, not {repeat}")
         given: Sequence[Any]
         if inputs is None:
-            given = [np.zeros(info.shape, info.dtype) for info in self.inputs]
+            given = [np.zeros(info.shape, numpy_dtype(info.dtype)) for info in self.inputs]
         else:
             given = [inputs] if isinstance(inputs, Mapping) else inputs
         if self._threads > 1:

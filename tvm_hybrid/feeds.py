@@ -10,12 +10,12 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import tvm
 from tvm.runtime import Tensor
 
 from microkernels.errors import FeedError
 
-from .tensors import TensorInfo
+from .dlpack import BFLOAT16, array_of, tensor_of
+from .tensors import TensorInfo, numpy_dtype
 
 ALIGNMENT = 64
 ZERO_COPY_BYTES = 1 << 13
@@ -25,7 +25,7 @@ def aligned_empty(info: TensorInfo) -> np.ndarray:
     """An array without contents, aligned for kernels."""
     raw = np.empty(info.nbytes + ALIGNMENT, np.uint8)
     start = -raw.ctypes.data % ALIGNMENT
-    return raw[start : start + info.nbytes].view(info.dtype).reshape(info.shape)
+    return raw[start : start + info.nbytes].view(numpy_dtype(info.dtype)).reshape(info.shape)
 
 
 def to_array(value: Any, info: TensorInfo) -> np.ndarray:
@@ -47,8 +47,17 @@ def to_array(value: Any, info: TensorInfo) -> np.ndarray:
         fits = array.dtype == info.dtype
     if not fits or array.shape != info.shape:
         found = TensorInfo(info.name, array.shape, str(array.dtype))
-        raise FeedError(f"input {info.name!r}: expected {info}, got {found}")
+        raise FeedError(f"input {info.name!r}: expected {info}, got {found}{_hint(array, info)}")
     return array
+
+
+def _hint(array: np.ndarray, info: TensorInfo) -> str:
+    """What to do about an array of another type than bfloat16, which NumPy itself lacks."""
+    if info.dtype != "bfloat16" or array.dtype == BFLOAT16:
+        return ""
+    if array.dtype == np.uint16:
+        return "; if these are the bits, give array.view(ml_dtypes.bfloat16)"
+    return "; array.astype(ml_dtypes.bfloat16) rounds to it"
 
 
 def to_tensor(array: np.ndarray) -> Tensor:
@@ -57,7 +66,7 @@ def to_tensor(array: np.ndarray) -> Tensor:
         aligned = aligned_empty(TensorInfo("", array.shape, str(array.dtype)))
         aligned[...] = array
         array = aligned
-    return tvm.runtime.from_dlpack(array)
+    return tensor_of(array)
 
 
 def is_plain(array: np.ndarray) -> bool:
@@ -73,13 +82,14 @@ def is_aligned(array: np.ndarray) -> bool:
 
 def _from_sequence(value: Any, info: TensorInfo) -> np.ndarray:
     if isinstance(value, Tensor):
-        return value.numpy()
+        return array_of(value)
     if value is None or isinstance(value, (str, bytes, dict)):
         raise FeedError(f"input {info.name!r}: expected {info}, got {type(value).__name__}")
     try:
         array = np.asarray(value)
-        if array.dtype.kind in "biuf" and np.can_cast(array.dtype, info.dtype, "same_kind"):
-            return np.asarray(value, dtype=info.dtype)
+        wanted = numpy_dtype(info.dtype)
+        if array.dtype.kind in "biuf" and np.can_cast(array.dtype, wanted, "same_kind"):
+            return np.asarray(value, dtype=wanted)
         return array
     except Exception as error:
         raise FeedError(

@@ -45,6 +45,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         What a CPU must have to run it, in LLVM's spelling.
     threads : int
         Threads that it is built for, and runs with.
+    precision : str
+        What was asked for: "auto", "f32" or "bf16".
     inputs, outputs : tuple of TensorInfo
         In the order of the calling convention.
     shared_outputs : tuple of bool
@@ -66,6 +68,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     isa: str
     features: tuple[str, ...]
     threads: int
+    precision: str = "auto"
     inputs: tuple[TensorInfo, ...]
     outputs: tuple[TensorInfo, ...]
     shared_outputs: tuple[bool, ...]

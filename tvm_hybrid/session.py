@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import tvm
 from tvm.runtime import Tensor
 
 from microkernels.errors import ArtifactError, FeedError, ShapeError
@@ -19,13 +18,14 @@ from microkernels.errors import ArtifactError, FeedError, ShapeError
 from . import threads
 from .api import compile as compile_model
 from .artifact import is_library
+from .dlpack import array_of, tensor_of
 from .executable import Executable, load
 from .explanation import Explanation
 from .feeds import ZERO_COPY_BYTES, aligned_empty, is_aligned, to_array
 from .model_input import is_onnx
 from .shape_variants import ShapeVariants
 from .targets import TargetLike
-from .tensors import OpenTensorInfo, TensorInfo
+from .tensors import OpenTensorInfo, TensorInfo, numpy_dtype
 
 from_dlpack = np.from_dlpack
 
@@ -42,7 +42,7 @@ class NodeArg:
     type : str
         Such as "tensor(float)".
     dtype : str
-        NumPy's name of the element type.
+        NumPy's name of the element type; "bfloat16" is that of ml_dtypes.
     """
 
     def __init__(self, info: TensorInfo | OpenTensorInfo) -> None:
@@ -65,15 +65,16 @@ def _feeder(info: TensorInfo, anywhere: bool) -> Feed:
     if the kernels that read it can read it there.
     """
     memory = aligned_empty(info)
-    tensor = tvm.runtime.from_dlpack(memory)
-    shape, dtype = info.shape, np.dtype(info.dtype)
+    tensor = tensor_of(memory)
+    shape, dtype = info.shape, numpy_dtype(info.dtype)
     large = info.nbytes >= ZERO_COPY_BYTES
+    bfloat16 = info.dtype == "bfloat16"
 
     def feed(value: Any) -> Any:
         if value.shape != shape or value.dtype is not dtype:
             value = to_array(value, info)
         if large and value.flags.carray and (anywhere or is_aligned(value)):
-            return value
+            return tensor_of(value) if bfloat16 else value
         memory[...] = value
         return tensor
 
@@ -103,7 +104,7 @@ def _short_run(executable: Executable, main: Any, whole: Run) -> Run:
     is not the common case.
     """
     (info,) = executable.inputs
-    name, shape, dtype = info.name, info.shape, np.dtype(info.dtype)
+    name, shape, dtype = info.name, info.shape, numpy_dtype(info.dtype)
     owner, count, in_force = get_ident(), executable.num_threads, threads.current
 
     def run(
@@ -194,6 +195,9 @@ class InferenceSession:
         self._places = {info.name: i for i, info in enumerate(self.executable.outputs)}
         self._shared = self.executable.manifest.shared_outputs
         self._copies = any(self._shared)
+        dtypes = [info.dtype for info in (*self.executable.inputs, *self.executable.outputs)]
+        self._has_bfloat16 = "bfloat16" in dtypes
+        self._to_array = array_of if self._has_bfloat16 else from_dlpack
         self._threads = self.executable.num_threads
         self._local = threading.local()
 
@@ -256,7 +260,8 @@ class InferenceSession:
         output_names : sequence of str or None
             The outputs wanted, in the order wanted; None for all.
         input_feed : mapping from str to array_like
-            A value for every input: an array of exactly its shape and type, or a list.
+            A value for every input: an array of exactly its shape and type, or a list. bfloat16
+            arrays, of inputs and outputs, are those of the package ml_dtypes.
         run_options : None
             Accepted for compatibility; only None.
 
@@ -289,9 +294,9 @@ class InferenceSession:
         places = None if output_names is None else self._find(output_names)
         result = lane.main(*tensors)
         if type(result) is Tensor:
-            arrays = [from_dlpack(result)]
+            arrays = [self._to_array(result)]
         else:
-            arrays = [from_dlpack(tensor) for tensor in result]
+            arrays = [self._to_array(tensor) for tensor in result]
         if self._copies:
             arrays = [a.copy() if s else a for a, s in zip(arrays, self._shared, strict=True)]
         return arrays if places is None else [arrays[place] for place in places]
@@ -301,7 +306,7 @@ class InferenceSession:
         lane = _Lane(self.executable)
         manifest = self.executable.manifest
         plain = manifest.unaligned_inputs == (True,) and manifest.shared_outputs == (False,)
-        if plain and "run" not in self.__dict__:
+        if plain and not self._has_bfloat16 and "run" not in self.__dict__:
             self.__dict__["run"] = _short_run(self.executable, lane.main, self.run)
         return lane
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import ml_dtypes
 import msgspec
 import numpy as np
 
@@ -30,7 +31,7 @@ class TensorInfo(msgspec.Struct, frozen=True):
     @property
     def nbytes(self) -> int:
         """Size of the tensor in bytes."""
-        return math.prod(self.shape) * np.dtype(self.dtype).itemsize
+        return math.prod(self.shape) * numpy_dtype(self.dtype).itemsize
 
     @property
     def type(self) -> str:
@@ -79,6 +80,11 @@ class OpenTensorInfo(msgspec.Struct, frozen=True):
     def __str__(self) -> str:
         sizes = ", ".join("?" if size is None else str(size) for size in self.shape)
         return f"{self.name}: {self.dtype}[{sizes}]"
+
+
+def numpy_dtype(name: str) -> np.dtype:
+    """NumPy's element type of this name; "bfloat16" is that of ml_dtypes."""
+    return np.dtype(getattr(ml_dtypes, name, name))
 
 
 def onnx_type(dtype: str) -> str:

@@ -72,6 +72,7 @@ def command(
     sums = ProductSums(import_onnx(model, shapes=settings.shapes).mod)
     session = InferenceSession(executable_of(model, settings))
     feeds, drawn = complete_feeds(session.executable.inputs, given, seed)
+    precision = session.executable.manifest.precision
     note_random(drawn)
     with working(f"measuring {model.name}"):
         report = bench(
@@ -80,15 +81,18 @@ def command(
             feeds,
             threads=session.executable.num_threads,
             flops=sums.flops,
-            tolerance=tolerance_for(sums.lengths),
+            tolerance=tolerance_for(sums.lengths, sums.rounded(precision)),
             shapes=settings.shapes,
             target=settings.target,
             peers=names,
             rounds=repeat,
             seconds=seconds,
+            precision=precision,
         )
     if as_json:
         print_json(msgspec.to_builtins(report))
     else:
-        output_console().print(bench_table([report], title=f"threads: {report.threads}"))
+        ours = "" if precision == "auto" else f", our precision: {precision}"
+        title = f"threads: {report.threads}{ours}"
+        output_console().print(bench_table([report], title=title))
     return 0

@@ -44,6 +44,7 @@ def command(model: Path, output: Path, settings: CompileSettings, as_json: bool)
                 "cpu": manifest.cpu,
                 "isa": manifest.isa,
                 "threads": manifest.threads,
+                "precision": manifest.precision,
                 "taken": manifest.coverage.taken,
                 "nodes": manifest.coverage.nodes,
             }
@@ -52,7 +53,8 @@ def command(model: Path, output: Path, settings: CompileSettings, as_json: bool)
     console = output_console()
     for line in (
         f"{path}: {path.stat().st_size / 1e6:.1f} MB in {seconds:.1f} s",
-        f"for {manifest.cpu} ({manifest.isa}), threads: {manifest.threads}",
+        f"for {manifest.cpu} ({manifest.isa}), threads: {manifest.threads}, "
+        f"precision: {manifest.precision}",
         executable.explain().summary(),
     ):
         console.print(line, highlight=False, markup=False, soft_wrap=True)

@@ -124,7 +124,7 @@ def compile_options(command: Callable[..., Any]) -> Callable[..., Any]:
         default="auto",
         show_default=True,
         type=click.Choice(["auto", "f32", "bf16"]),
-        help="auto: as the model says.",
+        help="Operands of matrix products. auto: as the model says.",
     )
     @click.option("--records", multiple=True, metavar="FILE", help="Tuning records to apply.")
     @click.option("--strict", is_flag=True, help="Refuse operators that no template takes.")

@@ -59,7 +59,9 @@ def command(
     feeds, drawn = complete_feeds(session.executable.inputs, given, seed)
     if tolerance is None:
         imported = import_onnx(proto, shapes=settings.shapes)
-        tolerance = tolerance_for(ProductSums(imported.mod).lengths)
+        sums = ProductSums(imported.mod)
+        rounded = sums.rounded(session.executable.manifest.precision)
+        tolerance = tolerance_for(sums.lengths, rounded)
     outputs = session.run(None, feeds)
     report = verify(proto, outputs, feeds, tolerance)
     if not report.passed:

@@ -52,12 +52,13 @@ class BenchRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BenchReport(msgspec.Struct, frozen=True, kw_only=True):
-    """All contestants' results on one model, ours first."""
+    """All contestants' results on one model, ours first; `precision` is that of ours alone."""
 
     model: str
     threads: int
     flops: int
     rows: list[BenchRow]
+    precision: str = "auto"
 
     def row(self, name: str) -> BenchRow | None:
         """The row of a contestant that was measured, or None."""
@@ -77,6 +78,7 @@ def bench(
     peers: Sequence[str] = ("ort", "stock"),
     rounds: int = 10,
     seconds: float = 0.1,
+    precision: str = "auto",
     progress: Callable[[str], object] = lambda message: None,
 ) -> BenchReport:
     """Measures a model.
@@ -101,6 +103,8 @@ def bench(
         "ort", "stock".
     rounds, seconds
         As for `timing.interleave`.
+    precision : str
+        What our session was compiled with; peers run the model as it is.
     progress : callable
         Gets a line for every step.
     """
@@ -136,7 +140,13 @@ def bench(
         )
         for name in times
     ]
-    return BenchReport(model=model.stem, threads=threads, flops=flops, rows=rows + missing)
+    return BenchReport(
+        model=model.stem,
+        threads=threads,
+        flops=flops,
+        rows=rows + missing,
+        precision=precision,
+    )
 
 
 def _row(name: str, timing: Timing, ours: Timing, flops: int, agrees: bool) -> BenchRow:

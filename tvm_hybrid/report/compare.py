@@ -9,6 +9,14 @@ a factor of 8 covers them. So the tolerance, relative to the largest value of an
     8 * 2**-24 * sum over the model's matrix products and convolutions of sqrt(K)
 
 and not less than 1e-5, for models that hardly have any.
+
+Where operands are rounded to bfloat16, with v = 2**-8, every product carries a relative error of up
+to 2v besides. The errors of a sum's products are independent and have no preferred sign, so the sum
+is off by at most about 2v times the root of the sum of their squares, which is the size of the sum
+itself; so are the sums of different operators, whose errors therefore add up to sqrt(n) times that
+for n of them. With a factor of 2 for what lies between, the tolerance grows by
+
+    4 * 2**-8 * sqrt(n)
 """
 
 from __future__ import annotations
@@ -16,17 +24,30 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
+import ml_dtypes
 import msgspec
 import numpy as np
 
 _UNIT_ROUNDOFF = 2.0**-24
 _SAFETY = 8.0
 _LEAST_TOLERANCE = 1e-5
+_BF16_UNIT_ROUNDOFF = 2.0**-8
+_BF16_SAFETY = 4.0
 
 
-def tolerance_for(lengths: Iterable[int]) -> float:
-    """The tolerance for a model whose sums have these lengths; see the module's text."""
-    return max(_SAFETY * _UNIT_ROUNDOFF * sum(map(math.sqrt, lengths)), _LEAST_TOLERANCE)
+def tolerance_for(lengths: Iterable[int], rounded: int = 0) -> float:
+    """The tolerance for a model; see the module's text.
+
+    Parameters
+    ----------
+    lengths : iterable of int
+        Number of products in the sums of every operator.
+    rounded : int
+        How many of these operators have bfloat16 operands.
+    """
+    summing = _SAFETY * _UNIT_ROUNDOFF * sum(map(math.sqrt, lengths))
+    rounding = _BF16_SAFETY * _BF16_UNIT_ROUNDOFF * math.sqrt(rounded)
+    return max(summing + rounding, _LEAST_TOLERANCE)
 
 
 class Distance(msgspec.Struct, frozen=True, kw_only=True):
@@ -74,7 +95,8 @@ def distance(result: np.ndarray, reference: np.ndarray) -> Distance:
     """
     if result.shape != reference.shape or result.dtype != reference.dtype:
         return _FAR
-    exact = bool(np.array_equal(result, reference, equal_nan=result.dtype.kind == "f"))
+    floating = result.dtype.kind == "f" or result.dtype == ml_dtypes.bfloat16
+    exact = bool(np.array_equal(result, reference, equal_nan=floating))
     got = result.astype(np.float64).ravel()
     wanted = reference.astype(np.float64).ravel()
     finite = np.isfinite(wanted)
@@ -85,7 +107,7 @@ def distance(result: np.ndarray, reference: np.ndarray) -> Distance:
         return _FAR
     difference = np.abs(got - wanted)
     max_abs = float(difference.max(initial=0.0))
-    if result.dtype.kind != "f" and not exact:
+    if not floating and not exact:
         return msgspec.structs.replace(_FAR, max_abs=max_abs, cosine=_cosine(got, wanted))
     return Distance(
         max_abs=max_abs,

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from .feeds import save_arrays
+from .feeds import as_saved, save_arrays
 from .timing import ContestantError, time_calls
 
 Feeds = Mapping[str, np.ndarray]
@@ -164,7 +164,7 @@ class StockTvm:
         try:
             self.prepare_seconds = float(self._answer("ready"))
             with np.load(folder / "outputs.npz") as arrays:
-                self.outputs = [arrays[name] for name in arrays.files]
+                self.outputs = [as_saved(arrays[name]) for name in arrays.files]
         except BaseException:
             self.close()
             raise

@@ -7,9 +7,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
+import ml_dtypes
 import numpy as np
 
 from microkernels.errors import FeedError
+
+from ..tensors import numpy_dtype
 
 
 class TensorLike(Protocol):
@@ -52,15 +55,20 @@ def _load(path: Path, expected: str) -> dict[str, np.ndarray]:
     try:
         loaded = np.load(path, allow_pickle=False)
         if isinstance(loaded, np.ndarray):
-            found = {"": loaded}
+            found = {"": as_saved(loaded)}
         else:
             with loaded:
-                found = {name: loaded[name] for name in loaded.files}
+                found = {name: as_saved(loaded[name]) for name in loaded.files}
     except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
         raise FeedError(f"{path} cannot be read as {expected}: {error}") from error
     if ("" in found) != expected.startswith("one"):
         raise FeedError(f"{path} is not {expected}")
     return found
+
+
+def as_saved(array: np.ndarray) -> np.ndarray:
+    """An array as it was before NumPy wrote it: its files keep bfloat16 only as nameless bits."""
+    return array.view(ml_dtypes.bfloat16) if array.dtype.str == "|V2" else array
 
 
 def save_arrays(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
@@ -73,10 +81,10 @@ def save_arrays(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
 
 def random_array(shape: Sequence[int], dtype: str, rng: np.random.Generator) -> np.ndarray:
     """Values that any model can take: standard normal floats, integers and booleans 0 or 1."""
-    kind = np.dtype(dtype).kind if dtype != "bfloat16" else "f"
-    if kind == "f":
-        return rng.standard_normal(shape).astype(dtype)
-    return rng.integers(0, 2, shape).astype(dtype)
+    wanted = numpy_dtype(dtype)
+    if wanted.kind == "f" or dtype == "bfloat16":
+        return rng.standard_normal(shape).astype(wanted)
+    return rng.integers(0, 2, shape).astype(wanted)
 
 
 def complete_feeds(

@@ -17,11 +17,15 @@ class ProductSums:
         Two operations for every multiply-add; nothing else is counted.
     lengths : list of int
         The number K of products that each output element of each operator sums.
+    float32, bfloat16 : int
+        How many of the matrix products have operands of these types, and with bfloat16 how many
+        convolutions too.
     """
 
     def __init__(self, mod: IRModule) -> None:
         self.flops = 0
         self.lengths: list[int] = []
+        self.float32 = self.bfloat16 = 0
         for call in _calls(mod):
             length = _sum_length(call)
             shape = _static_shape(call)
@@ -29,6 +33,13 @@ class ProductSums:
                 continue
             self.lengths.append(length)
             self.flops += 2 * length * math.prod(shape)
+            dtype = str(call.args[0].ty.dtype)
+            self.bfloat16 += dtype == "bfloat16"
+            self.float32 += dtype == "float32" and getattr(call.op, "name", "") == "relax.matmul"
+
+    def rounded(self, precision: str) -> int:
+        """How many operators have bfloat16 operands when compiled in a precision."""
+        return self.bfloat16 + (self.float32 if precision == "bf16" else 0)
 
 
 def _calls(mod: IRModule) -> Iterator[relax.Call]:

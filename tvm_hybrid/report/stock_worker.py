@@ -24,6 +24,7 @@ from tvm import relax
 
 from ..frontend import import_onnx
 from ..targets import resolve_target
+from .feeds import as_saved
 from .timing import time_calls
 
 
@@ -35,7 +36,7 @@ def _prepare(job: dict[str, Any]) -> tuple[Any, list[Any]]:
     }
     imported = import_onnx(job["model"], shapes or None)
     with np.load(job["feeds"]) as arrays:
-        feeds = [tvm.runtime.tensor(arrays[info.name]) for info in imported.inputs]
+        feeds = [tvm.runtime.tensor(as_saved(arrays[info.name])) for info in imported.inputs]
     executable = tvm.compile(imported.mod, target=resolve_target(job["target"]))
     return relax.VirtualMachine(executable, tvm.cpu())["main"], feeds
 

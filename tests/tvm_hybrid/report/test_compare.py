@@ -2,12 +2,14 @@
 
 import math
 
+import ml_dtypes
 import numpy as np
 import pytest
 
 from tvm_hybrid.report.compare import distance, tolerance_for
 
 F32 = np.float32
+BF16 = ml_dtypes.bfloat16
 
 
 def test_equal_arrays_have_no_distance() -> None:
@@ -35,6 +37,9 @@ def test_distances_of_a_small_difference() -> None:
         (np.array([0.0], F32), np.array([np.nan], F32)),
         (np.array([np.inf], F32), np.array([-np.inf], F32)),
         (np.array([1e-30], F32), np.array([0.0], F32)),
+        (np.zeros(3, BF16), np.zeros(3, F32)),
+        (np.zeros(3, BF16), np.zeros(3, np.uint16)),
+        (np.array([np.nan], BF16), np.array([0.0], BF16)),
         (np.array([1], np.int64), np.array([2], np.int64)),
         (np.array([True]), np.array([False])),
     ],
@@ -65,3 +70,25 @@ def test_random_float32_sums_stay_within_the_tolerance() -> None:
     found = distance(sequential, exact)
     assert found.within(tolerance_for([4096]))
     assert not found.exact
+
+
+def test_bfloat16_is_a_float() -> None:
+    found = distance(np.array([1.0, 3.0, np.nan], BF16), np.array([2.0, 4.0, np.nan], BF16))
+    assert found.max_rel == 0.25 and not found.exact
+    assert distance(np.array([1.0, np.nan], BF16), np.array([1.0, np.nan], BF16)).exact
+
+
+@pytest.mark.parametrize("layers", [1, 4, 16])
+def test_products_of_rounded_operands_stay_within_the_tolerance(layers: int) -> None:
+    """A chain of random layers with operands rounded to bfloat16, and the tolerance is no more
+    than twenty times what is needed."""
+    rng = np.random.default_rng(layers)
+    exact = rounded = rng.standard_normal((32, 256))
+    for _ in range(layers):
+        weight = rng.standard_normal((256, 256)) / 16
+        exact = np.maximum(exact @ weight, 0) * math.sqrt(2)
+        narrow = [array.astype(BF16).astype(np.float64) for array in (rounded, weight)]
+        rounded = np.maximum(narrow[0] @ narrow[1], 0) * math.sqrt(2)
+    tolerance = tolerance_for([256] * layers, rounded=layers)
+    found = distance(rounded, exact)
+    assert tolerance / 20 < found.max_rel <= tolerance

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -17,6 +18,15 @@ def test_files_and_archives(tmp_path: Path) -> None:
     assert sorted(feeds) == ["a/b", "file", "x"]
     assert feeds["x"].tolist() == [0, 1, 2]
     assert feeds["file"].tolist() == [1, 1]
+
+
+def test_bfloat16_survives_files(tmp_path: Path) -> None:
+    array = np.array([1.5, -2.0, 3e38], ml_dtypes.bfloat16)
+    np.save(tmp_path / "x.npy", array)
+    save_arrays(tmp_path / "all.npz", {"y": array})
+    for loaded in load_feeds([f"x={tmp_path / 'x.npy'}"], tmp_path / "all.npz").values():
+        assert loaded.dtype == ml_dtypes.bfloat16
+        np.testing.assert_array_equal(loaded, array)
 
 
 @pytest.mark.parametrize("item", ["x", "=x.npy", "x=", "x=missing.npy", "x=text.npy", "x=all.npz"])
@@ -54,7 +64,9 @@ def test_an_unknown_input_is_refused() -> None:
         complete_feeds([TensorInfo("x", (1,), "float32")], {"y": np.zeros(1)})
 
 
-@pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "int8", "uint8", "bool"])
+@pytest.mark.parametrize(
+    "dtype", ["bfloat16", "float16", "float32", "float64", "int8", "uint8", "bool"]
+)
 def test_random_arrays_have_their_type(dtype: str) -> None:
     array = random_array((3, 5), dtype, np.random.default_rng(0))
     assert array.shape == (3, 5) and array.dtype == dtype

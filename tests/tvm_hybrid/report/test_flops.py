@@ -14,6 +14,7 @@ def test_matrix_products() -> None:
     sums = ProductSums(import_onnx(two_layers(rows=4)).mod)
     assert sorted(sums.lengths) == [8, 16]
     assert sums.flops == 2 * 4 * (8 * 16 + 16 * 5)
+    assert [sums.rounded(precision) for precision in ("auto", "f32", "bf16")] == [0, 0, 2]
 
 
 def test_a_grouped_convolution() -> None:
@@ -30,4 +31,5 @@ def test_a_grouped_convolution() -> None:
     onnx.checker.check_model(model)
     sums = ProductSums(import_onnx(model).mod)
     assert sums.lengths == [2 * 3 * 3]
+    assert sums.rounded("bf16") == 0
     assert sums.flops == 2 * 18 * 6 * 6 * 6
