@@ -132,7 +132,7 @@ def test_quantize_narrow_floats(dtype: str) -> None:
     """The quotient is rounded to float32 alone, as ONNX Runtime does."""
     node = helper.make_node("QuantizeLinear", ["x", "s", "z"], ["y"])
     kind = ml_dtypes.bfloat16 if dtype == "bfloat16" else np.float16
-    constants = {"s": np.array(0.0377, kind), "z": np.array(3, np.int8)}
+    constants: dict[str, NDArray] = {"s": np.array(0.0377, kind), "z": np.array(3, np.int8)}
     model = make_model(
         [node], [("x", TYPES[dtype], [500])], [("y", TensorProto.INT8, [500])], constants
     )
@@ -205,7 +205,7 @@ def test_dequantize_to_narrow_floats(kind: Any) -> None:
 
 
 def test_dequantize_to_a_given_type() -> None:
-    constants = {"s": np.array(0.0137, np.float32)}
+    constants: dict[str, NDArray] = {"s": np.array(0.0137, np.float32)}
     model = dequantize_model("uint8", constants, opset=23, output_dtype=TensorProto.FLOAT16)
     q = integers(4, 3, 6)
     exact(model, {"q": q}, (q.astype(np.float32) * constants["s"]).astype(np.float16))
@@ -234,9 +234,14 @@ def test_contrib_operators(kind: Any, opset: int) -> None:
 def test_dynamic_quantize_linear(values: str) -> None:
     node = helper.make_node("DynamicQuantizeLinear", ["x"], ["q", "s", "z"])
     outputs = [("q", TensorProto.UINT8, [3, 8]), f32("s"), ("z", TensorProto.UINT8, [])]
-    x = {"normal": random(3, 8), "zero": np.zeros((3, 8)), "positive": 1 + np.abs(random(3, 8)),
-         "negative": -1 - np.abs(random(3, 8)),
-         "tie": np.linspace(-253, 257, 24).reshape(3, 8)}[values].astype(np.float32)  # fmt: skip
+    made: dict[str, NDArray] = {
+        "normal": random(3, 8),
+        "zero": np.zeros((3, 8)),
+        "positive": 1 + np.abs(random(3, 8)),
+        "negative": -1 - np.abs(random(3, 8)),
+        "tie": np.linspace(-253, 257, 24).reshape(3, 8),
+    }
+    x = made[values].astype(np.float32)
     model = make_model([node], [f32("x", 3, 8)], outputs)
     feeds = {"x": x}
     compare(model, feeds, onnxruntime_run(model, feeds), rtol=0, atol=0)
