@@ -1,10 +1,12 @@
-"""Converters of products in bfloat16: accumulated in float32 and rounded once.
+"""Operators in bfloat16 that sum: accumulated in float32 and rounded once.
 
     MatMul(a: bfloat16, b: bfloat16)
         ->  R.astype(R.matmul(a, b, out_dtype="float32"), "bfloat16")
+    Softmax(x: bfloat16)
+        ->  R.astype(R.nn.softmax(R.astype(x, "float32")), "bfloat16")
 
-TVM's converter would accumulate in bfloat16, whose eight bits stop growing after 256 terms of a
-kind.
+TVM's converters would accumulate in bfloat16, whose eight bits stop growing after 256 terms of a
+kind, or refuse it.
 """
 
 from __future__ import annotations
@@ -17,6 +19,31 @@ from tvm import relax
 from .expressions import Converter, cast, dtype_of, given
 
 BFLOAT16 = "bfloat16"
+# Operators (but for products) that are computed in float32.
+WIDENED = frozenset(
+    {
+        *("AveragePool", "BatchNormalization", "Conv", "ConvTranspose", "CumSum", "Einsum", "Erf"),
+        *("Gelu", "GlobalAveragePool", "GroupNormalization", "InstanceNormalization"),
+        *("LayerNormalization", "LogSoftmax", "LpNormalization", "LpPool", "Mean", "Pow"),
+        *("RMSNormalization", "ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp"),
+        *("ReduceMean", "ReduceProd", "ReduceSum", "ReduceSumSquare", "Softmax", "Sum"),
+    }
+)
+
+
+def is_widened(op_name: str, inputs: Sequence[Any]) -> bool:
+    """Whether a node is to be converted with inputs in float32, and its result rounded."""
+    return op_name in WIDENED and BFLOAT16 in (dtype_of(v) for v in inputs if v is not None)
+
+
+def widen(builder: relax.BlockBuilder, inputs: Sequence[Any]) -> list[Any]:
+    """The inputs, those in bfloat16 in float32."""
+    return [
+        cast(builder, value, "float32")
+        if value is not None and dtype_of(value) == BFLOAT16
+        else value
+        for value in inputs
+    ]
 
 
 def _matmul(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:

@@ -10,10 +10,11 @@ from typing import Any
 import onnx
 from onnx import helper
 from tvm import IRModule, relax
-from tvm.relax.frontend.onnx.onnx_frontend import ONNXGraphImporter
+from tvm.relax.frontend.onnx.onnx_frontend import ONNXGraphImporter, onnx_input
 
 from microkernels.errors import ModelError, UnsupportedOperatorError
 
+from .bfloat16_converters import BFLOAT16, is_widened, widen
 from .converters import CONVERTERS
 from .expressions import literal, static_shape_of
 from .graph import Graph, describe
@@ -50,14 +51,29 @@ class _Importer(ONNXGraphImporter):
     ) -> relax.Expr:
         name = attrs["tvm_custom"]["name"]
         try:
-            own = CONVERTERS[op_name](self.bb, inputs, attrs) if op_name in CONVERTERS else None
-            if own is None:
-                own = super()._convert_operator(op_name, inputs, attrs, opset)
-            result = self.bb.normalize(own)
+            if is_widened(op_name, inputs):
+                wide = onnx_input(widen(self.bb, inputs))
+                result = self._rounded(self._convert(op_name, wide, attrs, opset))
+            else:
+                result = self._convert(op_name, inputs, attrs, opset)
             self._check_types(self._sources[name], result)
             return result
         except Exception as error:
             raise _RefusedError(name, error) from error
+
+    def _convert(
+        self, op_name: str, inputs: Sequence[Any], attrs: dict[str, Any], opset: int
+    ) -> relax.Expr:
+        own = CONVERTERS[op_name](self.bb, inputs, attrs) if op_name in CONVERTERS else None
+        if own is None:
+            own = super()._convert_operator(op_name, inputs, attrs, opset)
+        return self.bb.normalize(own)
+
+    def _rounded(self, value: relax.Expr) -> relax.Expr:
+        """The (first) result in bfloat16; statistics beside it stay as they are."""
+        if isinstance(value, relax.Tuple):
+            return relax.Tuple([self._rounded(value[0]), *list(value)[1:]])
+        return self.bb.normalize(relax.op.astype(value, BFLOAT16))
 
     def _check_types(self, node: onnx.NodeProto, result: relax.Expr) -> None:
         """Holds what a converter made against what ONNX says it is."""
