@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,7 @@ from numpy.typing import NDArray
 import tvm_hybrid
 
 from . import transformers
-from .integer_checks import open_session
+from .integer_checks import integer_kernels, open_session
 from .quantized_models import dynamic, integer_products, static
 
 FORMS: dict[str, Callable[..., onnx.ModelProto]] = {
@@ -102,3 +103,14 @@ def test_two_threads_give_the_same_bits(name: str) -> None:
         for n in (1, 2)
     ]
     np.testing.assert_array_equal(results[0], results[1])
+
+
+def test_an_exported_library_gives_the_same_bits(tmp_path: Path) -> None:
+    """int8 weights, packed, go through the library."""
+    model = quantized_model("bert", "dynamic_s8")
+    session = open_session(model, integer_products(model))
+    feeds = transformers.feeds(model, SAMPLES)
+    path = session.executable.export(tmp_path / "model.so")
+    loaded = tvm_hybrid.InferenceSession(path)
+    assert len(integer_kernels(loaded)) == integer_products(model)
+    np.testing.assert_array_equal(loaded.run(None, feeds)[0], session.run(None, feeds)[0])
