@@ -182,8 +182,9 @@ def test_the_largest_of_a_window(dtype: str, axis: int | None) -> None:
         ([0.1] * 6 + [0.2], {}),
         (0.3, {"ceil_mode": True}),
         (0.3, {"padding": (1, 1, 1, 1), "dilation": (2, 2)}),
+        (0.3, {"padding": (0, 0, 0, 2)}),
     ],
-    ids=["negative scale", "pooled axis", "windows past the edge", "windows with holes"],
+    ids=["negative scale", "pooled axis", "past the edge", "with holes", "of padding alone"],
 )
 def test_windows_that_stop_it(scale: float | list[float], options: dict[str, object]) -> None:
     before = module(
