@@ -45,10 +45,14 @@ from .quantize_steps import (
     quantize_reference,
     rounded,
 )
+from .reduce_lanes import settle
 from .region import Region, Step, Tensor
 
 # Steps that are no entries of FUSIBLE_OPS, with their cost in instructions.
 SPECIAL_STEPS = {"constant": 0, "item": 0, "cast": 1, "quantize": 6, "dequantize": 3}
+# Instructions of an operator that uses its argument many times: it is computed once, and so is the
+# result, however TVM simplifies (see `settle`).
+LONG_OPERATOR = 12
 
 
 @dataclass(frozen=True)
@@ -199,10 +203,11 @@ class Epilogue:
             if step.op == "dequantize":
                 return emit_dequantize(arguments[0], scale, zero_point)
             return emit_quantize(arguments[0], scale, zero_point, step.dtype)
-        emitted = FUSIBLE_OPS[step.op].emit(*arguments)
-        if self.exact and step.op == "multiply":
-            return rounded(emitted)
-        return emitted
+        entry = FUSIBLE_OPS[step.op]
+        if entry.cost >= LONG_OPERATOR:
+            return settle(entry.emit(*map(settle, arguments)))
+        emitted = entry.emit(*arguments)
+        return rounded(emitted) if self.exact and step.op == "multiply" else emitted
 
     def _numbers(self, args: Sequence[int], arguments: Sequence[Expr]) -> list[float | Expr]:
         """Arguments of a step, as numbers where they are known."""
