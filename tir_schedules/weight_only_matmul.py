@@ -87,7 +87,7 @@ def reject(region: Region, isa: Isa) -> str | None:
     """Why the template cannot build a region, or None."""
     a, w, *per_block = region.inputs
     bits, block = int(region.attrs["bits"]), int(region.attrs["block"])
-    if a.dtype not in ACTIVATION_DTYPES:
+    if a.dtype not in ACTIVATION_DTYPES["float32"]:
         return f"activations of type {a.dtype}"
     if w.dtype not in ("int8", "uint8") or region.output.dtype not in RESULT_DTYPES:
         return f"weight of type {w.dtype}, output of type {region.output.dtype}"
@@ -275,7 +275,7 @@ def _loops(
     )
     if not config.staged:
         return dataclasses.replace(loops, multiply=tiles.multiply)
-    steps = max(math.ceil(size / weight.unit) * weight.unit for _, size in loops.pieces)
+    steps = max(size for _, size in loops.pieces)
     vectors = min(config.vectors, weight.n_vectors)
     expanded = I.sblock_alloc_buffer((steps * vectors * weight.lanes,), "float32")
 

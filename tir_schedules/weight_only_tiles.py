@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -114,21 +113,30 @@ class WeightOnlyTiles:
         Parameters
         ----------
         expanded : buffer
-            f32, flat; room for all steps of the piece, rounded up to whole units.
+            f32, flat; room for the piece.
         """
         weight, lanes = self.weight, self.kernel.lanes
         k_start, k_size = piece
         first = k_start // weight.unit
-        with I.serial(math.ceil(k_size / weight.unit)) as unit:
-            number = 0 if weight.blocks == 1 else (first + unit) * weight.unit // weight.block
+
+        def unit(number: Expr | int, steps: int) -> None:
+            first_step = (first + number) * weight.unit
+            block = 0 if weight.blocks == 1 else first_step // weight.block
             for j in range(width):
-                vectors = weight.emit_unit(self.packed, panel, width, first + unit, j)
-                scale = bind(self._per_block(self.scales, panel, width, number, j))
-                zero = self._zero(panel, width, number, j)
-                for step, value in enumerate(vectors):
-                    position = ((unit * weight.unit + step) * width + j) * lanes
+                vectors = weight.emit_unit(self.packed, panel, width, first + number, j)
+                scale = bind(self._per_block(self.scales, panel, width, block, j))
+                zero = self._zero(panel, width, block, j)
+                for step, value in enumerate(vectors[:steps]):
+                    position = ((number * weight.unit + step) * width + j) * lanes
                     value = value if zero is None else value - zero
                     I.buffer_store(expanded, value * scale, [ramp(position, lanes)])
+
+        whole, rest = divmod(k_size, weight.unit)
+        if whole:
+            with I.serial(whole) if whole > 1 else contextlib.nullcontext(0) as number:
+                unit(number, weight.unit)
+        if rest:
+            unit(whole, rest)
 
         def load_b(_panel: Expr, _width: int, step: Expr, j: int) -> Expr:
             return expanded[ramp(((step - k_start) * width + j) * lanes, lanes)]
