@@ -15,22 +15,30 @@ from ..node_builder import attributes_of, optional_input
 from .recurrent import Direction, Recurrent, activate, recurrent, unroll
 from .registry import rewrites
 
+ACTIVATIONS = ["Sigmoid", "Tanh", "Tanh"]
+
 
 @rewrites("LSTM")
 def lstm(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeProto]:
     """Writes the steps out; peepholes and coupled gates are unsupported."""
+    check_gates(node)
+    layer = recurrent(node, graph, gates=4, activations=ACTIVATIONS)
+    return unroll(layer, states=[5, 6], cell=lstm_cell)
+
+
+def check_gates(node: onnx.NodeProto) -> None:
+    """Refuses peepholes and coupled gates."""
     if optional_input(node, 7) or attributes_of(node).get("input_forget"):
         raise UnsupportedOperatorError(
             f"{describe(node)}: peepholes and coupled input/forget gates are unsupported"
         )
-    layer = recurrent(node, graph, gates=4, activations=["Sigmoid", "Tanh", "Tanh"])
-    return unroll(layer, states=[5, 6], cell=_cell)
 
 
-def _cell(layer: Recurrent, side: Direction, part: str, states: list[str]) -> list[str]:
+def lstm_cell(layer: Recurrent, side: Direction, part: str, states: list[str]) -> list[str]:
+    """The next h and c of one step."""
     build = layer.build
     hidden, memory = states
-    gates = build.add("Add", part, build.add("MatMul", hidden, side.recurrence))
+    gates = build.add("Add", part, layer.multiply(hidden, side.recurrence))
     if side.recurrence_bias:
         gates = build.add("Add", gates, side.recurrence_bias)
     pieces = build.split(gates, [layer.hidden] * 4, axis=1)

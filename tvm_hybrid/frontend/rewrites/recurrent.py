@@ -33,7 +33,7 @@ class Direction:
     Parameters
     ----------
     recurrence
-        R^T, ``[hidden, gates * hidden]``.
+        R^T, ``[hidden, gates * hidden]``, for `Recurrent.multiply`.
     input_bias, recurrence_bias
         ``[gates * hidden]`` each, or ``""``.
     """
@@ -74,6 +74,14 @@ class Recurrent:
             return self.build.constant(np.zeros((self.batch, self.hidden)), self.dtype)
         return self.build.take(name, direction, axis=0)
 
+    def weight(self, position: int, direction: int) -> str:
+        """W^T or R^T of one direction, for `multiply`."""
+        return self.build.add("Transpose", self.slice_of(position, direction), perm=[1, 0])
+
+    def multiply(self, value: str, weight: str) -> str:
+        """The product of a value and one of the weights."""
+        return self.build.add("MatMul", value, weight)
+
     def slice_of(self, position: int, direction: int) -> str:
         """One direction's part of an input, ``""`` if the input is absent."""
         name = optional_input(self.node, position)
@@ -83,8 +91,21 @@ class Recurrent:
 Cell = Callable[[Recurrent, Direction, str, list[str]], list[str]]
 
 
-def recurrent(node: onnx.NodeProto, graph: Graph, gates: int, activations: list[str]) -> Recurrent:
-    """Reads a node; UnsupportedOperatorError for forms that are not written out."""
+def recurrent(
+    node: onnx.NodeProto,
+    graph: Graph,
+    gates: int,
+    activations: list[str],
+    kind: type[Recurrent] = Recurrent,
+    hidden_axis: int = 2,
+) -> Recurrent:
+    """Reads a node; UnsupportedOperatorError for forms that are not written out.
+
+    Parameters
+    ----------
+    hidden_axis
+        The axis of R that is as long as the hidden state.
+    """
     attributes = attributes_of(node)
     shape = graph.shape(node.input[0])
     weight = graph.shape(node.input[2])
@@ -109,13 +130,13 @@ def recurrent(node: onnx.NodeProto, graph: Graph, gates: int, activations: list[
         raise UnsupportedOperatorError(
             f"{describe(node)}: sequence_lens {lengths!r} must be constant and equal {steps}"
         )
-    return Recurrent(
+    return kind(
         node=node,
         build=NodeBuilder(graph, node),
         gates=gates,
         steps=steps,
         batch=batch,
-        hidden=weight[2],
+        hidden=weight[hidden_axis],
         dtype=helper.tensor_dtype_to_np_dtype(graph.elem_type(node.input[0])),
         activations=names,
     )
@@ -184,7 +205,7 @@ def _direction(layer: Recurrent, index: int) -> Direction:
     per_direction = len(layer.activations) // layer.directions
     return Direction(
         index=index,
-        recurrence=build.add("Transpose", layer.slice_of(2, index), perm=[1, 0]),
+        recurrence=layer.weight(2, index),
         input_bias=input_bias,
         recurrence_bias=recurrence_bias,
         activations=layer.activations[index * per_direction : (index + 1) * per_direction],
@@ -194,10 +215,10 @@ def _direction(layer: Recurrent, index: int) -> Direction:
 def _input_parts(layer: Recurrent, side: Direction) -> list[str]:
     """X W^T + bias of every step, in one MatMul."""
     build, width = layer.build, layer.gates * layer.hidden
-    weight = build.add("Transpose", layer.slice_of(1, side.index), perm=[1, 0])
+    weight = layer.weight(1, side.index)
     size = (build.graph.shape(layer.node.input[0]) or (0,))[-1]
     rows = build.reshape(layer.node.input[0], [layer.steps * layer.batch, size])
-    product = build.add("MatMul", rows, weight)
+    product = layer.multiply(rows, weight)
     if side.input_bias:
         product = build.add("Add", product, side.input_bias)
     if layer.steps == 1:
