@@ -10,6 +10,7 @@ import tvm
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from ml_dtypes import bfloat16
+from tvm.ir.instrument import pass_instrument
 
 from microkernels.errors import ConfigError
 from microkernels.isa import isa_named
@@ -373,6 +374,27 @@ def test_code_is_vector_code_and_rounds_products(rung: str, register: str) -> No
     assert "vmulps" in text
     assert "vfmadd" not in text  # a product that is not rounded gives other integers at ties
     assert "TVMBackendAllocWorkspace" not in text
+
+
+def test_lowering_does_not_inline_without_bounds() -> None:
+    scalar, full = Tensor((), "float32"), Tensor((5, 75), "uint8")
+    steps = [constant(0.02), constant(3), Step("dequantize", (0, 3, 4))]
+    steps += [Step("dequantize", (1, 2, 4)), Step("add", (5, 6)), Step("gelu", (7,))]
+    steps += [Step("tanh", (8,)), Step("quantize", (9, 3, 4), dtype="uint8")]
+    region = region_of((5, 75), "uint8", "uint8", steps, (full, scalar))
+    function = ELEMENTWISE.build(region, ElementwiseConfig(unroll=1), isa_named("avx512"))
+    sizes: list[int] = []
+
+    @pass_instrument
+    class Sizes:
+        def run_after_pass(self, mod: tvm.IRModule, info: object) -> None:
+            sizes.append(len(mod.script()))
+
+    with tvm.transform.PassContext(instruments=[Sizes()]):
+        target = tvm.target.Target({"kind": "llvm", "mcpu": "skylake-avx512"})
+        tvm.compile(function.with_attr("global_symbol", "kernel"), target=target)
+    # One operator inlined is some 13 times as long; all of them, 1500 times.
+    assert max(sizes) < 30 * len(function.script())
 
 
 def test_names_threads_and_counts() -> None:
