@@ -142,6 +142,16 @@ def test_a_thousand_scales_known_at_run_time(rung: str, dtype: str) -> None:
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("rung", RUNGS)
+def test_one_number_alone_is_stored(rung: str, dtype: str) -> None:
+    """The output ends at an unmapped page: a store of more than its byte would crash."""
+    numbers = np.array([0.5, 3], np.float32)
+    for shape in ((1,), (2,), (3, 1)):
+        x = np.full(shape, 7.25, np.float32)
+        assert (run(items_region(shape, dtype), [x, numbers], rung) == 14 + 3).all()
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("rung", RUNGS)
 def test_a_scale_for_every_column(rung: str, dtype: str) -> None:
     rows, columns = 24, 67
     operands = (Tensor((columns,), "float32"), Tensor((columns,), dtype))
