@@ -12,6 +12,10 @@ from tir_schedules.region import Scalar, Tensor
 
 from .anchor import Anchor, Matcher
 from .graph import DataflowGraph, binding_value, op_name, static_tensor
+from .integer_anchor import Operand, integer_operand, quantized_on_the_way, rounded_on_the_way
+from .weight_only import match_weight_only
+
+CONVERSIONS = ("relax.quantize", "relax.dequantize", "relax.astype")
 
 
 def match_anchor(graph: DataflowGraph, position: int) -> Anchor | str | None:
@@ -38,16 +42,55 @@ def _matmul(graph: DataflowGraph, position: int, call: relax.Call) -> Anchor | s
         return "a shape is not known at compile time"
     if len(a.shape) < 2 or len(b.shape) < 2:
         return "an operand is a vector"
-    if isinstance(call.args[1], ir.GenericConst) and len(b.shape) == 2:
-        activation, absorbed = _before_cast(graph, call.args[0])
-        return Anchor(position, "matmul", (activation, call.args[1]), output, {}, absorbed)
-    (a_stored, a_axes, a_from), (b_stored, b_axes, b_from) = (
-        _permuted(graph, arg) for arg in call.args
-    )
-    attrs: dict[str, Scalar] = {"a_axes": a_axes, "b_axes": b_axes}
-    return Anchor(
-        position, "batch_matmul", (a_stored, b_stored), output, attrs, tuple(a_from + b_from)
-    )
+    if (a.dtype, b.dtype, output.dtype) == ("float32", "float32", "float32"):
+        weight_only = match_weight_only(graph, position, call)
+        if weight_only is not None:
+            return weight_only
+    operands = _operands(graph, call)
+    if operands is None:
+        return "a zero point or integer type that no kernel has"
+    left, right = operands
+    if isinstance(right.source, ir.GenericConst) and len(b.shape) == 2:
+        if a.dtype == "int32":
+            quantized_on_the_way(graph, left)
+        elif a.dtype == "bfloat16":
+            rounded_on_the_way(graph, left)
+        else:
+            left.source, left.absorbed = _before_cast(graph, left.source)
+        attrs = {**left.attrs, **right.attrs}
+        return _product(position, "matmul", left, right, output, attrs)
+    attrs = {**left.attrs, **right.attrs}
+    for name, operand in (("a_axes", left), ("b_axes", right)):
+        if a.dtype == "bfloat16":  # rounded after the permutation, or before it
+            rounded_on_the_way(graph, operand)
+        operand.source, attrs[name], passed = _permuted(graph, operand.source)
+        operand.absorbed += passed
+        if a.dtype == "bfloat16" and passed:
+            rounded_on_the_way(graph, operand)
+    return _product(position, "batch_matmul", left, right, output, attrs)
+
+
+def _operands(graph: DataflowGraph, call: relax.Call) -> tuple[Operand, Operand] | None:
+    """Both factors of a product; None if they are integers that no kernel multiplies."""
+    if str(call.ty.dtype) != "int32":
+        return Operand(call.args[0]), Operand(call.args[1])
+    left = integer_operand(graph, "a", call.args[0])
+    right = integer_operand(graph, "b", call.args[1])
+    return None if left is None or right is None else (left, right)
+
+
+def _product(
+    position: int,
+    op: str,
+    left: Operand,
+    right: Operand,
+    output: Tensor,
+    attrs: dict[str, Scalar],
+) -> Anchor:
+    further = {**left.inputs, **right.inputs}
+    inputs = (left.source, right.source, *(further[n] for n in ("range", "a", "b") if n in further))
+    absorbed = tuple(sorted({*left.absorbed, *right.absorbed}))
+    return Anchor(position, op, inputs, output, attrs, absorbed)
 
 
 def _conv1d(graph: DataflowGraph, position: int, call: relax.Call) -> Anchor | str | None:
@@ -65,13 +108,13 @@ def _conv1d(graph: DataflowGraph, position: int, call: relax.Call) -> Anchor | s
     return Anchor(position, "matmul", tuple(call.args), output, window)
 
 
-def _before_cast(graph: DataflowGraph, expr: relax.Expr) -> tuple[relax.Expr, tuple[int, ...]]:
+def _before_cast(graph: DataflowGraph, expr: relax.Expr) -> tuple[relax.Expr, list[int]]:
     """What an activation is cast to f32 from, and the binding of the cast; itself if it is not."""
     call = graph.definition(expr)
     if op_name(call) != "relax.astype" or str(expr.ty.dtype) != "float32":
-        return expr, ()
+        return expr, []
     assert call is not None
-    return call.args[0], (graph.position[expr],)
+    return call.args[0], [graph.position[expr]]
 
 
 def _permuted(graph: DataflowGraph, expr: relax.Expr) -> tuple[relax.Expr, str, list[int]]:
@@ -84,6 +127,22 @@ def _permuted(graph: DataflowGraph, expr: relax.Expr) -> tuple[relax.Expr, str, 
         order = [int(axis) % rank for axis in axes] if axes is not None else range(rank)[::-1]
         return call.args[0], ",".join(map(str, order)), [graph.position[expr]]
     return expr, ",".join(map(str, range(len(expr.ty.shape.values)))), []
+
+
+def match_conversion(graph: DataflowGraph, position: int) -> Anchor | None:
+    """The elementwise anchor at a position, for what is left when all other regions are formed.
+
+    The conversion itself is the first step of the epilogue; the anchor is what it converts.
+    """
+    call = binding_value(graph.bindings[position])
+    if op_name(call) not in CONVERSIONS:
+        return None
+    source, output = static_tensor(call.args[0]), _output(graph, position)
+    if source is None or output is None or source.constant or source.shape != output.shape:
+        return None
+    if op_name(call) == "relax.astype" and "bfloat16" not in (source.dtype, output.dtype):
+        return None
+    return Anchor(position, "elementwise", (call.args[0],), source)
 
 
 def _softmax(name: str) -> Matcher:

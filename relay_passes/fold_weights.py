@@ -21,7 +21,7 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from .graph import op_name, static_tensor
 
-Fold = Callable[[np.ndarray, relax.Call], np.ndarray]
+Fold = Callable[[np.ndarray, relax.Call], np.ndarray | None]
 
 
 def _permute(array: np.ndarray, call: relax.Call) -> np.ndarray:
@@ -35,8 +35,11 @@ def _reshape(array: np.ndarray, call: relax.Call) -> np.ndarray:
     return array.reshape(tensor.shape)
 
 
-def _astype(array: np.ndarray, call: relax.Call) -> np.ndarray:
-    return array.astype(str(call.attrs.dtype))
+def _astype(array: np.ndarray, call: relax.Call) -> np.ndarray | None:
+    dtype = str(call.attrs.dtype)
+    if array.dtype in (np.int8, np.uint8) and array.ndim > 1:
+        return None  # a weight of an integer product stays 8 bits wide
+    return array.astype(dtype)
 
 
 _FOLDS: dict[str, Fold] = {
@@ -78,5 +81,7 @@ class _Folder(PyExprMutator):
             argument = self.lookup_binding(argument)
         if not isinstance(argument, ir.GenericConst):
             return call
-        array = np.ascontiguousarray(fold(argument.value.numpy(), call))
-        return relax.const(array, str(call.ty.dtype))
+        array = fold(argument.value.numpy(), call)
+        if array is None:
+            return call
+        return relax.const(np.ascontiguousarray(array), str(call.ty.dtype))

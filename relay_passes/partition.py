@@ -28,7 +28,7 @@ from microkernels.isa import Isa
 from tir_schedules.region import Region
 from tir_schedules.template import has_template, template_for
 
-from .anchors import match_anchor
+from .anchors import match_anchor, match_conversion
 from .decisions import Decision, DecisionLog
 from .graph import DataflowGraph, binding_value, op_name, static_tensor
 from .grow_epilogue import Growth, grow
@@ -89,24 +89,26 @@ class _Partitioner:
     def block(self, block: relax.DataflowBlock) -> relax.DataflowBlock:
         """The block with every region replaced by one call."""
         graph = DataflowGraph(block)
-        taken: set[int] = set()
         regions: dict[int, Growth] = {}
-        for position in range(len(graph.bindings)):
-            if position in taken:
-                continue
-            growth = self.region_at(graph, position, taken)
-            if growth is not None:
-                taken.update(growth.members)
-                regions[growth.members[-1]] = growth
+        # Conversions come last: most become part of the regions around them.
+        for region_at in (self.region_at, self.conversion_at):
+            for position in range(len(graph.bindings)):
+                if position in graph.taken:
+                    continue
+                growth = region_at(graph, position)
+                if growth is not None:
+                    graph.taken.update(growth.members)
+                    graph.read.update(growth.anchor.inputs, (e for e, _ in growth.operands))
+                    regions[growth.members[-1]] = growth
         bindings: list[relax.Binding] = []
         for position, binding in enumerate(graph.bindings):
             if position in regions:
                 bindings += self.call(graph, regions[position])
-            elif position not in taken:
+            elif position not in graph.taken:
                 bindings.append(binding)
         return relax.DataflowBlock(bindings)
 
-    def region_at(self, graph: DataflowGraph, position: int, taken: set[int]) -> Growth | None:
+    def region_at(self, graph: DataflowGraph, position: int) -> Growth | None:
         """The region whose anchor stands at a position, or None."""
         anchor = match_anchor(graph, position)
         if anchor is None:
@@ -115,7 +117,14 @@ class _Partitioner:
         if reason is not None or isinstance(anchor, str):
             self.leave(graph, position, reason or "")
             return None
-        return grow(graph, anchor, taken, lambda region: self.reject(region) is None)
+        return grow(graph, anchor, lambda region: self.reject(region) is None)
+
+    def conversion_at(self, graph: DataflowGraph, position: int) -> Growth | None:
+        """The elementwise region that begins with a conversion at a position, or None."""
+        anchor = match_conversion(graph, position)
+        if anchor is None:
+            return None
+        return grow(graph, anchor, lambda region: self.reject(region) is None)
 
     def reject(self, region: Region | None) -> str | None:
         """Why no template builds a region, or None."""
@@ -168,7 +177,8 @@ def _region_function(
             for (expr, _), parameter in zip(growth.operands, operand_parameters, strict=True):
                 values.setdefault(expr, _as_used(inner, expr, parameter))
             result = None
-            for position in (*growth.anchor.absorbed, *growth.members):
+            inlined = sorted(growth.epilogue.inlined)
+            for position in (*growth.anchor.absorbed, *inlined, *growth.members):
                 binding = graph.bindings[position]
                 call = binding_value(binding)
                 mapped = [values.get(arg, arg) for arg in call.args]

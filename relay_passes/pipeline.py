@@ -14,19 +14,31 @@ from tvm.target import Target
 from tir_schedules.machine import Machine
 from tir_schedules.region import Region
 
+from .bf16_precision import bf16_precision
 from .clip_indices import clip_indices
 from .conv1d_channels_last import conv1d_channels_last
 from .decisions import DecisionLog
+from .fold_dequantize import fold_dequantize
 from .fold_weights import fold_weights
+from .integer_matmul import integer_matmul
+from .legalize_quantization import legalize_quantization
+from .lift_quantize import lift_quantize
 from .lower_regions import lower_regions
 from .partition import partition, regions_of
 from .prepack import prepack
+from .quantization_ranges import quantization_ranges
+from .raise_bf16_casts import raise_bf16_casts
 from .recognize_gelu import recognize_gelu
 from .recognize_norms import recognize_norms
 from .run_codegen import annotate_codegen
 from .schedule_generic import schedule_leftovers
 from .select_configs import Lookup, select_configs
+from .sink_dequantize import sink_dequantize
 from .sink_permutes import sink_permutes
+from .weight_only_matmul import weight_only_matmul
+from .widen_bf16 import widen_bf16
+
+PRECISIONS = ("auto", "f32", "bf16")
 
 
 @dataclass(frozen=True)
@@ -45,6 +57,8 @@ class PipelineOptions:
         Whether a matmul, convolution or normalisation that no template takes is an error.
     dump_ir : Path or None
         Folder that receives the IR after every pass.
+    precision : str
+        One of PRECISIONS: in which type products are computed. "auto": as the model says.
     """
 
     target: Target
@@ -52,6 +66,7 @@ class PipelineOptions:
     lookup: Lookup | None = None
     strict: bool = False
     dump_ir: Path | None = None
+    precision: str = "auto"
 
     @property
     def machine(self) -> Machine:
@@ -68,11 +83,12 @@ class CompiledModule:
     decisions: DecisionLog = field(default_factory=list)
 
 
-def clean_up() -> list[ir.transform.Pass]:
+def clean_up(precision: str = "auto") -> list[ir.transform.Pass]:
     """Phase 1: one way to write everything."""
     return [
         relax.transform.ConvertToDataflow(min_size=1),
         relax.transform.CanonicalizeBindings(),
+        widen_bf16("float32" if precision == "f32" else "bfloat16"),
         fold_weights(),
         clip_indices(),
         recognize_norms(),
@@ -80,33 +96,53 @@ def clean_up() -> list[ir.transform.Pass]:
         conv1d_channels_last(),
         sink_permutes(),
         relax.transform.EliminateCommonSubexpr(),
+        relax.transform.CanonicalizeBindings(),
         relax.transform.DeadCodeElimination(),
     ]
 
 
+def lower_precision(precision: str, decisions: DecisionLog) -> list[ir.transform.Pass]:
+    """Phase 2: products of 8-bit integers and of bfloat16."""
+    bf16 = [bf16_precision()] if precision == "bf16" else []
+    return [
+        sink_dequantize(),
+        lift_quantize(),
+        fold_weights(),
+        fold_dequantize(),
+        integer_matmul(decisions),
+        weight_only_matmul(),
+        *bf16,
+        raise_bf16_casts(),
+        relax.transform.EliminateCommonSubexpr(),
+        relax.transform.CanonicalizeBindings(),
+        relax.transform.DeadCodeElimination(),
+        quantization_ranges(),
+    ]
+
+
 def form_regions(machine: Machine, decisions: DecisionLog, strict: bool) -> list[ir.transform.Pass]:
-    """Phase 2: anchors and what is fused with them."""
+    """Phase 3: anchors and what is fused with them."""
     return [partition(machine.isa, decisions, strict)]
 
 
 def configure_regions(machine: Machine, lookup: Lookup | None) -> list[ir.transform.Pass]:
-    """The part of phase 3 that leaves regions in Relax."""
+    """The part of phase 4 that leaves regions in Relax."""
     return [select_configs(machine, lookup), prepack(machine.isa)]
 
 
 def build_regions(
     machine: Machine, lookup: Lookup | None, decisions: DecisionLog
 ) -> list[ir.transform.Pass]:
-    """Phase 3: configurations, packed weights, kernels."""
+    """Phase 4: configurations, packed weights, kernels."""
     return [*configure_regions(machine, lookup), lower_regions(machine, decisions)]
 
 
 def build_leftovers(machine: Machine, decisions: DecisionLog) -> list[ir.transform.Pass]:
-    """Phase 4: everything that no template took."""
+    """Phase 5: everything that no template took."""
     return [
         relax.backend.DispatchSampling(),
         relax.backend.DispatchSortScan(),
-        relax.transform.LegalizeOps(),
+        legalize_quantization(),
         relax.transform.AnnotateTIROpPattern(),
         relax.transform.FoldConstant(),
         relax.transform.FuseOps(),
@@ -119,7 +155,7 @@ def build_leftovers(machine: Machine, decisions: DecisionLog) -> list[ir.transfo
 
 
 def lower_to_vm() -> list[ir.transform.Pass]:
-    """Phase 5: TVM's own lowering, with memory planned."""
+    """Phase 6: TVM's own lowering, with memory planned."""
     return [
         relax.transform.ToNonDataflow(),
         relax.transform.RemovePurityChecking(),
@@ -135,10 +171,11 @@ def lower_to_vm() -> list[ir.transform.Pass]:
 
 
 def lowering_passes(options: PipelineOptions, decisions: DecisionLog) -> list[ir.transform.Pass]:
-    """Phases 1 to 4: from Relax as imported to calls of TIR kernels."""
+    """Phases 1 to 5: from Relax as imported to calls of TIR kernels."""
     machine = options.machine
     return [
-        *clean_up(),
+        *clean_up(options.precision),
+        *lower_precision(options.precision, decisions),
         *form_regions(machine, decisions, options.strict),
         *build_regions(machine, options.lookup, decisions),
         *build_leftovers(machine, decisions),
@@ -152,7 +189,8 @@ def partition_module(mod: IRModule, options: PipelineOptions, decisions: Decisio
     """
     machine = options.machine
     passes = [
-        *clean_up(),
+        *clean_up(options.precision),
+        *lower_precision(options.precision, decisions),
         *form_regions(machine, decisions, options.strict),
         *configure_regions(machine, options.lookup),
         annotate_codegen(options.target, options.threads),
@@ -162,9 +200,12 @@ def partition_module(mod: IRModule, options: PipelineOptions, decisions: Decisio
 
 def collect_regions(mod: IRModule, options: PipelineOptions) -> list[Region]:
     """The different regions of a module, in order of their functions' names; for tuning."""
-    return regions_of(
-        _run(mod, [*clean_up(), *form_regions(options.machine, [], strict=False)], options)
-    )
+    passes = [
+        *clean_up(options.precision),
+        *lower_precision(options.precision, []),
+        *form_regions(options.machine, [], strict=False),
+    ]
+    return regions_of(_run(mod, passes, options))
 
 
 def compile_module(mod: IRModule, options: PipelineOptions) -> CompiledModule:

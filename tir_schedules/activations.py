@@ -144,6 +144,7 @@ class Activations:
 
     def _sum(self, row: Expr, to: Expr) -> None:
         """The sum of one row, by the kernel's own products with ones."""
+        assert self.sums is not None
         kernel = self.kernel
         lanes = kernel.lanes * kernel.kr
         ones = constant(1, kernel.b_dtype, lanes)

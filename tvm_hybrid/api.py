@@ -10,8 +10,12 @@ from typing import Any
 
 from microkernels.errors import CompileError, TvmHybridError
 from microkernels.isa import isa_named, target_isa
-from relay_passes.pipeline import CompiledModule, PipelineOptions, compile_module
-from relay_passes.precision import PRECISIONS, apply_precision
+from relay_passes.pipeline import (
+    PRECISIONS,
+    CompiledModule,
+    PipelineOptions,
+    compile_module,
+)
 
 from ._autoload import register
 from .cpu_features import required_features
@@ -90,10 +94,10 @@ def compile(
         lookup=_lookup(records),
         strict=strict,
         dump_ir=None if dump_ir is None else Path(dump_ir),
+        precision=precision,
     )
     mod, inputs, outputs = import_model(model, shapes)
     try:
-        mod = apply_precision(mod, precision, resolved, _precision_folder(options))
         compiled = compile_module(mod, options)
     except TvmHybridError:
         raise
@@ -128,11 +132,6 @@ def _warn_if_slow(isa: str) -> None:
             "widened to f32 first",
             isa,
         )
-
-
-def _precision_folder(options: PipelineOptions) -> Path | None:
-    """Where the IR goes before the pipeline's own."""
-    return None if options.dump_ir is None else options.dump_ir / "precision"
 
 
 def _lookup(records: Records) -> Any:
