@@ -13,7 +13,7 @@ from tests.onnx_builder import OnnxBuilder
 
 from .integer_checks import Feeds, check, examples, targets
 from .integer_inputs import byte_arrays
-from .integer_layers import byte_types, columns, depths, rows, seeds
+from .integer_layers import byte_types, depths_and_columns, rows, seeds
 
 CASES = 40
 
@@ -98,12 +98,13 @@ class Product:
 @st.composite
 def products(draw: st.DrawFn) -> Product:
     constant = draw(st.booleans())
+    k, n = draw(depths_and_columns)
     zeros = ("", "zero", "constant", "given")
     return Product(
         lead=draw(st.sampled_from((0, 2))),
         m=draw(rows),
-        k=draw(depths),
-        n=draw(columns),
+        k=k,
+        n=n,
         a_type=draw(byte_types),
         b_type=draw(byte_types),
         constant=constant,

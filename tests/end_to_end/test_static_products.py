@@ -23,6 +23,7 @@ from .integer_layers import (
     byte_formats,
     columns,
     depths,
+    depths_and_columns,
     rows,
     seeds,
     weights,
@@ -150,10 +151,11 @@ class Layer:
 @st.composite
 def layers(draw: st.DrawFn, op: str) -> Layer:
     optional_bytes = st.one_of(st.none(), byte_formats())
+    k, n = draw(depths_and_columns)
     return Layer(
         m=draw(rows),
-        k=draw(depths),
-        n=draw(columns),
+        k=k,
+        n=n,
         lead=0 if op == "Gemm" else draw(st.sampled_from((0, 0, 1, 3))),
         op=op,
         x=draw(byte_formats()),
