@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from tvm import ir, relax
+from tvm import DataType, ir, relax
 
 from tir_schedules.fusible_ops import FUSIBLE_BY_RELAX
 
@@ -62,6 +62,14 @@ def _rewrite(graph: DataflowGraph) -> list[relax.Binding] | None:
         if not worse:
             return plan.block.bindings if chains else None
         refused.update(position for chain in worse for position in chain)
+
+
+def _widens(call: relax.Call) -> bool:
+    """Whether a cast makes elements larger: 8 bits are moved, not what they are widened to."""
+    source, result = static_tensor(call.args[0]), static_tensor(call)
+    if source is None or result is None:
+        return False
+    return DataType(source.dtype).bits < DataType(result.dtype).bits
 
 
 @dataclass
@@ -106,6 +114,8 @@ class _Plan:
             self.links[position] = self._read(call.args[:1])
             return None if source is None else source.then(axes)
         name = op_name(call)
+        if name == "relax.astype" and _widens(call):
+            return None
         if name in _ARITY:
             view, arguments = self._elementwise(call, _ARITY[name])
         elif name in _REDUCTIONS:

@@ -177,3 +177,15 @@ def test_random_graphs_keep_their_values_and_gain_no_permutation(seed: int) -> N
     after = sink_permutes()(before)
     assert permutations(after) <= permutations(before)
     same_values(before, after)
+
+
+def test_a_widening_cast_is_a_floor() -> None:
+    """8 bits are moved, not the 32 they are widened to, and a product sees the cast at once."""
+    weight = relax.const(np.arange(10, dtype=np.int8).reshape(5, 2))
+
+    def product(x: relax.Expr) -> relax.Expr:
+        wide = op.subtract(op.astype(turn(x), "int32"), relax.const(3, "int32"))
+        return op.matmul(wide, op.astype(weight, "int32"), out_dtype="int32")
+
+    before = module(product, (SHAPE, "uint8"))
+    assert_structural_equal(sink_permutes()(before), before)
