@@ -155,8 +155,8 @@ def _tile(region: Region, machine: Machine, kernel: Microkernel, staged: bool) -
         vectors = max(2, 6 // rows)
     elif rows > 3:  # every broadcast of A is used once, as the memory operand of a multiply-add
         vectors = 1
-    else:  # two sets of accumulators
-        vectors = 12 // rows
+    else:  # two sets of accumulators, and a row has its zero points besides
+        vectors = 6 if rows == 1 and len(region.inputs) > 3 else 12 // rows
     return {**tile, "vectors": min(tile["vectors"], vectors), "m_block": m, "k_block": k}
 
 
