@@ -60,6 +60,8 @@ def _matmul(graph: DataflowGraph, position: int, call: relax.Call) -> Anchor | s
         attrs = {**left.attrs, **right.attrs}
         return _product(position, "matmul", left, right, output, attrs)
     attrs = {**left.attrs, **right.attrs}
+    if a.dtype == "bfloat16":
+        attrs["rounded"] = "bfloat16"
     for name, operand in (("a_axes", left), ("b_axes", right)):
         if a.dtype == "bfloat16":  # rounded after the permutation, or before it
             rounded_on_the_way(graph, operand)

@@ -108,6 +108,8 @@ class Activations:
     def _as_operand(self, value: Expr) -> Expr:
         """Elements in memory as the kernel multiplies them."""
         if self.kernel.a_dtype == "float32":
+            if self.dtype == "bfloat16":
+                return bfloat16.widen(bfloat16.bits_of(value))
             return cast("float32", value)
         if self.quantize is not None:
             return cast("uint8", emit_quantize(value, *self.quantize, "uint8"))

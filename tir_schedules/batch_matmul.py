@@ -7,6 +7,9 @@ permutation that turns the stored tensor into the logical one), so that neither 
 the head layout of attention costs a copy; `out_axes` stores the result permuted. Batch dimensions
 broadcast.
 One parallel region over batches and, if they are too few, shares of rows.
+
+f32 operands are multiplied as they are or, with the attribute "rounded" = "bfloat16", rounded to it
+while they are packed; 8-bit integers as in matmul.py, with one zero point for all of B.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
+import ml_dtypes
 import numpy as np
 import tvm.tirx.script.builder.ir as I
 from tvm import tirx
@@ -21,15 +25,24 @@ from tvm.script.ir_builder import IRBuilder
 
 from microkernels.isa import Isa
 from microkernels.microkernel import Microkernel, kernels_for, microkernel_named
-from microkernels.vectors import Expr, parameter, ramp, splat
+from microkernels.vectors import Expr, parameter
 
-from .batch_operands import BatchProblem, pack_operand
+from .activations import Activations
+from .batch_operands import BatchProblem, PackedOperand
 from .blocking import shares
-from .epilogue import Epilogue, operand_parameters, store_vector, unflatten
+from .epilogue import (
+    Columns,
+    Epilogue,
+    load_vector,
+    operand_parameters,
+    store_vector,
+    unflatten,
+)
 from .machine import Machine
 from .region import Region
 from .template import Template, register_template
 from .tile_config import (
+    KERNEL_TYPES,
     PARALLEL_FLOPS,
     RESULT_DTYPES,
     TileConfig,
@@ -39,6 +52,21 @@ from .tile_config import (
     tile_cycles,
 )
 from .tile_loops import TileLoops, for_share, store_columns
+from .zero_points import (
+    Start,
+    ZeroPoints,
+    integer_reference,
+    is_integer,
+    reject_zero_points,
+    zero_point_inputs,
+)
+
+# Types of the operands in memory, by what the kernel multiplies.
+OPERAND_DTYPES = {
+    "float32": ("float32",),
+    "bfloat16": ("bfloat16", "float32"),
+    "int8": ("uint8", "int8"),
+}
 
 
 class BatchMatmulConfig(TileConfig, frozen=True, kw_only=True):
@@ -58,9 +86,14 @@ class BatchMatmulConfig(TileConfig, frozen=True, kw_only=True):
 
 def reject(region: Region, isa: Isa) -> str | None:
     """Why the template cannot build a region, or None."""
-    a, b = region.inputs
-    if (a.dtype, b.dtype) != ("float32", "float32") or region.output.dtype not in RESULT_DTYPES:
+    a, b = region.inputs[:2]
+    allowed = OPERAND_DTYPES.get(multiplied(region)[1], ())
+    if not {a.dtype, b.dtype} <= {*allowed} or region.output.dtype not in RESULT_DTYPES:
         return f"operands of type {a.dtype} and {b.dtype}, output {region.output.dtype}"
+    if is_integer(region):
+        reason = reject_zero_points(region)
+        if reason or "b" in zero_point_inputs(region):
+            return reason or "a zero point for each column of an activation"
     problem = BatchProblem(region)
     if 0 in (problem.m, problem.n, problem.k, problem.batches):
         return "a dimension is 0"
@@ -71,9 +104,15 @@ def reject(region: Region, isa: Isa) -> str | None:
     return None
 
 
+def multiplied(region: Region) -> tuple[str, str]:
+    """Element types of the kernel's operands."""
+    b_dtype = str(region.attrs.get("rounded", region.inputs[1].dtype))
+    return KERNEL_TYPES.get(b_dtype, ("", ""))
+
+
 def default_config(region: Region, machine: Machine) -> BatchMatmulConfig:
     """The configuration with the fewest estimated cycles."""
-    kernels = kernels_for(machine.isa, "float32", "float32")
+    kernels = kernels_for(machine.isa, *multiplied(region))
     candidates = [_config(region, machine, kernel) for kernel in kernels]
     problem = BatchProblem(region)
     return min(candidates, key=lambda config: _cycles(problem, config))
@@ -85,7 +124,7 @@ def space(region: Region, machine: Machine) -> Iterator[BatchMatmulConfig]:
     default = default_config(region, machine)
     found = {
         BatchMatmulConfig(**tile, row_shares=row_shares, parallel=default.parallel)
-        for kernel in kernels_for(machine.isa, "float32", "float32")
+        for kernel in kernels_for(machine.isa, *multiplied(region))
         for tile in neighbouring_tiles(
             default_tile(kernel, problem.m, problem.n, problem.k, machine), problem.m, problem.k
         )
@@ -98,7 +137,7 @@ def space(region: Region, machine: Machine) -> Iterator[BatchMatmulConfig]:
 def _config(region: Region, machine: Machine, kernel: Microkernel) -> BatchMatmulConfig:
     """The best configuration of one kernel."""
     problem = BatchProblem(region)
-    parallel = machine.threads > 1 and flops(region) >= PARALLEL_FLOPS
+    parallel = machine.threads > 1 and flops(region) >= PARALLEL_FLOPS * kernel.kr
     uneven = problem.batches % machine.threads and problem.batches < 4 * machine.threads
     return BatchMatmulConfig(
         **default_tile(kernel, problem.m, problem.n, problem.k, machine),
@@ -125,8 +164,10 @@ def build(region: Region, config: BatchMatmulConfig, isa: Isa) -> tirx.PrimFunc:
     with IRBuilder() as builder, I.prim_func(s_tir=True):
         I.func_name("batch_matmul")
         I.func_attr({"tirx.noalias": True})
-        a = parameter("A", region.inputs[0].shape, "float32")
-        b = parameter("B", region.inputs[1].shape, "float32")
+        a, b, *further = (
+            parameter(name, tensor.shape, tensor.dtype)
+            for name, tensor in zip(("A", "B", "input2", "input3"), region.inputs, strict=False)
+        )
         operands = operand_parameters(region)
         c = parameter("C", output.shape, output.dtype)
         epilogue = Epilogue(region, operands)
@@ -137,7 +178,6 @@ def build(region: Region, config: BatchMatmulConfig, isa: Isa) -> tirx.PrimFunc:
             I.reads()
             I.writes()
             batch = I.floordiv(task, share_count)
-            packed = I.sblock_alloc_buffer((problem.k * n_vectors * lanes,), "float32", align=64)
 
             def logical_row(row: Expr) -> list[Expr]:
                 """Leading logical indices of a row of this batch."""
@@ -145,14 +185,13 @@ def build(region: Region, config: BatchMatmulConfig, isa: Isa) -> tirx.PrimFunc:
                     return unflatten(row, region.output.shape[:-1])
                 return [*unflatten(batch, problem.batch_shape), row]
 
-            def load_a(row: Expr, step: Expr) -> Expr:
-                index = [*logical_row(row), step]
-                return splat(
-                    a[tuple(problem.stored(problem.a_axes, problem.a_shape, index))], lanes
+            def read_a(row: Expr, columns: Columns) -> Expr:
+                index = problem.stored(
+                    problem.a_axes, problem.a_shape, [*logical_row(row), columns.start]
                 )
-
-            def load_b(panel: Expr, width: int, step: Expr, j: int) -> Expr:
-                return packed[ramp(panel * (lanes * problem.k) + (step * width + j) * lanes, lanes)]
+                if columns.lanes == 1:
+                    return a[tuple(index)]
+                return load_vector(a, region.inputs[0].dtype, index[:-1], columns)
 
             def store(row: Expr, vector: Expr, value: Expr, last: bool) -> None:
                 leading = logical_row(row)
@@ -166,20 +205,38 @@ def build(region: Region, config: BatchMatmulConfig, isa: Isa) -> tirx.PrimFunc:
                     lambda columns: store_vector(c, epilogue(value, flat, columns), order, columns),
                 )
 
-            pack_operand(
-                problem, b, packed, unflatten(batch, problem.batch_shape), kernel, config.vectors
+            packed = PackedOperand(problem, b, kernel, config.vectors)
+            packed.pack(unflatten(batch, problem.batch_shape))
+            integer = is_integer(region)
+            activations = Activations(
+                kernel,
+                region.inputs[0].dtype,
+                problem.k,
+                min(config.m_block, row_shares[0].size),
+                read_a,
+                contiguous=problem.a_axes[-1] == len(problem.a_axes) - 1,
+                sums=integer and ZeroPoints.of(region).needs_row_sums,
             )
+            start = None
+            if integer:
+                start = Start(
+                    region, further, problem.k, lanes, packed.column_sum, activations.row_sum
+                )
+                if start.zero_points.needs_column_sums:
+                    packed.column_sums()
             loops = TileLoops(
                 kernel,
-                problem.k,
+                packed.steps,
                 config.rows,
                 config.vectors,
                 config.m_block,
                 config.k_block,
-                load_a,
-                load_b,
+                activations.load,
+                packed.load,
                 store,
                 epilogue.cost,
+                begin=activations.begin,
+                start=start if start is not None and start.needed else None,
             )
             for_share(
                 row_shares,
@@ -201,10 +258,14 @@ def flops(region: Region) -> int:
 
 
 def reference(region: Region, inputs: list[np.ndarray]) -> np.ndarray:
-    """The product in float64, before `out_axes`."""
+    """The product in float64 or, of integers, int32; before `out_axes`."""
     problem = BatchProblem(region)
-    a, b = (array.astype(np.float64) for array in inputs)
-    return np.matmul(a.transpose(problem.a_axes), b.transpose(problem.b_axes))
+    a, b = inputs[0].transpose(problem.a_axes), inputs[1].transpose(problem.b_axes)
+    if is_integer(region):
+        return integer_reference(region, [a, b, *inputs[2:]])
+    if "rounded" in region.attrs:
+        a, b = (x.astype(np.float32).astype(ml_dtypes.bfloat16) for x in (a, b))
+    return np.matmul(a.astype(np.float64), b.astype(np.float64))
 
 
 BATCH_MATMUL = register_template(

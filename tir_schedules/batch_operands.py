@@ -9,14 +9,27 @@ from collections.abc import Sequence
 import tvm.tirx.script.builder.ir as I
 from tvm import tirx
 
+from microkernels import bfloat16
 from microkernels.microkernel import Microkernel
 from microkernels.transpose import transpose_block
-from microkernels.vectors import Expr, bind, constant, ramp
+from microkernels.vectors import (
+    Expr,
+    bind,
+    cast,
+    constant,
+    like,
+    ramp,
+    reinterpret,
+    reinterpret_group,
+    splat,
+)
 
 from .blocking import balanced
 from .epilogue import Columns, load_vector
 from .region import Region, Tensor
 from .tile_loops import for_groups, store_columns
+
+_SIGN = 0x80
 
 
 def parse_axes(region: Region, name: str, rank: int) -> list[int]:
@@ -30,7 +43,7 @@ class BatchProblem:
 
     def __init__(self, region: Region) -> None:
         self.region = region
-        a, b = region.inputs
+        a, b = region.inputs[:2]
         self.a_axes = parse_axes(region, "a_axes", len(a.shape))
         self.b_axes = parse_axes(region, "b_axes", len(b.shape))
         self.out_axes = parse_axes(region, "out_axes", len(region.output.shape))
@@ -57,73 +70,202 @@ class BatchProblem:
         return Tensor(tuple(shape[axis] for axis in self.out_axes), self.region.output.dtype)
 
 
-def pack_operand(
-    problem: BatchProblem,
-    b: Expr,
-    packed: Expr,
-    batch: list[Expr],
-    kernel: Microkernel,
-    most_vectors: int,
-) -> None:
-    """Packs one batch's B into panels [N/nr][K][nr], columns padded with zeros."""
-    lanes, n, k = kernel.lanes, problem.n, problem.k
-    contiguous = problem.b_axes.index(len(problem.b_axes) - 1) - len(problem.b_axes)
-    if problem.shared:
-        batch = [tirx.const(0, "int32")] * len(problem.batch_shape)
+class PackedOperand:
+    """One batch's B, packed inside the kernel: [N/nr][K/kr][nr][kr], padded with zeros.
 
-    def element(step: Expr, column: Expr) -> list[Expr]:
-        return problem.stored(problem.b_axes, problem.b_shape, [*batch, step, column])
+    Elements are converted to what the kernel multiplies on the way: f32 to bfloat16, unsigned 8-bit
+    integers less 128.
 
-    def put(panel: Expr, width: int, step: Expr, j: Expr | int, value: Expr) -> None:
-        offset = panel * (lanes * k) + (step * width + j) * lanes
-        I.buffer_store(packed, value, [ramp(offset, lanes)])
+    Parameters
+    ----------
+    problem : BatchProblem
+        Shapes and permutations.
+    b : buffer
+        The operand in memory.
+    kernel : Microkernel
+        The register tile.
+    most_vectors : int
+        Widest panel, in vectors.
+    """
 
-    def copy(panel: Expr, width: int, j: int, columns: Columns) -> None:
-        """Columns stored next to each other: whole vectors, one step of K after the other."""
-        with I.serial(k) as step:
-            index = element(step, columns.start)
-            put(panel, width, step, j, load_vector(b, "float32", index[:-1], columns))
+    def __init__(
+        self, problem: BatchProblem, b: Expr, kernel: Microkernel, most_vectors: int
+    ) -> None:
+        self.problem, self.b, self.kernel, self.most_vectors = problem, b, kernel, most_vectors
+        self.dtype = problem.region.inputs[1].dtype
+        self.lanes, self.kr = kernel.lanes, kernel.kr
+        self.steps = math.ceil(problem.k / kernel.kr)
+        self.n_vectors = math.ceil(problem.n / kernel.lanes)
+        self.group = self.lanes * self.kr
+        self.element = "uint16" if kernel.b_dtype == "bfloat16" else kernel.b_dtype
+        size = self.steps * self.n_vectors * self.group
+        self.buffer = I.sblock_alloc_buffer((size,), self.element, align=64)
+        self.sums: Expr | None = None
 
-    def turn(panel: Expr, width: int, j: int, columns: Columns) -> None:
-        """Steps of K stored next to each other: square blocks turned in registers."""
+    def load(self, panel: Expr, width: int, step: Expr, j: int | Expr) -> Expr:
+        """One vector of a panel: `lanes` columns of kr elements each."""
+        return self.buffer[ramp(self._offset(panel, width, step, j), self.group)]
 
-        def block(step: Expr, valid: int) -> None:
-            steps = Columns(step, lanes, valid)
-            rows = [
-                bind(load_vector(b, "float32", element(step, columns.start + i)[:-1], steps))
-                if i < columns.valid
-                else constant(0, "float32", lanes)
-                for i in range(lanes)
-            ]
-            for i, value in enumerate(transpose_block(rows)[:valid]):
-                put(panel, width, step + i, j, value)
+    def column_sums(self) -> None:
+        """Adds up the columns, by the kernel's own products with ones."""
+        kernel, lanes = self.kernel, self.lanes
+        self.sums = I.sblock_alloc_buffer((self.n_vectors * lanes,), "int32", align=64)
+        ones = constant(1, kernel.operand_dtype, self.group)
 
-        if k >= lanes:
-            with I.serial(k // lanes) as whole:
-                block(whole * lanes, lanes)
-        if k % lanes:
-            block(tirx.const(k - k % lanes, "int32"), k % lanes)
+        def panel(start: Expr | int, width: int) -> None:
+            total = I.sblock_alloc_buffer((width * lanes,), "int32")
+            for j in range(width):
+                I.buffer_store(total, constant(0, "int32", lanes), [ramp(j * lanes, lanes)])
+            with I.serial(self.steps) as step:
+                for j in range(width):
+                    index = ramp(j * lanes, lanes)
+                    value = kernel.multiply_add(
+                        total[index], ones, self.load(start, width, step, j)
+                    )
+                    I.buffer_store(total, value, [index])
+            for j in range(width):
+                value = total[ramp(j * lanes, lanes)]
+                I.buffer_store(self.sums, value, [ramp((start + j) * lanes, lanes)])
 
-    def gather(panel: Expr, width: int, j: int, columns: Columns) -> None:
+        with I.sblock("sums"):
+            I.reads()
+            I.writes()
+            for_groups(balanced(self.n_vectors, self.most_vectors), panel)
+
+    def column_sum(self, vector: Expr) -> Expr:
+        """The sums of one vector of columns; int32."""
+        assert self.sums is not None
+        return self.sums[ramp(vector * self.lanes, self.lanes)]
+
+    def pack(self, batch: list[Expr]) -> None:
+        """Emits the loops that pack one batch."""
+        problem = self.problem
+        axes = problem.b_axes
+        contiguous = axes.index(len(axes) - 1) - len(axes)
+        if problem.shared:
+            batch = [tirx.const(0, "int32")] * len(problem.batch_shape)
+        self.batch = batch
+        # Turning pairs or quadruples of rows pays for whole words of K only.
+        pack_vector = {-1: self._copy, -2: self._turn}.get(contiguous, self._gather)
+
+        def panel(start: Expr | int, width: int) -> None:
+            for j in range(width):
+                emit = functools.partial(pack_vector, start, width, j)
+                store_columns(problem.n, self.lanes, start + j, j == width - 1, emit)
+
+        with I.sblock("pack"):
+            I.reads()
+            I.writes()
+            for_groups(balanced(self.n_vectors, self.most_vectors), panel)
+
+    def _offset(self, panel: Expr, width: int, step: Expr, j: Expr | int) -> Expr:
+        return (panel * self.steps + step * width + j) * self.group
+
+    def _index(self, k: Expr, column: Expr) -> list[Expr]:
+        problem = self.problem
+        return problem.stored(problem.b_axes, problem.b_shape, [*self.batch, k, column])
+
+    def _bits(self, value: Expr) -> Expr:
+        """Elements in memory as the bits that the kernel multiplies; f32 as it is."""
+        if self.kernel.b_dtype == "bfloat16":
+            return bfloat16.narrow(value) if self.dtype == "float32" else bfloat16.bits_of(value)
+        if self.kernel.b_dtype == "int8":
+            value = reinterpret("uint8", value)
+            return value ^ like(_SIGN, value) if self.dtype == "uint8" else value
+        return value
+
+    def _put(self, panel: Expr, width: int, step: Expr, j: Expr | int, words: Expr) -> None:
+        """Stores one vector of words, each the kr elements of a column."""
+        value = words
+        if self.kernel.b_dtype != "float32":
+            value = reinterpret_group(self.element, words, self.group)
+        offset = self._offset(panel, width, step, j)
+        I.buffer_store(self.buffer, value, [ramp(offset, self.group)])
+
+    def _copy(self, panel: Expr, width: int, j: int, columns: Columns) -> None:
+        """Columns stored next to each other: kr rows are merged into words."""
+
+        def step_of(step: Expr, valid: int) -> None:
+            parts = []
+            for i in range(valid):
+                index = self._index(step * self.kr + i, columns.start)
+                parts.append(self._bits(load_vector(self.b, self.dtype, index[:-1], columns)))
+            self._put(panel, width, step, j, self._merged(parts))
+
+        whole = self.problem.k // self.kr
+        if whole:
+            with I.serial(whole) as step:
+                step_of(step, self.kr)
+        if self.problem.k % self.kr:
+            step_of(tirx.const(whole, "int32"), self.problem.k % self.kr)
+
+    def _merged(self, parts: Sequence[Expr]) -> Expr:
+        """Elements of consecutive rows as words; rows that do not exist are 0."""
+        if self.kr == 1:
+            return parts[0]
+        bits = int(parts[0].ty.dtype.bits)
+        word = f"uint{bits * self.kr}"
+        merged = cast(word, parts[0])
+        for i, part in enumerate(parts[1:], 1):
+            wide = cast(word, part)
+            merged = merged | (wide << like(bits * i, wide))
+        return merged
+
+    def _turn(self, panel: Expr, width: int, j: int, columns: Columns) -> None:
+        """Steps of K stored next to each other: square blocks of words turned in registers."""
+        lanes, kr, k = self.lanes, self.kr, self.problem.k
+        bits = {"int8": 8, "uint16": 16}.get(self.element)
+        word = "float32" if bits is None else f"uint{bits * kr}"
+
+        def block(step: Expr, words: int) -> None:
+            rows = []
+            for i in range(lanes):
+                if i >= columns.valid:
+                    rows.append(constant(0, word, lanes))
+                    continue
+                index = self._index(step * kr, columns.start + i)
+                elements = self.b[(*index[:-1], ramp(index[-1], words * kr))]
+                row = self._bits(elements)
+                if word != "float32":
+                    row = reinterpret_group(word, row, words)
+                if words < lanes:  # an exact load, widened with words that are not used
+                    row = bind(row)
+                    copies = [row] * math.ceil(lanes / words)
+                    chosen = [tirx.const(lane, "int32") for lane in range(lanes)]
+                    row = splat(row, lanes) if words == 1 else tirx.Shuffle(copies, chosen)
+                rows.append(bind(row))
+            for i, value in enumerate(transpose_block(rows)[:words]):
+                self._put(panel, width, step + i, j, value)
+
+        whole = k // kr
+        if whole >= lanes:
+            with I.serial(whole // lanes) as square:
+                block(square * lanes, lanes)
+        if whole % lanes:
+            block(tirx.const(whole - whole % lanes, "int32"), whole % lanes)
+        if k % kr:
+            self._gather_step(panel, width, j, columns, tirx.const(whole, "int32"), k % kr)
+
+    def _gather(self, panel: Expr, width: int, j: int, columns: Columns) -> None:
         """Neither is contiguous: element by element."""
-        with I.serial(k) as step:
-            for lane in range(lanes):
-                value = (
-                    b[tuple(element(step, columns.start + lane))]
-                    if lane < columns.valid
-                    else tirx.const(0, "float32")
-                )
-                offset = panel * (lanes * k) + (step * width + j) * lanes + lane
-                I.buffer_store(packed, value, [offset])
+        whole = self.problem.k // self.kr
+        if whole:
+            with I.serial(whole) as step:
+                self._gather_step(panel, width, j, columns, step, self.kr)
+        if self.problem.k % self.kr:
+            last = tirx.const(whole, "int32")
+            self._gather_step(panel, width, j, columns, last, self.problem.k % self.kr)
 
-    pack_vector = {-1: copy, -2: turn}.get(contiguous, gather)
-
-    def panel(start: Expr | int, width: int) -> None:
-        for j in range(width):
-            emit = functools.partial(pack_vector, start, width, j)
-            store_columns(n, lanes, start + j, j == width - 1, emit)
-
-    with I.sblock("pack"):
-        I.reads()
-        I.writes()
-        for_groups(balanced(math.ceil(n / lanes), most_vectors), panel)
+    def _gather_step(
+        self, panel: Expr, width: int, j: int, columns: Columns, step: Expr, valid: int
+    ) -> None:
+        """One step of K, element by element."""
+        offset = self._offset(panel, width, step, j)
+        for lane in range(self.lanes):
+            for i in range(self.kr):
+                value = tirx.const(0, self.element)
+                if lane < columns.valid and i < valid:
+                    index = self._index(step * self.kr + i, columns.start + lane)
+                    bits = self._bits(self.b[tuple(index)])
+                    value = bits if self.element != "int8" else reinterpret("int8", bits)
+                I.buffer_store(self.buffer, value, [offset + lane * self.kr + i])

@@ -70,7 +70,17 @@ from .zero_points import (
 
 # Types of A that a weight of some type can be multiplied by; they are converted on the way in.
 ACTIVATION_DTYPES = {
-    "float32": ("float32", "float64", "float16", "int8", "uint8", "int32", "int64", "bool"),
+    "float32": (
+        "float32",
+        "float64",
+        "float16",
+        "bfloat16",
+        "int8",
+        "uint8",
+        "int32",
+        "int64",
+        "bool",
+    ),
     "bfloat16": ("bfloat16", "float32"),
     "int8": ("uint8", "int8", "float32"),
     "uint8": ("uint8", "int8", "float32"),

@@ -152,7 +152,7 @@ def _tile(region: Region, machine: Machine, kernel: Microkernel, staged: bool) -
         return tile
     rows = tile["rows"]
     if kernel.lanes < 16:
-        vectors = max(2, 6 // rows)
+        vectors = max(1 if rows > 4 else 2, 6 // rows)
     elif rows > 3:  # every broadcast of A is used once, as the memory operand of a multiply-add
         vectors = 1
     else:  # two sets of accumulators, and a row has its zero points besides

@@ -133,8 +133,9 @@ class Start:
         The kernel's parameters for the inputs after A and B.
     k, lanes : int
         Terms of each sum; columns of a vector.
-    column_term : callable or None
-        Vector of columns -> int32 lanes: `ZeroPoints.column_term`.
+    column_term : callable
+        Vector of columns -> int32 lanes: `ZeroPoints.column_term`; the columns' sums if B is no
+        constant.
     row_sum : callable
         Row -> int32 sum of A's elements.
     """
@@ -175,8 +176,11 @@ class Start:
         points, lanes = self.zero_points, self.lanes
         value = constant(0, "int32", lanes)
         corrected: Expr = tirx.const(0 if points.a_runtime else self.k * points.a, "int32")
+        packed = self.region.inputs[1].constant
         if points.needs_column_sums:
             value = self.column_term(vector)
+            if not packed and not points.a_runtime:
+                value = value * constant(-points.a, "int32", lanes)
         if points.a_runtime:
             a_zero_point = self.a_zero_point()
             value = value * splat(tirx.const(0, "int32") - a_zero_point, lanes)
@@ -185,8 +189,8 @@ class Start:
             weights = self.inputs["b"][ramp(vector * lanes, lanes)]
             return value + weights * splat(corrected - self.row_sum(row), lanes)
         if points.b:
-            # The constant part of a known zA is in the column term.
-            known = corrected if points.a_runtime else tirx.const(0, "int32")
+            # The constant part of a known zA is in the packed column term.
+            known = tirx.const(0, "int32") if packed and not points.a_runtime else corrected
             row_term = (known - self.row_sum(row)) * tirx.const(points.b, "int32")
             return value + splat(row_term, lanes)
         return value
