@@ -89,7 +89,8 @@ def check(region: Region, rung: str = BEST, **options: Any) -> None:
     result = run(region, arrays, rung, **options)
     wanted = expected(region, arrays)
     eps = np.finfo(np.float32).eps
-    magnitudes = np.abs(arrays[0].astype(np.float64)) @ np.abs(dequantised(region, arrays))
+    weight = dequantised(region, arrays[: len(region.inputs)])
+    magnitudes = np.abs(arrays[0].astype(np.float64)) @ np.abs(weight)
     k = region.inputs[0].shape[-1]
     assert (np.abs(result - wanted) <= (k + 4) * eps * magnitudes + 4 * eps * np.abs(wanted)).all()
 
