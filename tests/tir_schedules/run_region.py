@@ -6,17 +6,34 @@ from collections.abc import Sequence
 
 import numpy as np
 import tvm
+import tvm_ffi
+from tvm import tirx
 
-from microkernels.isa import Isa, host_isa, isa_named
+from microkernels.isa import Isa, allowed_on_host, isa_named
 from tests.guard import guarded
+from tests.microkernels.rungs import MCPU as PLAINEST
 from tir_schedules.config import Config
 from tir_schedules.epilogue import epilogue_reference
 from tir_schedules.machine import Machine
 from tir_schedules.region import Region, Step, Tensor
 from tir_schedules.template import template_for
+from tvm_hybrid.dlpack import BFLOAT16, tensor_of
 
-MCPU = {"scalar": "x86-64", "avx2": "haswell", "avx512": "skylake-avx512"}
-RUNGS = [name for name in MCPU if host_isa().includes(isa_named(name))]
+# AVX-512 VNNI has the 256-bit instruction of AVX-VNNI as well, in another encoding.
+_HAS_AVX_VNNI = allowed_on_host(isa_named("avx2_vnni"))
+MCPU = PLAINEST if _HAS_AVX_VNNI else {**PLAINEST, "avx2_vnni": PLAINEST["avx512_vnni"]}
+
+
+def _running(*names: str) -> list[str]:
+    """Those of the rungs whose code this CPU runs."""
+    needed = {} if _HAS_AVX_VNNI else {"avx2_vnni": "avx512_vnni"}
+    return [name for name in names if allowed_on_host(isa_named(needed.get(name, name)))]
+
+
+# The rungs that have kernels of their own for f32, for 8-bit integers and for bfloat16.
+RUNGS = _running("scalar", "avx2", "avx512")
+INTEGER_RUNGS = _running("scalar", "avx2", "avx2_vnni", "avx512", "avx512_vnni")
+BF16_RUNGS = _running("scalar", "avx2", "avx512", "avx512_bf16")
 
 
 def machine_for(rung: str, threads: int = 1) -> Machine:
@@ -32,12 +49,16 @@ def random_inputs(region: Region, seed: int = 0) -> list[np.ndarray]:
             return rng.random(tensor.shape) < 0.5
         if tensor.dtype.startswith(("int", "uint")):
             return rng.integers(0, 7, tensor.shape).astype(tensor.dtype)
+        if tensor.dtype == "bfloat16":
+            return rng.standard_normal(tensor.shape).astype(BFLOAT16)
         return np.asarray(rng.standard_normal(tensor.shape)).astype(tensor.dtype)
 
     return [values(tensor) for tensor in (*region.inputs, *region.operands)]
 
 
-def packed(region: Region, config: Config, isa: Isa, arrays: Sequence[np.ndarray]):
+def packed(
+    region: Region, config: Config, isa: Isa, arrays: Sequence[np.ndarray]
+) -> list[np.ndarray]:
     """The arrays as the kernel takes them."""
     packing = template_for(region.op).packing
     result = list(arrays)
@@ -61,15 +82,24 @@ def run(
     template = template_for(region.op)
     assert template.reject(region, machine.isa) is None
     config = config or template.default_config(region, machine)
-    function = template.build(region, config, machine.isa)
-    target = tvm.target.Target({"kind": "llvm", "mcpu": MCPU[rung]})
-    kernel = tvm.compile(function.with_attr("global_symbol", "kernel"), target=target)["kernel"]
+    kernel = compiled(template.build(region, config, machine.isa), rung)
     shape = stored_shape or region.output.shape
-    output = guarded(np.zeros(shape, region.output.dtype), at_end)
-    if output.dtype.kind == "f":
-        output[...] = np.nan
-    kernel(*(guarded(x, at_end) for x in packed(region, config, machine.isa, arrays)), output)
+    output = guarded(np.zeros(shape, dtype_named(region.output.dtype)), at_end)
+    output[...] = 85 if output.dtype.kind in "iub" else np.nan
+    inputs = packed(region, config, machine.isa, arrays)
+    kernel(*(tensor_of(guarded(x, at_end)) for x in inputs), tensor_of(output))
     return output
+
+
+def compiled(function: tirx.PrimFunc, rung: str) -> tvm_ffi.Function:
+    """The machine code of a kernel."""
+    target = tvm.target.Target({"kind": "llvm", "mcpu": MCPU[rung]})
+    return tvm.compile(function.with_attr("global_symbol", "kernel"), target=target)["kernel"]
+
+
+def dtype_named(name: str) -> np.dtype:
+    """The NumPy type of elements."""
+    return BFLOAT16 if name == "bfloat16" else np.dtype(name)
 
 
 def expected(region: Region, arrays: Sequence[np.ndarray]) -> np.ndarray:
