@@ -6,14 +6,14 @@ from collections.abc import Iterable
 
 import tvm.tirx.script.builder.ir as I
 
-from .bfloat16 import widen
+from .bfloat16 import NARROW, widen
 from .isa import Isa
 from .microkernel import Microkernel, MultiplyAdd, register_microkernel
 from .vectors import Expr, like, reinterpret, vector_type
 
 _DOT = "tvm_hybrid_dpbf16"
 
-# TVM has no bfloat type to pass to the intrinsic, hence this function; it is always inlined.
+# TVM has no bfloat type to pass to the intrinsics, hence these functions; they are always inlined.
 DOT_LLVM_IR = f"""
 define linkonce_odr <16 x float> @{_DOT}(<16 x float> %c, <16 x i32> %a, <16 x i32> %b) #0 {{
   %pairs_a = bitcast <16 x i32> %a to <32 x bfloat>
@@ -24,6 +24,12 @@ define linkonce_odr <16 x float> @{_DOT}(<16 x float> %c, <16 x i32> %a, <16 x i
 }}
 declare <16 x float> @llvm.x86.avx512bf16.dpbf16ps.512(
   <16 x float>, <32 x bfloat>, <32 x bfloat>)
+define linkonce_odr <16 x i16> @{NARROW}(<16 x float> %x) #0 {{
+  %narrow = call <16 x bfloat> @llvm.x86.avx512bf16.cvtneps2bf16.512(<16 x float> %x)
+  %bits = bitcast <16 x bfloat> %narrow to <16 x i16>
+  ret <16 x i16> %bits
+}}
+declare <16 x bfloat> @llvm.x86.avx512bf16.cvtneps2bf16.512(<16 x float>)
 attributes #0 = {{ alwaysinline nounwind }}
 """
 

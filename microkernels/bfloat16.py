@@ -5,10 +5,12 @@ TVM's LLVM back end has no bfloat type, so values are moved as 16-bit integers a
 
 from __future__ import annotations
 
+import tvm.tirx.script.builder.ir as I
 from tvm import tirx
 
 from .vectors import Expr, bind, cast, lanes_of, like, reinterpret, splat
 
+NARROW = "tvm_hybrid_cvtneps2bf16"
 _HALF = 0x7FFF
 _MAGNITUDE = 0x7FFFFFFF
 _INFINITY = 0x7F800000
@@ -31,6 +33,16 @@ def widen(bits: Expr) -> Expr:
     """bfloat16 (uint16 lanes) as f32, exactly."""
     wide = cast("uint32", bits)
     return reinterpret("float32", wide << like(16, wide))
+
+
+def narrow_by_instruction(value: Expr) -> Expr:
+    """`narrow` by vcvtneps2bf16, for 16 lanes; it takes subnormal numbers for 0.
+
+    Only beside a microkernel of the avx512_bf16 family, which brings the function called here.
+    """
+    if lanes_of(value) != 16:
+        return narrow(value)
+    return I.call_pure_extern("uint16x16", NARROW, value)
 
 
 def narrow(value: Expr) -> Expr:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import tvm.tirx.script.builder.ir as I
 
-from . import FAMILIES
+from . import FAMILIES, bfloat16
 from .errors import IsaError
 from .isa import Isa, isa_named
 from .vectors import Expr, bind, constant, ramp, splat
@@ -92,6 +92,11 @@ class Microkernel:
     def operand_dtype(self) -> str:
         """Element type of the lanes that `multiply_add` takes for A."""
         return "uint16" if self.a_dtype == "bfloat16" else self.a_dtype
+
+    @property
+    def narrow(self) -> Callable[[Expr], Expr]:
+        """f32 -> bfloat16 (uint16 lanes), in the fastest way beside this kernel."""
+        return bfloat16.narrow_by_instruction if self.llvm_ir else bfloat16.narrow
 
     def spread(self, group: Expr) -> Expr:
         """kr elements of A repeated in every lane, as `multiply_add` takes them."""

@@ -15,6 +15,7 @@ from tir_schedules.machine import Machine
 from tir_schedules.region import Region
 
 from .bf16_precision import bf16_precision
+from .bits_entry import bits_entry
 from .clip_indices import clip_indices
 from .conv1d_channels_last import conv1d_channels_last
 from .decisions import DecisionLog
@@ -140,6 +141,7 @@ def build_regions(
 def build_leftovers(machine: Machine, decisions: DecisionLog) -> list[ir.transform.Pass]:
     """Phase 5: everything that no template took."""
     return [
+        bits_entry(),
         relax.backend.DispatchSampling(),
         relax.backend.DispatchSortScan(),
         legalize_quantization(),

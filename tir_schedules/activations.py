@@ -117,7 +117,7 @@ class Activations:
             value = reinterpret("uint8", value)
             return value ^ like(_SIGN, value)
         if self.kernel.a_dtype == "bfloat16":
-            narrow = bfloat16.bits_of if self.dtype == "bfloat16" else bfloat16.narrow
+            narrow = bfloat16.bits_of if self.dtype == "bfloat16" else self.kernel.narrow
             return narrow(value)
         return value
 

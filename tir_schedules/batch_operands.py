@@ -168,7 +168,7 @@ class PackedOperand:
     def _bits(self, value: Expr) -> Expr:
         """Elements in memory as the bits that the kernel multiplies; f32 as it is."""
         if self.kernel.b_dtype == "bfloat16":
-            return bfloat16.narrow(value) if self.dtype == "float32" else bfloat16.bits_of(value)
+            return self.kernel.narrow(value) if self.dtype == "float32" else bfloat16.bits_of(value)
         if self.kernel.b_dtype == "int8":
             value = reinterpret("uint8", value)
             return value ^ like(_SIGN, value) if self.dtype == "uint8" else value

@@ -13,7 +13,7 @@ dequantises rounds every product, so that its integers are those of the operator
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -124,10 +124,18 @@ class Epilogue:
         Its operands, output and epilogue.
     buffers : sequence of buffers
         The kernel's parameters for `region.operands`.
+    narrow : callable
+        f32 -> bfloat16 (uint16 lanes).
     """
 
-    def __init__(self, region: Region, buffers: Sequence[Expr]) -> None:
+    def __init__(
+        self,
+        region: Region,
+        buffers: Sequence[Expr],
+        narrow: Callable[[Expr], Expr] = bfloat16.narrow,
+    ) -> None:
         self.region = region
+        self.narrow = narrow
         self.buffers = tuple(buffers)
         for step in region.epilogue:
             if step.op not in SPECIAL_STEPS and step.op not in FUSIBLE_OPS:
@@ -183,7 +191,23 @@ class Epilogue:
             values.append(emitted if element_of(emitted) == "bool" else bind(emitted))
         result = values[-1] if region.epilogue else value
         assert result is not None
-        return _as_stored(result, region.output.dtype)
+        return self._as_stored(result, region.output.dtype)
+
+    def _cast(self, dtype: str, value: Expr, last: bool) -> Expr:
+        """A cast of a value between steps; the store does the rest of the last one."""
+        if dtype == "bfloat16":
+            return value if last else bfloat16.widen(self.narrow(value))
+        if dtype in RANGES and not last:
+            return cast("int32", cast(dtype, value))
+        return cast(dtype, value)
+
+    def _as_stored(self, value: Expr, dtype: str) -> Expr:
+        """A result in the type of the output."""
+        if dtype == "bfloat16" and element_of(value) == "float32":
+            return bfloat16.from_bits(self.narrow(value))
+        if dtype in RANGES and element_of(value) == "int32":
+            return cast(dtype, value)
+        return value
 
     def _table(self, number: int) -> np.ndarray:
         """What a value is for each of the 256 values that it is looked up by."""
@@ -197,7 +221,7 @@ class Epilogue:
     def _emit(self, step: Step, arguments: list[Expr], last: bool) -> Expr:
         """The value of one step."""
         if step.op == "cast":
-            return _cast(step.dtype, arguments[0], last)
+            return self._cast(step.dtype, arguments[0], last)
         if step.op in ("quantize", "dequantize"):
             scale, zero_point = self._numbers(step.args[1:], arguments[1:])
             if step.op == "dequantize":
@@ -245,24 +269,6 @@ def as_lanes(value: Expr) -> Expr:
         return cast("int32", value)
     if element == "bfloat16":
         return bfloat16.widen(bfloat16.bits_of(value))
-    return value
-
-
-def _cast(dtype: str, value: Expr, last: bool) -> Expr:
-    """A cast of one value as it travels between steps; the store does the rest of the last one."""
-    if dtype == "bfloat16":
-        return value if last else bfloat16.widen(bfloat16.narrow(value))
-    if dtype in RANGES and not last:
-        return cast("int32", cast(dtype, value))
-    return cast(dtype, value)
-
-
-def _as_stored(value: Expr, dtype: str) -> Expr:
-    """A result in the type of the output."""
-    if dtype == "bfloat16" and element_of(value) == "float32":
-        return bfloat16.from_bits(bfloat16.narrow(value))
-    if dtype in RANGES and element_of(value) == "int32":
-        return cast(dtype, value)
     return value
 
 

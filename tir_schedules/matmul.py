@@ -210,7 +210,7 @@ def build(region: Region, config: MatmulConfig, isa: Isa) -> tirx.PrimFunc:
         ]
         operands = operand_parameters(region)
         c = parameter("C", region.output.shape, region.output.dtype)
-        epilogue = Epilogue(region, operands)
+        epilogue = Epilogue(region, operands, kernel.narrow)
 
         def read_a(row: Expr, columns: Columns) -> Expr:
             if window is not None:

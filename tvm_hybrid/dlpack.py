@@ -16,21 +16,21 @@ import tvm_ffi
 from tvm.runtime import Tensor
 
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
-_BITS = np.dtype(np.uint16)
+BITS = np.dtype(np.uint16)
 
 
 def tensor_of(array: np.ndarray) -> Tensor:
     """The memory of an array of consecutive elements as a tensor, wherever it lies."""
     if array.dtype != BFLOAT16:
         return tvm_ffi.from_dlpack(array)
-    return _view(tvm_ffi.from_dlpack(array.view(_BITS)), array.shape, BFLOAT16)
+    return _view(tvm_ffi.from_dlpack(array.view(BITS)), array.shape, BFLOAT16)
 
 
 def array_of(tensor: Tensor) -> np.ndarray:
     """The memory of a tensor as an array."""
     if str(tensor.dtype) != "bfloat16":
         return np.from_dlpack(tensor)
-    return np.from_dlpack(_view(tensor, tuple(tensor.shape), _BITS)).view(BFLOAT16)
+    return np.from_dlpack(_view(tensor, tuple(tensor.shape), BITS)).view(BFLOAT16)
 
 
 def _view(tensor: Tensor, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Tensor:

@@ -15,6 +15,7 @@ from tvm import relax
 from tvm.runtime import Tensor
 
 from microkernels.errors import ArtifactError, FeedError
+from relay_passes.bits_entry import BITS_ENTRY, MAIN
 
 from . import threads
 from .artifact import append_manifest, copy_atomically, read_manifest, replacing
@@ -80,10 +81,19 @@ class Executable:
         try:
             main = self._local.main
         except AttributeError:
-            main = self._local.main = self.new_machine()["main"]
+            main = self._local.main = self.new_machine()[MAIN]
         if self._threads > 1 and threads.current.count != self._threads:
             threads.use_threads(self._threads)
         return main
+
+    def numpy_main(self) -> Any:
+        """A function like `main` that takes and gives bfloat16 tensors as their bits (uint16)."""
+        return self.new_machine()[BITS_ENTRY if self.has_bfloat16 else MAIN]
+
+    @property
+    def has_bfloat16(self) -> bool:
+        """Whether an input or output is of type bfloat16."""
+        return any(info.dtype == "bfloat16" for info in (*self.inputs, *self.outputs))
 
     def run(self, *inputs: Any) -> list[Tensor]:
         """Runs the model.

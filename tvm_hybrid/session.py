@@ -18,7 +18,7 @@ from microkernels.errors import ArtifactError, FeedError, ShapeError
 from . import threads
 from .api import compile as compile_model
 from .artifact import is_library
-from .dlpack import array_of, tensor_of
+from .dlpack import BFLOAT16, BITS, tensor_of
 from .executable import Executable, load
 from .explanation import Explanation
 from .feeds import ZERO_COPY_BYTES, aligned_empty, is_aligned, to_array
@@ -65,16 +65,16 @@ def _feeder(info: TensorInfo, anywhere: bool) -> Feed:
     if the kernels that read it can read it there.
     """
     memory = aligned_empty(info)
-    tensor = tensor_of(memory)
+    bfloat16 = info.dtype == "bfloat16"
+    tensor = tensor_of(memory.view(BITS) if bfloat16 else memory)
     shape, dtype = info.shape, numpy_dtype(info.dtype)
     large = info.nbytes >= ZERO_COPY_BYTES
-    bfloat16 = info.dtype == "bfloat16"
 
     def feed(value: Any) -> Any:
         if value.shape != shape or value.dtype is not dtype:
             value = to_array(value, info)
         if large and value.flags.carray and (anywhere or is_aligned(value)):
-            return tensor_of(value) if bfloat16 else value
+            return value.view(BITS) if bfloat16 else value
         memory[...] = value
         return tensor
 
@@ -85,7 +85,7 @@ class _Lane:
     """What one thread runs with."""
 
     def __init__(self, executable: Executable) -> None:
-        self.main = executable.main
+        self.main = executable.numpy_main()
         anywhere = executable.manifest.unaligned_inputs
         self.feeds = [
             (info.name, _feeder(info, flag))
@@ -104,6 +104,7 @@ def _short_run(executable: Executable, main: Any, whole: Run) -> Run:
     is not the common case.
     """
     (info,) = executable.inputs
+    takes_bits, gives_bits = (info.dtype == "bfloat16" for info in (info, executable.outputs[0]))
     name, shape, dtype = info.name, info.shape, numpy_dtype(info.dtype)
     owner, count, in_force = get_ident(), executable.num_threads, threads.current
 
@@ -122,7 +123,8 @@ def _short_run(executable: Executable, main: Any, whole: Run) -> Run:
             except (LookupError, AttributeError, TypeError):
                 fits = False
             if fits and (count == 1 or in_force.count == count):
-                return [from_dlpack(main(value))]
+                result = from_dlpack(main(value.view(BITS) if takes_bits else value))
+                return [result.view(BFLOAT16) if gives_bits else result]
         return whole(output_names, input_feed, run_options)
 
     return run
@@ -195,9 +197,8 @@ class InferenceSession:
         self._places = {info.name: i for i, info in enumerate(self.executable.outputs)}
         self._shared = self.executable.manifest.shared_outputs
         self._copies = any(self._shared)
-        dtypes = [info.dtype for info in (*self.executable.inputs, *self.executable.outputs)]
-        self._has_bfloat16 = "bfloat16" in dtypes
-        self._to_array = array_of if self._has_bfloat16 else from_dlpack
+        outputs = self.executable.outputs
+        self._bits = [i for i, info in enumerate(outputs) if info.dtype == "bfloat16"]
         self._threads = self.executable.num_threads
         self._local = threading.local()
 
@@ -294,9 +295,11 @@ class InferenceSession:
         places = None if output_names is None else self._find(output_names)
         result = lane.main(*tensors)
         if type(result) is Tensor:
-            arrays = [self._to_array(result)]
+            arrays = [from_dlpack(result)]
         else:
-            arrays = [self._to_array(tensor) for tensor in result]
+            arrays = [from_dlpack(tensor) for tensor in result]
+        for place in self._bits:
+            arrays[place] = arrays[place].view(BFLOAT16)
         if self._copies:
             arrays = [a.copy() if s else a for a, s in zip(arrays, self._shared, strict=True)]
         return arrays if places is None else [arrays[place] for place in places]
@@ -306,7 +309,7 @@ class InferenceSession:
         lane = _Lane(self.executable)
         manifest = self.executable.manifest
         plain = manifest.unaligned_inputs == (True,) and manifest.shared_outputs == (False,)
-        if plain and not self._has_bfloat16 and "run" not in self.__dict__:
+        if plain and "run" not in self.__dict__:
             self.__dict__["run"] = _short_run(self.executable, lane.main, self.run)
         return lane
 

@@ -109,9 +109,10 @@ def _run(node: onnx.NodeProto, graph: Graph) -> list[NDArray]:
 def _is_weight(array: NDArray) -> bool:
     """Whether a quantised constant is what products read, and not a bias, a scalar or a vector.
 
-    Dequantised weights stay as they are: the low-precision passes want the integers.
+    Dequantised weights stay as they are, those of one row or column too: the low-precision passes
+    want the integers.
     """
-    return array.dtype.itemsize < 4 and array.size != math.prod(array.shape[-1:])
+    return array.dtype.itemsize < 4 and array.ndim > 1 and array.size > 1
 
 
 @cache

@@ -1,0 +1,76 @@
+"""Bits entry: a second way into a model with bfloat16 inputs or outputs, for callers without them.
+
+Before
+
+    def main(x: R.Tensor((4, 8), "bfloat16")): ...
+
+After, besides
+
+    def main_bits(x: R.Tensor((4, 8), "uint16")):
+        lv = R.memory.view(x, dtype="bfloat16")
+        lv1 = main(lv)
+        return R.memory.view(lv1, dtype="uint16")
+
+NumPy cannot hand its arrays over as bfloat16; their bits it can, and a view made inside the model
+costs a tenth of one made in Python.
+"""
+
+from __future__ import annotations
+
+from tvm import IRModule, ir, relax
+from tvm.ir.transform import PassContext, module_pass
+
+MAIN = "main"
+BITS_ENTRY = "main_bits"
+
+
+def bits_entry() -> ir.transform.Pass:
+    """The pass; it comes before operators are legalised."""
+
+    @module_pass(opt_level=0, name="tvm_hybrid.bits_entry")
+    def run(mod: IRModule, _context: PassContext) -> IRModule:
+        names = [gvar.name_hint for gvar in mod.get_global_vars()]
+        if MAIN not in names or BITS_ENTRY in names:
+            return mod
+        main = mod[MAIN]
+        results = _fields(main.ret_ty)
+        if not any(map(_is_bfloat16, [*(param.ty for param in main.params), *results])):
+            return mod
+        builder = relax.BlockBuilder(mod)
+        params = [relax.Var(param.name, _as(param.ty, "uint16")) for param in main.params]
+        with builder.function(BITS_ENTRY, params):
+            values = [
+                builder.emit(_view(given, param.ty)) if _is_bfloat16(param.ty) else given
+                for given, param in zip(params, main.params, strict=True)
+            ]
+            made = builder.emit(relax.Call(mod.get_global_var(MAIN), values, ret_ty=main.ret_ty))
+            if isinstance(main.ret_ty, relax.TensorType):
+                fields = [made]
+            else:
+                fields = [builder.emit(relax.TupleGetItem(made, i)) for i in range(len(results))]
+            bits = [
+                builder.emit(_view(field, _as(ty, "uint16"))) if _is_bfloat16(ty) else field
+                for field, ty in zip(fields, results, strict=True)
+            ]
+            single = isinstance(main.ret_ty, relax.TensorType)
+            builder.emit_func_output(bits[0] if single else relax.Tuple(bits))
+        return builder.get()
+
+    return run
+
+
+def _fields(ty: ir.Type) -> list[ir.Type]:
+    return [ty] if isinstance(ty, relax.TensorType) else list(ty.fields)
+
+
+def _is_bfloat16(ty: ir.Type) -> bool:
+    return isinstance(ty, relax.TensorType) and str(ty.dtype) == "bfloat16"
+
+
+def _as(ty: ir.Type, dtype: str) -> ir.Type:
+    """The type with other elements, if they are bfloat16."""
+    return relax.TensorType(ty.shape, dtype) if _is_bfloat16(ty) else ty
+
+
+def _view(expr: relax.Expr, ty: relax.TensorType) -> relax.Expr:
+    return relax.op.memory.view(expr, dtype=str(ty.dtype))
