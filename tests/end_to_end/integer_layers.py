@@ -17,7 +17,7 @@ COLUMNS = (1, 8, 15, 16, 17, 31, 32, 33, 47, 48, 49, 63, 64, 65, 97)
 DEPTHS = (1, 2, 3, 4, 5, 7, 8, 9, 31, 33, 63, 64, 65, 127, 130)
 
 rows, columns, depths = (st.sampled_from(sizes) for sizes in (ROWS, COLUMNS, DEPTHS))
-# A weight of one element is a number, by which a model multiplies instead.
+# A dequantised weight of one element is a number, which is folded to float.
 depths_and_columns = st.tuples(depths, columns).filter(lambda sizes: sizes != (1, 1))
 byte_types = st.sampled_from(("uint8", "int8"))
 seeds = st.integers(0, 2**32 - 1)

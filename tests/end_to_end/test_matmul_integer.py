@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import onnx
@@ -13,7 +13,7 @@ from tests.onnx_builder import OnnxBuilder
 
 from .integer_checks import Feeds, check, examples, targets
 from .integer_inputs import byte_arrays
-from .integer_layers import byte_types, depths_and_columns, rows, seeds
+from .integer_layers import byte_types, columns, depths, rows, seeds
 
 CASES = 40
 
@@ -98,17 +98,16 @@ class Product:
 @st.composite
 def products(draw: st.DrawFn) -> Product:
     constant = draw(st.booleans())
-    k, n = draw(depths_and_columns)
-    zeros = ("", "zero", "constant", "given")
+    zeros = ("", "zero", "constant")
     return Product(
         lead=draw(st.sampled_from((0, 2))),
         m=draw(rows),
-        k=k,
-        n=n,
+        k=draw(depths),
+        n=draw(columns),
         a_type=draw(byte_types),
         b_type=draw(byte_types),
         constant=constant,
-        a_zero=draw(st.sampled_from(zeros)),
+        a_zero=draw(st.sampled_from((*zeros, "given"))),
         b_zero=draw(st.sampled_from((*zeros, "columns") if constant else zeros)),
         scaled=draw(st.sampled_from(("", "number", "columns"))),
         seed=draw(seeds),
@@ -119,3 +118,11 @@ def products(draw: st.DrawFn) -> Product:
 @given(products(), st.sampled_from(targets()))
 def test_matmul_integer(product: Product, target: str) -> None:
     check(*product.model_and_cases(), products=1, target=target)
+
+
+@examples(8)
+@given(products(), st.booleans())
+def test_a_zero_point_that_comes_late(product: Product, constant: bool) -> None:
+    """The second operand's zero point is known at run time only: right, on generic schedules."""
+    late = replace(product, constant=constant, b_zero="given", scaled="")
+    check(*late.model_and_cases(), products=0)

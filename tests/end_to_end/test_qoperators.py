@@ -14,7 +14,7 @@ from tests.onnx_builder import CONTRIB, OnnxBuilder
 
 from .integer_checks import Feeds, check, examples, targets
 from .integer_inputs import byte_arrays
-from .integer_layers import Bytes, byte_types, depths_and_columns, rows, scales, seeds
+from .integer_layers import Bytes, byte_types, columns, depths, rows, scales, seeds
 
 CASES = 40
 
@@ -116,12 +116,11 @@ def formats(draw: st.DrawFn, dtype: str) -> Bytes:
 @st.composite
 def qlayers(draw: st.DrawFn) -> QLayer:
     x_type = draw(byte_types)
-    k, n = draw(depths_and_columns)
     return QLayer(
         op=draw(st.sampled_from(("QLinearMatMul", "QGemm"))),
         m=draw(rows),
-        k=k,
-        n=n,
+        k=draw(depths),
+        n=draw(columns),
         x=draw(formats(x_type)),
         w=draw(formats(draw(byte_types))),
         y=draw(formats(x_type)),

@@ -84,10 +84,16 @@ def _matmul_integer(inputs: Sequence[Any], _: Attributes) -> Array:
     return integer_product(a, b)
 
 
+def _requantized(sums: Array, a: Quantized, b: Quantized, scale: Array, zero: Array) -> Array:
+    """Sums times one factor, a_scale * b_scale / scale: where the text leaves the order open."""
+    factor = a.scale * b.scale / scale
+    return quantize(sums.astype(F32) * factor, F32(1), zero)
+
+
 def _qlinear_matmul(inputs: Sequence[Any], _: Attributes) -> Value:
-    a, a_scale, a_zero, b, b_scale, b_zero, scale, zero = inputs
-    result = matmul(quantized(a, a_scale, a_zero), quantized(b, b_scale, b_zero, b.ndim - 1))
-    return quantize(result, scale, zero)
+    b, b_scale, b_zero = inputs[3:6]
+    a, b = quantized(*inputs[:3]), quantized(b, b_scale, b_zero, b.ndim - 1)
+    return _requantized(integer_product(a.centred, b.centred), a, b, *inputs[6:])
 
 
 def _qgemm(inputs: Sequence[Any], attributes: Attributes) -> Value:
@@ -96,12 +102,12 @@ def _qgemm(inputs: Sequence[Any], attributes: Attributes) -> Value:
     a, a_scale, a_zero, b, b_scale, b_zero = inputs[:6]
     left = quantized(a.T if attributes.get("transA") else a, a_scale, a_zero)
     right = quantized(b.T if attributes.get("transB") else b, b_scale, b_zero, 1)
-    result, bias = matmul(left, right), _optional(inputs, 6)
+    sums, bias = integer_product(left.centred, right.centred), _optional(inputs, 6)
     if bias is not None:
-        result = result + bias.astype(F32) * (left.scale * right.scale)
+        sums = sums + bias
     if _optional(inputs, 7) is None:
-        return result
-    return quantize(result, inputs[7], inputs[8])
+        return sums.astype(F32) * (left.scale * right.scale)
+    return _requantized(sums, left, right, *inputs[7:])
 
 
 def _matmul_integer_to_float(inputs: Sequence[Any], _: Attributes) -> Value:
