@@ -92,12 +92,15 @@ class _Widening:
     ----------
     narrow, wide : dict
         Variable of the old block -> the value as bfloat16, as f32.
+    sums : set
+        f32 products of bfloat16 operands.
     """
 
     products: str
     block: Bindings = field(default_factory=Bindings)
     narrow: dict[relax.Var, relax.Expr] = field(default_factory=dict)
     wide: dict[relax.Var, relax.Expr] = field(default_factory=dict)
+    sums: set[relax.Var] = field(default_factory=set)
 
     def rewrite(self, var: relax.Var, value: relax.Expr) -> None:
         """Adds what an old binding becomes."""
@@ -135,7 +138,11 @@ class _Widening:
 
     def _cast(self, var: relax.Var, call: relax.Call) -> None:
         source = call.args[0]
-        if not holds_bf16(source):  # a rounding that the model asks for
+        if source in self.sums and holds_bf16(var):  # how a bfloat16 product is imported
+            self.wide[var] = source
+            if not isinstance(var, relax.DataflowVar):
+                self._bind_narrow(var, self._rounded(source))
+        elif not holds_bf16(source):  # a rounding that the model asks for
             self._bind_narrow(var, call)
         elif holds_bf16(var):
             self._bind_narrow(var, self._narrow(source))
@@ -151,6 +158,7 @@ class _Widening:
             self._bind_wide(var, product)
         elif str(var.ty.dtype) == WIDE:
             self.block.bind(var, product)
+            self.sums.add(var)
         else:
             self._keep(var, call)
 
