@@ -13,6 +13,7 @@ from collections.abc import Callable
 
 import tvm.tirx.script.builder.ir as I
 from tvm import tirx
+from tvm.sym import Analyzer
 
 from microkernels import bfloat16
 from microkernels.microkernel import Microkernel
@@ -83,7 +84,7 @@ class Activations:
         """kr elements of a row, in every lane, as the kernel multiplies them."""
         kr = self.kernel.kr
         if self.staged:
-            return self.kernel.spread(self.buffer[row - self.block, ramp(step * kr, kr)])
+            return self.kernel.spread(self.buffer[self._within(row), ramp(step * kr, kr)])
         return self.kernel.spread(self._as_operand(self.read(row, Columns(step * kr, kr, kr))))
 
     def begin(self, block: Expr, rows: int) -> None:
@@ -103,7 +104,11 @@ class Activations:
     def row_sum(self, row: Expr) -> Expr:
         """The sum of a row's elements, as the kernel multiplies them; int32."""
         assert self.sums is not None
-        return self.sums[row - self.block]
+        return self.sums[self._within(row)]
+
+    def _within(self, row: Expr) -> Expr:
+        """A row's number within its block, simplified: TVM aborts on differences under an If."""
+        return Analyzer().simplify(row - self.block)
 
     def _as_operand(self, value: Expr) -> Expr:
         """Elements in memory as the kernel multiplies them."""
