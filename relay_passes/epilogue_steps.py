@@ -124,7 +124,9 @@ def value_of(graph: DataflowGraph, epilogue: EpilogueSteps, expr: relax.Expr) ->
         return epilogue.number(number)
     call = graph.definition(expr)
     if op_name(call) == "relax.dequantize" and broadcasts(tensor.shape, epilogue.shape):
-        anew = _read_quantized(graph, epilogue, expr)
+        # Another region that ends with this value keeps the 8-bit one to itself.
+        inside = graph.position[expr] in graph.taken
+        anew = None if inside else _read_quantized(graph, epilogue, expr)
         if anew is not None:
             return anew
     item = graph.item_of_range(expr)
