@@ -17,6 +17,7 @@ is what rounds to even and saturates, so both roundings follow it.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -137,6 +138,21 @@ def match_dynamic_quantize(graph: DataflowGraph, position: int) -> DynamicQuanti
     if not all(source is not None and source.same_as(x) for source in sources):
         return None
     return DynamicQuantize(x, var, scale, zero_point, tuple(sorted(set(seen))))
+
+
+def ranges_in_place(
+    graph: DataflowGraph,
+) -> Iterator[tuple[relax.Var, tuple[relax.Expr, int, list[int]]]]:
+    """Scales and zero points of the chains of a block, as `DataflowGraph.range_items` has them.
+
+    The scale stands for the range, which is nowhere a tensor.
+    """
+    for position in range(len(graph.bindings)):
+        chain = match_dynamic_quantize(graph, position)
+        if chain is not None:
+            positions = list(chain.positions[:-1])
+            yield chain.scale, (chain.scale, 0, positions)
+            yield chain.zero_point, (chain.scale, 1, positions)
 
 
 def _quantize(x: relax.Expr, scale: relax.Expr, zero_point: relax.Expr | None) -> relax.Expr:

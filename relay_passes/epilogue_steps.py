@@ -44,6 +44,8 @@ class EpilogueSteps:
         In execution order.
     inlined : list of int
         Positions of the bindings computed anew.
+    own_range : relax.Var or None
+        What stands in `DataflowGraph.range_items` for the range that the kernel itself finds.
     """
 
     shape: tuple[int, ...]
@@ -51,6 +53,7 @@ class EpilogueSteps:
     operands: list[tuple[relax.Expr, Tensor]] = field(default_factory=list)
     steps: list[tuple[str, tuple[Value, ...], float | None, str]] = field(default_factory=list)
     inlined: list[int] = field(default_factory=list)
+    own_range: relax.Var | None = None
 
     def copy(self) -> EpilogueSteps:
         """An independent copy, to come back to."""
@@ -60,6 +63,7 @@ class EpilogueSteps:
             list(self.operands),
             list(self.steps),
             list(self.inlined),
+            self.own_range,
         )
 
     def numbered(self) -> tuple[Step, ...]:
@@ -129,12 +133,9 @@ def value_of(graph: DataflowGraph, epilogue: EpilogueSteps, expr: relax.Expr) ->
         anew = None if inside else _read_quantized(graph, epilogue, expr)
         if anew is not None:
             return anew
-    item = graph.item_of_range(expr)
+    item = _item(graph, epilogue, expr)
     if item is not None:
-        source, index = item
-        entry = ("item", (epilogue.operand(source, Tensor((2,), "float32")),), float(index))
-        epilogue.inlined += [p for p in graph.range_chain(expr) if p not in epilogue.inlined]
-        return epilogue._once((*entry, "float32"))
+        return item
     if op_name(call) == "relax.multiply" and tensor.size == max((1, *tensor.shape[-1:])):
         scales = _scale_product(graph, epilogue, expr, tensor)
         if scales is not None:
@@ -152,6 +153,22 @@ def broadcasts(shape: tuple[int, ...], output: tuple[int, ...]) -> bool:
         return False
     aligned = output[len(output) - len(shape) :]
     return all(extent in (1, full) for extent, full in zip(shape, aligned, strict=True))
+
+
+def _item(graph: DataflowGraph, epilogue: EpilogueSteps, expr: relax.Expr) -> Value | None:
+    """The scale or zero point of a dynamic quantisation, out of its range."""
+    found = graph.item_of_range(expr)
+    if found is None:
+        return None
+    source, index = found
+    if epilogue.own_range is not None and source.same_as(epilogue.own_range):
+        return epilogue._once(("range", (), float(index), "float32"))
+    tensor = static_tensor(source)
+    if tensor is None or tensor.shape != (2,):
+        return None
+    epilogue.inlined += [p for p in graph.range_chain(expr) if p not in epilogue.inlined]
+    operand = epilogue.operand(source, tensor)
+    return epilogue._once(("item", (operand,), float(index), "float32"))
 
 
 def _read_quantized(graph: DataflowGraph, epilogue: EpilogueSteps, expr: relax.Var) -> Value | None:

@@ -82,6 +82,9 @@ def grow(
     """
     var = graph.bindings[anchor.position].var
     epilogue = EpilogueSteps(anchor.output.shape, {var: ACC})
+    if anchor.attrs.get("a_scale") == "dynamic":
+        items = (graph.item_of_range(graph.bindings[p].var) for p in anchor.absorbed)
+        epilogue.own_range = next(item[0] for item in items if item is not None)
     growth = Growth(anchor, anchor.output, [anchor.position], var, epilogue)
     if anchor.op == "elementwise":  # the anchor's own operator is its first step
         growth.members = []

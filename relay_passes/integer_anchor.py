@@ -80,7 +80,10 @@ def quantized_on_the_way(graph: DataflowGraph, found: Operand) -> None:
         return
     attrs: dict[str, Scalar] = {"a_quantize": str(found.source.ty.dtype)}
     item, number = graph.item_of_range(scale), scalar_constant(scale)
-    if item is not None and found.inputs.get("range") is item[0]:
+    if found.attrs.get("a_zero_point") == "dynamic":
+        attrs["a_scale"] = "dynamic"
+        found.absorbed += graph.range_chain(scale)
+    elif item is not None and found.inputs.get("range") is item[0]:
         attrs["a_scale"] = "range"
     elif number is not None and scalar_constant(zero_point) == found.attrs.get("a_zero_point", 0):
         attrs["a_scale"] = number
@@ -103,6 +106,26 @@ def rounded_on_the_way(graph: DataflowGraph, found: Operand) -> None:
     if str(call.args[0].ty.dtype) == "float32":
         found.absorbed.append(graph.position[found.source])
         found.source = call.args[0]
+
+
+def feeds_one_product(graph: DataflowGraph, expr: relax.Expr) -> bool:
+    """Whether an 8-bit tensor is only there for one product with a constant weight."""
+    if not _made_for_this(graph, expr):
+        return False
+    while True:
+        position = graph.users[expr][0]
+        call = graph.value(position)
+        if op_name(call) == "relax.matmul":
+            break
+        if op_name(call) not in ("relax.astype", "relax.subtract"):
+            return False
+        expr = graph.bindings[position].var
+    assert isinstance(call, relax.Call)
+    if not call.args[0].same_as(expr):
+        return False
+    weight = integer_operand(graph, "b", call.args[1])
+    tensor = None if weight is None else static_tensor(weight.source)
+    return tensor is not None and tensor.constant and len(tensor.shape) == 2
 
 
 def _made_for_this(graph: DataflowGraph, expr: relax.Expr) -> bool:
@@ -161,6 +184,9 @@ def _zero_point(graph: DataflowGraph, name: str, found: Operand, expr: relax.Exp
     assert isinstance(call, relax.Call)
     item = graph.item_of_range(call.args[0])
     found.absorbed.append(graph.position[expr])
+    if item is not None and item[1] == 1 and item[0] in graph.range_items:
+        found.attrs[key] = "dynamic"
+        return True
     if item is not None and item[1] == 1:
         found.attrs[key] = "range"
         found.inputs["range"] = item[0]

@@ -30,6 +30,7 @@ from tir_schedules.template import has_template, template_for
 
 from .anchors import match_anchor, match_conversion
 from .decisions import Decision, DecisionLog
+from .dynamic_quantize import ranges_in_place
 from .graph import DataflowGraph, binding_value, op_name, static_tensor
 from .grow_epilogue import Growth, grow
 
@@ -89,6 +90,7 @@ class _Partitioner:
     def block(self, block: relax.DataflowBlock) -> relax.DataflowBlock:
         """The block with every region replaced by one call."""
         graph = DataflowGraph(block)
+        graph.range_items.update(ranges_in_place(graph))
         regions: dict[int, Growth] = {}
         # Conversions come last: most become part of the regions around them.
         for region_at in (self.region_at, self.conversion_at):
@@ -177,7 +179,7 @@ def _region_function(
             for (expr, _), parameter in zip(growth.operands, operand_parameters, strict=True):
                 values.setdefault(expr, _as_used(inner, expr, parameter))
             result = None
-            inlined = sorted(growth.epilogue.inlined)
+            inlined = sorted({*growth.epilogue.inlined} - {*growth.anchor.absorbed})
             for position in (*growth.anchor.absorbed, *inlined, *growth.members):
                 binding = graph.bindings[position]
                 call = binding_value(binding)

@@ -1,4 +1,4 @@
-"""Ranges: scale and zero point of every dynamic quantisation come from one kernel.
+"""Ranges: scale and zero point of a dynamic quantisation with several users come from one kernel.
 
 Before
 
@@ -13,7 +13,8 @@ After
     q = R.quantize(x, scale, zero_point)
 
 The region's body is the chain. Regions that need the scale or the zero point read the range itself
-(`DataflowGraph.item_of_range`), so that the slices are rarely computed.
+(`DataflowGraph.item_of_range`), so that the slices are rarely computed. The chain of a tensor that
+is quantised for one product with a constant weight stays: that product's region takes it in.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from tir_schedules.region import Region, Tensor
 
 from .dynamic_quantize import DynamicQuantize, match_dynamic_quantize
 from .graph import DataflowGraph, static_tensor
+from .integer_anchor import feeds_one_product
 from .partition import COMPOSITE, PREFIX, REGION, is_region_function
 from .rewrite_blocks import Bindings
 
@@ -59,7 +61,9 @@ def _block(builder: relax.BlockBuilder, block: relax.DataflowBlock) -> relax.Dat
     chains: dict[relax.Var, DynamicQuantize] = {}
     for position in range(len(graph.bindings)):
         chain = match_dynamic_quantize(graph, position)
-        if chain is not None and static_tensor(chain.x) is not None:
+        if chain is None or static_tensor(chain.x) is None:
+            continue
+        if not feeds_one_product(graph, chain.q):  # whose kernel finds the range itself
             chains[chain.scale] = chain
     if not chains:
         return block

@@ -57,6 +57,7 @@ from .zero_points import (
     ZeroPoints,
     integer_reference,
     is_integer,
+    named_inputs,
     reject_zero_points,
     zero_point_inputs,
 )
@@ -220,7 +221,12 @@ def build(region: Region, config: BatchMatmulConfig, isa: Isa) -> tirx.PrimFunc:
             start = None
             if integer:
                 start = Start(
-                    region, further, problem.k, lanes, packed.column_sum, activations.row_sum
+                    region,
+                    named_inputs(region, further),
+                    problem.k,
+                    lanes,
+                    packed.column_sum,
+                    activations.row_sum,
                 )
                 if start.zero_points.needs_column_sums:
                     packed.column_sums()

@@ -49,7 +49,14 @@ from .reduce_lanes import settle
 from .region import Region, Step, Tensor
 
 # Steps that are no entries of FUSIBLE_OPS, with their cost in instructions.
-SPECIAL_STEPS = {"constant": 0, "item": 0, "cast": 1, "quantize": 6, "dequantize": 3}
+SPECIAL_STEPS = {
+    "constant": 0,
+    "item": 0,
+    "range": 0,
+    "cast": 1,
+    "quantize": 6,
+    "dequantize": 3,
+}
 # Instructions of an operator that uses its argument many times: it is computed once, and so is the
 # result, however TVM simplifies (see `settle`).
 LONG_OPERATOR = 12
@@ -126,6 +133,11 @@ class Epilogue:
         The kernel's parameters for `region.operands`.
     narrow : callable
         f32 -> bfloat16 (uint16 lanes).
+
+    Attributes
+    ----------
+    own_range : buffer or None
+        Scale and zero point that the kernel finds itself, for "range" steps.
     """
 
     def __init__(
@@ -141,6 +153,7 @@ class Epilogue:
             if step.op not in SPECIAL_STEPS and step.op not in FUSIBLE_OPS:
                 raise ConfigError(f"{step.op!r} is not a fusible operator, in {region.key}")
         self.exact = is_exact(region)
+        self.own_range: Expr | None = None
         self.lookups = find_lookups(region)
         self._tables: dict[int, np.ndarray] = {}
 
@@ -172,6 +185,11 @@ class Epilogue:
                 continue
             if step.op == "constant":
                 values.append(constant(step.value or 0.0, step.dtype, columns.lanes))
+                continue
+            if step.op == "range":
+                assert self.own_range is not None
+                item = self.own_range[tirx.const(int(step.value or 0), "int32")]
+                values.append(splat(item, columns.lanes))
                 continue
             if step.op == "item":
                 item = self.buffers[step.args[0] - 1][tirx.const(int(step.value or 0), "int32")]
@@ -284,7 +302,10 @@ def broadcast_leading(row: Expr, output: Sequence[int], operand: Sequence[int]) 
 
 
 def epilogue_reference(
-    region: Region, result: np.ndarray, operands: Sequence[np.ndarray]
+    region: Region,
+    result: np.ndarray,
+    operands: Sequence[np.ndarray],
+    own_range: np.ndarray | None = None,
 ) -> np.ndarray:
     """The epilogue by numpy, in the precision of `result`; for tests and verification."""
     real = result.dtype if result.dtype.kind == "f" else np.dtype(np.float32)
@@ -295,6 +316,9 @@ def epilogue_reference(
             values.append(np.asarray(step.value, dtype=real))
         elif step.op == "item":
             values.append(arguments[0][int(step.value or 0)])
+        elif step.op == "range":
+            assert own_range is not None
+            values.append(own_range[int(step.value or 0)])
         elif step.op == "cast":
             values.append(arguments[0].astype(step.dtype))
         elif step.op == "quantize":

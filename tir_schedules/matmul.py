@@ -11,7 +11,7 @@ blocks of rows, panels of columns, blocks of K, register tiles.
 The weight's type says what is multiplied: f32, bfloat16 (A is rounded to it if it is f32) or 8-bit
 integers, of which the product is exact in int32, zero points included (zero_points.py). With the
 attributes "a_quantize" (the 8-bit type), "a_scale" and "a_zero_point" a f32 A is quantised on the
-way in.
+way in, with "dynamic" ones after its range has been found (DynamicQuantizeLinear).
 """
 
 from __future__ import annotations
@@ -44,6 +44,8 @@ from .epilogue import (
 )
 from .machine import Machine
 from .matmul_window import window_of
+from .normalize_view import reshaped
+from .quantization_range import emit_range
 from .region import Region
 from .template import Packing, Template, register_template
 from .tile_config import (
@@ -61,7 +63,9 @@ from .zero_points import (
     Start,
     ZeroPoints,
     integer_reference,
+    is_dynamic,
     is_integer,
+    named_inputs,
     quantize_parameters,
     reject_zero_points,
     shifted_columns,
@@ -85,6 +89,9 @@ ACTIVATION_DTYPES = {
     "int8": ("uint8", "int8", "float32"),
     "uint8": ("uint8", "int8", "float32"),
 }
+
+
+RANGE_UNROLL = 8  # independent minima and maxima
 
 
 class MatmulConfig(TileConfig, frozen=True, kw_only=True):
@@ -241,18 +248,21 @@ def build(region: Region, config: MatmulConfig, isa: Isa) -> tirx.PrimFunc:
             I.reads()
             I.writes()
             integer = is_integer(region)
+            inputs = named_inputs(region, further)
+            if is_dynamic(region):
+                inputs["range"] = epilogue.own_range = _emit_range(region, isa, a)
             activations = Activations(
                 kernel,
                 region.inputs[0].dtype,
                 k,
                 min(config.m_block, row_shares[0].size),
                 read_a,
-                quantize=quantize_parameters(region, further),
+                quantize=quantize_parameters(region, inputs),
                 sums=integer and ZeroPoints.of(region).needs_row_sums,
             )
             start = None
             if integer:
-                start = Start(region, further, k, lanes, column_term, activations.row_sum)
+                start = Start(region, inputs, k, lanes, column_term, activations.row_sum)
             loops = TileLoops(
                 kernel,
                 steps,
@@ -277,6 +287,24 @@ def build(region: Region, config: MatmulConfig, isa: Isa) -> tirx.PrimFunc:
                 ),
             )
     return builder.get()
+
+
+def _emit_range(region: Region, isa: Isa, a: Expr) -> Expr:
+    """Scale and zero point of all of A, found by every thread for itself."""
+    found = I.sblock_alloc_buffer((2,), "float32")
+    flat = reshaped(a, region.inputs[0], (region.inputs[0].size,))
+    with I.sblock("range"):
+        I.reads()
+        I.writes()
+        numbers = emit_range(
+            isa.f32_lanes,
+            region.inputs[0].size,
+            RANGE_UNROLL,
+            lambda columns: load_vector(flat, "float32", (), columns),
+        )
+        for index, value in enumerate(numbers):
+            I.buffer_store(found, value, [index])
+    return found
 
 
 def pack(

@@ -237,8 +237,13 @@ def flops(region: Region) -> int:
 
 
 def reference(region: Region, inputs: list[np.ndarray]) -> np.ndarray:
-    """Scale and zero point by numpy, in f32 as ONNX says; exact."""
-    x = inputs[0].astype(np.float32)
+    """Scale and zero point by numpy; exact."""
+    return dynamic_range(inputs[0])
+
+
+def dynamic_range(x: np.ndarray) -> np.ndarray:
+    """Scale and zero point of a tensor by numpy, in f32 as ONNX says."""
+    x = x.astype(np.float32)
     zero = np.float32(0)
     low, high = np.fmin(zero, np.fmin.reduce(x, None)), np.fmax(zero, np.fmax.reduce(x, None))
     with np.errstate(over="ignore", invalid="ignore"):

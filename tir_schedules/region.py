@@ -40,13 +40,14 @@ class Step(msgspec.Struct, frozen=True):
     ----------
     op : str
         A name in `fusible_ops.FUSIBLE_OPS`, or one of: "constant"; "item" (element number `value`
-        of an operand with one dimension, everywhere); "cast" (to `dtype`); "quantize" (x, scale,
+        of an operand with one dimension, everywhere); "range" (scale or zero point that the kernel
+        finds itself: number `value` of them); "cast" (to `dtype`); "quantize" (x, scale,
         zero point; to `dtype`); "dequantize" (q, scale, zero point).
     args : tuple of int
         Values used: 0 is the anchor's result, 1..len(operands) the region's operands, later
         numbers the results of earlier steps.
     value : float or None
-        The number, for "constant" and "item".
+        The number, for "constant", "item" and "range".
     dtype : str
         Element type of the result.
     """

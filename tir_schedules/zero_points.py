@@ -8,12 +8,13 @@ see oneDNN Graph Compiler (Li et al., arXiv 2301.01333), low-precision optimisat
 
 A region says what it knows in its attributes: `a_zero_point` and `b_zero_point` are numbers, or
 "input" for a further input (a scalar for A; one int32 for each column of a constant B), or, for A,
-"range": a f32 input of two elements, scale and zero point. Absent means 0.
+"range": a f32 input of two elements, scale and zero point. Absent means 0. "dynamic" means that the
+kernel itself finds A's range first.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,6 +22,7 @@ from tvm import tirx
 
 from microkernels.vectors import Expr, cast, constant, ramp, splat
 
+from .quantization_range import dynamic_range
 from .quantize_steps import RANGES, Number, quantize_reference
 from .region import Region
 
@@ -129,8 +131,8 @@ class Start:
     ----------
     region : Region
         The product.
-    buffers : sequence of buffers
-        The kernel's parameters for the inputs after A and B.
+    inputs : dict
+        `named_inputs` of the region.
     k, lanes : int
         Terms of each sum; columns of a vector.
     column_term : callable
@@ -143,14 +145,14 @@ class Start:
     def __init__(
         self,
         region: Region,
-        buffers: Sequence[Expr],
+        inputs: Mapping[str, Expr],
         k: int,
         lanes: int,
         column_term: Callable[[Expr], Expr],
         row_sum: Callable[[Expr], Expr],
     ) -> None:
         self.zero_points = ZeroPoints.of(region)
-        self.inputs = dict(zip(zero_point_inputs(region), buffers, strict=True))
+        self.inputs = inputs
         self.region, self.k, self.lanes = region, k, lanes
         self.column_term, self.row_sum = column_term, row_sum
 
@@ -163,7 +165,7 @@ class Start:
         """A's shifted zero point; int32."""
         found = self.region.attrs.get("a_zero_point")
         shift = _SHIFT if quantized_dtype(self.region) == "int8" else 0
-        if found == "range":
+        if found in ("range", "dynamic"):
             value = cast("int32", self.inputs["range"][tirx.const(1, "int32")])
         else:
             tensor = self.region.inputs[2 + zero_point_inputs(self.region).index("a")]
@@ -196,30 +198,50 @@ class Start:
         return value
 
 
-def quantize_parameters(region: Region, buffers: Sequence[Expr]) -> tuple[Number, Number] | None:
+def named_inputs(region: Region, buffers: Sequence[Expr]) -> dict[str, Expr]:
+    """The kernel's parameters for the inputs after A and B, by `zero_point_inputs`."""
+    return dict(zip(zero_point_inputs(region), buffers, strict=True))
+
+
+def is_dynamic(region: Region) -> bool:
+    """Whether the kernel finds A's scale and zero point itself."""
+    return region.attrs.get("a_scale") == "dynamic"
+
+
+def quantize_parameters(region: Region, inputs: Mapping[str, Expr]) -> tuple[Number, Number] | None:
     """Scale and zero point with which the kernel quantises A to uint8; None if it does not."""
     if "a_quantize" not in region.attrs:
         return None
     scale, zero_point = region.attrs["a_scale"], region.attrs.get("a_zero_point", 0)
-    if scale == "range":
-        source = dict(zip(zero_point_inputs(region), buffers, strict=True))["range"]
+    if scale in ("range", "dynamic"):
+        source = inputs["range"]
         return source[tirx.const(0, "int32")], source[tirx.const(1, "int32")]
     shift = _SHIFT if region.attrs["a_quantize"] == "int8" else 0
     return float(scale), float(int(zero_point) + shift)
+
+
+def own_range(region: Region, inputs: Sequence[np.ndarray]) -> np.ndarray | None:
+    """The scale and zero point that the kernel finds itself, by numpy; None if it does not."""
+    return dynamic_range(inputs[0]) if is_dynamic(region) else None
 
 
 def integer_reference(region: Region, inputs: Sequence[np.ndarray]) -> np.ndarray:
     """The product by numpy: int64 sums, wrapped to int32."""
     further = dict(zip(zero_point_inputs(region), inputs[2:], strict=True))
     a, b = inputs[:2]
+    found = own_range(region, inputs)
+    if found is not None:
+        further["range"] = found
     a_zero_point, b_zero_point = (region.attrs.get(f"{name}_zero_point", 0) for name in "ab")
-    if a_zero_point == "range":
+    if a_zero_point in ("range", "dynamic"):
         a_zero_point = int(further["range"][1])
     if a_zero_point == "input":
         a_zero_point = int(further["a"].reshape(()))
     if "a_quantize" in region.attrs:
         scale = region.attrs["a_scale"]
-        known = np.asarray(further["range"][0] if scale == "range" else scale, np.float32)
+        known = np.asarray(
+            further["range"][0] if scale in ("range", "dynamic") else scale, np.float32
+        )
         a = quantize_reference(str(region.attrs["a_quantize"]), a, known, np.array(a_zero_point))
     columns = further["b"].astype(np.int64) if b_zero_point == "input" else int(b_zero_point)
     product = np.matmul(a.astype(np.int64) - int(a_zero_point), b.astype(np.int64) - columns)

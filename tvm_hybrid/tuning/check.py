@@ -18,9 +18,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from tir_schedules.batch_operands import parse_axes
-from tir_schedules.epilogue import epilogue_reference
+from tir_schedules.epilogue import epilogue_reference, is_exact
 from tir_schedules.region import Region, Tensor
 from tir_schedules.template import Template
+from tir_schedules.zero_points import own_range
 
 _UNIT = {"float64": 2.0**-53, "float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}
 
@@ -83,21 +84,23 @@ def expected_result(region: Region, template: Template, arrays: list[np.ndarray]
         Inputs and operands, constants unpacked.
     """
     inputs, operands = arrays[: len(region.inputs)], arrays[len(region.inputs) :]
-    operands = [item.astype(np.float64) if item.dtype.kind == "f" else item for item in operands]
+    if not is_exact(region):
+        operands = [x.astype(np.float64) if x.dtype.kind == "f" else x for x in operands]
+    own = own_range(region, inputs)
     result = template.reference(region, inputs)
     dtype = region.output.dtype
     if not _is_float(dtype):
-        exact = epilogue_reference(region, result, operands).astype(dtype).astype(np.int64)
+        exact = epilogue_reference(region, result, operands, own).astype(dtype).astype(np.int64)
         exact = as_stored(region, exact)
         return Expected(exact, np.zeros(exact.shape, np.int64))
     with np.errstate(all="ignore"):
-        value = epilogue_reference(region, result, operands)
+        value = epilogue_reference(region, result, operands, own)
         finite = np.abs(result[np.isfinite(result)])
         error = 8 * math.sqrt(_reduction(region)) * _UNIT["float32"] * finite.max(initial=0.0)
         largest = np.abs(value[np.isfinite(value)]).max(initial=0.0)
         tolerance = np.full(value.shape, 64 * _UNIT[dtype] * largest)
         for shift in (-error, error):
-            neighbour = epilogue_reference(region, result + shift, operands)
+            neighbour = epilogue_reference(region, result + shift, operands, own)
             spread = np.where(value == neighbour, 0.0, np.abs(neighbour - value))
             both_nan = np.isnan(value) & np.isnan(neighbour)
             # Where the neighbourhood leaves the function's domain, any value is as good as another.
