@@ -19,6 +19,7 @@ from .bits_entry import bits_entry
 from .clip_indices import clip_indices
 from .conv1d_channels_last import conv1d_channels_last
 from .decisions import DecisionLog
+from .drop_checks import drop_checks
 from .fold_dequantize import fold_dequantize
 from .fold_weights import fold_weights
 from .integer_matmul import integer_matmul
@@ -168,6 +169,7 @@ def lower_to_vm() -> list[ir.transform.Pass]:
         relax.transform.LowerRuntimeBuiltin(),
         relax.transform.ComputePrimValue(),
         relax.transform.VMShapeLower(),
+        drop_checks(),
         relax.transform.AttachGlobalSymbol(),
     ]
 
