@@ -46,6 +46,10 @@ def zero_point_inputs(region: Region) -> list[str]:
 def reject_zero_points(region: Region) -> str | None:
     """Why the further inputs of an integer product make no sense, or None."""
     names = zero_point_inputs(region)
+    if (region.attrs.get("a_zero_point") == "dynamic") != is_dynamic(region):
+        return "a zero point that is found without its scale"
+    if (names[:1] == ["range"] or is_dynamic(region)) and quantized_dtype(region) != "uint8":
+        return "a range of int8 values"
     if len(region.inputs) != 2 + len(names):
         return f"{len(region.inputs)} inputs, where the zero points are {names}"
     for name, tensor in zip(names, region.inputs[2:], strict=True):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import tvm
@@ -65,7 +66,9 @@ def operators(region: Region) -> list[str]:
     return [step.op for step in region.epilogue if step.op != "constant"]
 
 
-def run(mod: IRModule, arrays: list[np.ndarray], target=GENERIC, **options) -> list[np.ndarray]:
+def run(
+    mod: IRModule, arrays: list[np.ndarray], target: tvm.target.Target = GENERIC, **options: Any
+) -> list[np.ndarray]:
     """Compiles with TVM and runs main."""
     executable = tvm.compile(mod, target=target, **options)
     main = relax.VirtualMachine(executable, tvm.cpu())["main"]
