@@ -81,7 +81,7 @@ def command(
             feeds,
             threads=session.executable.num_threads,
             flops=sums.flops,
-            tolerance=tolerance_for(sums.lengths, sums.rounded(precision)),
+            tolerance=tolerance_for(sums.lengths, sums.rounded(precision), sums.quantized),
             shapes=settings.shapes,
             target=settings.target,
             peers=names,

@@ -31,14 +31,11 @@ class DemoModel:
     tolerance: float
 
     @staticmethod
-    def compile(
-        path: Path, shapes: Shapes, threads: int, tolerance: float | None = None
-    ) -> DemoModel:
-        """Compiles an ONNX file; the tolerance of its results is that of float32 sums, or given."""
+    def compile(path: Path, shapes: Shapes, threads: int) -> DemoModel:
+        """Compiles an ONNX file."""
         sums = ProductSums(import_onnx(path, shapes=shapes).mod)
         session = InferenceSession(path, shapes=shapes, num_threads=threads)
-        if tolerance is None:
-            tolerance = tolerance_for(sums.lengths)
+        tolerance = tolerance_for(sums.lengths, quantized=sums.quantized)
         return DemoModel(path, shapes, session, sums.flops, tolerance)
 
     def verify(self, feeds: Mapping[str, np.ndarray]) -> VerifyReport:

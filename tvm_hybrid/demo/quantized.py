@@ -22,16 +22,6 @@ class QuantizeError(TvmHybridError, RuntimeError):
     """The demonstration's model cannot be quantised."""
 
 
-def steps_tolerance(layers: int) -> float:
-    """How far right results may be apart, relative to the largest value of an 8-bit output.
-
-    Where a value lies next to a tie, two right programs may round it to neighbouring integers: one
-    adds up integers, another products of float32. The output has 255 steps; one for each of the
-    layers that rounds is allowed.
-    """
-    return layers / 255
-
-
 def quantize(source: Path, path: Path, samples: Sequence[Mapping[str, np.ndarray]]) -> None:
     """Writes the quantised form of a model.
 

@@ -17,6 +17,13 @@ itself; so are the sums of different operators, whose errors therefore add up to
 for n of them. With a factor of 2 for what lies between, the tolerance grows by
 
     4 * 2**-8 * sqrt(n)
+
+Where values are quantised to 8 bits, one that lies next to a tie may be rounded to either of two
+neighbouring integers, 1/255 of its range apart, and from there on further values come next to ties.
+At worst every one of n quantisations differs by a step; steps are independent, as above, and a
+factor of 4 covers outliers:
+
+    4 / 255 * sqrt(n)
 """
 
 from __future__ import annotations
@@ -33,9 +40,11 @@ _SAFETY = 8.0
 _LEAST_TOLERANCE = 1e-5
 _BF16_UNIT_ROUNDOFF = 2.0**-8
 _BF16_SAFETY = 4.0
+_STEP = 1 / 255
+_STEP_SAFETY = 4.0
 
 
-def tolerance_for(lengths: Iterable[int], rounded: int = 0) -> float:
+def tolerance_for(lengths: Iterable[int], rounded: int = 0, quantized: int = 0) -> float:
     """The tolerance for a model; see the module's text.
 
     Parameters
@@ -44,10 +53,13 @@ def tolerance_for(lengths: Iterable[int], rounded: int = 0) -> float:
         Number of products in the sums of every operator.
     rounded : int
         How many of these operators have bfloat16 operands.
+    quantized : int
+        How many tensors the model quantises.
     """
     summing = _SAFETY * _UNIT_ROUNDOFF * sum(map(math.sqrt, lengths))
     rounding = _BF16_SAFETY * _BF16_UNIT_ROUNDOFF * math.sqrt(rounded)
-    return max(summing + rounding, _LEAST_TOLERANCE)
+    stepping = _STEP_SAFETY * _STEP * math.sqrt(quantized)
+    return max(summing + rounding + stepping, _LEAST_TOLERANCE)
 
 
 class Distance(msgspec.Struct, frozen=True, kw_only=True):

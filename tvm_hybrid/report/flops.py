@@ -20,13 +20,18 @@ class ProductSums:
     float32, bfloat16 : int
         How many of the matrix products have operands of these types, and with bfloat16 how many
         convolutions too.
+    quantized : int
+        How many tensors are quantised as the model runs.
     """
 
     def __init__(self, mod: IRModule) -> None:
         self.flops = 0
         self.lengths: list[int] = []
-        self.float32 = self.bfloat16 = 0
+        self.float32 = self.bfloat16 = self.quantized = 0
         for call in _calls(mod):
+            # Dynamic quantisation quantises its zero point as well, a tensor of no dimensions.
+            if getattr(call.op, "name", "") == "relax.quantize" and _static_shape(call) != ():
+                self.quantized += 1
             length = _sum_length(call)
             shape = _static_shape(call)
             if length is None or shape is None:

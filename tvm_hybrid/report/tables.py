@@ -78,7 +78,7 @@ def verify_table(report: VerifyReport, title: str = "") -> Table:
             f"{ours.max_abs:.1e}",
             f"{ours.max_rel:.1e}",
             f"{1 - ours.cosine:.1e}",
-            f"{report.tolerance:.1e}",
+            f"{output.allowed:.1e}",
             f"{output.optimised.max_rel:.1e}",
             Text("pass", "green") if output.passed else Text("FAIL", "bold red"),
         )

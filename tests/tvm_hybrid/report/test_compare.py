@@ -92,3 +92,21 @@ def test_products_of_rounded_operands_stay_within_the_tolerance(layers: int) -> 
     tolerance = tolerance_for([256] * layers, rounded=layers)
     found = distance(rounded, exact)
     assert tolerance / 20 < found.max_rel <= tolerance
+
+
+@pytest.mark.parametrize("layers", [1, 4, 16])
+def test_steps_of_quantised_values_stay_within_the_tolerance(layers: int) -> None:
+    """A chain of random layers whose values are rounded to 255 steps; in one of the two every tenth
+    is rounded the other way, far more than ties are."""
+    rng = np.random.default_rng(layers)
+    one = other = rng.standard_normal((64, 256))
+    for _ in range(layers):
+        weight = rng.standard_normal((256, 256)) / 16
+        step = (one.max() - one.min()) / 255
+        flips = rng.choice([-1, 0, 1], other.shape, p=[0.05, 0.9, 0.05])
+        one = np.rint(one / step) * step
+        other = (np.rint(other / step) + flips) * step
+        one, other = (np.maximum(value @ weight, 0) * math.sqrt(2) for value in (one, other))
+    tolerance = tolerance_for([256] * layers, quantized=layers)
+    found = distance(other, one)
+    assert tolerance / 20 < found.max_rel <= tolerance

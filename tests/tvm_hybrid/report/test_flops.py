@@ -4,6 +4,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
+from tests.onnx_builder import OnnxBuilder
 from tvm_hybrid import import_onnx
 from tvm_hybrid.report.flops import ProductSums
 
@@ -15,6 +16,20 @@ def test_matrix_products() -> None:
     assert sorted(sums.lengths) == [8, 16]
     assert sums.flops == 2 * 4 * (8 * 16 + 16 * 5)
     assert [sums.rounded(precision) for precision in ("auto", "f32", "bf16")] == [0, 0, 2]
+
+
+def test_quantised_tensors() -> None:
+    g = OnnxBuilder()
+    scale, zero = g.constant(0.1, np.float32), g.constant(3, np.uint8)
+    x = g.input("x", (4, 8))
+    y = g.node("DequantizeLinear", g.node("QuantizeLinear", x, scale, zero), scale, zero)
+    q, step, middle = g.nodes("DynamicQuantizeLinear", 3, g.node("Relu", y))
+    g.output(q, (4, 8), np.uint8)
+    g.output(step, ())
+    g.output(middle, (), np.uint8)
+    sums = ProductSums(import_onnx(g.model()).mod)
+    assert (sums.quantized, sums.lengths) == (2, [])
+    assert ProductSums(import_onnx(two_layers(rows=4)).mod).quantized == 0
 
 
 def test_a_grouped_convolution() -> None:

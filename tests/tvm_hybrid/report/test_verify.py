@@ -50,6 +50,17 @@ def test_right_outputs_pass() -> None:
     assert output.optimised.max_rel <= 1e-5
 
 
+def test_steps_allow_what_onnx_runtime_allows_itself() -> None:
+    """Its own distance, where values are quantised; but never an output of another kind."""
+    inputs = feeds()
+    right = reference(inputs["x"]).astype(np.float32)
+    exact = verify(two_layers(), [right], inputs, 0.0, steps=True).outputs[0]
+    assert exact.allowed == exact.optimised.max_rel
+    assert verify(two_layers(), [right], inputs, 1e-3, steps=True).outputs[0].allowed == 1e-3
+    assert verify(two_layers(), [right], inputs, 0.0).outputs[0].allowed == 0.0
+    assert not verify(two_layers(), [right.astype(int)], inputs, 1.0, steps=True).passed
+
+
 def test_wrong_outputs_fail() -> None:
     inputs = feeds()
     wrong = reference(inputs["x"]).astype(np.float32)
