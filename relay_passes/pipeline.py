@@ -11,6 +11,7 @@ from tvm import IRModule, ir, relax
 from tvm.ir.instrument import DumpIR
 from tvm.target import Target
 
+from microkernels.errors import CompileError
 from tir_schedules.machine import Machine
 from tir_schedules.region import Region
 
@@ -83,6 +84,19 @@ class CompiledModule:
     executable: Any
     mod: IRModule
     decisions: DecisionLog = field(default_factory=list)
+
+
+def check_precision(precision: str) -> None:
+    """Refuses what is not in PRECISIONS.
+
+    Raises
+    ------
+    CompileError
+        Naming those that there are.
+    """
+    if precision not in PRECISIONS:
+        known = ", ".join(map(repr, PRECISIONS))
+        raise CompileError(f"unknown precision {precision!r}; the known ones are {known}")
 
 
 def clean_up(precision: str = "auto") -> list[ir.transform.Pass]:

@@ -11,9 +11,9 @@ from typing import Any
 from microkernels.errors import CompileError, TvmHybridError
 from microkernels.isa import isa_named, target_isa
 from relay_passes.pipeline import (
-    PRECISIONS,
     CompiledModule,
     PipelineOptions,
+    check_precision,
     compile_module,
 )
 
@@ -84,7 +84,7 @@ def compile(
         If compilation fails, or there is no such precision.
     """
     register()
-    _check_precision(precision)
+    check_precision(precision)
     resolved = resolve_target(target)
     if precision == "bf16":
         _warn_if_slow(target_isa(resolved).name)
@@ -115,12 +115,6 @@ def compile(
         manifest.precision,
     )
     return Executable(manifest, compiled.executable.jit(), compiled.executable.mod)
-
-
-def _check_precision(precision: str) -> None:
-    if precision not in PRECISIONS:
-        known = ", ".join(map(repr, PRECISIONS))
-        raise CompileError(f"unknown precision {precision!r}; the known ones are {known}")
 
 
 @functools.cache

@@ -97,6 +97,13 @@ def _is_size(text: str) -> bool:
 
 model_argument = click.argument("model", type=click.Path(dir_okay=False, path_type=Path))
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
+precision_option = click.option(
+    "--precision",
+    default="auto",
+    show_default=True,
+    type=click.Choice(["auto", "f32", "bf16"]),
+    help="Operands of matrix products. auto: as the model says.",
+)
 
 
 def compile_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -119,13 +126,7 @@ def compile_options(command: Callable[..., Any]) -> Callable[..., Any]:
         type=click.IntRange(min=1),
         help="Threads of one run. Default: all that TVM would use.",
     )
-    @click.option(
-        "--precision",
-        default="auto",
-        show_default=True,
-        type=click.Choice(["auto", "f32", "bf16"]),
-        help="Operands of matrix products. auto: as the model says.",
-    )
+    @precision_option
     @click.option("--records", multiple=True, metavar="FILE", help="Tuning records to apply.")
     @click.option("--strict", is_flag=True, help="Refuse operators that no template takes.")
     @click.option(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from ..report.console import error_console, output_console, print_json
-from .options import NamedShape, NamedSize, json_option, model_argument
+from .options import NamedShape, NamedSize, json_option, model_argument, precision_option
 
 if TYPE_CHECKING:
     from ..tuning.tune_regions import Progress, Trial, TuneResult
@@ -57,6 +57,7 @@ INTERRUPTED = 130
 @click.option("--dim", "sizes", type=NamedSize(), multiple=True, help="Size of a symbolic one.")
 @click.option("--target", help="CPU to compile for; this machine must run its code.")
 @click.option("--threads", "num_threads", type=click.IntRange(min=1), help="Threads of one run.")
+@precision_option
 @json_option
 def command(
     model: Path,
@@ -71,6 +72,7 @@ def command(
     sizes: tuple[tuple[str, int], ...],
     target: str | None,
     num_threads: int | None,
+    precision: str,
     as_json: bool,
 ) -> int:
     """Measures configurations of every distinct region of MODEL into a record file.
@@ -85,6 +87,7 @@ def command(
             model,
             target=target,
             shapes={**dict(named_shapes), **dict(sizes)} or None,
+            precision=precision,
             trials=trials,
             records=records,
             num_threads=num_threads,

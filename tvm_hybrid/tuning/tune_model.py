@@ -17,9 +17,13 @@ from tvm.runtime import Tensor
 
 from microkernels.errors import ConfigError
 from microkernels.isa import require_on_host
+from relay_passes.pipeline import PipelineOptions, check_precision, collect_regions
 from tir_schedules.machine import Machine
 from tir_schedules.region import Region
 
+from ..model_input import import_model
+from ..targets import resolve_target
+from ..threads import resolve_threads
 from .records import RecordStore
 from .replay import Replay
 from .search import strategy_named
@@ -34,6 +38,7 @@ def tune(
     *,
     target: Any = None,
     shapes: Mapping[str, Any] | None = None,
+    precision: str = "auto",
     trials: int = 64,
     records: str | os.PathLike[str] = "records.jsonl",
     num_threads: int | None = None,
@@ -59,6 +64,8 @@ def tune(
         As for `compile`; this machine must be able to run its code.
     shapes : mapping or None
         As for `compile`.
+    precision : {"auto", "f32", "bf16"}
+        As for `compile`, which finds records of another precision only where the regions agree.
     trials : int
         Configurations of each region, the default one (always first) and those that the file holds
         already included.
@@ -87,8 +94,10 @@ def tune(
 
     Raises
     ------
+    CompileError
+        If there is no such precision.
     ConfigError
-        If a parameter is out of range.
+        If another parameter is out of range.
     IsaError
         If this CPU cannot run the target's code.
     RecordError
@@ -97,33 +106,29 @@ def tune(
     if trials < 1 or timeout <= 0:
         raise ConfigError(f"trials must be at least 1 and timeout positive: {trials}, {timeout}")
     order = strategy_named(strategy)
-    regions, machine, target_json, footprint = _regions(model, target, shapes, num_threads)
+    check_precision(precision)
+    options = PipelineOptions(
+        target=resolve_target(target), threads=resolve_threads(num_threads), precision=precision
+    )
+    regions, footprint = _regions(model, shapes, options)
+    machine = options.machine
     if replay is not None:
         return _replayed(regions, machine, replay, Plan(order, trials, seed), progress)
     require_on_host(machine.isa)
     store = RecordStore(records, must_exist=False)
     plan = Plan(order, trials, seed, resume)
-    with WorkerProcess(machine, target_json, timeout, footprint, seed) as worker:
+    with WorkerProcess(machine, str(options.target), timeout, footprint, seed) as worker:
         return tune_regions(regions, machine, worker, store, plan, progress)
 
 
 def _regions(
-    model: Any, target: Any, shapes: Mapping[str, Any] | None, num_threads: int | None
-) -> tuple[list[Region], Machine, str, int]:
-    """Distinct regions, the machine, the target as JSON, and the bytes of all constants."""
-    from relay_passes.pipeline import PipelineOptions, collect_regions
-
-    from ..model_input import import_model
-    from ..targets import resolve_target
-    from ..threads import resolve_threads
-
-    options = PipelineOptions(
-        target=resolve_target(target), threads=resolve_threads(num_threads), lookup=None
-    )
+    model: Any, shapes: Mapping[str, Any] | None, options: PipelineOptions
+) -> tuple[list[Region], int]:
+    """Distinct regions, and the bytes of all constants."""
     mod, _, _ = import_model(model, shapes)
     regions = collect_regions(mod, options)
     logger.info("%d distinct regions to tune", len(regions))
-    return regions, options.machine, str(options.target), _constant_bytes(mod)
+    return regions, _constant_bytes(mod)
 
 
 def _constant_bytes(mod: IRModule) -> int:
