@@ -70,7 +70,11 @@ def run(
     mod: IRModule, arrays: list[np.ndarray], target: tvm.target.Target = GENERIC, **options: Any
 ) -> list[np.ndarray]:
     """Compiles with TVM and runs main."""
-    executable = tvm.compile(mod, target=target, **options)
-    main = relax.VirtualMachine(executable, tvm.cpu())["main"]
-    result = main(*(tvm.runtime.tensor(array) for array in arrays))
+    result = compiled(mod, target, **options)(*(tvm.runtime.tensor(array) for array in arrays))
     return [x.numpy() for x in ([result] if hasattr(result, "numpy") else result)]
+
+
+def compiled(mod: IRModule, target: tvm.target.Target = GENERIC, **options: Any) -> Any:
+    """main as TVM alone compiles it, a function of tensors."""
+    executable = tvm.compile(mod, target=target, **options)
+    return relax.VirtualMachine(executable, tvm.cpu())["main"]
