@@ -93,10 +93,9 @@ def test_quantized_transformers(name: str, form: str) -> None:
         assert distance(ours, exact) <= 1.2 * max(moved, theirs)
 
 
-@pytest.mark.parametrize("name", MODELS)
-def test_two_threads_give_the_same_bits(name: str) -> None:
+def test_two_threads_give_the_same_bits() -> None:
     """Integers leave no choice of order, and rows are normalised by one thread each."""
-    model = quantized_model(name, "qdq_u8s8")
+    model = quantized_model("bert", "qdq_u8s8")
     feeds = transformers.feeds(model, SAMPLES)
     results = [
         tvm_hybrid.InferenceSession(model.SerializeToString(), num_threads=n).run(None, feeds)[0]
