@@ -113,7 +113,8 @@ def _reciprocal(
     x below the lowest and above the highest saturate.
     """
     exact = np.longdouble(np.float32(scale))
-    low, high = (np.float32((limit - zero_point) * exact) for limit in RANGES[dtype])
+    with np.errstate(over="ignore"):
+        low, high = (np.float32((limit - zero_point) * exact) for limit in RANGES[dtype])
     tiny = np.finfo(np.float32).tiny
     if not (np.isfinite([low, high]).all() and tiny * 2.0**60 < scale < 2.0**100):
         return None

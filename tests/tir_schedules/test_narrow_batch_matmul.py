@@ -114,8 +114,9 @@ every_bf16_rung = pytest.mark.parametrize("rung", BF16_RUNGS)
 @pytest.mark.parametrize(("a", "b"), TYPES)
 def test_types_and_zero_points(rung: str, a: str, b: str) -> None:
     stored_orders, n = [PLAIN, TURNED], min(17, 2 * machine_for(rung).isa.f32_lanes + 1)
-    for number, (a_zero, b_zero) in enumerate(ZEROS):
-        for axes in stored_orders if rung == BEST else stored_orders[number % 2 :][:1]:
+    first = 0 if rung == BEST else TYPES.index((a, b)) % 2
+    for a_zero, b_zero in ZEROS[first :: 1 if rung == BEST else 2]:
+        for axes in stored_orders if rung == BEST else stored_orders[first:][:1]:
             region = region_of((2, 5, 13), (2, 13, n), a, b, a_zero, b_zero, b_axes=axes)
             check(region, rung, at_end=axes == PLAIN)
 
@@ -162,7 +163,7 @@ def test_every_short_k(k: int, axes: Shape) -> None:
 
 @pytest.mark.parametrize("b_axes", list(itertools.permutations(range(3))), ids=str)
 def test_any_stored_order(b_axes: Shape) -> None:
-    for a_axes in (PLAIN, TURNED, (1, 0, 2), (2, 1, 0)):
+    for a_axes in (PLAIN, (2, 1, 0)):
         shapes = (2, 5, 9), (2, 9, 21)
         integers = region_of(*shapes, "int8", "int8", "input", 3, a_axes=a_axes, b_axes=b_axes)
         check(integers, BEST)
