@@ -269,7 +269,7 @@ def reference(region: Region, inputs: list[np.ndarray]) -> np.ndarray:
     a, b = inputs[0].transpose(problem.a_axes), inputs[1].transpose(problem.b_axes)
     if is_integer(region):
         return integer_reference(region, [a, b, *inputs[2:]])
-    if "rounded" in region.attrs:
+    if multiplied(region)[1] == "bfloat16":
         a, b = (x.astype(np.float32).astype(ml_dtypes.bfloat16) for x in (a, b))
     return np.matmul(a.astype(np.float64), b.astype(np.float64))
 

@@ -57,6 +57,7 @@ SPECIAL_STEPS = {
     "quantize": 6,
     "dequantize": 3,
 }
+Disturb = Callable[[Step, Sequence[np.ndarray], np.ndarray], np.ndarray]
 # Instructions of an operator that uses its argument many times: it is computed once, and so is the
 # result, however TVM simplifies (see `settle`).
 LONG_OPERATOR = 12
@@ -306,8 +307,24 @@ def epilogue_reference(
     result: np.ndarray,
     operands: Sequence[np.ndarray],
     own_range: np.ndarray | None = None,
+    disturb: Disturb | None = None,
 ) -> np.ndarray:
-    """The epilogue by numpy, in the precision of `result`; for tests and verification."""
+    """The epilogue by numpy, in the precision of `result`; for tests and verification.
+
+    Parameters
+    ----------
+    region : Region
+        Its operands, output and epilogue.
+    result : ndarray
+        The anchor's.
+    operands : sequence of ndarray
+        What the epilogue reads besides.
+    own_range : ndarray or None
+        Scale and zero point that the kernel finds itself.
+    disturb : callable or None
+        (step, its arguments, its value) -> the value to go on with, for every fusible operator: to
+        see what becomes of an error.
+    """
     real = result.dtype if result.dtype.kind == "f" else np.dtype(np.float32)
     values: list[np.ndarray] = [result, *operands]
     for step in region.epilogue:
@@ -326,7 +343,8 @@ def epilogue_reference(
         elif step.op == "dequantize":
             values.append(dequantize_reference(*arguments))
         else:
-            values.append(FUSIBLE_OPS[step.op].numpy(*arguments))
+            value = FUSIBLE_OPS[step.op].numpy(*arguments)
+            values.append(value if disturb is None else disturb(step, arguments, value))
     return np.broadcast_to(values[-1] if region.epilogue else result, region.output.shape)
 
 

@@ -393,7 +393,10 @@ def reference(region: Region, inputs: list[np.ndarray]) -> np.ndarray:
     """The product in float64 or, of integers, int32; the weight as it is before packing."""
     if is_integer(region):
         return integer_reference(region, inputs)
-    a, w = (array.astype(np.float64) for array in inputs)
+    a, w = inputs
+    if region.inputs[1].dtype == "bfloat16":
+        a = a.astype(w.dtype)
+    a, w = a.astype(np.float64), w.astype(np.float64)
     window = window_of(region)
     return np.matmul(a, w) if window is None else window.product(a, w)
 

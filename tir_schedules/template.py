@@ -65,8 +65,8 @@ class Template(Generic[C]):
     flops : callable
         (region) -> floating-point or integer operations of the anchor.
     reference : callable
-        (region, inputs) -> the anchor's result by numpy in float64 (or exact integers), for tests
-        and for checking candidates while tuning.
+        (region, inputs) -> the anchor's result by numpy, for tests and for checking candidates
+        while tuning: in float64 or, if every kernel finds the same, in float32 or integers.
     reject : callable
         (region, isa) -> None if the template can build the region, else the reason why not.
     packing : Packing or None

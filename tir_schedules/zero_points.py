@@ -230,7 +230,7 @@ def own_range(region: Region, inputs: Sequence[np.ndarray]) -> np.ndarray | None
 
 
 def integer_reference(region: Region, inputs: Sequence[np.ndarray]) -> np.ndarray:
-    """The product by numpy: int64 sums, wrapped to int32."""
+    """The product by numpy, wrapped to int32; float64 sums, exact below 2^53, for their speed."""
     further = dict(zip(zero_point_inputs(region), inputs[2:], strict=True))
     a, b = inputs[:2]
     found = own_range(region, inputs)
@@ -247,6 +247,6 @@ def integer_reference(region: Region, inputs: Sequence[np.ndarray]) -> np.ndarra
             further["range"][0] if scale in ("range", "dynamic") else scale, np.float32
         )
         a = quantize_reference(str(region.attrs["a_quantize"]), a, known, np.array(a_zero_point))
-    columns = further["b"].astype(np.int64) if b_zero_point == "input" else int(b_zero_point)
-    product = np.matmul(a.astype(np.int64) - int(a_zero_point), b.astype(np.int64) - columns)
-    return product.astype(np.int32)
+    columns = further["b"].astype(np.float64) if b_zero_point == "input" else int(b_zero_point)
+    product = np.matmul(a.astype(np.float64) - int(a_zero_point), b.astype(np.float64) - columns)
+    return product.astype(np.int64).astype(np.int32)

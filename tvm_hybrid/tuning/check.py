@@ -1,29 +1,48 @@
-"""Is a candidate right? Random arguments for a region, its meaning in float64, and how far off
-a correct kernel may be.
+"""Is a candidate right? A region's meaning, and how far off a correct kernel may be.
 
-The bound: the anchor sums n products, each rounded to u = 2^-24. Probabilistic analysis (Higham and
+A float anchor sums n products, each rounded to u = 2^-24. Probabilistic analysis (Higham and
 Mary, "A New Approach to Probabilistic Rounding Error Analysis", 2019, section 3) puts the error of
 such a sum below lambda * sqrt(n) * u * sum |products|, with lambda a small constant; for data of
 mixed sign, as here, the sum of magnitudes is itself about sqrt(n) times the result's size, and
 partial sums of random signs lose a further sqrt(n) less. We allow 8 * sqrt(n) * u * max |result|.
 The epilogue then amplifies or damps this: it is evaluated at the result plus and minus that error.
-On top come 64 u of the largest output for the epilogue's own roundings.
+On top come 64 u of the largest output for the epilogue's own roundings, and one unit in the last
+place of an output that is narrower than f32.
+
+An integer product is exact, and so are most steps after it, each rounded by itself: then there is
+no tolerance at all. Functions that kernels approximate (FUSIBLE_OPS other than `EXACT`) are within
+`FUNCTION_ERROR` of their value or argument: the epilogue is evaluated with them that much larger,
+and smaller. So an integer may be off by one only where such a difference decides its rounding.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from tir_schedules.batch_operands import parse_axes
-from tir_schedules.epilogue import epilogue_reference, is_exact
-from tir_schedules.region import Region, Tensor
+from tir_schedules.epilogue import SPECIAL_STEPS, epilogue_reference, is_exact
+from tir_schedules.region import Region, Step
 from tir_schedules.template import Template
 from tir_schedules.zero_points import own_range
 
-_UNIT = {"float64": 2.0**-53, "float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}
+from .arguments import FLOATS, anchor_result, element_type, terms_of_a_sum
+
+_F32_UNIT = 2.0**-24
+_NARROW_UNIT = {"float16": 2.0**-11, "bfloat16": 2.0**-8}
+
+# Rounded alike by every kernel, as long as no multiplication and addition become one.
+EXACT = {
+    *("add", "subtract", "multiply", "divide", "maximum", "minimum", "negative", "abs", "relu"),
+    *("sqrt", "where", "less", "less_equal", "greater", "greater_equal"),
+}
+# microkernels.vector_math: at most 8.2 units in the last place, more only where the function is
+# much smaller than its argument. A unit is at most 2^-23 of the value.
+FUNCTION_ERROR = 16 * 2.0**-23
 
 
 @dataclass(frozen=True)
@@ -52,25 +71,6 @@ class Expected:
         )
 
 
-def random_arguments(region: Region, seed: int) -> list[np.ndarray]:
-    """Random inputs and operands, in the order of the kernel's parameters.
-
-    Inputs are normal; constant ones (weights) are scaled so that sums stay near one. Operands lie
-    in [0.5, 1.5], where a division, a root or a logarithm is well conditioned.
-    """
-    generator = np.random.default_rng(seed)
-    scale = 1 / math.sqrt(_reduction(region))
-    arrays = [
-        _random(tensor, generator, scale if tensor.constant else 1.0) for tensor in region.inputs
-    ]
-    for tensor in region.operands:
-        if _is_float(tensor.dtype):
-            arrays.append(generator.uniform(0.5, 1.5, tensor.shape).astype(tensor.dtype))
-        else:
-            arrays.append(_random(tensor, generator, 1.0))
-    return [np.ascontiguousarray(array) for array in arrays]
-
-
 def expected_result(region: Region, template: Template, arrays: list[np.ndarray]) -> Expected:
     """The region's meaning on these arguments.
 
@@ -83,55 +83,85 @@ def expected_result(region: Region, template: Template, arrays: list[np.ndarray]
     arrays : list of numpy.ndarray
         Inputs and operands, constants unpacked.
     """
-    inputs, operands = arrays[: len(region.inputs)], arrays[len(region.inputs) :]
-    if not is_exact(region):
-        operands = [x.astype(np.float64) if x.dtype.kind == "f" else x for x in operands]
-    own = own_range(region, inputs)
-    result = template.reference(region, inputs)
+    inputs = arrays[: len(region.inputs)]
+    result = anchor_result(region, template, inputs)
+    # A reference in float64 is one whose sums are rounded; others are what every kernel finds.
+    anchor_error = 0.0
+    if result.dtype == np.float64:
+        largest = np.abs(result[np.isfinite(result)]).max(initial=0.0)
+        anchor_error = 8 * math.sqrt(terms_of_a_sum(region)) * _F32_UNIT * largest
+    evaluation = _Evaluation(
+        region, result, arrays[len(region.inputs) :], own_range(region, inputs)
+    )
     dtype = region.output.dtype
-    if not _is_float(dtype):
-        exact = epilogue_reference(region, result, operands, own).astype(dtype).astype(np.int64)
-        exact = as_stored(region, exact)
-        return Expected(exact, np.zeros(exact.shape, np.int64))
+    # Without integers, what is allowed for the epilogue's roundings covers the functions' errors.
+    pushed = evaluation.inexact and (evaluation.exact or not anchor_error)
     with np.errstate(all="ignore"):
-        value = epilogue_reference(region, result, operands, own)
-        finite = np.abs(result[np.isfinite(result)])
-        error = 8 * math.sqrt(_reduction(region)) * _UNIT["float32"] * finite.max(initial=0.0)
-        largest = np.abs(value[np.isfinite(value)]).max(initial=0.0)
-        tolerance = np.full(value.shape, 64 * _UNIT[dtype] * largest)
-        for shift in (-error, error):
-            neighbour = epilogue_reference(region, result + shift, operands, own)
+        value = evaluation.value()
+        tolerance = np.zeros(value.shape)
+        for error, push in itertools.product(
+            (-anchor_error, anchor_error) if anchor_error else (0.0,),
+            (-1, 0, 1) if pushed else (0,),
+        ):
+            neighbour = evaluation.value(error, push)
             spread = np.where(value == neighbour, 0.0, np.abs(neighbour - value))
             both_nan = np.isnan(value) & np.isnan(neighbour)
             # Where the neighbourhood leaves the function's domain, any value is as good as another.
             spread = np.where(both_nan, 0.0, np.where(np.isnan(spread), np.inf, spread))
-            tolerance = np.maximum(tolerance, spread + 64 * _UNIT[dtype] * largest)
-        value = value.astype(dtype).astype(np.float64)
+            tolerance = np.maximum(tolerance, spread)
+        if dtype in FLOATS and (anchor_error or pushed):
+            largest = np.abs(value[np.isfinite(value)]).max(initial=0.0)
+            last_place = 2 * _NARROW_UNIT.get(dtype, 0.0) * np.abs(value)
+            tolerance += 64 * _F32_UNIT * largest + np.where(np.isnan(value), 0, last_place)
     return Expected(as_stored(region, value), as_stored(region, tolerance))
+
+
+class _Evaluation:
+    """A region's epilogue, at the anchor's result or near it."""
+
+    def __init__(
+        self,
+        region: Region,
+        result: np.ndarray,
+        operands: Sequence[np.ndarray],
+        own: np.ndarray | None,
+    ) -> None:
+        self.region, self.result, self.own = region, result, own
+        self.exact = is_exact(region)
+        self.inexact = any(self._is_inexact(step) for step in region.epilogue)
+        self.operands = [
+            x.astype(np.float64)
+            if x.dtype.name in FLOATS and not (self.exact or result.dtype == np.float32)
+            else x
+            for x in operands
+        ]
+
+    def value(self, error: float = 0.0, push: int = 0) -> np.ndarray:
+        """What is stored, in float64, if the anchor is off by `error` and functions err by `push`
+        times what they may."""
+        result = self.result + error if error else self.result
+
+        def pushed(step: Step, arguments: Sequence[np.ndarray], value: np.ndarray) -> np.ndarray:
+            if not self._is_inexact(step) or value.dtype == bool:
+                return value
+            size = np.abs(value)
+            for argument in arguments:
+                size = np.maximum(size, np.abs(argument))
+            return (value + push * FUNCTION_ERROR * size).astype(value.dtype)
+
+        found = epilogue_reference(
+            self.region, result, self.operands, self.own, pushed if push else None
+        )
+        stored = found.astype(element_type(self.region.output.dtype))
+        return stored.astype(np.float64)
+
+    def _is_inexact(self, step: Step) -> bool:
+        """Whether kernels may find another value than numpy."""
+        if step.op in SPECIAL_STEPS:
+            return False
+        return step.op not in EXACT or (not self.exact and step.op in ("add", "subtract"))
 
 
 def as_stored(region: Region, value: np.ndarray) -> np.ndarray:
     """A result of the region's shape in the order of dimensions in which kernels store it."""
     return value.transpose(parse_axes(region, "out_axes", value.ndim))
-
-
-def _reduction(region: Region) -> int:
-    """About how many values are summed for one output; at least the longest row of an input."""
-    elements = sum(tensor.size for tensor in region.inputs)
-    rows = max((tensor.shape[-1] for tensor in region.inputs if tensor.shape), default=1)
-    return max(1, rows, min(elements // max(1, region.output.size), elements))
-
-
-def _is_float(dtype: str) -> bool:
-    return dtype in _UNIT
-
-
-def _random(tensor: Tensor, generator: np.random.Generator, scale: float) -> np.ndarray:
-    if tensor.dtype == "bool":
-        return generator.integers(0, 2, tensor.shape).astype(bool)
-    if _is_float(tensor.dtype):
-        return (generator.standard_normal(tensor.shape) * scale).astype(tensor.dtype)
-    if tensor.dtype in ("int8", "uint8"):
-        limits = np.iinfo(tensor.dtype)
-        return generator.integers(limits.min, limits.max + 1, tensor.shape).astype(tensor.dtype)
-    return generator.integers(-100, 101, tensor.shape).astype(tensor.dtype)

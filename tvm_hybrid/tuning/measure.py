@@ -19,7 +19,8 @@ from tir_schedules.config import Config
 from tir_schedules.region import Region
 from tir_schedules.template import Template
 
-from .check import Expected, as_stored, expected_result, random_arguments
+from .arguments import element_type, random_arguments
+from .check import Expected, expected_result
 from .record import Status
 
 SAMPLE_SECONDS = 1e-3
@@ -58,6 +59,8 @@ class Kernel:
 
     Parameters
     ----------
+    expected : ndarray
+        What a right kernel stores.
     rotation_bytes : int
         Constants are kept in so many copies that a round over all of them reads this many bytes:
         in a model, other layers' weights pass through the caches between two runs of a kernel.
@@ -71,6 +74,7 @@ class Kernel:
         isa: Isa,
         target: Any,
         arrays: Sequence[np.ndarray],
+        expected: np.ndarray,
         rotation_bytes: int,
     ) -> None:
         import tvm
@@ -85,7 +89,7 @@ class Kernel:
         size = sum(packed[i].nbytes for i in constants)
         copies = max(1, min(256, math.ceil(rotation_bytes / size))) if size else 1
         shared = [tvm.runtime.tensor(array) for array in packed]
-        self.output = tvm.runtime.tensor(_never_right(region))
+        self.output = tvm.runtime.tensor(never_right(region, expected))
         self.arguments = []
         for copy in range(copies):
             row = list(shared)
@@ -120,11 +124,16 @@ class Kernel:
             calls *= 2
 
 
-def _never_right(region: Region) -> np.ndarray:
+def never_right(region: Region, expected: np.ndarray) -> np.ndarray:
     """An output buffer in which an element that was not written shows."""
-    output = region.output
-    value = 1 if np.dtype(output.dtype).kind in "biu" else np.nan
-    return np.ascontiguousarray(as_stored(region, np.full(output.shape, value, output.dtype)))
+    dtype = element_type(region.output.dtype)
+    if dtype.kind == "b":
+        return np.ascontiguousarray(expected == 0)
+    if dtype.kind not in "iu":
+        return np.full(expected.shape, np.nan, dtype)
+    # Half of all values further on: off by more than any tolerance.
+    half = np.array(1 << 8 * dtype.itemsize - 1, np.dtype(f"u{dtype.itemsize}"))
+    return np.ascontiguousarray((expected.astype(dtype).view(half.dtype) ^ half).view(dtype))
 
 
 class Bench:
@@ -144,7 +153,7 @@ class Bench:
         self.rotation = min(footprint_bytes, LARGEST_ROTATION)
         # A serial kernel is timed by its own CPU time, which other processes do not disturb.
         self.clock = time.thread_time if threads == 1 else time.perf_counter
-        self.arrays = random_arguments(region, seed)
+        self.arrays = random_arguments(region, template, seed)
         self.expected: Expected = expected_result(region, template, self.arrays)
         self.baseline: tuple[Config, Kernel] | None = None
 
@@ -189,6 +198,7 @@ class Bench:
             self.isa,
             self.target,
             self.arrays,
+            self.expected.value,
             self.rotation,
         )
 

@@ -11,7 +11,8 @@ import pytest
 from tir_schedules.config import Config
 from tir_schedules.region import Region, Step, Tensor
 from tir_schedules.template import Template
-from tvm_hybrid.tuning.check import as_stored, expected_result, random_arguments
+from tvm_hybrid.tuning.arguments import random_arguments
+from tvm_hybrid.tuning.check import as_stored, expected_result
 
 
 def matmul_region(k: int, epilogue: tuple[Step, ...] = (), m: int = 5, n: int = 33) -> Region:
@@ -69,7 +70,7 @@ def test_single_precision_passes_and_one_wrong_element_does_not(
 ) -> None:
     steps, meaning = EPILOGUES[name]
     region = matmul_region(k, steps)
-    a, w, bias = arrays = random_arguments(region, seed)
+    a, w, bias = arrays = random_arguments(region, MATMUL, seed)
     expected = expected_result(region, MATMUL, arrays)
     # The worst order that a kernel could sum in: one after the other, every step rounded.
     acc = np.zeros(region.output.shape, np.float32)
@@ -92,7 +93,7 @@ def test_single_precision_passes_and_one_wrong_element_does_not(
 
 def test_an_element_left_out_shows() -> None:
     region = matmul_region(16)
-    arrays = random_arguments(region, 0)
+    arrays = random_arguments(region, MATMUL, 0)
     expected = expected_result(region, MATMUL, arrays)
     actual = expected.value.astype(np.float32)
     assert expected.difference(actual) is None
@@ -103,7 +104,7 @@ def test_an_element_left_out_shows() -> None:
 
 def test_domain_errors_must_agree() -> None:
     region = matmul_region(16, (Step("log", (0,)),))
-    expected = expected_result(region, MATMUL, random_arguments(region, 0))
+    expected = expected_result(region, MATMUL, random_arguments(region, MATMUL, 0))
     actual = expected.value.astype(np.float32)
     undefined = np.argwhere(np.isnan(actual) & (expected.tolerance < 1))
     assert len(undefined) > 10
@@ -118,7 +119,7 @@ def test_integers_are_exact() -> None:
         output=Tensor((4, 6), "int32"),
     )
     exact = template(lambda _, inputs: np.matmul(*(array.astype(np.int64) for array in inputs)))
-    a, w = arrays = random_arguments(region, 3)
+    a, w = arrays = random_arguments(region, exact, 3)
     assert a.dtype == np.uint8 and a.max() > 127 and w.dtype == np.int8 and w.min() < -64
     expected = expected_result(region, exact, arrays)
     actual = np.matmul(a.astype(np.int32), w.astype(np.int32))
@@ -129,7 +130,7 @@ def test_integers_are_exact() -> None:
 
 def test_arguments_are_those_of_their_seed() -> None:
     region = matmul_region(8)
-    first, again, other = (random_arguments(region, seed) for seed in (1, 1, 2))
+    first, again, other = (random_arguments(region, MATMUL, seed) for seed in (1, 1, 2))
     assert all(np.array_equal(x, y) for x, y in zip(first, again, strict=True))
     assert not np.array_equal(first[0], other[0])
     assert [array.shape for array in first] == [(5, 8), (8, 33), (33,)]
@@ -143,7 +144,7 @@ def test_a_permuted_result_is_compared_as_it_is_stored() -> None:
         output=Tensor((2, 5, 3), "float32"),
         attrs={"out_axes": "1,0,2"},
     )
-    a, b = arrays = random_arguments(region, 0)
+    a, b = arrays = random_arguments(region, MATMUL, 0)
     expected = expected_result(region, MATMUL, arrays)
     assert expected.value.shape == as_stored(region, np.zeros((2, 5, 3))).shape == (5, 2, 3)
     assert expected.difference((a @ b).transpose(1, 0, 2)) is None

@@ -1,0 +1,229 @@
+"""Random arguments for a region that make a wrong kernel show.
+
+Zero points lie within their types, scales are positive, 8-bit tensors use all 256 values. Where a
+region quantises something, a value that is too loud saturates everywhere, and one that is too quiet
+rounds to the same integer everywhere: then a wrong product would go unnoticed. So the arguments are
+drawn at several volumes, until every quantisation yields many different integers.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+
+import numpy as np
+
+from tir_schedules.epilogue import epilogue_reference
+from tir_schedules.quantize_steps import RANGES
+from tir_schedules.region import Region, Step, Tensor
+from tir_schedules.template import Template
+from tir_schedules.zero_points import own_range, quantized_dtype, zero_point_inputs
+from tvm_hybrid.dlpack import BFLOAT16
+
+FLOATS = ("float64", "float32", "float16", "bfloat16")
+VOLUMES = (1.0, 2.0**-3, 2.0**3, 2.0**-6, 2.0**6, 2.0**-10, 2.0**10)
+ENOUGH = 48
+"""Different integers of one quantisation with which no other volume is tried."""
+
+SCALES = (0.01, 0.05)
+_TYPICAL_PRODUCT = 5000.0  # of two random 8-bit integers, zero points subtracted
+_BEYOND = 16  # quantised values reach that many steps past the ends of their type
+
+
+def random_arguments(region: Region, template: Template, seed: int) -> list[np.ndarray]:
+    """Inputs, unpacked, and operands, in the order of the kernel's parameters.
+
+    Float inputs are normal, constant ones (weights) scaled so that sums stay near one. Operands lie
+    in [0.5, 1.5], where a division, a root or a logarithm is well conditioned; those that an
+    integer product is multiplied by bring it near one.
+
+    Parameters
+    ----------
+    region : Region
+        The region.
+    template : Template
+        Its template, whose `reference` tells what is quantised.
+    seed : int
+        Of the generator.
+    """
+    if all(step.op != "quantize" for step in region.epilogue):
+        return _Draw(region, seed, 1.0).arrays()
+    best, most = _Draw(region, seed, VOLUMES[0]).arrays(), -1
+    for volume in VOLUMES:
+        arrays = _Draw(region, seed, volume).arrays()
+        found = _different_integers(region, template, arrays)
+        if found > most:
+            best, most = arrays, found
+        if most >= min(ENOUGH, region.output.size // 4):
+            break
+    return best
+
+
+def _different_integers(region: Region, template: Template, arrays: list[np.ndarray]) -> int:
+    """Of the quantisation that has fewest."""
+    inputs, operands = arrays[: len(region.inputs)], arrays[len(region.inputs) :]
+    result, own = anchor_result(region, template, inputs), own_range(region, inputs)
+    counts = []
+    for number, step in enumerate(region.epilogue):
+        if step.op == "quantize":
+            beginning = region.replace(epilogue=region.epilogue[: number + 1])
+            with np.errstate(all="ignore"):
+                counts.append(len(np.unique(epilogue_reference(beginning, result, operands, own))))
+    return min(counts)
+
+
+class _Draw:
+    """One set of arguments."""
+
+    def __init__(self, region: Region, seed: int, volume: float) -> None:
+        self.region, self.volume = region, volume
+        self.generator = np.random.default_rng(seed)
+
+    @functools.cached_property
+    def is_product(self) -> bool:
+        """Whether the anchor is a product of 8-bit integers."""
+        inputs = self.region.inputs
+        return "bits" not in self.region.attrs and len(inputs) > 1 and inputs[1].dtype in RANGES
+
+    @functools.cached_property
+    def terms(self) -> int:
+        return terms_of_a_sum(self.region)
+
+    def arrays(self) -> list[np.ndarray]:
+        if "bits" in self.region.attrs:
+            found = self._of_narrow_weight()
+        elif self.is_product:
+            found = self._of_integer_product()
+        else:
+            found = [self._plain(tensor) for tensor in self.region.inputs]
+        found += [self._operand(number) for number in range(len(self.region.operands))]
+        return [np.asarray(array, order="C") for array in found]
+
+    def _plain(self, tensor: Tensor) -> np.ndarray:
+        """An input of a float product, a normalisation or an elementwise region."""
+        if tensor.dtype not in FLOATS:
+            return self._integers(tensor)
+        array = self.generator.standard_normal(tensor.shape)
+        factor = 1 / math.sqrt(self.terms) if tensor.constant else self.volume
+        return (array * factor).astype(element_type(tensor.dtype))
+
+    def _of_integer_product(self) -> list[np.ndarray]:
+        """A, B, and their zero points as `zero_point_inputs` has them."""
+        region, generator = self.region, self.generator
+        a, b, *further = region.inputs
+        points: dict[str, np.ndarray] = {}
+        for name, tensor in zip(zero_point_inputs(region), further, strict=True):
+            if name == "range":
+                points[name] = self._range()
+            else:
+                limits = np.iinfo(b.dtype if name == "b" else quantized_dtype(region))
+                drawn = generator.integers(limits.min, limits.max + 1, tensor.shape)
+                points[name] = np.asarray(drawn).astype(tensor.dtype)
+        left = self._quantizable(a, points) if a.dtype in FLOATS else self._integers(a)
+        right = self._integers(b)
+        if self.volume < 1 and not self._factors:
+            zero = points.get("b", region.attrs.get("b_zero_point", 0))
+            quieter = np.rint((right - np.asarray(zero, np.float64)) * self.volume) + zero
+            right = quieter.astype(b.dtype)
+        return [left, right, *points.values()]
+
+    def _quantizable(self, tensor: Tensor, points: dict[str, np.ndarray]) -> np.ndarray:
+        """A f32 tensor that the kernel quantises: a little past both ends of the type."""
+        attrs = self.region.attrs
+        if attrs["a_scale"] == "dynamic":
+            return self.generator.standard_normal(tensor.shape).astype(tensor.dtype)
+        scale, zero = attrs["a_scale"], attrs.get("a_zero_point", 0)
+        if scale == "range":
+            scale, zero = points["range"]
+        low, high = RANGES[str(attrs["a_quantize"])]
+        steps = self.generator.uniform(low - _BEYOND, high + _BEYOND, tensor.shape)
+        return ((steps - float(zero)) * float(scale)).astype(tensor.dtype)
+
+    def _of_narrow_weight(self) -> list[np.ndarray]:
+        """A, Wq, scales, and zero points: integers that a value of the weight may have."""
+        region, generator = self.region, self.generator
+        a, weight, scale, *zeros = region.inputs
+        values = 2 ** int(region.attrs["bits"])
+        first = 0 if weight.dtype == "uint8" else -values // 2
+        step = 2 / (values * math.sqrt(self.terms))
+        return [
+            self._plain(a),
+            self._integers(weight),
+            generator.uniform(0.5 * step, 1.5 * step, scale.shape).astype(scale.dtype),
+            *(
+                generator.integers(first, first + values, tensor.shape).astype(tensor.dtype)
+                for tensor in zeros
+            ),
+        ]
+
+    def _operand(self, number: int) -> np.ndarray:
+        """An operand, as its users want it."""
+        region, generator = self.region, self.generator
+        tensor, value = region.operands[number], number + 1
+        uses = [(step, step.args.index(value)) for step in region.epilogue if value in step.args]
+        kinds = {(step.op, place) for step, place in uses}
+        if any(op == "item" for op, _ in kinds):
+            return self._range()
+        if kinds & {("quantize", 1), ("dequantize", 1)}:
+            return generator.uniform(*SCALES, tensor.shape).astype(tensor.dtype)
+        for step, place in uses:
+            if step.op in ("quantize", "dequantize") and place == 2:
+                return self._zero_points(tensor, step)
+        if tensor.dtype not in FLOATS:
+            return self._integers(tensor)
+        loudness = 1.0
+        if number in self._factors:
+            loudness = self.volume / (_TYPICAL_PRODUCT * math.sqrt(self.terms))
+        array = generator.uniform(0.5, 1.5, tensor.shape) * loudness
+        return array.astype(element_type(tensor.dtype))
+
+    @functools.cached_property
+    def _factors(self) -> set[int]:
+        """The operands that an integer product is multiplied by."""
+        if not self.is_product:
+            return set()
+        scaled = [step for step in self.region.epilogue if step.op == "multiply"]
+        return {
+            number
+            for number, tensor in enumerate(self.region.operands)
+            if tensor.dtype in FLOATS
+            and tensor.size == max((1, *tensor.shape[-1:]))  # others gate what is already scaled
+            and any(number + 1 in step.args for step in scaled)
+        }
+
+    def _zero_points(self, tensor: Tensor, step: Step) -> np.ndarray:
+        """Zero points of a step's 8-bit type; the smaller half of both if that is not known."""
+        if step.op == "quantize":
+            low, high = RANGES[step.dtype]
+        else:
+            low, high = RANGES.get(tensor.dtype, (0, 127))
+        return self.generator.integers(low, high + 1, tensor.shape).astype(tensor.dtype)
+
+    def _range(self) -> np.ndarray:
+        """Scale and zero point of a dynamic quantisation."""
+        scale = self.generator.uniform(*SCALES)
+        return np.array([scale, self.generator.integers(0, 256)], np.float32)
+
+    def _integers(self, tensor: Tensor) -> np.ndarray:
+        if tensor.dtype == "bool":
+            return self.generator.integers(0, 2, tensor.shape).astype(bool)
+        low, high = RANGES.get(tensor.dtype, (-100, 100))
+        drawn = self.generator.integers(low, high + 1, tensor.shape)
+        return np.asarray(drawn).astype(tensor.dtype)
+
+
+def anchor_result(region: Region, template: Template, inputs: list[np.ndarray]) -> np.ndarray:
+    """The anchor's result by the template's reference, in the shape that the epilogue gives it."""
+    return template.reference(region, inputs).reshape(region.output.shape)
+
+
+def terms_of_a_sum(region: Region) -> int:
+    """About how many values are summed for one output; at least the longest row of an input."""
+    elements = sum(tensor.size for tensor in region.inputs)
+    rows = max((tensor.shape[-1] for tensor in region.inputs if tensor.shape), default=1)
+    return max(1, rows, min(elements // max(1, region.output.size), elements))
+
+
+def element_type(name: str) -> np.dtype:
+    """The NumPy type of elements."""
+    return BFLOAT16 if name == "bfloat16" else np.dtype(name)
