@@ -19,6 +19,7 @@ from tvm import IRModule, ir, relax
 from tvm.ir.transform import PassContext, module_pass
 
 from microkernels.isa import Isa
+from tir_schedules.config import Config
 from tir_schedules.region import Region
 from tir_schedules.template import template_for
 
@@ -52,7 +53,7 @@ def prepack(isa: Isa) -> ir.transform.Pass:
             if packing is not None and PACKED not in function.attrs:
                 config = config_of(function, region)
                 for index in _constant_inputs(region):
-                    key = (arguments[index], f"{config}")
+                    key = (arguments[index], _layout(region, config, index))
                     if key not in packed:
                         weight = arguments[index].value.numpy()
                         array = packing.pack(region, config, isa, index, weight)
@@ -65,6 +66,12 @@ def prepack(isa: Isa) -> ir.transform.Pass:
         return builder.get()
 
     return run
+
+
+def _layout(region: Region, config: Config, index: int) -> str:
+    """What packing depends on besides the constant, such as the zero point of the other factor."""
+    attrs = sorted(region.attrs.items())
+    return f"{region.op} {index} {config} {attrs} {region.inputs[0].dtype} {region.inputs[1:]}"
 
 
 def _constant_inputs(region: Region) -> list[int]:
