@@ -35,6 +35,7 @@ from .region import Region
 from .template import Template, register_template
 from .tile_loops import for_groups, for_share
 
+OUTPUT_DTYPES = ("float32", "bfloat16", "uint8", "int8")
 PARALLEL_VECTORS = 2048  # fewer vectors of 16 take less time than forking and joining saves
 
 
@@ -78,9 +79,11 @@ def view(region: Region) -> View:
 
 def reject(region: Region, isa: Isa) -> str | None:
     """Why the template cannot build a region, or None."""
-    for tensor in (*region.inputs, region.output):
+    for tensor in region.inputs:
         if tensor.dtype != "float32":
             return f"a tensor of type {tensor.dtype}"
+    if region.output.dtype not in OUTPUT_DTYPES:
+        return f"output of type {region.output.dtype}"
     x = region.inputs[0]
     if x.size == 0:
         return "a dimension is 0"
@@ -89,6 +92,8 @@ def reject(region: Region, isa: Isa) -> str | None:
     seen = view_of(region)
     if isinstance(seen, str):
         return seen
+    if seen.inner > 1 and region.output.dtype != "float32":
+        return f"output of type {region.output.dtype} along an inner axis"
     for weight in region.inputs[1:]:
         if weight.size != seen.n:
             return f"a weight of {weight.size} numbers for {seen.n}"

@@ -71,6 +71,7 @@ class Rows:
     out: Expr
     epilogue: Epilogue
     kept: dict[tuple[int, int], Expr] = field(default_factory=dict)
+    held: Expr | None = None
 
     def block(self, row: Expr, rows: int) -> None:
         """Normalises `rows` rows from `row`."""
@@ -78,15 +79,22 @@ class Rows:
             I.reads()
             I.writes()
             self.kept = {}
+            op = self.view.region.op
             self.flat = [bind(row + i) for i in range(rows)]
             self.leading = [unflatten(index, self.view.lead) for index in self.flat]
-            op = self.view.region.op
+            self.held = None
+            if op == "softmax" and self._chunks() == 1 and not (self.keep or self._is_f32):
+                self.held = I.sblock_alloc_buffer((rows, self.view.n), "float32")
             if op == "softmax":
                 self._softmax()
             elif op == "log_softmax":
                 self._log_softmax()
             else:
                 self._norm(centered=op == "layer_norm")
+
+    @property
+    def _is_f32(self) -> bool:
+        return self.view.region.output.dtype == "float32"
 
     # --- the operators -----------------------------------------------------------------------
 
@@ -293,14 +301,15 @@ class Rows:
         return lambda i, columns: self._load(i, columns) - splat(middle[i], columns.lanes)
 
     def _exponential(self, high: Sequence[Expr], hold: bool) -> Term:
-        """exp(x - high); held for the last sweep, in registers or in the output."""
+        """exp(x - high); held for the last sweep, in registers or in memory."""
 
         def term(i: int, columns: Columns) -> Expr:
             value = bind(exp_of_difference(bind(self._centered(high)(i, columns))))
             if hold and self.keep:
                 self.kept[i, int(columns.start)] = value
             elif hold:
-                store_vector(self.out, value, self.leading[i], columns)
+                buffer, leading = self._row_held(i)
+                store_vector(buffer, value, leading, columns)
             return value
 
         return term
@@ -308,7 +317,14 @@ class Rows:
     def _held(self, i: int, columns: Columns) -> Expr:
         if self.keep:
             return self.kept[i, int(columns.start)]
-        return bind(load_vector(self.out, "float32", self.leading[i], columns))
+        buffer, leading = self._row_held(i)
+        return bind(load_vector(buffer, "float32", leading, columns))
+
+    def _row_held(self, i: int) -> tuple[Expr, Sequence[Expr]]:
+        """Where a row's f32 numbers are held: in the output, or apart if that is narrower."""
+        if self.held is None:
+            return self.out, self.leading[i]
+        return self.held, [tirx.const(i, "int32")]
 
 
 def _squared(term: Term) -> Term:
