@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 from tvm import ir, relax
 
 from .graph import DataflowGraph, op_name, scalar_constant
+from .rewrite_blocks import Bindings
 
 LEVELS = 255.0
 
@@ -49,6 +50,20 @@ class DynamicQuantize:
     scale: relax.Var
     zero_point: relax.Var
     positions: tuple[int, ...]
+
+
+def bind_scale(out: Bindings, scale: relax.Var, extent: relax.Expr) -> None:
+    """Writes the part of the chain that makes the scale."""
+    step = out.emit(relax.op.divide(extent, _literal(np.float32(LEVELS))))
+    empty = out.emit(relax.op.equal(step, _literal(np.float32(0))))
+    out.bind(scale, relax.op.where(empty, _literal(np.float32(1)), step))
+
+
+def bind_zero_point(
+    out: Bindings, zero_point: relax.Var, low: relax.Expr, scale: relax.Expr
+) -> None:
+    """Writes the part of the chain that makes the zero point."""
+    out.bind(zero_point, _quantize(out.emit(relax.op.negative(low)), scale, None))
 
 
 def emit_dynamic_quantize(
@@ -85,59 +100,82 @@ def match_dynamic_quantize(graph: DataflowGraph, position: int) -> DynamicQuanti
     The reductions may keep their dimensions away only, operands of maximum and minimum may stand in
     either order, and every intermediate value may have other users.
     """
-    seen: list[int] = []
+    chain = ChainReader(graph)
+    var = graph.bindings[position].var
+    quantize = chain.call(var, "quantize")
+    if quantize is None or str(quantize.attrs.out_dtype) != "uint8":
+        return None
+    x, scale, zero_point = quantize.args
+    rounded = chain.call(zero_point, "quantize")
+    if rounded is None or str(rounded.attrs.out_dtype) != "uint8":
+        return None
+    if not rounded.args[1].same_as(scale) or not is_number(rounded.args[2], 0.0):
+        return None
+    negated = chain.call(rounded.args[0], "negative")
+    choice = chain.call(scale, "where")
+    if negated is None or choice is None or not is_number(choice.args[1], 1.0):
+        return None
+    empty, step = chain.call(choice.args[0], "equal"), chain.call(choice.args[2], "divide")
+    if empty is None or step is None or not is_number(step.args[1], LEVELS):
+        return None
+    if not empty.args[0].same_as(choice.args[2]) or not is_number(empty.args[1], 0.0):
+        return None
+    extremes = chain.extremes(step.args[0])
+    if extremes is None or not negated.args[0].same_as(extremes[1]) or not extremes[0].same_as(x):
+        return None
+    return DynamicQuantize(x, var, scale, zero_point, tuple(sorted(set(chain.seen))))
 
-    def call(expr: relax.Expr | None, name: str) -> relax.Call | None:
-        """The call that defines `expr`, if it is one of that operator."""
-        definition = graph.definition(expr) if expr is not None else None
+
+class ChainReader:
+    """Follows a chain upwards through a block.
+
+    Attributes
+    ----------
+    graph : DataflowGraph
+        The block.
+    seen : list of int
+        Positions of the bindings passed.
+    """
+
+    def __init__(self, graph: DataflowGraph) -> None:
+        self.graph = graph
+        self.seen: list[int] = []
+
+    def call(self, expr: relax.Expr | None, name: str) -> relax.Call | None:
+        """The call that defines an expression, if it is one of that operator."""
+        definition = self.graph.definition(expr) if expr is not None else None
         if definition is None or op_name(definition) != f"relax.{name}":
             return None
-        seen.append(graph.position[expr])
+        assert isinstance(definition, relax.Call)
+        self.seen.append(self.graph.position[expr])
         return definition
 
-    def number(expr: relax.Expr, value: float) -> bool:
-        return scalar_constant(expr) == value
+    def extremes(self, extent: relax.Expr) -> tuple[relax.Expr, relax.Expr] | None:
+        """(x, low) if an expression is the largest of x and 0, less low, the smallest of these."""
+        difference = self.call(extent, "subtract")
+        if difference is None:
+            return None
+        high, low = difference.args
+        above, below = self._extreme(high, "maximum", "max"), self._extreme(low, "minimum", "min")
+        if above is None or below is None or not above.same_as(below):
+            return None
+        return above, low
 
-    def extreme(expr: relax.Expr, outer: str, inner: str) -> relax.Expr | None:
+    def _extreme(self, expr: relax.Expr, outer: str, inner: str) -> relax.Expr | None:
         """What the maximum (minimum) of all elements and 0 is taken of."""
-        bound = call(expr, outer)
+        bound = self.call(expr, outer)
         if bound is None:
             return None
-        rest = [operand for operand in bound.args if not number(operand, 0.0)]
-        reduction = call(rest[0], inner) if len(rest) == 1 else None
+        rest = [operand for operand in bound.args if not is_number(operand, 0.0)]
+        reduction = self.call(rest[0], inner) if len(rest) == 1 else None
         if reduction is None or reduction.attrs.axis is not None or reduction.attrs.keepdims:
             return None
         return reduction.args[0]
 
-    var = graph.bindings[position].var
-    quantize = call(var, "quantize")
-    if quantize is None or str(quantize.attrs.out_dtype) != "uint8":
-        return None
-    x, scale, zero_point = quantize.args
-    rounded = call(zero_point, "quantize")
-    if rounded is None or str(rounded.attrs.out_dtype) != "uint8":
-        return None
-    if not rounded.args[1].same_as(scale) or not number(rounded.args[2], 0.0):
-        return None
-    negated = call(rounded.args[0], "negative")
-    choice = call(scale, "where")
-    if negated is None or choice is None or not number(choice.args[1], 1.0):
-        return None
-    empty, step = call(choice.args[0], "equal"), call(choice.args[2], "divide")
-    if empty is None or step is None or not number(step.args[1], LEVELS):
-        return None
-    extent = call(step.args[0], "subtract")
-    if extent is None or not number(empty.args[1], 0.0):
-        return None
-    if not empty.args[0].same_as(choice.args[2]):
-        return None
-    high, low = extent.args
-    if not negated.args[0].same_as(low):
-        return None
-    sources = extreme(high, "maximum", "max"), extreme(low, "minimum", "min")
-    if not all(source is not None and source.same_as(x) for source in sources):
-        return None
-    return DynamicQuantize(x, var, scale, zero_point, tuple(sorted(set(seen))))
+
+def is_number(expr: relax.Expr, value: float) -> bool:
+    """Whether an expression is a constant of that value."""
+    return scalar_constant(expr) == value
 
 
 def ranges_in_place(

@@ -38,6 +38,7 @@ from .schedule_generic import schedule_leftovers
 from .select_configs import Lookup, select_configs
 from .sink_dequantize import sink_dequantize
 from .sink_permutes import sink_permutes
+from .stock_dynamic_quantize import stock_dynamic_quantize
 from .weight_only_matmul import weight_only_matmul
 from .widen_bf16 import widen_bf16
 
@@ -121,6 +122,7 @@ def lower_precision(precision: str, decisions: DecisionLog) -> list[ir.transform
     """Phase 2: products of 8-bit integers and of bfloat16."""
     bf16 = [bf16_precision()] if precision == "bf16" else []
     return [
+        stock_dynamic_quantize(),
         sink_dequantize(),
         lift_quantize(),
         fold_weights(),

@@ -9,19 +9,26 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 
 import tvm_hybrid
+from tests.onnx_builder import OnnxBuilder
+from tests.onnx_reference.evaluate import evaluate
 from tests.tvm_hybrid.small_models import (
+    MLP_BIAS,
+    MLP_WEIGHT,
     mlp,
     mlp_module,
     mlp_reference,
     run_python,
     several,
 )
-from tvm_hybrid import library
+from tvm_hybrid import cpu_features, library
 from tvm_hybrid.artifact import read_manifest
 from tvm_hybrid.cpu_features import FEATURES, missing_on_host
+from tvm_hybrid.cpu_guard import guard_source
+from tvm_hybrid.dlpack import BFLOAT16
 from tvm_hybrid.errors import ArtifactError, CompileError, IsaError
 
 X = np.random.default_rng(5).standard_normal((1, 16)).astype(np.float32)
@@ -71,6 +78,79 @@ def test_runs_on_the_runtime_alone(exported: Path, tmp_path: Path) -> None:
     assert done.stdout.splitlines() == ["[]", "False"], done.stderr
     np.testing.assert_allclose(np.load(tmp_path / "y.npy"), mlp_reference(X), atol=TOLERANCE)
     assert "Warning" not in done.stderr
+
+
+def dynamic_layer() -> onnx.ModelProto:
+    """relu(x @ w) for x[1, 16], quantised as the model runs."""
+    g = OnnxBuilder()
+    q, scale, zero = g.nodes("DynamicQuantizeLinear", 3, g.input("x", (1, 16)))
+    weight = np.random.default_rng(2).integers(-128, 128, (16, 24)).astype(np.int8)
+    product = g.node("MatMulInteger", q, g.constant(weight), zero)
+    scales = g.node("Mul", scale, g.constant(0.01, np.float32))
+    real = g.node("Cast", product, to=onnx.TensorProto.FLOAT)
+    g.output(g.node("Relu", g.node("Mul", real, scales)), (1, 24))
+    return g.model()
+
+
+def test_an_integer_model_runs_on_the_runtime_alone(tmp_path: Path) -> None:
+    model = dynamic_layer()
+    executable = tvm_hybrid.compile(model, num_threads=1)
+    (decision,) = executable.explain()
+    assert "u8s8s32" in decision.kernel
+    done = run_without_us(executable.export(tmp_path / "int8.so"), tmp_path)
+    assert done.stdout.splitlines() == ["[]", "False"], done.stderr
+    (wanted,) = evaluate(model, {"x": X})
+    np.testing.assert_array_equal(np.load(tmp_path / "y.npy"), wanted)
+
+
+def test_a_bfloat16_model_runs_on_the_runtime_alone(tmp_path: Path) -> None:
+    executable = tvm_hybrid.compile(mlp_module(), precision="bf16", num_threads=1)
+    (decision,) = executable.explain()
+    assert "bf16" in decision.kernel
+    done = run_without_us(executable.export(tmp_path / "bf16.so"), tmp_path)
+    assert done.stdout.splitlines() == ["[]", "False"], done.stderr
+    x, weight = (a.astype(BFLOAT16).astype(np.float64) for a in (X, MLP_WEIGHT))
+    wanted = np.maximum(x @ weight + MLP_BIAS, 0)
+    np.testing.assert_allclose(np.load(tmp_path / "y.npy"), wanted, atol=TOLERANCE)
+
+
+# A CPU, the precision, a piece of the kernel's name, and what its instructions need.
+LOW_PRECISION = [
+    ("cascadelake", "auto", "avx512_vnni_u8s8s32", "avx512vnni"),
+    ("alderlake", "auto", "avx2_vnni_u8s8s32", "avxvnni"),
+    ("cooperlake", "bf16", "avx512_bf16_bf16", "avx512bf16"),
+]
+
+
+@pytest.mark.parametrize(("cpu", "precision", "kernel", "feature"), LOW_PRECISION)
+def test_a_cpu_without_the_products_is_refused_by_their_name(
+    cpu: str,
+    precision: str,
+    kernel: str,
+    feature: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model = mlp_module() if precision == "bf16" else dynamic_layer()
+    executable = tvm_hybrid.compile(model, target=cpu, precision=precision, num_threads=1)
+    (decision,) = executable.explain()
+    assert kernel in decision.kernel
+    assert feature in executable.manifest.features
+    source = guard_source("kind", cpu, executable.manifest.features, [])
+    assert f'{{"{feature}", ' in source
+    # A CPU that has everything else.
+    path = executable.export(tmp_path / "m.so")
+    flags = {FEATURES[name].flag for name in executable.manifest.features if name != feature}
+    monkeypatch.setattr(cpu_features, "host_flags", lambda: frozenset(flags))
+    with pytest.raises(IsaError, match=f"compiled for {cpu} and needs {feature}, which this CPU"):
+        tvm_hybrid.load(path)
+
+
+def test_below_them_nothing_of_the_kind_is_needed() -> None:
+    executable = tvm_hybrid.compile(dynamic_layer(), target="skylake-avx512", num_threads=1)
+    (decision,) = executable.explain()
+    assert decision.kernel.startswith("avx512_u8s8s32")
+    assert not {feature for *_, feature in LOW_PRECISION} & set(executable.manifest.features)
 
 
 def test_loads_again_with_everything_known_about_it(exported: Path) -> None:
