@@ -195,6 +195,24 @@ REGIONS: dict[str, Region] = {
         output=Tensor((9, 33), "uint8"),
         epilogue=QUANTIZE,
     ),
+    "softmax, quantised": Region(
+        op="softmax",
+        inputs=(Tensor((4, 37), F32),),
+        output=Tensor((4, 37), "uint8"),
+        attrs={"axis": 1},
+        epilogue=(
+            Step("constant", value=1 / 1023),
+            Step("constant", value=0.0),
+            Step("quantize", (0, 1, 2), dtype="uint8"),
+        ),
+    ),
+    "layer_norm, bfloat16": Region(
+        op="layer_norm",
+        inputs=(Tensor((4, 37), F32), Tensor((37,), F32, True), Tensor((37,), F32, True)),
+        output=Tensor((4, 37), "bfloat16"),
+        attrs={"axis": 1, "epsilon": 1e-5},
+        epilogue=(Step("cast", (0,), dtype="bfloat16"),),
+    ),
     "weight of 4 bits": weight_only(4, zeros=False),
     "weight of 8 bits, zero points": weight_only(8, zeros=True),
 }

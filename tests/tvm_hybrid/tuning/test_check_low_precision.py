@@ -107,9 +107,9 @@ def test_only_approximated_functions_and_float_sums_are_given_a_tolerance(name: 
     template = template_for(region.op)
     expected = expected_result(region, template, random_arguments(region, template, 0))
     functions = [step.op for step in region.epilogue if step.op == "gelu"]
-    sums = region.op in ("matmul", "batch_matmul") and region.inputs[1].dtype in (
-        "float32",
-        "bfloat16",
+    sums = region.op in ("softmax", "layer_norm") or (
+        region.op in ("matmul", "batch_matmul")
+        and region.inputs[1].dtype in ("float32", "bfloat16")
     )
     if not functions and not sums:
         assert not expected.tolerance.any()
