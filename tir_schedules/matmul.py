@@ -22,38 +22,36 @@ from typing import Any
 
 import numpy as np
 import tvm.tirx.script.builder.ir as I
-from tvm import relax, tirx
+from tvm import tirx
 from tvm.script.ir_builder import IRBuilder
 
 from microkernels.bfloat16 import bits_of
 from microkernels.isa import Isa
 from microkernels.microkernel import Microkernel, kernels_for, microkernel_named
-from microkernels.packing import pack_weight, packed_size
+from microkernels.packing import packed_size
 from microkernels.vectors import Expr, parameter, ramp, reinterpret_group
 
 from .activations import Activations
-from .blocking import balanced, choose_thread_grid, shares, thread_grids
+from .blocking import choose_thread_grid, shares, thread_grids
 from .epilogue import (
     Columns,
     Epilogue,
     load_vector,
     operand_parameters,
-    rows_and_columns,
     store_vector,
     unflatten,
 )
 from .machine import Machine
+from .matmul_config import ACTIVATION_DTYPES, MatmulConfig, check, dimensions
+from .matmul_weight import pack, packed_shape, parameter_shape, unpack
 from .matmul_window import window_of
-from .normalize_view import reshaped
-from .quantization_range import emit_range
+from .quantization_range import emit_own_range
 from .region import Region
 from .template import Packing, Template, register_template
 from .tile_config import (
     KERNEL_TYPES,
     PARALLEL_FLOPS,
     RESULT_DTYPES,
-    TileConfig,
-    check_tile,
     default_tile,
     neighbouring_tiles,
     tile_cycles,
@@ -68,51 +66,7 @@ from .zero_points import (
     named_inputs,
     quantize_parameters,
     reject_zero_points,
-    shifted_columns,
-    shifted_weight,
 )
-
-# Types of A that a weight of some type can be multiplied by; they are converted on the way in.
-ACTIVATION_DTYPES = {
-    "float32": (
-        "float32",
-        "float64",
-        "float16",
-        "bfloat16",
-        "int8",
-        "uint8",
-        "int32",
-        "int64",
-        "bool",
-    ),
-    "bfloat16": ("bfloat16", "float32"),
-    "int8": ("uint8", "int8", "float32"),
-    "uint8": ("uint8", "int8", "float32"),
-}
-
-
-RANGE_UNROLL = 8  # independent minima and maxima
-
-
-class MatmulConfig(TileConfig, frozen=True, kw_only=True):
-    """Numbers that make the template concrete.
-
-    Attributes
-    ----------
-    threads_m, threads_n : int
-        Threads along rows and along columns.
-    """
-
-    threads_m: int = 1
-    threads_n: int = 1
-
-
-def dimensions(region: Region) -> tuple[int, int, int]:
-    """(M, N, K) of a matmul region."""
-    *steps, n = region.inputs[1].shape
-    window = window_of(region)
-    m = rows_and_columns(region.inputs[0])[0] if window is None else window.batch * window.count
-    return m, n, math.prod(steps)
 
 
 def reject(region: Region, isa: Isa) -> str | None:
@@ -189,11 +143,6 @@ def _config(region: Region, machine: Machine, kernel: Microkernel) -> MatmulConf
     return MatmulConfig(**tile, threads_m=grid[0], threads_n=grid[1])
 
 
-def check(region: Region, config: MatmulConfig, isa: Isa) -> Microkernel:
-    """The microkernel of a legal configuration; ConfigError for an illegal one."""
-    return check_tile(region, config, isa, threads_m=config.threads_m, threads_n=config.threads_n)
-
-
 def build(region: Region, config: MatmulConfig, isa: Isa) -> tirx.PrimFunc:
     """The kernel; its weight parameter is flat, as `pack` makes it."""
     kernel = check(region, config, isa)
@@ -212,7 +161,7 @@ def build(region: Region, config: MatmulConfig, isa: Isa) -> tirx.PrimFunc:
         a = parameter("A", region.inputs[0].shape, region.inputs[0].dtype)
         w = parameter("W", packed_shape(region, config, isa, 1), kernel.b_dtype)
         further = [
-            parameter(f"input{i}", _parameter_shape(region, config, isa, i), tensor.dtype)
+            parameter(f"input{i}", parameter_shape(region, config, isa, i), tensor.dtype)
             for i, tensor in enumerate(region.inputs[2:], 2)
         ]
         operands = operand_parameters(region)
@@ -250,7 +199,9 @@ def build(region: Region, config: MatmulConfig, isa: Isa) -> tirx.PrimFunc:
             integer = is_integer(region)
             inputs = named_inputs(region, further)
             if is_dynamic(region):
-                inputs["range"] = epilogue.own_range = _emit_range(region, isa, a)
+                inputs["range"] = epilogue.own_range = emit_own_range(
+                    isa.f32_lanes, region.inputs[0], a
+                )
             activations = Activations(
                 kernel,
                 region.inputs[0].dtype,
@@ -287,96 +238,6 @@ def build(region: Region, config: MatmulConfig, isa: Isa) -> tirx.PrimFunc:
                 ),
             )
     return builder.get()
-
-
-def _emit_range(region: Region, isa: Isa, a: Expr) -> Expr:
-    """Scale and zero point of all of A, found by every thread for itself."""
-    found = I.sblock_alloc_buffer((2,), "float32")
-    flat = reshaped(a, region.inputs[0], (region.inputs[0].size,))
-    with I.sblock("range"):
-        I.reads()
-        I.writes()
-        numbers = emit_range(
-            isa.f32_lanes,
-            region.inputs[0].size,
-            RANGE_UNROLL,
-            lambda columns: load_vector(flat, "float32", (), columns),
-        )
-        for index, value in enumerate(numbers):
-            I.buffer_store(found, value, [index])
-    return found
-
-
-def pack(
-    region: Region, config: MatmulConfig, isa: Isa, index: int, array: np.ndarray
-) -> np.ndarray:
-    """The weight as `build` reads it, a zero point for each column as int32."""
-    kernel = check(region, config, isa)
-    if index > 1:
-        padding = packed_shape(region, config, isa, index)[0] - array.size
-        return np.pad(shifted_columns(region, array), (0, padding))
-    matrix = shifted_weight(array.reshape(-1, array.shape[-1]))
-    packed = pack_weight(matrix, _panel_widths(region, config, isa), kernel)
-    if packed_shape(region, config, isa, index)[0] > packed.size:
-        term = ZeroPoints.of(region).column_term(matrix)
-        padding = math.ceil(term.size / kernel.lanes) * kernel.lanes - term.size
-        packed = np.concatenate([packed, np.pad(term, (0, padding)).view(np.int8)])
-    return packed
-
-
-def unpack(
-    region: Region, config: MatmulConfig, isa: Isa, index: int, expr: relax.Expr
-) -> relax.Expr:
-    """The weight [K, N] or [taps, C, N] as a Relax expression of its packed form."""
-    kernel = check(region, config, isa)
-    _, n, k = dimensions(region)
-    if index > 1:
-        columns = relax.op.strided_slice(expr, [0], [0], [n])
-        if region.inputs[1].dtype == "uint8":
-            columns = relax.op.add(columns, relax.const(128, "int32"))
-        return relax.op.reshape(columns, region.inputs[index].shape)
-    padded = math.ceil(k / kernel.kr) * kernel.kr
-    panels, position = [], 0
-    for width in _panel_widths(region, config, isa):
-        columns = width * kernel.lanes
-        panel = relax.op.strided_slice(expr, [0], [position], [position + padded * columns])
-        if kernel.kr > 1:
-            groups = relax.op.reshape(panel, (padded // kernel.kr, columns, kernel.kr))
-            panel = relax.op.permute_dims(groups, [0, 2, 1])
-        panels.append(relax.op.reshape(panel, (padded, columns)))
-        position += padded * columns
-    matrix = relax.op.strided_slice(relax.op.concat(panels, axis=1), [0, 1], [0, 0], [k, n])
-    if region.inputs[1].dtype == "uint8":
-        wide = relax.op.add(relax.op.astype(matrix, "int32"), relax.const(128, "int32"))
-        matrix = relax.op.astype(wide, "uint8")
-    shape = region.inputs[1].shape
-    return matrix if len(shape) == 2 else relax.op.reshape(matrix, shape)
-
-
-def packed_shape(region: Region, config: MatmulConfig, isa: Isa, index: int) -> tuple[int, ...]:
-    """Shape of a packed constant: the weight, then four bytes for each column if needed."""
-    kernel = check(region, config, isa)
-    _, n, k = dimensions(region)
-    columns = math.ceil(n / kernel.lanes) * kernel.lanes
-    if index > 1:
-        return (columns,)
-    term = is_integer(region) and ZeroPoints.of(region).needs_column_sums
-    return (packed_size(k, n, kernel) + (4 * columns if term else 0),)
-
-
-def _parameter_shape(region: Region, config: MatmulConfig, isa: Isa, index: int) -> tuple[int, ...]:
-    tensor = region.inputs[index]
-    return packed_shape(region, config, isa, index) if tensor.constant else tensor.shape
-
-
-def _panel_widths(region: Region, config: MatmulConfig, isa: Isa) -> list[int]:
-    """Width of every panel, in vectors; panels do not cross the threads' shares."""
-    n_vectors = math.ceil(dimensions(region)[1] / check(region, config, isa).lanes)
-    widths = []
-    for share in shares(n_vectors, min(config.threads_n, n_vectors)):
-        panels = [g.size for g in balanced(share.size, config.vectors) for _ in range(g.count)]
-        widths += panels * share.count
-    return widths
 
 
 def kernel_name(region: Region, config: MatmulConfig, isa: Isa) -> str:

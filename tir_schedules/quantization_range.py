@@ -33,12 +33,13 @@ from .epilogue import Columns, load_vector
 from .machine import Machine
 from .normalize_view import reshaped
 from .reduce_lanes import combine_all, reduce_lanes, settle
-from .region import Region
+from .region import Region, Tensor
 from .template import Template, register_template
 from .tile_loops import for_share
 
 LARGEST = 255.0
 ROUND = 1.5 * 2.0**23  # added to a small f32 and subtracted, rounds it to even
+OWN_UNROLL = 8  # independent minima and maxima where no configuration says
 THREAD_VECTORS = 4096
 """Vectors of one thread below which forking and joining costs more than it saves."""
 
@@ -130,6 +131,21 @@ def emit_range(
 ) -> tuple[Expr, Expr]:
     """(scale, zero point) of `size` numbers as f32 scalars; parameters as in `emit_extremes`."""
     return emit_parameters(*emit_extremes(lanes, size, unroll, load))
+
+
+def emit_own_range(lanes: int, tensor: Tensor, buffer: Expr) -> Expr:
+    """Scale and zero point of a whole tensor, in a f32[2] buffer of the calling thread.
+
+    For a kernel that quantises its own input.
+    """
+    found = I.sblock_alloc_buffer((2,), "float32")
+    load = _loader(reshaped(buffer, tensor, (tensor.size,)), 0)
+    with I.sblock("range"):
+        I.reads()
+        I.writes()
+        for index, value in enumerate(emit_range(lanes, tensor.size, OWN_UNROLL, load)):
+            I.buffer_store(found, value, [index])
+    return found
 
 
 def reject(region: Region, isa: Isa) -> str | None:

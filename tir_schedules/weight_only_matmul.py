@@ -31,7 +31,7 @@ from microkernels.vectors import Expr, cast, parameter, splat
 from .blocking import choose_thread_grid, panel_widths, shares, thread_grids
 from .epilogue import Epilogue, operand_parameters, rows_and_columns, store_vector, unflatten
 from .machine import Machine
-from .matmul import ACTIVATION_DTYPES, MatmulConfig
+from .matmul_config import ACTIVATION_DTYPES, MatmulConfig
 from .narrow_weight import BITS, NarrowWeight, per_block_shape
 from .region import Region
 from .template import Packing, Template, register_template
