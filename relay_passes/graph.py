@@ -8,6 +8,8 @@ from tvm import ir, relax
 
 from tir_schedules.region import Tensor
 
+RANGE_DTYPES = ("float32", "uint8", "int32")  # that hold a zero point of uint8 as it is
+
 
 class DataflowGraph:
     """Definitions and uses in one dataflow block.
@@ -72,6 +74,8 @@ class DataflowGraph:
                     first = int(call.args[2].fields[0].value)
                     found[binding.var] = (call.args[0], first, [position])
             elif name in ("relax.reshape", "relax.astype") and call.args[0] in found:
+                if str(call.ty.dtype) not in RANGE_DTYPES:
+                    continue
                 source, index, chain = found[call.args[0]]
                 found[binding.var] = (source, index, [*chain, position])
         return iter(found.items())

@@ -19,6 +19,7 @@ from tvm import ir, relax
 from tir_schedules.quantize_steps import RANGES
 from tir_schedules.region import Scalar
 
+from .dynamic_quantize import match_dynamic_quantize
 from .graph import DataflowGraph, op_name, scalar_constant, static_tensor
 
 
@@ -81,10 +82,13 @@ def quantized_on_the_way(graph: DataflowGraph, found: Operand) -> None:
     attrs: dict[str, Scalar] = {"a_quantize": str(found.source.ty.dtype)}
     item, number = graph.item_of_range(scale), scalar_constant(scale)
     if found.attrs.get("a_zero_point") == "dynamic":
+        if match_dynamic_quantize(graph, graph.position[found.source]) is None:
+            return  # by the range of another tensor
         attrs["a_scale"] = "dynamic"
         found.absorbed += graph.range_chain(scale)
-    elif item is not None and found.inputs.get("range") is item[0]:
+    elif item is not None and _is_range_of(graph, found, scale, zero_point):
         attrs["a_scale"] = "range"
+        found.absorbed += graph.range_chain(scale)
     elif number is not None and scalar_constant(zero_point) == found.attrs.get("a_zero_point", 0):
         attrs["a_scale"] = number
     else:
@@ -95,6 +99,20 @@ def quantized_on_the_way(graph: DataflowGraph, found: Operand) -> None:
     found.absorbed.append(graph.position[found.source])
     found.source = x
     found.attrs.update(attrs)
+
+
+def _is_range_of(
+    graph: DataflowGraph, found: Operand, scale: relax.Expr, zero_point: relax.Expr
+) -> bool:
+    """Whether both are numbers of the range that the product's zero point comes from."""
+    source = found.inputs.get("range")
+    if source is None:
+        return False
+    items = [graph.item_of_range(expr) for expr in (scale, zero_point)]
+    return all(
+        item is not None and item[1] == index and item[0].same_as(source)
+        for index, item in enumerate(items)
+    )
 
 
 def rounded_on_the_way(graph: DataflowGraph, found: Operand) -> None:

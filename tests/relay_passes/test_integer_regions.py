@@ -6,20 +6,18 @@ from typing import Any
 
 import numpy as np
 import pytest
-import tvm
 from numpy.typing import ArrayLike
 from tvm import IRModule, relax
 from tvm.ir import assert_structural_equal
 from tvm.script import ir as I
 from tvm.script import relax as R
 
-from microkernels.isa import allowed_on_host
 from relay_passes.decisions import DecisionLog
 from relay_passes.graph import binding_value, op_name
 from relay_passes.partition import COMPOSITE, REGION, is_region_function, partition
-from relay_passes.pipeline import PipelineOptions, compile_module
-from tests.relay_passes.graphs import MACHINE, TARGET, Body, module, operators, regions
+from tests.relay_passes.graphs import MACHINE, Body, module, operators, regions
 from tests.relay_passes.quantized import constant, dequantize, inputs, outputs, quantize
+from tests.relay_passes.region_checks import assert_equal, kernel_outputs
 from tir_schedules.region import Region, Step, Tensor
 
 op = relax.op
@@ -58,19 +56,10 @@ def check(body: Body, *shapes: tuple[tuple[int, ...], str]) -> list[Region]:
     arrays = inputs(mod)
     wanted = outputs(mod, arrays)
     assert_equal(outputs(result, arrays), wanted)
-    if allowed_on_host(MACHINE.isa):
-        executable = compile_module(mod, PipelineOptions(TARGET)).executable
-        main = relax.VirtualMachine(executable, tvm.cpu())["main"]
-        made = main(*map(tvm.runtime.tensor, arrays))
-        single = [made] if hasattr(made, "numpy") else made
-        assert_equal([x.numpy() for x in single], wanted)
+    made = kernel_outputs(mod, arrays)
+    if made is not None:
+        assert_equal(made, wanted)
     return regions(result)
-
-
-def assert_equal(results: list[np.ndarray], wanted: list[np.ndarray]) -> None:
-    for got, exact in zip(results, wanted, strict=True):
-        assert got.dtype == exact.dtype
-        np.testing.assert_array_equal(got, exact)
 
 
 def left(mod: IRModule) -> list[str]:

@@ -1,0 +1,28 @@
+"""What the kernels of a module compute, and whether two lists of results are the same bits."""
+
+from __future__ import annotations
+
+import numpy as np
+import tvm
+from tvm import IRModule, relax
+
+from microkernels.isa import allowed_on_host
+from relay_passes.pipeline import PipelineOptions, compile_module
+from tests.relay_passes.graphs import MACHINE, TARGET
+
+
+def kernel_outputs(mod: IRModule, arrays: list[np.ndarray]) -> list[np.ndarray] | None:
+    """main compiled by the whole pipeline; None if this CPU cannot run it."""
+    if not allowed_on_host(MACHINE.isa):
+        return None
+    executable = compile_module(mod, PipelineOptions(TARGET)).executable
+    main = relax.VirtualMachine(executable, tvm.cpu())["main"]
+    made = main(*map(tvm.runtime.tensor, arrays))
+    return [x.numpy() for x in ([made] if hasattr(made, "numpy") else made)]
+
+
+def assert_equal(results: list[np.ndarray], wanted: list[np.ndarray]) -> None:
+    """The same types and bits."""
+    for got, exact in zip(results, wanted, strict=True):
+        assert got.dtype == exact.dtype
+        np.testing.assert_array_equal(got, exact)
