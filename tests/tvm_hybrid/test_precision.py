@@ -139,9 +139,9 @@ def test_an_isa_without_bf16_products_is_warned_about_once(
     assert "bf16" in kernels(executable)[0]
 
 
-def test_the_ir_before_the_pipeline_is_dumped_too(tmp_path: Path) -> None:
+def test_the_pass_dumps_its_ir_with_the_others(tmp_path: Path) -> None:
     tvm_hybrid.compile(mlp_module(), precision="bf16", dump_ir=tmp_path, num_threads=1)
-    names = [path.name for path in (tmp_path / "precision").rglob("*")]
+    names = [path.name for path in tmp_path.iterdir()]
     assert any("bf16_precision" in name for name in names)
 
 

@@ -104,7 +104,10 @@ class _Draw:
         if tensor.dtype not in FLOATS:
             return self._integers(tensor)
         array = self.generator.standard_normal(tensor.shape)
-        factor = 1 / math.sqrt(self.terms) if tensor.constant else self.volume
+        factor = 1 / math.sqrt(self.terms) if tensor.constant else 1.0
+        # A normalisation undoes what its input is multiplied by, so take the constants if any.
+        if tensor.constant or not any(other.constant for other in self.region.inputs):
+            factor *= self.volume
         return (array * factor).astype(element_type(tensor.dtype))
 
     def _of_integer_product(self) -> list[np.ndarray]:

@@ -174,12 +174,17 @@ def ranked(records: Iterable[Located]) -> list[Located]:
     """The successful records, newest of each configuration, fastest first.
 
     They are compared by their quotient to the default configuration measured in turns with them;
-    if some record lacks it (one written by hand), by their times.
+    if some record lacks it (one written by hand), by their times. Equals are ordered by their
+    configurations, wherever in the file they stand.
     """
     ok = [item for item in latest(records) if item.record.status == "ok" and item.record.times_us]
-    if all(item.record.relative is not None for item in ok):
-        return sorted(ok, key=lambda item: item.record.relative or 0.0)
-    return sorted(ok, key=lambda item: item.record.median_us)
+    compared = all(item.record.relative is not None for item in ok)
+
+    def order(item: Located) -> tuple[float, bytes]:
+        time = (item.record.relative or 0.0) if compared else item.record.median_us
+        return time, config_key(item.record.config)
+
+    return sorted(ok, key=order)
 
 
 def config_key(config: dict[str, object]) -> bytes:

@@ -213,6 +213,13 @@ REGIONS: dict[str, Region] = {
         attrs={"axis": 1, "epsilon": 1e-5},
         epilogue=(Step("cast", (0,), dtype="bfloat16"),),
     ),
+    "layer_norm, quantised": Region(
+        op="layer_norm",
+        inputs=(Tensor((4, 37), F32), Tensor((37,), F32, True), Tensor((37,), F32, True)),
+        output=Tensor((4, 37), "uint8"),
+        attrs={"axis": 1, "epsilon": 1e-5},
+        epilogue=QUANTIZE,
+    ),
     "weight of 4 bits": weight_only(4, zeros=False),
     "weight of 8 bits, zero points": weight_only(8, zeros=True),
 }

@@ -44,6 +44,23 @@ def test_quotients_count_more_than_times(
     assert found is not None and found[0] == toy.ToyConfig(block=16)
 
 
+@pytest.mark.parametrize("baseline_us", [None, 4.0])
+def test_equals_are_told_apart_whatever_their_order(
+    tmp_path: Path,
+    toy: ModuleType,
+    machine: Machine,
+    record: MakeRecord,
+    baseline_us: float | None,
+) -> None:
+    found = set()
+    for name, blocks in {"up": (1, 4, 16), "down": (16, 4, 1)}.items():
+        equals = [record(block, 2.0, baseline_us=baseline_us) for block in blocks]
+        known = store_of(tmp_path, *equals, name=name).lookup(toy.region(), machine)
+        assert known is not None
+        found.add(known[0])
+    assert len(found) == 1
+
+
 def test_the_newest_measurement_of_a_configuration_counts(
     tmp_path: Path, toy: ModuleType, machine: Machine, record: MakeRecord
 ) -> None:
