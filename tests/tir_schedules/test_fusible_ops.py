@@ -8,10 +8,11 @@ import pytest
 from microkernels.errors import ConfigError
 from microkernels.isa import isa_named
 from tests.tir_schedules.run_region import RUNGS, expected, machine_for, run
-from tir_schedules.epilogue import Epilogue
+from tir_schedules.epilogue import SPECIAL_STEPS, Epilogue, epilogue_reference
 from tir_schedules.fusible_ops import FUSIBLE_OPS
 from tir_schedules.matmul import MATMUL
-from tir_schedules.region import Region, Step, Tensor
+from tir_schedules.region import Region, Scalar, Step, Tensor
+from tir_schedules.zero_points import own_range
 
 ROWS, COLUMNS = 5, 37
 POSITIVE = ("log", "sqrt", "rsqrt")
@@ -66,6 +67,53 @@ def test_operator_in_the_epilogue(name: str, rung: str) -> None:
     # The largest error stated in vector_math for x >= -3 is 23 ulp; an ulp is at most eps * |y|.
     bound = 24 * np.finfo(np.float32).eps * np.abs(exact)
     assert (np.abs(run(region, arrays, rung) - exact) <= bound).all()
+
+
+# A step of every kind that is no operator, behind a product of integers or of f32: whether the
+# factors are 8-bit integers, operands, steps; the last step is the result.
+PAIR = Tensor((2,), "float32")
+SPECIAL: dict[str, tuple[bool, tuple[Tensor, ...], tuple[Step, ...]]] = {
+    "constant": (False, (), (Step("constant", value=0.375), Step("add", (0, 1)))),
+    "item": (False, (PAIR,), (Step("item", (1,), value=1.0), Step("add", (0, 2)))),
+    "range": (True, (), (Step("cast", (0,)), Step("range", value=0.0), Step("add", (1, 2)))),
+    "cast": (True, (), (Step("cast", (0,)),)),
+    "quantize": (False, (PAIR,), (
+        Step("item", (1,), value=0.0), Step("item", (1,), value=1.0),
+        Step("quantize", (0, 2, 3), dtype="int8"),
+    )),
+    "dequantize": (True, (), (
+        Step("constant", value=0.03), Step("constant", value=-7.0), Step("dequantize", (0, 1, 2)),
+    )),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("rung", RUNGS)
+@pytest.mark.parametrize("name", SPECIAL_STEPS)
+def test_every_other_step_in_the_epilogue(name: str, rung: str) -> None:
+    integers, operands, steps = SPECIAL[name]
+    dynamic: dict[str, Scalar] = {
+        "a_quantize": "uint8",
+        "a_scale": "dynamic",
+        "a_zero_point": "dynamic",
+    }
+    region = Region(
+        op="matmul",
+        inputs=(
+            Tensor((ROWS, 4), "float32"),
+            Tensor((4, COLUMNS), "int8" if integers else "float32", True),
+        ),
+        operands=operands,
+        output=Tensor((ROWS, COLUMNS), steps[-1].dtype),
+        attrs=dynamic if integers else {},
+        epilogue=steps,
+    )
+    rng = np.random.default_rng(0)
+    a = (rng.integers(-8, 9, (ROWS, 4)) / 8).astype(np.float32)  # exact in any order of summation
+    w = rng.integers(-8, 9, (4, COLUMNS)).astype(region.inputs[1].dtype)
+    rest = [np.array([0.25, -3.0], np.float32) for _ in operands]
+    result = MATMUL.reference(region, [a, w]).astype("int32" if integers else "float32")
+    wanted = epilogue_reference(region, result, rest, own_range(region, [a, w]))
+    np.testing.assert_array_equal(run(region, [a, w, *rest], rung), wanted)
 
 
 def test_an_operator_that_is_not_in_the_table_is_refused() -> None:
