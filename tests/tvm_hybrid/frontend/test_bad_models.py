@@ -249,7 +249,9 @@ def test_bad_paths(tmp_path: Path) -> None:
             import_onnx(path)
 
 
-@pytest.mark.parametrize("value", [None, 3, ["m.onnx"], {}, object()], ids=str)
+@pytest.mark.parametrize(
+    "value", [None, 3, ["m.onnx"], {}, pytest.param(object(), id="object")], ids=str
+)
 def test_not_a_model_at_all(value: Any) -> None:
     with pytest.raises(ModelError, match=type(value).__name__):
         import_onnx(value)
