@@ -32,13 +32,12 @@ from microkernels.packing import packed_size
 from microkernels.vectors import Expr, parameter, ramp, reinterpret_group
 
 from .activations import Activations
-from .blocking import choose_thread_grid, shares, thread_grids
+from .blocking import choose_thread_grid, thread_grids
 from .epilogue import (
     Columns,
     Epilogue,
     load_vector,
     operand_parameters,
-    store_vector,
     unflatten,
 )
 from .machine import Machine
@@ -56,7 +55,7 @@ from .tile_config import (
     neighbouring_tiles,
     tile_cycles,
 )
-from .tile_loops import TileLoops, for_share, store_columns
+from .tile_loops import ThreadGrid, TileLoops, row_store
 from .zero_points import (
     Start,
     ZeroPoints,
@@ -151,10 +150,7 @@ def build(region: Region, config: MatmulConfig, isa: Isa) -> tirx.PrimFunc:
     steps = math.ceil(k / kernel.kr)
     window = window_of(region)
     n_vectors = math.ceil(n / lanes)
-    row_shares = shares(m, min(config.threads_m, m))
-    column_shares = shares(n_vectors, min(config.threads_n, n_vectors))
-    threads_m = sum(group.count for group in row_shares)
-    tasks = threads_m * sum(group.count for group in column_shares)
+    grid = ThreadGrid(m, n_vectors, config.threads_m, config.threads_n)
     with IRBuilder() as builder, I.prim_func(s_tir=True):
         I.func_name("matmul")
         I.func_attr({"tirx.noalias": True})
@@ -183,17 +179,8 @@ def build(region: Region, config: MatmulConfig, isa: Isa) -> tirx.PrimFunc:
             first = packed_size(k, n, kernel) + vector * (4 * lanes)
             return reinterpret_group("int32", w[ramp(first, 4 * lanes)], lanes)
 
-        def store(row: Expr, vector: Expr, value: Expr, last: bool) -> None:
-            leading = unflatten(row, region.output.shape[:-1])
-            store_columns(
-                n,
-                lanes,
-                vector,
-                last,
-                lambda columns: store_vector(c, epilogue(value, row, columns), leading, columns),
-            )
-
-        with I.parallel(tasks) if tasks > 1 else I.serial(1) as task, I.sblock("task"):
+        store = row_store(region, lanes, c, epilogue)
+        with I.parallel(grid.tasks) if grid.tasks > 1 else I.serial(1) as task, I.sblock("task"):
             I.reads()
             I.writes()
             integer = is_integer(region)
@@ -206,7 +193,7 @@ def build(region: Region, config: MatmulConfig, isa: Isa) -> tirx.PrimFunc:
                 kernel,
                 region.inputs[0].dtype,
                 k,
-                min(config.m_block, row_shares[0].size),
+                min(config.m_block, grid.most_rows),
                 read_a,
                 quantize=quantize_parameters(region, inputs),
                 sums=integer and ZeroPoints.of(region).needs_row_sums,
@@ -228,15 +215,7 @@ def build(region: Region, config: MatmulConfig, isa: Isa) -> tirx.PrimFunc:
                 begin=activations.begin,
                 start=start if start is not None and start.needed else None,
             )
-            for_share(
-                row_shares,
-                I.floormod(task, threads_m),
-                lambda row, rows: for_share(
-                    column_shares,
-                    I.floordiv(task, threads_m),
-                    lambda vector, vectors: loops.emit(row, rows, vector, vectors),
-                ),
-            )
+            grid.emit(task, loops)
     return builder.get()
 
 

@@ -23,7 +23,8 @@ from microkernels.microkernel import Microkernel, Tile
 from microkernels.vectors import Expr, ramp
 
 from .blocking import Group, balanced, shares
-from .epilogue import Columns
+from .epilogue import Columns, Epilogue, store_vector, unflatten
+from .region import Region
 
 LONG_EPILOGUE = 8  # instructions; a bias and an activation by comparison stay below
 Piece = tuple[int, int]  # first step of K and number of steps
@@ -245,3 +246,57 @@ def store_columns(
                 with_valid(cut)
             with I.Else():
                 with_valid(lanes)
+
+
+def row_store(
+    region: Region, lanes: int, out: Expr, epilogue: Epilogue
+) -> Callable[[Expr, Expr, Expr, bool], None]:
+    """`TileLoops.store` for a result whose rows lie one behind the other."""
+    n = region.output.shape[-1]
+
+    def store(row: Expr, vector: Expr, value: Expr, last: bool) -> None:
+        leading = unflatten(row, region.output.shape[:-1])
+        store_columns(
+            n,
+            lanes,
+            vector,
+            last,
+            lambda columns: store_vector(out, epilogue(value, row, columns), leading, columns),
+        )
+
+    return store
+
+
+class ThreadGrid:
+    """Rows and vectors of columns cut among a grid of threads.
+
+    Parameters
+    ----------
+    m, n_vectors : int
+        Rows and vectors of the whole product.
+    threads_m, threads_n : int
+        Threads along each; no more than there are rows or vectors are used.
+    """
+
+    def __init__(self, m: int, n_vectors: int, threads_m: int, threads_n: int) -> None:
+        self.rows = shares(m, min(threads_m, m))
+        self.columns = shares(n_vectors, min(threads_n, n_vectors))
+        self.threads_m = sum(group.count for group in self.rows)
+        self.tasks = self.threads_m * sum(group.count for group in self.columns)
+
+    @property
+    def most_rows(self) -> int:
+        """Rows of the largest share."""
+        return self.rows[0].size
+
+    def emit(self, task: Expr, loops: TileLoops) -> None:
+        """The loops over one thread's share."""
+        for_share(
+            self.rows,
+            I.floormod(task, self.threads_m),
+            lambda row, rows: for_share(
+                self.columns,
+                I.floordiv(task, self.threads_m),
+                lambda vector, vectors: loops.emit(row, rows, vector, vectors),
+            ),
+        )

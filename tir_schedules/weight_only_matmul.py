@@ -28,8 +28,8 @@ from microkernels.isa import Isa
 from microkernels.microkernel import Microkernel, kernels_for, microkernel_named
 from microkernels.vectors import Expr, cast, parameter, splat
 
-from .blocking import choose_thread_grid, panel_widths, shares, thread_grids
-from .epilogue import Epilogue, operand_parameters, rows_and_columns, store_vector, unflatten
+from .blocking import choose_thread_grid, panel_widths, thread_grids
+from .epilogue import Epilogue, operand_parameters, rows_and_columns, unflatten
 from .machine import Machine
 from .matmul_config import ACTIVATION_DTYPES, MatmulConfig
 from .narrow_weight import BITS, NarrowWeight, per_block_shape
@@ -43,7 +43,7 @@ from .tile_config import (
     neighbouring_tiles,
     tile_cycles,
 )
-from .tile_loops import LoadPanel, Piece, TileLoops, for_share, store_columns
+from .tile_loops import LoadPanel, Piece, ThreadGrid, TileLoops, row_store
 from .weight_only_tiles import WeightOnlyTiles
 
 Store = Callable[[Expr, Expr, Expr, bool], None]
@@ -203,13 +203,10 @@ def check(region: Region, config: WeightOnlyConfig, isa: Isa) -> Microkernel:
 def build(region: Region, config: WeightOnlyConfig, isa: Isa) -> tirx.PrimFunc:
     """The kernel; its constant parameters are flat, as `pack` makes them."""
     kernel = check(region, config, isa)
-    m, n, k = dimensions(region)
+    m, _, k = dimensions(region)
     lanes = kernel.lanes
     weight = weight_format(region, lanes)
-    row_shares = shares(m, min(config.threads_m, m))
-    column_shares = shares(weight.n_vectors, min(config.threads_n, weight.n_vectors))
-    threads_m = sum(group.count for group in row_shares)
-    tasks = threads_m * sum(group.count for group in column_shares)
+    grid = ThreadGrid(m, weight.n_vectors, config.threads_m, config.threads_n)
     with IRBuilder() as builder, I.prim_func(s_tir=True):
         I.func_name("weight_only_matmul")
         I.func_attr({"tirx.noalias": True})
@@ -227,31 +224,14 @@ def build(region: Region, config: WeightOnlyConfig, isa: Isa) -> tirx.PrimFunc:
             indices = (*unflatten(row, region.inputs[0].shape[:-1]), step)
             return splat(cast("float32", a[indices]), lanes)
 
-        def store(row: Expr, vector: Expr, value: Expr, last: bool) -> None:
-            leading = unflatten(row, region.output.shape[:-1])
-            store_columns(
-                n,
-                lanes,
-                vector,
-                last,
-                lambda columns: store_vector(c, epilogue(value, row, columns), leading, columns),
-            )
-
+        store = row_store(region, lanes, c, epilogue)
         zeros = per_block[1] if len(per_block) > 1 else None
         tiles = WeightOnlyTiles(kernel, weight, load_a, packed, per_block[0], zeros)
-        with I.parallel(tasks) if tasks > 1 else I.serial(1) as task, I.sblock("task"):
+        with I.parallel(grid.tasks) if grid.tasks > 1 else I.serial(1) as task, I.sblock("task"):
             I.reads()
             I.writes()
             loops = _loops(config, tiles, k, store, epilogue.cost)
-            for_share(
-                row_shares,
-                I.floormod(task, threads_m),
-                lambda row, rows: for_share(
-                    column_shares,
-                    I.floordiv(task, threads_m),
-                    lambda vector, vectors: loops.emit(row, rows, vector, vectors),
-                ),
-            )
+            grid.emit(task, loops)
     return builder.get()
 
 
