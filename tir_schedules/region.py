@@ -1,9 +1,9 @@
 """Region: the typed description of one fused piece of a model.
 
 A region is an anchor operator (`op`, such as "matmul") with its inputs, followed by an epilogue: a
-small graph of fusible operators over the anchor's result and further operands. Everything that a
-template may depend on is in here, so that two regions with the same key share one kernel and one
-tuning record.
+small graph of fusible operators over the anchor's result and further operands. A merged region
+consists of such regions (`parts`) that one program computes. Everything that a template may depend
+on is in here, so that two regions with the same key share one kernel and one tuning record.
 """
 
 from __future__ import annotations
@@ -75,6 +75,10 @@ class Region(msgspec.Struct, frozen=True, kw_only=True):
         The anchor's own attributes, such as transposition.
     epilogue : tuple of Step
         In execution order; the last one is the result. Empty: the anchor's result is stored.
+    parts : tuple of Region
+        The regions that a merged region computes, in order; what is stored between them stays in
+        cache. How they are connected, its template says. A merged region has no epilogue of its
+        own.
     """
 
     op: str
@@ -83,6 +87,7 @@ class Region(msgspec.Struct, frozen=True, kw_only=True):
     operands: tuple[Tensor, ...] = ()
     attrs: dict[str, Scalar] = {}
     epilogue: tuple[Step, ...] = ()
+    parts: tuple[Region, ...] = ()
 
     @property
     def key(self) -> str:
@@ -90,6 +95,8 @@ class Region(msgspec.Struct, frozen=True, kw_only=True):
         attrs = ",".join(f"{name}={self.attrs[name]}" for name in sorted(self.attrs))
         text = f"{self.op}({', '.join(map(str, self.inputs))}"
         text += f"; {attrs})" if attrs else ")"
+        if self.parts:
+            text += f" [{' | '.join(part.key for part in self.parts)}]"
         for step in self.epilogue:
             args = ",".join(map(self._value_name, step.args))
             text += f" {step.op}({step.value if step.value is not None else args})"
