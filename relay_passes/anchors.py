@@ -113,7 +113,7 @@ def _conv1d(graph: DataflowGraph, position: int, call: relax.Call) -> Anchor | s
 def _before_cast(graph: DataflowGraph, expr: relax.Expr) -> tuple[relax.Expr, list[int]]:
     """What an activation is cast to f32 from, and the binding of the cast; itself if it is not."""
     call = graph.definition(expr)
-    if op_name(call) != "relax.astype" or str(expr.ty.dtype) != "float32":
+    if not graph.fuse or op_name(call) != "relax.astype" or str(expr.ty.dtype) != "float32":
         return expr, []
     assert call is not None
     return call.args[0], [graph.position[expr]]

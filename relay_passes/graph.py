@@ -18,9 +18,13 @@ class DataflowGraph:
     ----------
     block : relax.DataflowBlock
         In A-normal form: every argument is a variable, a constant or a tuple of them.
+    fuse : bool
+        Whether a region may take in what stands before and after its anchor.
 
     Attributes
     ----------
+    fuse : bool
+        As given.
     bindings, position, users
         The block's bindings; where a variable is bound, and where it is used.
     taken : set of int
@@ -29,7 +33,8 @@ class DataflowGraph:
         What regions read; they may pass over the bindings between it and their own.
     """
 
-    def __init__(self, block: relax.DataflowBlock) -> None:
+    def __init__(self, block: relax.DataflowBlock, fuse: bool = True) -> None:
+        self.fuse = fuse
         self.bindings: list[relax.VarBinding] = list(block.bindings)
         self.position = {binding.var: i for i, binding in enumerate(self.bindings)}
         self.users: dict[relax.Var, list[int]] = {}

@@ -74,7 +74,7 @@ def grow(
     Parameters
     ----------
     graph : DataflowGraph
-        The block.
+        The block; if it says not to fuse, the region is the anchor alone.
     anchor : Anchor
         Where to start.
     accepts : callable
@@ -91,6 +91,8 @@ def grow(
         epilogue.values = {anchor.inputs[0]: ACC}
         if not _absorb(graph, growth, anchor.position) or not accepts(growth.region()):
             return None
+    if not graph.fuse:
+        return growth
     best = growth.copy()
     queue = list(graph.users.get(var, ()))
     heapq.heapify(queue)

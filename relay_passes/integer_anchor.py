@@ -149,9 +149,10 @@ def feeds_one_product(graph: DataflowGraph, expr: relax.Expr) -> bool:
 def _made_for_this(graph: DataflowGraph, expr: relax.Expr) -> bool:
     """Whether a value has one user, has not become part of another region, and is no output.
 
-    What the user makes of it must have one user, too: it is followed to the product.
+    What the user makes of it must have one user, too: it is followed to the product. Without
+    fusion nothing is made for one product: its operands stand in memory as they are.
     """
-    if graph.position[expr] in graph.taken:
+    if not graph.fuse or graph.position[expr] in graph.taken:
         return False
     while True:
         users = graph.users.get(expr, [])

@@ -46,10 +46,14 @@ def is_region_function(function: object) -> bool:
     )
 
 
-def partition(isa: Isa, decisions: DecisionLog, strict: bool = False) -> ir.transform.Pass:
+def partition(
+    isa: Isa, decisions: DecisionLog, strict: bool = False, fuse: bool = True
+) -> ir.transform.Pass:
     """The pass, for one instruction set; notes what it leaves and why.
 
-    If `strict`, it raises CompileError when it leaves a call that a template is there for.
+    If `strict`, it raises CompileError when it leaves a call that a template is there for. Without
+    `fuse` every region is an anchor alone: one operator, with what its operands mean (zero points,
+    narrow weights) and in which order they are stored.
     """
 
     @module_pass(opt_level=0, name="tvm_hybrid.partition")
@@ -57,7 +61,7 @@ def partition(isa: Isa, decisions: DecisionLog, strict: bool = False) -> ir.tran
         builder = relax.BlockBuilder(mod)
         for gvar, function in list(mod.functions_items()):
             if isinstance(function, relax.Function) and not is_region_function(function):
-                rewritten = _Partitioner(builder, isa, decisions).function(function)
+                rewritten = _Partitioner(builder, isa, decisions, fuse).function(function)
                 builder.update_func(gvar, rewritten)
         left = [f"{d.op} ({d.node}): {d.reason}" for d in decisions if not d.taken]
         if strict and left:
@@ -73,8 +77,10 @@ def partition(isa: Isa, decisions: DecisionLog, strict: bool = False) -> ir.tran
 class _Partitioner:
     """Rewrites one function."""
 
-    def __init__(self, builder: relax.BlockBuilder, isa: Isa, decisions: DecisionLog) -> None:
-        self.builder, self.isa, self.decisions = builder, isa, decisions
+    def __init__(
+        self, builder: relax.BlockBuilder, isa: Isa, decisions: DecisionLog, fuse: bool
+    ) -> None:
+        self.builder, self.isa, self.decisions, self.fuse = builder, isa, decisions, fuse
 
     def function(self, function: relax.Function) -> relax.Function:
         """The function with its regions called."""
@@ -89,8 +95,9 @@ class _Partitioner:
 
     def block(self, block: relax.DataflowBlock) -> relax.DataflowBlock:
         """The block with every region replaced by one call."""
-        graph = DataflowGraph(block)
-        graph.range_items.update(ranges_in_place(graph))
+        graph = DataflowGraph(block, self.fuse)
+        if self.fuse:
+            graph.range_items.update(ranges_in_place(graph))
         regions: dict[int, Growth] = {}
         # Conversions come last: most become part of the regions around them.
         for region_at in (self.region_at, self.conversion_at):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +43,7 @@ from .weight_only_matmul import weight_only_matmul
 from .widen_bf16 import widen_bf16
 
 PRECISIONS = ("auto", "f32", "bf16")
+FUSION_LEVELS = ("coarse", "fine", "none")
 
 
 @dataclass(frozen=True)
@@ -63,6 +64,9 @@ class PipelineOptions:
         Folder that receives the IR after every pass.
     precision : str
         One of PRECISIONS: in which type products are computed. "auto": as the model says.
+    fusion : str
+        One of FUSION_LEVELS. "coarse": everything; "fine": an anchor with the elementwise operators
+        around it, but no regions merged; "none": every anchor alone.
     """
 
     target: Target
@@ -71,6 +75,7 @@ class PipelineOptions:
     strict: bool = False
     dump_ir: Path | None = None
     precision: str = "auto"
+    fusion: str = "coarse"
 
     @property
     def machine(self) -> Machine:
@@ -100,6 +105,19 @@ def check_precision(precision: str) -> None:
         raise CompileError(f"unknown precision {precision!r}; the known ones are {known}")
 
 
+def check_fusion(fusion: str) -> None:
+    """Refuses what is not in FUSION_LEVELS.
+
+    Raises
+    ------
+    CompileError
+        Naming those that there are.
+    """
+    if fusion not in FUSION_LEVELS:
+        known = ", ".join(map(repr, FUSION_LEVELS))
+        raise CompileError(f"unknown fusion level {fusion!r}; the known ones are {known}")
+
+
 def clean_up(precision: str = "auto") -> list[ir.transform.Pass]:
     """Phase 1: one way to write everything."""
     return [
@@ -118,9 +136,9 @@ def clean_up(precision: str = "auto") -> list[ir.transform.Pass]:
     ]
 
 
-def lower_precision(precision: str, decisions: DecisionLog) -> list[ir.transform.Pass]:
+def lower_precision(options: PipelineOptions, decisions: DecisionLog) -> list[ir.transform.Pass]:
     """Phase 2: products of 8-bit integers and of bfloat16."""
-    bf16 = [bf16_precision()] if precision == "bf16" else []
+    bf16 = [bf16_precision()] if options.precision == "bf16" else []
     return [
         stock_dynamic_quantize(),
         sink_dequantize(),
@@ -134,13 +152,20 @@ def lower_precision(precision: str, decisions: DecisionLog) -> list[ir.transform
         relax.transform.EliminateCommonSubexpr(),
         relax.transform.CanonicalizeBindings(),
         relax.transform.DeadCodeElimination(),
-        quantization_ranges(),
+        quantization_ranges(fuse=options.fusion != "none"),
     ]
 
 
-def form_regions(machine: Machine, decisions: DecisionLog, strict: bool) -> list[ir.transform.Pass]:
-    """Phase 3: anchors and what is fused with them."""
-    return [partition(machine.isa, decisions, strict)]
+def form_regions(options: PipelineOptions, decisions: DecisionLog) -> list[ir.transform.Pass]:
+    """Phase 3: anchors and what is fused with them, and regions of regions."""
+    isa, fuse = options.machine.isa, options.fusion != "none"
+    merging = merge_regions(options, decisions) if options.fusion == "coarse" else []
+    return [partition(isa, decisions, options.strict, fuse), *merging]
+
+
+def merge_regions(options: PipelineOptions, decisions: DecisionLog) -> list[ir.transform.Pass]:
+    """The part of phase 3 that makes one region of several."""
+    return []
 
 
 def configure_regions(machine: Machine, lookup: Lookup | None) -> list[ir.transform.Pass]:
@@ -195,8 +220,8 @@ def lowering_passes(options: PipelineOptions, decisions: DecisionLog) -> list[ir
     machine = options.machine
     return [
         *clean_up(options.precision),
-        *lower_precision(options.precision, decisions),
-        *form_regions(machine, decisions, options.strict),
+        *lower_precision(options, decisions),
+        *form_regions(options, decisions),
         *build_regions(machine, options.lookup, decisions),
         *build_leftovers(machine, decisions),
     ]
@@ -210,8 +235,8 @@ def partition_module(mod: IRModule, options: PipelineOptions, decisions: Decisio
     machine = options.machine
     passes = [
         *clean_up(options.precision),
-        *lower_precision(options.precision, decisions),
-        *form_regions(machine, decisions, options.strict),
+        *lower_precision(options, decisions),
+        *form_regions(options, decisions),
         *configure_regions(machine, options.lookup),
         annotate_codegen(options.target, options.threads),
     ]
@@ -222,8 +247,8 @@ def collect_regions(mod: IRModule, options: PipelineOptions) -> list[Region]:
     """The different regions of a module, in order of their functions' names; for tuning."""
     passes = [
         *clean_up(options.precision),
-        *lower_precision(options.precision, []),
-        *form_regions(options.machine, [], strict=False),
+        *lower_precision(options, []),
+        *form_regions(replace(options, strict=False), []),
     ]
     return regions_of(_run(mod, passes, options))
 

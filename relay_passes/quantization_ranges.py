@@ -33,31 +33,36 @@ from .rewrite_blocks import Bindings
 OP = "quantization_range"
 
 
-def quantization_ranges() -> ir.transform.Pass:
-    """The pass; it comes right before `partition`."""
+def quantization_ranges(fuse: bool = True) -> ir.transform.Pass:
+    """The pass; it comes right before `partition`.
+
+    Without `fuse` no product takes a chain in, and every range has a kernel.
+    """
 
     @module_pass(opt_level=0, name="tvm_hybrid.quantization_ranges")
     def run(mod: IRModule, _context: PassContext) -> IRModule:
         builder = relax.BlockBuilder(mod)
         for gvar, function in list(mod.functions_items()):
             if isinstance(function, relax.Function) and not is_region_function(function):
-                builder.update_func(gvar, _function(builder, function))
+                builder.update_func(gvar, _function(builder, function, fuse))
         return relax.transform.DeadCodeElimination()(builder.get())
 
     return run
 
 
-def _function(builder: relax.BlockBuilder, function: relax.Function) -> relax.Function:
+def _function(builder: relax.BlockBuilder, function: relax.Function, fuse: bool) -> relax.Function:
     blocks = [
-        _block(builder, block) if isinstance(block, relax.DataflowBlock) else block
+        _block(builder, block, fuse) if isinstance(block, relax.DataflowBlock) else block
         for block in function.body.blocks
     ]
     body = relax.SeqExpr(blocks, function.body.body)
     return relax.Function(function.params, body, function.ret_ty, function.is_pure, function.attrs)
 
 
-def _block(builder: relax.BlockBuilder, block: relax.DataflowBlock) -> relax.DataflowBlock:
-    graph = DataflowGraph(block)
+def _block(
+    builder: relax.BlockBuilder, block: relax.DataflowBlock, fuse: bool
+) -> relax.DataflowBlock:
+    graph = DataflowGraph(block, fuse)
     chains: dict[relax.Var, DynamicQuantize] = {}
     for position in range(len(graph.bindings)):
         chain = match_dynamic_quantize(graph, position)
