@@ -24,6 +24,7 @@ from tir_schedules.region import Region
 from tir_schedules.template import template_for
 
 from .decisions import Decision, DecisionLog
+from .merge_regions import REASON
 from .partition import REGION, is_region_function
 from .rewrite import rewrite_region_calls
 from .select_configs import SOURCE, config_of
@@ -73,6 +74,14 @@ def build_kernel(region: Region, config: Config, machine: Machine) -> tirx.PrimF
     return marked.with_attr("op_pattern", OPAQUE)
 
 
+def operators_of(region: Region) -> str:
+    """What a region computes, for `explain`: "matmul + add + relu"; a merged one also its parts."""
+    if region.parts:
+        return f"{region.op} ({', '.join(map(operators_of, region.parts))})"
+    steps = [step.op for step in region.epilogue if step.op != "constant"]
+    return " + ".join([region.op, *steps])
+
+
 class _Lowerer:
     """Builds the kernels of a module's regions, each once."""
 
@@ -108,17 +117,16 @@ class _Lowerer:
     ) -> None:
         """Leaves the decision for `explain`."""
         template = template_for(region.op)
-        steps = [step.op for step in region.epilogue if step.op != "constant"]
         self.decisions.append(
             Decision(
                 node=str(binding.var.name),
-                op=" + ".join([region.op, *steps]),
+                op=operators_of(region),
                 taken=True,
                 function=str(kernel.name_hint),
                 kernel=template.kernel_name(region, config, self.machine.isa),
                 config=msgspec.to_builtins(config),
                 source=str(callee.attrs[SOURCE]),
-                reason=f"template {region.op}",
+                reason=str(callee.attrs.get(REASON, f"template {region.op}")),
                 flops=template.flops(region),
                 workload=region.key,
             )
