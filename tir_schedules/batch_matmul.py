@@ -29,7 +29,7 @@ from microkernels.vectors import Expr, parameter
 
 from .activations import Activations
 from .batch_operands import BatchProblem, PackedOperand
-from .blocking import shares
+from .blocking import balanced, shares
 from .epilogue import (
     Columns,
     Epilogue,
@@ -206,8 +206,10 @@ def build(region: Region, config: BatchMatmulConfig, isa: Isa) -> tirx.PrimFunc:
                     lambda columns: store_vector(c, epilogue(value, flat, columns), order, columns),
                 )
 
-            packed = PackedOperand(problem, b, kernel, config.vectors)
-            packed.pack(unflatten(batch, problem.batch_shape))
+            packed = PackedOperand(
+                problem.stored_b(b, batch), kernel, balanced(n_vectors, config.vectors)
+            )
+            packed.pack()
             integer = is_integer(region)
             activations = Activations(
                 kernel,

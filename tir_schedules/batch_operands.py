@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import tvm.tirx.script.builder.ir as I
 from tvm import tirx
@@ -24,8 +25,8 @@ from microkernels.vectors import (
     splat,
 )
 
-from .blocking import balanced
-from .epilogue import Columns, load_vector
+from .blocking import Group
+from .epilogue import Columns, load_vector, unflatten
 from .region import Region, Tensor
 from .tile_loops import for_groups, store_columns
 
@@ -64,38 +65,74 @@ class BatchProblem:
             index[axis] = tirx.const(0, "int32") if extent == 1 else value
         return index
 
+    def stored_b(self, buffer: Expr, batch: Expr) -> StoredOperand:
+        """B of one batch."""
+        zeros: list[Expr] = [tirx.const(0, "int32")] * len(self.batch_shape)
+        leading = zeros if self.shared else unflatten(batch, self.batch_shape)
+        contiguous = self.b_axes.index(len(self.b_axes) - 1) - len(self.b_axes)
+        return StoredOperand(
+            buffer,
+            self.region.inputs[1].dtype,
+            self.k,
+            self.n,
+            lambda k, column: self.stored(self.b_axes, self.b_shape, [*leading, k, column]),
+            {-1: "columns", -2: "steps"}.get(contiguous, ""),
+        )
+
     def output_tensor(self) -> Tensor:
         """The output as it is stored."""
         shape = self.region.output.shape
         return Tensor(tuple(shape[axis] for axis in self.out_axes), self.region.output.dtype)
 
 
+@dataclass(frozen=True)
+class StoredOperand:
+    """A [K, N] operand in memory.
+
+    Attributes
+    ----------
+    buffer : buffer
+        Where its elements are.
+    dtype : str
+        Their type.
+    k, n : int
+        Extents.
+    index : callable
+        (k, column) -> index of an element.
+    contiguous : str
+        What lies next to each other: "columns", "steps" (of K) or "" (neither).
+    """
+
+    buffer: Expr
+    dtype: str
+    k: int
+    n: int
+    index: Callable[[Expr, Expr], list[Expr]]
+    contiguous: str
+
+
 class PackedOperand:
-    """One batch's B, packed inside the kernel: [N/nr][K/kr][nr][kr], padded with zeros.
+    """An operand packed inside the kernel: [N/nr][K/kr][nr][kr], padded with zeros.
 
     Elements are converted to what the kernel multiplies on the way: f32 to bfloat16, unsigned 8-bit
     integers less 128.
 
     Parameters
     ----------
-    problem : BatchProblem
-        Shapes and permutations.
-    b : buffer
+    source : StoredOperand
         The operand in memory.
     kernel : Microkernel
         The register tile.
-    most_vectors : int
-        Widest panel, in vectors.
+    panels : sequence of Group
+        How the vectors of columns are cut into panels.
     """
 
-    def __init__(
-        self, problem: BatchProblem, b: Expr, kernel: Microkernel, most_vectors: int
-    ) -> None:
-        self.problem, self.b, self.kernel, self.most_vectors = problem, b, kernel, most_vectors
-        self.dtype = problem.region.inputs[1].dtype
+    def __init__(self, source: StoredOperand, kernel: Microkernel, panels: Sequence[Group]) -> None:
+        self.source, self.kernel, self.panels = source, kernel, panels
+        self.dtype = source.dtype
         self.lanes, self.kr = kernel.lanes, kernel.kr
-        self.steps = math.ceil(problem.k / kernel.kr)
-        self.n_vectors = math.ceil(problem.n / kernel.lanes)
+        self.steps = math.ceil(source.k / kernel.kr)
+        self.n_vectors = math.ceil(source.n / kernel.lanes)
         self.group = self.lanes * self.kr
         self.element = "uint16" if kernel.b_dtype == "bfloat16" else kernel.b_dtype
         size = self.steps * self.n_vectors * self.group
@@ -130,40 +167,31 @@ class PackedOperand:
         with I.sblock("sums"):
             I.reads()
             I.writes()
-            for_groups(balanced(self.n_vectors, self.most_vectors), panel)
+            for_groups(self.panels, panel)
 
     def column_sum(self, vector: Expr) -> Expr:
         """The sums of one vector of columns; int32."""
         assert self.sums is not None
         return self.sums[ramp(vector * self.lanes, self.lanes)]
 
-    def pack(self, batch: list[Expr]) -> None:
-        """Emits the loops that pack one batch."""
-        problem = self.problem
-        axes = problem.b_axes
-        contiguous = axes.index(len(axes) - 1) - len(axes)
-        if problem.shared:
-            batch = [tirx.const(0, "int32")] * len(problem.batch_shape)
-        self.batch = batch
+    def pack(self) -> None:
+        """Emits the loops that pack it."""
         # Turning pairs or quadruples of rows pays for whole words of K only.
-        pack_vector = {-1: self._copy, -2: self._turn}.get(contiguous, self._gather)
+        ways = {"columns": self._copy, "steps": self._turn}
+        pack_vector = ways.get(self.source.contiguous, self._gather)
 
         def panel(start: Expr | int, width: int) -> None:
             for j in range(width):
                 emit = functools.partial(pack_vector, start, width, j)
-                store_columns(problem.n, self.lanes, start + j, j == width - 1, emit)
+                store_columns(self.source.n, self.lanes, start + j, j == width - 1, emit)
 
         with I.sblock("pack"):
             I.reads()
             I.writes()
-            for_groups(balanced(self.n_vectors, self.most_vectors), panel)
+            for_groups(self.panels, panel)
 
     def _offset(self, panel: Expr, width: int, step: Expr, j: Expr | int) -> Expr:
         return (panel * self.steps + step * width + j) * self.group
-
-    def _index(self, k: Expr, column: Expr) -> list[Expr]:
-        problem = self.problem
-        return problem.stored(problem.b_axes, problem.b_shape, [*self.batch, k, column])
 
     def _bits(self, value: Expr) -> Expr:
         """Elements in memory as the bits that the kernel multiplies; f32 as it is."""
@@ -188,16 +216,19 @@ class PackedOperand:
         def step_of(step: Expr, valid: int) -> None:
             parts = []
             for i in range(valid):
-                index = self._index(step * self.kr + i, columns.start)
-                parts.append(self._bits(load_vector(self.b, self.dtype, index[:-1], columns)))
+                *leading, start = self.source.index(step * self.kr + i, columns.start)
+                place = Columns(start, columns.lanes, columns.valid)
+                parts.append(
+                    self._bits(load_vector(self.source.buffer, self.dtype, leading, place))
+                )
             self._put(panel, width, step, j, self._merged(parts))
 
-        whole = self.problem.k // self.kr
+        whole = self.source.k // self.kr
         if whole:
             with I.serial(whole) as step:
                 step_of(step, self.kr)
-        if self.problem.k % self.kr:
-            step_of(tirx.const(whole, "int32"), self.problem.k % self.kr)
+        if self.source.k % self.kr:
+            step_of(tirx.const(whole, "int32"), self.source.k % self.kr)
 
     def _merged(self, parts: Sequence[Expr]) -> Expr:
         """Elements of consecutive rows as words; rows that do not exist are 0."""
@@ -213,7 +244,7 @@ class PackedOperand:
 
     def _turn(self, panel: Expr, width: int, j: int, columns: Columns) -> None:
         """Steps of K stored next to each other: square blocks of words turned in registers."""
-        lanes, kr, k = self.lanes, self.kr, self.problem.k
+        lanes, kr, k = self.lanes, self.kr, self.source.k
         bits = {"int8": 8, "uint16": 16}.get(self.element)
         word = "float32" if bits is None else f"uint{bits * kr}"
 
@@ -223,8 +254,8 @@ class PackedOperand:
                 if i >= columns.valid:
                     rows.append(constant(0, word, lanes))
                     continue
-                index = self._index(step * kr, columns.start + i)
-                elements = self.b[(*index[:-1], ramp(index[-1], words * kr))]
+                index = self.source.index(step * kr, columns.start + i)
+                elements = self.source.buffer[(*index[:-1], ramp(index[-1], words * kr))]
                 row = self._bits(elements)
                 if word != "float32":
                     row = reinterpret_group(word, row, words)
@@ -248,13 +279,13 @@ class PackedOperand:
 
     def _gather(self, panel: Expr, width: int, j: int, columns: Columns) -> None:
         """Neither is contiguous: element by element."""
-        whole = self.problem.k // self.kr
+        whole = self.source.k // self.kr
         if whole:
             with I.serial(whole) as step:
                 self._gather_step(panel, width, j, columns, step, self.kr)
-        if self.problem.k % self.kr:
+        if self.source.k % self.kr:
             last = tirx.const(whole, "int32")
-            self._gather_step(panel, width, j, columns, last, self.problem.k % self.kr)
+            self._gather_step(panel, width, j, columns, last, self.source.k % self.kr)
 
     def _gather_step(
         self, panel: Expr, width: int, j: int, columns: Columns, step: Expr, valid: int
@@ -265,7 +296,7 @@ class PackedOperand:
             for i in range(self.kr):
                 value = tirx.const(0, self.element)
                 if lane < columns.valid and i < valid:
-                    index = self._index(step * self.kr + i, columns.start + lane)
-                    bits = self._bits(self.b[tuple(index)])
+                    index = self.source.index(step * self.kr + i, columns.start + lane)
+                    bits = self._bits(self.source.buffer[tuple(index)])
                     value = bits if self.element != "int8" else reinterpret("int8", bits)
                 I.buffer_store(self.buffer, value, [offset + lane * self.kr + i])

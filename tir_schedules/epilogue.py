@@ -199,7 +199,7 @@ class Epilogue:
             sources = (lookups[number].source,) if number in lookups else step.args
             for argument in sources:
                 if values[argument] is None:
-                    values[argument] = bind(self._operand(argument - 1, row, columns))
+                    values[argument] = bind(self.operand(argument - 1, row, columns))
             arguments = [values[argument] for argument in sources]
             if number in lookups:
                 emitted = emit_lookup(arguments[0], self._table(number))
@@ -263,7 +263,8 @@ class Epilogue:
             for arg, value in zip(args, arguments, strict=True)
         ]
 
-    def _operand(self, number: int, row: Expr, columns: Columns) -> Expr:
+    def operand(self, number: int, row: Expr, columns: Columns) -> Expr:
+        """One vector of an operand of the steps, as it travels between them."""
         tensor, buffer = self.region.operands[number], self.buffers[number]
         if not tensor.shape:
             return as_lanes(splat(buffer[()], columns.lanes))
