@@ -13,6 +13,7 @@ from microkernels.isa import isa_named, target_isa
 from relay_passes.pipeline import (
     CompiledModule,
     PipelineOptions,
+    check_fusion,
     check_precision,
     compile_module,
 )
@@ -38,6 +39,7 @@ def compile(
     target: TargetLike = None,
     shapes: Mapping[str, Any] | None = None,
     precision: str = "auto",
+    fusion: str = "coarse",
     records: Records = None,
     num_threads: int | None = None,
     strict: bool = False,
@@ -58,6 +60,10 @@ def compile(
         bfloat16 model, whose inputs, outputs and weights keep their type. "bf16": the operands of
         f32 products are rounded to bfloat16, their sums and everything else stay f32; what is
         quantised to integers stays so. Any CPU can run it, but only one with avx512_bf16 faster.
+    fusion : {"coarse", "fine", "none"}
+        What may become one kernel. "coarse": several products too, as in attention and perceptrons;
+        "fine": an operator of ours with the elementwise ones around it; "none": that operator
+        alone. The lower levels are there to compare with.
     records : path-like or sequence of path-like, optional
         Tuning records to apply; None takes those that `TVM_HYBRID_RECORDS` names.
     num_threads : int or None
@@ -81,10 +87,11 @@ def compile(
     RecordError
         If a record file cannot be read.
     CompileError
-        If compilation fails, or there is no such precision.
+        If compilation fails, or there is no such precision or level of fusion.
     """
     register()
     check_precision(precision)
+    check_fusion(fusion)
     resolved = resolve_target(target)
     if precision == "bf16":
         _warn_if_slow(target_isa(resolved).name)
@@ -95,6 +102,7 @@ def compile(
         strict=strict,
         dump_ir=None if dump_ir is None else Path(dump_ir),
         precision=precision,
+        fusion=fusion,
     )
     mod, inputs, outputs = import_model(model, shapes)
     try:
@@ -103,16 +111,17 @@ def compile(
         raise
     except Exception as error:
         raise CompileError(f"the model could not be compiled: {error}") from error
-    manifest = _manifest(compiled, options, precision, inputs, outputs)
+    manifest = _manifest(compiled, options, inputs, outputs)
     coverage = manifest.coverage
     logger.info(
-        "%d of %d nodes taken for %s (%s), %d threads, precision %s",
+        "%d of %d nodes taken for %s (%s), %d threads, precision %s, fusion %s",
         coverage.taken,
         coverage.nodes,
         manifest.cpu,
         manifest.isa,
         manifest.threads,
         manifest.precision,
+        manifest.fusion,
     )
     return Executable(manifest, compiled.executable.jit(), compiled.executable.mod)
 
@@ -139,7 +148,6 @@ def _lookup(records: Records) -> Any:
 def _manifest(
     compiled: CompiledModule,
     options: PipelineOptions,
-    precision: str,
     inputs: Infos,
     outputs: Infos,
 ) -> Manifest:
@@ -151,7 +159,8 @@ def _manifest(
         isa=target_isa(options.target).name,
         features=required_features(options.target),
         threads=options.threads,
-        precision=precision,
+        precision=options.precision,
+        fusion=options.fusion,
         inputs=inputs,
         outputs=outputs,
         shared_outputs=shared_outputs(compiled.mod),

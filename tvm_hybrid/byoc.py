@@ -10,6 +10,8 @@ from tvm.target import Target
 
 from relay_passes.pipeline import (
     PipelineOptions,
+    check_fusion,
+    check_precision,
     lower_to_vm,
     lowering_passes,
     partition_module,
@@ -20,7 +22,12 @@ from .threads import default_threads
 
 
 def partition_for_tvm_hybrid(
-    mod: IRModule, params: Mapping[str, Any] | None = None, *, target: TargetLike = None
+    mod: IRModule,
+    params: Mapping[str, Any] | None = None,
+    *,
+    target: TargetLike = None,
+    precision: str = "auto",
+    fusion: str = "coarse",
 ) -> IRModule:
     """Groups the operators that we take into functions, as the first step of compiling them.
 
@@ -32,15 +39,29 @@ def partition_for_tvm_hybrid(
         Parameter name of `main` -> value; these become constants, so that weights can be packed.
     target : str, mapping, tvm.target.Target or None
         The CPU; None for this one.
+    precision, fusion : str
+        As for `tvm_hybrid.compile`.
 
     Returns
     -------
     tvm.IRModule
         The module with one function for each region.
+
+    Raises
+    ------
+    CompileError
+        If there is no such precision or level of fusion.
+    TargetError
+        If the target makes no sense.
     """
+    check_precision(precision)
+    check_fusion(fusion)
     if params:
         mod = relax.transform.BindParams("main", dict(params))(mod)
-    return partition_module(mod, PipelineOptions(resolve_target(target), default_threads()), [])
+    options = PipelineOptions(
+        resolve_target(target), default_threads(), precision=precision, fusion=fusion
+    )
+    return partition_module(mod, options, [])
 
 
 def build_pipeline() -> ir.transform.Pass:

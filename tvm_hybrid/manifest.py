@@ -47,6 +47,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         Threads that it is built for, and runs with.
     precision : str
         What was asked for: "auto", "f32" or "bf16".
+    fusion : str
+        What was asked for: "coarse", "fine" or "none".
     inputs, outputs : tuple of TensorInfo
         In the order of the calling convention.
     shared_outputs : tuple of bool
@@ -69,6 +71,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     features: tuple[str, ...]
     threads: int
     precision: str = "auto"
+    fusion: str = "coarse"
     inputs: tuple[TensorInfo, ...]
     outputs: tuple[TensorInfo, ...]
     shared_outputs: tuple[bool, ...]

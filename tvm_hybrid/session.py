@@ -140,7 +140,7 @@ class InferenceSession:
     shapes : mapping, optional
         As for `tvm_hybrid.compile`. An ONNX model with open dimensions for which none are given is
         compiled when inputs arrive, once for each combination of shapes.
-    target, precision, records, num_threads
+    target, precision, fusion, records, num_threads
         As for `tvm_hybrid.compile`. A library is compiled already and takes none of them, except a
         `num_threads` equal to its own.
 
@@ -161,14 +161,16 @@ class InferenceSession:
         shapes: Mapping[str, Any] | None = None,
         target: TargetLike = None,
         precision: str = "auto",
+        fusion: str = "coarse",
         records: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None = None,
         num_threads: int | None = None,
     ) -> None:
         if isinstance(model, (str, os.PathLike)) and is_library(Path(model)):
-            if shapes or target is not None or records is not None or precision != "auto":
+            defaults = (precision, fusion) == ("auto", "coarse")
+            if shapes or target is not None or records is not None or not defaults:
                 raise ArtifactError(
-                    f"{model} is compiled already: shapes, target, precision and records cannot "
-                    "be given; compile the model anew"
+                    f"{model} is compiled already: shapes, target, precision, fusion and records "
+                    "cannot be given; compile the model anew"
                 )
             model = load(model)
         if isinstance(model, Executable):
@@ -183,6 +185,7 @@ class InferenceSession:
                 compile_model,
                 target=target,
                 precision=precision,
+                fusion=fusion,
                 records=records,
                 num_threads=num_threads,
             )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -35,6 +36,11 @@ from .options import CompileSettings, compile_options, json_option, model_argume
     type=click.FloatRange(min=0),
     help="Length of a turn.",
 )
+@click.option(
+    "--arms",
+    is_flag=True,
+    help="Let us also run without coarse fusion (fine) and without any (none), with what it costs.",
+)
 @compile_options
 @json_option
 def command(
@@ -45,6 +51,7 @@ def command(
     peers: str,
     repeat: int,
     seconds: float,
+    arms: bool,
     settings: CompileSettings,
     as_json: bool,
 ) -> int:
@@ -52,9 +59,11 @@ def command(
 
     The contestants take turns; each runs with the same number of threads on the same inputs. Only
     ratios within one table mean anything. GFLOP/s count matrix products and convolutions, and
-    refer to the least time.
+    refer to the least time. With --arms the ratio of such a row is what fusion gains.
     """
     import msgspec
+
+    from relay_passes.pipeline import FUSION_LEVELS
 
     from ..frontend import import_onnx
     from ..report.bench import PEERS, bench
@@ -68,11 +77,18 @@ def command(
     unknown = [name for name in names if name not in PEERS]
     if unknown:
         raise click.BadParameter(f"{unknown[0]!r} is not one of {', '.join(PEERS)}")
+    if arms and settings.fusion != FUSION_LEVELS[0]:
+        raise click.UsageError("--arms measures every level of fusion; leave --fusion out")
     given = load_feeds(arrays, archive)
     sums = ProductSums(import_onnx(model, shapes=settings.shapes).mod)
     session = InferenceSession(executable_of(model, settings))
     feeds, drawn = complete_feeds(session.executable.inputs, given, seed)
-    precision = session.executable.manifest.precision
+    manifest = session.executable.manifest
+    precision, fusion = manifest.precision, manifest.fusion
+    lower = {
+        level: InferenceSession(executable_of(model, replace(settings, fusion=level, dump_ir=None)))
+        for level in (FUSION_LEVELS[1:] if arms else ())
+    }
     note_random(drawn)
     with working(f"measuring {model.name}"):
         report = bench(
@@ -88,11 +104,14 @@ def command(
             rounds=repeat,
             seconds=seconds,
             precision=precision,
+            fusion=fusion,
+            arms=lower,
         )
     if as_json:
         print_json(msgspec.to_builtins(report))
     else:
         ours = "" if precision == "auto" else f", our precision: {precision}"
+        ours += "" if fusion == "coarse" else f", our fusion: {fusion}"
         title = f"threads: {report.threads}{ours}"
         output_console().print(bench_table([report], title=title))
     return 0

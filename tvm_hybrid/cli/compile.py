@@ -45,6 +45,7 @@ def command(model: Path, output: Path, settings: CompileSettings, as_json: bool)
                 "isa": manifest.isa,
                 "threads": manifest.threads,
                 "precision": manifest.precision,
+                "fusion": manifest.fusion,
                 "taken": manifest.coverage.taken,
                 "nodes": manifest.coverage.nodes,
             }
@@ -54,7 +55,7 @@ def command(model: Path, output: Path, settings: CompileSettings, as_json: bool)
     for line in (
         f"{path}: {path.stat().st_size / 1e6:.1f} MB in {seconds:.1f} s",
         f"for {manifest.cpu} ({manifest.isa}), threads: {manifest.threads}, "
-        f"precision: {manifest.precision}",
+        f"precision: {manifest.precision}, fusion: {manifest.fusion}",
         executable.explain().summary(),
     ):
         console.print(line, highlight=False, markup=False, soft_wrap=True)

@@ -22,6 +22,7 @@ class CompileSettings:
     target: str | dict[str, Any] | None = None
     num_threads: int | None = None
     precision: str = "auto"
+    fusion: str = "coarse"
     records: list[str] | None = None
     strict: bool = False
     dump_ir: Path | None = None
@@ -104,6 +105,13 @@ precision_option = click.option(
     type=click.Choice(["auto", "f32", "bf16"]),
     help="Operands of matrix products. auto: as the model says.",
 )
+fusion_option = click.option(
+    "--fusion",
+    default="coarse",
+    show_default=True,
+    type=click.Choice(["coarse", "fine", "none"]),
+    help="What may become one kernel: several products, one with what is around it, or it alone.",
+)
 
 
 def compile_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -127,6 +135,7 @@ def compile_options(command: Callable[..., Any]) -> Callable[..., Any]:
         help="Threads of one run. Default: all that TVM would use.",
     )
     @precision_option
+    @fusion_option
     @click.option("--records", multiple=True, metavar="FILE", help="Tuning records to apply.")
     @click.option("--strict", is_flag=True, help="Refuse operators that no template takes.")
     @click.option(
@@ -143,6 +152,7 @@ def compile_options(command: Callable[..., Any]) -> Callable[..., Any]:
         target: str | dict[str, Any] | None,
         num_threads: int | None,
         precision: str,
+        fusion: str,
         records: tuple[str, ...],
         strict: bool,
         dump_ir: Path | None,
@@ -153,6 +163,7 @@ def compile_options(command: Callable[..., Any]) -> Callable[..., Any]:
             target=target,
             num_threads=num_threads,
             precision=precision,
+            fusion=fusion,
             records=list(records) or None,
             strict=strict,
             dump_ir=dump_ir,

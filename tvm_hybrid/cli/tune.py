@@ -10,7 +10,14 @@ from typing import TYPE_CHECKING
 import click
 
 from ..report.console import error_console, output_console, print_json
-from .options import NamedShape, NamedSize, json_option, model_argument, precision_option
+from .options import (
+    NamedShape,
+    NamedSize,
+    fusion_option,
+    json_option,
+    model_argument,
+    precision_option,
+)
 
 if TYPE_CHECKING:
     from ..tuning.tune_regions import Progress, Trial, TuneResult
@@ -58,6 +65,7 @@ INTERRUPTED = 130
 @click.option("--target", help="CPU to compile for; this machine must run its code.")
 @click.option("--threads", "num_threads", type=click.IntRange(min=1), help="Threads of one run.")
 @precision_option
+@fusion_option
 @json_option
 def command(
     model: Path,
@@ -73,6 +81,7 @@ def command(
     target: str | None,
     num_threads: int | None,
     precision: str,
+    fusion: str,
     as_json: bool,
 ) -> int:
     """Measures configurations of every distinct region of MODEL into a record file.
@@ -88,6 +97,7 @@ def command(
             target=target,
             shapes={**dict(named_shapes), **dict(sizes)} or None,
             precision=precision,
+            fusion=fusion,
             trials=trials,
             records=records,
             num_threads=num_threads,

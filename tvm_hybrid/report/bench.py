@@ -1,4 +1,8 @@
-"""Benchmark of one model: this plugin, ONNX Runtime and stock TVM in one interleaved run."""
+"""Benchmark of one model: this plugin, ONNX Runtime and stock TVM in one interleaved run.
+
+The plugin may take part several times, with and without parts of its fusion: the three arms of the
+oneDNN Graph Compiler's evaluation (arXiv 2301.01333).
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
@@ -14,6 +18,9 @@ import numpy as np
 from .compare import distance
 from .contestants import SessionContestant, StockTvm, onnx_runtime_contestant
 from .timing import ContestantError, Timing, interleave
+
+if TYPE_CHECKING:
+    from ..session import InferenceSession
 
 logger = logging.getLogger("tvm_hybrid")
 
@@ -41,6 +48,8 @@ class BenchRow(msgspec.Struct, frozen=True, kw_only=True):
         Whether its outputs are ours, within the tolerance.
     note : str
         Why it is missing, or what is odd.
+    kernels : tuple of str
+        What each kernel of one run computes, in the report of a run with arms; else empty.
     """
 
     name: str
@@ -49,16 +58,21 @@ class BenchRow(msgspec.Struct, frozen=True, kw_only=True):
     ratio: float | None = None
     agrees: bool = True
     note: str = ""
+    kernels: tuple[str, ...] = ()
 
 
 class BenchReport(msgspec.Struct, frozen=True, kw_only=True):
-    """All contestants' results on one model, ours first; `precision` is that of ours alone."""
+    """All contestants' results on one model, ours first.
+
+    `precision` and `fusion` are those of ours alone.
+    """
 
     model: str
     threads: int
     flops: int
     rows: list[BenchRow]
     precision: str = "auto"
+    fusion: str = "coarse"
 
     def row(self, name: str) -> BenchRow | None:
         """The row of a contestant that was measured, or None."""
@@ -79,6 +93,8 @@ def bench(
     rounds: int = 10,
     seconds: float = 0.1,
     precision: str = "auto",
+    fusion: str = "coarse",
+    arms: Mapping[str, InferenceSession] | None = None,
     progress: Callable[[str], object] = lambda message: None,
 ) -> BenchReport:
     """Measures a model.
@@ -103,13 +119,19 @@ def bench(
         "ort", "stock".
     rounds, seconds
         As for `timing.interleave`.
-    precision : str
+    precision, fusion : str
         What our session was compiled with; peers run the model as it is.
+    arms : mapping, optional
+        Level of fusion -> the same model compiled with it; each gets a row of its own.
     progress : callable
         Gets a line for every step.
     """
     missing: list[BenchRow] = []
     contestants: dict[str, Any] = {OURS: SessionContestant(session, feeds)}
+    kernels: dict[str, tuple[str, ...]] = {OURS: _kernels(session)} if arms else {}
+    for level, arm in (arms or {}).items():
+        contestants[arm_name(level)] = SessionContestant(arm, feeds)
+        kernels[arm_name(level)] = _kernels(arm)
 
     def prepare(name: str) -> Any:
         if name == ONNX_RUNTIME:
@@ -137,6 +159,7 @@ def bench(
             ours,
             flops,
             _same(contestants[name].outputs, contestants[OURS].outputs, tolerance),
+            kernels.get(name, ()),
         )
         for name in times
     ]
@@ -146,10 +169,28 @@ def bench(
         flops=flops,
         rows=rows + missing,
         precision=precision,
+        fusion=fusion,
     )
 
 
-def _row(name: str, timing: Timing, ours: Timing, flops: int, agrees: bool) -> BenchRow:
+def arm_name(level: str) -> str:
+    """What a row is called in which we take part with a lower level of fusion."""
+    return f"{OURS} ({level})"
+
+
+def _kernels(session: InferenceSession) -> tuple[str, ...]:
+    """What each kernel that a run calls computes."""
+    return tuple(decision.op for decision in session.explain() if decision.function)
+
+
+def _row(
+    name: str,
+    timing: Timing,
+    ours: Timing,
+    flops: int,
+    agrees: bool,
+    kernels: tuple[str, ...],
+) -> BenchRow:
     return BenchRow(
         name=name,
         timing=timing,
@@ -157,6 +198,7 @@ def _row(name: str, timing: Timing, ours: Timing, flops: int, agrees: bool) -> B
         ratio=timing.min_us / ours.min_us,
         agrees=agrees,
         note="" if agrees else "computes something else",
+        kernels=kernels,
     )
 
 

@@ -34,7 +34,11 @@ def bench_table(reports: Sequence[BenchReport], title: str = "") -> Table:
     table = Table(title=title or None, title_justify="left")
     table.add_column("model")
     table.add_column("by", no_wrap=True)
-    for column in ("median us", "p90 us", "min us", "GFLOP/s", "ratio"):
+    counted = any(row.kernels for report in reports for row in report.rows)
+    for column in (
+        *(["kernels"] if counted else []),
+        *("median us", "p90 us", "min us", "GFLOP/s", "ratio"),
+    ):
         table.add_column(column, justify="right", no_wrap=True)
     noted = any(row.note for report in reports for row in report.rows)
     if noted:
@@ -46,6 +50,7 @@ def bench_table(reports: Sequence[BenchReport], title: str = "") -> Table:
             table.add_row(
                 Text(model),
                 Text(row.name),
+                *([str(len(row.kernels)) if row.kernels else "-"] if counted else []),
                 *(map(_microseconds, times) if times else "---"),
                 f"{row.gflops:.1f}" if row.gflops is not None else "-",
                 f"{row.ratio:.2f}" if row.ratio is not None else "-",

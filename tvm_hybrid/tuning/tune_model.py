@@ -17,7 +17,12 @@ from tvm.runtime import Tensor
 
 from microkernels.errors import ConfigError
 from microkernels.isa import require_on_host
-from relay_passes.pipeline import PipelineOptions, check_precision, collect_regions
+from relay_passes.pipeline import (
+    PipelineOptions,
+    check_fusion,
+    check_precision,
+    collect_regions,
+)
 from tir_schedules.machine import Machine
 from tir_schedules.region import Region
 
@@ -39,6 +44,7 @@ def tune(
     target: Any = None,
     shapes: Mapping[str, Any] | None = None,
     precision: str = "auto",
+    fusion: str = "coarse",
     trials: int = 64,
     records: str | os.PathLike[str] = "records.jsonl",
     num_threads: int | None = None,
@@ -65,7 +71,9 @@ def tune(
     shapes : mapping or None
         As for `compile`.
     precision : {"auto", "f32", "bf16"}
-        As for `compile`, which finds records of another precision only where the regions agree.
+    fusion : {"coarse", "fine", "none"}
+        As for `compile`, which finds records of another precision or level of fusion only where the
+        regions agree.
     trials : int
         Configurations of each region, the default one (always first) and those that the file holds
         already included.
@@ -95,7 +103,7 @@ def tune(
     Raises
     ------
     CompileError
-        If there is no such precision.
+        If there is no such precision or level of fusion.
     ConfigError
         If another parameter is out of range.
     IsaError
@@ -107,8 +115,12 @@ def tune(
         raise ConfigError(f"trials must be at least 1 and timeout positive: {trials}, {timeout}")
     order = strategy_named(strategy)
     check_precision(precision)
+    check_fusion(fusion)
     options = PipelineOptions(
-        target=resolve_target(target), threads=resolve_threads(num_threads), precision=precision
+        target=resolve_target(target),
+        threads=resolve_threads(num_threads),
+        precision=precision,
+        fusion=fusion,
     )
     regions, footprint = _regions(model, shapes, options)
     machine = options.machine
