@@ -25,13 +25,10 @@ import tvm.tirx.script.builder.ir as I
 from tvm import tirx
 from tvm.script.ir_builder import IRBuilder
 
-from microkernels.bfloat16 import bits_of
 from microkernels.isa import Isa
 from microkernels.microkernel import Microkernel, kernels_for, microkernel_named
-from microkernels.packing import packed_size
-from microkernels.vectors import Expr, parameter, ramp, reinterpret_group
+from microkernels.vectors import Expr, parameter
 
-from .activations import Activations
 from .blocking import choose_thread_grid, thread_grids
 from .epilogue import (
     Columns,
@@ -42,6 +39,7 @@ from .epilogue import (
 )
 from .machine import Machine
 from .matmul_config import ACTIVATION_DTYPES, MatmulConfig, check, dimensions
+from .matmul_product import Product
 from .matmul_weight import pack, packed_shape, parameter_shape, unpack
 from .matmul_window import window_of
 from .quantization_range import emit_own_range
@@ -55,15 +53,12 @@ from .tile_config import (
     neighbouring_tiles,
     tile_cycles,
 )
-from .tile_loops import ThreadGrid, TileLoops, row_store
+from .tile_loops import row_store
 from .zero_points import (
-    Start,
-    ZeroPoints,
     integer_reference,
     is_dynamic,
     is_integer,
     named_inputs,
-    quantize_parameters,
     reject_zero_points,
 )
 
@@ -145,12 +140,7 @@ def _config(region: Region, machine: Machine, kernel: Microkernel) -> MatmulConf
 def build(region: Region, config: MatmulConfig, isa: Isa) -> tirx.PrimFunc:
     """The kernel; its weight parameter is flat, as `pack` makes it."""
     kernel = check(region, config, isa)
-    m, n, k = dimensions(region)
-    lanes = kernel.lanes
-    steps = math.ceil(k / kernel.kr)
     window = window_of(region)
-    n_vectors = math.ceil(n / lanes)
-    grid = ThreadGrid(m, n_vectors, config.threads_m, config.threads_n)
     with IRBuilder() as builder, I.prim_func(s_tir=True):
         I.func_name("matmul")
         I.func_attr({"tirx.noalias": True})
@@ -170,52 +160,21 @@ def build(region: Region, config: MatmulConfig, isa: Isa) -> tirx.PrimFunc:
             leading = unflatten(row, region.inputs[0].shape[:-1])
             return load_vector(a, region.inputs[0].dtype, leading, columns)
 
-        def load_b(panel: Expr, width: int, step: Expr, j: int) -> Expr:
-            group = lanes * kernel.kr
-            vector = w[ramp((panel * steps + step * width + j) * group, group)]
-            return bits_of(vector) if kernel.b_dtype == "bfloat16" else vector
+        def find_range() -> Expr:
+            epilogue.own_range = emit_own_range(isa.f32_lanes, region.inputs[0], a)
+            return epilogue.own_range
 
-        def column_term(vector: Expr) -> Expr:
-            first = packed_size(k, n, kernel) + vector * (4 * lanes)
-            return reinterpret_group("int32", w[ramp(first, 4 * lanes)], lanes)
-
-        store = row_store(region, lanes, c, epilogue)
-        with I.parallel(grid.tasks) if grid.tasks > 1 else I.serial(1) as task, I.sblock("task"):
-            I.reads()
-            I.writes()
-            integer = is_integer(region)
-            inputs = named_inputs(region, further)
-            if is_dynamic(region):
-                inputs["range"] = epilogue.own_range = emit_own_range(
-                    isa.f32_lanes, region.inputs[0], a
-                )
-            activations = Activations(
-                kernel,
-                region.inputs[0].dtype,
-                k,
-                min(config.m_block, grid.most_rows),
-                read_a,
-                quantize=quantize_parameters(region, inputs),
-                sums=integer and ZeroPoints.of(region).needs_row_sums,
-            )
-            start = None
-            if integer:
-                start = Start(region, inputs, k, lanes, column_term, activations.row_sum)
-            loops = TileLoops(
-                kernel,
-                steps,
-                config.rows,
-                config.vectors,
-                config.m_block,
-                config.k_block,
-                activations.load,
-                load_b,
-                store,
-                epilogue.cost,
-                begin=activations.begin,
-                start=start if start is not None and start.needed else None,
-            )
-            grid.emit(task, loops)
+        Product(
+            region,
+            config,
+            kernel,
+            w,
+            named_inputs(region, further),
+            read_a,
+            row_store(region, kernel.lanes, c, epilogue),
+            epilogue.cost,
+            find_range if is_dynamic(region) else None,
+        ).share()
     return builder.get()
 
 

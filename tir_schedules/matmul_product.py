@@ -1,0 +1,118 @@
+"""One matmul inside a kernel: its loops around whatever buffers the kernel gives it.
+
+The template "matmul" runs one on parameters only; a merged kernel runs several, one after the
+other, whose rows come from and go to buffers of its own.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import tvm.tirx.script.builder.ir as I
+
+from microkernels.bfloat16 import bits_of
+from microkernels.microkernel import Microkernel
+from microkernels.packing import packed_size
+from microkernels.vectors import Expr, ramp, reinterpret_group
+
+from .activations import Activations, Read
+from .matmul_config import MatmulConfig, dimensions
+from .region import Region
+from .tile_loops import ThreadGrid, TileLoops
+from .zero_points import Start, ZeroPoints, is_integer, quantize_parameters
+
+
+@dataclass(frozen=True)
+class Product:
+    """A matmul region and what it works on.
+
+    Attributes
+    ----------
+    region : Region
+        The matmul.
+    config : MatmulConfig
+        Its numbers.
+    kernel : Microkernel
+        The configuration's, as `matmul_config.check` returns it.
+    weight : Buffer
+        The packed weight.
+    inputs : mapping
+        The inputs after it, by `zero_point_inputs`.
+    read_a : callable
+        (row, columns of K) -> elements of A in memory.
+    store : callable
+        As `TileLoops.store`.
+    epilogue_cost : int
+        As `TileLoops.epilogue_cost`.
+    find_range : callable or None
+        Emits the search for A's scale and zero point, and returns the buffer that holds them.
+    """
+
+    region: Region
+    config: MatmulConfig
+    kernel: Microkernel
+    weight: Expr
+    inputs: Mapping[str, Expr]
+    read_a: Read
+    store: Callable[[Expr, Expr, Expr, bool], None]
+    epilogue_cost: int
+    find_range: Callable[[], Expr] | None = None
+
+    def loops(self, most_rows: int) -> TileLoops:
+        """The loops, for at most so many rows at a time; their buffers are the current block's."""
+        region, config, kernel, weight = self.region, self.config, self.kernel, self.weight
+        _, n, k = dimensions(region)
+        lanes = kernel.lanes
+        steps = math.ceil(k / kernel.kr)
+
+        def load_b(panel: Expr, width: int, step: Expr, j: int) -> Expr:
+            group = lanes * kernel.kr
+            vector = weight[ramp((panel * steps + step * width + j) * group, group)]
+            return bits_of(vector) if kernel.b_dtype == "bfloat16" else vector
+
+        def column_term(vector: Expr) -> Expr:
+            first = packed_size(k, n, kernel) + vector * (4 * lanes)
+            return reinterpret_group("int32", weight[ramp(first, 4 * lanes)], lanes)
+
+        integer = is_integer(region)
+        inputs = dict(self.inputs)
+        if self.find_range is not None:
+            inputs["range"] = self.find_range()
+        activations = Activations(
+            kernel,
+            region.inputs[0].dtype,
+            k,
+            min(config.m_block, most_rows),
+            self.read_a,
+            quantize=quantize_parameters(region, inputs),
+            sums=integer and ZeroPoints.of(region).needs_row_sums,
+        )
+        start = None
+        if integer:
+            start = Start(region, inputs, k, lanes, column_term, activations.row_sum)
+        return TileLoops(
+            kernel,
+            steps,
+            config.rows,
+            config.vectors,
+            config.m_block,
+            config.k_block,
+            activations.load,
+            load_b,
+            self.store,
+            self.epilogue_cost,
+            begin=activations.begin,
+            start=start if start is not None and start.needed else None,
+        )
+
+    def share(self) -> None:
+        """The whole product, in one parallel region over the configuration's grid of threads."""
+        m, n, _ = dimensions(self.region)
+        config, n_vectors = self.config, math.ceil(n / self.kernel.lanes)
+        grid = ThreadGrid(m, n_vectors, config.threads_m, config.threads_n)
+        with I.parallel(grid.tasks) if grid.tasks > 1 else I.serial(1) as task, I.sblock("task"):
+            I.reads()
+            I.writes()
+            grid.emit(task, self.loops(grid.most_rows))
