@@ -13,7 +13,7 @@ dequantises rounds every product, so that its integers are those of the operator
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -134,6 +134,10 @@ class Epilogue:
         The kernel's parameters for `region.operands`.
     narrow : callable
         f32 -> bfloat16 (uint16 lanes).
+    first_row : Expr or None
+        The output's row that rows are counted from; 0 if None.
+    local : collection of int
+        Numbers of the operands that begin at that row, their buffers matrices.
 
     Attributes
     ----------
@@ -146,8 +150,11 @@ class Epilogue:
         region: Region,
         buffers: Sequence[Expr],
         narrow: Callable[[Expr], Expr] = bfloat16.narrow,
+        first_row: Expr | None = None,
+        local: Collection[int] = (),
     ) -> None:
         self.region = region
+        self.first_row, self.local = first_row, local
         self.narrow = narrow
         self.buffers = tuple(buffers)
         for step in region.epilogue:
@@ -172,7 +179,7 @@ class Epilogue:
         value : Expr
             f32 or, of an integer product, int32; `columns.lanes` lanes.
         row : Expr
-            Flat index over the output's leading dimensions.
+            Flat index over the output's leading dimensions, from `first_row` on.
         columns : Columns
             Where in the last dimension the vector lies.
         """
@@ -268,7 +275,11 @@ class Epilogue:
         tensor, buffer = self.region.operands[number], self.buffers[number]
         if not tensor.shape:
             return as_lanes(splat(buffer[()], columns.lanes))
-        leading = broadcast_leading(row, self.region.output.shape, tensor.shape)
+        if number in self.local:
+            leading = [row]
+        else:
+            row = row if self.first_row is None else self.first_row + row
+            leading = broadcast_leading(row, self.region.output.shape, tensor.shape)
         if tensor.shape[-1] == 1 and self.region.output.shape[-1] != 1:
             return as_lanes(splat(buffer[(*leading, tirx.const(0, "int32"))], columns.lanes))
         return as_lanes(load_vector(buffer, tensor.dtype, leading, columns))

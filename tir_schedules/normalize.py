@@ -213,14 +213,15 @@ def build(region: Region, config: NormalizeConfig, isa: Isa) -> tirx.PrimFunc:
                 out,
                 epilogue,
             )
-            _share_rows(loops, seen.outer, config)
+            share_rows(loops, seen.outer, config)
         else:
             strip = ColumnStrip(seen, isa.f32_lanes, config.unroll, x, out, epilogue)
             _share_strips(strip, seen.outer, config)
     return builder.get()
 
 
-def _share_rows(loops: Rows, count: int, config: NormalizeConfig) -> None:
+def share_rows(loops: Rows, count: int, config: NormalizeConfig) -> None:
+    """All rows, in one parallel region over the configuration's threads."""
     rows = shares(count, min(config.threads, count))
     tasks = sum(group.count for group in rows)
     with I.parallel(tasks) if tasks > 1 else I.serial(1) as task, I.sblock("task"):

@@ -25,6 +25,7 @@ from .softmax_exp import exp_of_difference
 
 LOWEST = float(np.finfo(np.float32).min)
 Term = Callable[[int, Columns], Expr]
+Leading = Callable[[Expr], Sequence[Expr]]
 
 
 def add(a: Expr, b: Expr) -> Expr:
@@ -59,6 +60,8 @@ class Rows:
         Vectors of n numbers: scale, or scale and shift.
     epilogue : Epilogue
         Applied to every vector before it is stored.
+    x_leading, out_leading : callable or None
+        Row -> leading indices of x, and of out; those of the view if None.
     """
 
     view: View
@@ -70,6 +73,8 @@ class Rows:
     weights: Sequence[Expr]
     out: Expr
     epilogue: Epilogue
+    x_leading: Leading | None = None
+    out_leading: Leading | None = None
     kept: dict[tuple[int, int], Expr] = field(default_factory=dict)
     held: Expr | None = None
 
@@ -81,7 +86,8 @@ class Rows:
             self.kept = {}
             op = self.view.region.op
             self.flat = [bind(row + i) for i in range(rows)]
-            self.leading = [unflatten(index, self.view.lead) for index in self.flat]
+            self.leading = [self._leading(index, self.x_leading) for index in self.flat]
+            self.target = [self._leading(index, self.out_leading) for index in self.flat]
             self.held = None
             if op == "softmax" and self._chunks() == 1 and not (self.keep or self._is_f32):
                 self.held = I.sblock_alloc_buffer((rows, self.view.n), "float32")
@@ -91,6 +97,9 @@ class Rows:
                 self._log_softmax()
             else:
                 self._norm(centered=op == "layer_norm")
+
+    def _leading(self, row: Expr, mapping: Leading | None) -> Sequence[Expr]:
+        return unflatten(row, self.view.lead) if mapping is None else mapping(row)
 
     @property
     def _is_f32(self) -> bool:
@@ -270,7 +279,7 @@ class Rows:
 
         def step(columns: Columns, _slot: int) -> None:
             weights = [bind(load_vector(w, "float32", (), columns)) for w in self.weights]
-            for i, leading in enumerate(self.leading):
+            for i, leading in enumerate(self.target):
                 result = value(i, columns)
                 if weights:
                     result = result * weights[0]
@@ -323,7 +332,7 @@ class Rows:
     def _row_held(self, i: int) -> tuple[Expr, Sequence[Expr]]:
         """Where a row's f32 numbers are held: in the output, or apart if that is narrower."""
         if self.held is None:
-            return self.out, self.leading[i]
+            return self.out, self.target[i]
         return self.held, [tirx.const(i, "int32")]
 
 

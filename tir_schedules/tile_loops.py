@@ -249,13 +249,23 @@ def store_columns(
 
 
 def row_store(
-    region: Region, lanes: int, out: Expr, epilogue: Epilogue
+    region: Region,
+    lanes: int,
+    out: Expr,
+    epilogue: Epilogue,
+    leading_of: Callable[[Expr], Sequence[Expr]] | None = None,
 ) -> Callable[[Expr, Expr, Expr, bool], None]:
-    """`TileLoops.store` for a result whose rows lie one behind the other."""
+    """`TileLoops.store` for a result whose rows lie one behind the other.
+
+    `leading_of` maps a row to the leading indices of `out`; without it, those of the output.
+    """
     n = region.output.shape[-1]
 
     def store(row: Expr, vector: Expr, value: Expr, last: bool) -> None:
-        leading = unflatten(row, region.output.shape[:-1])
+        if leading_of is not None:
+            leading = leading_of(row)
+        else:
+            leading = unflatten(row, region.output.shape[:-1])
         store_columns(
             n,
             lanes,
