@@ -1,0 +1,91 @@
+"""What the attention tests compare with: it holds for plain NumPy, and notices small mistakes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from numpy.lib.stride_tricks import as_strided
+
+from tests.tir_schedules import attention_reference as reference
+from tests.tir_schedules.attention_regions import Attention, case, of_kind, values
+from tests.tir_schedules.run_region import dtype_named
+
+CASES = [
+    case(),
+    case(heads=4, group=2, m=7, n=33, e=20, layout="bhsd", mask="keys"),
+    case(heads=3, group=3, layouts=("packed", "packed", "packed", "bshd"), mask="rows"),
+    case(m=9, n=130, layouts=("bshd", "bhds", "bshd", "bhds"), mask="heads", divided=True),
+    case(batch=1, heads=6, flat=True, mask="square", residual=True),
+    case(m=5, n=40, mask="where", causal=35),
+    case(m=40, n=40, mask="where_not", absent=-1e30, causal=0),
+]
+every_case = pytest.mark.parametrize("attention", CASES, ids=range(len(CASES)))
+
+
+def in_f32(
+    attention: Attention, arrays: Sequence[np.ndarray], flaw: float = 0, drop: bool = False
+) -> np.ndarray:
+    """Attention by NumPy in float32, off by a relative `flaw`, or without the last key."""
+    q, k, v = (
+        reference.logical(attention, name, x).astype(dtype_named("bfloat16"))
+        if attention.kind != "f32"
+        else reference.logical(attention, name, x)
+        for name, x in zip(("q", "k", "v"), arrays, strict=False)
+    )
+    product = np.matmul(q.astype(np.float32), k.astype(np.float32).swapaxes(-1, -2))
+    scores = product / attention.factor if attention.divided else product * attention.factor
+    scores, _ = reference._masked(attention, scores, arrays[3:])
+    if drop:
+        scores[..., -1] = -np.inf
+    p = reference.softmax(scores.astype(np.float32))
+    if attention.kind != "f32":
+        p = p.astype(dtype_named("bfloat16")).astype(np.float32)
+    result = np.matmul(p, v.astype(np.float32)) * np.float32(1 + flaw)
+    if attention.residual:
+        result = result + arrays[-1].reshape(result.shape)
+    return reference.as_stored(attention, result).astype(dtype_named(attention.output))
+
+
+@every_case
+@pytest.mark.parametrize("kind", ["f32", "rounded", "bf16"])
+def test_numpy_in_single_precision_is_within_the_bound(attention: Attention, kind: str) -> None:
+    attention = of_kind(attention, kind)
+    arrays = values(attention)
+    wanted = reference.expected(attention, arrays)
+    reference.assert_near(attention, in_f32(attention, arrays), wanted)
+    flaw = 1e-3 if kind == "f32" else 0.05
+    with pytest.raises(AssertionError, match="beyond the bound"):
+        reference.assert_near(attention, in_f32(attention, arrays, flaw), wanted)
+    if attention.causal != 0:
+        with pytest.raises(AssertionError, match="beyond the bound"):
+            reference.assert_near(attention, in_f32(attention, arrays, drop=True), wanted)
+
+
+@every_case
+def test_strides_find_what_transposing_finds(attention: Attention) -> None:
+    region, arrays = attention.region, values(attention)
+    factors = [int(x) for x in str(region.attrs["batch"]).split(",")]
+    assert np.prod(factors) == np.prod(region.parts[0].output.shape[:-2])
+    for name, array in zip(("q", "k", "v"), arrays, strict=False):
+        strides = [int(x) * array.itemsize for x in str(region.attrs[f"{name}_strides"]).split(",")]
+        flat = array.reshape(-1)[int(region.attrs.get(f"{name}_offset", 0)) :]
+        _, length, size = attention.extents(name)
+        seen = as_strided(flat, (*factors, length, size), strides)
+        wanted = reference.logical(attention, name, array)
+        np.testing.assert_array_equal(seen.reshape(wanted.shape), wanted)
+    shape = (attention.batch, attention.heads, attention.m, attention.columns)
+    order = np.arange(np.prod(shape)).reshape(shape)
+    strides = [int(x) for x in str(region.attrs["out_strides"]).split(",")]
+    stored = reference.as_stored(attention, order).reshape(-1)
+    index = np.indices((*factors, *shape[2:])).reshape(len(strides), -1)
+    np.testing.assert_array_equal(stored[np.tensordot(strides, index, 1)], order.reshape(-1))
+
+
+def test_integers_are_exact_where_no_probability_lies_at_a_tie() -> None:
+    attention = of_kind(case(batch=1, n=20, d=16), "int8")
+    wanted = reference.expected(attention, values(attention))
+    assert (wanted.bound == 0).mean() > 0.5
+    assert len(np.unique(wanted.value)) > 50
+    assert wanted.bound.max() < 20
