@@ -4,18 +4,22 @@ Importing the package registers every template; adding one is a new file and its
 """
 
 from . import (
+    attention,
     batch_matmul,
     elementwise,
     matmul,
+    mlp_chain,
     normalize,
     quantization_range,
     weight_only_matmul,
 )
 
 __all__ = [
+    "attention",
     "batch_matmul",
     "elementwise",
     "matmul",
+    "mlp_chain",
     "normalize",
     "quantization_range",
     "weight_only_matmul",

@@ -1,0 +1,252 @@
+"""The softmax of a band of scores that lie in cache, and what becomes of its probabilities.
+
+A row is read twice: powers of two and their sum, and, for 8-bit probabilities, which are rounded
+after they have been divided by the sum, once more. Probabilities of other types stay undivided:
+the product with v is divided instead. Between blocks of keys, maximum and sum go on as in Milakov
+and Gimelshein, "Online normalizer calculation for softmax" (arXiv 1805.02867).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import tvm.tirx.script.builder.ir as I
+from tvm import tirx
+
+from microkernels.exp2 import exp2
+from microkernels.isa import Isa
+from microkernels.microkernel import Microkernel
+from microkernels.vectors import Expr, bind, cast, constant, like, ramp, reinterpret, splat
+
+from .attention_scores import LOG2_E
+from .quantize_steps import RANGES
+from .reduce_lanes import combine_all, reduce_lanes
+from .region import Region
+
+UNROLL = 4
+_MAGIC = 1.5 * 2.0**23  # added to a small f32, leaves its rounded integer in the low bits
+_MAGIC_BITS = 0x4B400000
+_INFINITY = math.inf
+
+
+@dataclass(frozen=True)
+class Quantization:
+    """How probabilities become 8-bit integers, as the kernel multiplies them: uint8.
+
+    Attributes
+    ----------
+    scale : float
+        Of one integer.
+    zero_point : int
+        Shifted by 128 for int8.
+    """
+
+    scale: float
+    zero_point: int
+
+    @staticmethod
+    def of(softmax: Region) -> Quantization | None:
+        """The quantisation that a softmax ends with; None if its result is no 8-bit type."""
+        if softmax.output.dtype not in RANGES:
+            return None
+        first = 1 + len(softmax.operands)
+        scale, zero_point = (
+            softmax.epilogue[argument - first].value or 0.0
+            for argument in softmax.epilogue[-1].args[1:]
+        )
+        shift = 128 if softmax.output.dtype == "int8" else 0
+        return Quantization(float(scale), int(zero_point) + shift)
+
+    @property
+    def saturates(self) -> bool:
+        """Whether a probability of 1 may lie beyond the range."""
+        return not np.rint(1.0001 / self.scale) + self.zero_point <= 255
+
+
+@dataclass(frozen=True)
+class Band:
+    """The rows of scores in cache.
+
+    Attributes
+    ----------
+    scores : buffer
+        [rows, pitch] f32; probabilities overwrite it if they are f32.
+    maxima : buffer
+        [rows, lanes]: the largest score of every lane.
+    probabilities : buffer
+        [rows, pitch] in the type of the kernel's lanes.
+    inverse : buffer
+        [rows]: what the product is multiplied by, if the probabilities are undivided.
+    sums : buffer or None
+        [rows]: int32 sums of the quantised probabilities.
+    """
+
+    scores: Expr
+    maxima: Expr
+    probabilities: Expr
+    inverse: Expr
+    sums: Expr | None = None
+
+
+@dataclass(frozen=True)
+class Running:
+    """Maxima and sums of rows over the blocks of keys so far, and the rows' factor for what was
+    accumulated before this block; f32 buffers, one number a row."""
+
+    maxima: Expr
+    sums: Expr
+    factors: Expr
+
+
+class SoftmaxRows:
+    """Emits the softmax of single rows.
+
+    Parameters
+    ----------
+    isa : Isa
+        What the target has.
+    kernel : Microkernel
+        Of the product; says in which form it reads probabilities.
+    band : Band
+        Where scores are and probabilities go.
+    quantization : Quantization or None
+        Of the probabilities.
+    in_log2 : bool
+        Whether the scores have been multiplied by log2(e).
+    """
+
+    def __init__(
+        self,
+        isa: Isa,
+        kernel: Microkernel,
+        band: Band,
+        quantization: Quantization | None,
+        in_log2: bool,
+    ) -> None:
+        self.isa, self.kernel, self.band = isa, kernel, band
+        self.quantization, self.in_log2 = quantization, in_log2
+        self.lanes = kernel.lanes
+
+    def emit(self, row: Expr, vectors: Expr | int, keys: int) -> None:
+        """One row of the band, over as many vectors of keys.
+
+        Parameters
+        ----------
+        row : Expr
+            Within the band.
+        vectors : Expr or int
+            How many are computed.
+        keys : int
+            Keys in all, to know what the padding adds to a sum.
+        """
+        maximum = self._row_maximum(row)
+        total = self._powers(row, vectors, maximum)
+        if self.quantization is None:
+            I.buffer_store(self.band.inverse, tirx.const(1, "float32") / total, [row])
+        else:
+            self._quantize(row, vectors, total, keys)
+
+    def emit_running(self, row: Expr, vectors: Expr | int, running: Running, at: Expr) -> None:
+        """One row over one block of keys; `at` is the row's place in `running`."""
+        before = bind(running.maxima[at])
+        after = bind(tirx.Max(before, self._row_maximum(row)))
+        nothing = tirx.LE(after, tirx.const(-_INFINITY, "float32"))
+        # Nothing visible yet: any finite number serves instead of -inf, and gives zeros.
+        shift = bind(tirx.Select(nothing, tirx.const(0, "float32"), after))
+        total = self._powers(row, vectors, shift)
+        factor = bind(self._factor(before - shift))
+        I.buffer_store(running.maxima, after, [at])
+        I.buffer_store(running.sums, running.sums[at] * factor + total, [at])
+        I.buffer_store(running.factors, factor, [at])
+
+    def _factor(self, difference: Expr) -> Expr:
+        """2^difference (or e^difference) of one number, by the vector function."""
+        vector = splat(self._exponent(difference), self.lanes)
+        power = exp2(vector, self.isa)
+        return power if self.lanes == 1 else tirx.Shuffle([power], [tirx.const(0, "int32")])
+
+    def _exponent(self, difference: Expr) -> Expr:
+        return difference if self.in_log2 else difference * like(LOG2_E, difference)
+
+    def _row_maximum(self, row: Expr) -> Expr:
+        index = self.band.maxima[row, ramp(0, self.lanes)]
+        return bind(reduce_lanes(bind(index), tirx.Max))
+
+    def _powers(self, row: Expr, vectors: Expr | int, maximum: Expr) -> Expr:
+        """Replaces the scores by the powers; their sum."""
+        lanes, band = self.lanes, self.band
+        shift = bind(splat(maximum, lanes))
+        total = I.sblock_alloc_buffer((lanes,), "float32")
+        lane = [ramp(0, lanes)]
+        I.buffer_store(total, like(0, shift), lane)
+
+        def body(first: Expr, count: int) -> None:
+            powers = []
+            for number in range(count):
+                score = band.scores[row, ramp((first + number) * lanes, lanes)]
+                exponent = self._exponent(bind(score - shift))
+                powers.append(bind(exp2(exponent, self.isa, self.kernel.a_dtype != "float32")))
+            I.buffer_store(total, total[tuple(lane)] + combine_all(powers, _add), lane)
+            for number, power in enumerate(powers):
+                place = [row, ramp((first + number) * lanes, lanes)]
+                if self.quantization is not None or self.kernel.a_dtype == "float32":
+                    I.buffer_store(band.scores, power, place)
+                else:
+                    I.buffer_store(band.probabilities, self.kernel.narrow(power), place)
+
+        for_vectors(vectors, UNROLL, body)
+        return bind(reduce_lanes(total[tuple(lane)], _add))
+
+    def _quantize(self, row: Expr, vectors: Expr | int, total: Expr, keys: int) -> None:
+        """Divides by the sum and rounds to 8 bits."""
+        assert self.quantization is not None
+        lanes, band, points = self.lanes, self.band, self.quantization
+        factor = bind(splat(tirx.const(1 / points.scale, "float32") / total, lanes))
+        sums = None
+        if band.sums is not None:
+            sums = I.sblock_alloc_buffer((lanes,), "int32")
+            I.buffer_store(sums, constant(0, "int32", lanes), [ramp(0, lanes)])
+
+        def body(first: Expr, count: int) -> None:
+            for number in range(count):
+                place = [row, ramp((first + number) * lanes, lanes)]
+                value = band.scores[tuple(place)] * factor
+                bits = reinterpret("int32", value + like(_MAGIC, value))
+                integer = bits - like(_MAGIC_BITS - points.zero_point, bits)
+                if points.saturates:
+                    integer = tirx.Min(integer, like(255, integer))
+                integer = bind(integer)
+                I.buffer_store(band.probabilities, cast("uint8", integer), place)
+                if sums is not None:
+                    lane = ramp(0, lanes)
+                    I.buffer_store(sums, sums[lane] + integer, [lane])
+
+        for_vectors(vectors, UNROLL, body)
+        if sums is not None and band.sums is not None:
+            count = vectors if isinstance(vectors, int) else math.ceil(keys / lanes)
+            padding = count * lanes - keys
+            found = reduce_lanes(sums[ramp(0, lanes)], _add)
+            I.buffer_store(band.sums, found - padding * points.zero_point, [row])
+
+
+def for_vectors(vectors: Expr | int, unroll: int, body: Callable[[Expr, int], None]) -> None:
+    """Runs `body(first, count)` over a number of vectors, `unroll` at a time."""
+    if isinstance(vectors, int):
+        whole, rest = divmod(vectors, unroll)
+        if whole:
+            with I.serial(whole) as turn:
+                body(turn * unroll, unroll)
+        if rest:
+            body(tirx.const(whole * unroll, "int32"), rest)
+        return
+    with I.serial(I.floordiv(vectors, unroll)) as turn:
+        body(turn * unroll, unroll)
+    with I.serial(I.floormod(vectors, unroll)) as turn:
+        body(vectors - I.floormod(vectors, unroll) + turn, 1)
+
+
+def _add(a: Expr, b: Expr) -> Expr:
+    return a + b
