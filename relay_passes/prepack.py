@@ -71,7 +71,8 @@ def prepack(isa: Isa) -> ir.transform.Pass:
 def _layout(region: Region, config: Config, index: int) -> str:
     """What packing depends on besides the constant, such as the zero point of the other factor."""
     attrs = sorted(region.attrs.items())
-    return f"{region.op} {index} {config} {attrs} {region.inputs[0].dtype} {region.inputs[1:]}"
+    inputs = f"{region.inputs[0].dtype} {region.inputs[1:]}"
+    return f"{region.op} {index} {config} {attrs} {inputs} {region.parts}"
 
 
 def _constant_inputs(region: Region) -> list[int]:

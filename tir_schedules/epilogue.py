@@ -91,7 +91,12 @@ def unflatten(index: Expr, shape: Sequence[int]) -> list[Expr]:
 
 
 def load_vector(buffer: Expr, dtype: str, leading: Sequence[Expr], columns: Columns) -> Expr:
-    """Consecutive elements of a row of a buffer; lanes that do not exist are not touched."""
+    """Consecutive elements of a row of a buffer; lanes that do not exist are not touched.
+
+    A buffer of the kernel's own holds bfloat16 as its bits: TVM fails on one of that type.
+    """
+    if dtype == "bfloat16" and buffer.dtype == "uint16":
+        return bfloat16.from_bits(load_vector(buffer, "uint16", leading, columns))
     lanes, mask = columns.lanes, columns.mask
     if mask is None:
         return buffer[(*leading, ramp(columns.start, lanes))]
@@ -105,6 +110,8 @@ def load_vector(buffer: Expr, dtype: str, leading: Sequence[Expr], columns: Colu
 def store_vector(buffer: Expr, value: Expr, leading: Sequence[Expr], columns: Columns) -> None:
     """Stores consecutive elements of a row; lanes that do not exist are not touched."""
     index = ramp(columns.start, columns.lanes)
+    if element_of(value) == "bfloat16" and buffer.dtype == "uint16":
+        value = bfloat16.bits_of(value)
     if columns.mask is None:
         I.buffer_store(buffer, value, [*leading, index])
     elif columns.valid == 1:
@@ -281,7 +288,7 @@ class Epilogue:
             row = row if self.first_row is None else self.first_row + row
             leading = broadcast_leading(row, self.region.output.shape, tensor.shape)
         if tensor.shape[-1] == 1 and self.region.output.shape[-1] != 1:
-            return as_lanes(splat(buffer[(*leading, tirx.const(0, "int32"))], columns.lanes))
+            columns = Columns(0, columns.lanes, 1)
         return as_lanes(load_vector(buffer, tensor.dtype, leading, columns))
 
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import tvm.tirx.script.builder.ir as I
+from tvm import tirx
 
 from microkernels.bfloat16 import bits_of
 from microkernels.microkernel import Microkernel
@@ -106,6 +107,12 @@ class Product:
             begin=activations.begin,
             start=start if start is not None and start.needed else None,
         )
+
+    def run(self, rows: int) -> None:
+        """The product of the first `rows` rows, in the calling thread."""
+        zero = tirx.const(0, "int32")
+        n_vectors = math.ceil(dimensions(self.region)[1] / self.kernel.lanes)
+        self.loops(rows).emit(zero, rows, zero, n_vectors)
 
     def share(self) -> None:
         """The whole product, in one parallel region over the configuration's grid of threads."""

@@ -1,0 +1,163 @@
+"""Chains of ordinary regions as merged regions, values for them, and their check against numpy."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from tests.tir_schedules.integer_regions import matmul_region as integer_matmul
+from tests.tir_schedules.run_region import dtype_named
+from tir_schedules.chain_sources import Source, sources_text, tensors_of
+from tir_schedules.region import Region, Scalar, Step, Tensor
+
+INPUT = Source(False, 0)
+Given = Source | None
+
+
+@dataclass
+class ChainBuilder:
+    """Collects parts; what a part reads and nobody gave becomes an input of the chain.
+
+    Attributes
+    ----------
+    inputs : list of Tensor
+        The chain's inputs so far, the first of which is its data.
+    """
+
+    inputs: list[Tensor]
+    parts: list[Region] = field(default_factory=list)
+    sources: list[list[Source]] = field(default_factory=list)
+
+    def add(self, part: Region, *given: Given) -> Source:
+        """Appends a part; `given` says where its inputs and operands come from, None: anew."""
+        found = []
+        tensors = tensors_of(part)
+        for tensor, source in zip(tensors, [*given, *[None] * len(tensors)], strict=False):
+            if source is None:
+                source = Source(False, len(self.inputs))
+                self.inputs.append(tensor)
+            found.append(source)
+        self.parts.append(part)
+        self.sources.append(found)
+        return Source(True, len(self.parts) - 1)
+
+    def region(self) -> Region:
+        """The merged region."""
+        return Region(
+            op="mlp_chain",
+            inputs=tuple(self.inputs),
+            output=self.parts[-1].output,
+            attrs={"sources": sources_text(self.sources)},
+            parts=tuple(self.parts),
+        )
+
+
+def f32_layer(
+    lead: tuple[int, ...],
+    k: int,
+    n: int,
+    relu: bool = True,
+    residual: bool = False,
+    dtypes: Sequence[str] = ("float32", "float32", "float32"),
+) -> Region:
+    """relu(x @ w + bias), or x @ w + bias + residual; types of x, of w, and of the result."""
+    operands: tuple[Tensor, ...] = (Tensor((n,), "float32"),)
+    epilogue = [Step("add", (0, 1))]
+    if residual:
+        operands += (Tensor((*lead, n), "float32"),)
+        epilogue += [Step("add", (3, 2))]
+    if relu:
+        epilogue += [Step("relu", (len(operands) + len(epilogue),))]
+    return Region(
+        op="matmul",
+        inputs=(Tensor((*lead, k), dtypes[0]), Tensor((k, n), dtypes[1], True)),
+        operands=operands,
+        output=Tensor((*lead, n), dtypes[2]),
+        epilogue=tuple(epilogue),
+    )
+
+
+def norm(lead: tuple[int, ...], n: int, op: str = "layer_norm", output: str = "float32") -> Region:
+    """A normalisation of the last axis, quantised with scale 1/32 if the result is uint8."""
+    epilogue: tuple[Step, ...] = ()
+    if output == "uint8":
+        epilogue = (
+            Step("constant", value=0.03125),
+            Step("constant", value=128.0),
+            Step("quantize", (0, 1, 2), dtype="uint8"),
+        )
+    attrs: dict[str, Scalar] = {"axis": len(lead), "epsilon": 1e-5}
+    weights = (Tensor((n,), "float32"),) * (2 if op == "layer_norm" else 1)
+    return Region(
+        op=op,
+        inputs=(Tensor((*lead, n), "float32"), *weights),
+        output=Tensor((*lead, n), output),
+        attrs=attrs,
+        epilogue=epilogue,
+    )
+
+
+def int8_layer(
+    lead: tuple[int, ...],
+    k: int,
+    n: int,
+    a: str = "uint8",
+    w: str = "int8",
+    a_zero: int = 0,
+    output: str = "uint8",
+    zero: int = 0,
+    scale: float = 1e-4,
+) -> Region:
+    """relu((a - zero point) @ w * scale + bias), quantised with scale 1/16 unless it stays f32."""
+    epilogue = [
+        Step("cast", (0,)),
+        Step("multiply", (2, 3)),
+        Step("add", (4, 1)),
+        Step("relu", (5,)),
+    ]
+    epilogue.insert(1, Step("constant", value=scale))
+    if output != "float32":
+        epilogue += [
+            Step("constant", value=0.0625),
+            Step("constant", value=float(zero)),
+            Step("quantize", (6, 7, 8), dtype=output),
+        ]
+    return integer_matmul(
+        lead,
+        k,
+        n,
+        a,
+        w,
+        a_zero,
+        operands=(Tensor((n,), "float32"),),
+        output=Tensor((*lead, n), output),
+        epilogue=tuple(epilogue),
+    )
+
+
+def mlp(layers: Sequence[Region]) -> Region:
+    """Layers each of which reads the one before it."""
+    chain = ChainBuilder([layers[0].inputs[0]])
+    source = INPUT
+    for layer in layers:
+        source = chain.add(layer, source)
+    return chain.region()
+
+
+def values(region: Region, seed: int = 0) -> list[np.ndarray]:
+    """Values for the inputs: weights scaled so that sums stay near one."""
+    rng = np.random.default_rng(seed)
+
+    def of(tensor: Tensor) -> np.ndarray:
+        if tensor.dtype in ("int8", "uint8"):
+            limits = np.iinfo(tensor.dtype)
+            drawn = rng.integers(limits.min, limits.max + 1, tensor.shape)
+            return np.asarray(drawn).astype(tensor.dtype)
+        drawn = np.asarray(rng.standard_normal(tensor.shape))
+        if tensor.constant:
+            drawn = drawn / np.sqrt(tensor.shape[0])
+        return drawn.astype(dtype_named(tensor.dtype))
+
+    return [of(tensor) for tensor in region.inputs]

@@ -1,0 +1,244 @@
+"""What a chain is, and the numbers that make its template concrete.
+
+Two modes: "rows", where a task takes a block of rows through all parts, and "columns", where all
+threads work on one part after the other. Which is better, and how large a block is, follows from a
+count of cycles: those of the tiles, of weights that have to come from beyond L2, and of forking and
+joining threads.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterator, Sequence
+from typing import Literal
+
+from tvm import DataType
+
+from microkernels.errors import ConfigError
+from microkernels.isa import Isa
+from microkernels.microkernel import microkernel_named
+
+from . import matmul, normalize
+from .blocking import shares
+from .config import Config
+from .epilogue import rows_and_columns
+from .machine import Machine
+from .matmul_config import MatmulConfig, dimensions
+from .matmul_config import check as check_matmul
+from .normalize import NormalizeConfig
+from .normalize_view import NORM_OPS
+from .region import Region, Tensor
+from .tile_config import tile_cycles
+
+FORK_CYCLES = 3000  # forking and joining a parallel region
+STREAM_BYTES = 12  # a cycle, of weights from beyond L2
+NORM_CYCLES = 8  # for one vector: three sweeps from L1
+MOST_BLOCKS = 1 << 20
+
+PartConfig = MatmulConfig | NormalizeConfig
+
+
+class MlpChainConfig(Config, frozen=True, kw_only=True):
+    """Numbers that make the template concrete.
+
+    Attributes
+    ----------
+    mode : str
+        "rows": block after block of rows through all parts; "columns": part after part.
+    threads : int
+        Threads of mode "rows"; in mode "columns" each part has its own number.
+    row_blocks : int
+        Blocks of mode "rows".
+    matmuls : tuple of MatmulConfig
+        One for each matmul, in order; in mode "rows" for one thread and the rows of a block.
+    norms : tuple of NormalizeConfig
+        One for each normalisation, in order.
+    """
+
+    mode: Literal["rows", "columns"]
+    threads: int = 1
+    row_blocks: int = 1
+    matmuls: tuple[MatmulConfig, ...] = ()
+    norms: tuple[NormalizeConfig, ...] = ()
+
+    def of_parts(self, region: Region) -> list[PartConfig]:
+        """The configuration of every part; ConfigError if their numbers do not agree."""
+        matmuls, norms = iter(self.matmuls), iter(self.norms)
+        wanted = sum(part.op == "matmul" for part in region.parts)
+        if (wanted, len(region.parts)) != (
+            len(self.matmuls),
+            len(self.matmuls) + len(self.norms),
+        ):
+            raise ConfigError(
+                f"{len(self.matmuls)} matmuls and {len(self.norms)} normalisations are configured, "
+                f"for {region.key}"
+            )
+        return [next(matmuls) if part.op == "matmul" else next(norms) for part in region.parts]
+
+    def with_parts(self, region: Region, configs: Sequence[PartConfig]) -> MlpChainConfig:
+        """The configuration with others for the parts."""
+        return MlpChainConfig(
+            mode=self.mode,
+            threads=self.threads,
+            row_blocks=self.row_blocks,
+            matmuls=tuple(c for c in configs if isinstance(c, MatmulConfig)),
+            norms=tuple(c for c in configs if isinstance(c, NormalizeConfig)),
+        )
+
+
+def rows_of(part: Region) -> int:
+    """Rows of a part."""
+    if part.op == "matmul":
+        return dimensions(part)[0]
+    return rows_and_columns(part.inputs[0])[0]
+
+
+def row_bytes(region: Region) -> int:
+    """Bytes of a row of everything that stays between the parts."""
+    return sum(_row_bytes(part.output) for part in region.parts[:-1])
+
+
+def check(region: Region, config: MlpChainConfig, isa: Isa) -> list[PartConfig]:
+    """The configurations of the parts, all of them legal.
+
+    Raises
+    ------
+    ConfigError
+        Saying what is not legal.
+    """
+    for name, most in {"threads": 4096, "row_blocks": MOST_BLOCKS}.items():
+        value = getattr(config, name)
+        if not 1 <= value <= most:
+            raise ConfigError(f"{name}={value} is not within 1..{most}, for {region.key}")
+    configs = config.of_parts(region)
+    for part, found in zip(region.parts, configs, strict=True):
+        if isinstance(found, MatmulConfig):
+            check_matmul(part, found, isa)
+            if config.mode == "rows" and found.threads_m * found.threads_n > 1:
+                raise ConfigError(f"threads within a part of a block of rows, for {region.key}")
+        else:
+            normalize.check(part, found, isa)
+    return configs
+
+
+def default_config(region: Region, machine: Machine) -> MlpChainConfig:
+    """The configuration with the fewest estimated cycles; no tuning is needed."""
+    candidates = [_by_rows(region, machine, 1)]
+    if machine.threads > 1:
+        candidates += [_by_rows(region, machine, machine.threads), _by_columns(region, machine)]
+    return min(candidates, key=lambda config: estimated_cycles(region, config, machine))
+
+
+def space(region: Region, machine: Machine) -> Iterator[MlpChainConfig]:
+    """The default; both modes with other blocks; then other numbers for one part at a time."""
+    default = default_config(region, machine)
+    found = [default]
+
+    def new(configs: Iterator[MlpChainConfig]) -> Iterator[MlpChainConfig]:
+        for config in configs:
+            if config not in found:
+                found.append(config)
+                yield config
+
+    yield default
+    yield from new(_structures(region, machine))
+    yield from new(_variations(region, default, machine))
+
+
+def estimated_cycles(region: Region, config: MlpChainConfig, machine: Machine) -> float:
+    """Cycles of the busiest thread."""
+    configs = config.of_parts(region)
+    parts = list(zip(region.parts, configs, strict=True))
+    if config.mode == "columns":
+        return sum(_part_cycles(part, found, rows_of(part), machine) for part, found in parts)
+    m = rows_of(region.parts[0])
+    blocks = min(m, config.row_blocks)
+    rows = math.ceil(m / blocks)
+    block = sum(_part_cycles(part, found, rows, machine) for part, found in parts)
+    return math.ceil(blocks / config.threads) * block + FORK_CYCLES * (config.threads > 1)
+
+
+def _part_cycles(part: Region, config: PartConfig, m: int, machine: Machine) -> float:
+    if isinstance(config, NormalizeConfig):
+        vectors = math.ceil(part.inputs[0].shape[-1] / machine.isa.f32_lanes)
+        forks = FORK_CYCLES * (config.threads > 1)
+        return NORM_CYCLES * vectors * math.ceil(m / config.threads) + forks
+    _, n, k = dimensions(part)
+    vectors = math.ceil(math.ceil(n / microkernel_named(config.kernel).lanes) / config.threads_n)
+    cycles = tile_cycles(config, math.ceil(m / config.threads_m), vectors, k)
+    weight = part.inputs[1].size * DataType(part.inputs[1].dtype).itemsize / config.threads_n
+    if weight > machine.l2_bytes // 2:
+        cycles = max(cycles, weight / STREAM_BYTES)
+    return cycles + FORK_CYCLES * (config.threads_m * config.threads_n > 1)
+
+
+def _by_rows(
+    region: Region, machine: Machine, threads: int, row_blocks: int | None = None
+) -> MlpChainConfig:
+    """Mode "rows", by default with blocks of which the rows between the parts fill half of L2."""
+    m = rows_of(region.parts[0])
+    threads = min(threads, m)
+    if row_blocks is None:
+        most = max(1, machine.l2_bytes // 2 // row_bytes(region))
+        row_blocks = threads * math.ceil(math.ceil(m / threads) / most)
+    row_blocks = min(row_blocks, m)
+    one = dataclasses.replace(machine, threads=1)
+    rows = shares(m, row_blocks)[0].size
+    config = MlpChainConfig(mode="rows", threads=threads, row_blocks=row_blocks)
+    return config.with_parts(
+        region, [_default_of(_with_rows(part, rows), one) for part in region.parts]
+    )
+
+
+def _by_columns(region: Region, machine: Machine) -> MlpChainConfig:
+    """Mode "columns", each part as if it stood alone."""
+    config = MlpChainConfig(mode="columns")
+    return config.with_parts(region, [_default_of(part, machine) for part in region.parts])
+
+
+def _structures(region: Region, machine: Machine) -> Iterator[MlpChainConfig]:
+    default = _by_rows(region, machine, machine.threads)
+    blocks = default.row_blocks
+    for factor in (1, 2, 4, 8):
+        for row_blocks in {blocks * factor, math.ceil(blocks / factor)}:
+            yield _by_rows(region, machine, machine.threads, row_blocks)
+    yield _by_columns(region, machine)
+    if machine.threads > 1:
+        yield _by_rows(region, machine, 1)
+
+
+def _variations(
+    region: Region, default: MlpChainConfig, machine: Machine
+) -> Iterator[MlpChainConfig]:
+    configs = default.of_parts(region)
+    if default.mode == "rows":
+        machine = dataclasses.replace(machine, threads=1)
+    for number, part in enumerate(region.parts):
+        if default.mode == "rows":
+            part = _with_rows(part, shares(rows_of(part), default.row_blocks)[0].size)
+        template_space = matmul.space if part.op == "matmul" else normalize.space
+        for found in template_space(part, machine):
+            yield default.with_parts(region, [*configs[:number], found, *configs[number + 1 :]])
+
+
+def _default_of(part: Region, machine: Machine) -> PartConfig:
+    if part.op in NORM_OPS:
+        return normalize.default_config(part, machine)
+    return matmul.default_config(part, machine)
+
+
+def _with_rows(part: Region, rows: int) -> Region:
+    """A part as if it had only so many rows, for its default configuration."""
+    first, output = part.inputs[0], part.output
+    attrs = {**part.attrs, "axis": 1} if "axis" in part.attrs else part.attrs
+    return part.replace(
+        inputs=(Tensor((rows, first.shape[-1]), first.dtype), *part.inputs[1:]),
+        output=Tensor((rows, output.shape[-1]), output.dtype),
+        operands=(),
+        attrs=attrs,
+    )
+
+
+def _row_bytes(tensor: Tensor) -> int:
+    return tensor.shape[-1] * DataType(tensor.dtype).itemsize
