@@ -1,0 +1,302 @@
+"""What it costs to compute a chain of row-local regions one by one, by rows, or by columns.
+
+    separate   every region is a kernel: a call and a barrier each, results pass through the caches
+    rows       one kernel: every thread takes blocks of rows through all regions, one barrier
+    columns    one kernel: the regions one after the other on all threads, a barrier each
+
+An explicit estimate in place of trying it, as the Graph Compiler's coarse-grain fusion has (Li et
+al., arXiv 2301.01333, section on coarse-grain fusion): calls and barriers saved, traffic between
+layers saved, against parallelism lost and weights that every block of rows streams again. The
+constants were measured on one machine (Zen 4, 2 cores, 3.7 GHz, 1 MB of L2, 32 MB of L3); cache
+sizes come from the Machine.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from tvm import DataType
+
+from .blocking import balanced
+from .chain_sources import sources_of
+from .epilogue import rows_and_columns
+from .machine import Machine
+from .matmul import MATMUL, estimated_cycles
+from .normalize import default_config as normalize_config
+from .region import Region, Tensor
+
+CYCLES_PER_US = 3700.0
+VM_CALL_US = 0.35  # one more kernel called by the virtual machine
+FORK_JOIN_US = 1.0  # a parallel region on two threads
+NORM_CYCLES = 7.0  # a vector of a normalised row: 7.4 (layer_norm), 5.9 (rms_norm) measured
+
+# Bytes per microsecond that one core reads, and what all cores read from memory together.
+L3_RATE, MEMORY_RATE, SHARED_MEMORY_RATE = 99e3, 24e3, 40e3
+# Share of the time to stream a weight that shows although the product takes longer. Measured with
+# 4 to 32 rows: 4 MB of L3 in 42 us make 71..571 us longer by 1..2; 32 MB, of which most come from
+# memory, in 1400 us make 572..4568 us longer by 215..326. From L2: in `estimate_cycles` already.
+L3_EXPOSED, MEMORY_EXPOSED = 0.05, 0.2
+# Rows that another core wrote: blocking.FOREIGN_ROWS of 568 us for 256 KB.
+FOREIGN_RATE = 2.9e3
+# A result beyond L2 is read before it is written, written, and read by each that needs it.
+STORE_TRANSFERS = 2
+# What a merge has to save of the time of what it merges: less than this, the estimate cannot tell.
+WORTH = 0.0005
+
+
+@dataclass(frozen=True)
+class ChainCost:
+    """Microseconds of the busiest thread.
+
+    Attributes
+    ----------
+    compute : float
+        Products and normalisations from cache; grows where threads are idle or tiles thin.
+    weights : float
+        Streaming weights from beyond L2, as far as computing does not hide it.
+    between : float
+        Moving intermediate results beyond L2 and between cores.
+    barriers : float
+        Calls of kernels, and forks and joins.
+    """
+
+    compute: float = 0.0
+    weights: float = 0.0
+    between: float = 0.0
+    barriers: float = 0.0
+
+    @property
+    def total(self) -> float:
+        """All of it."""
+        return self.compute + self.weights + self.between + self.barriers
+
+    def __add__(self, other: ChainCost) -> ChainCost:
+        return ChainCost(
+            self.compute + other.compute,
+            self.weights + other.weights,
+            self.between + other.between,
+            self.barriers + other.barriers,
+        )
+
+
+_TERMS = {
+    "compute": "compute",
+    "weights": "weights",
+    "between layers": "between",
+    "calls and barriers": "barriers",
+}
+
+
+@dataclass(frozen=True)
+class ChainPlan:
+    """One way to compute a chain.
+
+    Attributes
+    ----------
+    mode : str
+        "separate", "rows" or "columns".
+    cost : ChainCost
+        What it costs.
+    tasks : int
+        Threads that have work.
+    block : int
+        Rows that go through the whole chain together, by "rows"; else all of them.
+    """
+
+    mode: str
+    cost: ChainCost
+    tasks: int
+    block: int
+
+
+@dataclass(frozen=True)
+class ChainEstimate:
+    """A chain computed in every way.
+
+    Attributes
+    ----------
+    separate, rows : ChainPlan
+        One kernel for each region; one kernel in its best blocks of rows.
+    columns : ChainPlan or None
+        One kernel with a barrier for each region; None on one thread.
+    """
+
+    separate: ChainPlan
+    rows: ChainPlan
+    columns: ChainPlan | None
+
+    @property
+    def merged(self) -> ChainPlan:
+        """The better one of the ways that need one kernel; by rows if both are alike."""
+        if self.columns is not None and self.columns.cost.total < self.rows.cost.total:
+            return self.columns
+        return self.rows
+
+    @property
+    def saved(self) -> float:
+        """Microseconds that merging saves; negative if it costs time."""
+        return self.separate.cost.total - self.merged.cost.total
+
+    @property
+    def pays(self) -> bool:
+        """Whether merging saves more than the estimate's noise."""
+        return self.saved > WORTH * self.separate.cost.total
+
+    def __str__(self) -> str:
+        plan, before = self.merged, self.separate.cost
+        how = f"blocks of {plan.block} rows" if plan.mode == "rows" else "columns"
+        threads = "1 thread" if plan.tasks == 1 else f"{plan.tasks} threads"
+        terms = [
+            f"{name} {change:+.1f}"
+            for name, term in _TERMS.items()
+            if abs(change := getattr(plan.cost, term) - getattr(before, term)) >= 0.05
+        ]
+        return (
+            f"by {how} on {threads} an estimated {plan.cost.total:.1f} us instead of "
+            f"{before.total:.1f} ({', '.join(terms) or 'nothing saved'})"
+        )
+
+
+def estimate_chain(region: Region, machine: Machine) -> ChainEstimate:
+    """The cost of a chain's regions, separate and merged.
+
+    Parameters
+    ----------
+    region : Region
+        Of kind "mlp_chain": matmuls and normalisations of rows with equally many rows.
+    machine : Machine
+        Its threads share the work.
+    """
+    chain = _Chain(region, machine)
+    rows = min(chain.by_rows(), key=lambda plan: plan.cost.total)
+    return ChainEstimate(chain.separate(), rows, chain.by_columns())
+
+
+@dataclass(frozen=True)
+class _Share:
+    """What the busiest thread does of one part."""
+
+    compute: float  # microseconds
+    passes: int  # times that it streams its columns of the weight
+    threads_m: int = 1
+    threads_n: int = 1
+
+
+class _Chain:
+    """The parts of a chain on a machine."""
+
+    def __init__(self, region: Region, machine: Machine) -> None:
+        self.machine = machine
+        self.parts = region.parts
+        self.reads = [[s.number for s in found if s.part] for found in sources_of(region)]
+        self.m = rows_and_columns(region.output)[0]
+        self.weight_bytes = sum(map(_weight_bytes, self.parts))
+        self.shares = [_alone(part, machine) for part in self.parts]
+        last = len(self.parts) - 1
+        self.row_bytes = sum(_bytes(part.output) for part in self.parts[:last]) // self.m
+
+    def separate(self) -> ChainPlan:
+        """Every part as a kernel of its own."""
+        cost = self._in_turn(VM_CALL_US * len(self.parts))
+        return ChainPlan("separate", cost, max(map(_tasks, self.shares)), self.m)
+
+    def by_columns(self) -> ChainPlan | None:
+        """The parts in turn in one kernel."""
+        if self.machine.threads == 1:
+            return None
+        cost = self._in_turn(VM_CALL_US)
+        return ChainPlan("columns", cost, max(map(_tasks, self.shares)), self.m)
+
+    def by_rows(self) -> Iterator[ChainPlan]:
+        """Blocks of rows of several sizes, on one thread and on all."""
+        for tasks in sorted({1, min(self.machine.threads, self.m)}):
+            rows = math.ceil(self.m / tasks)
+            fits = self.machine.l2_bytes // 2 // self.row_bytes
+            fewest = math.ceil(rows / max(1, fits))
+            for blocks in sorted({1, fewest, 2 * fewest, 4 * fewest}):  # few, where all are alike
+                block = math.ceil(rows / blocks)
+                yield ChainPlan("rows", self._in_blocks(rows, block, tasks), tasks, block)
+
+    def _in_turn(self, calls: float) -> ChainCost:
+        cost = ChainCost(barriers=calls)
+        for part, share, sources in zip(self.parts, self.shares, self.reads, strict=True):
+            fork_join = FORK_JOIN_US if _tasks(share) > 1 else 0.0
+            moved = sum(self._moved(source, share) for source in sources)
+            weights = self._streaming(part, share)
+            cost += ChainCost(share.compute, weights, moved, fork_join)
+        return cost
+
+    def _in_blocks(self, rows: int, block: int, tasks: int) -> ChainCost:
+        cost = ChainCost(barriers=VM_CALL_US + (FORK_JOIN_US if tasks > 1 else 0.0))
+        groups = balanced(rows, block)
+        for part in self.parts:
+            pieces = [(group.count, _of_rows(part, group.size, self.machine)) for group in groups]
+            compute = sum(count * piece.compute for count, piece in pieces)
+            passes = sum(count * piece.passes for count, piece in pieces)
+            weights = self._streaming(part, _Share(compute, passes, tasks))
+            cost += ChainCost(compute, weights)
+        transfers = STORE_TRANSFERS + 1
+        beyond = max(0.0, block * self.row_bytes - self.machine.l2_bytes)
+        return cost + ChainCost(between=transfers * beyond * (rows / block) / L3_RATE)
+
+    def _streaming(self, part: Region, share: _Share) -> float:
+        """Microseconds that reading a weight adds to computing with it."""
+        if self.weight_bytes <= self.machine.l2_bytes // 2:
+            return 0.0
+        rate, exposed = L3_RATE, L3_EXPOSED
+        if self.weight_bytes > self.machine.l3_bytes // 2:
+            rate, exposed = min(MEMORY_RATE, SHARED_MEMORY_RATE / _tasks(share)), MEMORY_EXPOSED
+        once = _weight_bytes(part) / share.threads_n / rate
+        return max(0.0, once - share.compute) + exposed * once * share.passes
+
+    def _moved(self, source: int, share: _Share) -> float:
+        """Microseconds for a part to get rows of an earlier one, and for that one to store them."""
+        made = self.shares[source]
+        size = _bytes(self.parts[source].output)
+        beyond = max(0.0, size / _tasks(made) - self.machine.l2_bytes)
+        readers = sum(reads.count(source) for reads in self.reads)
+        stored = (STORE_TRANSFERS / readers + 1) * beyond / L3_RATE
+        own = min(1.0, made.threads_m / share.threads_m) / made.threads_n
+        return stored + (1 - own) * size / share.threads_m / FOREIGN_RATE
+
+
+def _alone(part: Region, machine: Machine) -> _Share:
+    """A part as a kernel of its own, in its default configuration."""
+    m, n = rows_and_columns(part.output)
+    if part.op != MATMUL.name:
+        threads = normalize_config(part, machine).threads
+        return _Share(_norm_us(math.ceil(m / threads), n, machine), 1, min(threads, m))
+    config = MATMUL.default_config(part, machine)
+    passes = math.ceil(math.ceil(m / config.threads_m) / config.m_block)
+    cycles = estimated_cycles(part, config)
+    return _Share(cycles / CYCLES_PER_US, passes, config.threads_m, config.threads_n)
+
+
+def _of_rows(part: Region, rows: int, machine: Machine) -> _Share:
+    """Some rows of a part on one thread."""
+    n = part.output.shape[-1]
+    if part.op != MATMUL.name:
+        return _Share(_norm_us(rows, n, machine), 1)
+    a = part.inputs[0]
+    a = Tensor((rows, a.shape[-1]), a.dtype)
+    output = Tensor((rows, n), part.output.dtype)
+    rows_only = Region(op=part.op, inputs=(a, *part.inputs[1:]), output=output, attrs=part.attrs)
+    return _alone(rows_only, replace(machine, threads=1))
+
+
+def _norm_us(rows: int, n: int, machine: Machine) -> float:
+    return rows * math.ceil(n / machine.isa.f32_lanes) * NORM_CYCLES / CYCLES_PER_US
+
+
+def _tasks(share: _Share) -> int:
+    return share.threads_m * share.threads_n
+
+
+def _weight_bytes(part: Region) -> int:
+    return _bytes(part.inputs[1]) if part.op == MATMUL.name else 0
+
+
+def _bytes(tensor: Tensor) -> int:
+    return tensor.size * int(DataType(tensor.dtype).itemsize)
