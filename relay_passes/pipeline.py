@@ -27,6 +27,8 @@ from .integer_matmul import integer_matmul
 from .legalize_quantization import legalize_quantization
 from .lift_quantize import lift_quantize
 from .lower_regions import lower_regions
+from .merge_attention import merge_attention
+from .merge_chains import merge_chains
 from .partition import partition, regions_of
 from .prepack import prepack
 from .quantization_ranges import quantization_ranges
@@ -165,7 +167,8 @@ def form_regions(options: PipelineOptions, decisions: DecisionLog) -> list[ir.tr
 
 def merge_regions(options: PipelineOptions, decisions: DecisionLog) -> list[ir.transform.Pass]:
     """The part of phase 3 that makes one region of several."""
-    return []
+    machine = options.machine
+    return [merge_attention(machine.isa), merge_chains(machine)]
 
 
 def configure_regions(machine: Machine, lookup: Lookup | None) -> list[ir.transform.Pass]:

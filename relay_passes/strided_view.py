@@ -1,0 +1,287 @@
+"""StridedView: where the elements of a tensor lie that reshapes, permutations, slices and repeats
+make out of another one.
+
+    lv = R.reshape(x, R.shape([2, 5, 8, 4]))            # x: [2, 5, 32]
+    lv1 = R.permute_dims(lv, axes=[0, 2, 1, 3])         # element [b, h, s, d] = x[160b+4h+32s+d]
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from tvm import relax
+
+from .graph import DataflowGraph, op_name, static_tensor
+
+Factor = tuple[int, int]  # extent, stride in elements
+RESHAPES = ("relax.reshape", "relax.squeeze", "relax.expand_dims", "relax.flatten")
+
+
+def coalesced(factors: Iterable[Factor]) -> tuple[Factor, ...]:
+    """The same digits of an index with as few factors as possible, none of extent 1."""
+    merged: list[Factor] = []
+    for extent, stride in factors:
+        if extent == 1:
+            continue
+        if merged and merged[-1][1] == extent * stride:
+            merged[-1] = (merged[-1][0] * extent, stride)
+        else:
+            merged.append((extent, stride))
+    return tuple(merged)
+
+
+@dataclass(frozen=True)
+class StridedView:
+    """A tensor as a way to read another one.
+
+    Attributes
+    ----------
+    dims : tuple of tuple of (extent, stride)
+        For each dimension the digits of its index, the most significant first; none: extent 1.
+    offset : int
+        The first element.
+    """
+
+    dims: tuple[tuple[Factor, ...], ...]
+    offset: int = 0
+
+    @staticmethod
+    def contiguous(shape: Sequence[int]) -> StridedView:
+        """A tensor as it is stored."""
+        strides = [math.prod(shape[axis + 1 :]) for axis in range(len(shape))]
+        factors = zip(shape, strides, strict=True)
+        return StridedView(tuple(coalesced([factor]) for factor in factors))
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The extents."""
+        return tuple(math.prod(extent for extent, _ in dim) for dim in self.dims)
+
+    def permuted(self, axes: Sequence[int]) -> StridedView:
+        """With its dimensions in another order."""
+        return StridedView(tuple(self.dims[axis] for axis in axes), self.offset)
+
+    def reshaped(self, shape: Sequence[int]) -> StridedView | None:
+        """In another shape; None if an index is not digits with a stride each."""
+        if math.prod(shape) != math.prod(self.shape):
+            return None
+        digits = list(coalesced(factor for dim in self.dims for factor in dim))
+        dims = []
+        for extent in shape:
+            dim: list[Factor] = []
+            while extent > 1:
+                first, stride = digits.pop(0)
+                if extent % first == 0:
+                    dim.append((first, stride))
+                    extent //= first
+                elif first % extent == 0:
+                    dim.append((extent, stride * (first // extent)))
+                    digits.insert(0, (first // extent, stride))
+                    extent = 1
+                else:
+                    return None
+            dims.append(coalesced(dim))
+        return StridedView(tuple(dims), self.offset)
+
+    def sliced(self, axis: int, begin: int, extent: int) -> StridedView | None:
+        """With `extent` indices of one dimension from `begin` on; None as for `reshaped`."""
+        dims = list(self.dims)
+        if not dims[axis]:
+            return self
+        (_, stride), *inner = dims[axis]
+        size = math.prod(extent for extent, _ in inner)
+        if begin % size or extent % size:
+            return None
+        dims[axis] = coalesced([(extent // size, stride), *inner])
+        return StridedView(tuple(dims), self.offset + begin // size * stride)
+
+    def broadcast(self, shape: Sequence[int]) -> StridedView:
+        """With dimensions of extent 1, and new leading ones, repeated as numpy does."""
+        dims = [()] * (len(shape) - len(self.dims)) + list(self.dims)
+        pairs = zip(dims, shape, strict=True)
+        return StridedView(tuple(dim or coalesced([(e, 0)]) for dim, e in pairs), self.offset)
+
+    def repeated(self, axis: int, repeats: int) -> StridedView:
+        """With every index of one dimension several times in turn."""
+        dims = list(self.dims)
+        dims[axis] = coalesced([*dims[axis], (repeats, 0)])
+        return StridedView(tuple(dims), self.offset)
+
+    def inverse(self) -> StridedView:
+        """The tensor that is read, as one dimension, in terms of this one as it would be stored.
+
+        Only for what permutations and reshapes make: every element is read once.
+        """
+        digits = [factor for dim in self.dims for factor in dim]
+        stored = StridedView.contiguous([extent for extent, _ in digits])
+        places = [(stride, *dim[0]) for (_, stride), dim in zip(digits, stored.dims, strict=True)]
+        return StridedView(
+            (coalesced((extent, stride) for _, extent, stride in sorted(places, reverse=True)),)
+        )
+
+
+def common_digits(views: Sequence[StridedView]) -> tuple[list[int], list[list[int]]] | None:
+    """One way to write an index that gives each of its digits one stride in every view.
+
+    Parameters
+    ----------
+    views : sequence of StridedView
+        Of one dimension and equal extents.
+
+    Returns
+    -------
+    tuple or None
+        Extents of the digits, and for every view their strides; None if there is no such way.
+    """
+    places = {1}
+    for view in views:
+        extents = [extent for extent, _ in view.dims[0]]
+        places |= {math.prod(extents[number:]) for number in range(len(extents))}
+    ordered = sorted(places, reverse=True)
+    if any(high % low for high, low in itertools.pairwise(ordered)):
+        return None
+    extents = [high // low for high, low in itertools.pairwise(ordered)]
+    split = [view.reshaped(extents) for view in views]
+    if not extents:
+        return [1], [[0] for _ in views]
+    strides = [[dim[0][1] for dim in view.dims] for view in split if view is not None]
+    for number in reversed(range(len(extents) - 1)):
+        inner = extents[number + 1]
+        if all(each[number] == inner * each[number + 1] for each in strides):
+            extents[number : number + 2] = [extents[number] * inner]
+            for each in strides:
+                del each[number]
+    return extents, strides
+
+
+@dataclass(frozen=True)
+class Source:
+    """What a tensor is made of.
+
+    Attributes
+    ----------
+    expr : relax.Expr
+        The tensor that is read.
+    members : tuple of int
+        Positions of the bindings between it and the tensor.
+    view : StridedView
+        How it is read.
+    """
+
+    expr: relax.Expr
+    members: tuple[int, ...]
+    view: StridedView
+
+
+def sources(graph: DataflowGraph, expr: relax.Expr) -> Iterator[Source]:
+    """What a tensor can be read from, the furthest first and itself last.
+
+    Parameters
+    ----------
+    graph : DataflowGraph
+        The block.
+    expr : relax.Expr
+        A tensor of static shape without elements that do not exist.
+    """
+    chain = [expr]
+    while (before := _read_by(graph, chain[-1])) is not None:
+        chain.append(before)
+    for start in reversed(range(len(chain))):
+        tensor = static_tensor(chain[start])
+        if tensor is None or tensor.size == 0:
+            continue
+        view: StridedView | None = StridedView.contiguous(tensor.shape)
+        members = []
+        for made in reversed(chain[:start]):
+            members.append(graph.position[made])
+            view = None if view is None else through(graph, view, made)
+        if view is not None:
+            passed = [p for member in members for p in (*_tuple_of(graph, member), member)]
+            yield Source(chain[start], tuple(passed), view)
+
+
+def _read_by(graph: DataflowGraph, expr: relax.Expr) -> relax.Expr | None:
+    """The tensor that a tensor is a view of, if an operator makes it that `through` knows."""
+    value = graph.definition(expr)
+    if isinstance(value, relax.TupleGetItem):
+        split = graph.definition(value.tuple_value)
+        return split.args[0] if split is not None and op_name(split) == "relax.split" else None
+    known = op_name(value) in _THROUGH and static_tensor(expr) is not None
+    return value.args[0] if value is not None and known else None
+
+
+def _tuple_of(graph: DataflowGraph, position: int) -> list[int]:
+    """Position of the tuple that a binding takes an item of, if it does."""
+    value = graph.value(position)
+    return [graph.position[value.tuple_value]] if isinstance(value, relax.TupleGetItem) else []
+
+
+def through(graph: DataflowGraph, view: StridedView, made: relax.Expr) -> StridedView | None:
+    """The view of what one operator makes of a tensor; None if it is none.
+
+    Parameters
+    ----------
+    graph : DataflowGraph
+        The block.
+    view : StridedView
+        Of the operator's argument.
+    made : relax.Expr
+        The variable that is bound to the operator's result.
+    """
+    output, value = static_tensor(made), graph.definition(made)
+    if output is None:
+        return None
+    if isinstance(value, relax.TupleGetItem):
+        return _item(graph, view, value)
+    rule = _THROUGH.get(op_name(value))
+    return None if rule is None else rule(view, value, output.shape)
+
+
+def _item(graph: DataflowGraph, view: StridedView, item: relax.TupleGetItem) -> StridedView | None:
+    split = graph.definition(item.tuple_value)
+    assert split is not None
+    axis = int(split.attrs.axis) % len(view.dims)
+    tensors = [int(ty.shape.values[axis]) for ty in split.ty.fields]
+    return view.sliced(axis, sum(tensors[: item.index]), tensors[item.index])
+
+
+def _permute(view: StridedView, call: relax.Call, _shape: Sequence[int]) -> StridedView | None:
+    rank = len(view.dims)
+    axes = range(rank)[::-1] if call.attrs.axes is None else call.attrs.axes
+    return view.permuted([int(axis) % rank for axis in axes])
+
+
+def _slice(view: StridedView, call: relax.Call, shape: Sequence[int]) -> StridedView | None:
+    fields = [item for arg in call.args[1:] for item in arg.fields]
+    if not all(hasattr(item, "value") for item in fields):
+        return None
+    axes, begins, _ends, *steps = (
+        [int(item.value) for item in arg.fields] for arg in call.args[1:]
+    )
+    if any(step != 1 for group in steps for step in group):
+        return None
+    result: StridedView | None = view
+    for axis, begin in zip(axes, begins, strict=True):
+        if result is not None:
+            axis %= len(shape)
+            first = begin + view.shape[axis] if begin < 0 else begin
+            result = result.sliced(axis, max(0, first), shape[axis])
+    return result
+
+
+def _repeat(view: StridedView, call: relax.Call, _shape: Sequence[int]) -> StridedView | None:
+    if call.attrs.axis is None:
+        return None
+    return view.repeated(int(call.attrs.axis) % len(view.dims), int(call.attrs.repeats))
+
+
+_THROUGH = {
+    **dict.fromkeys(RESHAPES, lambda view, _call, shape: view.reshaped(shape)),
+    "relax.permute_dims": _permute,
+    "relax.strided_slice": _slice,
+    "relax.broadcast_to": lambda view, _call, shape: view.broadcast(shape),
+    "relax.repeat": _repeat,
+}
