@@ -26,6 +26,7 @@ from .logs import logger
 from .manifest import Coverage, Manifest, package_versions
 from .model_input import Infos, import_model
 from .output_sharing import shared_outputs
+from .single_kernel import single_kernel
 from .targets import TargetLike, cpu_name, resolve_target
 from .threads import resolve_threads
 
@@ -123,7 +124,10 @@ def compile(
         manifest.precision,
         manifest.fusion,
     )
-    return Executable(manifest, compiled.executable.jit(), compiled.executable.mod)
+    executable = compiled.executable
+    return Executable(
+        manifest, executable.jit(), executable.mod, kernel=single_kernel(compiled.mod)
+    )
 
 
 @functools.cache

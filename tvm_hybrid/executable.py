@@ -6,7 +6,7 @@ import os
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
@@ -27,6 +27,9 @@ from .manifest import Manifest
 from .profile import Profile, profile_runs
 from .tensors import TensorInfo, numpy_dtype
 
+if TYPE_CHECKING:
+    from .single_kernel import SingleKernel
+
 
 class Executable:
     """A compiled model; made by `tvm_hybrid.compile` and `tvm_hybrid.load`.
@@ -44,15 +47,23 @@ class Executable:
         The relax.VMExecutable to link when it is exported; None if it comes from a library.
     library : Path or None
         The library it comes from.
+    kernel : SingleKernel or None
+        What the model consists of if it is a single kernel whose constants are at hand.
     """
 
     def __init__(
-        self, manifest: Manifest, module: Any, linkable: Any = None, library: Path | None = None
+        self,
+        manifest: Manifest,
+        module: Any,
+        linkable: Any = None,
+        library: Path | None = None,
+        kernel: SingleKernel | None = None,
     ) -> None:
         self.manifest = manifest
         self._module = module
         self._linkable = linkable
         self._library = library
+        self._kernel = kernel
         self._threads = manifest.threads
         self._local = threading.local()
         self._lock = threading.Lock()
@@ -89,6 +100,17 @@ class Executable:
     def numpy_main(self) -> Any:
         """A function like `main` that takes and gives bfloat16 tensors as their bits (uint16)."""
         return self.new_machine()[BITS_ENTRY if self.has_bfloat16 else MAIN]
+
+    def bare_kernel(self) -> tuple[Any, tuple[Tensor, ...]] | None:
+        """The model's only kernel, and the constants it is called with between input and output.
+
+        None if the model is more than that, or its constants are only in the virtual machine, as
+        those of a library are. The kernel checks types and shapes as `main` does.
+        """
+        if self._kernel is None:
+            return None
+        function = self._module.get_function(self._kernel.function, query_imports=True)
+        return function, self._kernel.constants
 
     @property
     def has_bfloat16(self) -> bool:

@@ -1,0 +1,63 @@
+"""Models that are one kernel: its name, and the constants that it reads.
+
+    def main(x):
+        gv = R.call_tir(tvm_hybrid_matmul, (x, const_packed, const_bias), out_ty=...)
+        return gv
+
+All that the virtual machine does for such a model is to allocate the result and call the kernel. A
+caller who knows the kernel can do that in half the time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tvm import IRModule, ir, relax
+from tvm.runtime import Tensor
+
+from relay_passes.graph import binding_value
+from relay_passes.lower_regions import UNALIGNED
+
+
+@dataclass(frozen=True)
+class SingleKernel:
+    """What a model of one input and one output consists of.
+
+    Attributes
+    ----------
+    function : str
+        The kernel, whose parameters are the input, the constants and the output.
+    constants : tuple of tvm.runtime.Tensor
+        Packed weights and whatever else the kernel reads.
+    """
+
+    function: str
+    constants: tuple[Tensor, ...]
+
+
+def single_kernel(mod: IRModule, function: str = "main") -> SingleKernel | None:
+    """The one kernel of a module in which kernels are called by `call_tir`.
+
+    None if the module is more than that, or if the kernel wants its tensors aligned.
+    """
+    main = mod[function]
+    bindings = [binding for block in main.body.blocks for binding in block.bindings]
+    call = binding_value(bindings[0]) if bindings else None
+    if not isinstance(call, relax.Call) or call.op != ir.Op.get("relax.call_tir"):
+        return None
+    names = {bindings[0].var}
+    for binding in bindings[1:]:
+        if binding_value(binding) not in names:
+            return None
+        names.add(binding.var)
+    if main.body.body not in names or not isinstance(call.ty_args[0], relax.TensorType):
+        return None
+    if len(call.args) != 2 or len(main.params) != 1 or UNALIGNED not in mod[call.args[0]].attrs:
+        return None
+    first, *constants = call.args[1].fields
+    if not first.same_as(main.params[0]):
+        return None
+    if not all(isinstance(constant, ir.GenericConst) for constant in constants):
+        return None
+    name = str(call.args[0].name_hint)
+    return SingleKernel(name, tuple(constant.value for constant in constants))
