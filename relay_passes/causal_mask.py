@@ -3,6 +3,7 @@
     scores[i, j] is visible if j <= i + c
 
     lv = R.full(R.shape([M, N]), R.const(-inf)); lv1 = R.triu(lv, c + 1)    # to be added
+    lv = R.broadcast_to(R.const(-inf), R.shape([M, N])), which TVM can also lower, likewise
     const_mask                      # 0 where j <= i + c, at most -1e30 elsewhere; to be added
     R.where(const_condition, scores, R.const(-inf))     # or with the last two exchanged
 
@@ -148,11 +149,12 @@ def additive_diagonal(graph: DataflowGraph, mask: relax.Expr, shape: tuple[int, 
         return None
     source = graph.definition(call.args[0])
     first = getattr(call.args[1], "value", None)
-    if not isinstance(source, relax.Call) or op_name(source) != "relax.full" or first is None:
+    filled = {"relax.full": 1, "relax.broadcast_to": 0}.get(op_name(source))
+    if not isinstance(source, relax.Call) or filled is None or first is None:
         return None
     if not _is_matrix(mask, shape):
         return None
-    number = scalar_constant(source.args[1])
+    number = scalar_constant(source.args[filled])
     return int(first) - 1 if number == -math.inf else None
 
 
