@@ -99,17 +99,20 @@ def test_the_whole_pipeline_against_numpy() -> None:
 
 
 def test_collect_regions_lists_each_once() -> None:
-    found = collect_regions(module(layers, (SHAPE, F)), PipelineOptions(TARGET))
+    found = collect_regions(module(layers, (SHAPE, F)), PipelineOptions(TARGET, fusion="fine"))
     assert len(found) == 3 and len({region.key for region in found}) == 3
+    (chain,) = collect_regions(module(layers, (SHAPE, F)), PipelineOptions(TARGET))
+    assert len(chain.parts) == 4 and {p.key for p in chain.parts} == {r.key for r in found}
 
 
 @runs_here
-def test_run_codegen_compiles_the_partitioned_functions() -> None:
+@pytest.mark.parametrize(("fusion", "kernels"), [("fine", 4), ("coarse", 1)])
+def test_run_codegen_compiles_the_partitioned_functions(fusion: str, kernels: int) -> None:
     tvm_hybrid._autoload.register()
     plain = module(layers, (SHAPE, F))
-    mod = partition_module(plain, PipelineOptions(TARGET), [])
+    mod = partition_module(plain, PipelineOptions(TARGET, fusion=fusion), [])
     generated = relax.transform.RunCodegen()(mod)
-    assert generated["main"].script().count("R.call_dps_packed") == 4
+    assert generated["main"].script().count("R.call_dps_packed") == kernels
     assert not region_functions(generated)
     x = np.random.default_rng(0).standard_normal(SHAPE).astype(F)
     expected = run(plain, [x])[0]

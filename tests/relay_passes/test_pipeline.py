@@ -28,8 +28,8 @@ W8 = relax.const(RNG.integers(-128, 128, (64, 64)).astype(np.int8))
 
 
 def found(precision: str, mod: tvm.IRModule) -> list[Region]:
-    """The regions of a module, in the order of their names."""
-    return collect_regions(mod, PipelineOptions(TARGET, precision=precision))
+    """The regions of a module, none of them merged, in the order of their names."""
+    return collect_regions(mod, PipelineOptions(TARGET, precision=precision, fusion="fine"))
 
 
 def every_product(x: relax.Expr) -> list[relax.Expr]:

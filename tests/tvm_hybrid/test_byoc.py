@@ -71,10 +71,11 @@ def integer() -> onnx.ModelProto:
     return g.model()
 
 
-MODELS: dict[str, tuple[Callable[[], onnx.ModelProto], int]] = {
-    "static": (static, 2),
-    "dynamic": (dynamic, 2),
-    "integer": (integer, 1),
+# Products of each, and kernels that compute them: a chain is one.
+MODELS: dict[str, tuple[Callable[[], onnx.ModelProto], int, int]] = {
+    "static": (static, 2, 1),
+    "dynamic": (dynamic, 2, 2),
+    "integer": (integer, 1, 1),
 }
 every_model = pytest.mark.parametrize("name", MODELS)
 
@@ -101,29 +102,32 @@ def check(executable: tvm.runtime.Executable, model: onnx.ModelProto) -> None:
 
 @every_model
 def test_partitioned_functions_have_integer_kernels(name: str) -> None:
-    make, products = MODELS[name]
+    make, products, _ = MODELS[name]
     model = make()
     mod = tvm_hybrid.partition_for_tvm_hybrid(imported(model))
-    kernels = []
+    functions, kernels = 0, []
     for _, function in mod.functions_items():
         if REGION in function.attrs:
             region = Region.from_json(str(function.attrs[REGION]))
-            kernels.append(getattr(config_of(function, region), "kernel", ""))
+            config = config_of(function, region)
+            kernels += [getattr(c, "kernel", "") for c in getattr(config, "matmuls", (config,))]
+            functions += 1
     assert sum("u8s8s32" in kernel for kernel in kernels) == products
     # The stock pipeline compiles what is left, which is nothing that rounds.
     generated = relax.transform.RunCodegen()(mod)
-    assert generated["main"].script().count("R.call_dps_packed") == len(kernels)
+    assert generated["main"].script().count("R.call_dps_packed") == functions
     check(tvm.compile(generated, target=tvm_hybrid.resolve_target(None)), model)
 
 
 @every_model
 def test_the_named_pipeline_runs_integer_kernels(name: str) -> None:
-    make, products = MODELS[name]
+    make, _, programs = MODELS[name]
     model = make()
     target = tvm_hybrid.resolve_target(None)
     executable = tvm.compile(imported(model), target, relax_pipeline="tvm_hybrid")
-    called = [line for line in executable.as_text().splitlines() if "matmul" in line]
-    assert len([line for line in called if "tvm_hybrid" in line]) >= products
+    ours = ("tvm_hybrid_matmul", "tvm_hybrid_mlp_chain")
+    called = [line for line in executable.as_text().splitlines() if any(o in line for o in ours)]
+    assert len(called) >= programs
     check(executable, model)
 
 
