@@ -78,7 +78,8 @@ def test_bench_shows_three_arms(tmp_path: Path, capsys: pytest.CaptureFixture[st
     names = ["tvm_hybrid", "tvm_hybrid (fine)", "tvm_hybrid (none)"]
     assert [row["name"] for row in report["rows"]] == names
     assert all(row["timing"]["runs"] == 1 and row["agrees"] for row in report["rows"])
-    _coarse, fine, none = (row["kernels"] for row in report["rows"])
+    coarse, fine, none = (row["kernels"] for row in report["rows"])
+    assert coarse[0].startswith("attention") and coarse[1:] == ["matmul + relu"]
     assert fine == ["batch_matmul + divide", "softmax", "batch_matmul", "matmul + relu"]
     assert [op for op in none if "matmul" in op] == ["batch_matmul", "batch_matmul", "matmul"]
     assert len(none) == 6
