@@ -1,9 +1,8 @@
 """What a chain is, and the numbers that make its template concrete.
 
 Two modes: "rows", where a task takes a block of rows through all parts, and "columns", where all
-threads work on one part after the other. Which is better, and how large a block is, follows from a
-count of cycles: those of the tiles, of weights that have to come from beyond L2, and of forking and
-joining threads.
+threads work on one part after the other. Which is better, and how large a block is, chain_cost.py
+estimates.
 """
 
 from __future__ import annotations
@@ -13,14 +12,12 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Literal
 
-from tvm import DataType
-
 from microkernels.errors import ConfigError
 from microkernels.isa import Isa
-from microkernels.microkernel import microkernel_named
 
 from . import matmul, normalize
 from .blocking import shares
+from .chain_cost import estimate_chain
 from .config import Config
 from .epilogue import rows_and_columns
 from .machine import Machine
@@ -29,11 +26,7 @@ from .matmul_config import check as check_matmul
 from .normalize import NormalizeConfig
 from .normalize_view import NORM_OPS
 from .region import Region, Tensor
-from .tile_config import tile_cycles
 
-FORK_CYCLES = 3000  # forking and joining a parallel region
-STREAM_BYTES = 12  # a cycle, of weights from beyond L2
-NORM_CYCLES = 8  # for one vector: three sweeps from L1
 MOST_BLOCKS = 1 << 20
 
 PartConfig = MatmulConfig | NormalizeConfig
@@ -94,11 +87,6 @@ def rows_of(part: Region) -> int:
     return rows_and_columns(part.inputs[0])[0]
 
 
-def row_bytes(region: Region) -> int:
-    """Bytes of a row of everything that stays between the parts."""
-    return sum(_row_bytes(part.output) for part in region.parts[:-1])
-
-
 def check(region: Region, config: MlpChainConfig, isa: Isa) -> list[PartConfig]:
     """The configurations of the parts, all of them legal.
 
@@ -123,89 +111,58 @@ def check(region: Region, config: MlpChainConfig, isa: Isa) -> list[PartConfig]:
 
 
 def default_config(region: Region, machine: Machine) -> MlpChainConfig:
-    """The configuration with the fewest estimated cycles; no tuning is needed."""
-    candidates = [_by_rows(region, machine, 1)]
-    if machine.threads > 1:
-        candidates += [_by_rows(region, machine, machine.threads), _by_columns(region, machine)]
-    return min(candidates, key=lambda config: estimated_cycles(region, config, machine))
+    """The mode and the blocks that `estimate_chain` prefers; no tuning is needed."""
+    plan = estimate_chain(region, machine).merged
+    if plan.mode == "columns":
+        return by_columns(region, machine)
+    rows = math.ceil(rows_of(region.parts[0]) / plan.tasks)
+    return by_rows(region, machine, plan.tasks, plan.tasks * math.ceil(rows / plan.block))
 
 
 def space(region: Region, machine: Machine) -> Iterator[MlpChainConfig]:
     """The default; both modes with other blocks; then other numbers for one part at a time."""
     default = default_config(region, machine)
-    found = [default]
+    found = {default}
 
     def new(configs: Iterator[MlpChainConfig]) -> Iterator[MlpChainConfig]:
         for config in configs:
             if config not in found:
-                found.append(config)
+                found.add(config)
                 yield config
 
     yield default
-    yield from new(_structures(region, machine))
+    yield from new(_structures(region, default, machine))
     yield from new(_variations(region, default, machine))
 
 
-def estimated_cycles(region: Region, config: MlpChainConfig, machine: Machine) -> float:
-    """Cycles of the busiest thread."""
-    configs = config.of_parts(region)
-    parts = list(zip(region.parts, configs, strict=True))
-    if config.mode == "columns":
-        return sum(_part_cycles(part, found, rows_of(part), machine) for part, found in parts)
+def by_rows(region: Region, machine: Machine, threads: int, row_blocks: int) -> MlpChainConfig:
+    """Mode "rows" with so many blocks."""
     m = rows_of(region.parts[0])
-    blocks = min(m, config.row_blocks)
-    rows = math.ceil(m / blocks)
-    block = sum(_part_cycles(part, found, rows, machine) for part, found in parts)
-    return math.ceil(blocks / config.threads) * block + FORK_CYCLES * (config.threads > 1)
-
-
-def _part_cycles(part: Region, config: PartConfig, m: int, machine: Machine) -> float:
-    if isinstance(config, NormalizeConfig):
-        vectors = math.ceil(part.inputs[0].shape[-1] / machine.isa.f32_lanes)
-        forks = FORK_CYCLES * (config.threads > 1)
-        return NORM_CYCLES * vectors * math.ceil(m / config.threads) + forks
-    _, n, k = dimensions(part)
-    vectors = math.ceil(math.ceil(n / microkernel_named(config.kernel).lanes) / config.threads_n)
-    cycles = tile_cycles(config, math.ceil(m / config.threads_m), vectors, k)
-    weight = part.inputs[1].size * DataType(part.inputs[1].dtype).itemsize / config.threads_n
-    if weight > machine.l2_bytes // 2:
-        cycles = max(cycles, weight / STREAM_BYTES)
-    return cycles + FORK_CYCLES * (config.threads_m * config.threads_n > 1)
-
-
-def _by_rows(
-    region: Region, machine: Machine, threads: int, row_blocks: int | None = None
-) -> MlpChainConfig:
-    """Mode "rows", by default with blocks of which the rows between the parts fill half of L2."""
-    m = rows_of(region.parts[0])
-    threads = min(threads, m)
-    if row_blocks is None:
-        most = max(1, machine.l2_bytes // 2 // row_bytes(region))
-        row_blocks = threads * math.ceil(math.ceil(m / threads) / most)
     row_blocks = min(row_blocks, m)
     one = dataclasses.replace(machine, threads=1)
     rows = shares(m, row_blocks)[0].size
-    config = MlpChainConfig(mode="rows", threads=threads, row_blocks=row_blocks)
+    config = MlpChainConfig(mode="rows", threads=min(threads, m), row_blocks=row_blocks)
     return config.with_parts(
         region, [_default_of(_with_rows(part, rows), one) for part in region.parts]
     )
 
 
-def _by_columns(region: Region, machine: Machine) -> MlpChainConfig:
+def by_columns(region: Region, machine: Machine) -> MlpChainConfig:
     """Mode "columns", each part as if it stood alone."""
     config = MlpChainConfig(mode="columns")
     return config.with_parts(region, [_default_of(part, machine) for part in region.parts])
 
 
-def _structures(region: Region, machine: Machine) -> Iterator[MlpChainConfig]:
-    default = _by_rows(region, machine, machine.threads)
+def _structures(
+    region: Region, default: MlpChainConfig, machine: Machine
+) -> Iterator[MlpChainConfig]:
     blocks = default.row_blocks
-    for factor in (1, 2, 4, 8):
-        for row_blocks in {blocks * factor, math.ceil(blocks / factor)}:
-            yield _by_rows(region, machine, machine.threads, row_blocks)
-    yield _by_columns(region, machine)
-    if machine.threads > 1:
-        yield _by_rows(region, machine, 1)
+    for threads in sorted({1, machine.threads}):
+        for factor in (1, 2, 4, 8):
+            for row_blocks in sorted({blocks * factor, math.ceil(blocks / factor)}):
+                whole = threads * math.ceil(row_blocks / threads)  # every thread has as many
+                yield by_rows(region, machine, threads, whole)
+    yield by_columns(region, machine)
 
 
 def _variations(
@@ -238,7 +195,3 @@ def _with_rows(part: Region, rows: int) -> Region:
         operands=(),
         attrs=attrs,
     )
-
-
-def _row_bytes(tensor: Tensor) -> int:
-    return tensor.shape[-1] * DataType(tensor.dtype).itemsize
