@@ -8,7 +8,7 @@ Gelu            ignores approximate=tanh before opset 20             as the attr
 Slice           input form only (opset 10)                           both forms, ends clipped
 Pow             a call of powf                                       x * x and sqrt where it is that
 
-Those of quantised and of bfloat16 operators stand in files of their own.
+Those of quantised and of bfloat16 operators, and of attention, stand in files of their own.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 from tvm import relax
 
+from .attention_converters import ATTENTION_CONVERTERS
 from .bfloat16_converters import BFLOAT16_CONVERTERS
 from .expressions import Converter, Expr, constant, dtype_of, literal, static_dims
 from .quantized_converters import QUANTIZED_CONVERTERS
@@ -139,6 +140,7 @@ def _slice(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, 
 
 
 CONVERTERS: dict[str, Converter] = {
+    **ATTENTION_CONVERTERS,
     **BFLOAT16_CONVERTERS,
     **QUANTIZED_CONVERTERS,
     "Clip": _clip,

@@ -11,10 +11,12 @@ from .converters import CONVERTERS
 from .graph import OWN_DOMAIN, is_standard
 
 # TVM looks operators up by name and ignores the domain; these are of ONNX Runtime's.
-CONTRIB = frozenset({"Attention", "EmbedLayerNormalization", "MatMulInteger16"})
+CONTRIB = frozenset({"MatMulInteger16"})
 CONTRIB_DOMAIN = "com.microsoft"
+# Rewrites replace these or refuse a form; what TVM's converters do not expect, they ignore.
+REPLACED = frozenset({"Attention", "EmbedLayerNormalization"})
 # Operators that rewrites write and only our converters know.
-OWN = frozenset({"DequantizeBlocks"})
+OWN = frozenset({"CausalMask", "DequantizeBlocks"})
 
 
 @cache
@@ -28,4 +30,4 @@ def has_converter(node: onnx.NodeProto) -> bool:
         return node.op_type in OWN
     if not is_standard(node):
         return node.domain == CONTRIB_DOMAIN and node.op_type in CONTRIB & _converters()
-    return node.op_type in _converters() - CONTRIB - OWN
+    return node.op_type in _converters() - CONTRIB - REPLACED - OWN

@@ -51,9 +51,13 @@ def make_model(
     return helper.make_model(graph, opset_imports=opsets, ir_version=8, **extra)
 
 
-def run_imported(imported: ImportedModel, feeds: Mapping[str, NDArray]) -> list[NDArray]:
+def run_imported(
+    imported: ImportedModel,
+    feeds: Mapping[str, NDArray],
+    target: str | Mapping[str, Any] = "llvm",
+) -> list[NDArray]:
     """Compiles with TVM's own pipeline and runs."""
-    executable = tvm.compile(imported.mod, tvm.target.Target("llvm"))
+    executable = tvm.compile(imported.mod, tvm.target.Target(target))
     machine = relax.VirtualMachine(executable, tvm.cpu())
     arguments = [tvm.runtime.tensor(feeds[item.name]) for item in imported.inputs]
     result = machine["main"](*arguments)

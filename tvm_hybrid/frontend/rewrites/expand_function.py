@@ -2,7 +2,7 @@
 
 Swish(x, alpha)    ->    Mul(x, Sigmoid(Mul(alpha, x)))
 
-Many newer operators (Attention of opset 23 among them) are defined by smaller ones; the body may
+Many newer operators (rare forms of Attention among them) are defined by smaller ones; the body may
 depend on the attributes and on the types of the inputs, so ONNX builds it for each node.
 """
 
@@ -16,7 +16,7 @@ from onnx import helper
 from ..graph import Graph, is_standard
 from ..inline import inline
 from ..supported import has_converter
-from .registry import fallback, rewrites
+from .registry import fallback
 
 logger = logging.getLogger("tvm_hybrid")
 
@@ -27,8 +27,6 @@ def expand_missing(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeProto] |
     return None if has_converter(node) else expand_function(node, graph)
 
 
-# TVM's Attention is ONNX Runtime's, which has other inputs.
-@rewrites("Attention")
 def expand_function(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeProto] | None:
     """The nodes of the function body, or None if ONNX defines none."""
     newest = onnx.defs.onnx_opset_version()

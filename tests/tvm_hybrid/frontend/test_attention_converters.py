@@ -1,0 +1,439 @@
+"""Attention operators against ONNX Runtime, which defines most of them, and ONNX's reference.
+
+Many forms are nodes of one model, so that each test compiles once.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import onnx
+import pytest
+from numpy.typing import NDArray
+from onnx import TensorProto, helper
+from onnx.reference import ReferenceEvaluator
+
+from microkernels.errors import ModelError, UnsupportedOperatorError
+from tests.onnx_builder import CONTRIB
+from tvm_hybrid import InferenceSession
+from tvm_hybrid.frontend import import_onnx
+
+from .models import (
+    Declaration,
+    compare,
+    f32,
+    make_model,
+    onnxruntime_run,
+    operators,
+    random,
+    run_imported,
+)
+
+B, S, N, D = 2, 5, 3, 8
+H = N * D
+RTOL, ATOL = 1e-5, 5e-6  # sums of a few dozen products of numbers near 1, each rounded by 6e-8
+
+
+class Forms:
+    """A model with one node for each form of an operator.
+
+    Parameters
+    ----------
+    domain
+        Of the operator.
+    """
+
+    def __init__(self, op_type: str, domain: str = CONTRIB, opset: int = 17) -> None:
+        self.op_type, self.domain, self.opset = op_type, domain, opset
+        self.feeds: dict[str, NDArray[Any]] = {}
+        self.constants: dict[str, NDArray[Any]] = {}
+        self.nodes: list[onnx.NodeProto] = []
+        self.outputs: list[Declaration] = []
+
+    def feed(self, array: NDArray[Any]) -> str:
+        """A new input."""
+        name = f"x{len(self.feeds)}"
+        self.feeds[name] = array
+        return name
+
+    def constant(self, array: Any) -> str:
+        """A new constant."""
+        name = f"c{len(self.constants)}"
+        self.constants[name] = np.asarray(array)
+        return name
+
+    def add(self, *inputs: str, outputs: int = 1, ranks: Any = None, **attributes: Any) -> None:
+        """One more form, its results outputs of the model."""
+        names = [f"y{len(self.nodes)}_{i}" for i in range(outputs)]
+        node = helper.make_node(
+            self.op_type, inputs, names, name=f"n{len(self.nodes)}", domain=self.domain,
+            **attributes,
+        )  # fmt: skip
+        self.nodes.append(node)
+        ranks = ranks or [3] * outputs
+        self.outputs += [f32(n, *([None] * r)) for n, r in zip(names, ranks, strict=True)]
+
+    def model(self) -> onnx.ModelProto:
+        """The model."""
+        inputs: list[Declaration] = [
+            (name, helper.np_dtype_to_tensor_dtype(array.dtype), array.shape)
+            for name, array in self.feeds.items()
+        ]
+        return make_model(self.nodes, inputs, self.outputs, self.constants, opset=self.opset)
+
+    def check(self, expected: Any = None, ranks: tuple[int, ...] = (3, 4, 5)) -> None:
+        """Compares results of some ranks with ONNX Runtime's, or with `expected`."""
+        if expected is None:
+            expected = onnxruntime_run(self.model(), self.feeds)
+        imported = import_onnx(self.model())
+        results = run_imported(imported, self.feeds, {"kind": "llvm", "opt-level": 0})
+        for (name, _, dims), got, wanted in zip(self.outputs, results, expected, strict=True):
+            assert got.shape == wanted.shape, name
+            if dims is not None and len(dims) in ranks:
+                np.testing.assert_allclose(got, wanted, RTOL, ATOL, err_msg=name)
+
+
+def integers(*rows: Any) -> NDArray[np.int32]:
+    """Masks and lengths."""
+    return np.array(rows, np.int32)
+
+
+# Attention and QAttention --------------------------------------------------------------------
+
+
+def test_packed_attention() -> None:
+    g = Forms("Attention")
+    x = g.feed(random(B, S, 16))
+    w, b = g.constant(random(16, 3 * H, seed=1) / 4), g.constant(random(3 * H, seed=2))
+    lengths, ends = g.feed(integers(5, 3)), g.feed(integers(5, 4, 1, 2))
+    rows = g.feed(integers([1, 1, 1, 0, 0], [0, 1, 1, 1, 1]))
+    whole = (np.arange(B * S * S).reshape(B, S, S) % 3 > 0).astype(np.int32)
+    bias = g.feed(random(1, N, S, S, seed=3))
+    past = g.feed(random(2, B, N, 4, D, seed=4))
+    longer = g.feed(integers([1] * 9, [0, 0, 1, 1, 1, 1, 1, 1, 0]))
+    g.add(x, w, b, num_heads=N)
+    g.add(x, w, b, num_heads=N, scale=0.3)
+    g.add(x, w, b, num_heads=N, unidirectional=1)
+    g.add(x, w, b, lengths, num_heads=N)
+    g.add(x, w, b, ends, num_heads=N, mask_filter_value=-3.0)
+    g.add(x, w, b, rows, num_heads=N, unidirectional=1)
+    g.add(x, w, b, g.feed(whole), num_heads=N)
+    g.add(x, w, b, rows, "", bias, num_heads=N)
+    g.add(x, w, b, "", past, num_heads=N, outputs=2, ranks=[3, 5], unidirectional=1)
+    g.add(x, w, b, longer, past, num_heads=N, outputs=2, ranks=[3, 5])
+    narrow = g.constant(random(16, 2 * H + 6, seed=5) / 4)
+    g.add(x, narrow, g.constant(random(2 * H + 6)), num_heads=N, qkv_hidden_sizes=[H, H, 6])
+    g.check()
+
+
+def attention(q: Any, k: Any, v: Any, mask: Any = 0.0, scale: float | None = None) -> NDArray[Any]:
+    """softmax(q k^T * scale + mask) v in float64, of heads [batch, heads, length, size]."""
+    scores = np.asarray(q, np.float64) @ np.swapaxes(np.asarray(k, np.float64), -1, -2)
+    scores = scores * (q.shape[-1] ** -0.5 if scale is None else scale) + mask
+    weights = np.exp(scores - scores.max(-1, keepdims=True))
+    return weights / weights.sum(-1, keepdims=True) @ np.asarray(v, np.float64)
+
+
+def heads(x: NDArray[Any], count: int = N) -> NDArray[Any]:
+    """[batch, length, heads * size] -> [batch, heads, length, size]."""
+    return x.reshape(*x.shape[:2], count, -1).swapaxes(1, 2)
+
+
+def rows(x: NDArray[Any]) -> NDArray[Any]:
+    """[batch, heads, length, size] -> [batch, length, heads * size]."""
+    x = x.swapaxes(1, 2)
+    return x.reshape(*x.shape[:2], -1)
+
+
+def test_mask_of_every_position_of_the_longest_sequence() -> None:
+    """ONNX Runtime's CPU kernel lacks it; its CUDA kernel reads rows and columns up to here."""
+    g = Forms("Attention")
+    x, w = random(B, S, 16), random(16, 3 * H, seed=1) / 4
+    mask = (np.random.default_rng(0).random((B, 1, 7, 7)) < 0.7).astype(np.int32)
+    g.add(g.feed(x), g.constant(w), "", g.feed(mask), num_heads=N)
+    q, k, v = (heads(part) for part in np.split(x @ w, 3, axis=2))
+    added = np.where(mask[:, :, :S, :S], 0.0, -10000.0)
+    g.check([rows(attention(q, k, v, added))])
+
+
+def test_quantized_attention() -> None:
+    """8-bit products are exact; what follows them is compared as floats."""
+    rng = np.random.default_rng(3)
+    g = Forms("QAttention")
+    x = g.feed(rng.integers(0, 256, (B, S, 16)).astype(np.uint8))
+    w = g.constant(rng.integers(-127, 128, (16, 3 * H)).astype(np.int8))
+    b, x_scale = g.constant(random(3 * H, seed=2)), g.feed(np.array(0.011, np.float32))
+    w_scale = g.constant(np.array(0.004, np.float32))
+    x_zero, w_zero = g.feed(np.array(131, np.uint8)), g.constant(np.array(0, np.int8))
+    lengths = g.feed(integers(5, 3))
+    g.add(x, w, b, x_scale, w_scale, "", x_zero, w_zero, num_heads=N)
+    g.add(x, w, b, x_scale, w_scale, lengths, x_zero, w_zero, num_heads=N, unidirectional=1)
+    g.check()
+
+
+# MultiHeadAttention --------------------------------------------------------------------------
+
+
+def test_multi_head_attention() -> None:
+    g = Forms("MultiHeadAttention")
+    q, k, v = (g.feed(random(B, S, H, seed=seed)) for seed in range(3))
+    far_k, far_v = g.feed(random(B, 7, H, seed=3)), g.feed(random(B, 7, N * 4, seed=4))
+    bias, narrow = g.constant(random(3 * H, seed=5)), g.constant(random(2 * H + N * 4, seed=6))
+    lengths = g.feed(integers(2, 5))
+    keys = g.feed(integers([1, 1, 0, 1, 1, 1, 0], [1, 1, 1, 1, 0, 0, 0]))
+    added = g.feed(random(B, 1, S, S, seed=7))
+    past = [g.feed(random(B, N, 3, D, seed=seed)) for seed in (8, 9)]
+    longer = g.feed(integers([0, 1, 1, 1, 1, 1, 1, 0], [1] * 8))
+    g.add(q, k, v, num_heads=N)
+    g.add(q, k, v, bias, num_heads=N, scale=0.2, unidirectional=1)
+    g.add(q, far_k, far_v, num_heads=N)
+    g.add(q, far_k, far_v, narrow, keys, num_heads=N, mask_filter_value=-5.0)
+    g.add(q, k, v, "", lengths, added, num_heads=N)
+    g.add(q, k, v, bias, num_heads=N, outputs=3, ranks=[3, 4, 4])
+    g.add(q, k, v, "", "", "", *past, num_heads=N, outputs=3, ranks=[3, 4, 4], unidirectional=1)
+    g.add(q, k, v, bias, longer, "", *past, num_heads=N, outputs=3, ranks=[3, 4, 4])
+    cached = [g.feed(random(B, N, 6, D, seed=seed)) for seed in (10, 11)]
+    g.add(q, *cached, num_heads=N)
+    g.check()
+
+
+def test_multi_head_attention_of_packed_operands() -> None:
+    """Those of ONNX Runtime's GPU kernels."""
+    g = Forms("MultiHeadAttention")
+    q, kv, qkv = random(B, S, H), random(B, 7, N, 2, D, seed=1), random(B, S, N, 3, D, seed=2)
+    lengths = np.arange(3 * B + 2, dtype=np.int32) + 1
+    g.add(g.feed(q), g.feed(kv), num_heads=N)
+    g.add(g.feed(qkv), "", "", "", g.feed(lengths), num_heads=N)
+    k, v = (kv[:, :, :, i].swapaxes(1, 2) for i in range(2))
+    a, b, c = (qkv[:, :, :, i].swapaxes(1, 2) for i in range(3))
+    hidden = np.where(np.arange(S) < lengths[:B, None, None, None], 0, -10000.0)
+    g.check([rows(attention(heads(q), k, v)), rows(attention(a, b, c, hidden))])
+
+
+# GroupQueryAttention and RotaryEmbedding -----------------------------------------------------
+
+
+def caches(half: int, seed: int = 0, length: int = 32) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Cosines and sines of random angles."""
+    angles = random(length, half, seed=seed)
+    return np.cos(angles), np.sin(angles)
+
+
+def test_group_query_attention_of_one_sequence() -> None:
+    """Prompt, continuation and decoding; the cache exact, longer, or absent."""
+    g = Forms("GroupQueryAttention")
+    common: dict[str, Any] = {"num_heads": 4, "kv_num_heads": 2}
+    q, k, v = (g.feed(random(1, S, n * 16, seed=i)) for i, n in enumerate((4, 2, 2)))
+    qkv = g.feed(random(1, S, 8 * 16, seed=3))
+    one = [g.feed(random(1, 1, n * 16, seed=4 + i)) for i, n in enumerate((4, 2, 2))]
+    past = [g.feed(random(1, 2, 6, 16, seed=7 + i)) for i in range(2)]
+    cos_sin = [g.constant(table) for table in caches(8)]
+
+    def total(count: int) -> list[str]:
+        return [g.feed(integers(count - 1)), g.constant(np.array(count, np.int32))]
+
+    shapes: dict[str, Any] = {"outputs": 3, "ranks": [3, 4, 4]}
+    g.add(q, k, v, "", "", *total(S), **common, **shapes)
+    g.add(qkv, "", "", "", "", *total(S), *cos_sin, **common, **shapes, do_rotary=1)
+    g.add(q, k, v, *past, *total(6 + S), **common, **shapes, scale=0.3, softcap=1.5)
+    g.add(*one, *past, *total(7), *cos_sin, **common, **shapes, do_rotary=1)
+    g.add(*one, *past, *total(7), *cos_sin, **common, **shapes, do_rotary=1, rotary_interleaved=1)
+    g.add(q, k, v, *past, *total(6 + S), **common, **shapes, local_window_size=3)
+    g.add(q, k, v, "", "", *total(S), **common, **shapes, local_window_size=2)
+    g.check()
+
+
+def test_group_query_attention_of_sequences_of_different_lengths() -> None:
+    g = Forms("GroupQueryAttention")
+    common: dict[str, Any] = {"num_heads": 4, "kv_num_heads": 1}
+    q, k, v = (g.feed(random(B, 1, n * 16, seed=i)) for i, n in enumerate((4, 1, 1)))
+    past = [g.feed(random(B, 1, 6, 16, seed=7 + i)) for i in range(2)]
+    cos_sin = [g.constant(table) for table in caches(8)]
+    lengths, total = g.feed(integers(6, 3)), g.constant(np.array(7, np.int32))
+    shapes: dict[str, Any] = {"outputs": 3, "ranks": [3, 4, 4]}
+    g.add(q, k, v, *past, lengths, total, *cos_sin, **common, **shapes, do_rotary=1)
+    g.add(q, k, v, *past, lengths, total, **common, **shapes, local_window_size=3)
+    prompt = [g.feed(random(B, S, n * 16, seed=i)) for i, n in enumerate((4, 1, 1))]
+    whole = [g.feed(integers(S - 1, S - 1)), g.constant(np.array(S, np.int32))]
+    g.add(*prompt, "", "", *whole, *cos_sin, **common, **shapes, do_rotary=1)
+    g.check(ranks=(3,))  # what the cache holds beyond the end of a sequence is nobody's business
+
+
+def test_a_cache_is_updated_where_each_sequence_ends() -> None:
+    g = Forms("GroupQueryAttention")
+    q, k, v = (random(B, 2, 16, seed=i) for i in range(3))
+    past = [random(B, 1, 6, 16, seed=3 + i) for i in range(2)]
+    names = [g.feed(x) for x in (q, k, v, *past)]
+    lengths, total = g.feed(integers(5, 3)), g.constant(np.array(6, np.int32))
+    g.add(*names, lengths, total, num_heads=1, kv_num_heads=1, outputs=3, ranks=[3, 4, 4])
+    present = [np.copy(x) for x in past]
+    results = []
+    for b, before in enumerate((4, 2)):
+        for buffer, new in zip(present, (k, v), strict=True):
+            buffer[b, 0, before : before + 2] = new[b]
+        hidden = np.where(np.arange(6) > before + np.arange(2)[:, None], -np.inf, 0)
+        seen_k, seen_v = (x[b : b + 1] for x in present)
+        results.append(attention(q[b : b + 1, None], seen_k, seen_v, hidden)[:, 0])
+    g.check([np.concatenate(results), *present])
+
+
+def test_contrib_rotary_embedding() -> None:
+    g = Forms("RotaryEmbedding")
+    x, y = g.feed(random(B, S, H)), g.feed(random(B, N, S, D, seed=1))
+    cos, sin = (g.constant(table) for table in caches(D // 2))
+    short = [g.constant(table) for table in caches(2)]
+    first = g.feed(np.array([3], np.int64))
+    each = g.feed(np.random.default_rng(0).integers(0, 32, (B, S)))
+    g.add(x, first, cos, sin)
+    g.add(x, each, cos, sin, interleaved=1)
+    g.add(y, each, cos, sin, ranks=[4])
+    g.add(x, each, *short, num_heads=N, rotary_embedding_dim=4)
+    g.check()
+
+
+# Opset 23 ------------------------------------------------------------------------------------
+
+
+def test_standard_rotary_embedding() -> None:
+    g = Forms("RotaryEmbedding", "", 23)
+    x, y = g.feed(random(B, S, H)), g.feed(random(B, N, S, D, seed=1))
+    tables = [g.feed(table) for table in caches(D // 2)]
+    short = [g.constant(table) for table in caches(2)]
+    each = g.feed(np.random.default_rng(0).integers(0, 32, (B, S)))
+    given = [g.feed(table.reshape(B, S, D // 2)) for table in caches(D // 2, length=B * S)]
+    g.add(x, *tables, each, num_heads=N)
+    g.add(y, *tables, each, ranks=[4], interleaved=1)
+    g.add(y, *given, ranks=[4])
+    g.add(x, *short, each, num_heads=N, rotary_embedding_dim=4)
+    g.check(ReferenceEvaluator(g.model()).run(None, g.feeds))
+
+
+def test_standard_attention() -> None:
+    """Rows that see no key are among them: they are 0."""
+    g = Forms("Attention", "", 23)
+    q, k, v = (g.feed(random(B, S, H, seed=seed)) for seed in range(3))
+    q4, k4, v4 = (
+        g.feed(random(B, n, t, e, seed=3 + i))
+        for i, (n, t, e) in enumerate(((4, S, D), (2, 7, D), (2, 7, 6)))
+    )
+    past = [g.feed(random(B, 2, 3, e, seed=6 + i)) for i, e in enumerate((D, 6))]
+    rng = np.random.default_rng(1)
+    seen = rng.random((B, 1, S, S)) < 0.5
+    seen[0, 0, 2] = False
+    added = random(S, 10, seed=8)
+    added[:, 4] = -np.inf
+    added[1] = -np.inf
+    keys = rng.random((B, 1, 1, 7)) < 0.6
+    three: dict[str, Any] = {"q_num_heads": N, "kv_num_heads": N}
+    g.add(q, k, v, **three)
+    g.add(q, k, v, g.feed(seen), **three, scale=0.4)
+    g.add(q, k, v, g.feed(seen), **three, is_causal=1)
+    g.add(q, k, v, g.constant(seen[1, 0]), **three, softcap=0.7)
+    g.add(q4, k4, v4, ranks=[4], is_causal=1)
+    g.add(q4, k4, v4, g.feed(keys), ranks=[4], softcap=2.0)
+    g.add(q4, k4, v4, g.feed(added), *past, ranks=[4, 4, 4], outputs=3, is_causal=1)
+    g.add(q4, k4, v4, g.constant(added), *past, ranks=[4, 4, 4], outputs=3)
+    g.add(q4, k4, v4, g.feed(added[:, :3]), *past, ranks=[4])  # shorter than the keys
+    g.check(ReferenceEvaluator(g.model()).run(None, g.feeds))
+
+
+def test_attention_in_bfloat16() -> None:
+    """Scores are float32; the operands, the probabilities and the result are rounded: 2^-9 each of
+    numbers up to 3, the probabilities adding to 1."""
+    shape = (B, N, S, D)
+    arrays = {n: random(*shape, seed=i).astype(ml_dtypes.bfloat16) for i, n in enumerate("qkv")}
+    node = helper.make_node("Attention", ["q", "k", "v"], ["y"], is_causal=1)
+    declared = [(n, TensorProto.BFLOAT16, shape) for n in "qkv"]
+    model = make_model([node], declared, [("y", TensorProto.BFLOAT16, shape)], opset=23)
+    imported = import_onnx(model)
+    counts = operators(imported)
+    assert counts["matmul"] == 2 and counts["astype"] == 4
+    got = InferenceSession(model, num_threads=1).run(None, arrays)[0]
+    q, k, v = (arrays[n].astype(np.float64) for n in "qkv")
+    wanted = attention(q, k, v, np.where(np.tri(S), 0, -np.inf))
+    np.testing.assert_allclose(got.astype(np.float64), wanted, rtol=0, atol=3 * 2**-8)
+
+
+# What becomes of them ------------------------------------------------------------------------
+
+
+def test_a_causal_mask_is_no_constant() -> None:
+    node = helper.make_node("Attention", ["q", "k", "v"], ["y"], is_causal=1)
+    model = make_model([node], [f32(n, 1, 2, 9, 8) for n in "qkv"], [f32("y", 1, 2, 9, 8)],
+                       opset=23)  # fmt: skip
+    counts = operators(compare(model, {n: random(1, 2, 9, 8) for n in "qkv"}, rtol=1e-4))
+    assert counts == {
+        "permute_dims": 1, "matmul": 2, "multiply": 1, "broadcast_to": 1, "triu": 1, "add": 1,
+        "nn.softmax": 1,
+    }  # fmt: skip
+
+
+def test_embeddings_and_lengths_of_a_whole_model() -> None:
+    """What follows an operator of ONNX Runtime's knows its shapes."""
+    words, places, kinds = (random(n, H, seed=i) for i, n in enumerate((20, 9, 2)))
+    constants = {
+        "words": words, "places": places, "kinds": kinds, "gamma": random(H), "beta": random(H),
+        "w": random(H, 3 * H, seed=4) / 5, "b": random(3 * H, seed=5),
+    }  # fmt: skip
+    names = ["words", "places", "kinds", "gamma", "beta", "mask"]
+    nodes = [
+        helper.make_node(
+            "EmbedLayerNormalization", ["ids", "types", *names], ["e", "count", "sum"],
+            domain=CONTRIB, epsilon=1e-5,
+        ),
+        helper.make_node("Attention", ["e", "w", "b", "count"], ["y"], domain=CONTRIB,
+                         num_heads=N),
+    ]  # fmt: skip
+    declared = [(n, TensorProto.INT32, (B, S)) for n in ("ids", "types", "mask")]
+    outputs = [f32("y", B, S, H), ("count", TensorProto.INT32, [B]), f32("sum", B, S, H)]
+    model = make_model(nodes, declared, outputs, constants)
+    feeds = {
+        "ids": integers(*np.arange(B * S).reshape(B, S)), "types": integers([0] * S, [1] * S),
+        "mask": integers([1] * S, [1, 1, 0, 0, 0]),
+    }  # fmt: skip
+    compare(model, feeds, onnxruntime_run(model, feeds), atol=ATOL)
+
+
+# Refusals ------------------------------------------------------------------------------------
+
+_X, _W = ("x", (B, S, 16)), ("w", (16, 3 * H))
+_Q = tuple((n, (B, S, H)) for n in "qkv")
+
+
+@pytest.mark.parametrize(
+    ("op_type", "inputs", "attributes", "message"),
+    [
+        ("Attention", (_X, _W), {"num_heads": N, "do_rotary": 1}, "do_rotary"),
+        ("Attention", (_X, ("w", (16, 70))), {"num_heads": N}, "70 columns"),
+        ("Attention", (_X, _W), {"num_heads": 5}, "24 columns for 5 heads"),
+        ("Attention", (_X, _W, ("b", (3 * H,)), ("m", (4, 4))), {"num_heads": N}, "mask 'm'"),
+        ("MultiHeadAttention", _Q[:2], {"num_heads": N}, "shapes"),
+        ("MultiHeadAttention", (*_Q, ("b", (7,))), {"num_heads": N}, r"bias.*\(7,\)"),
+        (
+            "GroupQueryAttention",
+            (*_Q, ("pk", (B, N, 4, D)), ("pv", (B, N, 4, D)), ("s", (B,)), ("t", (1,))),
+            {"num_heads": N, "kv_num_heads": N},
+            "total_sequence_length",
+        ),
+        ("GroupQueryAttention", _Q, {"num_heads": 3, "kv_num_heads": 2}, "kv_num_heads"),
+        ("GroupQueryAttention", _Q, {"num_heads": 3, "kv_num_heads": 3, "smooth_softmax": 1},
+         "smooth_softmax"),
+        ("RotaryEmbedding", (_X, ("p", (B, 3)), ("c", (9, 8)), ("s", (9, 8))), {}, "position_ids"),
+    ],
+)  # fmt: skip
+def test_refused_forms_name_the_node_and_what_is_wrong(
+    op_type: str, inputs: Any, attributes: dict[str, Any], message: str
+) -> None:
+    node = helper.make_node(
+        op_type, [n for n, _ in inputs], ["y"], name="the node", domain=CONTRIB, **attributes
+    )
+    whole = {"m", "s", "t", "p"}
+    declared = [
+        (n, TensorProto.INT32 if n in whole and n != "s" else TensorProto.FLOAT, shape)
+        for n, shape in inputs
+    ]
+    model = make_model([node], declared, [f32("y", None, None, None)])
+    with pytest.raises((ModelError, UnsupportedOperatorError), match=f"the node.*{message}"):
+        import_onnx(model)

@@ -1,0 +1,208 @@
+"""What the rewrites of attention operators share: heads, cached keys, masks, the products.
+
+    attend(q, k, v)  =  MatMul(Softmax(Mul(MatMul(q, Transpose(k)), scale) + masks), v)
+
+Scores are float32 from the first product to the softmax, whatever the type of q, k and v, and the
+scale follows the product: q and k are read as they are.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import onnx
+from onnx import TensorProto
+
+from microkernels.errors import ModelError, UnsupportedOperatorError
+
+from ..graph import Graph, describe
+from ..node_builder import NodeBuilder, optional_input
+
+HIDDEN = -10000.0  # what ONNX Runtime adds to the scores of masked keys
+
+
+@dataclass(frozen=True)
+class Heads:
+    """A value [batch, heads, length, size] by its name."""
+
+    name: str
+    batch: int
+    heads: int
+    length: int
+    size: int
+
+    @property
+    def shape(self) -> tuple[int, int, int, int]:
+        """Its shape."""
+        return self.batch, self.heads, self.length, self.size
+
+
+@dataclass(frozen=True)
+class Scores:
+    """What happens to the scores before the softmax, in this order.
+
+    Attributes
+    ----------
+    scale : float or None
+        Factor; 1 / sqrt(head size) if None.
+    softcap : float
+        c in c * tanh(scores / c); 0 for none.
+    added : list of str
+        float32 values to add, as they broadcast to [batch, heads, queries, keys].
+    seen : list of str
+        bool values; scores are -inf where one is false.
+    """
+
+    scale: float | None = None
+    softcap: float = 0.0
+    added: list[str] = field(default_factory=list)
+    seen: list[str] = field(default_factory=list)
+
+
+def known_shape(graph: Graph, node: onnx.NodeProto, name: str) -> tuple[int, ...]:
+    """The shape of an input.
+
+    Raises
+    ------
+    UnsupportedOperatorError
+        It is not known.
+    """
+    shape = graph.shape(name)
+    if shape is None:
+        raise UnsupportedOperatorError(
+            f"{describe(node)}: the shape of its input {name!r} is not known; give shapes that fix "
+            "every dimension"
+        )
+    return shape
+
+
+def refuse(node: onnx.NodeProto, reason: str) -> UnsupportedOperatorError:
+    """The error for a form that is not supported."""
+    return UnsupportedOperatorError(f"{describe(node)}: {reason}")
+
+
+def refuse_outputs(node: onnx.NodeProto, *positions: int) -> None:
+    """Raises an UnsupportedOperatorError if an output is asked for."""
+    for position in positions:
+        if position < len(node.output) and node.output[position]:
+            raise refuse(node, f"its output {node.output[position]!r} is not supported")
+
+
+def refuse_inputs(node: onnx.NodeProto, positions: dict[int, str]) -> None:
+    """Raises an UnsupportedOperatorError if an input, named by position, is given."""
+    for position, what in positions.items():
+        if optional_input(node, position):
+            raise refuse(node, f"its input {what} ({node.input[position]!r}) is not supported")
+
+
+def expect_shape(node: onnx.NodeProto, what: str, found: Sequence[int], *known: int) -> None:
+    """Raises a ModelError unless a shape is the one that the others ask for."""
+    if tuple(found) != known:
+        raise ModelError(
+            f"{describe(node)}: {what} has the shape {tuple(found)}; the other inputs and the "
+            f"attributes ask for {known}"
+        )
+
+
+def head_size(node: onnx.NodeProto, what: str, columns: int, heads: int) -> int:
+    """Columns of one head.
+
+    Raises
+    ------
+    ModelError
+        The heads do not divide the columns.
+    """
+    if heads < 1 or columns % heads:
+        raise ModelError(f"{describe(node)}: {what} has {columns} columns for {heads} heads")
+    return columns // heads
+
+
+def split_heads(
+    build: NodeBuilder, value: str, batch: int, length: int, heads: int, size: int
+) -> Heads:
+    """[batch, length, heads * size] as heads."""
+    apart = build.reshape(value, [batch, length, heads, size])
+    return Heads(build.add("Transpose", apart, perm=[0, 2, 1, 3]), batch, heads, length, size)
+
+
+def join_heads(build: NodeBuilder, value: Heads, output: str) -> str:
+    """Heads as [batch, length, heads * size]."""
+    rows = build.add("Transpose", value.name, perm=[0, 2, 1, 3])
+    return build.reshape(rows, [value.batch, value.length, value.heads * value.size], output)
+
+
+def append(build: NodeBuilder, past: str, length: int, new: Heads, output: str = "") -> Heads:
+    """`past` [batch, heads, length, size] and after it the new keys or values."""
+    name = build.add("Concat", past, new.name, axis=2, output=output)
+    return Heads(name, new.batch, new.heads, length + new.length, new.size)
+
+
+def repeat_heads(build: NodeBuilder, value: Heads, heads: int) -> Heads:
+    """Every head as often as queries share it: [h0, h0, h1, h1, ...]."""
+    if value.heads == heads:
+        return value
+    times = heads // value.heads
+    batch, groups, length, size = value.shape
+    single = build.reshape(value.name, [batch, groups, 1, length, size])
+    shape = build.constant([batch, groups, times, length, size], np.int64)
+    repeated = build.reshape(build.add("Expand", single, shape), [batch, heads, length, size])
+    return Heads(repeated, batch, heads, length, size)
+
+
+def as_float(build: NodeBuilder, value: str) -> str:
+    """A value in float32."""
+    if build.graph.elem_type(value) == TensorProto.FLOAT:
+        return value
+    return build.add("Cast", value, to=TensorProto.FLOAT)
+
+
+def padding(build: NodeBuilder, valid: str, shape: Sequence[int], hidden: float) -> str:
+    """0 where an integer is positive, else `hidden`; float32 of another shape."""
+    zero = build.constant(0, np.int32)
+    if build.graph.elem_type(valid) not in (0, TensorProto.INT32):
+        valid = build.add("Cast", valid, to=TensorProto.INT32)
+    seen = build.add("Greater", build.reshape(valid, shape), zero)
+    numbers = [build.constant(number, np.float32) for number in (0.0, hidden)]
+    return build.add("Where", seen, *numbers)
+
+
+def attend(
+    build: NodeBuilder,
+    q: Heads,
+    k: Heads,
+    v: Heads,
+    scores: Scores,
+    elem_type: int,
+    output: str = "",
+) -> Heads:
+    """Writes the products and the softmax between them.
+
+    Parameters
+    ----------
+    q, k, v : Heads
+        With the same number of heads.
+    elem_type : int
+        The type of q, k and v, and of the result.
+    """
+    value = build.add("MatMul", q.name, build.add("Transpose", k.name, perm=[0, 1, 3, 2]))
+    if elem_type != TensorProto.FLOAT:
+        value = build.add("Cast", value, to=TensorProto.FLOAT)
+    scale = 1.0 / math.sqrt(q.size) if scores.scale is None else scores.scale
+    if scores.softcap:
+        factor = build.constant(scale / scores.softcap, np.float32)
+        bent = build.add("Tanh", build.add("Mul", value, factor))
+        value = build.add("Mul", bent, build.constant(scores.softcap, np.float32))
+    elif scale != 1.0:
+        value = build.add("Mul", value, build.constant(scale, np.float32))
+    for mask in scores.added:
+        value = build.add("Add", value, mask)
+    for seen in scores.seen:
+        value = build.add("Where", seen, value, build.constant(-np.inf, np.float32))
+    weights = build.add("Softmax", value, axis=3)
+    if elem_type != TensorProto.FLOAT:
+        weights = build.add("Cast", weights, to=elem_type)
+    mixed = build.add("MatMul", weights, v.name, output=output)
+    return Heads(mixed, q.batch, q.heads, q.length, v.size)

@@ -1,0 +1,256 @@
+"""ONNX Runtime's GroupQueryAttention in standard operators.
+
+GroupQueryAttention(q, k, v, past_key, past_value, seqlens_k, total_sequence_length, cos, sin)
+    ->  rotary embedding of q and k, keys and values appended to those of the past, and causal
+        attention (attention_parts.py) of which several heads of q share one of k and v
+
+The number of keys, total_sequence_length, must be known when the model is compiled. If it is that
+of every sequence (one sequence, or nothing but new tokens), all positions are known then too;
+otherwise each sequence has seqlens_k + 1 keys, and its new ones are put where its own past ends.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import onnx
+from onnx import TensorProto
+
+from microkernels.errors import ModelError
+
+from ..graph import Graph, describe
+from ..node_builder import NodeBuilder, attributes_of, optional_input
+from .attention_parts import (
+    Heads,
+    Scores,
+    append,
+    as_float,
+    attend,
+    expect_shape,
+    head_size,
+    join_heads,
+    known_shape,
+    refuse,
+    refuse_inputs,
+    refuse_outputs,
+    repeat_heads,
+    split_heads,
+)
+from .causal_mask import keys_from, keys_up_to
+from .packed_attention import scale_of
+from .quantized import MICROSOFT
+from .registry import rewrites
+from .rotary_embedding import Rotation, gathered, rotate
+
+_NEW_INPUTS = {11: "head_sink", 12: "k_scale", 13: "v_scale"}
+
+
+@dataclass(frozen=True)
+class Rows:
+    """A value [batch, length, heads * size]."""
+
+    name: str
+    heads: int
+
+
+@dataclass(frozen=True)
+class Cache:
+    """Where keys are.
+
+    Attributes
+    ----------
+    past, keys, present : int
+        Keys that the past has room for, keys that queries may see, keys that are returned.
+    before : int or str
+        How many stand before the new ones: a number, or a value int64 [batch, 1].
+    """
+
+    past: int
+    keys: int
+    present: int
+    before: int | str
+
+
+@rewrites("GroupQueryAttention", domain=MICROSOFT)
+def group_query_attention(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeProto]:
+    """Rotary embedding, the cache, the masks, attention."""
+    refuse_inputs(node, _NEW_INPUTS)
+    refuse_outputs(node, 3)
+    attributes = attributes_of(node)
+    for name in ("smooth_softmax", "qk_output", "kv_cache_bit_width"):
+        if attributes.get(name, 0) > 0:
+            raise refuse(node, f"its attribute {name} is not supported")
+    for name in ("k_quant_type", "v_quant_type"):
+        if attributes.get(name, "NONE") != "NONE":
+            raise refuse(node, f"its attribute {name} ({attributes[name]}) is not supported")
+    build = NodeBuilder(graph, node)
+    q_heads, kv_heads = attributes["num_heads"], attributes["kv_num_heads"]
+    if kv_heads < 1 or q_heads % kv_heads:
+        raise ModelError(
+            f"{describe(node)}: num_heads {q_heads} is no multiple of kv_num_heads {kv_heads}"
+        )
+    batch, length, size, rows = _rows(build, q_heads, kv_heads)
+    cache = _cache(build, batch, length)
+    if attributes.get("do_rotary"):
+        interleaved = bool(attributes.get("rotary_interleaved"))
+        rotation = _rotation(build, cache, batch, length, interleaved)
+        turned = [_rotated(build, part, (batch, length), size, rotation) for part in rows[:2]]
+        rows = [*turned, rows[2]]
+    q, k, v = (split_heads(build, part.name, batch, length, part.heads, size) for part in rows)
+    elem_type = graph.elem_type(node.input[0])
+    k, v = (_with_past(build, cache, value, i) for i, value in enumerate((k, v)))
+    scores = _scores(build, cache, batch, length)
+    k, v = (repeat_heads(build, value, q_heads) for value in (k, v))
+    join_heads(build, attend(build, q, k, v, scores, elem_type), node.output[0])
+    return build.nodes
+
+
+def _rows(build: NodeBuilder, q_heads: int, kv_heads: int) -> tuple[int, int, int, list[Rows]]:
+    """(batch, length, head size, [q, k, v])."""
+    node, graph = build.source, build.graph
+    names = [optional_input(node, position) for position in range(3)]
+    shapes = [known_shape(graph, node, name) if name else () for name in names]
+    if tuple(map(len, shapes)) not in ((3, 3, 3), (3, 0, 0)):
+        raise refuse(node, f"query, key and value of the shapes {shapes} are not supported")
+    batch, length, columns = shapes[0]
+    packed = not names[1]
+    size = head_size(node, "q", columns, q_heads + 2 * kv_heads if packed else q_heads)
+    if packed:
+        names = build.split(names[0], [count * size for count in (q_heads, kv_heads, kv_heads)], 2)
+    else:
+        for what, shape in zip("kv", shapes[1:], strict=True):
+            expect_shape(node, what, shape, batch, length, kv_heads * size)
+    counts = (q_heads, kv_heads, kv_heads)
+    return batch, length, size, [Rows(n, c) for n, c in zip(names, counts, strict=True)]
+
+
+def _cache(build: NodeBuilder, batch: int, length: int) -> Cache:
+    node, graph = build.source, build.graph
+    constant = graph.constants.get(node.input[6])
+    if constant is None or constant.size != 1:
+        raise refuse(
+            node,
+            f"total_sequence_length ({node.input[6]!r}) decides the shape of its outputs and must "
+            "be known when the model is compiled: make it a constant, or give shapes that fix it",
+        )
+    total = int(constant.reshape(()))
+    past = 0
+    if optional_input(node, 3):
+        shape = known_shape(graph, node, node.input[3])
+        past = shape[2] if len(shape) == 4 else 0
+    before: int | str = total - length
+    present = max(past, total)
+    if not 0 <= total - length <= past:
+        raise ModelError(
+            f"{describe(node)}: {length} new tokens and a past of {past} do not make "
+            f"total_sequence_length, {total}"
+        )
+    if batch == 1 or total == length:
+        return Cache(past, total, present, before)
+    ends = build.add("Cast", build.reshape(node.input[5], [batch, 1]), to=TensorProto.INT64)
+    before = build.add("Add", ends, build.constant(1 - length, np.int64))
+    return Cache(past, present, present, before)
+
+
+def _rotation(
+    build: NodeBuilder, cache: Cache, batch: int, length: int, interleaved: bool
+) -> Rotation:
+    node = build.source
+    caches = [optional_input(node, position) for position in (7, 8)]
+    if not all(caches):
+        raise ModelError(f"{describe(node)}: do_rotary needs cos_cache and sin_cache")
+    counted = np.arange(length, dtype=np.int64).reshape(1, length)
+    positions, rows = optional_input(node, 9), (batch, length)
+    if positions:
+        found = known_shape(build.graph, node, positions)
+        expect_shape(node, f"position_ids ({positions!r})", found, batch, length)
+    elif isinstance(cache.before, int):
+        positions, rows = build.constant(counted + cache.before), (1, length)
+    else:
+        positions = build.add("Add", cache.before, build.constant(counted))
+    return gathered(build, positions, rows, caches, interleaved)
+
+
+def _rotated(
+    build: NodeBuilder, part: Rows, rows: tuple[int, int], size: int, rotation: Rotation
+) -> Rows:
+    apart = (*rows, part.heads, size)
+    turned = rotate(build, build.reshape(part.name, apart), apart, rotation, heads_axis=2)
+    return Rows(build.reshape(turned, [*rows, part.heads * size]), part.heads)
+
+
+def _with_past(build: NodeBuilder, cache: Cache, new: Heads, index: int) -> Heads:
+    """The keys (index 0) or values (1) that queries may see; also writes the present ones."""
+    node = build.source
+    output = node.output[1 + index] if 1 + index < len(node.output) else ""
+    past = optional_input(node, 3 + index)
+    if bool(past) != bool(optional_input(node, 3)):
+        raise ModelError(f"{describe(node)} has only one of past_key and past_value")
+    if past:
+        found = known_shape(build.graph, node, past)
+        expect_shape(node, f"past ({past!r})", found, new.batch, new.heads, cache.past, new.size)
+    if not isinstance(cache.before, int):
+        return _scattered(build, cache, new, past, output)
+    rest = cache.present - cache.keys
+    end = "" if rest else output
+    if cache.before:
+        begin = past if cache.before == cache.past else _cut(build, past, 0, cache.before)
+        keys = append(build, begin, cache.before, new, end)
+    elif end:
+        keys = Heads(build.add("Identity", new.name, output=end), *new.shape)
+    else:
+        keys = new
+    if rest and output:  # a buffer longer than what it holds: the end stays as it was
+        tail = _cut(build, past, cache.keys, cache.past)
+        build.add("Concat", keys.name, tail, axis=2, output=output)
+    return keys
+
+
+def _cut(build: NodeBuilder, past: str, begin: int, end: int) -> str:
+    bounds = [build.constant([number], np.int64) for number in (begin, end, 2)]
+    return build.add("Slice", past, *bounds)
+
+
+def _scattered(build: NodeBuilder, cache: Cache, new: Heads, past: str, output: str) -> Heads:
+    """The past of every sequence with its new keys where it ends."""
+    shape = (new.batch, new.heads, cache.present, new.size)
+    source = append(build, past, cache.past, new).name
+    here = build.constant(np.arange(cache.present, dtype=np.int64).reshape(1, -1))
+    offset = build.add("Sub", here, str(cache.before))  # [batch, present]
+    fresh = build.add("Add", offset, build.constant(cache.past, np.int64))
+    old = build.add("Less", offset, build.constant(0, np.int64))
+    is_fresh = build.add("Less", offset, build.constant(new.length, np.int64))
+    last = build.constant(cache.past + new.length - 1, np.int64)
+    kept = build.add("Min", here, last) if cache.present > cache.past else here
+    taken = build.add("Where", is_fresh, fresh, kept)
+    taken = build.reshape(build.add("Where", old, here, taken), [new.batch, 1, cache.present, 1])
+    indices = build.add("Expand", taken, build.constant(list(shape), np.int64))
+    return Heads(build.add("GatherElements", source, indices, axis=2, output=output), *shape)
+
+
+def _scores(build: NodeBuilder, cache: Cache, batch: int, length: int) -> Scores:
+    """Scale, softcap and masks."""
+    node = build.source
+    attributes = attributes_of(node)
+    added, seen = [], []
+    if optional_input(node, 10):
+        bias = node.input[10]
+        found = known_shape(build.graph, node, bias)
+        expect_shape(node, f"attention_bias ({bias!r})", found, *found[:2], length, cache.keys)
+        added.append(as_float(build, bias))
+    window = attributes.get("local_window_size", -1)
+    if isinstance(cache.before, int):
+        added += keys_up_to(build, length, cache.keys, cache.before)
+        if window > 0:
+            added += keys_from(build, length, cache.keys, cache.before - window + 1)
+    else:
+        rows = np.arange(length, dtype=np.int64).reshape(1, 1, length, 1)
+        keys = build.constant(np.arange(cache.keys, dtype=np.int64).reshape(1, 1, 1, -1))
+        before = build.reshape(cache.before, [batch, 1, 1, 1])
+        position = build.add("Add", before, build.constant(rows))
+        seen.append(build.add("Not", build.add("Less", position, keys)))
+        if window > 0:
+            first = build.add("Add", position, build.constant(1 - window, np.int64))
+            seen.append(build.add("Not", build.add("Less", keys, first)))
+    return Scores(scale_of(attributes), attributes.get("softcap", 0.0), added, seen)

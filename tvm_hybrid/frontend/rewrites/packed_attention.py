@@ -1,0 +1,187 @@
+"""ONNX Runtime's Attention, whose projections are one product, in standard operators.
+
+Attention(x, weights, bias, mask_index, past, attention_bias)
+    ->  q, k, v = Split(MatMul(x, weights) + bias), then attention (attention_parts.py)
+QAttention(x, weights, bias, x_scale, weights_scale, mask_index, x_zero, weights_zero, past)
+    ->  the same with MatMulIntegerToFloat(x, weights, ...)
+
+TVM's own converter knows neither scale, unidirectional nor past, and adds a mask [B, S] without the
+axes of heads and queries.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import TensorProto
+
+from microkernels.errors import ModelError
+
+from ..graph import Graph, describe
+from ..node_builder import NodeBuilder, attributes_of, optional_input
+from .attention_parts import (
+    HIDDEN,
+    Heads,
+    Scores,
+    append,
+    as_float,
+    attend,
+    expect_shape,
+    head_size,
+    join_heads,
+    known_shape,
+    padding,
+    refuse,
+    refuse_inputs,
+    split_heads,
+)
+from .causal_mask import keys_up_to
+from .quantized import MICROSOFT
+from .registry import rewrites
+
+
+@rewrites("Attention", domain=MICROSOFT)
+def packed_attention(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeProto]:
+    """Projects, cuts the projection in three, attends."""
+    refuse_inputs(node, {6: "past_sequence_length"})
+    build = NodeBuilder(graph, node)
+    projected = build.add("MatMul", node.input[0], node.input[1])
+    if optional_input(node, 2):
+        projected = build.add("Add", projected, node.input[2])
+    return _attention(build, projected, 3, 4, optional_input(node, 5))
+
+
+@rewrites("QAttention", domain=MICROSOFT)
+def quantized_attention(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeProto]:
+    """The same; the projection is of 8-bit integers, everything after it of floats."""
+    build = NodeBuilder(graph, node)
+    inputs = [*node.input[:2], *node.input[3:5], *(optional_input(node, i) for i in (6, 7, 2))]
+    projected = build.add("MatMulIntegerToFloat", *inputs, domain=MICROSOFT)
+    return _attention(build, projected, 5, 8, "")
+
+
+def _attention(
+    build: NodeBuilder, projected: str, mask: int, past: int, bias: str
+) -> list[onnx.NodeProto]:
+    """Everything after the projection; `mask` and `past` are positions of inputs."""
+    node, graph = build.source, build.graph
+    attributes = attributes_of(node)
+    for name in ("do_rotary", "past_present_share_buffer"):
+        if attributes.get(name):
+            raise refuse(node, f"its attribute {name} is not supported")
+    heads = attributes["num_heads"]
+    shape = known_shape(graph, node, node.input[0])
+    weights = known_shape(graph, node, node.input[1])
+    if len(shape) != 3 or len(weights) != 2:
+        raise ModelError(f"{describe(node)}: its input has the shape {shape}, weights {weights}")
+    batch, length = shape[:2]
+    sizes = attributes.get("qkv_hidden_sizes") or [weights[1] // 3] * 3
+    if len(sizes) != 3 or sum(sizes) != weights[1] or sizes[0] != sizes[1]:
+        raise ModelError(
+            f"{describe(node)}: weights of {weights[1]} columns do not make q, k and v of {sizes}"
+        )
+    parts = [
+        split_heads(build, part, batch, length, heads, head_size(node, what, size, heads))
+        for part, size, what in zip(
+            build.split(projected, sizes, 2), sizes, ("q", "k", "v"), strict=True
+        )
+    ]
+    (q, k, v), before = parts, 0
+    if optional_input(node, past):
+        k, v, before = _with_past(build, node.input[past], k, v)
+    if len(node.output) > 1 and node.output[1]:
+        stacked = [build.reshape(value.name, [1, *value.shape]) for value in (k, v)]
+        build.add("Concat", *stacked, axis=0, output=node.output[1])
+    hidden = attributes.get("mask_filter_value", HIDDEN)
+    added = mask_of_index(build, optional_input(node, mask), batch, length, k.length, hidden)
+    if bias:
+        added.append(as_float(build, bias))
+    if attributes.get("unidirectional"):
+        added += keys_up_to(build, length, k.length, before)
+    scores = Scores(scale_of(attributes), added=added)
+    elem_type = _type_of_floats(build)
+    result = attend(build, q, k, v, scores, elem_type)
+    join_heads(build, result, node.output[0])
+    return build.nodes
+
+
+def _type_of_floats(build: NodeBuilder) -> int:
+    """The type of the projected values."""
+    found = build.graph.elem_type(build.source.input[0])
+    return TensorProto.FLOAT if found in (TensorProto.UINT8, TensorProto.INT8) else found
+
+
+def scale_of(attributes: dict[str, Any]) -> float | None:
+    """The factor of the scores; ONNX Runtime's 0 stands for the default."""
+    return attributes.get("scale") or None
+
+
+def _with_past(build: NodeBuilder, past: str, k: Heads, v: Heads) -> tuple[Heads, Heads, int]:
+    """Keys and values after those of `past` [2, batch, heads, length, size]."""
+    node = build.source
+    shape = known_shape(build.graph, node, past)
+    before = shape[3] if len(shape) == 5 else 0
+    expect_shape(node, f"past ({past!r})", shape, 2, k.batch, k.heads, before, k.size)
+    if v.size != k.size:
+        raise ModelError(f"{describe(node)}: k and v of {k.size} and {v.size} have no common past")
+    old_k, old_v = (build.take(past, index, 0) for index in (0, 1))
+    return append(build, old_k, before, k), append(build, old_v, before, v), before
+
+
+def mask_of_index(
+    build: NodeBuilder, name: str, batch: int, queries: int, keys: int, hidden: float
+) -> list[str]:
+    """What a mask_index (or key_padding_mask) adds to the scores; nothing if `name` is ``""``.
+
+    The forms, all of integers:
+    [batch]                  number of keys that each sequence has
+    [2 * batch]              where its keys end, then where they begin
+    [3 * batch + 2]          number of keys first, then what only packed kernels need
+    [batch, keys]            positive where a key exists
+    [batch, queries, keys]   the same for each query
+    [batch, 1, max, max]     the same for every position of the longest sequence
+    """
+    if not name:
+        return []
+    node, graph = build.source, build.graph
+    shape = known_shape(graph, node, name)
+    if len(shape) == 1 and shape[0] in (batch, 2 * batch, 3 * batch + 2):
+        return [_lengths(build, name, shape[0], batch, keys, hidden)]
+    if shape == (batch, keys):
+        return [padding(build, name, (batch, 1, 1, keys), hidden)]
+    if shape == (batch, queries, keys):
+        return [padding(build, name, (batch, 1, queries, keys), hidden)]
+    if len(shape) == 4 and shape[:2] == (batch, 1) and shape[2] == shape[3] >= keys:
+        starts, ends = [keys - queries, 0], [keys, keys]
+        cut = [build.constant(bound, np.int64) for bound in (starts, ends, [2, 3])]
+        part = build.add("Slice", name, *cut)
+        if graph.elem_type(name) != TensorProto.INT32:
+            part = build.add("Cast", part, to=TensorProto.INT32)
+        return [padding(build, part, (batch, 1, queries, keys), hidden)]
+    raise ModelError(
+        f"{describe(node)}: the mask {name!r} has the shape {shape}, which fits neither "
+        f"{(batch,)}, {(2 * batch,)}, {(batch, keys)}, {(batch, queries, keys)} nor "
+        f"({batch}, 1, max, max)"
+    )
+
+
+def _lengths(
+    build: NodeBuilder, name: str, count: int, batch: int, keys: int, hidden: float
+) -> str:
+    """A mask of where the keys of each sequence end, and begin if it says so too."""
+    positions = build.constant(np.arange(keys, dtype=np.int32).reshape(1, 1, 1, keys))
+    bounds = [name]
+    if count != batch:
+        rest = [count - batch] if count != 2 * batch else [batch]
+        bounds = build.split(name, [batch, *rest], 0)
+    if build.graph.elem_type(name) != TensorProto.INT32:
+        bounds = [build.add("Cast", bound, to=TensorProto.INT32) for bound in bounds]
+    end = build.reshape(bounds[0], [batch, 1, 1, 1])
+    seen = build.add("Less", positions, end)
+    if count == 2 * batch:
+        begin = build.reshape(bounds[1], [batch, 1, 1, 1])
+        seen = build.add("And", seen, build.add("Not", build.add("Less", positions, begin)))
+    numbers = [build.constant(number, np.float32) for number in (0.0, hidden)]
+    return build.add("Where", seen, *numbers)

@@ -1,0 +1,178 @@
+"""Attention of opset 23 in smaller operators.
+
+Attention(q, k, v, attn_mask, past_key, past_value)
+    ->  attention (attention_parts.py); heads of k and v are repeated where fewer than q has
+
+The standard's function body scales q and k by the root of the scale, which reads and writes both
+once more; here the scale follows the product. What is rare is left to the function body: the
+output qk_matmul_output, windows and key lengths of later opsets, a softmax of another precision.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+from onnx import TensorProto
+
+from microkernels.errors import ModelError
+
+from ..graph import Graph, describe
+from ..node_builder import NodeBuilder, attributes_of, optional_input
+from .attention_parts import (
+    Heads,
+    Scores,
+    append,
+    as_float,
+    attend,
+    expect_shape,
+    head_size,
+    join_heads,
+    known_shape,
+    refuse,
+    repeat_heads,
+    split_heads,
+)
+from .causal_mask import keys_up_to
+from .expand_function import expand_function
+from .registry import rewrites
+
+_FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16)
+
+
+@rewrites("Attention")
+def standard_attention(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeProto] | None:
+    """Heads, past, masks, attention; what is rare as ONNX defines it."""
+    build = NodeBuilder(graph, node)
+    attributes = attributes_of(node)
+    q, k, v, joined = _heads(build)
+    before = 0
+    past = [optional_input(node, 4), optional_input(node, 5)]
+    if any(past) and not all(past):
+        raise ModelError(f"{describe(node)} has only one of past_key and past_value")
+    if past[0]:
+        shape = known_shape(graph, node, past[0])
+        before = shape[2] if len(shape) == 4 else 0
+    keys = before + k.length
+    mask = optional_input(node, 3)
+    if _is_rare(node, graph):
+        return expand_function(node, graph)
+    k, v = (_with_past(build, past[i], before, value, 1 + i) for i, value in enumerate((k, v)))
+    causal = keys_up_to(build, q.length, keys, before) if attributes.get("is_causal") else []
+    blind = bool(mask) and _may_hide_a_row(graph, mask, q.length, keys, before, bool(causal))
+    is_bool = bool(mask) and graph.elem_type(mask) == TensorProto.BOOL
+    if mask:
+        mask = _as_long_as(build, mask if is_bool else as_float(build, mask), is_bool, keys)
+    added = [mask, *causal] if mask and not is_bool else causal
+    seen = [mask] if is_bool else []
+    scores = Scores(attributes.get("scale"), attributes.get("softcap", 0.0), added, seen)
+    k, v = (repeat_heads(build, value, q.heads) for value in (k, v))
+    elem_type, output = graph.elem_type(node.input[0]), "" if joined else node.output[0]
+    result = attend(build, q, k, v, scores, elem_type, "" if blind else output)
+    if blind:
+        result = _zero_where_nothing_is_seen(build, result, mask, is_bool, causal, output)
+    if joined:
+        join_heads(build, result, node.output[0])
+    return build.nodes
+
+
+def _heads(build: NodeBuilder) -> tuple[Heads, Heads, Heads, bool]:
+    """q, k, v, and whether the result is to have three axes as they have."""
+    node, graph = build.source, build.graph
+    attributes = attributes_of(node)
+    shapes = [known_shape(graph, node, name) for name in node.input[:3]]
+    ranks = [len(shape) for shape in shapes]
+    if ranks == [4, 4, 4]:
+        q, k, v = (Heads(n, *s) for n, s in zip(node.input[:3], shapes, strict=True))
+    elif ranks == [3, 3, 3]:
+        names = ("q_num_heads", "kv_num_heads", "kv_num_heads")
+        q, k, v = (
+            _split(build, value, shape, attributes.get(name) or 0, name)
+            for value, shape, name in zip(node.input[:3], shapes, names, strict=True)
+        )
+    else:
+        raise ModelError(f"{describe(node)}: Q, K and V have the shapes {shapes}")
+    expect_shape(node, "K", k.shape, q.batch, k.heads, k.length, q.size)
+    expect_shape(node, "V", v.shape, q.batch, k.heads, k.length, v.size)
+    if q.heads % max(1, k.heads):
+        raise ModelError(f"{describe(node)}: {q.heads} heads of Q do not share {k.heads} of K")
+    return q, k, v, ranks == [3, 3, 3]
+
+
+def _split(
+    build: NodeBuilder, value: str, shape: tuple[int, ...], heads: int, attribute: str
+) -> Heads:
+    if not heads:
+        raise ModelError(f"{describe(build.source)}: inputs of three axes need {attribute}")
+    size = head_size(build.source, repr(value), shape[2], heads)
+    return split_heads(build, value, shape[0], shape[1], heads, size)
+
+
+def _is_rare(node: onnx.NodeProto, graph: Graph) -> bool:
+    """Whether the function body is to stand in."""
+    attributes = attributes_of(node)
+    wanted = len(node.output) > 3 and node.output[3]
+    windowed = any(attributes.get(f"{side}_window_size", -1) >= 0 for side in ("left", "right"))
+    precise = attributes.get("softmax_precision", TensorProto.FLOAT) in (0, *_FLOATS)
+    if graph.elem_type(node.input[0]) not in _FLOATS:
+        raise refuse(node, "only floats of 16 and 32 bits are supported")
+    types = {graph.elem_type(name) for name in node.input[:3]}
+    lengths = optional_input(node, 6)
+    return bool(wanted or windowed or lengths or not precise or len(types) > 1)
+
+
+def _as_long_as(build: NodeBuilder, mask: str, is_bool: bool, keys: int) -> str:
+    """A mask that also says that keys beyond its end are hidden."""
+    shape = known_shape(build.graph, build.source, build.source.input[3])
+    missing = keys - shape[-1] if shape else 0
+    if missing < 0 or not shape:
+        raise ModelError(
+            f"{describe(build.source)}: attn_mask has the shape {shape}; there are {keys} keys"
+        )
+    if not missing:
+        return mask
+    tail = np.full((*shape[:-1], missing), False if is_bool else np.float32(-np.inf))
+    return build.add("Concat", mask, build.constant(tail), axis=len(shape) - 1)
+
+
+def _with_past(build: NodeBuilder, past: str, before: int, new: Heads, position: int) -> Heads:
+    """Keys or values after those of the past; writes the output for the next step."""
+    node = build.source
+    output = node.output[position] if position < len(node.output) else ""
+    if past:
+        found = known_shape(build.graph, node, past)
+        expect_shape(node, repr(past), found, new.batch, new.heads, before, new.size)
+        return append(build, past, before, new, output)
+    if output:
+        build.add("Identity", new.name, output=output)
+    return new
+
+
+def _may_hide_a_row(
+    graph: Graph, mask: str, queries: int, keys: int, before: int, causal: bool
+) -> bool:
+    """Whether a query might see no key at all, as far as is known now."""
+    array = graph.constants.get(mask)
+    if array is None:
+        return True
+    seen = array if array.dtype == np.bool_ else array.astype(np.float32) > -np.inf
+    if causal:
+        seen = seen & np.tri(queries, keys, before, dtype=np.bool_)[:, : seen.shape[-1]]
+    return not seen.any(-1).all()
+
+
+def _zero_where_nothing_is_seen(
+    build: NodeBuilder, result: Heads, mask: str, is_bool: bool, causal: list[str], output: str
+) -> Heads:
+    """0 for queries that see no key, as the standard wants it, where the softmax gives NaN."""
+    zero, one = (build.constant(number, np.float32) for number in (0.0, 1.0))
+    if not is_bool:
+        mask = build.add("Greater", mask, build.constant(-np.inf, np.float32))
+    # In numbers above -inf: to TVM, no maximum is less than the least finite number.
+    value = build.add("Where", mask, one, zero)
+    for other in causal:
+        value = build.add("Add", value, other)
+    axes = build.constant([-1], np.int64)
+    some = build.add("Greater", build.add("ReduceMax", value, axes, keepdims=1), zero)
+    dtype = onnx.helper.tensor_dtype_to_np_dtype(build.graph.elem_type(build.source.input[0]))
+    nothing = build.constant(np.zeros(()), dtype)
+    return Heads(build.add("Where", some, result.name, nothing, output=output), *result.shape)
