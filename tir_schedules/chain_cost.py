@@ -258,7 +258,9 @@ class _Chain:
         beyond = max(0.0, size / _tasks(made) - self.machine.l2_bytes)
         readers = sum(reads.count(source) for reads in self.reads)
         stored = (STORE_TRANSFERS / readers + 1) * beyond / L3_RATE
-        own = min(1.0, made.threads_m / share.threads_m) / made.threads_n
+        own = min(1.0, share.threads_m / made.threads_m) / made.threads_n
+        if _tasks(made) < _tasks(share):
+            own = 0.0  # that of a thread that had nothing to do before
         return stored + (1 - own) * size / share.threads_m / FOREIGN_RATE
 
 
