@@ -86,7 +86,8 @@ class DecodePlan:
         hidden_from = problem.m + problem.causal if problem.causal is not None else problem.n
         self.n = min(problem.n, max(1, hidden_from))
         self.vectors = math.ceil(self.n / self.lanes)
-        self.pitch = self.vectors * self.lanes
+        # An odd number of lines, so that the rows do not share a few sets of a cache.
+        self.pitch = (self.vectors | 1) * self.lanes
         self.per_share = math.ceil(self.vectors / max(1, min(key_shares, self.vectors)))
         self.shares = math.ceil(self.vectors / self.per_share)
         # On all threads, sets that are read together leave too few tasks without shares.

@@ -46,7 +46,7 @@ class DecodeProducts:
         floats = self.p_dtype == operands.row_element == "float32"
         self.deferred = floats and not self.problem.softmax.epilogue and not operands.rounded
         used = plan.per_share * plan.lanes
-        self.pitch = math.ceil(used / operands.group) * operands.group
+        self.pitch = (math.ceil(used / operands.group) | 1) * operands.group
 
     def allocate(self) -> None:
         """What lies between the phases."""
