@@ -295,6 +295,7 @@ def _refused(
     """A region's call that keeps the reason why it is not merged."""
     callee, region = graph.callees[position], graph.regions[position]
     before = str(callee.attrs.get(REASON, f"template {region.op}"))
-    gvar = builder.add_func(callee.with_attr(REASON, f"{before}; {reason}"), f"fused_{region.op}")
+    own = relax.utils.copy_with_new_vars(callee)  # another call may keep the shared function
+    gvar = builder.add_func(own.with_attr(REASON, f"{before}; {reason}"), f"fused_{region.op}")
     var = graph.bindings[position].var
     return relax.VarBinding(var, relax.Call(gvar, graph.value(position).args, ret_ty=var.ty))
