@@ -12,17 +12,16 @@ After
     q = R.strided_slice(qkv, axes=[-1], begin=[0], end=[N])
     ...k and v alike...
 
-Elementwise operators that all products have in common are joined with them, their constants side by
-side. Dynamic quantisation gains most: x is then quantised for one product alone, whose kernel finds
-the range and quantises on the way in, instead of kernels of their own that write the 8-bit tensor.
-Besides, every kernel less is a call, and with several threads a fork, less.
+Elementwise operators that all products have in common are joined with them, their constants side
+by side. A kernel less is a call less and, with several threads, a fork; and a tensor that is
+quantised dynamically or rounded to bfloat16 for these products alone is so by the one kernel on the
+way in, instead of a kernel of its own that writes the narrow tensor.
 
-The merged attention reads the slices where they lie. Other kernels would have to copy them, so only
-the projections of an attention are merged: queries, keys and values that reach its products through
-operators that move elements (or, for queries and keys, elementwise ones, such as a rotary
-embedding, whose generic kernel reads a slice like any other tensor). Products that are quantised
-with different constant scales stay apart: in one kernel, scales of columns would need a division
-where a constant one needs a multiplication.
+Only queries, keys and values of an attention are merged, as the merged attention reads slices
+where they lie. Elementwise operators in between, such as a rotary embedding, read them in kernels
+that take longer for it: an estimate decides. Products that are quantised with different constant
+scales stay apart: in one kernel, scales of columns would need a division where a constant one needs
+a multiplication.
 """
 
 from __future__ import annotations
@@ -30,6 +29,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tvm import ir, relax
+
+from tir_schedules.chain_cost import FORK_JOIN_US, VM_CALL_US
 
 from .decisions import Decision, DecisionLog
 from .graph import DataflowGraph, op_name, static_tensor
@@ -61,25 +62,33 @@ ELEMENTWISE = (
 )
 # What may follow each of the merged products, if all of them have it.
 JOINED = ("relax.add", "relax.subtract", "relax.multiply", "relax.divide", "relax.astype")
+# Microseconds for one element, measured on one thread (Zen 4): what a rotary embedding takes longer
+# to read it from a slice, and what a kernel of its own takes longer to quantise or round it.
+SLICE_US = 0.29e-3
+CONVERSION_US = 0.09e-3
 
 
-def merge_projections(decisions: DecisionLog | None = None) -> ir.transform.Pass:
+def merge_projections(threads: int = 1, decisions: DecisionLog | None = None) -> ir.transform.Pass:
     """The pass; it needs A-normal form, and common subexpressions eliminated.
 
     Parameters
     ----------
+    threads : int
+        Threads that one parallel region may use.
     decisions : list of Decision, optional
         Receives what is merged, and why other products of one tensor are not.
     """
     log = [] if decisions is None else decisions
-    return block_pass("tvm_hybrid.merge_projections", lambda graph: _Merger(graph, log).run())
+    return block_pass(
+        "tvm_hybrid.merge_projections", lambda graph: _Merger(graph, threads, log).run()
+    )
 
 
 class _Merger:
     """Merges the projections of one block."""
 
-    def __init__(self, graph: DataflowGraph, decisions: DecisionLog) -> None:
-        self.graph, self.decisions = graph, decisions
+    def __init__(self, graph: DataflowGraph, threads: int, decisions: DecisionLog) -> None:
+        self.graph, self.threads, self.decisions = graph, threads, decisions
         self.inserted: dict[int, list[relax.Binding]] = {}
         self.replaced: dict[int, relax.Expr] = {}
 
@@ -151,13 +160,17 @@ class _Merger:
         ends, value = self.follow(group, value, joiner)
         if self.is_quantized(ends):
             return "stay apart: each is quantised with constants of its own"
+        saved, lost = self.saved_us(group), self.lost_us(ends)
+        if saved < lost:
+            return f"stay apart: {lost:.1f} us lost by reading slices, {saved:.1f} us saved"
         self.inserted[start] = out.bindings
         axis, column = len(value.ty.shape.values) - 1, 0
         for position, width in zip(ends, widths, strict=True):
             end = column + width
             self.replaced[position] = relax.op.strided_slice(value, [axis], [column], [end])
             column = end
-        return f"become one with {' + '.join(map(str, widths))} columns"
+        columns = " + ".join(map(str, widths))
+        return f"become one with {columns} columns: {saved:.1f} us saved, {lost:.1f} us lost"
 
     def follow(
         self, ends: Sequence[int], value: relax.Var, joiner: ColumnJoiner
@@ -202,6 +215,43 @@ class _Merger:
         var = self.graph.bindings[position].var
         users = self.graph.users.get(var, [])
         return users[0] if len(users) == 1 and isinstance(var, relax.DataflowVar) else None
+
+    def saved_us(self, group: Sequence[int]) -> float:
+        """Estimated microseconds of calls and forks, and of conversions by own kernels."""
+        fork = FORK_JOIN_US if self.threads > 1 else 0.0
+        saved = (len(group) - 1) * (VM_CALL_US + fork)
+        source = self.graph.value(group[0]).args[0]
+        if len(self.graph.users[source]) > len(group):
+            return saved
+        call = self.graph.definition(source)
+        while op_name(call) in ("relax.subtract", "relax.astype"):
+            assert isinstance(call, relax.Call)
+            if str(call.ty.dtype) == "bfloat16":
+                return saved + self.conversion_us(call, 1)
+            call = self.graph.definition(call.args[0])
+        if isinstance(call, relax.Call) and op_name(call) == "relax.quantize":
+            dynamic = isinstance(call.args[1], relax.Var)
+            saved += self.conversion_us(call, 2) if dynamic else 0.0
+        return saved
+
+    def conversion_us(self, call: relax.Call, kernels: int) -> float:
+        """What kernels take that only convert, or find the range for it."""
+        tensor = static_tensor(call)
+        return kernels * VM_CALL_US + CONVERSION_US * (0 if tensor is None else tensor.size)
+
+    def lost_us(self, ends: Sequence[int]) -> float:
+        """Estimated microseconds for slices that are not read in place by a product."""
+        tensors = [static_tensor(self.graph.value(end)) for end in ends if self.is_copied(end)]
+        return SLICE_US * sum(tensor.size for tensor in tensors if tensor is not None)
+
+    def is_copied(self, position: int) -> bool:
+        """Whether anything but operators that move elements stands before the products."""
+        users = self.graph.users.get(self.graph.bindings[position].var, [])
+        for user in users:
+            name = op_name(self.graph.value(user))
+            if name != "relax.matmul" and (name not in MOVING or self.is_copied(user)):
+                return True
+        return False
 
     def is_quantized(self, ends: Sequence[int]) -> bool:
         """Whether a product is quantised with constants right where the joined operators end."""

@@ -30,9 +30,9 @@ X = ((1, S, WIDTH), F)
 RNG = np.random.default_rng(0)
 
 
-def heads(x: relax.Expr, axes: tuple[int, ...] = (0, 2, 1, 3)) -> relax.Expr:
+def heads(x: relax.Expr, axes: tuple[int, ...] = (0, 2, 1, 3), length: int = S) -> relax.Expr:
     x = relax.BlockBuilder.current().emit(x)
-    return op.permute_dims(op.reshape(x, (1, S, -1, D)), axes)
+    return op.permute_dims(op.reshape(x, (1, length, -1, D)), axes)
 
 
 def attention(q: relax.Expr, k: relax.Expr, v: relax.Expr) -> relax.Expr:
@@ -48,10 +48,10 @@ def plain(x: relax.Expr) -> relax.Expr:
     return attention(*(biased(x, seed) for seed in range(3)))
 
 
-def merged(mod: IRModule) -> tuple[IRModule, list[str]]:
+def merged(mod: IRModule, threads: int = 1) -> tuple[IRModule, list[str]]:
     """The module after the pass, and what it says."""
     decisions: DecisionLog = []
-    result = tidy(merge_projections(decisions)(tidy(mod)))
+    result = tidy(merge_projections(threads, decisions)(tidy(mod)))
     relax.analysis.well_formed(result)
     assert all(decision.op == MERGE and decision.taken for decision in decisions)
     return result, [decision.reason for decision in decisions]
@@ -91,7 +91,9 @@ def test_projections_with_biases() -> None:
     biases = [constant(WIDTH, seed=seed + 10) for seed in range(3)]
     result, reasons = merged(module(plain, X))
     assert_structural_equal(result, tidy(module(after, X)))
-    assert reasons == ["3 products of one tensor become one with 8 + 8 + 8 columns"]
+    assert reasons == [
+        "3 products of one tensor become one with 8 + 8 + 8 columns: 0.7 us saved, 0.0 us lost"
+    ]
     again, reasons = merged(result)
     assert_structural_equal(again, result)
     assert not reasons
@@ -107,26 +109,42 @@ def test_the_kernel_computes_the_same() -> None:
         np.testing.assert_allclose(made[0], wanted, rtol=0, atol=1e-5 * np.abs(wanted).max())
 
 
-def test_fewer_heads_of_keys_and_a_rotary_embedding() -> None:
+def rotary(length: int) -> Body:
+    """Fewer heads of keys and values, and a rotary embedding of queries and keys."""
+
     def rotated(x: relax.Expr) -> relax.Expr:
-        x = relax.BlockBuilder.current().emit(heads(x))
+        x = relax.BlockBuilder.current().emit(heads(x, length=length))
         low = op.strided_slice(x, [3], [0], [D // 2])
         high = op.strided_slice(x, [3], [D // 2], [D])
         turned = op.concat([op.negative(high), low], axis=3)
-        return op.add(op.multiply(x, constant(S, D)), op.multiply(turned, constant(S, D, seed=1)))
+        cos, sin = constant(length, D), constant(length, D, seed=1)
+        return op.add(op.multiply(x, cos), op.multiply(turned, sin))
 
     def body(x: relax.Expr) -> relax.Expr:
         emit = relax.BlockBuilder.current().emit
         widths = enumerate((WIDTH, D, D))
         q, k, v = (emit(op.matmul(x, constant(WIDTH, n, seed=seed))) for seed, n in widths)
-        k = op.broadcast_to(rotated(k), (1, HEADS, S, D))
-        v = op.broadcast_to(heads(v), (1, HEADS, S, D))
+        k = op.broadcast_to(rotated(k), (1, HEADS, length, D))
+        v = op.broadcast_to(heads(v, length=length), (1, HEADS, length, D))
         scores = op.matmul(rotated(q), op.permute_dims(k, (0, 1, 3, 2)))
         return op.matmul(op.nn.softmax(scores), v)
 
-    result, reasons = merged(module(body, X))
+    return body
+
+
+def test_fewer_heads_of_keys_and_a_rotary_embedding() -> None:
+    result, reasons = merged(module(rotary(S), X))
     assert constant_products(result) == 1
-    assert reasons == ["3 products of one tensor become one with 8 + 4 + 4 columns"]
+    assert len(reasons) == 1 and "become one with 8 + 4 + 4 columns" in reasons[0]
+
+
+@pytest.mark.parametrize(("threads", "stays"), [(1, True), (2, False)])
+def test_long_slices_that_are_copied_have_to_be_worth_it(threads: int, stays: bool) -> None:
+    """0.29 ns for each of 12 x 500 elements: more than two calls, less than two forks."""
+    mod = module(rotary(500), ((1, 500, WIDTH), F))
+    result, reasons = merged(mod, threads)
+    assert constant_products(result) == (3 if stays else 1)
+    assert ("stay apart: 1.7 us lost" in reasons[0]) == stays
 
 
 def test_keys_and_values_of_another_tensor() -> None:
@@ -135,7 +153,7 @@ def test_keys_and_values_of_another_tensor() -> None:
 
     result, reasons = merged(module(body, X, X))
     assert constant_products(result) == 2 and operators(result)["strided_slice"] == 2
-    assert reasons == ["2 products of one tensor become one with 8 + 8 columns"]
+    assert len(reasons) == 1 and "2 products" in reasons[0] and "8 + 8 columns" in reasons[0]
 
 
 def test_bfloat16_is_rounded_once() -> None:
@@ -224,7 +242,7 @@ def test_an_unrelated_product_stays() -> None:
 
     result, reasons = merged(module(body, X))
     assert constant_products(result) == 2
-    assert reasons == ["3 products of one tensor become one with 8 + 8 + 8 columns"]
+    assert len(reasons) == 1 and "become one with 8 + 8 + 8 columns" in reasons[0]
 
 
 def test_a_gate_stays() -> None:
@@ -275,4 +293,4 @@ def test_weights_of_different_types_stay() -> None:
 
     result, reasons = merged(module(body, X))
     assert constant_products(result) == 2
-    assert reasons == ["2 products of one tensor become one with 8 + 8 columns"]
+    assert len(reasons) == 1 and "2 products" in reasons[0] and "8 + 8 columns" in reasons[0]
