@@ -71,7 +71,7 @@ def build_kernel(region: Region, config: Config, machine: Machine) -> tirx.PrimF
     name = template.kernel_name(region, config, machine.isa)
     private = function.without_attr("global_symbol")  # the module names it
     marked = private.with_attr(KERNEL, name).with_attr(UNALIGNED, True)
-    return marked.with_attr("op_pattern", OPAQUE)
+    return marked.with_attr("op_pattern", OPAQUE).with_attr(REGION, region.to_json())
 
 
 def operators_of(region: Region) -> str:
