@@ -20,6 +20,7 @@ from .bits_entry import bits_entry
 from .clip_indices import clip_indices
 from .conv1d_channels_last import conv1d_channels_last
 from .decisions import DecisionLog
+from .decompose_attention import decompose_attention
 from .drop_checks import drop_checks
 from .fold_dequantize import fold_dequantize
 from .fold_weights import fold_weights
@@ -29,6 +30,8 @@ from .lift_quantize import lift_quantize
 from .lower_regions import lower_regions
 from .merge_attention import merge_attention
 from .merge_chains import merge_chains
+from .merge_projections import merge_projections
+from .merge_side_by_side import merge_side_by_side
 from .partition import partition, regions_of
 from .prepack import prepack
 from .quantization_ranges import quantization_ranges
@@ -40,6 +43,7 @@ from .schedule_generic import schedule_leftovers
 from .select_configs import Lookup, select_configs
 from .sink_dequantize import sink_dequantize
 from .sink_permutes import sink_permutes
+from .sink_scale import sink_scale
 from .stock_dynamic_quantize import stock_dynamic_quantize
 from .weight_only_matmul import weight_only_matmul
 from .widen_bf16 import widen_bf16
@@ -125,12 +129,14 @@ def clean_up(precision: str = "auto") -> list[ir.transform.Pass]:
     return [
         relax.transform.ConvertToDataflow(min_size=1),
         relax.transform.CanonicalizeBindings(),
+        decompose_attention(),
         widen_bf16("float32" if precision == "f32" else "bfloat16"),
         fold_weights(),
         clip_indices(),
         recognize_norms(),
         recognize_gelu(),
         conv1d_channels_last(),
+        sink_scale(),
         sink_permutes(),
         relax.transform.EliminateCommonSubexpr(),
         relax.transform.CanonicalizeBindings(),
@@ -141,6 +147,8 @@ def clean_up(precision: str = "auto") -> list[ir.transform.Pass]:
 def lower_precision(options: PipelineOptions, decisions: DecisionLog) -> list[ir.transform.Pass]:
     """Phase 2: products of 8-bit integers and of bfloat16."""
     bf16 = [bf16_precision()] if options.precision == "bf16" else []
+    coarse = options.fusion == "coarse"
+    projections = [merge_projections(options.threads, decisions)] if coarse else []
     return [
         stock_dynamic_quantize(),
         sink_dequantize(),
@@ -154,6 +162,7 @@ def lower_precision(options: PipelineOptions, decisions: DecisionLog) -> list[ir
         relax.transform.EliminateCommonSubexpr(),
         relax.transform.CanonicalizeBindings(),
         relax.transform.DeadCodeElimination(),
+        *projections,
         quantization_ranges(fuse=options.fusion != "none"),
     ]
 
@@ -226,6 +235,7 @@ def lowering_passes(options: PipelineOptions, decisions: DecisionLog) -> list[ir
         *lower_precision(options, decisions),
         *form_regions(options, decisions),
         *build_regions(machine, options.lookup, decisions),
+        *([merge_side_by_side(machine, decisions)] if options.fusion == "coarse" else []),
         *build_leftovers(machine, decisions),
     ]
 
