@@ -73,6 +73,8 @@ def reject(region: Region, isa: Isa) -> str | None:
     for index, tensor in enumerate(region.inputs):
         uses = packed_uses(region, index)
         everywhere = sum(found.count(Source(False, index)) for found in sources)
+        if not everywhere:
+            return f"input {index} is not used"
         if uses and (len(uses) > 1 or everywhere > 1 or not tensor.constant):
             return f"input {index} is a weight, and not one part's alone"
     last = region.parts[-1].output

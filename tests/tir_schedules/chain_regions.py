@@ -146,6 +146,41 @@ def mlp(layers: Sequence[Region]) -> Region:
     return chain.region()
 
 
+def transformer_block(lead: tuple[int, ...], hidden: int, inner: int) -> Region:
+    """Two layers + x, layer_norm, two layers + what they read, rms_norm."""
+    chain = ChainBuilder([Tensor((*lead, hidden), "float32")])
+    first = chain.add(f32_layer(lead, hidden, inner), INPUT)
+    second = chain.add(
+        f32_layer(lead, inner, hidden, relu=False, residual=True), first, None, None, INPUT
+    )
+    middle = chain.add(norm(lead, hidden), second)
+    third = chain.add(f32_layer(lead, hidden, inner), middle)
+    fourth = chain.add(
+        f32_layer(lead, inner, hidden, relu=False, residual=True), third, None, None, middle
+    )
+    chain.add(norm(lead, hidden, "rms_norm"), fourth)
+    return chain.region()
+
+
+def mixed(lead: tuple[int, ...], n: int) -> Region:
+    """layer_norm to uint8, an integer product, a f32 product, rms_norm to bfloat16."""
+    chain = ChainBuilder([Tensor((*lead, n), "float32")])
+    source = chain.add(norm(lead, n, output="uint8"), INPUT)
+    source = chain.add(int8_layer(lead, n, n + 4, a_zero=128, output="float32"), source)
+    source = chain.add(f32_layer(lead, n + 4, n + 1), source)
+    chain.add(norm(lead, n + 1, "rms_norm", output="bfloat16"), source)
+    return chain.region()
+
+
+def small_integers(region: Region, seed: int = 0) -> list[np.ndarray]:
+    """Values in -3..3: f32 and bfloat16 products of a few layers are exact in any order."""
+    rng = np.random.default_rng(seed)
+    return [
+        np.asarray(rng.integers(-3, 4, tensor.shape)).astype(dtype_named(tensor.dtype))
+        for tensor in region.inputs
+    ]
+
+
 def values(region: Region, seed: int = 0) -> list[np.ndarray]:
     """Values for the inputs: weights scaled so that sums stay near one."""
     rng = np.random.default_rng(seed)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Mapping
 
 import numpy as np
 
@@ -30,7 +31,9 @@ _TYPICAL_PRODUCT = 5000.0  # of two random 8-bit integers, zero points subtracte
 _BEYOND = 16  # quantised values reach that many steps past the ends of their type
 
 
-def random_arguments(region: Region, template: Template, seed: int) -> list[np.ndarray]:
+def random_arguments(
+    region: Region, template: Template, seed: int, known: Mapping[int, np.ndarray] | None = None
+) -> list[np.ndarray]:
     """Inputs, unpacked, and operands, in the order of the kernel's parameters.
 
     Float inputs are normal, constant ones (weights) scaled so that sums stay near one. Operands lie
@@ -45,12 +48,19 @@ def random_arguments(region: Region, template: Template, seed: int) -> list[np.n
         Its template, whose `reference` tells what is quantised.
     seed : int
         Of the generator.
+    known : mapping or None
+        Arguments that are not drawn, by their number.
     """
+
+    def draw(volume: float) -> list[np.ndarray]:
+        drawn = _Draw(region, seed, volume).arrays()
+        return [(known or {}).get(number, array) for number, array in enumerate(drawn)]
+
     if all(step.op != "quantize" for step in region.epilogue):
-        return _Draw(region, seed, 1.0).arrays()
-    best, most = _Draw(region, seed, VOLUMES[0]).arrays(), -1
+        return draw(1.0)
+    best, most = draw(VOLUMES[0]), -1
     for volume in VOLUMES:
-        arrays = _Draw(region, seed, volume).arrays()
+        arrays = draw(volume)
         found = _different_integers(region, template, arrays)
         if found > most:
             best, most = arrays, found

@@ -20,6 +20,7 @@ from tir_schedules.region import Region
 from tir_schedules.template import Template
 
 from .arguments import element_type, random_arguments
+from .chains import chain_arguments, expected_of_chain, is_chain
 from .check import Expected, expected_result
 from .record import Status
 
@@ -153,8 +154,13 @@ class Bench:
         self.rotation = min(footprint_bytes, LARGEST_ROTATION)
         # A serial kernel is timed by its own CPU time, which other processes do not disturb.
         self.clock = time.thread_time if threads == 1 else time.perf_counter
-        self.arrays = random_arguments(region, template, seed)
-        self.expected: Expected = expected_result(region, template, self.arrays)
+        self.expected: Expected
+        if is_chain(region):
+            self.arrays = chain_arguments(region, seed)
+            self.expected = expected_of_chain(region, self.arrays, seed)
+        else:
+            self.arrays = random_arguments(region, template, seed)
+            self.expected = expected_result(region, template, self.arrays)
         self.baseline: tuple[Config, Kernel] | None = None
 
     def measure(

@@ -1,0 +1,69 @@
+"""Tuning chains: arguments whose results differ, tolerances that show one wrong element."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from tests.tir_schedules.chain_regions import f32_layer, int8_layer, mixed, mlp, transformer_block
+from tir_schedules.machine import Machine
+from tir_schedules.merged_reference import chain_reference
+from tir_schedules.mlp_chain import MLP_CHAIN
+from tir_schedules.mlp_chain_config import by_columns, by_rows
+from tir_schedules.region import Region
+from tvm_hybrid.targets import resolve_target
+from tvm_hybrid.tuning.arguments import element_type
+from tvm_hybrid.tuning.chains import chain_arguments, expected_of_chain
+from tvm_hybrid.tuning.measure import Bench, Effort
+
+ROWS = (9,)
+INTEGERS = mlp([int8_layer(ROWS, 12, 20, a_zero=7), int8_layer(ROWS, 20, 24, zero=9)])
+CHAINS = {
+    "f32": mlp([f32_layer(ROWS, 12, 20), f32_layer(ROWS, 20, 24)]),
+    "integers": INTEGERS,
+    "normalisations": transformer_block(ROWS, 12, 16),
+    "mixed": mixed(ROWS, 16),
+}
+every_chain = pytest.mark.parametrize("name", CHAINS)
+
+
+@every_chain
+def test_right_kernels_are_right(name: str) -> None:
+    target = resolve_target(None)
+    machine = Machine.from_target(target)
+    region = CHAINS[name]
+    bench = Bench(region, MLP_CHAIN, machine.isa, target, 1, 0, 0)
+    two = dataclasses.replace(machine, threads=2)
+    effort = Effort(samples=1, seconds=0.0)
+    for config in (by_rows(region, machine, 1, 2), by_columns(region, two)):
+        measurement = bench.measure(config, None, effort, lambda stage: None)
+        assert measurement.status == "ok", measurement.error
+
+
+@every_chain
+def test_one_wrong_element_shows(name: str) -> None:
+    region = CHAINS[name]
+    arrays = chain_arguments(region, 3)
+    expected = expected_of_chain(region, arrays, 3)
+    right = expected.value.astype(element_type(region.output.dtype))
+    assert expected.difference(right) is None
+    assert len(np.unique(right)) > right.size // 8
+    wrong = right.copy()
+    wrong[-1, -1] += np.asarray(np.abs(right).max() / 4).astype(right.dtype)
+    assert f"1 of {right.size} elements are wrong" in str(expected.difference(wrong))
+
+
+def test_integers_have_no_tolerance_and_are_the_reference() -> None:
+    arrays = chain_arguments(INTEGERS, 0)
+    expected = expected_of_chain(INTEGERS, arrays, 0)
+    assert not expected.tolerance.any()
+    np.testing.assert_array_equal(expected.value, chain_reference(INTEGERS, arrays))
+
+
+def test_arguments_depend_on_the_seed_only() -> None:
+    def drawn(region: Region, seed: int) -> list[bytes]:
+        return [array.tobytes() for array in chain_arguments(region, seed)]
+
+    assert drawn(INTEGERS, 1) == drawn(INTEGERS, 1) != drawn(INTEGERS, 2)
