@@ -29,6 +29,7 @@ import msgspec
 from tvm import IRModule, ir, relax, tirx
 from tvm.ir.transform import PassContext, module_pass
 
+from tir_schedules.config import Config
 from tir_schedules.machine import Machine
 from tir_schedules.region import Region
 from tir_schedules.side_by_side import (
@@ -171,19 +172,19 @@ class _Merger:
         region = Region.from_json(str(function.attrs[REGION]))
         return region, piece_of(region, tasks, self.machine)
 
-    def serial(self, candidate: _Candidate) -> tirx.PrimFunc:
-        """A candidate's kernel for one thread."""
+    def serial(self, candidate: _Candidate) -> tuple[tirx.PrimFunc, Config | None]:
+        """A candidate's kernel for one thread, and its configuration if that is another one."""
         if candidate.piece.tasks == 1:
-            return self.mod[candidate.function]
+            return self.mod[candidate.function], None
         alone = replace(self.machine, threads=1)
         config = template_for(candidate.region.op).default_config(candidate.region, alone)
-        return build_kernel(candidate.region, config, alone)
+        return build_kernel(candidate.region, config, alone), config
 
     def bindings(
         self, graph: DataflowGraph, group: Sequence[_Candidate], how: Estimate
     ) -> list[relax.Binding]:
         """The bindings that replace a group: one call, and its results one by one."""
-        functions = [self.serial(candidate) for candidate in group]
+        functions, configs = zip(*map(self.serial, group), strict=True)
         kernel = combine(functions, how.shares)
         names = " | ".join(str(function.attrs[KERNEL]) for function in functions)
         kernel = kernel.without_attr(REGION).with_attr(KERNEL, names)
@@ -198,7 +199,7 @@ class _Merger:
             relax.call_tir(gvar, arguments, out_ty=[result.ty for result in results])
         )
         together = relax.DataflowVar(NAME, call.ty)
-        self.note_merged(graph, group, how, gvar, names)
+        self.note_merged(graph, group, how, gvar, names, configs)
         return [
             relax.VarBinding(together, call),
             *(
@@ -223,13 +224,19 @@ class _Merger:
         how: Estimate,
         gvar: relax.GlobalVar,
         names: str,
+        configs: Sequence[Config | None],
     ) -> None:
         """One decision in place of those of the group."""
         found = []
-        for candidate in group:
+        for candidate, config in zip(group, configs, strict=True):
             index = self.decided(graph, candidate)
-            if index is not None:
-                found.append(self.decisions.pop(index))
+            if index is None:
+                continue
+            decision = self.decisions.pop(index)
+            if config is not None:
+                fields = msgspec.to_builtins(config)
+                decision = msgspec.structs.replace(decision, config=fields, source="default")
+            found.append(decision)
         reason = f"template {NAME}: {len(group)} kernels that leave threads idle, {how}"
         self.decisions.append(
             Decision(
