@@ -1,10 +1,10 @@
 """2^x of f32 vectors for softmax: by AVX-512's own instructions, or by arithmetic elsewhere.
 
-    2^x = 2^floor(x) * 2^(x - floor(x))
+    2^x = 2^n * 2^(x - n), n the nearest integer
 
-AVX-512 has the remainder (vreduceps) and the scaling (vscalefps) in one instruction each; the
-latter underflows and takes -inf by itself, so that nothing has to be clamped. The polynomials are
-minimax fits of 2^x on [0, 1) (`vector_math_fit.fit_polynomial`).
+AVX-512 has the scaling in one instruction (vscalefps), which underflows and takes -inf by itself,
+so that nothing has to be clamped. (vreduceps would give x - n in one, but takes as long as both.)
+The short polynomial is a minimax fit on [-1/2, 1/2] (`vector_math_fit.fit_polynomial`).
 """
 
 from __future__ import annotations
@@ -15,13 +15,11 @@ import tvm.tirx.script.builder.ir as I
 from tvm import tirx
 
 from .isa import Isa
-from .vector_math import exp
+from .vector_math import EXP2, exp
 from .vectors import Expr, bind, lanes_of, like
 
-# Lowest power first. Largest relative errors: 7.7e-8 and 7.5e-5.
-FULL = (9.9999994e-01, 6.9315273e-01, 2.4015573e-01, 5.582121e-02, 8.9946752e-03, 1.8755692e-03)
-SHORT = (9.999252e-01, 6.9583374e-01, 2.2606705e-01, 7.802441e-02)
-_FLOOR = 9  # vreduceps: no bits of fraction kept, round down, no exceptions
+# Lowest power first; largest relative error 7.5e-5.
+SHORT = (9.9992806e-01, 6.9326097e-01, 2.4261121e-01, 5.5171523e-02)
 _ALL = -1
 _CURRENT_ROUNDING = 4
 
@@ -45,22 +43,19 @@ def exp2(x: Expr, isa: Isa, short: bool = False) -> Expr:
         return exp(x * like(math.log(2), x))
     x = bind(x)
     mask, rounding = tirx.const(_ALL, "int16"), tirx.const(_CURRENT_ROUNDING, "int32")
-    intrinsic = "llvm.x86.avx512.mask.{}.ps.512"
-    fraction = bind(
-        I.call_llvm_pure_intrin(
-            "float32x16",
-            intrinsic.format("reduce"),
-            x,
-            tirx.const(_FLOOR, "int32"),
-            x,
-            mask,
-            rounding,
-        )
-    )
-    coefficients = SHORT if short else FULL
+    nearest = bind(I.call_llvm_pure_intrin("float32x16", "llvm.roundeven.v16f32", x))
+    # At -inf this is NaN, of which the scaling makes 0.
+    fraction = bind(x - nearest)
+    coefficients = SHORT if short else EXP2
     value = like(coefficients[-1], x)
     for coefficient in reversed(coefficients[:-1]):
         value = value * fraction + like(coefficient, x)
     return I.call_llvm_pure_intrin(
-        "float32x16", intrinsic.format("scalef"), value, x, x, mask, rounding
+        "float32x16",
+        "llvm.x86.avx512.mask.scalef.ps.512",
+        value,
+        nearest,
+        nearest,
+        mask,
+        rounding,
     )

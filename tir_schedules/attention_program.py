@@ -210,8 +210,9 @@ class AttentionProgram:
         sums = None
         if self.quantization and ZeroPoints.of(self.problem.product).needs_row_sums:
             sums = I.sblock_alloc_buffer((band,), "int32")
-        inverse = I.sblock_alloc_buffer((band,), "float32")
-        self.band = Band(scores, matrix("float32", lanes), probabilities, inverse, sums)
+        maximum, inverse = (I.sblock_alloc_buffer((band,), "float32") for _ in range(2))
+        maxima = matrix("float32", lanes)
+        self.band = Band(scores, maxima, maximum, probabilities, inverse, sums)
         self.softmax = SoftmaxRows(
             self.isa, kernel, self.band, self.quantization, self.fused is not None
         )
@@ -291,18 +292,16 @@ class AttentionProgram:
             visible = self._visible(row, rows, block)
             self.activations.begin(row, rows)
             self._scores(row, rows, block, visible)
-            with I.serial(rows) as r, I.sblock("softmax"):
-                I.reads()
-                I.writes()
+            with I.serial(rows) as r:
                 if self.fused is None:
                     self._finish_scores(row, r, block, visible)
-                if running is None:
-                    self.softmax.emit(r, visible, self.problem.n)
-                else:
-                    self.softmax.emit_running(r, visible, running[0], at + r)
                 self._pad(r)
                 if self.prefetches:
                     self._prefetch(row + r)
+            if running is None:
+                self.softmax.emit(rows, visible, self.problem.n)
+            else:
+                self.softmax.emit_running(rows, visible, running[0], at)
             self._product(row, rows, block, visible, running, at)
 
     def _pad(self, r: Expr) -> None:

@@ -1,15 +1,16 @@
 """The softmax of a band of scores that lie in cache, and what becomes of its probabilities.
 
-A row is read twice: powers of two and their sum, and, for 8-bit probabilities, which are rounded
-after they have been divided by the sum, once more. Probabilities of other types stay undivided:
-the product with v is divided instead. Between blocks of keys, maximum and sum go on as in Milakov
+Each step runs over all rows of the band before the next begins, so that the latency of adding up the
+lanes of one row is hidden behind the others. 8-bit probabilities are rounded after they have been
+divided by the sum; those of other types stay undivided: the product with v is divided instead. Between blocks of keys, maximum and sum go on as in Milakov
 and Gimelshein, "Online normalizer calculation for softmax" (arXiv 1805.02867).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
@@ -75,17 +76,20 @@ class Band:
     scores : buffer
         [rows, pitch] f32; probabilities overwrite it if they are f32.
     maxima : buffer
-        [rows, lanes]: the largest score of every lane.
+        [rows, lanes]: the largest score of every lane; later the sums of the powers.
+    maximum : buffer
+        [rows]: what is taken from the scores.
     probabilities : buffer
         [rows, pitch] in the type of the kernel's lanes.
     inverse : buffer
-        [rows]: what the product is multiplied by, if the probabilities are undivided.
+        [rows]: what the product, or before it is rounded a power, is multiplied by.
     sums : buffer or None
         [rows]: int32 sums of the quantised probabilities.
     """
 
     scores: Expr
     maxima: Expr
+    maximum: Expr
     probabilities: Expr
     inverse: Expr
     sums: Expr | None = None
@@ -130,37 +134,48 @@ class SoftmaxRows:
         self.quantization, self.in_log2 = quantization, in_log2
         self.lanes = kernel.lanes
 
-    def emit(self, row: Expr, vectors: Expr | int, keys: int) -> None:
-        """One row of the band, over as many vectors of keys.
+    def emit(self, rows: int, vectors: Expr | int, keys: int) -> None:
+        """The rows of a band, over as many vectors of keys.
 
         Parameters
         ----------
-        row : Expr
-            Within the band.
+        rows : int
+            Of the band.
         vectors : Expr or int
             How many are computed.
         keys : int
             Keys in all, to know what the padding adds to a sum.
         """
-        maximum = self._row_maximum(row)
-        total = self._powers(row, vectors, maximum)
-        if self.quantization is None:
-            I.buffer_store(self.band.inverse, tirx.const(1, "float32") / total, [row])
-        else:
-            self._quantize(row, vectors, total, keys)
+        scale = 1.0 if self.quantization is None else 1 / self.quantization.scale
+        with _each(rows) as row:
+            I.buffer_store(self.band.maximum, self._row_maximum(row), [row])
+        with _each(rows) as row:
+            self._powers(row, vectors, self.band.maximum[row])
+        with _each(rows) as row:
+            inverse = tirx.const(scale, "float32") / self._row_total(row)
+            I.buffer_store(self.band.inverse, inverse, [row])
+        if self.quantization is not None:
+            with _each(rows) as row:
+                self._quantize(row, vectors, keys)
 
-    def emit_running(self, row: Expr, vectors: Expr | int, running: Running, at: Expr) -> None:
-        """One row over one block of keys; `at` is the row's place in `running`."""
-        before = bind(running.maxima[at])
-        after = bind(tirx.Max(before, self._row_maximum(row)))
-        nothing = tirx.LE(after, tirx.const(-_INFINITY, "float32"))
-        # Nothing visible yet: any finite number serves instead of -inf, and gives zeros.
-        shift = bind(tirx.Select(nothing, tirx.const(0, "float32"), after))
-        total = self._powers(row, vectors, shift)
-        factor = bind(self._factor(before - shift))
-        I.buffer_store(running.maxima, after, [at])
-        I.buffer_store(running.sums, running.sums[at] * factor + total, [at])
-        I.buffer_store(running.factors, factor, [at])
+    def emit_running(
+        self, rows: int, vectors: Expr | int, running: Running, first: Expr | int
+    ) -> None:
+        """The rows of a band over one block of keys; `first` is the band's place in `running`."""
+        with _each(rows) as row:
+            before = bind(running.maxima[first + row])
+            after = bind(tirx.Max(before, self._row_maximum(row)))
+            nothing = tirx.LE(after, tirx.const(-_INFINITY, "float32"))
+            # Nothing visible yet: any finite number serves instead of -inf, and gives zeros.
+            shift = bind(tirx.Select(nothing, tirx.const(0, "float32"), after))
+            I.buffer_store(running.maxima, after, [first + row])
+            I.buffer_store(running.factors, self._factor(before - shift), [first + row])
+            I.buffer_store(self.band.maximum, shift, [row])
+        with _each(rows) as row:
+            self._powers(row, vectors, self.band.maximum[row])
+        with _each(rows) as row:
+            total = running.sums[first + row] * running.factors[first + row]
+            I.buffer_store(running.sums, total + self._row_total(row), [first + row])
 
     def _factor(self, difference: Expr) -> Expr:
         """2^difference (or e^difference) of one number, by the vector function."""
@@ -172,11 +187,13 @@ class SoftmaxRows:
         return difference if self.in_log2 else difference * like(LOG2_E, difference)
 
     def _row_maximum(self, row: Expr) -> Expr:
-        index = self.band.maxima[row, ramp(0, self.lanes)]
-        return bind(reduce_lanes(bind(index), tirx.Max))
+        return reduce_lanes(bind(self.band.maxima[row, ramp(0, self.lanes)]), tirx.Max)
 
-    def _powers(self, row: Expr, vectors: Expr | int, maximum: Expr) -> Expr:
-        """Replaces the scores by the powers; their sum."""
+    def _row_total(self, row: Expr) -> Expr:
+        return reduce_lanes(bind(self.band.maxima[row, ramp(0, self.lanes)]), _add)
+
+    def _powers(self, row: Expr, vectors: Expr | int, maximum: Expr) -> None:
+        """Replaces the scores by the powers, and the maxima of the lanes by the lanes' sums."""
         lanes, band = self.lanes, self.band
         shift = bind(splat(maximum, lanes))
         total = I.sblock_alloc_buffer((lanes,), "float32")
@@ -198,13 +215,13 @@ class SoftmaxRows:
                     I.buffer_store(band.probabilities, self.kernel.narrow(power), place)
 
         for_vectors(vectors, UNROLL, body)
-        return bind(reduce_lanes(total[tuple(lane)], _add))
+        I.buffer_store(band.maxima, total[tuple(lane)], [row, *lane])
 
-    def _quantize(self, row: Expr, vectors: Expr | int, total: Expr, keys: int) -> None:
+    def _quantize(self, row: Expr, vectors: Expr | int, keys: int) -> None:
         """Divides by the sum and rounds to 8 bits."""
         assert self.quantization is not None
         lanes, band, points = self.lanes, self.band, self.quantization
-        factor = bind(splat(tirx.const(1 / points.scale, "float32") / total, lanes))
+        factor = bind(splat(band.inverse[row], lanes))
         sums = None
         if band.sums is not None:
             sums = I.sblock_alloc_buffer((lanes,), "int32")
@@ -230,6 +247,15 @@ class SoftmaxRows:
             padding = count * lanes - keys
             found = reduce_lanes(sums[ramp(0, lanes)], _add)
             I.buffer_store(band.sums, found - padding * points.zero_point, [row])
+
+
+@contextmanager
+def _each(rows: int) -> Iterator[Expr]:
+    """A loop over the rows of a band."""
+    with I.serial(rows) as row, I.sblock("softmax"):
+        I.reads()
+        I.writes()
+        yield row
 
 
 def for_vectors(vectors: Expr | int, unroll: int, body: Callable[[Expr, int], None]) -> None:
