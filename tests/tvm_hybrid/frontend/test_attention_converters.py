@@ -339,6 +339,18 @@ def test_standard_attention() -> None:
     g.check(ReferenceEvaluator(g.model()).run(None, g.feeds))
 
 
+def test_rare_forms_are_what_the_standard_defines_them_by() -> None:
+    g = Forms("Attention", "", 25)
+    q, k, v = (
+        g.feed(random(B, n, t, D, seed=i)) for i, (n, t) in enumerate(((4, S), (2, 7), (2, 7)))
+    )
+    lengths = g.feed(np.array([7, 5], np.int64))
+    g.add(q, k, v, outputs=4, ranks=[4] * 4, qk_matmul_output_mode=3, is_causal=1)
+    g.add(q, k, v, "", "", "", lengths, ranks=[4], is_causal=1)
+    g.add(q, k, v, ranks=[4], left_window_size=2, right_window_size=1)
+    g.check(ReferenceEvaluator(g.model()).run(None, g.feeds))
+
+
 def test_attention_in_bfloat16() -> None:
     """Scores are float32; the operands, the probabilities and the result are rounded: 2^-9 each of
     numbers up to 3, the probabilities adding to 1."""
@@ -357,6 +369,31 @@ def test_attention_in_bfloat16() -> None:
 
 
 # What becomes of them ------------------------------------------------------------------------
+
+
+def test_forms_through_the_whole_compiler() -> None:
+    """Fused: a mask of lengths and of positions, shared keys after a past, a query alone."""
+    nodes = [
+        helper.make_node("Attention", ["x", "w", "b", "m"], ["a"], domain=CONTRIB, num_heads=N,
+                         unidirectional=1),
+        helper.make_node("GroupQueryAttention", ["q", "k", "v", "pk", "pv", "s", "t"],
+                         ["g", "nk", "nv"], domain=CONTRIB, num_heads=4, kv_num_heads=2),
+    ]  # fmt: skip
+    feeds: dict[str, NDArray[Any]] = {
+        "x": random(B, 21, 16), "m": integers(21, 13), "q": random(1, 1, 64),
+        "k": random(1, 1, 32, seed=1), "v": random(1, 1, 32, seed=2),
+        "pk": random(1, 2, 18, 16, seed=3), "pv": random(1, 2, 18, 16, seed=4), "s": integers(18),
+    }  # fmt: skip
+    constants = {
+        "w": random(16, 3 * H) / 4, "b": random(3 * H, seed=5), "t": np.array(19, np.int32)
+    }  # fmt: skip
+    declared = [(n, helper.np_dtype_to_tensor_dtype(x.dtype), x.shape) for n, x in feeds.items()]
+    outputs = [f32("a", B, 21, H), f32("g", 1, 1, 64)]
+    outputs += [f32(n, 1, 2, 19, 16) for n in ("nk", "nv")]
+    model = make_model(nodes, declared, outputs, constants)
+    session = InferenceSession(model, num_threads=1)
+    for got, wanted in zip(session.run(None, feeds), onnxruntime_run(model, feeds), strict=True):
+        np.testing.assert_allclose(got, wanted, RTOL, ATOL)
 
 
 def test_a_causal_mask_is_no_constant() -> None:
