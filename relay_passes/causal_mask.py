@@ -2,7 +2,7 @@
 
     scores[i, j] is visible if j <= i + c
 
-    lv = R.full(R.shape([M, N]), R.const(-inf)); lv1 = R.triu(lv, c + 1)    # to be added
+    lv = R.broadcast_to(R.const(-inf), (M, N)); lv1 = R.triu(lv, c + 1)     # to be added
     lv = R.broadcast_to(R.const(-inf), R.shape([M, N])), which TVM can also lower, likewise
     const_mask                      # 0 where j <= i + c, at most -1e30 elsewhere; to be added
     R.where(const_condition, scores, R.const(-inf))     # or with the last two exchanged
@@ -25,6 +25,7 @@ from .graph import DataflowGraph, op_name, scalar_constant
 
 HIDDEN = -1e30  # no score of a model comes near
 _VIEWS = ("relax.reshape", "relax.expand_dims", "relax.squeeze", "relax.broadcast_to")
+_FILL = {"relax.full": 1, "relax.broadcast_to": 0}  # which argument is the number
 
 
 @dataclass(frozen=True)
@@ -147,15 +148,14 @@ def additive_diagonal(graph: DataflowGraph, mask: relax.Expr, shape: tuple[int, 
         call = graph.definition(mask)
     if not isinstance(call, relax.Call) or op_name(call) != "relax.triu":
         return None
-    source = graph.definition(call.args[0])
+    filled = graph.definition(call.args[0])
     first = getattr(call.args[1], "value", None)
-    filled = {"relax.full": 1, "relax.broadcast_to": 0}.get(op_name(source))
-    if not isinstance(source, relax.Call) or filled is None or first is None:
+    number = _FILL.get(op_name(filled))
+    if not isinstance(filled, relax.Call) or number is None or first is None:
         return None
-    if not _is_matrix(mask, shape):
+    if not _is_matrix(mask, shape) or scalar_constant(filled.args[number]) != -math.inf:
         return None
-    number = scalar_constant(source.args[filled])
-    return int(first) - 1 if number == -math.inf else None
+    return int(first) - 1
 
 
 def _condition_diagonal(
