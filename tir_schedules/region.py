@@ -8,6 +8,7 @@ on is in here, so that two regions with the same key share one kernel and one tu
 
 from __future__ import annotations
 
+import json
 import math
 from typing import Any
 
@@ -112,13 +113,13 @@ class Region(msgspec.Struct, frozen=True, kw_only=True):
         return f"%{value - 1 - len(self.operands)}"
 
     def to_json(self) -> str:
-        """The region as one JSON object."""
-        return msgspec.json.encode(self).decode()
+        """The region as one JSON object, in which a number may also be Infinity or NaN."""
+        return json.dumps(msgspec.to_builtins(self), separators=(",", ":"))
 
     @staticmethod
     def from_json(text: str | bytes) -> Region:
         """The region that `to_json` wrote."""
-        return msgspec.json.decode(text, type=Region)
+        return msgspec.convert(json.loads(text), Region)
 
     def replace(self, **changes: Any) -> Region:
         """The region with some fields changed."""
