@@ -172,7 +172,7 @@ def test_the_command_takes_a_precision(tmp_path: Path, capsys: pytest.CaptureFix
     arguments = ["--records", str(path), "--precision", "bf16", "--threads", "1"]
     assert main(["tune", str(model), "--trials", "1", *arguments]) == 0
     assert "bfloat16[40x36]c" in capsys.readouterr().out
-    assert main(["explain", str(model), *arguments]) == 0
+    assert main(["explain", str(model), "--json", *arguments]) == 0
     assert "r.jsonl:1" in capsys.readouterr().out
 
 
