@@ -1,4 +1,4 @@
-"""Attention operators against ONNX Runtime, which defines most of them, and ONNX's reference.
+"""ONNX Runtime's attention operators against ONNX Runtime.
 
 Many forms are nodes of one model, so that each test compiles once.
 """
@@ -7,98 +7,32 @@ from __future__ import annotations
 
 from typing import Any
 
-import ml_dtypes
 import numpy as np
-import onnx
 import pytest
 from numpy.typing import NDArray
 from onnx import TensorProto, helper
-from onnx.reference import ReferenceEvaluator
 
 from microkernels.errors import ModelError, UnsupportedOperatorError
 from tests.onnx_builder import CONTRIB
 from tvm_hybrid import InferenceSession
 from tvm_hybrid.frontend import import_onnx
 
-from .models import (
-    Declaration,
-    compare,
-    f32,
-    make_model,
-    onnxruntime_run,
-    operators,
-    random,
-    run_imported,
+from .attention_forms import (
+    ATOL,
+    RTOL,
+    B,
+    D,
+    Forms,
+    H,
+    N,
+    S,
+    attention,
+    caches,
+    heads,
+    integers,
+    rows,
 )
-
-B, S, N, D = 2, 5, 3, 8
-H = N * D
-RTOL, ATOL = 1e-5, 5e-6  # sums of a few dozen products of numbers near 1, each rounded by 6e-8
-
-
-class Forms:
-    """A model with one node for each form of an operator.
-
-    Parameters
-    ----------
-    domain
-        Of the operator.
-    """
-
-    def __init__(self, op_type: str, domain: str = CONTRIB, opset: int = 17) -> None:
-        self.op_type, self.domain, self.opset = op_type, domain, opset
-        self.feeds: dict[str, NDArray[Any]] = {}
-        self.constants: dict[str, NDArray[Any]] = {}
-        self.nodes: list[onnx.NodeProto] = []
-        self.outputs: list[Declaration] = []
-
-    def feed(self, array: NDArray[Any]) -> str:
-        """A new input."""
-        name = f"x{len(self.feeds)}"
-        self.feeds[name] = array
-        return name
-
-    def constant(self, array: Any) -> str:
-        """A new constant."""
-        name = f"c{len(self.constants)}"
-        self.constants[name] = np.asarray(array)
-        return name
-
-    def add(self, *inputs: str, outputs: int = 1, ranks: Any = None, **attributes: Any) -> None:
-        """One more form, its results outputs of the model."""
-        names = [f"y{len(self.nodes)}_{i}" for i in range(outputs)]
-        node = helper.make_node(
-            self.op_type, inputs, names, name=f"n{len(self.nodes)}", domain=self.domain,
-            **attributes,
-        )  # fmt: skip
-        self.nodes.append(node)
-        ranks = ranks or [3] * outputs
-        self.outputs += [f32(n, *([None] * r)) for n, r in zip(names, ranks, strict=True)]
-
-    def model(self) -> onnx.ModelProto:
-        """The model."""
-        inputs: list[Declaration] = [
-            (name, helper.np_dtype_to_tensor_dtype(array.dtype), array.shape)
-            for name, array in self.feeds.items()
-        ]
-        return make_model(self.nodes, inputs, self.outputs, self.constants, opset=self.opset)
-
-    def check(self, expected: Any = None, ranks: tuple[int, ...] = (3, 4, 5)) -> None:
-        """Compares results of some ranks with ONNX Runtime's, or with `expected`."""
-        if expected is None:
-            expected = onnxruntime_run(self.model(), self.feeds)
-        imported = import_onnx(self.model())
-        results = run_imported(imported, self.feeds, {"kind": "llvm", "opt-level": 0})
-        for (name, _, dims), got, wanted in zip(self.outputs, results, expected, strict=True):
-            assert got.shape == wanted.shape, name
-            if dims is not None and len(dims) in ranks:
-                np.testing.assert_allclose(got, wanted, RTOL, ATOL, err_msg=name)
-
-
-def integers(*rows: Any) -> NDArray[np.int32]:
-    """Masks and lengths."""
-    return np.array(rows, np.int32)
-
+from .models import compare, f32, make_model, onnxruntime_run, random
 
 # Attention and QAttention --------------------------------------------------------------------
 
@@ -126,25 +60,6 @@ def test_packed_attention() -> None:
     narrow = g.constant(random(16, 2 * H + 6, seed=5) / 4)
     g.add(x, narrow, g.constant(random(2 * H + 6)), num_heads=N, qkv_hidden_sizes=[H, H, 6])
     g.check()
-
-
-def attention(q: Any, k: Any, v: Any, mask: Any = 0.0, scale: float | None = None) -> NDArray[Any]:
-    """softmax(q k^T * scale + mask) v in float64, of heads [batch, heads, length, size]."""
-    scores = np.asarray(q, np.float64) @ np.swapaxes(np.asarray(k, np.float64), -1, -2)
-    scores = scores * (q.shape[-1] ** -0.5 if scale is None else scale) + mask
-    weights = np.exp(scores - scores.max(-1, keepdims=True))
-    return weights / weights.sum(-1, keepdims=True) @ np.asarray(v, np.float64)
-
-
-def heads(x: NDArray[Any], count: int = N) -> NDArray[Any]:
-    """[batch, length, heads * size] -> [batch, heads, length, size]."""
-    return x.reshape(*x.shape[:2], count, -1).swapaxes(1, 2)
-
-
-def rows(x: NDArray[Any]) -> NDArray[Any]:
-    """[batch, heads, length, size] -> [batch, length, heads * size]."""
-    x = x.swapaxes(1, 2)
-    return x.reshape(*x.shape[:2], -1)
 
 
 def test_mask_of_every_position_of_the_longest_sequence() -> None:
@@ -213,12 +128,6 @@ def test_multi_head_attention_of_packed_operands() -> None:
 
 
 # GroupQueryAttention and RotaryEmbedding -----------------------------------------------------
-
-
-def caches(half: int, seed: int = 0, length: int = 32) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Cosines and sines of random angles."""
-    angles = random(length, half, seed=seed)
-    return np.cos(angles), np.sin(angles)
 
 
 def test_group_query_attention_of_one_sequence() -> None:
@@ -293,81 +202,6 @@ def test_contrib_rotary_embedding() -> None:
     g.check()
 
 
-# Opset 23 ------------------------------------------------------------------------------------
-
-
-def test_standard_rotary_embedding() -> None:
-    g = Forms("RotaryEmbedding", "", 23)
-    x, y = g.feed(random(B, S, H)), g.feed(random(B, N, S, D, seed=1))
-    tables = [g.feed(table) for table in caches(D // 2)]
-    short = [g.constant(table) for table in caches(2)]
-    each = g.feed(np.random.default_rng(0).integers(0, 32, (B, S)))
-    given = [g.feed(table.reshape(B, S, D // 2)) for table in caches(D // 2, length=B * S)]
-    g.add(x, *tables, each, num_heads=N)
-    g.add(y, *tables, each, ranks=[4], interleaved=1)
-    g.add(y, *given, ranks=[4])
-    g.add(x, *short, each, num_heads=N, rotary_embedding_dim=4)
-    g.check(ReferenceEvaluator(g.model()).run(None, g.feeds))
-
-
-def test_standard_attention() -> None:
-    """Rows that see no key are among them: they are 0."""
-    g = Forms("Attention", "", 23)
-    q, k, v = (g.feed(random(B, S, H, seed=seed)) for seed in range(3))
-    q4, k4, v4 = (
-        g.feed(random(B, n, t, e, seed=3 + i))
-        for i, (n, t, e) in enumerate(((4, S, D), (2, 7, D), (2, 7, 6)))
-    )
-    past = [g.feed(random(B, 2, 3, e, seed=6 + i)) for i, e in enumerate((D, 6))]
-    rng = np.random.default_rng(1)
-    seen = rng.random((B, 1, S, S)) < 0.5
-    seen[0, 0, 2] = False
-    added = random(S, 10, seed=8)
-    added[:, 4] = -np.inf
-    added[1] = -np.inf
-    keys = rng.random((B, 1, 1, 7)) < 0.6
-    three: dict[str, Any] = {"q_num_heads": N, "kv_num_heads": N}
-    g.add(q, k, v, **three)
-    g.add(q, k, v, g.feed(seen), **three, scale=0.4)
-    g.add(q, k, v, g.feed(seen), **three, is_causal=1)
-    g.add(q, k, v, g.constant(seen[1, 0]), **three, softcap=0.7)
-    g.add(q4, k4, v4, ranks=[4], is_causal=1)
-    g.add(q4, k4, v4, g.feed(keys), ranks=[4], softcap=2.0)
-    g.add(q4, k4, v4, g.feed(added), *past, ranks=[4, 4, 4], outputs=3, is_causal=1)
-    g.add(q4, k4, v4, g.constant(added), *past, ranks=[4, 4, 4], outputs=3)
-    g.add(q4, k4, v4, g.feed(added[:, :3]), *past, ranks=[4])  # shorter than the keys
-    g.check(ReferenceEvaluator(g.model()).run(None, g.feeds))
-
-
-def test_rare_forms_are_what_the_standard_defines_them_by() -> None:
-    g = Forms("Attention", "", 25)
-    q, k, v = (
-        g.feed(random(B, n, t, D, seed=i)) for i, (n, t) in enumerate(((4, S), (2, 7), (2, 7)))
-    )
-    lengths = g.feed(np.array([7, 5], np.int64))
-    g.add(q, k, v, outputs=4, ranks=[4] * 4, qk_matmul_output_mode=3, is_causal=1)
-    g.add(q, k, v, "", "", "", lengths, ranks=[4], is_causal=1)
-    g.add(q, k, v, ranks=[4], left_window_size=2, right_window_size=1)
-    g.check(ReferenceEvaluator(g.model()).run(None, g.feeds))
-
-
-def test_attention_in_bfloat16() -> None:
-    """Scores are float32; the operands, the probabilities and the result are rounded: 2^-9 each of
-    numbers up to 3, the probabilities adding to 1."""
-    shape = (B, N, S, D)
-    arrays = {n: random(*shape, seed=i).astype(ml_dtypes.bfloat16) for i, n in enumerate("qkv")}
-    node = helper.make_node("Attention", ["q", "k", "v"], ["y"], is_causal=1)
-    declared = [(n, TensorProto.BFLOAT16, shape) for n in "qkv"]
-    model = make_model([node], declared, [("y", TensorProto.BFLOAT16, shape)], opset=23)
-    imported = import_onnx(model)
-    counts = operators(imported)
-    assert counts["matmul"] == 2 and counts["astype"] == 4
-    got = InferenceSession(model, num_threads=1).run(None, arrays)[0]
-    q, k, v = (arrays[n].astype(np.float64) for n in "qkv")
-    wanted = attention(q, k, v, np.where(np.tri(S), 0, -np.inf))
-    np.testing.assert_allclose(got.astype(np.float64), wanted, rtol=0, atol=3 * 2**-8)
-
-
 # What becomes of them ------------------------------------------------------------------------
 
 
@@ -394,17 +228,6 @@ def test_forms_through_the_whole_compiler() -> None:
     session = InferenceSession(model, num_threads=1)
     for got, wanted in zip(session.run(None, feeds), onnxruntime_run(model, feeds), strict=True):
         np.testing.assert_allclose(got, wanted, RTOL, ATOL)
-
-
-def test_a_causal_mask_is_no_constant() -> None:
-    node = helper.make_node("Attention", ["q", "k", "v"], ["y"], is_causal=1)
-    model = make_model([node], [f32(n, 1, 2, 9, 8) for n in "qkv"], [f32("y", 1, 2, 9, 8)],
-                       opset=23)  # fmt: skip
-    counts = operators(compare(model, {n: random(1, 2, 9, 8) for n in "qkv"}, rtol=1e-4))
-    assert counts == {
-        "permute_dims": 1, "matmul": 2, "multiply": 1, "broadcast_to": 1, "triu": 1, "add": 1,
-        "nn.softmax": 1,
-    }  # fmt: skip
 
 
 def test_embeddings_and_lengths_of_a_whole_model() -> None:

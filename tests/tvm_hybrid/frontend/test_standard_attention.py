@@ -1,0 +1,99 @@
+"""Attention and RotaryEmbedding of opset 23 against ONNX's reference."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+from onnx import TensorProto, helper
+from onnx.reference import ReferenceEvaluator
+
+from tvm_hybrid import InferenceSession
+from tvm_hybrid.frontend import import_onnx
+
+from .attention_forms import B, D, Forms, H, N, S, attention, caches
+from .models import compare, f32, make_model, operators, random
+
+
+def test_standard_rotary_embedding() -> None:
+    g = Forms("RotaryEmbedding", "", 23)
+    x, y = g.feed(random(B, S, H)), g.feed(random(B, N, S, D, seed=1))
+    tables = [g.feed(table) for table in caches(D // 2)]
+    short = [g.constant(table) for table in caches(2)]
+    each = g.feed(np.random.default_rng(0).integers(0, 32, (B, S)))
+    given = [g.feed(table.reshape(B, S, D // 2)) for table in caches(D // 2, length=B * S)]
+    g.add(x, *tables, each, num_heads=N)
+    g.add(y, *tables, each, ranks=[4], interleaved=1)
+    g.add(y, *given, ranks=[4])
+    g.add(x, *short, each, num_heads=N, rotary_embedding_dim=4)
+    g.check(ReferenceEvaluator(g.model()).run(None, g.feeds))
+
+
+def test_standard_attention() -> None:
+    """Rows that see no key are among them: they are 0."""
+    g = Forms("Attention", "", 23)
+    q, k, v = (g.feed(random(B, S, H, seed=seed)) for seed in range(3))
+    q4, k4, v4 = (
+        g.feed(random(B, n, t, e, seed=3 + i))
+        for i, (n, t, e) in enumerate(((4, S, D), (2, 7, D), (2, 7, 6)))
+    )
+    past = [g.feed(random(B, 2, 3, e, seed=6 + i)) for i, e in enumerate((D, 6))]
+    rng = np.random.default_rng(1)
+    seen = rng.random((B, 1, S, S)) < 0.5
+    seen[0, 0, 2] = False
+    added = random(S, 10, seed=8)
+    added[:, 4] = -np.inf
+    added[1] = -np.inf
+    keys = rng.random((B, 1, 1, 7)) < 0.6
+    three: dict[str, Any] = {"q_num_heads": N, "kv_num_heads": N}
+    g.add(q, k, v, **three)
+    g.add(q, k, v, g.feed(seen), **three, scale=0.4)
+    g.add(q, k, v, g.feed(seen), **three, is_causal=1)
+    g.add(q, k, v, g.constant(seen[1, 0]), **three, softcap=0.7)
+    g.add(q4, k4, v4, ranks=[4], is_causal=1)
+    g.add(q4, k4, v4, g.feed(keys), ranks=[4], softcap=2.0)
+    g.add(q4, k4, v4, g.feed(added), *past, ranks=[4, 4, 4], outputs=3, is_causal=1)
+    g.add(q4, k4, v4, g.constant(added), *past, ranks=[4, 4, 4], outputs=3)
+    g.add(q4, k4, v4, g.feed(added[:, :3]), *past, ranks=[4])  # shorter than the keys
+    g.check(ReferenceEvaluator(g.model()).run(None, g.feeds))
+
+
+def test_rare_forms_are_what_the_standard_defines_them_by() -> None:
+    g = Forms("Attention", "", 25)
+    q, k, v = (
+        g.feed(random(B, n, t, D, seed=i)) for i, (n, t) in enumerate(((4, S), (2, 7), (2, 7)))
+    )
+    lengths = g.feed(np.array([7, 5], np.int64))
+    g.add(q, k, v, outputs=4, ranks=[4] * 4, qk_matmul_output_mode=3, is_causal=1)
+    g.add(q, k, v, "", "", "", lengths, ranks=[4], is_causal=1)
+    g.add(q, k, v, ranks=[4], left_window_size=2, right_window_size=1)
+    g.check(ReferenceEvaluator(g.model()).run(None, g.feeds))
+
+
+def test_attention_in_bfloat16() -> None:
+    """Scores are float32; the operands, the probabilities and the result are rounded: 2^-9 each of
+    numbers up to 3, the probabilities adding to 1."""
+    shape = (B, N, S, D)
+    arrays = {n: random(*shape, seed=i).astype(ml_dtypes.bfloat16) for i, n in enumerate("qkv")}
+    node = helper.make_node("Attention", ["q", "k", "v"], ["y"], is_causal=1)
+    declared = [(n, TensorProto.BFLOAT16, shape) for n in "qkv"]
+    model = make_model([node], declared, [("y", TensorProto.BFLOAT16, shape)], opset=23)
+    imported = import_onnx(model)
+    counts = operators(imported)
+    assert counts["matmul"] == 2 and counts["astype"] == 4
+    got = InferenceSession(model, num_threads=1).run(None, arrays)[0]
+    q, k, v = (arrays[n].astype(np.float64) for n in "qkv")
+    wanted = attention(q, k, v, np.where(np.tri(S), 0, -np.inf))
+    np.testing.assert_allclose(got.astype(np.float64), wanted, rtol=0, atol=3 * 2**-8)
+
+
+def test_a_causal_mask_is_no_constant() -> None:
+    node = helper.make_node("Attention", ["q", "k", "v"], ["y"], is_causal=1)
+    model = make_model([node], [f32(n, 1, 2, 9, 8) for n in "qkv"], [f32("y", 1, 2, 9, 8)],
+                       opset=23)  # fmt: skip
+    counts = operators(compare(model, {n: random(1, 2, 9, 8) for n in "qkv"}, rtol=1e-4))
+    assert counts == {
+        "permute_dims": 1, "matmul": 2, "multiply": 1, "broadcast_to": 1, "triu": 1, "add": 1,
+        "nn.softmax": 1,
+    }  # fmt: skip
