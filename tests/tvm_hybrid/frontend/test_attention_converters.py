@@ -256,6 +256,28 @@ def test_embeddings_and_lengths_of_a_whole_model() -> None:
     compare(model, feeds, onnxruntime_run(model, feeds), atol=ATOL)
 
 
+def test_embeddings_in_8_bits() -> None:
+    rng = np.random.default_rng(5)
+    shapes = {"words": (20, H), "places": (9, H), "kinds": (2, H), "gamma": (H,), "beta": (H,)}
+    constants: dict[str, NDArray[Any]] = {
+        name: rng.integers(0, 256, shape).astype(np.uint8) for name, shape in shapes.items()
+    }
+    for i, name in enumerate(shapes):
+        constants[f"{name}_scale"] = np.array(0.01 * (i + 1), np.float32)
+        constants[f"{name}_zero"] = np.array(100 + i, np.uint8)
+    names = [*shapes, "mask", *(f"{n}_scale" for n in shapes), *(f"{n}_zero" for n in shapes)]
+    node = helper.make_node("QEmbedLayerNormalization", ["ids", "types", *names], ["e", "count"],
+                            domain=CONTRIB)  # fmt: skip
+    declared = [(n, TensorProto.INT32, (B, S)) for n in ("ids", "types", "mask")]
+    outputs = [f32("e", B, S, H), ("count", TensorProto.INT32, [B])]
+    model = make_model([node], declared, outputs, constants)
+    feeds = {
+        "ids": integers(*np.arange(B * S).reshape(B, S)), "types": integers([0] * S, [1] * S),
+        "mask": integers([1] * S, [1, 1, 0, 0, 0]),
+    }  # fmt: skip
+    compare(model, feeds, onnxruntime_run(model, feeds), atol=ATOL)
+
+
 # Refusals ------------------------------------------------------------------------------------
 
 _X, _W = ("x", (B, S, 16)), ("w", (16, 3 * H))

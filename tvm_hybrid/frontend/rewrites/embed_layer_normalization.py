@@ -3,11 +3,15 @@
 EmbedLayerNormalization(ids, segment_ids, words, positions, segments, gamma, beta, mask, ...)
     ->  LayerNormalization(Gather(words, ids) + Gather(positions, ...) + Gather(segments, ...)),
         the number of ones in each row of the mask, and the sum that was normalised
+QEmbedLayerNormalization(ids, segment_ids, words, positions, segments, gamma, beta, mask, ...)
+    ->  the same with rows that are dequantised
 
 TVM has a converter, but nothing that follows it would know its shapes.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import numpy as np
 import onnx
@@ -18,42 +22,73 @@ from microkernels.errors import ModelError
 from ..graph import Graph, describe
 from ..node_builder import NodeBuilder, attributes_of, optional_input
 from .attention_parts import known_shape, refuse
-from .quantized import MICROSOFT
+from .quantized import MICROSOFT, Quantized, check_per_tensor, dequantize
 from .registry import rewrites
 
 
 @rewrites("EmbedLayerNormalization", domain=MICROSOFT)
 def embed_layer_normalization(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeProto]:
     """Gathers, adds, normalises, counts."""
-    attributes = attributes_of(node)
     build = NodeBuilder(graph, node)
+
+    def rows(position: int, indices: str) -> str:
+        return build.add("Gather", node.input[position], indices, axis=0)
+
+    _embed(build, rows, list(node.input[5:7]), optional_input(node, 8))
+    return build.nodes
+
+
+@rewrites("QEmbedLayerNormalization", domain=MICROSOFT)
+def quantized_embed_layer_normalization(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeProto]:
+    """The same of 8-bit tables, whose rows are dequantised once they are gathered."""
+    build = NodeBuilder(graph, node)
+    # Scales are inputs 8 to 12, zero points 13 to 17, of inputs 2 to 6.
+    check_per_tensor(node, graph, *node.input[8:18])
+
+    def value(position: int, name: str) -> str:
+        scale, zero_point = node.input[position + 6], optional_input(node, position + 11)
+        return dequantize(build, Quantized(name, scale, zero_point))
+
+    def rows(position: int, indices: str) -> str:
+        return value(position, build.add("Gather", node.input[position], indices, axis=0))
+
+    _embed(build, rows, [value(position, node.input[position]) for position in (5, 6)], "")
+    return build.nodes
+
+
+def _embed(
+    build: NodeBuilder, rows: Callable[[int, str], str], affine: list[str], positions: str
+) -> None:
+    """Writes the sum, its normalisation and the count.
+
+    Parameters
+    ----------
+    rows
+        (position of a table among the inputs, indices) -> the table's rows in float32.
+    affine
+        Gamma and beta.
+    positions
+        Indices of the table of positions; ``""`` for 0, 1, 2, ...
+    """
+    node, graph = build.source, build.graph
+    attributes = attributes_of(node)
     ids, segment_ids = node.input[0], optional_input(node, 1)
     shape = known_shape(graph, node, ids)
     if len(shape) != 2:
         raise ModelError(f"{describe(node)}: its input has the shape {shape}, not two axes")
     batch, length = shape
-    positions = optional_input(node, 8)
     if not positions:
         positions = build.constant(np.arange(length, dtype=np.int64).reshape(1, length))
-    total = build.add("Gather", node.input[2], ids, axis=0)
-    total = build.add("Add", total, build.add("Gather", node.input[3], positions, axis=0))
-    wanted = node.output[2] if len(node.output) > 2 else ""
+    total = build.add("Add", rows(2, ids), rows(3, positions))
     if segment_ids:
-        segments = build.add("Gather", node.input[4], segment_ids, axis=0)
-        total = build.add("Add", total, segments)
-    build.add(
-        "LayerNormalization",
-        total,
-        *node.input[5:7],
-        output=node.output[0],
-        axis=-1,
-        epsilon=attributes.get("epsilon", 1e-12),
-    )
-    if wanted:
-        build.add("Identity", total, output=wanted)
+        total = build.add("Add", total, rows(4, segment_ids))
+    epsilon = attributes.get("epsilon", 1e-12)
+    output = node.output[0]
+    build.add("LayerNormalization", total, *affine, output=output, axis=-1, epsilon=epsilon)
+    if len(node.output) > 2 and node.output[2]:
+        build.add("Identity", total, output=node.output[2])
     if len(node.output) > 1 and node.output[1]:
         _count(build, optional_input(node, 7), batch, attributes.get("mask_index_type", 1))
-    return build.nodes
 
 
 def _count(build: NodeBuilder, mask: str, batch: int, kind: int) -> None:
