@@ -178,7 +178,20 @@ class Epilogue:
         steps = (step.op for step in self.region.epilogue)
         return sum(FUSIBLE_OPS[op].cost if op in FUSIBLE_OPS else SPECIAL_STEPS[op] for op in steps)
 
-    def __call__(self, value: Expr, row: Expr, columns: Columns) -> Expr:
+    def quantized_by(self) -> tuple[float, float] | None:
+        """Scale and zero point with which the last step quantises; None if it does not."""
+        region = self.region
+        if not region.epilogue or region.epilogue[-1].op != "quantize":
+            return None
+        step, first = region.epilogue[-1], 1 + len(region.operands)
+        found = [region.epilogue[arg - first] for arg in step.args[1:] if arg >= first]
+        if [number.op for number in found] != ["constant", "constant"]:
+            return None
+        return float(found[0].value or 0.0), float(found[1].value or 0.0)
+
+    def __call__(
+        self, value: Expr, row: Expr, columns: Columns, wide: Callable[[Expr], Expr] | None = None
+    ) -> Expr:
         """What to store for one vector of the anchor's result.
 
         Parameters
@@ -189,6 +202,8 @@ class Epilogue:
             Flat index over the output's leading dimensions, from `first_row` on.
         columns : Columns
             Where in the last dimension the vector lies.
+        wide : callable or None
+            Takes the place of the last step, which quantises: what it is given -> int32 lanes.
         """
         region = self.region
         values: list[Expr | None] = [value] + [None] * len(region.operands)
@@ -219,6 +234,8 @@ class Epilogue:
                 emitted = emit_lookup(arguments[0], self._table(number))
             else:
                 last = number == len(region.operands) + len(region.epilogue)
+                if last and wide is not None:
+                    return bind(wide(arguments[0]))
                 emitted = self._emit(step, [a for a in arguments if a is not None], last)
             # TVM's analyzer fails on a named vector of conditions; it is one instruction anyway.
             values.append(emitted if element_of(emitted) == "bool" else bind(emitted))

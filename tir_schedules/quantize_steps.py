@@ -51,18 +51,56 @@ def emit_quantize(value: Expr, scale: Number, zero_point: Number, dtype: str) ->
     else:
         low, high, reciprocal, rest = parts
         value = bind(tirx.Min(tirx.Max(value, like(low, value)), like(high, value)))
-        quotient = value if reciprocal == 1 else value * like(reciprocal, value)
-        if rest:
-            lanes = lanes_of(value)
-            name = "llvm.fma." + ("f32" if lanes == 1 else f"v{lanes}f32")
-            correction = rounded(value * like(rest, value))
-            quotient = I.call_llvm_pure_intrin(
-                vector_type("float32", lanes), name, value, like(reciprocal, value), correction
-            )
+        quotient = _quotient(value, reciprocal, rest)
     bits = reinterpret("int32", rounded(quotient) + like(_MAGIC, value))
     if isinstance(zero_point, float | int):
         return bits - like(_MAGIC_BITS - int(zero_point), bits)
     return bits - like(_MAGIC_BITS, bits) + _integer(zero_point, bits)
+
+
+def can_quantize_wide(scale: float, zero_point: float, dtype: str) -> bool:
+    """Whether `emit_quantize_wide` can; a negative zero point could wrap around."""
+    return zero_point >= 0 and _reciprocal(scale, int(zero_point), dtype) is not None
+
+
+def emit_quantize_wide(
+    value: Expr, scale: float, zero_point: float, dtype: str, bounded: bool
+) -> Expr:
+    """As `emit_quantize`, but int32 lanes that are yet to be saturated; 16 lanes of AVX-512.
+
+    Parameters
+    ----------
+    bounded : bool
+        Whether |value| is less than 2^30 * scale. Else what is too large is cut off: the conversion
+        makes everything outside of int32 the smallest number, which is right only on that side.
+    """
+    parts = _reciprocal(scale, int(zero_point), dtype)
+    assert parts is not None
+    high = parts[1]
+    if not bounded:
+        value = bind(tirx.Min(value, like(high, value)))
+    integers = I.call_llvm_pure_intrin(
+        "int32x16",
+        "llvm.x86.avx512.mask.cvtps2dq.512",
+        _quotient(value, *parts[2:]),
+        like(0, reinterpret("int32", value)),
+        tirx.const(-1, "int16"),
+        tirx.const(4, "int32"),  # rounds as all arithmetic does: to even
+    )
+    return integers + like(int(zero_point), integers) if zero_point else integers
+
+
+def _quotient(value: Expr, reciprocal: float, rest: float) -> Expr:
+    """A value divided by the scale that has this reciprocal and rest of it."""
+    quotient = value if reciprocal == 1 else value * like(reciprocal, value)
+    if not rest:
+        return quotient
+    lanes = lanes_of(value)
+    name = "llvm.fma." + ("f32" if lanes == 1 else f"v{lanes}f32")
+    correction = rounded(value * like(rest, value))
+    return I.call_llvm_pure_intrin(
+        vector_type("float32", lanes), name, value, like(reciprocal, value), correction
+    )
 
 
 def quantize_reference(

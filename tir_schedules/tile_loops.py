@@ -24,6 +24,7 @@ from microkernels.vectors import Expr, ramp
 
 from .blocking import Group, balanced, shares
 from .epilogue import Columns, Epilogue, store_vector, unflatten
+from .packed_bytes import store_bytes, wide_bytes
 from .region import Region
 
 LONG_EPILOGUE = 8  # instructions; a bias and an activation by comparison stay below
@@ -260,19 +261,30 @@ def row_store(
     `leading_of` maps a row to the leading indices of `out`; without it, those of the output.
     """
     n = region.output.shape[-1]
+    bytes_wide = wide_bytes(region, lanes, epilogue)
+    row_of_bytes: list[Expr] = []
 
     def store(row: Expr, vector: Expr, value: Expr, last: bool) -> None:
         if leading_of is not None:
             leading = leading_of(row)
         else:
             leading = unflatten(row, region.output.shape[:-1])
-        store_columns(
-            n,
-            lanes,
-            vector,
-            last,
-            lambda columns: store_vector(out, epilogue(value, row, columns), leading, columns),
-        )
+        if bytes_wide is None:
+            store_columns(
+                n,
+                lanes,
+                vector,
+                last,
+                lambda columns: store_vector(out, epilogue(value, row, columns), leading, columns),
+            )
+            return
+        # The vectors of a row come one after the other; with the last one they are stored.
+        columns = Columns(vector * lanes, lanes, lanes)
+        row_of_bytes.append(epilogue(value, row, columns, bytes_wide))
+        if last:
+            start = (vector - (len(row_of_bytes) - 1)) * lanes
+            store_bytes(out, row_of_bytes, leading, start, region.output.dtype)
+            row_of_bytes.clear()
 
     return store
 
