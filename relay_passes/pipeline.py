@@ -25,6 +25,7 @@ from .drop_checks import drop_checks
 from .fold_dequantize import fold_dequantize
 from .fold_weights import fold_weights
 from .integer_matmul import integer_matmul
+from .kernel_context import kernel_context
 from .legalize_quantization import legalize_quantization
 from .lift_quantize import lift_quantize
 from .lower_regions import lower_regions
@@ -39,6 +40,7 @@ from .raise_bf16_casts import raise_bf16_casts
 from .recognize_gelu import recognize_gelu
 from .recognize_norms import recognize_norms
 from .run_codegen import annotate_codegen
+from .safe_softmax import safe_softmax
 from .schedule_generic import schedule_leftovers
 from .select_configs import Lookup, select_configs
 from .sink_dequantize import sink_dequantize
@@ -136,6 +138,7 @@ def clean_up(precision: str = "auto") -> list[ir.transform.Pass]:
         recognize_norms(),
         recognize_gelu(),
         conv1d_channels_last(),
+        safe_softmax(),
         sink_scale(),
         sink_permutes(),
         relax.transform.EliminateCommonSubexpr(),
@@ -271,7 +274,8 @@ def compile_module(mod: IRModule, options: PipelineOptions) -> CompiledModule:
     decisions: DecisionLog = []
     lowered = _run(mod, lowering_passes(options, decisions), options)
     vm_passes = ir.transform.Sequential(lower_to_vm())
-    executable = tvm.compile(lowered, target=options.target, relax_pipeline=vm_passes)
+    with kernel_context():
+        executable = tvm.compile(lowered, target=options.target, relax_pipeline=vm_passes)
     return CompiledModule(executable, lowered, decisions)
 
 

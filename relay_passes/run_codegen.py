@@ -27,6 +27,7 @@ from microkernels.errors import CompileError
 from tir_schedules.machine import Machine
 from tir_schedules.region import Region
 
+from .kernel_context import kernel_context
 from .lower_regions import build_kernel
 from .partition import COMPOSITE, REGION, is_region_function
 from .select_configs import config_of
@@ -77,4 +78,5 @@ def _compile(function: relax.Function) -> Any:
     region = Region.from_json(str(function.attrs[REGION]))
     machine = Machine.from_target(target, int(description["threads"]))
     kernel = build_kernel(region, config_of(function, region), machine)
-    return tvm.compile(kernel.with_attr("global_symbol", symbol), target=target).mod
+    with kernel_context():
+        return tvm.compile(kernel.with_attr("global_symbol", symbol), target=target).mod

@@ -15,6 +15,7 @@ import msgspec
 import numpy as np
 
 from microkernels.isa import Isa
+from relay_passes.kernel_context import kernel_context
 from tir_schedules.config import Config
 from tir_schedules.region import Region
 from tir_schedules.template import Template
@@ -81,7 +82,8 @@ class Kernel:
         import tvm
 
         function = template.build(region, config, isa).with_attr("global_symbol", "candidate")
-        self.function = tvm.compile(function, target=target)["candidate"]
+        with kernel_context():  # the code that a model gets
+            self.function = tvm.compile(function, target=target)["candidate"]
         packed = list(arrays)
         constants = [i for i, tensor in enumerate(region.inputs) if tensor.constant]
         if template.packing is not None:
