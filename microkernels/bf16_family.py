@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import tvm.tirx.script.builder.ir as I
 
-from .bfloat16 import NARROW, widen
+from .bfloat16 import NARROW, NARROW_TWO, widen
 from .isa import Isa
 from .microkernel import Microkernel, MultiplyAdd, register_microkernel
 from .vectors import Expr, like, reinterpret, vector_type
@@ -30,6 +30,13 @@ define linkonce_odr <16 x i16> @{NARROW}(<16 x float> %x) #0 {{
   ret <16 x i16> %bits
 }}
 declare <16 x bfloat> @llvm.x86.avx512bf16.cvtneps2bf16.512(<16 x float>)
+define linkonce_odr <32 x i16> @{NARROW_TWO}(<16 x float> %low, <16 x float> %high) #0 {{
+  %narrow = call <32 x bfloat> @llvm.x86.avx512bf16.cvtne2ps2bf16.512(
+    <16 x float> %high, <16 x float> %low)
+  %bits = bitcast <32 x bfloat> %narrow to <32 x i16>
+  ret <32 x i16> %bits
+}}
+declare <32 x bfloat> @llvm.x86.avx512bf16.cvtne2ps2bf16.512(<16 x float>, <16 x float>)
 attributes #0 = {{ alwaysinline nounwind }}
 """
 

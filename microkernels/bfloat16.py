@@ -11,6 +11,7 @@ from tvm import tirx
 from .vectors import Expr, bind, cast, lanes_of, like, reinterpret, splat
 
 NARROW = "tvm_hybrid_cvtneps2bf16"
+NARROW_TWO = "tvm_hybrid_cvtne2ps2bf16"
 _HALF = 0x7FFF
 _MAGNITUDE = 0x7FFFFFFF
 _INFINITY = 0x7F800000
@@ -36,10 +37,17 @@ def widen(bits: Expr) -> Expr:
 
 
 def narrow_by_instruction(value: Expr) -> Expr:
-    """`narrow` by vcvtneps2bf16, for 16 lanes; it takes subnormal numbers for 0.
+    """`narrow` by vcvtneps2bf16, for 16 or 32 lanes; it takes subnormal numbers for 0.
 
     Only beside a microkernel of the avx512_bf16 family, which brings the function called here.
     """
+    if lanes_of(value) == 32:
+        value = bind(value)
+        low, high = (
+            tirx.Shuffle([value], [tirx.const(lane, "int32") for lane in range(start, start + 16)])
+            for start in (0, 16)
+        )
+        return I.call_pure_extern("uint16x32", NARROW_TWO, low, high)
     if lanes_of(value) != 16:
         return narrow(value)
     return I.call_pure_extern("uint16x16", NARROW, value)

@@ -12,7 +12,7 @@ for each block of queries
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import tvm.tirx.script.builder.ir as I
@@ -118,24 +118,29 @@ class AttentionProgram:
         # Hidden keys have probabilities of 0: they may be left out, unless 0 is another integer.
         whole = self.lanes % self.product_kernel.kr == 0
         self.skips = problem.causal is not None and not shifted and whole
-        full, rest = divmod(self.key_vectors, blocks.keys)
-        self.key_blocks = [Group(0, full, blocks.keys)]
+        # Whole panels, so that all blocks are cut alike.
+        keys = blocks.keys - blocks.keys % blocks.score_vectors if self.runs_on else blocks.keys
+        self.block_keys = max(keys, blocks.score_vectors)
+        full, rest = divmod(self.key_vectors, self.block_keys)
+        self.key_blocks = [Group(0, full, self.block_keys)]
         if rest:
-            self.key_blocks.append(Group(full * blocks.keys, 1, rest))
+            self.key_blocks.append(Group(full * self.block_keys, 1, rest))
 
     def pack(self, batch: Expr) -> None:
         """Packs k and v of the attention number `batch`."""
         problem = self.problem
-        panels = []
+        panels: list[Group] = []
         for group in self.key_blocks:
-            for number in range(group.count):
-                start = group.start + number * group.size
-                panels += [
-                    Group(start + inner.start, inner.count, inner.size)
-                    for inner in balanced(group.size, self.blocks.score_vectors)
-                ]
+            size = self.blocks.score_vectors
+            if group.count > 1:
+                panels.append(Group(group.start, group.count * group.size // size, size))
+                continue
+            panels += [
+                Group(group.start + inner.start, inner.count, inner.size)
+                for inner in self._panels(group.size)
+            ]
         self.k = PackedOperand(
-            self._stored("k", batch, problem.d, problem.n), self.scores_kernel, _joined(panels)
+            self._stored("k", batch, problem.d, problem.n), self.scores_kernel, panels
         )
         self.k.pack()
         self.v = PackedOperand(
@@ -197,7 +202,7 @@ class AttentionProgram:
         """The buffers of a band, for at most as many queries."""
         lanes, band = self.lanes, min(self.blocks.band, rows)
         # One more vector a row: rows a multiple of 4 KB apart would evict each other from L1.
-        pitch = (self.blocks.keys if self.runs_on else self.key_vectors) * lanes + 16
+        pitch = min(self.block_keys, self.key_vectors) * lanes + 16
 
         def matrix(dtype: str, width: int) -> Expr:
             return I.sblock_alloc_buffer((band, width), dtype, align=64)
@@ -211,10 +216,13 @@ class AttentionProgram:
         if self.quantization and ZeroPoints.of(self.problem.product).needs_row_sums:
             sums = I.sblock_alloc_buffer((band,), "int32")
         maximum, inverse = (I.sblock_alloc_buffer((band,), "float32") for _ in range(2))
-        maxima = matrix("float32", lanes)
-        self.band = Band(scores, maxima, maximum, probabilities, inverse, sums)
+        self.band = Band(scores, pitch - lanes, maximum, probabilities, inverse, sums)
         self.softmax = SoftmaxRows(
-            self.isa, kernel, self.band, self.quantization, self.fused is not None
+            self.isa,
+            kernel,
+            self.band,
+            self.quantization,
+            None if self.fused is None else self.fused.form.scale,
         )
         problem = self.problem
         layout = problem.layouts["q"]
@@ -316,7 +324,7 @@ class AttentionProgram:
         lanes, band, kernel = self.lanes, self.band, self.scores_kernel
         lowest = constant(_MASKED, "float32", lanes)
         for r in range(rows):
-            I.buffer_store(band.maxima, lowest, [r, ramp(0, lanes)])
+            I.buffer_store(band.scores, lowest, [r, ramp(band.edge, lanes)])
         part = self.problem.scores
         start = None
         if is_integer(part):
@@ -358,7 +366,7 @@ class AttentionProgram:
     ) -> None:
         """Stores one row of a tile of scores, and its maxima."""
         lanes, band = self.lanes, self.band
-        largest = band.maxima[r, ramp(0, lanes)]
+        largest = band.scores[r, ramp(band.edge, lanes)]
         for j in range(result.vectors):
             vector = block.start + first + j
             value = result.value(i, j)
@@ -372,7 +380,7 @@ class AttentionProgram:
                 largest = tirx.Max(largest, value)
             I.buffer_store(band.scores, value, [r, ramp((first + j) * lanes, lanes)])
         if self.fused is not None:
-            I.buffer_store(band.maxima, largest, [r, ramp(0, lanes)])
+            I.buffer_store(band.scores, largest, [r, ramp(band.edge, lanes)])
 
     def _hidden(self, value: Expr, row: Expr, vector: Expr) -> Expr:
         if self.problem.causal is None:
@@ -398,8 +406,8 @@ class AttentionProgram:
                 value = tirx.Select(columns.mask, value, constant(_MASKED, "float32", lanes))
             value = bind(self._hidden(value, row + r, at))
             I.buffer_store(band.scores, value, place)
-            largest = [r, ramp(0, lanes)]
-            I.buffer_store(band.maxima, tirx.Max(band.maxima[tuple(largest)], value), largest)
+            largest = [r, ramp(band.edge, lanes)]
+            I.buffer_store(band.scores, tirx.Max(band.scores[tuple(largest)], value), largest)
 
         with I.serial(visible) as vector:
             if n % lanes == 0:
@@ -521,18 +529,6 @@ class AttentionProgram:
                     at = tirx.Min(at, rows - 1)
                 for column in range(0, columns, _LINE // item):
                     prefetch(self.buffers[name][problem.element(name, base, at, column)])
-
-
-def _joined(groups: Sequence[Group]) -> tuple[Group, ...]:
-    """The same pieces with neighbours of equal size in one group."""
-    joined: list[Group] = []
-    for group in groups:
-        last = joined[-1] if joined else None
-        if last is not None and last.size == group.size:
-            joined[-1] = Group(last.start, last.count + group.count, last.size)
-        else:
-            joined.append(group)
-    return tuple(joined)
 
 
 def _for_some(group: Group, visible: Expr | int, body: Callable[[Expr | int, int], None]) -> None:

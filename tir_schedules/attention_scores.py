@@ -1,8 +1,8 @@
 """The scores of attention on their way to the softmax: scale, mask, running maximum.
 
-If the epilogue of the scores is a scale and a mask, it is one FMA in the epilogue of the register
-tile, in the domain of log2: y = acc * scale * log2(e) + mask * log2(e), so that the softmax needs
-no further multiplication. Any other epilogue is computed row by row from the stored accumulators.
+If the epilogue of the scores is a positive scale and a mask, the register tile only adds mask /
+scale, which costs nothing beside its FMAs, and the softmax multiplies by the scale in the FMA that
+takes the maximum off. Any other epilogue is computed row by row from the stored accumulators.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Affine:
     Attributes
     ----------
     scale, weight : float
-        Numbers; weight is positive.
+        Positive numbers.
     operand : int or None
         Number of the scores' operand that is added.
     """
@@ -68,14 +68,14 @@ def affine(scores: Region) -> Affine | None:
         else:
             return None
     result = values[-1] if scores.epilogue else values[0]
-    if result is None or 0 not in result:
+    if result is None or not 2.0**-60 < result.get(0, 0.0) < 2.0**60:
         return None
     operands = [key for key in result if key > 0]
     if not operands:
         return Affine(result[0])
     key = operands[0]
     floating = scores.operands[key - 1].dtype in ("float32", "bfloat16")
-    if len(operands) > 1 or result[key] <= 0 or not floating:
+    if len(operands) > 1 or not 2.0**-60 < result[key] < 2.0**60 or not floating:
         return None
     return Affine(result[0], result[key], key - 1)
 
@@ -101,7 +101,7 @@ def varies_with_rows(scores: Region, operand: int) -> bool:
 
 
 class FusedScores:
-    """A scale and a mask in the epilogue of the register tile, in the domain of log2.
+    """A mask in the epilogue of the register tile; scores are left without their scale.
 
     Parameters
     ----------
@@ -151,15 +151,15 @@ class FusedScores:
         """The mask's share of one vector; the lowest finite numbers stay finite."""
         assert self.form.operand is not None
         mask = bind(self.epilogue.operand(self.form.operand, row, columns))
-        scaled = mask * like(self.form.weight * LOG2_E, mask)
-        finite = tirx.Max(like(_LOWEST, mask), scaled)
+        # Far from overflow when the softmax has multiplied it by the scale and log2(e) again.
+        lowest = _LOWEST / max(2.0, 2 * self.form.scale)
+        finite = tirx.Max(like(lowest, mask), mask * like(self.form.weight / self.form.scale, mask))
         infinite = tirx.LE(mask, like(-_INFINITY, mask))
         return tirx.Select(infinite, mask, finite)
 
     def __call__(self, value: Expr, row: Expr, vector: Expr) -> Expr:
-        """One vector of scores times log2(e), from f32 accumulators."""
+        """One vector of scores, from f32 accumulators."""
         lanes = self.lanes
-        value = value * like(self.form.scale * LOG2_E, value)
         if self.by_row:
             value = value + self._mask(row, Columns(vector * lanes, lanes, lanes))
         if self.bias is not None:

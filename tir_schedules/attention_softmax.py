@@ -1,9 +1,10 @@
 """The softmax of a band of scores that lie in cache, and what becomes of its probabilities.
 
-Each step runs over all rows of the band before the next begins, so that the latency of adding up the
-lanes of one row is hidden behind the others. 8-bit probabilities are rounded after they have been
-divided by the sum; those of other types stay undivided: the product with v is divided instead. Between blocks of keys, maximum and sum go on as in Milakov
-and Gimelshein, "Online normalizer calculation for softmax" (arXiv 1805.02867).
+Each step runs over all rows of the band before the next begins, so that the latency of adding up
+the lanes of one row is hidden behind the others. 8-bit probabilities are rounded after they have
+been divided by the sum; those of other types stay undivided: the product with v is divided instead.
+Between blocks of keys, maximum and sum go on as in Milakov and Gimelshein, "Online normalizer
+calculation for softmax" (arXiv 1805.02867).
 """
 
 from __future__ import annotations
@@ -75,8 +76,9 @@ class Band:
     ----------
     scores : buffer
         [rows, pitch] f32; probabilities overwrite it if they are f32.
-    maxima : buffer
-        [rows, lanes]: the largest score of every lane; later the sums of the powers.
+    edge : int
+        Column of a row's last vector, which holds the largest score of every lane, and later the
+        sums of the powers. (LLVM would keep a buffer of their own in registers, and spill it.)
     maximum : buffer
         [rows]: what is taken from the scores.
     probabilities : buffer
@@ -88,7 +90,7 @@ class Band:
     """
 
     scores: Expr
-    maxima: Expr
+    edge: int
     maximum: Expr
     probabilities: Expr
     inverse: Expr
@@ -118,8 +120,9 @@ class SoftmaxRows:
         Where scores are and probabilities go.
     quantization : Quantization or None
         Of the probabilities.
-    in_log2 : bool
-        Whether the scores have been multiplied by log2(e).
+    scale : float or None
+        What the scores have yet to be multiplied by; None if they are complete, and may be so
+        large that the product with log2(e) overflows.
     """
 
     def __init__(
@@ -128,10 +131,10 @@ class SoftmaxRows:
         kernel: Microkernel,
         band: Band,
         quantization: Quantization | None,
-        in_log2: bool,
+        scale: float | None,
     ) -> None:
         self.isa, self.kernel, self.band = isa, kernel, band
-        self.quantization, self.in_log2 = quantization, in_log2
+        self.quantization, self.scale = quantization, scale
         self.lanes = kernel.lanes
 
     def emit(self, rows: int, vectors: Expr | int, keys: int) -> None:
@@ -178,34 +181,40 @@ class SoftmaxRows:
             I.buffer_store(running.sums, total + self._row_total(row), [first + row])
 
     def _factor(self, difference: Expr) -> Expr:
-        """2^difference (or e^difference) of one number, by the vector function."""
-        vector = splat(self._exponent(difference), self.lanes)
-        power = exp2(vector, self.isa)
+        """The power of one difference of maxima, by the vector function."""
+        vector = splat(difference, self.lanes)
+        power = exp2(vector * like(LOG2_E * (self.scale or 1.0), vector), self.isa)
         return power if self.lanes == 1 else tirx.Shuffle([power], [tirx.const(0, "int32")])
 
-    def _exponent(self, difference: Expr) -> Expr:
-        return difference if self.in_log2 else difference * like(LOG2_E, difference)
+    def _exponents(self, maximum: Expr) -> Callable[[Expr], Expr]:
+        """The function from scores of a row to the exponents of 2."""
+        shift = bind(splat(maximum, self.lanes))
+        if self.scale is None:
+            return lambda score: (score - shift) * like(LOG2_E, shift)
+        factor = like(LOG2_E * self.scale, shift)
+        scaled = bind(shift * factor)
+        return lambda score: score * factor - scaled
 
     def _row_maximum(self, row: Expr) -> Expr:
-        return reduce_lanes(bind(self.band.maxima[row, ramp(0, self.lanes)]), tirx.Max)
+        return reduce_lanes(bind(self.band.scores[row, ramp(self.band.edge, self.lanes)]), tirx.Max)
 
     def _row_total(self, row: Expr) -> Expr:
-        return reduce_lanes(bind(self.band.maxima[row, ramp(0, self.lanes)]), _add)
+        return reduce_lanes(bind(self.band.scores[row, ramp(self.band.edge, self.lanes)]), _add)
 
     def _powers(self, row: Expr, vectors: Expr | int, maximum: Expr) -> None:
         """Replaces the scores by the powers, and the maxima of the lanes by the lanes' sums."""
         lanes, band = self.lanes, self.band
-        shift = bind(splat(maximum, lanes))
+        exponents = self._exponents(maximum)
         total = I.sblock_alloc_buffer((lanes,), "float32")
         lane = [ramp(0, lanes)]
-        I.buffer_store(total, like(0, shift), lane)
+        I.buffer_store(total, constant(0, "float32", lanes), lane)
 
         def body(first: Expr, count: int) -> None:
             powers = []
             for number in range(count):
                 score = band.scores[row, ramp((first + number) * lanes, lanes)]
-                exponent = self._exponent(bind(score - shift))
-                powers.append(bind(exp2(exponent, self.isa, self.kernel.a_dtype != "float32")))
+                short = self.kernel.a_dtype != "float32"
+                powers.append(bind(exp2(exponents(score), self.isa, short)))
             I.buffer_store(total, total[tuple(lane)] + combine_all(powers, _add), lane)
             for number, power in enumerate(powers):
                 place = [row, ramp((first + number) * lanes, lanes)]
@@ -215,7 +224,7 @@ class SoftmaxRows:
                     I.buffer_store(band.probabilities, self.kernel.narrow(power), place)
 
         for_vectors(vectors, UNROLL, body)
-        I.buffer_store(band.maxima, total[tuple(lane)], [row, *lane])
+        I.buffer_store(band.scores, total[tuple(lane)], [row, ramp(band.edge, lanes)])
 
     def _quantize(self, row: Expr, vectors: Expr | int, keys: int) -> None:
         """Divides by the sum and rounds to 8 bits."""

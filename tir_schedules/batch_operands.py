@@ -178,19 +178,25 @@ class PackedOperand:
         """Emits the loops that pack it."""
         # Turning pairs or quadruples of rows pays for whole words of K only.
         ways = {"columns": self._copy, "steps": self._turn}
-        pack_vector = ways.get(self.source.contiguous, self._gather)
-
-        def panel(start: Expr | int, width: int) -> None:
-            for j in range(width):
-                emit = functools.partial(pack_vector, start, width, j)
-                store_columns(self.source.n, self.lanes, start + j, j == width - 1, emit)
-
         with I.sblock("pack"):
             I.reads()
             I.writes()
-            for_groups(self.panels, panel)
+            for_groups(self.panels, ways.get(self.source.contiguous, self._gather))
 
-    def _offset(self, panel: Expr, width: int, step: Expr, j: Expr | int) -> Expr:
+    def _each_vector(
+        self, panel: Expr | int, width: int, emit: Callable[[int, Columns], None]
+    ) -> None:
+        """Runs `emit(j, columns)` for every vector of a panel."""
+        for j in range(width):
+            store_columns(
+                self.source.n,
+                self.lanes,
+                panel + j,
+                j == width - 1,
+                functools.partial(emit, j),
+            )
+
+    def _offset(self, panel: Expr | int, width: int, step: Expr, j: Expr | int) -> Expr:
         return (panel * self.steps + step * width + j) * self.group
 
     def _bits(self, value: Expr) -> Expr:
@@ -202,7 +208,7 @@ class PackedOperand:
             return value ^ like(_SIGN, value) if self.dtype == "uint8" else value
         return value
 
-    def _put(self, panel: Expr, width: int, step: Expr, j: Expr | int, words: Expr) -> None:
+    def _put(self, panel: Expr | int, width: int, step: Expr, j: Expr | int, words: Expr) -> None:
         """Stores one vector of words, each the kr elements of a column."""
         value = words
         if self.kernel.b_dtype != "float32":
@@ -210,19 +216,22 @@ class PackedOperand:
         offset = self._offset(panel, width, step, j)
         I.buffer_store(self.buffer, value, [ramp(offset, self.group)])
 
-    def _copy(self, panel: Expr, width: int, j: int, columns: Columns) -> None:
+    def _copy(self, panel: Expr | int, width: int) -> None:
         """Columns stored next to each other: kr rows are merged into words."""
 
         def step_of(step: Expr, valid: int) -> None:
-            parts = []
-            for i in range(valid):
-                *leading, start = self.source.index(step * self.kr + i, columns.start)
-                place = Columns(start, columns.lanes, columns.valid)
-                parts.append(
-                    self._bits(load_vector(self.source.buffer, self.dtype, leading, place))
-                )
-            self._put(panel, width, step, j, self._merged(parts))
+            def put(j: int, columns: Columns) -> None:
+                parts = []
+                for i in range(valid):
+                    *leading, start = self.source.index(step * self.kr + i, columns.start)
+                    place = Columns(start, columns.lanes, columns.valid)
+                    row = load_vector(self.source.buffer, self.dtype, leading, place)
+                    parts.append(self._bits(row))
+                self._put(panel, width, step, j, self._merged(parts))
 
+            self._each_vector(panel, width, put)
+
+        # A row is read once for the whole panel: the rows of a head may lie pages apart.
         whole = self.source.k // self.kr
         if whole:
             with I.serial(whole) as step:
@@ -242,8 +251,11 @@ class PackedOperand:
             merged = merged | (wide << like(bits * i, wide))
         return merged
 
-    def _turn(self, panel: Expr, width: int, j: int, columns: Columns) -> None:
+    def _turn(self, panel: Expr | int, width: int) -> None:
         """Steps of K stored next to each other: square blocks of words turned in registers."""
+        self._each_vector(panel, width, functools.partial(self._turn_vector, panel, width))
+
+    def _turn_vector(self, panel: Expr | int, width: int, j: int, columns: Columns) -> None:
         lanes, kr, k = self.lanes, self.kr, self.source.k
         bits = {"int8": 8, "uint16": 16}.get(self.element)
         word = "float32" if bits is None else f"uint{bits * kr}"
@@ -277,8 +289,11 @@ class PackedOperand:
         if k % kr:
             self._gather_step(panel, width, j, columns, tirx.const(whole, "int32"), k % kr)
 
-    def _gather(self, panel: Expr, width: int, j: int, columns: Columns) -> None:
+    def _gather(self, panel: Expr | int, width: int) -> None:
         """Neither is contiguous: element by element."""
+        self._each_vector(panel, width, functools.partial(self._gather_vector, panel, width))
+
+    def _gather_vector(self, panel: Expr | int, width: int, j: int, columns: Columns) -> None:
         whole = self.source.k // self.kr
         if whole:
             with I.serial(whole) as step:
@@ -288,7 +303,7 @@ class PackedOperand:
             self._gather_step(panel, width, j, columns, last, self.source.k % self.kr)
 
     def _gather_step(
-        self, panel: Expr, width: int, j: int, columns: Columns, step: Expr, valid: int
+        self, panel: Expr | int, width: int, j: int, columns: Columns, step: Expr, valid: int
     ) -> None:
         """One step of K, element by element."""
         offset = self._offset(panel, width, step, j)
