@@ -26,7 +26,7 @@ from microkernels.microkernel import Microkernel, kernels_for, microkernel_named
 from microkernels.prefetch import PREFETCH_LLVM_IR
 from microkernels.vectors import Expr, parameter
 
-from . import batch_matmul
+from . import attention_decode, batch_matmul
 from .attention_problem import AttentionProblem, flat_view
 from .attention_program import AttentionProgram, Blocks
 from .batch_matmul import multiplied
@@ -67,6 +67,11 @@ class AttentionConfig(Config, frozen=True, kw_only=True):
         Whether the operands of the next task are fetched into L2 meanwhile.
     parallel : bool
         Whether the tasks run on all threads.
+    skinny : bool
+        Whether k and v are read where they are stored, for few queries; of the other numbers only
+        `parallel` and `key_shares` count then.
+    key_shares : int
+        Tasks that the keys are cut into, if skinny.
     """
 
     scores_kernel: str
@@ -79,6 +84,8 @@ class AttentionConfig(Config, frozen=True, kw_only=True):
     row_shares: int = 1
     prefetch: bool = False
     parallel: bool = False
+    skinny: bool = False
+    key_shares: int = 1
 
 
 def reject(region: Region, isa: Isa) -> str | None:
@@ -110,7 +117,12 @@ def default_config(region: Region, machine: Machine) -> AttentionConfig:
     """The configuration with the fewest estimated cycles."""
     candidates = list(_configs(region, machine))
     problem = AttentionProblem(region)
-    return min(candidates, key=lambda config: _cycles(problem, config))
+    best = min(candidates, key=lambda config: _cycles(problem, config))
+    if not attention_decode.fits(region):
+        return best
+    parallel, key_shares = attention_decode.default_shares(region, machine)
+    fields = {"skinny": True, "parallel": parallel, "key_shares": key_shares}
+    return msgspec.structs.replace(best, **fields)
 
 
 def space(region: Region, machine: Machine) -> Iterator[AttentionConfig]:
@@ -118,7 +130,7 @@ def space(region: Region, machine: Machine) -> Iterator[AttentionConfig]:
     problem = AttentionProblem(region)
     default = default_config(region, machine)
     key_blocks = [k for k in (256, 512, 1024) if k < problem.n and _may_run_on(problem)]
-    found = set()
+    found = {msgspec.structs.replace(default, skinny=False)}
     for config in _configs(region, machine):
         for band in {config.band, 2 * config.band, 3 * config.band}:
             for key_block in {config.key_block, *key_blocks}:
@@ -209,9 +221,11 @@ def _check(region: Region, config: AttentionConfig, isa: Isa) -> None:
             raise ConfigError(f"{kernel.name} does not multiply what {part.key} does")
         if not 1 <= vectors <= kernel.vectors:
             raise ConfigError(f"{vectors} vectors: {kernel.name} has 1 to {kernel.vectors}")
-    for name in ("band", "query_block", "row_shares"):
+    for name in ("band", "query_block", "row_shares", "key_shares"):
         if getattr(config, name) < 1:
             raise ConfigError(f"{name}={getattr(config, name)}: must be at least 1")
+    if config.skinny and not attention_decode.fits(region):
+        raise ConfigError(f"skinny: too many queries, or strides, in {region.key}")
     if config.key_block and not _may_run_on(AttentionProblem(region)):
         raise ConfigError("key_block: probabilities that are rounded to integers need all keys")
     if config.key_block % isa.f32_lanes:
@@ -221,6 +235,8 @@ def _check(region: Region, config: AttentionConfig, isa: Isa) -> None:
 def build(region: Region, config: AttentionConfig, isa: Isa) -> tirx.PrimFunc:
     """The kernel."""
     _check(region, config, isa)
+    if config.skinny:
+        return attention_decode.build_decode(region, config, isa)
     problem = AttentionProblem(region)
     kernels = _kernels_of(config)
     key_vectors = math.ceil(problem.n / isa.f32_lanes)
@@ -291,7 +307,7 @@ def build(region: Region, config: AttentionConfig, isa: Isa) -> tirx.PrimFunc:
 
 
 def kernel_name(region: Region, config: AttentionConfig, isa: Isa) -> str:
-    """The microkernels' names."""
+    """The microkernels' names; the skinny form takes only their multiply-add."""
     return " + ".join(dict.fromkeys((config.scores_kernel, config.product_kernel)))
 
 
