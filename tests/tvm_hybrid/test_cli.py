@@ -148,7 +148,8 @@ def test_verify_names_the_first_difference(
     assert main(["verify", str(model)]) == 1
     shown = capsys.readouterr().out
     assert "FAIL" in shown
-    assert "the first node that differs is MatMul 'second', compiled as matmul" in shown
+    chain = "compiled as mlp_chain (matmul + relu, matmul)"
+    assert f"the first node that differs is MatMul 'second', {chain}" in shown
     assert main(["verify", str(model), "--json"]) == 1
     first = json.loads(capsys.readouterr().out)["first_difference"]
     assert first["node"] == "second" and len(first["regions"]) == 1
