@@ -8,6 +8,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 PACKAGES := microkernels tir_schedules relay_passes tvm_hybrid
 STAMP := $(VENV)/.installed
+# Tests run in this many processes, each file in one.
+WORKERS ?= 2
 
 .PHONY: demo test lint types format clean
 
@@ -15,7 +17,7 @@ demo: $(STAMP)
 	$(BIN)/python -m tvm_hybrid.demo
 
 test: lint types
-	$(BIN)/python -m pytest --nbmake --nbmake-timeout=300
+	$(BIN)/python -m pytest --nbmake --nbmake-timeout=300 -n $(WORKERS) --dist loadfile
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

@@ -74,7 +74,7 @@ def run_python(
         [sys.executable, "-c", code, *map(str, arguments)],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,  # importing TVM takes seconds, on a busy machine many
         cwd="/",
         env={**os.environ, "PYTHONPATH": os.pathsep.join(places), **environment},
         check=False,
