@@ -96,12 +96,12 @@ def _real(attention: Attention, arrays: Sequence[np.ndarray]) -> Expected:
     p = softmax(scores)
     sums = (attention.d + 2) * UNIT * factor * magnitude
     if rounded:  # instructions for bfloat16 may take subnormal numbers for zero
-        sums = sums + attention.d * TINY * factor * max(1.0, np.abs(q).max(), np.abs(k).max())
+        sums = sums + attention.d * TINY * factor * max(_largest(q), _largest(k))
     spread = relative_error(p, scores, sums, masks) + (BF16_UNIT + 2 * SHORT_EXP2) * rounded
     # Rounding probabilities, the product's N terms, and carrying them from block to block.
     terms = 1.2 * attention.n * UNIT
     value, bound = p @ v, (p * (spread + terms)) @ np.abs(v)
-    bound = bound + attention.n * TINY * max(1.0, np.abs(v).max())
+    bound = bound + attention.n * TINY * _largest(v)
     return _finished(attention, value, bound, arrays)
 
 
@@ -133,18 +133,21 @@ def _integer(attention: Attention, arrays: Sequence[np.ndarray]) -> Expected:
     moved = np.matmul(unsure.astype(np.float64), np.abs(v).astype(np.float64))
     value = total * attention.product_factor
     assert value.dtype == np.float32
-    bound = moved * float(attention.product_factor) * (1 + 4 * UNIT)
+    bound = moved * float(attention.product_factor)
+    bound = bound + np.where(bound > 0, 2 * UNIT * (np.abs(value) + bound), 0)
     return _finished(attention, value, bound, arrays)
 
 
 def relative_error(
     p: np.ndarray, scores: np.ndarray, sums: np.ndarray, masks: np.ndarray
 ) -> np.ndarray:
-    """Relative error of probabilities whose scores are off by `sums` before they are scaled."""
+    """Relative error of probabilities, of scores whose products are off by `sums`."""
     finite = np.isfinite(scores) & (p > 0)
-    magnitude = np.where(finite, np.abs(scores) + np.abs(masks), 0)
-    below = np.where(finite, scores.max(axis=-1, keepdims=True) - scores, 0)
-    delta = np.where(finite, sums, 0) + 4 * UNIT * (magnitude + below)
+    # Where a mask is larger than 2^26 scores, adding it leaves nothing of them in f32.
+    kept = finite & (np.abs(scores - masks) >= UNIT / 4 * np.abs(masks))
+    below = scores.max(axis=-1, keepdims=True) - scores
+    delta = sums + 4 * UNIT * (np.abs(scores) + np.abs(masks) + below)
+    delta = np.where(kept, delta, 0)
     mean = np.where(finite, p * delta, 0).sum(axis=-1, keepdims=True)
     return np.expm1(delta + mean) + 2 * EXP2 + 1.2 * p.shape[-1] * UNIT + 4 * UNIT
 
@@ -152,7 +155,7 @@ def relative_error(
 def _masked(
     attention: Attention, scores: np.ndarray, operands: Sequence[np.ndarray]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Scores after the masks, in float64 (of f32 sums if they are f32), and what was added."""
+    """Scores after the masks (sums of f32 if both are), and what was added or replaced them."""
     added = np.zeros_like(scores)
     if attention.mask:
         mask = operands[0]
@@ -161,7 +164,8 @@ def _masked(
             mask = mask.reshape(attention.batch, attention.heads, *mask.shape[1:])
         if attention.conditional:
             hidden = mask == (attention.mask == "where")
-            scores = np.where(hidden, scores.dtype.type(attention.absent), scores)
+            added = np.where(hidden, scores.dtype.type(attention.absent), added)
+            scores = np.where(hidden, added, scores)
         else:
             added = np.broadcast_to(mask, scores.shape)
             scores = scores + added
@@ -197,6 +201,11 @@ def _finished(
     return Expected(as_stored(attention, value), as_stored(attention, bound))
 
 
+def _largest(x: np.ndarray) -> float:
+    """The largest magnitude of finite numbers; at least 1."""
+    return float(np.abs(x).max(initial=1.0, where=np.isfinite(x)))
+
+
 def _rounded(x: np.ndarray, to_bfloat16: bool) -> np.ndarray:
     """As the kernel multiplies it, in float64."""
     return (x.astype(dtype_named(B)) if to_bfloat16 else x).astype(np.float64)
@@ -208,7 +217,7 @@ def assert_near(attention: Attention, got: np.ndarray, wanted: Expected) -> None
     result, value = got.astype(np.float64), wanted.value.astype(np.float64)
     finite = np.isfinite(value)
     np.testing.assert_array_equal(result[~finite], value[~finite])
-    excess = np.abs(result - value)[finite] - wanted.bound[finite]
+    excess = np.abs(result[finite] - value[finite]) - wanted.bound[finite]
     excess[np.isnan(excess)] = np.inf
     assert not (excess > 0).any(), (
         f"{(excess > 0).sum()} of {excess.size} elements beyond the bound, by {excess.max()}, "
