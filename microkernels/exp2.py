@@ -4,7 +4,7 @@
 
 AVX-512 has the scaling in one instruction (vscalefps), which underflows and takes -inf by itself,
 so that nothing has to be clamped. (vreduceps would give x - n in one, but takes as long as both.)
-The short polynomial is a minimax fit on [-1/2, 1/2] (`vector_math_fit.fit_polynomial`).
+The polynomials are minimax fits on [-1/2, 1/2] (`vector_math_fit.fit_polynomial`).
 """
 
 from __future__ import annotations
@@ -18,17 +18,21 @@ from .isa import Isa
 from .vector_math import EXP2, exp
 from .vectors import Expr, bind, lanes_of, like
 
-# Lowest power first; largest relative error 7.5e-5.
-SHORT = (9.9992806e-01, 6.9326097e-01, 2.4261121e-01, 5.5171523e-02)
+# Lowest power first, by degree; largest relative errors 7.5e-5, 2.6e-6 and 9.6e-8.
+POLYNOMIALS = {
+    3: (9.9992806e-01, 6.9326097e-01, 2.4261121e-01, 5.5171523e-02),
+    4: (9.9999928e-01, 6.9312185e-01, 2.4024715e-01, 5.5917688e-02, 9.5709274e-03),
+    5: EXP2,
+}
 _ALL = -1
 _CURRENT_ROUNDING = 4
 
 
-def exp2(x: Expr, isa: Isa, short: bool = False) -> Expr:
-    """2^x for x <= 0: 8 instructions on AVX-512, 16 elsewhere.
+def exp2(x: Expr, isa: Isa, degree: int = 5) -> Expr:
+    """2^x for x <= 0: 5 instructions and one for each degree on AVX-512, 16 elsewhere.
 
-    Relative error at most 3 * 2^-24 (7 * 2^-24 without AVX-512), or 7.6e-5 if `short` (for results
-    that are rounded to 8 bits). Zero below about 2^-126 and at -inf; NaN stays NaN.
+    Relative error at most 3 * 2^-24 (7 * 2^-24 without AVX-512) and that of the polynomial. Zero
+    below about 2^-126 and at -inf; NaN stays NaN.
 
     Parameters
     ----------
@@ -36,8 +40,8 @@ def exp2(x: Expr, isa: Isa, short: bool = False) -> Expr:
         f32 lanes, at most 0.
     isa : Isa
         What the target has.
-    short : bool
-        Whether the polynomial of degree 3 is enough; only AVX-512 uses it.
+    degree : int
+        Of the polynomial, a key of `POLYNOMIALS`; only AVX-512 uses less than all of it.
     """
     if lanes_of(x) != 16 or isa.f32_lanes != 16:
         return exp(x * like(math.log(2), x))
@@ -46,7 +50,7 @@ def exp2(x: Expr, isa: Isa, short: bool = False) -> Expr:
     nearest = bind(I.call_llvm_pure_intrin("float32x16", "llvm.roundeven.v16f32", x))
     # At -inf this is NaN, of which the scaling makes 0.
     fraction = bind(x - nearest)
-    coefficients = SHORT if short else EXP2
+    coefficients = POLYNOMIALS[degree]
     value = like(coefficients[-1], x)
     for coefficient in reversed(coefficients[:-1]):
         value = value * fraction + like(coefficient, x)

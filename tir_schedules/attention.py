@@ -308,7 +308,8 @@ def build(region: Region, config: AttentionConfig, isa: Isa) -> tirx.PrimFunc:
 
 def kernel_name(region: Region, config: AttentionConfig, isa: Isa) -> str:
     """The microkernels' names; the skinny form takes only their multiply-add."""
-    return " + ".join(dict.fromkeys((config.scores_kernel, config.product_kernel)))
+    names = " + ".join(dict.fromkeys((config.scores_kernel, config.product_kernel)))
+    return f"skinny {names}" if config.skinny else names
 
 
 def flops(region: Region) -> int:

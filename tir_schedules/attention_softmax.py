@@ -32,6 +32,7 @@ UNROLL = 4
 _MAGIC = 1.5 * 2.0**23  # added to a small f32, leaves its rounded integer in the low bits
 _MAGIC_BITS = 0x4B400000
 _INFINITY = math.inf
+_LARGE = 2.0**20
 
 
 @dataclass(frozen=True)
@@ -136,6 +137,8 @@ class SoftmaxRows:
         self.isa, self.kernel, self.band = isa, kernel, band
         self.quantization, self.scale = quantization, scale
         self.lanes = kernel.lanes
+        # A bfloat16 has 8 bits. A flipped integer, however, makes the next layers' flip.
+        self.degree = {"float32": 5, "bfloat16": 3}.get(kernel.a_dtype, 4)
 
     def emit(self, rows: int, vectors: Expr | int, keys: int) -> None:
         """The rows of a band, over as many vectors of keys.
@@ -186,15 +189,6 @@ class SoftmaxRows:
         power = exp2(vector * like(LOG2_E * (self.scale or 1.0), vector), self.isa)
         return power if self.lanes == 1 else tirx.Shuffle([power], [tirx.const(0, "int32")])
 
-    def _exponents(self, maximum: Expr) -> Callable[[Expr], Expr]:
-        """The function from scores of a row to the exponents of 2."""
-        shift = bind(splat(maximum, self.lanes))
-        if self.scale is None:
-            return lambda score: (score - shift) * like(LOG2_E, shift)
-        factor = like(LOG2_E * self.scale, shift)
-        scaled = bind(shift * factor)
-        return lambda score: score * factor - scaled
-
     def _row_maximum(self, row: Expr) -> Expr:
         return reduce_lanes(bind(self.band.scores[row, ramp(self.band.edge, self.lanes)]), tirx.Max)
 
@@ -203,8 +197,27 @@ class SoftmaxRows:
 
     def _powers(self, row: Expr, vectors: Expr | int, maximum: Expr) -> None:
         """Replaces the scores by the powers, and the maxima of the lanes by the lanes' sums."""
+        shift = bind(splat(maximum, self.lanes))
+        factor = like(LOG2_E * (self.scale or 1.0), shift)
+        if self.scale is None:
+            self._replace(row, vectors, lambda score: (score - shift) * factor)
+            return
+        # One FMA, unless the rounding of the product would matter: it is a factor of all powers.
+        scaled = bind(shift * factor)
+        size = bind(maximum * tirx.const(LOG2_E * self.scale, "float32"))
+        small = tirx.And(
+            tirx.LT(size, tirx.const(_LARGE, "float32")),
+            tirx.LT(tirx.const(-_LARGE, "float32"), size),
+        )
+        with I.If(small):
+            with I.Then():
+                self._replace(row, vectors, lambda score: score * factor - scaled)
+            with I.Else():
+                self._replace(row, vectors, lambda score: (score - shift) * factor)
+
+    def _replace(self, row: Expr, vectors: Expr | int, exponent: Callable[[Expr], Expr]) -> None:
+        """The loop of `_powers` over a row; `exponent` makes exponents of 2 of scores."""
         lanes, band = self.lanes, self.band
-        exponents = self._exponents(maximum)
         total = I.sblock_alloc_buffer((lanes,), "float32")
         lane = [ramp(0, lanes)]
         I.buffer_store(total, constant(0, "float32", lanes), lane)
@@ -213,8 +226,7 @@ class SoftmaxRows:
             powers = []
             for number in range(count):
                 score = band.scores[row, ramp((first + number) * lanes, lanes)]
-                short = self.kernel.a_dtype != "float32"
-                powers.append(bind(exp2(exponents(score), self.isa, short)))
+                powers.append(bind(exp2(exponent(score), self.isa, self.degree)))
             I.buffer_store(total, total[tuple(lane)] + combine_all(powers, _add), lane)
             for number, power in enumerate(powers):
                 place = [row, ramp((first + number) * lanes, lanes)]
