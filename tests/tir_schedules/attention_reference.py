@@ -211,6 +211,28 @@ def _rounded(x: np.ndarray, to_bfloat16: bool) -> np.ndarray:
     return (x.astype(dtype_named(B)) if to_bfloat16 else x).astype(np.float64)
 
 
+def in_single_precision(
+    attention: Attention, arrays: Sequence[np.ndarray], flaw: float = 0, drop: bool = False
+) -> np.ndarray:
+    """Attention by NumPy in float32, off by a relative `flaw`, or without the last key."""
+    rounded = attention.kind != "f32"
+    q, k, v = (
+        _rounded(logical(attention, name, x), rounded).astype(np.float32)
+        for name, x in zip(("q", "k", "v"), arrays, strict=False)
+    )
+    product = q @ k.swapaxes(-1, -2)
+    scores = product / attention.factor if attention.divided else product * attention.factor
+    scores, _ = _masked(attention, scores, arrays[3:])
+    if drop:
+        scores[..., -1] = -np.inf
+    p = softmax(scores.astype(np.float32))
+    p = _rounded(p, rounded).astype(np.float32)
+    result = (p @ v) * np.float32(1 + flaw)
+    if attention.residual:
+        result = result + arrays[-1].reshape(result.shape)
+    return as_stored(attention, result).astype(dtype_named(attention.output))
+
+
 def assert_near(attention: Attention, got: np.ndarray, wanted: Expected) -> None:
     """NaN where NumPy has NaN, and everything else within the bound."""
     assert got.shape == wanted.value.shape and got.dtype == dtype_named(attention.output)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from tests.tir_schedules.attention_checks import best, check, kernel_of, result_of
-from tests.tir_schedules.attention_reference import assert_near, expected
+from tests.tir_schedules.attention_reference import assert_near, expected, in_single_precision
 from tests.tir_schedules.attention_regions import case, of_kind, values
 
 FLOATS = ("f32", "bf16", "rounded")
@@ -80,6 +81,17 @@ def test_decoding(n: int, group: int, kind: str) -> None:
     """One query a head, keys that several heads may share."""
     attention = case(batch=1, heads=4, group=group, m=1, n=n, d=64, mask="keys", layout="bhsd")
     check(of_kind(attention, kind), at_end=n % 2 == 0)
+
+
+@pytest.mark.parametrize("n", [64, 1000])
+def test_rounding_errors_are_those_of_single_precision(n: int) -> None:
+    """Bounds assume the worst; on average a kernel is at most twice as far off as NumPy in f32."""
+    attention = case(batch=1, m=33, n=n, d=64)
+    arrays = values(attention)
+    result, wanted = check(attention, arrays=arrays)
+    plain = in_single_precision(attention, arrays)
+    ours, theirs = (np.sqrt(np.mean((x - wanted.value) ** 2)) for x in (result, plain))
+    assert ours <= 2 * theirs
 
 
 def test_a_kernel_keeps_nothing_from_one_call_to_the_next() -> None:

@@ -140,7 +140,8 @@ def test_large_scores(kind: str) -> None:
     assert clear.mean() > 0.8
     winners = np.take_along_axis(v, scores.argmax(axis=-1)[..., None], axis=2).astype(np.float32)
     got = logical(attention, "out", result).astype(np.float32)
-    error = 4 * UNIT if kind == "f32" else 2.0**-8
+    # Of bfloat16, the probability and the result are rounded; the power itself is off by 1.6e-4.
+    error = 4 * UNIT if kind == "f32" else 2.1 * 2.0**-8
     assert (np.abs(got - winners) <= error * np.abs(winners))[clear].all()
 
 

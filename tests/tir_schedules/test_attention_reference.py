@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 import pytest
 from numpy.lib.stride_tricks import as_strided
 
 from tests.tir_schedules import attention_reference as reference
 from tests.tir_schedules.attention_regions import Attention, case, of_kind, values
-from tests.tir_schedules.run_region import dtype_named
 
 CASES = [
     case(),
@@ -24,43 +21,19 @@ CASES = [
 every_case = pytest.mark.parametrize("attention", CASES, ids=range(len(CASES)))
 
 
-def in_f32(
-    attention: Attention, arrays: Sequence[np.ndarray], flaw: float = 0, drop: bool = False
-) -> np.ndarray:
-    """Attention by NumPy in float32, off by a relative `flaw`, or without the last key."""
-    q, k, v = (
-        reference.logical(attention, name, x).astype(dtype_named("bfloat16"))
-        if attention.kind != "f32"
-        else reference.logical(attention, name, x)
-        for name, x in zip(("q", "k", "v"), arrays, strict=False)
-    )
-    product = np.matmul(q.astype(np.float32), k.astype(np.float32).swapaxes(-1, -2))
-    scores = product / attention.factor if attention.divided else product * attention.factor
-    scores, _ = reference._masked(attention, scores, arrays[3:])
-    if drop:
-        scores[..., -1] = -np.inf
-    p = reference.softmax(scores.astype(np.float32))
-    if attention.kind != "f32":
-        p = p.astype(dtype_named("bfloat16")).astype(np.float32)
-    result = np.matmul(p, v.astype(np.float32)) * np.float32(1 + flaw)
-    if attention.residual:
-        result = result + arrays[-1].reshape(result.shape)
-    return reference.as_stored(attention, result).astype(dtype_named(attention.output))
-
-
 @every_case
 @pytest.mark.parametrize("kind", ["f32", "rounded", "bf16"])
 def test_numpy_in_single_precision_is_within_the_bound(attention: Attention, kind: str) -> None:
     attention = of_kind(attention, kind)
     arrays = values(attention)
     wanted = reference.expected(attention, arrays)
-    reference.assert_near(attention, in_f32(attention, arrays), wanted)
-    flaw = 1e-3 if kind == "f32" else 0.05
-    with pytest.raises(AssertionError, match="beyond the bound"):
-        reference.assert_near(attention, in_f32(attention, arrays, flaw), wanted)
+    reference.assert_near(attention, reference.in_single_precision(attention, arrays), wanted)
+    flawed = [reference.in_single_precision(attention, arrays, 1e-3 if kind == "f32" else 0.05)]
     if attention.causal != 0:
+        flawed.append(reference.in_single_precision(attention, arrays, drop=True))
+    for result in flawed:
         with pytest.raises(AssertionError, match="beyond the bound"):
-            reference.assert_near(attention, in_f32(attention, arrays, drop=True), wanted)
+            reference.assert_near(attention, result, wanted)
 
 
 @every_case
