@@ -7,8 +7,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tvm import relax
 
 from microkernels.errors import ConfigError
+from tests.relay_passes.graphs import run as run_relax
 from tests.tir_schedules.chain_regions import (
     INPUT,
     ChainBuilder,
@@ -214,6 +216,26 @@ def test_kernel_name_flops_and_packed_shapes() -> None:
         packed = packing.pack(region, config, machine.isa, index, array)
         assert packed.shape == packing.shape(region, config, machine.isa, index)
         assert (packed is array) != tensor.constant
+
+
+def test_unpacked_constants_are_what_was_packed() -> None:
+    region = mixed((5,), 24)
+    isa, packing = machine_for(BEST).isa, MLP_CHAIN.packing
+    assert packing is not None
+    config = by_rows(region, machine_for(BEST), 1, 2)
+    for index, array in enumerate(values(region)):
+        packed = packing.pack(region, config, isa, index, array)
+        if region.inputs[index].constant:
+            builder = relax.BlockBuilder()
+            x = relax.Var("x", relax.TensorType(packed.shape, str(packed.dtype)))
+            with builder.function("main", [x]):
+                with builder.dataflow():
+                    unpacked = packing.unpack(region, config, isa, index, x)
+                    result = builder.emit_output(unpacked)
+                builder.emit_func_output(result)
+            np.testing.assert_array_equal(run_relax(builder.get(), [packed])[0], array)
+        else:
+            assert packed is array
 
 
 def two_layers(**changes: Any) -> Region:
