@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -79,7 +80,7 @@ def real() -> onnx.ModelProto:
 
 @dataclass(frozen=True)
 class Case:
-    """A model, in which precision, and what its products' kernels are called.
+    """A model, how it is compiled, and what its products' kernels are called.
 
     Attributes
     ----------
@@ -91,11 +92,12 @@ class Case:
     kernel: str
     products: int = 1
     precision: str = "auto"
+    fusion: str = "coarse"
     exact: bool = True
 
 
 CASES = {
-    "qdq": Case(qdq, "u8s8s32", products=2),
+    "qdq": Case(qdq, "u8s8s32", products=2, fusion="fine"),
     "dynamic": Case(dynamic, "u8s8s32"),
     "weight_only": Case(weight_only, "+int8", exact=False),
     "bf16": Case(real, "bf16", precision="bf16", exact=False),
@@ -111,15 +113,14 @@ def test_what_is_tuned_is_compiled(name: str, tmp_path: Path) -> None:
     case = CASES[name]
     model = case.model().SerializeToString()
     path = tmp_path / "r.jsonl"
-    result = tvm_hybrid.tune(
-        model, precision=case.precision, trials=3, records=path, num_threads=1, seed=5
-    )
+    options: dict[str, Any] = {"precision": case.precision, "fusion": case.fusion, "num_threads": 1}
+    result = tvm_hybrid.tune(model, trials=3, records=path, seed=5, **options)
     located = list(RecordStore(path))
     assert {found.record.status for found in located} == {"ok"}, [r.record.error for r in located]
     assert all(region.trials >= 2 for region in result.regions)
 
-    plain = tvm_hybrid.compile(model, precision=case.precision, num_threads=1)
-    tuned = tvm_hybrid.compile(model, precision=case.precision, num_threads=1, records=path)
+    plain = tvm_hybrid.compile(model, **options)
+    tuned = tvm_hybrid.compile(model, records=path, **options)
     best = {region.region.key: region.best for region in result.regions}
     assert len(tuned.explain().taken) == len(best)
     for decision in tuned.explain().taken:
