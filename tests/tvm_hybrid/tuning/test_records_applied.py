@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import itertools
 import re
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -53,7 +55,7 @@ def mlp(sizes: tuple[int, ...] = SIZES, batch: int = BATCH) -> IRModule:
 
 @pytest.fixture
 def options() -> PipelineOptions:
-    return PipelineOptions(target=tvm_hybrid.resolve_target(None))
+    return PipelineOptions(target=tvm_hybrid.resolve_target(None), fusion="fine")
 
 
 def by_hand(default: Config) -> dict[str, object]:
@@ -93,7 +95,7 @@ def test_the_code_changes_with_the_record_and_only_there(
 ) -> None:
     plain = compile_module(mlp(), options)
     again = compile_module(mlp(), options)
-    with_lookup = PipelineOptions(target=options.target, lookup=RecordStore(records).lookup)
+    with_lookup = replace(options, lookup=RecordStore(records).lookup)
     tuned = compile_module(mlp(), with_lookup)
     assert len(plain.decisions) == len(tuned.decisions) == len(SIZES) - 1
     for before, same, after in zip(plain.decisions, again.decisions, tuned.decisions, strict=True):
@@ -108,8 +110,8 @@ def test_the_code_changes_with_the_record_and_only_there(
 
 
 def test_explain_says_where_each_configuration_comes_from(records: Path) -> None:
-    plain = tvm_hybrid.compile(mlp(), num_threads=1)
-    tuned = tvm_hybrid.compile(mlp(), num_threads=1, records=records)
+    plain = tvm_hybrid.compile(mlp(), fusion="fine", num_threads=1)
+    tuned = tvm_hybrid.compile(mlp(), fusion="fine", num_threads=1, records=records)
     assert {decision.source for decision in plain.explain()} == {"default"}
     lines = {
         located.record.workload: (located.place, located.record.config)
@@ -141,14 +143,17 @@ def test_the_results_are_the_same(records: Path) -> None:
         error = error @ np.abs(weight) + (len(weight) + 2) * 2.0**-24 * magnitude
         exact = np.maximum(exact @ weight + bias, 0)
     for file in (None, records):
-        executable = tvm_hybrid.compile(mlp(), num_threads=1, records=file)
+        executable = tvm_hybrid.compile(mlp(), fusion="fine", num_threads=1, records=file)
         assert (np.abs(executable.run(x)[0].numpy() - exact) <= error).all()
     assert error.max() < 2e-3 < 0.5 < exact.max()
 
 
 def test_records_of_the_environment(records: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TVM_HYBRID_RECORDS", str(records))
-    sources = [decision.source for decision in tvm_hybrid.compile(mlp(), num_threads=1).explain()]
+    sources = [
+        decision.source
+        for decision in tvm_hybrid.compile(mlp(), fusion="fine", num_threads=1).explain()
+    ]
     assert sorted(source == "default" for source in sources) == [False, False, True]
 
 
@@ -166,7 +171,7 @@ def test_records_that_cannot_be_built_are_passed_over(
             )
             fields = {name: getattr(good, name) for name in good.__struct_fields__}
             store.append(type(good)(**{**fields, "config": {**default, **wild}}))
-    compiled = compile_module(mlp(), PipelineOptions(options.target, lookup=store.lookup))
+    compiled = compile_module(mlp(), replace(options, lookup=store.lookup))
     assert {decision.source for decision in compiled.decisions} == {"default"}
     assert caplog.text.count("this record is not used") == 4 * (len(SIZES) - 1)
 
@@ -175,22 +180,25 @@ def test_records_that_cannot_be_built_are_passed_over(
 def test_tune_writes_what_compile_reads(tmp_path: Path, threads: int) -> None:
     path = tmp_path / "r.jsonl"
     mod = mlp((16, 32, 8), 4)
-    result = tvm_hybrid.tune(mod, trials=3, records=path, num_threads=threads)
+    apart: dict[str, Any] = {"fusion": "fine", "records": path}  # two regions, not one
+    result = tvm_hybrid.tune(mod, trials=3, num_threads=threads, **apart)
     assert len(result.regions) == 2 and not result.interrupted
     written = [located.record for located in RecordStore(path)]
     assert {record.status for record in written} == {"ok"}, [record.error for record in written]
     assert {record.threads for record in written} == {threads}
-    compiled = tvm_hybrid.compile(mod, records=path, num_threads=threads)
+    compiled = tvm_hybrid.compile(mod, num_threads=threads, **apart)
     best = {region.region.key: region.best for region in result.regions}
     for decision in compiled.explain():
         assert decision.source.startswith(f"record {path}:")
         assert decision.config == best[decision.workload]
-    other = tvm_hybrid.compile(mod, records=path, num_threads=threads + 1)
+    other = tvm_hybrid.compile(mod, num_threads=threads + 1, **apart)
     assert {decision.source for decision in other.explain()} == {"default"}
     before = path.read_bytes()
-    again = tvm_hybrid.tune(mod, trials=3, records=path, num_threads=threads)
+    again = tvm_hybrid.tune(mod, trials=3, num_threads=threads, **apart)
     assert path.read_bytes() == before
-    replayed = tvm_hybrid.tune(mod, replay=path, num_threads=threads, records=tmp_path / "none")
+    replayed = tvm_hybrid.tune(
+        mod, replay=path, num_threads=threads, **{**apart, "records": tmp_path / "none"}
+    )
     assert [region.best for region in replayed.regions] == [region.best for region in again.regions]
     assert not (tmp_path / "none").exists()
 
