@@ -21,7 +21,6 @@ from microkernels.vectors import Expr, cast, like
 from .epilogue import Columns, Epilogue, store_vector
 from .quantize_steps import RANGES, can_quantize_wide, emit_quantize_wide
 from .region import Region
-from .zero_points import is_integer
 
 LANES = 16  # of AVX-512
 _GROUP = 4
@@ -47,7 +46,7 @@ def largest(region: Region, value: int) -> float:
     """A bound of the magnitude of a value in an integer product's epilogue; infinite if unknown."""
     first = 1 + len(region.operands)
     if value == 0:
-        integers = region.op == "matmul" and is_integer(region)
+        integers = region.op == "matmul" and region.inputs[1].dtype in RANGES
         return float(_WITHIN * region.inputs[0].shape[-1]) if integers else math.inf
     if value < first:
         return math.inf
