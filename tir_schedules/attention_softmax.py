@@ -137,8 +137,8 @@ class SoftmaxRows:
         self.isa, self.kernel, self.band = isa, kernel, band
         self.quantization, self.scale = quantization, scale
         self.lanes = kernel.lanes
-        # A bfloat16 has 8 bits. A flipped integer, however, makes the next layers' flip.
-        self.degree = {"float32": 5, "bfloat16": 3}.get(kernel.a_dtype, 4)
+        # A bfloat16 has 8 bits. Integers need them all: one that flips makes the next layers' flip.
+        self.degree = 3 if kernel.a_dtype == "bfloat16" else 5
 
     def emit(self, rows: int, vectors: Expr | int, keys: int) -> None:
         """The rows of a band, over as many vectors of keys.
