@@ -41,8 +41,8 @@ from .tile_config import PARALLEL_FLOPS, RESULT_DTYPES
 from .tile_loops import for_share
 from .zero_points import zero_point_inputs
 
-MOST_KEYS = 1024  # of which a band of scores stays in L1
-KEY_BLOCK = 512
+MOST_KEYS = 2048  # of which a band of scores is well kept in cache
+KEY_BLOCK = 960
 QUERY_BLOCK = 64
 
 
