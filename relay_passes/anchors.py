@@ -115,6 +115,8 @@ def _before_cast(graph: DataflowGraph, expr: relax.Expr) -> tuple[relax.Expr, li
     call = graph.definition(expr)
     if not graph.fuse or op_name(call) != "relax.astype" or str(expr.ty.dtype) != "float32":
         return expr, []
+    if graph.position[expr] in graph.taken:  # part of the region before
+        return expr, []
     assert call is not None
     return call.args[0], [graph.position[expr]]
 
@@ -122,7 +124,7 @@ def _before_cast(graph: DataflowGraph, expr: relax.Expr) -> tuple[relax.Expr, li
 def _permuted(graph: DataflowGraph, expr: relax.Expr) -> tuple[relax.Expr, str, list[int]]:
     """What an operand is a permutation of: (stored tensor, axes, bindings passed)."""
     call = graph.definition(expr)
-    if op_name(call) == "relax.permute_dims":
+    if op_name(call) == "relax.permute_dims" and graph.position[expr] not in graph.taken:
         assert call is not None
         rank = len(expr.ty.shape.values)
         axes = call.attrs.axes

@@ -25,6 +25,7 @@ from tir_schedules.region import Region, Step, Tensor
 op = relax.op
 F = "float32"
 ZERO = relax.const(0.0)
+WEIGHT = relax.const(np.random.default_rng(0).integers(-128, 128, (8, 8)).astype(np.int8))
 
 JSON = Region(
     op="matmul",
@@ -162,6 +163,32 @@ def test_head_permutations_disappear_into_batch_matmul() -> None:
     assert operators(scores) == ["multiply"]
     assert context.attrs["out_axes"] == "0,2,1,3"
     assert "permute_dims" not in mod["main"].script()
+
+
+def test_a_permutation_that_another_region_stored_is_read_as_stored() -> None:
+    """Both products would have the permutation; the second must not read what was before it."""
+
+    def body(x):
+        y = op.permute_dims(op.matmul(x, op.permute_dims(x, [0, 2, 1])), [1, 0, 2])
+        return op.matmul(y, op.permute_dims(y, [0, 2, 1]))
+
+    mod, _ = partitioned(module(body, ((2, 6, 16), F)))
+    relax.analysis.well_formed(mod)
+    first, second = regions(mod)
+    assert first.output.shape == (2, 6, 6) and "out_axes" in first.attrs
+    assert [tensor.shape for tensor in second.inputs] == [(6, 2, 6)] * 2
+    assert (second.attrs["a_axes"], second.attrs["b_axes"]) == ("0,1,2", "0,2,1")
+
+
+def test_a_cast_that_another_region_stored_is_not_read_through() -> None:
+    def body(x):
+        total = op.matmul(op.astype(x, "int32"), op.astype(WEIGHT, "int32"), out_dtype="int32")
+        return op.matmul(op.astype(total, F), constant(8, 8))
+
+    mod, _ = partitioned(module(body, ((4, 8), "uint8")))
+    relax.analysis.well_formed(mod)
+    first, second = regions(mod)
+    assert (first.output.dtype, second.inputs[0].dtype) == (F, F)
 
 
 @pytest.mark.parametrize(
