@@ -12,26 +12,27 @@ for each block of queries
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import tvm.tirx.script.builder.ir as I
 from tvm import tirx
 
 from microkernels.isa import Isa
-from microkernels.microkernel import Microkernel, Tile
+from microkernels.microkernel import Microkernel
 from microkernels.prefetch import prefetch
-from microkernels.vectors import Expr, bind, cast, constant, ramp, reinterpret, splat
+from microkernels.vectors import Expr, bind, constant, ramp, splat
 
 from .activations import Activations
 from .attention_problem import AttentionProblem
-from .attention_scores import FusedScores, can_fuse, hide_later_keys
+from .attention_product_tiles import ProductTiles
+from .attention_score_tiles import KeyBlock, ScoreTiles
+from .attention_scores import FusedScores, can_fuse
 from .attention_softmax import Band, Quantization, Running, SoftmaxRows
 from .batch_operands import PackedOperand, StoredOperand
 from .blocking import Group, balanced
-from .epilogue import Columns, Epilogue, load_vector, store_vector
-from .tile_loops import for_groups, store_columns
-from .zero_points import Start, ZeroPoints, is_integer
+from .epilogue import Columns, Epilogue, load_vector
+from .tile_loops import for_groups
+from .zero_points import ZeroPoints, is_integer
 
 _MASKED = -math.inf
 _LINE = 64  # bytes of a cache line
@@ -58,15 +59,6 @@ class Blocks:
     product_vectors: int
     keys: int
     queries: int
-
-
-@dataclass(frozen=True)
-class KeyBlock:
-    """Vectors of keys [start, start + size), and how they are cut into panels."""
-
-    start: Expr | int
-    size: int
-    panels: tuple[Group, ...]
 
 
 class AttentionProgram:
@@ -174,8 +166,27 @@ class AttentionProgram:
         `following` is the attention whose operands may be fetched meanwhile.
         """
         problem = self.problem
-        self.batch, self.following = batch, following
-        self.bases = {name: problem.base(name, batch) for name in ("q", "out")}
+        self.following = following
+        self.q_base = problem.base("q", batch)
+        self.scores = ScoreTiles(
+            problem,
+            batch,
+            self.scores_kernel,
+            self.scores_epilogue,
+            self.fused,
+            self.activations,
+            self.k,
+            self.band,
+        )
+        self.product = ProductTiles(
+            problem,
+            batch,
+            self.product_kernel,
+            self.product_epilogue,
+            self.v,
+            self.band,
+            self.buffers["out"],
+        )
         if self.fused is not None:
             self.fused.begin(batch * problem.m)
         if self.runs_on:
@@ -228,7 +239,7 @@ class AttentionProgram:
         layout = problem.layouts["q"]
 
         def read_q(row: Expr, columns: Columns) -> Expr:
-            start = problem.element("q", self.bases["q"], row, columns.start)
+            start = problem.element("q", self.q_base, row, columns.start)
             place = Columns(start, columns.lanes, columns.valid)
             if columns.lanes == 1:
                 return self.buffers["q"][start]
@@ -283,7 +294,7 @@ class AttentionProgram:
             inverse = bind(tirx.const(1, "float32") / running.sums[at])
             with I.serial(self.out_vectors) as vector:
                 value = result[at, ramp(vector * lanes, lanes)] * splat(inverse, lanes)
-                self._store(row + at, vector, value, True)
+                self.product.store(row + at, vector, value, True)
 
     def _band(
         self,
@@ -299,215 +310,18 @@ class AttentionProgram:
             I.writes()
             visible = self._visible(row, rows, block)
             self.activations.begin(row, rows)
-            self._scores(row, rows, block, visible)
+            self.scores.emit(row, rows, block, visible)
             with I.serial(rows) as r:
                 if self.fused is None:
-                    self._finish_scores(row, r, block, visible)
-                self._pad(r)
+                    self.scores.finish(row, r, block, visible)
+                self.product.pad(r)
                 if self.prefetches:
                     self._prefetch(row + r)
             if running is None:
                 self.softmax.emit(rows, visible, self.problem.n)
             else:
                 self.softmax.emit_running(rows, visible, running[0], at)
-            self._product(row, rows, block, visible, running, at)
-
-    def _pad(self, r: Expr) -> None:
-        """Zeros for the keys that only the last step of the product has, in scalar code."""
-        computed, kernel = self.key_vectors * self.lanes, self.product_kernel
-        for key in range(computed, self.v.steps * kernel.kr):
-            zero = tirx.const(0, kernel.operand_dtype)
-            I.buffer_store(self.band.probabilities, zero, [r, key])
-
-    def _scores(self, row: Expr, rows: int, block: KeyBlock, visible: Expr | int) -> None:
-        """q k^T of a band into cache."""
-        lanes, band, kernel = self.lanes, self.band, self.scores_kernel
-        lowest = constant(_MASKED, "float32", lanes)
-        for r in range(rows):
-            I.buffer_store(band.scores, lowest, [r, ramp(band.edge, lanes)])
-        part = self.problem.scores
-        start = None
-        if is_integer(part):
-            start = Start(
-                part, {}, self.problem.d, lanes, self.k.column_sum, self.activations.row_sum
-            )
-
-        def panel(first: Expr | int, width: int) -> None:
-            for_groups(balanced(rows, kernel.mr), lambda r, size: tile(first, width, r, size))
-
-        def tile(first: Expr | int, width: int, r0: Expr | int, size: int) -> None:
-            with I.sblock("scores"):
-                I.reads()
-                I.writes()
-                at = block.start + first
-                init = None
-                if start is not None and start.needed:
-                    starts = start
-
-                    def init(i: int, j: int) -> Expr:
-                        return starts(row + r0 + i, at + j)
-
-                result = kernel.emit(
-                    size,
-                    width,
-                    (self.k.steps,),
-                    lambda i, ks: self.activations.load(row + r0 + i, ks[0]),
-                    lambda j, ks: self.k.load(at, width, ks[0], j),
-                    init,
-                )
-                for i in range(size):
-                    self._keep(result, i, row, r0 + i, first, block)
-
-        for group in block.panels:
-            _for_some(group, visible, panel)
-
-    def _keep(
-        self, result: Tile, i: int, row: Expr, r: Expr | int, first: Expr | int, block: KeyBlock
-    ) -> None:
-        """Stores one row of a tile of scores, and its maxima."""
-        lanes, band = self.lanes, self.band
-        largest = band.scores[r, ramp(band.edge, lanes)]
-        for j in range(result.vectors):
-            vector = block.start + first + j
-            value = result.value(i, j)
-            if self.fused is None:
-                value = reinterpret("float32", value)
-            else:
-                value = self.fused(
-                    cast("float32", value), self.batch * self.problem.m + row + r, vector
-                )
-                value = bind(self._hidden(value, row + r, vector))
-                largest = tirx.Max(largest, value)
-            I.buffer_store(band.scores, value, [r, ramp((first + j) * lanes, lanes)])
-        if self.fused is not None:
-            I.buffer_store(band.scores, largest, [r, ramp(band.edge, lanes)])
-
-    def _hidden(self, value: Expr, row: Expr, vector: Expr) -> Expr:
-        if self.problem.causal is None:
-            return value
-        return hide_later_keys(value, row, vector, self.problem.causal, self.lanes)
-
-    def _finish_scores(self, row: Expr, r: Expr, block: KeyBlock, visible: Expr | int) -> None:
-        """The epilogue of a row of accumulators that rest in cache, and its maxima."""
-        lanes, n, band = self.lanes, self.problem.n, self.band
-        integer = is_integer(self.problem.scores)
-        flat = self.batch * self.problem.m + row + r
-        whole = n // lanes
-
-        def finish(vector: Expr, valid: int) -> None:
-            place = [r, ramp(vector * lanes, lanes)]
-            value = band.scores[tuple(place)]
-            if integer:
-                value = reinterpret("int32", value)
-            at = block.start + vector
-            columns = Columns(at * lanes, lanes, valid)
-            value = cast("float32", self.scores_epilogue(value, flat, columns))
-            if columns.mask is not None:
-                value = tirx.Select(columns.mask, value, constant(_MASKED, "float32", lanes))
-            value = bind(self._hidden(value, row + r, at))
-            I.buffer_store(band.scores, value, place)
-            largest = [r, ramp(band.edge, lanes)]
-            I.buffer_store(band.scores, tirx.Max(band.scores[tuple(largest)], value), largest)
-
-        with I.serial(visible) as vector:
-            if n % lanes == 0:
-                finish(vector, lanes)
-            elif whole == 0:
-                finish(vector, n)
-            else:
-                with I.If(block.start + vector < whole):
-                    with I.Then():
-                        finish(vector, lanes)
-                    with I.Else():
-                        finish(vector, n % lanes)
-
-    def _product(
-        self,
-        row: Expr,
-        rows: int,
-        block: KeyBlock,
-        visible: Expr | int,
-        running: tuple[Running, Expr] | None,
-        at: Expr,
-    ) -> None:
-        """The probabilities of a band times v."""
-        lanes, band, kernel = self.lanes, self.band, self.product_kernel
-        part = self.problem.product
-        # Steps of a vector of keys; scalar code may have less than one, and no blocks then.
-        per_vector = lanes // kernel.kr
-        first_step = block.start * per_vector
-        steps: Expr | int = self.v.steps
-        if per_vector:
-            steps = visible * per_vector
-            if isinstance(steps, int) and isinstance(first_step, int):
-                steps = min(steps, self.v.steps - first_step)
-            elif self.v.steps % per_vector:
-                steps = tirx.Min(steps, self.v.steps - first_step)
-        starts = None
-        if is_integer(part):
-            found = Start(
-                part,
-                {},
-                self.problem.n,
-                lanes,
-                self.v.column_sum,
-                lambda r: band.sums[r] if band.sums is not None else tirx.const(0, "int32"),
-            )
-            starts = found if found.needed else None
-
-        def tile(panel: Expr | int, width: int, r0: Expr | int, size: int) -> None:
-            with I.sblock("product"):
-                I.reads()
-                I.writes()
-
-                def init(i: int, j: int) -> Expr:
-                    columns = ramp((panel + j) * lanes, lanes)
-                    if running is not None:
-                        factor = splat(running[0].factors[at + r0 + i], lanes)
-                        return running[1][at + r0 + i, columns] * factor
-                    assert starts is not None
-                    return starts(r0 + i, panel + j)
-
-                result = kernel.emit(
-                    size,
-                    width,
-                    (steps,),
-                    lambda i, ks: kernel.spread(
-                        band.probabilities[r0 + i, ramp(ks[0] * kernel.kr, kernel.kr)]
-                    ),
-                    lambda j, ks: self.v.load(panel, width, first_step + ks[0], j),
-                    init if running is not None or starts is not None else None,
-                )
-                for i in range(size):
-                    for j in range(width):
-                        value = result.value(i, j)
-                        if running is not None:
-                            columns = ramp((panel + j) * lanes, lanes)
-                            I.buffer_store(running[1], value, [at + r0 + i, columns])
-                            continue
-                        if self.quantization is None:
-                            value = value * splat(band.inverse[r0 + i], lanes)
-                        self._store(row + r0 + i, panel + j, value, j == width - 1)
-
-        for_groups(
-            self.v.panels,
-            lambda panel, width: for_groups(
-                balanced(rows, kernel.mr), lambda r, size: tile(panel, width, r, size)
-            ),
-        )
-
-    def _store(self, row: Expr, vector: Expr, value: Expr, last: bool) -> None:
-        """The product's epilogue, and the store."""
-        problem = self.problem
-        flat = self.batch * problem.m + row
-
-        def store(columns: Columns) -> None:
-            start = problem.element("out", self.bases["out"], row, columns.start)
-            place = Columns(start, columns.lanes, columns.valid)
-            finished = self.product_epilogue(value, flat, columns)
-            store_vector(self.buffers["out"], finished, [], place)
-
-        store_columns(problem.e, self.lanes, vector, last, store)
+            self.product.emit(row, rows, block, visible, running, at)
 
     def _prefetch(self, row: Expr) -> None:
         """Rows of the next task's operands, in step with the rows of this one."""
@@ -529,13 +343,3 @@ class AttentionProgram:
                     at = tirx.Min(at, rows - 1)
                 for column in range(0, columns, _LINE // item):
                     prefetch(self.buffers[name][problem.element(name, base, at, column)])
-
-
-def _for_some(group: Group, visible: Expr | int, body: Callable[[Expr | int, int], None]) -> None:
-    """The pieces of a group that begin before `visible`."""
-    if isinstance(visible, int):
-        for_groups([group], body)
-        return
-    needed = I.floordiv(visible - group.start + (group.size - 1), group.size)
-    with I.serial(tirx.Max(0, tirx.Min(needed, group.count))) as piece:
-        body(group.start + piece * group.size, group.size)
