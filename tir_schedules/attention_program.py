@@ -311,16 +311,19 @@ class AttentionProgram:
             visible = self._visible(row, rows, block)
             self.activations.begin(row, rows)
             self.scores.emit(row, rows, block, visible)
-            with I.serial(rows) as r:
-                if self.fused is None:
+            if self.fused is None:
+                with I.serial(rows) as r:
                     self.scores.finish(row, r, block, visible)
+
+            def beside(r: Expr) -> None:
                 self.product.pad(r)
                 if self.prefetches:
                     self._prefetch(row + r)
+
             if running is None:
-                self.softmax.emit(rows, visible, self.problem.n)
+                self.softmax.emit(rows, visible, self.problem.n, beside)
             else:
-                self.softmax.emit_running(rows, visible, running[0], at)
+                self.softmax.emit_running(rows, visible, running[0], at, beside)
             self.product.emit(row, rows, block, visible, running, at)
 
     def _prefetch(self, row: Expr) -> None:

@@ -140,7 +140,9 @@ class SoftmaxRows:
         # A bfloat16 has 8 bits. Integers need them all: one that flips makes the next layers' flip.
         self.degree = 3 if kernel.a_dtype == "bfloat16" else 5
 
-    def emit(self, rows: int, vectors: Expr | int, keys: int) -> None:
+    def emit(
+        self, rows: int, vectors: Expr | int, keys: int, beside: Callable[[Expr], None]
+    ) -> None:
         """The rows of a band, over as many vectors of keys.
 
         Parameters
@@ -151,12 +153,15 @@ class SoftmaxRows:
             How many are computed.
         keys : int
             Keys in all, to know what the padding adds to a sum.
+        beside : callable
+            Emits what else is done for a row.
         """
         scale = 1.0 if self.quantization is None else 1 / self.quantization.scale
         with _each(rows) as row:
             I.buffer_store(self.band.maximum, self._row_maximum(row), [row])
         with _each(rows) as row:
             self._powers(row, vectors, self.band.maximum[row])
+            beside(row)
         with _each(rows) as row:
             inverse = tirx.const(scale, "float32") / self._row_total(row)
             I.buffer_store(self.band.inverse, inverse, [row])
@@ -165,7 +170,12 @@ class SoftmaxRows:
                 self._quantize(row, vectors, keys)
 
     def emit_running(
-        self, rows: int, vectors: Expr | int, running: Running, first: Expr | int
+        self,
+        rows: int,
+        vectors: Expr | int,
+        running: Running,
+        first: Expr | int,
+        beside: Callable[[Expr], None],
     ) -> None:
         """The rows of a band over one block of keys; `first` is the band's place in `running`."""
         with _each(rows) as row:
@@ -179,6 +189,7 @@ class SoftmaxRows:
             I.buffer_store(self.band.maximum, shift, [row])
         with _each(rows) as row:
             self._powers(row, vectors, self.band.maximum[row])
+            beside(row)
         with _each(rows) as row:
             total = running.sums[first + row] * running.factors[first + row]
             I.buffer_store(running.sums, total + self._row_total(row), [first + row])
