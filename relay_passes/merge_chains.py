@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 
 from tvm import ir, relax
 
-from tir_schedules.chain_cost import WORTH, ChainEstimate, estimate_chain
+from tir_schedules.chain_cost import ChainEstimate, constant_bytes, estimate_chain, worth
 from tir_schedules.chain_sources import Source, sources_text
 from tir_schedules.epilogue import rows_and_columns
 from tir_schedules.machine import Machine
@@ -160,6 +160,7 @@ class _Matcher:
         if not has_template(KIND):
             return findings
         taken: set[int] = set()
+        self.worth = worth(sum(map(constant_bytes, graph.regions.values())), self.machine)
         for position in graph.calls(*ROW_LOCAL):
             if position not in taken:
                 merge = self.longest(graph, position, taken, findings.refusals)
@@ -194,13 +195,13 @@ class _Matcher:
             if reason is None:
                 estimate = self.estimate(region)
                 time = estimate.separate.cost.total
-                if estimate.saved - saved > WORTH * (time - before):
+                if estimate.saved - saved > self.worth * (time - before):
                     saved, before = estimate.saved, time
                     members = tuple(at for at in chain.members if at <= position)
                     reason = f"template {KIND}: {estimate}"
                     best = Merge(members, region, tuple(chain.arguments), reason)
                     continue
-                reason = f"does not pay: {estimate}"
+                reason = f"does not pay: {estimate}; {self.worth:.2%} counts"
             refusals[position] = f"a chain with the regions before it: {reason}"
             break
         return best

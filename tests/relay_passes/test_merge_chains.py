@@ -224,7 +224,7 @@ def wide(x: relax.Expr) -> relax.Expr:
 
 
 def test_a_merge_that_does_not_pay_leaves_its_reason() -> None:
-    """One call of thousands of microseconds is saved on one thread; a barrier and more on two."""
+    """One call of thousands of microseconds is saved; of a small product it is more."""
     shape = ((128, 768), F)
     before, after = merged(wide, shape)
     assert regions(after) == regions(before)
@@ -232,9 +232,29 @@ def test_a_merge_that_does_not_pay_leaves_its_reason() -> None:
     assert not first
     assert second.startswith("template matmul; a chain with the regions before it: does not pay")
     assert "calls and barriers -0.3" in second
-    _, shared = merged(wide, shape, machine=TWO)
+
+    def narrow(x: relax.Expr) -> relax.Expr:
+        return layer(emitted(layer(x, 256)), 128, seed=2)
+
+    _, shared = merged(narrow, ((128, 64), F), machine=TWO)
     assert [region.op for region in regions(shared)] == ["mlp_chain"]
     assert "blocks of 64 rows on 2 threads" in reasons(shared)[0]
+
+
+def test_weights_that_come_from_memory_ask_for_more() -> None:
+    """The same layers, in a model whose weights leave the cache: a call saved is too little."""
+
+    def body(x: relax.Expr) -> relax.Expr:
+        return layer(emitted(layer(x, 256)), 128, seed=2)
+
+    shape = ((128, 64), F)
+    _, after = merged(body, shape)
+    assert [region.op for region in regions(after)] == ["mlp_chain"]
+    before, apart = merged(
+        body, shape, machine=dataclasses.replace(TWO, threads=1, l3_bytes=64 << 10)
+    )
+    assert regions(apart) == regions(before)
+    assert "does not pay" in reasons(apart)[1] and "5.00% counts" in reasons(apart)[1]
 
 
 def test_the_part_of_a_chain_that_pays_is_merged() -> None:
@@ -242,7 +262,7 @@ def test_the_part_of_a_chain_that_pays_is_merged() -> None:
 
     def body(x: relax.Expr) -> relax.Expr:
         x = layer(emitted(layer(x, 64)), 2048, seed=2)
-        return layer(emitted(layer(emitted(x), 2048, seed=3)), 2048, seed=4)
+        return layer(emitted(layer(emitted(x), 1024, seed=3)), 2048, seed=4)
 
     before, after = merged(body, ((64, 64), F))
     small, large = regions(after)[0], regions(before)[2:]
