@@ -13,7 +13,6 @@ neither k nor v moves (grouped queries) share one packed k and v.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,9 +21,9 @@ from numpy.lib.stride_tricks import as_strided
 from tvm import tirx
 from tvm.sym import Analyzer
 
-from microkernels.vectors import Expr, ramp
+from microkernels.vectors import Expr
 
-from .epilogue import Columns, unflatten
+from .epilogue import unflatten
 from .region import Region, Tensor
 
 OPERANDS = ("q", "k", "v", "out")
@@ -85,10 +84,6 @@ class AttentionProblem:
         """The stored q, k, v and result."""
         return dict(zip(OPERANDS, (*self.region.inputs[:3], self.region.output), strict=True))
 
-    def parameter_operands(self) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
-        """What the scores' and the product's epilogue read, in the order of the parameters."""
-        return self.scores.operands, self.product.operands
-
     def base(self, name: str, batch: Expr) -> Expr:
         """Where an operand of one attention begins; `batch` counts attentions."""
         layout = self.layouts[name]
@@ -101,10 +96,6 @@ class AttentionProblem:
         """Where an element lies; of a vector along the columns, where it begins."""
         layout = self.layouts[name]
         return base + row * layout.row + column * layout.column
-
-    def span(self, name: str, base: Expr, row: Expr | int, columns: Columns) -> Expr:
-        """Indices of consecutive columns; their stride must be 1 unless there is but one."""
-        return ramp(self.element(name, base, row, columns.start), columns.lanes)
 
     def reject(self) -> str | None:
         """Why the numbers do not fit together, or None."""
@@ -162,8 +153,3 @@ def _layout(strides: str, offset: int) -> Layout:
 def columns_are_contiguous(layout: Layout, columns: int) -> bool:
     """Whether the columns of a row lie next to each other."""
     return layout.column == 1 or columns == 1
-
-
-def logical_rows(shape: Sequence[int], batch: Expr, row: Expr, m: int) -> Expr:
-    """The flat row of an output [*shape[:-2], m, n] that is row `row` of attention `batch`."""
-    return batch * m + row
