@@ -37,6 +37,7 @@ from tir_schedules.region import Region
 
 from .graph import DataflowGraph, binding_value, static_tensor
 from .partition import COMPOSITE, PREFIX, REGION, is_region_function
+from .rewrite_blocks import with_blocks
 
 REASON = "tvm_hybrid.reason"
 
@@ -157,21 +158,13 @@ def merging_pass(name: str, match: Matcher) -> ir.transform.Pass:
     def run(mod: IRModule, _context: PassContext) -> IRModule:
         builder = relax.BlockBuilder(mod)
 
-        def rewritten(block: relax.BindingBlock) -> relax.BindingBlock:
-            if not isinstance(block, relax.DataflowBlock):
-                return block
+        def rewritten(block: relax.DataflowBlock) -> relax.DataflowBlock:
             graph = RegionGraph(block, mod)
             return _merged_block(builder, graph, match(graph))
 
         for gvar, function in list(mod.functions_items()):
             if isinstance(function, relax.Function) and not is_region_function(function):
-                body = relax.SeqExpr(
-                    [rewritten(b) for b in function.body.blocks], function.body.body
-                )
-                new = relax.Function(
-                    function.params, body, function.ret_ty, function.is_pure, function.attrs
-                )
-                builder.update_func(gvar, new)
+                builder.update_func(gvar, with_blocks(function, rewritten))
         return relax.transform.DeadCodeElimination()(builder.get())
 
     return run

@@ -47,6 +47,7 @@ from .decisions import Decision, DecisionLog
 from .graph import DataflowGraph, op_name, static_tensor, variables
 from .lower_regions import KERNEL, build_kernel
 from .partition import REGION, is_region_function
+from .rewrite_blocks import with_blocks
 
 NAME = "side_by_side"
 
@@ -70,7 +71,7 @@ def merge_side_by_side(machine: Machine, decisions: DecisionLog) -> ir.transform
         merger = _Merger(mod, builder, machine, decisions)
         for gvar, function in list(mod.functions_items()):
             if isinstance(function, relax.Function) and not is_region_function(function):
-                builder.update_func(gvar, merger.function(function))
+                builder.update_func(gvar, with_blocks(function, merger.block))
         return relax.transform.DeadCodeElimination()(builder.get())
 
     return run
@@ -99,17 +100,6 @@ class _Merger:
         self.mod, self.builder, self.machine = mod, builder, machine
         self.decisions = decisions
         self.regions: dict[relax.GlobalVar, tuple[Region, Piece] | None] = {}
-
-    def function(self, function: relax.Function) -> relax.Function:
-        """The function with its blocks rewritten."""
-        blocks = [
-            self.block(block) if isinstance(block, relax.DataflowBlock) else block
-            for block in function.body.blocks
-        ]
-        body = relax.SeqExpr(blocks, function.body.body)
-        return relax.Function(
-            function.params, body, function.ret_ty, function.is_pure, function.attrs
-        )
 
     def block(self, block: relax.DataflowBlock) -> relax.DataflowBlock:
         """The block with one call for every group that pays; the same one if none does."""

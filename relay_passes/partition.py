@@ -33,6 +33,7 @@ from .decisions import Decision, DecisionLog
 from .dynamic_quantize import ranges_in_place
 from .graph import DataflowGraph, binding_value, op_name, static_tensor
 from .grow_epilogue import Growth, grow
+from .rewrite_blocks import with_blocks
 
 COMPOSITE = "Composite"
 REGION = "tvm_hybrid.region"
@@ -61,8 +62,8 @@ def partition(
         builder = relax.BlockBuilder(mod)
         for gvar, function in list(mod.functions_items()):
             if isinstance(function, relax.Function) and not is_region_function(function):
-                rewritten = _Partitioner(builder, isa, decisions, fuse).function(function)
-                builder.update_func(gvar, rewritten)
+                partitioner = _Partitioner(builder, isa, decisions, fuse)
+                builder.update_func(gvar, with_blocks(function, partitioner.block))
         left = [f"{d.op} ({d.node}): {d.reason}" for d in decisions if not d.taken]
         if strict and left:
             raise CompileError(
@@ -81,17 +82,6 @@ class _Partitioner:
         self, builder: relax.BlockBuilder, isa: Isa, decisions: DecisionLog, fuse: bool
     ) -> None:
         self.builder, self.isa, self.decisions, self.fuse = builder, isa, decisions, fuse
-
-    def function(self, function: relax.Function) -> relax.Function:
-        """The function with its regions called."""
-        blocks = [
-            self.block(block) if isinstance(block, relax.DataflowBlock) else block
-            for block in function.body.blocks
-        ]
-        body = relax.SeqExpr(blocks, function.body.body)
-        return relax.Function(
-            function.params, body, function.ret_ty, function.is_pure, function.attrs
-        )
 
     def block(self, block: relax.DataflowBlock) -> relax.DataflowBlock:
         """The block with every region replaced by one call."""

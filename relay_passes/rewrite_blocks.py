@@ -29,6 +29,17 @@ class Bindings:
         self.bindings.append(relax.VarBinding(var, self.builder.normalize(expr)))
 
 
+def with_blocks(
+    old: relax.Function, rewrite: Callable[[relax.DataflowBlock], relax.DataflowBlock]
+) -> relax.Function:
+    """A function with its dataflow blocks rewritten."""
+    blocks = [
+        rewrite(each) if isinstance(each, relax.DataflowBlock) else each for each in old.body.blocks
+    ]
+    body = relax.SeqExpr(blocks, old.body.body)
+    return relax.Function(old.params, body, old.ret_ty, old.is_pure, old.attrs)
+
+
 RewriteBlock = Callable[[DataflowGraph], "list[relax.Binding] | None"]
 
 
@@ -43,14 +54,6 @@ def block_pass(name: str, rewrite: RewriteBlock) -> ir.transform.Pass:
         Dataflow block -> its new bindings, among them the same outputs; None to leave it.
     """
 
-    def function(old: relax.Function) -> relax.Function:
-        blocks = [
-            block(each) if isinstance(each, relax.DataflowBlock) else each
-            for each in old.body.blocks
-        ]
-        body = relax.SeqExpr(blocks, old.body.body)
-        return relax.Function(old.params, body, old.ret_ty, old.is_pure, old.attrs)
-
     def block(old: relax.DataflowBlock) -> relax.DataflowBlock:
         bindings = rewrite(DataflowGraph(old))
         return old if bindings is None else relax.DataflowBlock(bindings)
@@ -60,7 +63,7 @@ def block_pass(name: str, rewrite: RewriteBlock) -> ir.transform.Pass:
         builder = relax.BlockBuilder(mod)
         for gvar, old in list(mod.functions_items()):
             if isinstance(old, relax.Function):
-                builder.update_func(gvar, function(old))
+                builder.update_func(gvar, with_blocks(old, block))
         canonical = relax.transform.CanonicalizeBindings()(builder.get())
         return relax.transform.DeadCodeElimination()(canonical)
 

@@ -228,6 +228,8 @@ def _check(region: Region, config: AttentionConfig, isa: Isa) -> None:
         raise ConfigError(f"skinny: too many queries, or strides, in {region.key}")
     if config.key_block and not _may_run_on(AttentionProblem(region)):
         raise ConfigError("key_block: probabilities that are rounded to integers need all keys")
+    if config.key_block and isa.f32_lanes % microkernel_named(config.product_kernel).kr:
+        raise ConfigError(f"key_block: {config.product_kernel} takes more than one vector of keys")
     if config.key_block % isa.f32_lanes:
         raise ConfigError(f"key_block={config.key_block}: must be a multiple of {isa.f32_lanes}")
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 import tvm.tirx.script.builder.ir as I
 from numpy.lib.stride_tricks import as_strided
-from tvm import tirx
+from tvm import DataType, tirx
 from tvm.sym import Analyzer
 
 from microkernels.vectors import Expr
@@ -134,11 +134,8 @@ class AttentionProblem:
 
 def flat_view(buffer: Expr, tensor: Tensor) -> Expr:
     """A parameter as a vector of its elements."""
-    align = max(1, np.dtype(_NUMPY.get(tensor.dtype, tensor.dtype)).itemsize)
+    align = DataType(tensor.dtype).itemsize
     return I.decl_buffer((tensor.size,), tensor.dtype, data=buffer.data, align=align)
-
-
-_NUMPY = {"bfloat16": "uint16"}
 
 
 def _numbers(text: str) -> tuple[int, ...]:

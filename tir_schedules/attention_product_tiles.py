@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import tvm.tirx.script.builder.ir as I
 from tvm import tirx
 
@@ -57,7 +59,7 @@ class ProductTiles:
 
     def pad(self, r: Expr) -> None:
         """Zeros for the keys that only the last step of the product has, in scalar code."""
-        computed, kernel = -(-self.problem.n // self.lanes) * self.lanes, self.kernel
+        computed, kernel = math.ceil(self.problem.n / self.lanes) * self.lanes, self.kernel
         for key in range(computed, self.v.steps * kernel.kr):
             zero = tirx.const(0, kernel.operand_dtype)
             I.buffer_store(self.band.probabilities, zero, [r, key])

@@ -7,6 +7,10 @@ for each block of queries
             scores = q k^T        register tiles, scale and mask in their epilogue, into cache
             softmax               row by row, in vector registers
             out (+)= scores v     register tiles, the region's epilogue, stored in place
+
+The next attention's operands are fetched into L2 a row at a time, in step with the softmax: where
+50 MB pass through memory that is 10% to 17% faster than none, and 5% faster than the rows of a band
+in one burst; into L1 it is slower (measured on Zen 4).
 """
 
 from __future__ import annotations
@@ -15,7 +19,7 @@ import math
 from dataclasses import dataclass
 
 import tvm.tirx.script.builder.ir as I
-from tvm import tirx
+from tvm import DataType, tirx
 
 from microkernels.isa import Isa
 from microkernels.microkernel import Microkernel
@@ -338,7 +342,7 @@ class AttentionProgram:
                 problem.d if name in ("q", "k") else problem.e,
             )
             base = problem.base(name, self.following)
-            item = 4 if tensor.dtype == "float32" else 2 if tensor.dtype == "bfloat16" else 1
+            item = int(DataType(tensor.dtype).itemsize)
             share = math.ceil(rows / problem.m)
             for number in range(share):
                 at = row * share + number
