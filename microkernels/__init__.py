@@ -15,4 +15,6 @@ FAMILIES = (
     "avx512_widened_bf16",
     "avx2_widened_bf16",
     "scalar_bf16",
+    "amx_int8",
+    "amx_bf16",
 )

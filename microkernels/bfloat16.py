@@ -8,7 +8,7 @@ from __future__ import annotations
 import tvm.tirx.script.builder.ir as I
 from tvm import tirx
 
-from .vectors import Expr, bind, cast, lanes_of, like, reinterpret, splat
+from .vectors import Expr, bind, cast, element_of, lanes_of, like, reinterpret, splat
 
 NARROW = "tvm_hybrid_cvtneps2bf16"
 NARROW_TWO = "tvm_hybrid_cvtne2ps2bf16"
@@ -23,6 +23,11 @@ def bits_of(value: Expr) -> Expr:
     if isinstance(value, tirx.Broadcast):  # TVM crashes on the bits of one
         return splat(reinterpret("uint16", value.value), lanes_of(value))
     return reinterpret("uint16", value)
+
+
+def operand_bits(value: Expr) -> Expr:
+    """Lanes as kernels multiply them: the bits of bfloat16, anything else as it is."""
+    return bits_of(value) if element_of(value) == "bfloat16" else value
 
 
 def from_bits(bits: Expr) -> Expr:

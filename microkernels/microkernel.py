@@ -12,32 +12,61 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import tvm.tirx.script.builder.ir as I
+from tvm import tirx
 
 from . import FAMILIES, bfloat16
 from .errors import IsaError
 from .isa import Isa, isa_named
-from .vectors import Expr, bind, constant, ramp, splat
+from .vectors import Expr, bind, constant, element_of, lanes_of, ramp, splat
 
-LoadA = Callable[[int, Sequence[Expr]], Expr]
-LoadB = Callable[[int, Sequence[Expr]], Expr]
+
+@dataclass(frozen=True)
+class Address:
+    """Where rows lie in memory: a pointer to the first, and bytes from one to the next."""
+
+    pointer: Expr
+    stride: int
+
+
+@dataclass(frozen=True)
+class Place:
+    """A window of a matrix in memory, from a row and a column on."""
+
+    buffer: Expr
+    row: Expr | int = 0
+    column: Expr | int = 0
+
+
+LoadA = Callable[[int, Sequence[Expr]], Expr | Address]
+LoadB = Callable[[int, Sequence[Expr]], Expr | Address]
 MultiplyAdd = Callable[[Expr, Expr, Expr], Expr]
+Start = Callable[[int | Expr, int], Expr]
 
 
 @dataclass(frozen=True)
 class Tile:
-    """Accumulators of one emitted tile; `value(i, j)` is row i, vector j."""
+    """Accumulators of one emitted tile, in registers or in memory."""
 
     rows: int
     vectors: int
     lanes: int
-    buffers: tuple[Expr, ...]
+    buffers: tuple[Expr, ...] = ()
+    place: Place | None = None
 
-    def value(self, row: int, vector: int) -> Expr:
-        """The accumulated vector: `lanes` columns from column `vector * lanes`."""
+    def value(self, row: int | Expr, vector: int) -> Expr:
+        """The accumulated vector: `lanes` columns from column `vector * lanes`.
+
+        The row is a number, or, of accumulators in memory, any expression.
+        """
+        if self.place is not None:
+            columns = ramp(self.place.column + vector * self.lanes, self.lanes)
+            return self.place.buffer[self.place.row + row, columns]
+        assert isinstance(row, int)
         return self.buffers[row][ramp(vector * self.lanes, self.lanes)]
 
 
@@ -64,6 +93,8 @@ class Microkernel:
         (accumulators, A in every lane, B) -> accumulators. bfloat16 operands are uint16 lanes.
     llvm_ir : str
         LLVM functions that `multiply_add` calls; "" if it needs none.
+    depth : int
+        Steps of kr that operands are padded to, with zeros: more than 1 for tile registers.
     """
 
     name: str
@@ -77,6 +108,7 @@ class Microkernel:
     lanes: int
     multiply_add: MultiplyAdd
     llvm_ir: str = ""
+    depth: int = 1
 
     @property
     def isa(self) -> Isa:
@@ -98,6 +130,15 @@ class Microkernel:
         """f32 -> bfloat16 (uint16 lanes), in the fastest way beside this kernel."""
         return bfloat16.narrow_by_instruction if self.llvm_ir else bfloat16.narrow
 
+    @property
+    def by_tiles(self) -> bool:
+        """Whether accumulators are tile registers, which only memory can be moved to and from."""
+        return self.depth > 1
+
+    def steps(self, k: int) -> int:
+        """Steps of kr for `k` elements of K, padded as the operands are."""
+        return math.ceil(k / (self.kr * self.depth)) * self.depth
+
     def spread(self, group: Expr) -> Expr:
         """kr elements of A repeated in every lane, as `multiply_add` takes them."""
         if self.kr == 1:
@@ -106,14 +147,71 @@ class Microkernel:
         word = splat(I.reinterpret(f"int{bits}", group), self.lanes)
         return I.reinterpret(f"{self.operand_dtype}x{self.kr * self.lanes}", word)
 
+    def add_up(self, total: Expr, group: Expr) -> Expr:
+        """8-bit integers of either sign, in groups of kr, added to int32 lanes."""
+        if element_of(group) == "uint8":
+            return self.multiply_add(total, group, constant(1, "int8", lanes_of(group)))
+        return self.multiply_add(total, constant(1, "uint8", lanes_of(group)), group)
+
+    def a_operand(self, buffer: Expr, index: Sequence[Expr], pitch: int) -> Expr | Address:
+        """A from `index` on, as `emit` takes it.
+
+        Parameters
+        ----------
+        buffer : Buffer
+            Elements as the kernel multiplies them.
+        index : sequence of Expr
+            Of the first element: a row, and a step of K.
+        pitch : int
+            Elements from one row to the next.
+        """
+        *row, column = index
+        return self.spread(bfloat16.operand_bits(buffer[(*row, ramp(column, self.kr))]))
+
+    def b_operand(self, buffer: Expr, start: Expr, pitch: int) -> Expr | Address:
+        """One vector of columns of packed B, as `emit` takes it.
+
+        Parameters
+        ----------
+        buffer : Buffer
+            Flat.
+        start : Expr
+            Its first element.
+        pitch : int
+            Elements from one step of K to the next.
+        """
+        return bfloat16.operand_bits(buffer[ramp(start, self.lanes * self.kr)])
+
+    def configure(self, rows: int, columns: int | None = None) -> None:
+        """Emits what has to happen before tiles of so many rows are multiplied: nothing."""
+
+    def release(self) -> None:
+        """Emits what ends a task that has multiplied tiles: nothing."""
+
+    def check(self, rows: int, vectors: int) -> None:
+        """Refuses a tile that the kernel does not have.
+
+        Raises
+        ------
+        IsaError
+            Naming the largest.
+        """
+        if not (0 < rows <= self.mr and 0 < vectors <= self.vectors):
+            raise IsaError(
+                f"{self.name} has no {rows}x{vectors * self.lanes} tile; at most {self.mr} rows "
+                f"and {self.vectors} vectors of {self.lanes}"
+            )
+
     def emit(
         self,
         rows: int,
         vectors: int,
-        reduction: Sequence[int],
+        reduction: Sequence[int | Expr],
         load_a: LoadA,
         load_b: LoadB,
-        init: Callable[[int, int], Expr] | None = None,
+        init: Start | None = None,
+        into: Place | None = None,
+        resume: bool = False,
     ) -> Tile:
         """Emits the tile into the PrimFunc under construction.
 
@@ -124,22 +222,22 @@ class Microkernel:
         reduction : sequence of int
             Extents of the reduction loops, outermost first; the innermost counts steps of kr.
         load_a : callable
-            (row, loop variables) -> kr elements of A in every lane, by `spread`.
+            (row, loop variables) -> kr elements of A in every lane, by `a_operand`.
         load_b : callable
-            (vector, loop variables) -> one vector of packed B: lanes x kr elements.
+            (vector, loop variables) -> one vector of packed B, by `b_operand`.
         init : callable or None
             (row, vector) -> starting accumulators; zero if None.
+        into : Place or None
+            Where accumulators that cannot stay in registers go.
+        resume : bool
+            Whether they start with what is there.
 
         Returns
         -------
         Tile
             The accumulators after the reduction.
         """
-        if not (0 < rows <= self.mr and 0 < vectors <= self.vectors):
-            raise IsaError(
-                f"{self.name} has no {rows}x{vectors * self.lanes} tile; at most {self.mr} rows "
-                f"and {self.vectors} vectors of {self.lanes}"
-            )
+        self.check(rows, vectors)
         lanes = self.lanes
         # One small buffer a row: a larger one would become a heap allocation instead of registers.
         buffers = tuple(
@@ -157,15 +255,15 @@ class Microkernel:
             loops = [stack.enter_context(I.serial(extent)) for extent in reduction]
             # The operand with fewer vectors stays in registers, the other passes through one.
             if rows <= vectors:
-                a = [bind(load_a(i, loops)) for i in range(rows)]
+                a = [_named(load_a(i, loops)) for i in range(rows)]
                 for j in range(vectors):
-                    b = bind(load_b(j, loops))
+                    b = _named(load_b(j, loops))
                     for i in range(rows):
                         self._update(tile, i, j, a[i], b)
             else:
-                panel = [bind(load_b(j, loops)) for j in range(vectors)]
+                panel = [_named(load_b(j, loops)) for j in range(vectors)]
                 for i in range(rows):
-                    row = bind(load_a(i, loops))
+                    row = _named(load_a(i, loops))
                     for j in range(vectors):
                         self._update(tile, i, j, row, panel[j])
         return tile
@@ -173,6 +271,12 @@ class Microkernel:
     def _update(self, tile: Tile, i: int, j: int, a: Expr, b: Expr) -> None:
         value = self.multiply_add(tile.value(i, j), a, b)
         I.buffer_store(tile.buffers[i], value, [ramp(j * tile.lanes, tile.lanes)])
+
+
+def _named(operand: Expr | Address) -> Expr:
+    """The vector of an operand, which several products take."""
+    assert isinstance(operand, tirx.Expr)
+    return bind(operand)
 
 
 _kernels: dict[str, Microkernel] = {}
@@ -213,19 +317,28 @@ def all_microkernels() -> tuple[Microkernel, ...]:
 
 
 def kernels_for(isa: Isa, a_dtype: str, b_dtype: str) -> tuple[Microkernel, ...]:
-    """The microkernels for these operand types on the highest rung within `isa` that has any.
+    """The vector kernels for these operand types on the highest rung within `isa` that has any.
 
     Raises
     ------
     IsaError
         If no rung has one.
     """
-    fitting = [
-        kernel
-        for kernel in _registry().values()
-        if (kernel.a_dtype, kernel.b_dtype) == (a_dtype, b_dtype) and isa.includes(kernel.isa)
-    ]
+    fitting = [kernel for kernel in _fitting(isa, a_dtype, b_dtype) if not kernel.by_tiles]
     if not fitting:
         raise IsaError(f"no microkernel multiplies {a_dtype} by {b_dtype} on {isa.name}")
     highest = max(kernel.isa.level for kernel in fitting)
     return tuple(kernel for kernel in fitting if kernel.isa.level == highest)
+
+
+def tile_kernels_for(isa: Isa, a_dtype: str, b_dtype: str) -> tuple[Microkernel, ...]:
+    """The kernels for these operand types that multiply tile registers; none on most rungs."""
+    return tuple(kernel for kernel in _fitting(isa, a_dtype, b_dtype) if kernel.by_tiles)
+
+
+def _fitting(isa: Isa, a_dtype: str, b_dtype: str) -> list[Microkernel]:
+    return [
+        kernel
+        for kernel in _registry().values()
+        if (kernel.a_dtype, kernel.b_dtype) == (a_dtype, b_dtype) and isa.includes(kernel.isa)
+    ]

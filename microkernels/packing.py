@@ -11,9 +11,9 @@ from .microkernel import Microkernel
 
 
 def packed_size(k: int, n: int, kernel: Microkernel) -> int:
-    """Elements of a packed [K, N] weight: K padded to kr, N padded to whole vectors."""
+    """Elements of a packed [K, N] weight: K padded as the kernel asks, N to whole vectors."""
     lanes = kernel.lanes
-    return math.ceil(k / kernel.kr) * kernel.kr * math.ceil(n / lanes) * lanes
+    return kernel.steps(k) * kernel.kr * math.ceil(n / lanes) * lanes
 
 
 def pack_weight(weight: np.ndarray, widths: Sequence[int], kernel: Microkernel) -> np.ndarray:
@@ -35,7 +35,7 @@ def pack_weight(weight: np.ndarray, widths: Sequence[int], kernel: Microkernel) 
     """
     k, n = weight.shape
     kr, lanes = kernel.kr, kernel.lanes
-    steps = math.ceil(k / kr)
+    steps = kernel.steps(k)
     padded = np.zeros((steps * kr, sum(widths) * lanes), dtype=weight.dtype)
     padded[:k, :n] = weight
     blocks = padded.reshape(steps, kr, -1)

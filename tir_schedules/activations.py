@@ -1,22 +1,23 @@
 """Activations of a product: how the microkernel's A is read, directly or from a staged block.
 
 A block of rows is staged where its elements are not what the kernel multiplies: f32 to be quantised
-or rounded to bfloat16, rows whose length is no multiple of kr, elements far apart. Staging costs
-one pass over the block for as many columns as the weight has. Signed 8-bit activations are shifted
-by 128, for the kernels multiply u8 by s8 (see zero_points.py).
+or rounded to bfloat16, rows whose length is no multiple of kr (64 bytes for tiles), elements far
+apart. Staging costs one pass over the block for as many columns as the weight has. Signed 8-bit
+activations are shifted by 128 for kernels that multiply u8 by s8 (see zero_points.py).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import tvm.tirx.script.builder.ir as I
 from tvm import tirx
 from tvm.sym import Analyzer
 
 from microkernels import bfloat16
-from microkernels.microkernel import Microkernel
+from microkernels.microkernel import Address, Microkernel
 from microkernels.vectors import Expr, cast, constant, like, ramp, reinterpret
 
 from .epilogue import Columns, store_vector
@@ -24,6 +25,25 @@ from .quantize_steps import Number, emit_quantize
 
 Read = Callable[[Expr, Columns], Expr]
 _SIGN = 0x80
+
+
+@dataclass(frozen=True)
+class InPlace:
+    """Rows in memory, for kernels that take addresses.
+
+    Attributes
+    ----------
+    buffer : Buffer
+        Where they are.
+    index : callable
+        (row, column of K) -> indices of an element.
+    pitch : int
+        Elements from one row to the next.
+    """
+
+    buffer: Expr
+    index: Callable[[Expr, Expr], Sequence[Expr]]
+    pitch: int
 
 
 class Activations:
@@ -47,6 +67,8 @@ class Activations:
         Scale and zero point with which f32 elements become uint8.
     sums : bool
         Whether the sums of the rows are needed.
+    rows : InPlace or None
+        The rows, if the same distance lies between all.
     """
 
     def __init__(
@@ -59,12 +81,16 @@ class Activations:
         contiguous: bool = True,
         quantize: tuple[Number, Number] | None = None,
         sums: bool = False,
+        rows: InPlace | None = None,
     ) -> None:
         self.kernel, self.dtype, self.k, self.read = kernel, dtype, k, read
-        self.contiguous, self.quantize = contiguous, quantize
-        kr, vector = kernel.kr, kernel.lanes * kernel.kr
+        self.contiguous, self.quantize, self.rows = contiguous, quantize, rows
+        vector = kernel.lanes * kernel.kr
         as_is = kernel.kr == 1 and quantize is None and kernel.a_dtype == "float32"
-        matching = contiguous and k % kr == 0 and quantize is None and not self._converts
+        whole = kernel.steps(k) * kernel.kr == k
+        matching = contiguous and whole and quantize is None and not self._converts
+        if kernel.by_tiles:
+            matching = matching and dtype == kernel.a_dtype and rows is not None
         self.staged = not (as_is or matching)
         self.pitch = math.ceil(k / vector) * vector
         self.block: Expr = tirx.const(0, "int32")
@@ -80,11 +106,16 @@ class Activations:
         same = (self.kernel.a_dtype, "int8" if self.kernel.a_dtype == "uint8" else "")
         return self.dtype not in same
 
-    def load(self, row: Expr, step: Expr) -> Expr:
-        """kr elements of a row, in every lane, as the kernel multiplies them."""
+    def load(self, row: Expr, step: Expr) -> Expr | Address:
+        """kr elements of a row, as the kernel's `emit` takes them."""
         kr = self.kernel.kr
         if self.staged:
-            return self.kernel.spread(self.buffer[self._within(row), ramp(step * kr, kr)])
+            place = [self._within(row), step * kr]
+            return self.kernel.a_operand(self.buffer, place, self.pitch)
+        if self.kernel.by_tiles:
+            assert self.rows is not None
+            index = self.rows.index(row, step * kr)
+            return self.kernel.a_operand(self.rows.buffer, index, self.rows.pitch)
         return self.kernel.spread(self._as_operand(self.read(row, Columns(step * kr, kr, kr))))
 
     def begin(self, block: Expr, rows: int) -> None:
@@ -117,8 +148,9 @@ class Activations:
                 return bfloat16.widen(bfloat16.bits_of(value))
             return cast("float32", value)
         if self.quantize is not None:
-            return cast("uint8", emit_quantize(value, *self.quantize, "uint8"))
-        if self.dtype == "int8":
+            dtype = self.kernel.a_dtype
+            return cast(dtype, emit_quantize(value, *self.quantize, dtype))
+        if (self.dtype, self.kernel.a_dtype) == ("int8", "uint8"):
             value = reinterpret("uint8", value)
             return value ^ like(_SIGN, value)
         if self.kernel.a_dtype == "bfloat16":
@@ -154,7 +186,6 @@ class Activations:
         assert self.sums is not None
         kernel = self.kernel
         lanes = kernel.lanes * kernel.kr
-        ones = constant(1, kernel.b_dtype, lanes)
         total = I.sblock_alloc_buffer((kernel.lanes,), "int32")
         index = [ramp(0, kernel.lanes)]
         I.buffer_store(total, constant(0, "int32", kernel.lanes), index)
@@ -164,7 +195,7 @@ class Activations:
                 value = self.buffer[to, ramp(start, lanes)]
             else:
                 value = self._as_operand(self.read(row, Columns(start, lanes, lanes)))
-            I.buffer_store(total, kernel.multiply_add(total[tuple(index)], value, ones), index)
+            I.buffer_store(total, kernel.add_up(total[tuple(index)], value), index)
 
         rest = 0 if self.staged else self.k % lanes
         whole = (self.pitch if self.staged else self.k) // lanes

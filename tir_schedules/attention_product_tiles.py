@@ -90,9 +90,9 @@ class ProductTiles:
         if is_integer(part):
             found = Start(
                 part,
+                kernel,
                 {},
                 self.problem.n,
-                lanes,
                 self.v.column_sum,
                 lambda r: band.sums[r] if band.sums is not None else tirx.const(0, "int32"),
             )

@@ -146,7 +146,7 @@ class AttentionProgram:
         )
         self.v.pack()
         for packed, part in ((self.k, problem.scores), (self.v, problem.product)):
-            if is_integer(part) and ZeroPoints.of(part).needs_column_sums:
+            if is_integer(part) and ZeroPoints.of(part, packed.kernel).needs_column_sums:
                 packed.column_sums()
 
     def _stored(self, name: str, batch: Expr, k: int, n: int) -> StoredOperand:
@@ -228,7 +228,7 @@ class AttentionProgram:
         if kernel.a_dtype != "float32":
             probabilities = matrix(kernel.operand_dtype, pitch)
         sums = None
-        if self.quantization and ZeroPoints.of(self.problem.product).needs_row_sums:
+        if self.quantization and ZeroPoints.of(self.problem.product, kernel).needs_row_sums:
             sums = I.sblock_alloc_buffer((band,), "int32")
         maximum, inverse = (I.sblock_alloc_buffer((band,), "float32") for _ in range(2))
         self.band = Band(scores, pitch - lanes, maximum, probabilities, inverse, sums)
@@ -249,7 +249,9 @@ class AttentionProgram:
                 return self.buffers["q"][start]
             return load_vector(self.buffers["q"], problem.tensors["q"].dtype, [], place)
 
-        scores_sums = is_integer(problem.scores) and ZeroPoints.of(problem.scores).needs_row_sums
+        scores_sums = False
+        if is_integer(problem.scores):
+            scores_sums = ZeroPoints.of(problem.scores, self.scores_kernel).needs_row_sums
         self.activations = Activations(
             self.scores_kernel,
             problem.tensors["q"].dtype,

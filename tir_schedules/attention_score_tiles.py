@@ -85,7 +85,7 @@ class ScoreTiles:
         part = self.problem.scores
         start = None
         if is_integer(part):
-            start = Start(part, {}, self.problem.d, lanes, self.k.column_sum, self.q.row_sum)
+            start = Start(part, kernel, {}, self.problem.d, self.k.column_sum, self.q.row_sum)
 
         def panel(first: Expr | int, width: int) -> None:
             for_groups(balanced(rows, kernel.mr), lambda r, size: tile(first, width, r, size))

@@ -24,7 +24,7 @@ from tvm import tirx
 from tvm.script.ir_builder import IRBuilder
 
 from microkernels.isa import Isa
-from microkernels.microkernel import Microkernel, kernels_for, microkernel_named
+from microkernels.microkernel import Microkernel, microkernel_named
 from microkernels.vectors import Expr, parameter
 
 from .activations import Activations
@@ -49,6 +49,7 @@ from .tile_config import (
     check_tile,
     default_tile,
     neighbouring_tiles,
+    product_kernels,
     tile_cycles,
 )
 from .tile_loops import TileLoops, for_share, store_columns
@@ -113,7 +114,7 @@ def multiplied(region: Region) -> tuple[str, str]:
 
 def default_config(region: Region, machine: Machine) -> BatchMatmulConfig:
     """The configuration with the fewest estimated cycles."""
-    kernels = kernels_for(machine.isa, *multiplied(region))
+    kernels = _kernels(region, machine.isa)
     candidates = [_config(region, machine, kernel) for kernel in kernels]
     problem = BatchProblem(region)
     return min(candidates, key=lambda config: _cycles(problem, config))
@@ -125,7 +126,7 @@ def space(region: Region, machine: Machine) -> Iterator[BatchMatmulConfig]:
     default = default_config(region, machine)
     found = {
         BatchMatmulConfig(**tile, row_shares=row_shares, parallel=default.parallel)
-        for kernel in kernels_for(machine.isa, *multiplied(region))
+        for kernel in _kernels(region, machine.isa)
         for tile in neighbouring_tiles(
             default_tile(kernel, problem.m, problem.n, problem.k, machine), problem.m, problem.k
         )
@@ -133,6 +134,11 @@ def space(region: Region, machine: Machine) -> Iterator[BatchMatmulConfig]:
     }
     yield default
     yield from sorted(found - {default}, key=lambda config: _cycles(problem, config))
+
+
+def _kernels(region: Region, isa: Isa) -> tuple[Microkernel, ...]:
+    a, b = region.inputs[:2]
+    return product_kernels(isa, a.dtype, str(region.attrs.get("rounded", b.dtype)))
 
 
 def _config(region: Region, machine: Machine, kernel: Microkernel) -> BatchMatmulConfig:
@@ -215,18 +221,19 @@ def build(region: Region, config: BatchMatmulConfig, isa: Isa) -> tirx.PrimFunc:
                 kernel,
                 region.inputs[0].dtype,
                 problem.k,
-                min(config.m_block, row_shares[0].size),
+                min(max(config.m_block, config.rows), row_shares[0].size),
                 read_a,
                 contiguous=problem.a_axes[-1] == len(problem.a_axes) - 1,
-                sums=integer and ZeroPoints.of(region).needs_row_sums,
+                sums=integer and ZeroPoints.of(region, kernel).needs_row_sums,
+                rows=problem.rows_in_place(a, logical_row),
             )
             start = None
             if integer:
                 start = Start(
                     region,
+                    kernel,
                     named_inputs(region, further),
                     problem.k,
-                    lanes,
                     packed.column_sum,
                     activations.row_sum,
                 )

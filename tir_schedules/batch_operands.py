@@ -11,7 +11,7 @@ import tvm.tirx.script.builder.ir as I
 from tvm import tirx
 
 from microkernels import bfloat16
-from microkernels.microkernel import Microkernel
+from microkernels.microkernel import Address, Microkernel
 from microkernels.transpose import transpose_block
 from microkernels.vectors import (
     Expr,
@@ -25,6 +25,7 @@ from microkernels.vectors import (
     splat,
 )
 
+from .activations import InPlace
 from .blocking import Group
 from .epilogue import Columns, load_vector, unflatten
 from .region import Region, Tensor
@@ -79,6 +80,28 @@ class BatchProblem:
             {-1: "columns", -2: "steps"}.get(contiguous, ""),
         )
 
+    def rows_in_place(
+        self, buffer: Expr, logical_row: Callable[[Expr], list[Expr]]
+    ) -> InPlace | None:
+        """A's rows where they are, if the same distance lies between all; else None.
+
+        `logical_row` maps a row of a batch to the leading logical indices of the output.
+        """
+        a = self.region.inputs[0]
+        if self.shared:
+            folds = self.a_axes == sorted(self.a_axes)
+            folds = folds and self.a_shape[:-1] == list(self.region.output.shape[:-1])
+            pitch = self.k if folds else 0
+        else:
+            pitch = math.prod(a.shape[self.a_axes[-2] + 1 :])
+        if not pitch:
+            return None
+        return InPlace(
+            buffer,
+            lambda row, column: self.stored(self.a_axes, self.a_shape, [*logical_row(row), column]),
+            pitch,
+        )
+
     def output_tensor(self) -> Tensor:
         """The output as it is stored."""
         shape = self.region.output.shape
@@ -131,7 +154,7 @@ class PackedOperand:
         self.source, self.kernel, self.panels = source, kernel, panels
         self.dtype = source.dtype
         self.lanes, self.kr = kernel.lanes, kernel.kr
-        self.steps = math.ceil(source.k / kernel.kr)
+        self.steps = kernel.steps(source.k)
         self.n_vectors = math.ceil(source.n / kernel.lanes)
         self.group = self.lanes * self.kr
         self.element = "uint16" if kernel.b_dtype == "bfloat16" else kernel.b_dtype
@@ -139,15 +162,15 @@ class PackedOperand:
         self.buffer = I.sblock_alloc_buffer((size,), self.element, align=64)
         self.sums: Expr | None = None
 
-    def load(self, panel: Expr, width: int, step: Expr, j: int | Expr) -> Expr:
-        """One vector of a panel: `lanes` columns of kr elements each."""
-        return self.buffer[ramp(self._offset(panel, width, step, j), self.group)]
+    def load(self, panel: Expr, width: int, step: Expr, j: int | Expr) -> Expr | Address:
+        """One vector of a panel, `lanes` columns of kr elements each, as `emit` takes it."""
+        start = self._offset(panel, width, step, j)
+        return self.kernel.b_operand(self.buffer, start, width * self.group)
 
     def column_sums(self) -> None:
         """Adds up the columns, by the kernel's own products with ones."""
         kernel, lanes = self.kernel, self.lanes
         self.sums = I.sblock_alloc_buffer((self.n_vectors * lanes,), "int32", align=64)
-        ones = constant(1, kernel.operand_dtype, self.group)
 
         def panel(start: Expr | int, width: int) -> None:
             total = I.sblock_alloc_buffer((width * lanes,), "int32")
@@ -156,10 +179,8 @@ class PackedOperand:
             with I.serial(self.steps) as step:
                 for j in range(width):
                     index = ramp(j * lanes, lanes)
-                    value = kernel.multiply_add(
-                        total[index], ones, self.load(start, width, step, j)
-                    )
-                    I.buffer_store(total, value, [index])
+                    group = self.buffer[ramp(self._offset(start, width, step, j), self.group)]
+                    I.buffer_store(total, kernel.add_up(total[index], group), [index])
             for j in range(width):
                 value = total[ramp(j * lanes, lanes)]
                 I.buffer_store(self.sums, value, [ramp((start + j) * lanes, lanes)])
@@ -181,7 +202,23 @@ class PackedOperand:
         with I.sblock("pack"):
             I.reads()
             I.writes()
-            for_groups(self.panels, ways.get(self.source.contiguous, self._gather))
+            way = ways.get(self.source.contiguous, self._gather)
+
+            def panel(start: Expr | int, width: int) -> None:
+                way(start, width)
+                self._pad(start, width)
+
+            for_groups(self.panels, panel)
+
+    def _pad(self, panel: Expr | int, width: int) -> None:
+        """Zeros for the steps that only tiles have."""
+        first = math.ceil(self.source.k / self.kr)
+        if first < self.steps:
+            zero = constant(0, self.element, self.group)
+            with I.serial(self.steps - first) as step:
+                for j in range(width):
+                    offset = self._offset(panel, width, first + step, j)
+                    I.buffer_store(self.buffer, zero, [ramp(offset, self.group)])
 
     def _each_vector(
         self, panel: Expr | int, width: int, emit: Callable[[int, Columns], None]
@@ -203,9 +240,9 @@ class PackedOperand:
         """Elements in memory as the bits that the kernel multiplies; f32 as it is."""
         if self.kernel.b_dtype == "bfloat16":
             return self.kernel.narrow(value) if self.dtype == "float32" else bfloat16.bits_of(value)
-        if self.kernel.b_dtype == "int8":
+        if self.kernel.b_dtype in ("int8", "uint8"):
             value = reinterpret("uint8", value)
-            return value ^ like(_SIGN, value) if self.dtype == "uint8" else value
+            return value ^ like(_SIGN, value) if self.dtype != self.kernel.b_dtype else value
         return value
 
     def _put(self, panel: Expr | int, width: int, step: Expr, j: Expr | int, words: Expr) -> None:
@@ -257,7 +294,7 @@ class PackedOperand:
 
     def _turn_vector(self, panel: Expr | int, width: int, j: int, columns: Columns) -> None:
         lanes, kr, k = self.lanes, self.kr, self.source.k
-        bits = {"int8": 8, "uint16": 16}.get(self.element)
+        bits = {"int8": 8, "uint8": 8, "uint16": 16}.get(self.element)
         word = "float32" if bits is None else f"uint{bits * kr}"
 
         def block(step: Expr, words: int) -> None:

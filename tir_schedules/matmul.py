@@ -26,9 +26,10 @@ from tvm import tirx
 from tvm.script.ir_builder import IRBuilder
 
 from microkernels.isa import Isa
-from microkernels.microkernel import Microkernel, kernels_for, microkernel_named
+from microkernels.microkernel import Microkernel, microkernel_named
 from microkernels.vectors import Expr, parameter
 
+from .activations import InPlace
 from .blocking import choose_thread_grid, thread_grids
 from .epilogue import (
     Columns,
@@ -46,11 +47,11 @@ from .quantization_range import emit_own_range
 from .region import Region
 from .template import Packing, Template, register_template
 from .tile_config import (
-    KERNEL_TYPES,
     PARALLEL_FLOPS,
     RESULT_DTYPES,
     default_tile,
     neighbouring_tiles,
+    product_kernels,
     tile_cycles,
 )
 from .tile_loops import row_store
@@ -59,6 +60,7 @@ from .zero_points import (
     is_dynamic,
     is_integer,
     named_inputs,
+    quantized_dtype,
     reject_zero_points,
 )
 
@@ -112,7 +114,8 @@ def estimated_cycles(region: Region, config: MatmulConfig) -> float:
 
 
 def _kernels(region: Region, isa: Isa) -> tuple[Microkernel, ...]:
-    return kernels_for(isa, *KERNEL_TYPES[region.inputs[1].dtype])
+    a_dtype = quantized_dtype(region) if is_integer(region) else region.inputs[0].dtype
+    return product_kernels(isa, a_dtype, region.inputs[1].dtype)
 
 
 def _tile(region: Region, machine: Machine, kernel: Microkernel) -> dict[str, Any]:
@@ -160,6 +163,14 @@ def build(region: Region, config: MatmulConfig, isa: Isa) -> tirx.PrimFunc:
             leading = unflatten(row, region.inputs[0].shape[:-1])
             return load_vector(a, region.inputs[0].dtype, leading, columns)
 
+        rows = None
+        if window is None:
+            rows = InPlace(
+                a,
+                lambda row, column: [*unflatten(row, region.inputs[0].shape[:-1]), column],
+                region.inputs[0].shape[-1],
+            )
+
         def find_range() -> Expr:
             epilogue.own_range = emit_own_range(isa.f32_lanes, region.inputs[0], a)
             return epilogue.own_range
@@ -174,6 +185,7 @@ def build(region: Region, config: MatmulConfig, isa: Isa) -> tirx.PrimFunc:
             row_store(region, kernel.lanes, c, epilogue),
             epilogue.cost,
             find_range if is_dynamic(region) else None,
+            rows,
         ).share()
     return builder.get()
 

@@ -13,15 +13,14 @@ from dataclasses import dataclass
 import tvm.tirx.script.builder.ir as I
 from tvm import tirx
 
-from microkernels.bfloat16 import bits_of
-from microkernels.microkernel import Microkernel
+from microkernels.microkernel import Address, Microkernel
 from microkernels.packing import packed_size
 from microkernels.vectors import Expr, ramp, reinterpret_group
 
-from .activations import Activations, Read
+from .activations import Activations, InPlace, Read
 from .matmul_config import MatmulConfig, dimensions
 from .region import Region
-from .tile_loops import ThreadGrid, TileLoops
+from .tile_loops import ThreadGrid, TileLoops, TileTask
 from .zero_points import Start, ZeroPoints, is_integer, quantize_parameters
 
 
@@ -49,6 +48,8 @@ class Product:
         As `TileLoops.epilogue_cost`.
     find_range : callable or None
         Emits the search for A's scale and zero point, and returns the buffer that holds them.
+    rows : InPlace or None
+        As of `Activations`.
     """
 
     region: Region
@@ -60,18 +61,19 @@ class Product:
     store: Callable[[Expr, Expr, Expr, bool], None]
     epilogue_cost: int
     find_range: Callable[[], Expr] | None = None
+    rows: InPlace | None = None
 
     def loops(self, most_rows: int) -> TileLoops:
         """The loops, for at most so many rows at a time; their buffers are the current block's."""
         region, config, kernel, weight = self.region, self.config, self.kernel, self.weight
         _, n, k = dimensions(region)
         lanes = kernel.lanes
-        steps = math.ceil(k / kernel.kr)
+        steps = kernel.steps(k)
 
-        def load_b(panel: Expr, width: int, step: Expr, j: int) -> Expr:
+        def load_b(panel: Expr, width: int, step: Expr, j: int) -> Expr | Address:
             group = lanes * kernel.kr
-            vector = weight[ramp((panel * steps + step * width + j) * group, group)]
-            return bits_of(vector) if kernel.b_dtype == "bfloat16" else vector
+            start = (panel * steps + step * width + j) * group
+            return kernel.b_operand(weight, start, width * group)
 
         def column_term(vector: Expr) -> Expr:
             first = packed_size(k, n, kernel) + vector * (4 * lanes)
@@ -85,14 +87,15 @@ class Product:
             kernel,
             region.inputs[0].dtype,
             k,
-            min(config.m_block, most_rows),
+            min(max(config.m_block, config.rows), most_rows),
             self.read_a,
-            quantize=quantize_parameters(region, inputs),
-            sums=integer and ZeroPoints.of(region).needs_row_sums,
+            quantize=quantize_parameters(region, kernel, inputs),
+            sums=integer and ZeroPoints.of(region, kernel).needs_row_sums,
+            rows=self.rows,
         )
         start = None
         if integer:
-            start = Start(region, inputs, k, lanes, column_term, activations.row_sum)
+            start = Start(region, kernel, inputs, k, column_term, activations.row_sum)
         return TileLoops(
             kernel,
             steps,
@@ -108,11 +111,11 @@ class Product:
             start=start if start is not None and start.needed else None,
         )
 
-    def run(self, rows: int) -> None:
+    def run(self, rows: int, tiles: TileTask) -> None:
         """The product of the first `rows` rows, in the calling thread."""
         zero = tirx.const(0, "int32")
         n_vectors = math.ceil(dimensions(self.region)[1] / self.kernel.lanes)
-        self.loops(rows).emit(zero, rows, zero, n_vectors)
+        self.loops(rows).emit(zero, rows, zero, n_vectors, tiles)
 
     def share(self) -> None:
         """The whole product, in one parallel region over the configuration's grid of threads."""

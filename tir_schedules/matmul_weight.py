@@ -19,7 +19,7 @@ from microkernels.packing import pack_weight, packed_size
 from .blocking import panel_widths
 from .matmul_config import MatmulConfig, check, dimensions
 from .region import Region
-from .zero_points import ZeroPoints, is_integer, shifted_columns, shifted_weight
+from .zero_points import ZeroPoints, b_shift_of, is_integer, shifted_columns, shifted_weight
 
 
 def pack(
@@ -29,13 +29,13 @@ def pack(
     kernel = check(region, config, isa)
     if index > 1:
         padding = packed_shape(region, config, isa, index)[0] - array.size
-        return np.pad(shifted_columns(region, array), (0, padding))
-    matrix = shifted_weight(array.reshape(-1, array.shape[-1]))
+        return np.pad(shifted_columns(region, kernel, array), (0, padding))
+    matrix = shifted_weight(array.reshape(-1, array.shape[-1]), kernel)
     packed = pack_weight(matrix, _widths(region, config, kernel), kernel)
     if packed_shape(region, config, isa, index)[0] > packed.size:
-        term = ZeroPoints.of(region).column_term(matrix)
+        term = ZeroPoints.of(region, kernel).column_term(matrix)
         padding = math.ceil(term.size / kernel.lanes) * kernel.lanes - term.size
-        packed = np.concatenate([packed, np.pad(term, (0, padding)).view(np.int8)])
+        packed = np.concatenate([packed, np.pad(term, (0, padding)).view(packed.dtype)])
     return packed
 
 
@@ -47,10 +47,10 @@ def unpack(
     _, n, k = dimensions(region)
     if index > 1:
         columns = relax.op.strided_slice(expr, [0], [0], [n])
-        if region.inputs[1].dtype == "uint8":
-            columns = relax.op.add(columns, relax.const(128, "int32"))
+        if shift := b_shift_of(region, kernel):
+            columns = relax.op.add(columns, relax.const(shift, "int32"))
         return relax.op.reshape(columns, region.inputs[index].shape)
-    padded = math.ceil(k / kernel.kr) * kernel.kr
+    padded = kernel.steps(k) * kernel.kr
     panels, position = [], 0
     for width in _widths(region, config, kernel):
         columns = width * kernel.lanes
@@ -61,8 +61,8 @@ def unpack(
         panels.append(relax.op.reshape(panel, (padded, columns)))
         position += padded * columns
     matrix = relax.op.strided_slice(relax.op.concat(panels, axis=1), [0, 1], [0, 0], [k, n])
-    if region.inputs[1].dtype == "uint8":
-        wide = relax.op.add(relax.op.astype(matrix, "int32"), relax.const(128, "int32"))
+    if shift := b_shift_of(region, kernel):
+        wide = relax.op.add(relax.op.astype(matrix, "int32"), relax.const(shift, "int32"))
         matrix = relax.op.astype(wide, "uint8")
     shape = region.inputs[1].shape
     return matrix if len(shape) == 2 else relax.op.reshape(matrix, shape)
@@ -75,7 +75,7 @@ def packed_shape(region: Region, config: MatmulConfig, isa: Isa, index: int) -> 
     columns = math.ceil(n / kernel.lanes) * kernel.lanes
     if index > 1:
         return (columns,)
-    term = is_integer(region) and ZeroPoints.of(region).needs_column_sums
+    term = is_integer(region) and ZeroPoints.of(region, kernel).needs_column_sums
     return (packed_size(k, n, kernel) + (4 * columns if term else 0),)
 
 

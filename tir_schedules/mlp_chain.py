@@ -30,6 +30,7 @@ from microkernels.microkernel import microkernel_named
 from microkernels.vectors import Expr, parameter
 
 from . import normalize
+from .activations import InPlace
 from .blocking import balanced, shares
 from .chain_sources import Sources, sources_of, tensors_of
 from .epilogue import Columns, Epilogue, load_vector, unflatten
@@ -52,7 +53,7 @@ from .normalize_rows import Rows
 from .normalize_view import NORM_OPS, reshaped
 from .region import Region, Tensor
 from .template import Packing, Template, register_template, template_for
-from .tile_loops import for_groups, for_share, row_store
+from .tile_loops import TileTask, for_groups, for_share, row_store
 from .zero_points import named_inputs
 
 Leading = Callable[[Expr], Sequence[Expr]]
@@ -116,15 +117,17 @@ class _Chain:
             I.reads()
             I.writes()
             results = self._results(rows)
+            tiles = TileTask()
             for number, (_, config) in enumerate(self.parts):
                 with I.sblock("part"):
                     I.reads()
                     I.writes()
                     if isinstance(config, MatmulConfig):
-                        self._product(number, config, results, first).run(rows)
+                        self._product(number, config, results, first).run(rows, tiles)
                     else:
                         norm = self._norm(number, config, results, first)
                         for_groups(balanced(rows, config.rows), norm.block)
+            tiles.release()
 
     def share(self, rows: int) -> None:
         """Part after part, each shared among the threads of its configuration."""
@@ -178,6 +181,9 @@ class _Chain:
             read_a,
             row_store(part, kernel.lanes, c, epilogue, leading_c),
             epilogue.cost,
+            rows=InPlace(
+                a, lambda row, column: [*leading_a(row), column], part.inputs[0].shape[-1]
+            ),
         )
 
     def _norm(

@@ -8,7 +8,7 @@ from typing import Any
 
 from microkernels.errors import ConfigError
 from microkernels.isa import Isa
-from microkernels.microkernel import Microkernel, microkernel_named
+from microkernels.microkernel import Microkernel, kernels_for, microkernel_named, tile_kernels_for
 
 from .blocking import estimate_cycles
 from .config import Config
@@ -33,6 +33,20 @@ KERNEL_TYPES = {
     "int8": ("uint8", "int8"),
     "uint8": ("uint8", "int8"),
 }
+
+
+def product_kernels(isa: Isa, a_dtype: str, b_dtype: str) -> tuple[Microkernel, ...]:
+    """What can multiply operands of these types: vector kernels, then those of tiles.
+
+    Parameters
+    ----------
+    a_dtype, b_dtype : str
+        "float32", "bfloat16", "int8" or "uint8", as the product is defined; a f32 A is rounded to
+        a bfloat16 B.
+    """
+    vector = kernels_for(isa, *KERNEL_TYPES[b_dtype])
+    exact = (a_dtype if b_dtype in ("int8", "uint8") else b_dtype, b_dtype)
+    return (*vector, *tile_kernels_for(isa, *exact))
 
 
 class TileConfig(Config, frozen=True, kw_only=True):
@@ -66,7 +80,7 @@ def default_tile(kernel: Microkernel, m: int, n: int, k: int, machine: Machine) 
     Half of L2 is for a block of rows of A, three eighths for the part of a panel in use. `k` counts
     elements; a step of K is kr of them, some four bytes for every type.
     """
-    k = math.ceil(k / kernel.kr)
+    k = kernel.steps(k)
     vectors = min(kernel.vectors, math.ceil(n / kernel.lanes))
     rows = min(kernel.mr, m)
     step_bytes = 4 * vectors * kernel.lanes
@@ -83,8 +97,9 @@ def default_tile(kernel: Microkernel, m: int, n: int, k: int, machine: Machine) 
 def neighbouring_tiles(tile: dict[str, Any], m: int, k: int) -> Iterator[dict[str, Any]]:
     """The tile with other legal sizes: lower, narrower, blocks halved or whole."""
     kernel = microkernel_named(tile["kernel"])
-    most_rows, k = kernel.mr, math.ceil(k / kernel.kr)
-    for rows in {tile["rows"], max(1, tile["rows"] - 1), min(most_rows, m)}:
+    k = kernel.steps(k)
+    lower = max(1, tile["rows"] - 1) if not kernel.by_tiles else min(tile["rows"], 16)
+    for rows in {tile["rows"], lower, min(kernel.mr, m)}:
         for vectors in {tile["vectors"], max(1, tile["vectors"] - 1)}:
             for m_block in {tile["m_block"], max(rows, tile["m_block"] // 2), m}:
                 for k_block in {tile["k_block"], math.ceil(tile["k_block"] / 2), k}:
@@ -99,7 +114,11 @@ def neighbouring_tiles(tile: dict[str, Any], m: int, k: int) -> Iterator[dict[st
 
 def tile_cycles(config: TileConfig, m: int, n_vectors: int, k: int) -> float:
     """Estimated cycles for one thread's part of a product of `k` elements a row."""
-    steps = math.ceil(k / microkernel_named(config.kernel).kr)
+    kernel = microkernel_named(config.kernel)
+    steps = kernel.steps(k)
+    if kernel.by_tiles:
+        tiles = math.ceil(m / 16) * n_vectors
+        return tiles * (16 * steps / kernel.depth + 100)
     return estimate_cycles(m, n_vectors, steps, config.rows, config.vectors, config.k_block)
 
 

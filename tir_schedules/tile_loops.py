@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 import tvm.tirx.script.builder.ir as I
 
-from microkernels.microkernel import Microkernel, Tile
+from microkernels.microkernel import Address, Microkernel, Place, Tile
 from microkernels.vectors import Expr, ramp
 
 from .blocking import Group, balanced, shares
@@ -29,8 +29,31 @@ from .region import Region
 
 LONG_EPILOGUE = 8  # instructions; a bias and an activation by comparison stay below
 Piece = tuple[int, int]  # first step of K and number of steps
-LoadPanel = Callable[[Expr, int, Expr, int], Expr]
-Start = Callable[[int, int], Expr]
+LoadPanel = Callable[[Expr, int, Expr, int], Expr | Address]
+Start = Callable[[Expr | int, int], Expr]
+
+
+class TileTask:
+    """The tile registers' configuration along straight-line code; nothing of it without tiles."""
+
+    def __init__(self) -> None:
+        self._kernel: Microkernel | None = None
+        self._rows = 0
+
+    def configure(self, kernel: Microkernel, rows: int) -> None:
+        """Emits the configuration for so many rows, unless it is there."""
+        if not kernel.by_tiles:
+            return
+        known = self._kernel is not None and self._kernel.mr == kernel.mr and self._rows == rows
+        if not known:
+            kernel.configure(rows)
+        self._kernel, self._rows = kernel, rows
+
+    def release(self) -> None:
+        """Emits the end of it."""
+        if self._kernel is not None:
+            self._kernel.release()
+        self._kernel = None
 
 
 @dataclass(frozen=True)
@@ -78,7 +101,7 @@ class TileLoops:
     vectors: int
     m_block: int
     k_block: int
-    load_a: Callable[[Expr, Expr], Expr]
+    load_a: Callable[[Expr, Expr], Expr | Address]
     load_b: LoadPanel
     store: Callable[[Expr, Expr, Expr, bool], None]
     epilogue_cost: int = 0
@@ -91,24 +114,30 @@ class TileLoops:
     @property
     def pieces(self) -> list[Piece]:
         """The blocks of K."""
-        units = math.ceil(self.k / self.k_align)
+        align = math.lcm(self.k_align, self.kernel.depth)
+        units = math.ceil(self.k / align)
         groups = shares(units, min(units, math.ceil(self.k / self.k_block)))
         starts = [group.start + i * group.size for group in groups for i in range(group.count)]
         ends = [*starts[1:], units]
         return [
-            (start * self.k_align, min(self.k, end * self.k_align) - start * self.k_align)
+            (start * align, min(self.k, end * align) - start * align)
             for start, end in zip(starts, ends, strict=True)
         ]
 
-    def emit(self, row: Expr, rows: int, vector: Expr, vectors: int) -> None:
-        """The loops over `rows` rows from `row` and `vectors` vectors of columns from `vector`."""
+    def emit(
+        self, row: Expr, rows: int, vector: Expr, vectors: int, tiles: TileTask | None = None
+    ) -> None:
+        """The loops over `rows` rows from `row` and `vectors` vectors of columns from `vector`.
+
+        `tiles` is the state of a task that goes on afterwards and releases it.
+        """
         pieces = self.pieces
-        blocks = balanced(rows, self.m_block)
+        bands = self._bands(rows)
         scratch = None
-        if len(pieces) > 1:
+        if len(pieces) > 1 or self.kernel.by_tiles:
             width = min(self.vectors, vectors) * self.kernel.lanes
-            shape = (blocks[0].size, width)
-            scratch = I.sblock_alloc_buffer(shape, self.kernel.acc_dtype)
+            height = bands[0][1][0].size if len(pieces) > 1 else bands[0][0]
+            scratch = I.sblock_alloc_buffer((height, width), self.kernel.acc_dtype, align=64)
 
         def emit_block(block: Expr | int, block_rows: int) -> None:
             if self.begin is not None:
@@ -120,7 +149,30 @@ class TileLoops:
                 ),
             )
 
-        for_groups(blocks, emit_block)
+        state = tiles or TileTask()
+        for tile_rows, blocks in bands:
+            state.configure(self.kernel, tile_rows)
+            for_groups(blocks, emit_block)
+        if tiles is None:
+            state.release()
+
+    def _bands(self, rows: int) -> list[tuple[int, tuple[Group, ...]]]:
+        """Rows as (most rows of a tile, blocks): tiles are configured for a height, tails last."""
+        if not self.kernel.by_tiles:
+            return [(min(self.rows, rows), balanced(rows, self.m_block))]
+        tail = rows % self.rows
+        found = []
+        if rows > tail:
+            whole = rows // self.rows
+            groups = balanced(whole, max(1, self.m_block // self.rows))
+            blocks = tuple(
+                Group(group.start * self.rows, group.count, group.size * self.rows)
+                for group in groups
+            )
+            found.append((self.rows, blocks))
+        if tail:
+            found.append((tail, (Group(rows - tail, 1, tail),)))
+        return found
 
     def _panel(
         self,
@@ -140,8 +192,9 @@ class TileLoops:
                 vectors=vectors,
                 piece=piece,
                 load_b=load_b,
-                resume=scratch if number > 0 else None,
-                rest=scratch if number < len(pieces) - 1 else None,
+                scratch=scratch,
+                first=number == 0,
+                last=number == len(pieces) - 1,
             )
             for_groups(balanced(rows, self.rows), emit_tile)
 
@@ -154,8 +207,9 @@ class TileLoops:
         vectors: int,
         piece: Piece,
         load_b: LoadPanel,
-        resume: Expr | None,
-        rest: Expr | None,
+        scratch: Expr | None,
+        first: bool,
+        last: bool,
     ) -> None:
         lanes = self.kernel.lanes
         k_start, k_size = piece
@@ -163,13 +217,18 @@ class TileLoops:
             I.reads()
             I.writes()
 
-            def start(i: int, j: int) -> Expr:
-                if resume is not None:
-                    return resume[tile + i, ramp(j * lanes, lanes)]
+            def start(i: Expr | int, j: int) -> Expr:
+                if not first:
+                    assert scratch is not None
+                    return scratch[tile + i, ramp(j * lanes, lanes)]
                 assert self.start is not None
                 return self.start(block + tile + i, vector + j)
 
-            init = None if resume is None and self.start is None else start
+            into, resume = None, False
+            if self.kernel.by_tiles:
+                into = Place(scratch, 0 if first and last else tile)
+                resume = not first
+            init = None if resume or (first and self.start is None) else start
             if self.multiply is not None:
                 result = self.multiply(block + tile, rows, vector, vectors, piece, init)
             else:
@@ -180,22 +239,28 @@ class TileLoops:
                     lambda i, ks: self.load_a(block + tile + i, k_start + ks[0]),
                     lambda j, ks: load_b(vector, vectors, k_start + ks[0], j),
                     init,
+                    into,
+                    resume,
                 )
-            if rest is not None:
-                self._rest(result, rest, tile)
-            elif self.epilogue_cost > LONG_EPILOGUE and rows > 1:
+            if not last:
+                if result.place is None:
+                    self._rest(result, scratch, tile)
+                return
+            long = self.epilogue_cost > LONG_EPILOGUE and rows > 1
+            if long and result.place is None:
                 passing = I.sblock_alloc_buffer((rows, vectors * lanes), self.kernel.acc_dtype)
                 self._rest(result, passing, 0)
+                result = Tile(rows, vectors, lanes, place=Place(passing))
+            if result.place is not None:
                 with I.serial(rows) as i:
                     for j in range(vectors):
-                        value = passing[i, ramp(j * lanes, lanes)]
+                        value = result.value(i, j)
                         self.store(block + tile + i, vector + j, value, j == vectors - 1)
-            else:
-                for i in range(rows):
-                    for j in range(vectors):
-                        self.store(
-                            block + tile + i, vector + j, result.value(i, j), j == vectors - 1
-                        )
+                return
+            for i in range(rows):
+                for j in range(vectors):
+                    value = result.value(i, j)
+                    self.store(block + tile + i, vector + j, value, j == vectors - 1)
 
     def _rest(self, result: Tile, buffer: Expr, row: Expr | int) -> None:
         """Stores the accumulators as they are."""

@@ -2,9 +2,10 @@
 
     sum over k of (A - zA) * (B - zB) = AB - zA * colsum(B) - zB * rowsum(A) + K * zA * zB
 
-The kernels multiply u8 by s8, so a signed A is shifted by +128 and an unsigned B by -128, and their
-zero points with them. What is constant is computed when the weight is packed and stored behind it;
-see oneDNN Graph Compiler (Li et al., arXiv 2301.01333), low-precision optimisation.
+Vector kernels multiply u8 by s8, so a signed A is shifted by +128 and an unsigned B by -128, and
+their zero points with them; tiles (AMX) multiply either sign as it is. What is constant is computed
+when the weight is packed and stored behind it; see oneDNN Graph Compiler (Li et al., arXiv
+2301.01333), low-precision optimisation.
 
 A region says what it knows in its attributes: `a_zero_point` and `b_zero_point` are numbers, or
 "input" for a further input (a scalar for A; one int32 for each column of a constant B), or, for A,
@@ -20,6 +21,7 @@ from dataclasses import dataclass
 import numpy as np
 from tvm import tirx
 
+from microkernels.microkernel import Microkernel
 from microkernels.vectors import Expr, cast, constant, ramp, splat
 
 from .quantization_range import dynamic_range
@@ -87,11 +89,10 @@ class ZeroPoints:
     b_columns: bool
 
     @staticmethod
-    def of(region: Region) -> ZeroPoints:
-        """The zero points of an integer product."""
+    def of(region: Region, kernel: Microkernel) -> ZeroPoints:
+        """The zero points of an integer product, as a kernel multiplies it."""
         a, b = (region.attrs.get(f"{name}_zero_point", 0) for name in "ab")
-        a_shift = _SHIFT if quantized_dtype(region) == "int8" else 0
-        b_shift = -_SHIFT if region.inputs[1].dtype == "uint8" else 0
+        a_shift, b_shift = a_shift_of(region, kernel), -b_shift_of(region, kernel)
         return ZeroPoints(
             0 if isinstance(a, str) else int(a) + a_shift,
             0 if isinstance(b, str) else int(b) + b_shift,
@@ -117,15 +118,26 @@ class ZeroPoints:
         return sums.astype(np.int32)  # wraps as the accumulators do
 
 
-def shifted_columns(region: Region, zero_points: np.ndarray) -> np.ndarray:
+def a_shift_of(region: Region, kernel: Microkernel) -> int:
+    """What a kernel adds to the elements of A."""
+    return _SHIFT if (quantized_dtype(region), kernel.a_dtype) == ("int8", "uint8") else 0
+
+
+def b_shift_of(region: Region, kernel: Microkernel) -> int:
+    """What a kernel takes from the elements of B."""
+    return _SHIFT if (region.inputs[1].dtype, kernel.b_dtype) == ("uint8", "int8") else 0
+
+
+def shifted_columns(region: Region, kernel: Microkernel, zero_points: np.ndarray) -> np.ndarray:
     """B's zero points for each column, as `shifted_weight` moves them; int32."""
-    shift = _SHIFT if region.inputs[1].dtype == "uint8" else 0
-    return zero_points.reshape(-1).astype(np.int32) - np.int32(shift)
+    return zero_points.reshape(-1).astype(np.int32) - np.int32(b_shift_of(region, kernel))
 
 
-def shifted_weight(matrix: np.ndarray) -> np.ndarray:
-    """An 8-bit weight as int8: unsigned values less 128."""
-    return (matrix ^ np.uint8(_SHIFT)).view(np.int8) if matrix.dtype == np.uint8 else matrix
+def shifted_weight(matrix: np.ndarray, kernel: Microkernel) -> np.ndarray:
+    """An 8-bit weight as a kernel multiplies it: unsigned values less 128 where it takes int8."""
+    if (matrix.dtype, kernel.b_dtype) == (np.uint8, "int8"):
+        return (matrix ^ np.uint8(_SHIFT)).view(np.int8)
+    return matrix
 
 
 class Start:
@@ -135,10 +147,12 @@ class Start:
     ----------
     region : Region
         The product.
+    kernel : Microkernel
+        What multiplies it.
     inputs : dict
         `named_inputs` of the region.
-    k, lanes : int
-        Terms of each sum; columns of a vector.
+    k : int
+        Terms of each sum.
     column_term : callable
         Vector of columns -> int32 lanes: `ZeroPoints.column_term`; the columns' sums if B is no
         constant.
@@ -149,15 +163,16 @@ class Start:
     def __init__(
         self,
         region: Region,
+        kernel: Microkernel,
         inputs: Mapping[str, Expr],
         k: int,
-        lanes: int,
         column_term: Callable[[Expr], Expr],
         row_sum: Callable[[Expr], Expr],
     ) -> None:
-        self.zero_points = ZeroPoints.of(region)
+        self.zero_points = ZeroPoints.of(region, kernel)
+        self.shift = a_shift_of(region, kernel)
         self.inputs = inputs
-        self.region, self.k, self.lanes = region, k, lanes
+        self.region, self.k, self.lanes = region, k, kernel.lanes
         self.column_term, self.row_sum = column_term, row_sum
 
     @property
@@ -168,14 +183,13 @@ class Start:
     def a_zero_point(self) -> Expr:
         """A's shifted zero point; int32."""
         found = self.region.attrs.get("a_zero_point")
-        shift = _SHIFT if quantized_dtype(self.region) == "int8" else 0
         if found in ("range", "dynamic"):
             value = cast("int32", self.inputs["range"][tirx.const(1, "int32")])
         else:
             tensor = self.region.inputs[2 + zero_point_inputs(self.region).index("a")]
             zeros = (tirx.const(0, "int32"),) * len(tensor.shape)
             value = cast("int32", self.inputs["a"][zeros])
-        return value + tirx.const(shift, "int32") if shift else value
+        return value + tirx.const(self.shift, "int32") if self.shift else value
 
     def __call__(self, row: Expr, vector: Expr) -> Expr:
         """The accumulators of one row and one vector of columns before the first product."""
@@ -212,16 +226,17 @@ def is_dynamic(region: Region) -> bool:
     return region.attrs.get("a_scale") == "dynamic"
 
 
-def quantize_parameters(region: Region, inputs: Mapping[str, Expr]) -> tuple[Number, Number] | None:
-    """Scale and zero point with which the kernel quantises A to uint8; None if it does not."""
+def quantize_parameters(
+    region: Region, kernel: Microkernel, inputs: Mapping[str, Expr]
+) -> tuple[Number, Number] | None:
+    """Scale and zero point with which A becomes the kernel's type; None if it does not."""
     if "a_quantize" not in region.attrs:
         return None
     scale, zero_point = region.attrs["a_scale"], region.attrs.get("a_zero_point", 0)
     if scale in ("range", "dynamic"):
         source = inputs["range"]
         return source[tirx.const(0, "int32")], source[tirx.const(1, "int32")]
-    shift = _SHIFT if region.attrs["a_quantize"] == "int8" else 0
-    return float(scale), float(int(zero_point) + shift)
+    return float(scale), float(int(zero_point) + a_shift_of(region, kernel))
 
 
 def own_range(region: Region, inputs: Sequence[np.ndarray]) -> np.ndarray | None:
