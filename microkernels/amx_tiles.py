@@ -21,6 +21,7 @@ from tvm import DataType, tirx
 
 from . import amx_config
 from .amx_config import FIRST_A, ROWS, accumulator, b_register, emit_tile
+from .amx_permission import emit_permission_check
 from .isa import isa_named
 from .microkernel import (
     Address,
@@ -64,6 +65,10 @@ class AmxMicrokernel(Microkernel):
     def b_operand(self, buffer: Expr, start: Expr, pitch: int) -> Address:
         """16 columns of 16 steps of K, `pitch` elements apart."""
         return _address(buffer, [start], pitch)
+
+    def admit(self) -> None:
+        """Emits the check that Linux lets the process use tiles."""
+        emit_permission_check()
 
     def configure(self, rows: int, columns: int | None = None) -> None:
         """Emits the configuration for blocks of so many rows, and columns if not whole tiles."""

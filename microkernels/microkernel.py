@@ -182,6 +182,9 @@ class Microkernel:
         """
         return bfloat16.operand_bits(buffer[ramp(start, self.lanes * self.kr)])
 
+    def admit(self) -> None:
+        """Emits, at the start of a function, what the process needs to run the kernel: nothing."""
+
     def configure(self, rows: int, columns: int | None = None) -> None:
         """Emits what has to happen before tiles of so many rows are multiplied: nothing."""
 

@@ -178,6 +178,7 @@ def build(region: Region, config: BatchMatmulConfig, isa: Isa) -> tirx.PrimFunc:
         operands = operand_parameters(region)
         c = parameter("C", output.shape, output.dtype)
         epilogue = Epilogue(region, operands, kernel.narrow)
+        kernel.admit()
         with (
             I.parallel(tasks) if config.parallel and tasks > 1 else I.serial(tasks) as task,
             I.sblock("task"),

@@ -175,6 +175,7 @@ def build(region: Region, config: MatmulConfig, isa: Isa) -> tirx.PrimFunc:
             epilogue.own_range = emit_own_range(isa.f32_lanes, region.inputs[0], a)
             return epilogue.own_range
 
+        kernel.admit()
         Product(
             region,
             config,
