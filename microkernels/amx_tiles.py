@@ -88,6 +88,7 @@ class AmxMicrokernel(Microkernel):
         init: Start | None = None,
         into: Place | None = None,
         resume: bool = False,
+        peel: bool = False,
     ) -> Tile:
         """Emits one block; see `Microkernel.emit`.
 
@@ -116,14 +117,22 @@ class AmxMicrokernel(Microkernel):
             *outer, steps = reduction
             loops = [stack.enter_context(I.serial(extent)) for extent in outer]
             count = steps // DEPTH if isinstance(steps, int) else I.floordiv(steps, DEPTH)
-            at = [*loops, stack.enter_context(I.serial(count)) * DEPTH]
-            for i in row_tiles:
-                emit_tile("tileloadd64", FIRST_A + i, *_pointer(load_a(ROWS * i, at)))
-                for j in column_tiles:
-                    b = b_register(self.layout, j, vectors)
-                    if i == 0:
-                        emit_tile("tileloadd64", b, *_pointer(load_b(j, at)))
-                    emit_tile(self.product, accumulator(self.layout, i, j), FIRST_A + i, b)
+
+            def multiply(step: Expr | int) -> None:
+                at = [*loops, step]
+                for i in row_tiles:
+                    emit_tile("tileloadd64", FIRST_A + i, *_pointer(load_a(ROWS * i, at)))
+                    for j in column_tiles:
+                        b = b_register(self.layout, j, vectors)
+                        if i == 0:
+                            emit_tile("tileloadd64", b, *_pointer(load_b(j, at)))
+                        emit_tile(self.product, accumulator(self.layout, i, j), FIRST_A + i, b)
+
+            if not peel or count > 1:
+                with I.serial(count - 1 if peel else count) as number:
+                    multiply(number * DEPTH)
+            if peel:
+                multiply((count - 1) * DEPTH)
         for i, j, number in tiles:
             emit_tile("tilestored64", number, *self._stored(into, i, j))
         return Tile(rows, vectors, self.lanes, place=into)

@@ -215,6 +215,7 @@ class Microkernel:
         init: Start | None = None,
         into: Place | None = None,
         resume: bool = False,
+        peel: bool = False,
     ) -> Tile:
         """Emits the tile into the PrimFunc under construction.
 
@@ -234,6 +235,8 @@ class Microkernel:
             Where accumulators that cannot stay in registers go.
         resume : bool
             Whether they start with what is there.
+        peel : bool
+            Whether the last tile of K is multiplied outside the loops, its step a number.
 
         Returns
         -------

@@ -2,8 +2,9 @@
 
 A block of rows is staged where its elements are not what the kernel multiplies: f32 to be quantised
 or rounded to bfloat16, rows whose length is no multiple of kr (64 bytes for tiles), elements far
-apart. Staging costs one pass over the block for as many columns as the weight has. Signed 8-bit
-activations are shifted by 128 for kernels that multiply u8 by s8 (see zero_points.py).
+apart. Staging costs one pass over the block for as many columns as the weight has. Where only the
+last step of K is cut, tiles need a copy of that step alone (`tail`). Signed 8-bit activations are
+shifted by 128 for kernels that multiply u8 by s8 (see zero_points.py).
 """
 
 from __future__ import annotations
@@ -69,6 +70,8 @@ class Activations:
         Whether the sums of the rows are needed.
     rows : InPlace or None
         The rows, if the same distance lies between all.
+    peels : bool
+        Whether the caller has the last step of K multiplied by itself, where `tail` says so.
     """
 
     def __init__(
@@ -82,19 +85,21 @@ class Activations:
         quantize: tuple[Number, Number] | None = None,
         sums: bool = False,
         rows: InPlace | None = None,
+        peels: bool = False,
     ) -> None:
         self.kernel, self.dtype, self.k, self.read = kernel, dtype, k, read
         self.contiguous, self.quantize, self.rows = contiguous, quantize, rows
         vector = kernel.lanes * kernel.kr
         as_is = kernel.kr == 1 and quantize is None and kernel.a_dtype == "float32"
         whole = kernel.steps(k) * kernel.kr == k
-        matching = contiguous and whole and quantize is None and not self._converts
+        matching = contiguous and quantize is None and not self._converts
         if kernel.by_tiles:
             matching = matching and dtype == kernel.a_dtype and rows is not None
-        self.staged = not (as_is or matching)
-        self.pitch = math.ceil(k / vector) * vector
+        self.tail = kernel.by_tiles and matching and peels and not whole and k > vector
+        self.staged = not (as_is or (matching and (whole or self.tail)))
+        self.pitch = vector if self.tail else math.ceil(k / vector) * vector
         self.block: Expr = tirx.const(0, "int32")
-        if self.staged:
+        if self.staged or self.tail:
             self.buffer = I.sblock_alloc_buffer(
                 (most_rows, self.pitch), kernel.operand_dtype, align=64
             )
@@ -106,9 +111,12 @@ class Activations:
         same = (self.kernel.a_dtype, "int8" if self.kernel.a_dtype == "uint8" else "")
         return self.dtype not in same
 
-    def load(self, row: Expr, step: Expr) -> Expr | Address:
+    def load(self, row: Expr, step: Expr | int) -> Expr | Address:
         """kr elements of a row, as the kernel's `emit` takes them."""
         kr = self.kernel.kr
+        if self.tail and isinstance(step, int):  # the last one, the only one that is no variable
+            place = [self._within(row), tirx.const(0, "int32")]
+            return self.kernel.a_operand(self.buffer, place, self.pitch)
         if self.staged:
             place = [self._within(row), step * kr]
             return self.kernel.a_operand(self.buffer, place, self.pitch)
@@ -121,14 +129,16 @@ class Activations:
     def begin(self, block: Expr, rows: int) -> None:
         """What happens before a block of rows is multiplied: staging, sums."""
         self.block = block
-        if not self.staged and self.sums is None:
+        if not (self.staged or self.tail) and self.sums is None:
             return
         with I.sblock("stage"):
             I.reads()
             I.writes()
             with I.serial(rows) as row:
                 if self.staged:
-                    self._stage(block + row, row)
+                    self._stage(block + row, row, 0)
+                if self.tail:
+                    self._stage(block + row, row, self.k // self.pitch * self.pitch)
                 if self.sums is not None:
                     self._sum(block + row, row)
 
@@ -158,8 +168,8 @@ class Activations:
             return narrow(value)
         return value
 
-    def _stage(self, row: Expr, to: Expr) -> None:
-        """One row into the staged block, padded with zeros."""
+    def _stage(self, row: Expr, to: Expr, first: int) -> None:
+        """One row, from column `first` on, into the staged block, padded with zeros."""
         lanes = self.kernel.lanes * (1 if self._converts else self.kernel.kr)
         if not self.contiguous:
             lanes = 1
@@ -169,15 +179,17 @@ class Activations:
             if valid < lanes:
                 zero = constant(0, self.kernel.operand_dtype, lanes)
                 I.buffer_store(self.buffer, zero, [to, ramp(start, lanes)])
-            store_vector(self.buffer, self._as_operand(self.read(row, columns)), [to], columns)
+            source = Columns(first + start, lanes, valid)
+            store_vector(self.buffer, self._as_operand(self.read(row, source)), [to], columns)
 
-        whole = self.k // lanes
+        k = self.k - first
+        whole = k // lanes
         if whole:
             with I.serial(whole) as vector:
                 store(vector * lanes, lanes)
-        if self.k % lanes:
-            store(tirx.const(whole * lanes, "int32"), self.k % lanes)
-        for start in range(math.ceil(self.k / lanes) * lanes, self.pitch, lanes):
+        if k % lanes:
+            store(tirx.const(whole * lanes, "int32"), k % lanes)
+        for start in range(math.ceil(k / lanes) * lanes, self.pitch, lanes):
             zero = constant(0, self.kernel.operand_dtype, lanes)
             I.buffer_store(self.buffer, zero, [to, ramp(start, lanes)])
 

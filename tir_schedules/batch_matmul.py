@@ -227,6 +227,7 @@ def build(region: Region, config: BatchMatmulConfig, isa: Isa) -> tirx.PrimFunc:
                 contiguous=problem.a_axes[-1] == len(problem.a_axes) - 1,
                 sums=integer and ZeroPoints.of(region, kernel).needs_row_sums,
                 rows=problem.rows_in_place(a, logical_row),
+                peels=True,
             )
             start = None
             if integer:
@@ -253,6 +254,7 @@ def build(region: Region, config: BatchMatmulConfig, isa: Isa) -> tirx.PrimFunc:
                 epilogue.cost,
                 begin=activations.begin,
                 start=start if start is not None and start.needed else None,
+                peel=activations.tail,
             )
             for_share(
                 row_shares,

@@ -92,6 +92,7 @@ class Product:
             quantize=quantize_parameters(region, kernel, inputs),
             sums=integer and ZeroPoints.of(region, kernel).needs_row_sums,
             rows=self.rows,
+            peels=True,
         )
         start = None
         if integer:
@@ -109,6 +110,7 @@ class Product:
             self.epilogue_cost,
             begin=activations.begin,
             start=start if start is not None and start.needed else None,
+            peel=activations.tail,
         )
 
     def run(self, rows: int, tiles: TileTask) -> None:

@@ -93,6 +93,8 @@ class TileLoops:
         (first row, rows) of a block -> None; emits what has to be done before it is multiplied.
     start : callable or None
         (row, vector) -> what the accumulators start with; zero if None.
+    peel : bool
+        As of `Microkernel.emit`, for the last block of K.
     """
 
     kernel: Microkernel
@@ -110,6 +112,7 @@ class TileLoops:
     multiply: Callable[[Expr, int, Expr, int, Piece, Start | None], Tile] | None = None
     begin: Callable[[Expr, int], None] | None = None
     start: Callable[[Expr, Expr], Expr] | None = None
+    peel: bool = False
 
     @property
     def pieces(self) -> list[Piece]:
@@ -241,6 +244,7 @@ class TileLoops:
                     init,
                     into,
                     resume,
+                    self.peel and last,
                 )
             if not last:
                 if result.place is None:
