@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 from tvm.target import Target, codegen
 
+from .amx_permission import AMX_FEATURES, tile_permission
 from .errors import IsaError, TargetError
 
 CAP_VARIABLE = "TVM_HYBRID_ISA"
@@ -65,7 +66,7 @@ LADDER: tuple[Isa, ...] = (
     Isa("avx512", _AVX512, 512),
     Isa("avx512_vnni", _VNNI, 512),
     Isa("avx512_bf16", _BF16, 512),
-    Isa("amx", (*_BF16, "amx-tile", "amx-int8", "amx-bf16"), 512),
+    Isa("amx", (*_BF16, *AMX_FEATURES), 512),
 )
 
 
@@ -95,9 +96,22 @@ def _under_cap(features: Iterable[str]) -> frozenset[str]:
     return frozenset(features).intersection(isa_named(cap).features if cap else features)
 
 
-@functools.cache
 def host_features() -> frozenset[str]:
-    """LLVM feature names of the CPU that this process runs on."""
+    """LLVM feature names of the CPU that this process runs on and may use.
+
+    Those of AMX are present only if Linux lets this process use tiles, or if they are emulated.
+    """
+    permission = tile_permission()
+    if permission.state == "emulated":
+        return _cpu_features().union(AMX_FEATURES)
+    if permission.usable:
+        return _cpu_features()
+    return frozenset(name for name in _cpu_features() if not name.startswith("amx-"))
+
+
+@functools.cache
+def _cpu_features() -> frozenset[str]:
+    """LLVM feature names of the CPU, whether we may use them or not."""
     cpu = codegen.llvm_get_system_cpu()
     listed = codegen.llvm_get_cpu_features(Target({"kind": "llvm", "mcpu": cpu}))
     try:
@@ -112,13 +126,22 @@ def host_features() -> frozenset[str]:
 
 
 def host_isa() -> Isa:
-    """The highest rung that this CPU has and `TVM_HYBRID_ISA` allows."""
-    return _highest(_under_cap(host_features()))
+    """The highest rung that this CPU has and `TVM_HYBRID_ISA` allows; emulation does not count."""
+    return _highest(_under_cap(host_features().difference(_emulated_features())))
 
 
 def allowed_on_host(isa: Isa) -> bool:
-    """Whether this CPU runs a rung's code and `TVM_HYBRID_ISA` allows it."""
+    """Whether this process runs a rung's code and `TVM_HYBRID_ISA` allows it."""
     return _under_cap(host_features()).issuperset(isa.features)
+
+
+def emulated_on_host(isa: Isa) -> bool:
+    """Whether a rung's code runs here only because an emulator executes some instructions."""
+    return not _emulated_features().isdisjoint(isa.features)
+
+
+def _emulated_features() -> frozenset[str]:
+    return frozenset(AMX_FEATURES if tile_permission().state == "emulated" else ())
 
 
 def target_isa(target: Target) -> Isa:
@@ -144,16 +167,22 @@ def target_isa(target: Target) -> Isa:
 
 
 def require_on_host(isa: Isa) -> None:
-    """Refuses code that this CPU cannot run.
+    """Refuses code that this CPU cannot run, or that Linux does not let this process run.
 
     Raises
     ------
     IsaError
-        Naming the missing features.
+        Naming the missing features, or why AMX tiles are denied.
     """
-    missing = [name for name in isa.features if name not in host_features()]
-    if missing:
+    present = host_features()
+    missing = [name for name in isa.features if name not in present]
+    if not missing:
+        return
+    advice = f"compile for {_highest(present).name} or lower, or set {CAP_VARIABLE}"
+    permission = tile_permission()
+    if permission.state == "denied" and set(missing) <= set(AMX_FEATURES):
         raise IsaError(
-            f"this CPU cannot run {isa.name} code: it lacks {', '.join(missing)}; compile for "
-            f"{_highest(host_features()).name} or lower, or set {CAP_VARIABLE}"
+            f"this process cannot run {isa.name} code: {permission.reason}; have it granted, or "
+            f"{advice}"
         )
+    raise IsaError(f"this CPU cannot run {isa.name} code: it lacks {', '.join(missing)}; {advice}")
