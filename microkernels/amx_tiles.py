@@ -139,14 +139,13 @@ class AmxMicrokernel(Microkernel):
 
     def _stored(self, into: Place, i: int, j: int) -> tuple[Expr, Expr]:
         """Address and stride of an accumulator tile in memory."""
-        index = [into.row + ROWS * i, into.column + self.lanes * j]
-        return _pointer(_address(into.buffer, index, int(into.buffer.shape[-1])))
+        index = into.index(ROWS * i, self.lanes * j)
+        return _pointer(_address(into.buffer, index, into.pitch or int(into.buffer.shape[-1])))
 
     def _put(self, into: Place, row: Expr, j: int, value: Expr) -> None:
-        columns = ramp(into.column + j * self.lanes, self.lanes)
-        I.buffer_store(
-            into.buffer, reinterpret(str(into.buffer.dtype), value), [into.row + row, columns]
-        )
+        *leading, column = into.index(row, j * self.lanes)
+        bits = reinterpret(str(into.buffer.dtype), value)
+        I.buffer_store(into.buffer, bits, [*leading, ramp(column, self.lanes)])
 
 
 def _address(buffer: Expr, index: Sequence[Expr], pitch: int) -> Address:

@@ -35,11 +35,21 @@ class Address:
 
 @dataclass(frozen=True)
 class Place:
-    """A window of a matrix in memory, from a row and a column on."""
+    """A window of a matrix in memory, from a row and a column on.
+
+    `leading` maps a row of the matrix to all indices of the buffer but the last; `pitch` counts the
+    elements from one row to the next, 0 for those of the last dimension.
+    """
 
     buffer: Expr
     row: Expr | int = 0
     column: Expr | int = 0
+    leading: Callable[[Expr], Sequence[Expr]] = lambda row: [row]
+    pitch: int = 0
+
+    def index(self, row: Expr | int, column: Expr | int) -> list[Expr]:
+        """Indices of an element of the window."""
+        return [*self.leading(self.row + row), self.column + column]
 
 
 LoadA = Callable[[int, Sequence[Expr]], Expr | Address]
@@ -64,8 +74,8 @@ class Tile:
         The row is a number, or, of accumulators in memory, any expression.
         """
         if self.place is not None:
-            columns = ramp(self.place.column + vector * self.lanes, self.lanes)
-            return self.place.buffer[self.place.row + row, columns]
+            *leading, column = self.place.index(row, vector * self.lanes)
+            return self.place.buffer[(*leading, ramp(column, self.lanes))]
         assert isinstance(row, int)
         return self.buffers[row][ramp(vector * self.lanes, self.lanes)]
 

@@ -52,7 +52,7 @@ from .tile_config import (
     product_kernels,
     tile_cycles,
 )
-from .tile_loops import TileLoops, for_share, store_columns
+from .tile_loops import TileLoops, direct_store, for_share, store_columns
 from .zero_points import (
     Start,
     ZeroPoints,
@@ -201,10 +201,13 @@ def build(region: Region, config: BatchMatmulConfig, isa: Isa) -> tirx.PrimFunc:
                     return a[tuple(index)]
                 return load_vector(a, region.inputs[0].dtype, index[:-1], columns)
 
-            def store(row: Expr, vector: Expr, value: Expr, last: bool) -> None:
+            def stored_row(row: Expr) -> list[Expr]:
                 leading = logical_row(row)
+                return [leading[axis] for axis in problem.out_axes[:-1]]
+
+            def store(row: Expr, vector: Expr, value: Expr, last: bool) -> None:
                 flat = row if problem.shared else batch * problem.m + row
-                order = [leading[axis] for axis in problem.out_axes[:-1]]
+                order = stored_row(row)
                 store_columns(
                     problem.n,
                     lanes,
@@ -255,6 +258,7 @@ def build(region: Region, config: BatchMatmulConfig, isa: Isa) -> tirx.PrimFunc:
                 begin=activations.begin,
                 start=start if start is not None and start.needed else None,
                 peel=activations.tail,
+                direct=direct_store(region, kernel, c, stored_row, problem.out_pitch),
             )
             for_share(
                 row_shares,

@@ -102,6 +102,14 @@ class BatchProblem:
             pitch,
         )
 
+    @property
+    def out_pitch(self) -> int:
+        """Elements from one row of the stored output to the next; 0 if that differs."""
+        rows = self.out_axes.index(len(self.out_axes) - 2)
+        if self.shared and self.out_axes != sorted(self.out_axes):
+            return 0
+        return math.prod(self.output_tensor().shape[rows + 1 :])
+
     def output_tensor(self) -> Tensor:
         """The output as it is stored."""
         shape = self.region.output.shape

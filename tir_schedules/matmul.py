@@ -54,7 +54,7 @@ from .tile_config import (
     product_kernels,
     tile_cycles,
 )
-from .tile_loops import row_store
+from .tile_loops import direct_store, row_store
 from .zero_points import (
     integer_reference,
     is_dynamic,
@@ -187,6 +187,13 @@ def build(region: Region, config: MatmulConfig, isa: Isa) -> tirx.PrimFunc:
             epilogue.cost,
             find_range if is_dynamic(region) else None,
             rows,
+            direct_store(
+                region,
+                kernel,
+                c,
+                lambda row: unflatten(row, region.output.shape[:-1]),
+                region.output.shape[-1],
+            ),
         ).share()
     return builder.get()
 

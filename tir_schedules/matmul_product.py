@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import tvm.tirx.script.builder.ir as I
 from tvm import tirx
 
-from microkernels.microkernel import Address, Microkernel
+from microkernels.microkernel import Address, Microkernel, Place
 from microkernels.packing import packed_size
 from microkernels.vectors import Expr, ramp, reinterpret_group
 
@@ -50,6 +50,8 @@ class Product:
         Emits the search for A's scale and zero point, and returns the buffer that holds them.
     rows : InPlace or None
         As of `Activations`.
+    direct : callable or None
+        As of `TileLoops`.
     """
 
     region: Region
@@ -62,6 +64,7 @@ class Product:
     epilogue_cost: int
     find_range: Callable[[], Expr] | None = None
     rows: InPlace | None = None
+    direct: Callable[[Expr, Expr], Place] | None = None
 
     def loops(self, most_rows: int) -> TileLoops:
         """The loops, for at most so many rows at a time; their buffers are the current block's."""
@@ -111,6 +114,7 @@ class Product:
             begin=activations.begin,
             start=start if start is not None and start.needed else None,
             peel=activations.tail,
+            direct=self.direct,
         )
 
     def run(self, rows: int, tiles: TileTask) -> None:

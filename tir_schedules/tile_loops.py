@@ -95,6 +95,8 @@ class TileLoops:
         (row, vector) -> what the accumulators start with; zero if None.
     peel : bool
         As of `Microkernel.emit`, for the last block of K.
+    direct : callable or None
+        (row, vector) -> where tiles are stored as they are, in place of `store`.
     """
 
     kernel: Microkernel
@@ -113,6 +115,7 @@ class TileLoops:
     begin: Callable[[Expr, int], None] | None = None
     start: Callable[[Expr, Expr], Expr] | None = None
     peel: bool = False
+    direct: Callable[[Expr, Expr], Place] | None = None
 
     @property
     def pieces(self) -> list[Piece]:
@@ -137,7 +140,7 @@ class TileLoops:
         pieces = self.pieces
         bands = self._bands(rows)
         scratch = None
-        if len(pieces) > 1 or self.kernel.by_tiles:
+        if (len(pieces) > 1 or self.kernel.by_tiles) and self.direct is None:
             width = min(self.vectors, vectors) * self.kernel.lanes
             height = bands[0][1][0].size if len(pieces) > 1 else bands[0][0]
             scratch = I.sblock_alloc_buffer((height, width), self.kernel.acc_dtype, align=64)
@@ -230,6 +233,8 @@ class TileLoops:
             into, resume = None, False
             if self.kernel.by_tiles:
                 into = Place(scratch, 0 if first and last else tile)
+                if self.direct is not None:
+                    into = self.direct(block + tile, vector)
                 resume = not first
             init = None if resume or (first and self.start is None) else start
             if self.multiply is not None:
@@ -246,9 +251,9 @@ class TileLoops:
                     resume,
                     self.peel and last,
                 )
-            if not last:
-                if result.place is None:
-                    self._rest(result, scratch, tile)
+            if not last and result.place is None:
+                self._rest(result, scratch, tile)
+            if not last or self.direct is not None:
                 return
             long = self.epilogue_cost > LONG_EPILOGUE and rows > 1
             if long and result.place is None:
@@ -316,6 +321,24 @@ def store_columns(
                 with_valid(cut)
             with I.Else():
                 with_valid(lanes)
+
+
+def direct_store(
+    region: Region,
+    kernel: Microkernel,
+    out: Expr,
+    leading: Callable[[Expr], Sequence[Expr]],
+    pitch: int,
+) -> Callable[[Expr, Expr], Place] | None:
+    """`TileLoops.direct` for results that are accumulators of whole tiles; None for others.
+
+    `leading` maps a row to the leading indices of `out`; `pitch` counts the elements from one row
+    to the next, 0 if that differs.
+    """
+    plain = not region.epilogue and region.output.dtype == kernel.acc_dtype
+    if not (kernel.by_tiles and plain and pitch and region.output.shape[-1] % kernel.lanes == 0):
+        return None
+    return lambda row, vector: Place(out, row, vector * kernel.lanes, leading, pitch)
 
 
 def row_store(
