@@ -17,6 +17,7 @@ from tvm import tirx
 from tvm.s_tir import TensorIntrin
 from tvm.script.ir_builder import IRBuilder
 
+from .amx_tiles import AmxMicrokernel
 from .bfloat16 import bits_of
 from .errors import IsaError
 from .microkernel import Microkernel
@@ -41,8 +42,14 @@ def register_tensor_intrin(kernel: Microkernel, rows: int, columns: int, k: int)
     Raises
     ------
     IsaError
-        If the kernel has no such tile.
+        If the kernel has no such tile; or if its accumulators are AMX tiles, which take three
+        intrinsics, those of `amx_intrin.register_amx_intrins`.
     """
+    if isinstance(kernel, AmxMicrokernel):
+        raise IsaError(
+            f"{kernel.name} keeps its accumulators in tile registers, which one intrinsic cannot "
+            "express: use microkernels.amx_intrin.register_amx_intrins, and configure_tiles"
+        )
     whole = columns % kernel.lanes == 0 and k % kernel.kr == 0
     if not (whole and 0 < rows <= kernel.mr and 0 < columns <= kernel.nr and k > 0):
         raise IsaError(
