@@ -73,7 +73,7 @@ def test_full_blocks_reach_nine_tenths_of_peak_where_b_is_in_l1() -> None:
 def test_no_block_beats_its_products_or_its_loads(block: TileBlock, where: dict[str, str]) -> None:
     cycles = block_cycles(block, where)
     loads = block.counts().tileloadd
-    # Each of the four simulated blocks may begin and end at another point of the machine's rhythm.
+    # Each of the simulated blocks may begin and end at another point of the machine's rhythm.
     slack = SAPPHIRE_RAPIDS.tdp
     assert cycles >= TDP_CYCLES * block.counts().tdp - slack
     assert cycles >= SAPPHIRE_RAPIDS.load * loads - slack
