@@ -24,10 +24,10 @@ from .vectors import Expr
 
 AMX_FEATURES = ("amx-tile", "amx-int8", "amx-bf16")  # in LLVM's spelling
 
-_ARCH_PRCTL = 158  # number of the system call on x86-64
-_REQUEST = 0x1023  # ARCH_REQ_XCOMP_PERM
-_TILE_DATA = 18  # XFEATURE_XTILEDATA
-_EMULATOR = "amx_emulator_active"
+ARCH_PRCTL = 158  # number of the system call on x86-64
+REQUEST = 0x1023  # ARCH_REQ_XCOMP_PERM
+TILE_DATA = 18  # XFEATURE_XTILEDATA
+EMULATOR = "amx_emulator_active"
 _PERMISSION = "tvm_hybrid_amx_permission"
 
 # Returns 0 if tiles may be used, else the errno of Linux. The emulator is looked up each time: it
@@ -35,7 +35,7 @@ _PERMISSION = "tvm_hybrid_amx_permission"
 PERMISSION_LLVM_IR = f"""
 @tvm_hybrid_amx_granted = linkonce_odr hidden global i32 0
 @tvm_hybrid_amx_emulator = linkonce_odr hidden constant
-  [{len(_EMULATOR) + 1} x i8] c"{_EMULATOR}\\00"
+  [{len(EMULATOR) + 1} x i8] c"{EMULATOR}\\00"
 declare ptr @dlsym(ptr, ptr)
 
 define linkonce_odr hidden i32 @{_PERMISSION}() #0 {{
@@ -53,7 +53,7 @@ emulated:
 linux:
   %result = call i64 asm sideeffect "syscall",
     "={{rax}},{{rax}},{{rdi}},{{rsi}},~{{rcx}},~{{r11}},~{{memory}},~{{dirflag}},~{{fpsr}},~{{flags}}"
-    (i64 {_ARCH_PRCTL}, i64 {_REQUEST}, i64 {_TILE_DATA})
+    (i64 {ARCH_PRCTL}, i64 {REQUEST}, i64 {TILE_DATA})
   %denied = icmp ne i64 %result, 0
   br i1 %denied, label %no, label %remember
 remember:
@@ -150,7 +150,7 @@ def tile_permission() -> Permission:
 def _emulator_is_active() -> bool:
     """Whether a function of that name is there and says so."""
     try:
-        return bool(getattr(_process(), _EMULATOR)())
+        return bool(getattr(_process(), EMULATOR)())
     except AttributeError:
         return False
 
@@ -165,7 +165,7 @@ def _process() -> ctypes.CDLL:
 def _ask_linux() -> int:
     """0, or the errno."""
     syscall = _process().syscall
-    numbers = (ctypes.c_long(number) for number in (_ARCH_PRCTL, _REQUEST, _TILE_DATA))
+    numbers = (ctypes.c_long(number) for number in (ARCH_PRCTL, REQUEST, TILE_DATA))
     return 0 if syscall(*numbers) == 0 else ctypes.get_errno()
 
 

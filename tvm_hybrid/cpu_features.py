@@ -2,7 +2,7 @@
 
 Each feature is told twice: from /proc/cpuinfo, for checks in Python, and from `cpuid`, for the
 check inside an exported library (`cpu_guard.py`). LLVM may use every feature of a target on its
-own account, except AMX, which only our own kernels use.
+own account, except AMX, which only our own kernels use, and which Linux must permit besides.
 """
 
 from __future__ import annotations
@@ -12,13 +12,14 @@ from dataclasses import dataclass
 
 from tvm.target import Target, codegen
 
+from microkernels.amx_permission import ADVICE, AMX_FEATURES, tile_permission
 from microkernels.errors import IsaError
 from microkernels.isa import target_isa
 
 _SSE = 0
 _AVX = 0x6  # what the operating system must save: SSE and AVX state
 _AVX512 = 0xE6
-_AMX = 0x60000
+AMX_STATE = 0x60000
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,11 @@ class CpuFeature:
     register: str
     bit: int
     state: int = _SSE
+
+    @property
+    def is_amx(self) -> bool:
+        """Whether Linux must permit it to the process."""
+        return self.state == AMX_STATE
 
 
 # Intel SDM volume 2, CPUID; AMD APM volume 3, appendix E.
@@ -84,10 +90,10 @@ FEATURES: dict[str, CpuFeature] = {
         CpuFeature("avx512vpopcntdq", "avx512_vpopcntdq", 7, 0, "ecx", 14, _AVX512),
         CpuFeature("avx512fp16", "avx512_fp16", 7, 0, "edx", 23, _AVX512),
         CpuFeature("avx512bf16", "avx512_bf16", 7, 1, "eax", 5, _AVX512),
-        CpuFeature("amx-tile", "amx_tile", 7, 0, "edx", 24, _AMX),
-        CpuFeature("amx-int8", "amx_int8", 7, 0, "edx", 25, _AMX),
-        CpuFeature("amx-bf16", "amx_bf16", 7, 0, "edx", 22, _AMX),
-        CpuFeature("amx-fp16", "amx_fp16", 7, 1, "eax", 21, _AMX),
+        CpuFeature("amx-tile", "amx_tile", 7, 0, "edx", 24, AMX_STATE),
+        CpuFeature("amx-int8", "amx_int8", 7, 0, "edx", 25, AMX_STATE),
+        CpuFeature("amx-bf16", "amx_bf16", 7, 0, "edx", 22, AMX_STATE),
+        CpuFeature("amx-fp16", "amx_fp16", 7, 1, "eax", 21, AMX_STATE),
     )
 }
 
@@ -99,7 +105,7 @@ def required_features(target: Target) -> tuple[str, ...]:
     return tuple(
         name
         for name, feature in FEATURES.items()
-        if name in present and (feature.state != _AMX or name in used_by_kernels)
+        if name in present and (not feature.is_amx or name in used_by_kernels)
     )
 
 
@@ -115,22 +121,43 @@ def host_flags() -> frozenset[str]:
 
 
 def missing_on_host(names: tuple[str, ...]) -> list[str]:
-    """Those of the features that this CPU lacks; a feature that we do not know is lacking."""
-    return [
-        name for name in names if name not in FEATURES or FEATURES[name].flag not in host_flags()
-    ]
+    """Those of the features that this process cannot use; one that we do not know is missing.
+
+    Features of AMX are also missing where Linux denies tiles, and present where they are emulated.
+    """
+    permission = tile_permission()
+
+    def present(name: str) -> bool:
+        feature = FEATURES.get(name)
+        if feature is None:
+            return False
+        if feature.is_amx and permission.state == "emulated":
+            return name in AMX_FEATURES
+        return feature.flag in host_flags() and (permission.usable or not feature.is_amx)
+
+    return [name for name in names if not present(name)]
 
 
 def require_host(names: tuple[str, ...], what: str, cpu: str) -> None:
-    """Refuses code that this CPU cannot run.
+    """Refuses code that this CPU cannot run, or that Linux does not let this process run.
 
     Raises
     ------
     IsaError
-        Naming `what` was compiled, for which `cpu`, and the features that are missing here.
+        Naming `what` was compiled, for which `cpu`, and the features that are missing here, or why
+        AMX tiles are denied.
     """
-    if missing := missing_on_host(names):
-        raise IsaError(
-            f"{what} was compiled for {cpu} and needs {', '.join(missing)}, which this CPU lacks; "
-            "run it on such a CPU, or compile the model for this one"
-        )
+    missing = missing_on_host(names)
+    if not missing:
+        return
+    permission = tile_permission()
+    if permission.state == "denied":
+        missing = [name for name in missing if name not in FEATURES or not FEATURES[name].is_amx]
+        if not missing:
+            raise IsaError(
+                f"{what} was compiled for {cpu} and needs AMX tiles; {permission.reason}; {ADVICE}"
+            )
+    raise IsaError(
+        f"{what} was compiled for {cpu} and needs {', '.join(missing)}, which this CPU lacks; "
+        "run it on such a CPU, or compile the model for this one"
+    )

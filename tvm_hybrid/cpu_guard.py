@@ -4,7 +4,8 @@ TVM's runtime opens a library, finds the symbol `__tvm_ffi__library_bin`, and gi
 that data to the loader registered for the module's kind. We store the virtual machine's executable
 under a kind of our own. Its loader is registered by the library's constructor, compiled for plain
 x86-64; it asks `cpuid` for the features that the kernels need, and either raises a TVM error that
-names those that are missing, or hands the data on to TVM's own loader. So the check runs in any
+names those that are missing, or hands the data on to TVM's own loader. If kernels use AMX, it also
+asks Linux for tile data; a denial is an error that says so and why. So the check runs in any
 process that loads the library, Python or not, before any kernel can, and costs nothing afterwards.
 """
 
@@ -14,12 +15,17 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from .cpu_features import FEATURES
+from microkernels import amx_permission
+
+from .cpu_features import AMX_STATE, FEATURES
 
 _SOURCE = r"""
 #include <cpuid.h>
+#include <dlfcn.h>
+#include <errno.h>
 #include <string.h>
 #include <tvm/ffi/c_api.h>
+#include <unistd.h>
 
 // A process without TVM may still open the library; it then has nothing to register with.
 #pragma weak TVMFFIFunctionCreate
@@ -49,6 +55,30 @@ struct Feature {
 const Feature kFeatures[] = {
 @FEATURES@    {nullptr, 0, 0, 0, 0, 0}};
 
+const unsigned kTileState = @TILE_STATE@;
+
+struct Refusal {
+  int code;  // 0: any other
+  const char* reason;
+};
+
+const Refusal kRefusals[] = {
+@REFUSALS@};
+
+bool Emulated() {
+  typedef int (*Active)(void);
+  Active active = reinterpret_cast<Active>(dlsym(RTLD_DEFAULT, @EMULATOR@));
+  return active && active();
+}
+
+// Linux's answer: null if it is yes, else the reason.
+const char* Denied() {
+  if (syscall(@ARCH_PRCTL@, @REQUEST@, @TILE_DATA@) == 0) return nullptr;
+  const Refusal* refusal = kRefusals;
+  while (refusal->code && refusal->code != errno) ++refusal;
+  return refusal->reason;
+}
+
 unsigned SavedState() {
   unsigned words[4];
   if (!__get_cpuid(1, &words[0], &words[1], &words[2], &words[3])) return 0;
@@ -71,10 +101,17 @@ void Append(char* text, size_t capacity, const char* more) {
 
 int Load(void*, const TVMFFIAny* args, int32_t num_args, TVMFFIAny* result) {
   const unsigned state = SavedState();
+  const bool emulated = Emulated();
   char text[2048] = "this library was compiled by tvm_hybrid for " @CPU@ " and needs ";
-  bool missing = false;
+  bool missing = false, tiles = false;
   for (const Feature* feature = kFeatures; feature->name; ++feature) {
-    if (Has(*feature, state)) continue;
+    if (feature->state == kTileState) {
+      // Whether the state of tiles may be used is a question to Linux, below.
+      tiles = true;
+      if (emulated || Has(*feature, kTileState)) continue;
+    } else if (Has(*feature, state)) {
+      continue;
+    }
     if (missing) Append(text, sizeof(text), ", ");
     Append(text, sizeof(text), feature->name);
     missing = true;
@@ -82,6 +119,13 @@ int Load(void*, const TVMFFIAny* args, int32_t num_args, TVMFFIAny* result) {
   if (missing) {
     Append(text, sizeof(text),
            ", which this CPU lacks; run it on such a CPU, or compile the model for this one");
+    TVMFFIErrorSetRaisedFromCStr("RuntimeError", text);
+    return -1;
+  }
+  if (const char* reason = tiles && !emulated ? Denied() : nullptr) {
+    Append(text, sizeof(text), "AMX tiles, and Linux denies them: ");
+    Append(text, sizeof(text), reason);
+    Append(text, sizeof(text), "; " @ADVICE@);
     TVMFFIErrorSetRaisedFromCStr("RuntimeError", text);
     return -1;
   }
@@ -144,6 +188,16 @@ def guard_source(
         "@FEATURES@": rows,
         "@CPU@": json.dumps(cpu),
         "@KIND@": json.dumps(kind),
+        "@TILE_STATE@": f"{AMX_STATE:#x}u",
+        "@REFUSALS@": "".join(
+            f"    {{{code or 0}, {json.dumps(reason)}}},\n"
+            for code, reason in amx_permission.REFUSALS.items()
+        ),
+        "@EMULATOR@": json.dumps(amx_permission.EMULATOR),
+        "@ARCH_PRCTL@": str(amx_permission.ARCH_PRCTL),
+        "@REQUEST@": f"{amx_permission.REQUEST:#x}",
+        "@TILE_DATA@": str(amx_permission.TILE_DATA),
+        "@ADVICE@": json.dumps(amx_permission.ADVICE),
     }
     source = _SOURCE
     for mark, text in replacements.items():

@@ -80,9 +80,9 @@ def test_an_emulator_stands_for_permission(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_a_function_of_another_name_is_no_emulator(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(amx_permission, "_EMULATOR", "no_such_emulator")
+    monkeypatch.setattr(amx_permission, "EMULATOR", "no_such_emulator")
     assert not amx_permission._emulator_is_active()
-    monkeypatch.setattr(amx_permission, "_EMULATOR", "getpid")  # nonzero, as an active one
+    monkeypatch.setattr(amx_permission, "EMULATOR", "getpid")  # nonzero, as an active one
     assert amx_permission._emulator_is_active()
 
 

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 
 import pytest
 from tvm.target import Target
 
 from microkernels import isa as isa_module
+from microkernels.amx_permission import AMX_FEATURES, Permission
 from microkernels.errors import IsaError, TargetError
 from microkernels.isa import (
     CAP_VARIABLE,
     LADDER,
     allowed_on_host,
+    emulated_on_host,
+    host_features,
     host_isa,
     isa_named,
     require_on_host,
@@ -52,6 +56,18 @@ def host_has(monkeypatch: pytest.MonkeyPatch):
 
     def pretend(*features: str) -> None:
         monkeypatch.setattr(isa_module, "host_features", lambda: frozenset(features))
+
+    return pretend
+
+
+@pytest.fixture
+def permission_is(monkeypatch: pytest.MonkeyPatch):
+    """Makes this process believe what Linux answers, on a CPU with the features of a rung."""
+
+    def pretend(state: str, rung: str, code: int = 0) -> None:
+        features = frozenset(isa_named(rung).features)
+        monkeypatch.setattr(isa_module, "_cpu_features", lambda: features)
+        monkeypatch.setattr(isa_module, "tile_permission", lambda: Permission(state, code))
 
     return pretend
 
@@ -108,6 +124,42 @@ def test_the_host_is_capped_too(host_has, monkeypatch: pytest.MonkeyPatch) -> No
     host_has(*isa_named("avx512_bf16").features, "avxvnni")
     assert host_isa().name == "avx2_vnni"
     assert allowed_on_host(isa_named("avx2_vnni"))
+
+
+@pytest.mark.parametrize(
+    ("state", "rung", "allowed", "chosen"),
+    [
+        ("granted", "amx", True, "amx"),
+        ("denied", "amx", False, "avx512_bf16"),
+        ("absent", "avx512_bf16", False, "avx512_bf16"),
+        # An emulator runs the code, but nobody wants code for it by default.
+        ("emulated", "avx512_bf16", True, "avx512_bf16"),
+        ("emulated", "avx512_vnni", False, "avx512_vnni"),
+    ],
+)
+def test_amx_needs_permission(
+    state: str, rung: str, allowed: bool, chosen: str, permission_is
+) -> None:
+    permission_is(state, rung)
+    amx = isa_named("amx")
+    assert allowed_on_host(amx) == allowed
+    assert host_isa().name == chosen
+    assert emulated_on_host(amx) == (state == "emulated")
+    assert not emulated_on_host(isa_named("avx512_bf16"))
+    assert (set(AMX_FEATURES) <= host_features()) == (state in ("granted", "emulated"))
+    if allowed:
+        require_on_host(amx)
+
+
+def test_denied_is_told_from_lacking(permission_is) -> None:
+    permission_is("denied", "amx", errno.EPERM)
+    with pytest.raises(
+        IsaError, match=r"cannot run amx code: Linux denies.*\(EPERM\).*avx512_bf16"
+    ):
+        require_on_host(isa_named("amx"))
+    permission_is("absent", "avx512_bf16")
+    with pytest.raises(IsaError, match=r"this CPU cannot run amx code: it lacks amx-tile"):
+        require_on_host(isa_named("amx"))
 
 
 def test_a_rung_with_a_hole_is_not_taken(host_has) -> None:

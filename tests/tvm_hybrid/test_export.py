@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -13,8 +11,10 @@ import onnx
 import pytest
 
 import tvm_hybrid
+from microkernels import amx_permission
 from tests.onnx_builder import OnnxBuilder
 from tests.onnx_reference.evaluate import evaluate
+from tests.tvm_hybrid.runtime_only import run_on_runtime_alone
 from tests.tvm_hybrid.small_models import (
     MLP_BIAS,
     MLP_WEIGHT,
@@ -34,21 +34,6 @@ from tvm_hybrid.errors import ArtifactError, CompileError, IsaError
 X = np.random.default_rng(5).standard_normal((1, 16)).astype(np.float32)
 TOLERANCE = 17 * 64 * 2.0**-24  # K = 16 products and a bias, partial sums below 64
 
-RUNTIME_ONLY = """
-import sys, numpy as np, tvm
-try:
-    module = tvm.runtime.load_module(sys.argv[1])
-    machine = module["vm_load_executable"]()
-    machine["vm_initialization"](1, 0, 2)
-    x = tvm.runtime.tensor(np.load(sys.argv[2]))
-    np.save(sys.argv[3], machine["main"](x).numpy())
-except RuntimeError as error:
-    print("RuntimeError:", str(error).strip().splitlines()[-1])
-maps = open("/proc/self/maps").read()
-print([n for n in ("tvm_hybrid", "microkernels", "relay_passes") if n in sys.modules])
-print("libtvm_compiler" in maps)
-"""
-
 
 @pytest.fixture(scope="module")
 def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -57,20 +42,8 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run_without_us(library: Path, folder: Path) -> subprocess.CompletedProcess[str]:
-    """Runs a library where our packages cannot even be found, on TVM's runtime alone."""
-    np.save(folder / "x.npy", X)
-    environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
-    environment |= {"TVM_USE_RUNTIME_LIB": "1", "TVM_DEVICE_BACKEND_AUTOLOAD": "0"}
-    arguments = [str(library), str(folder / "x.npy"), str(folder / "y.npy")]
-    return subprocess.run(
-        [sys.executable, "-c", RUNTIME_ONLY, *arguments],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        cwd=folder,
-        env=environment,
-        check=False,
-    )
+    """Runs a library on `X`, where our packages cannot even be found."""
+    return run_on_runtime_alone(library, X, folder)
 
 
 def test_runs_on_the_runtime_alone(exported: Path, tmp_path: Path) -> None:
@@ -210,14 +183,20 @@ def foreign(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return executable.export(tmp_path_factory.mktemp("foreign") / "spr.so")
 
 
-def test_load_refuses_a_library_for_another_cpu(foreign: Path) -> None:
+def test_load_refuses_a_library_for_another_cpu(
+    foreign: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(amx_permission, "_emulator_is_active", lambda: False)
     with pytest.raises(IsaError) as caught:
         tvm_hybrid.load(foreign)
     for text in ("spr.so", "sapphirerapids", missing_on_host(tuple(FEATURES))[0]):
         assert text in str(caught.value)
 
 
-def test_the_library_itself_refuses_another_cpu(foreign: Path, tmp_path: Path) -> None:
+def test_the_library_itself_refuses_another_cpu(
+    foreign: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(amx_permission, "_emulator_is_active", lambda: False)
     done = run_without_us(foreign, tmp_path)
     assert done.returncode == 0, done.stderr
     message = done.stdout.splitlines()[0]
@@ -229,8 +208,11 @@ def test_the_library_itself_refuses_another_cpu(foreign: Path, tmp_path: Path) -
     )
 
 
-def test_the_guard_and_the_kernel_agree_about_every_feature(tmp_path: Path) -> None:
+def test_the_guard_and_the_kernel_agree_about_every_feature(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A library that asks for all features names those that /proc/cpuinfo does not list."""
+    monkeypatch.setattr(amx_permission, "_emulator_is_active", lambda: False)
     output = tmp_path / "all.so"
     library.link_library(output, mlp()._linkable, "no-such-cpu", tuple(FEATURES))
     message = run_without_us(output, tmp_path).stdout.splitlines()[0]
