@@ -9,10 +9,11 @@ from typing import Any, TypeAlias
 
 from tvm.target import Target, codegen
 
+from microkernels.amx_permission import tile_permission
 from microkernels.errors import TargetError
 
 from .cpu_features import FEATURES, host_flags
-from .target_tags import ARCHITECTURES, TAG_PREFIX
+from .target_tags import ARCHITECTURES, TAG_PREFIX, configuration
 from .threads import physical_cores
 
 TargetLike: TypeAlias = str | Mapping[str, Any] | Target | None
@@ -41,16 +42,18 @@ def resolve_target(target: TargetLike) -> Target:
 
 @functools.cache
 def host_target() -> Target:
-    """This machine: LLVM's name for its CPU, less the features that a hypervisor hides."""
+    """This machine: LLVM's name for its CPU, less what a hypervisor hides or Linux denies."""
     cpu = codegen.llvm_get_system_cpu()
     named = Target({"kind": "llvm", "mcpu": cpu})
     _require_x86(named)
     config: dict[str, Any] = {"kind": "llvm", "mcpu": cpu, "num-cores": physical_cores()}
     listed = {str(name) for name in codegen.llvm_get_cpu_features(named)}
+    denied = not tile_permission().usable
     hidden = [
         f"-{name}"
         for name, feature in FEATURES.items()
-        if host_flags() and name in listed and feature.flag not in host_flags()
+        if name in listed
+        and ((host_flags() and feature.flag not in host_flags()) or (feature.is_amx and denied))
     ]
     if hidden:
         config["mattr"] = hidden
@@ -78,7 +81,7 @@ def _parse(target: str | Mapping[str, Any]) -> Target:
 def _parse_name(name: str) -> Target:
     cpu = ARCHITECTURES.get(name.removeprefix(TAG_PREFIX), name.removeprefix(TAG_PREFIX))
     if cpu in _llvm_cpus():
-        return Target({"kind": "llvm", "mcpu": cpu})
+        return Target(configuration(cpu))
     if not name.startswith(TAG_PREFIX) and name.strip():
         try:
             return Target(name)

@@ -8,6 +8,7 @@ import pytest
 import tvm
 from tvm.target import Target, codegen
 
+from microkernels.amx_permission import Permission
 from tvm_hybrid import cpu_features, targets
 from tvm_hybrid.cpu_features import FEATURES, missing_on_host, require_host, required_features
 from tvm_hybrid.errors import IsaError, TargetError
@@ -31,6 +32,19 @@ def test_dictionaries_targets_and_tvm_names_are_taken() -> None:
     assert resolve_target(target).same_as(target)
     assert resolve_target("llvm").kind.name == "llvm"
     assert resolve_target("alderlake").attrs["mcpu"] == "alderlake"
+
+
+@pytest.mark.parametrize("cpu", ["sapphirerapids", "graniterapids"])
+def test_cpus_with_amx_use_no_fp16_and_no_narrow_vnni(cpu: str) -> None:
+    register_tags()
+    (short,) = (short for short, name in ARCHITECTURES.items() if name == cpu)
+    for name in (short, cpu, f"tvm_hybrid/{short}", f"tvm_hybrid/{cpu}"):
+        for target in (resolve_target(name), Target(f"tvm_hybrid/{short}")):
+            features = required_features(target)
+            assert {"amx-tile", "avx512bf16", "avx512vnni"} <= set(features)
+            assert not {"avx512fp16", "avxvnni"} & set(features)
+    # Elsewhere everything that LLVM knows stays.
+    assert "avxvnni" in required_features(resolve_target("alderlake"))
 
 
 @pytest.mark.parametrize(
@@ -72,6 +86,21 @@ def test_features_that_a_hypervisor_hides_are_not_used(monkeypatch: pytest.Monke
         host_target.cache_clear()
     assert "sse3" in used
     assert not any(name.startswith("avx512") for name in used)
+
+
+@pytest.mark.parametrize("state", ["granted", "denied"])
+def test_tiles_that_linux_denies_are_not_used(state: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    everything = frozenset(feature.flag for feature in FEATURES.values())
+    monkeypatch.setattr(targets, "host_flags", lambda: everything)
+    monkeypatch.setattr(targets.codegen, "llvm_get_system_cpu", lambda: "sapphirerapids")
+    monkeypatch.setattr(targets, "tile_permission", lambda: Permission(state))
+    host_target.cache_clear()
+    try:
+        used = required_features(host_target())
+    finally:
+        host_target.cache_clear()
+    assert ("amx-int8" in used) == (state == "granted")
+    assert "avx512bf16" in used
 
 
 def test_required_features_follow_target_and_cap(monkeypatch: pytest.MonkeyPatch) -> None:
