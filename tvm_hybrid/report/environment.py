@@ -110,10 +110,24 @@ def _cpu() -> list[Fact]:
         _checked("cpu", "LLVM's name", lambda: cpu_name(host_target())),
         _checked("cpu", "instruction sets", rungs),
         _checked("cpu", "features", lambda: ", ".join(sorted(used & host_features())) or "none"),
+        _amx(),
         _checked("cpu", "code is made for", lambda: host_isa().name),
         Fact("cpu", "cap (TVM_HYBRID_ISA)", os.environ.get("TVM_HYBRID_ISA") or "none"),
         _checked("cpu", "data caches of a core", caches),
     ]
+
+
+def _amx() -> Fact:
+    """Whether code for AMX tiles runs in this process."""
+    from microkernels.amx_permission import tile_permission
+
+    permission = tile_permission()
+    if permission.state == "absent":
+        return Fact("cpu", "AMX", "none on this CPU")
+    if permission.state == "denied":
+        advice = "code for this machine is made for the rung below"
+        return Fact("cpu", "AMX", f"{permission.reason}; {advice}", WARNING)
+    return Fact("cpu", "AMX", f"usable: {permission.reason}")
 
 
 def _processor() -> str:

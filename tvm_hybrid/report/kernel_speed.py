@@ -23,7 +23,7 @@ from tvm import tirx
 from tvm.script.ir_builder import IRBuilder
 
 from microkernels.errors import CompileError
-from microkernels.isa import LADDER, allowed_on_host
+from microkernels.isa import LADDER, allowed_on_host, emulated_on_host
 from microkernels.microkernel import Microkernel, all_microkernels
 from microkernels.vectors import parameter, ramp
 from tir_schedules.machine import Machine
@@ -100,8 +100,8 @@ def measure_kernels(
     Parameters
     ----------
     kernels : sequence of Microkernel or None
-        Which; None for all. Those that this CPU lacks, or that `TVM_HYBRID_ISA` forbids, are left
-        out and named in the report.
+        Which; None for all. Those that this CPU lacks or an emulator executes, and those that
+        `TVM_HYBRID_ISA` forbids, are left out and named in the report.
     rounds : int
         Turns of each.
     seconds : float
@@ -113,7 +113,11 @@ def measure_kernels(
         If a microkernel computes something wrong.
     """
     wanted = all_microkernels() if kernels is None else kernels
-    here = [kernel for kernel in wanted if allowed_on_host(kernel.isa)]
+    here = [
+        kernel
+        for kernel in wanted
+        if allowed_on_host(kernel.isa) and not emulated_on_host(kernel.isa)
+    ]
     tiles: dict[str, Any] = {}
     for kernel in here:
         logger.debug("compiling %s", kernel.name)
