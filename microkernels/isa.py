@@ -20,6 +20,13 @@ from .errors import IsaError, TargetError
 
 CAP_VARIABLE = "TVM_HYBRID_ISA"
 
+# Beginnings of names of CPUs for which LLVM schedules once more after register allocation, and
+# breaks dependencies there by renaming registers: tiles too, whose shapes are fixed by number.
+_RENAMES_TILES = (
+    *("znver", "bdver", "btver2", "nocona"),
+    *("atom", "bonnell", "silvermont", "slm", "goldmont", "tremont"),
+)
+
 
 @dataclass(frozen=True)
 class Isa:
@@ -150,7 +157,8 @@ def target_isa(target: Target) -> Isa:
     Parameters
     ----------
     target : tvm.target.Target
-        An llvm target; its `mcpu` and `mattr` name the features.
+        An llvm target; its `mcpu` and `mattr` name the features. AMX does not count where LLVM
+        tunes code for a CPU that has none in a way that breaks it, such as for znver4.
 
     Raises
     ------
@@ -162,7 +170,9 @@ def target_isa(target: Target) -> Isa:
             f"target kind {target.kind.name!r} is not supported; use an llvm target for x86-64, "
             'such as {"kind": "llvm", "mcpu": "skylake-avx512"}'
         )
-    features = [str(name) for name in codegen.llvm_get_cpu_features(target)]
+    features = {str(name) for name in codegen.llvm_get_cpu_features(target)}
+    if str(target.attrs.get("mcpu", "")).startswith(_RENAMES_TILES):
+        features.difference_update(AMX_FEATURES)
     return _highest(_under_cap(features))
 
 
