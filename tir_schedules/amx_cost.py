@@ -95,7 +95,8 @@ def amx_blocks(layout: str, m: int, n_vectors: int, steps: int, machine: Machine
     """The blocking with the fewest estimated cycles; rows and vectors are the layout's.
 
     One load for a product is as much as L2 can feed only if half of them come from L1. So K is cut
-    until a panel's piece, the rows' piece of A and the block of results lie in L1 together.
+    until a panel's piece, the rows' piece of A and the block of results lie in L1 together. A block
+    of rows is up to three quarters of L2: the weight passes from L3 once for each.
 
     Parameters
     ----------
@@ -107,14 +108,18 @@ def amx_blocks(layout: str, m: int, n_vectors: int, steps: int, machine: Machine
         Its caches.
     """
     rows, vectors = min(block_rows(layout), m), min(LAYOUTS[layout][1], n_vectors)
-    m_block = max(rows, min(m, machine.l2_bytes // 2 // (4 * steps)))
     results = ROW_BYTES * rows * vectors
     tiles = (machine.l1_bytes - results) // (ROW_BYTES * rows + TILE_BYTES * vectors)
-    fitting = min(steps, max(tiles, 1) * DEPTH)
     # In pieces of equal size, as they will be.
-    pieces = math.ceil(steps / fitting)
+    pieces = math.ceil(steps / (max(tiles, 1) * DEPTH))
     found: list[Blocks] = [
-        {"rows": rows, "vectors": vectors, "m_block": m_block, "k_block": k_block}
+        {
+            "rows": rows,
+            "vectors": vectors,
+            "m_block": max(rows, min(m, part_of_l2 // (4 * steps))),
+            "k_block": k_block,
+        }
+        for part_of_l2 in (machine.l2_bytes // 2, machine.l2_bytes * 3 // 4)
         for k_block in (steps, math.ceil(steps / DEPTH / pieces) * DEPTH)
     ]
     return min(

@@ -54,8 +54,8 @@ class TilePart:
         As of a `TileConfig`.
     started : bool
         Whether the accumulators start with something other than zero.
-    epilogue : int
-        Operations on every vector of results.
+    epilogue : int or None
+        Operations on every vector of results; None if tiles are stored as they are.
     """
 
     layout: str
@@ -67,7 +67,7 @@ class TilePart:
     m_block: int
     k_block: int
     started: bool = False
-    epilogue: int = EPILOGUE
+    epilogue: int | None = EPILOGUE
 
     @property
     def pieces(self) -> list[int]:

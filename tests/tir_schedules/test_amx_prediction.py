@@ -91,7 +91,7 @@ def test_larger_caches_never_cost(part: TilePart, cache: str) -> None:
 def test_more_work_takes_longer(part: TilePart) -> None:
     once = predict(part, SPR).cycles
     twice = predict(replace(part, n_vectors=2 * part.n_vectors), SPR).cycles
-    longer = predict(replace(part, epilogue=part.epilogue + 8), SPR).cycles
+    longer = predict(replace(part, epilogue=12), SPR).cycles
     assert twice > once and longer >= once
 
 
@@ -114,7 +114,7 @@ def test_full_blocks_from_1024_on_reach_nine_tenths(
         vectors=vectors,
         m_block=512,
         k_block=8 * DEPTH,
-        epilogue=0,
+        epilogue=None,
     )
     assert predict(part, SPR).share >= 0.9
     # Without the cut, one load for a product comes from L2: 1024 bytes in 21 cycles, not in 16.

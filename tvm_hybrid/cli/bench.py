@@ -1,4 +1,7 @@
-"""`tvm-hybrid bench MODEL`: measures us, ONNX Runtime and stock TVM in one interleaved run."""
+"""`tvm-hybrid bench MODEL`: measures us, ONNX Runtime and stock TVM in one interleaved run.
+
+With `--predict` it runs nothing: it shows what a model of AMX predicts.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +13,11 @@ import click
 from ..report.console import output_console, print_json, working
 from .inputs import input_options, note_random
 from .models import executable_of
-from .options import CompileSettings, compile_options, json_option, model_argument
+from .options import CompileSettings, compile_options, json_option
 
 
 @click.command("bench")
-@model_argument
+@click.argument("model", required=False, type=click.Path(dir_okay=False, path_type=Path))
 @input_options
 @click.option(
     "--peers",
@@ -41,10 +44,15 @@ from .options import CompileSettings, compile_options, json_option, model_argume
     is_flag=True,
     help="Let us also run without coarse fusion (fine) and without any (none), with what it costs.",
 )
+@click.option(
+    "--predict",
+    is_flag=True,
+    help="Run nothing: show what AMX kernels are predicted to do, for MODEL or a table of shapes.",
+)
 @compile_options
 @json_option
 def command(
-    model: Path,
+    model: Path | None,
     arrays: tuple[str, ...],
     archive: Path | None,
     seed: int,
@@ -52,6 +60,7 @@ def command(
     repeat: int,
     seconds: float,
     arms: bool,
+    predict: bool,
     settings: CompileSettings,
     as_json: bool,
 ) -> int:
@@ -60,7 +69,18 @@ def command(
     The contestants take turns; each runs with the same number of threads on the same inputs. Only
     ratios within one table mean anything. GFLOP/s count matrix products and convolutions, and
     refer to the least time. With --arms the ratio of such a row is what fusion gains.
+
+    With --predict nothing is compiled or run, and no AMX is needed: cycles, share of peak, tile
+    instructions and bytes from each level of memory come from a performance model, and are labelled
+    so. Without --target it is about Sapphire Rapids.
     """
+    if predict:
+        if arrays or archive or arms:
+            raise click.UsageError("--predict runs nothing; leave --input, --inputs, --arms out")
+        _predict(model, settings, as_json)
+        return 0
+    if model is None:
+        raise click.UsageError("Missing argument 'MODEL'.")
     import msgspec
 
     from relay_passes.pipeline import FUSION_LEVELS
@@ -115,3 +135,34 @@ def command(
         title = f"threads: {report.threads}{ours}"
         output_console().print(bench_table([report], title=title))
     return 0
+
+
+def _predict(model: Path | None, settings: CompileSettings, as_json: bool) -> None:
+    """Shows the predictions for a model, or for the table of shapes."""
+    import msgspec
+
+    from ..report.predict import predict_model, predict_shapes
+    from ..report.predict_table import predict_tables
+    from ..threads import resolve_threads
+
+    target = settings.target or "spr"
+    if model is None:
+        report = predict_shapes(target, settings.num_threads or 1)
+    else:
+        with working(f"predicting {model.name}"):
+            report = predict_model(
+                model,
+                target,
+                settings.shapes,
+                resolve_threads(settings.num_threads),
+                settings.precision,
+                settings.fusion,
+                settings.records,
+                name=model.stem,
+            )
+    if as_json:
+        print_json(msgspec.to_builtins(report))
+        return
+    console = output_console()
+    for table in predict_tables(report):
+        console.print(table)
