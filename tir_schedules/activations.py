@@ -40,11 +40,14 @@ class InPlace:
         (row, column of K) -> indices of an element.
     pitch : int
         Elements from one row to the next.
+    padded : bool
+        Whether zeros fill the rows up to whole steps of tiles.
     """
 
     buffer: Expr
     index: Callable[[Expr, Expr], Sequence[Expr]]
     pitch: int
+    padded: bool = False
 
 
 class Activations:
@@ -91,7 +94,8 @@ class Activations:
         self.contiguous, self.quantize, self.rows = contiguous, quantize, rows
         vector = kernel.lanes * kernel.kr
         as_is = kernel.kr == 1 and quantize is None and kernel.a_dtype == "float32"
-        whole = kernel.steps(k) * kernel.kr == k
+        self.padded = kernel.by_tiles and rows is not None and rows.padded
+        whole = kernel.steps(k) * kernel.kr == k or self.padded
         matching = contiguous and quantize is None and not self._converts
         if kernel.by_tiles:
             matching = matching and dtype == kernel.a_dtype and rows is not None
@@ -209,8 +213,9 @@ class Activations:
                 value = self._as_operand(self.read(row, Columns(start, lanes, lanes)))
             I.buffer_store(total, kernel.add_up(total[tuple(index)], value), index)
 
-        rest = 0 if self.staged else self.k % lanes
-        whole = (self.pitch if self.staged else self.k) // lanes
+        filled = self.staged or self.padded
+        rest = 0 if filled else self.k % lanes
+        whole = (self.pitch if filled else self.k) // lanes
         if whole:
             with I.serial(whole) as vector:
                 add(vector * lanes)

@@ -21,18 +21,18 @@ from typing import cast
 
 import numpy as np
 import tvm.tirx.script.builder.ir as I
-from tvm import tirx
+from tvm import DataType, tirx
 from tvm.script.ir_builder import IRBuilder
 
 from microkernels import bfloat16
 from microkernels.isa import Isa
 from microkernels.microkernel import microkernel_named
-from microkernels.vectors import Expr, parameter
+from microkernels.vectors import Expr, constant, parameter, ramp
 
 from . import normalize
 from .activations import InPlace
-from .blocking import balanced, shares
-from .chain_sources import Sources, sources_of, tensors_of
+from .blocking import Group, balanced
+from .chain_sources import Source, Sources, sources_of, tensors_of
 from .epilogue import Columns, Epilogue, load_vector, unflatten
 from .matmul_config import MatmulConfig
 from .matmul_config import check as check_matmul
@@ -43,6 +43,7 @@ from .mlp_chain_config import (
     PartConfig,
     check,
     default_config,
+    row_groups,
     rows_of,
     space,
 )
@@ -53,7 +54,7 @@ from .normalize_rows import Rows
 from .normalize_view import NORM_OPS, reshaped
 from .region import Region, Tensor
 from .template import Packing, Template, register_template, template_for
-from .tile_loops import TileTask, for_groups, for_share, row_store
+from .tile_loops import TileTask, direct_store, for_groups, row_store
 from .zero_points import named_inputs
 
 Leading = Callable[[Expr], Sequence[Expr]]
@@ -71,6 +72,7 @@ def build(region: Region, config: MlpChainConfig, isa: Isa) -> tirx.PrimFunc:
         ]
         output = parameter("C", region.output.shape, region.output.dtype)
         chain = _Chain(region, configs, isa, inputs, output)
+        chain.admit()
         m = rows_of(region.parts[0])
         if config.mode == "columns":
             with I.sblock("chain"):
@@ -78,13 +80,13 @@ def build(region: Region, config: MlpChainConfig, isa: Isa) -> tirx.PrimFunc:
                 I.writes()
                 chain.share(m)
         else:
-            blocks = shares(m, min(m, config.row_blocks))
+            blocks = row_groups(m, config)
             count = sum(group.count for group in blocks)
             parallel = config.threads > 1 and count > 1
             with I.parallel(count) if parallel else I.serial(count) as block, I.sblock("rows"):
                 I.reads()
                 I.writes()
-                for_share(blocks, block, chain.run)
+                _for_block(blocks, block, chain.run)
     return builder.get()
 
 
@@ -101,6 +103,10 @@ class _Chain:
     ) -> None:
         self.region, self.isa = region, isa
         self.parts = list(zip(region.parts, configs, strict=True))
+        self.kernels = [
+            check_matmul(part, config, isa) if isinstance(config, MatmulConfig) else None
+            for part, config in self.parts
+        ]
         self.sources: Sources = sources_of(region)
         self.given = [
             [
@@ -110,6 +116,14 @@ class _Chain:
             for number, found in enumerate(self.sources)
         ]
         self.output = reshaped(output, region.output, region.parts[-1].output.shape)
+        self.pitches = [self._pitch(number) for number in range(len(self.parts) - 1)]
+
+    def admit(self) -> None:
+        """Emits what the process needs to run the parts' kernels, once."""
+        for kernel in self.kernels:
+            if kernel is not None and kernel.by_tiles:
+                kernel.admit()
+                return
 
     def run(self, first: Expr, rows: int) -> None:
         """All parts on the block of rows from `first` on, in the calling thread."""
@@ -138,13 +152,30 @@ class _Chain:
             else:
                 share_rows(self._norm(number, config, results, None), rows, config)
 
+    def _pitch(self, number: int) -> int:
+        """Elements from one row of a result to the next.
+
+        Where tiles multiply it as it is, its rows are padded to their steps of K.
+        """
+        made = self.region.parts[number].output
+        n = made.shape[-1]
+        for kernel, sources in zip(self.kernels, self.sources, strict=True):
+            if kernel is None or not kernel.by_tiles or sources[0] != Source(True, number):
+                continue
+            if made.dtype == kernel.a_dtype:
+                return kernel.steps(n) * kernel.kr
+        return n
+
     def _results(self, rows: int) -> list[Expr]:
         """A buffer for every result between the parts, as a matrix of so many rows."""
         results = []
-        for part in self.region.parts[:-1]:
+        for part, pitch in zip(self.region.parts, self.pitches, strict=False):
             n, dtype = part.output.shape[-1], part.output.dtype
             kept = "uint16" if dtype == "bfloat16" else dtype  # see load_vector
-            results.append(I.sblock_alloc_buffer((rows, n), kept, align=64))
+            result = I.sblock_alloc_buffer((rows, pitch), kept, align=64)
+            if pitch > n:
+                _clear_ends(result, rows, pitch)
+            results.append(result)
         return results
 
     def _as_read(self, number: int, position: int, inputs: Sequence[Expr]) -> Expr:
@@ -162,8 +193,8 @@ class _Chain:
     def _product(
         self, number: int, config: MatmulConfig, results: Sequence[Expr], first: Expr | None
     ) -> Product:
-        part, given = self.parts[number][0], self.given[number]
-        kernel = check_matmul(part, config, self.isa)
+        part, given, kernel = self.parts[number][0], self.given[number], self.kernels[number]
+        assert kernel is not None
         epilogue = self._epilogue(part, number, results, first, kernel.narrow)
         a, leading_a = self._rows_read(number, results, first)
         c, leading_c = self._rows_stored(number, results, first)
@@ -182,8 +213,12 @@ class _Chain:
             row_store(part, kernel.lanes, c, epilogue, leading_c),
             epilogue.cost,
             rows=InPlace(
-                a, lambda row, column: [*leading_a(row), column], part.inputs[0].shape[-1]
+                a,
+                lambda row, column: [*leading_a(row), column],
+                int(a.shape[-1]),
+                padded=int(a.shape[-1]) > part.inputs[0].shape[-1],
             ),
+            direct=direct_store(part, kernel, c, leading_c, int(c.shape[-1])),
         )
 
     def _norm(
@@ -240,6 +275,29 @@ class _Chain:
         if number < len(results):
             return results[number], _of_matrix
         return self.output, _of_tensor(self.region.parts[number].output, first)
+
+
+def _clear_ends(result: Expr, rows: int, pitch: int) -> None:
+    """Zeros for the last step of tiles of every row, of which later stores leave the padding."""
+    count = 64 // DataType(result.dtype).itemsize
+    with I.sblock("pad"):
+        I.reads()
+        I.writes()
+        with I.serial(rows) as row:
+            zero = constant(0, str(result.dtype), count)
+            I.buffer_store(result, zero, [row, ramp(pitch - count, count)])
+
+
+def _for_block(groups: Sequence[Group], index: Expr, body: Callable[[Expr, int], None]) -> None:
+    """Runs `body(first row, rows)` for the block number `index`; one branch for each size."""
+    group, *rest = groups
+    if not rest:
+        return body(group.start + index * group.size, group.size)
+    with I.If(index < group.count):
+        with I.Then():
+            body(group.start + index * group.size, group.size)
+        with I.Else():
+            _for_block(rest, index - group.count, body)
 
 
 def _of_matrix(row: Expr) -> Sequence[Expr]:

@@ -12,11 +12,13 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Literal
 
+from microkernels.amx_config import ROWS
 from microkernels.errors import ConfigError
 from microkernels.isa import Isa
+from microkernels.microkernel import microkernel_named
 
 from . import matmul, normalize
-from .blocking import shares
+from .blocking import Group, shares
 from .chain_cost import estimate_chain
 from .config import Config
 from .epilogue import rows_and_columns
@@ -43,6 +45,8 @@ class MlpChainConfig(Config, frozen=True, kw_only=True):
         Threads of mode "rows"; in mode "columns" each part has its own number.
     row_blocks : int
         Blocks of mode "rows".
+    row_unit : int
+        Every block but the last has a multiple of so many rows, whole tiles of the kernels.
     matmuls : tuple of MatmulConfig
         One for each matmul, in order; in mode "rows" for one thread and the rows of a block.
     norms : tuple of NormalizeConfig
@@ -52,6 +56,7 @@ class MlpChainConfig(Config, frozen=True, kw_only=True):
     mode: Literal["rows", "columns"]
     threads: int = 1
     row_blocks: int = 1
+    row_unit: int = 1
     matmuls: tuple[MatmulConfig, ...] = ()
     norms: tuple[NormalizeConfig, ...] = ()
 
@@ -75,6 +80,7 @@ class MlpChainConfig(Config, frozen=True, kw_only=True):
             mode=self.mode,
             threads=self.threads,
             row_blocks=self.row_blocks,
+            row_unit=self.row_unit,
             matmuls=tuple(c for c in configs if isinstance(c, MatmulConfig)),
             norms=tuple(c for c in configs if isinstance(c, NormalizeConfig)),
         )
@@ -95,7 +101,7 @@ def check(region: Region, config: MlpChainConfig, isa: Isa) -> list[PartConfig]:
     ConfigError
         Saying what is not legal.
     """
-    for name, most in {"threads": 4096, "row_blocks": MOST_BLOCKS}.items():
+    for name, most in {"threads": 4096, "row_blocks": MOST_BLOCKS, "row_unit": MOST_BLOCKS}.items():
         value = getattr(config, name)
         if not 1 <= value <= most:
             raise ConfigError(f"{name}={value} is not within 1..{most}, for {region.key}")
@@ -135,16 +141,72 @@ def space(region: Region, machine: Machine) -> Iterator[MlpChainConfig]:
     yield from new(_variations(region, default, machine))
 
 
+def row_groups(m: int, config: MlpChainConfig) -> tuple[Group, ...]:
+    """The blocks of mode "rows": sizes differ by one unit at most, but for the last one's tail.
+
+    >>> row_groups(150, MlpChainConfig(mode="rows", row_blocks=3, row_unit=32))
+    (Group(start=0, count=2, size=64), Group(start=128, count=1, size=22))
+    """
+    unit = config.row_unit
+    units = math.ceil(m / unit)
+    groups = []
+    for group in shares(units, min(units, config.row_blocks)):
+        start, size = group.start * unit, group.size * unit
+        whole = min(group.count, (m - start) // size)
+        if whole:
+            groups.append(Group(start, whole, size))
+        if whole < group.count:
+            end = start + whole * size
+            groups.append(Group(end, 1, m - end))
+    return tuple(groups)
+
+
 def by_rows(region: Region, machine: Machine, threads: int, row_blocks: int) -> MlpChainConfig:
-    """Mode "rows" with so many blocks."""
+    """Mode "rows" with so many blocks, or fewer; the busiest thread has the least to multiply."""
+    ways = list(_cut_by_rows(region, machine, threads, row_blocks))
+    if len(ways) == 1:
+        return ways[0]
+    return min(ways, key=lambda config: _busiest_cycles(region, config, machine))
+
+
+def _cut_by_rows(
+    region: Region, machine: Machine, threads: int, row_blocks: int
+) -> Iterator[MlpChainConfig]:
+    """Mode "rows" with equal blocks and, if a kernel has tiles, with blocks of whole ones."""
     m = rows_of(region.parts[0])
-    row_blocks = min(row_blocks, m)
     one = dataclasses.replace(machine, threads=1)
-    rows = shares(m, row_blocks)[0].size
-    config = MlpChainConfig(mode="rows", threads=min(threads, m), row_blocks=row_blocks)
-    return config.with_parts(
-        region, [_default_of(_with_rows(part, rows), one) for part in region.parts]
-    )
+
+    def cut(unit: int) -> MlpChainConfig:
+        config = MlpChainConfig(
+            mode="rows",
+            threads=min(threads, m),
+            row_blocks=min(row_blocks, math.ceil(m / unit)),
+            row_unit=unit,
+        )
+        rows = row_groups(m, config)[0].size
+        parts = [_default_of(_with_rows(part, rows), one) for part in region.parts]
+        return config.with_parts(region, parts)
+
+    equal = cut(1)
+    yield equal
+    kernels = [microkernel_named(config.kernel) for config in equal.matmuls]
+    heights = {height for kernel in kernels if kernel.by_tiles for height in (ROWS, kernel.mr)}
+    yield from (cut(unit) for unit in sorted(heights) if unit < m)
+
+
+def _busiest_cycles(region: Region, config: MlpChainConfig, machine: Machine) -> float:
+    """Estimated cycles of the products of the thread with the most work."""
+    times: list[float] = []
+    for group in row_groups(rows_of(region.parts[0]), config):
+        parts = zip(region.parts, config.of_parts(region), strict=True)
+        cycles = sum(
+            matmul.estimated_cycles(_with_rows(part, group.size), found, machine)
+            for part, found in parts
+            if isinstance(found, MatmulConfig)
+        )
+        times += [cycles] * group.count
+    share = math.ceil(len(times) / config.threads)  # as TVM cuts a parallel loop
+    return max(sum(times[start : start + share]) for start in range(0, len(times), share))
 
 
 def by_columns(region: Region, machine: Machine) -> MlpChainConfig:
@@ -161,7 +223,7 @@ def _structures(
         for factor in (1, 2, 4, 8):
             for row_blocks in sorted({blocks * factor, math.ceil(blocks / factor)}):
                 whole = threads * math.ceil(row_blocks / threads)  # every thread has as many
-                yield by_rows(region, machine, threads, whole)
+                yield from _cut_by_rows(region, machine, threads, whole)
     yield by_columns(region, machine)
 
 
@@ -173,7 +235,7 @@ def _variations(
         machine = dataclasses.replace(machine, threads=1)
     for number, part in enumerate(region.parts):
         if default.mode == "rows":
-            part = _with_rows(part, shares(rows_of(part), default.row_blocks)[0].size)
+            part = _with_rows(part, row_groups(rows_of(part), default)[0].size)
         template_space = matmul.space if part.op == "matmul" else normalize.space
         for found in template_space(part, machine):
             yield default.with_parts(region, [*configs[:number], found, *configs[number + 1 :]])

@@ -19,7 +19,11 @@ from dataclasses import dataclass
 import tvm
 import tvm_ffi
 from tvm import s_tir, tirx
+from tvm.ir import StringImm
 from tvm.tirx import ForKind
+
+from microkernels.amx_permission import PERMISSION_LLVM_IR
+from microkernels.statements import children, with_children
 
 from .chain_cost import CYCLES_PER_US, FORK_JOIN_US, L3_RATE, NORM_CYCLES, VM_CALL_US
 from .machine import Machine
@@ -169,10 +173,12 @@ def combine(functions: Sequence[tirx.PrimFunc], shares: Sequence[Sequence[int]])
         Its parameters are those of all functions: first what they read, then the results.
     """
     renewed = [s_tir.renew_defs(function) for function in functions]
+    checks: list[tirx.Stmt] = []
+    bodies = [_without_checks(function.body, checks) for function in renewed]
     task = tirx.Var("task", "int32")
     body: tirx.Stmt | None = None
     for number, share in reversed(list(enumerate(shares))):
-        parts: list[tirx.Stmt] = [_nested(renewed[piece].body, f"part{piece}") for piece in share]
+        parts: list[tirx.Stmt] = [_nested(bodies[piece], f"part{piece}") for piece in share]
         run = parts[0] if len(parts) == 1 else tirx.SeqStmt(parts)
         if body is None:
             body = run
@@ -180,12 +186,29 @@ def combine(functions: Sequence[tirx.PrimFunc], shares: Sequence[Sequence[int]])
             body = tirx.IfThenElse(tirx.EQ(task, tirx.const(number, "int32")), run, body)
     zero, extent = tirx.const(0, "int32"), tirx.const(len(shares), "int32")
     loop = tirx.For(task, zero, extent, ForKind.PARALLEL, body)
-    root = s_tir.SBlockRealize([], True, s_tir.SBlock([], [], [], "root", loop))
+    whole = tirx.SeqStmt([checks[0], loop]) if checks else loop
+    root = s_tir.SBlockRealize([], True, s_tir.SBlock([], [], [], "root", whole))
     params = [
         *(param for function in renewed for param in function.params[:-1]),
         *(function.params[-1] for function in renewed),
     ]
     return tirx.PrimFunc(params, root, attrs=functions[0].attrs)
+
+
+def _without_checks(body: tirx.Stmt, checks: list[tirx.Stmt]) -> tirx.Stmt:
+    """A body without its checks for permission to use tiles, which are added to a list.
+
+    They belong in front of the parallel loop: what another thread than the caller's finds is no
+    error with a message.
+    """
+    text = body.value if isinstance(body, tirx.AttrStmt) else None
+    if isinstance(text, StringImm) and text.value == PERMISSION_LLVM_IR:
+        checks.append(body)
+        return tirx.Evaluate(tirx.const(0, "int32"))
+    inside = children(body)
+    kept = [_without_checks(child, checks) for child in inside]
+    same = all(old.same_as(new) for old, new in zip(inside, kept, strict=True))
+    return body if same else with_children(body, kept)
 
 
 def _nested(root: tirx.Stmt, name: str) -> tirx.Stmt:
