@@ -31,6 +31,8 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
         Where the configuration comes from: "default" or "record FILE:LINE".
     reason : str
         Why, in words.
+    on_vectors : str
+        Why products of it stay on vectors, if the target has tiles (AMX); "" if none does.
     flops : int
         Operations of the anchor; 0 if not counted.
     workload : str
@@ -45,6 +47,7 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     config: dict[str, Any] = {}
     source: str = ""
     reason: str = ""
+    on_vectors: str = ""
     flops: int = 0
     workload: str = ""
 

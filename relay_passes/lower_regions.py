@@ -22,6 +22,7 @@ from tir_schedules.config import Config
 from tir_schedules.machine import Machine
 from tir_schedules.region import Region
 from tir_schedules.template import template_for
+from tir_schedules.why_vectors import why_vectors
 
 from .decisions import Decision, DecisionLog
 from .merge_regions import REASON
@@ -127,6 +128,7 @@ class _Lowerer:
                 config=msgspec.to_builtins(config),
                 source=str(callee.attrs[SOURCE]),
                 reason=str(callee.attrs.get(REASON, f"template {region.op}")),
+                on_vectors=why_vectors(region, config, self.machine),
                 flops=template.flops(region),
                 workload=region.key,
             )

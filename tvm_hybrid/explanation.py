@@ -80,7 +80,7 @@ class Explanation(Sequence[Decision]):
                 decision.kernel,
                 config,
                 decision.source,
-                decision.reason,
+                _why(decision),
             )
             table.add_row(*map(Text, cells))  # as they are: brackets are no markup
         return table
@@ -93,3 +93,10 @@ class Explanation(Sequence[Decision]):
 
     def __str__(self) -> str:
         return as_text(self.table())
+
+
+def _why(decision: Decision) -> str:
+    """The reason, and why products stay on vectors."""
+    if not decision.on_vectors:
+        return decision.reason
+    return f"{decision.reason}; on vectors: {decision.on_vectors}"

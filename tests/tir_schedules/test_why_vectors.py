@@ -1,0 +1,121 @@
+"""Why products stay on vectors: the reason for every kind of region, and none where none is due."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from microkernels.isa import isa_named
+from microkernels.microkernel import microkernel_named
+from tests.tir_schedules.attention_regions import case
+from tests.tir_schedules.chain_regions import int8_layer, mixed, mlp
+from tests.tir_schedules.integer_regions import matmul_region
+from tir_schedules.attention import ATTENTION
+from tir_schedules.batch_matmul import BATCH_MATMUL
+from tir_schedules.config import Config
+from tir_schedules.machine import DATA_SHEETS, Machine
+from tir_schedules.matmul import MATMUL
+from tir_schedules.matmul_config import MatmulConfig
+from tir_schedules.mlp_chain_config import by_columns, by_rows
+from tir_schedules.region import Region, Tensor
+from tir_schedules.template import template_for
+from tir_schedules.weight_only_matmul import WEIGHT_ONLY_MATMUL
+from tir_schedules.why_vectors import CONFIGURED, SKINNY, why_vectors
+
+AMX = Machine("sapphirerapids", isa_named("amx"), 1, **DATA_SHEETS["sapphirerapids"])
+VECTORS = replace(AMX, isa=isa_named("avx512_bf16"))
+FLOAT32 = "AMX multiplies 8-bit integers and bfloat16, not float32"
+
+
+def on_vectors(region: Region) -> Config:
+    """A configuration without tiles."""
+    config: Config = template_for(region.op).default_config(region, VECTORS)
+    return config
+
+
+def test_few_rows_and_by_how_much_vectors_are_faster() -> None:
+    region = matmul_region((1,), 768, 768)
+    config = on_vectors(region)
+    assert isinstance(config, MatmulConfig)
+    reason = why_vectors(region, config, AMX)
+    assert "1 row fills 6% of AMX tiles" in reason and config.kernel in reason
+
+
+def test_many_rows_could_be_on_tiles() -> None:
+    """Also where a record says so; of two threads' parts either is large enough."""
+    region = matmul_region((128,), 768, 768)
+    for machine in (VECTORS, replace(VECTORS, threads=2)):
+        config = MATMUL.default_config(region, machine)
+        assert why_vectors(region, config, replace(machine, isa=AMX.isa)) == CONFIGURED
+
+
+def test_what_is_chosen_for_amx_has_a_reason_or_tiles() -> None:
+    """The template and the reason go by the same estimates."""
+    for m in (1, 2, 4, 8, 16, 17, 32, 33, 64, 128):
+        for dtypes in (("uint8", "int8"), ("int8", "int8"), ("float32", "bfloat16")):
+            region = Region(
+                op="matmul",
+                inputs=(Tensor((m, 256), dtypes[0]), Tensor((256, 512), dtypes[1], True)),
+                output=Tensor((m, 512), "float32" if dtypes[1] == "bfloat16" else "int32"),
+            )
+            config = MATMUL.default_config(region, AMX)
+            reason = why_vectors(region, config, AMX)
+            assert bool(reason) != microkernel_named(config.kernel).by_tiles
+            assert reason != CONFIGURED, (region.key, config)
+
+
+def test_float32_is_not_multiplied() -> None:
+    region = Region(
+        op="batch_matmul",
+        inputs=(Tensor((2, 64, 64), "float32"), Tensor((2, 64, 64), "float32")),
+        output=Tensor((2, 64, 64), "float32"),
+    )
+    reason = why_vectors(region, BATCH_MATMUL.default_config(region, AMX), AMX)
+    assert reason == FLOAT32
+    rounded = region.replace(attrs={"rounded": "bfloat16"})
+    assert why_vectors(rounded, on_vectors(rounded), AMX) == CONFIGURED
+
+
+def test_a_machine_without_tiles_needs_no_reason() -> None:
+    region = matmul_region((1,), 768, 768)
+    assert why_vectors(region, on_vectors(region), VECTORS) == ""
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+def test_weights_that_are_expanded(bits: int) -> None:
+    region = Region(
+        op="weight_only_matmul",
+        inputs=(
+            Tensor((32, 64), "float32"),
+            Tensor((64, 48), "int8", True),
+            Tensor((2, 48), "float32", True),
+        ),
+        output=Tensor((32, 48), "float32"),
+        attrs={"bits": bits, "block": 32},
+    )
+    reason = why_vectors(region, WEIGHT_ONLY_MATMUL.default_config(region, AMX), AMX)
+    assert reason.startswith(f"the weight of {bits} bits") and "float32" in reason
+
+
+def test_attention_gives_a_reason_for_each_product() -> None:
+    decode = case(m=1, n=256, kind="int8").region
+    assert why_vectors(decode, ATTENTION.default_config(decode, AMX), AMX) == SKINNY
+    wide = case(m=64, n=64).region
+    reason = why_vectors(wide, ATTENTION.default_config(wide, AMX), AMX)
+    assert reason == FLOAT32
+    few = case(m=5, n=256, d=64, kind="int8").region
+    reason = why_vectors(few, on_vectors(few), AMX)
+    assert "5 rows fill 31% of AMX tiles" in reason or reason == CONFIGURED
+
+
+def test_a_chain_names_its_parts() -> None:
+    """The integer product may be on tiles; the f32 one cannot."""
+    region = mixed((64,), 64)
+    reason = why_vectors(region, by_columns(region, VECTORS), AMX)
+    first, second = reason.split("; ")
+    assert first == f"part 1: {CONFIGURED}"
+    assert second == f"part 2: {FLOAT32}"
+    layers = mlp([int8_layer((4,), 128, 128), int8_layer((4,), 128, 64)])
+    reason = why_vectors(layers, by_rows(layers, VECTORS, 1, 4), AMX)
+    assert reason.count("1 row fills 6%") == 2 and "part 0: " in reason and "part 1: " in reason
