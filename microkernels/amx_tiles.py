@@ -72,7 +72,9 @@ class AmxMicrokernel(Microkernel):
 
     def configure(self, rows: int, columns: int | None = None) -> None:
         """Emits the configuration for blocks of so many rows, and columns if not whole tiles."""
-        amx_config.emit_configure(self.layout, rows, columns or self.nr)
+        columns = self.nr if columns is None else columns
+        self.check(rows, -(-columns // self.lanes))
+        amx_config.emit_configure(self.layout, rows, columns)
 
     def release(self) -> None:
         """Emits the end of a task that has configured tiles."""
