@@ -48,9 +48,11 @@ from .tile_config import (
     TileConfig,
     check_tile,
     default_tile,
+    fewest_cycles,
     neighbouring_tiles,
     product_kernels,
     tile_cycles,
+    worth_trying,
 )
 from .tile_loops import TileLoops, direct_store, for_share, store_columns
 from .zero_points import (
@@ -114,10 +116,10 @@ def multiplied(region: Region) -> tuple[str, str]:
 
 def default_config(region: Region, machine: Machine) -> BatchMatmulConfig:
     """The configuration with the fewest estimated cycles."""
-    kernels = _kernels(region, machine.isa)
-    candidates = [_config(region, machine, kernel) for kernel in kernels]
     problem = BatchProblem(region)
-    return min(candidates, key=lambda config: _cycles(problem, config))
+    kernels = worth_trying(_kernels(region, machine.isa), problem.m)
+    candidates = [_config(region, machine, kernel) for kernel in kernels]
+    return fewest_cycles(candidates, lambda config: _cycles(problem, config, machine))
 
 
 def space(region: Region, machine: Machine) -> Iterator[BatchMatmulConfig]:
@@ -133,7 +135,7 @@ def space(region: Region, machine: Machine) -> Iterator[BatchMatmulConfig]:
         for row_shares in {1, default.row_shares}
     }
     yield default
-    yield from sorted(found - {default}, key=lambda config: _cycles(problem, config))
+    yield from sorted(found - {default}, key=lambda config: _cycles(problem, config, machine))
 
 
 def _kernels(region: Region, isa: Isa) -> tuple[Microkernel, ...]:
@@ -153,9 +155,10 @@ def _config(region: Region, machine: Machine, kernel: Microkernel) -> BatchMatmu
     )
 
 
-def _cycles(problem: BatchProblem, config: BatchMatmulConfig) -> float:
+def _cycles(problem: BatchProblem, config: BatchMatmulConfig, machine: Machine) -> float:
     n_vectors = math.ceil(problem.n / microkernel_named(config.kernel).lanes)
-    return tile_cycles(config, math.ceil(problem.m / config.row_shares), n_vectors, problem.k)
+    rows = math.ceil(problem.m / config.row_shares)
+    return tile_cycles(config, rows, n_vectors, problem.k, machine)
 
 
 def build(region: Region, config: BatchMatmulConfig, isa: Isa) -> tirx.PrimFunc:

@@ -8,7 +8,9 @@ An explicit estimate in place of trying it, as the Graph Compiler's coarse-grain
 al., arXiv 2301.01333, section on coarse-grain fusion): calls and barriers saved, traffic between
 layers saved, against parallelism lost and weights that every block of rows streams again. The
 constants were measured on one machine (Zen 4, 2 cores, 3.7 GHz, 1 MB of L2, 32 MB of L3); cache
-sizes come from the Machine.
+sizes come from the Machine, and how fast it computes and reads from speeds.py. Tiles compute up to
+eight times as fast, so that more of a weight's way from L3 shows, and blocks of rows are whole
+tiles.
 """
 
 from __future__ import annotations
@@ -19,21 +21,23 @@ from dataclasses import dataclass, replace
 
 from tvm import DataType
 
-from .blocking import balanced
+from microkernels.amx_config import LAYOUTS, ROWS
+
+from .blocking import Group, shares
 from .chain_sources import sources_of
 from .epilogue import rows_and_columns
 from .machine import Machine
 from .matmul import MATMUL, estimated_cycles
 from .normalize import default_config as normalize_config
 from .region import Region, Tensor
+from .speeds import has_tiles, speeds_of
 
-CYCLES_PER_US = 3700.0
 VM_CALL_US = 0.35  # one more kernel called by the virtual machine
 FORK_JOIN_US = 1.0  # a parallel region on two threads
 NORM_CYCLES = 7.0  # a vector of a normalised row: 7.4 (layer_norm), 5.9 (rms_norm) measured
 
-# Bytes per microsecond that one core reads, and what all cores read from memory together.
-L3_RATE, MEMORY_RATE, SHARED_MEMORY_RATE = 99e3, 24e3, 40e3
+TALLEST = ROWS * LAYOUTS["2x2"][0]  # rows of the block of tiles that takes the fewest loads
+
 # Share of the time to stream a weight that shows although the product takes longer. Measured with
 # 4 to 32 rows: 4 MB of L3 in 42 us make 71..571 us longer by 1..2; 32 MB, of which most come from
 # memory, in 1400 us make 572..4568 us longer by 215..326. From L2: in `estimate_cycles` already.
@@ -190,7 +194,8 @@ class _Chain:
     """The parts of a chain on a machine."""
 
     def __init__(self, region: Region, machine: Machine) -> None:
-        self.machine = machine
+        self.machine, self.speeds = machine, speeds_of(machine)
+        self.unit = TALLEST if has_tiles(machine) else 1
         self.parts = region.parts
         self.reads = [[s.number for s in found if s.part] for found in sources_of(region)]
         self.m = rows_and_columns(region.output)[0]
@@ -217,9 +222,13 @@ class _Chain:
             rows = math.ceil(self.m / tasks)
             fits = self.machine.l2_bytes // 2 // self.row_bytes
             fewest = math.ceil(rows / max(1, fits))
-            for blocks in sorted({1, fewest, 2 * fewest, 4 * fewest}):  # few, where all are alike
-                block = math.ceil(rows / blocks)
+            sizes = {self._whole(math.ceil(rows / (few * fewest))) for few in (1, 2, 4)}
+            for block in sorted({rows, *sizes}, reverse=True):  # few, where all are alike
                 yield ChainPlan("rows", self._in_blocks(rows, block, tasks), tasks, block)
+
+    def _whole(self, rows: int) -> int:
+        """So many rows or somewhat fewer, whole tiles if the machine has tiles."""
+        return rows // self.unit * self.unit if rows > self.unit else rows
 
     def _in_turn(self, calls: float) -> ChainCost:
         cost = ChainCost(barriers=calls)
@@ -232,7 +241,7 @@ class _Chain:
 
     def _in_blocks(self, rows: int, block: int, tasks: int) -> ChainCost:
         cost = ChainCost(barriers=VM_CALL_US + (FORK_JOIN_US if tasks > 1 else 0.0))
-        groups = balanced(rows, block)
+        groups = row_groups(rows, math.ceil(rows / block), self.unit if block < rows else 1)
         for part in self.parts:
             pieces = [(group.count, _of_rows(part, group.size, self.machine)) for group in groups]
             compute = sum(count * piece.compute for count, piece in pieces)
@@ -241,17 +250,19 @@ class _Chain:
             cost += ChainCost(compute, weights)
         transfers = STORE_TRANSFERS + 1
         beyond = max(0.0, block * self.row_bytes - self.machine.l2_bytes)
-        return cost + ChainCost(between=transfers * beyond * (rows / block) / L3_RATE)
+        return cost + ChainCost(between=transfers * beyond * (rows / block) / self.speeds.l3_rate)
 
     def _streaming(self, part: Region, share: _Share) -> float:
         """Microseconds that reading a weight adds to computing with it."""
         if self.weight_bytes <= self.machine.l2_bytes // 2:
             return 0.0
-        rate, exposed = L3_RATE, L3_EXPOSED
+        speeds = self.speeds
+        rate, exposed = speeds.l3_rate, L3_EXPOSED
         if self.weight_bytes > self.machine.l3_bytes // 2:
-            rate, exposed = min(MEMORY_RATE, SHARED_MEMORY_RATE / _tasks(share)), MEMORY_EXPOSED
-        once = _weight_bytes(part) / share.threads_n / rate
-        return max(0.0, once - share.compute) + exposed * once * share.passes
+            rate = min(speeds.memory_rate, speeds.shared_memory_rate / _tasks(share))
+            exposed = MEMORY_EXPOSED
+        time = share.passes * _weight_bytes(part) / share.threads_n / rate
+        return max(0.0, time - share.compute) + exposed * time
 
     def _moved(self, source: int, share: _Share) -> float:
         """Microseconds for a part to get rows of an earlier one, and for that one to store them."""
@@ -259,11 +270,30 @@ class _Chain:
         size = _bytes(self.parts[source].output)
         beyond = max(0.0, size / _tasks(made) - self.machine.l2_bytes)
         readers = sum(reads.count(source) for reads in self.reads)
-        stored = (STORE_TRANSFERS / readers + 1) * beyond / L3_RATE
+        stored = (STORE_TRANSFERS / readers + 1) * beyond / self.speeds.l3_rate
         own = min(1.0, share.threads_m / made.threads_m) / made.threads_n
         if _tasks(made) < _tasks(share):
             own = 0.0  # that of a thread that had nothing to do before
         return stored + (1 - own) * size / share.threads_m / FOREIGN_RATE
+
+
+def row_groups(m: int, blocks: int, unit: int = 1) -> tuple[Group, ...]:
+    """Blocks of rows whose sizes differ by one unit at most, but for the tail of the last one.
+
+    >>> row_groups(150, blocks=3, unit=32)
+    (Group(start=0, count=2, size=64), Group(start=128, count=1, size=22))
+    """
+    units = math.ceil(m / unit)
+    groups = []
+    for group in shares(units, min(units, blocks)):
+        start, size = group.start * unit, group.size * unit
+        whole = min(group.count, (m - start) // size)
+        if whole:
+            groups.append(Group(start, whole, size))
+        if whole < group.count:
+            end = start + whole * size
+            groups.append(Group(end, 1, m - end))
+    return tuple(groups)
 
 
 def worth(weights: int, machine: Machine) -> float:
@@ -284,8 +314,9 @@ def _alone(part: Region, machine: Machine) -> _Share:
         return _Share(_norm_us(math.ceil(m / threads), n, machine), 1, min(threads, m))
     config = MATMUL.default_config(part, machine)
     passes = math.ceil(math.ceil(m / config.threads_m) / config.m_block)
-    cycles = estimated_cycles(part, config)
-    return _Share(cycles / CYCLES_PER_US, passes, config.threads_m, config.threads_n)
+    cycles = estimated_cycles(part, config, machine)
+    compute = cycles / speeds_of(machine).cycles_per_us
+    return _Share(compute, passes, config.threads_m, config.threads_n)
 
 
 def _of_rows(part: Region, rows: int, machine: Machine) -> _Share:
@@ -301,7 +332,8 @@ def _of_rows(part: Region, rows: int, machine: Machine) -> _Share:
 
 
 def _norm_us(rows: int, n: int, machine: Machine) -> float:
-    return rows * math.ceil(n / machine.isa.f32_lanes) * NORM_CYCLES / CYCLES_PER_US
+    vectors = rows * math.ceil(n / machine.isa.f32_lanes)
+    return vectors * NORM_CYCLES / speeds_of(machine).cycles_per_us
 
 
 def _tasks(share: _Share) -> int:

@@ -50,9 +50,11 @@ from .tile_config import (
     PARALLEL_FLOPS,
     RESULT_DTYPES,
     default_tile,
+    fewest_cycles,
     neighbouring_tiles,
     product_kernels,
     tile_cycles,
+    worth_trying,
 )
 from .tile_loops import direct_store, row_store
 from .zero_points import (
@@ -85,8 +87,9 @@ def reject(region: Region, isa: Isa) -> str | None:
 
 def default_config(region: Region, machine: Machine) -> MatmulConfig:
     """The configuration with the fewest estimated cycles; no tuning is needed."""
-    candidates = [_config(region, machine, k) for k in _kernels(region, machine.isa)]
-    return min(candidates, key=lambda config: estimated_cycles(region, config))
+    kernels = worth_trying(_kernels(region, machine.isa), dimensions(region)[0])
+    candidates = [_config(region, machine, k) for k in kernels]
+    return fewest_cycles(candidates, lambda config: estimated_cycles(region, config, machine))
 
 
 def space(region: Region, machine: Machine) -> Iterator[MatmulConfig]:
@@ -101,15 +104,17 @@ def space(region: Region, machine: Machine) -> Iterator[MatmulConfig]:
         for threads_m, threads_n in grids
     }
     yield default
-    yield from sorted(found - {default}, key=lambda config: estimated_cycles(region, config))
+    yield from sorted(
+        found - {default}, key=lambda config: estimated_cycles(region, config, machine)
+    )
 
 
-def estimated_cycles(region: Region, config: MatmulConfig) -> float:
+def estimated_cycles(region: Region, config: MatmulConfig, machine: Machine) -> float:
     """Cycles of the busiest thread."""
     m, n, k = dimensions(region)
     n_vectors = math.ceil(n / microkernel_named(config.kernel).lanes)
     return tile_cycles(
-        config, math.ceil(m / config.threads_m), math.ceil(n_vectors / config.threads_n), k
+        config, math.ceil(m / config.threads_m), math.ceil(n_vectors / config.threads_n), k, machine
     )
 
 

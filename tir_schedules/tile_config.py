@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, TypeVar
 
+from microkernels.amx_tiles import AmxMicrokernel
 from microkernels.errors import ConfigError
-from microkernels.isa import Isa
+from microkernels.isa import Isa, isa_named
 from microkernels.microkernel import Microkernel, kernels_for, microkernel_named, tile_kernels_for
 
+from .amx_cost import LEAST_GAIN, amx_blocks, amx_cycles, vector_cycles
 from .blocking import estimate_cycles
 from .config import Config
 from .machine import Machine
@@ -74,6 +76,16 @@ class TileConfig(Config, frozen=True, kw_only=True):
     k_block: int
 
 
+C = TypeVar("C", bound=TileConfig)
+
+
+def worth_trying(kernels: Iterable[Microkernel], m: int) -> list[Microkernel]:
+    """Without the blocks of tiles that are too low: more loads for a product than the others."""
+    kernels = list(kernels)
+    highest = max(kernel.mr for kernel in kernels)
+    return [kernel for kernel in kernels if not kernel.by_tiles or kernel.mr >= min(m, highest)]
+
+
 def default_tile(kernel: Microkernel, m: int, n: int, k: int, machine: Machine) -> dict[str, Any]:
     """The tile and blocks for a product, as fields of a TileConfig.
 
@@ -81,6 +93,9 @@ def default_tile(kernel: Microkernel, m: int, n: int, k: int, machine: Machine) 
     elements; a step of K is kr of them, some four bytes for every type.
     """
     k = kernel.steps(k)
+    if isinstance(kernel, AmxMicrokernel):
+        blocks = amx_blocks(kernel.layout, m, math.ceil(n / kernel.lanes), k, machine)
+        return {"kernel": kernel.name, **blocks}
     vectors = min(kernel.vectors, math.ceil(n / kernel.lanes))
     rows = min(kernel.mr, m)
     step_bytes = 4 * vectors * kernel.lanes
@@ -112,14 +127,26 @@ def neighbouring_tiles(tile: dict[str, Any], m: int, k: int) -> Iterator[dict[st
                     }
 
 
-def tile_cycles(config: TileConfig, m: int, n_vectors: int, k: int) -> float:
+def tile_cycles(config: TileConfig, m: int, n_vectors: int, k: int, machine: Machine) -> float:
     """Estimated cycles for one thread's part of a product of `k` elements a row."""
     kernel = microkernel_named(config.kernel)
-    steps = kernel.steps(k)
-    if kernel.by_tiles:
-        tiles = math.ceil(m / 16) * n_vectors
-        return tiles * (16 * steps / kernel.depth + 100)
-    return estimate_cycles(m, n_vectors, steps, config.rows, config.vectors, config.k_block)
+    part = (m, n_vectors, kernel.steps(k), config.rows, config.vectors)
+    if isinstance(kernel, AmxMicrokernel):
+        blocks = (config.m_block, config.k_block)
+        return amx_cycles(kernel.layout, *part, *blocks, machine=machine)
+    if machine.isa.includes(isa_named("amx")):
+        return vector_cycles(*part, config.k_block, machine)
+    return estimate_cycles(*part, config.k_block)
+
+
+def fewest_cycles(candidates: Iterable[C], cycles: Callable[[C], float]) -> C:
+    """The configuration with the fewest estimated cycles, of which tiles have to save some."""
+
+    def handicapped(config: C) -> float:
+        by_tiles = microkernel_named(config.kernel).by_tiles
+        return cycles(config) * (LEAST_GAIN if by_tiles else 1)
+
+    return min(candidates, key=handicapped)
 
 
 def check_tile(region: Region, config: TileConfig, isa: Isa, **positive: int) -> Microkernel:

@@ -116,7 +116,9 @@ def reject(region: Region, isa: Isa) -> str | None:
 
 def default_config(region: Region, machine: Machine) -> WeightOnlyConfig:
     """The configuration with the fewest estimated cycles; no tuning is needed."""
-    return min(_defaults(region, machine), key=lambda config: estimated_cycles(region, config))
+    return min(
+        _defaults(region, machine), key=lambda config: estimated_cycles(region, config, machine)
+    )
 
 
 def _defaults(region: Region, machine: Machine) -> Iterator[WeightOnlyConfig]:
@@ -138,7 +140,9 @@ def space(region: Region, machine: Machine) -> Iterator[WeightOnlyConfig]:
         for threads_m, threads_n in grids
     }
     yield default
-    yield from sorted(found - {default}, key=lambda config: estimated_cycles(region, config))
+    yield from sorted(
+        found - {default}, key=lambda config: estimated_cycles(region, config, machine)
+    )
 
 
 def _tile(region: Region, machine: Machine, kernel: Microkernel, staged: bool) -> dict[str, Any]:
@@ -181,7 +185,7 @@ def _config(
     return WeightOnlyConfig(**tile, threads_m=grid[0], threads_n=grid[1], staged=staged)
 
 
-def estimated_cycles(region: Region, config: WeightOnlyConfig) -> float:
+def estimated_cycles(region: Region, config: WeightOnlyConfig, machine: Machine) -> float:
     """Cycles of the busiest thread."""
     m, n, k = dimensions(region)
     lanes = microkernel_named(config.kernel).lanes
@@ -192,7 +196,7 @@ def estimated_cycles(region: Region, config: WeightOnlyConfig) -> float:
     # to them, for every tile, or staged, for every block of rows.
     beside, staged = (0.3, 2.4) if lanes == 16 else (1.3, 2.6)
     decoding = staged if config.staged else beside
-    return tile_cycles(config, rows, n_vectors, k) + times * decoding * k * n_vectors
+    return tile_cycles(config, rows, n_vectors, k, machine) + times * decoding * k * n_vectors
 
 
 def check(region: Region, config: WeightOnlyConfig, isa: Isa) -> Microkernel:
