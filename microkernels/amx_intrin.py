@@ -204,12 +204,17 @@ def _function(name: str) -> Iterator[None]:
 def _parameter(
     name: str, shape: tuple[int, ...], dtype: str, strided: bool = False, scope: str = "global"
 ) -> Expr:
-    """A parameter; if strided, its outermost dimension has any pitch."""
+    """A parameter; if strided, its outermost dimension has any pitch.
+
+    Aligned to its elements only: tile instructions ask for no more, and it would be asked of
+    whatever takes the parameter's place.
+    """
     handle = I.arg(name.lower(), I.handle())
-    if not strided:
-        return I.match_buffer(handle, shape, dtype, offset_factor=1, scope=scope)
-    strides = [tirx.Var(f"pitch_{name.lower()}", "int32"), *shape[2:], 1]
-    return I.match_buffer(handle, shape, dtype, strides=strides, offset_factor=1)
+    strides = [tirx.Var(f"pitch_{name.lower()}", "int32"), *shape[2:], 1] if strided else None
+    align = DataType(dtype).itemsize
+    return I.match_buffer(
+        handle, shape, dtype, strides=strides, scope=scope, align=align, offset_factor=1
+    )
 
 
 @contextmanager

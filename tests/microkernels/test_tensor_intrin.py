@@ -9,6 +9,7 @@ import pytest
 import tvm
 from tvm import relax, s_tir, tirx
 
+from microkernels.amx_tiles import AmxMicrokernel
 from microkernels.errors import IsaError
 from microkernels.microkernel import Microkernel, all_microkernels, microkernel_named
 from microkernels.packing import pack_weight
@@ -16,8 +17,12 @@ from microkernels.tensor_intrin import register_tensor_intrin
 from tests.microkernels.operands import assert_product, random_operand
 from tests.microkernels.rungs import MCPU, runnable, running_rung
 
-# Tiles of extent 1 cannot be matched by tensorize.
-KERNELS = [kernel for kernel in all_microkernels() if kernel.mr > 1]
+# Tiles of extent 1 cannot be matched by tensorize; AMX has intrinsics of its own.
+KERNELS = [
+    kernel
+    for kernel in all_microkernels()
+    if kernel.mr > 1 and not isinstance(kernel, AmxMicrokernel)
+]
 
 
 def legalized_matmul(kernel: Microkernel, m: int, n: int, k: int) -> tirx.PrimFunc:
