@@ -41,9 +41,9 @@ from .merged_reference import chain_reference
 from .mlp_chain_config import (
     MlpChainConfig,
     PartConfig,
+    blocks_of,
     check,
     default_config,
-    row_groups,
     rows_of,
     space,
 )
@@ -80,7 +80,7 @@ def build(region: Region, config: MlpChainConfig, isa: Isa) -> tirx.PrimFunc:
                 I.writes()
                 chain.share(m)
         else:
-            blocks = row_groups(m, config)
+            blocks = blocks_of(m, config)
             count = sum(group.count for group in blocks)
             parallel = config.threads > 1 and count > 1
             with I.parallel(count) if parallel else I.serial(count) as block, I.sblock("rows"):

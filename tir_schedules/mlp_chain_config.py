@@ -18,8 +18,8 @@ from microkernels.isa import Isa
 from microkernels.microkernel import microkernel_named
 
 from . import matmul, normalize
-from .blocking import Group, shares
-from .chain_cost import estimate_chain
+from .blocking import Group
+from .chain_cost import estimate_chain, row_groups
 from .config import Config
 from .epilogue import rows_and_columns
 from .machine import Machine
@@ -141,24 +141,9 @@ def space(region: Region, machine: Machine) -> Iterator[MlpChainConfig]:
     yield from new(_variations(region, default, machine))
 
 
-def row_groups(m: int, config: MlpChainConfig) -> tuple[Group, ...]:
-    """The blocks of mode "rows": sizes differ by one unit at most, but for the last one's tail.
-
-    >>> row_groups(150, MlpChainConfig(mode="rows", row_blocks=3, row_unit=32))
-    (Group(start=0, count=2, size=64), Group(start=128, count=1, size=22))
-    """
-    unit = config.row_unit
-    units = math.ceil(m / unit)
-    groups = []
-    for group in shares(units, min(units, config.row_blocks)):
-        start, size = group.start * unit, group.size * unit
-        whole = min(group.count, (m - start) // size)
-        if whole:
-            groups.append(Group(start, whole, size))
-        if whole < group.count:
-            end = start + whole * size
-            groups.append(Group(end, 1, m - end))
-    return tuple(groups)
+def blocks_of(m: int, config: MlpChainConfig) -> tuple[Group, ...]:
+    """The blocks of `m` rows in mode "rows", the largest first."""
+    return row_groups(m, config.row_blocks, config.row_unit)
 
 
 def by_rows(region: Region, machine: Machine, threads: int, row_blocks: int) -> MlpChainConfig:
@@ -183,7 +168,7 @@ def _cut_by_rows(
             row_blocks=min(row_blocks, math.ceil(m / unit)),
             row_unit=unit,
         )
-        rows = row_groups(m, config)[0].size
+        rows = blocks_of(m, config)[0].size
         parts = [_default_of(_with_rows(part, rows), one) for part in region.parts]
         return config.with_parts(region, parts)
 
@@ -197,7 +182,7 @@ def _cut_by_rows(
 def _busiest_cycles(region: Region, config: MlpChainConfig, machine: Machine) -> float:
     """Estimated cycles of the products of the thread with the most work."""
     times: list[float] = []
-    for group in row_groups(rows_of(region.parts[0]), config):
+    for group in blocks_of(rows_of(region.parts[0]), config):
         parts = zip(region.parts, config.of_parts(region), strict=True)
         cycles = sum(
             matmul.estimated_cycles(_with_rows(part, group.size), found, machine)
@@ -235,7 +220,7 @@ def _variations(
         machine = dataclasses.replace(machine, threads=1)
     for number, part in enumerate(region.parts):
         if default.mode == "rows":
-            part = _with_rows(part, row_groups(rows_of(part), default)[0].size)
+            part = _with_rows(part, blocks_of(rows_of(part), default)[0].size)
         template_space = matmul.space if part.op == "matmul" else normalize.space
         for found in template_space(part, machine):
             yield default.with_parts(region, [*configs[:number], found, *configs[number + 1 :]])

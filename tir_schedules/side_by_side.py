@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import tvm
 import tvm_ffi
@@ -25,9 +25,11 @@ from tvm.tirx import ForKind
 from microkernels.amx_permission import PERMISSION_LLVM_IR
 from microkernels.statements import children, with_children
 
-from .chain_cost import CYCLES_PER_US, FORK_JOIN_US, L3_RATE, NORM_CYCLES, VM_CALL_US
+from .chain_cost import FORK_JOIN_US, NORM_CYCLES, VM_CALL_US
 from .machine import Machine
+from .matmul import MATMUL, estimated_cycles
 from .region import Region, Tensor
+from .speeds import MEASURED, has_tiles, speeds_of
 from .template import template_for
 
 MOST_PARTS = 16  # in one kernel; more cost time to compile, and hardly find idle threads
@@ -99,7 +101,7 @@ def estimate(pieces: Sequence[Piece], threads: int) -> Estimate:
     longest = max(sum(pieces[number].serial_us for number in share) for share in shares)
     # The calling thread runs the first share.
     foreign = sum(pieces[number].result_bytes for share in shares[1:] for number in share)
-    together = longest + VM_CALL_US + FORK_JOIN_US + foreign / L3_RATE
+    together = longest + VM_CALL_US + FORK_JOIN_US + foreign / MEASURED.l3_rate
     return Estimate(apart, together, shares)
 
 
@@ -122,18 +124,22 @@ def serial_us(region: Region, machine: Machine) -> float:
     """Estimated microseconds of a region's kernel on one thread.
 
     Products at one vector of FMAs a cycle or, if that takes longer, at the speed at which their
-    weights come from L3; everything else by its vectors.
+    weights come from L3; everything else by its vectors. Where there are tiles, a matmul's products
+    as its template estimates them.
     """
     tensors = (*region.inputs, *region.operands, region.output)
+    speeds, lanes = speeds_of(machine), machine.isa.f32_lanes
     if region.op in PRODUCTS:
         steps = STEPS.get(region.inputs[1].dtype, 1) if len(region.inputs) > 1 else 1
-        lanes = machine.isa.f32_lanes
-        compute = template_for(region.op).flops(region) / (2 * lanes * steps) / CYCLES_PER_US
+        cycles = template_for(region.op).flops(region) / (2 * lanes * steps)
+        if region.op == MATMUL.name and has_tiles(machine):
+            alone = replace(machine, threads=1)
+            cycles = estimated_cycles(region, MATMUL.default_config(region, alone), alone)
         weights = sum(_bytes(tensor) for tensor in region.inputs if tensor.constant)
-        vectors = math.ceil(region.output.size / lanes)
-        return max(compute, weights / L3_RATE) + vectors / CYCLES_PER_US
-    vectors = math.ceil(max(tensor.size for tensor in tensors) / machine.isa.f32_lanes)
-    return NORM_CYCLES * vectors / CYCLES_PER_US
+        stores = math.ceil(region.output.size / lanes) / speeds.cycles_per_us
+        return max(cycles / speeds.cycles_per_us, weights / speeds.l3_rate) + stores
+    vectors = math.ceil(max(tensor.size for tensor in tensors) / lanes)
+    return NORM_CYCLES * vectors / speeds.cycles_per_us
 
 
 def _bytes(tensor: Tensor) -> int:
