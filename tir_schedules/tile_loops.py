@@ -44,10 +44,14 @@ class TileTask:
         """Emits the configuration for so many rows, unless it is there."""
         if not kernel.by_tiles:
             return
-        known = self._kernel is not None and self._kernel.mr == kernel.mr and self._rows == rows
-        if not known:
+        if not self.holds(kernel, rows):
             kernel.configure(rows)
         self._kernel, self._rows = kernel, rows
+
+    def holds(self, kernel: Microkernel, rows: int) -> bool:
+        """Whether the configuration is there."""
+        same = self._kernel is not None and self._kernel.mr == kernel.mr
+        return same and self._rows == rows
 
     def release(self) -> None:
         """Emits the end of it."""
@@ -135,7 +139,8 @@ class TileLoops:
     ) -> None:
         """The loops over `rows` rows from `row` and `vectors` vectors of columns from `vector`.
 
-        `tiles` is the state of a task that goes on afterwards and releases it.
+        `tiles` is the state of a task that goes on afterwards and releases it. The tail is last,
+        unless its configuration is there.
         """
         pieces = self.pieces
         bands = self._bands(rows)
@@ -156,6 +161,8 @@ class TileLoops:
             )
 
         state = tiles or TileTask()
+        if state.holds(self.kernel, bands[-1][0]):  # by the product before, which ended with it
+            bands.reverse()
         for tile_rows, blocks in bands:
             state.configure(self.kernel, tile_rows)
             for_groups(blocks, emit_block)
