@@ -146,7 +146,9 @@ class TileLoops:
         bands = self._bands(rows)
         scratch = None
         if (len(pieces) > 1 or self.kernel.by_tiles) and self.direct is None:
-            width = min(self.vectors, vectors) * self.kernel.lanes
+            # As wide as the widest panel: TVM cuts off columns that nobody visits, and tiles are
+            # told the distance of rows before.
+            width = balanced(vectors, self.vectors)[0].size * self.kernel.lanes
             height = bands[0][1][0].size if len(pieces) > 1 else bands[0][0]
             scratch = I.sblock_alloc_buffer((height, width), self.kernel.acc_dtype, align=64)
 
