@@ -99,11 +99,14 @@ PUBLIC int amx_emulator_cpu_has_amx(void);
 PUBLIC const char *amx_emulator_name(int operation);
 PUBLIC uint64_t amx_emulator_count(int operation);
 PUBLIC uint64_t amx_emulator_traps(void);
+PUBLIC uint64_t amx_emulator_glue_steps(void);
 PUBLIC int64_t amx_emulator_errors(void);
 PUBLIC const char *amx_emulator_first_error(void);
 PUBLIC const char *amx_emulator_last_error(void);
 PUBLIC int64_t amx_emulator_threads_configured(void);
 PUBLIC void amx_emulator_reset(void);
 PUBLIC void amx_emulator_report(void);
+PUBLIC void amx_emulator_enable_glue(int on);
+PUBLIC int amx_emulator_limit_version(int limit);
 
 #endif

@@ -201,7 +201,7 @@ static Version chosen;
 
 /* Chooses the fastest version that this CPU has, up to `limit`: 0 portable, 1 AVX2, 2 AVX-512.
  * Returns the number of the one taken. */
-PUBLIC int amx_emulator_limit_version(int limit) {
+int amx_emulator_limit_version(int limit) {
     __builtin_cpu_init();
     if (limit >= 2 && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vnni")) {
         chosen = with_avx512;

@@ -109,7 +109,7 @@ def library() -> ctypes.CDLL:
     loaded = ctypes.CDLL(str(library_path()), mode=ctypes.RTLD_GLOBAL)
     for name in ("name", "first_error", "last_error"):
         getattr(loaded, f"amx_emulator_{name}").restype = ctypes.c_char_p
-    for name in ("count", "traps"):
+    for name in ("count", "traps", "glue_steps"):
         getattr(loaded, f"amx_emulator_{name}").restype = ctypes.c_uint64
     for name in ("errors", "threads_configured"):
         getattr(loaded, f"amx_emulator_{name}").restype = ctypes.c_int64

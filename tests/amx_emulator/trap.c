@@ -23,7 +23,7 @@ THREAD_LOCAL int chaining;
 static pthread_key_t state_key;
 static struct sigaction former;
 static int installed, step_over, glue = 1;
-static uint64_t counts[OPERATIONS], traps, generation;
+static uint64_t counts[OPERATIONS], traps, glue_steps, generation;
 static int64_t errors, threads_configured;
 static char first_error[512], last_error[512];
 static int writing_error; /* a lock; nobody holds it for long */
@@ -130,7 +130,7 @@ static void on_sigill(int signal_number, siginfo_t *info, void *opaque) {
         return;
     }
     TileState *state = state_of_thread();
-    uint32_t done[OPERATIONS] = {0};
+    uint32_t done[OPERATIONS] = {0}, glue_done = 0;
     const char *fault = NULL;
     int glue_left = glue ? GLUE_LIMIT : 0;
     for (;;) {
@@ -140,12 +140,15 @@ static void on_sigill(int signal_number, siginfo_t *info, void *opaque) {
             done[instruction.operation]++;
             registers[REG_RIP] += instruction.length;
             glue_left = glue ? GLUE_LIMIT : 0;
-        } else if (glue_left-- <= 0 || !step_over_glue(registers)) {
+        } else if (glue_left-- > 0 && step_over_glue(registers)) {
+            glue_done++;
+        } else {
             break;
         }
         rip = (const uint8_t *)registers[REG_RIP];
     }
     __atomic_add_fetch(&traps, 1, __ATOMIC_RELAXED);
+    __atomic_add_fetch(&glue_steps, glue_done, __ATOMIC_RELAXED);
     for (int i = 0; i < OPERATIONS; i++)
         if (done[i]) __atomic_add_fetch(&counts[i], done[i], __ATOMIC_RELAXED);
     if (!fault) return;
@@ -214,6 +217,9 @@ uint64_t amx_emulator_count(int operation) {
 /* Signals handled since the last reset. */
 uint64_t amx_emulator_traps(void) { return __atomic_load_n(&traps, __ATOMIC_RELAXED); }
 
+/* Instructions between those of AMX that were executed in traps since the last reset. */
+uint64_t amx_emulator_glue_steps(void) { return __atomic_load_n(&glue_steps, __ATOMIC_RELAXED); }
+
 /* Faults since the last reset, and the texts of the first and the last, "" if there was none. */
 int64_t amx_emulator_errors(void) { return errors; }
 const char *amx_emulator_first_error(void) { return first_error; }
@@ -227,7 +233,7 @@ int64_t amx_emulator_threads_configured(void) {
 /* Begins to count anew. Call it while no thread executes AMX instructions. */
 void amx_emulator_reset(void) {
     memset(counts, 0, sizeof counts);
-    traps = 0;
+    traps = glue_steps = 0;
     errors = 0;
     first_error[0] = last_error[0] = 0;
     generation++;
@@ -235,7 +241,7 @@ void amx_emulator_reset(void) {
 }
 
 /* Whether instructions between those of AMX are executed in the trap too (the default). */
-PUBLIC void amx_emulator_enable_glue(int on) { glue = on; }
+void amx_emulator_enable_glue(int on) { glue = on; }
 
 /* Writes what was counted to standard error. */
 void amx_emulator_report(void) {
