@@ -7,8 +7,7 @@ every field and column with a predicted number says "predicted".
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from operator import itemgetter
 from typing import Any
 
@@ -22,20 +21,16 @@ from microkernels.microkernel import all_microkernels, microkernel_named
 from relay_passes.pipeline import PipelineOptions, collect_regions
 from relay_passes.select_configs import choose
 from tir_schedules.amx_cost import amx_blocks
-from tir_schedules.amx_prediction import EPILOGUE, Prediction, TilePart, predict
-from tir_schedules.batch_operands import BatchProblem
+from tir_schedules.amx_prediction import EPILOGUE, Prediction, predict
 from tir_schedules.config import Config
 from tir_schedules.machine import Machine
-from tir_schedules.matmul_config import MatmulConfig, dimensions
-from tir_schedules.mlp_chain_config import MlpChainConfig
 from tir_schedules.region import Region, Tensor
 from tir_schedules.template import template_for
-from tir_schedules.tile_config import TileConfig
-from tir_schedules.zero_points import ZeroPoints, is_integer
 
 from ..model_input import import_model
 from ..targets import cpu_name, resolve_target
 from ..tuning.records import RecordStore
+from .predict_regions import operations_of, products_of, sizes_of, starts_loaded, tile_part
 
 LABEL = "prediction, not measured"
 # Rows, columns and K of the layers of BERT-base with 128 tokens, and of squares.
@@ -59,7 +54,9 @@ class PredictedProduct(msgspec.Struct, frozen=True, kw_only=True):
     label : str
         That it is a prediction.
     name : str
-        The region, or what the shape stands for.
+        The operators, or what the shape stands for.
+    workload : str
+        The region's key.
     kernel : str
         The microkernel.
     m, n, k : int
@@ -82,6 +79,7 @@ class PredictedProduct(msgspec.Struct, frozen=True, kw_only=True):
 
     label: str = LABEL
     name: str
+    workload: str = ""
     kernel: str
     m: int
     n: int
@@ -93,6 +91,14 @@ class PredictedProduct(msgspec.Struct, frozen=True, kw_only=True):
     predicted_instructions: dict[str, int]
     predicted_bytes_loaded: dict[str, int]
     predicted_bytes_stored: int
+
+
+class Unpredicted(msgspec.Struct, frozen=True, kw_only=True):
+    """A region that AMX tiles have no part in, or that is not modelled: its operators, its key."""
+
+    name: str
+    workload: str
+    reason: str
 
 
 class PredictReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -110,8 +116,8 @@ class PredictReport(msgspec.Struct, frozen=True, kw_only=True):
         Every kernel's full blocks: K = 1024, the operands in L2, tiles stored without epilogue.
     products : list of PredictedProduct
         The products of the model or of the table.
-    without_prediction : dict
-        Regions of the model that AMX tiles have no part in, or that are not modelled: why.
+    without_prediction : list of Unpredicted
+        The other regions of the model.
     """
 
     label: str = LABEL
@@ -119,7 +125,7 @@ class PredictReport(msgspec.Struct, frozen=True, kw_only=True):
     model: str = ""
     kernels: list[PredictedProduct]
     products: list[PredictedProduct]
-    without_prediction: dict[str, str] = {}
+    without_prediction: list[Unpredicted] = []
 
 
 def predict_shapes(target: Any = "spr", threads: int = 1) -> PredictReport:
@@ -187,13 +193,14 @@ def predict_model(
     lookup = RecordStore(records).lookup
     options = PipelineOptions(resolved, threads, lookup, precision=precision, fusion=fusion)
     products: list[PredictedProduct] = []
-    without: dict[str, str] = {}
+    without: list[Unpredicted] = []
     for region in collect_regions(mod, options):
         config, _ = choose(region, machine, lookup)
-        found = list(_products(region, config, machine, region.key))
+        found = list(_products(region, config, machine))
         products += found
         if not found:
-            without[region.key] = _reason(region, config, machine)
+            reason = _reason(region, config, machine)
+            without.append(Unpredicted(name=_name(region), workload=region.key, reason=reason))
     return PredictReport(
         cpu=cpu_name(resolved),
         model=name,
@@ -212,7 +219,7 @@ def predict_kernels(machine: Machine) -> list[PredictedProduct]:
             continue
         chosen = amx_blocks(kernel.layout, m, n // kernel.lanes, kernel.steps(k), machine)
         blocks = dict(zip(BLOCK_FIELDS, itemgetter(*BLOCK_FIELDS)(chosen), strict=True))
-        part = _tile_part(kernel, (m, n, k), blocks, started=False, epilogue=None)
+        part = tile_part(kernel, (m, n, k), blocks, started=False, epilogue=None)
         found.append(_predicted("full blocks", kernel, (m, n, k), blocks, predict(part, machine)))
     return found
 
@@ -229,83 +236,25 @@ def _machine(target: Any, threads: int) -> tuple[Target, Machine]:
 
 
 def _products(
-    region: Region, config: Config, machine: Machine, name: str, epilogue: int | None = None
+    region: Region, config: Config, machine: Machine, name: str = "", epilogue: int | None = None
 ) -> Iterator[PredictedProduct]:
-    """The products of a region that run on AMX tiles as the matmul templates emit them."""
-    for part, found, share in _parts(region, config):
+    """The products of a region that run on AMX tiles as the matmul templates emit them.
+
+    `name` and `epilogue` take the place of what the region's operators tell.
+    """
+    for part, found, share in products_of(region, config):
         kernel = microkernel_named(found.kernel)
         if not isinstance(kernel, AmxMicrokernel):
             continue
-        (m, n, k), copies = _sizes(part, found, share, kernel.lanes)
+        (m, n, k), copies = sizes_of(part, found, share, kernel.lanes)
         blocks = {field: getattr(found, field) for field in BLOCK_FIELDS}
         blocks["rows"] = min(blocks["rows"], m)
-        started = is_integer(part) and _starts(part, kernel)
-        operations = _operations(part, kernel) if epilogue is None else epilogue
-        tiles = _tile_part(kernel, (m, n, k), blocks, started, operations)
-        yield _predicted(name, kernel, (m, n, k), blocks, predict(tiles, machine), copies)
-
-
-def _tile_part(
-    kernel: AmxMicrokernel,
-    sizes: tuple[int, int, int],
-    blocks: Mapping[str, int],
-    started: bool,
-    epilogue: int | None,
-) -> TilePart:
-    """A product of so many rows, columns and K as the model takes it."""
-    m, n, k = sizes
-    return TilePart(
-        layout=kernel.layout,
-        m=m,
-        n_vectors=math.ceil(n / kernel.lanes),
-        steps=kernel.steps(k),
-        started=started,
-        epilogue=epilogue,
-        rows=blocks["rows"],
-        vectors=blocks["vectors"],
-        m_block=blocks["m_block"],
-        k_block=blocks["k_block"],
-    )
-
-
-def _parts(region: Region, config: Config) -> Iterable[tuple[Region, TileConfig, int]]:
-    """(product, its configuration, blocks of rows that it is cut into) of a region."""
-    if isinstance(config, MlpChainConfig):
-        cut = config.row_blocks if config.mode == "rows" else 1
-        for part, found in zip(region.parts, config.of_parts(region), strict=True):
-            if isinstance(found, MatmulConfig):
-                yield part, found, cut
-    elif isinstance(config, TileConfig) and region.op in ("matmul", "batch_matmul"):
-        yield region, config, 1
-
-
-def _sizes(
-    part: Region, config: TileConfig, row_blocks: int, lanes: int
-) -> tuple[tuple[int, int, int], int]:
-    """Rows, columns and K of the busiest thread's part, and how many such products there are."""
-    if part.op == "batch_matmul":
-        problem = BatchProblem(part)
-        shares = getattr(config, "row_shares", 1)
-        return (math.ceil(problem.m / shares), problem.n, problem.k), problem.batches * shares
-    assert isinstance(config, MatmulConfig)
-    m, n, k = dimensions(part)
-    columns = math.ceil(math.ceil(n / lanes) / config.threads_n) * lanes
-    rows = math.ceil(m / row_blocks / config.threads_m)
-    return (rows, min(n, columns), k), row_blocks
-
-
-def _starts(part: Region, kernel: AmxMicrokernel) -> bool:
-    """Whether zero points make the accumulators start with something other than zero."""
-    zero_points = ZeroPoints.of(part, kernel)
-    return zero_points.needs_column_sums or zero_points.needs_row_sums
-
-
-def _operations(part: Region, kernel: AmxMicrokernel) -> int | None:
-    """Operations on every vector of results; None if the tiles are stored in their place."""
-    steps = sum(step.op != "constant" for step in part.epilogue)
-    whole = part.output.shape[-1] % kernel.lanes == 0
-    plain = not part.epilogue and part.output.dtype == kernel.acc_dtype and whole
-    return None if plain else steps
+        started = starts_loaded(part, kernel)
+        operations = operations_of(part, kernel) if epilogue is None else epilogue
+        tiles = tile_part(kernel, (m, n, k), blocks, started, operations)
+        label = name or (_name(part) if part is region else f"{_name(part)}, of {region.op}")
+        prediction = predict(tiles, machine)
+        yield _predicted(label, kernel, (m, n, k), blocks, prediction, copies, region.key)
 
 
 def _predicted(
@@ -315,10 +264,12 @@ def _predicted(
     blocks: Mapping[str, int],
     found: Prediction,
     copies: int = 1,
+    workload: str = "",
 ) -> PredictedProduct:
     m, n, k = sizes
     return PredictedProduct(
         name=name,
+        workload=workload,
         kernel=kernel.name,
         m=m,
         n=n,
@@ -331,6 +282,12 @@ def _predicted(
         predicted_bytes_loaded=found.bytes_loaded,
         predicted_bytes_stored=found.bytes_stored,
     )
+
+
+def _name(region: Region) -> str:
+    """The operators of a region, as decisions name them."""
+    steps = [step.op for step in region.epilogue if step.op not in ("constant", "item")]
+    return " + ".join([region.op, *steps])
 
 
 def _reason(region: Region, config: Config, machine: Machine) -> str:

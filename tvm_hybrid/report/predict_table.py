@@ -25,8 +25,8 @@ def predict_tables(report: PredictReport) -> list[Table]:
         left = Table(title="without a prediction", title_justify="left")
         for column in ("region", "why"):
             left.add_column(column, overflow="fold")
-        for region, reason in report.without_prediction.items():
-            left.add_row(Text(region), Text(reason))
+        for region in report.without_prediction:
+            left.add_row(Text(region.name), Text(region.reason))
         tables.append(left)
     return tables
 

@@ -17,6 +17,7 @@ from microkernels.errors import TargetError
 from microkernels.microkernel import all_microkernels
 from tests.tvm_hybrid.onnx_models import saved
 from tvm_hybrid.cli import main
+from tvm_hybrid.demo.mlp import mlp_model
 from tvm_hybrid.report.predict import LABEL, SHAPES, TYPES, predict_model, predict_shapes
 
 PRODUCT = {"predicted_cycles", "predicted_share_of_peak", "predicted_instructions"}
@@ -73,7 +74,7 @@ def test_nothing_passes_for_a_measurement(shapes: dict[str, Any]) -> None:
     assert shapes["label"] == LABEL == "prediction, not measured"
     for row in [*shapes["kernels"], *shapes["products"]]:
         assert row["label"] == LABEL
-        given = {"label", "name", "kernel", "m", "n", "k", "copies", "blocks"}
+        given = {"label", "name", "workload", "kernel", "m", "n", "k", "copies", "blocks"}
         assert {name for name in row if not name.startswith("predicted_")} == given
         assert set(row) >= PRODUCT
 
@@ -86,14 +87,25 @@ def test_a_model_in_bf16(tmp_path: Path) -> None:
     assert product.kernel.startswith("amx_bf16") and not report.without_prediction
     # 4 row tiles x 6 column tiles x 8 tiles of K.
     assert product.predicted_instructions["tdpbf16ps"] == 4 * 6 * 8
+    assert product.name == "matmul + add" and "bfloat16[256x96]c" in product.workload
     assert report.model == "model" and report.cpu == "sapphirerapids"
+
+
+def test_products_of_a_chain(tmp_path: Path) -> None:
+    path = saved(tmp_path, mlp_model("MLP_1", 512))
+    report = predict_model(path, "spr", precision="bf16")
+    assert [product.n for product in report.products] == [512, 256, 128]
+    for product in report.products:
+        assert product.name.startswith("matmul + ") and product.name.endswith(", of mlp_chain")
+        assert product.m * product.copies == 512
 
 
 def test_what_does_not_run_on_tiles_says_why(tmp_path: Path) -> None:
     report = predict_model(saved(tmp_path, wide_layer()), "spr")  # f32
     assert not report.products
-    (reason,) = report.without_prediction.values()
-    assert "avx512_f32" in reason and "without AMX tiles" in reason
+    (left,) = report.without_prediction
+    assert "avx512_f32" in left.reason and "without AMX tiles" in left.reason
+    assert left.name == "matmul + add" and left.workload.startswith("matmul(float32[64x256]")
 
 
 def test_threads_share_a_product(tmp_path: Path) -> None:
