@@ -64,12 +64,16 @@ def check_residency(func: tirx.PrimFunc) -> None:
 
 
 def _touched(statement: tirx.Stmt) -> list[tirx.Var]:
-    """Accumulators that an innermost block reads or writes; each once."""
+    """Accumulators that an innermost block works on, each once.
+
+    What tile instructions work on is known by its view only: their arguments are numbers.
+    """
     if not isinstance(statement, s_tir.SBlock):
         return []
     if any(isinstance(inner, s_tir.SBlock) for inner in walk(statement.body)):
         return []
-    regions = [*statement.reads, *statement.writes]
+    views = [view.source for view in statement.match_buffers]
+    regions = [*views, *statement.reads, *statement.writes]
     return list({r.source: None for r in regions if r.source.scope() == SCOPE})
 
 

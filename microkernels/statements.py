@@ -28,7 +28,8 @@ def with_children(statement: tirx.Stmt, inside: Sequence[tirx.Stmt]) -> tirx.Stm
     if isinstance(statement, tirx.SeqStmt):
         return tirx.SeqStmt(list(inside))
     if isinstance(statement, tirx.IfThenElse):
-        return tirx.IfThenElse(statement.condition, *inside)
+        then, *otherwise = inside
+        return tirx.IfThenElse(statement.condition, then, *(otherwise or [None]))
     (body,) = inside
     if isinstance(statement, s_tir.SBlockRealize):
         return s_tir.SBlockRealize(statement.iter_values, statement.predicate, body)

@@ -23,7 +23,7 @@ def products(kernel: Microkernel, m: int, columns: list[int], k: int) -> tirx.Pr
 
     The results are the columns of one matrix, as parameters of their own: views with its pitch.
     """
-    kr, acc, pitch = kernel.kr, kernel.acc_dtype, sum(columns)
+    kr, acc = kernel.kr, kernel.acc_dtype
     numbered = list(enumerate(columns))
     with IRBuilder() as builder, I.prim_func(s_tir=True):
         I.func_name("main")
@@ -31,12 +31,15 @@ def products(kernel: Microkernel, m: int, columns: list[int], k: int) -> tirx.Pr
         a = parameter("A", (m, k), kernel.a_dtype)
         weights = [parameter(f"B{x}", (k // kr, n, kr), kernel.b_dtype) for x, n in numbered]
         handles = [I.arg(f"c{x}", I.handle()) for x, _ in numbered]
+        strides = [sum(columns), 1]
         results = [
-            I.match_buffer(handles[x], (m, n), acc, strides=[pitch, 1], align=4)
+            IRBuilder.name(
+                f"C{x}", I.match_buffer(handles[x], (m, n), acc, strides=strides, align=4)
+            )
             for x, n in numbered
         ]
         for x, n in numbered:
-            b, c = weights[x], results[x]
+            b, c = weights[x], IRBuilder.name(f"C{x}", results[x])
             with I.grid(m, n, k) as (i, j, step), I.sblock(f"C{x}"):
                 vi, vj, vk = I.axis.remap("SSR", [i, j, step])
                 weight = b[vk // kr, vj, vk % kr]
