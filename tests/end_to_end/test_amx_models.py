@@ -1,0 +1,195 @@
+"""Whole models on AMX tiles: int8 with the bits of VNNI, bf16 within the bound of its roundings.
+
+Where there is no AMX the emulator executes the tile instructions, and counts them.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from numpy.typing import NDArray
+
+import tvm_hybrid
+from tests.amx_emulator import emulator
+from tvm_hybrid.demo.magika_files import fetch_magika
+from tvm_hybrid.report.compare import distance, tolerance_for
+from tvm_hybrid.report.flops import ProductSums
+
+from . import transformers
+from .quantized_models import dynamic, integer_products, static
+
+pytestmark = pytest.mark.isa("amx")
+
+SPR, GNR = "tvm_hybrid/sapphirerapids", "tvm_hybrid/graniterapids"
+VECTORS = "tvm_hybrid/cooperlake"  # VNNI and BF16, no AMX
+SIZES = transformers.Sizes(tokens=32, width=128, heads=2, inner=256)
+MODELS = {"bert": transformers.bert, "llama": transformers.llama}
+# Products with constant weights, of a layer.
+WEIGHTED = {"bert": 6, "llama": 7}
+SAMPLES = 4
+
+Feeds = Mapping[str, NDArray[Any]]
+
+
+@functools.cache
+def float_model(name: str) -> onnx.ModelProto:
+    return MODELS[name](SIZES)
+
+
+@functools.cache
+def quantized_model(name: str, form: str) -> onnx.ModelProto:
+    """In QDQ form, types of activations and weights as the form says; or dynamic."""
+    model = float_model(name)
+    if form.startswith("dynamic"):
+        return dynamic(model, form.removeprefix("dynamic_"))
+    samples = [transformers.feeds(model, seed) for seed in range(SAMPLES)]
+    a, w = form.removeprefix("qdq_").split("_")
+    return static(model, samples, a, w, ActivationSymmetric=a == "s8")
+
+
+def opened(
+    model: onnx.ModelProto, target: str, threads: int = 2, **options: Any
+) -> tvm_hybrid.InferenceSession:
+    source = model.SerializeToString()
+    return tvm_hybrid.InferenceSession(source, target=target, num_threads=threads, **options)
+
+
+@functools.cache
+def on_tiles(name: str, form: str) -> tvm_hybrid.InferenceSession:
+    """A quantised model on two threads."""
+    return opened(quantized_model(name, form), SPR)
+
+
+def run(session: tvm_hybrid.InferenceSession, feeds: Feeds, product: str = "") -> NDArray[Any]:
+    """The first output; `product` begins the names of the instructions that must have run."""
+    emulator.reset()
+    result = session.run(None, dict(feeds))[0]
+    emulator.check()
+    found = emulator.counts()
+    if found is not None:
+        products = {name for name, count in found.items() if count and name.startswith("tdp")}
+        assert bool(products) == bool(product), found
+        assert all(name.startswith(product) for name in products), products
+    return result
+
+
+def by_onnxruntime(model: onnx.ModelProto, feeds: Feeds) -> NDArray[Any]:
+    """What ONNX Runtime computes node by node."""
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.log_severity_level = 3
+    source = model.SerializeToString()
+    session = onnxruntime.InferenceSession(source, options, providers=["CPUExecutionProvider"])
+    return session.run(None, dict(feeds))[0]
+
+
+def require_reasons(session: tvm_hybrid.InferenceSession) -> int:
+    """How many kernels use tiles; every product on vectors must say why."""
+    decisions = [each for each in session.explain().taken if "matmul" in each.op]
+    for decision in decisions:
+        parts = decision.op.count("matmul")
+        by_tiles = "amx" in decision.kernel
+        assert by_tiles or decision.on_vectors, decision
+        if parts == 1:
+            assert by_tiles != bool(decision.on_vectors), decision
+    return sum("amx" in decision.kernel for decision in decisions)
+
+
+FORMS = [
+    ("bert", "qdq_u8_s8"),
+    ("bert", "dynamic_s8"),
+    ("llama", "qdq_s8_s8"),
+    ("llama", "dynamic_u8"),
+]
+
+
+@pytest.mark.parametrize(("name", "form"), FORMS)
+def test_integer_transformers_have_the_bits_of_vnni(name: str, form: str) -> None:
+    """Sums of integers are exact in any order, and what is between is computed alike."""
+    model = quantized_model(name, form)
+    products = WEIGHTED[name] * SIZES.layers
+    assert integer_products(model) >= products
+    session = on_tiles(name, form)
+    assert require_reasons(session) >= SIZES.layers
+    vectors = opened(model, VECTORS)
+    assert not any("amx" in each.kernel or each.on_vectors for each in vectors.explain())
+    for seed in (SAMPLES, SAMPLES + 1):
+        feeds = transformers.feeds(model, seed)
+        np.testing.assert_array_equal(run(session, feeds, "tdpb"), run(vectors, feeds))
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_bf16_transformers_are_as_near_to_f32_as_without_tiles(name: str) -> None:
+    """Rounded operands give the bound; instructions with other orders of sums cannot be nearer."""
+    model = float_model(name)
+    session = opened(model, SPR, precision="bf16")
+    assert require_reasons(session) >= SIZES.layers
+    sums = ProductSums(tvm_hybrid.import_onnx(model).mod)
+    bound = tolerance_for(sums.lengths, rounded=sums.rounded("bf16"))
+    feeds = transformers.feeds(model, 0)
+    narrow = run(session, feeds, "tdpbf16ps")
+    exact = by_onnxruntime(model, feeds)
+    vectors = run(opened(model, VECTORS, precision="bf16"), feeds)
+    moved = distance(vectors, exact).max_rel
+    assert 2.0**-12 < distance(narrow, exact).max_rel < min(bound, 2 * moved)
+    # Sums of other orders differ in their last bits, which roundings to bfloat16 make 2**-8 of
+    # some value in the middle; no more than what rounding all operands does.
+    assert distance(narrow, vectors).max_rel <= moved
+
+
+def test_an_exported_model_gives_the_same_bits(tmp_path: Path) -> None:
+    """By two threads as by one; the library asks for permission itself."""
+    session = on_tiles("bert", "qdq_u8_s8")
+    feeds = transformers.feeds(float_model("bert"), SAMPLES)
+    loaded = tvm_hybrid.InferenceSession(session.executable.export(tmp_path / "model.so"))
+    assert loaded.explain().to_json() == session.explain().to_json()
+    alone = opened(quantized_model("bert", "qdq_u8_s8"), SPR, threads=1)
+    assert require_reasons(alone) >= SIZES.layers
+    wanted = run(session, feeds, "tdpb")
+    for other in (loaded, alone):
+        np.testing.assert_array_equal(run(other, feeds, "tdpb"), wanted)
+
+
+MAGIKA = (1, 2048)  # files, bytes of each
+
+
+@functools.cache
+def magika(quantized: bool) -> onnx.ModelProto:
+    """A pretrained file-type classifier."""
+    model = onnx.load(fetch_magika().model)
+    return dynamic(model) if quantized else model
+
+
+def content(seed: int) -> Feeds:
+    """Bytes to classify."""
+    return {"bytes": np.random.default_rng(seed).integers(0, 256, MAGIKA, np.int32)}
+
+
+@functools.cache
+def magika_on_vectors() -> NDArray[Any]:
+    """What the quantised model says by VNNI."""
+    return run(opened(magika(True), VECTORS, shapes={"bytes": MAGIKA}), content(0))
+
+
+@pytest.mark.parametrize("target", [SPR, GNR])
+def test_a_public_model_quantised(target: str) -> None:
+    session = opened(magika(True), target, shapes={"bytes": MAGIKA})
+    assert require_reasons(session)
+    np.testing.assert_array_equal(run(session, content(0), "tdpb"), magika_on_vectors())
+
+
+@pytest.mark.parametrize("target", [SPR, GNR])
+def test_a_public_model_in_bf16(target: str) -> None:
+    session = opened(magika(False), target, shapes={"bytes": MAGIKA}, precision="bf16")
+    assert require_reasons(session)
+    sums = ProductSums(tvm_hybrid.import_onnx(magika(False), shapes={"bytes": MAGIKA}).mod)
+    bound = tolerance_for(sums.lengths, rounded=sums.rounded("bf16"))
+    exact, narrow = by_onnxruntime(magika(False), content(0)), run(session, content(0), "tdpbf16ps")
+    assert narrow.argmax() == exact.argmax() and distance(narrow, exact).max_rel < bound
