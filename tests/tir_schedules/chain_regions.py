@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from tests.tir_schedules.integer_regions import matmul_region as integer_matmul
-from tests.tir_schedules.run_region import dtype_named
+from tests.tir_schedules.run_region import dtype_named, machine_for
 from tir_schedules.chain_sources import Source, sources_text, tensors_of
+from tir_schedules.mlp_chain_config import MlpChainConfig, by_columns, by_rows
 from tir_schedules.region import Region, Scalar, Step, Tensor
 
 INPUT = Source(False, 0)
@@ -144,6 +146,49 @@ def mlp(layers: Sequence[Region]) -> Region:
     for layer in layers:
         source = chain.add(layer, source)
     return chain.region()
+
+
+def f32_mlp(*lead: int, sizes: tuple[int, ...] = (13, 50, 33, 20)) -> Region:
+    return mlp([f32_layer(lead, k, n) for k, n in itertools.pairwise(sizes)])
+
+
+def int8_mlp(rows: int) -> Region:
+    """int8 into uint8 with a zero point, then into f32."""
+    return mlp(
+        [
+            int8_layer((rows,), 13, 50, "int8", a_zero=5, scale=2e-3),
+            int8_layer((rows,), 50, 33, w="uint8", zero=3),
+            int8_layer((rows,), 33, 20, a_zero=3, output="float32"),
+        ]
+    )
+
+
+def bf16_mlp(rows: int) -> Region:
+    narrow = "bfloat16"
+    return mlp(
+        [
+            f32_layer((rows,), 13, 50, dtypes=("float32", narrow, narrow)),
+            f32_layer((rows,), 50, 33, dtypes=(narrow, narrow, narrow)),
+            f32_layer((rows,), 33, 20, dtypes=(narrow, narrow, "float32")),
+        ]
+    )
+
+
+def configs(region: Region, rung: str) -> dict[str, MlpChainConfig]:
+    """One block, uneven blocks, blocks of two threads, and columns cut among two threads."""
+    one, two = machine_for(rung), machine_for(rung, 2)
+    columns = by_columns(region, one)
+    cut = [
+        {**config.to_dict(), "threads_m": 1 + number % 2, "threads_n": 2}
+        for number, config in enumerate(columns.matmuls)
+    ]
+    norms = [{**config.to_dict(), "threads": 2} for config in columns.norms]
+    return {
+        "one block": by_rows(region, one, 1, 1),
+        "three blocks": by_rows(region, one, 1, 3),
+        "two threads": by_rows(region, two, 2, 4),
+        "columns": MlpChainConfig.from_dict({**columns.to_dict(), "matmuls": cut, "norms": norms}),
+    }
 
 
 def transformer_block(lead: tuple[int, ...], hidden: int, inner: int) -> Region:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from typing import Any
 
 import numpy as np
@@ -14,10 +13,12 @@ from tests.relay_passes.graphs import run as run_relax
 from tests.tir_schedules.chain_regions import (
     INPUT,
     ChainBuilder,
+    bf16_mlp,
+    configs,
     f32_layer,
-    int8_layer,
+    f32_mlp,
+    int8_mlp,
     mixed,
-    mlp,
     norm,
     small_integers,
     transformer_block,
@@ -33,54 +34,11 @@ from tests.tir_schedules.run_region import (
 )
 from tir_schedules.chain_sources import sources_of, sources_text
 from tir_schedules.mlp_chain import MLP_CHAIN
-from tir_schedules.mlp_chain_config import MlpChainConfig, by_columns, by_rows
+from tir_schedules.mlp_chain_config import MlpChainConfig, by_rows
 from tir_schedules.region import Region, Step, Tensor
 from tvm_hybrid.tuning.chains import chain_arguments, expected_of_chain
 
 BEST = INTEGER_RUNGS[-1]
-
-
-def f32_mlp(*lead: int, sizes: tuple[int, ...] = (13, 50, 33, 20)) -> Region:
-    return mlp([f32_layer(lead, k, n) for k, n in itertools.pairwise(sizes)])
-
-
-def int8_mlp(rows: int) -> Region:
-    """int8 into uint8 with a zero point, then into f32."""
-    return mlp(
-        [
-            int8_layer((rows,), 13, 50, "int8", a_zero=5, scale=2e-3),
-            int8_layer((rows,), 50, 33, w="uint8", zero=3),
-            int8_layer((rows,), 33, 20, a_zero=3, output="float32"),
-        ]
-    )
-
-
-def bf16_mlp(rows: int) -> Region:
-    narrow = "bfloat16"
-    return mlp(
-        [
-            f32_layer((rows,), 13, 50, dtypes=("float32", narrow, narrow)),
-            f32_layer((rows,), 50, 33, dtypes=(narrow, narrow, narrow)),
-            f32_layer((rows,), 33, 20, dtypes=(narrow, narrow, "float32")),
-        ]
-    )
-
-
-def configs(region: Region, rung: str) -> dict[str, MlpChainConfig]:
-    """One block, uneven blocks, blocks of two threads, and columns cut among two threads."""
-    one, two = machine_for(rung), machine_for(rung, 2)
-    columns = by_columns(region, one)
-    cut = [
-        {**config.to_dict(), "threads_m": 1 + number % 2, "threads_n": 2}
-        for number, config in enumerate(columns.matmuls)
-    ]
-    norms = [{**config.to_dict(), "threads": 2} for config in columns.norms]
-    return {
-        "one block": by_rows(region, one, 1, 1),
-        "three blocks": by_rows(region, one, 1, 3),
-        "two threads": by_rows(region, two, 2, 4),
-        "columns": MlpChainConfig.from_dict({**columns.to_dict(), "matmuls": cut, "norms": norms}),
-    }
 
 
 def check_exact(region: Region, arrays: list[np.ndarray], rung: str, **options: Any) -> None:
@@ -285,6 +243,7 @@ def test_rejected_with_a_reason(name: str) -> None:
     "changes",
     [
         {"row_blocks": 0},
+        {"row_unit": 0},
         {"threads": 0},
         {"matmuls": ()},
         {"norms": ({"rows": 1, "unroll": 1, "keep": False, "chunk": 1},)},
