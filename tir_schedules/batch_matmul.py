@@ -117,9 +117,15 @@ def multiplied(region: Region) -> tuple[str, str]:
 def default_config(region: Region, machine: Machine) -> BatchMatmulConfig:
     """The configuration with the fewest estimated cycles."""
     problem = BatchProblem(region)
-    kernels = worth_trying(_kernels(region, machine.isa), problem.m)
-    candidates = [_config(region, machine, kernel) for kernel in kernels]
-    return fewest_cycles(candidates, lambda config: _cycles(problem, config, machine))
+    return fewest_cycles(
+        candidates(region, machine), lambda config: estimated_cycles(problem, config, machine)
+    )
+
+
+def candidates(region: Region, machine: Machine) -> list[BatchMatmulConfig]:
+    """The best configuration of every kernel that is worth trying."""
+    kernels = worth_trying(_kernels(region, machine.isa), BatchProblem(region).m)
+    return [_config(region, machine, kernel) for kernel in kernels]
 
 
 def space(region: Region, machine: Machine) -> Iterator[BatchMatmulConfig]:
@@ -135,7 +141,9 @@ def space(region: Region, machine: Machine) -> Iterator[BatchMatmulConfig]:
         for row_shares in {1, default.row_shares}
     }
     yield default
-    yield from sorted(found - {default}, key=lambda config: _cycles(problem, config, machine))
+    yield from sorted(
+        found - {default}, key=lambda config: estimated_cycles(problem, config, machine)
+    )
 
 
 def _kernels(region: Region, isa: Isa) -> tuple[Microkernel, ...]:
@@ -155,7 +163,8 @@ def _config(region: Region, machine: Machine, kernel: Microkernel) -> BatchMatmu
     )
 
 
-def _cycles(problem: BatchProblem, config: BatchMatmulConfig, machine: Machine) -> float:
+def estimated_cycles(problem: BatchProblem, config: BatchMatmulConfig, machine: Machine) -> float:
+    """Cycles of the largest task, without packing."""
     n_vectors = math.ceil(problem.n / microkernel_named(config.kernel).lanes)
     rows = math.ceil(problem.m / config.row_shares)
     return tile_cycles(config, rows, n_vectors, problem.k, machine)

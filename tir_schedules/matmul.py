@@ -87,9 +87,15 @@ def reject(region: Region, isa: Isa) -> str | None:
 
 def default_config(region: Region, machine: Machine) -> MatmulConfig:
     """The configuration with the fewest estimated cycles; no tuning is needed."""
+    return fewest_cycles(
+        candidates(region, machine), lambda config: estimated_cycles(region, config, machine)
+    )
+
+
+def candidates(region: Region, machine: Machine) -> list[MatmulConfig]:
+    """The best configuration of every kernel that is worth trying."""
     kernels = worth_trying(_kernels(region, machine.isa), dimensions(region)[0])
-    candidates = [_config(region, machine, k) for k in kernels]
-    return fewest_cycles(candidates, lambda config: estimated_cycles(region, config, machine))
+    return [_config(region, machine, kernel) for kernel in kernels]
 
 
 def space(region: Region, machine: Machine) -> Iterator[MatmulConfig]:

@@ -169,7 +169,7 @@ def _cut_by_rows(
             row_unit=unit,
         )
         rows = blocks_of(m, config)[0].size
-        parts = [_default_of(_with_rows(part, rows), one) for part in region.parts]
+        parts = [_default_of(with_rows(part, rows), one) for part in region.parts]
         return config.with_parts(region, parts)
 
     equal = cut(1)
@@ -185,7 +185,7 @@ def _busiest_cycles(region: Region, config: MlpChainConfig, machine: Machine) ->
     for group in blocks_of(rows_of(region.parts[0]), config):
         parts = zip(region.parts, config.of_parts(region), strict=True)
         cycles = sum(
-            matmul.estimated_cycles(_with_rows(part, group.size), found, machine)
+            matmul.estimated_cycles(with_rows(part, group.size), found, machine)
             for part, found in parts
             if isinstance(found, MatmulConfig)
         )
@@ -220,7 +220,7 @@ def _variations(
         machine = dataclasses.replace(machine, threads=1)
     for number, part in enumerate(region.parts):
         if default.mode == "rows":
-            part = _with_rows(part, blocks_of(rows_of(part), default)[0].size)
+            part = with_rows(part, blocks_of(rows_of(part), default)[0].size)
         template_space = matmul.space if part.op == "matmul" else normalize.space
         for found in template_space(part, machine):
             yield default.with_parts(region, [*configs[:number], found, *configs[number + 1 :]])
@@ -232,7 +232,7 @@ def _default_of(part: Region, machine: Machine) -> PartConfig:
     return matmul.default_config(part, machine)
 
 
-def _with_rows(part: Region, rows: int) -> Region:
+def with_rows(part: Region, rows: int) -> Region:
     """A part as if it had only so many rows, for its default configuration."""
     first, output = part.inputs[0], part.output
     attrs = {**part.attrs, "axis": 1} if "axis" in part.attrs else part.attrs
