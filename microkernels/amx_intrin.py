@@ -12,8 +12,8 @@ and no code touches it once all three are in place. B is what `transform_layout`
 with the index map (k, j) -> (k // kr, j, k % kr). Rows of A, B and C may lie any distance apart.
 A tail of rows or columns is a smaller block, with a tile configuration of its own:
 `amx_configure.configure_tiles` finds the blocks of a finished schedule and loads what they need.
-K must come in whole products (`sch.pad_einsum` pads it with zeros). For blocks of one row or column,
-`reverse_compute_at` has to keep loops of one turn: `preserve_unit_loops=True`.
+K must come in whole products (`sch.pad_einsum` pads it with zeros). For blocks of one row or one
+column, `reverse_compute_at` has to keep loops of one turn: `preserve_unit_loops=True`.
 """
 
 from __future__ import annotations
