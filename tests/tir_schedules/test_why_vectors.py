@@ -50,19 +50,34 @@ def test_many_rows_could_be_on_tiles() -> None:
         assert why_vectors(region, config, replace(machine, isa=AMX.isa)) == CONFIGURED
 
 
-def test_what_is_chosen_for_amx_has_a_reason_or_tiles() -> None:
-    """The template and the reason go by the same estimates."""
-    for m in (1, 2, 4, 8, 16, 17, 32, 33, 64, 128):
-        for dtypes in (("uint8", "int8"), ("int8", "int8"), ("float32", "bfloat16")):
-            region = Region(
-                op="matmul",
-                inputs=(Tensor((m, 256), dtypes[0]), Tensor((256, 512), dtypes[1], True)),
-                output=Tensor((m, 512), "float32" if dtypes[1] == "bfloat16" else "int32"),
-            )
-            config = MATMUL.default_config(region, AMX)
-            reason = why_vectors(region, config, AMX)
-            assert bool(reason) != microkernel_named(config.kernel).by_tiles
-            assert reason != CONFIGURED, (region.key, config)
+@pytest.mark.parametrize("threads", [1, 2, 8])
+def test_what_is_chosen_for_amx_has_a_reason_or_tiles(threads: int) -> None:
+    """The templates and the reasons go by the same estimates."""
+    machine = replace(AMX, threads=threads)
+    by_tiles = set()
+    for m in (1, 2, 4, 8, 16, 17, 32, 33, 64, 128, 512):
+        for n, k in ((16, 64), (512, 256), (256, 4096)):
+            for a, b in (("uint8", "int8"), ("int8", "int8"), ("float32", "bfloat16")):
+                output = "float32" if b == "bfloat16" else "int32"
+                for region in (
+                    Region(
+                        op="matmul",
+                        inputs=(Tensor((m, k), a), Tensor((k, n), b, True)),
+                        output=Tensor((m, n), output),
+                    ),
+                    Region(
+                        op="batch_matmul",
+                        inputs=(Tensor((3, m, k), a), Tensor((3, k, n), b)),
+                        output=Tensor((3, m, n), output),
+                    ),
+                ):
+                    config = template_for(region.op).default_config(region, machine)
+                    reason = why_vectors(region, config, machine)
+                    chosen = microkernel_named(config.kernel).by_tiles
+                    assert bool(reason) != chosen and reason != CONFIGURED, (region.key, config)
+                    by_tiles.add((region.op, m, chosen))
+    for op in ("matmul", "batch_matmul"):
+        assert (op, 1, False) in by_tiles and (op, 512, True) in by_tiles
 
 
 def test_float32_is_not_multiplied() -> None:

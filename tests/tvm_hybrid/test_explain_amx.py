@@ -1,0 +1,64 @@
+"""`explain` for a target with AMX: what is on tiles, and why the rest is not. Nothing is run."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+import tvm_hybrid
+from tests.onnx_builder import OnnxBuilder
+from tests.tvm_hybrid.onnx_models import saved
+from tvm_hybrid.cli import main
+from tvm_hybrid.explanation import Explanation
+
+FLOAT32 = "AMX multiplies 8-bit integers and bfloat16, not float32"
+
+
+def many_and_one() -> onnx.ModelProto:
+    """x [64, 256] and y [1, 256] times one weight [256, 256] each."""
+    g, rng = OnnxBuilder(), np.random.default_rng(0)
+    for name, rows in (("x", 64), ("y", 1)):
+        weight = g.constant(rng.standard_normal((256, 256)), np.float32)
+        g.output(g.node("MatMul", g.input(name, (rows, 256)), weight), (rows, 256))
+    return g.model()
+
+
+def explained(target: str, precision: str) -> Explanation:
+    model = many_and_one()
+    return tvm_hybrid.compile(model, target=target, precision=precision, num_threads=1).explain()
+
+
+@pytest.mark.parametrize("target", ["spr", "graniterapids", "tvm_hybrid/sapphirerapids"])
+def test_one_row_stays_on_vectors_with_a_reason(target: str) -> None:
+    explanation = explained(target, "bf16")
+    reasons = {each.kernel: each.on_vectors for each in explanation.taken if each.flops}
+    many, one = sorted(reasons)
+    assert many.startswith("amx_bf16_") and reasons[many] == ""
+    assert one.startswith("avx512_bf16_") and reasons[one].startswith("1 row fills 6% of AMX tiles")
+    assert one in reasons[one] and "as fast" in reasons[one]
+    shown = " ".join(str(explanation).split())
+    assert "on vectors:" in shown
+
+
+def test_float32_is_never_on_tiles() -> None:
+    reasons = [each.on_vectors for each in explained("spr", "auto").taken if each.flops]
+    assert reasons == [FLOAT32] * 2
+
+
+def test_nothing_is_said_without_tiles() -> None:
+    for precision in ("bf16", "auto"):
+        explanation = explained("cooperlake", precision)
+        assert not any(decision.on_vectors for decision in explanation)
+        assert "on vectors" not in str(explanation)
+
+
+def test_the_command_shows_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = str(saved(tmp_path, many_and_one()))
+    options = ["--target", "tvm_hybrid/sapphirerapids", "--precision", "bf16", "--threads", "1"]
+    assert main(["explain", path, "--json", *options]) == 0
+    decisions = json.loads(capsys.readouterr().out)
+    assert sorted(bool(each["on_vectors"]) for each in decisions if each["flops"]) == [False, True]
