@@ -42,6 +42,7 @@ from tir_schedules.side_by_side import (
     tasks_of,
 )
 from tir_schedules.template import template_for
+from tir_schedules.why_vectors import why_vectors
 
 from .decisions import Decision, DecisionLog
 from .graph import DataflowGraph, op_name, static_tensor, variables
@@ -98,6 +99,7 @@ class _Merger:
         decisions: DecisionLog,
     ) -> None:
         self.mod, self.builder, self.machine = mod, builder, machine
+        self.alone = replace(machine, threads=1)
         self.decisions = decisions
         self.regions: dict[relax.GlobalVar, tuple[Region, Piece] | None] = {}
 
@@ -166,9 +168,8 @@ class _Merger:
         """A candidate's kernel for one thread, and its configuration if that is another one."""
         if candidate.piece.tasks == 1:
             return self.mod[candidate.function], None
-        alone = replace(self.machine, threads=1)
-        config = template_for(candidate.region.op).default_config(candidate.region, alone)
-        return build_kernel(candidate.region, config, alone), config
+        config = template_for(candidate.region.op).default_config(candidate.region, self.alone)
+        return build_kernel(candidate.region, config, self.alone), config
 
     def bindings(
         self, graph: DataflowGraph, group: Sequence[_Candidate], how: Estimate
@@ -224,8 +225,12 @@ class _Merger:
                 continue
             decision = self.decisions.pop(index)
             if config is not None:
-                fields = msgspec.to_builtins(config)
-                decision = msgspec.structs.replace(decision, config=fields, source="default")
+                decision = msgspec.structs.replace(
+                    decision,
+                    config=msgspec.to_builtins(config),
+                    source="default",
+                    on_vectors=why_vectors(candidate.region, config, self.alone),
+                )
             found.append(decision)
         reason = f"template {NAME}: {len(group)} kernels that leave threads idle, {how}"
         self.decisions.append(
@@ -238,6 +243,9 @@ class _Merger:
                 config={"shares": how.shares, "parts": [decision.config for decision in found]},
                 source=", ".join(dict.fromkeys(decision.source for decision in found)),
                 reason=reason,
+                on_vectors="; ".join(
+                    dict.fromkeys(decision.on_vectors for decision in found if decision.on_vectors)
+                ),
                 flops=sum(decision.flops for decision in found),
                 workload=" | ".join(decision.workload for decision in found),
             )

@@ -7,6 +7,7 @@ import pytest
 import tvm
 from tvm import IRModule, relax, tirx
 
+from microkernels.isa import isa_named
 from relay_passes.decisions import Decision, DecisionLog
 from relay_passes.lower_regions import KERNEL, lower_regions
 from relay_passes.merge_side_by_side import merge_side_by_side
@@ -40,10 +41,13 @@ def lowered(body: Body, *shapes: tuple[tuple[int, ...], str], threads: int = 2) 
 
 
 def merged(
-    body: Body, *shapes: tuple[tuple[int, ...], str], threads: int = 2
+    body: Body,
+    *shapes: tuple[tuple[int, ...], str],
+    threads: int = 2,
+    machine: Machine = TWO.machine,
 ) -> tuple[IRModule, DecisionLog]:
     """The module after the pass, and the decisions."""
-    machine = Machine(TWO.machine.name, TWO.machine.isa, threads)
+    machine = Machine(machine.name, machine.isa, threads)
     mod, decisions = partitioned(module(body, *(shapes or (ROW, ROW))))
     mod = prepack(machine.isa)(select_configs(machine, None)(mod))
     mod = lower_regions(machine, decisions)(mod)
@@ -76,6 +80,13 @@ def test_two_products_become_one_kernel() -> None:
     assert decision.reason.startswith("template side_by_side: 2 kernels that leave threads idle, ")
     assert decision.flops == 2 * 256 * (600 + 500)
     assert decision.config["shares"] == ((0,), (1,)) and len(decision.config["parts"]) == 2
+
+
+def test_why_parts_stay_on_vectors_is_kept() -> None:
+    """Where there are tiles (AMX), that is part of the decision."""
+    _, [decision] = merged(heads, machine=Machine("sapphirerapids", isa_named("amx")))
+    assert decision.function == "tvm_hybrid_side_by_side"
+    assert decision.on_vectors == "AMX multiplies 8-bit integers and bfloat16, not float32"
 
 
 def test_glue_in_between_does_not_count_as_depth() -> None:

@@ -17,13 +17,18 @@ from tir_schedules.chain_cost import (
     ChainCost,
     ChainEstimate,
     estimate_chain,
+    row_groups,
 )
 from tir_schedules.machine import Machine
 from tir_schedules.region import Region, Scalar, Tensor
+from tir_schedules.speeds import MEASURED, WITH_AMX, speeds_of
 
 F = "float32"
 ONE = Machine("znver4", isa_named("avx512"))
 TWO = dataclasses.replace(ONE, threads=2)
+# 1 MB of L2, so that results between layers may be beyond it.
+AMX = Machine("sapphirerapids", isa_named("amx"), l1_bytes=48 << 10, l3_bytes=60 << 20)
+INTEGERS = ("uint8", "int8")
 MLP_1 = (13, 512, 256, 128)
 WIDE = (384, 1536, 384)
 
@@ -168,3 +173,43 @@ def test_more_threads_never_cost_more() -> None:
         for widths in (MLP_1, WIDE):
             one, two = (estimate_chain(chain(m, widths), machine) for machine in (ONE, TWO))
             assert two.merged.cost.total <= one.merged.cost.total
+
+
+def test_tiles_compute_up_to_eight_times_as_fast() -> None:
+    region = chain(64, (512, 256, 256), INTEGERS)
+    vnni = dataclasses.replace(AMX, isa=isa_named("avx512_vnni"))
+    tiles, vectors = (estimate_chain(region, machine) for machine in (AMX, vnni))
+    # In cycles: of two dot products each on vectors, which the speeds of machines with AMX imply.
+    ratio = vectors.separate.cost.compute * MEASURED.cycles_per_us
+    ratio /= tiles.separate.cost.compute * WITH_AMX.cycles_per_us
+    assert 4 < ratio <= 8
+    assert tiles.pays and tiles.saved == pytest.approx(VM_CALL_US)
+
+
+def test_tiles_wait_for_weights_from_l3() -> None:
+    """Every block of rows streams them again, and computing hides less of it than on vectors."""
+    rate = speeds_of(AMX).l3_rate
+    once = 2 * 1024 * 2048 / rate
+    before, after = costs(estimate_chain(chain(32, (1024, 2048, 1024), INTEGERS), AMX))
+    for cost in (before, after):
+        assert once <= cost.compute + cost.weights < 1.2 * once
+    rows = estimate_chain(chain(512, WIDE, INTEGERS), AMX).rows
+    passes = -(-512 // rows.block)
+    assert passes * 2 * 384 * 1536 / rate <= rows.cost.compute + rows.cost.weights
+
+
+@pytest.mark.parametrize("m", [33, 100, 384, 1000])
+@pytest.mark.parametrize("threads", [1, 4])
+def test_blocks_of_rows_are_whole_tiles(m: int, threads: int) -> None:
+    machine = dataclasses.replace(AMX, threads=threads, l2_bytes=256 << 10)
+    plan = estimate_chain(chain(m, (512, 2048, 512), INTEGERS), machine).rows
+    assert plan.block % 32 == 0 or plan.block == -(-m // plan.tasks)
+
+
+def test_rows_are_cut_into_units() -> None:
+    for m, blocks, unit in itertools.product((1, 31, 150, 200), (1, 3, 8), (1, 16, 32)):
+        groups = row_groups(m, blocks, unit)
+        sizes = [group.size for group in groups for _ in range(group.count)]
+        assert sum(sizes) == m and len(sizes) == min(blocks, -(-m // unit))
+        assert all(size % unit == 0 for size in sizes[:-1])
+        assert max(sizes) == sizes[0] < m / len(sizes) + 2 * unit
