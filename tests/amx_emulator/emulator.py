@@ -28,7 +28,7 @@ from types import ModuleType
 from filelock import FileLock
 
 FOLDER = Path(__file__).resolve().parent
-SOURCES = ("decode.c", "dot_products.c", "glue.c", "tiles.c", "trap.c")
+SOURCES = ("decode.c", "dot_products.c", "glue.c", "hooks.c", "tiles.c", "trap.c")
 # No contraction: the rounding of every operation is the one written down.
 FLAGS = ("-std=gnu11", "-O3", "-ffp-contract=off", "-fPIC", "-shared", "-fvisibility=hidden")
 

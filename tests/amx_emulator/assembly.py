@@ -1,0 +1,35 @@
+"""Assembly text to functions that ctypes can call, for programs that no compiler would write."""
+
+from __future__ import annotations
+
+import ctypes
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+
+def assembled(functions: Mapping[str, str]) -> ctypes.CDLL:
+    """A library with one function for every entry: name to instructions (AT&T, without `ret`).
+
+    Arguments arrive in rdi, rsi, rdx, rcx, r8, r9 and on the stack.
+
+    Raises
+    ------
+    RuntimeError
+        If the assembler refuses the text.
+    """
+    text = [".text", ".p2align 4"]
+    for name, body in functions.items():
+        text += [f".globl {name}", f".type {name}, @function", f"{name}:", body, "ret"]
+    text.append('.section .note.GNU-stack,"",@progbits\n')
+    with tempfile.TemporaryDirectory() as folder:
+        source, library = Path(folder, "program.s"), Path(folder, "program.so")
+        source.write_text("\n".join(text))
+        compiler = shutil.which("gcc") or shutil.which("g++") or "cc"
+        command = [compiler, "-shared", "-nostdlib", str(source), "-o", str(library)]
+        result = subprocess.run(command, capture_output=True, text=True, check=False)
+        if result.returncode:
+            raise RuntimeError(f"the assembler refuses:\n{result.stderr[:2000]}")
+        return ctypes.CDLL(str(library))  # stays mapped without its file
