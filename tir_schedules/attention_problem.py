@@ -84,6 +84,11 @@ class AttentionProblem:
         """The stored q, k, v and result."""
         return dict(zip(OPERANDS, (*self.region.inputs[:3], self.region.output), strict=True))
 
+    @property
+    def flops(self) -> int:
+        """Multiplications and additions of both products."""
+        return 2 * self.batches * self.m * self.n * (self.d + self.e)
+
     def base(self, name: str, batch: Expr) -> Expr:
         """Where an operand of one attention begins; `batch` counts attentions."""
         layout = self.layouts[name]

@@ -1,4 +1,9 @@
-"""The register tiles of the probabilities times v, and the store of the result."""
+"""The register tiles of the probabilities times v, and the store of the result.
+
+Tile registers (AMX) read the probabilities where the softmax has put them, 64 bytes of keys at a
+time, so that zeros follow the last key. A result that is not complete yet grows where it rests;
+others pass through a block of results in L1.
+"""
 
 from __future__ import annotations
 
@@ -7,14 +12,14 @@ import math
 import tvm.tirx.script.builder.ir as I
 from tvm import tirx
 
-from microkernels.microkernel import Microkernel
-from microkernels.vectors import Expr, ramp, splat
+from microkernels.microkernel import Address, Microkernel, Place, Tile
+from microkernels.vectors import Expr, constant, ramp, splat
 
 from .attention_problem import AttentionProblem
+from .attention_rows import blocks_of
 from .attention_score_tiles import KeyBlock
-from .attention_softmax import Band, Quantization, Running
+from .attention_softmax import Band, Running
 from .batch_operands import PackedOperand
-from .blocking import balanced
 from .epilogue import Columns, Epilogue, store_vector
 from .tile_loops import for_groups, store_columns
 from .zero_points import Start, is_integer
@@ -39,6 +44,8 @@ class ProductTiles:
         Where the probabilities are.
     out : buffer
         Flat view of the result.
+    scratch : buffer or None
+        Where the accumulators of tile registers go: [rows, columns] of a block.
     """
 
     def __init__(
@@ -50,19 +57,39 @@ class ProductTiles:
         v: PackedOperand,
         band: Band,
         out: Expr,
+        scratch: Expr | None = None,
     ) -> None:
         self.problem, self.batch, self.kernel, self.epilogue = problem, batch, kernel, epilogue
-        self.v, self.band, self.out = v, band, out
+        self.v, self.band, self.out, self.scratch = v, band, out, scratch
         self.base = problem.base("out", batch)
-        self.quantized = Quantization.of(problem.softmax) is not None
+        self.quantized = is_integer(problem.product)
         self.lanes = kernel.lanes
+        # Steps of a vector of keys; scalar code may have less than one, and no blocks then.
+        self.per_vector = kernel.lanes // kernel.kr
 
-    def pad(self, r: Expr) -> None:
-        """Zeros for the keys that only the last step of the product has, in scalar code."""
-        computed, kernel = math.ceil(self.problem.n / self.lanes) * self.lanes, self.kernel
+    def pad(self, r: Expr, visible: Expr | int) -> None:
+        """Zeros for the keys that only the last step of the product has.
+
+        Those of scalar code lie behind all keys, those of tiles behind the visible vectors.
+        """
+        lanes, kernel, band = self.lanes, self.kernel, self.band
+        if kernel.by_tiles:
+            zeros = constant(0, kernel.operand_dtype, lanes)
+            with I.serial(self._whole_tiles(visible) - visible) as number:
+                place = band.probability(r, (visible + number) * lanes, lanes)
+                I.buffer_store(band.probabilities, zeros, place)
+            return
+        computed = math.ceil(self.problem.n / lanes) * lanes
         for key in range(computed, self.v.steps * kernel.kr):
             zero = tirx.const(0, kernel.operand_dtype)
-            I.buffer_store(self.band.probabilities, zero, [r, key])
+            I.buffer_store(band.probabilities, zero, band.probability(r, key, 1))
+
+    def _whole_tiles(self, visible: Expr | int) -> Expr | int:
+        """Vectors of keys that tiles multiply for so many visible ones."""
+        vectors = self.kernel.depth // self.per_vector
+        if isinstance(visible, int):
+            return math.ceil(visible / vectors) * vectors
+        return I.floordiv(visible + (vectors - 1), vectors) * vectors
 
     def emit(
         self,
@@ -76,11 +103,12 @@ class ProductTiles:
         """The probabilities of a band times v."""
         lanes, band, kernel = self.lanes, self.band, self.kernel
         part = self.problem.product
-        # Steps of a vector of keys; scalar code may have less than one, and no blocks then.
-        per_vector = lanes // kernel.kr
+        per_vector = self.per_vector
         first_step = block.start * per_vector
         steps: Expr | int = self.v.steps
-        if per_vector:
+        if kernel.by_tiles:
+            steps = self._whole_tiles(visible) * per_vector
+        elif per_vector:
             steps = visible * per_vector
             if isinstance(steps, int) and isinstance(first_step, int):
                 steps = min(steps, self.v.steps - first_step)
@@ -103,7 +131,7 @@ class ProductTiles:
                 I.reads()
                 I.writes()
 
-                def init(i: int, j: int) -> Expr:
+                def init(i: Expr | int, j: int) -> Expr:
                     columns = ramp((panel + j) * lanes, lanes)
                     if running is not None:
                         factor = splat(running[0].factors[at + r0 + i], lanes)
@@ -111,17 +139,7 @@ class ProductTiles:
                     assert starts is not None
                     return starts(r0 + i, panel + j)
 
-                result = kernel.emit(
-                    size,
-                    width,
-                    (steps,),
-                    lambda i, ks: kernel.spread(
-                        band.probabilities[r0 + i, ramp(ks[0] * kernel.kr, kernel.kr)]
-                    ),
-                    lambda j, ks: self.v.load(panel, width, first_step + ks[0], j),
-                    init if running is not None or starts is not None else None,
-                )
-                for i in range(size):
+                def keep(result: Tile, i: Expr | int) -> None:
                     for j in range(width):
                         value = result.value(i, j)
                         if running is not None:
@@ -132,12 +150,38 @@ class ProductTiles:
                             value = value * splat(band.inverse[r0 + i], lanes)
                         self.store(row + r0 + i, panel + j, value, j == width - 1)
 
+                place = None
+                if kernel.by_tiles and running is not None:
+                    place = Place(running[1], at + r0, panel * lanes)
+                elif kernel.by_tiles:
+                    place = Place(self.scratch)
+                result = kernel.emit(
+                    size,
+                    width,
+                    (steps,),
+                    lambda i, ks: self._probabilities(r0 + i, ks[0]),
+                    lambda j, ks: self.v.load(panel, width, first_step + ks[0], j),
+                    init if running is not None or starts is not None else None,
+                    place,
+                )
+                if place is None:
+                    for i in range(size):
+                        keep(result, i)
+                elif running is None:
+                    with I.serial(size) as r:
+                        keep(result, r)
+
         for_groups(
             self.v.panels,
             lambda panel, width: for_groups(
-                balanced(rows, kernel.mr), lambda r, size: tile(panel, width, r, size)
+                blocks_of(kernel, rows), lambda r, size: tile(panel, width, r, size)
             ),
         )
+
+    def _probabilities(self, r: Expr | int, step: Expr | int) -> Expr | Address:
+        """kr probabilities of a row, as `emit` takes them."""
+        place = self.band.probability(r, step * self.kernel.kr, 1)
+        return self.kernel.a_operand(self.band.probabilities, place, self.band.pitch)
 
     def store(self, row: Expr, vector: Expr, value: Expr, last: bool) -> None:
         """The product's epilogue, and the store."""

@@ -4,6 +4,9 @@ A tile is short: D / kr steps. What it costs besides are its stores: on Zen 4 a 
 keeps the FMA pipes for two cycles, 48 to 64 of the tile's 400 to 1600 with those of the maxima.
 Additions, conversions and maxima run beside the FMAs for nothing. Two stores of 256 bits would take
 less, but LLVM joins them, and where it is kept from that nothing is gained.
+
+Tile registers (AMX) are stored where the scores belong; what a vector kernel does with them in
+registers follows while they are in L1, beside the products of the next tiles.
 """
 
 from __future__ import annotations
@@ -15,15 +18,16 @@ from dataclasses import dataclass
 import tvm.tirx.script.builder.ir as I
 from tvm import tirx
 
-from microkernels.microkernel import Microkernel, Tile
+from microkernels.microkernel import Microkernel, Place, Tile
 from microkernels.vectors import Expr, bind, cast, constant, ramp, reinterpret
 
 from .activations import Activations
 from .attention_problem import AttentionProblem
+from .attention_rows import blocks_of
 from .attention_scores import FusedScores, hide_later_keys
 from .attention_softmax import Band
 from .batch_operands import PackedOperand
-from .blocking import Group, balanced
+from .blocking import Group
 from .epilogue import Columns, Epilogue
 from .tile_loops import for_groups
 from .zero_points import Start, is_integer
@@ -80,15 +84,16 @@ class ScoreTiles:
         """q k^T of a band into cache."""
         lanes, band, kernel = self.lanes, self.band, self.kernel
         lowest = constant(_MASKED, "float32", lanes)
-        for r in range(rows):
-            I.buffer_store(band.scores, lowest, [r, ramp(band.edge, lanes)])
+        self._for_rows(
+            rows, lambda r: I.buffer_store(band.scores, lowest, [r, ramp(band.edge, lanes)])
+        )
         part = self.problem.scores
         start = None
         if is_integer(part):
             start = Start(part, kernel, {}, self.problem.d, self.k.column_sum, self.q.row_sum)
 
         def panel(first: Expr | int, width: int) -> None:
-            for_groups(balanced(rows, kernel.mr), lambda r, size: tile(first, width, r, size))
+            for_groups(blocks_of(kernel, rows), lambda r, size: tile(first, width, r, size))
 
         def tile(first: Expr | int, width: int, r0: Expr | int, size: int) -> None:
             with I.sblock("scores"):
@@ -99,9 +104,10 @@ class ScoreTiles:
                 if start is not None and start.needed:
                     starts = start
 
-                    def init(i: int, j: int) -> Expr:
+                    def init(i: Expr | int, j: int) -> Expr:
                         return starts(row + r0 + i, at + j)
 
+                into = Place(band.scores, r0, first * lanes) if kernel.by_tiles else None
                 result = kernel.emit(
                     size,
                     width,
@@ -109,15 +115,32 @@ class ScoreTiles:
                     lambda i, ks: self.q.load(row + r0 + i, ks[0]),
                     lambda j, ks: self.k.load(at, width, ks[0], j),
                     init,
+                    into,
+                    peel=self.q.tail,
                 )
-                for i in range(size):
-                    self._keep(result, i, row, r0 + i, first, block)
+                if into is None or self.fused is not None:
+                    self._for_rows(size, lambda i: self._keep(result, i, row, r0 + i, first, block))
 
         for group in block.panels:
             _for_some(group, visible, panel)
 
+    def _for_rows(self, rows: int, body: Callable[[Expr | int], None]) -> None:
+        """Runs `body(row)` for the rows of a tile: one by one where they are in registers."""
+        if self.kernel.by_tiles:
+            with I.serial(rows) as row:
+                body(row)
+            return
+        for number in range(rows):
+            body(number)
+
     def _keep(
-        self, result: Tile, i: int, row: Expr, r: Expr | int, first: Expr | int, block: KeyBlock
+        self,
+        result: Tile,
+        i: Expr | int,
+        row: Expr,
+        r: Expr | int,
+        first: Expr | int,
+        block: KeyBlock,
     ) -> None:
         """Stores one row of a tile of scores, and its maxima."""
         lanes, band = self.lanes, self.band
@@ -125,6 +148,8 @@ class ScoreTiles:
         for j in range(result.vectors):
             vector = block.start + first + j
             value = result.value(i, j)
+            if result.place is not None:
+                value = reinterpret(self.kernel.acc_dtype, value)
             if self.fused is None:
                 value = reinterpret("float32", value)
             else:

@@ -37,22 +37,28 @@ _LARGE = 2.0**20
 
 @dataclass(frozen=True)
 class Quantization:
-    """How probabilities become 8-bit integers, as the kernel multiplies them: uint8.
+    """How probabilities become 8-bit integers, as the kernel multiplies them.
 
     Attributes
     ----------
     scale : float
         Of one integer.
     zero_point : int
-        Shifted by 128 for int8.
+        Shifted by 128 where a kernel multiplies int8 as uint8.
+    highest : int
+        The largest integer.
     """
 
     scale: float
     zero_point: int
+    highest: int = 255
 
     @staticmethod
-    def of(softmax: Region) -> Quantization | None:
-        """The quantisation that a softmax ends with; None if its result is no 8-bit type."""
+    def of(softmax: Region, kernel: Microkernel) -> Quantization | None:
+        """The quantisation that a softmax ends with, for the product's kernel.
+
+        None if its result is no 8-bit type.
+        """
         if softmax.output.dtype not in RANGES:
             return None
         first = 1 + len(softmax.operands)
@@ -60,13 +66,13 @@ class Quantization:
             softmax.epilogue[argument - first].value or 0.0
             for argument in softmax.epilogue[-1].args[1:]
         )
-        shift = 128 if softmax.output.dtype == "int8" else 0
-        return Quantization(float(scale), int(zero_point) + shift)
+        shift = 128 if (softmax.output.dtype, kernel.a_dtype) == ("int8", "uint8") else 0
+        return Quantization(float(scale), int(zero_point) + shift, RANGES[kernel.a_dtype][1])
 
     @property
     def saturates(self) -> bool:
         """Whether a probability of 1 may lie beyond the range."""
-        return not np.rint(1.0001 / self.scale) + self.zero_point <= 255
+        return not np.rint(1.0001 / self.scale) + self.zero_point <= self.highest
 
 
 @dataclass(frozen=True)
@@ -83,11 +89,14 @@ class Band:
     maximum : buffer
         [rows]: what is taken from the scores.
     probabilities : buffer
-        [rows, pitch] in the type of the kernel's lanes.
+        In the type of the kernel's lanes; see `probability`.
     inverse : buffer
         [rows]: what the product, or before it is rounded a power, is multiplied by.
     sums : buffer or None
         [rows]: int32 sums of the quantised probabilities.
+    pitch : int
+        Elements from one row of probabilities to the next, which is all that tiles are told: TVM
+        would cut columns that nobody visits off a matrix. 0: they overwrite the scores.
     """
 
     scores: Expr
@@ -96,6 +105,13 @@ class Band:
     probabilities: Expr
     inverse: Expr
     sums: Expr | None = None
+    pitch: int = 0
+
+    def probability(self, row: Expr | int, column: Expr | int, lanes: int) -> list[Expr]:
+        """Indices of probabilities that lie next to each other in a row."""
+        if not self.pitch:
+            return [row, ramp(column, lanes)]
+        return [ramp(row * self.pitch + column, lanes)]
 
 
 @dataclass(frozen=True)
@@ -240,10 +256,11 @@ class SoftmaxRows:
                 powers.append(bind(exp2(exponent(score), self.isa, self.degree)))
             I.buffer_store(total, total[tuple(lane)] + combine_all(powers, _add), lane)
             for number, power in enumerate(powers):
-                place = [row, ramp((first + number) * lanes, lanes)]
+                column = (first + number) * lanes
                 if self.quantization is not None or self.kernel.a_dtype == "float32":
-                    I.buffer_store(band.scores, power, place)
+                    I.buffer_store(band.scores, power, [row, ramp(column, lanes)])
                 else:
+                    place = band.probability(row, column, lanes)
                     I.buffer_store(band.probabilities, self.kernel.narrow(power), place)
 
         for_vectors(vectors, UNROLL, body)
@@ -261,14 +278,15 @@ class SoftmaxRows:
 
         def body(first: Expr, count: int) -> None:
             for number in range(count):
-                place = [row, ramp((first + number) * lanes, lanes)]
-                value = band.scores[tuple(place)] * factor
+                column = (first + number) * lanes
+                value = band.scores[row, ramp(column, lanes)] * factor
                 bits = reinterpret("int32", value + like(_MAGIC, value))
                 integer = bits - like(_MAGIC_BITS - points.zero_point, bits)
                 if points.saturates:
-                    integer = tirx.Min(integer, like(255, integer))
+                    integer = tirx.Min(integer, like(points.highest, integer))
                 integer = bind(integer)
-                I.buffer_store(band.probabilities, cast("uint8", integer), place)
+                place = band.probability(row, column, lanes)
+                I.buffer_store(band.probabilities, cast(self.kernel.a_dtype, integer), place)
                 if sums is not None:
                     lane = ramp(0, lanes)
                     I.buffer_store(sums, sums[lane] + integer, [lane])

@@ -4,30 +4,31 @@
     attention of f32    AMX multiplies 8-bit integers and bfloat16, not float32
     part of a chain     part 2: 1 row fills ...
 
-Templates choose by the same estimates (amx_cost.py), which are repeated here for what was chosen.
+The estimates are those by which the templates choose (amx_cost.py).
 """
 
 from __future__ import annotations
 
+import dataclasses
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from microkernels.amx_tiles import AmxMicrokernel
 from microkernels.isa import isa_named
 from microkernels.microkernel import Microkernel, microkernel_named, tile_kernels_for
 
-from .amx_cost import amx_blocks, amx_cycles, vector_cycles, why_not_amx
-from .attention import AttentionConfig
+from . import batch_matmul, matmul
+from .amx_cost import why_not_amx
+from .attention_config import AttentionConfig
 from .attention_problem import AttentionProblem
 from .batch_matmul import BatchMatmulConfig
 from .batch_operands import BatchProblem
-from .blocking import shares
 from .config import Config
 from .machine import Machine
 from .matmul_config import MatmulConfig, dimensions
-from .mlp_chain_config import MlpChainConfig, rows_of
+from .mlp_chain_config import MlpChainConfig, blocks_of, rows_of, with_rows
 from .region import Region
+from .tile_config import TileConfig, tile_cycles
 from .weight_only_matmul import WeightOnlyConfig
 from .zero_points import is_integer, quantized_dtype
 
@@ -37,31 +38,30 @@ SKINNY = "few queries: K and V are read once, where they are stored, and not pac
 
 @dataclass(frozen=True)
 class _Product:
-    """One thread's part of a product, and how it is computed.
+    """A product, and how it is computed.
 
     Attributes
     ----------
+    name : str
+        Which product of the region it is; "" of the only one.
     kernel : str
         The microkernel's name.
     types : tuple of str
         What is multiplied.
-    m, n, k : int
-        Rows, columns and elements of K of the thread's part.
-    rows, vectors, k_block : int
-        As of a `TileConfig`.
-    name : str
-        Which product of the region it is; "" of the only one.
+    m : int
+        Rows of the busiest thread's part.
+    cycles : float
+        Estimated, as it is computed.
+    others : list of (str, float)
+        Kernels that could compute it, and the estimated cycles then.
     """
 
+    name: str
     kernel: str
     types: tuple[str, str]
     m: int
-    n: int
-    k: int
-    rows: int
-    vectors: int
-    k_block: int
-    name: str = ""
+    cycles: float
+    others: Sequence[tuple[str, float]]
 
 
 def why_vectors(region: Region, config: Config, machine: Machine) -> str:
@@ -79,7 +79,7 @@ def why_vectors(region: Region, config: Config, machine: Machine) -> str:
         return f"the weight of {bits} bits is expanded to float32, which AMX does not multiply"
     if isinstance(config, AttentionConfig) and config.skinny:
         return SKINNY
-    products = list(_products(region, config))
+    products = list(_products(region, config, machine))
     names: dict[str, list[str]] = {}
     for product in products:
         reason = _reason(product, machine)
@@ -93,95 +93,99 @@ def why_vectors(region: Region, config: Config, machine: Machine) -> str:
 
 def _reason(product: _Product, machine: Machine) -> str | None:
     """Why one product is not computed on tiles; None if it is."""
-    kernel = microkernel_named(product.kernel)
-    if kernel.by_tiles:
+    if microkernel_named(product.kernel).by_tiles:
         return None
-    candidates = tile_kernels_for(machine.isa, *product.types)
-    if not candidates:
+    if not tile_kernels_for(machine.isa, *product.types):
         types = " by ".join(dict.fromkeys(product.types))
         return f"AMX multiplies 8-bit integers and bfloat16, not {types}"
-    n_vectors = math.ceil(product.n / kernel.lanes)
-    blocks = (product.rows, product.vectors, min(product.k_block, kernel.steps(product.k)))
-    vectors = vector_cycles(product.m, n_vectors, kernel.steps(product.k), *blocks, machine=machine)
-    tiles = min(_tile_cycles(each, product, machine) for each in candidates)
-    return why_not_amx(product.m, tiles, vectors, kernel.name) or CONFIGURED
+    tiles = min(cycles for kernel, cycles in product.others if microkernel_named(kernel).by_tiles)
+    return why_not_amx(product.m, tiles, product.cycles, product.kernel) or CONFIGURED
 
 
-def _tile_cycles(kernel: Microkernel, product: _Product, machine: Machine) -> float:
-    """Estimated cycles of a product on one kernel of tiles, with its best blocks."""
-    assert isinstance(kernel, AmxMicrokernel)
-    part = (kernel.layout, product.m, math.ceil(product.n / kernel.lanes), kernel.steps(product.k))
-    return amx_cycles(*part, **amx_blocks(*part, machine=machine), machine=machine)
-
-
-def _products(region: Region, config: Config) -> Iterator[_Product]:
-    """The products of a region, each as the busiest thread computes it."""
+def _products(region: Region, config: Config, machine: Machine) -> Iterator[_Product]:
+    """The products of a region."""
     if isinstance(config, MatmulConfig):
-        yield _matmul(region, config)
+        yield _matmul(region, config, machine)
     elif isinstance(config, BatchMatmulConfig):
-        problem = BatchProblem(region)
-        m = math.ceil(problem.m / config.row_shares)
-        blocks = (config.rows, config.vectors, config.k_block)
-        yield _Product(config.kernel, _types(region), m, problem.n, problem.k, *blocks)
+        yield _batch_matmul(region, config, machine)
     elif isinstance(config, AttentionConfig):
-        yield from _attention(region, config)
+        yield from _attention(region, config, machine)
     elif isinstance(config, MlpChainConfig):
-        yield from _chain(region, config)
+        yield from _chain(region, config, machine)
 
 
-def _matmul(
-    region: Region, config: MatmulConfig, rows: int | None = None, name: str = ""
-) -> _Product:
-    """A product with a constant weight, of so many rows or of all."""
-    m, n, k = dimensions(region)
+def _matmul(region: Region, config: MatmulConfig, machine: Machine, name: str = "") -> _Product:
     return _Product(
+        name,
         config.kernel,
         _types(region),
-        math.ceil((rows or m) / config.threads_m),
-        math.ceil(n / config.threads_n),
-        k,
-        config.rows,
-        config.vectors,
-        config.k_block,
-        name,
+        math.ceil(dimensions(region)[0] / config.threads_m),
+        matmul.estimated_cycles(region, config, machine),
+        [
+            (other.kernel, matmul.estimated_cycles(region, other, machine))
+            for other in matmul.candidates(region, machine)
+        ],
     )
 
 
-def _attention(region: Region, config: AttentionConfig) -> Iterator[_Product]:
-    """Both products of an attention, of the rows of one task."""
+def _batch_matmul(region: Region, config: BatchMatmulConfig, machine: Machine) -> _Product:
+    problem = BatchProblem(region)
+    return _Product(
+        "",
+        config.kernel,
+        _types(region),
+        math.ceil(problem.m / config.row_shares),
+        batch_matmul.estimated_cycles(problem, config, machine),
+        [
+            (other.kernel, batch_matmul.estimated_cycles(problem, other, machine))
+            for other in batch_matmul.candidates(region, machine)
+        ],
+    )
+
+
+def _attention(region: Region, config: AttentionConfig, machine: Machine) -> Iterator[_Product]:
+    """Both products, of the queries of one task, band by band."""
     problem = AttentionProblem(region)
     m = math.ceil(problem.m / config.row_shares)
-    band, whole = config.band, 1 << 30
-    for name, part, kernel, vectors, n, k in (
-        (
-            "scores",
-            problem.scores,
-            config.scores_kernel,
-            config.score_vectors,
-            problem.n,
-            problem.d,
-        ),
-        (
-            "product",
-            problem.product,
-            config.product_kernel,
-            config.product_vectors,
-            problem.e,
-            problem.n,
-        ),
+    for name, part, kernel, n, k in (
+        ("scores", problem.scores, config.scores_kernel, problem.n, problem.d),
+        ("product", problem.product, config.product_kernel, problem.e, problem.n),
     ):
-        rows = min(microkernel_named(kernel).mr, band, m)
-        yield _Product(kernel, _types(part), m, n, k, rows, vectors, whole, name)
+        types = _types(part)
+        others = tile_kernels_for(machine.isa, *types)
+
+        def cycles(kernel: Microkernel, n: int = n, k: int = k) -> float:
+            columns = math.ceil(n / kernel.lanes)
+            rows = min(kernel.mr, m)
+            tile = TileConfig(
+                kernel=kernel.name,
+                rows=rows,
+                vectors=min(kernel.vectors, columns),
+                m_block=max(config.band, rows),
+                k_block=kernel.steps(k),
+            )
+            return tile_cycles(tile, m, columns, k, machine)
+
+        yield _Product(
+            name,
+            kernel,
+            types,
+            m,
+            cycles(microkernel_named(kernel)),
+            [(other.name, cycles(other)) for other in others],
+        )
 
 
-def _chain(region: Region, config: MlpChainConfig) -> Iterator[_Product]:
-    """The matmuls of a chain, of a block of rows or, by columns, of a thread's part."""
-    rows = None
+def _chain(region: Region, config: MlpChainConfig, machine: Machine) -> Iterator[_Product]:
+    """The matmuls of a chain: of a block of rows, or as if each stood alone."""
+    blocks = None
     if config.mode == "rows":
-        rows = shares(rows_of(region.parts[0]), config.row_blocks)[0].size
+        blocks = blocks_of(rows_of(region.parts[0]), config)
+        machine = dataclasses.replace(machine, threads=1)
     for number, (part, found) in enumerate(zip(region.parts, config.of_parts(region), strict=True)):
         if isinstance(found, MatmulConfig):
-            yield _matmul(part, found, rows, f"part {number}")
+            rows = part if blocks is None else with_rows(part, blocks[0].size)
+            yield _matmul(rows, found, machine, f"part {number}")
 
 
 def _types(region: Region) -> tuple[str, str]:
