@@ -5,9 +5,12 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
 from tvm import s_tir, tirx
 
 from microkernels.amx_model import InstructionCounts
@@ -24,7 +27,6 @@ from tests.tir_schedules.chain_regions import (
     configs,
     f32_layer,
     int8_layer,
-    int8_mlp,
     mixed,
     mlp,
     small_integers,
@@ -42,6 +44,7 @@ from tvm_hybrid.tuning.chains import chain_arguments, expected_of_chain
 pytestmark = pytest.mark.isa("amx")
 
 WAYS = ("one block", "three blocks", "two threads", "columns")
+SIGNS = {"uint8": "u", "int8": "s"}
 INT8 = ("amx_s8s8s32_32x32", "amx_u8u8s32_32x32", "amx_u8s8s32_32x32")
 
 
@@ -65,17 +68,39 @@ def by_whole_tiles(region: Region, blocks: int, *kernels: str, threads: int = 1)
     return on_kernels(region, config, *kernels)
 
 
+def integers(
+    rows: int,
+    sizes: Sequence[int] = (13, 50, 33, 20),
+    types: Sequence[tuple[str, str]] = (("int8", "int8"), ("uint8", "uint8"), ("uint8", "int8")),
+    zeros: Sequence[int] = (5, 100, 3),
+) -> Region:
+    """Integer products into integers, at last into f32; scaled so that few results saturate.
+
+    Weights of uint8 are counted from 128, which needs the sums of rows.
+    """
+    outputs = [*(a for a, _ in types[1:]), "float32"]
+    layers = []
+    for (k, n), (a, w), zero, output in zip(
+        itertools.pairwise(sizes), types, zeros, outputs, strict=True
+    ):
+        layer = int8_layer((rows,), k, n, a, w, zero, output, scale=7e-4 / math.sqrt(k))
+        if w == "uint8":
+            layer = layer.replace(attrs={**layer.attrs, "b_zero_point": 128})
+        layers.append(layer)
+    return mlp(layers)
+
+
 def check(region: Region, arrays: list[np.ndarray], config: MlpChainConfig) -> None:
     """The chain's results are those of its parts, to the bit."""
     exact = MLP_CHAIN.reference(region, arrays)
-    assert len(np.unique(exact)) > 8
+    assert len(np.unique(exact)) > min(100, exact.size // 4)
     np.testing.assert_array_equal(run(region, arrays, "amx", config, threads=2), exact)
 
 
 @pytest.mark.parametrize("way", WAYS)
 def test_integers_of_every_sign(way: str) -> None:
     """Zero points, K of 13, 50 and 33, two whole blocks of rows and a tail of 6."""
-    region = int8_mlp(70)
+    region = integers(70)
     check(region, values(region), on_kernels(region, configs(region, "amx")[way], *INT8))
 
 
@@ -94,8 +119,39 @@ def test_bfloat16(way: str) -> None:
     ],
 )
 def test_parts_on_vectors_and_in_other_layouts(kernels: tuple[str, ...]) -> None:
-    region = int8_mlp(40)
-    check(region, values(region), by_whole_tiles(region, 2, *kernels))
+    """In blocks of 64, 32 and 4 rows."""
+    region = integers(100)
+    check(region, values(region), by_whole_tiles(region, 3, *kernels))
+
+
+@given(
+    rows=st.integers(1, 70),
+    sizes=st.lists(st.integers(1, 130), min_size=4, max_size=4),
+    types=st.lists(st.tuples(*[st.sampled_from(tuple(SIGNS))] * 2), min_size=3, max_size=3),
+    zeros=st.lists(st.sampled_from((0, 3)), min_size=3, max_size=3),
+    blocks=st.lists(st.sampled_from(("32x32", "16x64", "vectors")), min_size=3, max_size=3),
+    way=st.sampled_from(WAYS),
+)
+@settings(max_examples=8, phases=[Phase.explicit, Phase.reuse, Phase.generate])
+def test_any_chain_of_integers(
+    rows: int,
+    sizes: list[int],
+    types: list[tuple[str, str]],
+    zeros: list[int],
+    blocks: list[str],
+    way: str,
+) -> None:
+    region = integers(rows, sizes, types, zeros)
+    kernels = [
+        f"amx_{SIGNS[a]}8{SIGNS[w]}8s32_{block}"
+        if block != "vectors"
+        else "avx512_vnni_u8s8s32_8x48"
+        for (a, w), block in zip(types, blocks, strict=True)
+    ]
+    arrays = values(region)
+    config = on_kernels(region, configs(region, "amx")[way], *kernels)
+    exact = MLP_CHAIN.reference(region, arrays)
+    np.testing.assert_array_equal(run(region, arrays, "amx", config, threads=2), exact)
 
 
 def test_few_rows() -> None:
