@@ -31,6 +31,7 @@ FOLDER = Path(__file__).resolve().parent
 SOURCES = ("decode.c", "dot_products.c", "glue.c", "hooks.c", "tiles.c", "trap.c")
 # No contraction: the rounding of every operation is the one written down.
 FLAGS = ("-std=gnu11", "-O3", "-ffp-contract=off", "-fPIC", "-shared", "-fvisibility=hidden")
+LIBRARIES = ("-lm", "-pthread")
 
 _SYS_ARCH_PRCTL = 158
 _ARCH_REQ_XCOMP_PERM = 0x1023
@@ -56,7 +57,7 @@ def _cpu_has_amx() -> bool:
     return "amx_tile" in flags.split()
 
 
-def _compiler() -> list[str]:
+def compiler() -> list[str]:
     """The command of a C compiler."""
     for command in (["gcc"], ["cc"], ["g++", "-x", "c"], ["clang"]):
         if shutil.which(command[0]):
@@ -86,8 +87,8 @@ def library_path() -> Path:
     EmulatorError
         If there is no compiler, or it fails.
     """
-    compiler = _compiler()
-    key = hashlib.sha256(" ".join((*compiler, *FLAGS)).encode())
+    command = compiler()
+    key = hashlib.sha256(" ".join((*command, *FLAGS, *LIBRARIES)).encode())
     for name in ("amx_emulator.h", *SOURCES):
         key.update((FOLDER / name).read_bytes())
     library = _cache_folder() / f"libamx_emulator-{key.hexdigest()[:16]}.so"
@@ -95,7 +96,7 @@ def library_path() -> Path:
         if not library.exists():
             partial = library.with_suffix(f".{os.getpid()}.tmp")
             sources = [str(FOLDER / name) for name in SOURCES]
-            command = [*compiler, *FLAGS, *sources, "-o", str(partial), "-pthread"]
+            command = [*command, *FLAGS, *sources, "-o", str(partial), *LIBRARIES]
             result = subprocess.run(command, capture_output=True, text=True, check=False)
             if result.returncode:
                 raise EmulatorError(f"the AMX emulator does not compile:\n{result.stderr}")

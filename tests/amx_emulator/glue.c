@@ -142,6 +142,11 @@ static int arithmetic(Step *step, int operation, uint64_t a, uint64_t b, int des
     return 1;
 }
 
+static int test(Step *step, uint64_t a, uint64_t b) {
+    set_flags(step, flags_of_value(truncated(a & b, step->bits), step->bits), 0);
+    return 1;
+}
+
 static int shift(Step *step, int kind, int count) {
     uint64_t value = get_operand(step), result, flags = 0;
     int bits = step->bits;
@@ -217,12 +222,7 @@ static int step_group_f7(Step *step) {
     int is_test = (*step->end & 0x38) == 0;
     read_modrm(step, is_test ? 4 : 0);
     switch (step->operand.reg & 7) {
-        case 0: {
-            uint64_t mask = (uint64_t)(int64_t)immediate(step, 4);
-            uint64_t result = truncated(get_operand(step) & mask, step->bits);
-            set_flags(step, flags_of_value(result, step->bits), 0);
-            return 1;
-        }
+        case 0: return test(step, get_operand(step), (uint64_t)(int64_t)immediate(step, 4));
         case 2: set_operand(step, ~get_operand(step)); return 1;
         case 3: set_operand(step, subtract(step, 0, get_operand(step), 0)); return 1;
         default: return 0;
@@ -291,11 +291,9 @@ static int step_one_byte(Step *step) {
             uint64_t value = (uint64_t)(int64_t)immediate(step, bytes);
             return arithmetic(step, step->operand.reg & 7, get_operand(step), value, -1);
         }
-        case 0x85: /* test */
+        case 0x85:
             read_modrm(step, 0);
-            set_flags(step, flags_of_value(get_operand(step) & get_register(step, step->operand.reg),
-                                           step->bits), 0);
-            return 1;
+            return test(step, get_operand(step), get_register(step, step->operand.reg));
         case 0x89:
             read_modrm(step, 0);
             set_operand(step, get_register(step, step->operand.reg));
@@ -311,6 +309,8 @@ static int step_one_byte(Step *step) {
             return 1;
         case 0x90:
             return !step->rex_b; /* with it: xchg */
+        case 0xA9:
+            return test(step, get_register(step, 0), (uint64_t)(int64_t)immediate(step, 4));
         case 0xC1:
             read_modrm(step, 1);
             return shift(step, step->operand.reg & 7, immediate(step, 1));

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import threading
 from collections.abc import Iterator
 
 import numpy as np
@@ -48,6 +49,8 @@ def routines() -> ctypes.CDLL:
     # A stale tile: a second configuration zeroes it.
     texts["configure_twice"] = move.format("tileloadd 8(%rsi,%rdx,1), %tmm7\nldtilecfg (%rdi)", 7)
     texts["store_config"] = "ldtilecfg (%rdi)\nsttilecfg (%rsi)\ntilerelease\nsttilecfg 64(%rsi)"
+    texts["begin"] = "ldtilecfg (%rdi)\ntileloadd (%rsi,%rdx,1), %tmm5"
+    texts["end"] = "tilestored %tmm5, (%rdi,%rsi,1)\ntilerelease"
     texts["quadruple_stride"] = move.format("tileloadd 8(%rsi,%rdx,4), %tmm7", 7)
     texts["no_stride"] = move.format("tileloadd 8(%rsi), %tmm7", 7)
     return assembled(texts)
@@ -249,3 +252,55 @@ def test_the_configuration_can_be_read_back() -> None:
     call("store_config", config, memory)
     np.testing.assert_array_equal(memory[:64], config)
     assert not memory[64:].any()
+
+
+def test_every_thread_has_tiles_of_its_own() -> None:
+    count = 8
+    together = threading.Barrier(count)
+    stored = np.zeros((count, 16, 64), np.uint8)
+
+    def work(number: int) -> None:
+        source = np.full((16, 64), number + 1, np.uint8)
+        rows = 2 * number + 1
+        for _ in range(20):
+            stored[number] = 0
+            call("begin", config_image([(rows, 4 * rows)] * 8), source, 64)
+            together.wait()  # now all are configured, each in another way
+            call("end", stored[number], 64)
+            together.wait()
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for number in range(count):
+        rows = 2 * number + 1
+        expected = np.zeros((16, 64), np.uint8)
+        expected[:rows, : 4 * rows] = number + 1
+        np.testing.assert_array_equal(stored[number], expected)
+
+
+def test_threads_compute_at_the_same_time() -> None:
+    failures = []
+
+    def work(seed: int) -> None:
+        rng = np.random.default_rng(seed)
+        for _ in range(30):
+            m, n, k = map(int, rng.integers(1, 17, 3))
+            name = str(rng.choice(RUNNING))
+            a = random_bytes(rng, name, m, 4 * k)
+            b = random_bytes(rng, name, k, 4 * n)
+            sums = random_sums(rng, name, m, n)
+            result = sums.copy()
+            config = config_image([(m, 4 * n), (m, 4 * k), (k, 4 * n)])
+            call(name, config, result, 4 * n, a, 4 * k, b, 4 * n)
+            if not same_floats(result, product(name, sums, a, b)):
+                failures.append((seed, name, m, n, k))
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures
