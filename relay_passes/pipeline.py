@@ -39,6 +39,7 @@ from .quantization_ranges import quantization_ranges
 from .raise_bf16_casts import raise_bf16_casts
 from .recognize_gelu import recognize_gelu
 from .recognize_norms import recognize_norms
+from .rename_kernels import rename_kernels
 from .run_codegen import annotate_codegen
 from .safe_softmax import safe_softmax
 from .schedule_generic import schedule_leftovers
@@ -75,6 +76,8 @@ class PipelineOptions:
     fusion : str
         One of FUSION_LEVELS. "coarse": everything; "fine": an anchor with the elementwise operators
         around it, but no regions merged; "none": every anchor alone.
+    suffix : str
+        What the names of all kernels end with.
     """
 
     target: Target
@@ -84,6 +87,7 @@ class PipelineOptions:
     dump_ir: Path | None = None
     precision: str = "auto"
     fusion: str = "coarse"
+    suffix: str = ""
 
     @property
     def machine(self) -> Machine:
@@ -272,7 +276,8 @@ def collect_regions(mod: IRModule, options: PipelineOptions) -> list[Region]:
 def compile_module(mod: IRModule, options: PipelineOptions) -> CompiledModule:
     """Runs every phase on a Relax module and compiles the result."""
     decisions: DecisionLog = []
-    lowered = _run(mod, lowering_passes(options, decisions), options)
+    renaming = [rename_kernels(options.suffix, decisions)] if options.suffix else []
+    lowered = _run(mod, [*lowering_passes(options, decisions), *renaming], options)
     vm_passes = ir.transform.Sequential(lower_to_vm())
     with kernel_context():
         executable = tvm.compile(lowered, target=options.target, relax_pipeline=vm_passes)
