@@ -5,8 +5,11 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+from tvm import IRModule
 
 from microkernels.errors import CompileError, TvmHybridError
 from microkernels.isa import isa_named, target_isa
@@ -21,6 +24,7 @@ from relay_passes.pipeline import (
 from ._autoload import register
 from .cpu_features import required_features
 from .executable import Executable
+from .fallback import fallback_target
 from .input_alignment import unaligned_inputs
 from .logs import logger
 from .manifest import Coverage, Manifest, package_versions
@@ -45,6 +49,7 @@ def compile(
     num_threads: int | None = None,
     strict: bool = False,
     dump_ir: PathLike | None = None,
+    fallback: TargetLike = None,
 ) -> Executable:
     """Compiles a model.
 
@@ -72,7 +77,13 @@ def compile(
     strict : bool
         Whether an operator that should have a template but gets none is an error.
     dump_ir : path-like, optional
-        Folder that receives the IR after every pass.
+        Folder that receives the IR after every pass; that of the fallback goes to a folder in it.
+    fallback : str, mapping or tvm.target.Target, optional
+        A second, lower CPU to compile for as well: a target, or the name of a rung such as
+        "avx512_vnni", which stands for `target` without what is above that rung. It runs where the
+        code for `target` cannot, be it that the CPU lacks something or that Linux denies AMX tiles.
+        Executable and exported library hold both programs, with packed weights for each; constants
+        that both read alike are exported once.
 
     Returns
     -------
@@ -84,7 +95,8 @@ def compile(
     ModelError, ShapeError, UnsupportedOperatorError
         If the model cannot be read.
     TargetError
-        If the target or the number of threads makes no sense.
+        If the target or the number of threads makes no sense, or the fallback is not below the
+        target.
     RecordError
         If a record file cannot be read.
     CompileError
@@ -94,6 +106,7 @@ def compile(
     check_precision(precision)
     check_fusion(fusion)
     resolved = resolve_target(target)
+    second = None if fallback is None else fallback_target(resolved, fallback)
     if precision == "bf16":
         _warn_if_slow(target_isa(resolved).name)
     options = PipelineOptions(
@@ -105,14 +118,31 @@ def compile(
         precision=precision,
         fusion=fusion,
     )
-    mod, inputs, outputs = import_model(model, shapes)
+    imported = import_model(model, shapes)
+    if second is None:
+        return _compiled(imported, options)
+    below = replace(
+        options,
+        target=second,
+        suffix=f"_{target_isa(second).name}",
+        dump_ir=None if options.dump_ir is None else options.dump_ir / "fallback",
+    )
+    return _compiled(imported, options, _compiled(imported, below))
+
+
+def _compiled(
+    imported: tuple[IRModule, Infos, Infos],
+    options: PipelineOptions,
+    fallback: Executable | None = None,
+) -> Executable:
+    mod, inputs, outputs = imported
     try:
         compiled = compile_module(mod, options)
     except TvmHybridError:
         raise
     except Exception as error:
         raise CompileError(f"the model could not be compiled: {error}") from error
-    manifest = _manifest(compiled, options, inputs, outputs)
+    manifest = _manifest(compiled, options, inputs, outputs, fallback)
     coverage = manifest.coverage
     logger.info(
         "%d of %d nodes taken for %s (%s), %d threads, precision %s, fusion %s",
@@ -126,7 +156,11 @@ def compile(
     )
     executable = compiled.executable
     return Executable(
-        manifest, executable.jit(), executable.mod, kernel=single_kernel(compiled.mod)
+        manifest,
+        executable.jit(),
+        executable.mod,
+        kernel=single_kernel(compiled.mod),
+        fallback=fallback,
     )
 
 
@@ -154,14 +188,16 @@ def _manifest(
     options: PipelineOptions,
     inputs: Infos,
     outputs: Infos,
+    fallback: Executable | None,
 ) -> Manifest:
     taken = sum(decision.taken for decision in compiled.decisions)
+    tiles = any("amx_" in decision.kernel for decision in compiled.decisions)
     return Manifest(
         versions=package_versions(),
         cpu=cpu_name(options.target),
         target=str(options.target),
         isa=target_isa(options.target).name,
-        features=required_features(options.target),
+        features=required_features(options.target, tiles),
         threads=options.threads,
         precision=options.precision,
         fusion=options.fusion,
@@ -171,4 +207,5 @@ def _manifest(
         unaligned_inputs=unaligned_inputs(compiled.mod),
         coverage=Coverage(taken, len(compiled.decisions)),
         decisions=tuple(compiled.decisions),
+        fallback=None if fallback is None else fallback.manifest,
     )

@@ -98,10 +98,18 @@ FEATURES: dict[str, CpuFeature] = {
 }
 
 
-def required_features(target: Target) -> tuple[str, ...]:
-    """What a CPU must have to run code that is compiled for a target."""
+def required_features(target: Target, tiles: bool = True) -> tuple[str, ...]:
+    """What a CPU must have to run code that is compiled for a target.
+
+    Parameters
+    ----------
+    target : tvm.target.Target
+        The target.
+    tiles : bool
+        Whether a kernel uses AMX, if the target has it; LLVM does not on its own account.
+    """
     present = {str(name) for name in codegen.llvm_get_cpu_features(target)}
-    used_by_kernels = target_isa(target).features
+    used_by_kernels = target_isa(target).features if tiles else ()
     return tuple(
         name
         for name, feature in FEATURES.items()

@@ -1,18 +1,20 @@
-"""The C++ part of an exported library: its data, and the check of the CPU that it runs on.
+"""The C++ part of an exported library: its data, and the choice of the code that this CPU runs.
 
 TVM's runtime opens a library, finds the symbol `__tvm_ffi__library_bin`, and gives every module in
-that data to the loader registered for the module's kind. We store the virtual machine's executable
-under a kind of our own. Its loader is registered by the library's constructor, compiled for plain
-x86-64; it asks `cpuid` for the features that the kernels need, and either raises a TVM error that
-names those that are missing, or hands the data on to TVM's own loader. If kernels use AMX, it also
-asks Linux for tile data; a denial is an error that says so and why. So the check runs in any
-process that loads the library, Python or not, before any kernel can, and costs nothing afterwards.
+that data to the loader registered for the module's kind. We store one module, of a kind of our own.
+Its loader is registered by the library's constructor, compiled for plain x86-64. The library holds
+one program or two, as executables of TVM's virtual machine. The loader asks `cpuid` for the
+features that the kernels of each need and, if they use AMX, Linux for tile data. It hands the first
+program that runs here on to TVM's own loader, or raises a TVM error that says why there is none. So
+the check runs in any process that loads the library, Python or not, before any kernel can, and
+costs nothing afterwards. The global function `tvm_hybrid.chosen.<digest>` tells which it took.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from microkernels import amx_permission
@@ -23,6 +25,7 @@ _SOURCE = r"""
 #include <cpuid.h>
 #include <dlfcn.h>
 #include <errno.h>
+#include <stdlib.h>
 #include <string.h>
 #include <tvm/ffi/c_api.h>
 #include <unistd.h>
@@ -40,8 +43,10 @@ asm(".section .tvm_hybrid_model, \"a\", @progbits\n"
     ".globl __tvm_ffi__library_bin\n"
     ".type __tvm_ffi__library_bin, @object\n"
     "__tvm_ffi__library_bin:\n"
+    ".incbin " @FRAME@ "\n"
 @DATA@    ".previous\n");
 
+@LABELS@
 namespace {
 
 struct Feature {
@@ -52,8 +57,25 @@ struct Feature {
   unsigned state;  // of XCR0
 };
 
-const Feature kFeatures[] = {
-@FEATURES@    {nullptr, 0, 0, 0, 0, 0}};
+@FEATURES@
+struct Run {
+  const char* data;
+  size_t size;
+};
+
+@RUNS@
+struct Program {
+  const char* cpu;
+  const Feature* features;
+  const Run* runs;  // the virtual machine's executable, one after the other
+  int count;
+};
+
+const Program kPrograms[] = {
+@PROGRAMS@};
+const int kCount = sizeof(kPrograms) / sizeof(kPrograms[0]);
+
+int chosen = -1;
 
 const unsigned kTileState = @TILE_STATE@;
 
@@ -95,16 +117,19 @@ bool Has(const Feature& feature, unsigned state) {
   return (words[feature.word] >> feature.bit & 1) && (state & feature.state) == feature.state;
 }
 
-void Append(char* text, size_t capacity, const char* more) {
-  strncat(text, more, capacity - strlen(text) - 1);
-}
+struct Text {
+  char data[4096] = "this library was compiled by tvm_hybrid ";
+  const char* advice = nullptr;
+  void Append(const char* more) { strncat(data, more, sizeof(data) - strlen(data) - 1); }
+};
 
-int Load(void*, const TVMFFIAny* args, int32_t num_args, TVMFFIAny* result) {
+// Whether a program runs here; if not, appends the CPU that it is for, what is missing and, unless
+// there is one already, an advice.
+bool Runs(const Program& program, Text* text) {
   const unsigned state = SavedState();
   const bool emulated = Emulated();
-  char text[2048] = "this library was compiled by tvm_hybrid for " @CPU@ " and needs ";
   bool missing = false, tiles = false;
-  for (const Feature* feature = kFeatures; feature->name; ++feature) {
+  for (const Feature* feature = program.features; feature->name; ++feature) {
     if (feature->state == kTileState) {
       // Whether the state of tiles may be used is a question to Linux, below.
       tiles = true;
@@ -112,21 +137,49 @@ int Load(void*, const TVMFFIAny* args, int32_t num_args, TVMFFIAny* result) {
     } else if (Has(*feature, state)) {
       continue;
     }
-    if (missing) Append(text, sizeof(text), ", ");
-    Append(text, sizeof(text), feature->name);
+    text->Append(missing ? ", " : "for ");
+    if (!missing) {
+      text->Append(program.cpu);
+      text->Append(" and needs ");
+    }
+    text->Append(feature->name);
     missing = true;
   }
   if (missing) {
-    Append(text, sizeof(text),
-           ", which this CPU lacks; run it on such a CPU, or compile the model for this one");
-    TVMFFIErrorSetRaisedFromCStr("RuntimeError", text);
-    return -1;
+    text->Append(", which this CPU lacks");
+    if (!text->advice) text->advice = "; run it on such a CPU, or compile the model for this one";
+    return false;
   }
-  if (const char* reason = tiles && !emulated ? Denied() : nullptr) {
-    Append(text, sizeof(text), "AMX tiles, and Linux denies them: ");
-    Append(text, sizeof(text), reason);
-    Append(text, sizeof(text), "; " @ADVICE@);
-    TVMFFIErrorSetRaisedFromCStr("RuntimeError", text);
+  const char* reason = tiles && !emulated ? Denied() : nullptr;
+  if (!reason) return true;
+  text->Append("for ");
+  text->Append(program.cpu);
+  text->Append(" and needs AMX tiles, and Linux denies them: ");
+  text->Append(reason);
+  if (!text->advice) text->advice = "; " @ADVICE@;
+  return false;
+}
+
+// A program that shares pieces with another lies scattered; null if there is no memory.
+char* Join(const Program& program, size_t* size) {
+  *size = 0;
+  for (int i = 0; i < program.count; ++i) *size += program.runs[i].size;
+  char* joined = static_cast<char*>(malloc(*size));
+  if (!joined) return nullptr;
+  size_t end = 0;
+  for (int i = 0; i < program.count; end += program.runs[i++].size)
+    memcpy(joined + end, program.runs[i].data, program.runs[i].size);
+  return joined;
+}
+
+int Load(void*, const TVMFFIAny*, int32_t, TVMFFIAny* result) {
+  Text text;
+  int place = 0;
+  while (place < kCount && !Runs(kPrograms[place], &text))
+    if (++place < kCount) text.Append("; also ");
+  if (place == kCount) {
+    text.Append(text.advice);
+    TVMFFIErrorSetRaisedFromCStr("RuntimeError", text.data);
     return -1;
   }
   const char* name = "ffi.Module.load_from_bytes.relax.VMExecutable";
@@ -137,72 +190,188 @@ int Load(void*, const TVMFFIAny* args, int32_t num_args, TVMFFIAny* result) {
     TVMFFIErrorSetRaisedFromCStr("RuntimeError", "this TVM runtime has no Relax virtual machine");
     return -1;
   }
-  const int code =
-      TVMFFIFunctionCall(loader, const_cast<TVMFFIAny*>(args), num_args, result);
+  const Program& program = kPrograms[place];
+  TVMFFIByteArray bytes = {program.runs[0].data, program.runs[0].size};
+  char* joined = nullptr;
+  if (program.count > 1) {
+    bytes.data = joined = Join(program, &bytes.size);
+    if (!joined) {
+      TVMFFIErrorSetRaisedFromCStr("MemoryError", "no memory for the code of a fallback");
+      return -1;
+    }
+  }
+  chosen = place;
+  TVMFFIAny argument;
+  argument.type_index = kTVMFFIByteArrayPtr;
+  argument.zero_padding = 0;
+  argument.v_ptr = &bytes;
+  const int code = TVMFFIFunctionCall(loader, &argument, 1, result);
   TVMFFIObjectDecRef(loader);
+  free(joined);
   return code;
+}
+
+int Chosen(void*, const TVMFFIAny*, int32_t, TVMFFIAny* result) {
+  result->type_index = kTVMFFIInt;
+  result->zero_padding = 0;
+  result->v_int64 = chosen;
+  return 0;
+}
+
+void Register(const char* name, TVMFFISafeCallType function) {
+  TVMFFIByteArray key = {name, strlen(name)};
+  TVMFFIObjectHandle handle = nullptr;
+  if (TVMFFIFunctionCreate(nullptr, function, nullptr, &handle) != 0) return;
+  TVMFFIFunctionSetGlobal(&key, handle, 1);
+  TVMFFIObjectDecRef(handle);
 }
 
 __attribute__((constructor)) void RegisterLoader() {
   if (!TVMFFIFunctionCreate || !TVMFFIFunctionSetGlobal) return;
-  const char* name = "ffi.Module.load_from_bytes." @KIND@;
-  TVMFFIByteArray key = {name, strlen(name)};
-  TVMFFIObjectHandle loader = nullptr;
-  if (TVMFFIFunctionCreate(nullptr, Load, nullptr, &loader) != 0) return;
-  TVMFFIFunctionSetGlobal(&key, loader, 1);
-  TVMFFIObjectDecRef(loader);
+  Register("ffi.Module.load_from_bytes." @KIND@, Load);
+  Register(@CHOSEN@, Chosen);
 }
 
 }  // namespace
 """
 
+KIND_PREFIX = "tvm_hybrid."
+CHOSEN_PREFIX = "tvm_hybrid.chosen."
+
 _WORDS = {"eax": 0, "ebx": 1, "ecx": 2, "edx": 3}
 
 
-def guard_source(
-    kind: str, cpu: str, features: tuple[str, ...], data: Sequence[tuple[Path, int]]
-) -> str:
+@dataclass(frozen=True)
+class Piece:
+    """Some bytes of a file.
+
+    Attributes
+    ----------
+    path : Path
+        The file.
+    start, size : int
+        In bytes.
+    """
+
+    path: Path
+    start: int
+    size: int
+
+
+@dataclass(frozen=True)
+class GuardedProgram:
+    """One of the programs of a library.
+
+    Attributes
+    ----------
+    cpu : str
+        What it is compiled for; for messages.
+    features : tuple of str
+        What its kernels need; names in `cpu_features.FEATURES`.
+    pieces : tuple of Piece
+        What makes up the virtual machine's executable. A piece that is also one of a program before
+        this one is stored once.
+    """
+
+    cpu: str
+    features: tuple[str, ...]
+    pieces: tuple[Piece, ...]
+
+
+def guard_source(digest: str, frame: Path, programs: Sequence[GuardedProgram]) -> str:
     """The C++ source of the guard.
 
     Parameters
     ----------
-    kind : str
-        The module kind that the data names; letters, digits, dots and underscores.
-    cpu : str
-        What the library is compiled for; for the message.
-    features : tuple of str
-        Names in `cpu_features.FEATURES`.
-    data : sequence of (Path, int)
-        The library's data: files, each from an offset to its end, one after the other.
+    digest : str
+        What tells the library from others; letters and digits.
+    frame : Path
+        File with the content of `__tvm_ffi__library_bin`: a module of kind `KIND_PREFIX` + digest.
+    programs : sequence of GuardedProgram
+        The best first.
     """
-    rows = "".join(
-        f'    {{"{feature.name}", {feature.leaf:#x}u, {feature.subleaf}, '
-        f"{_WORDS[feature.register]}, {feature.bit}, {feature.state:#x}u}},\n"
-        for feature in (FEATURES[name] for name in features)
-    )
-    included = "".join(
-        f'    ".incbin " {_quoted_twice(path)} ", {offset}\\n"\n' for path, offset in data
-    )
+    order = {
+        piece: place
+        for place, piece in enumerate(
+            dict.fromkeys(piece for program in programs for piece in program.pieces)
+        )
+    }
+    runs = [_runs([order[piece] for piece in program.pieces]) for program in programs]
     replacements = {
-        "@DATA@": included,
-        "@FEATURES@": rows,
-        "@CPU@": json.dumps(cpu),
-        "@KIND@": json.dumps(kind),
+        "@FRAME@": _quoted_twice(frame),
+        "@DATA@": "".join(map(_data, order.values(), order)) + f'    "{_label(len(order))}:\\n"\n',
+        "@LABELS@": "".join(
+            f'extern "C" __attribute__((visibility("hidden"))) const char {_label(place)}[];\n'
+            for place in range(len(order) + 1)
+        ),
+        "@FEATURES@": "".join(
+            f"const Feature kFeatures{place}[] = {{\n{_rows(program.features)}"
+            "    {nullptr, 0, 0, 0, 0, 0}};\n"
+            for place, program in enumerate(programs)
+        ),
+        "@RUNS@": "".join(
+            f"const Run kRuns{place}[] = {{\n"
+            + "".join(
+                f"    {{{_label(first)}, static_cast<size_t>({_label(end)} - {_label(first)})}},\n"
+                for first, end in runs[place]
+            )
+            + "};\n"
+            for place in range(len(programs))
+        ),
+        "@PROGRAMS@": "".join(
+            f"    {{{json.dumps(program.cpu)}, kFeatures{place}, kRuns{place}, "
+            f"{len(runs[place])}}},\n"
+            for place, program in enumerate(programs)
+        ),
+        "@KIND@": json.dumps(KIND_PREFIX + digest),
+        "@CHOSEN@": json.dumps(CHOSEN_PREFIX + digest),
         "@TILE_STATE@": f"{AMX_STATE:#x}u",
         "@REFUSALS@": "".join(
             f"    {{{code or 0}, {json.dumps(reason)}}},\n"
             for code, reason in amx_permission.REFUSALS.items()
         ),
         "@EMULATOR@": json.dumps(amx_permission.EMULATOR),
+        "@ADVICE@": json.dumps(amx_permission.ADVICE),
         "@ARCH_PRCTL@": str(amx_permission.ARCH_PRCTL),
         "@REQUEST@": f"{amx_permission.REQUEST:#x}",
         "@TILE_DATA@": str(amx_permission.TILE_DATA),
-        "@ADVICE@": json.dumps(amx_permission.ADVICE),
     }
     source = _SOURCE
     for mark, text in replacements.items():
         source = source.replace(mark, text)
     return source
+
+
+def _label(place: int) -> str:
+    """The symbol of a piece's first byte, which is behind the last one of the piece before it."""
+    return f"tvm_hybrid_piece{place}"
+
+
+def _data(place: int, piece: Piece) -> str:
+    """Assembly, as C++ string literals, of a piece."""
+    return (
+        f'    "{_label(place)}:\\n"\n'
+        f'    ".incbin " {_quoted_twice(piece.path)} ", {piece.start}, {piece.size}\\n"\n'
+    )
+
+
+def _runs(places: Sequence[int]) -> list[tuple[int, int]]:
+    """Numbers as ranges of successive ones, each with its end."""
+    runs: list[tuple[int, int]] = []
+    for place in places:
+        if runs and runs[-1][1] == place:
+            runs[-1] = (runs[-1][0], place + 1)
+        else:
+            runs.append((place, place + 1))
+    return runs
+
+
+def _rows(features: tuple[str, ...]) -> str:
+    return "".join(
+        f'    {{"{feature.name}", {feature.leaf:#x}u, {feature.subleaf}, '
+        f"{_WORDS[feature.register]}, {feature.bit}, {feature.state:#x}u}},\n"
+        for feature in (FEATURES[name] for name in features)
+    )
 
 
 def _quoted_twice(path: Path) -> str:

@@ -20,9 +20,11 @@ from relay_passes.bits_entry import BITS_ENTRY, MAIN
 from . import threads
 from .artifact import append_manifest, copy_atomically, read_manifest, replacing
 from .cpu_features import require_host
+from .cpu_guard import CHOSEN_PREFIX
 from .explanation import Explanation
+from .fallback import description, report_fallback, require_program, takes_fallback
 from .feeds import to_array, to_tensor
-from .library import link_library
+from .library import Program, link_library
 from .manifest import Manifest
 from .profile import Profile, profile_runs
 from .tensors import TensorInfo, numpy_dtype
@@ -49,6 +51,10 @@ class Executable:
         The library it comes from.
     kernel : SingleKernel or None
         What the model consists of if it is a single kernel whose constants are at hand.
+    fallback : Executable or None
+        The second program, if there is one and it does not come from a library.
+    whole : Manifest or None
+        The manifest of the first program if this is the second.
     """
 
     def __init__(
@@ -58,12 +64,19 @@ class Executable:
         linkable: Any = None,
         library: Path | None = None,
         kernel: SingleKernel | None = None,
+        fallback: Executable | None = None,
+        whole: Manifest | None = None,
     ) -> None:
         self.manifest = manifest
         self._module = module
         self._linkable = linkable
         self._library = library
         self._kernel = kernel
+        self._fallback = fallback
+        self._whole = whole or manifest
+        self._first: Executable | None = None
+        if fallback is not None:
+            fallback._first, fallback._whole = self, manifest
         self._threads = manifest.threads
         self._local = threading.local()
         self._lock = threading.Lock()
@@ -92,7 +105,7 @@ class Executable:
         try:
             main = self._local.main
         except AttributeError:
-            main = self._local.main = self.new_machine()[MAIN]
+            main = self._local.main = self.for_host().new_machine()[MAIN]
         if self._threads > 1 and threads.current.count != self._threads:
             threads.use_threads(self._threads)
         return main
@@ -150,9 +163,23 @@ class Executable:
             raise
         return [result] if type(result) is Tensor else list(result)
 
+    def for_host(self) -> Executable:
+        """The program that runs here: this one, or its fallback if only that does.
+
+        The log says if it is the fallback. Where neither runs it is this one, which says why not
+        when it is run.
+        """
+        if self._fallback is None or not takes_fallback(self.manifest):
+            return self
+        report_fallback(self.manifest, "this model")
+        return self._fallback
+
     def explain(self) -> Explanation:
         """Every node of the model: taken or left, kernel, configuration, why."""
-        return Explanation(self.manifest.decisions)
+        if self._whole is self.manifest:
+            return Explanation(self.manifest.decisions)
+        ours, first = description(self.manifest), description(self._whole)
+        return Explanation(self.manifest.decisions, f"fallback for {ours}, instead of {first}")
 
     def profile(
         self, inputs: Mapping[str, Any] | Sequence[Any] | None = None, repeat: int = 10
@@ -181,12 +208,13 @@ class Executable:
         if self._threads > 1:
             threads.use_threads(self._threads)
         tensors = self._prepare(given)
-        return profile_runs(self.new_machine(), tensors, self.manifest.decisions, repeat)
+        program = self.for_host()
+        return profile_runs(program.new_machine(), tensors, program.manifest.decisions, repeat)
 
     def export(self, path: str | os.PathLike[str]) -> Path:
         """Writes a shared library that runs where only TVM's runtime is.
 
-        The file appears at once or not at all.
+        The file appears at once or not at all. It holds the fallback too, if there is one.
 
         Parameters
         ----------
@@ -201,19 +229,26 @@ class Executable:
             If the file cannot be written.
         """
         target = Path(path)
+        if self._first is not None:
+            return self._first.export(target)
         if self._linkable is None:
             if self._library is None:
                 raise ArtifactError("this executable has neither code to link nor a library")
-            if read_manifest(self._library) != self.manifest:
+            if read_manifest(self._library) != self._whole:
                 raise ArtifactError(f"{self._library} was replaced after it was loaded")
             copy_atomically(self._library, target)
             return target
         with replacing(target) as temporary:
-            digest = link_library(
-                temporary, self._linkable, self.manifest.cpu, self.manifest.features
-            )
+            digest = link_library(temporary, [part.program() for part in self._parts()])
             append_manifest(temporary, _with_digest(self.manifest, digest))
         return target
+
+    def program(self) -> Program:
+        """What is linked when it is exported."""
+        return Program(self._linkable, self.manifest.cpu, self.manifest.features)
+
+    def _parts(self) -> list[Executable]:
+        return [self] if self._fallback is None else [self, self._fallback]
 
     def new_machine(self) -> Any:
         """A fresh virtual machine over the executable's code and weights.
@@ -280,11 +315,12 @@ def load(path: str | os.PathLike[str]) -> Executable:
     ArtifactError
         If the file is missing, damaged, or not one of ours.
     IsaError
-        If it needs a CPU feature that this CPU lacks.
+        If it needs a CPU feature that this CPU lacks, or AMX tiles that Linux denies, and has no
+        fallback that runs here.
     """
     library = Path(path)
     manifest = read_manifest(library)
-    require_host(manifest.features, str(library), manifest.cpu)
+    require_program(manifest, str(library))
     loader = tvm.get_global_func("ffi.Module.load_from_file.so")
     try:
         module = loader(str(library.resolve()), "so")
@@ -292,7 +328,13 @@ def load(path: str | os.PathLike[str]) -> Executable:
         raise ArtifactError(f"TVM cannot open {library}: {error}") from error
     if not module.implements_function("vm_load_executable", query_imports=True):
         raise ArtifactError(f"{library} holds no model, though its manifest describes one")
-    return Executable(manifest, module, library=library)
+    if (
+        manifest.fallback is None
+        or tvm.get_global_func(CHOSEN_PREFIX + manifest.model_sha256)() == 0
+    ):
+        return Executable(manifest, module, library=library)
+    report_fallback(manifest, str(library))
+    return Executable(manifest.fallback, module, library=library, whole=manifest)
 
 
 def _with_digest(manifest: Manifest, digest: str) -> Manifest:

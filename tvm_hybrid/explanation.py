@@ -23,10 +23,13 @@ class Explanation(Sequence[Decision]):
     ----------
     decisions : sequence of Decision
         In the order of the model.
+    program : str
+        Which of several programs it is about; "" if there is but one.
     """
 
-    def __init__(self, decisions: Sequence[Decision]) -> None:
+    def __init__(self, decisions: Sequence[Decision], program: str = "") -> None:
         self._decisions = tuple(decisions)
+        self._program = program
 
     @overload
     def __getitem__(self, index: int) -> Decision: ...
@@ -57,7 +60,8 @@ class Explanation(Sequence[Decision]):
         """One line: how many nodes were taken, and where their configurations come from."""
         recorded = sum(decision.source.startswith("record") for decision in self.taken)
         text = f"{len(self.taken)} of {len(self)} nodes taken"
-        return f"{text}, {recorded} of them with a tuned configuration" if recorded else text
+        text += f", {recorded} of them with a tuned configuration" if recorded else ""
+        return f"{self._program}: {text}" if self._program else text
 
     def to_json(self) -> str:
         """The decisions as a JSON array."""

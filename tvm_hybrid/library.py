@@ -1,4 +1,4 @@
-"""Links a compiled Relax module into one shared library that TVM's runtime alone can run."""
+"""Links compiled Relax modules into one shared library that TVM's runtime alone can run."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import hashlib
 import shlex
 import struct
 import subprocess
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,33 +16,52 @@ from tvm_ffi import libinfo
 
 from microkernels.errors import CompileError
 
-from .cpu_guard import guard_source
-from .vm_code import write_code
+from .cpu_guard import KIND_PREFIX, GuardedProgram, Piece, guard_source
+from .vm_code import tensor_places, write_code
 
-KIND_PREFIX = "tvm_hybrid."
+# Constants of at least this size are stored once if two programs have them.
+SHARED_BYTES = 1 << 12
 
 
-def link_library(output: Path, module: Any, cpu: str, features: tuple[str, ...]) -> str:
-    """Writes the library.
+@dataclass(frozen=True)
+class Program:
+    """A compiled model for one CPU.
+
+    Attributes
+    ----------
+    module : tvm.runtime.Module
+        A relax.VMExecutable that imports nothing but native code; if it shares a library with
+        another, no function of its native code has the name of one of the other's.
+    cpu : str
+        What it is compiled for; for messages.
+    features : tuple of str
+        What its kernels need; names in `cpu_features.FEATURES`.
+    """
+
+    module: Any
+    cpu: str
+    features: tuple[str, ...]
+
+
+def link_library(output: Path, programs: Sequence[Program]) -> str:
+    """Writes a library that runs the first of the programs that its process can run.
 
     Parameters
     ----------
     output : Path
         The library to write; its folder receives temporary files and should be temporary itself.
-    module : tvm.runtime.Module
-        A relax.VMExecutable that imports nothing but native code.
-    cpu, features
-        As in `cpu_guard.guard_source`.
+    programs : sequence of Program
+        The best first.
 
     Returns
     -------
     str
-        SHA-256 of the virtual machine's executable and the native code.
+        SHA-256 of the virtual machine's executables and the native code.
 
     Raises
     ------
     CompileError
-        If there is no C++ compiler, it fails, or the module imports something else.
+        If there is no C++ compiler, it fails, or a module imports something else.
     """
     compiler = cc.get_cc()
     if compiler is None:
@@ -50,16 +70,25 @@ def link_library(output: Path, module: Any, cpu: str, features: tuple[str, ...])
             "name one in the environment variable CXX"
         )
     folder = output.parent
-    native = _write_native_code(module, folder)
-    code = folder / "code.bin"
-    prefix, offset = write_code(module, code)
-    digest = _digest(prefix, [(code, offset), *((path, 0) for path in native)])
-    kind = KIND_PREFIX + digest
-    head, tail = folder / "head.bin", folder / "tail.bin"
-    _write_frame(kind, prefix, code.stat().st_size - offset, bool(native), head, tail)
+    native: list[Path] = []
+    guarded = []
+    stored: dict[str, Piece] = {}
+    for place, program in enumerate(programs):
+        native += _write_native_code(program.module, folder, f"code{place}_")
+        pieces = _write_machine_code(program.module, folder, f"machine{place}")
+        if len(programs) > 1:
+            pieces = _share(pieces, stored)
+        guarded.append(GuardedProgram(program.cpu, program.features, tuple(pieces)))
+    digest = _digest(
+        [
+            *(piece for program in guarded for piece in program.pieces),
+            *(Piece(path, 0, path.stat().st_size) for path in native),
+        ]
+    )
+    frame = folder / "frame.bin"
+    frame.write_bytes(_frame(KIND_PREFIX + digest, bool(native)))
     guard = folder / "guard.cc"
-    data = [(head, 0), (code, offset), (tail, 0)]
-    guard.write_text(guard_source(kind, cpu, features, data), encoding="utf-8")
+    guard.write_text(guard_source(digest, frame, guarded), encoding="utf-8")
     command = [
         *shlex.split(compiler),
         *("-shared", "-fPIC", "-O1", "-Wl,--strip-debug"),
@@ -77,33 +106,57 @@ def link_library(output: Path, module: Any, cpu: str, features: tuple[str, ...])
     return digest
 
 
-def _write_native_code(module: Any, folder: Path) -> list[Path]:
+def _write_native_code(module: Any, folder: Path, prefix: str) -> list[Path]:
     objects = []
     for index, imported in enumerate(module.imports):
         if imported.kind != "llvm" or imported.imports:
             raise CompileError(
                 f"a module of kind {imported.kind!r} cannot be exported; only native code can"
             )
-        path = folder / f"code{index}.o"
+        path = folder / f"{prefix}{index}.o"
         imported.write_to_file(str(path), "o")
         objects.append(path)
     return objects
 
 
-def _write_frame(
-    kind: str, prefix: bytes, rest: int, has_code: bool, head: Path, tail: Path
-) -> None:
-    """Writes what stands before and after the last `rest` bytes of the code in the library's data.
+def _write_machine_code(module: Any, folder: Path, name: str) -> list[Piece]:
+    """The virtual machine's code and constants; a large constant is a piece of its own."""
+    code, head = folder / f"{name}.bin", folder / f"{name}_head.bin"
+    prefix, end = write_code(module, code)
+    head.write_bytes(prefix)
+    pieces = [Piece(head, 0, len(prefix))]
+    for start, size in tensor_places(code, end):
+        if size >= SHARED_BYTES:
+            pieces += [Piece(code, end, start - end), Piece(code, start, size)]
+            end = start + size
+    return [*pieces, Piece(code, end, code.stat().st_size - end)]
+
+
+def _share(pieces: Sequence[Piece], stored: dict[str, Piece]) -> list[Piece]:
+    """A program's pieces, those of earlier programs instead of equal ones; `stored` gets the rest.
+
+    Equal pieces of one program stay apart: it can be loaded faster in one run.
+    """
+    known = dict(stored)
+    shared = []
+    for piece in pieces:
+        digest = _digest([piece]) if piece.size >= SHARED_BYTES else ""
+        shared.append(known.get(digest, piece))
+        if digest:
+            stored.setdefault(digest, piece)
+    return shared
+
+
+def _frame(kind: str, has_code: bool) -> bytes:
+    """The library's data as TVM finds it: one module of this kind, and a word that nobody reads.
 
     The layout is that of `ProcessLibraryBin` in tvm_ffi's library_module.cc: number of bytes; the
     import tree as two vectors in compressed row form; then each module's kind and bytes, where the
-    kind "_lib" stands for the library's own code and has none.
+    kind "_lib" stands for the library's own code and has none. A module's bytes cannot be empty.
     """
     tree = _vector([0, 1, 1]) + _vector([1]) if has_code else _vector([0, 0]) + _vector([])
-    before = tree + _text(kind) + struct.pack("<Q", len(prefix) + rest) + prefix
-    after = _text("_lib") if has_code else b""
-    head.write_bytes(struct.pack("<Q", len(before) + rest + len(after)) + before)
-    tail.write_bytes(after)
+    content = tree + _text(kind) + _text("guard") + (_text("_lib") if has_code else b"")
+    return struct.pack("<Q", len(content)) + content
 
 
 def _vector(numbers: list[int]) -> bytes:
@@ -114,11 +167,13 @@ def _text(text: str) -> bytes:
     return struct.pack("<Q", len(text)) + text.encode()
 
 
-def _digest(prefix: bytes, parts: Iterable[tuple[Path, int]]) -> str:
-    digest = hashlib.sha256(prefix)
-    for path, offset in parts:
-        with path.open("rb") as file:
-            file.seek(offset)
-            while chunk := file.read(1 << 20):
+def _digest(pieces: Iterable[Piece]) -> str:
+    digest = hashlib.sha256()
+    for piece in pieces:
+        with piece.path.open("rb") as file:
+            file.seek(piece.start)
+            left = piece.size
+            while chunk := file.read(min(left, 1 << 20)):
                 digest.update(chunk)
+                left -= len(chunk)
     return digest.hexdigest()

@@ -61,6 +61,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         What `explain` shows.
     model_sha256 : str
         Hash of the compiled program before it is linked; equal for equal models and options.
+    fallback : Manifest or None
+        A second program of the same model, which runs where this one cannot.
     """
 
     format: int = FORMAT
@@ -79,6 +81,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     coverage: Coverage
     decisions: tuple[Decision, ...]
     model_sha256: str = ""
+    fallback: Manifest | None = None
 
     def to_json(self) -> bytes:
         """The manifest as JSON."""

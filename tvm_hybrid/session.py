@@ -155,7 +155,7 @@ class InferenceSession:
     shapes : mapping, optional
         As for `tvm_hybrid.compile`. An ONNX model with open dimensions for which none are given is
         compiled when inputs arrive, once for each combination of shapes.
-    target, precision, fusion, records, num_threads
+    target, precision, fusion, records, num_threads, fallback
         As for `tvm_hybrid.compile`. A library is compiled already and takes none of them, except a
         `num_threads` equal to its own.
 
@@ -179,13 +179,15 @@ class InferenceSession:
         fusion: str = "coarse",
         records: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None = None,
         num_threads: int | None = None,
+        fallback: TargetLike = None,
     ) -> None:
         if isinstance(model, (str, os.PathLike)) and is_library(Path(model)):
             defaults = (precision, fusion) == ("auto", "coarse")
-            if shapes or target is not None or records is not None or not defaults:
+            targets = (target, fallback) != (None, None)
+            if shapes or targets or records is not None or not defaults:
                 raise ArtifactError(
-                    f"{model} is compiled already: shapes, target, precision, fusion and records "
-                    "cannot be given; compile the model anew"
+                    f"{model} is compiled already: shapes, target, fallback, precision, fusion and "
+                    "records cannot be given; compile the model anew"
                 )
             model = load(model)
         if isinstance(model, Executable):
@@ -194,7 +196,7 @@ class InferenceSession:
                     f"this model is compiled for {model.num_threads} threads, not {num_threads}; "
                     "compile it anew"
                 )
-            self.executable = model
+            self.executable = model.for_host()
         else:
             make = functools.partial(
                 compile_model,
@@ -203,9 +205,10 @@ class InferenceSession:
                 fusion=fusion,
                 records=records,
                 num_threads=num_threads,
+                fallback=fallback,
             )
             try:
-                self.executable = make(model, shapes=shapes)
+                self.executable = make(model, shapes=shapes).for_host()
             except ShapeError:
                 if shapes is not None or not is_onnx(model) or not self._leave_open(model, make):
                     raise

@@ -20,6 +20,13 @@ from typing import Any, BinaryIO
 _MAGIC_WITHOUT_SCOPES = 0xD225DE2F4214151D
 _MAGIC_WITH_SCOPES = 0xD225DE2F4214151E
 _CHATTER = b"Scope Saving:"
+# Kinds of constants, from include/tvm/ffi/c_api.h, and how many bytes those of fixed size take.
+_TEXT, _SHAPE, _TENSOR = 65, 69, 70
+_FIXED = {1: 8, 3: 8, 5: 4}  # integer, float, element type
+# A tensor begins with a magic number, a reserved one, the device, the number of dimensions and the
+# element type; include/tvm/runtime/tensor.h.
+_TENSOR_HEAD = struct.Struct("<QQiiiI")
+_TENSOR_MAGIC = 0xDD5E40F096B4A13F
 
 
 def write_code(module: Any, path: Path) -> tuple[bytes, int]:
@@ -34,6 +41,36 @@ def write_code(module: Any, path: Path) -> tuple[bytes, int]:
         module.write_to_file(str(path), "relax.VMExecutable")
     with path.open("rb") as file:
         return _without_scopes(file)
+
+
+def tensor_places(path: Path, constants: int) -> list[tuple[int, int]]:
+    """Where the values of constant tensors lie in a file, as offsets and numbers of bytes.
+
+    `constants` is where constants begin: the offset that `write_code` returns. Tensors behind a
+    constant of a kind that we do not know are not found.
+    """
+    places = []
+    with path.open("rb") as file:
+        file.seek(constants)
+        for _ in range(_number(file)):
+            (kind,) = struct.unpack("<i", file.read(4))
+            if kind in _FIXED:
+                file.seek(_FIXED[kind], os.SEEK_CUR)
+            elif kind == _TEXT:
+                _skip_text(file)
+            elif kind == _SHAPE:
+                file.seek(8 * _number(file), os.SEEK_CUR)
+            elif kind == _TENSOR:
+                magic, _, _, _, dimensions, _ = _TENSOR_HEAD.unpack(file.read(_TENSOR_HEAD.size))
+                if magic != _TENSOR_MAGIC:
+                    break
+                file.seek(8 * dimensions, os.SEEK_CUR)  # shape
+                size = _number(file)
+                places.append((file.tell(), size))
+                file.seek(size, os.SEEK_CUR)
+            else:
+                break
+    return places
 
 
 def _without_scopes(file: BinaryIO) -> tuple[bytes, int]:

@@ -42,13 +42,13 @@ def run_on_runtime_alone(
 
     It prints the last line of a RuntimeError, if there is one, then which of our packages were
     imported, and whether TVM's compiler was loaded. `answer` is what Linux says when it is asked
-    for AMX tile data, an errno; `preload` a library that is loaded before all others.
+    for AMX tile data, an errno; `preload` is an emulator of AMX.
     """
     np.save(folder / "x.npy", x)
     environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
     environment |= {"TVM_USE_RUNTIME_LIB": "1", "TVM_DEVICE_BACKEND_AUTOLOAD": "0"}
     if preload is not None:
-        environment["LD_PRELOAD"] = str(preload)
+        environment |= {"LD_PRELOAD": str(preload), "AMX_EMULATOR": "1"}
     arguments = [library, folder / "x.npy", folder / "y.npy"]
     answers = ["" if answer is None else answer, linux_answers.__file__]
     return subprocess.run(

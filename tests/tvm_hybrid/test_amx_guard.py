@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -24,7 +25,8 @@ AMX = ("amx-tile", "amx-int8")
 def linked(folder: Path) -> Path:
     """The MLP as a library that claims to need AMX."""
     output = folder / "m.so"
-    library.link_library(output, mlp()._linkable, "sapphirerapids", AMX)
+    program = replace(mlp().program(), cpu="sapphirerapids", features=AMX)
+    library.link_library(output, [program])
     return output
 
 

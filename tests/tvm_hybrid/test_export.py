@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -27,7 +28,7 @@ from tests.tvm_hybrid.small_models import (
 from tvm_hybrid import cpu_features, library
 from tvm_hybrid.artifact import read_manifest
 from tvm_hybrid.cpu_features import FEATURES, missing_on_host
-from tvm_hybrid.cpu_guard import guard_source
+from tvm_hybrid.cpu_guard import GuardedProgram, guard_source
 from tvm_hybrid.dlpack import BFLOAT16
 from tvm_hybrid.errors import ArtifactError, CompileError, IsaError
 
@@ -109,7 +110,8 @@ def test_a_cpu_without_the_products_is_refused_by_their_name(
     (decision,) = executable.explain()
     assert kernel in decision.kernel
     assert feature in executable.manifest.features
-    source = guard_source("kind", cpu, executable.manifest.features, [])
+    program = GuardedProgram(cpu, executable.manifest.features, ())
+    source = guard_source("digest", tmp_path / "frame", [program])
     assert f'{{"{feature}", ' in source
     # A CPU that has everything else.
     path = executable.export(tmp_path / "m.so")
@@ -214,7 +216,8 @@ def test_the_guard_and_the_kernel_agree_about_every_feature(
     """A library that asks for all features names those that /proc/cpuinfo does not list."""
     monkeypatch.setattr(amx_permission, "_emulator_is_active", lambda: False)
     output = tmp_path / "all.so"
-    library.link_library(output, mlp()._linkable, "no-such-cpu", tuple(FEATURES))
+    program = replace(mlp().program(), cpu="no-such-cpu", features=tuple(FEATURES))
+    library.link_library(output, [program])
     message = run_without_us(output, tmp_path).stdout.splitlines()[0]
     named = message.partition(" needs ")[2].partition(", which")[0].split(", ")
     assert named == missing_on_host(tuple(FEATURES))

@@ -35,6 +35,7 @@ def command(model: Path, output: Path, settings: CompileSettings, as_json: bool)
     path = executable.export(output)
     seconds = time.perf_counter() - start
     manifest = executable.manifest
+    fallback = manifest.fallback
     if as_json:
         print_json(
             {
@@ -48,14 +49,17 @@ def command(model: Path, output: Path, settings: CompileSettings, as_json: bool)
                 "fusion": manifest.fusion,
                 "taken": manifest.coverage.taken,
                 "nodes": manifest.coverage.nodes,
+                "fallback": fallback and {"cpu": fallback.cpu, "isa": fallback.isa},
             }
         )
         return 0
     console = output_console()
+    second = [] if fallback is None else [f"fallback: {fallback.cpu} ({fallback.isa})"]
     for line in (
         f"{path}: {path.stat().st_size / 1e6:.1f} MB in {seconds:.1f} s",
         f"for {manifest.cpu} ({manifest.isa}), threads: {manifest.threads}, "
         f"precision: {manifest.precision}, fusion: {manifest.fusion}",
+        *second,
         executable.explain().summary(),
     ):
         console.print(line, highlight=False, markup=False, soft_wrap=True)

@@ -26,6 +26,7 @@ class CompileSettings:
     records: list[str] | None = None
     strict: bool = False
     dump_ir: Path | None = None
+    fallback: str | dict[str, Any] | None = None
 
     def keywords(self) -> dict[str, Any]:
         """The keyword arguments of `tvm_hybrid.compile`."""
@@ -129,6 +130,12 @@ def compile_options(command: Callable[..., Any]) -> Callable[..., Any]:
         help="CPU to compile for: spr, sapphirerapids, a TVM target as JSON. Default: this one.",
     )
     @click.option(
+        "--fallback",
+        type=TargetName(),
+        help="Compile also for this lower CPU, or for the same one restricted to a rung, such as "
+        "avx512_vnni: code to run where AMX is missing or denied.",
+    )
+    @click.option(
         "--threads",
         "num_threads",
         type=click.IntRange(min=1),
@@ -150,6 +157,7 @@ def compile_options(command: Callable[..., Any]) -> Callable[..., Any]:
         named_shapes: tuple[tuple[str, tuple[int, ...]], ...],
         sizes: tuple[tuple[str, int], ...],
         target: str | dict[str, Any] | None,
+        fallback: str | dict[str, Any] | None,
         num_threads: int | None,
         precision: str,
         fusion: str,
@@ -167,6 +175,7 @@ def compile_options(command: Callable[..., Any]) -> Callable[..., Any]:
             records=list(records) or None,
             strict=strict,
             dump_ir=dump_ir,
+            fallback=fallback,
         )
         return command(*arguments, settings=settings, **others)
 
