@@ -27,6 +27,12 @@ def stored(dtype: str) -> str:
     return "uint16" if dtype == "bfloat16" else dtype
 
 
+def extremes(dtype: str) -> tuple[int, ...]:
+    """The ends of an integer type, their neighbours in pairs, and 0 and 1."""
+    ends = np.iinfo(dtype)
+    return (int(ends.min), int(ends.max), 0, 1, -1 if ends.min else 128)
+
+
 def random_operand(rng: np.random.Generator, shape: tuple[int, ...], dtype: str) -> np.ndarray:
     """Every value of an integer type, ends included; standard normal floats."""
     if np.issubdtype(np.dtype(stored(dtype)), np.integer) and dtype != "bfloat16":
@@ -40,13 +46,21 @@ def random_operand(rng: np.random.Generator, shape: tuple[int, ...], dtype: str)
     return bfloat16_bits(normal) if dtype == "bfloat16" else normal
 
 
-def assert_product(kernel: Microkernel, result: np.ndarray, a: np.ndarray, b: np.ndarray) -> None:
-    """result = sum over blocks of a[block] @ b[block]: exact for integers, bounded for floats.
+def assert_product(
+    kernel: Microkernel,
+    result: np.ndarray,
+    a: np.ndarray,
+    b: np.ndarray,
+    start: np.ndarray | None = None,
+) -> None:
+    """result = start + sum over blocks of a[block] @ b[block]: exact for integers, else bounded.
 
-    A sum of n f32 terms, rounded in any order, is off by at most n * eps * |A| |B| (Higham,
-    "Accuracy and Stability of Numerical Algorithms", section 3.1). Products of bfloat16 are exact
-    in f32. vdpbf16ps takes subnormal inputs for zero and flushes subnormal results: each term
-    then loses at most the smallest normal f32 times the larger of 1, |a| and |b|.
+    A sum of n f32 terms is off by at most n * eps * |A| |B|, whatever the order in which they are
+    added and rounded (Higham, "Accuracy and Stability of Numerical Algorithms", section 3.1): one
+    after the other, or, by TDPBF16PS, the even and the odd ones of 32 each for themselves, then
+    both, then the accumulator. Products of bfloat16 are exact in f32. The instructions for bfloat16
+    take subnormal inputs for zero and flush subnormal results: of the n products and the n
+    additions each then loses at most the smallest normal f32 times the larger of 1, |a| and |b|.
 
     Parameters
     ----------
@@ -56,15 +70,19 @@ def assert_product(kernel: Microkernel, result: np.ndarray, a: np.ndarray, b: np
         Shape (rows, columns), of the accumulators' type.
     a, b : ndarray
         Shapes (blocks, rows, K) and (blocks, K, columns), as stored.
+    start : ndarray or None
+        What the accumulators started with; zero if None.
     """
+    before = np.zeros_like(result) if start is None else start
     if kernel.acc_dtype == "int32":
         exact = np.einsum("bik,bkj->ij", a.astype(np.int64), b.astype(np.int64))
-        np.testing.assert_array_equal(result, exact)
+        np.testing.assert_array_equal(result, before + exact)
         return
     x, y = as_float(a), as_float(b)
-    terms = a.shape[0] * a.shape[2]
-    bound = (terms + 1) * np.finfo(np.float32).eps * np.einsum("bik,bkj->ij", abs(x), abs(y))
+    terms = a.shape[0] * a.shape[2] + 1
+    magnitude = np.einsum("bik,bkj->ij", abs(x), abs(y)) + abs(before.astype(np.float64))
+    bound = terms * np.finfo(np.float32).eps * magnitude
     if kernel.a_dtype == "bfloat16":
-        bound += terms * 2.0**-126 * max(1.0, abs(x).max(), abs(y).max())
-    error = abs(result - np.einsum("bik,bkj->ij", x, y))
+        bound += 2 * terms * 2.0**-126 * max(1.0, abs(x).max(), abs(y).max())
+    error = abs(result - before - np.einsum("bik,bkj->ij", x, y))
     assert (error <= bound).all(), float((error - bound).max())

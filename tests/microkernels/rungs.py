@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from tvm.target import Target
 
 from microkernels.isa import allowed_on_host
 from microkernels.microkernel import Microkernel
@@ -15,7 +16,16 @@ MCPU = {
     "avx512": "skylake-avx512",
     "avx512_vnni": "cascadelake",
     "avx512_bf16": "cooperlake",
+    "amx": "sapphirerapids",
 }
+# What no rung asks for, and CPUs lack on which AMX is emulated: LLVM would use it where it can.
+_WITHOUT = {"amx": ["-avx512fp16", "-avxvnni"]}
+
+
+def target_of(rung: str, mcpu: str | None = None) -> Target:
+    """The target of a rung's code; of its plainest CPU unless told otherwise."""
+    attributes = {"mattr": _WITHOUT[rung]} if rung in _WITHOUT else {}
+    return Target({"kind": "llvm", "mcpu": mcpu or MCPU[rung], **attributes})
 
 
 def running_rung(kernel: Microkernel) -> str:

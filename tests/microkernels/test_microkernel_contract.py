@@ -3,79 +3,72 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import re
 
 import numpy as np
 import pytest
 import tvm
-import tvm.tirx.script.builder.ir as I
-from tvm.script.ir_builder import IRBuilder
 
 from microkernels.errors import IsaError
-from microkernels.isa import LADDER, isa_named
+from microkernels.isa import LADDER, Isa, isa_named
 from microkernels.microkernel import (
     Microkernel,
     all_microkernels,
     kernels_for,
     microkernel_named,
     register_microkernel,
+    tile_kernels_for,
 )
-from microkernels.packing import pack_weight, packed_size
-from microkernels.vectors import parameter, ramp
+from microkernels.packing import pack_weight
 from tests.guard import guarded
-from tests.microkernels.operands import assert_product, bfloat16_bits, random_operand, stored
-from tests.microkernels.rungs import MCPU, named, runnable, running_rung
+from tests.microkernels.operands import (
+    assert_product,
+    bfloat16_bits,
+    extremes,
+    random_operand,
+)
+from tests.microkernels.rungs import named, runnable, running_rung, target_of
+from tests.microkernels.tile_function import tile_function
 
 ALL = list(all_microkernels())
 BF16 = [kernel for kernel in ALL if kernel.a_dtype == "bfloat16"]
 INT8 = [kernel for kernel in ALL if kernel.acc_dtype == "int32"]
-VECTOR = [kernel for kernel in ALL if kernel.lanes > 1]  # scalar code promises no registers
-
-
-def tile_function(kernel: Microkernel, rows: int, vectors: int, blocks: int, steps: int):
-    """C = sum over blocks of A[block] times B[block], in one tile; K = steps * kr."""
-    lanes, kr = kernel.lanes, kernel.kr
-    columns = vectors * lanes
-    with IRBuilder() as builder, I.prim_func(s_tir=True):
-        I.func_name("tile")
-        I.func_attr({"global_symbol": "tile", "tirx.noalias": True})
-        a = parameter("A", (blocks, rows, steps * kr), stored(kernel.a_dtype))
-        size = packed_size(steps * kr, columns, kernel)
-        b = parameter("B", (blocks, size), stored(kernel.b_dtype))
-        c = parameter("C", (rows, columns), kernel.acc_dtype)
-        with I.serial(1) as _, I.sblock("tile"):
-            I.reads()
-            I.writes()
-            result = kernel.emit(
-                rows,
-                vectors,
-                (blocks, steps),
-                lambda i, ks: kernel.spread(a[ks[0], i, ramp(ks[1] * kr, kr)]),
-                lambda j, ks: b[ks[0], ramp((ks[1] * vectors + j) * lanes * kr, lanes * kr)],
-            )
-            for i in range(rows):
-                for j in range(vectors):
-                    I.buffer_store(c, result.value(i, j), [i, ramp(j * lanes, lanes)])
-    return builder.get()
+# Scalar code promises no registers; test_amx_code.py reads that of tiles.
+VECTOR = [kernel for kernel in ALL if kernel.lanes > 1 and not kernel.by_tiles]
 
 
 @functools.lru_cache(maxsize=4)
-def compiled(kernel: Microkernel, rung: str, rows: int, vectors: int, blocks: int, steps: int):
-    target = tvm.target.Target({"kind": "llvm", "mcpu": MCPU[rung]})
-    return tvm.compile(tile_function(kernel, rows, vectors, blocks, steps), target=target)
+def compiled(
+    kernel: Microkernel,
+    rung: str,
+    rows: int,
+    vectors: int,
+    blocks: int,
+    steps: int,
+    start: str = "zero",
+) -> tvm.runtime.Executable:
+    function = tile_function(kernel, rows, vectors, blocks, steps, start)
+    return tvm.compile(function, target=target_of(rung))
 
 
 def check(
-    kernel: Microkernel, vectors: int, a: np.ndarray, b: np.ndarray, at_end: bool = True
+    kernel: Microkernel,
+    vectors: int,
+    a: np.ndarray,
+    b: np.ndarray,
+    at_end: bool = True,
+    start: str = "zero",
 ) -> None:
     """Runs one tile on a[blocks, rows, steps * kr] and b[blocks, K, columns]."""
     blocks, rows, padded = a.shape
     packed = np.stack([pack_weight(part, [vectors], kernel) for part in b])
-    start = np.full((rows, vectors * kernel.lanes), 99, kernel.acc_dtype)
-    c = guarded(start, at_end)
-    module = compiled(kernel, running_rung(kernel), rows, vectors, blocks, padded // kernel.kr)
-    module["tile"](guarded(a, at_end), guarded(packed, at_end), c)
-    assert_product(kernel, c, a[:, :, : b.shape[1]], b)
+    before = np.arange(rows * vectors * kernel.lanes).reshape(rows, -1).astype(kernel.acc_dtype)
+    c = guarded(before, at_end)
+    rung, steps = running_rung(kernel), padded // kernel.kr
+    module = compiled(kernel, rung, rows, vectors, blocks, steps, start)
+    module["tile"](guarded(a, at_end), guarded(packed.reshape(-1), at_end), c)
+    assert_product(kernel, c, a[:, :, : b.shape[1]], b, None if start == "zero" else before)
 
 
 @pytest.mark.parametrize("kernel", named(ALL))
@@ -93,10 +86,13 @@ def test_heights_and_widths_against_numpy_between_guard_pages(kernel: Microkerne
     rows, vectors = kernel.mr, kernel.vectors
     smaller = {(height, vectors) for height in (1, rows // 2, rows - 1) if 0 < height < rows}
     smaller |= {(rows, width) for width in (1, vectors - 1) if 0 < width < vectors}
+    if kernel.by_tiles:  # the second of two tiles has a single row; the last column tile is not full
+        smaller |= {(17, 1)} if rows > 17 else {(5, 2)}
     sizes = [(height, width, 2, 7) for height, width in sorted(smaller)]
     sizes += [(rows, vectors, blocks, steps) for blocks, steps in [(1, 1), (2, 7), (3, 33)]]
-    for height, width, blocks, steps in sizes:
+    for height, width, blocks, at_least in sizes:
         # The weight ends one short of the last group of kr; there A holds what it likes.
+        steps = kernel.steps(at_least * kernel.kr)
         k = steps * kernel.kr - (kernel.kr > 1)
         a = random_operand(rng, (blocks, height, steps * kernel.kr), kernel.a_dtype)
         b = random_operand(rng, (blocks, k, width * kernel.lanes), kernel.b_dtype)
@@ -104,13 +100,24 @@ def test_heights_and_widths_against_numpy_between_guard_pages(kernel: Microkerne
             check(kernel, width, a, b, at_end)
 
 
+@pytest.mark.parametrize("kernel", runnable(ALL))
+def test_accumulators_start_with_what_is_there(kernel: Microkernel) -> None:
+    """By `init`, on every kernel; by `resume`, on those whose accumulators rest in memory."""
+    rng = np.random.default_rng(2)
+    k = 2 * kernel.depth * kernel.kr
+    a = random_operand(rng, (2, kernel.mr, k), kernel.a_dtype)
+    b = random_operand(rng, (2, k, kernel.nr), kernel.b_dtype)
+    for start in ("init", "resume")[: 1 + kernel.by_tiles]:
+        check(kernel, kernel.vectors, a, b, start=start)
+
+
 @pytest.mark.parametrize("kernel", runnable(INT8))
 def test_integers_never_saturate(kernel: Microkernel) -> None:
     """Two products of 255 and -128 overflow 16 bits, where vpmaddubsw would saturate."""
-    steps = 64
-    for a, b in [(255, -128), (255, 127), (0, -128), (1, -1), (128, -128)]:
-        left = np.full((1, kernel.mr, steps * kernel.kr), a, np.uint8)
-        right = np.full((1, steps * kernel.kr, kernel.nr), b, np.int8)
+    k = 64 * kernel.kr
+    for a, b in itertools.product(extremes(kernel.a_dtype), extremes(kernel.b_dtype)):
+        left = np.full((1, kernel.mr, k), a, kernel.a_dtype)
+        right = np.full((1, k, kernel.nr), b, kernel.b_dtype)
         check(kernel, kernel.vectors, left, right)
 
 
@@ -118,7 +125,7 @@ def test_integers_never_saturate(kernel: Microkernel) -> None:
 def test_small_bfloat16(kernel: Microkernel) -> None:
     """Subnormal operands, subnormal products, and sums of terms far apart stay in the bound."""
     rng = np.random.default_rng(1)
-    k = 8 * kernel.kr
+    k = kernel.steps(8 * kernel.kr) * kernel.kr
     for a_exponent, b_exponent in [(-70, -70), (-63, -63), (-130, 20), (20, -130), (60, 60)]:
         a, b = (
             bfloat16_bits(np.ldexp(rng.standard_normal(shape), exponent))
@@ -132,10 +139,11 @@ def test_small_bfloat16(kernel: Microkernel) -> None:
 
 @pytest.mark.parametrize("kernel", runnable(BF16))
 def test_infinity_and_nan_reach_the_result(kernel: Microkernel) -> None:
-    k = 4 * kernel.kr
+    steps = kernel.steps(4 * kernel.kr)
+    k = steps * kernel.kr
     b = np.full((k, kernel.nr), bfloat16_bits(np.array(2.0)), np.uint16)
-    packed = guarded(pack_weight(b, [kernel.vectors], kernel)[None])
-    module = compiled(kernel, running_rung(kernel), kernel.mr, kernel.vectors, 1, 4)
+    packed = guarded(pack_weight(b, [kernel.vectors], kernel))
+    module = compiled(kernel, running_rung(kernel), kernel.mr, kernel.vectors, 1, steps)
     for value in (np.inf, -np.inf, np.nan):
         a = np.full((1, kernel.mr, k), bfloat16_bits(np.array(1.0)), np.uint16)
         a[0, 0, 1] = bfloat16_bits(np.array(value))
@@ -197,17 +205,32 @@ def test_names_are_unique_and_unknown_ones_are_refused() -> None:
 
 
 @pytest.mark.parametrize("isa", LADDER, ids=lambda isa: isa.name)
-def test_selection_takes_the_highest_rung_that_has_a_kernel(isa) -> None:
-    for a_dtype, b_dtype in {(kernel.a_dtype, kernel.b_dtype) for kernel in ALL}:
+def test_selection_takes_the_highest_rung_that_has_a_kernel(isa: Isa) -> None:
+    vector = [kernel for kernel in ALL if not kernel.by_tiles]
+    for a_dtype, b_dtype in {(kernel.a_dtype, kernel.b_dtype) for kernel in vector}:
         candidates = {
             kernel.isa
-            for kernel in ALL
+            for kernel in vector
             if (kernel.a_dtype, kernel.b_dtype) == (a_dtype, b_dtype) and isa.includes(kernel.isa)
         }
         found = {kernel.isa for kernel in kernels_for(isa, a_dtype, b_dtype)}
         assert found == {max(candidates, key=LADDER.index)}
     with pytest.raises(IsaError, match="no microkernel multiplies"):
         kernels_for(isa, "float32", "complex64")
+
+
+@pytest.mark.parametrize("isa", LADDER, ids=lambda isa: isa.name)
+def test_tiles_are_selected_where_there_are_some(isa: Isa) -> None:
+    tiles = [kernel for kernel in ALL if kernel.by_tiles]
+    for dtypes in {(kernel.a_dtype, kernel.b_dtype) for kernel in ALL}:
+        fitting = [kernel for kernel in tiles if (kernel.a_dtype, kernel.b_dtype) == dtypes]
+        expected = fitting if isa.name == "amx" else []
+        assert list(tile_kernels_for(isa, *dtypes)) == expected
+    eight_bits = itertools.product(("uint8", "int8"), repeat=2)
+    assert {(kernel.a_dtype, kernel.b_dtype) for kernel in tiles} == {
+        *eight_bits,
+        ("bfloat16", "bfloat16"),
+    }
 
 
 @pytest.mark.parametrize(
@@ -223,6 +246,8 @@ def test_selection_takes_the_highest_rung_that_has_a_kernel(isa) -> None:
         ("avx2_vnni", ("bfloat16", "bfloat16"), "avx2"),
         ("avx512_vnni", ("bfloat16", "bfloat16"), "avx512"),
         ("avx512_bf16", ("bfloat16", "bfloat16"), "avx512_bf16"),
+        ("amx", ("uint8", "int8"), "avx512_vnni"),
+        ("amx", ("bfloat16", "bfloat16"), "avx512_bf16"),
     ],
 )
 def test_the_rung_of_low_precision(rung: str, dtypes: tuple[str, str], expected: str) -> None:

@@ -1,0 +1,176 @@
+"""Reads the tile instructions of compiled functions, and holds them against `amx_model`.
+
+Between two jumps code has whole pieces of blocks only: the start of one (its accumulators zeroed or
+loaded), steps of K, or its end. They are found with the tile registers that the layout gives them,
+so that a spilled, renamed or reloaded tile is no piece of any block.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from microkernels.amx_config import LAYOUTS
+from microkernels.amx_model import TileBlock, TileInstruction
+
+_CONFIGURATION = re.compile(r"tvm_hybrid_amx_configure_(\dx\d)_(\d+)x(\d+)_data\(%rip\)")
+
+
+class Tiles(NamedTuple):
+    """What code says of one tile instruction: mnemonic, the tile written, the tiles read."""
+
+    name: str
+    target: int | None = None
+    sources: tuple[int, ...] = ()
+
+
+@dataclass
+class Line:
+    """An instruction of the assembly."""
+
+    mnemonic: str
+    operands: str
+
+    @property
+    def on_tiles(self) -> bool:
+        return self.mnemonic.startswith(("tile", "tdp", "ldtilecfg", "sttilecfg"))
+
+    def tiles(self) -> Tiles:
+        """The instruction as `amx_model` has it; operands come in the order of AT&T."""
+        numbers = [int(number) for number in re.findall(r"%tmm(\d)", self.operands)]
+        if self.mnemonic.startswith("tdp"):
+            b, a, c = numbers
+            return Tiles(self.mnemonic, c, (c, a, b))
+        if self.mnemonic == "tilestored":
+            return Tiles(self.mnemonic, None, tuple(numbers))
+        return Tiles(self.mnemonic, numbers[0] if numbers else None)
+
+
+@dataclass
+class BasicBlock:
+    """Instructions without a jump in between, and the labels of what may come next."""
+
+    lines: list[Line] = field(default_factory=list)
+    successors: list[str] = field(default_factory=list)
+    returns: bool = False
+
+
+@dataclass
+class Function:
+    """The basic blocks of a compiled function by label; the first one is its entry."""
+
+    name: str
+    blocks: dict[str, BasicBlock]
+
+    @property
+    def tile_lines(self) -> list[Line]:
+        lines = itertools.chain.from_iterable(block.lines for block in self.blocks.values())
+        return [line for line in lines if line.on_tiles]
+
+
+def functions_with_tiles(assembly: str) -> list[Function]:
+    """Every function of a module that has tile instructions."""
+    found = []
+    for text in re.split(r"^\.Lfunc_end\d+:", assembly, flags=re.MULTILINE)[:-1]:
+        begin = list(re.finditer(r"^\t\.type\t([\w.$]+),@function\n", text, re.MULTILINE))[-1]
+        found.append(_function(begin[1], text[begin.end() :]))
+    return [function for function in found if function.tile_lines]
+
+
+def _function(name: str, body: str) -> Function:
+    blocks = {"": BasicBlock()}
+    current: BasicBlock | None = blocks[""]
+    for text in body.splitlines():
+        label = re.match(r"(\.LBB\w+):", text)
+        if label:
+            if current is not None:
+                current.successors.append(label[1])
+            current = blocks.setdefault(label[1], BasicBlock())
+        instruction = re.match(r"\t([a-z]\w*)\s*(.*?)(\s+#.*)?$", text)
+        if not instruction or current is None:
+            continue
+        line = Line(instruction[1], instruction[2])
+        current.lines.append(line)
+        leaves = line.mnemonic.startswith("jmp") and not line.operands.startswith(".LBB")
+        if leaves or line.mnemonic.startswith("ret"):  # a call at the end may be a jump
+            current.returns, current = True, None
+        elif line.mnemonic.startswith("j"):
+            current.successors.append(line.operands)
+            if line.mnemonic.startswith("jmp"):
+                current = None
+            else:  # what follows a jump that may not be taken is a block of its own
+                after = f"{line.operands} not taken {len(blocks)}"
+                current.successors.append(after)
+                current = blocks.setdefault(after, BasicBlock())
+    return Function(name, blocks)
+
+
+def expected(instructions: Iterable[TileInstruction], product: str) -> list[Tiles]:
+    """Instructions of the model by the mnemonics of code."""
+    return [
+        Tiles(product if i.name == "tdp" else i.name, i.target, i.sources) for i in instructions
+    ]
+
+
+def assert_whole_pieces(function: Function, layout: str, product: str) -> None:
+    """Between jumps there are only starts, steps and ends of blocks in the layout's registers."""
+    letters: dict[Tiles, str] = {}
+
+    def word(instructions: Sequence[Tiles]) -> str:
+        return "".join(letters.setdefault(i, chr(0x4E00 + len(letters))) for i in instructions)
+
+    pieces = {word([Tiles("ldtilecfg")]), word([Tiles("tilerelease")])}
+    rows, columns = LAYOUTS[layout]
+    for r, c, resume in itertools.product(range(1, rows + 1), range(1, columns + 1), (False, True)):
+        stream = expected(TileBlock(layout, r, c, 1, resume).stream(), product)
+        tiles = r * c
+        parts = stream[:tiles], stream[tiles:-tiles], stream[-tiles:]
+        pieces.update(map(word, parts))
+    # Longest first: a smaller block's step may begin a larger one's.
+    alternatives = "|".join(sorted(pieces, key=len, reverse=True))
+    grammar = re.compile(f"(?:{alternatives})*+")
+    for label, block in function.blocks.items():
+        found = [line.tiles() for line in block.lines if line.on_tiles]
+        strange = [i for i in found if i not in letters]
+        assert not strange, f"{function.name}: {strange} in {label}"
+        matched = grammar.match(word(found))
+        whole = matched.end() if matched else 0
+        assert whole == len(found), f"{function.name}: no piece of a block, {found[whole:][:9]}"
+
+
+def assert_configured(function: Function, layout: str) -> set[tuple[int, int]]:
+    """Tiles are used between a configuration of ours and a release, on every path.
+
+    Returns
+    -------
+    set
+        Rows and columns of the configurations that are loaded.
+    """
+    loaded = set()
+    entry = next(iter(function.blocks))
+    waiting: list[tuple[str, bool]] = [(entry, False)]
+    seen = set(waiting)
+    while waiting:
+        label, configured = waiting.pop()
+        block = function.blocks[label]
+        for line in block.lines:
+            if line.mnemonic == "ldtilecfg":
+                ours = _CONFIGURATION.fullmatch(line.operands)
+                assert ours and ours[1] == layout, f"{function.name}: ldtilecfg {line.operands}"
+                loaded.add((int(ours[2]), int(ours[3])))
+                configured = True
+            elif line.on_tiles:
+                assert configured, f"{function.name}: {line.mnemonic} without configuration"
+                assert not re.search(r"%r[sb]p", line.operands), (
+                    f"{function.name}: {line} is spilled"
+                )
+                configured = line.mnemonic != "tilerelease"
+        assert not (block.returns and configured), f"{function.name} returns configured at {label}"
+        for successor in block.successors:
+            if (successor, configured) not in seen:
+                seen.add((successor, configured))
+                waiting.append((successor, configured))
+    return loaded
