@@ -19,9 +19,9 @@ pytestmark = pytest.mark.skipif(
 
 @pytest.fixture(scope="module")
 def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """signals.c, compiled and linked to the emulator."""
+    """programs/signals.c, compiled and linked to the emulator."""
     path = tmp_path_factory.mktemp("signals") / "signals"
-    source = Path(__file__).with_name("signals.c")
+    source = Path(__file__).with_name("programs") / "signals.c"
     command = [*emulator.compiler(), "-O1", "-Wall", "-Wextra", "-Werror", str(source)]
     library = emulator.library_path()
     command += ["-x", "none", str(library), f"-Wl,-rpath,{library.parent}", "-pthread"]
@@ -106,3 +106,16 @@ assembled({"ud2": "ud2"}).ud2()
     assert result.stdout == "1\n", result.stderr
     assert result.returncode == -signal.SIGILL
     assert "Fatal Python error: Illegal instruction" in result.stderr
+
+
+def test_the_command_of_the_readme_builds_it(program: Path, tmp_path: Path) -> None:
+    folder = Path(__file__).parent
+    text = (folder / "README.md").read_text(encoding="utf-8")
+    command = next(line.strip() for line in text.splitlines() if line.startswith("    gcc "))
+    built = tmp_path / "libamx_emulator.so"
+    # The slow part of -O3 is tested elsewhere.
+    command = command.replace("-o libamx_emulator.so", f"-o {built}").replace("-O3", "-O1")
+    command = command.replace("gcc", " ".join(emulator.compiler()), 1)
+    subprocess.run(command, shell=True, cwd=folder, check=True)
+    environment = {**os.environ, "AMX_EMULATOR": "1", "LD_PRELOAD": str(built)}
+    assert subprocess.run([str(program), "amx"], env=environment, check=False).returncode == 0
