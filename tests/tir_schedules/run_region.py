@@ -12,6 +12,7 @@ from tvm import tirx
 from microkernels.isa import Isa, allowed_on_host, isa_named
 from tests.guard import guarded
 from tests.microkernels.rungs import MCPU as PLAINEST
+from tests.microkernels.rungs import target_of
 from tir_schedules.config import Config
 from tir_schedules.epilogue import epilogue_reference
 from tir_schedules.machine import Machine
@@ -93,8 +94,8 @@ def run(
 
 def compiled(function: tirx.PrimFunc, rung: str) -> tvm_ffi.Function:
     """The machine code of a kernel."""
-    target = tvm.target.Target({"kind": "llvm", "mcpu": MCPU[rung]})
-    return tvm.compile(function.with_attr("global_symbol", "kernel"), target=target)["kernel"]
+    function = function.with_attr("global_symbol", "kernel")
+    return tvm.compile(function, target=target_of(rung, MCPU[rung]))["kernel"]
 
 
 def dtype_named(name: str) -> np.dtype:
