@@ -128,7 +128,9 @@ def amx_blocks(layout: str, m: int, n_vectors: int, steps: int, machine: Machine
     )
 
 
-def why_not_amx(m: int, tiles: float, vectors: float, kernel: str) -> str | None:
+def why_not_amx(
+    m: int, tiles: float, vectors: float, kernel: str, k_bytes: int = ROW_BYTES
+) -> str | None:
     """Why a product stays on a vector kernel, or None if it goes to tiles.
 
     Parameters
@@ -139,14 +141,21 @@ def why_not_amx(m: int, tiles: float, vectors: float, kernel: str) -> str | None
         `amx_cycles` and `vector_cycles` of the best configuration of each.
     kernel : str
         The vector kernel's name.
+    k_bytes : int
+        Bytes of K.
     """
     gain = vectors / tiles
     if gain >= LEAST_GAIN:
         return None
-    rows = "1 row fills" if m == 1 else f"{m} rows fill"
     filled = m / (ROWS * math.ceil(m / ROWS))
+    size = "1 row" if m == 1 else f"{m} rows"
+    if k_bytes % ROW_BYTES:
+        filled *= k_bytes / (ROW_BYTES * math.ceil(k_bytes / ROW_BYTES))
+        fill = f"{size} and {k_bytes} bytes of K fill {filled:.0%}"
+    else:
+        fill = f"{size} {'fills' if m == 1 else 'fill'} {filled:.0%}"
     if gain < 1 / LEAST_GAIN:
         rest = f"{kernel} is estimated {1 / gain:.1f}x as fast"
     else:
         rest = f"they are estimated {gain:.2f}x as fast as {kernel}, {LEAST_GAIN}x is asked for"
-    return f"{rows} {filled:.0%} of AMX tiles; {rest}"
+    return f"{fill} of AMX tiles; {rest}"

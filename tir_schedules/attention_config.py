@@ -77,8 +77,10 @@ class AttentionConfig(Config, frozen=True, kw_only=True):
 def default_config(region: Region, machine: Machine) -> AttentionConfig:
     """The configuration with the fewest estimated cycles, of which tiles have to save some."""
     problem = AttentionProblem(region)
-    candidates = _configs(problem, machine)
-    best = min(candidates, key=lambda config: _cycles(problem, config, machine, LEAST_GAIN))
+    best = min(
+        candidates(problem, machine),
+        key=lambda config: estimated_cycles(problem, config, machine, LEAST_GAIN),
+    )
     if not attention_decode.fits(region):
         return best
     parallel, key_shares = attention_decode.default_shares(region, machine)
@@ -92,14 +94,16 @@ def space(region: Region, machine: Machine) -> Iterator[AttentionConfig]:
     default = default_config(region, machine)
     key_blocks = [k for k in (256, 512, 1024) if k < problem.n and _may_run_on(problem)]
     found = {msgspec.structs.replace(default, skinny=False)}
-    for config in _configs(problem, machine):
+    for config in candidates(problem, machine):
         for band in {config.band, 2 * config.band, 3 * config.band}:
             for key_block in {config.key_block, *key_blocks}:
                 for prefetch in (False, True):
                     fields = {"band": band, "key_block": key_block, "prefetch": prefetch}
                     found.add(msgspec.structs.replace(config, **fields))
     yield default
-    yield from sorted(found - {default}, key=lambda config: _cycles(problem, config, machine))
+    yield from sorted(
+        found - {default}, key=lambda config: estimated_cycles(problem, config, machine)
+    )
 
 
 def _kernels(problem: AttentionProblem, part: Region, isa: Isa) -> list[Microkernel]:
@@ -134,7 +138,7 @@ def _may_run_on(problem: AttentionProblem) -> bool:
     return problem.softmax.output.dtype in ("float32", "bfloat16")
 
 
-def _configs(problem: AttentionProblem, machine: Machine) -> Iterator[AttentionConfig]:
+def candidates(problem: AttentionProblem, machine: Machine) -> Iterator[AttentionConfig]:
     """One configuration for every pair of kernels."""
     lanes = machine.isa.f32_lanes
     sets = problem.batches // problem.group
@@ -161,7 +165,7 @@ def _configs(problem: AttentionProblem, machine: Machine) -> Iterator[AttentionC
         )
 
 
-def _cycles(
+def estimated_cycles(
     problem: AttentionProblem, config: AttentionConfig, machine: Machine, handicap: float = 1.0
 ) -> float:
     """Estimated cycles of one attention's products; those of the softmax are the same for all.

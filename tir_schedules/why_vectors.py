@@ -11,16 +11,20 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
+
+from tvm import DataType
 
 from microkernels.isa import isa_named
-from microkernels.microkernel import Microkernel, microkernel_named, tile_kernels_for
+from microkernels.microkernel import microkernel_named, tile_kernels_for
 
-from . import batch_matmul, matmul
-from .amx_cost import why_not_amx
+from . import attention_config, batch_matmul, matmul
+from .amx_cost import LEAST_GAIN, why_not_amx
 from .attention_config import AttentionConfig
 from .attention_problem import AttentionProblem
+from .attention_rows import row_shares, row_unit
 from .batch_matmul import BatchMatmulConfig
 from .batch_operands import BatchProblem
 from .config import Config
@@ -28,7 +32,6 @@ from .machine import Machine
 from .matmul_config import MatmulConfig, dimensions
 from .mlp_chain_config import MlpChainConfig, blocks_of, rows_of, with_rows
 from .region import Region
-from .tile_config import TileConfig, tile_cycles
 from .weight_only_matmul import WeightOnlyConfig
 from .zero_points import is_integer, quantized_dtype
 
@@ -48,20 +51,21 @@ class _Product:
         The microkernel's name.
     types : tuple of str
         What is multiplied.
-    m : int
-        Rows of the busiest thread's part.
+    m, k : int
+        Rows of the busiest thread's part, and elements of K.
     cycles : float
         Estimated, as it is computed.
-    others : list of (str, float)
-        Kernels that could compute it, and the estimated cycles then.
+    others : callable
+        () -> kernels that could compute it, and the estimated cycles then.
     """
 
     name: str
     kernel: str
     types: tuple[str, str]
     m: int
+    k: int
     cycles: float
-    others: Sequence[tuple[str, float]]
+    others: Callable[[], list[tuple[str, float]]]
 
 
 def why_vectors(region: Region, config: Config, machine: Machine) -> str:
@@ -98,8 +102,9 @@ def _reason(product: _Product, machine: Machine) -> str | None:
     if not tile_kernels_for(machine.isa, *product.types):
         types = " by ".join(dict.fromkeys(product.types))
         return f"AMX multiplies 8-bit integers and bfloat16, not {types}"
-    tiles = min(cycles for kernel, cycles in product.others if microkernel_named(kernel).by_tiles)
-    return why_not_amx(product.m, tiles, product.cycles, product.kernel) or CONFIGURED
+    tiles = min(cycles for kernel, cycles in product.others() if microkernel_named(kernel).by_tiles)
+    k_bytes = product.k * DataType(product.types[0]).itemsize
+    return why_not_amx(product.m, tiles, product.cycles, product.kernel, k_bytes) or CONFIGURED
 
 
 def _products(region: Region, config: Config, machine: Machine) -> Iterator[_Product]:
@@ -115,13 +120,15 @@ def _products(region: Region, config: Config, machine: Machine) -> Iterator[_Pro
 
 
 def _matmul(region: Region, config: MatmulConfig, machine: Machine, name: str = "") -> _Product:
+    m, _, k = dimensions(region)
     return _Product(
         name,
         config.kernel,
         _types(region),
-        math.ceil(dimensions(region)[0] / config.threads_m),
+        math.ceil(m / config.threads_m),
+        k,
         matmul.estimated_cycles(region, config, machine),
-        [
+        lambda: [
             (other.kernel, matmul.estimated_cycles(region, other, machine))
             for other in matmul.candidates(region, machine)
         ],
@@ -135,8 +142,9 @@ def _batch_matmul(region: Region, config: BatchMatmulConfig, machine: Machine) -
         config.kernel,
         _types(region),
         math.ceil(problem.m / config.row_shares),
+        problem.k,
         batch_matmul.estimated_cycles(problem, config, machine),
-        [
+        lambda: [
             (other.kernel, batch_matmul.estimated_cycles(problem, other, machine))
             for other in batch_matmul.candidates(region, machine)
         ],
@@ -144,35 +152,31 @@ def _batch_matmul(region: Region, config: BatchMatmulConfig, machine: Machine) -
 
 
 def _attention(region: Region, config: AttentionConfig, machine: Machine) -> Iterator[_Product]:
-    """Both products, of the queries of one task, band by band."""
+    """Both products; estimated are both together, for tiles may want the queries cut otherwise."""
     problem = AttentionProblem(region)
-    m = math.ceil(problem.m / config.row_shares)
-    for name, part, kernel, n, k in (
-        ("scores", problem.scores, config.scores_kernel, problem.n, problem.d),
-        ("product", problem.product, config.product_kernel, problem.e, problem.n),
+    unit = row_unit(attention_config.kernels_of(config))
+    m = row_shares(problem.m, config.row_shares, unit)[0].size
+
+    def cycles(config: AttentionConfig) -> float:
+        return attention_config.estimated_cycles(problem, config, machine, LEAST_GAIN)
+
+    def estimates(field: str) -> list[tuple[str, float]]:
+        others = attention_config.candidates(problem, machine)
+        return [(getattr(other, field), cycles(other) / LEAST_GAIN) for other in others]
+
+    for name, part, k in (
+        ("scores", problem.scores, problem.d),
+        ("product", problem.product, problem.n),
     ):
-        types = _types(part)
-        others = tile_kernels_for(machine.isa, *types)
-
-        def cycles(kernel: Microkernel, n: int = n, k: int = k) -> float:
-            columns = math.ceil(n / kernel.lanes)
-            rows = min(kernel.mr, m)
-            tile = TileConfig(
-                kernel=kernel.name,
-                rows=rows,
-                vectors=min(kernel.vectors, columns),
-                m_block=max(config.band, rows),
-                k_block=kernel.steps(k),
-            )
-            return tile_cycles(tile, m, columns, k, machine)
-
+        field = f"{name}_kernel"
         yield _Product(
             name,
-            kernel,
-            types,
+            getattr(config, field),
+            _types(part),
             m,
-            cycles(microkernel_named(kernel)),
-            [(other.name, cycles(other)) for other in others],
+            k,
+            cycles(config),
+            partial(estimates, field),
         )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 
 import pytest
@@ -119,9 +120,26 @@ def test_attention_gives_a_reason_for_each_product() -> None:
     wide = case(m=64, n=64).region
     reason = why_vectors(wide, ATTENTION.default_config(wide, AMX), AMX)
     assert reason == FLOAT32
-    few = case(m=5, n=256, d=64, kind="int8").region
+    few = case(m=32, n=32, d=32, kind="int8").region
     reason = why_vectors(few, on_vectors(few), AMX)
-    assert "5 rows fill 31% of AMX tiles" in reason or reason == CONFIGURED
+    assert "32 rows and 32 bytes of K fill 50% of AMX tiles" in reason
+
+
+@pytest.mark.parametrize("threads", [1, 8])
+@pytest.mark.parametrize("kind", ["int8", "bf16", "rounded"])
+def test_attention_on_amx_has_a_reason_or_tiles(kind: str, threads: int) -> None:
+    """Queries are cut for tiles in another way, which both estimates know."""
+    machine = replace(AMX, threads=threads)
+    by_tiles = set()
+    for m, n, d in itertools.product((5, 8, 17, 32, 100), (24, 64, 512, 3000), (16, 32, 64)):
+        region = case(m=m, n=n, d=d, heads=3, kind=kind).region
+        config = ATTENTION.default_config(region, machine)
+        reason = why_vectors(region, config, machine)
+        kernels = (config.scores_kernel, config.product_kernel)
+        chosen = {microkernel_named(name).by_tiles for name in kernels}
+        assert bool(reason) == (False in chosen) and CONFIGURED not in reason, (region.key, config)
+        by_tiles |= chosen
+    assert by_tiles == {False, True}
 
 
 def test_a_chain_names_its_parts() -> None:
