@@ -48,7 +48,10 @@ def routines() -> ctypes.CDLL:
     texts["zero"] = move.format("tileloadd 8(%rsi,%rdx,1), %tmm7\ntilezero %tmm7", 7)
     # A stale tile: a second configuration zeroes it.
     texts["configure_twice"] = move.format("tileloadd 8(%rsi,%rdx,1), %tmm7\nldtilecfg (%rdi)", 7)
-    texts["store_config"] = "ldtilecfg (%rdi)\nsttilecfg (%rsi)\ntilerelease\nsttilecfg 64(%rsi)"
+    texts["store_config"] = (
+        "ldtilecfg (%rdi)\nsttilecfg (%rsi)\ntilezero %tmm1\nsttilecfg 64(%rsi)\n"
+        "tilerelease\nsttilecfg 128(%rsi)"
+    )
     texts["begin"] = "ldtilecfg (%rdi)\ntileloadd (%rsi,%rdx,1), %tmm5"
     texts["end"] = "tilestored %tmm5, (%rdi,%rsi,1)\ntilerelease"
     texts["quadruple_stride"] = move.format("tileloadd 8(%rsi,%rdx,4), %tmm7", 7)
@@ -189,6 +192,7 @@ def test_bf16_denormals_are_zeros(version: int) -> None:
     assert bf16_row_times_column([denormal], [2.0**100]) == 0
     assert bf16_row_times_column([2.0**-70], [2.0**-70]) == 0
     assert bf16_row_times_column([1], [0], before=2.0**-127) == 0
+    assert bf16_row_times_column([2.0**-63], [-(2.0**-63)], before=1.5 * 2.0**-126) == 0
 
 
 @pytest.mark.parametrize("name", ["copy", "copy_t1"])
@@ -248,10 +252,12 @@ def test_a_transfer_may_begin_in_the_middle() -> None:
 
 def test_the_configuration_can_be_read_back() -> None:
     config = config_image([(3, 8), (16, 64), (1, 4)], start_row=2)
-    memory = np.full(128, EDGE, np.uint8)
+    memory = np.full(192, EDGE, np.uint8)
     call("store_config", config, memory)
     np.testing.assert_array_equal(memory[:64], config)
-    assert not memory[64:].any()
+    config[1] = 0  # start_row is used up by the first instruction on a tile
+    np.testing.assert_array_equal(memory[64:128], config)
+    assert not memory[128:].any()
 
 
 def test_every_thread_has_tiles_of_its_own() -> None:

@@ -45,8 +45,8 @@ def test_programs_run(program: Path, word: str) -> None:
     assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
 
 
-@pytest.mark.parametrize("word", ["ud2", "circle"])
-def test_other_illegal_instructions_end_the_process(program: Path, word: str) -> None:
+@pytest.mark.parametrize("word", ["ud2", "circle", "sent"])
+def test_other_signals_end_the_process(program: Path, word: str) -> None:
     result = run(program, word)
     assert (result.returncode, result.stderr) == (-signal.SIGILL, "")
 

@@ -81,16 +81,15 @@ static const char *load(TileState *state, const Instruction *instruction) {
     Tile *tile = &state->tile[instruction->reg];
     int rows = state->rows[instruction->reg], bytes = state->column_bytes[instruction->reg];
     const uint8_t *memory = (const uint8_t *)instruction->address;
-    int row = state->start_row; /* rows before it were loaded before a fault: they stay */
-    if (bytes == TILE_BYTES) {
-        for (; row < rows; row++) memcpy(tile->row[row], memory + row * instruction->stride, TILE_BYTES);
-    } else {
-        for (; row < rows; row++) {
-            memset(tile->row[row], 0, TILE_BYTES);
-            memcpy(tile->row[row], memory + row * instruction->stride, (size_t)bytes);
-        }
+    /* Rows before start_row were loaded before a fault, and stay. What lies outside of the rows and
+     * columns is zero since the configuration. */
+    for (int row = state->start_row; row < rows; row++) {
+        const uint8_t *source = memory + row * instruction->stride;
+        if (bytes == TILE_BYTES)
+            memcpy(tile->row[row], source, TILE_BYTES);
+        else
+            memcpy(tile->row[row], source, (size_t)bytes);
     }
-    for (; row < TILE_ROWS; row++) memset(tile->row[row], 0, TILE_BYTES);
     state->start_row = 0;
     return NULL;
 }

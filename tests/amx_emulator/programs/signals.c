@@ -8,18 +8,19 @@
  *              has been installed again above it
  *   probe      executes it three times, with a former handler that jumps out
  *   raise      sends SIGILL, with a former handler
+ *   sent       sends SIGILL, with no other handler
  *   displaced  amx, after another has taken SIGILL: it gets it, and the emulator says that it is not active
- *   alternate  amx on a thread whose signals have a stack of their own
+ *   alternate  amx on a stack too small for a signal; signals have one of their own
  *   fork       amx in a child process */
 #define _GNU_SOURCE
 #include <immintrin.h>
-#include <pthread.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <ucontext.h>
 #include <unistd.h>
@@ -77,8 +78,8 @@ static void take_below(void (*action)(int, siginfo_t *, void *)) {
 
 __attribute__((target("amx-tile,amx-int8"))) static int multiply(void) {
     static uint8_t config[64] __attribute__((aligned(64)));
-    uint8_t a[16][64], b[16][64];
-    int32_t sums[16][16];
+    static uint8_t a[16][64], b[16][64];
+    static int32_t sums[16][16];
     config[0] = 1;
     for (int tile = 0; tile < 8; tile++) {
         config[48 + tile] = 16;
@@ -98,13 +99,24 @@ __attribute__((target("amx-tile,amx-int8"))) static int multiply(void) {
     return 0;
 }
 
-static void *multiply_on_other_stack(void *result) {
-    stack_t stack = {0};
-    stack.ss_size = 1 << 16;
-    stack.ss_sp = malloc(stack.ss_size);
-    if (sigaltstack(&stack, NULL)) return NULL;
-    *(int *)result = multiply();
-    return NULL;
+static int result_on_small_stack = 2;
+
+static void multiply_on_small_stack(void) { result_on_small_stack = multiply(); }
+
+static int multiply_with_alternate_stack(void) {
+    enum { PAGE = 4096 };
+    static ucontext_t here, there;
+    static uint8_t alternate[1 << 16];
+    stack_t stack = {.ss_sp = alternate, .ss_size = sizeof alternate};
+    uint8_t *pages = mmap(NULL, 2 * PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (pages == MAP_FAILED || mprotect(pages + PAGE, PAGE, PROT_READ | PROT_WRITE)) return 3;
+    if (sigaltstack(&stack, NULL) || getcontext(&there)) return 4;
+    there.uc_stack.ss_sp = pages + PAGE;
+    there.uc_stack.ss_size = PAGE;
+    there.uc_link = &here;
+    makecontext(&there, multiply_on_small_stack, 0);
+    swapcontext(&here, &there);
+    return result_on_small_stack;
 }
 
 __attribute__((target("amx-tile"))) static void load_unconfigured(void) {
@@ -114,7 +126,7 @@ __attribute__((target("amx-tile"))) static void load_unconfigured(void) {
 
 int main(int count, char **words) {
     const char *word = count > 1 ? words[1] : "";
-    int result = 2;
+    int result;
     if (!strcmp(word, "amx")) return multiply();
     if (!strcmp(word, "fault")) {
         load_unconfigured();
@@ -155,6 +167,10 @@ int main(int count, char **words) {
         kill(getpid(), SIGILL);
         return multiply() || handled != 2;
     }
+    if (!strcmp(word, "sent")) {
+        raise(SIGILL);
+        return 0;
+    }
     if (!strcmp(word, "displaced")) {
         if (!amx_emulator_active()) return 3;
         take(on_signal_pass);
@@ -166,12 +182,7 @@ int main(int count, char **words) {
         sigaction(SIGILL, NULL, &now);
         return now.sa_sigaction != on_signal_pass;
     }
-    if (!strcmp(word, "alternate")) {
-        pthread_t thread;
-        pthread_create(&thread, NULL, multiply_on_other_stack, &result);
-        pthread_join(thread, NULL);
-        return result;
-    }
+    if (!strcmp(word, "alternate")) return multiply_with_alternate_stack();
     if (!strcmp(word, "fork")) {
         if (!fork()) _exit(multiply());
         wait(&result);
