@@ -34,7 +34,8 @@ void read_operand(const uint8_t *modrm, const greg_t *registers, int rex_r, int 
         uint8_t sib = *next++;
         int index = ((sib >> 3) & 7) | rex_x << 3;
         operand->has_sib = 1;
-        if (index != 4) operand->index = (uint64_t)registers[register_of_number[index]] << (sib >> 6);
+        if (index != 4)
+            operand->index = (uint64_t)registers[register_of_number[index]] << (sib >> 6);
         base = (sib & 7) | rex_b << 3;
         if ((sib & 7) == 5 && mod == 0) {
             base = -1;
@@ -121,7 +122,8 @@ int decode(const uint8_t *code, const greg_t *registers, Instruction *instructio
     } else if (operand.is_memory && !operand.has_sib) {
         instruction->fault = "#UD: the address of a tile needs a SIB byte (base + stride)";
     }
-    if (operation < TDPBSSD && instruction->vvvv) instruction->fault = "#UD: VEX.vvvv must be 1111b";
+    if (operation < TDPBSSD && instruction->vvvv)
+        instruction->fault = "#UD: VEX.vvvv must be 1111b";
     if (operand.is_memory && narrow_address)
         instruction->fault = "32-bit addresses (prefix 67) are not emulated";
     if (operand.is_memory && segment)

@@ -1,9 +1,9 @@
 /* The dot products of tiles: sum += a * b.
  *
  * Integers: sums of four products wrap around modulo 2^32; nothing saturates. Floats: products of
- * even and of odd elements go to two float32 sums by fused multiply-add, in the order of k, each from
- * zero; then sum += even + odd. Rounded to nearest even, denormals of bf16 and float32 are zeros on
- * both sides, those of fp16 are not; MXCSR is neither read nor written.
+ * even and of odd elements go to two float32 sums by fused multiply-add, in the order of k, each
+ * from zero; then sum += even + odd. Rounded to nearest even; denormals of bf16 and float32 are
+ * zeros on both sides, those of fp16 are not; MXCSR is neither read nor written.
  *
  * Three versions of the same: portable C, that compiled for AVX2, and AVX-512 by hand. */
 #include "amx_emulator.h"
@@ -53,7 +53,8 @@ INLINE float widen(const uint8_t *bytes, int fp16) {
     uint16_t half;
     memcpy(&half, bytes, 2);
     if (!fp16) return float_of_bits((uint32_t)half << 16);
-    uint32_t sign = (uint32_t)(half & 0x8000) << 16, exponent = (half >> 10) & 31, mantissa = half & 1023;
+    uint32_t sign = (uint32_t)(half & 0x8000) << 16;
+    uint32_t exponent = (half >> 10) & 31, mantissa = half & 1023;
     if (exponent == 31) return float_of_bits(sign | 0x7F800000 | mantissa << 13);
     if (exponent) return float_of_bits(sign | (exponent + 112) << 23 | mantissa << 13);
     if (!mantissa) return float_of_bits(sign);
@@ -110,8 +111,8 @@ enum { GROUP = 4 }; /* rows of sums at once, to hide the latency of their chains
 #define LOAD(address) _mm512_load_si512((const void *)(address))
 #define DWORD(tile, m, k) (((const int32_t *)(tile)->row[m])[k])
 
-/* vpdpbusd multiplies u8 by s8. A signed a is taken as a + 128, an unsigned b as b - 128, and what that
- * adds is subtracted again:
+/* vpdpbusd multiplies u8 by s8. A signed a is taken as a + 128, an unsigned b as b - 128, and what
+ * that adds is subtracted again:
  *     a * b = (a + 128) * b - 128 * b
  *     a * b = a * (b - 128) + 128 * a
  * Signed times unsigned is unsigned times signed with the operands exchanged.
@@ -120,7 +121,8 @@ AVX512 static void integers_avx512(const Product *p, int a_signed, int b_signed)
     const __m512i flip = _mm512_set1_epi8((char)0x80); /* also -128, as s8 */
     __m512i b_offset = _mm512_setzero_si512();
     if (a_signed && b_signed)
-        for (int k = 0; k < p->k; k++) b_offset = _mm512_dpbusd_epi32(b_offset, flip, LOAD(p->b->row[k]));
+        for (int k = 0; k < p->k; k++)
+            b_offset = _mm512_dpbusd_epi32(b_offset, flip, LOAD(p->b->row[k]));
     for (int m = 0; m < p->m; m += GROUP) {
         __m512i sum[GROUP];
         for (int i = 0; i < GROUP; i++)

@@ -2,9 +2,9 @@
  * put between tile loads and dot products, so that a whole loop over K costs one trap.
  *
  * Operands of 32 and 64 bits: mov, lea, movsxd, cmov, add, or, and, sub, xor, cmp, test, inc, dec,
- * neg, not, shifts by constants, imul, jumps, nop, prefetch. Everything else is left to the CPU. Flags
- * that the manual leaves undefined (AF after logic, shifts and products; OF after shifts by more than
- * one; SF, ZF and PF after products) have some value. */
+ * neg, not, shifts by constants, imul, jumps, nop, prefetch. Everything else is left to the CPU.
+ * Flags that the manual leaves undefined (AF after logic, shifts and products; OF after shifts by
+ * more than one; SF, ZF and PF after products) have some value. */
 #include "amx_emulator.h"
 
 #include <string.h>
@@ -196,9 +196,9 @@ static int step_two_bytes(Step *step) {
     }
     if ((opcode & 0xF0) == 0x40) { /* cmovcc */
         read_modrm(step, 0);
-        uint64_t value = get_operand(step); /* read, and a half register cleared, in either case */
-        int holds = condition_holds(step, opcode & 15);
-        set_register(step, step->operand.reg, holds ? value : get_register(step, step->operand.reg));
+        /* The operand is read, and the upper half of a 32-bit register cleared, in either case. */
+        uint64_t value = get_operand(step), before = get_register(step, step->operand.reg);
+        set_register(step, step->operand.reg, condition_holds(step, opcode & 15) ? value : before);
         return 1;
     }
     switch (opcode) {
@@ -354,7 +354,7 @@ static int length_of_padded_nop(const uint8_t *code, const greg_t *registers) {
     return (int)(operand.end - code);
 }
 
-/* Executes the instruction at rip if it is one of those above; otherwise changes nothing, returns 0. */
+/* Executes the instruction at rip if it is one of those above; else changes nothing, returns 0. */
 int step_over_glue(greg_t *registers) {
     const uint8_t *code = (const uint8_t *)registers[REG_RIP];
     Step step = {.registers = registers, .end = code, .bits = 32};

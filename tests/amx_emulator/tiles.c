@@ -4,7 +4,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#define FAULT(state, ...) (snprintf((state)->fault, sizeof(state)->fault, __VA_ARGS__), (state)->fault)
+#define FAULT(state, ...) \
+    (snprintf((state)->fault, sizeof(state)->fault, __VA_ARGS__), (state)->fault)
 
 static void release(TileState *state) {
     count_configured(state, 0);
@@ -32,7 +33,8 @@ static const char *configure(TileState *state, const uint8_t *memory) {
     for (int tile = 0; tile < 16; tile++) {
         unsigned height = rows[tile], width = column_bytes[tile];
         if (tile >= TILES && (height || width))
-            return FAULT(state, "#GP: palette 1 has no tile %d (rows %u, colsb %u)", tile, height, width);
+            return FAULT(state, "#GP: palette 1 has no tile %d (rows %u, colsb %u)", tile, height,
+                         width);
         if (width > TILE_BYTES) return FAULT(state, "#GP: tile %d: colsb %u > 64", tile, width);
         if (height > TILE_ROWS) return FAULT(state, "#GP: tile %d: rows %u > 16", tile, height);
         if (!height != !width)
@@ -56,14 +58,16 @@ static void store_configuration(const TileState *state, uint8_t *memory) {
 static const char *check_exists(TileState *state, int tile) {
     if (!state->configured) return "#UD: this thread has no tile configuration (ldtilecfg)";
     if (tile >= TILES) return FAULT(state, "#UD: there is no tmm%d", tile);
-    if (!state->rows[tile]) return FAULT(state, "#UD: tmm%d has no rows in the configuration", tile);
+    if (!state->rows[tile])
+        return FAULT(state, "#UD: tmm%d has no rows in the configuration", tile);
     return NULL;
 }
 
 static const char *check(TileState *state, int tile) {
     const char *fault = check_exists(state, tile);
     if (!fault && state->column_bytes[tile] % 4)
-        fault = FAULT(state, "#UD: tmm%d: colsb %d is no multiple of 4", tile, state->column_bytes[tile]);
+        fault = FAULT(state, "#UD: tmm%d: colsb %d is no multiple of 4", tile,
+                      state->column_bytes[tile]);
     return fault;
 }
 
@@ -117,8 +121,8 @@ static const char *multiply(TileState *state, const Instruction *instruction) {
         return FAULT(state, "#UD: tmm%d has colsb %d, tmm%d has %d: N differs", sum,
                      state->column_bytes[sum], b, state->column_bytes[b]);
     if (state->rows[sum] != state->rows[a])
-        return FAULT(state, "#UD: tmm%d has %d rows, tmm%d has %d: M differs", sum, state->rows[sum],
-                     a, state->rows[a]);
+        return FAULT(state, "#UD: tmm%d has %d rows, tmm%d has %d: M differs", sum,
+                     state->rows[sum], a, state->rows[a]);
     if (state->column_bytes[a] / 4 != state->rows[b])
         return FAULT(state, "#UD: tmm%d has colsb/4 = %d, tmm%d has %d rows: K differs", a,
                      state->column_bytes[a] / 4, b, state->rows[b]);

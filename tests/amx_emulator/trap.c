@@ -1,7 +1,8 @@
 /* The signal handler: executes AMX instructions where SIGILL stops them, counts and reports.
  *
  * A trap costs microseconds, so everything that can be done in one is: the AMX instructions that
- * follow, and the simple integer instructions between them (glue.c), whole loops over K included. */
+ * follow, and the simple integer instructions between them (glue.c), whole loops over K included.
+ */
 #include "amx_emulator.h"
 
 #include <cpuid.h>
@@ -65,8 +66,9 @@ void count_configured(TileState *state, int configured) {
 
 /* ---- faults ---- */
 
-#define APPEND(...) \
-    if (used < (int)sizeof text) used += snprintf(text + used, sizeof text - (size_t)used, __VA_ARGS__)
+#define APPEND(...)              \
+    if (used < (int)sizeof text) \
+    used += snprintf(text + used, sizeof text - (size_t)used, __VA_ARGS__)
 
 static void report_fault(const TileState *state, const Instruction *instruction, const uint8_t *rip,
                          const char *fault) {
@@ -211,7 +213,8 @@ const char *amx_emulator_name(int operation) {
 
 /* Instructions of one kind that all threads executed without fault since the last reset. */
 uint64_t amx_emulator_count(int operation) {
-    return operation >= 0 && operation < OPERATIONS ? __atomic_load_n(&counts[operation], __ATOMIC_RELAXED) : 0;
+    if (operation < 0 || operation >= OPERATIONS) return 0;
+    return __atomic_load_n(&counts[operation], __ATOMIC_RELAXED);
 }
 
 /* Signals handled since the last reset. */
@@ -246,12 +249,15 @@ void amx_emulator_enable_glue(int on) { glue = on; }
 /* Writes what was counted to standard error. */
 void amx_emulator_report(void) {
     for (int i = 0; i < OPERATIONS; i++)
-        if (counts[i]) dprintf(STDERR_FILENO, "amx_emulator: %12llu %s\n", (unsigned long long)counts[i], operation_names[i]);
-    dprintf(STDERR_FILENO, "amx_emulator: %12llu traps, %lld faults, %lld threads left configured\n",
+        if (counts[i])
+            dprintf(STDERR_FILENO, "amx_emulator: %12llu %s\n", (unsigned long long)counts[i],
+                    operation_names[i]);
+    dprintf(STDERR_FILENO,
+            "amx_emulator: %12llu traps, %lld faults, %lld threads left configured\n",
             (unsigned long long)traps, (long long)errors, (long long)threads_configured);
 }
 
-/* For LD_PRELOAD: AMX_EMULATOR=1 installs the emulator, =report also reports when the process ends. */
+/* For LD_PRELOAD: AMX_EMULATOR=1 installs the emulator, =report also reports at the end. */
 __attribute__((constructor)) static void preloaded(void) {
     const char *wish = getenv("AMX_EMULATOR");
     if (!wish || !*wish || !strcmp(wish, "0")) return;

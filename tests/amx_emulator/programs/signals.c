@@ -4,12 +4,12 @@
  *   ud2        executes an instruction that no CPU has
  *   former     the same, with a handler that was installed before the emulator
  *   former_plain  the same, with a handler that takes no context
- *   circle     the same, with a handler installed since that passes the signal on to the emulator, which
- *              has been installed again above it
+ *   circle     the same, with a handler installed since that passes the signal on to the emulator,
+ *              which has been installed again above it
  *   probe      executes it three times, with a former handler that jumps out
  *   raise      sends SIGILL, with a former handler
  *   sent       sends SIGILL, with no other handler
- *   displaced  amx, after another has taken SIGILL: it gets it, and the emulator says that it is not active
+ *   displaced  amx, after another has taken SIGILL, who gets it; the emulator is not active then
  *   alternate  amx on a stack too small for a signal; signals have one of their own
  *   fork       amx in a child process */
 #define _GNU_SOURCE
