@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import ctypes
-import shutil
 import subprocess
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
+
+from tests.amx_emulator import emulator
 
 
 def assembled(functions: Mapping[str, str]) -> ctypes.CDLL:
@@ -27,8 +28,7 @@ def assembled(functions: Mapping[str, str]) -> ctypes.CDLL:
     with tempfile.TemporaryDirectory() as folder:
         source, library = Path(folder, "program.s"), Path(folder, "program.so")
         source.write_text("\n".join(text))
-        compiler = shutil.which("gcc") or shutil.which("g++") or "cc"
-        command = [compiler, "-shared", "-nostdlib", str(source), "-o", str(library)]
+        command = [emulator.compiler(), "-shared", "-nostdlib", str(source), "-o", str(library)]
         result = subprocess.run(command, capture_output=True, text=True, check=False)
         if result.returncode:
             raise RuntimeError(f"the assembler refuses:\n{result.stderr[:2000]}")

@@ -57,12 +57,18 @@ def _cpu_has_amx() -> bool:
     return "amx_tile" in flags.split()
 
 
-def compiler() -> list[str]:
-    """The command of a C compiler."""
-    for command in (["gcc"], ["cc"], ["g++", "-x", "c"], ["clang"]):
-        if shutil.which(command[0]):
-            return command
-    raise EmulatorError("the AMX emulator needs a C compiler: install gcc or g++")
+def compiler() -> str:
+    """The command of a C compiler.
+
+    Raises
+    ------
+    EmulatorError
+        If there is none.
+    """
+    for name in ("gcc", "cc", "clang"):
+        if shutil.which(name):
+            return name
+    raise EmulatorError("the AMX emulator needs a C compiler: install gcc, which g++ brings along")
 
 
 def _cache_folder() -> Path:
@@ -87,8 +93,8 @@ def library_path() -> Path:
     EmulatorError
         If there is no compiler, or it fails.
     """
-    command = compiler()
-    key = hashlib.sha256(" ".join((*command, *FLAGS, *LIBRARIES)).encode())
+    flags = (compiler(), *FLAGS, *LIBRARIES)
+    key = hashlib.sha256(" ".join(flags).encode())
     for name in ("amx_emulator.h", *SOURCES):
         key.update((FOLDER / name).read_bytes())
     library = _cache_folder() / f"libamx_emulator-{key.hexdigest()[:16]}.so"
@@ -96,7 +102,7 @@ def library_path() -> Path:
         if not library.exists():
             partial = library.with_suffix(f".{os.getpid()}.tmp")
             sources = [str(FOLDER / name) for name in SOURCES]
-            command = [*command, *FLAGS, *sources, "-o", str(partial), *LIBRARIES]
+            command = [compiler(), *FLAGS, *sources, "-o", str(partial), *LIBRARIES]
             result = subprocess.run(command, capture_output=True, text=True, check=False)
             if result.returncode:
                 raise EmulatorError(f"the AMX emulator does not compile:\n{result.stderr}")
