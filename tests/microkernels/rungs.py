@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from tvm.target import Target
 
-from microkernels.isa import allowed_on_host
+from microkernels.isa import allowed_on_host, isa_named
 from microkernels.microkernel import Microkernel
 
 # The plainest CPU of every rung that has kernels.
@@ -26,6 +26,25 @@ def target_of(rung: str, mcpu: str | None = None) -> Target:
     """The target of a rung's code; of its plainest CPU unless told otherwise."""
     attributes = {"mattr": _WITHOUT[rung]} if rung in _WITHOUT else {}
     return Target({"kind": "llvm", "mcpu": mcpu or MCPU[rung], **attributes})
+
+
+def with_amx(mcpu: str) -> Target:
+    """A CPU, and every feature of the rung "amx" whether it has it or not."""
+    features = [f"+{feature}" for feature in isa_named("amx").features]
+    return Target({"kind": "llvm", "mcpu": mcpu, "mattr": features})
+
+
+# The CPUs that have AMX; and AMX as features beside what LLVM tunes for.
+AMX_TARGETS = {
+    cpu: Target({"kind": "llvm", "mcpu": cpu})
+    for cpu in (
+        "sapphirerapids",
+        "emeraldrapids",
+        "graniterapids",
+        "graniterapids-d",
+        "diamondrapids",
+    )
+} | {f"{cpu} and AMX": with_amx(cpu) for cpu in ("x86-64-v4", "icelake-server")}
 
 
 def running_rung(kernel: Microkernel) -> str:

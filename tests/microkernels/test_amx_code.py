@@ -12,14 +12,13 @@ from typing import cast
 import pytest
 import tvm
 from tvm import tirx
-from tvm.target import Target
 
 from microkernels.amx_config import ROWS
 from microkernels.amx_model import TileBlock
 from microkernels.amx_tiles import DEPTH, AmxMicrokernel
-from microkernels.isa import isa_named, target_isa
+from microkernels.isa import target_isa
 from microkernels.microkernel import all_microkernels, tile_kernels_for
-from tests.microkernels.rungs import named
+from tests.microkernels.rungs import AMX_TARGETS, named, with_amx
 from tests.microkernels.tile_code import (
     Function,
     Tiles,
@@ -30,19 +29,8 @@ from tests.microkernels.tile_code import (
 )
 from tests.microkernels.tile_function import tile_function
 
-AMX = isa_named("amx")
-EVERYTHING = ["+" + feature for feature in AMX.features]
 KERNELS = [cast(AmxMicrokernel, kernel) for kernel in all_microkernels() if kernel.by_tiles]
-CPUS = ["sapphirerapids", "emeraldrapids", "graniterapids", "graniterapids-d", "diamondrapids"]
-# Targets by name; the last are CPUs without AMX and all features that its code needs.
-TARGETS = {
-    **{cpu: {"kind": "llvm", "mcpu": cpu} for cpu in CPUS},
-    **{
-        f"{cpu} and features": {"kind": "llvm", "mcpu": cpu, "mattr": EVERYTHING}
-        for cpu in ("x86-64-v4", "icelake-server")
-    },
-}
-every_target = pytest.mark.parametrize("target", TARGETS)
+every_target = pytest.mark.parametrize("target", AMX_TARGETS)
 every_kernel = pytest.mark.parametrize("kernel", named(list(KERNELS)))
 UNROLLED, LOOPED, RESUMED, SMALL = "unrolled", "looped", "resumed", "small"
 
@@ -68,14 +56,14 @@ def variants(kernel: AmxMicrokernel) -> dict[str, tirx.PrimFunc]:
 def functions(target: str) -> dict[str, Function]:
     """Every function with tiles of all kernels, compiled together, by the name it was given."""
     module = {name: f for kernel in KERNELS for name, f in variants(kernel).items()}
-    compiled = tvm.compile(tvm.IRModule(module), target=Target(TARGETS[target]))
+    compiled = tvm.compile(tvm.IRModule(module), target=AMX_TARGETS[target])
     found = functions_with_tiles(compiled.mod.inspect_source("asm"))
     return {function.name.removesuffix("_compute_"): function for function in found}
 
 
 @every_target
 def test_the_target_gets_amx_and_every_kernel_is_there(target: str) -> None:
-    assert target_isa(Target(TARGETS[target])) == AMX
+    assert target_isa(AMX_TARGETS[target]).name == "amx"
     assert set(functions(target)) == {name for k in KERNELS for name in variants(k)}
 
 
@@ -103,8 +91,8 @@ def test_loops_hold_whole_steps_and_tasks_end_released(kernel: AmxMicrokernel, t
     }
     for variant, size in sizes.items():
         function = functions(target)[f"{kernel.name}_{variant}"]
-        assert_whole_pieces(function, kernel.layout, kernel.product)
-        assert assert_configured(function, kernel.layout) == {size}
+        assert_whole_pieces(function, [kernel])
+        assert assert_configured(function, [kernel]) == {size}
         products = [line for line in function.tile_lines if line.mnemonic == kernel.product]
         # Unrolled or not, a loop multiplies by all of the block's accumulators.
         assert {line.tiles().target for line in products} == set(
@@ -128,16 +116,16 @@ def test_broken_code_is_found(instruction: str, broken: str) -> None:
     """The tests above can fail: a renamed or spilled tile, a missing release."""
     kernel = next(kernel for kernel in KERNELS if kernel.name == "amx_u8s8s32_32x32")
     function = tile_function(kernel, kernel.mr, kernel.vectors, 3, 40 * DEPTH)
-    target = Target(TARGETS["sapphirerapids"])
-    assembly = tvm.compile(function, target=target).mod.inspect_source("asm")
+    compiled = tvm.compile(function, target=AMX_TARGETS["sapphirerapids"])
+    assembly = compiled.mod.inspect_source("asm")
     assembly = re.sub(
         r"tileloadd\t\(%r\w\w?,%r\w\w?\), %tmm4", "tileloadd\t(%rdi,%rax), %tmm4", assembly
     )
 
     def check(text: str) -> None:
         (found,) = functions_with_tiles(text)
-        assert_whole_pieces(found, kernel.layout, kernel.product)
-        assert_configured(found, kernel.layout)
+        assert_whole_pieces(found, [kernel])
+        assert_configured(found, [kernel])
 
     check(assembly)
     assert instruction in assembly
@@ -149,6 +137,6 @@ def test_broken_code_is_found(instruction: str, broken: str) -> None:
     "cpu", ["znver4", "znver5", "bdver4", "btver2", "goldmont-plus", "tremont"]
 )
 def test_amx_does_not_count_where_tiles_are_renamed(cpu: str) -> None:
-    features = Target({"kind": "llvm", "mcpu": cpu, "mattr": EVERYTHING})
-    assert target_isa(features).name == "avx512_bf16"
-    assert not tile_kernels_for(target_isa(features), "uint8", "int8")
+    found = target_isa(with_amx(cpu))
+    assert found.name == "avx512_bf16"
+    assert not tile_kernels_for(found, "uint8", "int8")

@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from microkernels.amx_config import LAYOUTS
 from microkernels.amx_model import TileBlock, TileInstruction
+from microkernels.amx_tiles import AmxMicrokernel
 
 _CONFIGURATION = re.compile(r"tvm_hybrid_amx_configure_(\dx\d)_(\d+)x(\d+)_data\(%rip\)")
 
@@ -115,20 +116,21 @@ def expected(instructions: Iterable[TileInstruction], product: str) -> list[Tile
     ]
 
 
-def assert_whole_pieces(function: Function, layout: str, product: str) -> None:
-    """Between jumps there are only starts, steps and ends of blocks in the layout's registers."""
+def assert_whole_pieces(function: Function, kernels: Iterable[AmxMicrokernel]) -> None:
+    """Between jumps there are only starts, steps and ends of blocks, in the layouts' registers."""
     letters: dict[Tiles, str] = {}
 
     def word(instructions: Sequence[Tiles]) -> str:
         return "".join(letters.setdefault(i, chr(0x4E00 + len(letters))) for i in instructions)
 
     pieces = {word([Tiles("ldtilecfg")]), word([Tiles("tilerelease")])}
-    rows, columns = LAYOUTS[layout]
-    for r, c, resume in itertools.product(range(1, rows + 1), range(1, columns + 1), (False, True)):
-        stream = expected(TileBlock(layout, r, c, 1, resume).stream(), product)
-        tiles = r * c
-        parts = stream[:tiles], stream[tiles:-tiles], stream[-tiles:]
-        pieces.update(map(word, parts))
+    for kernel, resume in itertools.product(kernels, (False, True)):
+        rows, columns = LAYOUTS[kernel.layout]
+        for r, c in itertools.product(range(1, rows + 1), range(1, columns + 1)):
+            model = TileBlock(kernel.layout, r, c, 1, resume)
+            stream, tiles = expected(model.stream(), kernel.product), r * c
+            parts = stream[:tiles], stream[tiles:-tiles], stream[-tiles:]
+            pieces.update(map(word, parts))
     # Longest first: a smaller block's step may begin a larger one's.
     alternatives = "|".join(sorted(pieces, key=len, reverse=True))
     grammar = re.compile(f"(?:{alternatives})*+")
@@ -141,7 +143,9 @@ def assert_whole_pieces(function: Function, layout: str, product: str) -> None:
         assert whole == len(found), f"{function.name}: no piece of a block, {found[whole:][:9]}"
 
 
-def assert_configured(function: Function, layout: str) -> set[tuple[int, int]]:
+def assert_configured(
+    function: Function, kernels: Iterable[AmxMicrokernel]
+) -> set[tuple[int, int]]:
     """Tiles are used between a configuration of ours and a release, on every path.
 
     Returns
@@ -149,6 +153,7 @@ def assert_configured(function: Function, layout: str) -> set[tuple[int, int]]:
     set
         Rows and columns of the configurations that are loaded.
     """
+    layouts = {kernel.layout for kernel in kernels}
     loaded = set()
     entry = next(iter(function.blocks))
     waiting: list[tuple[str, bool]] = [(entry, False)]
@@ -159,7 +164,7 @@ def assert_configured(function: Function, layout: str) -> set[tuple[int, int]]:
         for line in block.lines:
             if line.mnemonic == "ldtilecfg":
                 ours = _CONFIGURATION.fullmatch(line.operands)
-                assert ours and ours[1] == layout, f"{function.name}: ldtilecfg {line.operands}"
+                assert ours and ours[1] in layouts, f"{function.name}: ldtilecfg {line.operands}"
                 loaded.add((int(ours[2]), int(ours[3])))
                 configured = True
             elif line.on_tiles:
