@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 import tvm_hybrid
 from tests.amx_emulator import emulator
+from tests.tvm_hybrid.runtime_only import run_on_runtime_alone
 from tvm_hybrid.demo.magika_files import fetch_magika
 from tvm_hybrid.report.compare import distance, tolerance_for
 from tvm_hybrid.report.flops import ProductSums
@@ -157,6 +158,17 @@ def test_an_exported_model_gives_the_same_bits(tmp_path: Path) -> None:
     wanted = run(session, feeds, "tdpb")
     for other in (loaded, alone):
         np.testing.assert_array_equal(run(other, feeds, "tdpb"), wanted)
+
+
+def test_an_exported_model_runs_on_the_runtime_alone(tmp_path: Path) -> None:
+    """On two threads in a process that has nothing of ours."""
+    session = on_tiles("llama", "qdq_s8_s8")
+    feeds = transformers.feeds(float_model("llama"), SAMPLES)
+    library = session.executable.export(tmp_path / "model.so")
+    preload = emulator.library_path() if emulator.available() else None
+    done = run_on_runtime_alone(library, feeds["ids"], tmp_path, preload=preload)
+    assert done.stdout.splitlines() == ["[]", "False"], done.stderr
+    np.testing.assert_array_equal(np.load(tmp_path / "y.npy"), run(session, feeds, "tdpb"))
 
 
 MAGIKA = (1, 2048)  # files, bytes of each
