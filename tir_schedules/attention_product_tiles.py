@@ -12,9 +12,10 @@ import math
 import tvm.tirx.script.builder.ir as I
 from tvm import tirx
 
-from microkernels.microkernel import Address, Microkernel, Place, Tile
-from microkernels.vectors import Expr, constant, ramp, splat
+from microkernels.microkernel import Address, Microkernel, Tile
+from microkernels.vectors import Expr, constant, splat
 
+from .attention_matrix import Matrix
 from .attention_problem import AttentionProblem
 from .attention_rows import blocks_of
 from .attention_score_tiles import KeyBlock
@@ -44,8 +45,8 @@ class ProductTiles:
         Where the probabilities are.
     out : buffer
         Flat view of the result.
-    scratch : buffer or None
-        Where the accumulators of tile registers go: [rows, columns] of a block.
+    scratch : Matrix or None
+        Where the accumulators of tile registers go: those of a block.
     """
 
     def __init__(
@@ -57,7 +58,7 @@ class ProductTiles:
         v: PackedOperand,
         band: Band,
         out: Expr,
-        scratch: Expr | None = None,
+        scratch: Matrix | None = None,
     ) -> None:
         self.problem, self.batch, self.kernel, self.epilogue = problem, batch, kernel, epilogue
         self.v, self.band, self.out, self.scratch = v, band, out, scratch
@@ -76,13 +77,11 @@ class ProductTiles:
         if kernel.by_tiles:
             zeros = constant(0, kernel.operand_dtype, lanes)
             with I.serial(self._whole_tiles(visible) - visible) as number:
-                place = band.probability(r, (visible + number) * lanes, lanes)
-                I.buffer_store(band.probabilities, zeros, place)
+                band.probabilities.store(r, (visible + number) * lanes, zeros)
             return
         computed = math.ceil(self.problem.n / lanes) * lanes
         for key in range(computed, self.v.steps * kernel.kr):
-            zero = tirx.const(0, kernel.operand_dtype)
-            I.buffer_store(band.probabilities, zero, band.probability(r, key, 1))
+            band.probabilities.store(r, key, tirx.const(0, kernel.operand_dtype))
 
     def _whole_tiles(self, visible: Expr | int) -> Expr | int:
         """Vectors of keys that tiles multiply for so many visible ones."""
@@ -97,7 +96,7 @@ class ProductTiles:
         rows: int,
         block: KeyBlock,
         visible: Expr | int,
-        running: tuple[Running, Expr] | None,
+        running: tuple[Running, Matrix] | None,
         at: Expr,
     ) -> None:
         """The probabilities of a band times v."""
@@ -132,10 +131,9 @@ class ProductTiles:
                 I.writes()
 
                 def init(i: Expr | int, j: int) -> Expr:
-                    columns = ramp((panel + j) * lanes, lanes)
                     if running is not None:
                         factor = splat(running[0].factors[at + r0 + i], lanes)
-                        return running[1][at + r0 + i, columns] * factor
+                        return running[1].load(at + r0 + i, (panel + j) * lanes, lanes) * factor
                     assert starts is not None
                     return starts(r0 + i, panel + j)
 
@@ -143,8 +141,7 @@ class ProductTiles:
                     for j in range(width):
                         value = result.value(i, j)
                         if running is not None:
-                            columns = ramp((panel + j) * lanes, lanes)
-                            I.buffer_store(running[1], value, [at + r0 + i, columns])
+                            running[1].store(at + r0 + i, (panel + j) * lanes, value)
                             continue
                         if not self.quantized:
                             value = value * splat(band.inverse[r0 + i], lanes)
@@ -152,9 +149,9 @@ class ProductTiles:
 
                 place = None
                 if kernel.by_tiles and running is not None:
-                    place = Place(running[1], at + r0, panel * lanes)
-                elif kernel.by_tiles:
-                    place = Place(self.scratch)
+                    place = running[1].place(at + r0, panel * lanes)
+                elif self.scratch is not None:
+                    place = self.scratch.place()
                 result = kernel.emit(
                     size,
                     width,
@@ -180,8 +177,9 @@ class ProductTiles:
 
     def _probabilities(self, r: Expr | int, step: Expr | int) -> Expr | Address:
         """kr probabilities of a row, as `emit` takes them."""
-        place = self.band.probability(r, step * self.kernel.kr, 1)
-        return self.kernel.a_operand(self.band.probabilities, place, self.band.pitch)
+        found = self.band.probabilities
+        index = found.index(r, step * self.kernel.kr)
+        return self.kernel.a_operand(found.buffer, [index], found.pitch)
 
     def store(self, row: Expr, vector: Expr, value: Expr, last: bool) -> None:
         """The product's epilogue, and the store."""

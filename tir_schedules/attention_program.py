@@ -27,9 +27,10 @@ from tvm import DataType, tirx
 from microkernels.isa import Isa
 from microkernels.microkernel import Microkernel
 from microkernels.prefetch import prefetch
-from microkernels.vectors import Expr, bind, constant, ramp, splat
+from microkernels.vectors import Expr, bind, constant, splat
 
 from .activations import Activations, InPlace
+from .attention_matrix import Matrix
 from .attention_problem import AttentionProblem
 from .attention_product_tiles import ProductTiles
 from .attention_rows import TileRows, row_unit
@@ -125,7 +126,7 @@ class AttentionProgram:
         keys = blocks.keys - blocks.keys % whole_keys if self.runs_on else blocks.keys
         self.block_keys = max(keys, whole_keys)
         full, rest = divmod(self.key_vectors, self.block_keys)
-        self.key_blocks = [Group(0, full, self.block_keys)]
+        self.key_blocks = [Group(0, full, self.block_keys)] if full else []
         if rest:
             self.key_blocks.append(Group(full * self.block_keys, 1, rest))
 
@@ -212,7 +213,7 @@ class AttentionProgram:
         self.tiles.release()
 
     def _bands(
-        self, row: Expr, rows: int, block: KeyBlock, running: tuple[Running, Expr] | None
+        self, row: Expr, rows: int, block: KeyBlock, running: tuple[Running, Matrix] | None
     ) -> None:
         self.tiles.each(
             rows,
@@ -230,28 +231,22 @@ class AttentionProgram:
         # One more vector a row: rows a multiple of 4 KB apart would evict each other from L1.
         pitch = keys + 16
 
-        def matrix(dtype: str, width: int) -> Expr:
-            return I.sblock_alloc_buffer((band, width), dtype, align=64)
-
-        scores = matrix("float32", pitch)
-        kernel = self.product_kernel
-        probabilities, width = scores, 0
+        scores = Matrix.allocate(band, pitch, "float32")
+        kernel, probabilities = self.product_kernel, scores
         if kernel.a_dtype != "float32":
             width = pitch
             if kernel.by_tiles:  # lines of the cache, and one more
                 width = (math.ceil(keys / self.tile_keys) + 1) * self.tile_keys
-            probabilities = I.sblock_alloc_buffer((band * width,), kernel.operand_dtype, align=64)
+            probabilities = Matrix.allocate(band, width, kernel.operand_dtype)
         self.scratch = None
         if kernel.by_tiles and not self.runs_on:
-            columns = balanced(self.out_vectors, self.blocks.product_vectors)[0].size * lanes
-            self.scratch = I.sblock_alloc_buffer(
-                (min(self.unit, rows), columns), kernel.acc_dtype, align=64
-            )
+            columns = min(self.out_vectors, self.blocks.product_vectors) * lanes
+            self.scratch = Matrix.allocate(min(self.unit, rows), columns, kernel.acc_dtype)
         sums = None
         if self.quantization and ZeroPoints.of(self.problem.product, kernel).needs_row_sums:
             sums = I.sblock_alloc_buffer((band,), "int32")
         maximum, inverse = (I.sblock_alloc_buffer((band,), "float32") for _ in range(2))
-        self.band = Band(scores, pitch - lanes, maximum, probabilities, inverse, sums, width)
+        self.band = Band(scores, keys, maximum, probabilities, inverse, sums)
         self.softmax = SoftmaxRows(
             self.isa,
             kernel,
@@ -303,13 +298,12 @@ class AttentionProgram:
         lanes = self.lanes
         running = Running(*(I.sblock_alloc_buffer((rows,), "float32") for _ in range(3)))
         width = self.out_vectors * lanes
-        result = I.sblock_alloc_buffer((rows, width), "float32", align=64)
+        result = Matrix.allocate(rows, width, "float32")
         with I.serial(rows) as at:
             I.buffer_store(running.maxima, tirx.const(_MASKED, "float32"), [at])
             I.buffer_store(running.sums, tirx.const(0, "float32"), [at])
             with I.serial(self.out_vectors) as vector:
-                zero = constant(0, "float32", lanes)
-                I.buffer_store(result, zero, [at, ramp(vector * lanes, lanes)])
+                result.store(at, vector * lanes, constant(0, "float32", lanes))
         for group in self.key_blocks:
             count: Expr | int = group.count
             if self.skips:
@@ -325,7 +319,7 @@ class AttentionProgram:
         with I.serial(rows) as at:
             inverse = bind(tirx.const(1, "float32") / running.sums[at])
             with I.serial(self.out_vectors) as vector:
-                value = result[at, ramp(vector * lanes, lanes)] * splat(inverse, lanes)
+                value = result.load(at, vector * lanes, lanes) * splat(inverse, lanes)
                 self.product.store(row + at, vector, value, True)
 
     def _band(
@@ -333,7 +327,7 @@ class AttentionProgram:
         row: Expr,
         rows: int,
         block: KeyBlock,
-        running: tuple[Running, Expr] | None,
+        running: tuple[Running, Matrix] | None,
         at: Expr,
     ) -> None:
         """One band of queries and one block of keys; `at` is the band's place in `running`."""

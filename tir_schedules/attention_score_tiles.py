@@ -18,8 +18,8 @@ from dataclasses import dataclass
 import tvm.tirx.script.builder.ir as I
 from tvm import tirx
 
-from microkernels.microkernel import Microkernel, Place, Tile
-from microkernels.vectors import Expr, bind, cast, constant, ramp, reinterpret
+from microkernels.microkernel import Microkernel, Tile
+from microkernels.vectors import Expr, bind, cast, constant, reinterpret
 
 from .activations import Activations
 from .attention_problem import AttentionProblem
@@ -84,9 +84,7 @@ class ScoreTiles:
         """q k^T of a band into cache."""
         lanes, band, kernel = self.lanes, self.band, self.kernel
         lowest = constant(_MASKED, "float32", lanes)
-        self._for_rows(
-            rows, lambda r: I.buffer_store(band.scores, lowest, [r, ramp(band.edge, lanes)])
-        )
+        self._for_rows(rows, lambda r: band.scores.store(r, band.edge, lowest))
         part = self.problem.scores
         start = None
         if is_integer(part):
@@ -107,7 +105,7 @@ class ScoreTiles:
                     def init(i: Expr | int, j: int) -> Expr:
                         return starts(row + r0 + i, at + j)
 
-                into = Place(band.scores, r0, first * lanes) if kernel.by_tiles else None
+                into = band.scores.place(r0, first * lanes) if kernel.by_tiles else None
                 result = kernel.emit(
                     size,
                     width,
@@ -144,7 +142,7 @@ class ScoreTiles:
     ) -> None:
         """Stores one row of a tile of scores, and its maxima."""
         lanes, band = self.lanes, self.band
-        largest = band.scores[r, ramp(band.edge, lanes)]
+        largest = band.scores.load(r, band.edge, lanes)
         for j in range(result.vectors):
             vector = block.start + first + j
             value = result.value(i, j)
@@ -158,9 +156,9 @@ class ScoreTiles:
                 )
                 value = bind(self._hidden(value, row + r, vector))
                 largest = tirx.Max(largest, value)
-            I.buffer_store(band.scores, value, [r, ramp((first + j) * lanes, lanes)])
+            band.scores.store(r, (first + j) * lanes, value)
         if self.fused is not None:
-            I.buffer_store(band.scores, largest, [r, ramp(band.edge, lanes)])
+            band.scores.store(r, band.edge, largest)
 
     def _hidden(self, value: Expr, row: Expr, vector: Expr) -> Expr:
         if self.problem.causal is None:
@@ -175,8 +173,7 @@ class ScoreTiles:
         whole = n // lanes
 
         def finish(vector: Expr, valid: int) -> None:
-            place = [r, ramp(vector * lanes, lanes)]
-            value = band.scores[tuple(place)]
+            value = band.scores.load(r, vector * lanes, lanes)
             if integer:
                 value = reinterpret("int32", value)
             at = block.start + vector
@@ -185,9 +182,9 @@ class ScoreTiles:
             if columns.mask is not None:
                 value = tirx.Select(columns.mask, value, constant(_MASKED, "float32", lanes))
             value = bind(self._hidden(value, row + r, at))
-            I.buffer_store(band.scores, value, place)
-            largest = [r, ramp(band.edge, lanes)]
-            I.buffer_store(band.scores, tirx.Max(band.scores[tuple(largest)], value), largest)
+            band.scores.store(r, vector * lanes, value)
+            largest = band.scores.load(r, band.edge, lanes)
+            band.scores.store(r, band.edge, tirx.Max(largest, value))
 
         with I.serial(visible) as vector:
             if n % lanes == 0:

@@ -23,6 +23,7 @@ from microkernels.isa import Isa
 from microkernels.microkernel import Microkernel
 from microkernels.vectors import Expr, bind, cast, constant, like, ramp, reinterpret, splat
 
+from .attention_matrix import Matrix
 from .attention_scores import LOG2_E
 from .quantize_steps import RANGES
 from .reduce_lanes import combine_all, reduce_lanes
@@ -81,37 +82,27 @@ class Band:
 
     Attributes
     ----------
-    scores : buffer
-        [rows, pitch] f32; probabilities overwrite it if they are f32.
+    scores : Matrix
+        f32; probabilities overwrite it if they are f32.
     edge : int
         Column of a row's last vector, which holds the largest score of every lane, and later the
         sums of the powers. (LLVM would keep a buffer of their own in registers, and spill it.)
     maximum : buffer
         [rows]: what is taken from the scores.
-    probabilities : buffer
-        In the type of the kernel's lanes; see `probability`.
+    probabilities : Matrix
+        In the type of the kernel's lanes.
     inverse : buffer
         [rows]: what the product, or before it is rounded a power, is multiplied by.
     sums : buffer or None
         [rows]: int32 sums of the quantised probabilities.
-    pitch : int
-        Elements from one row of probabilities to the next, which is all that tiles are told: TVM
-        would cut columns that nobody visits off a matrix. 0: they overwrite the scores.
     """
 
-    scores: Expr
+    scores: Matrix
     edge: int
     maximum: Expr
-    probabilities: Expr
+    probabilities: Matrix
     inverse: Expr
     sums: Expr | None = None
-    pitch: int = 0
-
-    def probability(self, row: Expr | int, column: Expr | int, lanes: int) -> list[Expr]:
-        """Indices of probabilities that lie next to each other in a row."""
-        if not self.pitch:
-            return [row, ramp(column, lanes)]
-        return [ramp(row * self.pitch + column, lanes)]
 
 
 @dataclass(frozen=True)
@@ -217,10 +208,13 @@ class SoftmaxRows:
         return power if self.lanes == 1 else tirx.Shuffle([power], [tirx.const(0, "int32")])
 
     def _row_maximum(self, row: Expr) -> Expr:
-        return reduce_lanes(bind(self.band.scores[row, ramp(self.band.edge, self.lanes)]), tirx.Max)
+        return reduce_lanes(bind(self._edge(row)), tirx.Max)
 
     def _row_total(self, row: Expr) -> Expr:
-        return reduce_lanes(bind(self.band.scores[row, ramp(self.band.edge, self.lanes)]), _add)
+        return reduce_lanes(bind(self._edge(row)), _add)
+
+    def _edge(self, row: Expr) -> Expr:
+        return self.band.scores.load(row, self.band.edge, self.lanes)
 
     def _powers(self, row: Expr, vectors: Expr | int, maximum: Expr) -> None:
         """Replaces the scores by the powers, and the maxima of the lanes by the lanes' sums."""
@@ -252,19 +246,18 @@ class SoftmaxRows:
         def body(first: Expr, count: int) -> None:
             powers = []
             for number in range(count):
-                score = band.scores[row, ramp((first + number) * lanes, lanes)]
+                score = band.scores.load(row, (first + number) * lanes, lanes)
                 powers.append(bind(exp2(exponent(score), self.isa, self.degree)))
             I.buffer_store(total, total[tuple(lane)] + combine_all(powers, _add), lane)
             for number, power in enumerate(powers):
                 column = (first + number) * lanes
                 if self.quantization is not None or self.kernel.a_dtype == "float32":
-                    I.buffer_store(band.scores, power, [row, ramp(column, lanes)])
+                    band.scores.store(row, column, power)
                 else:
-                    place = band.probability(row, column, lanes)
-                    I.buffer_store(band.probabilities, self.kernel.narrow(power), place)
+                    band.probabilities.store(row, column, self.kernel.narrow(power))
 
         for_vectors(vectors, UNROLL, body)
-        I.buffer_store(band.scores, total[tuple(lane)], [row, ramp(band.edge, lanes)])
+        band.scores.store(row, band.edge, total[tuple(lane)])
 
     def _quantize(self, row: Expr, vectors: Expr | int, keys: int) -> None:
         """Divides by the sum and rounds to 8 bits."""
@@ -279,14 +272,13 @@ class SoftmaxRows:
         def body(first: Expr, count: int) -> None:
             for number in range(count):
                 column = (first + number) * lanes
-                value = band.scores[row, ramp(column, lanes)] * factor
+                value = band.scores.load(row, column, lanes) * factor
                 bits = reinterpret("int32", value + like(_MAGIC, value))
                 integer = bits - like(_MAGIC_BITS - points.zero_point, bits)
                 if points.saturates:
                     integer = tirx.Min(integer, like(points.highest, integer))
                 integer = bind(integer)
-                place = band.probability(row, column, lanes)
-                I.buffer_store(band.probabilities, cast(self.kernel.a_dtype, integer), place)
+                band.probabilities.store(row, column, cast(self.kernel.a_dtype, integer))
                 if sums is not None:
                     lane = ramp(0, lanes)
                     I.buffer_store(sums, sums[lane] + integer, [lane])
