@@ -2,8 +2,8 @@
 
 A microkernel is run on operands that stay in the first-level cache. The peak of a pair of types is
 measured too: the fastest of all its tiles when the weight stays in registers, so that nothing but
-the multiplications counts. Tiles take turns, and the median of their times counts: CPU time has
-outliers to either side.
+the multiplications counts (AMX loads it all the same, but always the same tiles). Tiles take turns,
+and the median of their times counts: CPU time has outliers to either side.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from tvm.script.ir_builder import IRBuilder
 
 from microkernels.errors import CompileError
 from microkernels.isa import LADDER, allowed_on_host, emulated_on_host
-from microkernels.microkernel import Microkernel, all_microkernels
-from microkernels.vectors import parameter, ramp
+from microkernels.microkernel import Address, Microkernel, Place, all_microkernels
+from microkernels.vectors import Expr, parameter, ramp
 from tir_schedules.machine import Machine
 
 from ..targets import cpu_name, host_target
@@ -162,10 +162,10 @@ def _tile(kernel: Microkernel, reload_weight: bool) -> _Tile:
         kernel.mr * np.dtype(a_type).itemsize + kernel.nr * np.dtype(b_type).itemsize
     )
     half_of_l1 = Machine.from_target(host_target()).l1_bytes // 2
-    steps = min(max(half_of_l1 // bytes_a_step, 8), 256)
+    steps = kernel.steps(min(max(half_of_l1 // bytes_a_step, 8), 256) * kernel.kr)
     once = 2 * kernel.mr * kernel.nr * steps * kernel.kr
     repeats = max(int(OPERATIONS // once), 1)
-    program = _program(kernel, a_type, b_type, repeats, steps, reload_weight)
+    program = tile_program(kernel, a_type, b_type, repeats, steps, reload_weight)
     function = tvm.compile(program, target=host_target())["tile"]
     a = tvm.runtime.tensor(np.full((kernel.mr, steps * kernel.kr), one_a, a_type))
     b = tvm.runtime.tensor(np.full(steps * kernel.nr * kernel.kr, one_b, b_type))
@@ -177,33 +177,41 @@ def _tile(kernel: Microkernel, reload_weight: bool) -> _Tile:
     return _Tile(lambda: function(a, b, c), once * repeats)
 
 
-def _program(
+def tile_program(
     kernel: Microkernel, a_type: str, b_type: str, repeats: int, steps: int, reload_weight: bool
 ) -> tirx.PrimFunc:
     """C = `repeats` times A times B, in one tile; or A times the first step of B at every step."""
     lanes, kr = kernel.lanes, kernel.kr
-    group = lanes * kr
+    pitch, group = steps * kr, lanes * kr
     with IRBuilder() as builder, I.prim_func(s_tir=True):
         I.func_name("tile")
         I.func_attr({"global_symbol": "tile", "tirx.noalias": True})
-        a = parameter("A", (kernel.mr, steps * kr), a_type)
+        a = parameter("A", (kernel.mr, pitch), a_type)
         b = parameter("B", (steps * kernel.nr * kr,), b_type)
         c = parameter("C", (kernel.mr, kernel.nr), kernel.acc_dtype)
+
+        def load_b(j: int, step: Expr | int) -> Expr | Address:
+            start = step * kernel.vectors + j if reload_weight else j
+            return kernel.b_operand(b, start * group, kernel.vectors * group)
+
+        kernel.admit()
         with I.serial(1), I.sblock("tile"):
             I.reads()
             I.writes()
+            kernel.configure(kernel.mr)
             tile = kernel.emit(
                 kernel.mr,
                 kernel.vectors,
                 (repeats, steps),
-                lambda i, ks: kernel.spread(a[i, ramp(ks[1] * kr, kr)]),
-                lambda j, ks: b[
-                    ramp((ks[1] * kernel.vectors + j if reload_weight else j) * group, group)
-                ],
+                lambda i, ks: kernel.a_operand(a, [i, ks[1] * kr], pitch),
+                lambda j, ks: load_b(j, ks[1]),
+                into=Place(c),
             )
-            for i in range(kernel.mr):
-                for j in range(kernel.vectors):
-                    I.buffer_store(c, tile.value(i, j), [i, ramp(j * lanes, lanes)])
+            if tile.place is None:
+                for i in range(kernel.mr):
+                    for j in range(kernel.vectors):
+                        I.buffer_store(c, tile.value(i, j), [i, ramp(j * lanes, lanes)])
+            kernel.release()
     return builder.get()
 
 

@@ -103,4 +103,6 @@ def kernel_speed_table(report: KernelReport) -> Table:
             if kernel.types == types:
                 table.add_row("", Text(kernel.name), f"{kernel.gops:.1f}", f"{kernel.share:.0%}")
         table.add_section()
+    if report.left_out:
+        table.caption = Text(f"Not on this CPU: {', '.join(report.left_out)}", justify="left")
     return table

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
+import tvm
 
 from microkernels.errors import CompileError
 from microkernels.isa import CAP_VARIABLE, host_isa
 from microkernels.microkernel import Microkernel, all_microkernels, microkernel_named
+from tests.microkernels.operands import stored
+from tests.microkernels.rungs import target_of
 from tvm_hybrid.cli import main
 from tvm_hybrid.report import kernel_speed
 from tvm_hybrid.report.kernel_speed import markdown_table, measure_kernels, types_of
+from tvm_hybrid.report.tables import kernel_speed_table
 
 SCALAR = [
     microkernel_named(name) for name in ("scalar_f32_4x4", "scalar_u8s8s32_4x4", "scalar_bf16_4x4")
@@ -40,6 +46,31 @@ def test_what_the_cap_forbids_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     report = quick([*SCALAR, microkernel_named("avx512_f32_8x48")])
     assert report.left_out == ["avx512_f32_8x48"]
     assert "Not on this CPU: avx512_f32_8x48." in markdown_table(report)
+    assert str(kernel_speed_table(report).caption) == "Not on this CPU: avx512_f32_8x48"
+
+
+def test_tiles_are_measured_where_the_cpu_has_them() -> None:
+    """Neither missing nor emulated ones: an emulator's speed is not the CPU's."""
+    tiles = [kernel for kernel in all_microkernels() if kernel.by_tiles]
+    report = quick([*tiles, *SCALAR])
+    here = tiles if host_isa().name == "amx" else []
+    assert [row.name for row in report.kernels] == [k.name for k in [*here, *SCALAR]]
+    assert report.left_out == [kernel.name for kernel in tiles if kernel not in here]
+
+
+@pytest.mark.isa("amx")
+@pytest.mark.parametrize("reload_weight", [False, True])
+def test_what_is_measured_of_tiles_is_their_product(reload_weight: bool) -> None:
+    for name, block in itertools.product(("u8s8s32", "s8u8s32", "bf16"), ("32x32", "16x64")):
+        kernel = microkernel_named(f"amx_{name}_{block}")
+        a_type, b_type = stored(kernel.a_dtype), stored(kernel.b_dtype)
+        one = 0x3F80 if name == "bf16" else 1
+        program = kernel_speed.tile_program(kernel, a_type, b_type, 3, 32, reload_weight)
+        a = np.full((kernel.mr, 32 * kernel.kr), one, a_type)
+        b = np.full(32 * kernel.nr * kernel.kr, one, b_type)
+        c = np.zeros((kernel.mr, kernel.nr), kernel.acc_dtype)
+        tvm.compile(program, target=target_of("amx"))["tile"](a, b, c)
+        assert (c == 3 * 32 * kernel.kr).all()
 
 
 def test_markdown_has_a_row_for_every_rung_and_types() -> None:
