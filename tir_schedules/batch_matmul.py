@@ -147,8 +147,13 @@ def space(region: Region, machine: Machine) -> Iterator[BatchMatmulConfig]:
 
 
 def _kernels(region: Region, isa: Isa) -> tuple[Microkernel, ...]:
+    return product_kernels(isa, *product_types(region))
+
+
+def product_types(region: Region) -> tuple[str, str]:
+    """What a region multiplies, as of `product_kernels`."""
     a, b = region.inputs[:2]
-    return product_kernels(isa, a.dtype, str(region.attrs.get("rounded", b.dtype)))
+    return a.dtype, str(region.attrs.get("rounded", b.dtype))
 
 
 def _config(region: Region, machine: Machine, kernel: Microkernel) -> BatchMatmulConfig:
@@ -172,7 +177,7 @@ def estimated_cycles(problem: BatchProblem, config: BatchMatmulConfig, machine: 
 
 def build(region: Region, config: BatchMatmulConfig, isa: Isa) -> tirx.PrimFunc:
     """The kernel."""
-    kernel = check_tile(region, config, isa, row_shares=config.row_shares)
+    kernel = check_tile(region, config, isa, product_types(region), row_shares=config.row_shares)
     problem = BatchProblem(region)
     lanes = kernel.lanes
     n_vectors = math.ceil(problem.n / lanes)

@@ -39,7 +39,7 @@ from .epilogue import (
     unflatten,
 )
 from .machine import Machine
-from .matmul_config import ACTIVATION_DTYPES, MatmulConfig, check, dimensions
+from .matmul_config import ACTIVATION_DTYPES, MatmulConfig, check, dimensions, product_types
 from .matmul_product import Product
 from .matmul_weight import pack, packed_shape, parameter_shape, unpack
 from .matmul_window import window_of
@@ -62,7 +62,6 @@ from .zero_points import (
     is_dynamic,
     is_integer,
     named_inputs,
-    quantized_dtype,
     reject_zero_points,
 )
 
@@ -125,8 +124,7 @@ def estimated_cycles(region: Region, config: MatmulConfig, machine: Machine) -> 
 
 
 def _kernels(region: Region, isa: Isa) -> tuple[Microkernel, ...]:
-    a_dtype = quantized_dtype(region) if is_integer(region) else region.inputs[0].dtype
-    return product_kernels(isa, a_dtype, region.inputs[1].dtype)
+    return product_kernels(isa, *product_types(region))
 
 
 def _tile(region: Region, machine: Machine, kernel: Microkernel) -> dict[str, Any]:

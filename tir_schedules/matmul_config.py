@@ -11,6 +11,7 @@ from .epilogue import rows_and_columns
 from .matmul_window import window_of
 from .region import Region
 from .tile_config import TileConfig, check_tile
+from .zero_points import is_integer, quantized_dtype
 
 # Types of A that a weight of some type can be multiplied by; they are converted on the way in.
 ACTIVATION_DTYPES = {
@@ -52,6 +53,13 @@ def dimensions(region: Region) -> tuple[int, int, int]:
     return m, n, math.prod(steps)
 
 
+def product_types(region: Region) -> tuple[str, str]:
+    """What a matmul region multiplies, as of `product_kernels`."""
+    a_dtype = quantized_dtype(region) if is_integer(region) else region.inputs[0].dtype
+    return a_dtype, region.inputs[1].dtype
+
+
 def check(region: Region, config: MatmulConfig, isa: Isa) -> Microkernel:
     """The microkernel of a legal configuration; ConfigError for an illegal one."""
-    return check_tile(region, config, isa, threads_m=config.threads_m, threads_n=config.threads_n)
+    threads = {"threads_m": config.threads_m, "threads_n": config.threads_n}
+    return check_tile(region, config, isa, product_types(region), **threads)

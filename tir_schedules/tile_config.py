@@ -149,11 +149,19 @@ def fewest_cycles(candidates: Iterable[C], cycles: Callable[[C], float]) -> C:
     return min(candidates, key=handicapped)
 
 
-def check_tile(region: Region, config: TileConfig, isa: Isa, **positive: int) -> Microkernel:
+def check_tile(
+    region: Region,
+    config: TileConfig,
+    isa: Isa,
+    types: tuple[str, str] | None = None,
+    **positive: int,
+) -> Microkernel:
     """The microkernel of a legal configuration.
 
     Parameters
     ----------
+    types : tuple of str or None
+        What the product multiplies, as of `product_kernels`; None if the kernel need not fit.
     positive : int
         Further fields that have to be at least 1.
 
@@ -171,4 +179,10 @@ def check_tile(region: Region, config: TileConfig, isa: Isa, **positive: int) ->
             raise ConfigError(f"{field}={value}: must be at least 1{limit}, for {region.key}")
     if not isa.includes(kernel.isa):
         raise ConfigError(f"{kernel.name} needs {kernel.isa.name}; the target has {isa.name}")
+    multiplied = kernel.a_dtype, kernel.b_dtype
+    if types is not None and multiplied not in (KERNEL_TYPES.get(types[1]), types):
+        raise ConfigError(
+            f"{kernel.name} multiplies {' by '.join(multiplied)}, not {' by '.join(types)}; choose "
+            f"another kernel for {region.key}"
+        )
     return kernel

@@ -36,10 +36,11 @@ def exact(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
     Products of bfloat16 values are exact in f32. A sum of K terms rounded in any order is off by at
     most (K + 1) * eps * |A| |B| (Higham, "Accuracy and Stability of Numerical Algorithms", section
-    3.1). Instructions for bfloat16 may take subnormal numbers for zero: a term then loses at most
-    the smallest normal f32 times the larger of 1, |a| and |b|.
+    3.1). Instructions for bfloat16 may take subnormal numbers for zero, operands and results alike:
+    a product and a sum then each lose at most the smallest normal f32 times the larger of 1, |a|
+    and |b|.
     """
     x, y = rounded(a), rounded(b)
     k = a.shape[-1]
     bound = (k + 1) * np.finfo(np.float32).eps * np.matmul(np.abs(x), np.abs(y))
-    return np.matmul(x, y), bound + k * TINY * max(1.0, np.abs(x).max(), np.abs(y).max())
+    return np.matmul(x, y), bound + 2 * k * TINY * max(1.0, np.abs(x).max(), np.abs(y).max())

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from microkernels.errors import ConfigError
 from tests.amx_emulator import emulator
 from tests.onnx_reference.arithmetic import dynamic_quantize, quantize, quantized
 from tests.tir_schedules.bf16_products import exact, normal, rounded, small_integers
@@ -289,3 +290,18 @@ def test_what_is_packed_unpacks_to_the_same(w: str) -> None:
             packed = packing.pack(region, config, isa, index, array)
             unpacked = unpack(region, config, "amx", index, packed)
             np.testing.assert_array_equal(unpacked, array)
+
+
+def test_kernels_of_other_types_are_refused() -> None:
+    """Those of vectors multiply u8 by s8 whatever the signs; tiles do not shift anything."""
+    region = matmul_region((4,), 40, 83, "uint8", "uint8")
+    isa = kernel_of(region, "32x32").isa
+    default = on_tiles(region, rows=1).to_dict()
+
+    def build(kernel: str) -> None:
+        MATMUL.build(region, MatmulConfig.from_dict({**default, "kernel": kernel}), isa)
+
+    for name in ("amx_s8u8s32_32x32", "amx_bf16_32x32", "avx512_f32_6x64"):
+        with pytest.raises(ConfigError, match=f"{name} multiplies .*, not uint8 by uint8"):
+            build(name)
+    build("avx512_vnni_u8s8s32_6x64")
