@@ -105,7 +105,7 @@ class AttentionProgram:
         self.scores_kernel, self.product_kernel = kernels
         self.scores_epilogue, self.product_epilogue = scores_epilogue, product_epilogue
         self.prefetches = prefetches
-        self.lanes = isa.f32_lanes
+        self.lanes, self.unit = isa.f32_lanes, row_unit(kernels)
         self.key_vectors = math.ceil(problem.n / self.lanes)
         self.out_vectors = math.ceil(problem.e / self.lanes)
         self.runs_on = blocks.keys < self.key_vectors
@@ -120,9 +120,8 @@ class AttentionProgram:
         self.skips = problem.causal is not None and not shifted and whole
         # Whole panels, so that all blocks are cut alike, and whole tiles of the product.
         kernel = self.product_kernel
-        self.tile_keys = kernel.depth * kernel.kr if kernel.by_tiles else 1
-        self.unit = row_unit(kernels)
-        whole_keys = math.lcm(blocks.score_vectors, math.ceil(self.tile_keys / self.lanes))
+        tile_vectors = kernel.depth * kernel.kr // self.lanes if kernel.by_tiles else 1
+        whole_keys = math.lcm(blocks.score_vectors, tile_vectors)
         keys = blocks.keys - blocks.keys % whole_keys if self.runs_on else blocks.keys
         self.block_keys = max(keys, whole_keys)
         full, rest = divmod(self.key_vectors, self.block_keys)
@@ -234,9 +233,9 @@ class AttentionProgram:
         scores = Matrix.allocate(band, pitch, "float32")
         kernel, probabilities = self.product_kernel, scores
         if kernel.a_dtype != "float32":
-            width = pitch
-            if kernel.by_tiles:  # lines of the cache, and one more
-                width = (math.ceil(keys / self.tile_keys) + 1) * self.tile_keys
+            # Whole lines of the cache, as tiles load them, and one more.
+            line = _LINE // DataType(kernel.operand_dtype).itemsize
+            width = (math.ceil(keys / line) + 1) * line
             probabilities = Matrix.allocate(band, width, kernel.operand_dtype)
         self.scratch = None
         if kernel.by_tiles and not self.runs_on:
