@@ -86,7 +86,7 @@ def test_heights_and_widths_against_numpy_between_guard_pages(kernel: Microkerne
     rows, vectors = kernel.mr, kernel.vectors
     smaller = {(height, vectors) for height in (1, rows // 2, rows - 1) if 0 < height < rows}
     smaller |= {(rows, width) for width in (1, vectors - 1) if 0 < width < vectors}
-    if kernel.by_tiles:  # the second of two tiles has a single row; the last column tile is not full
+    if kernel.by_tiles:  # a second tile of a single row; a block of fewer tiles than the layout
         smaller |= {(17, 1)} if rows > 17 else {(5, 2)}
     sizes = [(height, width, 2, 7) for height, width in sorted(smaller)]
     sizes += [(rows, vectors, blocks, steps) for blocks, steps in [(1, 1), (2, 7), (3, 33)]]

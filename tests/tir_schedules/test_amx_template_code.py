@@ -25,7 +25,7 @@ from tests.tir_schedules.run_region import machine_for
 from tests.tir_schedules.test_attention_amx import on_tiles as attention_on_tiles
 from tests.tir_schedules.test_bf16_matmul import matmul_region as bf16_region
 from tests.tir_schedules.test_mlp_chain_amx import INT8, by_whole_tiles, integers
-from tests.tir_schedules.test_narrow_batch_matmul import TURNED, region_of
+from tests.tir_schedules.test_narrow_batch_matmul import region_of
 from tir_schedules.config import Config
 from tir_schedules.region import Region
 from tir_schedules.template import template_for
@@ -49,14 +49,14 @@ def programs() -> dict[str, tuple[Region, Config, list[str]]]:
         "wide": on_blocks(bf16_region((15,), 512, 100, B), "16x64", k_block=128),
         "threads": on_blocks(bf16_region((100,), 512, 200), "32x32", threads_m=2, threads_n=3),
         "batches": on_blocks(
-            region_of((3, 50, 90), (3, 90, 70), "uint8", "int8", 0, 3, b_axes=TURNED),
+            region_of((3, 50, 90), (3, 90, 70), "uint8", "int8", 0, 3),
             "32x32",
             row_shares=2,
             parallel=True,
         ),
     }
     for kind, block in [("bf16", "32x32"), ("int8", "16x64")]:
-        attention = of_kind(case(batch=1, heads=2, m=70, n=77, d=80, mask="keys"), kind)
+        attention = of_kind(case(batch=1, heads=2, m=70, n=77, d=64), kind)
         config = attention_on_tiles(attention, block)
         kernels = [config.scores_kernel, config.product_kernel]
         found[f"attention of {kind}"] = attention.region, config, kernels
