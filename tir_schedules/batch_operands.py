@@ -18,6 +18,7 @@ from microkernels.vectors import (
     bind,
     cast,
     constant,
+    lanes_of,
     like,
     ramp,
     reinterpret,
@@ -313,15 +314,13 @@ class PackedOperand:
                     continue
                 index = self.source.index(step * kr, columns.start + i)
                 elements = self.source.buffer[(*index[:-1], ramp(index[-1], words * kr))]
+                if words < lanes and self._rounds:
+                    # Rounding part of a vector takes LLVM seconds.
+                    elements = _widened(elements, lanes * math.ceil(words * kr / lanes))
                 row = self._bits(elements)
                 if word != "float32":
-                    row = reinterpret_group(word, row, words)
-                if words < lanes:  # an exact load, widened with words that are not used
-                    row = bind(row)
-                    copies = [row] * math.ceil(lanes / words)
-                    chosen = [tirx.const(lane, "int32") for lane in range(lanes)]
-                    row = splat(row, lanes) if words == 1 else tirx.Shuffle(copies, chosen)
-                rows.append(bind(row))
+                    row = reinterpret_group(word, row, lanes_of(row) // kr)
+                rows.append(bind(_widened(row, lanes)))
             for i, value in enumerate(transpose_block(rows)[:words]):
                 self._put(panel, width, step + i, j, value)
 
@@ -333,6 +332,11 @@ class PackedOperand:
             block(tirx.const(whole - whole % lanes, "int32"), whole % lanes)
         if k % kr:
             self._gather_step(panel, width, j, columns, tirx.const(whole, "int32"), k % kr)
+
+    @property
+    def _rounds(self) -> bool:
+        """Whether f32 becomes bfloat16."""
+        return (self.dtype, self.kernel.b_dtype) == ("float32", "bfloat16")
 
     def _gather(self, panel: Expr | int, width: int) -> None:
         """Neither is contiguous: element by element."""
@@ -360,3 +364,15 @@ class PackedOperand:
                     bits = self._bits(self.source.buffer[tuple(index)])
                     value = bits if self.element != "int8" else reinterpret("int8", bits)
                 I.buffer_store(self.buffer, value, [offset + lane * self.kr + i])
+
+
+def _widened(value: Expr, lanes: int) -> Expr:
+    """An exact load with as many lanes as wanted; the further ones hold anything."""
+    given = lanes_of(value)
+    if given == lanes:
+        return value
+    value = bind(value)
+    if given == 1:
+        return splat(value, lanes)
+    chosen = [tirx.const(lane, "int32") for lane in range(lanes)]
+    return tirx.Shuffle([value] * math.ceil(lanes / given), chosen)
