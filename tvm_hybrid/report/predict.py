@@ -30,7 +30,7 @@ from tir_schedules.template import template_for
 from ..model_input import import_model
 from ..targets import cpu_name, resolve_target
 from ..tuning.records import RecordStore
-from .predict_regions import operations_of, products_of, sizes_of, starts_loaded, tile_part
+from .predict_regions import operations_of, products_of, starts_loaded, tile_part
 
 LABEL = "prediction, not measured"
 # Rows, columns and K of the layers of BERT-base with 128 tokens, and of squares.
@@ -238,15 +238,14 @@ def _machine(target: Any, threads: int) -> tuple[Target, Machine]:
 def _products(
     region: Region, config: Config, machine: Machine, name: str = "", epilogue: int | None = None
 ) -> Iterator[PredictedProduct]:
-    """The products of a region that run on AMX tiles as the matmul templates emit them.
+    """The products of a region that run on AMX tiles; of an attention without its softmax.
 
     `name` and `epilogue` take the place of what the region's operators tell.
     """
-    for part, found, share in products_of(region, config):
+    for part, found, (m, n, k), copies in products_of(region, config):
         kernel = microkernel_named(found.kernel)
         if not isinstance(kernel, AmxMicrokernel):
             continue
-        (m, n, k), copies = sizes_of(part, found, share, kernel.lanes)
         blocks = {field: getattr(found, field) for field in BLOCK_FIELDS}
         blocks["rows"] = min(blocks["rows"], m)
         started = starts_loaded(part, kernel)

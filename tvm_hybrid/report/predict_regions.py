@@ -3,44 +3,96 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
 
 from microkernels.amx_tiles import AmxMicrokernel
+from microkernels.microkernel import microkernel_named
 from tir_schedules.amx_prediction import TilePart
+from tir_schedules.attention_config import AttentionConfig, kernels_of
+from tir_schedules.attention_problem import AttentionProblem
+from tir_schedules.attention_rows import row_shares, row_unit
+from tir_schedules.batch_matmul import BatchMatmulConfig
 from tir_schedules.batch_operands import BatchProblem
 from tir_schedules.config import Config
 from tir_schedules.epilogue import Epilogue
 from tir_schedules.matmul_config import MatmulConfig, dimensions
-from tir_schedules.mlp_chain_config import MlpChainConfig
+from tir_schedules.mlp_chain_config import MlpChainConfig, blocks_of
 from tir_schedules.region import Region
 from tir_schedules.tile_config import TileConfig
 from tir_schedules.zero_points import ZeroPoints, is_integer
 
 
-def products_of(region: Region, config: Config) -> Iterable[tuple[Region, TileConfig, int]]:
-    """(product, its configuration, blocks of rows that it is cut into) of a region."""
+class Product(NamedTuple):
+    """One product of a region.
+
+    Attributes
+    ----------
+    part : Region
+        The product.
+    config : TileConfig
+        Its numbers.
+    sizes : tuple of int
+        Rows, columns and K of the busiest thread's part.
+    copies : int
+        How many such products one call does.
+    """
+
+    part: Region
+    config: TileConfig
+    sizes: tuple[int, int, int]
+    copies: int
+
+
+def products_of(region: Region, config: Config) -> Iterator[Product]:
+    """The products of a region; none if it is not known beforehand how much they multiply."""
     if isinstance(config, MlpChainConfig):
-        cut = config.row_blocks if config.mode == "rows" else 1
         for part, found in zip(region.parts, config.of_parts(region), strict=True):
             if isinstance(found, MatmulConfig):
-                yield part, found, cut
-    elif isinstance(config, TileConfig) and region.op in ("matmul", "batch_matmul"):
-        yield region, config, 1
+                m, n, k = _sizes(part, found)
+                copies = 1
+                if config.mode == "rows":
+                    blocks = blocks_of(m, config)
+                    m, copies = blocks[0].size, sum(group.count for group in blocks)
+                yield Product(part, found, (m, n, k), copies)
+    elif isinstance(config, AttentionConfig):
+        yield from _attention(region, config)
+    elif isinstance(config, BatchMatmulConfig):
+        problem = BatchProblem(region)
+        m = math.ceil(problem.m / config.row_shares)
+        copies = problem.batches * config.row_shares
+        yield Product(region, config, (m, problem.n, problem.k), copies)
+    elif isinstance(config, MatmulConfig):
+        yield Product(region, config, _sizes(region, config), 1)
 
 
-def sizes_of(
-    part: Region, config: TileConfig, row_blocks: int, lanes: int
-) -> tuple[tuple[int, int, int], int]:
-    """Rows, columns and K of the busiest thread's part, and how many such products there are."""
-    if part.op == "batch_matmul":
-        problem = BatchProblem(part)
-        shares = getattr(config, "row_shares", 1)
-        return (math.ceil(problem.m / shares), problem.n, problem.k), problem.batches * shares
-    assert isinstance(config, MatmulConfig)
+def _sizes(part: Region, config: MatmulConfig) -> tuple[int, int, int]:
+    """Rows, columns and K of one thread's part."""
     m, n, k = dimensions(part)
+    lanes = microkernel_named(config.kernel).lanes
     columns = math.ceil(math.ceil(n / lanes) / config.threads_n) * lanes
-    rows = math.ceil(m / row_blocks / config.threads_m)
-    return (rows, min(n, columns), k), row_blocks
+    return math.ceil(m / config.threads_m), min(n, columns), k
+
+
+def _attention(region: Region, config: AttentionConfig) -> Iterator[Product]:
+    """Both products, unless hidden keys are left out or the softmax runs on from block to block."""
+    problem, kernels = AttentionProblem(region), kernels_of(config)
+    if config.skinny or config.key_block or problem.causal is not None:
+        return
+    shares = row_shares(problem.m, config.row_shares, row_unit(kernels))
+    m, copies = shares[0].size, problem.batches * sum(group.count for group in shares)
+    for part, kernel, vectors, n, k in (
+        (problem.scores, kernels[0], config.score_vectors, problem.n, problem.d),
+        (problem.product, kernels[1], config.product_vectors, problem.e, problem.n),
+    ):
+        found = TileConfig(
+            kernel=kernel.name,
+            rows=min(kernel.mr, config.band),
+            vectors=vectors,
+            m_block=config.band,
+            k_block=kernel.steps(k),
+        )
+        yield Product(part, found, (m, n, k), copies)
 
 
 def tile_part(
