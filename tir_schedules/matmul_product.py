@@ -11,10 +11,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import tvm.tirx.script.builder.ir as I
-from tvm import tirx
+from tvm import DataType, tirx
 
 from microkernels.microkernel import Address, Microkernel, Place
 from microkernels.packing import packed_size
+from microkernels.prefetch import PREFETCH_LLVM_IR, prefetch
 from microkernels.vectors import Expr, ramp, reinterpret_group
 
 from .activations import Activations, InPlace, Read
@@ -22,6 +23,8 @@ from .matmul_config import MatmulConfig, dimensions
 from .region import Region
 from .tile_loops import ThreadGrid, TileLoops, TileTask
 from .zero_points import Start, ZeroPoints, is_integer, quantize_parameters
+
+_LINE = 64  # bytes of a cache line
 
 
 @dataclass(frozen=True)
@@ -78,6 +81,11 @@ class Product:
             start = (panel * steps + step * width + j) * group
             return kernel.b_operand(weight, start, width * group)
 
+        item = int(DataType(kernel.b_dtype).itemsize)
+
+        def fetch(panel: Expr, line: Expr) -> None:
+            prefetch(weight[(panel * steps + line) * (lanes * kernel.kr)])
+
         def column_term(vector: Expr) -> Expr:
             first = packed_size(k, n, kernel) + vector * (4 * lanes)
             return reinterpret_group("int32", weight[ramp(first, 4 * lanes)], lanes)
@@ -115,13 +123,15 @@ class Product:
             start=start if start is not None and start.needed else None,
             peel=activations.tail,
             direct=self.direct,
+            fetch=fetch if lanes * kernel.kr == _LINE // item and not kernel.by_tiles else None,
         )
 
     def run(self, rows: int, tiles: TileTask) -> None:
         """The product of the first `rows` rows, in the calling thread."""
         zero = tirx.const(0, "int32")
         n_vectors = math.ceil(dimensions(self.region)[1] / self.kernel.lanes)
-        self.loops(rows).emit(zero, rows, zero, n_vectors, tiles)
+        with I.attr(0, "pragma_import_llvm", PREFETCH_LLVM_IR):
+            self.loops(rows).emit(zero, rows, zero, n_vectors, tiles)
 
     def share(self) -> None:
         """The whole product, in one parallel region over the configuration's grid of threads."""
@@ -131,4 +141,5 @@ class Product:
         with I.parallel(grid.tasks) if grid.tasks > 1 else I.serial(1) as task, I.sblock("task"):
             I.reads()
             I.writes()
-            grid.emit(task, self.loops(grid.most_rows))
+            with I.attr(0, "pragma_import_llvm", PREFETCH_LLVM_IR):
+                grid.emit(task, self.loops(grid.most_rows))
