@@ -47,6 +47,7 @@ def amx_cycles(
     m_block: int,
     k_block: int,
     machine: Machine,
+    fetches: bool = False,
 ) -> float:
     """Estimated cycles of one thread for its part of a product on tiles.
 
@@ -60,6 +61,8 @@ def amx_cycles(
         As of a `TileConfig`.
     machine : Machine
         Whose caches hold the operands.
+    fetches : bool
+        As of `TilePart`.
     """
     part = TilePart(
         layout=layout,
@@ -70,6 +73,7 @@ def amx_cycles(
         vectors=vectors,
         m_block=m_block,
         k_block=k_block,
+        fetches=fetches,
     )
     return VECTOR_RATE * predict(part, machine).cycles
 
@@ -92,7 +96,9 @@ def vector_cycles(
     return least + computing / 1000  # decides where fetching is all that counts
 
 
-def amx_blocks(layout: str, m: int, n_vectors: int, steps: int, machine: Machine) -> Blocks:
+def amx_blocks(
+    layout: str, m: int, n_vectors: int, steps: int, machine: Machine, fetches: bool = False
+) -> Blocks:
     """The blocking with the fewest estimated cycles; rows and vectors are the layout's.
 
     One load for a product is as much as L2 can feed only if half of them come from L1. So K is cut
@@ -107,6 +113,8 @@ def amx_blocks(layout: str, m: int, n_vectors: int, steps: int, machine: Machine
         Rows, vectors of 16 columns and steps of K (4 bytes).
     machine : Machine
         Its caches.
+    fetches : bool
+        As of `TilePart`.
     """
     rows, vectors = min(block_rows(layout), m), min(LAYOUTS[layout][1], n_vectors)
     results = ROW_BYTES * rows * vectors
@@ -123,8 +131,9 @@ def amx_blocks(layout: str, m: int, n_vectors: int, steps: int, machine: Machine
         for part_of_l2 in (machine.l2_bytes // 2, machine.l2_bytes * 3 // 4)
         for k_block in (steps, math.ceil(steps / DEPTH / pieces) * DEPTH)
     ]
+    part = (layout, m, n_vectors, steps)
     return min(
-        found, key=lambda blocks: amx_cycles(layout, m, n_vectors, steps, **blocks, machine=machine)
+        found, key=lambda blocks: amx_cycles(*part, **blocks, machine=machine, fetches=fetches)
     )
 
 

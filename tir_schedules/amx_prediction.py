@@ -8,6 +8,8 @@ between two visits of it: it is in the nearest level that holds them all (least 
     A    again for every panel; in between pass the block of A and one panel
     C    again for every piece of K; in between pass the scratch, a piece of the panel and of A
 
+B that is fetched ahead (`TileLoops.fetch`) comes from L2; the part takes at least as long as that.
+What the fetches themselves take, sixteen beside four dot products or more, is left out.
 On the first visit, B is where the thread's part of the weight fits, and A in L2 or beyond: the
 product is one that is called again and again. In a model whose weights all come from memory, few
 rows take longer than this says, on tiles and on vectors alike.
@@ -28,6 +30,7 @@ from microkernels.amx_scoreboard import (
     CONFIGURE_CYCLES,
     LEVELS,
     RELEASE_CYCLES,
+    SAPPHIRE_RAPIDS,
     TDP_CYCLES,
     TILE_BYTES,
     block_cycles,
@@ -35,6 +38,7 @@ from microkernels.amx_scoreboard import (
 
 from .blocking import balanced, shares
 from .machine import Machine
+from .tile_loops import PANELS_AHEAD
 
 DEPTH = 16  # steps of kr in a tile's 64 bytes of K
 EPILOGUE = 4  # operations on a vector of results: scale, bias, activation, conversion
@@ -56,6 +60,8 @@ class TilePart:
         Whether the accumulators start with something other than zero.
     epilogue : int or None
         Operations on every vector of results; None if tiles are stored as they are.
+    fetches : bool
+        Whether B is fetched into L2 a panel ahead where few rows pass over it.
     """
 
     layout: str
@@ -68,6 +74,7 @@ class TilePart:
     k_block: int
     started: bool = False
     epilogue: int | None = EPILOGUE
+    fetches: bool = False
 
     @property
     def pieces(self) -> list[int]:
@@ -134,25 +141,38 @@ class _Visit:
     levels: tuple[str, str, str]
     last: bool
     count: int
+    fetched_from: str
+
+    @property
+    def fetch_cycles(self) -> float:
+        """Cycles that the tiles of B take to come into L2, if they were fetched ahead."""
+        if self.fetched_from == self.levels[1]:
+            return 0.0
+        rate = SAPPHIRE_RAPIDS.rates[LEVELS.index(self.fetched_from) - 1]
+        return TILE_BYTES * self.block.steps * self.block.column_tiles / rate
 
 
 def predict(part: TilePart, machine: Machine) -> Prediction:
     """What a part costs on a machine with AMX, whose caches are the given one's."""
     found = Prediction(part.counts())
     found.cycles = found.counts.ldtilecfg * CONFIGURE_CYCLES + RELEASE_CYCLES
+    fetched = 0.0
     for visit in _visits(part, machine):
         block, levels = visit.block, dict(zip("ABC", visit.levels, strict=True))
         epilogue = part.epilogue if visit.last else None
         found.cycles += visit.count * block_cycles(block, levels, epilogue)
         results = visit.rows * block.column_tiles * ROW_BYTES
         found.bytes_stored += visit.count * results
+        fetched += visit.count * visit.fetch_cycles
         loaded = {
             "A": block.steps * visit.rows * ROW_BYTES,
             "B": block.steps * block.column_tiles * TILE_BYTES,
             "C": results if block.resume else 0,
         }
         for operand, size in loaded.items():
-            found.bytes_loaded[levels[operand]] += visit.count * size
+            level = visit.fetched_from if operand == "B" else levels[operand]
+            found.bytes_loaded[level] += visit.count * size
+    found.cycles = max(found.cycles, fetched)
     return found
 
 
@@ -190,7 +210,9 @@ def _visits(part: TilePart, machine: Machine) -> Iterator[_Visit]:
                         count = of_band * of_panels * of_rows
                         if count:
                             last = number == len(pieces) - 1
-                            yield _Visit(block, rows, (a, b, c), last, count)
+                            ahead = part.fetches and len(band) <= PANELS_AHEAD * vectors
+                            near = min(b, "L2", key=LEVELS.index) if ahead else b
+                            yield _Visit(block, rows, (a, near, c), last, count, b)
 
 
 def level_of(size: int, machine: Machine) -> str:

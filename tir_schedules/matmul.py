@@ -118,9 +118,8 @@ def estimated_cycles(region: Region, config: MatmulConfig, machine: Machine) -> 
     """Cycles of the busiest thread."""
     m, n, k = dimensions(region)
     n_vectors = math.ceil(n / microkernel_named(config.kernel).lanes)
-    return tile_cycles(
-        config, math.ceil(m / config.threads_m), math.ceil(n_vectors / config.threads_n), k, machine
-    )
+    rows, vectors = math.ceil(m / config.threads_m), math.ceil(n_vectors / config.threads_n)
+    return tile_cycles(config, rows, vectors, k, machine, fetches=True)
 
 
 def _kernels(region: Region, isa: Isa) -> tuple[Microkernel, ...]:
@@ -129,7 +128,7 @@ def _kernels(region: Region, isa: Isa) -> tuple[Microkernel, ...]:
 
 def _tile(region: Region, machine: Machine, kernel: Microkernel) -> dict[str, Any]:
     m, n, k = dimensions(region)
-    tile = default_tile(kernel, m, n, k, machine)
+    tile = default_tile(kernel, m, n, k, machine, fetches=True)
     window = window_of(region)
     if window is not None:  # overlapping rows take less of L2
         block = machine.l2_bytes // 2 // (4 * window.pitch)

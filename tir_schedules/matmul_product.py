@@ -123,7 +123,7 @@ class Product:
             start=start if start is not None and start.needed else None,
             peel=activations.tail,
             direct=self.direct,
-            fetch=fetch if lanes * kernel.kr == _LINE // item and not kernel.by_tiles else None,
+            fetch=fetch if lanes * kernel.kr * item == _LINE else None,
         )
 
     def run(self, rows: int, tiles: TileTask) -> None:

@@ -86,15 +86,18 @@ def worth_trying(kernels: Iterable[Microkernel], m: int) -> list[Microkernel]:
     return [kernel for kernel in kernels if not kernel.by_tiles or kernel.mr >= min(m, highest)]
 
 
-def default_tile(kernel: Microkernel, m: int, n: int, k: int, machine: Machine) -> dict[str, Any]:
+def default_tile(
+    kernel: Microkernel, m: int, n: int, k: int, machine: Machine, fetches: bool = False
+) -> dict[str, Any]:
     """The tile and blocks for a product, as fields of a TileConfig.
 
     Half of L2 is for a block of rows of A, three eighths for the part of a panel in use. `k` counts
-    elements; a step of K is kr of them, some four bytes for every type.
+    elements; a step of K is kr of them, some four bytes for every type. `fetches` says whether the
+    template has `TileLoops.fetch`.
     """
     k = kernel.steps(k)
     if isinstance(kernel, AmxMicrokernel):
-        blocks = amx_blocks(kernel.layout, m, math.ceil(n / kernel.lanes), k, machine)
+        blocks = amx_blocks(kernel.layout, m, math.ceil(n / kernel.lanes), k, machine, fetches)
         return {"kernel": kernel.name, **blocks}
     vectors = min(kernel.vectors, math.ceil(n / kernel.lanes))
     rows = min(kernel.mr, m)
@@ -127,13 +130,18 @@ def neighbouring_tiles(tile: dict[str, Any], m: int, k: int) -> Iterator[dict[st
                     }
 
 
-def tile_cycles(config: TileConfig, m: int, n_vectors: int, k: int, machine: Machine) -> float:
-    """Estimated cycles for one thread's part of a product of `k` elements a row."""
+def tile_cycles(
+    config: TileConfig, m: int, n_vectors: int, k: int, machine: Machine, fetches: bool = False
+) -> float:
+    """Estimated cycles for one thread's part of a product of `k` elements a row.
+
+    `fetches` is as of `default_tile`.
+    """
     kernel = microkernel_named(config.kernel)
     part = (m, n_vectors, kernel.steps(k), config.rows, config.vectors)
     if isinstance(kernel, AmxMicrokernel):
         blocks = (config.m_block, config.k_block)
-        return amx_cycles(kernel.layout, *part, *blocks, machine=machine)
+        return amx_cycles(kernel.layout, *part, *blocks, machine=machine, fetches=fetches)
     if machine.isa.includes(isa_named("amx")):
         return vector_cycles(*part, config.k_block, machine)
     return estimate_cycles(*part, config.k_block)

@@ -250,7 +250,7 @@ class TileLoops:
         def ahead(tile: Expr | int, step: Expr) -> None:
             number = before + (tile - group.start) // group.size
             first = (number * self.k + piece[0] + step) * lines
-            for line in range(lines):
+            for line in range(lines * self.kernel.depth):
                 fetch(vector + vectors, first + line)
 
         return ahead

@@ -120,3 +120,30 @@ def test_full_blocks_from_1024_on_reach_nine_tenths(
     # Without the cut, one load for a product comes from L2: 1024 bytes in 21 cycles, not in 16.
     whole = replace(part, k_block=part.steps)
     assert predict(whole, SPR).share < 0.8
+
+
+@given(parts())
+def test_fetching_moves_the_same_bytes_in_no_more_time(part: TilePart) -> None:
+    plain, ahead = predict(part, SPR), predict(replace(part, fetches=True), SPR)
+    assert ahead.bytes_loaded == plain.bytes_loaded and ahead.counts == plain.counts
+    assert ahead.cycles <= plain.cycles
+
+
+@pytest.mark.parametrize(("m", "gains"), [(128, True), (512, False)])
+def test_a_weight_in_l3_is_fetched_while_few_rows_are_multiplied(m: int, gains: bool) -> None:
+    """At 128 rows four blocks pass over a panel of two vectors, two panels are fetched; not 512."""
+    part = TilePart(
+        layout="2x2",
+        m=m,
+        n_vectors=192,
+        steps=192,
+        rows=32,
+        vectors=2,
+        m_block=m,
+        k_block=96,
+    )
+    plain, ahead = predict(part, SPR), predict(replace(part, fetches=True), SPR)
+    assert plain.bytes_loaded["L3"] > 0
+    assert (ahead.cycles < plain.cycles) == gains
+    # No faster than L3 gives the weight: 10 bytes a cycle.
+    assert ahead.cycles >= ahead.bytes_loaded["L3"] / 10

@@ -250,7 +250,7 @@ def _products(
         blocks["rows"] = min(blocks["rows"], m)
         started = starts_loaded(part, kernel)
         operations = operations_of(part, kernel) if epilogue is None else epilogue
-        tiles = tile_part(kernel, (m, n, k), blocks, started, operations)
+        tiles = tile_part(kernel, (m, n, k), blocks, started, operations, part.op == "matmul")
         label = name or (_name(part) if part is region else f"{_name(part)}, of {region.op}")
         prediction = predict(tiles, machine)
         yield _predicted(label, kernel, (m, n, k), blocks, prediction, copies, region.key)

@@ -101,6 +101,7 @@ def tile_part(
     blocks: Mapping[str, int],
     started: bool,
     epilogue: int | None,
+    fetches: bool = False,
 ) -> TilePart:
     """A product of so many rows, columns and K as the model takes it."""
     m, n, k = sizes
@@ -111,6 +112,7 @@ def tile_part(
         steps=kernel.steps(k),
         started=started,
         epilogue=epilogue,
+        fetches=fetches,
         rows=blocks["rows"],
         vectors=blocks["vectors"],
         m_block=blocks["m_block"],
