@@ -18,10 +18,10 @@ from tvm.s_tir import TensorIntrin
 from tvm.script.ir_builder import IRBuilder
 
 from .amx_tiles import AmxMicrokernel
-from .bfloat16 import bits_of
+from .bfloat16 import operand_bits
 from .errors import IsaError
 from .microkernel import Microkernel
-from .vectors import Expr, cast, element_of, ramp
+from .vectors import Expr, cast, ramp
 
 
 def register_tensor_intrin(kernel: Microkernel, rows: int, columns: int, k: int) -> str:
@@ -86,9 +86,9 @@ def _implementation(kernel: Microkernel, rows: int, columns: int, k: int) -> tir
 
     def load_b(b: Expr, j: int, step: Expr) -> Expr:
         if kr == 1:
-            return _bits(b[step, ramp(j * lanes, lanes)])
+            return operand_bits(b[step, ramp(j * lanes, lanes)])
         # The groups of kr lie side by side: one vector runs over `lanes` of them.
-        return _bits(b[step, j * lanes, ramp(0, lanes * kr)])
+        return operand_bits(b[step, j * lanes, ramp(0, lanes * kr)])
 
     with IRBuilder() as builder, I.prim_func(s_tir=True):
         I.func_name("implementation")
@@ -102,7 +102,7 @@ def _implementation(kernel: Microkernel, rows: int, columns: int, k: int) -> tir
                     rows,
                     vectors,
                     (k // kr,),
-                    lambda i, ks: kernel.spread(_bits(a[i, ramp(ks[0] * kr, kr)])),
+                    lambda i, ks: kernel.spread(operand_bits(a[i, ramp(ks[0] * kr, kr)])),
                     lambda j, ks: load_b(b, j, ks[0]),
                     lambda i, j: c[i, ramp(j * lanes, lanes)],
                 )
@@ -110,11 +110,6 @@ def _implementation(kernel: Microkernel, rows: int, columns: int, k: int) -> tir
                     for j in range(vectors):
                         I.buffer_store(c, tile.value(i, j), [i, ramp(j * lanes, lanes)])
     return builder.get()
-
-
-def _bits(operand: Expr) -> Expr:
-    """An operand as `multiply_add` takes it."""
-    return bits_of(operand) if element_of(operand) == "bfloat16" else operand
 
 
 def _tile_buffers(
