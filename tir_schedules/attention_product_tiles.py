@@ -22,7 +22,8 @@ from .attention_score_tiles import KeyBlock
 from .attention_softmax import Band, Running
 from .batch_operands import PackedOperand
 from .epilogue import Columns, Epilogue, store_vector
-from .tile_loops import for_groups, store_columns
+from .tile_loops import for_groups
+from .tile_stores import store_columns
 from .zero_points import Start, is_integer
 
 

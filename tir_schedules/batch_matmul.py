@@ -54,7 +54,8 @@ from .tile_config import (
     tile_cycles,
     worth_trying,
 )
-from .tile_loops import TileLoops, direct_store, for_share, store_columns
+from .tile_loops import TileLoops, for_share
+from .tile_stores import direct_store, store_columns
 from .zero_points import (
     Start,
     ZeroPoints,

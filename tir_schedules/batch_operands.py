@@ -30,7 +30,8 @@ from .activations import InPlace
 from .blocking import Group
 from .epilogue import Columns, load_vector, unflatten
 from .region import Region, Tensor
-from .tile_loops import for_groups, store_columns
+from .tile_loops import for_groups
+from .tile_stores import store_columns
 
 _SIGN = 0x80
 

@@ -56,7 +56,7 @@ from .tile_config import (
     tile_cycles,
     worth_trying,
 )
-from .tile_loops import direct_store, row_store
+from .tile_stores import direct_store, row_store
 from .zero_points import (
     integer_reference,
     is_dynamic,

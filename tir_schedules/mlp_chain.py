@@ -54,7 +54,8 @@ from .normalize_rows import Rows
 from .normalize_view import NORM_OPS, reshaped
 from .region import Region, Tensor
 from .template import Packing, Template, register_template, template_for
-from .tile_loops import TileTask, direct_store, for_groups, row_store
+from .tile_loops import TileTask, for_groups
+from .tile_stores import direct_store, row_store
 from .zero_points import named_inputs
 
 Leading = Callable[[Expr], Sequence[Expr]]

@@ -43,7 +43,8 @@ from .tile_config import (
     neighbouring_tiles,
     tile_cycles,
 )
-from .tile_loops import LoadPanel, Piece, ThreadGrid, TileLoops, row_store
+from .tile_loops import LoadPanel, Piece, ThreadGrid, TileLoops
+from .tile_stores import row_store
 from .weight_only_tiles import WeightOnlyTiles
 
 Store = Callable[[Expr, Expr, Expr, bool], None]

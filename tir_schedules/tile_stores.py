@@ -1,0 +1,93 @@
+"""How the results of register tiles are stored: `TileLoops.store` and `TileLoops.direct`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import tvm.tirx.script.builder.ir as I
+
+from microkernels.microkernel import Microkernel, Place
+from microkernels.vectors import Expr
+
+from .epilogue import Columns, Epilogue, store_vector, unflatten
+from .packed_bytes import store_bytes, wide_bytes
+from .region import Region
+
+
+def store_columns(
+    n: int, lanes: int, vector: Expr, last: bool, store: Callable[[Columns], None]
+) -> None:
+    """Runs `store(columns)` for one vector of columns; only the last one of all may be cut."""
+    cut = n % lanes
+
+    def with_valid(valid: int) -> None:
+        store(Columns(vector * lanes, lanes, valid))
+
+    if not (cut and last):
+        with_valid(lanes)
+    elif n < lanes:
+        with_valid(cut)
+    else:
+        with I.If(vector == n // lanes):
+            with I.Then():
+                with_valid(cut)
+            with I.Else():
+                with_valid(lanes)
+
+
+def direct_store(
+    region: Region,
+    kernel: Microkernel,
+    out: Expr,
+    leading: Callable[[Expr], Sequence[Expr]],
+    pitch: int,
+) -> Callable[[Expr, Expr], Place] | None:
+    """`TileLoops.direct` for results that are accumulators of whole tiles; None for others.
+
+    `leading` maps a row to the leading indices of `out`; `pitch` counts the elements from one row
+    to the next, 0 if that differs.
+    """
+    plain = not region.epilogue and region.output.dtype == kernel.acc_dtype
+    if not (kernel.by_tiles and plain and pitch and region.output.shape[-1] % kernel.lanes == 0):
+        return None
+    return lambda row, vector: Place(out, row, vector * kernel.lanes, leading, pitch)
+
+
+def row_store(
+    region: Region,
+    lanes: int,
+    out: Expr,
+    epilogue: Epilogue,
+    leading_of: Callable[[Expr], Sequence[Expr]] | None = None,
+) -> Callable[[Expr, Expr, Expr, bool], None]:
+    """`TileLoops.store` for a result whose rows lie one behind the other.
+
+    `leading_of` maps a row to the leading indices of `out`; without it, those of the output.
+    """
+    n = region.output.shape[-1]
+    bytes_wide = wide_bytes(region, lanes, epilogue)
+    row_of_bytes: list[Expr] = []
+
+    def store(row: Expr, vector: Expr, value: Expr, last: bool) -> None:
+        if leading_of is not None:
+            leading = leading_of(row)
+        else:
+            leading = unflatten(row, region.output.shape[:-1])
+        if bytes_wide is None:
+            store_columns(
+                n,
+                lanes,
+                vector,
+                last,
+                lambda columns: store_vector(out, epilogue(value, row, columns), leading, columns),
+            )
+            return
+        # The vectors of a row come one after the other; with the last one they are stored.
+        columns = Columns(vector * lanes, lanes, lanes)
+        row_of_bytes.append(epilogue(value, row, columns, bytes_wide))
+        if last:
+            start = (vector - (len(row_of_bytes) - 1)) * lanes
+            store_bytes(out, row_of_bytes, leading, start, region.output.dtype)
+            row_of_bytes.clear()
+
+    return store
