@@ -76,10 +76,10 @@ class TileLoops:
     m_block, k_block : int
         Most rows and steps of K of a block.
     load_a : callable
-        (row, step of K) -> kr elements of A in every lane.
+        (row, step of K) -> A as the kernel's `emit` takes it.
     load_b : callable
         (first vector of the panel, its width in vectors, step of K, vector within the panel) -> one
-        vector of packed B.
+        vector of packed B, likewise.
     store : callable
         (row, vector, accumulators, whether the vector ends its panel) -> None; emits the epilogue.
     epilogue_cost : int

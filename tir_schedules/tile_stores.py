@@ -35,6 +35,12 @@ def store_columns(
                 with_valid(lanes)
 
 
+def stores_in_place(region: Region, kernel: Microkernel) -> bool:
+    """Whether results are accumulators as they are, in whole tiles."""
+    plain = not region.epilogue and region.output.dtype == kernel.acc_dtype
+    return kernel.by_tiles and plain and region.output.shape[-1] % kernel.lanes == 0
+
+
 def direct_store(
     region: Region,
     kernel: Microkernel,
@@ -47,8 +53,7 @@ def direct_store(
     `leading` maps a row to the leading indices of `out`; `pitch` counts the elements from one row
     to the next, 0 if that differs.
     """
-    plain = not region.epilogue and region.output.dtype == kernel.acc_dtype
-    if not (kernel.by_tiles and plain and pitch and region.output.shape[-1] % kernel.lanes == 0):
+    if not (pitch and stores_in_place(region, kernel)):
         return None
     return lambda row, vector: Place(out, row, vector * kernel.lanes, leading, pitch)
 

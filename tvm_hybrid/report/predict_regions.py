@@ -20,6 +20,7 @@ from tir_schedules.matmul_config import MatmulConfig, dimensions
 from tir_schedules.mlp_chain_config import MlpChainConfig, blocks_of
 from tir_schedules.region import Region
 from tir_schedules.tile_config import TileConfig
+from tir_schedules.tile_stores import stores_in_place
 from tir_schedules.zero_points import ZeroPoints, is_integer
 
 
@@ -130,6 +131,4 @@ def starts_loaded(part: Region, kernel: AmxMicrokernel) -> bool:
 
 def operations_of(part: Region, kernel: AmxMicrokernel) -> int | None:
     """Operations on every vector of results; None if the tiles are stored in their place."""
-    whole = part.output.shape[-1] % kernel.lanes == 0
-    plain = not part.epilogue and part.output.dtype == kernel.acc_dtype and whole
-    return None if plain else Epilogue(part, ()).cost
+    return None if stores_in_place(part, kernel) else Epilogue(part, ()).cost
