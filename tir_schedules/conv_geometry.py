@@ -2,11 +2,11 @@
 
     Y[n, o.., oc] = sum over (k.., ic) of X[n, o * s + k * d - p, g * IC + ic] * W[k.., ic, oc]
 
-with strides s, dilation d, padding p. Inputs are x [N, *extents, C] and the weight [*kernel, C / groups, OC]; the output is
-[N, *outputs, OC]. With the attribute "planar" x is [N, C, *extents]. Any number of axes; the
-attributes "strides", "dilation" and "padding" are numbers with commas, one for each axis ("padding"
-all beginnings, then all ends), "groups" is a number. What lies outside of x is 0 or, of integers,
-their zero point.
+with strides s, dilation d, padding p. Inputs are x [N, *extents, C] and the weight
+[*kernel, C / groups, OC]; the output is [N, *outputs, OC]. With the attribute "planar" x is
+[N, C, *extents]. Any number of axes; the attributes "strides", "dilation" and "padding" are numbers
+with commas, one for each axis ("padding" all beginnings, then all ends), "groups" is a number. What
+lies outside of x is 0 or, of integers, their zero point.
 """
 
 from __future__ import annotations
