@@ -253,36 +253,51 @@ class Microkernel:
         Tile
             The accumulators after the reduction.
         """
+        tile = self.begin(rows, vectors, init)
+        self.accumulate(tile, range(rows), reduction, load_a, load_b)
+        return tile
+
+    def begin(self, rows: int, vectors: int, init: Start | None = None) -> Tile:
+        """Emits the start of a tile whose products `accumulate` adds; as of `emit`."""
         self.check(rows, vectors)
         lanes = self.lanes
         # One small buffer a row: a larger one would become a heap allocation instead of registers.
         buffers = tuple(
             I.sblock_alloc_buffer((vectors * lanes,), self.acc_dtype) for _ in range(rows)
         )
-        tile = Tile(rows, vectors, lanes, buffers)
         zero = constant(0, self.acc_dtype, lanes)
         for i in range(rows):
             for j in range(vectors):
                 start = zero if init is None else init(i, j)
                 I.buffer_store(buffers[i], start, [ramp(j * lanes, lanes)])
+        return Tile(rows, vectors, lanes, buffers)
+
+    def accumulate(
+        self,
+        tile: Tile,
+        rows: Sequence[int],
+        reduction: Sequence[int | Expr],
+        load_a: LoadA,
+        load_b: LoadB,
+    ) -> None:
+        """Emits products of some rows of a tile in registers; parameters as of `emit`."""
         with contextlib.ExitStack() as stack:
             if self.llvm_ir:
                 stack.enter_context(I.attr(0, "pragma_import_llvm", self.llvm_ir))
             loops = [stack.enter_context(I.serial(extent)) for extent in reduction]
             # The operand with fewer vectors stays in registers, the other passes through one.
-            if rows <= vectors:
-                a = [_named(load_a(i, loops)) for i in range(rows)]
-                for j in range(vectors):
+            if len(rows) <= tile.vectors:
+                a = [_named(load_a(i, loops)) for i in rows]
+                for j in range(tile.vectors):
                     b = _named(load_b(j, loops))
-                    for i in range(rows):
-                        self._update(tile, i, j, a[i], b)
+                    for i, row in zip(rows, a, strict=True):
+                        self._update(tile, i, j, row, b)
             else:
-                panel = [_named(load_b(j, loops)) for j in range(vectors)]
-                for i in range(rows):
+                panel = [_named(load_b(j, loops)) for j in range(tile.vectors)]
+                for i in rows:
                     row = _named(load_a(i, loops))
-                    for j in range(vectors):
+                    for j in range(tile.vectors):
                         self._update(tile, i, j, row, panel[j])
-        return tile
 
     def _update(self, tile: Tile, i: int, j: int, a: Expr, b: Expr) -> None:
         value = self.multiply_add(tile.value(i, j), a, b)

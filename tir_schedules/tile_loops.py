@@ -23,12 +23,12 @@ from microkernels.microkernel import Address, Microkernel, Place, Tile
 from microkernels.vectors import Expr, ramp
 
 from .blocking import Group, balanced, shares
+from .tile_stores import rest, store_tile
 
 # Panels that are fetched ahead at most: with few rows a panel is left before the next one has come
 # from L3 or memory. Whole models of 32 rows became 1% to 9% faster (Zen 4). A fetch needs so many
 # products beside it: a single row, which takes what memory gives, became 20% slower.
 PANELS_AHEAD, PRODUCTS_PER_FETCH = 2, 8
-LONG_EPILOGUE = 8  # instructions; a bias and an activation by comparison stay below
 Piece = tuple[int, int]  # first step of K and number of steps
 LoadPanel = Callable[[Expr, int, Expr, int], Expr | Address]
 Start = Callable[[Expr | int, int], Expr]
@@ -306,31 +306,16 @@ class TileLoops:
                     self.peel and last,
                 )
             if not last and result.place is None:
-                self._rest(result, scratch, tile)
+                assert scratch is not None
+                rest(result, scratch, tile)
             if not last or self.direct is not None:
                 return
-            long = self.epilogue_cost > LONG_EPILOGUE and rows > 1
-            if long and result.place is None:
-                passing = I.sblock_alloc_buffer((rows, vectors * lanes), self.kernel.acc_dtype)
-                self._rest(result, passing, 0)
-                result = Tile(rows, vectors, lanes, place=Place(passing))
-            if result.place is not None:
-                with I.serial(rows) as i:
-                    for j in range(vectors):
-                        value = result.value(i, j)
-                        self.store(block + tile + i, vector + j, value, j == vectors - 1)
-                return
-            for i in range(rows):
-                for j in range(vectors):
-                    value = result.value(i, j)
-                    self.store(block + tile + i, vector + j, value, j == vectors - 1)
-
-    def _rest(self, result: Tile, buffer: Expr, row: Expr | int) -> None:
-        """Stores the accumulators as they are."""
-        for i in range(result.rows):
-            for j in range(result.vectors):
-                columns = ramp(j * result.lanes, result.lanes)
-                I.buffer_store(buffer, result.value(i, j), [row + i, columns])
+            store_tile(
+                result,
+                self.kernel,
+                self.epilogue_cost,
+                lambda i, j, value, ends: self.store(block + tile + i, vector + j, value, ends),
+            )
 
 
 def for_groups(groups: Sequence[Group], body: Callable[[Expr | int, int], None]) -> None:

@@ -6,12 +6,51 @@ from collections.abc import Callable, Sequence
 
 import tvm.tirx.script.builder.ir as I
 
-from microkernels.microkernel import Microkernel, Place
-from microkernels.vectors import Expr
+from microkernels.microkernel import Microkernel, Place, Tile
+from microkernels.vectors import Expr, ramp
 
 from .epilogue import Columns, Epilogue, store_vector, unflatten
 from .packed_bytes import store_bytes, wide_bytes
 from .region import Region
+
+LONG_EPILOGUE = 8  # instructions; a bias and an activation by comparison stay below
+
+
+def store_tile(
+    result: Tile,
+    kernel: Microkernel,
+    epilogue_cost: int,
+    store: Callable[[Expr | int, int, Expr, bool], None],
+) -> None:
+    """Stores every vector of a tile: `store(row, vector, accumulators, whether it ends its row)`.
+
+    A long epilogue is not repeated for every row of the tile, which would cost LLVM seconds: the
+    tile passes through L1 and a loop runs over its rows.
+    """
+    rows, vectors = result.rows, result.vectors
+    if epilogue_cost > LONG_EPILOGUE and rows > 1 and result.place is None:
+        passing = I.sblock_alloc_buffer((rows, vectors * result.lanes), kernel.acc_dtype)
+        rest(result, passing, 0)
+        result = Tile(rows, vectors, result.lanes, place=Place(passing))
+
+    def store_row(i: Expr | int) -> None:
+        for j in range(vectors):
+            store(i, j, result.value(i, j), j == vectors - 1)
+
+    if result.place is not None:
+        with I.serial(rows) as row:
+            store_row(row)
+        return
+    for row in range(rows):
+        store_row(row)
+
+
+def rest(result: Tile, buffer: Expr, row: Expr | int) -> None:
+    """Stores the accumulators of a tile as they are, from a row of a buffer on."""
+    for i in range(result.rows):
+        for j in range(result.vectors):
+            columns = ramp(j * result.lanes, result.lanes)
+            I.buffer_store(buffer, result.value(i, j), [row + i, columns])
 
 
 def store_columns(
