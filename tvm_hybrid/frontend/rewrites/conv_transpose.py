@@ -1,0 +1,50 @@
+"""output_shape of a transposed convolution in numbers.
+
+ConvTranspose(x, W, output_shape=[10, 12], ...)    ->    ConvTranspose(x, W, pads=[1, 1, 0, 0], ...)
+
+TVM's importer ignores the attribute. The amounts are those of the ONNX operator: what the result
+has too much is cut off, an odd one at the beginning unless auto_pad is SAME_UPPER. What it has too
+little is added at its end, as ONNX Runtime does.
+"""
+
+from __future__ import annotations
+
+import onnx
+from onnx import helper
+
+from ..graph import Graph
+from ..node_builder import attributes_of
+from .registry import rewrites
+
+_REPLACED = ("auto_pad", "output_padding", "output_shape", "pads")
+
+
+@rewrites("ConvTranspose")
+def conv_transpose(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeProto] | None:
+    """Replaces the attribute, if there is one and the shapes are known."""
+    attributes = attributes_of(node)
+    wanted = attributes.get("output_shape")
+    shape, weight = graph.shape(node.input[0]), graph.shape(node.input[1])
+    if not wanted or shape is None or weight is None:
+        return None
+    rank = len(shape) - 2
+    strides = attributes.get("strides") or [1] * rank
+    dilations = attributes.get("dilations") or [1] * rank
+    added = list(attributes.get("output_padding") or [0] * rank)
+    before, after = [], []
+    for axis, extent in enumerate(wanted[-rank:]):
+        span = (weight[2 + axis] - 1) * dilations[axis] + 1
+        natural = strides[axis] * (shape[2 + axis] - 1) + added[axis] + span
+        total = max(0, natural - extent)
+        small, large = total // 2, total - total // 2
+        upper = attributes.get("auto_pad") == "SAME_UPPER"
+        before.append(small if upper else large)
+        after.append(large if upper else small)
+        added[axis] += max(0, extent - natural)
+    copy = onnx.NodeProto()
+    copy.CopyFrom(node)
+    del copy.attribute[:]
+    copy.attribute.extend(item for item in node.attribute if item.name not in _REPLACED)
+    copy.attribute.append(helper.make_attribute("pads", [*before, *after]))
+    copy.attribute.append(helper.make_attribute("output_padding", added))
+    return [copy]
