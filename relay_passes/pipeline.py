@@ -24,6 +24,7 @@ from .decompose_attention import decompose_attention
 from .drop_checks import drop_checks
 from .fold_dequantize import fold_dequantize
 from .fold_weights import fold_weights
+from .integer_conv import integer_conv
 from .integer_matmul import integer_matmul
 from .kernel_context import kernel_context
 from .legalize_quantization import legalize_quantization
@@ -33,10 +34,12 @@ from .merge_attention import merge_attention
 from .merge_chains import merge_chains
 from .merge_projections import merge_projections
 from .merge_side_by_side import merge_side_by_side
+from .narrow_conv_weights import narrow_conv_weights
 from .partition import partition, regions_of
 from .prepack import prepack
 from .quantization_ranges import quantization_ranges
 from .raise_bf16_casts import raise_bf16_casts
+from .recognize_activations import recognize_activations
 from .recognize_gelu import recognize_gelu
 from .recognize_norms import recognize_norms
 from .rename_kernels import rename_kernels
@@ -141,6 +144,7 @@ def clean_up(precision: str = "auto") -> list[ir.transform.Pass]:
         clip_indices(),
         recognize_norms(),
         recognize_gelu(),
+        recognize_activations(),
         conv1d_channels_last(),
         safe_softmax(),
         sink_scale(),
@@ -161,8 +165,10 @@ def lower_precision(options: PipelineOptions, decisions: DecisionLog) -> list[ir
         sink_dequantize(),
         lift_quantize(),
         fold_weights(),
-        fold_dequantize(),
+        integer_conv(decisions),
+        narrow_conv_weights(),
         integer_matmul(decisions),
+        fold_dequantize(),
         weight_only_matmul(),
         *bf16,
         raise_bf16_casts(),
