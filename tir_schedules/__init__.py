@@ -6,6 +6,7 @@ Importing the package registers every template; adding one is a new file and its
 from . import (
     attention,
     batch_matmul,
+    conv2d,
     elementwise,
     matmul,
     mlp_chain,
@@ -17,6 +18,7 @@ from . import (
 __all__ = [
     "attention",
     "batch_matmul",
+    "conv2d",
     "elementwise",
     "matmul",
     "mlp_chain",

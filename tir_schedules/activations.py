@@ -112,8 +112,7 @@ class Activations:
     @property
     def _converts(self) -> bool:
         """Whether an element changes its width on the way to the kernel."""
-        same = (self.kernel.a_dtype, "int8" if self.kernel.a_dtype == "uint8" else "")
-        return self.dtype not in same
+        return converts(self.dtype, self.kernel)
 
     def load(self, row: Expr, step: Expr | int) -> Expr | Address:
         """kr elements of a row, as the kernel's `emit` takes them."""
@@ -157,20 +156,7 @@ class Activations:
 
     def _as_operand(self, value: Expr) -> Expr:
         """Elements in memory as the kernel multiplies them."""
-        if self.kernel.a_dtype == "float32":
-            if self.dtype == "bfloat16":
-                return bfloat16.widen(bfloat16.bits_of(value))
-            return cast("float32", value)
-        if self.quantize is not None:
-            dtype = self.kernel.a_dtype
-            return cast(dtype, emit_quantize(value, *self.quantize, dtype))
-        if (self.dtype, self.kernel.a_dtype) == ("int8", "uint8"):
-            value = reinterpret("uint8", value)
-            return value ^ like(_SIGN, value)
-        if self.kernel.a_dtype == "bfloat16":
-            narrow = bfloat16.bits_of if self.dtype == "bfloat16" else self.kernel.narrow
-            return narrow(value)
-        return value
+        return as_operand(value, self.dtype, self.kernel, self.quantize)
 
     def _stage(self, row: Expr, to: Expr, first: int) -> None:
         """One row, from column `first` on, into the staged block, padded with zeros."""
@@ -228,3 +214,30 @@ class Activations:
                 element = self.read(row, Columns(self.k - rest + i, 1, 1))
                 term = cast("int32", self._as_operand(element))
                 I.buffer_store(self.sums, self.sums[to] + term, [to])
+
+
+def converts(dtype: str, kernel: Microkernel) -> bool:
+    """Whether elements of A change their width on the way from memory to a kernel."""
+    return dtype not in (kernel.a_dtype, "int8" if kernel.a_dtype == "uint8" else "")
+
+
+def as_operand(
+    value: Expr, dtype: str, kernel: Microkernel, quantize: tuple[Number, Number] | None = None
+) -> Expr:
+    """Elements of A in memory, of type `dtype`, as a kernel multiplies them.
+
+    `quantize` is as of `Activations`.
+    """
+    if kernel.a_dtype == "float32":
+        if dtype == "bfloat16":
+            return bfloat16.widen(bfloat16.bits_of(value))
+        return cast("float32", value)
+    if quantize is not None:
+        return cast(kernel.a_dtype, emit_quantize(value, *quantize, kernel.a_dtype))
+    if (dtype, kernel.a_dtype) == ("int8", "uint8"):
+        value = reinterpret("uint8", value)
+        return value ^ like(_SIGN, value)
+    if kernel.a_dtype == "bfloat16":
+        narrow = bfloat16.bits_of if dtype == "bfloat16" else kernel.narrow
+        return narrow(value)
+    return value

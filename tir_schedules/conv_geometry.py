@@ -11,6 +11,7 @@ lies outside of x is 0 or, of integers, their zero point.
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import math
 from dataclasses import dataclass
@@ -81,6 +82,20 @@ class ConvGeometry:
             before=before,
             after=after,
             planar=planar,
+        )
+
+    def with_axes(self, rank: int) -> ConvGeometry:
+        """The same with leading axes of extent 1, so that there are `rank`."""
+        ones, zeros = ((number,) * (rank - len(self.extents)) for number in (1, 0))
+        return dataclasses.replace(
+            self,
+            extents=ones + self.extents,
+            kernel=ones + self.kernel,
+            outputs=ones + self.outputs,
+            strides=ones + self.strides,
+            dilation=ones + self.dilation,
+            before=zeros + self.before,
+            after=zeros + self.after,
         )
 
     @property

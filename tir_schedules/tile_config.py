@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from microkernels.amx_tiles import AmxMicrokernel
 from microkernels.errors import ConfigError
@@ -76,7 +76,14 @@ class TileConfig(Config, frozen=True, kw_only=True):
     k_block: int
 
 
-C = TypeVar("C", bound=TileConfig)
+class _OfKernel(Protocol):
+    """A configuration that names one microkernel."""
+
+    @property
+    def kernel(self) -> str: ...
+
+
+C = TypeVar("C", bound=_OfKernel)
 
 
 def worth_trying(kernels: Iterable[Microkernel], m: int) -> list[Microkernel]:
