@@ -21,6 +21,7 @@ from .clip_indices import clip_indices
 from .conv1d_channels_last import conv1d_channels_last
 from .decisions import DecisionLog
 from .decompose_attention import decompose_attention
+from .decompose_prelu import decompose_prelu
 from .drop_checks import drop_checks
 from .fold_dequantize import fold_dequantize
 from .fold_weights import fold_weights
@@ -145,6 +146,7 @@ def clean_up(precision: str = "auto") -> list[ir.transform.Pass]:
         recognize_norms(),
         recognize_gelu(),
         recognize_activations(),
+        decompose_prelu(),
         conv1d_channels_last(),
         safe_softmax(),
         sink_scale(),
