@@ -11,6 +11,7 @@ from tvm import ir, relax
 from tir_schedules.region import Scalar, Tensor
 
 from .anchor import Anchor, Matcher
+from .conv_anchor import match_conv
 from .graph import DataflowGraph, binding_value, op_name, static_tensor
 from .integer_anchor import Operand, integer_operand, quantized_on_the_way, rounded_on_the_way
 from .weight_only import match_weight_only
@@ -96,16 +97,15 @@ def _product(
 
 
 def _conv1d(graph: DataflowGraph, position: int, call: relax.Call) -> Anchor | str | None:
-    """A convolution whose windows are contiguous: a matmul of overlapping rows."""
+    """A convolution whose windows are contiguous is a matmul of overlapping rows."""
     attrs = call.attrs
     layouts = (attrs.data_layout, attrs.kernel_layout, attrs.out_layout)
-    if layouts != ("NWC", "WIO", "NWC") or not isinstance(call.args[1], ir.GenericConst):
-        return None
     w, output = static_tensor(call.args[1]), _output(graph, position)
-    if w is None or output is None:
-        return "a shape is not known at compile time"
-    if int(attrs.groups) != 1 or int(attrs.dilation[0]) != 1 or any(map(int, attrs.padding)):
-        return "groups, dilation or padding"
+    plain = int(attrs.groups) == 1 and int(attrs.dilation[0]) == 1 and not any(attrs.padding)
+    if w is None or output is None or not plain or layouts != ("NWC", "WIO", "NWC"):
+        return match_conv(graph, position, call)
+    if not isinstance(call.args[1], ir.GenericConst) or w.dtype != "float32":
+        return match_conv(graph, position, call)
     window: dict[str, Scalar] = {"window": w.shape[0], "stride": int(attrs.strides[0])}
     return Anchor(position, "matmul", tuple(call.args), output, window)
 
@@ -180,6 +180,8 @@ def _norm(name: str) -> Matcher:
 _MATCHERS: dict[str, Matcher] = {
     "relax.matmul": _matmul,
     "relax.nn.conv1d": _conv1d,
+    "relax.nn.conv2d": match_conv,
+    "relax.nn.conv3d": match_conv,
     "relax.nn.softmax": _softmax("softmax"),
     "relax.nn.log_softmax": _softmax("log_softmax"),
     "relax.nn.layer_norm": _norm("layer_norm"),

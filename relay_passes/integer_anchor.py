@@ -73,7 +73,7 @@ def integer_operand(graph: DataflowGraph, name: str, expr: relax.Expr) -> Operan
 def quantized_on_the_way(graph: DataflowGraph, found: Operand) -> None:
     """Lets the kernel quantise A if the 8-bit tensor is made for this product alone."""
     call = graph.definition(found.source)
-    if op_name(call) != "relax.quantize" or not _made_for_this(graph, found.source):
+    if op_name(call) != "relax.quantize" or not feeds_this_alone(graph, found.source):
         return
     assert isinstance(call, relax.Call)
     x, scale, zero_point = call.args
@@ -118,7 +118,7 @@ def _is_range_of(
 def rounded_on_the_way(graph: DataflowGraph, found: Operand) -> None:
     """Lets the kernel round an operand to bfloat16 if that is done for this product alone."""
     call = graph.definition(found.source)
-    if op_name(call) != "relax.astype" or not _made_for_this(graph, found.source):
+    if op_name(call) != "relax.astype" or not feeds_this_alone(graph, found.source):
         return
     assert isinstance(call, relax.Call)
     if str(call.args[0].ty.dtype) == "float32":
@@ -128,7 +128,7 @@ def rounded_on_the_way(graph: DataflowGraph, found: Operand) -> None:
 
 def feeds_one_product(graph: DataflowGraph, expr: relax.Expr) -> bool:
     """Whether an 8-bit tensor is only there for one product with a constant weight."""
-    if not _made_for_this(graph, expr):
+    if not feeds_this_alone(graph, expr):
         return False
     while True:
         position = graph.users[expr][0]
@@ -146,7 +146,7 @@ def feeds_one_product(graph: DataflowGraph, expr: relax.Expr) -> bool:
     return tensor is not None and tensor.constant and len(tensor.shape) == 2
 
 
-def _made_for_this(graph: DataflowGraph, expr: relax.Expr) -> bool:
+def feeds_this_alone(graph: DataflowGraph, expr: relax.Expr) -> bool:
     """Whether a value has one user, has not become part of another region, and is no output.
 
     What the user makes of it must have one user, too: it is followed to the product. Without

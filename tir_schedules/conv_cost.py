@@ -164,7 +164,7 @@ def _line_cycles(
     channels: float = kernel.steps(geometry.group_channels)
     taps_z, taps_y, taps_x = geometry.kernel
     if form == "planar":
-        steps = geometry.channels * kernel.steps(taps_x)
+        steps: float = geometry.channels * kernel.steps(taps_x)
         channels = steps / taps_x
     elif form == "fused":
         steps = kernel.steps(taps_x * geometry.group_channels)

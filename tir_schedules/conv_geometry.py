@@ -14,6 +14,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -136,6 +137,11 @@ class ConvGeometry:
 def numbers(region: Region, name: str) -> tuple[int, ...]:
     """An attribute that is a list of numbers."""
     return tuple(map(int, str(region.attrs[name]).split(",")))
+
+
+def numbers_text(numbers: Iterable[int]) -> str:
+    """Numbers as an attribute."""
+    return ",".join(str(int(number)) for number in numbers)
 
 
 def flops(region: Region) -> int:

@@ -1,0 +1,91 @@
+"""Anchors of convolutions: channels last, a constant weight; see tir_schedules/conv_geometry.py.
+
+    lv = R.nn.conv2d(x, const_w, data_layout="NHWC", kernel_layout="HWIO", out_layout="NHWC")
+
+Of 8-bit integers and of bfloat16 x and the weight are what `integer_anchor` finds behind them. A
+convolution of few channels reads x as it was before a permutation from channels first.
+"""
+
+from __future__ import annotations
+
+from tvm import ir, relax
+
+from tir_schedules.conv_geometry import numbers_text
+from tir_schedules.region import Scalar
+from tir_schedules.template import has_template
+
+from .anchor import Anchor
+from .graph import DataflowGraph, op_name, static_tensor
+from .integer_anchor import (
+    Operand,
+    feeds_this_alone,
+    integer_operand,
+    quantized_on_the_way,
+    rounded_on_the_way,
+)
+
+_LAYOUTS = {
+    "relax.nn.conv1d": ("NWC", "WIO", "NWC"),
+    "relax.nn.conv2d": ("NHWC", "HWIO", "NHWC"),
+    "relax.nn.conv3d": ("NDHWC", "DHWIO", "NDHWC"),
+}
+MOST_PLANAR_CHANNELS = 4  # so many lines of channels are read beside each other without loss
+
+
+def match_conv(graph: DataflowGraph, position: int, call: relax.Call) -> Anchor | str | None:
+    """The anchor of a convolution; a str says why there is none."""
+    attrs = call.attrs
+    layouts = tuple(map(str, (attrs.data_layout, attrs.kernel_layout, attrs.out_layout)))
+    if layouts != _LAYOUTS[op_name(call)]:
+        return f"the layouts {', '.join(layouts)}"
+    output = static_tensor(graph.bindings[position].var)
+    x, w = Operand(call.args[0]), Operand(call.args[1])
+    if output is not None and output.dtype == "int32":
+        found = [integer_operand(graph, n, a) for n, a in zip("ab", call.args, strict=True)]
+        if found[0] is None or found[1] is None:
+            return "a zero point or integer type that no kernel has"
+        x, w = found[0], found[1]
+    weight = static_tensor(w.source)
+    if output is None or weight is None or static_tensor(x.source) is None:
+        return "a shape is not known at compile time"
+    if not isinstance(w.source, ir.GenericConst):
+        return "a weight that is no constant"
+    groups = int(attrs.groups)
+    described: dict[str, Scalar] = {
+        "strides": numbers_text(attrs.strides),
+        "padding": numbers_text(attrs.padding),
+        "dilation": numbers_text(attrs.dilation),
+        "groups": groups,
+    }
+    op = op_name(call).rpartition(".")[2]
+    *_, per_group, channels = weight.shape
+    depthwise = groups > 1 and groups == channels and per_group == 1 and op == "conv2d"
+    if depthwise and has_template("depthwise_conv2d"):
+        op = "depthwise_conv2d"
+    elif groups == 1 and weight.dtype != "bfloat16":
+        _read_planar(graph, x, described)
+    if output.dtype == "int32":
+        quantized_on_the_way(graph, x)
+    elif weight.dtype == "bfloat16":
+        rounded_on_the_way(graph, x)
+    inputs = (x.source, w.source, *(x.inputs[n] for n in ("range", "a") if n in x.inputs))
+    absorbed = tuple(sorted({*x.absorbed, *w.absorbed}))
+    return Anchor(position, op, inputs, output, {**x.attrs, **w.attrs, **described}, absorbed)
+
+
+def _read_planar(graph: DataflowGraph, x: Operand, described: dict[str, Scalar]) -> None:
+    """Takes in the permutation of few channels from first to last."""
+    call, tensor = graph.definition(x.source), static_tensor(x.source)
+    if op_name(call) != "relax.permute_dims" or tensor is None:
+        return
+    assert isinstance(call, relax.Call)
+    rank = len(tensor.shape)
+    order = [0, *range(2, rank), 1]
+    axes = call.attrs.axes
+    if axes is None or [int(axis) % rank for axis in axes] != order:
+        return
+    if tensor.shape[-1] > MOST_PLANAR_CHANNELS or not feeds_this_alone(graph, x.source):
+        return
+    x.absorbed.append(graph.position[x.source])
+    x.source = call.args[0]
+    described["planar"] = True
