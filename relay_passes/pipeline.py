@@ -21,6 +21,7 @@ from .clip_indices import clip_indices
 from .conv1d_channels_last import conv1d_channels_last
 from .decisions import DecisionLog
 from .decompose_attention import decompose_attention
+from .decompose_conv_transpose import decompose_conv_transpose
 from .decompose_prelu import decompose_prelu
 from .drop_checks import drop_checks
 from .fold_dequantize import fold_dequantize
@@ -147,6 +148,7 @@ def clean_up(precision: str = "auto") -> list[ir.transform.Pass]:
         recognize_gelu(),
         recognize_activations(),
         decompose_prelu(),
+        decompose_conv_transpose(),
         conv1d_channels_last(),
         safe_softmax(),
         sink_scale(),

@@ -1,0 +1,86 @@
+"""Operators that compute every element of their result from the same elements of their tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+
+from tvm import ir, relax
+
+from .graph import op_name, static_tensor
+
+UNARY = {
+    f"relax.{name}"
+    for name in (
+        *("abs", "astype", "clip", "erf", "exp", "log", "negative", "rsqrt", "sigmoid", "sqrt"),
+        *("square", "tanh", "nn.gelu", "nn.gelu_tanh", "nn.leakyrelu", "nn.relu", "nn.silu"),
+        *("nn.softplus", "nn.selu"),
+    )
+}
+BINARY = {
+    f"relax.{name}" for name in ("add", "divide", "maximum", "minimum", "multiply", "subtract")
+}
+QUANTIZING = {"relax.quantize", "relax.dequantize"}  # with one scale for all
+
+
+@dataclass(frozen=True)
+class ElementwiseCall:
+    """A call, its arguments taken apart.
+
+    Attributes
+    ----------
+    tensors : tuple of relax.Expr
+        Arguments of the result's shape.
+    constants : tuple of relax.Constant
+        The other tensors, which are constants.
+    call : callable
+        (tensors, constants) -> the same operator on others.
+    """
+
+    tensors: tuple[relax.Expr, ...]
+    constants: tuple[relax.Expr, ...]
+    call: Callable[[Sequence[relax.Expr], Sequence[relax.Expr]], relax.Expr]
+
+
+def read_elementwise(expr: relax.Expr, tensors: Collection[relax.Expr]) -> ElementwiseCall | None:
+    """A call as an elementwise operator on some of `tensors` and constants; None if it is none."""
+    name = op_name(expr)
+    if name in UNARY:
+        count = 1
+    elif name in BINARY:
+        count = 2
+    elif name in QUANTIZING and _single(expr.args[1]) and _single(expr.args[2]):
+        return _read(expr, tensors, 3)
+    else:
+        return None
+    return _read(expr, tensors, count)
+
+
+def _single(expr: relax.Expr) -> bool:
+    tensor = static_tensor(expr)
+    return tensor is not None and tensor.constant and tensor.size == 1
+
+
+def _read(expr: relax.Call, tensors: Collection[relax.Expr], count: int) -> ElementwiseCall | None:
+    arguments = list(expr.args)[:count]
+    among = [argument in tensors for argument in arguments]
+    if not any(among) or not all(
+        inside or isinstance(argument, ir.GenericConst)
+        for argument, inside in zip(arguments, among, strict=True)
+    ):
+        return None
+    output = static_tensor(expr)
+    shapes = [static_tensor(a) for a, inside in zip(arguments, among, strict=True) if inside]
+    if output is None or any(t is None or t.shape != output.shape for t in shapes):
+        return None
+
+    def call(parts: Sequence[relax.Expr], constants: Sequence[relax.Expr]) -> relax.Expr:
+        own, given = iter(parts), iter(constants)
+        mapped = [next(own) if inside else next(given) for inside in among]
+        return relax.Call(expr.op, [*mapped, *list(expr.args)[count:]], expr.attrs)
+
+    return ElementwiseCall(
+        tuple(a for a, inside in zip(arguments, among, strict=True) if inside),
+        tuple(a for a, inside in zip(arguments, among, strict=True) if not inside),
+        call,
+    )
