@@ -71,3 +71,9 @@ def narrow(value: Expr) -> Expr:
     # Not value != value: TVM's simplifier takes that for false.
     nan = tirx.GT(bits & like(_MAGNITUDE, bits), like(_INFINITY, bits))
     return cast("uint16", tirx.Select(nan, quiet, rounded))
+
+
+def exactly(value: Expr) -> Expr:
+    """f32 that is a bfloat16 number as one: no rounding."""
+    bits = reinterpret("uint32", value)
+    return from_bits(cast("uint16", bits >> like(16, bits)))

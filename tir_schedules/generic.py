@@ -54,7 +54,8 @@ def schedule_generic(func: tirx.PrimFunc, machine: Machine) -> tuple[tirx.PrimFu
     func : tirx.PrimFunc
         The same function with other loops.
     name : str
-        "generic_injective", "generic_transpose", "generic_reduction", "generic_blocks", or
+        "generic_injective", "generic_transpose", "generic_pool", "generic_reduction",
+        "generic_blocks", or
         "generic_serial" for loops that stayed as they were; the reason is logged.
     """
     func = _aligned_to_elements(func)

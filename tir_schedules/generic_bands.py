@@ -25,6 +25,9 @@ from .generic_nest import Nest, NotHandledError, Program
 from .generic_reduction import reduction_loops
 from .machine import Machine
 
+ORDER = ("generic_injective", "generic_transpose", "generic_pool", "generic_reduction")
+"""The names of schedules; what does several things is called after the last in this order."""
+
 
 def program_loops(program: Program, machine: Machine) -> tuple[tirx.PrimFunc, str]:
     """The function that runs a program's nests, and the name of its schedule."""
@@ -51,11 +54,10 @@ def program_loops(program: Program, machine: Machine) -> tuple[tirx.PrimFunc, st
         statement, name = _band_loops(group, depth, views, inside, machine)
         statements.append(statement)
         names.append(name)
-    order = ("generic_injective", "generic_transpose", "generic_reduction")
     # TVM's later passes expect a root block; it needs no more than to be there.
     root = s_tir.SBlock([], [], [], "root", sequence(statements))
     func = program.func.with_body(s_tir.SBlockRealize([], tirx.const(True, "bool"), root))
-    return func, max(names, key=order.index)
+    return func, max(names, key=ORDER.index)
 
 
 def _bands(program: Program) -> list[tuple[list[Nest], int]]:
@@ -181,7 +183,7 @@ def _band_loops(
         statements.append(statement)
         names.append(name)
     body = nested(band, sequence(statements), machine, wide)
-    return body, max(names, key=lambda name: name == "generic_reduction")
+    return body, max(names, key=ORDER.index)
 
 
 def _nest_loops(nest: Nest, machine: Machine, parallel: bool) -> tuple[tirx.Stmt, str]:

@@ -30,6 +30,7 @@ from .generic_expr import (
     substitute,
 )
 from .generic_nest import Nest, Program, Store
+from .generic_windows import without_padding
 
 CHEAP = 2.0
 """Cost, in additions, up to which a value is recomputed at every use; more is stored once."""
@@ -94,7 +95,8 @@ def _into_consumers(program: Program, position: int) -> Program | None:
     if len(writers) != 1:
         return None
     cost = cost_of(store.value) + sum(cost_of(value) for _, value in producer.lets)
-    if cost > CHEAP and _evaluations(program, store.buffer, readers) > producer.points:
+    dear = cost > CHEAP and _evaluations(program, store.buffer, readers) > producer.points
+    if dear and not all(program.nests[reader].reduce for reader in readers):
         return None
     changed = {}
     for reader in readers:
@@ -102,6 +104,9 @@ def _into_consumers(program: Program, position: int) -> Program | None:
         if merged is None:
             return None
         changed[reader] = merged.simplified()
+        # Padding costs nothing where windows leave it out.
+        if dear and without_padding(changed[reader]) is None:
+            return None
     return _without(program, position, changed)
 
 

@@ -29,6 +29,7 @@ from .generic_expr import (
 )
 from .generic_math import lower_math
 from .generic_nest import Axis, Nest, Store, analyzer_for
+from .generic_windows import Bounds
 from .machine import Machine
 
 FORK_NANOSECONDS = 10_000
@@ -119,11 +120,16 @@ def numbers_used(nest: Nest) -> set[tirx.Var]:
     return used
 
 
-def collapsed(nest: Nest) -> Nest:
-    """The flat nest with neighbouring axes merged where every access steps through both alike."""
+def collapsed(nest: Nest, bounds: Bounds | None = None) -> Nest:
+    """The flat nest with neighbouring axes merged where every access steps through both alike.
+
+    Axes that have bounds stay.
+    """
     loads, stores = access_strides(nest)
     every = [*loads, *stores]
     numbers = numbers_used(nest)
+    for position, bound in (bounds or {}).items():
+        numbers |= {position} if bound.place is None else {position, bound.place}
     result = stores[-1]
     spatial = sorted(nest.spatial, key=lambda axis: -(result[axis.var] or 0))
     values: dict[tirx.Var, Expr] = {}

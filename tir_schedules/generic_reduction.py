@@ -49,8 +49,10 @@ from .generic_loops import (
     vectorized,
 )
 from .generic_nest import Axis, Nest, NotHandledError
+from .generic_pool import window_loops, window_of
 from .generic_reduction_rows import COMBINE, reduced_row_loops
 from .generic_staging import Staged, stage, strided_loads
+from .generic_windows import without_padding
 from .machine import Machine
 
 _Write = Callable[[int, Expr, Expr, dict[tirx.Var, Expr], Staged], tirx.Stmt]
@@ -64,11 +66,17 @@ def reduction_loops(nest: Nest, machine: Machine, parallel: bool) -> tuple[tirx.
     NotHandledError
         If the nest does more than update one element per store.
     """
-    nest = conditions_as_selects(collapsed(_checked(nest)))
-    loads, stores = access_strides(nest)
+    nest = _checked(nest)
     wide = parallel and nanoseconds(nest) >= FORK_NANOSECONDS
-    plan = Plan(nest, loads, stores, machine, wide)
     lanes = lanes_for(nest, machine)
+    stripped = without_padding(nest)
+    inside, bounds = stripped if stripped is not None else (nest, {})
+    window = window_of(collapsed(inside, bounds), bounds) if lanes > 1 else None
+    if window is not None:
+        return window_loops(window, machine, wide, lanes), "generic_pool"
+    nest = conditions_as_selects(collapsed(nest))
+    loads, stores = access_strides(nest)
+    plan = Plan(nest, loads, stores, machine, wide)
     along, strided = _along_result(plan)
     inner = _along_reduced(plan)
     if lanes > 1 and along is not None and (inner is None or 2 * along.extent >= lanes):
