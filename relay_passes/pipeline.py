@@ -38,7 +38,9 @@ from .merge_projections import merge_projections
 from .merge_side_by_side import merge_side_by_side
 from .narrow_conv_weights import narrow_conv_weights
 from .partition import partition, regions_of
+from .pointwise_conv import pointwise_conv
 from .prepack import prepack
+from .propagate_layout import propagate_layout
 from .quantization_ranges import quantization_ranges
 from .raise_bf16_casts import raise_bf16_casts
 from .recognize_activations import recognize_activations
@@ -150,6 +152,8 @@ def clean_up(precision: str = "auto") -> list[ir.transform.Pass]:
         decompose_prelu(),
         decompose_conv_transpose(),
         conv1d_channels_last(),
+        propagate_layout(),
+        pointwise_conv(),
         safe_softmax(),
         sink_scale(),
         sink_permutes(),
