@@ -13,10 +13,7 @@ After
     lv2 = R.matmul(lv, lv1, out_dtype="int32")
     lv3 = R.multiply(R.astype(lv2, "float32"), sA * sW)
 
-sum_k (a - zA) sA (w - zW) sW = sA sW sum_k (a - zA) (w - zW): the low-precision conversion of the
-oneDNN Graph Compiler (arXiv 2301.01333). The integer sum is exact; it replaces a rounded sum of
-rounded products, and is rounded twice: to f32, and when it is scaled. The two factors are
-multiplied now if they are constants (which rounds as well), else by an operator of their own.
+as `integer_product` explains, which also takes a bias into the sum.
 
 A scale that differs along K stands inside the sum, and one that differs along M would need a
 product of another form: such matmuls stay in f32, as do those whose sum could leave 32 bits.
@@ -27,9 +24,20 @@ from __future__ import annotations
 import numpy as np
 from tvm import ir, relax
 
-from .decisions import Decision, DecisionLog
-from .graph import DataflowGraph, binding_value, op_name, static_tensor
-from .quantization import INTEGERS, Quantized, read_dequantize
+from .decisions import DecisionLog
+from .graph import DataflowGraph, op_name, static_tensor
+from .integer_product import (
+    LIMIT,
+    IntegerProduct,
+    bounds_of,
+    centred,
+    is_f32,
+    largest,
+    read_factors,
+    rewrite_products,
+    widened,
+)
+from .quantization import Quantized
 from .rewrite_blocks import Bindings, block_pass
 
 
@@ -42,39 +50,27 @@ def integer_matmul(decisions: DecisionLog | None = None) -> ir.transform.Pass:
         Receives why a product of two dequantised tensors is left in f32.
     """
     log = [] if decisions is None else decisions
-    return block_pass("tvm_hybrid.integer_matmul", lambda graph: _rewrite(graph, log))
+    return block_pass(
+        "tvm_hybrid.integer_matmul", lambda graph: rewrite_products(graph, _find, log)
+    )
 
 
-def _rewrite(graph: DataflowGraph, decisions: DecisionLog) -> list[relax.Binding] | None:
-    """The block with integer products; None if there are none."""
-    block = Bindings()
-    found = False
-    for binding in graph.bindings:
-        operands = _operands(graph, binding_value(binding))
-        reason = None if operands is None else _refusal(*operands)
-        if reason is not None:
-            decisions.append(
-                Decision(node=str(binding.var.name), op="matmul", taken=False, reason=reason)
-            )
-        if operands is None or reason is not None:
-            block.bindings.append(binding)
-            continue
-        found = True
-        _emit(block, binding.var, *operands)
-    return block.bindings if found else None
-
-
-def _operands(graph: DataflowGraph, call: relax.Expr) -> tuple[Quantized, Quantized] | None:
-    """What the operands of a f32 matmul are dequantised from; None if not both are, from 8 bits."""
-    if op_name(call) != "relax.matmul" or str(call.ty.dtype) != "float32":
+def _find(graph: DataflowGraph, call: relax.Expr) -> IntegerProduct | str | None:
+    """The product that a call is; why it stays in f32; None if it is no product of integers."""
+    if op_name(call) != "relax.matmul" or not is_f32(call):
         return None
-    first, second = (read_dequantize(graph.definition(arg)) for arg in call.args)
-    if first is None or second is None:
+    factors = read_factors(graph, call)
+    if factors is None:
         return None
-    types = (first.dtype, second.dtype)
-    if types != ("float32", "float32") or not {first.data_dtype, second.data_dtype} <= {*INTEGERS}:
-        return None
-    return first, second
+    a, w = factors
+    reason = _refusal(a, w)
+    if reason is not None:
+        return reason
+
+    def multiply(block: Bindings) -> relax.Expr:
+        return block.emit(relax.op.matmul(widened(block, a), widened(block, w), "int32"))
+
+    return IntegerProduct((a.quantization.scale, w.quantization.scale), multiply, _bounds(a, w))
 
 
 def _refusal(a: Quantized, w: Quantized) -> str | None:
@@ -92,69 +88,23 @@ def _refusal(a: Quantized, w: Quantized) -> str | None:
         )
     if w.quantization.axis is not None and not _number_or_constant(w.quantization.zero_point):
         return "zero points of columns are computed at run time"
-    if any(str(q.quantization.scale.ty.dtype) != "float32" for q in (a, w)):
+    if not all(is_f32(factor.quantization.scale) for factor in (a, w)):
         return "a scale is not float32"
-    if a_tensor.shape[-1] * _largest(a) * _largest(w) >= 2**31:
+    if np.any(_bounds(a, w) >= LIMIT):
         return "the sum may need more than 32 bits"
     return None
 
 
+def _bounds(a: Quantized, w: Quantized) -> np.ndarray:
+    """Magnitudes that no sum exceeds: one for all, or one for each column."""
+    weights = centred(w)
+    if weights is not None and weights.ndim == 2:
+        return bounds_of(a, weights, 1)
+    tensor = static_tensor(a.data)
+    assert tensor is not None
+    return np.asarray(tensor.shape[-1] * largest(a) * largest(w))
+
+
 def _number_or_constant(expr: relax.Expr) -> bool:
     tensor = static_tensor(expr)
-    return tensor is not None and (tensor.constant or int(np.prod(tensor.shape)) == 1)
-
-
-def _largest(quantized: Quantized) -> int:
-    """Largest magnitude that integers less their zero point can have."""
-    low, high = INTEGERS[quantized.data_dtype]
-    zero_point = quantized.quantization.zero_point
-    if not isinstance(zero_point, ir.GenericConst):
-        return high - low
-    zeros = zero_point.value.numpy().astype(np.int64)
-    if isinstance(quantized.data, ir.GenericConst):
-        values = quantized.data.value.numpy()
-        low, high = int(values.min(initial=high)), int(values.max(initial=low))
-    return int(max(abs(high - zeros.min()), abs(low - zeros.max())))
-
-
-def _emit(block: Bindings, var: relax.Var, a: Quantized, w: Quantized) -> None:
-    product = block.emit(relax.op.matmul(_widened(block, a), _widened(block, w), "int32"))
-    real = block.emit(relax.op.astype(product, "float32"))
-    scale = _product(block, a.quantization.scale, w.quantization.scale)
-    block.bind(var, relax.op.multiply(real, scale))
-
-
-def _widened(block: Bindings, quantized: Quantized) -> relax.Expr:
-    """The integers less their zero point."""
-    data = block.emit(relax.op.astype(quantized.data, "int32"))
-    zero_point = quantized.quantization.zero_point
-    if isinstance(zero_point, ir.GenericConst):
-        zeros = zero_point.value.numpy().astype(np.int32)
-        if not zeros.any():
-            return data
-        return block.emit(relax.op.subtract(data, relax.const(_scalar_or_vector(zeros))))
-    number = _as_scalar(block, zero_point)
-    return block.emit(relax.op.subtract(data, block.emit(relax.op.astype(number, "int32"))))
-
-
-def _product(block: Bindings, first: relax.Expr, second: relax.Expr) -> relax.Expr:
-    """The product of two scales, each a number or a vector."""
-    if all(isinstance(scale, ir.GenericConst) for scale in (first, second)):
-        # In f32, as an operator would.
-        return relax.const(_scalar_or_vector(first.value.numpy() * second.value.numpy()))
-    return block.emit(relax.op.multiply(_as_scalar(block, first), _as_scalar(block, second)))
-
-
-def _scalar_or_vector(array: np.ndarray) -> np.ndarray:
-    return np.asarray(array).reshape(() if array.size == 1 else -1)
-
-
-def _as_scalar(block: Bindings, expr: relax.Expr) -> relax.Expr:
-    """A tensor of one element without axes; another as it is."""
-    tensor = static_tensor(expr)
-    assert tensor is not None
-    if tensor.shape == () or int(np.prod(tensor.shape)) != 1:
-        return expr
-    if isinstance(expr, ir.GenericConst):
-        return relax.const(expr.value.numpy().reshape(()))
-    return block.emit(relax.op.reshape(expr, ()))
+    return tensor is not None and (tensor.constant or tensor.size == 1)

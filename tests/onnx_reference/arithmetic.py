@@ -112,6 +112,35 @@ def matmul(a: Quantized, b: Quantized) -> Array:
     return np.asarray(total * (a.scale * b.scale), F32)
 
 
+def scaled(total: Array, a: Quantized, b: Quantized, bias: Any = None, channels: int = -1) -> Array:
+    """The float32 result of an integer sum, and of a bias.
+
+    An int32 bias that counts in steps of the product of the scales belongs to the sum, where ONNX
+    Runtime's QLinearConv and QGemm add it; any other is added to the float32 result.
+
+    Parameters
+    ----------
+    total : numpy.ndarray
+        int32; `b` may have a scale for each of its channels.
+    bias : Quantized, numpy.ndarray or None
+        One value for each channel, or for all.
+    channels : int
+        The axis of the channels, counted from the end.
+    """
+    shape = (-1, *(1 for _ in range(-1 - channels)))
+    factor = a.scale * b.scale
+    if isinstance(bias, Quantized) and np.array_equal(bias.scale, factor):
+        assert not np.any(bias.zero_point)
+        wide = total.astype(np.int64) + bias.q.astype(np.int64).reshape(shape)
+        assert np.abs(wide).max(initial=0) < 2**31, "the sum leaves int32"
+        total, bias = wide.astype(np.int32), None
+    result = np.asarray(total.astype(F32) * factor.reshape(shape), F32)
+    if bias is None:
+        return result
+    values = bias.real() if isinstance(bias, Quantized) else bias
+    return np.asarray(result + (values if values.ndim > 1 else values.reshape(shape)), F32)
+
+
 def dynamic_quantize(x: Array) -> tuple[Array, Array, Array]:
     """DynamicQuantizeLinear: (uint8 values, float32 scale, uint8 zero point).
 

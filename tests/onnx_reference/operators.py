@@ -18,6 +18,7 @@ from .arithmetic import (
     matmul,
     quantize,
     quantized,
+    scaled,
 )
 
 Value = Array | Quantized
@@ -67,7 +68,10 @@ def _gemm(inputs: Sequence[Any], attributes: Attributes) -> Value:
     a, b = inputs[:2]
     a = _transpose(a, (1, 0)) if attributes.get("transA") else a
     b = _transpose(b, (1, 0)) if attributes.get("transB") else b
-    result, bias = _product(a, b), _optional(inputs, 2)
+    bias = _optional(inputs, 2)
+    if isinstance(a, Quantized) and isinstance(b, Quantized):
+        return scaled(integer_product(a.centred, b.centred), a, b, bias)
+    result = _product(a, b)
     return result if bias is None else result + real(bias)
 
 

@@ -94,6 +94,23 @@ def test_equal_scales_of_an_axis_are_one() -> None:
     assert_becomes(before, integer_matmul(), after)
 
 
+def test_a_bias_in_steps_of_the_scales_joins_the_sum() -> None:
+    w, bias = relax.const(W), relax.const(np.asarray([5, -7, 1000, 3], np.int32))
+    steps = np.float32(0.3) * SCALES
+
+    def before(a: relax.Expr) -> relax.Expr:
+        product = op.matmul(dequantize(a, 0.3, 7), dequantize(w, SCALES, [0] * 4, "int8", 1))
+        return op.add(dequantize(bias, steps, [0] * 4, "int32", 0), product)
+
+    def after(a: relax.Expr) -> relax.Expr:
+        centred = widened(a, constant(7, "int32"))
+        total = op.matmul(centred, op.astype(w, "int32"), out_dtype="int32")
+        real = op.astype(op.add(total, bias), "float32")
+        return op.multiply(real, relax.const(steps))
+
+    assert_becomes(module(before, A), integer_matmul(), module(after, A))
+
+
 @pytest.mark.parametrize("shape", [(), (1,)], ids=str)
 def test_scales_and_zero_points_of_run_time(shape: tuple[int, ...]) -> None:
     w = relax.const(W)

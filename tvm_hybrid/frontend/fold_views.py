@@ -2,8 +2,9 @@
 
     lv = R.reshape(metadata["bias"], R.shape([1, 64, 1, 1]))    ->    metadata["bias"] of that shape
 
-TVM's importer writes one for the bias of every convolution. numpy does it at once; TVM's
-FoldConstant would compile and run a kernel for each.
+Likewise of dequantised constants, as dequantisations of other integers. TVM's importer writes one
+for the bias of every convolution. numpy does it at once; TVM's FoldConstant would compile and run a
+kernel for each.
 """
 
 from __future__ import annotations
@@ -14,6 +15,9 @@ import tvm
 from numpy.typing import NDArray
 from tvm import relax
 from tvm.ir import GenericConst, Op
+
+from relay_passes.moving_operators import result_axis
+from relay_passes.quantization import Quantized, read_dequantize
 
 from .expressions import constant, literal, static_dims
 
@@ -37,11 +41,32 @@ class _Folder(relax.PyExprMutator):
         source = call.args[0]
         if isinstance(source, relax.Var):
             source = self.lookup_binding(source)
-        array = constant(source) if isinstance(source, GenericConst) else None
         dims = static_dims(call)
-        if array is None or dims is None:
+        if dims is None:
             return call
-        return literal(fold(array, call, dims))
+        array = _constant(source)
+        if array is not None:
+            return literal(fold(array, call, dims))
+        quantized = read_dequantize(source)
+        array = None if quantized is None else _constant(quantized.data)
+        if quantized is None or array is None:
+            return call
+        return _dequantized(call, quantized, fold(array, call, dims))
+
+
+def _constant(expr: relax.Expr) -> NDArray | None:
+    return constant(expr) if isinstance(expr, GenericConst) else None
+
+
+def _dequantized(call: relax.Call, quantized: Quantized, integers: NDArray) -> relax.Expr:
+    """The view of a dequantised constant; as it was if the axis of its scales is cut by it."""
+    axis = quantized.quantization.axis
+    if axis is not None:
+        axis = result_axis(call, axis)
+        if axis is None:
+            return call
+    viewed = Quantized(literal(integers), quantized.quantization.along(axis), quantized.dtype)
+    return viewed.dequantize()
 
 
 def _reshape(array: NDArray, call: relax.Call, dims: tuple[int, ...]) -> NDArray:

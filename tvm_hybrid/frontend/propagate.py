@@ -55,6 +55,7 @@ class _Propagation:
         self.aliases: dict[str, str] = {}
         self.data: dict[str, onnx.TensorProto] = {}
         self.outputs = set(graph.outputs)
+        self.biases = {name for node in graph.nodes for name in _bias(node)}
         self.opsets = [helper.make_opsetid("", graph.opset)]
         drop_unused_outputs(graph)
 
@@ -80,7 +81,9 @@ class _Propagation:
             self.queue.extendleft(reversed(replacement))
             return
         types = self.infer(node)
-        values = self.shape_values(node) or evaluate(node, self.graph, types)
+        values = self.shape_values(node)
+        if values is None and not self.is_integer_bias(node):
+            values = evaluate(node, self.graph, types)
         if values is not None:
             for name, value in zip(node.output, values, strict=True):
                 if name:
@@ -103,6 +106,13 @@ class _Propagation:
             return [np.array(math.prod(shape), np.int64)]
         bounds = {item.name: item.i for item in node.attribute}
         return [np.array(shape[bounds.get("start", 0) : bounds.get("end", len(shape))], np.int64)]
+
+    def is_integer_bias(self, node: onnx.NodeProto) -> bool:
+        """Whether a node dequantises a bias, which an integer product adds as the integer it is."""
+        if node.op_type != "DequantizeLinear" or node.output[0] not in self.biases:
+            return False
+        array = self.graph.constants.get(node.input[0])
+        return array is not None and array.dtype == np.int32
 
     def infer(self, node: onnx.NodeProto) -> dict[str, onnx.TypeProto]:
         """Types of the outputs; empty if ONNX has no inference for the node or misses inputs."""
@@ -140,6 +150,12 @@ class _Propagation:
         if name not in self.data:
             self.data[name] = numpy_helper.from_array(self.graph.constants[name], name)
         return self.data[name]
+
+
+def _bias(node: onnx.NodeProto) -> list[str]:
+    """The name of a product's or convolution's bias, if it has one."""
+    has_bias = is_standard(node) and node.op_type in ("Conv", "ConvTranspose", "Gemm")
+    return [name for name in node.input[2:3] if name] if has_bias else []
 
 
 def check_signature(node: onnx.NodeProto, opset: int) -> None:

@@ -1,0 +1,63 @@
+"""Reading and writing calls of R.nn.conv*: the same for any number of axes, and transposed ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tvm import relax
+
+from .graph import op_name
+
+_PLAIN: dict[str, Callable[..., relax.Expr]] = {
+    "relax.nn.conv1d": relax.op.nn.conv1d,
+    "relax.nn.conv2d": relax.op.nn.conv2d,
+    "relax.nn.conv3d": relax.op.nn.conv3d,
+}
+_TRANSPOSED: dict[str, Callable[..., relax.Expr]] = {
+    "relax.nn.conv1d_transpose": relax.op.nn.conv1d_transpose,
+    "relax.nn.conv2d_transpose": relax.op.nn.conv2d_transpose,
+}
+_BUILDERS = {**_PLAIN, **_TRANSPOSED}
+
+
+def is_convolution(call: relax.Expr) -> bool:
+    """Whether an expression is a convolution, transposed or not."""
+    return op_name(call) in _BUILDERS
+
+
+def is_transposed(call: relax.Expr) -> bool:
+    """Whether a convolution is a transposed one."""
+    return op_name(call) in _TRANSPOSED
+
+
+def output_channels(call: relax.Call) -> int:
+    """The axis of a convolution's result that holds its channels, counted from the end."""
+    layout = str(call.attrs.out_layout) or str(call.attrs.data_layout)
+    return layout.index("C") - len(layout)
+
+
+def kernel_outputs(call: relax.Call) -> int:
+    """The axis of a convolution's weight that holds output channels, from the front."""
+    return str(call.attrs.kernel_layout).index("O")
+
+
+def convolution_of(
+    call: relax.Call, x: relax.Expr, w: relax.Expr, out_dtype: str, **changed: object
+) -> relax.Expr:
+    """The same convolution of other tensors.
+
+    Parameters
+    ----------
+    call : relax.Call
+        A convolution.
+    x, w : relax.Expr
+        Its operands.
+    out_dtype : str
+        The type of the result.
+    **changed
+        Attributes that have other values than in `call`.
+    """
+    names = ["strides", "padding", "dilation", "groups", "data_layout", "kernel_layout"]
+    names += ["out_layout", *(["output_padding"] if is_transposed(call) else [])]
+    attrs = {name: getattr(call.attrs, name) for name in names}
+    return _BUILDERS[op_name(call)](x, w, **{**attrs, **changed}, out_dtype=out_dtype)
