@@ -62,7 +62,7 @@ def match_conv(graph: DataflowGraph, position: int, call: relax.Call) -> Anchor 
     depthwise = groups > 1 and groups == channels and per_group == 1 and op == "conv2d"
     if depthwise and has_template("depthwise_conv2d"):
         op = "depthwise_conv2d"
-    elif groups == 1 and weight.dtype != "bfloat16":
+    elif groups == int(attrs.dilation[-1]) == 1 and weight.dtype != "bfloat16":
         _read_planar(graph, x, described)
     if output.dtype == "int32":
         quantized_on_the_way(graph, x)
