@@ -70,7 +70,9 @@ class ConvLoops:
         _, height, _ = self.windows.geometry.outputs
         scratch = None
         if kernel.by_tiles:
-            shape = (self._rows, config.vectors * kernel.lanes)
+            # As wide as the widest panel: TVM cuts off columns that nobody visits, and tiles are
+            # told the distance of rows before.
+            shape = (self._rows, self.layout.panels[0].size * kernel.lanes)
             scratch = I.sblock_alloc_buffer(shape, kernel.acc_dtype, align=64)
         state = TileTask()
         state.configure(kernel, self._rows)

@@ -20,7 +20,7 @@ from tvm import DataType
 from microkernels.isa import isa_named
 from microkernels.microkernel import microkernel_named, tile_kernels_for
 
-from . import attention_config, batch_matmul, matmul
+from . import attention_config, batch_matmul, conv_cost, matmul
 from .amx_cost import LEAST_GAIN, why_not_amx
 from .attention_config import AttentionConfig
 from .attention_problem import AttentionProblem
@@ -28,6 +28,8 @@ from .attention_rows import row_shares, row_unit
 from .batch_matmul import BatchMatmulConfig
 from .batch_operands import BatchProblem
 from .config import Config
+from .conv_config import ConvConfig
+from .conv_geometry import ConvGeometry
 from .machine import Machine
 from .matmul_config import MatmulConfig, dimensions
 from .mlp_chain_config import MlpChainConfig, blocks_of, rows_of, with_rows
@@ -115,6 +117,8 @@ def _products(region: Region, config: Config, machine: Machine) -> Iterator[_Pro
         yield _batch_matmul(region, config, machine)
     elif isinstance(config, AttentionConfig):
         yield from _attention(region, config, machine)
+    elif isinstance(config, ConvConfig):
+        yield _conv(region, config, machine)
     elif isinstance(config, MlpChainConfig):
         yield from _chain(region, config, machine)
 
@@ -147,6 +151,23 @@ def _batch_matmul(region: Region, config: BatchMatmulConfig, machine: Machine) -
         lambda: [
             (other.kernel, batch_matmul.estimated_cycles(problem, other, machine))
             for other in batch_matmul.candidates(region, machine)
+        ],
+    )
+
+
+def _conv(region: Region, config: ConvConfig, machine: Machine) -> _Product:
+    """A convolution, whose tiles hold pixels of one line; K is that of one line of the kernel."""
+    geometry = ConvGeometry.of(region)
+    return _Product(
+        "",
+        config.kernel,
+        _types(region),
+        geometry.outputs[-1],
+        geometry.kernel[-1] * geometry.group_channels,
+        conv_cost.estimated_cycles(region, config, machine),
+        lambda: [
+            (other.kernel, conv_cost.estimated_cycles(region, other, machine))
+            for other in conv_cost.candidates(region, machine)
         ],
     )
 
