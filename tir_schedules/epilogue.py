@@ -47,6 +47,7 @@ from .quantize_steps import (
 )
 from .reduce_lanes import settle
 from .region import Region, Step, Tensor
+from .requantize_steps import emit_requantize, requantize_reference
 
 # Steps that are no entries of FUSIBLE_OPS, with their cost in instructions.
 SPECIAL_STEPS = {
@@ -56,6 +57,7 @@ SPECIAL_STEPS = {
     "cast": 1,
     "quantize": 6,
     "dequantize": 3,
+    "requantize": 4,
 }
 Disturb = Callable[[Step, Sequence[np.ndarray], np.ndarray], np.ndarray]
 # Instructions of an operator that uses its argument many times: it is computed once, and so is the
@@ -189,8 +191,19 @@ class Epilogue:
             return None
         return float(found[0].value or 0.0), float(found[1].value or 0.0)
 
+    def requantized_by(self) -> int | None:
+        """Zero point with which the last step requantises; None if it does not."""
+        region = self.region
+        if not region.epilogue or region.epilogue[-1].op != "requantize":
+            return None
+        return self._zero_point(region.epilogue[-1])
+
+    def _zero_point(self, requantize: Step) -> int:
+        number = self.region.epilogue[requantize.args[1] - 1 - len(self.region.operands)]
+        return int(number.value or 0.0)
+
     def __call__(
-        self, value: Expr, row: Expr, columns: Columns, wide: Callable[[Expr], Expr] | None = None
+        self, value: Expr, row: Expr, columns: Columns, wide: Callable[..., Expr] | None = None
     ) -> Expr:
         """What to store for one vector of the anchor's result.
 
@@ -203,7 +216,7 @@ class Epilogue:
         columns : Columns
             Where in the last dimension the vector lies.
         wide : callable or None
-            Takes the place of the last step, which quantises: what it is given -> int32 lanes.
+            Takes the place of the last step, which quantises: its arguments -> int32 lanes.
         """
         region = self.region
         values: list[Expr | None] = [value] + [None] * len(region.operands)
@@ -235,7 +248,7 @@ class Epilogue:
             else:
                 last = number == len(region.operands) + len(region.epilogue)
                 if last and wide is not None:
-                    return bind(wide(arguments[0]))
+                    return bind(wide(*arguments))
                 emitted = self._emit(step, [a for a in arguments if a is not None], last)
             # TVM's analyzer fails on a named vector of conditions; it is one instruction anyway.
             values.append(emitted if element_of(emitted) == "bool" else bind(emitted))
@@ -277,6 +290,8 @@ class Epilogue:
             if step.op == "dequantize":
                 return emit_dequantize(arguments[0], scale, zero_point)
             return emit_quantize(arguments[0], scale, zero_point, step.dtype)
+        if step.op == "requantize":
+            return emit_requantize(arguments[0], self._zero_point(step), arguments[2:], step.dtype)
         entry = FUSIBLE_OPS[step.op]
         if entry.cost >= LONG_OPERATOR:
             return settle(entry.emit(*map(settle, arguments)))
@@ -376,6 +391,8 @@ def epilogue_reference(
             values.append(arguments[0].astype(step.dtype))
         elif step.op == "quantize":
             values.append(quantize_reference(step.dtype, *arguments))
+        elif step.op == "requantize":
+            values.append(requantize_reference(step.dtype, *arguments))
         elif step.op == "dequantize":
             values.append(dequantize_reference(*arguments))
         else:

@@ -22,8 +22,8 @@ from microkernels.vectors import Expr, bind, cast, lanes_of, like, reinterpret, 
 Number = float | Expr
 
 RANGES = {"uint8": (0, 255), "int8": (-128, 127)}
-_MAGIC = 1.5 * 2.0**23  # added to a small f32, leaves its rounded integer in the low bits
-_MAGIC_BITS = 0x4B400000
+MAGIC = 1.5 * 2.0**23  # added to a small f32, leaves its rounded integer in the low bits
+MAGIC_BITS = 0x4B400000
 
 
 def rounded(value: Expr) -> Expr:
@@ -52,21 +52,22 @@ def emit_quantize(value: Expr, scale: Number, zero_point: Number, dtype: str) ->
         low, high, reciprocal, rest = parts
         value = bind(tirx.Min(tirx.Max(value, like(low, value)), like(high, value)))
         quotient = _quotient(value, reciprocal, rest)
-    bits = reinterpret("int32", rounded(quotient) + like(_MAGIC, value))
+    bits = reinterpret("int32", rounded(quotient) + like(MAGIC, value))
     if isinstance(zero_point, float | int):
-        return bits - like(_MAGIC_BITS - int(zero_point), bits)
-    return bits - like(_MAGIC_BITS, bits) + _integer(zero_point, bits)
+        return bits - like(MAGIC_BITS - int(zero_point), bits)
+    return bits - like(MAGIC_BITS, bits) + _integer(zero_point, bits)
 
 
 def can_quantize_wide(scale: float, zero_point: float, dtype: str) -> bool:
-    """Whether `emit_quantize_wide` can; a negative zero point could wrap around."""
-    return zero_point >= 0 and _reciprocal(scale, int(zero_point), dtype) is not None
+    """Whether `emit_quantize_wide` can."""
+    return _reciprocal(scale, int(zero_point), dtype) is not None
 
 
 def emit_quantize_wide(
     value: Expr, scale: float, zero_point: float, dtype: str, bounded: bool
 ) -> Expr:
-    """As `emit_quantize`, but int32 lanes that are yet to be saturated; 16 lanes of AVX-512.
+    """As `emit_quantize`, but int32 lanes without the zero point, which are yet to be saturated;
+    16 lanes of AVX-512.
 
     Parameters
     ----------
@@ -79,7 +80,7 @@ def emit_quantize_wide(
     high = parts[1]
     if not bounded:
         value = bind(tirx.Min(value, like(high, value)))
-    integers = I.call_llvm_pure_intrin(
+    return I.call_llvm_pure_intrin(
         "int32x16",
         "llvm.x86.avx512.mask.cvtps2dq.512",
         _quotient(value, *parts[2:]),
@@ -87,7 +88,6 @@ def emit_quantize_wide(
         tirx.const(-1, "int16"),
         tirx.const(4, "int32"),  # rounds as all arithmetic does: to even
     )
-    return integers + like(int(zero_point), integers) if zero_point else integers
 
 
 def _quotient(value: Expr, reciprocal: float, rest: float) -> Expr:

@@ -43,7 +43,8 @@ class Step(msgspec.Struct, frozen=True):
         A name in `fusible_ops.FUSIBLE_OPS`, or one of: "constant"; "item" (element number `value`
         of an operand with one dimension, everywhere); "range" (scale or zero point that the kernel
         finds itself: number `value` of them); "cast" (to `dtype`); "quantize" (x, scale,
-        zero point; to `dtype`); "dequantize" (q, scale, zero point).
+        zero point; to `dtype`); "dequantize" (q, scale, zero point); "requantize" (int32, zero
+        point, one or two factors; to `dtype`).
     args : tuple of int
         Values used: 0 is the anchor's result, 1..len(operands) the region's operands, later
         numbers the results of earlier steps.

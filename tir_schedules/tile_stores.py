@@ -10,7 +10,7 @@ from microkernels.microkernel import Microkernel, Place, Tile
 from microkernels.vectors import Expr, ramp
 
 from .epilogue import Columns, Epilogue, store_vector, unflatten
-from .packed_bytes import store_bytes, wide_bytes
+from .packed_bytes import wide_bytes
 from .region import Region
 
 LONG_EPILOGUE = 8  # instructions; a bias and an activation by comparison stay below
@@ -131,7 +131,7 @@ def row_store(
         row_of_bytes.append(epilogue(value, row, columns, bytes_wide))
         if last:
             start = (vector - (len(row_of_bytes) - 1)) * lanes
-            store_bytes(out, row_of_bytes, leading, start, region.output.dtype)
+            bytes_wide.store(out, row_of_bytes, leading, start)
             row_of_bytes.clear()
 
     return store

@@ -61,7 +61,7 @@ def packs(region: Region, lanes: int = LANES) -> bool:
     return wide_bytes(region, lanes, Epilogue(region, ())) is not None
 
 
-@pytest.mark.parametrize(("dtype", "zero"), [("uint8", 0), ("uint8", 131), ("int8", 0)])
+@pytest.mark.parametrize(("dtype", "zero"), [("uint8", 131), ("int8", 0), ("int8", -77)])
 @pytest.mark.parametrize("operand", [False, True])
 def test_saturated_as_the_operators_do(dtype: str, zero: int, operand: bool) -> None:
     # Panels of 3 and 2 vectors, of 1, and the 16 + 1 of the skinny kernel.
@@ -100,7 +100,7 @@ def test_which_results_are_packed() -> None:
     assert packs(region)
     assert not packs(region, lanes=8)
     assert not packs(quantized(4, 33, "uint8", 0, False))  # a cut vector
-    assert not packs(quantized(4, 32, "int8", -1, False))  # could wrap around
+    assert packs(quantized(4, 32, "int8", -1, False))
     assert not packs(
         region.replace(epilogue=region.epilogue[:3], output=Tensor((4, 32), "float32"))
     )
@@ -117,5 +117,9 @@ def test_bounds_of_values() -> None:
     steps = (Step("cast", (0,)), Step("relu", (1,)), Step("add", (2, 1)), Step("gelu", (3,)))
     several = region.replace(epilogue=steps)
     assert [largest(several, value) for value in (2, 3, 4)] == [product, 2 * product, np.inf]
+    weight = Tensor((3, 3, 8, 32), "int8", True)
+    for op in ("conv2d", "depthwise_conv2d"):
+        conv = region.replace(op=op, inputs=(region.inputs[0], weight))
+        assert largest(conv, 0) == 72 * 255 * 255
     real = region.replace(inputs=(Tensor((4, 3), "float32"), Tensor((3, 32), "float32", True)))
     assert largest(real, 0) == largest(region.replace(op="weight_only_matmul"), 0) == np.inf
