@@ -266,7 +266,7 @@ def test_products_that_give_floats(dtype: str, per_column: bool, bias: bool) -> 
 
 
 CONVOLUTIONS: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = {
-    "matmul-like": ((2, 3, 5, 4), (6, 3, 1, 1), {}),
+    "1x1": ((2, 3, 5, 4), (6, 3, 1, 1), {}),
     "window": ((2, 3, 5, 6), (4, 3, 3, 3), {"pads": [1, 1, 1, 1]}),
     "strided": ((1, 3, 7, 7), (4, 3, 3, 3), {"strides": [2, 2], "pads": [1, 0, 1, 0]}),
     "dilated": ((1, 2, 7, 7), (3, 2, 3, 3), {"dilations": [2, 2]}),
@@ -289,9 +289,7 @@ def test_conv_integer(name: str, zero_points: list[str]) -> None:
     model = make_model([node], [value("x", "uint8", *shape)], [i32("y", *dims)], constants)
     feeds = {"x": integers(*shape)}
     imported = compare(model, feeds, onnxruntime_run(model, feeds))
-    assert operators(imported)["matmul"] == (name == "matmul-like")
-    stored = (3, 6) if name == "matmul-like" else kernel
-    assert (stored, "uint8") in constants_of(imported)
+    assert (kernel, "uint8") in constants_of(imported)
 
 
 def test_conv_integer_with_a_zero_point_for_each_channel() -> None:
@@ -303,6 +301,26 @@ def test_conv_integer_with_a_zero_point_for_each_channel() -> None:
     windows = np.lib.stride_tricks.sliding_window_view(x.astype(np.int32) - 3, (3, 3), (2, 3))
     wide = w.astype(np.int32) - offsets[:, None, None, None].astype(np.int32)
     compare(model, {"x": x}, [np.einsum("nchwij,mcij->nmhw", windows, wide).astype(np.int32)])
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"zx": np.array(1, np.int8)}, "culprit.*'zx' has another type than the operand 'x'"),
+        ({"zw": np.array(1, np.uint8)}, "culprit.*'zw' has another type than the operand 'w'"),
+        ({"zw": np.zeros(2, np.int8)}, r"culprit.*'zw' has the shape \(2,\).*3 output channels"),
+        ({"zx": np.zeros(2, np.uint8)}, r"culprit.*'zx' has the shape \(2,\).*one zero point"),
+    ],
+    ids=str,
+)
+def test_a_broken_conv_integer(change: dict[str, Any], message: str) -> None:
+    constants = {"w": integers(3, 2, 3, 3, dtype="int8"), "zx": np.array(3, np.uint8),
+                 "zw": np.zeros(3, np.int8)}  # fmt: skip
+    node = helper.make_node("ConvInteger", ["x", "w", "zx", "zw"], ["y"], name="culprit")
+    model = make_model([node], [value("x", "uint8", 1, 2, 5, 5)], [i32("y", 1, 3, 3, 3)],
+                       constants | change)  # fmt: skip
+    with pytest.raises(ModelError, match=message):
+        import_onnx(model)
 
 
 def bad(change: dict[str, Any]) -> onnx.ModelProto:

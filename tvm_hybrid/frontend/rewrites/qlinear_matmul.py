@@ -41,9 +41,10 @@ def qlinear_matmul(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeProto]:
     scale, zero_point = node.input[6], optional_input(node, 7)
     check_per_tensor(node, graph, scale, zero_point)
     product = integer_product(build, a, b)
-    scales = build.add("Mul", _factor(build, a.scale, rows=a.value), _factor(build, b.scale))
-    factor = build.add("Div", scales, _factor(build, scale))
-    _requantize(build, product, factor, zero_point)
+    scales = build.add("Mul", factor_of(build, a.scale, rows=a.value), factor_of(build, b.scale))
+    factor = build.add("Div", scales, factor_of(build, scale))
+    value = build.add("Cast", product, to=TensorProto.FLOAT)
+    requantize(build, build.add("Mul", value, factor), zero_point)
     return build.nodes
 
 
@@ -62,17 +63,17 @@ def qgemm(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeProto]:
     bias = optional_input(node, 6)
     if bias:
         total = build.add("Add", total, bias)
-    factor = _factor(build, a.scale)
+    factor = factor_of(build, a.scale)
     alpha = attributes.get("alpha", 1.0)
     if alpha != 1.0:
         factor = build.add("Mul", build.constant(alpha, np.float32), factor)
-    factor = build.add("Mul", factor, _factor(build, b.scale))
+    factor = build.add("Mul", factor, factor_of(build, b.scale))
+    value = build.add("Cast", total, to=TensorProto.FLOAT)
     if not scale:
-        value = build.add("Cast", total, to=TensorProto.FLOAT)
         build.add("Mul", value, factor, output=node.output[0])
         return build.nodes
-    factor = build.add("Div", factor, _factor(build, scale))
-    _requantize(build, total, factor, zero_point)
+    factor = build.add("Div", factor, factor_of(build, scale))
+    requantize(build, build.add("Mul", value, factor), zero_point)
     return build.nodes
 
 
@@ -96,7 +97,7 @@ def check_columns(node: onnx.NodeProto, name: str, shape: tuple[int, ...], colum
         )
 
 
-def _factor(build: NodeBuilder, name: str, rows: str = "") -> str:
+def factor_of(build: NodeBuilder, name: str, rows: str = "") -> str:
     """A scale in float32; of rank 0 if it is one number, a column if there is one for each row."""
     graph = build.graph
     shape, elem_type = graph.shape(name), graph.elem_type(name)
@@ -117,8 +118,8 @@ def _factor(build: NodeBuilder, name: str, rows: str = "") -> str:
     return build.reshape(name, [shape[0], 1])
 
 
-def _requantize(build: NodeBuilder, total: str, factor: str, zero_point: str) -> None:
-    value = build.add("Mul", build.add("Cast", total, to=TensorProto.FLOAT), factor)
+def requantize(build: NodeBuilder, value: str, zero_point: str) -> None:
+    """QuantizeLinear with the scale 1, which makes the output of the builder's node."""
     node, graph = build.source, build.graph
     elem_type = quantized_type(node, graph, zero_point or node.input[0])
     one = build.constant(1, np.float32)
