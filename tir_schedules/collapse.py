@@ -6,6 +6,7 @@
 
 Neighbouring dimensions become one if every operand either has both or broadcasts over both; all of
 them lie in memory as before. Operands of which "item" steps read single elements stay as they are.
+With the attribute "row" dimensions stay apart where rows of so many elements begin.
 """
 
 from __future__ import annotations
@@ -46,11 +47,12 @@ def collapsed(region: Region) -> Region:
     }
     groups: list[list[int]] = []
     kinds: list[list[bool]] = []
+    row = region.attrs.get("row")
     for axis, extent in enumerate(output):
         kind = [shape[axis] == 1 for shape in padded.values()]
         if extent == 1:
             continue
-        if kinds and kind == kinds[-1]:
+        if kinds and kind == kinds[-1] and math.prod(output[axis:]) != row:
             groups[-1].append(axis)
         else:
             groups.append([axis])
