@@ -32,14 +32,11 @@ from .epilogue import operand_parameters
 from .region import Region
 from .template import Packing, Template, register_template
 from .tile_config import RESULT_DTYPES
-from .winograd_config import (
-    WinogradConfig,
-    WinogradProblem,
-    check,
-    default_config,
-    space,
-)
-from .winograd_program import Winograd, emit_program, flat_epilogue
+from .winograd_config import WinogradConfig, check
+from .winograd_cost import default_config, space
+from .winograd_output import flat_epilogue
+from .winograd_problem import WinogradProblem
+from .winograd_program import WinogradProgram
 from .winograd_transforms import G_INVERSE, PRODUCTS, REACH, TAPS, transformed_weight
 
 
@@ -69,7 +66,6 @@ def reject(region: Region, isa: Isa) -> str | None:
 def build(region: Region, config: WinogradConfig, isa: Isa) -> tirx.PrimFunc:
     """The kernel; its weight parameter is flat, as `pack` makes it."""
     kernel = check(region, config, isa)
-    problem = WinogradProblem.of(region)
     with IRBuilder() as builder, I.prim_func(s_tir=True):
         I.func_name("conv2d_winograd")
         I.func_attr({"tirx.noalias": True})
@@ -81,10 +77,9 @@ def build(region: Region, config: WinogradConfig, isa: Isa) -> tirx.PrimFunc:
             I.reads()
             I.writes()
             with I.attr(0, "pragma_import_llvm", PREFETCH_LLVM_IR):
-                work = Winograd(
-                    problem, config, kernel, x, w, out, flat_epilogue(region, operands, kernel)
-                )
-                emit_program(work, math.ceil(problem.geometry.out_channels / kernel.lanes))
+                epilogue = flat_epilogue(region, operands, kernel)
+                problem = WinogradProblem.of(region)
+                WinogradProgram(problem, config, kernel, x, w, out, epilogue).emit()
     return builder.get()
 
 

@@ -1,0 +1,147 @@
+"""What a 3x3 convolution costs by Winograd's tiles, and directly: estimates with named terms.
+
+    products     36 for every tile, by `blocking.estimate_cycles`
+    transforms   of x and of the results, a number of cycles for each vector of a tile
+    weights      their way from L3 or memory, once for every block of tiles, as far as it shows
+    spills       transformed tiles of a block that do not fit in L2
+    barriers     forks and joins of parallel regions
+
+Measured on one machine (Zen 4, 3.7 GHz, 1 MB of L2, 32 MB of L3), one thread, weights in L3 or, in
+parentheses, in memory; estimated and measured microseconds:
+
+    56x56x64     556  558       28x28x128   534  534
+    14x14x256    670  671       7x7x512    1720  1314 (1490)
+    80x80x64    1131 1171       40x40x96    618  621
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from microkernels.microkernel import microkernel_named
+
+from .blocking import estimate_cycles
+from .conv_geometry import ConvGeometry
+from .machine import Machine
+from .region import Region
+from .speeds import speeds_of
+from .winograd_config import WinogradConfig, candidates
+from .winograd_problem import WinogradProblem
+from .winograd_transforms import PRODUCTS
+
+INPUT_CYCLES, OUTPUT_CYCLES = 110.0, 90.0  # of a vector of a tile, measured from L2
+BARRIER_CYCLES = 4000.0
+# Of the weights' way: what passes behind products, and what shows of that nevertheless.
+HIDDEN, EXPOSED = 0.95, 0.1
+DIRECT_EFFICIENCY = 0.97  # of the direct template, share of the peak, padding skipped
+F32_BYTES = 4
+
+
+@dataclass(frozen=True)
+class WinogradCost:
+    """Cycles of the busiest thread; the module's text says of what."""
+
+    products: float
+    transforms: float
+    weights: float
+    spills: float
+    barriers: float
+
+    @property
+    def total(self) -> float:
+        """All of it."""
+        return self.products + self.transforms + self.weights + self.spills + self.barriers
+
+
+def winograd_cost(
+    region: Region, config: WinogradConfig, machine: Machine, cold: bool = False
+) -> WinogradCost:
+    """What a configuration costs.
+
+    Parameters
+    ----------
+    cold : bool
+        Whether the weights come from memory, because those of the whole model do not fit in L3.
+    """
+    problem, lanes = WinogradProblem.of(region), microkernel_named(config.kernel).lanes
+    channels = problem.geometry.channels
+    blocks, each = config.blocks(problem)
+    tiles, members, teams = blocks[0].size, config.threads_panels, config.teams(problem)
+    n_vectors = math.ceil(problem.geometry.out_channels / lanes)
+    c_vectors = math.ceil(channels / lanes)
+    panels = math.ceil(n_vectors / members)  # vectors of output channels of one thread
+    products = PRODUCTS * estimate_cycles(
+        tiles, panels, channels, config.rows, config.vectors, config.k_block
+    )
+    of_inputs = math.ceil(c_vectors / members) * tiles
+    if c_vectors < members:
+        of_inputs = math.ceil(tiles / members) * c_vectors
+    transforms = of_inputs * INPUT_CYCLES + tiles * panels * OUTPUT_CYCLES
+    whole = F32_BYTES * PRODUCTS * channels * n_vectors * lanes
+    weight = F32_BYTES * PRODUCTS * channels * panels * lanes
+    kept = F32_BYTES * PRODUCTS * tiles * (channels + config.vectors * lanes)
+    beyond = whole > machine.l3_bytes
+    near = weight + kept <= machine.l2_bytes
+    first = _weight_cycles(weight, products, machine, members * teams, cold or beyond, False)
+    later = _weight_cycles(weight, products, machine, members * teams, beyond, near)
+    per_us = speeds_of(machine).cycles_per_us
+    over = max(0, kept - machine.l2_bytes * 3 // 4)
+    forks = 0 if members * teams == 1 else 1 if members == 1 else 2 * each
+    return WinogradCost(
+        products=each * products,
+        transforms=each * transforms,
+        weights=first + (each - 1) * later,
+        spills=each * 2 * over / speeds_of(machine).l3_rate * per_us,
+        barriers=forks * BARRIER_CYCLES,
+    )
+
+
+def direct_cycles(region: Region, machine: Machine, cold: bool = False) -> float:
+    """What the same convolution costs directly, padding skipped; for the busiest thread."""
+    geometry = ConvGeometry.of(region)
+    lanes = machine.isa.f32_lanes
+    share = 1.0
+    for axis, outputs in enumerate(geometry.outputs):
+        taps = sum(
+            last - first for first, last in map(geometry.inside, [axis] * outputs, range(outputs))
+        )
+        share *= taps / (outputs * geometry.kernel[axis])
+    n_vectors = math.ceil(geometry.out_channels / lanes)
+    steps = share * math.prod(geometry.kernel) * geometry.channels
+    products = geometry.pixels * n_vectors * steps / DIRECT_EFFICIENCY / machine.threads
+    weight = F32_BYTES * math.prod(geometry.kernel) * geometry.channels * n_vectors * lanes
+    beyond = cold or weight > machine.l3_bytes
+    part = weight / machine.threads
+    return products + _weight_cycles(part, products, machine, machine.threads, beyond, False)
+
+
+def _weight_cycles(
+    size: float, products: float, machine: Machine, threads: int, far: bool, near: bool
+) -> float:
+    """What shows of the weights' way while so many cycles of products are computed."""
+    if near:
+        return 0.0
+    speeds = speeds_of(machine)
+    rate = speeds.l3_rate
+    if far:
+        rate = min(speeds.memory_rate, speeds.shared_memory_rate / threads)
+    cycles = size / rate * speeds.cycles_per_us
+    return max(0.0, cycles - HIDDEN * products) + EXPOSED * min(cycles, products)
+
+
+def default_config(region: Region, machine: Machine) -> WinogradConfig:
+    """The configuration with the fewest estimated cycles; no tuning is needed."""
+    return min(candidates(region, machine), key=lambda config: _order(region, config, machine))
+
+
+def space(region: Region, machine: Machine) -> Iterator[WinogradConfig]:
+    """Every candidate, the fastest estimated first, which is the default."""
+    yield from sorted(
+        set(candidates(region, machine)), key=lambda config: _order(region, config, machine)
+    )
+
+
+def _order(region: Region, config: WinogradConfig, machine: Machine) -> tuple[float, str, int]:
+    return winograd_cost(region, config, machine).total, config.kernel, config.m_block
