@@ -113,7 +113,7 @@ def check(region: Region, config: ConvConfig, isa: Isa) -> Microkernel:
     if not config.staged and not reads_in_place(region, kernel):
         raise ConfigError(f"staged=False: {kernel.name} cannot read windows of {region.key}")
     if config.lines > 1:
-        height = geometry.outputs[-2] if len(geometry.outputs) > 1 else 1
+        height = geometry.as_volume().outputs[1]
         if not config.staged or kernel.by_tiles or config.band < height:
             raise ConfigError(f"lines={config.lines}: only of staged whole images, {region.key}")
         if config.rows * config.lines > kernel.mr:

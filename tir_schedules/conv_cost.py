@@ -66,7 +66,7 @@ def _configs(
     region: Region, machine: Machine, kernel: Microkernel, every: bool = False
 ) -> Iterator[ConvConfig]:
     """Legal configurations of one kernel."""
-    geometry = ConvGeometry.of(region).with_axes(3)
+    geometry = ConvGeometry.of(region).as_volume()
     _, height, width = geometry.outputs
     vectors = math.ceil(geometry.group_out_channels / kernel.lanes)
     grids = [(1, 1)]
@@ -125,7 +125,7 @@ def _band(region: Region, geometry: ConvGeometry, machine: Machine, threads: int
 
 def estimated_cycles(region: Region, config: ConvConfig, machine: Machine) -> float:
     """Cycles of the busiest thread."""
-    geometry = ConvGeometry.of(region).with_axes(3)
+    geometry = ConvGeometry.of(region).as_volume()
     kernel = microkernel_named(config.kernel)
     depth, height, _ = geometry.outputs
     bands = math.ceil(height / config.band)

@@ -85,18 +85,25 @@ class ConvGeometry:
             planar=planar,
         )
 
-    def with_axes(self, rank: int) -> ConvGeometry:
-        """The same with leading axes of extent 1, so that there are `rank`."""
-        ones, zeros = ((number,) * (rank - len(self.extents)) for number in (1, 0))
+    def as_volume(self) -> ConvGeometry:
+        """The same with three axes; where every window is a pixel, one line of all of them."""
+        one, zero = (1, 1, 1), (0, 0, 0)
+        if {*self.kernel, *self.strides} == {1} and not self.padded:
+            line = (1, 1, math.prod(self.extents))
+            return dataclasses.replace(
+                self, extents=line, outputs=line, kernel=one, strides=one, dilation=one,
+                before=zero, after=zero,
+            )  # fmt: skip
+        new = 3 - len(self.extents)
         return dataclasses.replace(
             self,
-            extents=ones + self.extents,
-            kernel=ones + self.kernel,
-            outputs=ones + self.outputs,
-            strides=ones + self.strides,
-            dilation=ones + self.dilation,
-            before=zeros + self.before,
-            after=zeros + self.after,
+            extents=one[:new] + self.extents,
+            kernel=one[:new] + self.kernel,
+            outputs=one[:new] + self.outputs,
+            strides=one[:new] + self.strides,
+            dilation=one[:new] + self.dilation,
+            before=zero[:new] + self.before,
+            after=zero[:new] + self.after,
         )
 
     @property

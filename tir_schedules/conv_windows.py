@@ -57,7 +57,7 @@ class Windows:
         quantize: tuple[Number, Number] | None,
         outside: Expr | int,
     ) -> None:
-        self.geometry = geometry = ConvGeometry.of(region).with_axes(3)
+        self.geometry = geometry = ConvGeometry.of(region).as_volume()
         self.kernel: Microkernel = layout.kernel
         self.dtype, self.form, self.staged = region.inputs[0].dtype, layout.form, config.staged
         self.quantize, self.outside = quantize, outside

@@ -28,7 +28,7 @@ COUNTED = {"uint8": "tdpbusd", "int8": "tdpbssd", "bfloat16": "tdpbf16ps"}
 def on_tiles(region: Region, block: str, **fields: int) -> ConvConfig:
     """A configuration with the largest tiles of a kernel, but for what is given."""
     kernel = kernel_of(region, block)
-    geometry = ConvGeometry.of(region).with_axes(3)
+    geometry = ConvGeometry.of(region).as_volume()
     vectors = math.ceil(geometry.group_out_channels / kernel.lanes)
     numbers = {
         "kernel": kernel.name,
