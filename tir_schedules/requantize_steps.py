@@ -4,8 +4,8 @@
     requantize(q, z, s, t) = saturate(round_half_even(f32(f32(q) * s) * t + z))
 
 The last product and the sum are rounded together, by an FMA: adding 1.5 * 2^23 leaves the integer
-in the low bits. Results must fit in 16 bits before they are saturated. The pass that makes such steps
-proves it, and that the integers are those of the operators that a step stands for.
+in the low bits. Results must fit in 16 bits before they are saturated. The pass that makes such
+steps proves it, and that the integers are those of the operators that a step stands for.
 """
 
 from __future__ import annotations
