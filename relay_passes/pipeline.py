@@ -47,6 +47,7 @@ from .recognize_activations import recognize_activations
 from .recognize_gelu import recognize_gelu
 from .recognize_norms import recognize_norms
 from .rename_kernels import rename_kernels
+from .requantize import requantize
 from .run_codegen import annotate_codegen
 from .safe_softmax import safe_softmax
 from .schedule_generic import schedule_leftovers
@@ -192,7 +193,7 @@ def form_regions(options: PipelineOptions, decisions: DecisionLog) -> list[ir.tr
     """Phase 3: anchors and what is fused with them, and regions of regions."""
     isa, fuse = options.machine.isa, options.fusion != "none"
     merging = merge_regions(options, decisions) if options.fusion == "coarse" else []
-    return [partition(isa, decisions, options.strict, fuse), *merging]
+    return [partition(isa, decisions, options.strict, fuse), requantize(), *merging]
 
 
 def merge_regions(options: PipelineOptions, decisions: DecisionLog) -> list[ir.transform.Pass]:
