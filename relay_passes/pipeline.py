@@ -37,6 +37,7 @@ from .merge_chains import merge_chains
 from .merge_projections import merge_projections
 from .merge_side_by_side import merge_side_by_side
 from .narrow_conv_weights import narrow_conv_weights
+from .note_reorders import note_reorders
 from .partition import partition, regions_of
 from .pointwise_conv import pointwise_conv
 from .prepack import prepack
@@ -256,6 +257,7 @@ def lowering_passes(options: PipelineOptions, decisions: DecisionLog) -> list[ir
         *clean_up(options.precision),
         *lower_precision(options, decisions),
         *form_regions(options, decisions),
+        note_reorders(decisions),
         *build_regions(machine, options.lookup, decisions),
         *([merge_side_by_side(machine, decisions)] if options.fusion == "coarse" else []),
         *build_leftovers(machine, decisions),

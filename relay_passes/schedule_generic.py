@@ -16,6 +16,7 @@ After
 
 from __future__ import annotations
 
+from msgspec import structs
 from tvm import IRModule, ir, relax, tirx
 from tvm.ir.transform import PassContext, module_pass
 
@@ -25,6 +26,7 @@ from tir_schedules.machine import Machine
 from .decisions import Decision, DecisionLog
 from .graph import binding_value
 from .lower_regions import KERNEL
+from .note_reorders import REORDER
 
 
 def schedule_leftovers(machine: Machine, decisions: DecisionLog) -> ir.transform.Pass:
@@ -48,17 +50,24 @@ def schedule_leftovers(machine: Machine, decisions: DecisionLog) -> ir.transform
 
 
 def _note(function: relax.Function, schedules: dict[str, str], decisions: DecisionLog) -> None:
-    """One decision for every call to a scheduled function."""
+    """One decision for every call to a scheduled function; a noted reorder gets its kernel."""
+    reorders = {d.node: i for i, d in enumerate(decisions) if d.op == REORDER and not d.kernel}
     for block in function.body.blocks:
         for binding in block.bindings:
             call = binding_value(binding)
             if not (isinstance(call, relax.Call) and call.args):
                 continue
             name = str(getattr(call.args[0], "name_hint", ""))
-            if name in schedules:
+            node = str(binding.var.name)
+            if name in schedules and node in reorders:
+                place = reorders.pop(node)
+                decisions[place] = structs.replace(
+                    decisions[place], function=name, kernel=schedules[name]
+                )
+            elif name in schedules:
                 decisions.append(
                     Decision(
-                        node=str(binding.var.name),
+                        node=node,
                         op=name,
                         taken=False,
                         function=name,
