@@ -2,27 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from tvm import relax
 
+from .call_attrs import with_attrs
 from .graph import op_name
 
-_PLAIN: dict[str, Callable[..., relax.Expr]] = {
-    "relax.nn.conv1d": relax.op.nn.conv1d,
-    "relax.nn.conv2d": relax.op.nn.conv2d,
-    "relax.nn.conv3d": relax.op.nn.conv3d,
-}
-_TRANSPOSED: dict[str, Callable[..., relax.Expr]] = {
-    "relax.nn.conv1d_transpose": relax.op.nn.conv1d_transpose,
-    "relax.nn.conv2d_transpose": relax.op.nn.conv2d_transpose,
-}
-_BUILDERS = {**_PLAIN, **_TRANSPOSED}
+_TRANSPOSED = ("relax.nn.conv1d_transpose", "relax.nn.conv2d_transpose")
+_CONVOLUTIONS = ("relax.nn.conv1d", "relax.nn.conv2d", "relax.nn.conv3d", *_TRANSPOSED)
 
 
 def is_convolution(call: relax.Expr) -> bool:
     """Whether an expression is a convolution, transposed or not."""
-    return op_name(call) in _BUILDERS
+    return op_name(call) in _CONVOLUTIONS
 
 
 def is_transposed(call: relax.Expr) -> bool:
@@ -57,7 +48,4 @@ def convolution_of(
     **changed
         Attributes that have other values than in `call`.
     """
-    names = ["strides", "padding", "dilation", "groups", "data_layout", "kernel_layout"]
-    names += ["out_layout", *(["output_padding"] if is_transposed(call) else [])]
-    attrs = {name: getattr(call.attrs, name) for name in names}
-    return _BUILDERS[op_name(call)](x, w, **{**attrs, **changed}, out_dtype=out_dtype)
+    return with_attrs(call, [x, w], out_dtype=out_dtype, **changed)

@@ -12,8 +12,9 @@ After
     lv1 = R.reshape(lv, [3, 32, 12, 32])
     lv2 = R.permute_dims(lv1, [0, 2, 3, 1])
 
-What computes x can then write 8-bit numbers, and these are what moves. A value that is needed in
-f32 as well is reshaped twice, but not permuted twice. Two more things are done on the way:
+What computes x can then write 8-bit numbers, and these are what moves, or what a pool picks the
+largest of: quantising is increasing. A value that is needed in f32 as well is reshaped twice, but
+not permuted twice. Two more things are done on the way:
 
 - R.quantize(R.dequantize(q, s, z), s, z) is q: (q - z) * s divided by s is off q - z by far less
   than a half.
@@ -40,6 +41,7 @@ from .moving_operators import (
     moves_all,
     on,
     parts_of_concat,
+    picks_largest,
 )
 from .quantization import Quantization, read_dequantize, read_quantize
 from .replace_values import is_f32, same_shape
@@ -114,7 +116,8 @@ class _Lifter:
             return self._quantize(clip.x, quantization, dtype)
         if op_name(call) == "relax.concat":
             return self._above_concat(call, quantization, dtype)
-        return self._above_move(call, quantization, dtype) if moves_all(call) else None
+        lifts = moves_all(call) or picks_largest(call)
+        return self._above_move(call, quantization, dtype) if lifts else None
 
     def _above_move(
         self, call: relax.Call, quantization: Quantization, dtype: str
@@ -178,7 +181,8 @@ class _Lifter:
             value = binding_value(binding)
             quantization = read_quantize(value)
             if quantization is None:
-                lifts = moves_all(value) or op_name(value) == "relax.concat"
+                lifts = moves_all(value) or picks_largest(value)
+                lifts = lifts or op_name(value) == "relax.concat"
                 if not (lifts and self._only_quantized(binding.var)):
                     return False
             elif quantization.known is None:

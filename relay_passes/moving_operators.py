@@ -24,12 +24,18 @@ def moves(call: relax.Expr) -> bool:
         name in _TO_RESULT
         and name not in _POOLS
         and not (name == "relax.take" and call.attrs.mode == "nan")
+        and not (name in _RESIZES and not _copies_nearest(call))
     )
 
 
 def moves_all(call: relax.Expr) -> bool:
     """Whether in addition no element is left out, so that work done before is not wasted."""
-    return op_name(call) in _TO_ARGUMENT
+    if op_name(call) in _RESIZES:
+        before, after = static_tensor(call.args[0]), static_tensor(call)
+        if before is None or after is None or not _copies_nearest(call):
+            return False
+        return all(map(int.__le__, before.shape, after.shape))
+    return op_name(call) in _TO_ARGUMENT and op_name(call) not in _POOLS
 
 
 def keeps_order(call: relax.Expr) -> bool:
@@ -59,7 +65,7 @@ def result_axis(call: relax.Call, axis: int) -> int | None:
 
 
 def argument_axis(call: relax.Call, axis: int) -> int | None:
-    """Where an axis of the result is in the argument; for operators of which `moves_all`."""
+    """Where an axis of the result is in the argument; for what `moves_all` or `picks_largest`."""
     return _TO_ARGUMENT[op_name(call)](call, axis)
 
 
@@ -153,6 +159,15 @@ def _pooled(call: relax.Call, axis: int) -> int | None:
     return None if str(call.attrs.layout)[axis] in "DHW" else axis
 
 
+def _copies_nearest(call: relax.Call) -> bool:
+    """Whether a resize takes every element from the argument, and gives it the same type."""
+    attrs = call.attrs
+    inside = str(attrs.coordinate_transformation_mode) != "tf_crop_and_resize"
+    same_type = str(call.ty.dtype) == str(call.args[0].ty.dtype)
+    untyped = attrs.out_dtype is None or str(attrs.out_dtype) in ("", "void")
+    return str(attrs.method) == "nearest_neighbor" and inside and same_type and untyped
+
+
 def _tiled(call: relax.Call, axis: int) -> int | None:
     before, after = static_tensor(call.args[0]), static_tensor(call)
     if before is None or after is None:
@@ -162,6 +177,8 @@ def _tiled(call: relax.Call, axis: int) -> int | None:
 
 
 _RESHAPES = ("relax.reshape", "relax.squeeze", "relax.expand_dims", "relax.flatten")
+
+_RESIZES = ("relax.image.resize2d", "relax.image.resize3d")
 
 _POOLS = ("relax.nn.max_pool1d", "relax.nn.max_pool2d", "relax.nn.max_pool3d")
 
@@ -174,10 +191,11 @@ _TO_RESULT: dict[str, MapAxis] = {
     "relax.flip": _flipped,
     "relax.repeat": _repeated,
     "relax.tile": _tiled,
-    **dict.fromkeys(_POOLS, _pooled),
+    **dict.fromkeys((*_POOLS, *_RESIZES), _pooled),
 }
 _TO_ARGUMENT: dict[str, MapAxis] = {
     **dict.fromkeys(_RESHAPES, _unreshaped),
     "relax.permute_dims": lambda call, axis: _order(call)[axis],
     "relax.broadcast_to": _unbroadcast,
+    **dict.fromkeys((*_POOLS, *_RESIZES), _pooled),
 }

@@ -18,6 +18,7 @@ from tir_schedules.region import Region
 from .bf16_precision import bf16_precision
 from .bits_entry import bits_entry
 from .clip_indices import clip_indices
+from .concat_in_place import concat_in_place
 from .conv1d_channels_last import conv1d_channels_last
 from .decisions import DecisionLog
 from .decompose_attention import decompose_attention
@@ -28,6 +29,7 @@ from .fold_dequantize import fold_dequantize
 from .fold_weights import fold_weights
 from .integer_conv import integer_conv
 from .integer_matmul import integer_matmul
+from .integer_mean import integer_mean
 from .kernel_context import kernel_context
 from .legalize_quantization import legalize_quantization
 from .lift_quantize import lift_quantize
@@ -53,6 +55,7 @@ from .run_codegen import annotate_codegen
 from .safe_softmax import safe_softmax
 from .schedule_generic import schedule_leftovers
 from .select_configs import Lookup, select_configs
+from .select_winograd import select_winograd
 from .sink_dequantize import sink_dequantize
 from .sink_permutes import sink_permutes
 from .sink_scale import sink_scale
@@ -87,6 +90,8 @@ class PipelineOptions:
         around it, but no regions merged; "none": every anchor alone.
     suffix : str
         What the names of all kernels end with.
+    fast_math : str
+        One of `select_winograd.FAST_MATH_LEVELS`: which results may round otherwise, to be faster.
     """
 
     target: Target
@@ -97,6 +102,7 @@ class PipelineOptions:
     precision: str = "auto"
     fusion: str = "coarse"
     suffix: str = ""
+    fast_math: str = "default"
 
     @property
     def machine(self) -> Machine:
@@ -175,6 +181,7 @@ def lower_precision(options: PipelineOptions, decisions: DecisionLog) -> list[ir
         sink_dequantize(),
         lift_quantize(),
         fold_weights(),
+        integer_mean(),
         integer_conv(decisions),
         narrow_conv_weights(),
         integer_matmul(decisions),
@@ -194,7 +201,8 @@ def form_regions(options: PipelineOptions, decisions: DecisionLog) -> list[ir.tr
     """Phase 3: anchors and what is fused with them, and regions of regions."""
     isa, fuse = options.machine.isa, options.fusion != "none"
     merging = merge_regions(options, decisions) if options.fusion == "coarse" else []
-    return [partition(isa, decisions, options.strict, fuse), requantize(), *merging]
+    winograd = select_winograd(options.machine, options.fast_math)
+    return [partition(isa, decisions, options.strict, fuse), requantize(), *merging, winograd]
 
 
 def merge_regions(options: PipelineOptions, decisions: DecisionLog) -> list[ir.transform.Pass]:
@@ -213,6 +221,11 @@ def build_regions(
 ) -> list[ir.transform.Pass]:
     """Phase 4: configurations, packed weights, kernels."""
     return [*configure_regions(machine, lookup), lower_regions(machine, decisions)]
+
+
+def merge_kernels(machine: Machine, decisions: DecisionLog) -> list[ir.transform.Pass]:
+    """The part of phase 4 that works on kernels as they are built."""
+    return [merge_side_by_side(machine, decisions), concat_in_place(machine, decisions)]
 
 
 def build_leftovers(machine: Machine, decisions: DecisionLog) -> list[ir.transform.Pass]:
@@ -259,7 +272,7 @@ def lowering_passes(options: PipelineOptions, decisions: DecisionLog) -> list[ir
         *form_regions(options, decisions),
         note_reorders(decisions),
         *build_regions(machine, options.lookup, decisions),
-        *([merge_side_by_side(machine, decisions)] if options.fusion == "coarse" else []),
+        *(merge_kernels(machine, decisions) if options.fusion == "coarse" else []),
         *build_leftovers(machine, decisions),
     ]
 

@@ -14,16 +14,17 @@ After
     lv2 = R.dequantize(lv1, s, z)
     lv3 = R.matmul(x, lv2)
 
-What moves is then 8-bit numbers, and a matmul finds next to it how its operand is quantised. Every
-use of a dequantised value gets a dequantisation of its own where that lets it sink. All values stay
-what they are, bit for bit.
+Padding with zeros becomes padding with the zero point. What moves is then 8-bit numbers, and a
+matmul finds next to it how its operand is quantised. Every use of a dequantised value gets a
+dequantisation of its own where that lets it sink. All values stay what they are, bit for bit.
 """
 
 from __future__ import annotations
 
 from tvm import ir, relax
 
-from .graph import DataflowGraph, binding_value, op_name
+from .call_attrs import with_attrs
+from .graph import DataflowGraph, binding_value, op_name, scalar_constant
 from .moving_operators import (
     joined_axis,
     moves,
@@ -84,6 +85,8 @@ class _Sinker:
             self._through_split(var, value)
         elif op_name(value) == "relax.concat":
             result = self._through_concat(value)
+        elif op_name(value) == "relax.nn.pad":
+            result = self._through_pad(value)
         elif moves(value) or picks_largest(value):
             result = self._through(value)
         if result is None:
@@ -104,6 +107,23 @@ class _Sinker:
                 return None
         data = self.block.emit(on(call, source.data))
         return Quantized(data, source.quantization.along(axis), source.dtype)
+
+    def _through_pad(self, call: relax.Call) -> Quantized | None:
+        """Zeros become zero points; other paddings copy elements."""
+        source = self.quantized.get(call.args[0])
+        if source is None or source.quantization.axis is not None:
+            return None
+        if str(call.attrs.pad_mode) != "constant":
+            return Quantized(
+                self.block.emit(on(call, source.data)), source.quantization, source.dtype
+            )
+        zero_point = scalar_constant(source.quantization.zero_point)
+        if float(call.attrs.pad_value) != 0 or zero_point is None:
+            return None
+        if source.quantization.known is None:
+            return None  # 0 times such a scale may be no 0
+        padded = with_attrs(call, [source.data], pad_value=int(zero_point))
+        return Quantized(self.block.emit(padded), source.quantization, source.dtype)
 
     def _through_concat(self, call: relax.Call) -> Quantized | None:
         """Only if all parts have the same scales and zero points."""

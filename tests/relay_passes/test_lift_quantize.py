@@ -55,6 +55,31 @@ def test_moves(name: str, per_axis: bool) -> None:
     assert_same_bits(before, after)
 
 
+IMAGES: dict[str, Move] = {
+    "pool": lambda x: op.nn.max_pool2d(x, (3, 3), (2, 2), (1, 1), layout="NHWC"),
+    "copies": lambda x: op.image.resize2d(x, (12, 7), layout="NHWC", method="nearest_neighbor"),
+}
+
+
+@pytest.mark.parametrize("name", IMAGES)
+@pytest.mark.parametrize("per_axis", [False, True])
+def test_pools_and_copies_of_pixels(name: str, per_axis: bool) -> None:
+    scale, zero = ([0.1, 0.2, 0.7], [3, 0, 200]) if per_axis else (0.3, 7)
+    axis, move = 3 if per_axis else -1, IMAGES[name]
+    image = ((1, 6, 7, 3), F)
+    before = module(lambda x: quantize(move(op.exp(x)), scale, zero, axis=axis), image)
+    after = module(lambda x: move(quantize(op.exp(x), scale, zero, axis=axis)), image)
+    assert_becomes(before, lift_quantize(), after)
+    assert_same_bits(before, after)
+
+
+def test_a_resize_that_leaves_pixels_out_stops_it() -> None:
+    def smaller(x: relax.Expr) -> relax.Expr:
+        return op.image.resize2d(op.exp(x), (3, 7), layout="NHWC", method="nearest_neighbor")
+
+    assert_stays(module(lambda x: quantize(smaller(x), 0.3, 7), ((1, 6, 7, 3), F)), lift_quantize())
+
+
 @pytest.mark.parametrize(
     ("move", "axis"),
     [

@@ -193,6 +193,53 @@ def test_windows_that_stop_it(scale: float | list[float], options: dict[str, obj
     assert_stays(before, sink_dequantize())
 
 
+IMAGE = ((1, 4, 5, 3), "int8")
+PADS = [0, 0, 1, 2, 0, 1, 0, 0]
+
+
+@pytest.mark.parametrize("mode", ["constant", "reflect"])
+def test_padding_adds_zero_points(mode: str) -> None:
+    before = module(lambda q: op.nn.pad(dequantize(q, 0.3, -7, "int8"), PADS, mode), IMAGE)
+    value = -7 if mode == "constant" else 0
+    after = module(lambda q: dequantize(op.nn.pad(q, PADS, mode, value), 0.3, -7, "int8"), IMAGE)
+    assert_becomes(before, sink_dequantize(), after)
+    assert_same_bits(before, after)
+
+
+def test_padding_that_stays() -> None:
+    """With another number, and of a tensor whose zero points differ."""
+    ones = module(lambda q: op.nn.pad(dequantize(q, 0.3, -7, "int8"), PADS, "constant", 1.0), IMAGE)
+    axis = module(
+        lambda q: op.nn.pad(dequantize(q, [1, 2, 3], [1, 2, 3], "int8", 3), PADS, "constant"),
+        IMAGE,
+    )
+    for mod in (ones, axis):
+        assert_stays(mod, sink_dequantize())
+
+
+def resize(x: relax.Expr, method: str = "nearest_neighbor", **options: str) -> relax.Expr:
+    return op.image.resize2d(x, (8, 10), layout="NHWC", method=method, **options)
+
+
+@pytest.mark.parametrize("axis", [None, 3])
+def test_copies_of_the_nearest_pixel(axis: int | None) -> None:
+    scale, zero, along = (0.3, -7, -1) if axis is None else ([0.1, 0.2, 0.7], [1, 2, 3], axis)
+    before = module(lambda q: resize(dequantize(q, scale, zero, "int8", along)), IMAGE)
+    after = module(lambda q: dequantize(resize(q), scale, zero, "int8", along), IMAGE)
+    assert_becomes(before, sink_dequantize(), after)
+    assert_same_bits(before, after)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"method": "linear"}, {"coordinate_transformation_mode": "tf_crop_and_resize"}],
+    ids=str,
+)
+def test_pixels_that_are_computed_stay(options: dict[str, str]) -> None:
+    mod = module(lambda q: resize(dequantize(q, 0.3, -7, "int8"), **options), IMAGE)
+    assert_stays(mod, sink_dequantize())
+
+
 def test_every_use_gets_its_own() -> None:
     def before(q: relax.Expr) -> list[relax.Expr]:
         x = dequantize(q, 0.3, 7)
