@@ -7,8 +7,10 @@ Min/Max/Sum     broadcast_to, stack, reduce                          a chain of 
 Gelu            ignores approximate=tanh before opset 20             as the attribute says
 Slice           input form only (opset 10)                           both forms, ends clipped
 Pow             a call of powf                                       x * x and sqrt where it is that
+Softplus        seven operators                                      nn.softplus
 
-Those of quantised and of bfloat16 operators, and of attention, stand in files of their own.
+Those of quantised and of bfloat16 operators, of attention, Pad and Resize stand in files of their
+own.
 """
 
 from __future__ import annotations
@@ -23,7 +25,9 @@ from tvm import relax
 from .attention_converters import ATTENTION_CONVERTERS
 from .bfloat16_converters import BFLOAT16_CONVERTERS
 from .expressions import Converter, Expr, constant, dtype_of, literal, static_dims
+from .pad_converter import PAD_CONVERTERS
 from .quantized_converters import QUANTIZED_CONVERTERS
+from .resize_converters import RESIZE_CONVERTERS
 
 
 def _gather(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
@@ -109,6 +113,10 @@ def _pow(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, An
     return None
 
 
+def _softplus(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
+    return relax.op.nn.softplus(inputs[0]) if dtype_of(inputs[0]) == "float32" else None
+
+
 def _slice(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
     data = inputs[0]
     dims = static_dims(data)
@@ -142,7 +150,9 @@ def _slice(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, 
 CONVERTERS: dict[str, Converter] = {
     **ATTENTION_CONVERTERS,
     **BFLOAT16_CONVERTERS,
+    **PAD_CONVERTERS,
     **QUANTIZED_CONVERTERS,
+    **RESIZE_CONVERTERS,
     "Clip": _clip,
     "Gather": _gather,
     "Gelu": _gelu,
@@ -151,5 +161,6 @@ CONVERTERS: dict[str, Converter] = {
     "Min": _chain(relax.op.minimum),
     "Pow": _pow,
     "Slice": _slice,
+    "Softplus": _softplus,
     "Sum": _chain(relax.op.add),
 }

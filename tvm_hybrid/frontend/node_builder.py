@@ -13,6 +13,7 @@ from onnx import helper
 from .graph import Graph
 
 SPLIT_BY_INPUT = 13
+CLIP_BY_INPUT = 11
 
 
 class NodeBuilder:
@@ -57,6 +58,24 @@ class NodeBuilder:
             lengths = self.constant(list(sizes), np.int64)
             return self.add_many("Split", value, lengths, outputs=outputs, axis=axis)
         return self.add_many("Split", value, outputs=outputs, axis=axis, split=list(sizes))
+
+    def number(self, value: str, number: float) -> str:
+        """A new scalar constant of another value's type."""
+        elem_type = self.graph.elem_type(value) or onnx.TensorProto.FLOAT
+        return self.constant(number, helper.tensor_dtype_to_np_dtype(elem_type))
+
+    def clip(self, value: str, like: str, low: float, high: float, output: str = "") -> str:
+        """A value between two numbers, in the form that the model's opset wants.
+
+        Parameters
+        ----------
+        like
+            A value whose type is known, the same as that of `value`.
+        """
+        if self.graph.opset >= CLIP_BY_INPUT:
+            bounds = self.number(like, low), self.number(like, high)
+            return self.add("Clip", value, *bounds, output=output)
+        return self.add("Clip", value, output=output, min=low, max=high)
 
     def reshape(self, value: str, shape: Sequence[int], output: str = "") -> str:
         """A reshape to a known shape."""

@@ -1,0 +1,71 @@
+"""Pad as operators that layouts pass through.
+
+    Pad(x, pads)                            ->    R.nn.pad(x, pads)
+    Pad(x, pads), some of them negative     ->    R.nn.pad(R.strided_slice(x, ...), ...)
+    Pad(x, pads, mode=reflect)              ->    R.take(x, [1, 0, 1, 2, ...], axis), axis by axis
+
+TVM's converter emits kernels of its own, which are opaque to every pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from tvm import relax
+
+from .expressions import Converter, Expr, constant, given, known_dims, literal
+
+# What numpy calls the modes.
+_MODES = {"reflect": "reflect", "edge": "edge", "wrap": "wrap"}
+
+
+def _pad(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
+    x, dims = inputs[0], known_dims(inputs[0])
+    if any(item is not None and constant(item) is None for item in inputs[1:]):
+        return None  # computed ones
+    amounts = attrs.get("pads", attrs.get("paddings")) if len(inputs) < 2 else constant(inputs[1])
+    if amounts is None:
+        return None
+    axes = constant(given(inputs, 3))
+    pads = np.zeros((len(dims), 2), np.int64)
+    places = np.arange(len(dims)) if axes is None else axes % len(dims)
+    pads[places] = np.asarray(amounts, np.int64).reshape(2, -1).T
+    mode = attrs.get("mode", b"constant").decode()
+    if mode == "constant":
+        value = constant(given(inputs, 2))
+        number = attrs.get("value", 0.0) if value is None or not value.size else value.item()
+        return _pad_with(builder, x, dims, pads, number)
+    return _pad_from(builder, x, dims, pads, _MODES[mode])
+
+
+def _pad_with(
+    builder: relax.BlockBuilder, x: Expr, dims: tuple[int, ...], pads: NDArray, number: float
+) -> Expr:
+    """With one value; negative amounts crop."""
+    cropped = [axis for axis, amounts in enumerate(pads) if amounts.min() < 0]
+    if cropped:
+        begin = [max(0, -int(pads[axis, 0])) for axis in cropped]
+        end = [dims[axis] - max(0, -int(pads[axis, 1])) for axis in cropped]
+        x = builder.normalize(relax.op.strided_slice(x, cropped, begin, end))
+    amounts = np.maximum(pads, 0)
+    if not amounts.any():
+        return x
+    return relax.op.nn.pad(x, amounts.reshape(-1).tolist(), "constant", number)
+
+
+def _pad_from(
+    builder: relax.BlockBuilder, x: Expr, dims: tuple[int, ...], pads: NDArray, mode: Any
+) -> Expr:
+    """With elements of x."""
+    for axis, (before, after) in enumerate(pads):
+        if before or after:
+            index = np.pad(np.arange(dims[axis]), np.maximum((before, after), 0), mode=mode)
+            index = index[max(0, -before) : len(index) - max(0, -after)]
+            x = builder.normalize(relax.op.take(x, literal(index), axis, mode="clip"))
+    return x
+
+
+PAD_CONVERTERS: dict[str, Converter] = {"Pad": _pad}

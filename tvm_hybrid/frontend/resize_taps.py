@@ -1,0 +1,179 @@
+"""Resizing along one axis: which elements each output element is made of, and their weights.
+
+ONNX operators, "Resize": an output position x lies at a place of the input that depends on the
+coordinate transformation; "nearest" takes one element there, "linear" two, "cubic" four (Keys,
+"Cubic convolution interpolation for digital image processing", 1981), and antialiasing stretches
+the filter by 1 / scale where that is more than 1. Places are computed in float32, as ONNX Runtime
+does: ties of "nearest" depend on it.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True)
+class Resizing:
+    """The attributes of one Resize node.
+
+    Attributes
+    ----------
+    mode : str
+        "nearest", "linear" or "cubic".
+    coordinates : str
+        The coordinate transformation.
+    rounding : str
+        Which element is the nearest.
+    cubic_a : float
+        The coefficient of Keys's cubic.
+    exclude_outside : bool
+        Whether weights of elements outside are shared out among the others.
+    antialias : bool
+        Whether filters widen with 1 / scale where that is more than 1.
+    extrapolation : float
+        What lies outside, with "tf_crop_and_resize".
+    """
+
+    mode: str = "nearest"
+    coordinates: str = "half_pixel"
+    rounding: str = "round_prefer_floor"
+    cubic_a: float = -0.75
+    exclude_outside: bool = False
+    antialias: bool = False
+    extrapolation: float = 0.0
+
+
+@dataclass(frozen=True)
+class Taps:
+    """What the elements of an axis are made of: sum over t of x[index[i, t]] * weight[i, t].
+
+    Attributes
+    ----------
+    index : ndarray of int64 [outputs, taps]
+        Within the axis.
+    weight : ndarray of float32 [outputs, taps]
+        All 1 for "nearest".
+    inside : ndarray of bool [outputs]
+        False where the extrapolation value stands.
+    """
+
+    index: NDArray
+    weight: NDArray
+    inside: NDArray
+
+    @property
+    def is_identity(self) -> bool:
+        """Whether every element stays as it is."""
+        extent = np.arange(len(self.index))[:, None]
+        return bool((self.index == extent).all() and self.inside.all()) and self.is_choice
+
+    @property
+    def is_choice(self) -> bool:
+        """Whether every element is one of the input."""
+        return self.index.shape[1] == 1
+
+
+def axis_taps(
+    how: Resizing,
+    extent: int,
+    outputs: int,
+    scale: float,
+    roi: tuple[float, float] = (0.0, 1.0),
+) -> Taps:
+    """The taps of an axis.
+
+    Parameters
+    ----------
+    extent, outputs
+        Elements before and after.
+    scale
+        As given; `outputs` is the integer part of `extent * scale`, or sizes were given.
+    roi
+        Start and end of "tf_crop_and_resize", 0 to 1.
+    """
+    place = _places(how, extent, outputs, np.float32(scale), roi)
+    cropped = how.coordinates == "tf_crop_and_resize"
+    inside = (place >= 0) & (place <= extent - 1) if cropped else np.ones(outputs, bool)
+    if how.mode == "nearest":
+        index = np.clip(_rounded(how.rounding, place), 0, extent - 1)[:, None]
+        return Taps(index, np.ones(index.shape, np.float32), inside)
+    index, weight = _filter(how, place, min(float(scale), 1.0) if how.antialias else 1.0)
+    if how.exclude_outside:
+        weight = np.where((index >= 0) & (index < extent), weight, 0.0)
+        weight /= weight.sum(1, keepdims=True)
+    index = np.clip(index, 0, extent - 1)
+    used = (weight != 0).any(0)
+    return Taps(index[:, used], weight[:, used].astype(np.float32), inside)
+
+
+def _places(
+    how: Resizing, extent: int, outputs: int, scale: np.float32, roi: tuple[float, float]
+) -> NDArray:
+    """Where the outputs lie in the input, float32."""
+    x, half = np.arange(outputs, dtype=np.float32), np.float32(0.5)
+    last, last_output = np.float32(extent - 1), np.float32(outputs - 1)
+    start, end = np.float32(roi[0]), np.float32(roi[1])
+    middle = np.zeros(outputs, np.float32)
+    match how.coordinates:
+        case "half_pixel":
+            return (x + half) / scale - half
+        case "half_pixel_symmetric":
+            # The part of the last element that is cut off is taken from both ends.
+            cut = np.float32(outputs) / (scale * np.float32(extent))
+            return np.float32(extent) * half * (1 - cut) + (x + half) / scale - half
+        case "pytorch_half_pixel":
+            return (x + half) / scale - half if outputs > 1 else middle
+        case "align_corners":
+            return x * last / last_output if outputs > 1 else middle
+        case "asymmetric":
+            return x / scale
+        case "tf_half_pixel_for_nn":
+            return (x + half) / scale
+        case "tf_crop_and_resize":
+            if outputs > 1:
+                return start * last + x * (end - start) * last / last_output
+            return middle + half * (start + end) * last
+    raise ValueError(f"unknown coordinate_transformation_mode {how.coordinates!r}")
+
+
+def _rounded(rounding: str, place: NDArray) -> NDArray:
+    half = np.float32(0.5)
+    match rounding:
+        case "round_prefer_floor":
+            return np.ceil(place - half).astype(np.int64)
+        case "round_prefer_ceil":
+            return np.floor(place + half).astype(np.int64)
+        case "floor":
+            return np.floor(place).astype(np.int64)
+        case "ceil":
+            return np.ceil(place).astype(np.int64)
+    raise ValueError(f"unknown nearest_mode {rounding!r}")
+
+
+def _filter(how: Resizing, place: NDArray, scale: float) -> tuple[NDArray, NDArray]:
+    """Elements and weights of a filter that is stretched by 1 / scale."""
+    kernels = {"linear": (1, _linear), "cubic": (2, _cubic)}
+    if how.mode not in kernels:
+        raise ValueError(f"unknown mode {how.mode!r}")
+    radius, kernel = kernels[how.mode]
+    reach = math.ceil(radius / scale)
+    first = np.floor(place).astype(np.int64) - reach + 1
+    index = first[:, None] + np.arange(2 * reach)
+    distance = np.abs(index - place[:, None].astype(np.float64)) * scale
+    weight = kernel(distance, how.cubic_a)
+    return index, weight / weight.sum(1, keepdims=True)
+
+
+def _linear(distance: NDArray, _: float) -> NDArray:
+    return np.maximum(0.0, 1.0 - distance)
+
+
+def _cubic(distance: NDArray, a: float) -> NDArray:
+    d = distance
+    near = ((a + 2) * d - (a + 3)) * d * d + 1
+    far = ((a * d - 5 * a) * d + 8 * a) * d - 4 * a
+    return np.where(d <= 1, near, np.where(d < 2, far, 0.0))
