@@ -22,8 +22,8 @@ from dataclasses import dataclass
 
 from microkernels.microkernel import microkernel_named
 
+from . import conv_cost
 from .blocking import estimate_cycles
-from .conv_geometry import ConvGeometry
 from .machine import Machine
 from .region import Region
 from .speeds import speeds_of
@@ -35,7 +35,6 @@ INPUT_CYCLES, OUTPUT_CYCLES = 110.0, 90.0  # of a vector of a tile, measured fro
 BARRIER_CYCLES = 4000.0
 # Of the weights' way: what passes behind products, and what shows of that nevertheless.
 HIDDEN, EXPOSED = 0.95, 0.1
-DIRECT_EFFICIENCY = 0.97  # of the direct template, share of the peak, padding skipped
 F32_BYTES = 4
 
 
@@ -99,22 +98,16 @@ def winograd_cost(
 
 
 def direct_cycles(region: Region, machine: Machine, cold: bool = False) -> float:
-    """What the same convolution costs directly, padding skipped; for the busiest thread."""
-    geometry = ConvGeometry.of(region)
-    lanes = machine.isa.f32_lanes
-    share = 1.0
-    for axis, outputs in enumerate(geometry.outputs):
-        taps = sum(
-            last - first for first, last in map(geometry.inside, [axis] * outputs, range(outputs))
-        )
-        share *= taps / (outputs * geometry.kernel[axis])
-    n_vectors = math.ceil(geometry.out_channels / lanes)
-    steps = share * math.prod(geometry.kernel) * geometry.channels
-    products = geometry.pixels * n_vectors * steps / DIRECT_EFFICIENCY / machine.threads
-    weight = F32_BYTES * math.prod(geometry.kernel) * geometry.channels * n_vectors * lanes
-    beyond = cold or weight > machine.l3_bytes
-    part = weight / machine.threads
-    return products + _weight_cycles(part, products, machine, machine.threads, beyond, False)
+    """What the same convolution costs in the template "conv2d", at its default configuration."""
+    config = conv_cost.default_config(region, machine)
+    computing = conv_cost.estimated_cycles(region, config, machine)
+    weight = F32_BYTES * math.prod(region.inputs[1].shape)
+    if not cold and weight <= machine.l3_bytes:
+        return computing
+    threads = config.threads_m * config.threads_n
+    return computing + _weight_cycles(
+        weight / config.threads_n, computing, machine, threads, True, False
+    )
 
 
 def _weight_cycles(

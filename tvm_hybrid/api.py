@@ -20,6 +20,7 @@ from relay_passes.pipeline import (
     check_precision,
     compile_module,
 )
+from relay_passes.select_winograd import check_fast_math
 
 from ._autoload import register
 from .cpu_features import required_features
@@ -45,6 +46,7 @@ def compile(
     shapes: Mapping[str, Any] | None = None,
     precision: str = "auto",
     fusion: str = "coarse",
+    fast_math: str = "default",
     records: Records = None,
     num_threads: int | None = None,
     strict: bool = False,
@@ -70,6 +72,10 @@ def compile(
         What may become one kernel. "coarse": several products too, as in attention and perceptrons;
         "fine": an operator of ours with the elementwise ones around it; "none": that operator
         alone. The lower levels are there to compare with.
+    fast_math : {"off", "default", "on"}
+        Where 3x3 convolutions of f32 may use Winograd's algorithm, whose results round otherwise.
+        "default": where the largest error to expect is within 5e-5 of the results' root mean
+        square; "on": wherever it is faster; "off": nowhere.
     records : path-like or sequence of path-like, optional
         Tuning records to apply; None takes those that `TVM_HYBRID_RECORDS` names.
     num_threads : int or None
@@ -100,11 +106,12 @@ def compile(
     RecordError
         If a record file cannot be read.
     CompileError
-        If compilation fails, or there is no such precision or level of fusion.
+        If compilation fails, or there is no such precision, level of fusion or of fast_math.
     """
     register()
     check_precision(precision)
     check_fusion(fusion)
+    check_fast_math(fast_math)
     resolved = resolve_target(target)
     second = None if fallback is None else fallback_target(resolved, fallback)
     if precision == "bf16":
@@ -117,6 +124,7 @@ def compile(
         dump_ir=None if dump_ir is None else Path(dump_ir),
         precision=precision,
         fusion=fusion,
+        fast_math=fast_math,
     )
     imported = import_model(model, shapes)
     if second is None:
@@ -201,6 +209,7 @@ def _manifest(
         threads=options.threads,
         precision=options.precision,
         fusion=options.fusion,
+        fast_math=options.fast_math,
         inputs=inputs,
         outputs=outputs,
         shared_outputs=shared_outputs(compiled.mod),

@@ -16,6 +16,7 @@ from relay_passes.pipeline import (
     lowering_passes,
     partition_module,
 )
+from relay_passes.select_winograd import check_fast_math
 
 from .targets import TargetLike, resolve_target
 from .threads import default_threads
@@ -28,6 +29,7 @@ def partition_for_tvm_hybrid(
     target: TargetLike = None,
     precision: str = "auto",
     fusion: str = "coarse",
+    fast_math: str = "default",
 ) -> IRModule:
     """Groups the operators that we take into functions, as the first step of compiling them.
 
@@ -39,7 +41,7 @@ def partition_for_tvm_hybrid(
         Parameter name of `main` -> value; these become constants, so that weights can be packed.
     target : str, mapping, tvm.target.Target or None
         The CPU; None for this one.
-    precision, fusion : str
+    precision, fusion, fast_math : str
         As for `tvm_hybrid.compile`.
 
     Returns
@@ -50,16 +52,21 @@ def partition_for_tvm_hybrid(
     Raises
     ------
     CompileError
-        If there is no such precision or level of fusion.
+        If there is no such precision, level of fusion or of fast_math.
     TargetError
         If the target makes no sense.
     """
     check_precision(precision)
     check_fusion(fusion)
+    check_fast_math(fast_math)
     if params:
         mod = relax.transform.BindParams("main", dict(params))(mod)
     options = PipelineOptions(
-        resolve_target(target), default_threads(), precision=precision, fusion=fusion
+        resolve_target(target),
+        default_threads(),
+        precision=precision,
+        fusion=fusion,
+        fast_math=fast_math,
     )
     return partition_module(mod, options, [])
 

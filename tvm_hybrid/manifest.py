@@ -49,6 +49,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         What was asked for: "auto", "f32" or "bf16".
     fusion : str
         What was asked for: "coarse", "fine" or "none".
+    fast_math : str
+        What was asked for: "off", "default" or "on".
     inputs, outputs : tuple of TensorInfo
         In the order of the calling convention.
     shared_outputs : tuple of bool
@@ -74,6 +76,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     threads: int
     precision: str = "auto"
     fusion: str = "coarse"
+    fast_math: str = "default"
     inputs: tuple[TensorInfo, ...]
     outputs: tuple[TensorInfo, ...]
     shared_outputs: tuple[bool, ...]

@@ -155,7 +155,7 @@ class InferenceSession:
     shapes : mapping, optional
         As for `tvm_hybrid.compile`. An ONNX model with open dimensions for which none are given is
         compiled when inputs arrive, once for each combination of shapes.
-    target, precision, fusion, records, num_threads, fallback
+    target, precision, fusion, fast_math, records, num_threads, fallback
         As for `tvm_hybrid.compile`. A library is compiled already and takes none of them, except a
         `num_threads` equal to its own.
 
@@ -177,17 +177,18 @@ class InferenceSession:
         target: TargetLike = None,
         precision: str = "auto",
         fusion: str = "coarse",
+        fast_math: str = "default",
         records: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None = None,
         num_threads: int | None = None,
         fallback: TargetLike = None,
     ) -> None:
         if isinstance(model, (str, os.PathLike)) and is_library(Path(model)):
-            defaults = (precision, fusion) == ("auto", "coarse")
+            defaults = (precision, fusion, fast_math) == ("auto", "coarse", "default")
             targets = (target, fallback) != (None, None)
             if shapes or targets or records is not None or not defaults:
                 raise ArtifactError(
-                    f"{model} is compiled already: shapes, target, fallback, precision, fusion and "
-                    "records cannot be given; compile the model anew"
+                    f"{model} is compiled already: shapes, target, fallback, fast_math, precision, "
+                    "fusion and records cannot be given; compile the model anew"
                 )
             model = load(model)
         if isinstance(model, Executable):
@@ -203,6 +204,7 @@ class InferenceSession:
                 target=target,
                 precision=precision,
                 fusion=fusion,
+                fast_math=fast_math,
                 records=records,
                 num_threads=num_threads,
                 fallback=fallback,

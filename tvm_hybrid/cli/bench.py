@@ -125,6 +125,7 @@ def command(
             seconds=seconds,
             precision=precision,
             fusion=fusion,
+            fast_math=manifest.fast_math,
             arms=lower,
         )
     if as_json:
@@ -132,6 +133,7 @@ def command(
     else:
         ours = "" if precision == "auto" else f", our precision: {precision}"
         ours += "" if fusion == "coarse" else f", our fusion: {fusion}"
+        ours += "" if report.fast_math == "default" else f", fast_math: {report.fast_math}"
         title = f"threads: {report.threads}{ours}"
         output_console().print(bench_table([report], title=title))
     return 0
@@ -157,6 +159,7 @@ def _predict(model: Path | None, settings: CompileSettings, as_json: bool) -> No
                 resolve_threads(settings.num_threads),
                 settings.precision,
                 settings.fusion,
+                settings.fast_math,
                 settings.records,
                 name=model.stem,
             )

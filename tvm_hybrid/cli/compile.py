@@ -47,6 +47,7 @@ def command(model: Path, output: Path, settings: CompileSettings, as_json: bool)
                 "threads": manifest.threads,
                 "precision": manifest.precision,
                 "fusion": manifest.fusion,
+                "fast_math": manifest.fast_math,
                 "taken": manifest.coverage.taken,
                 "nodes": manifest.coverage.nodes,
                 "fallback": fallback and {"cpu": fallback.cpu, "isa": fallback.isa},
@@ -58,7 +59,8 @@ def command(model: Path, output: Path, settings: CompileSettings, as_json: bool)
     for line in (
         f"{path}: {path.stat().st_size / 1e6:.1f} MB in {seconds:.1f} s",
         f"for {manifest.cpu} ({manifest.isa}), threads: {manifest.threads}, "
-        f"precision: {manifest.precision}, fusion: {manifest.fusion}",
+        f"precision: {manifest.precision}, fusion: {manifest.fusion}, "
+        f"fast_math: {manifest.fast_math}",
         *second,
         executable.explain().summary(),
     ):

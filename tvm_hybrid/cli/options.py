@@ -23,6 +23,7 @@ class CompileSettings:
     num_threads: int | None = None
     precision: str = "auto"
     fusion: str = "coarse"
+    fast_math: str = "default"
     records: list[str] | None = None
     strict: bool = False
     dump_ir: Path | None = None
@@ -113,6 +114,13 @@ fusion_option = click.option(
     type=click.Choice(["coarse", "fine", "none"]),
     help="What may become one kernel: several products, one with what is around it, or it alone.",
 )
+fast_math_option = click.option(
+    "--fast-math",
+    default="default",
+    show_default=True,
+    type=click.Choice(["off", "default", "on"]),
+    help="Winograd's convolutions: nowhere, where they err by 5e-5 at most, wherever faster.",
+)
 
 
 def compile_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -143,6 +151,7 @@ def compile_options(command: Callable[..., Any]) -> Callable[..., Any]:
     )
     @precision_option
     @fusion_option
+    @fast_math_option
     @click.option("--records", multiple=True, metavar="FILE", help="Tuning records to apply.")
     @click.option("--strict", is_flag=True, help="Refuse operators that no template takes.")
     @click.option(
@@ -161,6 +170,7 @@ def compile_options(command: Callable[..., Any]) -> Callable[..., Any]:
         num_threads: int | None,
         precision: str,
         fusion: str,
+        fast_math: str,
         records: tuple[str, ...],
         strict: bool,
         dump_ir: Path | None,
@@ -172,6 +182,7 @@ def compile_options(command: Callable[..., Any]) -> Callable[..., Any]:
             num_threads=num_threads,
             precision=precision,
             fusion=fusion,
+            fast_math=fast_math,
             records=list(records) or None,
             strict=strict,
             dump_ir=dump_ir,

@@ -13,6 +13,7 @@ from ..report.console import error_console, output_console, print_json
 from .options import (
     NamedShape,
     NamedSize,
+    fast_math_option,
     fusion_option,
     json_option,
     model_argument,
@@ -66,6 +67,7 @@ INTERRUPTED = 130
 @click.option("--threads", "num_threads", type=click.IntRange(min=1), help="Threads of one run.")
 @precision_option
 @fusion_option
+@fast_math_option
 @json_option
 def command(
     model: Path,
@@ -82,6 +84,7 @@ def command(
     num_threads: int | None,
     precision: str,
     fusion: str,
+    fast_math: str,
     as_json: bool,
 ) -> int:
     """Measures configurations of every distinct region of MODEL into a record file.
@@ -98,6 +101,7 @@ def command(
             shapes={**dict(named_shapes), **dict(sizes)} or None,
             precision=precision,
             fusion=fusion,
+            fast_math=fast_math,
             trials=trials,
             records=records,
             num_threads=num_threads,

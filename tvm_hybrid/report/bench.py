@@ -64,7 +64,7 @@ class BenchRow(msgspec.Struct, frozen=True, kw_only=True):
 class BenchReport(msgspec.Struct, frozen=True, kw_only=True):
     """All contestants' results on one model, ours first.
 
-    `precision` and `fusion` are those of ours alone.
+    `precision`, `fusion` and `fast_math` are those of ours alone.
     """
 
     model: str
@@ -73,6 +73,7 @@ class BenchReport(msgspec.Struct, frozen=True, kw_only=True):
     rows: list[BenchRow]
     precision: str = "auto"
     fusion: str = "coarse"
+    fast_math: str = "default"
 
     def row(self, name: str) -> BenchRow | None:
         """The row of a contestant that was measured, or None."""
@@ -94,6 +95,7 @@ def bench(
     seconds: float = 0.1,
     precision: str = "auto",
     fusion: str = "coarse",
+    fast_math: str = "default",
     arms: Mapping[str, InferenceSession] | None = None,
     progress: Callable[[str], object] = lambda message: None,
 ) -> BenchReport:
@@ -119,7 +121,7 @@ def bench(
         "ort", "stock".
     rounds, seconds
         As for `timing.interleave`.
-    precision, fusion : str
+    precision, fusion, fast_math : str
         What our session was compiled with; peers run the model as it is.
     arms : mapping, optional
         Level of fusion -> the same model compiled with it; each gets a row of its own.
@@ -170,6 +172,7 @@ def bench(
         rows=rows + missing,
         precision=precision,
         fusion=fusion,
+        fast_math=fast_math,
     )
 
 

@@ -167,6 +167,7 @@ def predict_model(
     threads: int = 1,
     precision: str = "auto",
     fusion: str = "coarse",
+    fast_math: str = "default",
     records: Any = None,
     name: str = "model",
 ) -> PredictReport:
@@ -174,7 +175,7 @@ def predict_model(
 
     Parameters
     ----------
-    model, target, shapes, precision, fusion, records
+    model, target, shapes, precision, fusion, fast_math, records
         As for `tvm_hybrid.compile`; the target has AMX.
     threads : int
         Threads of a run.
@@ -191,7 +192,9 @@ def predict_model(
     resolved, machine = _machine(target, threads)
     mod, _, _ = import_model(model, shapes)
     lookup = RecordStore(records).lookup
-    options = PipelineOptions(resolved, threads, lookup, precision=precision, fusion=fusion)
+    options = PipelineOptions(
+        resolved, threads, lookup, precision=precision, fusion=fusion, fast_math=fast_math
+    )
     products: list[PredictedProduct] = []
     without: list[Unpredicted] = []
     for region in collect_regions(mod, options):

@@ -23,6 +23,7 @@ from relay_passes.pipeline import (
     check_precision,
     collect_regions,
 )
+from relay_passes.select_winograd import check_fast_math
 from tir_schedules.machine import Machine
 from tir_schedules.region import Region
 
@@ -45,6 +46,7 @@ def tune(
     shapes: Mapping[str, Any] | None = None,
     precision: str = "auto",
     fusion: str = "coarse",
+    fast_math: str = "default",
     trials: int = 64,
     records: str | os.PathLike[str] = "records.jsonl",
     num_threads: int | None = None,
@@ -72,8 +74,9 @@ def tune(
         As for `compile`.
     precision : {"auto", "f32", "bf16"}
     fusion : {"coarse", "fine", "none"}
-        As for `compile`, which finds records of another precision or level of fusion only where the
-        regions agree.
+    fast_math : {"off", "default", "on"}
+        As for `compile`, which finds records of another precision or level of fusion or fast_math
+        only where the regions agree.
     trials : int
         Configurations of each region, the default one (always first) and those that the file holds
         already included.
@@ -103,7 +106,7 @@ def tune(
     Raises
     ------
     CompileError
-        If there is no such precision or level of fusion.
+        If there is no such precision, level of fusion or of fast_math.
     ConfigError
         If another parameter is out of range.
     IsaError
@@ -116,11 +119,13 @@ def tune(
     order = strategy_named(strategy)
     check_precision(precision)
     check_fusion(fusion)
+    check_fast_math(fast_math)
     options = PipelineOptions(
         target=resolve_target(target),
         threads=resolve_threads(num_threads),
         precision=precision,
         fusion=fusion,
+        fast_math=fast_math,
     )
     regions, footprint = _regions(model, shapes, options)
     machine = options.machine
