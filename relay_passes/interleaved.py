@@ -26,8 +26,8 @@ class Interleaved:
     Attributes
     ----------
     parts : tuple of relax.Expr
-        One tensor [N, *counts, channels of all levels], or [N, *counts, C] for each phase, the last
-        axis' phases next to each other.
+        One tensor [N, *counts, ...], all phases and channels behind, or [N, *counts, C] for each
+        phase, the last axis' phases next to each other.
     factors : tuple of (tuple of int)
         For each level, how many phases each axis has; a single level if there are several parts.
     groups : int
@@ -62,10 +62,17 @@ class Interleaved:
 
     @property
     def rows(self) -> relax.Expr:
-        """The one tensor with all phases but the channels' own as rows, [N, *counts, ..., C]."""
+        """The one tensor with a row of C channels for each phase, [N, *counts, phases, C]."""
         tensor = static_tensor(self.parts[0])
         assert tensor is not None
         return relax.op.reshape(self.parts[0], (*tensor.shape[:-1], -1, self.channels))
+
+    @property
+    def phases(self) -> int:
+        """Of each group, among the channels of the one tensor."""
+        tensor = static_tensor(self.parts[0])
+        assert tensor is not None
+        return tensor.shape[-1] // self.channels
 
     def map(
         self, block: Bindings, apply: Callable[..., relax.Expr], others: Sequence[Interleaved] = ()
@@ -84,8 +91,7 @@ class Interleaved:
         """A number for each channel as what broadcasts to every part."""
         if len(self.parts) > 1:
             return values
-        phases = math.prod(itertools.chain(*self.factors[-1:]))
-        repeated = values.reshape(self.groups, 1, -1).repeat(phases, axis=1)
+        repeated = values.reshape(self.groups, 1, -1).repeat(self.phases, axis=1)
         return np.ascontiguousarray(repeated.reshape(-1))
 
     def whole(self, block: Bindings) -> relax.Expr:

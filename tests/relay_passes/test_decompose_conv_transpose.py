@@ -69,9 +69,30 @@ def test_two_of_them_are_interleaved_once() -> None:
 
     def wanted(x: relax.Expr) -> relax.Expr:
         y = op.nn.relu(op.matmul(op.permute_dims(x, [0, 2, 3, 1]), as_matrix(first)))
-        y = op.sigmoid(op.matmul(op.reshape(y, (1, 5, 6, 4, 3)), as_matrix(second)))
+        four = np.kron(np.eye(4, dtype=F), values(as_matrix(second))) + 0  # no negative zeros
+        y = op.sigmoid(op.matmul(y, relax.const(four)))
         y = op.reshape(y, (1, 5, 6, 2, 2, 2, 2, 1))
         y = op.reshape(op.permute_dims(y, [0, 1, 3, 5, 2, 4, 6, 7]), (1, 20, 24, 1))
+        return op.permute_dims(y, [0, 3, 1, 2])
+
+    x = ((1, 8, 5, 6), F)
+    assert_structural_equal(rewritten(module(given, x)), module(wanted, x))
+
+
+def test_two_of_many_channels_are_interleaved_once() -> None:
+    first, second = constant(8, 3, 2, 2), constant(3, 5, 2, 2, seed=1)
+    bias = constant(5, 1, 1)
+
+    def given(x: relax.Expr) -> relax.Expr:
+        y = op.nn.relu(op.nn.conv2d_transpose(x, first, strides=[2, 2]))
+        return op.add(op.nn.conv2d_transpose(y, second, strides=[2, 2]), bias)
+
+    def wanted(x: relax.Expr) -> relax.Expr:
+        y = op.nn.relu(op.matmul(op.permute_dims(x, [0, 2, 3, 1]), as_matrix(first)))
+        y = op.matmul(op.reshape(y, (1, 5, 6, 4, 3)), as_matrix(second))
+        y = op.add(y, relax.const(np.tile(values(bias).reshape(-1), 4)))
+        y = op.reshape(y, (1, 5, 6, 2, 2, 2, 2, 5))
+        y = op.reshape(op.permute_dims(y, [0, 1, 3, 5, 2, 4, 6, 7]), (1, 20, 24, 5))
         return op.permute_dims(y, [0, 3, 1, 2])
 
     x = ((1, 8, 5, 6), F)
