@@ -25,6 +25,7 @@ from .decompose_attention import decompose_attention
 from .decompose_conv_transpose import decompose_conv_transpose
 from .decompose_prelu import decompose_prelu
 from .drop_checks import drop_checks
+from .drop_views import drop_views
 from .fold_dequantize import fold_dequantize
 from .fold_weights import fold_weights
 from .integer_conv import integer_conv
@@ -49,6 +50,7 @@ from .raise_bf16_casts import raise_bf16_casts
 from .recognize_activations import recognize_activations
 from .recognize_gelu import recognize_gelu
 from .recognize_norms import recognize_norms
+from .recognize_one_hot import recognize_one_hot
 from .rename_kernels import rename_kernels
 from .requantize import requantize
 from .run_codegen import annotate_codegen
@@ -154,12 +156,15 @@ def clean_up(precision: str = "auto") -> list[ir.transform.Pass]:
         widen_bf16("float32" if precision == "f32" else "bfloat16"),
         fold_weights(),
         clip_indices(),
+        drop_views(),
         recognize_norms(),
         recognize_gelu(),
         recognize_activations(),
         decompose_prelu(),
+        recognize_one_hot(),
         decompose_conv_transpose(),
         conv1d_channels_last(),
+        integer_mean(),
         propagate_layout(),
         pointwise_conv(),
         safe_softmax(),
@@ -181,7 +186,7 @@ def lower_precision(options: PipelineOptions, decisions: DecisionLog) -> list[ir
         sink_dequantize(),
         lift_quantize(),
         fold_weights(),
-        integer_mean(),
+        integer_mean(any_layout=False),
         integer_conv(decisions),
         narrow_conv_weights(),
         integer_matmul(decisions),
