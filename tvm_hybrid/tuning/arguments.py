@@ -17,6 +17,7 @@ import numpy as np
 from tir_schedules.epilogue import epilogue_reference
 from tir_schedules.quantize_steps import RANGES
 from tir_schedules.region import Region, Step, Tensor
+from tir_schedules.requantize_steps import WORD
 from tir_schedules.template import Template
 from tir_schedules.zero_points import own_range, quantized_dtype, zero_point_inputs
 from tvm_hybrid.dlpack import BFLOAT16
@@ -26,8 +27,10 @@ VOLUMES = (1.0, 2.0**-3, 2.0**3, 2.0**-6, 2.0**6, 2.0**-10, 2.0**10)
 ENOUGH = 48
 """Different integers of one quantisation with which no other volume is tried."""
 
+QUANTIZING = ("quantize", "requantize")
 SCALES = (0.01, 0.05)
 _TYPICAL_PRODUCT = 5000.0  # of two random 8-bit integers, zero points subtracted
+_STEPS = 60.0  # of a quantisation, that a random sum reaches
 _BEYOND = 16  # quantised values reach that many steps past the ends of their type
 
 
@@ -56,7 +59,7 @@ def random_arguments(
         drawn = _Draw(region, seed, volume).arrays()
         return [(known or {}).get(number, array) for number, array in enumerate(drawn)]
 
-    if all(step.op != "quantize" for step in region.epilogue):
+    if all(step.op not in QUANTIZING for step in region.epilogue):
         return draw(1.0)
     best, most = draw(VOLUMES[0]), -1
     for volume in VOLUMES:
@@ -70,16 +73,38 @@ def random_arguments(
 
 
 def _different_integers(region: Region, template: Template, arrays: list[np.ndarray]) -> int:
-    """Of the quantisation that has fewest."""
+    """Of the quantisation that has fewest; -1 if what is requantised leaves the 16 bits that it is
+    known to fit in."""
     inputs, operands = arrays[: len(region.inputs)], arrays[len(region.inputs) :]
     result, own = anchor_result(region, template, inputs), own_range(region, inputs)
     counts = []
     for number, step in enumerate(region.epilogue):
-        if step.op == "quantize":
+        if step.op == "requantize" and not _fits(region, number, result, operands):
+            return -1
+        if step.op in QUANTIZING:
             beginning = region.replace(epilogue=region.epilogue[: number + 1])
             with np.errstate(all="ignore"):
                 counts.append(len(np.unique(epilogue_reference(beginning, result, operands, own))))
     return min(counts)
+
+
+def _fits(region: Region, number: int, result: np.ndarray, operands: list[np.ndarray]) -> bool:
+    """Whether what a step requantises fits in 16 bits before it is saturated."""
+    before = region.epilogue[:number]
+    values: list[np.ndarray] = [result, *operands]
+    for last, step in enumerate(before):
+        if step.op == "constant":
+            values.append(np.asarray(step.value))
+        else:
+            values.append(
+                epilogue_reference(region.replace(epilogue=before[: last + 1]), result, operands)
+            )
+    value, zero_point, *factors = (
+        values[arg].astype(np.float64) for arg in region.epilogue[number].args
+    )
+    for factor in factors:
+        value = value * factor
+    return bool(np.all(np.abs(value + zero_point) < WORD))
 
 
 class _Draw:
@@ -177,6 +202,11 @@ class _Draw:
         kinds = {(step.op, place) for step, place in uses}
         if any(op == "item" for op, _ in kinds):
             return self._range()
+        if kinds & {("requantize", 2), ("requantize", 3)}:
+            array = generator.uniform(0.5, 1.5, tensor.shape)
+            if ("requantize", 2) in kinds:  # sums to some tens of steps
+                array *= _STEPS / (_TYPICAL_PRODUCT * math.sqrt(self.terms))
+            return array.astype(tensor.dtype)
         if kinds & {("quantize", 1), ("dequantize", 1)}:
             return generator.uniform(*SCALES, tensor.shape).astype(tensor.dtype)
         for step, place in uses:
