@@ -318,6 +318,7 @@ class _Placer:
                 self.decisions[index] = msgspec.structs.replace(
                     decision, reason=reason, function=str(gvar.name_hint)
                 )
+                return
 
 
 def _run(placement: Placement) -> int:

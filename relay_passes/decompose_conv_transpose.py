@@ -32,9 +32,10 @@ import math
 
 from tvm import ir, relax
 
-from .elementwise_calls import ElementwiseCall, read_elementwise
+from .elementwise_calls import read_elementwise
 from .graph import DataflowGraph, variables
 from .interleaved import Interleaved
+from .quantization import read_dequantize
 from .rewrite_blocks import Bindings, block_pass
 from .transposed_conv import LANES, OPERATORS, TransposedConv, read_conv_transpose
 from .transposed_taps import Window
@@ -61,10 +62,16 @@ class _Block(Bindings):
         self.found = False
         self.waiting: dict[relax.Expr, tuple[Interleaved, bool]] = {}
         self.bound: set[relax.Expr] = set()
+        self.name = ""
+
+    def emit(self, expr: relax.Expr, name: str = "") -> relax.Var:
+        """Binds an expression to a new variable, called after what it is made of."""
+        return super().emit(expr, name or self.name)
 
     def binding(self, position: int) -> None:
         """Adds one binding, or lets it wait."""
         binding, value = self.graph.bindings[position], self.graph.value(position)
+        self.name = str(binding.var.name)
         conv = read_conv_transpose(self.graph, value)
         made = self.elementwise(value) if conv is None else (self.convolved(conv), conv.last)
         if made is None:
@@ -94,19 +101,49 @@ class _Block(Bindings):
 
     def elementwise(self, value: relax.Expr) -> tuple[Interleaved, bool] | None:
         """An operator on tensors that wait, element by element."""
-        found = read_elementwise(value, self.waiting)
+        found = read_elementwise(value, self.waiting, self.is_constant)
         if found is None:
             return None
         first, last = self.waiting[found.tensors[0]]
         others = [self.waiting[expr] for expr in found.tensors[1:]]
         if any(not first.matches(other) or last != where for other, where in others):
             return None
-        constants = _channel_constants(found, first, last)
-        if constants is None:
-            return None
+        constants = []
+        for expr in found.constants:
+            constant = self.per_channel(expr, first, last)
+            if constant is None:
+                return None
+            constants.append(constant)
         return first.map(
             self, lambda *parts: found.call(parts, constants), [o for o, _ in others]
         ), last
+
+    def is_constant(self, expr: relax.Expr) -> bool:
+        """Whether a value is a constant, or dequantised from one."""
+        quantized = read_dequantize(self.graph.definition(expr))
+        if quantized is None:
+            return isinstance(expr, ir.GenericConst)
+        quantization = quantized.quantization
+        known = (quantized.data, quantization.scale, quantization.zero_point)
+        return all(isinstance(each, ir.GenericConst) for each in known)
+
+    def per_channel(self, expr: relax.Expr, pieces: Interleaved, last: bool) -> relax.Expr | None:
+        """A constant for the parts of a tensor; None if it differs along another axis."""
+        quantized = read_dequantize(self.graph.definition(expr))
+        if quantized is None:
+            return _per_channel(expr, pieces, last)
+        data = _per_channel(quantized.data, pieces, last)
+        if data is None:
+            return None
+        quantization = quantized.quantization
+        numbers = []
+        for number in (quantization.scale, quantization.zero_point):
+            values = number.value.numpy().reshape(-1)
+            if values.size not in (1, pieces.channels):
+                return None
+            repeated = pieces.per_channel(values) if values.size > 1 else values.reshape(())
+            numbers.append(relax.const(repeated, str(number.ty.dtype)))
+        return self.emit(relax.op.dequantize(data, *numbers, axis=-1, out_dtype=quantized.dtype))
 
     def convolved(self, conv: TransposedConv) -> Interleaved:
         """A transposed convolution as what is to be interleaved."""
@@ -170,22 +207,14 @@ class _Block(Bindings):
         )
 
 
-def _channel_constants(
-    found: ElementwiseCall, pieces: Interleaved, last: bool
-) -> list[relax.Expr] | None:
-    """An operator's constants for the parts of a tensor; None if they differ along another axis."""
-    constants = []
+def _per_channel(constant: relax.Expr, pieces: Interleaved, last: bool) -> relax.Expr | None:
+    """A constant for the parts of a tensor; None if it differs along another axis than channels."""
+    array, dtype = constant.value.numpy(), str(constant.ty.dtype)
     rank = len(pieces.outputs) + 2
-    for constant in found.constants:
-        array = constant.value.numpy()
-        if array.size == 1 and array.ndim <= rank:
-            constants.append(relax.const(array.reshape(()), str(constant.ty.dtype)))
-            continue
-        aligned = (1,) * (rank - array.ndim) + array.shape
-        wanted = [1] * rank
-        wanted[rank - 1 if last else 1] = pieces.channels
-        if list(aligned) != wanted:
-            return None
-        values = pieces.per_channel(array.reshape(-1))
-        constants.append(relax.const(values, str(constant.ty.dtype)))
-    return constants
+    if array.size == 1 and array.ndim <= rank:
+        return relax.const(array.reshape(()), dtype)
+    wanted = [1] * rank
+    wanted[rank - 1 if last else 1] = pieces.channels
+    if [*(1 for _ in range(rank - array.ndim)), *array.shape] != wanted:
+        return None
+    return relax.const(pieces.per_channel(array.reshape(-1)), dtype)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
-from tvm import ir, relax
+from tvm import relax
 
 from .graph import op_name, static_tensor
 
@@ -31,8 +31,8 @@ class ElementwiseCall:
     ----------
     tensors : tuple of relax.Expr
         Arguments of the result's shape.
-    constants : tuple of relax.Constant
-        The other tensors, which are constants.
+    constants : tuple of relax.Expr
+        The other tensors.
     call : callable
         (tensors, constants) -> the same operator on others.
     """
@@ -42,7 +42,11 @@ class ElementwiseCall:
     call: Callable[[Sequence[relax.Expr], Sequence[relax.Expr]], relax.Expr]
 
 
-def read_elementwise(expr: relax.Expr, tensors: Collection[relax.Expr]) -> ElementwiseCall | None:
+def read_elementwise(
+    expr: relax.Expr,
+    tensors: Collection[relax.Expr],
+    is_constant: Callable[[relax.Expr], bool],
+) -> ElementwiseCall | None:
     """A call as an elementwise operator on some of `tensors` and constants; None if it is none."""
     name = op_name(expr)
     if name in UNARY:
@@ -50,10 +54,10 @@ def read_elementwise(expr: relax.Expr, tensors: Collection[relax.Expr]) -> Eleme
     elif name in BINARY:
         count = 2
     elif name in QUANTIZING and _single(expr.args[1]) and _single(expr.args[2]):
-        return _read(expr, tensors, 3)
+        count = 1
     else:
         return None
-    return _read(expr, tensors, count)
+    return _read(expr, tensors, is_constant, count)
 
 
 def _single(expr: relax.Expr) -> bool:
@@ -61,12 +65,16 @@ def _single(expr: relax.Expr) -> bool:
     return tensor is not None and tensor.constant and tensor.size == 1
 
 
-def _read(expr: relax.Call, tensors: Collection[relax.Expr], count: int) -> ElementwiseCall | None:
+def _read(
+    expr: relax.Call,
+    tensors: Collection[relax.Expr],
+    is_constant: Callable[[relax.Expr], bool],
+    count: int,
+) -> ElementwiseCall | None:
     arguments = list(expr.args)[:count]
     among = [argument in tensors for argument in arguments]
     if not any(among) or not all(
-        inside or isinstance(argument, ir.GenericConst)
-        for argument, inside in zip(arguments, among, strict=True)
+        inside or is_constant(argument) for argument, inside in zip(arguments, among, strict=True)
     ):
         return None
     output = static_tensor(expr)

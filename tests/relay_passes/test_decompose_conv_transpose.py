@@ -226,3 +226,28 @@ def test_a_window_that_meets_nothing_stays() -> None:
     attributes = {"strides": [2, 2], "padding": [2, 0, 0, 0], "output_padding": [1, 0]}
     mod = module(lambda x: op.nn.conv2d_transpose(x, weight, **attributes), ((1, 4, 1, 2), F))
     assert_structural_equal(rewritten(mod), mod)
+
+
+def test_quantised_in_and_out() -> None:
+    """A bias that is dequantised too, and the quantisation, go before the interleaving."""
+    rng = np.random.default_rng(0)
+    weight = relax.const(rng.integers(-127, 128, (4, 3, 2, 2)).astype(np.int8))
+    scales = relax.const(rng.uniform(0.5, 1, 3).astype(F))
+    bias = relax.const(rng.integers(-99, 99, (1, 3, 1, 1)).astype(np.int32))
+    one, half, zero = relax.const(np.float32(1)), relax.const(np.float32(0.5)), relax.const(0)
+    eight, nothing = relax.const(np.uint8(8)), relax.const(np.zeros(3, np.int8))
+
+    def body(q: relax.Expr) -> relax.Expr:
+        y = op.nn.conv2d_transpose(
+            op.dequantize(q, one, eight), op.dequantize(weight, scales, nothing, 1), strides=[2, 2]
+        )
+        y = op.nn.relu(op.add(y, op.dequantize(bias, scales, zero, 1)))
+        return op.quantize(y, half, eight, out_dtype="uint8")
+
+    mod = module(body, ((1, 4, 3, 3), "uint8"))
+    after = rewritten(mod)
+    script = after.script()
+    assert script.index("R.quantize") < script.index("axes=[0, 1, 3, 2, 4, 5]")
+    x = rng.integers(0, 256, (1, 4, 3, 3)).astype(np.uint8)
+    # the same sums of four products in the same order
+    np.testing.assert_array_equal(run(after, [x])[0], run(mod, [x])[0])
