@@ -44,17 +44,24 @@ _POOLS = {
 }
 
 
-def integer_mean() -> ir.transform.Pass:
-    """The pass; it needs A-normal form."""
-    return block_pass("tvm_hybrid.integer_mean", _rewrite)
+def integer_mean(any_layout: bool = True) -> ir.transform.Pass:
+    """The pass; it needs A-normal form.
+
+    Parameters
+    ----------
+    any_layout : bool
+        Whether means of windows are rewritten whose channels are not last. Convolutions are fast
+        with channels last, so it is for a pass that comes before layouts are chosen.
+    """
+    return block_pass("tvm_hybrid.integer_mean", lambda graph: _rewrite(graph, any_layout))
 
 
-def _rewrite(graph: DataflowGraph) -> list[relax.Binding] | None:
+def _rewrite(graph: DataflowGraph, any_layout: bool) -> list[relax.Binding] | None:
     """The block with means of integers; None if there are none."""
     block = Bindings()
     found = False
     for binding in graph.bindings:
-        value = _mean(graph, block, binding_value(binding))
+        value = _mean(graph, block, binding_value(binding), any_layout)
         if value is None:
             block.bindings.append(binding)
         else:
@@ -63,7 +70,9 @@ def _rewrite(graph: DataflowGraph) -> list[relax.Binding] | None:
     return block.bindings if found else None
 
 
-def _mean(graph: DataflowGraph, block: Bindings, call: relax.Expr) -> relax.Expr | None:
+def _mean(
+    graph: DataflowGraph, block: Bindings, call: relax.Expr, any_layout: bool
+) -> relax.Expr | None:
     """The mean that a call computes, of integers; None if it is none, or not one of integers."""
     if op_name(call) not in ("relax.mean", *_GLOBAL, *_POOLS) or static_tensor(call) is None:
         return None
@@ -73,7 +82,8 @@ def _mean(graph: DataflowGraph, block: Bindings, call: relax.Expr) -> relax.Expr
     if q.dtype != "float32" or q.data_dtype not in INTEGERS or static_tensor(q.data) is None:
         return None
     if op_name(call) in _POOLS:
-        return _windows(block, call, q)
+        wanted = any_layout or str(call.attrs.layout).endswith("C")
+        return _windows(block, call, q) if wanted else None
     axes = _reduced(call, len(q.data.ty.shape))
     return None if axes is None else _whole(block, call, q, axes)
 

@@ -83,10 +83,10 @@ def check(
         ):
             assert got.dtype == wanted.dtype and got.shape == wanted.shape
             if not np.array_equal(got, wanted):
-                raise AssertionError(_difference(f"case {number}, output {name}", got, wanted))
+                raise AssertionError(difference(f"case {number}, output {name}", got, wanted))
 
 
-def _difference(what: str, got: NDArray[Any], wanted: NDArray[Any]) -> str:
+def difference(what: str, got: NDArray[Any], wanted: NDArray[Any]) -> str:
     """How many elements differ, and the first of them."""
     places = np.argwhere(~np.isclose(got, wanted, rtol=0, atol=0, equal_nan=True))
     if not len(places):

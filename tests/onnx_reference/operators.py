@@ -20,6 +20,7 @@ from .arithmetic import (
     quantized,
     scaled,
 )
+from .images import IMAGE_OPERATORS
 
 Value = Array | Quantized
 Attributes = Mapping[str, Any]
@@ -201,6 +202,7 @@ def _cast(inputs: Sequence[Any], attributes: Attributes) -> Array:
 
 
 OPERATORS: dict[tuple[str, str], Operator] = {
+    **IMAGE_OPERATORS,
     ("", "QuantizeLinear"): _quantize_linear,
     ("", "DequantizeLinear"): _dequantize_linear,
     ("", "DynamicQuantizeLinear"): lambda inputs, _: dynamic_quantize(real(inputs[0])),
