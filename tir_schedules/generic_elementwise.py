@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import itertools
 import math
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from tvm import tirx
 from tvm.ir import Call
@@ -27,8 +28,10 @@ from .generic_expr import (
     int64,
     loads_of,
     map_calls,
+    substitute,
     variables_of,
 )
+from .generic_interleave import interleaving_loops, interleaving_of
 from .generic_loops import (
     FORK_NANOSECONDS,
     Strides,
@@ -54,20 +57,27 @@ _COMPARISONS = (tirx.LT, tirx.LE, tirx.GT, tirx.GE)
 
 def elementwise_loops(nest: Nest, machine: Machine, parallel: bool) -> tuple[tirx.Stmt, str]:
     """Loops for a flat nest without reduction, and the name of the schedule."""
-    statements = []
+    statements: list[tirx.Stmt] = []
     names = []
+    rows: list[_Rows] = []
     for part in split_at_conditions(nest):
         part = collapsed(split_at_periods(part))
         wide = parallel and nanoseconds(part) >= FORK_NANOSECONDS
         loads, stores = access_strides(part)
         tile = transpose_axes(part, loads, stores, machine)
+        mixed = interleaving_of(part, loads, stores, machine) if tile is None else None
+        if tile is None and mixed is None:
+            rows.append(_rows(part, loads, stores, machine, wide))
+            names.append("generic_injective")
+            continue
+        statements += _row_loops(rows, machine)
+        rows = []
+        names.append("generic_transpose")
         if tile is not None:
             statements.append(transpose_loops(part, tile, machine, wide))
-            names.append("generic_transpose")
-        else:
-            statements.append(_row_loops(part, loads, stores, machine, wide))
-            names.append("generic_injective")
-    return sequence(statements), max(names)
+        elif mixed is not None:
+            statements.append(interleaving_loops(part, mixed, machine, wide))
+    return sequence([*statements, *_row_loops(rows, machine)]), max(names)
 
 
 def lanes_for(nest: Nest, machine: Machine) -> int:
@@ -78,13 +88,51 @@ def lanes_for(nest: Nest, machine: Machine) -> int:
     return max(machine.isa.vector_bits // widest, 1)
 
 
-def _row_loops(
+@dataclass(frozen=True)
+class _Rows:
+    """What is done for every point of some axes: a row, or, if not `whole`, a part of one."""
+
+    axes: tuple[Axis, ...]
+    body: tirx.Stmt
+    parallel: bool
+    whole: bool = True
+
+
+def _row_loops(parts: Sequence[_Rows], machine: Machine) -> list[tirx.Stmt]:
+    """Loops over the rows; parts of the same rows share them, so that a row is written once."""
+    statements = []
+    group: list[_Rows] = []
+
+    def flush() -> None:
+        if not group:
+            return
+        axes = group[0].axes
+        bodies = []
+        for part in group:
+            pairs = zip(part.axes, axes, strict=True)
+            bodies.append(substitute(part.body, {own.var: first.var for own, first in pairs}))
+        wide = any(part.parallel for part in group)
+        statements.append(nested(axes, sequence(bodies), machine, wide))
+        group.clear()
+
+    for part in parts:
+        extents = [axis.extent for axis in part.axes]
+        if group and (not part.whole or extents != [axis.extent for axis in group[0].axes]):
+            flush()
+        group.append(part)
+        if not part.whole:
+            flush()
+    flush()
+    return statements
+
+
+def _rows(
     nest: Nest,
     loads: list[Strides],
     stores: list[Strides],
     machine: Machine,
     parallel: bool,
-) -> tirx.Stmt:
+) -> _Rows:
     axes = nest.spatial
     row = axes[-1] if axes else None
     nest = conditions_as_selects(nest)
@@ -96,7 +144,7 @@ def _row_loops(
         or any(strides[row.var] is None for strides in loads)
         or _is_guarded_by(nest, row.var)
     ):
-        return nested(axes, store_statement(nest, nest.stores, {}), machine, parallel)
+        return _Rows(axes, store_statement(nest, nest.stores, {}), parallel, whole=False)
     main, tail = divmod(row.extent, lanes)
 
     strided = strided_loads(nest, row)
@@ -110,17 +158,15 @@ def _row_loops(
 
         return sequence([*staged.statements, vectorized(width, at_lane)])
 
-    rest = vector(int64(main * lanes), tail) if tail else None
+    rest = [vector(int64(main * lanes), tail)] if tail else []
     passes = math.prod(axis.extent for axis in axes[:-1])
     if passes >= 8 * machine.threads or not parallel or main <= 1:
         body = [serial(main, lambda step: vector(step * int64(lanes), lanes))] if main else []
-        body += [rest] if rest is not None else []
-        return nested(axes[:-1], sequence(body), machine, parallel)
+        return _Rows(axes[:-1], sequence([*body, *rest]), parallel)
     step = Axis.new(main, "step")
     body = [nested((*axes[:-1], step), vector(step.var * int64(lanes), lanes), machine, parallel)]
-    if rest is not None:
-        body.append(nested(axes[:-1], rest, machine, False))
-    return sequence(body)
+    body += [nested(axes[:-1], each, machine, False) for each in rest]
+    return _Rows((), sequence(body), False, whole=False)
 
 
 def _is_guarded_by(nest: Nest, var: tirx.Var) -> bool:

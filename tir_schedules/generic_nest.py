@@ -23,6 +23,7 @@ import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
+import tvm_ffi
 from tvm import s_tir, tirx
 from tvm.ir import Range
 from tvm.ir.expr import TensorLoad
@@ -153,12 +154,12 @@ class Nest:
         nest = self.substituted(units) if units else self
         analyzer = analyzer_for(axis for axis in self.axes() if axis.extent != 1)
 
+        def simplify(value: Expr) -> Expr:
+            return floors(without_round_trips(analyzer.simplify(value)), analyzer)
+
         def in_store(store: Store) -> Store:
             return Store(
-                store.buffer,
-                tuple(analyzer.simplify(index) for index in store.indices),
-                analyzer.simplify(store.value),
-                store.init,
+                store.buffer, tuple(map(simplify, store.indices)), simplify(store.value), store.init
             )
 
         return replace(
@@ -167,7 +168,7 @@ class Nest:
             reduce=tuple(axis for axis in nest.reduce if axis.extent != 1),
             stores=tuple(map(in_store, nest.stores)),
             epilogue=tuple(map(in_store, nest.epilogue)),
-            lets=tuple((var, analyzer.simplify(value)) for var, value in nest.lets),
+            lets=tuple((var, simplify(value)) for var, value in nest.lets),
         )
 
     def axes(self) -> tuple[Axis, ...]:
@@ -191,6 +192,34 @@ class Program:
             if all(not store.buffer.same_as(buffer) for store in nest.stores)
             and any(load.source.same_as(buffer) for load in nest.reads())
         ]
+
+
+def floors(value: Expr, analyzer: Analyzer) -> Expr:
+    """Divisions of positions that are not negative as floor divisions, which simplify further."""
+
+    def change(division: tirx.Div) -> Expr:
+        divisor = const_int(division.b)
+        is_integer = str(division.ty.dtype).startswith("int")
+        if not is_integer or divisor is None or divisor <= 0:
+            return division
+        if analyzer.const_int_bound(division.a).min_value < 0:
+            return division
+        return tirx.FloorDiv(division.a, division.b)
+
+    return tvm_ffi.structural_map(value, (tirx.Div, change))
+
+
+def without_round_trips(value: Expr) -> Expr:
+    """Small integers that are made f32 and integers again (by TVM's resize) as they were."""
+
+    def change(outer: tirx.Cast) -> Expr:
+        inner = outer.value
+        if not isinstance(inner, tirx.Cast) or str(inner.ty.dtype) != "float32":
+            return outer
+        small = str(inner.value.ty.dtype) in ("uint8", "int8", "uint16", "int16")
+        return inner.value if small and outer.ty.dtype == inner.value.ty.dtype else outer
+
+    return tvm_ffi.structural_map(value, (tirx.Cast, change))
 
 
 def analyzer_for(axes: Iterable[Axis]) -> Analyzer:

@@ -1,4 +1,4 @@
-"""Reads every second element, or backwards, a vector at a time.
+"""Reads every second, third or fourth element, or backwards, a vector at a time.
 
 for v in vectorized(16): y[v] = x[2 * v]        (sixteen scalar loads)
 
@@ -18,6 +18,9 @@ from microkernels.vectors import Expr
 
 from .generic_expr import calls_of, int64, ramp_at, same, shuffle, strides_of, substitute
 from .generic_nest import Axis, Nest, analyzer_for, unchanged
+
+STEPS = (-1, 2, 3, 4)
+"""Distances from element to element that are read by whole vectors and shuffled."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +49,7 @@ NOTHING_STAGED = Staged((), (), ())
 
 
 def strided_loads(nest: Nest, axis: Axis, still: Axis | None = None) -> list[TensorLoad]:
-    """Loads of a flat nest that step by 2 or -1 along `axis`, and not at all along `still`."""
+    """Loads of a flat nest with one of STEPS along `axis`, that stand still along `still`."""
     if any(calls_of(value, "if_then_else") for value in nest.expressions()):
         return []
     analyzer = analyzer_for(nest.axes())
@@ -54,7 +57,7 @@ def strided_loads(nest: Nest, axis: Axis, still: Axis | None = None) -> list[Ten
     found: list[TensorLoad] = []
     for load in nest.reads():
         strides = strides_of(load.indices[0], axes, analyzer)
-        if strides[axis.var] not in (2, -1) or (still is not None and strides[still.var] != 0):
+        if strides[axis.var] not in STEPS or (still is not None and strides[still.var] != 0):
             continue
         if str(load.ty.dtype) != "bool" and not any(same(load, other) for other in found):
             found.append(load)
@@ -71,17 +74,44 @@ def stage(loads: list[TensorLoad], axis: Axis, at: dict[tirx.Var, Expr], width: 
         first = substitute(load.indices[0], at)
         second = substitute(load.indices[0], {**at, axis.var: at[axis.var] + int64(1)})
         step = int(analyzer_for(()).simplify(second - first).value)
-        if step == 2:
-            starts = [first, first + int64(width - 1)]
-            chosen = [2 * i if 2 * i < width else 2 * i + 1 for i in range(width)]
-        else:
-            starts = [first - int64(width - 1)]
-            chosen = list(reversed(range(width)))
-        vectors = [tirx.BufferLoad(load.source, [ramp_at(s, width)]) for s in starts]
+        vectors = _vectors(load.source, first, step, width)
+        statements += [tirx.Bind(var, value) for var, value in vectors]
         row = tirx.decl_buffer((int64(width),), load.ty.dtype, "row")
         statements.append(tirx.AllocBuffer(row))
-        statements.append(
-            tirx.BufferStore(row, shuffle(vectors, chosen), [ramp_at(int64(0), width)])
-        )
+        statements.append(tirx.BufferStore(row, vectors[-1][0], [ramp_at(int64(0), width)]))
         rows.append(row)
     return Staged(tuple(loads), tuple(rows), tuple(statements))
+
+
+def _vectors(source: tirx.Var, first: Expr, step: int, width: int) -> list[tuple[tirx.Var, Expr]]:
+    """Names for the vectors that hold the elements, and last for what is picked out of them."""
+    found: list[tuple[tirx.Var, Expr]] = []
+
+    def named(value: Expr) -> tirx.Var:
+        var = tirx.Var("strided", str(value.ty.dtype))
+        found.append((var, value))
+        return var
+
+    def read(start: Expr) -> tirx.Var:
+        return named(tirx.BufferLoad(source, [ramp_at(start, width)]))
+
+    if step == -1:
+        vector = read(first - int64(width - 1))
+        named(shuffle([vector], reversed(range(width))))
+        return found
+    # The last vector ends at the last element, beyond which there may be none.
+    last = step * (width - 1) + 1 - width
+    starts = [min(number * width, last) for number in range(step)]
+    value = read(first)
+    lanes = [step * lane for lane in range(width)]
+    for number, start in enumerate(starts[1:], 1):
+        limit = number * width
+        vector = read(first + int64(start))
+        picked = []
+        for lane, at in enumerate(lanes):
+            if at >= limit:
+                picked.append(min(width + at - start, 2 * width - 1))
+            else:
+                picked.append(at if number == 1 else lane)
+        value = named(shuffle([value, vector], picked))
+    return found

@@ -38,7 +38,8 @@ def test_broadcast_is_exact(
 ) -> None:
     x, y = (random_array(shape, "float32", seed) for seed, shape in enumerate(shapes))
     result, name, func = run_guarded(op.add, [x, y], threads, rung, at_end)
-    assert name == "generic_injective"
+    # A short last axis along which only one of them moves is interleaved.
+    assert name in ("generic_injective", "generic_transpose")
     # One rounding, the same everywhere.
     np.testing.assert_array_equal(result, x + y)
     # Anything with two neighbours in the last axis uses vectors, unless the ISA has none.
@@ -133,3 +134,35 @@ def test_constant_power_is_arithmetic(exponent: float) -> None:
     assert "powf" not in assembly(func)
     # At most three roundings.
     np.testing.assert_allclose(result, x.astype(float) ** exponent, rtol=3 * EPSILON)
+
+
+def test_pieces_of_the_same_rows_share_their_loop() -> None:
+    xs = [random_array((1, 8, 9, channels), "float32", channels) for channels in (17, 30, 5)]
+    result, name, func = run_guarded(lambda *xs: op.concat(list(xs), axis=3), xs)
+    assert name == "generic_injective" and is_vectorized(func)
+    # One loop over the 72 pixels, in which all three pieces of a pixel are written.
+    assert str(func.script()).count("T.int64(72)") == 1
+    np.testing.assert_array_equal(result, np.concatenate(xs, 3))
+
+
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+@pytest.mark.parametrize("dtype", ["float32", "uint8"])
+def test_pixels_are_repeated_without_arithmetic_on_positions(layout: str, dtype: str) -> None:
+    shape, axes = ((1, 5, 6, 70), (2, 3)) if layout == "NCHW" else ((1, 6, 7, 24), (1, 2))
+    x = (np.arange(np.prod(shape)) % 251).reshape(shape).astype(dtype)
+    size = tuple(2 * shape[axis] for axis in axes)
+    result, _, func = run_guarded(
+        lambda x: op.image.resize2d(
+            x,
+            size,
+            layout=layout,
+            method="nearest_neighbor",
+            coordinate_transformation_mode="asymmetric",
+            rounding_method="floor",
+        ),
+        [x],
+    )
+    assert is_vectorized(func)
+    text = str(func.script())
+    assert "T.Div" not in text and "T.Cast" not in text
+    np.testing.assert_array_equal(result, x.repeat(2, axes[0]).repeat(2, axes[1]))
