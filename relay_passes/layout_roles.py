@@ -4,7 +4,8 @@
     R.softmax(x, axis=1)                    R.softmax(x', axis=3)
     R.add(x, const_b)  # [1, C, 1, 1]       R.add(x', const_b')  # [C]
 
-Convolutions run channels last only. An operator that is not listed runs as imported.
+Convolutions run channels last only. An operator that is not listed runs as imported: among them
+transposed convolutions, which `decompose_conv_transpose` has replaced, and flattening.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from tvm import relax
 
 from .axis_view import view_axes
 from .call_attrs import with_attrs
-from .channel_axes import CONVOLUTIONS, ELEMENTWISE, POOLS, REDUCTIONS, RESIZES, reduced_axes
+from .channel_axes import ELEMENTWISE, POOLS, REDUCTIONS, RESIZES, reduced_axes
 from .channel_shuffle import match_shuffle
 from .graph import binding_value, op_name
 from .layout_cut import LAST
@@ -25,6 +26,7 @@ from .strided_view import RESHAPES
 from .turned_constants import is_turnable
 
 MOST_PLANAR_CHANNELS = 4  # the convolution template reads so few in place, whatever their layout
+_CONVOLUTIONS = ("relax.nn.conv1d", "relax.nn.conv2d", "relax.nn.conv3d")
 _QUANTIZING = ("relax.quantize", "relax.dequantize")
 _Match = Callable[[Forms, relax.Call, Form], "Role | None"]
 
@@ -243,12 +245,11 @@ def _convolution(forms: Forms, call: relax.Call, result: Form) -> Role | None:
         return None
     if not is_turnable(forms.graph, call.args[1]):
         return None
-    transposed = op_name(call).endswith("_transpose")
     stored = "".join(data[axis] for axis in x.order(LAST))
-    wanted = kernel if transposed else stored[1:-1] + "IO"
+    wanted = stored[1:-1] + "IO"
     order = tuple(kernel.index(letter) for letter in wanted)
     changed = {"data_layout": stored, "kernel_layout": wanted, "out_layout": stored}
-    planar = not transposed and int(attrs.groups) == 1 and result.dtype != "int32"
+    planar = int(attrs.groups) == 1 and result.dtype != "int32"
     planar &= x.shape[1 if x.axis == 1 else -1] <= MOST_PLANAR_CHANNELS
     planar &= op_name(forms.graph.definition(call.args[0])) != "relax.dequantize"
     return Role(
@@ -286,7 +287,7 @@ def _shuffle(forms: Forms, position: int) -> Role | None:
 _MATCHES: dict[str, _Match] = {
     **dict.fromkeys(ELEMENTWISE, _elementwise),
     **dict.fromkeys((*POOLS, *RESIZES), _windows),
-    **dict.fromkeys(CONVOLUTIONS, _convolution),
+    **dict.fromkeys(_CONVOLUTIONS, _convolution),
     **dict.fromkeys(REDUCTIONS, _reduction),
     **dict.fromkeys(("relax.permute_dims", *RESHAPES), _view),
     **dict.fromkeys(("relax.nn.softmax", "relax.nn.log_softmax", "relax.nn.prelu"), _along),

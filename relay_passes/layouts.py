@@ -36,8 +36,8 @@ class Form:
     dtype : str
         Its element type.
     axis : int or None
-        Which axis of the imported tensor holds channels: 1 or the last one; None: there is but one
-        layout.
+        Which axis of the imported tensor holds channels: 1 or the last one of at least three; None:
+        there is but one layout.
     tensor : bool
         Whether it is no tuple.
     """
@@ -215,5 +215,5 @@ class Forms:
         tensor = static_tensor(whole)
         if tensor is None:
             return None
-        legal = len(tensor.shape) > 1 and axis in (1, len(tensor.shape) - 1)
+        legal = len(tensor.shape) > 2 and axis in (1, len(tensor.shape) - 1)
         return Form(tensor.shape, tensor.dtype, axis if legal else None, whole is var)
