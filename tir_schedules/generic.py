@@ -55,7 +55,8 @@ def schedule_generic(func: tirx.PrimFunc, machine: Machine) -> tuple[tirx.PrimFu
         The same function with other loops.
     name : str
         "generic_injective", "generic_transpose", "generic_pool", "generic_reduction",
-        "generic_blocks", or "generic_serial" for loops that stayed as they were; the reason is logged.
+        "generic_blocks", or "generic_serial" for loops that stayed as they were; the reason is
+        logged.
     """
     func = _aligned_to_elements(func)
     for rule in RULES[:-1]:
