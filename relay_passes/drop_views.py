@@ -8,7 +8,7 @@ Before
 
 After
 
-    gv = R.nn.softmax(x, axis=3)
+    gv = R.nn.softmax(x, axis=-1)
 
 Older ONNX models have every softmax so. The axes that the reshape joins must, but for one, have one
 element. A reshape of a reshape is one, and a reshape to the same shape is none.
@@ -88,7 +88,10 @@ def _softmax(graph: DataflowGraph, value: relax.Expr, shape: tuple[int, ...]) ->
     if int(softmax.attrs.axis) % len(flat.shape) != len(flat.shape) - 1:
         return None
     axis = _joined_axis(source.shape, flat.shape[-1])
-    return None if axis is None else operator(view.args[0], axis=axis)
+    if axis is None:
+        return None
+    last = axis == len(shape) - 1
+    return operator(view.args[0], axis=-1 if last else axis)
 
 
 def _joined_axis(shape: tuple[int, ...], extent: int) -> int | None:

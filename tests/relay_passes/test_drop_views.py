@@ -22,9 +22,9 @@ def around(shape: tuple[int, ...], flat: tuple[int, ...], operator: Body) -> Bod
 @pytest.mark.parametrize(
     ("shape", "flat", "axis"),
     [
-        ((1, 8, 4, 5), (32, 5), 3),
+        ((1, 8, 4, 5), (32, 5), -1),
         ((2, 6, 1, 1), (2, 6), 1),
-        ((2, 6), (1, 2, 6), 1),
+        ((2, 6), (1, 2, 6), -1),
         ((2, 1, 6, 1), (2, 6), 2),
     ],
 )

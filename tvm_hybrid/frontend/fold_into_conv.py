@@ -1,9 +1,9 @@
-"""Per-channel constants after a convolution go into its weight and bias.
+"""Per-channel constants after a product go into its weight and bias.
 
     Conv(x, W, b) -> Mul(., scale) -> Add(., shift)    ->    Conv(x, W * scale, b * scale + shift)
 
-Only where the convolution's result has no other use, and the factors are constants of one value
-per output channel (or one value for all).
+Likewise ConvTranspose and Gemm, and the factors after a MatMul. Only where the product's result has
+no other use, and the factors are constants of one value per output channel (or one value for all).
 """
 
 from __future__ import annotations
@@ -14,102 +14,93 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 
+from .channel_factors import Affine, affine
 from .graph import Graph, captured_names, is_standard
 from .node_builder import attributes_of, optional_input
 
 _CONVOLUTIONS = ("Conv", "ConvTranspose")
+_PRODUCTS = ("Gemm", "MatMul")
 
 
 def fold_into_conv(graph: Graph) -> None:
     """Folds in place; runs after propagation, which types every value."""
-    uses = Counter(graph.outputs)
-    for node in graph.nodes:
-        uses.update(name for name in node.input if name)
-        uses.update(captured_names(node))
+    uses = count_uses(graph)
     makers: dict[str, onnx.NodeProto] = {}
     kept = []
     for node in graph.nodes:
-        convolution = _foldable(node, graph, makers, uses)
-        if convolution is not None:
-            _fold(node, convolution, graph)
-            convolution.output[0] = node.output[0]
-            makers[node.output[0]] = convolution
+        product = _producer(node, makers, uses)
+        found = None if product is None else _foldable(node, product, graph, uses)
+        if product is not None and found is not None:
+            _fold(product, found, graph)
+            product.output[0] = node.output[0]
+            makers[node.output[0]] = product
             continue
-        if is_standard(node) and node.op_type in _CONVOLUTIONS:
+        if is_standard(node) and node.op_type in (*_CONVOLUTIONS, *_PRODUCTS):
             makers[node.output[0]] = node
         kept.append(node)
     graph.nodes = kept
 
 
-def _operands(node: onnx.NodeProto, graph: Graph) -> tuple[str, str] | None:
-    """The constant and the other operand."""
-    if not is_standard(node) or node.op_type not in ("Mul", "Add") or len(node.input) != 2:
-        return None
-    left, right = node.input
-    if (left in graph.constants) == (right in graph.constants):
-        return None
-    return (left, right) if left in graph.constants else (right, left)
+def count_uses(graph: Graph) -> Counter[str]:
+    """How often every value is read."""
+    uses = Counter(graph.outputs)
+    for node in graph.nodes:
+        uses.update(name for name in node.input if name)
+        uses.update(captured_names(node))
+    return uses
+
+
+def _producer(
+    node: onnx.NodeProto, makers: dict[str, onnx.NodeProto], uses: Counter[str]
+) -> onnx.NodeProto | None:
+    """The product whose result `node` alone reads."""
+    for name in node.input:
+        if name in makers and uses[name] == 1:
+            return makers[name]
+    return None
 
 
 def _foldable(
-    node: onnx.NodeProto,
-    graph: Graph,
-    makers: dict[str, onnx.NodeProto],
-    uses: Counter[str],
-) -> onnx.NodeProto | None:
-    """The convolution that `node` can be folded into."""
-    operands = _operands(node, graph)
-    if operands is None or operands[1] not in makers or uses[operands[1]] != 1:
+    node: onnx.NodeProto, product: onnx.NodeProto, graph: Graph, uses: Counter[str]
+) -> Affine | None:
+    """What `node` does, if it can be folded into `product`."""
+    convolution = product.op_type in _CONVOLUTIONS
+    found = affine(node, graph, 1 if convolution else -1)
+    weight, bias = graph.constants.get(product.input[1]), optional_input(product, 2)
+    if found is None or weight is None or weight.dtype.kind != "f":
         return None
-    convolution = makers[operands[1]]
-    weight, bias = convolution.input[1], optional_input(convolution, 2)
-    if weight not in graph.constants or (bias and bias not in graph.constants):
+    if bias and (bias not in graph.constants or graph.constants[bias].shape != found.term.shape):
         return None
-    if graph.constants[weight].dtype.kind != "f":
+    if convolution:
+        return found
+    # A weight used elsewhere, such as an embedding, is not to be there twice.
+    if weight.ndim != 2 or uses[product.input[1]] > 1 or product.attribute:
         return None
-    shape = graph.shape(operands[1])
-    if bias and (shape is None or graph.shape(bias) != (shape[1],)):
-        return None
-    if shape is None or _per_channel(graph.constants[operands[0]], shape) is None:
-        return None
-    return convolution
+    return None if product.op_type == "MatMul" and found.term.any() else found
 
 
-def _per_channel(constant: NDArray, shape: tuple[int, ...]) -> NDArray | None:
-    """The constant as one value per channel of an NC... tensor, or None if it is more than that."""
-    if constant.size == 1 and constant.ndim <= len(shape):
-        return np.broadcast_to(constant.reshape(()), (shape[1],))
-    aligned = (1,) * (len(shape) - constant.ndim) + constant.shape
-    if aligned != (1, shape[1], *(1 for _ in shape[2:])):
-        return None
-    return constant.reshape(-1)
+def _fold(product: onnx.NodeProto, found: Affine, graph: Graph) -> None:
+    weight = graph.constants[product.input[1]]
+    name = optional_input(product, 2)
+    bias = graph.constants[name].astype(np.float64) if name else np.zeros(len(found.term))
+    if (found.factor != 1).any():
+        factor = found.factor.astype(weight.dtype)
+        product.input[1] = graph.fresh(f"{product.name}/weight")
+        graph.add_constant(product.input[1], _scale(weight, factor, product))
+    if product.op_type == "MatMul":
+        return
+    while len(product.input) < 3:
+        product.input.append("")
+    product.input[2] = graph.fresh(f"{product.name}/bias")
+    graph.add_constant(product.input[2], (bias * found.factor + found.term).astype(weight.dtype))
 
 
-def _fold(node: onnx.NodeProto, convolution: onnx.NodeProto, graph: Graph) -> None:
-    operands = _operands(node, graph)
-    shape = graph.shape(operands[1]) if operands else None
-    assert operands is not None and shape is not None
-    value = _per_channel(graph.constants[operands[0]], shape)
-    assert value is not None
-    weight = graph.constants[convolution.input[1]]
-    name = optional_input(convolution, 2)
-    bias = graph.constants[name] if name else np.zeros(shape[1], weight.dtype)
-    if node.op_type == "Add":
-        bias = bias + value
-    else:
-        bias = bias * value
-        convolution.input[1] = graph.fresh(f"{convolution.name}/weight")
-        graph.add_constant(convolution.input[1], _scale(weight, value, convolution))
-    while len(convolution.input) < 3:
-        convolution.input.append("")
-    convolution.input[2] = graph.fresh(f"{convolution.name}/bias")
-    graph.add_constant(convolution.input[2], bias.astype(weight.dtype))
-
-
-def _scale(weight: NDArray, value: NDArray, convolution: onnx.NodeProto) -> NDArray:
+def _scale(weight: NDArray, value: NDArray, product: onnx.NodeProto) -> NDArray:
+    if product.op_type in _PRODUCTS:  # [in, out]
+        return weight * value
     spatial = (1,) * (weight.ndim - 2)
-    if convolution.op_type == "Conv":  # [out, in / groups, ...]
+    if product.op_type == "Conv":  # [out, in / groups, ...]
         return weight * value.reshape(-1, 1, *spatial)
-    groups = attributes_of(convolution).get("group", 1)  # [in, out / groups, ...]
+    groups = attributes_of(product).get("group", 1)  # [in, out / groups, ...]
     parts = weight.reshape(groups, -1, *weight.shape[1:])
     return (parts * value.reshape(groups, 1, -1, *spatial)).reshape(weight.shape)

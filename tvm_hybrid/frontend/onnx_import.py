@@ -18,6 +18,7 @@ from microkernels.errors import ModelError, UnsupportedOperatorError
 from ..tensors import TensorInfo
 from .check_model import check_model
 from .expressions import static_shape_of
+from .fold_before_conv import fold_before_conv
 from .fold_into_conv import fold_into_conv
 from .fold_into_dequantize import fold_into_dequantize
 from .fold_padding import fold_padding
@@ -82,6 +83,7 @@ def _import(proto: onnx.ModelProto, shapes: Shapes | None) -> ImportedModel:
     fold_into_dequantize(graph)
     fold_into_conv(graph)
     fold_padding(graph)
+    fold_before_conv(graph)
     mod = fold_views(to_relax(graph))
     inputs = [_info(graph, item.name) for item in graph.inputs]
     return ImportedModel(mod, inputs, _outputs(graph, mod))

@@ -1,0 +1,79 @@
+"""Arithmetic with one constant per channel, as a factor and a term: what folds into weights."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+
+from .graph import Graph, is_standard
+
+
+@dataclass(frozen=True)
+class Affine:
+    """A value as x * factor + term.
+
+    Attributes
+    ----------
+    x : str
+        The value that is no constant.
+    factor, term : ndarray of float64 [channels]
+        One each for every channel.
+    """
+
+    x: str
+    factor: NDArray
+    term: NDArray
+
+
+def affine(node: onnx.NodeProto, graph: Graph, axis: int) -> Affine | None:
+    """A Mul, Div, Add or Sub with a constant per channel, or one for all; None if it is none.
+
+    Parameters
+    ----------
+    axis
+        Where the channels of x are.
+    """
+    if not is_standard(node) or len(node.input) != 2:
+        return None
+    left, right = node.input
+    if (left in graph.constants) == (right in graph.constants):
+        return None
+    x, constant = (
+        (right, graph.constants[left])
+        if left in graph.constants
+        else (
+            left,
+            graph.constants[right],
+        )
+    )
+    shape = graph.shape(x)
+    if shape is None or len(shape) <= axis % max(len(shape), 1) or constant.dtype.kind != "f":
+        return None
+    values = per_channel(constant, shape, axis % len(shape))
+    if values is None:
+        return None
+    one, zero = np.ones_like(values), np.zeros_like(values)
+    match node.op_type:
+        case "Mul":
+            return Affine(x, values, zero)
+        case "Add":
+            return Affine(x, one, values)
+        case "Sub":
+            return Affine(x, one, -values) if x == left else Affine(x, -one, values)
+        case "Div" if x == left and bool((values != 0).all()):
+            return Affine(x, 1 / values, zero)
+    return None
+
+
+def per_channel(constant: NDArray, shape: tuple[int, ...], axis: int) -> NDArray | None:
+    """A constant as one float64 per channel, or None if it is more than that or widens x."""
+    if constant.ndim > len(shape) or axis >= len(shape):
+        return None
+    if constant.size == 1:
+        return np.full(shape[axis], constant.reshape(-1)[0], np.float64)
+    aligned = (1,) * (len(shape) - constant.ndim) + constant.shape
+    wanted = tuple(extent if i == axis else 1 for i, extent in enumerate(shape))
+    return constant.reshape(-1).astype(np.float64) if aligned == wanted else None
