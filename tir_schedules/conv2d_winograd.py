@@ -14,8 +14,6 @@ Results differ from those of "conv2d" by rounding: see `winograd_transforms.expe
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 import tvm.tirx.script.builder.ir as I
 from tvm import relax, tirx
@@ -26,7 +24,6 @@ from microkernels.packing import pack_weight, packed_size
 from microkernels.prefetch import PREFETCH_LLVM_IR
 from microkernels.vectors import parameter
 
-from .blocking import panel_widths
 from .conv_geometry import ConvGeometry, conv_reference, flops
 from .epilogue import operand_parameters
 from .region import Region
@@ -119,9 +116,9 @@ def packed_shape(region: Region, config: WinogradConfig, isa: Isa, index: int) -
 
 
 def _widths(region: Region, config: WinogradConfig, isa: Isa) -> list[int]:
-    """Width of every panel, in vectors; panels do not cross the threads' shares."""
-    n_vectors = math.ceil(region.inputs[1].shape[-1] / check(region, config, isa).lanes)
-    return panel_widths(n_vectors, config.threads_panels, config.vectors)
+    """Width of every panel, in vectors."""
+    panels = config.panels(WinogradProblem.of(region), check(region, config, isa))
+    return [group.size for group in panels for _ in range(group.count)]
 
 
 def kernel_name(region: Region, config: WinogradConfig, isa: Isa) -> str:

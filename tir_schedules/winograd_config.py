@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from microkernels.errors import ConfigError
 from microkernels.isa import Isa
@@ -32,7 +32,7 @@ class WinogradConfig(TileConfig, frozen=True, kw_only=True):
     threads_tiles : int
         Teams of threads, each with blocks of tiles of its own.
     threads_panels : int
-        Threads of a team, which share the transform of a block and then its output channels.
+        Threads of a team, which share the transform of a block, then its panels of channels.
     """
 
     threads_tiles: int = 1
@@ -47,6 +47,15 @@ class WinogradConfig(TileConfig, frozen=True, kw_only=True):
         teams = self.teams(problem)
         each = math.ceil(math.ceil(problem.tiles / teams) / self.m_block)
         return shares(problem.tiles, min(problem.tiles, teams * each)), each
+
+    def panels(self, problem: WinogradProblem, kernel: Microkernel) -> tuple[Group, ...]:
+        """The panels of output channels, in vectors; wider ones first."""
+        return balanced(math.ceil(problem.geometry.out_channels / kernel.lanes), self.vectors)
+
+
+def panel_count(panels: Sequence[Group]) -> int:
+    """How many panels there are."""
+    return sum(group.count for group in panels)
 
 
 def odd_lines(elements: int) -> int:

@@ -1,4 +1,4 @@
-"""Conditions and branches, as the parts of the template "conv2d_winograd" emit them."""
+"""Conditions, branches and shares, as the parts of the template "conv2d_winograd" emit them."""
 
 from __future__ import annotations
 
@@ -31,3 +31,10 @@ def either(
             then()
         with I.Else():
             otherwise()
+
+
+def part_of(count: Expr | int, members: int, member: Expr) -> tuple[Expr | int, Expr | int]:
+    """First and end of one member's share of `count` things."""
+    if members == 1:
+        return 0, count
+    return I.floordiv(member * count, members), I.floordiv((member + 1) * count, members)

@@ -70,16 +70,18 @@ def winograd_cost(
     tiles, members, teams = blocks[0].size, config.threads_panels, config.teams(problem)
     n_vectors = math.ceil(problem.geometry.out_channels / lanes)
     c_vectors = math.ceil(channels / lanes)
-    panels = math.ceil(n_vectors / members)  # vectors of output channels of one thread
+    panels = config.panels(problem, microkernel_named(config.kernel))
+    widths = [group.size for group in panels for _ in range(group.count)]
+    share = sum(widths[: math.ceil(len(widths) / members)])  # vectors of the busiest thread
     products = PRODUCTS * estimate_cycles(
-        tiles, panels, channels, config.rows, config.vectors, config.k_block
+        tiles, share, channels, config.rows, config.vectors, config.k_block
     )
     of_inputs = math.ceil(c_vectors / members) * tiles
     if c_vectors < members:
         of_inputs = math.ceil(tiles / members) * c_vectors
-    transforms = of_inputs * INPUT_CYCLES + tiles * panels * OUTPUT_CYCLES
+    transforms = of_inputs * INPUT_CYCLES + tiles * share * OUTPUT_CYCLES
     whole = F32_BYTES * PRODUCTS * channels * n_vectors * lanes
-    weight = F32_BYTES * PRODUCTS * channels * panels * lanes
+    weight = F32_BYTES * PRODUCTS * channels * share * lanes
     kept = F32_BYTES * PRODUCTS * tiles * (channels + config.vectors * lanes)
     beyond = whole > machine.l3_bytes
     near = weight + kept <= machine.l2_bytes

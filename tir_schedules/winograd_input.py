@@ -17,11 +17,9 @@ from tvm import tirx
 
 from microkernels.vectors import Expr, bind, constant, ramp, splat, vector_type
 
-from .winograd_control import all_of, either
+from .winograd_control import all_of, either, part_of
 from .winograd_problem import WinogradProblem
 from .winograd_transforms import REACH, TILE, input_transform
-
-Range = tuple[Expr | int, Expr | int]
 
 
 @dataclass(frozen=True)
@@ -61,7 +59,7 @@ class InputTransform:
         """Vectors of channels."""
         return math.ceil(self.problem.geometry.channels / self.lanes)
 
-    def emit(self, start: Expr, first: Expr, tiles: int, members: int, member: Expr) -> None:
+    def emit(self, start: Expr, first: Expr, tiles: Expr, members: int, member: Expr) -> None:
         """One of several threads' share of a block.
 
         Parameters
@@ -70,14 +68,14 @@ class InputTransform:
             Of V.
         first : Expr
             The block's first tile.
-        tiles : int
+        tiles : Expr
             Its tiles.
         members, member : int and Expr
             Threads that share the block, and which of them this is.
         """
         by_channels = self.vectors >= members
-        of_tiles = _part(tiles, 1 if by_channels else members, member)
-        of_vectors = _part(self.vectors, members if by_channels else 1, member)
+        of_tiles = part_of(tiles, 1 if by_channels else members, member)
+        of_vectors = part_of(self.vectors, members if by_channels else 1, member)
         top, left = self.problem.geometry.before
         with I.serial(*of_tiles) as tile, I.sblock("transform"):
             I.reads()
@@ -150,10 +148,3 @@ class InputTransform:
         if inside is None:
             return value
         return tirx.Select(splat(inside, lanes), value, constant(0, "float32", lanes))
-
-
-def _part(count: int, members: int, member: Expr) -> Range:
-    """First and end of one member's part of `count` things."""
-    if members == 1:
-        return 0, count
-    return I.floordiv(member * count, members), I.floordiv((member + 1) * count, members)

@@ -84,7 +84,7 @@ class OutputTransform:
         """Elements of an M, and of a tile of results behind it."""
         return PRODUCTS * self.pitches[0] + TILE * TILE * self.lanes
 
-    def emit(self, start: Expr, first: Expr, tiles: int, panel: Expr, width: int) -> None:
+    def emit(self, start: Expr, first: Expr, tiles: Expr, panel: Expr, width: Expr) -> None:
         """The tiles of a block, for `width` vectors of output channels from `panel` on.
 
         Parameters
@@ -93,7 +93,7 @@ class OutputTransform:
             Of M.
         first : Expr
             The block's first tile.
-        tiles : int
+        tiles : Expr
             Its tiles.
         """
         matrix, tile_pitch = self.pitches

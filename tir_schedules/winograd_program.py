@@ -12,8 +12,8 @@ a barrier after the transform; every thread has an M of its own. A team of one n
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cached_property
@@ -25,10 +25,11 @@ from microkernels.microkernel import Address, Microkernel
 from microkernels.prefetch import prefetch
 from microkernels.vectors import Expr, bind, ramp
 
-from .blocking import balanced, shares
+from .blocking import Group
 from .epilogue import Epilogue
-from .tile_loops import TileLoops, for_groups, for_share
-from .winograd_config import LINE, WinogradConfig, odd_lines
+from .tile_loops import TileLoops
+from .winograd_config import LINE, WinogradConfig, odd_lines, panel_count
+from .winograd_control import either, part_of
 from .winograd_input import InputTransform
 from .winograd_output import OutputTransform
 from .winograd_problem import WinogradProblem
@@ -97,33 +98,27 @@ class WinogradProgram:
         inputs, outputs = self.inputs, self.outputs  # allocated here
         team_size = PRODUCTS * inputs.pitches[0]
 
-        def transform(team: Expr, member: Expr, first: Expr, tiles: int) -> None:
+        def transform(team: Expr, member: Expr, number: Expr) -> None:
+            first, tiles = self._tiles(number)
             inputs.emit(bind(team * team_size), first, tiles, members, member)
 
-        def multiply(team: Expr, member: Expr, first: Expr, tiles: int) -> None:
-            v_start = bind(team * team_size)
+        def multiply(team: Expr, member: Expr, number: Expr) -> None:
             m_start = bind((member * teams + team) * outputs.size)
-            self._panels(v_start, m_start, member, first, tiles)
+            self._panels(bind(team * team_size), m_start, member, number)
 
-        def stage(step: Expr, *bodies: Callable[[Expr, Expr, Expr, int], None]) -> None:
+        def stage(step: Expr, *bodies: Callable[[Expr, Expr, Expr], None]) -> None:
             """A parallel region over all threads."""
             with _parallel(teams * members) as task, I.sblock("task"):
                 I.reads()
                 I.writes()
                 team, member = I.floormod(task, teams), I.floordiv(task, teams)
-
-                def block(first: Expr, tiles: int) -> None:
-                    first = bind(first)
-                    for body in bodies:
-                        body(team, member, first, tiles)
-
-                if members > 1:
-                    self._block(step, team, block)
-                    return
-                with I.serial(each) as own, I.sblock("block"):
+                with I.serial(1 if members > 1 else each) as own, I.sblock("block"):
                     I.reads()
                     I.writes()
-                    self._block(own, team, block)
+                    number = bind((step + own) * teams + team)
+                    with self._if_any(number):
+                        for body in bodies:
+                            body(team, member, number)
 
         if members == 1:
             stage(tirx.const(0, "int32"), transform, multiply)
@@ -132,39 +127,40 @@ class WinogradProgram:
             stage(step, transform)
             stage(step, multiply)
 
-    def _block(self, step: Expr, team: Expr, body: Callable[[Expr, int], None]) -> None:
-        """Runs `body(first tile, tiles)` for a team's block number `step`, if it has so many."""
+    def _if_any(self, number: Expr) -> AbstractContextManager[object]:
+        """The scope of code for a block, which the last step of a team may lack."""
         blocks, each = self.config.blocks(self.problem)
-        number, teams = (
-            step * self.config.teams(self.problem) + team,
-            self.config.teams(self.problem),
-        )
         count = sum(group.count for group in blocks)
-        if count == teams * each:
-            for_share(blocks, number, body)
-            return
-        with I.If(number < count), I.Then():
-            for_share(blocks, number, body)
+        scope = contextlib.ExitStack()
+        if count < self.config.teams(self.problem) * each:
+            scope.enter_context(I.If(number < count))
+            scope.enter_context(I.Then())
+        return scope
 
-    def _panels(self, v: Expr, m: Expr, member: Expr, first: Expr, tiles: int) -> None:
+    def _tiles(self, number: Expr) -> tuple[Expr, Expr]:
+        """First tile and tiles of a block."""
+        return _piece(self.config.blocks(self.problem)[0], number)
+
+    def _panels(self, v: Expr, m: Expr, member: Expr, number: Expr) -> None:
         """Stages 2 and 3 for a member's share of the panels; `v` and `m` are starts."""
-        n_vectors = math.ceil(self.problem.geometry.out_channels / self.kernel.lanes)
-        parts = shares(n_vectors, min(self._members, n_vectors))
+        blocks, _ = self.config.blocks(self.problem)
+        panels = self.config.panels(self.problem, self.kernel)
+        first, tiles = self._tiles(number)
+        share = part_of(panel_count(panels), self._members, member)
+        with I.serial(*share) as panel, I.sblock("panel"):
+            I.reads()
+            I.writes()
+            start, width = _piece(panels, panel)
 
-        def panel(vector: Expr, width: int) -> None:
-            vector = bind(vector)
-            self._multiply(v, m, tiles, vector, width)
-            self.outputs.emit(m, first, tiles, vector, width)
+            def product(size: int, vectors: int) -> None:
+                self._multiply(v, m, size, start, vectors)
 
-        def part(start: Expr, vectors: int) -> None:
-            groups = balanced(vectors, self.config.vectors)
-            for_groups(groups, lambda vector, width: panel(start + vector, width))
-
-        if self._members <= n_vectors:
-            for_share(parts, member, part)
-            return
-        with I.If(member < n_vectors), I.Then():
-            for_share(parts, member, part)
+            _for_size(
+                blocks,
+                number,
+                lambda size: _for_size(panels, panel, lambda vectors: product(size, vectors)),
+            )
+            self.outputs.emit(m, first, tiles, start, width)
 
     def _multiply(self, v: Expr, m: Expr, tiles: int, panel: Expr, width: int) -> None:
         """Stage 2: the 36 products of a panel."""
@@ -206,6 +202,25 @@ class WinogradProgram:
                 store,
                 fetch=fetch if lanes == LINE else None,
             ).emit(tirx.const(0, "int32"), tiles, panel, width)
+
+
+def _piece(groups: Sequence[Group], index: Expr) -> tuple[Expr, Expr]:
+    """Start and size of the piece number `index`; the larger pieces come first."""
+    larger = groups[0]
+    start, size = index * larger.size, tirx.const(larger.size, "int32")
+    if len(groups) > 1:
+        smaller = groups[1]
+        start = start - tirx.Max(index - larger.count, 0) * (larger.size - smaller.size)
+        size = I.Select(index < larger.count, size, tirx.const(smaller.size, "int32"))
+    return bind(start), bind(size)
+
+
+def _for_size(groups: Sequence[Group], index: Expr, body: Callable[[int], None]) -> None:
+    """Code for the size of the piece number `index`; one branch for each."""
+    if len(groups) == 1:
+        body(groups[0].size)
+        return
+    either([index < groups[0].count], lambda: body(groups[0].size), lambda: body(groups[1].size))
 
 
 def _parallel(tasks: int) -> AbstractContextManager[Expr]:

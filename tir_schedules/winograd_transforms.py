@@ -106,9 +106,9 @@ def expected_error(channels: int) -> float:
 
     A sum of C products, each added with one rounding, has C / 2 errors of the size of the whole sum
     (partial sums grow like a random walk). They are independent and of either sign, so they add up
-    as squares; those of the 36 sums come together by `WORST_GROWTH`. Measured on normal data, images
-    of 7x7 to 160x160 and 32 to 512 channels: 0.65 to 0.9 times this (9.8e-6 at 64 channels, 1.5e-5
-    at 256, 1.9e-5 at 512), on positive data two thirds of that; without Winograd, a quarter.
+    as squares; those of the 36 sums come together by `WORST_GROWTH`. Measured on normal data,
+    images of 7x7 to 160x160 and 32 to 512 channels: 0.65 to 0.9 times this (9.8e-6 at 64 channels,
+    1.5e-5 at 256, 1.9e-5 at 512), on positive data less; without Winograd, a quarter of this.
     """
     errors = _ROUNDING * _UNIT * np.sqrt(channels / 2 + _OWN_ROUNDINGS)
     return float(_DEVIATIONS * WORST_GROWTH * errors)

@@ -1,0 +1,103 @@
+"""Regions of 3x3 convolutions by Winograd's tiles, and how far their results may be off."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from relay_passes.kernel_context import kernel_context
+from tests.guard import guarded
+from tests.tir_schedules.conv_regions import conv_region
+from tests.tir_schedules.run_region import compiled, expected, machine_for, packed, random_inputs
+from tir_schedules.config import Config
+from tir_schedules.region import Region, Tensor
+from tir_schedules.template import template_for
+from tir_schedules.winograd_problem import WinogradProblem
+from tir_schedules.winograd_transforms import REACH, TILE, error_bound, magnitudes
+from tvm_hybrid.dlpack import tensor_of
+
+Shape = tuple[int, int]
+ONES = (1, 1, 1, 1)
+
+
+def region_of(
+    extents: Shape,
+    channels: int,
+    out_channels: int,
+    padding: tuple[int, int, int, int] = ONES,
+    **options: Any,
+) -> Region:
+    """A 3x3 convolution of stride 1."""
+    fields = {"padding": padding, "op": "conv2d_winograd", **options}
+    return conv_region(extents, channels, out_channels, (3, 3), **fields)
+
+
+def scaled_inputs(region: Region, seed: int = 0) -> list[np.ndarray]:
+    """Normal values, with results near one."""
+    arrays = random_inputs(region, seed)
+    arrays[1] = (arrays[1] / math.sqrt(9 * region.inputs[0].shape[-1])).astype(np.float32)
+    return arrays
+
+
+def outputs(
+    region: Region,
+    arrays: Sequence[np.ndarray],
+    rung: str,
+    config: Config | None = None,
+    threads: int = 1,
+) -> Iterator[np.ndarray]:
+    """The result with all buffers before an unmapped page, then behind one; compiled once."""
+    machine, template = machine_for(rung, threads), template_for(region.op)
+    config = config or template.default_config(region, machine)
+    function = template.build(region, config, machine.isa)
+    with kernel_context():
+        kernel = compiled(function, rung)
+    inputs = packed(region, config, machine.isa, arrays)
+    for at_end in (True, False):
+        output = guarded(np.zeros(region.output.shape, region.output.dtype), at_end)
+        output[...] = 85 if output.dtype.kind in "iu" else np.nan
+        kernel(*(tensor_of(guarded(x, at_end)) for x in inputs), tensor_of(output))
+        yield output
+
+
+def bound(region: Region, arrays: Sequence[np.ndarray]) -> np.ndarray:
+    """`error_bound` of the convolution, for every result."""
+    problem = WinogradProblem.of(region)
+    geometry = problem.geometry
+    top, left = geometry.before
+    height, width = TILE * problem.rows + REACH - TILE, TILE * problem.columns + REACH - TILE
+    below, right = (
+        max(0, height - top - geometry.extents[0]),
+        max(0, width - left - geometry.extents[1]),
+    )
+    x = np.pad(arrays[0], ((0, 0), (top, below), (left, right), (0, 0)))
+    windows = np.lib.stride_tricks.sliding_window_view(x, (REACH, REACH), axis=(1, 2))
+    chosen = windows[:, : height - REACH + 1 : TILE, : width - REACH + 1 : TILE]
+    tiles = chosen.transpose(0, 1, 2, 4, 5, 3).reshape(-1, REACH, REACH, geometry.channels)
+    sums = magnitudes(tiles.astype(np.float64), arrays[1].astype(np.float64))
+    shape = (geometry.batch, problem.rows, problem.columns, TILE, TILE, geometry.out_channels)
+    lines = sums.reshape(shape).transpose(0, 1, 3, 2, 4, 5)
+    image = lines.reshape(geometry.batch, TILE * problem.rows, TILE * problem.columns, -1)
+    rows, columns = geometry.outputs
+    return error_bound(geometry.channels, image[:, :rows, :columns])
+
+
+def check(region: Region, rung: str, config: Config | None = None, threads: int = 1) -> None:
+    """The result is within the bound of the convolution's own roundings.
+
+    The epilogues of these tests (an addition, a relu) carry errors over as they are and round once.
+    """
+    arrays = scaled_inputs(region)
+    wanted = expected(region, arrays)
+    limit = bound(region, arrays) + 4 * np.finfo(np.float32).eps * np.abs(wanted)
+    for result in outputs(region, arrays, rung, config, threads):
+        error = np.abs(result.astype(np.float64) - wanted)
+        assert (error <= limit).all(), (region.key, config, float((error - limit).max()))
+
+
+def bias(out_channels: int) -> Tensor:
+    """A number for each output channel."""
+    return Tensor((out_channels,), "float32")
