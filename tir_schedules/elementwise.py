@@ -36,6 +36,9 @@ from .epilogue import (
 )
 from .machine import Machine
 from .normalize_view import reshaped
+from .packed_bytes import LANES as PACKED_LANES
+from .packed_bytes import wide_bytes
+from .quantize_steps import RANGES
 from .region import Region
 from .template import Template, register_template
 from .tile_loops import for_share
@@ -83,7 +86,8 @@ def default_config(region: Region, machine: Machine) -> ElementwiseConfig:
     rows, n = rows_and_columns(collapsed(region).output)
     lanes = machine.isa.f32_lanes
     cost = Epilogue(region, ()).cost
-    unroll = 4 if cost <= 12 else 2 if cost <= 24 else 1
+    packed = region.output.dtype in RANGES and lanes == PACKED_LANES  # four at a time
+    unroll = 4 if cost <= 12 or (packed and cost <= 32) else 2 if cost <= 24 else 1
     nanoseconds = rows * math.ceil(n / lanes) * (2 + cost) / 4
     threads = max(1, min(machine.threads, int(nanoseconds / THREAD_NANOSECONDS)))
     return ElementwiseConfig(unroll=min(unroll, max(1, n // lanes)), threads=threads)
@@ -156,6 +160,7 @@ class _Loops:
     ) -> None:
         self.n, self.lanes, self.unroll = n, lanes, unroll
         self.x_dtype, self.x, self.y, self.epilogue = x_dtype, x, y, epilogue
+        self.packed = wide_bytes(epilogue.region, lanes, epilogue)
 
     def share(self, rows: int, threads: int) -> None:
         """Shares the rows among threads, or the vectors of every row if rows are few and long."""
@@ -197,11 +202,20 @@ class _Loops:
         steps, left = divmod(count, unroll)
         if steps:
             with I.serial(steps) as step:
-                for slot in range(unroll):
-                    self._one(row, Columns((start + step * unroll + slot) * lanes, lanes, lanes))
+                self._side_by_side(row, (start + step * unroll) * lanes, unroll)
         if left:
             with I.serial(left) as slot:
-                self._one(row, Columns((start + steps * unroll + slot) * lanes, lanes, lanes))
+                self._side_by_side(row, (start + steps * unroll + slot) * lanes, 1)
+
+    def _side_by_side(self, row: Expr, start: Expr, count: int) -> None:
+        """Vectors that lie next to each other."""
+        vectors = [Columns(start + i * self.lanes, self.lanes, self.lanes) for i in range(count)]
+        if self.packed is None:
+            for columns in vectors:
+                self._one(row, columns)
+            return
+        wide = [self.epilogue(self._read(row, c), row, c, self.packed) for c in vectors]
+        self.packed.store(self.y, wide, (row,), start)
 
     def _rest(self, row: Expr) -> None:
         """The last columns: a vector that overlaps the one before it, or a masked one."""
@@ -211,9 +225,11 @@ class _Loops:
             self._one(row, Columns(0, self.lanes, self.n))
 
     def _one(self, row: Expr, columns: Columns) -> None:
-        value = bind(as_lanes(load_vector(self.x, self.x_dtype, (row,), columns)))
-        result = self.epilogue(value, row, columns)
+        result = self.epilogue(self._read(row, columns), row, columns)
         store_vector(self.y, result, (row,), columns)
+
+    def _read(self, row: Expr, columns: Columns) -> Expr:
+        return bind(as_lanes(load_vector(self.x, self.x_dtype, (row,), columns)))
 
 
 def kernel_name(region: Region, config: ElementwiseConfig, isa: Isa) -> str:

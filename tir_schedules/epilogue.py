@@ -34,12 +34,14 @@ from microkernels.vectors import (
     vector_type,
 )
 
+from .centred_steps import centred_steps
 from .fusible_ops import FUSIBLE_OPS
 from .lookup import LANES as LOOKUP_LANES
 from .lookup import emit_lookup, find_lookups, table_arguments
 from .quantize_steps import (
     RANGES,
     dequantize_reference,
+    emit_centred,
     emit_dequantize,
     emit_quantize,
     quantize_reference,
@@ -172,6 +174,7 @@ class Epilogue:
         self.exact = is_exact(region)
         self.own_range: Expr | None = None
         self.lookups = find_lookups(region)
+        self._centred = centred_steps(region, self.lookups)
         self._tables: dict[int, np.ndarray] = {}
 
     @property
@@ -249,7 +252,8 @@ class Epilogue:
                 last = number == len(region.operands) + len(region.epilogue)
                 if last and wide is not None:
                     return bind(wide(*arguments))
-                emitted = self._emit(step, [a for a in arguments if a is not None], last)
+                known = [argument for argument in arguments if argument is not None]
+                emitted = self._emit(step, known, last, number in self._centred)
             # TVM's analyzer fails on a named vector of conditions; it is one instruction anyway.
             values.append(emitted if element_of(emitted) == "bool" else bind(emitted))
         result = values[-1] if region.epilogue else value
@@ -281,7 +285,7 @@ class Epilogue:
             self._tables[number] = np.asarray(entries)
         return self._tables[number]
 
-    def _emit(self, step: Step, arguments: list[Expr], last: bool) -> Expr:
+    def _emit(self, step: Step, arguments: list[Expr], last: bool, centred: bool) -> Expr:
         """The value of one step."""
         if step.op == "cast":
             return self._cast(step.dtype, arguments[0], last)
@@ -289,7 +293,8 @@ class Epilogue:
             scale, zero_point = self._numbers(step.args[1:], arguments[1:])
             if step.op == "dequantize":
                 return emit_dequantize(arguments[0], scale, zero_point)
-            return emit_quantize(arguments[0], scale, zero_point, step.dtype)
+            emit = emit_centred if centred else emit_quantize
+            return emit(arguments[0], scale, zero_point, step.dtype)
         if step.op == "requantize":
             return emit_requantize(arguments[0], self._zero_point(step), arguments[2:], step.dtype)
         entry = FUSIBLE_OPS[step.op]

@@ -161,20 +161,26 @@ def wide_bytes(region: Region, lanes: int, epilogue: Epilogue) -> PackedBytes | 
 def largest(region: Region, value: int) -> float:
     """A bound of the magnitude of a value in an integer product's epilogue; infinite if unknown."""
     first = 1 + len(region.operands)
+    if value == 0 and region.op == "elementwise":
+        return 255.0 if region.inputs[0].dtype in RANGES else math.inf
     if value == 0:
         return _WITHIN * float(terms) if (terms := _terms(region)) else math.inf
     if value < first:
-        return math.inf
+        return 255.0 if region.operands[value - 1].dtype in RANGES else math.inf
     step = region.epilogue[value - first]
     if step.op == "constant":
         return abs(float(step.value or 0.0))
+    if step.op == "quantize":
+        return 255.0
     bounds = [largest(region, argument) for argument in step.args]
     if step.op == "relu" or (step.op == "cast" and step.dtype == "float32"):
         return bounds[0]
     if step.op in ("maximum", "minimum"):
         return max(bounds)
     if step.op in ("add", "subtract"):
-        return 2 * max(bounds)
+        return sum(bounds)
+    if step.op == "dequantize":
+        return bounds[1] * (bounds[0] + bounds[2])
     return math.prod(bounds) if step.op == "multiply" else math.inf
 
 

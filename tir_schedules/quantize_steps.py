@@ -17,7 +17,17 @@ import numpy as np
 import tvm.tirx.script.builder.ir as I
 from tvm import tirx
 
-from microkernels.vectors import Expr, bind, cast, lanes_of, like, reinterpret, splat, vector_type
+from microkernels.vectors import (
+    Expr,
+    bind,
+    cast,
+    element_of,
+    lanes_of,
+    like,
+    reinterpret,
+    splat,
+    vector_type,
+)
 
 Number = float | Expr
 
@@ -34,28 +44,43 @@ def rounded(value: Expr) -> Expr:
 
 
 def emit_dequantize(value: Expr, scale: Number, zero_point: Number) -> Expr:
-    """(value - zero_point) * scale for int32 lanes; the result is f32."""
-    shifted = value if zero_point == 0 else value - _integer(zero_point, value)
+    """(value - zero_point) * scale for int32 lanes, or for what `emit_centred` gives; in f32."""
+    centred = zero_point == 0 or element_of(value) == "float32"
+    shifted = value if centred else value - _integer(zero_point, value)
     real = cast("float32", shifted)
     return rounded(real * _everywhere(scale, real))
 
 
 def emit_quantize(value: Expr, scale: Number, zero_point: Number, dtype: str) -> Expr:
     """Quantised f32 lanes, as int32 lanes within the range of `dtype` ("uint8" or "int8")."""
+    quotient = _within(value, scale, zero_point, dtype)
+    bits = reinterpret("int32", rounded(quotient) + like(MAGIC, value))
+    if isinstance(zero_point, float | int):
+        return bits - like(MAGIC_BITS - int(zero_point), bits)
+    return bits - like(MAGIC_BITS, bits) + _integer(zero_point, bits)
+
+
+def emit_centred(value: Expr, scale: Number, zero_point: Number, dtype: str) -> Expr:
+    """As `emit_quantize`, but less the zero point and in f32; what is 0 may be -0."""
+    quotient = rounded(_within(value, scale, zero_point, dtype))
+    lanes = lanes_of(value)
+    if lanes == 1:  # plain x86-64 rounds by calling a function
+        return rounded(quotient + like(MAGIC, value)) - like(MAGIC, value)
+    name = f"llvm.roundeven.v{lanes}f32"
+    return I.call_llvm_pure_intrin(vector_type("float32", lanes), name, quotient)
+
+
+def _within(value: Expr, scale: Number, zero_point: Number, dtype: str) -> Expr:
+    """value / scale within what the type can hold, yet to be rounded."""
     known = isinstance(scale, float) and isinstance(zero_point, float | int)
     parts = _reciprocal(scale, int(zero_point), dtype) if known else None
     if parts is None:
         quotient = value / _everywhere(scale, value)
         low, high = (_bound(limit, zero_point, value) for limit in RANGES[dtype])
-        quotient = tirx.Min(tirx.Max(quotient, low), high)
-    else:
-        low, high, reciprocal, rest = parts
-        value = bind(tirx.Min(tirx.Max(value, like(low, value)), like(high, value)))
-        quotient = _quotient(value, reciprocal, rest)
-    bits = reinterpret("int32", rounded(quotient) + like(MAGIC, value))
-    if isinstance(zero_point, float | int):
-        return bits - like(MAGIC_BITS - int(zero_point), bits)
-    return bits - like(MAGIC_BITS, bits) + _integer(zero_point, bits)
+        return tirx.Min(tirx.Max(quotient, low), high)
+    least, largest, reciprocal, rest = parts
+    value = bind(tirx.Min(tirx.Max(value, like(least, value)), like(largest, value)))
+    return _quotient(value, reciprocal, rest)
 
 
 def can_quantize_wide(scale: float, zero_point: float, dtype: str) -> bool:

@@ -117,6 +117,16 @@ def test_bounds_of_values() -> None:
     steps = (Step("cast", (0,)), Step("relu", (1,)), Step("add", (2, 1)), Step("gelu", (3,)))
     several = region.replace(epilogue=steps)
     assert [largest(several, value) for value in (2, 3, 4)] == [product, 2 * product, np.inf]
+    eight = (
+        Step("constant", value=0.5),
+        Step("constant", value=-3.0),
+        Step("dequantize", (1, 2, 3)),
+        Step("quantize", (4, 2, 3), dtype="int8"),
+        Step("subtract", (4, 2)),
+    )
+    bytes_ = region.replace(operands=(Tensor((4, 32), "uint8"),), epilogue=eight)
+    assert [largest(bytes_, value) for value in (1, 4, 5, 6)] == [255, 129, 255, 129.5]
+    assert largest(bytes_.replace(op="elementwise", inputs=bytes_.operands), 0) == 255
     weight = Tensor((3, 3, 8, 32), "int8", True)
     for op in ("conv2d", "depthwise_conv2d"):
         conv = region.replace(op=op, inputs=(region.inputs[0], weight))
