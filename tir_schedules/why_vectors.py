@@ -30,6 +30,7 @@ from .batch_operands import BatchProblem
 from .config import Config
 from .conv_config import ConvConfig
 from .conv_geometry import ConvGeometry
+from .depthwise_config import DepthwiseConfig
 from .machine import Machine
 from .matmul_config import MatmulConfig, dimensions
 from .mlp_chain_config import MlpChainConfig, blocks_of, rows_of, with_rows
@@ -38,6 +39,7 @@ from .weight_only_matmul import WeightOnlyConfig
 from .zero_points import is_integer, quantized_dtype
 
 CONFIGURED = "so configured, although tiles are estimated faster"
+DEPTHWISE = "every channel has a window of its own: no matrix product for tiles"
 SKINNY = "few queries: K and V are read once, where they are stored, and not packed for tiles"
 
 
@@ -85,6 +87,8 @@ def why_vectors(region: Region, config: Config, machine: Machine) -> str:
         return f"the weight of {bits} bits is expanded to float32, which AMX does not multiply"
     if isinstance(config, AttentionConfig) and config.skinny:
         return SKINNY
+    if isinstance(config, DepthwiseConfig):
+        return DEPTHWISE
     products = list(_products(region, config, machine))
     names: dict[str, list[str]] = {}
     for product in products:

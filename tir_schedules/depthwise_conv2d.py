@@ -1,0 +1,143 @@
+"""Template "depthwise_conv2d": every channel with a window of its own, channels last.
+
+    Y[n, h, w, c] = epilogue(sum over i, j of X[n, h s + i d - p, w s' + j d' - p', c] * W[i, j, c])
+
+One or two axes, any kernel, strides, padding and dilation; vectors lie along the channels.
+f32 is multiplied where it lies (`depthwise_direct`); of integers and bfloat16 kr taps of a column
+are interleaved for the multiply-add of the matmul kernels (`depthwise_staged`), integers exact in
+int32, their zero points included (zero_points.py): padded pixels are the zero point.
+"""
+
+from __future__ import annotations
+
+import tvm.tirx.script.builder.ir as I
+from tvm import tirx
+from tvm.script.ir_builder import IRBuilder
+
+from microkernels import bfloat16
+from microkernels.isa import Isa
+from microkernels.vectors import parameter
+
+from .conv_geometry import ConvGeometry, conv_reference, flops
+from .depthwise_config import (
+    DepthwiseConfig,
+    check,
+    default_config,
+    dot_kernel,
+    is_too_large,
+    space,
+)
+from .depthwise_direct import DirectTiles
+from .depthwise_problem import DepthwiseProblem
+from .depthwise_results import Results
+from .depthwise_staged import StagedTiles
+from .depthwise_weight import pack, packed_shape, unpack
+from .epilogue import Epilogue, operand_parameters
+from .region import Region
+from .template import Packing, Template, register_template
+from .tile_config import RESULT_DTYPES
+from .zero_points import is_dynamic, is_integer, named_inputs, reject_zero_points
+
+X_DTYPES = {
+    "float32": ("float32",),
+    "bfloat16": ("bfloat16", "float32"),
+    "int8": ("uint8", "int8", "float32"),
+}
+
+
+def reject(region: Region, isa: Isa) -> str | None:
+    """Why the template cannot build a region, or None."""
+    x, w = region.inputs[:2]
+    rank = len(x.shape) - 2
+    if rank not in (1, 2):
+        return f"a depthwise convolution of {rank} axes"
+    if region.attrs.get("planar"):
+        return "channels that come before the axes"
+    if not w.constant:
+        return "a weight that is not constant"
+    if x.dtype not in X_DTYPES.get(w.dtype, ()):
+        return f"x of type {x.dtype} and weight of type {w.dtype}"
+    if region.output.dtype not in RESULT_DTYPES:
+        return f"output of type {region.output.dtype}"
+    geometry = ConvGeometry.of(region)
+    if min((*x.shape, *w.shape, *geometry.outputs)) <= 0:
+        return "a dimension is 0"
+    if not geometry.groups == geometry.channels == geometry.out_channels:
+        return (
+            f"{geometry.groups} groups, {geometry.channels} channels of x and "
+            f"{geometry.out_channels} of the result"
+        )
+    if min(geometry.before + geometry.after) < 0:
+        return "negative padding"
+    if is_too_large(DepthwiseProblem.of(region), dot_kernel(region, isa)):
+        return f"a kernel of {' by '.join(map(str, geometry.kernel))}"
+    if is_integer(region):
+        if ("a_quantize" in region.attrs) != (x.dtype == "float32"):
+            return f"x of type {x.dtype}, quantised by the kernel"
+        if is_dynamic(region) or region.attrs.get("b_zero_point", 0):
+            return "a range that the kernel finds, or a zero point of the weight"
+        return reject_zero_points(region)
+    return None
+
+
+def build(region: Region, config: DepthwiseConfig, isa: Isa) -> tirx.PrimFunc:
+    """The kernel; its weight parameter is flat, as `pack` makes it."""
+    problem = check(region, config, isa)
+    kernel = dot_kernel(region, isa)
+    with IRBuilder() as builder, I.prim_func(s_tir=True):
+        I.func_name("depthwise_conv2d")
+        I.func_attr({"tirx.noalias": True})
+        x = parameter("X", region.inputs[0].shape, region.inputs[0].dtype)
+        w = parameter("W", packed_shape(region, config, isa, 1), region.inputs[1].dtype)
+        further = [
+            parameter(f"input{i}", tensor.shape, tensor.dtype)
+            for i, tensor in enumerate(region.inputs[2:], 2)
+        ]
+        operands = operand_parameters(region)
+        y = parameter("Y", region.output.shape, region.output.dtype)
+        narrow = bfloat16.narrow if kernel is None else kernel.narrow
+        epilogue = Epilogue(region, operands, narrow)
+        lanes = isa.f32_lanes if kernel is None else kernel.lanes
+        results = Results(region, problem, lanes, y, epilogue)
+        tiles: DirectTiles | StagedTiles
+        if kernel is None:
+            tiles = DirectTiles(problem, config, lanes, x, w, results)
+        else:
+            inputs = named_inputs(region, further)
+            tiles = StagedTiles(region, problem, config, kernel, x, w, inputs, results)
+        tasks = min(config.threads, tiles.items)
+        with I.parallel(tasks) if tasks > 1 else I.serial(1) as task, I.sblock("task"):
+            I.reads()
+            I.writes()
+            tiles.share(
+                I.floordiv(task * tiles.items, tasks), I.floordiv((task + 1) * tiles.items, tasks)
+            )
+    return builder.get()
+
+
+def kernel_name(region: Region, config: DepthwiseConfig, isa: Isa) -> str:
+    """ISA, types and tile, such as "avx512_f32_depthwise_1x7x16"."""
+    kernel = dot_kernel(region, isa)
+    if kernel is None:
+        level = {1: "scalar", 8: "avx2", 16: "avx512"}[isa.f32_lanes]
+        channels = config.vectors * isa.f32_lanes
+        return f"{level}_f32_depthwise_{config.rows}x{config.columns}x{channels}"
+    types = kernel.name.removesuffix(f"_{kernel.mr}x{kernel.nr}")
+    channels = kernel.lanes * kernel.kr
+    return f"{types}_depthwise_{config.rows}x{config.columns}x{channels}"
+
+
+DEPTHWISE_CONV2D = register_template(
+    Template(
+        name="depthwise_conv2d",
+        config_type=DepthwiseConfig,
+        default_config=default_config,
+        space=space,
+        build=build,
+        kernel_name=kernel_name,
+        flops=flops,
+        reference=conv_reference,
+        reject=reject,
+        packing=Packing(pack, unpack, packed_shape),
+    )
+)
