@@ -16,7 +16,7 @@ from ..node_builder import attributes_of
 from .registry import rewrites
 
 
-@rewrites("Conv", "MaxPool", "AveragePool")
+@rewrites("Conv", "AveragePool")
 def auto_pad(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeProto] | None:
     """Replaces the attribute, if there is one and the shapes are known."""
     attributes = attributes_of(node)
