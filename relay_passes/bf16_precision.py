@@ -1,4 +1,4 @@
-"""bfloat16 precision: matrix products take bfloat16 operands, and give f32.
+"""bfloat16 precision: products and convolutions take bfloat16 operands, and give f32.
 
 Before
 
@@ -15,7 +15,8 @@ Both operands are rounded to nearest even, constants now. A product of two bfloa
 in f32 and sums are f32, so the two roundings are all that is lost; normalisations, softmax,
 residuals and biases stay f32. `raise_bf16_casts` moves the casts to where they cost least. Products
 whose shapes are not known, of a vector, or of a weight that is decoded from a smaller type on its
-way (weight-only quantisation) stay as they are.
+way (weight-only quantisation) stay as they are, and so do convolutions whose channels are not last
+or whose weight is not a constant.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from __future__ import annotations
 import ml_dtypes
 from tvm import ir, relax
 
+from .convolution import convolution_of, is_convolution, is_transposed, output_channels
 from .graph import DataflowGraph, binding_value, op_name, static_tensor, variables
 from .rewrite_blocks import Bindings, block_pass
 
@@ -46,8 +48,13 @@ def _rewrite(graph: DataflowGraph) -> list[relax.Binding] | None:
         if position not in products:
             block.bindings.append(binding)
             continue
-        operands = [_narrow(block, arg, narrow) for arg in products[position].args]
-        block.bind(binding.var, relax.op.matmul(*operands, out_dtype="float32"))
+        call = products[position]
+        a, b = (_narrow(block, arg, narrow) for arg in call.args)
+        if is_convolution(call):
+            product = convolution_of(call, a, b, "float32")
+        else:
+            product = relax.op.matmul(a, b, out_dtype="float32")
+        block.bind(binding.var, product)
     return block.bindings
 
 
@@ -63,14 +70,21 @@ def _narrow(block: Bindings, expr: relax.Expr, known: dict[relax.Expr, relax.Exp
 
 
 def _takes_bf16(graph: DataflowGraph, call: relax.Expr) -> bool:
-    """Whether an expression is a f32 product that our templates know."""
-    if op_name(call) != "relax.matmul":
+    """Whether an expression is a f32 product or convolution that our templates know."""
+    if op_name(call) != "relax.matmul" and not _is_known_convolution(call):
         return False
     tensors = [static_tensor(each) for each in (call, *call.args)]
     return all(
         tensor is not None and tensor.dtype == "float32" and len(tensor.shape) >= 2
         for tensor in tensors
     ) and not any(_is_decoded(graph, arg) for arg in call.args)
+
+
+def _is_known_convolution(call: relax.Expr) -> bool:
+    """Whether a call is a convolution with channels last, and not a transposed one."""
+    if not is_convolution(call) or is_transposed(call) or output_channels(call) != -1:
+        return False
+    return isinstance(call.args[1], ir.GenericConst)
 
 
 def _is_decoded(graph: DataflowGraph, expr: relax.Expr) -> bool:

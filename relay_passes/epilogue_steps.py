@@ -2,8 +2,9 @@
 
 A value inside a region is named ("acc", 0), ("operand", i) or ("step", i). An argument that is
 computed outside is an operand, unless computing it anew costs nothing: a dequantised tensor is read
-as the 8-bit one, a scale times a vector of scales is multiplied in registers, and the scale or zero
-point of a dynamic quantisation is read out of its range.
+as the 8-bit one, one widened from bfloat16 as that one, a scale times a vector of scales is
+multiplied in registers, and the scale or zero point of a dynamic quantisation is read out of its
+range.
 """
 
 from __future__ import annotations
@@ -133,6 +134,10 @@ def value_of(graph: DataflowGraph, epilogue: EpilogueSteps, expr: relax.Expr) ->
         anew = None if inside else _read_quantized(graph, epilogue, expr)
         if anew is not None:
             return anew
+    if op_name(call) == "relax.astype" and broadcasts(tensor.shape, epilogue.shape):
+        anew = _read_bfloat16(graph, epilogue, expr)
+        if anew is not None:
+            return anew
     item = _item(graph, epilogue, expr)
     if item is not None:
         return item
@@ -179,6 +184,22 @@ def _read_quantized(graph: DataflowGraph, epilogue: EpilogueSteps, expr: relax.V
         return None
     epilogue.operands, epilogue.steps = trial.operands, trial.steps
     epilogue.inlined = trial.inlined
+    epilogue.values[expr] = value
+    epilogue.inlined.append(graph.position[expr])
+    return value
+
+
+def _read_bfloat16(graph: DataflowGraph, epilogue: EpilogueSteps, expr: relax.Var) -> Value | None:
+    """A f32 tensor that is widened from a bfloat16 one, computed anew."""
+    call = graph.definition(expr)
+    assert isinstance(call, relax.Call)
+    source = static_tensor(call.args[0])
+    if source is None or (source.dtype, str(call.ty.dtype)) != ("bfloat16", "float32"):
+        return None
+    if graph.position[expr] in graph.taken:
+        return None
+    operand = epilogue.operand(call.args[0], source)
+    value = epilogue.step("cast", (operand,))
     epilogue.values[expr] = value
     epilogue.inlined.append(graph.position[expr])
     return value

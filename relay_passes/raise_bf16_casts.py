@@ -14,21 +14,41 @@ After
     lv2 = R.reshape(lv1, [1, 128, 12, 32])
     lv3 = R.permute_dims(lv2, [0, 2, 1, 3])
 
-A cast passes operators that only move elements, where nothing needs their f32 result; a reshape
-costs nothing and is done in both types if both are needed. A value has one cast, which all share.
+A cast passes operators that only move elements or pick the largest, where nothing needs their f32
+result; a reshape costs nothing and is done in both types if both are needed. A value has one cast,
+which all share.
+
+What a convolution reads (or a product of pixels [N, H, W, C]) is large, and a residual connection
+reads it again. It is stored as bfloat16 alone, which the others read:
+
+    lv = R.nn.relu(y)                               # read by a convolution and by R.add
+    lv1 = R.astype(lv, "bfloat16")
+    lv2 = R.astype(lv1, "float32")                  # R.add reads this, in its registers
+
+as other libraries keep values between convolutions in bfloat16. Results of the model are not
+rounded.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from tvm import ir, relax
 
+from .convolution import is_convolution
 from .graph import DataflowGraph, binding_value, op_name, static_tensor, variables
-from .moving_operators import keeps_order, moves_all, on
+from .moving_operators import (
+    joined_axis,
+    keeps_order,
+    moves_all,
+    on,
+    parts_of_concat,
+    picks_largest,
+)
 from .rewrite_blocks import Bindings, block_pass
 
-NARROW = "bfloat16"
+NARROW, WIDE = "bfloat16", "float32"
 _ALSO_MOVE = ("relax.repeat", "relax.tile", "relax.strided_slice")
 
 
@@ -55,9 +75,15 @@ def _rewrite(graph: DataflowGraph) -> list[relax.Binding] | None:
             block.bind(var, rounded(value.args[0]))
             continue
         if uses.passed(var, value):
-            narrow[var] = block.emit(_on(value, rounded(_source(value))), str(var.name))
-            if var not in uses.wide:
+            narrow[var] = block.emit(_moved(value, rounded), str(var.name))
+            if var in uses.images and var in uses.wide:
+                block.bind(var, relax.op.astype(narrow[var], WIDE))
+            if var not in uses.wide or var in uses.images:
                 continue
+        if var in uses.images and var in uses.wide and var in uses.narrow:
+            narrow[var] = block.emit(relax.op.astype(block.emit(value, str(var.name)), NARROW))
+            block.bind(var, relax.op.astype(narrow[var], WIDE))
+            continue
         block.bindings.append(binding)
         if var in uses.narrow:
             rounded(var)
@@ -72,6 +98,8 @@ class _Uses:
     ----------
     narrow, wide : set
         Variables needed as bfloat16, and as they are.
+    images : set
+        Variables that convolutions read, and that are stored as bfloat16 alone.
     split : set
         Tuples out of R.split of which every part is needed as bfloat16 only.
     """
@@ -79,6 +107,7 @@ class _Uses:
     graph: DataflowGraph
     narrow: set[relax.Var] = field(default_factory=set)
     wide: set[relax.Var] = field(default_factory=set)
+    images: set[relax.Var] = field(default_factory=set)
     split: set[relax.Var] = field(default_factory=set)
 
     def __post_init__(self) -> None:
@@ -86,17 +115,22 @@ class _Uses:
             var, value = binding.var, binding_value(binding)
             if not isinstance(var, relax.DataflowVar):
                 self.wide.add(var)
+                self.images.discard(var)
+            if _reads_image(value):
+                self.images.add(value.args[0])
             if _is_cast(value):
                 self.narrow.add(value.args[0])
+                self._same_image(var, value)
             elif self._is_part(value):
                 continue  # its split decides
             elif op_name(value) == "relax.split" and self._parts_are_narrow(var):
                 self.split.add(var)
                 self.narrow.add(value.args[0])
             elif self.passed(var, value):
-                self.narrow.add(_source(value))
-                if var in self.wide:
-                    self.wide.add(_source(value))
+                self.narrow.update(_sources(value))
+                self._same_image(var, value)
+                if var in self.wide and var not in self.images:
+                    self.wide.update(_sources(value))
             else:
                 self.wide.update(variables(value))
 
@@ -106,12 +140,23 @@ class _Uses:
             return value.tuple_value in self.split
         if op_name(value) == "relax.split":
             return var in self.split
-        if var not in self.narrow or (var in self.wide and not keeps_order(value)):
+        if var not in self.narrow:
             return False
-        if op_name(value) == "relax.strided_slice":  # what is computed here has a store to cast in
-            return value.args[0] in self.graph.position
-        moving = moves_all(value) or op_name(value) in _ALSO_MOVE
+        if var in self.wide and var not in self.images and not keeps_order(value):
+            return False
+        if op_name(value) == "relax.concat":
+            parts = parts_of_concat(value)
+            return bool(parts) and all(isinstance(part, relax.Var) for part in parts)
+        image = op_name(value) == "relax.permute_dims" and var in self.images
+        if op_name(value) == "relax.strided_slice" or image:
+            return value.args[0] in self.graph.position  # what is computed has a store to cast in
+        moving = moves_all(value) or op_name(value) in _ALSO_MOVE or picks_largest(value)
         return moving and isinstance(value.args[0], relax.Var)
+
+    def _same_image(self, var: relax.Var, value: relax.Expr) -> None:
+        """Notes that what a cast or a movement reads is read by convolutions if its result is."""
+        if var in self.images:
+            self.images.update(_sources(value))
 
     def _is_part(self, value: relax.Expr) -> bool:
         return isinstance(value, relax.TupleGetItem) and (
@@ -138,13 +183,26 @@ def _is_cast(value: relax.Expr) -> bool:
     return str(value.attrs.dtype) == NARROW and source is not None and source.dtype == "float32"
 
 
-def _source(value: relax.Expr) -> relax.Expr:
-    """What a moving operator reads."""
-    return value.tuple_value if isinstance(value, relax.TupleGetItem) else value.args[0]
-
-
-def _on(value: relax.Expr, source: relax.Expr) -> relax.Expr:
-    """The same movement of another value."""
+def _sources(value: relax.Expr) -> list[relax.Expr]:
+    """What a cast or a moving operator reads."""
     if isinstance(value, relax.TupleGetItem):
-        return relax.TupleGetItem(source, value.index)
-    return on(value, source)
+        return [value.tuple_value]
+    return parts_of_concat(value) if op_name(value) == "relax.concat" else [value.args[0]]
+
+
+def _moved(value: relax.Expr, rounded: Callable[[relax.Expr], relax.Expr]) -> relax.Expr:
+    """The same movement of values as bfloat16."""
+    if isinstance(value, relax.TupleGetItem):
+        return relax.TupleGetItem(rounded(value.tuple_value), value.index)
+    if op_name(value) == "relax.concat":
+        return relax.op.concat(list(map(rounded, parts_of_concat(value))), joined_axis(value))
+    return on(value, rounded(value.args[0]))
+
+
+def _reads_image(value: relax.Expr) -> bool:
+    """Whether an expression is a convolution or a product of the pixels of an image."""
+    if is_convolution(value):
+        return True
+    if op_name(value) != "relax.matmul" or int(value.args[0].ty.ndim) < 4:
+        return False
+    return isinstance(value.args[1], ir.GenericConst)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -17,9 +19,10 @@ X = ((4, 16), "float32")
 
 
 def products(mod: ir.IRModule) -> list[relax.Call]:
-    """The matrix products of main."""
+    """The matrix products and convolutions of main."""
     values = [binding_value(b) for block in mod["main"].body.blocks for b in block.bindings]
-    return [value for value in values if op_name(value) == "relax.matmul"]
+    names = ("relax.matmul", "relax.nn.conv1d", "relax.nn.conv2d", "relax.nn.conv2d_transpose")
+    return [value for value in values if op_name(value) in names]
 
 
 def operand_types(mod: ir.IRModule) -> list[tuple[str, ...]]:
@@ -62,6 +65,55 @@ def test_one_cast_for_all_who_read_a_value_and_everything_else_stays_f32() -> No
         if op_name(binding_value(binding)) != "relax.astype"
     ]
     assert {str(var.ty.dtype) for var in others} == {"float32"}
+
+
+def conv2d(x: relax.Expr, w: relax.Expr, **attrs: Any) -> relax.Expr:
+    attrs = {"data_layout": "NHWC", "kernel_layout": "HWIO", "padding": (1, 0, 1, 2), **attrs}
+    return op.nn.conv2d(x, w, **attrs)
+
+
+IMAGE = ((1, 6, 7, 4), "float32")
+
+
+def test_convolutions() -> None:
+    """Whatever their groups; all else of them stays."""
+
+    def body(x: relax.Expr) -> list[relax.Expr]:
+        line = op.reshape(x, (6, 7, 4))
+        return [
+            conv2d(x, constant(3, 3, 4, 8), strides=(2, 1)),
+            conv2d(x, constant(3, 3, 1, 4), groups=4, dilation=(2, 2)),
+            op.nn.conv1d(line, constant(3, 4, 8), data_layout="NWC", kernel_layout="WIO"),
+        ]
+
+    before = module(body, IMAGE)
+    after = bf16_precision()(before)
+    assert operand_types(after) == [("bfloat16", "bfloat16", "float32")] * 3
+    for old, new in zip(products(before), products(after), strict=True):
+        for name in ("strides", "padding", "dilation", "groups", "data_layout", "kernel_layout"):
+            assert getattr(old.attrs, name) == getattr(new.attrs, name)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        pytest.param(
+            lambda x: op.nn.conv2d(op.permute_dims(x, [0, 3, 1, 2]), constant(8, 4, 3, 3)),
+            id="channels first",
+        ),
+        pytest.param(
+            lambda x: conv2d(x, op.reshape(op.exp(x), (2, 3, 4, 7))), id="a weight of run time"
+        ),
+        pytest.param(
+            lambda x: op.nn.conv2d_transpose(
+                x, constant(3, 3, 4, 8), data_layout="NHWC", kernel_layout="HWIO"
+            ),
+            id="transposed",
+        ),
+    ],
+)
+def test_convolutions_that_stay(body: Body) -> None:
+    assert operand_types(bf16_precision()(module(body, IMAGE))) == [("float32",) * 3]
 
 
 def decoded(x: relax.Expr) -> relax.Expr:

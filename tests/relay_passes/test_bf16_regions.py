@@ -166,3 +166,15 @@ def test_rounding_for_the_next_product_is_left_to_it() -> None:
     first, second = check(body, X)
     assert operators(first)[0] == "relu"
     assert second.inputs[0].dtype == first.output.dtype
+
+
+def test_a_residual_that_is_stored_as_bfloat16() -> None:
+    """Is widened in the registers of the product that it is added to."""
+
+    def body(x: relax.Expr, y: relax.Expr) -> list[relax.Expr]:
+        stored = narrow(op.nn.relu(y))
+        return [op.add(product(x), op.astype(stored, F)), stored]
+
+    _, region = sorted(check(body, X, ((5, 4), F)), key=lambda region: region.op)
+    assert region.op == "matmul" and operators(region) == ["cast", "add"]
+    assert [tensor.dtype for tensor in region.operands] == [B]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ml_dtypes
 import numpy as np
 import pytest
 from tvm import IRModule, relax
@@ -132,6 +133,86 @@ def test_below_a_split_of_which_a_part_stays() -> None:
 def test_casts_from_other_types_stay() -> None:
     mod = module(lambda x: narrow(flat(op.astype(x, "int32"))), X)
     assert_structural_equal(raise_bf16_casts()(mod), mod)
+
+
+IMAGE = ((1, 4, 6, 3), "float32")
+KERNEL = np.random.default_rng(1).standard_normal((3, 3, 3, 3)).astype(ml_dtypes.bfloat16)
+
+
+def conv(x: relax.Expr) -> relax.Expr:
+    """A convolution of an image that is rounded for it."""
+    weight = relax.const(KERNEL, "bfloat16")
+    layouts = {"data_layout": "NHWC", "kernel_layout": "HWIO"}
+    return op.nn.conv2d(narrow(x), weight, padding=1, out_dtype="float32", **layouts)
+
+
+def largest(x: relax.Expr) -> relax.Expr:
+    return op.nn.max_pool2d(x, (3, 3), (1, 1), (1, 1), layout="NHWC")
+
+
+def copies(x: relax.Expr) -> relax.Expr:
+    return op.image.resize2d(x, (8, 12), layout="NHWC", method="nearest_neighbor")
+
+
+CONV, BACK = "conv2d:float32", "astype:float32"
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        pytest.param(
+            after_relu(lambda x: conv(largest(x))), [R32, C16, "max_pool2d:bfloat16", CONV],
+            id="above a pool",
+        ),
+        pytest.param(
+            after_relu(lambda x: conv(copies(x))), [R32, C16, "resize2d:bfloat16", CONV],
+            id="above copies of pixels",
+        ),
+        pytest.param(
+            lambda x: conv(op.concat([op.nn.relu(x), op.exp(x)], 1)),
+            [R32, C16, "exp:float32", C16, "concat:bfloat16", CONV],
+            id="above a concat",
+        ),
+        pytest.param(
+            after_relu(lambda x: op.add(conv(x), x)), [R32, C16, BACK, CONV, "add:float32"],
+            id="a residual is read as it is stored",
+        ),
+        pytest.param(
+            after_relu(lambda x: op.add(conv(largest(x)), largest(x))),
+            [R32, C16, "max_pool2d:bfloat16", BACK, CONV, "add:float32"],
+            id="a residual of a pool",
+        ),
+        pytest.param(
+            after_relu(lambda x: [op.nn.relu(conv(x)), x]), [R32, C16, CONV, R32],
+            id="an output stays",
+        ),
+        pytest.param(
+            lambda x: conv(op.permute_dims(x, [0, 2, 1, 3])), ["permute_dims:float32", C16, CONV],
+            id="a permuted input has no store to be rounded in",
+        ),
+    ],
+)  # fmt: skip
+def test_images(body: Body, expected: list[str]) -> None:
+    after = raise_bf16_casts()(module(body, IMAGE))
+    assert written(after) == expected
+    assert_structural_equal(raise_bf16_casts()(after), after)
+
+
+def test_images_keep_their_values() -> None:
+    """But for the residual, which is rounded; as if it had been rounded by the model."""
+
+    def model(x: relax.Expr) -> relax.Expr:
+        x = op.nn.relu(x)
+        return conv(op.concat([largest(op.add(conv(x), x)), x], 1))
+
+    def rounded(x: relax.Expr) -> relax.Expr:
+        x = op.astype(narrow(op.nn.relu(x)), "float32")
+        return conv(op.concat([largest(op.add(conv(x), x)), x], 1))
+
+    image = np.random.default_rng(0).standard_normal(IMAGE[0]).astype(np.float32)
+    (got,) = run(raise_bf16_casts()(module(model, IMAGE)), [image])
+    (wanted,) = run(module(rounded, IMAGE), [image])
+    np.testing.assert_array_equal(got, wanted)
 
 
 @pytest.mark.parametrize("seed", range(8))
