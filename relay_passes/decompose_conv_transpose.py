@@ -9,26 +9,26 @@ Before
 After
 
     lv = R.permute_dims(x, [0, 2, 3, 1])
-    lv1 = R.matmul(lv, const_w')                                # [8, 2 * 2 * 3]
-    lv2 = R.add(lv1, const_b')
-    lv3 = R.nn.relu(lv2)
-    lv4 = R.reshape(lv3, [1, 5, 5, 2, 2, 3])
-    lv5 = R.permute_dims(lv4, [0, 1, 3, 2, 4, 5])
-    lv6 = R.reshape(lv5, [1, 10, 10, 3])
-    gv = R.permute_dims(lv6, [0, 3, 1, 2])
+    lv1 = R.nn.relu(R.add(R.matmul(lv, const_w0), const_b'))    # upper taps: [1, 5, 5, 2 * 3]
+    lv2 = R.nn.relu(R.add(R.matmul(lv, const_w1), const_b'))    # lower ones
+    lv3 = R.concat((R.reshape(lv1, [1, 5, 30]), R.reshape(lv2, [1, 5, 30])), axis=-1)
+    lv4 = R.reshape(lv3, [1, 10, 10, 3])
+    gv = R.permute_dims(lv4, [0, 3, 1, 2])
 
-`transposed_taps` says which taps meet which results: without waste all phases are more channels of
-one convolution (a product if the windows do not overlap), otherwise each is a convolution of its
-own, and they are put together by R.concat along the channels. Elementwise operators that follow go
-before the interleaving, and so does a transposed convolution whose windows do not overlap.
-One, two or three axes, any groups, dilation, padding and output padding; the weight is a constant
-or dequantised from one. Others stay. Where a weight has zeros between its taps, x times them is
-added, which is no difference unless x is infinite or NaN.
+`transposed_taps` says which taps meet which results. Phases are convolutions of their own (products
+if windows do not overlap), put together along the channels by R.concat, of which `concat_in_place`
+leaves nothing; or more channels of one convolution and a pass over its result, by `transposed_conv`
+whichever costs less. Elementwise operators that follow go before the interleaving, and so does a
+transposed convolution whose windows do not overlap. One, two or three axes, any groups, dilation,
+padding and output padding; the weight is a constant or dequantised from one. Others stay. Where a
+weight has zeros between its taps, x times them is added, which is no difference unless x is
+infinite or NaN.
 """
 
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from tvm import ir, relax
 
@@ -73,7 +73,9 @@ class _Block(Bindings):
         binding, value = self.graph.bindings[position], self.graph.value(position)
         self.name = str(binding.var.name)
         conv = read_conv_transpose(self.graph, value)
-        made = self.elementwise(value) if conv is None else (self.convolved(conv), conv.last)
+        made = self.elementwise(value)
+        if conv is not None:
+            made = self.convolved(conv, binding.var), conv.last
         if made is None:
             for var in variables(value):
                 self.interleave(var)
@@ -145,35 +147,47 @@ class _Block(Bindings):
             numbers.append(relax.const(repeated, str(number.ty.dtype)))
         return self.emit(relax.op.dequantize(data, *numbers, axis=-1, out_dtype=quantized.dtype))
 
-    def convolved(self, conv: TransposedConv) -> Interleaved:
+    def convolved(self, conv: TransposedConv, var: relax.Var) -> Interleaved:
         """A transposed convolution as what is to be interleaved."""
         pieces = self.waiting[conv.x][0] if conv.x in self.waiting else None
-        windows = conv.together
-        product = conv.groups == 1 and all(window.pointwise for window in windows)
-        if product and pieces is not None and pieces.plain:
+        if conv.product and pieces is not None and pieces.plain:
             repeats = 1  # all phases of what comes in by one row of few channels
             if pieces.phases * math.prod(conv.strides) * conv.channels <= LANES:
                 repeats = pieces.phases
             rows = pieces.parts[0] if repeats > 1 else self.emit(pieces.rows)
-            matrix = conv.weight(self, windows, matrix=True, repeats=repeats)
-            made = self.emit(relax.op.matmul(rows, matrix))
-            factors = (*pieces.factors, conv.strides)
-            return Interleaved(
-                (made,), factors, 1, (0,) * len(conv.axes), conv.outputs, conv.channels
+            matrix = conv.weight(self, conv.together, matrix=True, repeats=repeats)
+            parts = (self.emit(relax.op.matmul(rows, matrix)),)
+            return replace(
+                pieces,
+                parts=parts,
+                factors=(*pieces.factors, conv.strides),
+                outputs=conv.outputs,
+                channels=conv.channels,
             )
         self.interleave(conv.x)
         x = conv.x if conv.last else self.channels_last(conv.x)
-        if product:
-            parts = [relax.op.matmul(x, conv.weight(self, windows, matrix=True))]
-            groups, first = 1, tuple(axis.first for axis in conv.axes)
-        elif (apart := conv.apart()) is not None:
-            parts = [self.part(conv, x, each) for each in apart]
-            groups, first = 1, (0,) * len(conv.axes)
-        else:
-            parts = [self.part(conv, x, windows)]
-            groups, first = conv.groups, tuple(axis.first for axis in conv.axes)
-        bound = tuple(self.emit(part) for part in parts)
-        return Interleaved(bound, (conv.strides,), groups, first, conv.outputs, conv.channels)
+        form = conv.all_together() if self.feeds_product(var) else conv.form()
+        return Interleaved(
+            parts=tuple(self.emit(self.part(conv, x, windows)) for windows in form.parts),
+            factors=(conv.strides,),
+            pieces=form.pieces,
+            groups=conv.groups if len(form.parts) == 1 else 1,
+            first=form.first,
+            outputs=conv.outputs,
+            channels=conv.channels,
+        )
+
+    def feeds_product(self, var: relax.Var) -> bool:
+        """Whether only a transposed convolution that is a product needs a value, perhaps after
+        elementwise operators: it takes the phases together."""
+        while len(users := self.graph.users.get(var, [])) == 1:
+            value, var = self.graph.value(users[0]), self.graph.bindings[users[0]].var
+            conv = read_conv_transpose(self.graph, value)
+            if conv is not None:
+                return conv.product
+            if read_elementwise(value, value.args, self.is_constant) is None:
+                return False
+        return False
 
     def channels_last(self, x: relax.Expr) -> relax.Expr:
         """[N, C, *extents] -> [N, *extents, C]"""
@@ -181,7 +195,9 @@ class _Block(Bindings):
         return self.emit(relax.op.permute_dims(x, [0, *range(2, rank), 1]))
 
     def part(self, conv: TransposedConv, x: relax.Expr, windows: tuple[Window, ...]) -> relax.Expr:
-        """One ordinary convolution; not bound yet."""
+        """One ordinary convolution, or product; not bound yet."""
+        if conv.groups == 1 and all(window.pointwise for window in windows):
+            return relax.op.matmul(x, conv.weight(self, windows, matrix=True))
         axes = range(1, 1 + len(windows))
         starts = [max(0, -window.before) for window in windows]
         extents = [axis.extent for axis in conv.axes]

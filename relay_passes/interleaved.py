@@ -26,12 +26,14 @@ class Interleaved:
     Attributes
     ----------
     parts : tuple of relax.Expr
-        One tensor [N, *counts, ...], all phases and channels behind, or [N, *counts, C] for each
-        phase, the last axis' phases next to each other.
+        [N, *counts, ...]: one tensor with all phases and channels behind, or one for each phase
+        but those of the last axis that are still together, the last axis' next to each other.
     factors : tuple of (tuple of int)
         For each level, how many phases each axis has; a single level if there are several parts.
+    pieces : tuple of int
+        For each axis, how many parts it has.
     groups : int
-        Groups that the channels of the one tensor are in, each with all phases.
+        Groups that the channels of a part are in, each with all phases.
     first, outputs : tuple of int
         For each axis, how many results there are too many at the beginning, and the extent.
     channels : int
@@ -40,6 +42,7 @@ class Interleaved:
 
     parts: tuple[relax.Expr, ...]
     factors: tuple[tuple[int, ...], ...]
+    pieces: tuple[int, ...]
     groups: int
     first: tuple[int, ...]
     outputs: tuple[int, ...]
@@ -69,7 +72,7 @@ class Interleaved:
 
     @property
     def phases(self) -> int:
-        """Of each group, among the channels of the one tensor."""
+        """Of each group, among the channels of a part."""
         tensor = static_tensor(self.parts[0])
         assert tensor is not None
         return tensor.shape[-1] // self.channels
@@ -89,8 +92,6 @@ class Interleaved:
 
     def per_channel(self, values: np.ndarray) -> np.ndarray:
         """A number for each channel as what broadcasts to every part."""
-        if len(self.parts) > 1:
-            return values
         repeated = values.reshape(self.groups, 1, -1).repeat(self.phases, axis=1)
         return np.ascontiguousarray(repeated.reshape(-1))
 
@@ -112,8 +113,13 @@ class Interleaved:
         tensor = static_tensor(self.parts[0])
         assert tensor is not None
         batch, counts = tensor.shape[0], self._counts
-        if all(factor == 1 for level in self.factors for factor in level):
-            return relax.op.reshape(self.parts[0], (batch, *counts, self.channels))
+        extents = [
+            count * math.prod(level[axis] for level in self.factors)
+            for axis, count in enumerate(counts)
+        ]
+        outer = [level[axis] for level in self.factors for axis in range(rank - 1)]
+        if self.groups == 1 and set(outer) <= {1}:
+            return relax.op.reshape(self.parts[0], (batch, *extents, self.channels))
         grouped = () if self.groups == 1 else (self.groups,)
         own = self.channels // self.groups
         split = (batch, *counts, *grouped, *itertools.chain(*self.factors), own)
@@ -125,10 +131,6 @@ class Interleaved:
         moved = block.emit(
             relax.op.permute_dims(block.emit(relax.op.reshape(self.parts[0], split)), order)
         )
-        extents = [
-            count * math.prod(level[axis] for level in self.factors)
-            for axis, count in enumerate(counts)
-        ]
         return relax.op.reshape(moved, (batch, *extents, self.channels))
 
     def _from_phases(self, block: Bindings) -> relax.Expr:
@@ -136,15 +138,15 @@ class Interleaved:
         (factors,) = self.factors
         batch, counts = self._batch, self._counts
         parts = list(self.parts)
-        row = (self.channels,)
+        row = self.phases * self.channels
         for axis in reversed(range(len(factors))):
-            size = factors[axis]
+            size = self.pieces[axis]
             joined = [
                 block.emit(relax.op.concat(parts[at : at + size], axis=-1)) if size > 1 else part
                 for at, part in list(enumerate(parts))[::size]
             ]
-            row = (counts[axis] * size * math.prod(row),)
-            shape = (batch, *counts[:axis], *row)
+            row *= counts[axis] * size
+            shape = (batch, *counts[:axis], row)
             parts = [block.emit(relax.op.reshape(part, shape)) for part in joined]
         extents = [count * factor for count, factor in zip(counts, factors, strict=True)]
         return relax.op.reshape(parts[0], (batch, *extents, self.channels))

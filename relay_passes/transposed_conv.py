@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,8 +20,31 @@ OPERATORS = {
     for rank, spatial in ((1, "W"), (2, "HW"), (3, "DHW"))
 }
 LANES = 16  # that channels are rounded up to, for the choice between both forms
-INTERLEAVE = 8  # vector instructions of a pass over the result that it costs for each vector
+INTERLEAVE = 16  # vector instructions of a pass over the result that it costs for each vector
 MOST_APART = 16  # convolutions
+READ = 0.125  # of a multiplication, that reading x once more costs
+
+
+@dataclass(frozen=True)
+class Form:
+    """A transposed convolution as ordinary ones.
+
+    Attributes
+    ----------
+    parts : tuple of (tuple of Window)
+        The convolutions' windows, the last axis' phases next to each other.
+    pieces : tuple of int
+        How many of them there are for each axis.
+    first : tuple of int
+        For each axis, how many results there are too many at the beginning.
+    moves : bool
+        Whether a pass over the result is needed to put it together.
+    """
+
+    parts: tuple[tuple[Window, ...], ...]
+    pieces: tuple[int, ...]
+    first: tuple[int, ...]
+    moves: bool
 
 
 @dataclass(frozen=True)
@@ -60,21 +84,54 @@ class TransposedConv:
         """All phases in one."""
         return tuple(axis.together() for axis in self.axes)
 
-    def apart(self) -> list[tuple[Window, ...]] | None:
-        """The phases one by one, the last axis' next to each other; None for all at once."""
-        phases = math.prod(self.strides)
-        found = [axis.apart() for axis in self.axes]
-        if phases == 1 or phases > MOST_APART or any(each is None for each in found):
-            return None
-        windows = list(itertools.product(*(each for each in found if each is not None)))
+    @property
+    def product(self) -> bool:
+        """Whether it is a product with all phases as columns: windows do not overlap."""
+        return self.groups == 1 and all(window.pointwise for window in self.together)
+
+    def form(self) -> Form:
+        """The cheapest form, in vectors of multiplications for each position of x."""
+        return min(self._forms(), key=self._cost)
+
+    def all_together(self) -> Form:
+        """All phases as channels of one convolution."""
+        first = tuple(axis.first for axis in self.axes)
+        moves = any(axis.cut for axis in self.axes) or any(s > 1 for s in self.strides[:-1])
+        return Form((self.together,), (1,) * len(self.axes), first, moves)
+
+    def _forms(self) -> list[Form]:
+        """The ways to compute it.
+
+        Phases of the last axis may be channels: in the result they lie in memory like that. In
+        groups they would be more results of a group, which costs kernels more than it saves.
+        """
+        outer = [axis.apart() for axis in self.axes[:-1]]
+        last = self.axes[-1].apart()
+        uneven = [axis.output % axis.stride != 0 for axis in self.axes]
+        found = [self.all_together()]
+        if math.prod(self.strides) > MOST_APART or any(each is None for each in outer):
+            return found
+        if self.groups == 1 and not self.axes[-1].cut:
+            found.append(self._apart([*outer, [self.axes[-1].together()]], any(uneven[:-1])))
+        if last is not None:
+            found.append(self._apart([*outer, last], any(uneven)))
+        return found if self.groups == 1 else found[-1:]
+
+    def _apart(self, windows: Sequence[list[Window] | None], moves: bool) -> Form:
+        axes = [each for each in windows if each is not None]
+        parts = tuple(itertools.product(*axes))
+        return Form(parts, tuple(map(len, axes)), (0,) * len(axes), moves)
+
+    def _cost(self, form: Form) -> float:
         depth = self.taps.shape[0] // self.groups
-        vectors = math.ceil(self.channels * phases / LANES)
-        together = math.prod(window.size for window in self.together) * depth * vectors
-        if any(axis.cut for axis in self.axes):
-            together += INTERLEAVE * vectors
-        taps = sum(math.prod(window.size for window in each) for each in windows)
-        alone = taps * depth * math.ceil(self.channels / LANES)
-        return windows if self.groups > 1 or alone < together else None
+        cost = 0.0
+        for windows in form.parts:
+            columns = self.channels * math.prod(len(window.taps) for window in windows)
+            taps = math.prod(window.size for window in windows)
+            cost += depth * (taps * math.ceil(columns / LANES) + READ)
+        if form.moves:
+            cost += INTERLEAVE * math.ceil(self.channels * math.prod(self.strides) / LANES)
+        return cost
 
     def weight(
         self, block: Bindings, windows: tuple[Window, ...], matrix: bool = False, repeats: int = 1
@@ -185,7 +242,7 @@ def read_conv_transpose(graph: DataflowGraph, call: relax.Expr) -> TransposedCon
         last=last,
         operator=name,
     )
-    windows = [*(conv.apart() or []), conv.together]
+    windows = [*conv.form().parts, conv.together]
     reached = all(
         axis.extent + min(0, window.before) + min(0, window.after) > 0
         for each in windows

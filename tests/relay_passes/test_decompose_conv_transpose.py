@@ -32,17 +32,16 @@ def rewritten(mod: IRModule) -> IRModule:
     return decompose_conv_transpose()(mod)
 
 
-def interleave(x: relax.Expr, *shape: int) -> relax.Expr:
-    """[N, P, Q, s, t, C] as the pass puts it together, channels first."""
-    batch, p, q, s, t, c = shape
-    turned = op.permute_dims(op.reshape(x, shape), [0, 1, 3, 2, 4, 5])
-    return op.permute_dims(op.reshape(turned, (batch, p * s, q * t, c)), [0, 3, 1, 2])
-
-
 def as_matrix(weight: relax.Expr) -> relax.Expr:
     """[IC, OC, KH, KW] -> [IC, KH * KW * OC]"""
     array = values(weight)
     return relax.const(np.ascontiguousarray(array.transpose(0, 2, 3, 1).reshape(len(array), -1)))
+
+
+def columns(weight: relax.Expr, tap: int) -> relax.Expr:
+    """[IC, OC, KH, KW] -> [IC, KW * OC], of one line of taps."""
+    array = values(weight)[:, :, tap].transpose(0, 2, 1)
+    return relax.const(np.ascontiguousarray(array.reshape(len(array), -1)))
 
 
 def test_windows_that_do_not_overlap_are_a_product() -> None:
@@ -53,9 +52,15 @@ def test_windows_that_do_not_overlap_are_a_product() -> None:
     )
 
     def body(x: relax.Expr) -> relax.Expr:
-        rows = op.matmul(op.permute_dims(x, [0, 2, 3, 1]), as_matrix(weight))
-        four = relax.const(np.tile(values(bias).reshape(-1), 4))
-        return interleave(op.nn.relu(op.add(rows, four)), 1, 5, 6, 2, 2, 3)
+        emit = relax.BlockBuilder.current().emit  # in this order
+        rows = emit(op.permute_dims(x, [0, 2, 3, 1]))
+        two = relax.const(np.tile(values(bias).reshape(-1), 2))
+        lines = [emit(op.matmul(rows, columns(weight, tap))) for tap in range(2)]
+        lines = [emit(op.add(y, two)) for y in lines]
+        lines = [emit(op.nn.relu(y)) for y in lines]
+        lines = [emit(op.reshape(y, (1, 5, 6 * 6))) for y in lines]
+        y = op.reshape(op.reshape(op.concat(lines, -1), (1, 10 * 6 * 6)), (1, 10, 12, 3))
+        return op.permute_dims(y, [0, 3, 1, 2])
 
     assert_structural_equal(rewritten(before), module(body, ((1, 8, 5, 6), F)))
 
@@ -129,9 +134,11 @@ def test_phases_apart_have_no_taps_in_vain() -> None:
 
     x = np.random.default_rng(0).standard_normal((1, 8, 5, 6)).astype(F)
     found, wanted = rewritten(before), module(body, ((1, 8, 5, 6), F))
-    assert found.script().count("R.nn.conv2d(") == wanted.script().count("R.nn.conv2d(") == 4
-    # the same sums of the same products in the same order
-    np.testing.assert_array_equal(run(found, [x])[0], run(wanted, [x])[0])
+    assert found.script().count("R.nn.conv2d(") == 3  # and a product
+    assert found.script().count("R.matmul(") == 1
+    # sums of K <= 32 products of magnitudes below 4 * 4, in different orders
+    bound = 2 * 32 * np.finfo(np.float32).eps * 32 * 16
+    assert np.abs(run(found, [x])[0] - run(wanted, [x])[0]).max() <= bound
 
 
 def test_every_attribute() -> None:
@@ -247,7 +254,7 @@ def test_quantised_in_and_out() -> None:
     mod = module(body, ((1, 4, 3, 3), "uint8"))
     after = rewritten(mod)
     script = after.script()
-    assert script.index("R.quantize") < script.index("axes=[0, 1, 3, 2, 4, 5]")
+    assert script.index("R.quantize") < script.index("R.concat")
     x = rng.integers(0, 256, (1, 4, 3, 3)).astype(np.uint8)
     # the same sums of four products in the same order
     np.testing.assert_array_equal(run(after, [x])[0], run(mod, [x])[0])
