@@ -18,7 +18,7 @@ from .graph import DataflowGraph, op_name, static_tensor
 
 @dataclass(frozen=True)
 class Shuffle:
-    """A permutation of axis 1.
+    """A permutation of one axis.
 
     Attributes
     ----------
@@ -44,8 +44,8 @@ class Shuffle:
         return channels.transpose(self.order).reshape(-1)
 
 
-def match_shuffle(graph: DataflowGraph, position: int) -> Shuffle | None:
-    """The shuffle whose last operator is at a position; None if there is none."""
+def match_shuffle(graph: DataflowGraph, position: int, last: bool = False) -> Shuffle | None:
+    """The shuffle of axis 1, or of the `last`, whose final operator is at a position, else None."""
     join = graph.value(position)
     if op_name(join) != "relax.reshape":
         return None
@@ -59,21 +59,16 @@ def match_shuffle(graph: DataflowGraph, position: int) -> Shuffle | None:
     axes = view_axes(turn)
     if whole is None or parts is None or result is None or axes is None:
         return None
-    if whole.shape != result.shape or len(whole.shape) < 2:
+    rank = len(whole.shape)
+    if whole.shape != result.shape or rank < 2:
         return None
-    spatial = len(whole.shape) - 2
-    count = len(parts.shape) - spatial - 1
-    expected = (whole.shape[0], *parts.shape[1 : 1 + count], *whole.shape[2:])
-    order = axes[1 : 1 + count]
-    kept = (0, *order, *range(1 + count, len(parts.shape)))
-    if count < 2 or parts.shape != expected or axes != kept or None in order:
-        return None
-    if sorted(axis for axis in order if axis is not None) != list(range(1, 1 + count)):
+    start = rank - 1 if last else 1
+    count = len(parts.shape) - rank + 1
+    end = start + count
+    expected = (*whole.shape[:start], *parts.shape[start:end], *whole.shape[start + 1 :])
+    order = [axis - start for axis in axes[start:end] if axis is not None]
+    kept = (*range(start), *(start + axis for axis in order), *range(end, len(parts.shape)))
+    if parts.shape != expected or axes != kept or sorted(order) != list(range(count)):
         return None
     positions = tuple(graph.position[var] for var in (turn.args[0], join.args[0]))
-    return Shuffle(
-        split.args[0],
-        parts.shape[1 : 1 + count],
-        tuple(axis - 1 for axis in order if axis is not None),
-        positions,
-    )
+    return Shuffle(split.args[0], parts.shape[start:end], tuple(order), positions)

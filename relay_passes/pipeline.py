@@ -26,6 +26,7 @@ from .decompose_conv_transpose import decompose_conv_transpose
 from .decompose_prelu import decompose_prelu
 from .drop_checks import drop_checks
 from .drop_views import drop_views
+from .fold_channel_shuffle import fold_channel_shuffle
 from .fold_dequantize import fold_dequantize
 from .fold_weights import fold_weights
 from .integer_conv import integer_conv
@@ -166,6 +167,7 @@ def clean_up(precision: str = "auto") -> list[ir.transform.Pass]:
         conv1d_channels_last(),
         integer_mean(),
         propagate_layout(),
+        fold_channel_shuffle(),
         pointwise_conv(),
         safe_softmax(),
         sink_scale(),
