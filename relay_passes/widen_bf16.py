@@ -1,4 +1,4 @@
-"""Widen: a bfloat16 model computes in f32 between its matrix products, and rounds once.
+"""Widen: a bfloat16 model computes in f32 between products and convolutions, and rounds once.
 
 Before
 
@@ -30,6 +30,7 @@ import numpy as np
 import tvm_ffi
 from tvm import ir, relax
 
+from .convolution import convolution_of, is_convolution, is_transposed
 from .graph import DataflowGraph, binding_value, op_name, variables
 from .moving_operators import moves
 from .rewrite_blocks import Bindings, block_pass
@@ -114,7 +115,7 @@ class _Widening:
             self._take_item(var, value)
         elif name == "relax.astype":
             self._cast(var, value)
-        elif name == "relax.matmul":
+        elif name == "relax.matmul" or (is_convolution(value) and not is_transposed(value)):
             self._product(var, value)
         elif (moves(value) or name in _JOINS) and self._all_narrow(arguments):
             self._keep(var, value)
@@ -153,7 +154,11 @@ class _Widening:
 
     def _product(self, var: relax.Var, call: relax.Call) -> None:
         form = self._narrow if self.products == NARROW else self._wide
-        product = relax.op.matmul(*map(form, call.args), out_dtype=WIDE)
+        a, b = map(form, call.args)
+        if is_convolution(call):
+            product = convolution_of(call, a, b, WIDE)
+        else:
+            product = relax.op.matmul(a, b, out_dtype=WIDE)
         if holds_bf16(var):
             self._bind_wide(var, product)
         elif str(var.ty.dtype) == WIDE:
