@@ -36,6 +36,8 @@ from .matmul_config import MatmulConfig, dimensions
 from .mlp_chain_config import MlpChainConfig, blocks_of, rows_of, with_rows
 from .region import Region
 from .weight_only_matmul import WeightOnlyConfig
+from .winograd_config import WinogradConfig
+from .winograd_cost import winograd_cost
 from .zero_points import is_integer, quantized_dtype
 
 CONFIGURED = "so configured, although tiles are estimated faster"
@@ -123,6 +125,8 @@ def _products(region: Region, config: Config, machine: Machine) -> Iterator[_Pro
         yield from _attention(region, config, machine)
     elif isinstance(config, ConvConfig):
         yield _conv(region, config, machine)
+    elif isinstance(config, WinogradConfig):
+        yield _winograd(region, config, machine)
     elif isinstance(config, MlpChainConfig):
         yield from _chain(region, config, machine)
 
@@ -215,6 +219,13 @@ def _chain(region: Region, config: MlpChainConfig, machine: Machine) -> Iterator
         if isinstance(found, MatmulConfig):
             rows = part if blocks is None else with_rows(part, blocks[0].size)
             yield _matmul(rows, found, machine, f"part {number}")
+
+
+def _winograd(region: Region, config: WinogradConfig, machine: Machine) -> _Product:
+    """The products of Winograd's tiles, of f32 alone."""
+    cost = winograd_cost(region, config, machine).products
+    channels = region.inputs[0].shape[-1]
+    return _Product("", config.kernel, _types(region), config.m_block, channels, cost, list)
 
 
 def _types(region: Region) -> tuple[str, str]:

@@ -12,6 +12,7 @@ from microkernels.microkernel import microkernel_named
 from tests.tir_schedules.attention_regions import case
 from tests.tir_schedules.chain_regions import int8_layer, mixed, mlp
 from tests.tir_schedules.integer_regions import matmul_region
+from tests.tir_schedules.winograd_regions import region_of
 from tir_schedules.attention import ATTENTION
 from tir_schedules.batch_matmul import BATCH_MATMUL
 from tir_schedules.config import Config
@@ -91,6 +92,11 @@ def test_float32_is_not_multiplied() -> None:
     assert reason == FLOAT32
     rounded = region.replace(attrs={"rounded": "bfloat16"})
     assert why_vectors(rounded, on_vectors(rounded), AMX) == CONFIGURED
+
+
+def test_winograd_is_of_float32() -> None:
+    region = region_of((8, 8), 16, 16)
+    assert why_vectors(region, on_vectors(region), AMX) == FLOAT32
 
 
 def test_a_machine_without_tiles_needs_no_reason() -> None:
