@@ -52,7 +52,7 @@ def _rewrite(graph: DataflowGraph) -> list[relax.Binding] | None:
     """The block without the shuffles that can be folded; None if there are none."""
     changed, position = False, 0
     while position < len(graph.bindings):
-        shuffle = match_shuffle(graph, position, last=True)
+        shuffle = match_shuffle(graph, position)
         folded = None if shuffle is None else _folded(graph, position, shuffle)
         if folded is not None:
             graph, changed = DataflowGraph(relax.DataflowBlock(folded)), True

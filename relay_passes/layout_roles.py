@@ -17,11 +17,11 @@ from tvm import relax
 from .axis_view import view_axes
 from .call_attrs import with_attrs
 from .channel_axes import ELEMENTWISE, POOLS, REDUCTIONS, RESIZES, reduced_axes
-from .channel_shuffle import match_shuffle
 from .graph import binding_value, op_name
 from .layout_cut import LAST
 from .layouts import LABELS, Form, Forms, How, Operand, Role, moves, permuted, same_memory
 from .moving_operators import parts_of_concat
+from .regroup import match_regroup
 from .strided_view import RESHAPES
 from .turned_constants import is_turnable
 
@@ -44,9 +44,9 @@ def role_of(forms: Forms, position: int) -> Role | None:
     if match is None or result is None:
         return None
     if op_name(value) == "relax.reshape":
-        shuffle = _shuffle(forms, position)
-        if shuffle is not None:
-            return shuffle
+        regrouped = _regrouped(forms, position)
+        if regrouped is not None:
+            return regrouped
     return match(forms, value, result)
 
 
@@ -262,26 +262,28 @@ def _convolution(forms: Forms, call: relax.Call, result: Form) -> Role | None:
     )
 
 
-def _shuffle(forms: Forms, position: int) -> Role | None:
-    """A permutation of channels by reshape, permute_dims, reshape."""
-    shuffle = match_shuffle(forms.graph, position)
-    result = forms.labelled(forms.graph.bindings[position].var)
-    if shuffle is None or result is None or result.axis != 1:
+def _regrouped(forms: Forms, position: int) -> Role | None:
+    """A reshape, a permutation and a reshape as one operator."""
+    regroup = match_regroup(forms.graph, position)
+    result = forms.of(forms.graph.bindings[position].var)
+    x = None if regroup is None else forms.of(regroup.source)
+    if regroup is None or result is None or x is None:
         return None
-    x = forms.labelled(shuffle.source)
-    if x is None or x.shape != result.shape or x.axis != 1:
+    if (x.axis is None and result.axis is None) or 0 in x.shape:
         return None
 
     def build(label: int, read: list[relax.Expr]) -> relax.Expr:
-        shape = result.stored(label)
-        start = result.order(label).index(1)
-        split = (*shape[:start], *shuffle.factors, *shape[start + 1 :])
-        order = [*range(start), *(start + axis for axis in shuffle.order)]
-        order += range(len(order), len(split))
-        parts = relax.op.permute_dims(relax.op.reshape(read[0], split), order)
-        return relax.op.reshape(parts, shape)
+        shape, order = regroup.between(x.order(label), result.order(label))
+        parts = relax.op.reshape(read[0], shape)
+        turned = relax.op.permute_dims(parts, order) if moves(shape, order) else parts
+        return relax.op.reshape(turned, result.stored(label))
 
-    return Role((Operand(shuffle.source),), build, absorbs=shuffle.positions)
+    moved = [
+        result.bytes * moves(*regroup.between(x.order(label), result.order(label)))
+        for label in LABELS
+    ]
+    operand = Operand(regroup.source, How.PLAIN if x.axis is None else How.SAME)
+    return Role((operand,), build, bytes=(moved[0], moved[1]), absorbs=regroup.positions)
 
 
 _MATCHES: dict[str, _Match] = {

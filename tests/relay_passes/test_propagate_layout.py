@@ -294,6 +294,26 @@ def test_every_operator_in_either_layout() -> None:
     same_values(before, after, 2e-5)
 
 
+def depth_to_space(x: relax.Expr, channels: int) -> relax.Expr:
+    """[N, 4 * C, H, W] -> [N, C, 2 * H, 2 * W]"""
+    parts = bind(op.reshape(x, (1, 2, 2, channels, 6, 5)))
+    return bind(op.reshape(op.permute_dims(parts, [0, 3, 4, 1, 5, 2]), (1, channels, 12, 10)))
+
+
+def test_depth_to_space_is_one_permutation() -> None:
+    """Between convolutions, and at the end, where it makes planes of pixels at the same time."""
+
+    def body(x: relax.Expr) -> list[relax.Expr]:
+        y = conv(x, 16)
+        return [op.mean(conv(depth_to_space(y, 4)), [2, 3]), depth_to_space(conv(y, 12), 3)]
+
+    before = module(body, X)
+    after = propagate_layout()(before)
+    assert len(moved(after)) == 3  # with that of the input
+    assert 'layout="NCHW"' not in after.script()
+    same_values(before, after, 1e-5)
+
+
 @pytest.mark.parametrize("rank", [1, 3])
 def test_one_and_three_axes(rank: int) -> None:
     extents, letters = (6, 5, 4)[:rank], "DHW"[-rank:]
