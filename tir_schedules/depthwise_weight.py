@@ -102,8 +102,9 @@ def unpack(
     kernel = dot_kernel(region, isa)
     c, shape = problem.channels, region.inputs[1].shape
     if kernel is None:
-        blocks = relax.op.reshape(expr, (-1, problem.taps, isa.f32_lanes))
-        taps = relax.op.permute_dims(blocks, [1, 0, 2])
+        padded = _padded(c, isa.f32_lanes)
+        parts = (padded // isa.f32_lanes, problem.taps, isa.f32_lanes)
+        taps = relax.op.permute_dims(relax.op.reshape(expr, parts), [1, 0, 2])
     else:
         # The first row of a tile has its taps in order, and its pairs come first.
         kr, lanes = kernel.kr, kernel.lanes
@@ -115,7 +116,8 @@ def unpack(
         taps = relax.op.permute_dims(first, [1, 5, 2, 0, 3, 4])
         taps = relax.op.reshape(taps, (own * kr, problem.columns.taps * _padded(c, lanes * kr)))
         taps = relax.op.strided_slice(taps, [0], [0], [problem.rows.taps])
-    lines = relax.op.reshape(taps, (problem.taps, -1))
+    width = _padded(c, isa.f32_lanes if kernel is None else kernel.lanes * kernel.kr)
+    lines = relax.op.reshape(taps, (problem.taps, width))
     return relax.op.reshape(relax.op.strided_slice(lines, [1], [0], [c]), shape)
 
 
