@@ -181,12 +181,13 @@ class _Block(Bindings):
         """Whether only a transposed convolution that is a product needs a value, perhaps after
         elementwise operators: it takes the phases together."""
         while len(users := self.graph.users.get(var, [])) == 1:
-            value, var = self.graph.value(users[0]), self.graph.bindings[users[0]].var
+            value = self.graph.value(users[0])
             conv = read_conv_transpose(self.graph, value)
             if conv is not None:
                 return conv.product
-            if read_elementwise(value, value.args, self.is_constant) is None:
+            if read_elementwise(value, {var}, self.is_constant) is None:
                 return False
+            var = self.graph.bindings[users[0]].var
         return False
 
     def channels_last(self, x: relax.Expr) -> relax.Expr:

@@ -86,14 +86,15 @@ def test_two_of_them_are_interleaved_once() -> None:
 
 def test_two_of_many_channels_are_interleaved_once() -> None:
     first, second = constant(8, 3, 2, 2), constant(3, 5, 2, 2, seed=1)
-    bias = constant(5, 1, 1)
+    shift, bias = constant(3, 1, 1), constant(5, 1, 1)
 
     def given(x: relax.Expr) -> relax.Expr:
-        y = op.nn.relu(op.nn.conv2d_transpose(x, first, strides=[2, 2]))
+        y = op.nn.relu(op.add(op.nn.conv2d_transpose(x, first, strides=[2, 2]), shift))
         return op.add(op.nn.conv2d_transpose(y, second, strides=[2, 2]), bias)
 
     def wanted(x: relax.Expr) -> relax.Expr:
-        y = op.nn.relu(op.matmul(op.permute_dims(x, [0, 2, 3, 1]), as_matrix(first)))
+        y = op.matmul(op.permute_dims(x, [0, 2, 3, 1]), as_matrix(first))
+        y = op.nn.relu(op.add(y, relax.const(np.tile(values(shift).reshape(-1), 4))))
         y = op.matmul(op.reshape(y, (1, 5, 6, 4, 3)), as_matrix(second))
         y = op.add(y, relax.const(np.tile(values(bias).reshape(-1), 4)))
         y = op.reshape(y, (1, 5, 6, 2, 2, 2, 2, 5))
