@@ -101,22 +101,21 @@ def unpack(
     problem = check(region, config, isa)
     kernel = dot_kernel(region, isa)
     c, shape = problem.channels, region.inputs[1].shape
+    width = _padded(c, isa.f32_lanes if kernel is None else kernel.lanes * kernel.kr)
     if kernel is None:
-        padded = _padded(c, isa.f32_lanes)
-        parts = (padded // isa.f32_lanes, problem.taps, isa.f32_lanes)
+        parts = (width // isa.f32_lanes, problem.taps, isa.f32_lanes)
         taps = relax.op.permute_dims(relax.op.reshape(expr, parts), [1, 0, 2])
     else:
         # The first row of a tile has its taps in order, and its pairs come first.
         kr, lanes = kernel.kr, kernel.lanes
         groups = Groups.of(problem, config.rows, kr)
-        own = math.ceil(problem.rows.taps / kr)
+        own, columns = math.ceil(problem.rows.taps / kr), problem.columns.taps
         flat = relax.op.strided_slice(expr, [0], [0], [weight_size(problem, config, kernel)])
-        parts = (-1, len(groups.pairs), problem.columns.taps, kr, lanes, kr)
-        first = relax.op.strided_slice(relax.op.reshape(flat, parts), [1], [0], [own])
+        blocks = (width // (lanes * kr), len(groups.pairs), columns, kr, lanes, kr)
+        first = relax.op.strided_slice(relax.op.reshape(flat, blocks), [1], [0], [own])
         taps = relax.op.permute_dims(first, [1, 5, 2, 0, 3, 4])
-        taps = relax.op.reshape(taps, (own * kr, problem.columns.taps * _padded(c, lanes * kr)))
+        taps = relax.op.reshape(taps, (own * kr, columns * width))
         taps = relax.op.strided_slice(taps, [0], [0], [problem.rows.taps])
-    width = _padded(c, isa.f32_lanes if kernel is None else kernel.lanes * kernel.kr)
     lines = relax.op.reshape(taps, (problem.taps, width))
     return relax.op.reshape(relax.op.strided_slice(lines, [1], [0], [c]), shape)
 
