@@ -52,8 +52,12 @@ def match_shuffle(graph: DataflowGraph, position: int) -> Shuffle | None:
     whole, result = static_tensor(regroup.source), static_tensor(graph.bindings[position].var)
     if whole is None or result is None or whole.shape != result.shape or not whole.shape:
         return None
-    before, after = regroup.split[-1], regroup.joined[-1]
-    kept = regroup.split[:-1] == regroup.joined[:-1] and set(before) == set(after)
+    split, joined = (
+        [[part for part in group if regroup.parts[part] != 1] for group in groups]
+        for groups in (regroup.split, regroup.joined)
+    )
+    before, after = split[-1], joined[-1]
+    kept = split[:-1] == joined[:-1] and set(before) == set(after)
     if not kept or before == after:
         return None
     factors = tuple(regroup.parts[part] for part in before)

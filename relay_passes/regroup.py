@@ -83,7 +83,11 @@ def _groups(whole: tuple[int, ...], parts: tuple[int, ...]) -> Groups | None:
     groups: list[list[int]] = []
     place = 0
     for extent in whole:
-        group, product = [], 1
+        group: list[int] = []
+        product = 1
+        if extent == 1 and parts[place : place + 1] == (1,):
+            group.append(place)
+            place += 1
         while product < extent and place < len(parts):
             group.append(place)
             product *= parts[place]

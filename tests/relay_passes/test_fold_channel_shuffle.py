@@ -158,5 +158,9 @@ def test_the_permutation() -> None:
     assert found is not None
     assert (found.factors, found.order, found.positions) == ((2, 4), (1, 0), (0, 1))
     assert match_shuffle(graph, 1) is None
+    image = module(lambda x: shuffle(x), ((1, 6, 1, C), F))
+    found = match_shuffle(DataflowGraph(image["main"].body.blocks[0]), 2)
+    assert found is not None
+    assert (found.factors, found.order) == ((2, 4), (1, 0))
     turned = module(lambda x: op.reshape(op.permute_dims(x, [0, 2, 1, 3]), X[0]), X)
     assert match_shuffle(DataflowGraph(turned["main"].body.blocks[0]), 1) is None
