@@ -33,7 +33,7 @@ _RANGES = {**INTEGERS, "uint16": (0, 65535), "int16": (-32768, 32767)}
 
 def legalize_quantization() -> ir.transform.Pass:
     """LegalizeOps with these legalisations instead of TVM's."""
-    return relax.transform.LegalizeOps(customize_legalize_map=_LEGALIZATIONS)
+    return relax.transform.LegalizeOps(customize_legalize_map=LEGALIZATIONS)
 
 
 def _quantize(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
@@ -93,7 +93,7 @@ def _round(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     return builder.call_te(compute, call.args[0], primfunc_name_hint="round")
 
 
-_LEGALIZATIONS: dict[str, Legalize] = {
+LEGALIZATIONS: dict[str, Legalize] = {
     "relax.quantize": _quantize,
     "relax.dequantize": _dequantize,
     "relax.round": _round,
