@@ -236,6 +236,8 @@ class _Writer:
             return turned(graph, expr, order, operand.trims, self.block)
         form = self.plan.forms.of(expr)
         assert form is not None
+        if form.rank == 0:  # a number of run time
+            return expr
         shape = (1,) * (len(order) - form.rank) + form.shape
         if moves(shape, order):
             padded = expr if shape == form.shape else self._emit(relax.op.reshape(expr, shape))
