@@ -237,11 +237,11 @@ def _leaky_relu(graph: DataflowGraph, epilogue: EpilogueSteps, call: relax.Call)
     value = value_of(graph, epilogue, call.args[0])
     if value is None or str(call.ty.dtype) != "float32":
         return None
-    zero = epilogue.number(0.0)
-    below = epilogue.step("minimum", (value, zero))
     slope = epilogue.number(float(call.attrs.alpha))
-    above = epilogue.step("maximum", (value, zero))
-    return epilogue.step("add", (above, epilogue.step("multiply", (below, slope))))
+    product = epilogue.step("multiply", (value, slope))
+    if float(call.attrs.alpha) <= 1.0:
+        return epilogue.step("maximum", (product, value))  # this order keeps a NaN
+    return epilogue.step("minimum", (product, value))
 
 
 def _power(graph: DataflowGraph, epilogue: EpilogueSteps, call: relax.Call) -> Value | None:
