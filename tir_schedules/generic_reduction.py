@@ -49,7 +49,8 @@ from .generic_loops import (
     vectorized,
 )
 from .generic_nest import Axis, Nest, NotHandledError
-from .generic_pool import window_loops, window_of
+from .generic_pool import window_loops
+from .generic_pool_window import window_of
 from .generic_reduction_rows import COMBINE, reduced_row_loops
 from .generic_staging import Staged, stage, strided_loads
 from .generic_windows import without_padding

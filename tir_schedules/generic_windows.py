@@ -85,8 +85,8 @@ def bounds_at(bound: Bound | None, axis: Axis, place: Expr) -> tuple[Expr, Expr]
 def without_padding(nest: Nest) -> tuple[Nest, Bounds] | None:
     """The nest without its conditions, and what they leave of its reduced axes.
 
-    None if it has conditions of another kind, or along the last result axis, or would read an
-    element that does not exist.
+    None if it has conditions of another kind, or on the last result axis. Within the bounds all
+    conditions hold, so that what was not read before is not read.
     """
     if not nest.reduce or len(nest.stores) != 1 or nest.lets or not nest.spatial:
         return None
