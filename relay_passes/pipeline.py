@@ -33,7 +33,7 @@ from .integer_conv import integer_conv
 from .integer_matmul import integer_matmul
 from .integer_mean import integer_mean
 from .kernel_context import kernel_context
-from .legalize_quantization import legalize_quantization
+from .legalize_operators import legalize_operators
 from .lift_quantize import lift_quantize
 from .lower_regions import lower_regions
 from .merge_attention import merge_attention
@@ -241,7 +241,7 @@ def build_leftovers(machine: Machine, decisions: DecisionLog) -> list[ir.transfo
         bits_entry(),
         relax.backend.DispatchSampling(),
         relax.backend.DispatchSortScan(),
-        legalize_quantization(),
+        legalize_operators(),
         relax.transform.AnnotateTIROpPattern(),
         relax.transform.FoldConstant(),
         relax.transform.FuseOps(),
