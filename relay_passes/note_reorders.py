@@ -5,6 +5,8 @@ lv = R.permute_dims(image, [0, 2, 3, 1])    ->    "reorder NCHW -> NHWC of image
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from tvm import IRModule, ir, relax
 from tvm.ir.transform import PassContext, module_pass
 
@@ -15,6 +17,7 @@ from .layouts import Form, moves
 from .partition import is_region_function
 
 REORDER = "reorder"
+_NONE: Mapping[relax.Expr, relax.Expr] = {}
 _SPATIAL = {3: "W", 4: "HW", 5: "DHW"}
 
 
@@ -25,21 +28,36 @@ def note_reorders(decisions: DecisionLog) -> ir.transform.Pass:
     def run(mod: IRModule, _context: PassContext) -> IRModule:
         for _, function in mod.functions_items():
             if isinstance(function, relax.Function) and not is_region_function(function):
-                for block in function.body.blocks:
-                    for binding in block.bindings:
-                        reason = describe_reorder(binding_value(binding))
-                        if reason:
-                            node = str(binding.var.name)
-                            decisions.append(
-                                Decision(node=node, op=REORDER, taken=False, reason=reason)
-                            )
+                _note(function, decisions)
         return mod
 
     return run
 
 
-def describe_reorder(call: relax.Expr) -> str:
-    """What a permutation reorders; "" if an expression moves nothing."""
+def _note(function: relax.Function, decisions: DecisionLog) -> None:
+    """One decision for every permutation in a function."""
+    reshaped: dict[relax.Expr, relax.Expr] = {}
+    for block in function.body.blocks:
+        for binding in block.bindings:
+            value = binding_value(binding)
+            if op_name(value) == "relax.reshape":
+                reshaped[binding.var] = reshaped.get(value.args[0], value.args[0])
+            reason = describe_reorder(value, reshaped)
+            if reason:
+                node = str(binding.var.name)
+                decisions.append(Decision(node=node, op=REORDER, taken=False, reason=reason))
+
+
+def describe_reorder(call: relax.Expr, reshaped: Mapping[relax.Expr, relax.Expr] = _NONE) -> str:
+    """What a permutation reorders; "" if an expression moves nothing.
+
+    Parameters
+    ----------
+    call : relax.Expr
+        Any expression.
+    reshaped : mapping
+        What variables are reshapes of, for their name.
+    """
     if op_name(call) != "relax.permute_dims":
         return ""
     tensor, axes = static_tensor(call.args[0]), view_axes(call)
@@ -49,7 +67,7 @@ def describe_reorder(call: relax.Expr) -> str:
     if not moves(tensor.shape, order):
         return ""
     form = Form(tensor.shape, tensor.dtype)
-    name = getattr(call.args[0], "name", "a constant")
+    name = getattr(reshaped.get(call.args[0], call.args[0]), "name", "a constant")
     return f"reorder {_letters(order)} of {name}: {form.bytes} bytes"
 
 

@@ -28,6 +28,8 @@ from .graph import binding_value
 from .lower_regions import KERNEL
 from .note_reorders import REORDER
 
+_TURNS = "transpose"  # in the name of a kernel for every permutation that it does
+
 
 def schedule_leftovers(machine: Machine, decisions: DecisionLog) -> ir.transform.Pass:
     """The pass; notes the schedule that every leftover operator got."""
@@ -51,27 +53,34 @@ def schedule_leftovers(machine: Machine, decisions: DecisionLog) -> ir.transform
 
 def _note(function: relax.Function, schedules: dict[str, str], decisions: DecisionLog) -> None:
     """One decision for every call to a scheduled function; a noted reorder gets its kernel."""
-    reorders = {d.node: i for i, d in enumerate(decisions) if d.op == REORDER and not d.kernel}
-    for block in function.body.blocks:
-        for binding in block.bindings:
-            call = binding_value(binding)
-            if not (isinstance(call, relax.Call) and call.args):
-                continue
-            name = str(getattr(call.args[0], "name_hint", ""))
-            node = str(binding.var.name)
-            if name in schedules and node in reorders:
-                place = reorders.pop(node)
-                decisions[place] = structs.replace(
-                    decisions[place], function=name, kernel=schedules[name]
-                )
-            elif name in schedules:
-                decisions.append(
-                    Decision(
-                        node=node,
-                        op=name,
-                        taken=False,
-                        function=name,
-                        kernel=schedules[name],
-                        reason="no template; generic schedule",
-                    )
-                )
+    calls = [
+        (str(binding.var.name), name)
+        for block in function.body.blocks
+        for binding in block.bindings
+        if (name := _callee(binding_value(binding))) in schedules
+    ]
+    reorders = [i for i, each in enumerate(decisions) if each.op == REORDER and not each.kernel]
+    turning = [place for place, (_, name) in enumerate(calls) for _ in range(name.count(_TURNS))]
+    if len(turning) != len(reorders):  # one was folded, or an operator has such a name
+        turning, reorders = [], []
+    for place, index in zip(turning, reorders, strict=True):
+        name = calls[place][1]
+        decisions[index] = structs.replace(decisions[index], function=name, kernel=schedules[name])
+    decisions.extend(
+        Decision(
+            node=node,
+            op=name,
+            taken=False,
+            function=name,
+            kernel=schedules[name],
+            reason="no template; generic schedule",
+        )
+        for place, (node, name) in enumerate(calls)
+        if place not in turning
+    )
+
+
+def _callee(call: relax.Expr) -> str:
+    """Name of the function that an expression calls with destination passing."""
+    called = isinstance(call, relax.Call) and call.args
+    return str(getattr(call.args[0], "name_hint", "")) if called else ""
