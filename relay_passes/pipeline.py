@@ -59,6 +59,7 @@ from .safe_softmax import safe_softmax
 from .schedule_generic import schedule_leftovers
 from .select_configs import Lookup, select_configs
 from .select_winograd import select_winograd
+from .sink_concat import sink_concat
 from .sink_dequantize import sink_dequantize
 from .sink_permutes import sink_permutes
 from .sink_scale import sink_scale
@@ -169,6 +170,7 @@ def clean_up(precision: str = "auto") -> list[ir.transform.Pass]:
         propagate_layout(),
         fold_channel_shuffle(),
         pointwise_conv(),
+        sink_concat(),
         safe_softmax(),
         sink_scale(),
         sink_permutes(),
