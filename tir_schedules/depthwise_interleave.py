@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import tvm.tirx.script.builder.ir as I
-from tvm import tirx
+from tvm import DataType, tirx
 
 from microkernels.vectors import Expr, bind, lanes_of
 
@@ -47,22 +47,32 @@ def interleave(rows: Sequence[Expr], wanted: int) -> list[Expr]:
     """
     if len(rows) == 1:
         return list(rows)
-    count = lanes_of(rows[0])
-    within = _LANE_BITS // int(rows[0].ty.dtype.bits)
     if len(rows) == 2:
         halves = range(2)[:wanted]
-        return [_unpack(rows[0], rows[1], count, within, 1, half) for half in halves]
+        return [_unpack(rows[0], rows[1], 1, half) for half in halves]
     found = []
     for half in range(2)[: (wanted + 1) // 2]:
-        upper = bind(_unpack(rows[0], rows[1], count, within, 1, half))
-        lower = bind(_unpack(rows[2], rows[3], count, within, 1, half))
+        upper = bind(_unpack(rows[0], rows[1], 1, half))
+        lower = bind(_unpack(rows[2], rows[3], 1, half))
         for quarter in range(2)[: wanted - 2 * half]:
-            found.append(_unpack(upper, lower, count, within, 2, quarter))
+            found.append(_unpack(upper, lower, 2, quarter))
     return found
 
 
-def _unpack(a: Expr, b: Expr, count: int, within: int, size: int, half: int) -> Expr:
+def _unpack(a: Expr, b: Expr, size: int, half: int) -> Expr:
     """Groups of `size` elements by turns from a half of every lane of two vectors."""
+    dtype = str(a.ty.dtype)
+    # Not a pure call: TVM would put it in the place of its name, however often that is used.
+    return I.call_extern(dtype, _name(half, size, int(a.ty.dtype.bits), lanes_of(a)), a, b)
+
+
+def _name(half: int, size: int, bits: int, count: int) -> str:
+    return f"tvm_hybrid_unpack_{'high' if half else 'low'}_{size}_v{count}i{bits}"
+
+
+def _function(half: int, size: int, bits: int, count: int) -> str:
+    """The LLVM function called by that name; one shuffle in it, and one instruction of x86."""
+    within = _LANE_BITS // bits
     order = [
         source * count + lane + half * within // 2 + first + element
         for lane in range(0, count, within)
@@ -70,7 +80,26 @@ def _unpack(a: Expr, b: Expr, count: int, within: int, size: int, half: int) -> 
         for source in range(2)
         for element in range(size)
     ]
-    return _shuffle([a, b], order)
+    vector = f"<{count} x i{bits}>"
+    mask = ", ".join(f"i32 {number}" for number in order)
+    return f"""
+define linkonce_odr {vector} @{_name(half, size, bits, count)}({vector} %a, {vector} %b) #0 {{
+  %mixed = shufflevector {vector} %a, {vector} %b, <{count} x i32> <{mask}>
+  ret {vector} %mixed
+}}
+"""
+
+
+def unpack_llvm_ir(dtype: str, kr: int, count: int) -> str:
+    """LLVM functions that `interleave` calls for vectors of a type; they are always inlined.
+
+    A shuffle of 64 bytes in TIR has 64 numbers, which every pass visits: with these functions a
+    kernel compiles in half the time.
+    """
+    bits = int(DataType(dtype).bits)
+    sizes = [1 << level for level in range(kr.bit_length() - 1)]
+    found = [_function(half, size, bits, count) for size in sizes for half in range(2)]
+    return "".join(found) + "attributes #0 = { alwaysinline nounwind }\n" if found else ""
 
 
 def _shuffle(vectors: list[Expr], order: list[int]) -> Expr:

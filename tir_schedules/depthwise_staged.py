@@ -30,11 +30,12 @@ from .activations import as_operand
 from .blocking import balanced
 from .depthwise_config import DepthwiseConfig
 from .depthwise_direct import used_columns
-from .depthwise_interleave import interleave, staged_order
+from .depthwise_interleave import interleave, staged_order, unpack_llvm_ir
 from .depthwise_problem import DepthwiseProblem
 from .depthwise_results import Accumulators, Corner, Results
 from .depthwise_weight import Groups, weight_size
 from .epilogue import Columns, load_vector
+from .reduce_lanes import settle
 from .region import Region
 from .tile_loops import for_groups
 from .zero_points import Start, is_integer, quantize_parameters
@@ -110,8 +111,9 @@ class StagedTiles:
             (self.config.blocks * self.ring * self.width * self.block,), self.dtype, align=64
         )
         with contextlib.ExitStack() as stack:
-            if self.kernel.llvm_ir:
-                stack.enter_context(I.attr(0, "pragma_import_llvm", self.kernel.llvm_ir))
+            unpacking = unpack_llvm_ir(self.dtype, self.kernel.kr, self.block)
+            for functions in filter(None, (self.kernel.llvm_ir, unpacking)):
+                stack.enter_context(I.attr(0, "pragma_import_llvm", functions))
             self._margins()
             # Loops begin at 0: TVM loses what others begin with in the bounds of loops inside.
             number = stack.enter_context(I.serial(last - first))
@@ -165,7 +167,7 @@ class StagedTiles:
     def _columns(self, corner: Corner, rows: int, ring: Expr, block: Expr, valid: int) -> None:
         axis = self.problem.rows
         lines = {
-            offset: bind(ring + self._line(corner.row * axis.stride + offset))
+            offset: settle(ring + self._line(corner.row * axis.stride + offset))
             for group in self.groups.offsets
             for offset in group
             if offset < axis.span(rows)
