@@ -41,7 +41,9 @@ def _foldable(
     """What is done to the product's first input, if the product can do it."""
     maker = makers.get(product.input[0])
     weight, bias = graph.constants.get(product.input[1]), optional_input(product, 2)
-    if maker is None or uses[product.input[0]] != 1 or weight is None or weight.dtype.kind != "f":
+    if maker is None or uses[product.input[0]] != 1 or weight is None:
+        return None
+    if weight.dtype not in (np.float32, np.float64):  # products of half precision could overflow
         return None
     convolution = product.op_type == "Conv"
     found = affine(maker, graph, 1 if convolution else -1)
