@@ -49,6 +49,8 @@ def _foldable(
     found = affine(maker, graph, 1 if convolution else -1)
     if found is None or graph.shape(found.x) != graph.shape(product.input[0]):
         return None
+    if _is_gated(makers.get(found.x), graph):
+        return None
     if not convolution and (weight.ndim != 2 or product.attribute or uses[product.input[1]] > 1):
         return None
     if bias and (bias not in graph.constants or graph.constants[bias].ndim != 1):
@@ -56,6 +58,13 @@ def _foldable(
     if found.term.any() and (product.op_type == "MatMul" or _pads(product)):
         return None
     return found
+
+
+def _is_gated(node: onnx.NodeProto | None, graph: Graph) -> bool:
+    """Whether a node multiplies or divides two values that are no constants."""
+    if node is None or node.op_type not in ("Mul", "Div"):
+        return False
+    return not any(name in graph.constants for name in node.input)
 
 
 def _pads(convolution: onnx.NodeProto) -> bool:

@@ -93,6 +93,24 @@ def test_around_a_matrix_product(op_type: str) -> None:
     check(nodes, (7, 5), constants, wanted)
 
 
+@pytest.mark.parametrize("op_type", ["Conv", "MatMul"])
+def test_the_last_factor_of_an_activation_stays(op_type: str) -> None:
+    nodes = [
+        node("Div", "x root", "d"),
+        node("Erf", "d", "e"),
+        node("Add", "e one", "f"),
+        node("Mul", "x f", "g"),
+        node("Mul", "g half", "h"),
+        node(op_type, "h w", "y"),
+    ]
+    numbers = {"root": np.sqrt(2), "one": 1, "half": 0.5}
+    constants = {name: np.array(value, np.float32) for name, value in numbers.items()}
+    shape, weight = ((1, 4, 3, 3), (2, 4, 1, 1)) if op_type == "Conv" else ((3, 4), (4, 2))
+    product = "nn.conv2d" if op_type == "Conv" else "matmul"
+    check(nodes, shape, constants | {"w": random(*weight)},
+          {"divide": 1, "erf": 1, "add": 1, "multiply": 2, product: 1})  # fmt: skip
+
+
 def test_a_shared_weight_stays_single() -> None:
     nodes = [node("MatMul", "x w", "p"), node("Mul", "p s", "q"), node("MatMul", "q w", "y")]
     constants = {"s": channels(4, 1), "w": random(4, 4)}
