@@ -117,6 +117,11 @@ def steps_for(graph: DataflowGraph, epilogue: EpilogueSteps, call: relax.Call) -
     return epilogue.step(entry.name, tuple(a for a in arguments if a is not None), dtype)
 
 
+def is_fusible(call: relax.Expr) -> bool:
+    """Whether an expression calls an operator on elements that epilogues have."""
+    return op_name(call) in FUSIBLE_BY_RELAX or op_name(call) in _SPECIAL
+
+
 def value_of(graph: DataflowGraph, epilogue: EpilogueSteps, expr: relax.Expr) -> Value | None:
     """The value an argument stands for: inside the region, a number, or read from outside."""
     if isinstance(expr, relax.Var) and expr in epilogue.values:

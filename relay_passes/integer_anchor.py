@@ -20,6 +20,7 @@ from tir_schedules.quantize_steps import RANGES
 from tir_schedules.region import Scalar
 
 from .dynamic_quantize import match_dynamic_quantize
+from .epilogue_steps import is_fusible
 from .graph import DataflowGraph, op_name, scalar_constant, static_tensor
 
 
@@ -90,6 +91,8 @@ def quantized_on_the_way(graph: DataflowGraph, found: Operand) -> None:
         attrs["a_scale"] = "range"
         found.absorbed += graph.range_chain(scale)
     elif number is not None and scalar_constant(zero_point) == found.attrs.get("a_zero_point", 0):
+        if _computed_from_bytes(graph, x, graph.position[found.source]):
+            return  # by a kernel that reads and writes 8 bits; as f32 it were four times as much
         attrs["a_scale"] = number
     else:
         return
@@ -99,6 +102,29 @@ def quantized_on_the_way(graph: DataflowGraph, found: Operand) -> None:
     found.absorbed.append(graph.position[found.source])
     found.source = x
     found.attrs.update(attrs)
+
+
+def _computed_from_bytes(graph: DataflowGraph, x: relax.Expr, user: int) -> bool:
+    """Whether operators on elements, not part of a region, make x of 8-bit tensors of its shape.
+
+    Only for one use: others may need x in memory anyway.
+    """
+    call = graph.definition(x)
+    if call is None or graph.position[x] in graph.taken or not isinstance(x, relax.DataflowVar):
+        return False
+    if graph.users[x] != [user]:
+        return False
+    if op_name(call) == "relax.dequantize":
+        return True
+    if not is_fusible(call):
+        return False
+    assert isinstance(call, relax.Call)
+    shape, position = static_tensor(x), graph.position[x]
+    return any(
+        _computed_from_bytes(graph, arg, position)
+        for arg in call.args
+        if isinstance(arg, relax.Var) and static_tensor(arg) == shape
+    )
 
 
 def _is_range_of(

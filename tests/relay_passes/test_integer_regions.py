@@ -206,6 +206,27 @@ def test_what_is_quantised_for_one_product_is_read_as_f32() -> None:
         assert region.attrs == wanted | ({"a_zero_point": zero} if zero else {})
 
 
+def test_what_is_computed_from_8_bits_is_stored_in_8_bits() -> None:
+    """Bytes in, bytes out: in f32 there would be four times as many between the kernels."""
+
+    def body(q: relax.Expr, row: relax.Expr) -> relax.Expr:
+        gated = op.multiply(dequantize(q, 0.02, 7), row)
+        return scaled(product(quantize(gated, 0.03, 5), zero=5))
+
+    elementwise, matmul = sorted(check(body, Q, ((1, 6), F)), key=lambda region: region.op)
+    assert elementwise.op == "elementwise" and elementwise.output.dtype == U8
+    assert matmul.inputs[0].dtype == U8 and "a_quantize" not in matmul.attrs
+
+
+def test_what_others_read_as_f32_is_quantised_from_it() -> None:
+    def body(q: relax.Expr, row: relax.Expr) -> list[relax.Expr]:
+        gated = op.multiply(dequantize(q, 0.02, 7), row)
+        return [scaled(product(quantize(gated, 0.03, 5), zero=5)), op.max(gated)]
+
+    (matmul,) = [each for each in check(body, Q, ((1, 6), F)) if each.op == "matmul"]
+    assert matmul.inputs[0].dtype == F and matmul.attrs["a_quantize"] == U8
+
+
 def test_what_is_quantised_for_several_is_quantised_once() -> None:
     def body(x: relax.Expr) -> list[relax.Expr]:
         q = quantize(x, 0.05, 131)
