@@ -109,7 +109,8 @@ def default_config(region: Region, machine: Machine) -> DepthwiseConfig:
     Most registers are accumulators. With one row of pixels a tile is at the peak from L2; images
     beyond it are read less often with two (3x3 at 112x112x32, f32: 66 us instead of 73).
     Interleaved taps beyond kr are further weights for each accumulator, so that half as many are
-    faster (5x5 at 28x28x240: 60 us instead of 70). (Zen 4, one thread.)
+    faster (5x5 at 28x28x240, int8: 60 us instead of 67), if that does not make two tiles of one
+    (7x7x1152: 17 instead of 14). (Zen 4, one thread.)
     """
     problem, kernel = DepthwiseProblem.of(region), dot_kernel(region, machine.isa)
     x, outputs = region.inputs[0], problem.columns.outputs
@@ -121,8 +122,8 @@ def default_config(region: Region, machine: Machine) -> DepthwiseConfig:
         if large and problem.taps <= 9 and problem.rows.dilation == 1:
             rows, columns = min(2, problem.rows.outputs), columns * 2 // 7
     else:
-        columns = registers * 7 // 8 // kernel.kr
-        if kernel.kr == 4 and problem.rows.taps > kernel.kr:
+        columns = registers * 7 // 8 // 4
+        if kernel.kr == 4 and problem.rows.taps > kernel.kr and columns < outputs:
             columns = -(-columns // 2)
         if large:
             blocks = _blocks(problem, kernel)
