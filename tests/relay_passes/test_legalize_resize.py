@@ -70,11 +70,9 @@ def test_interpolates_as_tvm_does(method: str, layout: str, coordinates: str) ->
         np.testing.assert_allclose(ours, stock, rtol=0, atol=16 * 13 * EPSILON)
 
 
-@pytest.mark.parametrize("layout, dtype", [("NHWC", "float32"), ("NCHW", "uint8")])
 @pytest.mark.parametrize("coordinates, rounding", [*itertools.product(COORDINATES, ROUNDINGS)])
-def test_takes_the_element_that_tvm_takes(
-    layout: str, dtype: str, coordinates: str, rounding: str
-) -> None:
+def test_takes_the_element_that_tvm_takes(coordinates: str, rounding: str) -> None:
+    layout, dtype = ("NCHW", "uint8") if rounding == "ceil" else ("NHWC", "float32")
     mod = module(
         layout,
         dtype,
