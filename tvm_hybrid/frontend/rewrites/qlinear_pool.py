@@ -3,8 +3,9 @@
     QLinearGlobalAveragePool(x, sx, zx, sy, zy)
         ->  QuantizeLinear(GlobalAveragePool(DequantizeLinear(x, sx, zx)), sy, zy)
 
-Likewise QLinearAveragePool and QLinearReduceMean. The sum is a float one here and an integer one
-in ONNX Runtime: a mean that lies within a rounding error of a tie can differ by one.
+Likewise QLinearAveragePool and QLinearReduceMean. relay_passes/integer_mean.py makes the sum one of
+integers, as in ONNX Runtime; that multiplies it by another rounded factor, so that a mean that lies
+within a rounding error of a tie can differ by one.
 """
 
 from __future__ import annotations
