@@ -30,6 +30,8 @@ class Anchor:
         The anchor's result.
     absorbed : tuple of int
         Positions of bindings between `inputs` and the call.
+    otherwise : str
+        Another template, for what the first one rejects; "" if there is none.
     """
 
     position: int
@@ -38,6 +40,7 @@ class Anchor:
     output: Tensor
     attrs: dict[str, Scalar] = field(default_factory=dict)
     absorbed: tuple[int, ...] = ()
+    otherwise: str = ""
 
     def region(self) -> Region | None:
         """The region without an epilogue; None if a shape is not known."""

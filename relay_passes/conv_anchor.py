@@ -12,7 +12,6 @@ from tvm import ir, relax
 
 from tir_schedules.conv_geometry import numbers_text
 from tir_schedules.region import Scalar
-from tir_schedules.template import has_template
 
 from .anchor import Anchor
 from .graph import DataflowGraph, op_name, static_tensor
@@ -57,11 +56,10 @@ def match_conv(graph: DataflowGraph, position: int, call: relax.Call) -> Anchor 
         "dilation": numbers_text(attrs.dilation),
         "groups": groups,
     }
-    op = op_name(call).rpartition(".")[2]
+    op, otherwise = op_name(call).rpartition(".")[2], ""
     *_, per_group, channels = weight.shape
-    depthwise = groups > 1 and groups == channels and per_group == 1 and op == "conv2d"
-    if depthwise and has_template("depthwise_conv2d"):
-        op = "depthwise_conv2d"
+    if 1 == per_group < groups == channels and op != "conv3d":
+        op, otherwise = "depthwise_conv2d", op
     elif groups == int(attrs.dilation[-1]) == 1 and weight.dtype != "bfloat16":
         _read_planar(graph, x, described)
     if output.dtype == "int32":
@@ -70,7 +68,9 @@ def match_conv(graph: DataflowGraph, position: int, call: relax.Call) -> Anchor 
         rounded_on_the_way(graph, x)
     inputs = (x.source, w.source, *(x.inputs[n] for n in ("range", "a") if n in x.inputs))
     absorbed = tuple(sorted({*x.absorbed, *w.absorbed}))
-    return Anchor(position, op, inputs, output, {**x.attrs, **w.attrs, **described}, absorbed)
+    return Anchor(
+        position, op, inputs, output, {**x.attrs, **w.attrs, **described}, absorbed, otherwise
+    )
 
 
 def _read_planar(graph: DataflowGraph, x: Operand, described: dict[str, Scalar]) -> None:

@@ -20,6 +20,8 @@ The attribute is the Region as JSON; the body stays ordinary Relax and keeps the
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from tvm import IRModule, ir, relax
 from tvm.ir.transform import PassContext, module_pass
 
@@ -28,6 +30,7 @@ from microkernels.isa import Isa
 from tir_schedules.region import Region
 from tir_schedules.template import has_template, template_for
 
+from .anchor import Anchor
 from .anchors import match_anchor, match_conversion
 from .decisions import Decision, DecisionLog
 from .dynamic_quantize import ranges_in_place
@@ -113,6 +116,9 @@ class _Partitioner:
         if anchor is None:
             return None
         reason = anchor if isinstance(anchor, str) else self.reject(anchor.region())
+        if reason is not None and isinstance(anchor, Anchor) and anchor.otherwise:
+            anchor = replace(anchor, op=anchor.otherwise, otherwise="")
+            reason = self.reject(anchor.region())
         if reason is not None or isinstance(anchor, str):
             self.leave(graph, position, reason or "")
             return None
