@@ -1,7 +1,9 @@
 """The demonstration's parts, without network and without the real model."""
 
+import dataclasses
 import hashlib
 import subprocess
+import sys
 import zipfile
 from itertools import pairwise
 from pathlib import Path
@@ -15,17 +17,19 @@ from hypothesis import strategies as st
 from onnx import numpy_helper
 
 from microkernels.errors import ModelError, VerifyError
-from tvm_hybrid.demo import magika_files
-from tvm_hybrid.demo.__main__ import main, recognise
+from tvm_hybrid.demo import magika_files, published
+from tvm_hybrid.demo.__main__ import main
 from tvm_hybrid.demo.classifier import (
     Classifier,
     ClassifierConfig,
     Verdict,
     load_text_labels,
 )
-from tvm_hybrid.demo.magika_files import DownloadError, fetch_magika
+from tvm_hybrid.demo.file_types import recognise
+from tvm_hybrid.demo.magika_files import fetch_magika
 from tvm_hybrid.demo.mlp import SIZES, mlp_model
 from tvm_hybrid.demo.models import DemoModel
+from tvm_hybrid.demo.published import DownloadError
 from tvm_hybrid.demo.quantized import QuantizeError, quantize
 from tvm_hybrid.demo.samples import sample_paths
 
@@ -126,10 +130,13 @@ def test_damaged_descriptions(tmp_path: Path) -> None:
 @pytest.fixture
 def wheel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """A package of our own in the place of the real one; `state` counts the downloads."""
-    members = {name: f"content of {name}".encode() for name in magika_files.SHA256}
-    hashes = {name: hashlib.sha256(data).hexdigest() for name, data in members.items()}
-    monkeypatch.setattr(magika_files, "SHA256", hashes)
-    state: dict[str, Any] = {"members": members, "downloads": 0, "code": 0}
+    paths = {name: member.path for name, member in magika_files.MEMBERS.items()}
+    members = {path: f"content of {path}".encode() for path in paths.values()}
+    for name, member in magika_files.MEMBERS.items():
+        digest = hashlib.sha256(members[member.path]).hexdigest()
+        ours = dataclasses.replace(member, sha256=digest)
+        monkeypatch.setitem(magika_files.MEMBERS, name, ours)
+    state: dict[str, Any] = {"members": members, "paths": paths, "downloads": 0, "code": 0}
 
     def pip(command: list[str], **_: object) -> subprocess.CompletedProcess[str]:
         state["downloads"] += 1
@@ -141,13 +148,13 @@ def wheel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
         error = "ERROR: no matching distribution found"
         return subprocess.CompletedProcess(command, state["code"], "", error)
 
-    monkeypatch.setattr(magika_files.subprocess, "run", pip)
+    monkeypatch.setattr(published.subprocess, "run", pip)
     return state
 
 
 def test_files_are_fetched_once_and_mended(wheel: dict[str, Any], tmp_path: Path) -> None:
     files = fetch_magika(tmp_path / "cache")
-    assert files.model.read_bytes() == wheel["members"][magika_files.MODEL]
+    assert files.model.read_bytes() == wheel["members"][wheel["paths"]["magika.onnx"]]
     assert sorted(path.name for path in (tmp_path / "cache").iterdir()) == sorted(
         path.name for path in (files.model, files.config, files.types)
     )
@@ -156,18 +163,18 @@ def test_files_are_fetched_once_and_mended(wheel: dict[str, Any], tmp_path: Path
     files.model.write_bytes(b"damaged")
     fetch_magika(tmp_path / "cache")
     assert wheel["downloads"] == 2
-    assert files.model.read_bytes() == wheel["members"][magika_files.MODEL]
+    assert files.model.read_bytes() == wheel["members"][wheel["paths"]["magika.onnx"]]
 
 
 def test_another_content_is_refused(wheel: dict[str, Any], tmp_path: Path) -> None:
-    wheel["members"][magika_files.CONFIG] = b"something else"
+    wheel["members"][wheel["paths"]["config.min.json"]] = b"something else"
     with pytest.raises(DownloadError, match="SHA-256"):
         fetch_magika(tmp_path / "cache")
-    assert not (tmp_path / "cache" / Path(magika_files.CONFIG).name).exists()
+    assert not (tmp_path / "cache" / "config.min.json").exists()
 
 
 def test_a_package_without_the_files(wheel: dict[str, Any], tmp_path: Path) -> None:
-    del wheel["members"][magika_files.MODEL]
+    del wheel["members"][wheel["paths"]["magika.onnx"]]
     with pytest.raises(DownloadError, match="does not hold"):
         fetch_magika(tmp_path / "cache")
 
@@ -190,6 +197,20 @@ def test_the_demonstration_says_what_is_missing(
         main([])
     assert ended.value.code == 2
     assert "Error: cannot download magika" in capsys.readouterr().err
+
+
+def test_a_missing_package_is_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "PIL", None)
+    for name in [name for name in sys.modules if name.startswith("tvm_hybrid.demo.ocr")]:
+        monkeypatch.delitem(sys.modules, name)
+        monkeypatch.delattr(sys.modules["tvm_hybrid.demo"], name.rpartition(".")[2])
+    with pytest.raises(SystemExit) as ended:
+        main([])
+    assert ended.value.code == 2
+    told = " ".join(capsys.readouterr().err.split())
+    assert "PIL is not installed; pip install 'tvm_hybrid[demo]' brings it" in told
 
 
 def test_the_samples_are_in_the_repository() -> None:

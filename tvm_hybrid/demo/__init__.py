@@ -1,1 +1,4 @@
-"""The demonstration: `python -m tvm_hybrid.demo` recognises file types with a pretrained model."""
+"""The demonstration: `python -m tvm_hybrid.demo` runs pretrained models and measures them.
+
+One recognises the types of files, three find and read text on a page.
+"""

@@ -15,7 +15,9 @@ from ..frontend.read_model import read_model
 from ..report.bench import BenchReport, bench
 from ..report.compare import tolerance_for
 from ..report.flops import ProductSums
+from ..report.tables import kernel_table, verify_table
 from ..report.verify import VerifyReport, verify
+from .steps import Steps
 
 Shapes = Mapping[str, tuple[int, ...]]
 
@@ -86,3 +88,12 @@ class DemoModel:
             if not row.agrees:
                 raise VerifyError(f"{self.path.name}: {row.name} computes something else than we")
         return report
+
+    def examine(self, feeds: Mapping[str, np.ndarray], seconds: float, steps: Steps) -> BenchReport:
+        """Verifies, shows and measures the model; see `verify` and `bench`."""
+        name = self.path.stem
+        checked = self.verify(feeds)
+        steps.show(verify_table(checked, f"{name} against ONNX Runtime without optimisation"))
+        steps.show(kernel_table(self.session.explain(), f"kernels of {name}"))
+        steps.begin(f"measuring {name}")
+        return self.bench(feeds, seconds, steps.detail)
