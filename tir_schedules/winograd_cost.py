@@ -1,17 +1,17 @@
 """What a 3x3 convolution costs by Winograd's tiles, and directly: estimates with named terms.
 
     products     36 for every tile, by `blocking.estimate_cycles`
-    transforms   of x and of the results, a number of cycles for each vector of a tile
+    transforms   of x and of the results, a number of cycles for each tile and vector of it
     weights      their way from L3 or memory, once for every block of tiles, as far as it shows
     spills       transformed tiles of a block that do not fit in L2
-    barriers     forks and joins of parallel regions
+    barriers     forks and joins of parallel regions, and tiles that another core transformed
 
-Measured on one machine (Zen 4, 3.7 GHz, 1 MB of L2, 32 MB of L3), one thread, weights in L3 or, in
-parentheses, in memory; estimated and measured microseconds:
+Measured on one machine (Zen 4, 3.7 GHz, 1 MB of L2, 32 MB of L3), one thread, cache hot; estimated
+and measured microseconds:
 
-    56x56x64     556  558       28x28x128   534  534
-    14x14x256    670  671       7x7x512    1720  1314 (1490)
-    80x80x64    1131 1171       40x40x96    618  621
+    56x56x64     560  558       28x28x128   535  534       14x14x256    670  671
+    80x80x64    1141 1171       40x40x96    620  621       7x7x512     1676 1595
+    48x48x3x32    31   30       32x32x16     17   19       10x10x64      26   27
 """
 
 from __future__ import annotations
@@ -32,7 +32,9 @@ from .winograd_problem import WinogradProblem
 from .winograd_transforms import PRODUCTS
 
 INPUT_CYCLES, OUTPUT_CYCLES = 110.0, 90.0  # of a vector of a tile, measured from L2
+TILE_CYCLES = 80.0  # of a tile: its place, its edges, the loops around its vectors
 BARRIER_CYCLES = 4000.0
+FOREIGN_RATE = 10e3  # bytes per microsecond of what lies in another core's L2 (see chain_cost.py)
 # Of the weights' way: what passes behind products, and what shows of that nevertheless.
 HIDDEN, EXPOSED = 0.95, 0.1
 F32_BYTES = 4
@@ -79,7 +81,7 @@ def winograd_cost(
     of_inputs = math.ceil(c_vectors / members) * tiles
     if c_vectors < members:
         of_inputs = math.ceil(tiles / members) * c_vectors
-    transforms = of_inputs * INPUT_CYCLES + tiles * share * OUTPUT_CYCLES
+    transforms = of_inputs * INPUT_CYCLES + tiles * (share * OUTPUT_CYCLES + TILE_CYCLES)
     whole = F32_BYTES * PRODUCTS * channels * n_vectors * lanes
     weight = F32_BYTES * PRODUCTS * channels * share * lanes
     kept = F32_BYTES * PRODUCTS * tiles * (channels + config.vectors * lanes)
@@ -89,13 +91,14 @@ def winograd_cost(
     later = _weight_cycles(weight, products, machine, members * teams, beyond, near)
     per_us = speeds_of(machine).cycles_per_us
     over = max(0, kept - machine.l2_bytes * 3 // 4)
+    foreign = F32_BYTES * PRODUCTS * tiles * channels * (members - 1) / members
     forks = 0 if members * teams == 1 else 1 if members == 1 else 2 * each
     return WinogradCost(
         products=each * products,
         transforms=each * transforms,
         weights=first + (each - 1) * later,
         spills=each * 2 * over / speeds_of(machine).l3_rate * per_us,
-        barriers=forks * BARRIER_CYCLES,
+        barriers=forks * BARRIER_CYCLES + each * foreign / FOREIGN_RATE * per_us,
     )
 
 
@@ -139,4 +142,7 @@ def space(region: Region, machine: Machine) -> Iterator[WinogradConfig]:
 
 
 def _order(region: Region, config: WinogradConfig, machine: Machine) -> tuple[float, str, int]:
-    return winograd_cost(region, config, machine).total, config.kernel, config.m_block
+    # Weights of that size are hardly alone in their model: others take their place in L3.
+    whole = F32_BYTES * PRODUCTS * region.inputs[1].shape[-2] * region.inputs[1].shape[-1]
+    cold = whole > machine.l3_bytes // 4
+    return winograd_cost(region, config, machine, cold).total, config.kernel, config.m_block

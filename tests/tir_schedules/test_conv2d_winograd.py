@@ -56,9 +56,11 @@ def test_paddings(extents: tuple[int, int], padding: tuple[int, int, int, int]) 
 
 
 @given(st.data())
-@settings(max_examples=6, deadline=None)
+@settings(max_examples=4, deadline=None)
 def test_random_shapes(data: st.DataObject) -> None:
-    size = lambda low, high: data.draw(st.integers(low, high))  # noqa: E731
+    def size(low: int, high: int) -> int:
+        return data.draw(st.integers(low, high))
+
     padding = (size(0, 3), size(0, 3), size(0, 3), size(0, 3))
     extents = (
         size(max(1, 3 - padding[0] - padding[2]), 14),
@@ -87,9 +89,9 @@ def test_random_shapes(data: st.DataObject) -> None:
 
 def test_results_do_not_depend_on_blocks_or_threads() -> None:
     """Every sum has its terms in one order, whoever computes it."""
-    region = region_of((13, 22), 24, 40, batch=2)
+    region = region_of((9, 22), 24, 40, batch=2)
     arrays = scaled_inputs(region)
-    plain, _ = outputs(region, arrays, BEST, config_for(region, m_block=48))
+    plain, _ = outputs(region, arrays, BEST, config_for(region, m_block=36))
     for changes in (
         {"m_block": 5, "rows": 3, "vectors": 1},
         {"m_block": 8, "threads_tiles": 3, "k_block": 7},
