@@ -254,13 +254,18 @@ def test_dynamic_quantize_linear(values: str) -> None:
 
 
 def linear(weight: NDArray, scale: NDArray, axis: int, transposed: bool) -> onnx.ModelProto:
-    """x -> MatMul(x, DequantizeLinear(w)), perhaps of a transposed w, + int32 bias."""
+    """x -> Gemm(x, DequantizeLinear(w), bias) + vector, perhaps of a transposed w.
+
+    Bias and vector are dequantised from the same int32 numbers.
+    """
     nodes = [helper.make_node("DequantizeLinear", ["w", "s", "z"], ["v"], axis=axis)]
     if transposed:
         nodes.append(helper.make_node("Transpose", ["v"], ["vt"], perm=[1, 0]))
     nodes += [
         helper.make_node("DequantizeLinear", ["b", "t"], ["c"], axis=0),
-        helper.make_node("Gemm", ["x", "vt" if transposed else "v", "c"], ["y"]),
+        helper.make_node("DequantizeLinear", ["b", "t"], ["d"], axis=0),
+        helper.make_node("Gemm", ["x", "vt" if transposed else "v", "c"], ["sum"]),
+        helper.make_node("Add", ["sum", "d"], ["y"]),
     ]
     constants: dict[str, NDArray] = {
         "w": weight, "s": scale, "z": np.zeros(scale.shape, weight.dtype),
@@ -271,13 +276,14 @@ def linear(weight: NDArray, scale: NDArray, axis: int, transposed: bool) -> onnx
 
 @pytest.mark.parametrize("per_axis", [True, False])
 @pytest.mark.parametrize("transposed", [True, False])
-def test_weights_stay_and_vectors_are_folded(transposed: bool, per_axis: bool) -> None:
+def test_weights_and_biases_stay_and_vectors_are_folded(transposed: bool, per_axis: bool) -> None:
     weight = integers(*((5, 7) if transposed else (7, 5)), dtype="int8")
     scale = np.linspace(0.01, 0.05, 5) if per_axis else np.array(0.02)
     model = linear(weight, scale.astype(np.float32), 0 if transposed else 1, transposed)
     feeds = {"x": random(2, 7)}
     imported = compare(model, feeds, reference(model, feeds), rtol=1e-5, atol=1e-5)
-    assert operators(imported) == {"dequantize": 1, "matmul": 1, "add": 1}
+    # Of the int32 vectors, only a product's bias waits for what becomes of the product.
+    assert operators(imported) == {"dequantize": 2, "matmul": 1, "add": 2}
 
 
 def test_a_reshaped_weight_keeps_its_axis() -> None:
