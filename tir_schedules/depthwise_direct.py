@@ -8,6 +8,7 @@ code of their own), along the rows by the bounds of a loop.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -107,6 +108,18 @@ class DirectTiles:
             rest = I.floordiv(item, self._bands)
             sample = I.floormod(rest, self.problem.batch)
             self._band(sample, band, I.floordiv(rest, self.problem.batch))
+
+    def prepared(self) -> contextlib.AbstractContextManager[None]:
+        """The scope in which `bands` may be emitted."""
+        return contextlib.nullcontext()
+
+    def bands(self, sample: Expr, first: Expr, count: Expr, begins: Expr) -> None:
+        """All channels of `count` neighbouring bands of an image, from `first` on.
+
+        `begins` says that the bands before the first have not been computed just before.
+        """
+        with I.serial(self._chunks) as chunk, I.serial(count) as number:
+            self._band(sample, first + number, chunk)
 
     def _band(self, sample: Expr, band: Expr, chunk: Expr) -> None:
         """One band of rows: all of them at once where all taps are inside, else row by row."""

@@ -70,6 +70,8 @@ class Results:
         The result.
     epilogue : Epilogue
         What becomes of accumulators first.
+    leading_of : callable or None
+        Flat index of a pixel -> leading indices of `out`; without it, those of the output.
     """
 
     def __init__(
@@ -79,9 +81,11 @@ class Results:
         lanes: int,
         out: Expr,
         epilogue: Epilogue,
+        leading_of: Callable[[Expr], Sequence[Expr]] | None = None,
     ) -> None:
         self.region, self.problem, self.lanes = region, problem, lanes
         self.out, self.epilogue = out, epilogue
+        self.leading_of = leading_of or (lambda at: unflatten(at, region.output.shape[:-1]))
         self._bytes = wide_bytes(region, lanes, epilogue)
 
     def store(self, tile: Accumulators, corner: Corner, channel: Expr, valid: int) -> None:
@@ -117,7 +121,7 @@ class Results:
         valid: int,
     ) -> None:
         at = self.problem.output_row(corner.sample, corner.row + row, corner.column + column)
-        leading = unflatten(at, self.region.output.shape[:-1])
+        leading = self.leading_of(at)
         lanes, packed = self.lanes, []
         for j, value in enumerate(values):
             columns = Columns(channel + j * lanes, lanes, min(lanes, valid - j * lanes))

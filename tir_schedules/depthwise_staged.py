@@ -9,7 +9,7 @@ what has been interleaved of a column serves all taps of its row and all rows of
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import tvm.tirx.script.builder.ir as I
@@ -107,6 +107,19 @@ class StagedTiles:
 
     def share(self, first: Expr, last: Expr) -> None:
         """The items from `first` to `last`."""
+        # Loops begin at 0: TVM loses what others begin with in the bounds of loops inside.
+        with self.prepared(), I.serial(last - first) as number:
+            item = bind(first + number)
+            band = I.floormod(item, self._bands)
+            rest = I.floordiv(item, self._bands)
+            sample = I.floormod(rest, self.problem.batch)
+            chunk = I.floordiv(rest, self.problem.batch)
+            begins = tirx.any(tirx.EQ(number, 0), tirx.EQ(band, 0))
+            self._blocks(sample, band, chunk, begins)
+
+    @contextlib.contextmanager
+    def prepared(self) -> Iterator[None]:
+        """The scope in which `bands` may be emitted: the ring is there, with its margins."""
         self.stage = I.sblock_alloc_buffer(
             (self.config.blocks * self.ring * self.width * self.block,), self.dtype, align=64
         )
@@ -115,15 +128,19 @@ class StagedTiles:
             for functions in filter(None, (self.kernel.llvm_ir, unpacking)):
                 stack.enter_context(I.attr(0, "pragma_import_llvm", functions))
             self._margins()
-            # Loops begin at 0: TVM loses what others begin with in the bounds of loops inside.
-            number = stack.enter_context(I.serial(last - first))
-            item = bind(first + number)
-            band = I.floormod(item, self._bands)
-            rest = I.floordiv(item, self._bands)
-            sample = I.floormod(rest, self.problem.batch)
-            chunk = I.floordiv(rest, self.problem.batch)
-            begins = tirx.any(tirx.EQ(number, 0), tirx.EQ(band, 0))
-            self._blocks(sample, band, chunk, begins)
+            yield
+
+    def bands(self, sample: Expr, first: Expr, count: Expr, begins: Expr) -> None:
+        """All channels of `count` neighbouring bands of an image, from `first` on.
+
+        `begins` says that the bands before the first have not been computed just before: with all
+        channels in one chunk the ring still holds what they staged.
+        """
+        with I.serial(self._chunks) as chunk, I.serial(count) as number:
+            starts = tirx.EQ(number, 0)
+            if self._chunks == 1:
+                starts = tirx.all(starts, begins)
+            self._blocks(sample, first + number, chunk, starts)
 
     def _blocks(self, sample: Expr, band: Expr, chunk: Expr, begins: Expr) -> None:
         """All blocks of a chunk; the last one has what is left over as well."""
