@@ -1,4 +1,4 @@
-"""Benchmark of one model: this plugin, ONNX Runtime and stock TVM in one interleaved run.
+"""Benchmark of one model: this plugin, ONNX Runtime, stock TVM, OpenVINO in one interleaved run.
 
 The plugin may take part several times, with and without parts of its fusion: the three arms of the
 oneDNN Graph Compiler's evaluation (arXiv 2301.01333).
@@ -17,6 +17,7 @@ import numpy as np
 
 from .compare import distance
 from .contestants import SessionContestant, StockTvm, onnx_runtime_contestant
+from .openvino_peer import OpenVino
 from .timing import ContestantError, Timing, interleave
 
 if TYPE_CHECKING:
@@ -27,7 +28,8 @@ logger = logging.getLogger("tvm_hybrid")
 OURS = "tvm_hybrid"
 ONNX_RUNTIME = "ONNX Runtime"
 STOCK_TVM = "stock TVM"
-PEERS = {"ort": ONNX_RUNTIME, "stock": STOCK_TVM}
+OPENVINO = "OpenVINO"
+PEERS = {"ort": ONNX_RUNTIME, "openvino": OPENVINO, "stock": STOCK_TVM}
 
 
 class BenchRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -97,6 +99,7 @@ def bench(
     fusion: str = "coarse",
     fast_math: str = "default",
     arms: Mapping[str, InferenceSession] | None = None,
+    openvino_python: str | None = None,
     progress: Callable[[str], object] = lambda message: None,
 ) -> BenchReport:
     """Measures a model.
@@ -118,13 +121,15 @@ def bench(
     shapes, target
         As for `tvm_hybrid.compile`; stock TVM compiles with them too.
     peers : sequence of str
-        "ort", "stock".
+        Keys of `PEERS`.
     rounds, seconds
         As for `timing.interleave`.
     precision, fusion, fast_math : str
         What our session was compiled with; peers run the model as it is.
     arms : mapping, optional
         Level of fusion -> the same model compiled with it; each gets a row of its own.
+    openvino_python : str or None
+        The Python that has OpenVINO; see `openvino_peer.openvino_python`.
     progress : callable
         Gets a line for every step.
     """
@@ -138,6 +143,8 @@ def bench(
     def prepare(name: str) -> Any:
         if name == ONNX_RUNTIME:
             return onnx_runtime_contestant(str(model), feeds, threads)
+        if name == OPENVINO:
+            return OpenVino(model, feeds, threads, openvino_python)
         return StockTvm(model, feeds, shapes, target, threads)
 
     with ExitStack() as stack:

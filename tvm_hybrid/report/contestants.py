@@ -6,23 +6,15 @@ cannot be prepared raises ContestantError, and the benchmark names it and goes o
 
 from __future__ import annotations
 
-import contextlib
-import json
-import os
-import subprocess
 import sys
-import tempfile
-import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from .feeds import as_saved, save_arrays
 from .timing import ContestantError, time_calls
-
-Feeds = Mapping[str, np.ndarray]
+from .worker_process import Feeds, WorkerContestant
 
 
 class SessionContestant:
@@ -80,7 +72,7 @@ def onnx_runtime_session(model: str | bytes, threads: int, optimise: bool = True
     try:
         return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
     except Exception as error:  # onnxruntime's exceptions have no common base
-        raise ContestantError(f"ONNX Runtime: {_last_line(error)}") from error
+        raise ContestantError(f"ONNX Runtime: {last_line(error)}") from error
 
 
 def onnx_runtime_contestant(model: str | bytes, feeds: Feeds, threads: int) -> SessionContestant:
@@ -95,15 +87,15 @@ def onnx_runtime_contestant(model: str | bytes, feeds: Feeds, threads: int) -> S
     try:
         return SessionContestant(session, feeds)
     except Exception as error:
-        raise ContestantError(f"ONNX Runtime: {_last_line(error)}") from error
+        raise ContestantError(f"ONNX Runtime: {last_line(error)}") from error
 
 
-def _last_line(error: BaseException) -> str:
+def last_line(error: BaseException) -> str:
     lines = str(error).strip().splitlines()
     return lines[-1] if lines else type(error).__name__
 
 
-class StockTvm:
+class StockTvm(WorkerContestant):
     """TVM's default pipeline in a worker process.
 
     Parameters
@@ -136,85 +128,11 @@ class StockTvm:
         threads: int,
         time_limit: float = 300.0,
     ) -> None:
-        self._time_limit = time_limit
-        self._resources = contextlib.ExitStack()
-        folder = Path(
-            self._resources.enter_context(tempfile.TemporaryDirectory(prefix="tvm_hybrid-stock-"))
+        super().__init__(
+            "stock TVM",
+            [sys.executable, "-m", f"{__package__}.stock_worker"],
+            {"model": str(Path(model).resolve()), "shapes": shapes, "target": target},
+            feeds,
+            {"TVM_NUM_THREADS": str(threads)},
+            time_limit,
         )
-        save_arrays(folder / "feeds.npz", feeds)
-        job = {
-            "model": str(Path(model).resolve()),
-            "shapes": shapes,
-            "target": target,
-            "feeds": str(folder / "feeds.npz"),
-            "outputs": str(folder / "outputs.npz"),
-        }
-        (folder / "job.json").write_text(json.dumps(job), encoding="utf-8")
-        self._log = folder / "log"
-        command = [sys.executable, "-m", f"{__package__}.stock_worker", str(folder / "job.json")]
-        with open(self._log, "wb") as log:
-            self._process = subprocess.Popen(
-                command,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                text=True,
-                env={**os.environ, "TVM_NUM_THREADS": str(threads)},
-            )
-        try:
-            self.prepare_seconds = float(self._answer("ready"))
-            with np.load(folder / "outputs.npz") as arrays:
-                self.outputs = [as_saved(arrays[name]) for name in arrays.files]
-        except BaseException:
-            self.close()
-            raise
-
-    def run_for(self, seconds: float) -> list[float]:
-        """Runs for about `seconds`; returns the seconds of every run."""
-        assert self._process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):  # reading the answer tells why
-            self._process.stdin.write(f"{seconds}\n")
-            self._process.stdin.flush()
-        return [float(time) for time in self._answer("times")]
-
-    def _answer(self, field: str) -> Any:
-        """That field of the worker's next answer; other lines are libraries' own."""
-        assert self._process.stdout is not None
-        late = threading.Event()
-
-        def give_up() -> None:
-            late.set()
-            self._process.kill()
-
-        timer = threading.Timer(self._time_limit, give_up)
-        timer.start()
-        try:
-            for line in self._process.stdout:
-                try:
-                    fields = json.loads(line)
-                except ValueError:
-                    continue
-                if not isinstance(fields, dict):
-                    continue
-                if "error" in fields:
-                    raise ContestantError(f"stock TVM: {fields['error']}")
-                if field in fields:
-                    return fields[field]
-        finally:
-            timer.cancel()
-        if late.is_set():
-            raise ContestantError(f"stock TVM: no answer within {self._time_limit:.0f} s")
-        code = self._process.wait()
-        last = self._log.read_text(errors="replace").strip().splitlines()[-1:]
-        raise ContestantError(f"stock TVM: worker ended with {code}: {''.join(last)}")
-
-    def close(self) -> None:
-        """Ends the worker and removes its files."""
-        if self._process.poll() is None:
-            self._process.kill()
-        self._process.wait()
-        for stream in (self._process.stdin, self._process.stdout):
-            if stream is not None:
-                with contextlib.suppress(BrokenPipeError):
-                    stream.close()
-        self._resources.close()

@@ -1,0 +1,92 @@
+"""OpenVINO as a contestant: in a worker, with a Python of its own if need be.
+
+It is optional: where no Python that has it is at hand, benchmarks name it and go on without it.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+
+from .timing import ContestantError
+from .worker_process import WorkerContestant
+
+PYTHON_VARIABLE = "TVM_HYBRID_OPENVINO_PYTHON"
+# Run as a script it would have this folder, where a file is called bisect.py, before the libraries.
+_RUN = "import runpy, sys; runpy.run_path(sys.argv[1], run_name='__main__')"
+_WORKER = Path(__file__).with_name("openvino_worker.py")
+
+
+def openvino_python(path: str | None = None) -> str:
+    """The Python to run OpenVINO with: the given one, that of the environment, or this one."""
+    return path or os.environ.get(PYTHON_VARIABLE) or sys.executable
+
+
+def openvino_version(python: str) -> str:
+    """The version of OpenVINO that a Python has.
+
+    Raises
+    ------
+    ContestantError
+        If it has none, or cannot be started.
+    """
+    program = "import openvino; print(openvino.__version__.split('-')[0])"
+    try:
+        done = subprocess.run(
+            [python, "-c", program], capture_output=True, text=True, timeout=120, check=True
+        )
+    except (OSError, subprocess.SubprocessError) as error:
+        raise ContestantError(
+            f"OpenVINO is not installed for {python}; install it there (pip install openvino), or "
+            f"name another Python with {PYTHON_VARIABLE} or --openvino-python"
+        ) from error
+    return done.stdout.strip()
+
+
+class OpenVino(WorkerContestant):
+    """OpenVINO's CPU plugin in f32 or integers as the model says: one stream, latency mode.
+
+    Parameters
+    ----------
+    model : Path
+        An ONNX file.
+    feeds : mapping
+        The inputs.
+    threads : int
+        Threads of one run.
+    python : str or None
+        See `openvino_python`.
+    kernels : bool
+        Whether to measure, instead of whole runs, the mean time of convolutions and matrix products
+        in the runs of a turn.
+    time_limit : float
+        Seconds after which a silent worker is given up.
+
+    Raises
+    ------
+    ContestantError
+        If OpenVINO is not installed, or cannot run the model in time.
+    """
+
+    def __init__(
+        self,
+        model: Path,
+        feeds: Mapping[str, np.ndarray],
+        threads: int,
+        python: str | None = None,
+        kernels: bool = False,
+        time_limit: float = 300.0,
+    ) -> None:
+        super().__init__(
+            "OpenVINO",
+            [openvino_python(python), "-c", _RUN, str(_WORKER)],
+            {"model": str(Path(model).resolve()), "threads": threads, "kernels": kernels},
+            feeds,
+            {},
+            time_limit,
+        )

@@ -1,0 +1,120 @@
+"""Worker process that runs a model through OpenVINO; see `worker_process` for its job and answers.
+
+It imports nothing of this project, and is run by its path: the Python that has OpenVINO needs only
+NumPy besides. The job has, apart from the files, "model" (an ONNX file), "threads" and "kernels":
+whether a turn's answer is the mean time that convolutions and matrix products take in
+one run, by OpenVINO's own counters, instead of the times of whole runs.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any, TextIO
+
+import numpy as np
+import openvino
+
+# Types of nodes that count as kernels.
+KERNELS = ("Convolution", "GroupConvolution", "MatMul", "FullyConnected")
+# Counters drop fractions of a microsecond in every run.
+HALF_A_TICK = 0.5e-6
+
+
+class Model:
+    """A model and its inputs."""
+
+    def __init__(self, job: dict[str, Any]) -> None:
+        self._core = openvino.Core()
+        self._model = self._core.read_model(job["model"])
+        self._options = {
+            "INFERENCE_NUM_THREADS": job["threads"],
+            "NUM_STREAMS": 1,
+            "PERFORMANCE_HINT": "LATENCY",
+            "ENABLE_CPU_PINNING": False,
+            "INFERENCE_PRECISION_HINT": "f32",
+        }
+        with np.load(job["feeds"]) as arrays:
+            self._feeds = {name: arrays[name] for name in arrays.files}
+
+    def request(self, counting: bool = False) -> Any:
+        """A freshly compiled model with its inputs set."""
+        options = {**self._options, "PERF_COUNT": counting}
+        request = self._core.compile_model(self._model, "CPU", options).create_infer_request()
+        for name, array in self._feeds.items():
+            tensor = request.get_tensor(name)
+            tensor.shape = array.shape
+            tensor.data[...] = array.view(tensor.data.dtype)
+        return request
+
+
+def outputs_of(request: Any) -> list[np.ndarray]:
+    """The results of the last run."""
+    return [np.array(tensor.data) for tensor in request.output_tensors]
+
+
+def run_times(request: Any, seconds: float) -> list[float]:
+    """Runs for about `seconds`, at least once; the seconds of every run."""
+    times = []
+    start = time.perf_counter()
+    end = start + seconds
+    while True:
+        request.infer()
+        now = time.perf_counter()
+        times.append(now - start)
+        if now >= end:
+            return times
+        start = now
+
+
+def kernel_time(model: Model, seconds: float) -> float:
+    """Mean seconds that kernels take in one run, of about `seconds` of runs without the first.
+
+    Counters give the mean of all runs since the model was compiled, so it is compiled anew.
+    """
+    request = model.request(counting=True)
+    request.infer()
+    first = counted(request)
+    runs = 1 + len(run_times(request, seconds))
+    return (counted(request) * runs - first) / (runs - 1) + HALF_A_TICK
+
+
+def counted(request: Any) -> float:
+    """Mean seconds of the kernels in all runs of a request."""
+    return sum(
+        info.real_time.total_seconds()
+        for info in request.get_profiling_info()
+        if info.node_type in KERNELS
+    )
+
+
+def serve(job: dict[str, Any], requests: TextIO, answers: TextIO) -> None:
+    """Prepares the job, then runs it as requested until there is no request."""
+
+    def answer(**fields: Any) -> None:
+        answers.write(json.dumps(fields) + "\n")
+        answers.flush()
+
+    start = time.perf_counter()
+    try:
+        model = Model(job)
+        request = model.request()
+        request.infer()
+        np.savez(job["outputs"], *outputs_of(request))
+    except Exception as error:  # whatever OpenVINO raises is this contestant's result
+        lines = str(error).strip().splitlines()
+        answer(error=f"{type(error).__name__}: {lines[-1] if lines else ''}")
+        return
+    answer(ready=time.perf_counter() - start)
+    for line in requests:
+        seconds = float(line)
+        if job["kernels"]:
+            answer(times=[kernel_time(model, seconds)])
+        else:
+            answer(times=run_times(request, seconds))
+
+
+if __name__ == "__main__":
+    serve(json.loads(Path(sys.argv[-1]).read_text(encoding="utf-8")), sys.stdin, sys.stdout)
