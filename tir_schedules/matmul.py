@@ -11,7 +11,8 @@ blocks of rows, panels of columns, blocks of K, register tiles.
 The weight's type says what is multiplied: f32, bfloat16 (A is rounded to it if it is f32) or 8-bit
 integers, of which the product is exact in int32, zero points included (zero_points.py). With the
 attributes "a_quantize" (the 8-bit type), "a_scale" and "a_zero_point" a f32 A is quantised on the
-way in, with "dynamic" ones after its range has been found (DynamicQuantizeLinear).
+way in, with "dynamic" ones after its range has been found (DynamicQuantizeLinear). With
+"weight_scale" the rows of a f32 weight have factors (scaled_weight.py).
 """
 
 from __future__ import annotations
@@ -45,6 +46,7 @@ from .matmul_weight import pack, packed_shape, parameter_shape, unpack
 from .matmul_window import window_of
 from .quantization_range import emit_own_range
 from .region import Region
+from .scaled_weight import further_inputs, has_scale, reject_scale, scaled
 from .template import Packing, Template, register_template
 from .tile_config import (
     PARALLEL_FLOPS,
@@ -61,7 +63,6 @@ from .zero_points import (
     integer_reference,
     is_dynamic,
     is_integer,
-    named_inputs,
     reject_zero_points,
 )
 
@@ -77,11 +78,11 @@ def reject(region: Region, isa: Isa) -> str | None:
         return "a dimension is 0"
     if w.dtype != "float32" and window_of(region) is not None:
         return f"windows of type {w.dtype}"
-    if is_integer(region):
+    if is_integer(region) and not has_scale(region):
         if ("a_quantize" in region.attrs) != (a.dtype == "float32"):
             return f"activations of type {a.dtype}, quantised by the kernel"
         return reject_zero_points(region)
-    return None
+    return reject_scale(region)
 
 
 def default_config(region: Region, machine: Machine) -> MatmulConfig:
@@ -189,7 +190,7 @@ def build(region: Region, config: MatmulConfig, isa: Isa) -> tirx.PrimFunc:
             config,
             kernel,
             w,
-            named_inputs(region, further),
+            further_inputs(region, further),
             read_a,
             row_store(region, kernel.lanes, c, epilogue),
             epilogue.cost,
@@ -220,10 +221,10 @@ def reference(region: Region, inputs: list[np.ndarray]) -> np.ndarray:
     """The product in float64 or, of integers, int32; the weight as it is before packing."""
     if is_integer(region):
         return integer_reference(region, inputs)
-    a, w = inputs
+    a, w = inputs[:2]
     if region.inputs[1].dtype == "bfloat16":
         a = a.astype(w.dtype)
-    a, w = a.astype(np.float64), w.astype(np.float64)
+    a, w = a.astype(np.float64), scaled(w.astype(np.float64), inputs)
     window = window_of(region)
     return np.matmul(a, w) if window is None else window.product(a, w)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import tvm.tirx.script.builder.ir as I
 from tvm import DataType, tirx
@@ -21,6 +21,7 @@ from microkernels.vectors import Expr, ramp, reinterpret_group
 from .activations import Activations, InPlace, Read
 from .matmul_config import MatmulConfig, dimensions
 from .region import Region
+from .scaled_weight import ScaledPanels
 from .tile_loops import ThreadGrid, TileLoops, TileTask
 from .zero_points import Start, ZeroPoints, is_integer, quantize_parameters
 
@@ -42,7 +43,7 @@ class Product:
     weight : Buffer
         The packed weight.
     inputs : mapping
-        The inputs after it, by `zero_point_inputs`.
+        The inputs after it, by `further_inputs`.
     read_a : callable
         (row, columns of K) -> elements of A in memory.
     store : callable
@@ -108,7 +109,7 @@ class Product:
         start = None
         if integer:
             start = Start(region, kernel, inputs, k, column_term, activations.row_sum)
-        return TileLoops(
+        loops = TileLoops(
             kernel,
             steps,
             config.rows,
@@ -125,6 +126,12 @@ class Product:
             direct=self.direct,
             fetch=fetch if lanes * kernel.kr * item == _LINE else None,
         )
+        if "scale" not in inputs:
+            return loops
+        most = max(size for _, size in loops.pieces)
+        vectors = min(config.vectors, math.ceil(n / lanes))
+        panels = ScaledPanels(kernel, weight, inputs["scale"], k, most, vectors)
+        return replace(loops, stage_b=panels.stage)
 
     def run(self, rows: int, tiles: TileTask) -> None:
         """The product of the first `rows` rows, in the calling thread."""

@@ -53,10 +53,10 @@ from .normalize import NormalizeConfig, share_rows
 from .normalize_rows import Rows
 from .normalize_view import NORM_OPS, reshaped
 from .region import Region, Tensor
+from .scaled_weight import further_inputs
 from .template import Packing, Template, register_template, template_for
 from .tile_loops import TileTask, for_groups
 from .tile_stores import direct_store, row_store
-from .zero_points import named_inputs
 
 Leading = Callable[[Expr], Sequence[Expr]]
 
@@ -209,7 +209,7 @@ class _Chain:
             config,
             kernel,
             cast(Expr, given[1]),
-            named_inputs(part, further),
+            further_inputs(part, further),
             read_a,
             row_store(part, kernel.lanes, c, epilogue, leading_c),
             epilogue.cost,
