@@ -1,6 +1,7 @@
 """`tvm-hybrid bench MODEL`: measures us, ONNX Runtime and stock TVM in one interleaved run.
 
-With `--predict` it runs nothing: it shows what a model of AMX predicts.
+With `--layers` it measures the convolutions of a network instead. With `--predict` it runs nothing:
+it shows what a model of AMX predicts.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ from pathlib import Path
 import click
 
 from ..report.console import output_console, print_json, working
+from ..report.openvino_peer import PYTHON_VARIABLE
+from .bench_layers import bench_layers
 from .inputs import input_options, note_random
 from .models import executable_of
 from .options import CompileSettings, compile_options, json_option
@@ -21,23 +24,35 @@ from .options import CompileSettings, compile_options, json_option
 @input_options
 @click.option(
     "--peers",
-    default="ort,stock",
-    show_default=True,
-    help="Contestants besides us: ort (ONNX Runtime), stock (TVM without this plugin).",
+    show_default="ort,stock; for layers ort,openvino",
+    help="Contestants besides us: ort (ONNX Runtime), openvino, stock (TVM without this plugin).",
 )
 @click.option(
     "--repeat",
-    default=10,
-    show_default=True,
+    show_default="10; for layers 20",
     type=click.IntRange(min=1),
     help="Turns of each contestant.",
 )
 @click.option(
     "--seconds",
-    default=0.1,
-    show_default=True,
+    show_default="0.1; for layers 0.02",
     type=click.FloatRange(min=0),
     help="Length of a turn.",
+)
+@click.option(
+    "--openvino-python",
+    metavar="PYTHON",
+    help=f"The Python that has OpenVINO. Default: {PYTHON_VARIABLE}, else this one.",
+)
+@click.option(
+    "--layers",
+    metavar="NETWORK",
+    help="Measure, in place of a MODEL, each convolution of resnet18, in f32 and int8.",
+)
+@click.option(
+    "--markdown",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Write the tables of --layers as a page of documentation into this file.",
 )
 @click.option(
     "--arms",
@@ -56,9 +71,12 @@ def command(
     arrays: tuple[str, ...],
     archive: Path | None,
     seed: int,
-    peers: str,
-    repeat: int,
-    seconds: float,
+    peers: str | None,
+    repeat: int | None,
+    seconds: float | None,
+    openvino_python: str | None,
+    layers: str | None,
+    markdown: Path | None,
     arms: bool,
     predict: bool,
     settings: CompileSettings,
@@ -70,15 +88,31 @@ def command(
     ratios within one table mean anything. GFLOP/s count matrix products and convolutions, and
     refer to the least time. With --arms the ratio of such a row is what fusion gains.
 
+    With --layers each convolution of a network is a model of its own. One table gives the time of
+    such a model, whose input and output are NCHW, and that of its kernel alone. Without --threads
+    it is measured with one thread and with all.
+
     With --predict nothing is compiled or run, and no AMX is needed: cycles, share of peak, tile
     instructions and bytes from each level of memory come from a performance model, and are labelled
     so. Without --target it is about Sapphire Rapids.
     """
     if predict:
-        if arrays or archive or arms:
-            raise click.UsageError("--predict runs nothing; leave --input, --inputs, --arms out")
+        if arrays or archive or arms or layers:
+            raise click.UsageError(
+                "--predict runs nothing; leave --input, --inputs, --arms, --layers out"
+            )
         _predict(model, settings, as_json)
         return 0
+    if layers is not None:
+        if model or arrays or archive or arms:
+            raise click.UsageError(
+                "--layers makes its models; leave MODEL, --input, --inputs, --arms out"
+            )
+        names = _names(peers, "ort,openvino")
+        bench_layers(layers, settings, names, repeat, seconds, openvino_python, markdown, as_json)
+        return 0
+    if markdown is not None:
+        raise click.UsageError("--markdown writes the tables of --layers")
     if model is None:
         raise click.UsageError("Missing argument 'MODEL'.")
     import msgspec
@@ -93,7 +127,7 @@ def command(
     from ..report.tables import bench_table
     from ..session import InferenceSession
 
-    names = [name for name in peers.split(",") if name]
+    names = _names(peers, "ort,stock")
     unknown = [name for name in names if name not in PEERS]
     if unknown:
         raise click.BadParameter(f"{unknown[0]!r} is not one of {', '.join(PEERS)}")
@@ -121,8 +155,9 @@ def command(
             shapes=settings.shapes,
             target=settings.target,
             peers=names,
-            rounds=repeat,
-            seconds=seconds,
+            rounds=repeat or 10,
+            seconds=0.1 if seconds is None else seconds,
+            openvino_python=openvino_python,
             precision=precision,
             fusion=fusion,
             fast_math=manifest.fast_math,
@@ -137,6 +172,11 @@ def command(
         title = f"threads: {report.threads}{ours}"
         output_console().print(bench_table([report], title=title))
     return 0
+
+
+def _names(peers: str | None, default: str) -> list[str]:
+    """The contestants of a list with commas."""
+    return [name for name in (default if peers is None else peers).split(",") if name]
 
 
 def _predict(model: Path | None, settings: CompileSettings, as_json: bool) -> None:

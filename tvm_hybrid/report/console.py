@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -36,12 +36,19 @@ def print_json(value: Any) -> None:
 
 
 @contextmanager
-def working(message: str) -> Iterator[None]:
-    """Shows that something is going on: a spinner on a terminal, one line anywhere else."""
+def working(message: str) -> Iterator[Callable[[str], None]]:
+    """Shows that something is going on: a spinner on a terminal, one line anywhere else.
+
+    What it gives shows another message, of a step that begins.
+    """
     console = error_console()
     if console.is_terminal:
-        with console.status(message):
-            yield
+        with console.status(message) as status:
+            yield status.update
     else:
-        console.print(message, highlight=False, soft_wrap=True)
-        yield
+
+        def show(line: str) -> None:
+            console.print(line, highlight=False, soft_wrap=True)
+
+        show(message)
+        yield show

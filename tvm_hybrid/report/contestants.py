@@ -39,7 +39,9 @@ class SessionContestant:
         """Nothing to free."""
 
 
-def onnx_runtime_session(model: str | bytes, threads: int, optimise: bool = True) -> Any:
+def onnx_runtime_session(
+    model: str | bytes, threads: int, optimise: bool = True, profile: str = ""
+) -> Any:
     """An onnxruntime session on the CPU.
 
     Parameters
@@ -50,6 +52,8 @@ def onnx_runtime_session(model: str | bytes, threads: int, optimise: bool = True
         Threads inside one operator; operators run one after the other.
     optimise : bool
         False gives the literal meaning of the model, operator by operator.
+    profile : str
+        First part of the path of the profile to write; "" for none.
 
     Raises
     ------
@@ -66,6 +70,9 @@ def onnx_runtime_session(model: str | bytes, threads: int, optimise: bool = True
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
     options.log_severity_level = 3
+    if profile:
+        options.enable_profiling = True
+        options.profile_file_prefix = profile
     if not optimise:
         level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
         options.graph_optimization_level = level

@@ -1,0 +1,70 @@
+"""What `tvm-hybrid bench --layers` does: measures the convolutions of a network one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+
+from ..report.console import output_console, print_json, working
+from .options import CompileSettings
+
+# Turns here are short: of the means of the turns, the least counts.
+TURNS, TURN_SECONDS = 20, 0.02
+
+
+def bench_layers(
+    network: str,
+    settings: CompileSettings,
+    peers: Sequence[str],
+    repeat: int | None,
+    seconds: float | None,
+    openvino: str | None,
+    markdown: Path | None,
+    as_json: bool,
+) -> None:
+    """Measures with the number of threads in the settings; without one, with one and with all."""
+    import msgspec
+
+    from ..report.conv_layers import measure_layers
+    from ..report.layer_models import NETWORKS
+    from ..report.layer_tables import layer_tables, markdown_page
+    from ..threads import resolve_threads
+
+    if network not in NETWORKS:
+        raise click.BadParameter(f"{network!r} is not one of {', '.join(NETWORKS)}")
+    taken = CompileSettings(
+        num_threads=settings.num_threads, fast_math=settings.fast_math, records=settings.records
+    )
+    if settings != taken:
+        raise click.UsageError(
+            "--layers goes with --threads, --fast-math and --records, and no other way to compile"
+        )
+    unknown = [name for name in peers if name not in ("ort", "openvino")]
+    if unknown:
+        raise click.BadParameter(f"{unknown[0]!r} measures no layers; ort and openvino do")
+    threads = sorted({settings.num_threads or 1, resolve_threads(settings.num_threads)})
+    with working(f"measuring the layers of {network}") as step:
+        report = measure_layers(
+            network,
+            NETWORKS[network],
+            threads,
+            peers=peers,
+            rounds=repeat or TURNS,
+            seconds=TURN_SECONDS if seconds is None else seconds,
+            openvino=openvino,
+            fast_math=settings.fast_math,
+            records=settings.records,
+            progress=step,
+        )
+    if markdown is not None:
+        try:
+            markdown.write_text(markdown_page(report), encoding="utf-8")
+        except OSError as error:
+            raise click.FileError(str(markdown), error.strerror) from error
+    if as_json:
+        print_json(msgspec.to_builtins(report))
+        return
+    for table in layer_tables(report):
+        output_console().print(table)

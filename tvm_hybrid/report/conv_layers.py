@@ -1,0 +1,232 @@
+"""Measures convolutions of a network one by one: us, ONNX Runtime and OpenVINO, interleaved.
+
+Two times count for each contestant. That of a run of the whole model, NCHW in and out, charges
+everyone for reorders. That of the kernel alone is what the convolution costs inside of a network,
+where layouts stay (see `kernel_times`): the mean of a turn, and of all turns the least.
+"""
+
+from __future__ import annotations
+
+import logging
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+
+from microkernels.isa import allowed_on_host, emulated_on_host
+from microkernels.microkernel import Microkernel, all_microkernels
+
+from .. import InferenceSession
+from ..frontend import import_onnx
+from ..targets import cpu_name, host_target
+from .bench import ONNX_RUNTIME, OPENVINO, OURS, PEERS, BenchReport, bench
+from .compare import tolerance_for
+from .flops import ProductSums
+from .kernel_speed import measure_kernels, types_of
+from .kernel_times import OnnxRuntimeKernels, OurKernels
+from .layer_models import DTYPES, INT8, Layer, layer_input, layer_model
+from .layer_report import LayerReport, LayerTimes
+from .openvino_peer import OpenVino, openvino_python, openvino_version
+from .timing import ContestantError, interleave
+
+logger = logging.getLogger("tvm_hybrid")
+
+# Tiles of the highest rung that are measured to find a peak; the largest come near it.
+TILES_FOR_PEAK = 3
+
+
+def measure_layers(
+    network: str,
+    layers: Sequence[Layer],
+    threads: Sequence[int],
+    *,
+    dtypes: Sequence[str] = DTYPES,
+    peers: Sequence[str] = ("ort", "openvino"),
+    rounds: int = 20,
+    seconds: float = 0.02,
+    openvino: str | None = None,
+    fast_math: str = "default",
+    records: Sequence[str] | None = None,
+    progress: Callable[[str], object] = lambda message: None,
+) -> LayerReport:
+    """Measures layers on this machine.
+
+    Parameters
+    ----------
+    network : str
+        What the layers are called together.
+    layers : sequence of Layer
+        The convolutions.
+    threads : sequence of int
+        Numbers of threads; all layers are measured with each.
+    dtypes : sequence of str
+        Types to measure.
+    peers : sequence of str
+        "ort", "openvino". One that is not installed is left out, with a note.
+    rounds, seconds
+        As for `timing.interleave`, for whole models and for kernels.
+    openvino : str or None
+        The Python that has OpenVINO; see `openvino_peer.openvino_python`.
+    fast_math, records
+        As for `tvm_hybrid.compile`.
+    progress : callable
+        Gets a line for every step.
+    """
+    versions, notes = {}, []
+    for peer in peers:
+        try:
+            versions[peer] = _version(peer, openvino)
+        except ContestantError as error:
+            logger.warning("left out: %s", error)
+            notes.append(f"{PEERS[peer]} is left out: {error}")
+    progress("measuring peaks")
+    peaks = {dtype: _peak(dtype) for dtype in dtypes}
+    rows = []
+    with tempfile.TemporaryDirectory(prefix="tvm_hybrid-layers-") as folder:
+        for count in threads:
+            for dtype in dtypes:
+                for layer in layers:
+                    progress(f"{layer.name} {dtype}, threads: {count}")
+                    path = Path(folder) / f"{layer.name} {dtype}.onnx"
+                    onnx.save(layer_model(layer, dtype), path)
+                    session = InferenceSession(
+                        path, num_threads=count, fast_math=fast_math, records=records
+                    )
+                    rows.append(
+                        _measure(
+                            session,
+                            path,
+                            layer,
+                            dtype,
+                            peers=list(versions),
+                            rounds=rounds,
+                            seconds=seconds,
+                            openvino=openvino,
+                            peak=peaks[dtype] * count,
+                        )
+                    )
+    from .. import __version__
+
+    return LayerReport(
+        network=network,
+        cpu=cpu_name(host_target()),
+        versions={OURS: __version__, **{PEERS[peer]: text for peer, text in versions.items()}},
+        peaks=peaks,
+        rows=rows,
+        notes=notes,
+    )
+
+
+def _measure(
+    session: InferenceSession,
+    path: Path,
+    layer: Layer,
+    dtype: str,
+    *,
+    peers: Sequence[str],
+    rounds: int,
+    seconds: float,
+    openvino: str | None,
+    peak: float,
+) -> LayerTimes:
+    """One layer in one type; `peak` in 1e9 operations a second of all threads."""
+    executable = session.executable
+    feeds = {"x": layer_input(layer, dtype)}
+    sums = ProductSums(import_onnx(path).mod)
+    whole = bench(
+        session,
+        path,
+        feeds,
+        threads=executable.num_threads,
+        flops=layer.flops,
+        tolerance=tolerance_for(sums.lengths, quantized=sums.quantized),
+        peers=peers,
+        rounds=rounds,
+        seconds=seconds,
+        openvino_python=openvino,
+    )
+    ours = OurKernels(executable, feeds)
+    notes = [f"{row.name}: {row.note}" for row in whole.rows if row.note]
+    kernels, failures = _kernel_times(
+        ours, path, feeds, executable.num_threads, _present(whole), rounds, seconds, openvino
+    )
+    notes += [f"{name}: {note}" for name, note in failures.items()]
+    return LayerTimes(
+        layer=layer,
+        dtype=dtype,
+        threads=executable.num_threads,
+        kernel=", ".join(ours.names),
+        whole_us={row.name: row.timing.min_us for row in whole.rows if row.timing},
+        kernel_us=kernels,
+        share=layer.flops / kernels[OURS] / 1e3 / peak,
+        notes=notes,
+    )
+
+
+def _present(whole: BenchReport) -> list[str]:
+    return [row.name for row in whole.rows if row.timing]
+
+
+def _kernel_times(
+    ours: OurKernels,
+    path: Path,
+    feeds: Mapping[str, np.ndarray],
+    threads: int,
+    present: Sequence[str],
+    rounds: int,
+    seconds: float,
+    openvino: str | None,
+) -> tuple[dict[str, float], dict[str, str]]:
+    """Least mean of a turn in microseconds by contestant; why, by contestant that failed."""
+    contestants: dict[str, Any] = {OURS: ours}
+    failures: dict[str, str] = {}
+    with ExitStack() as stack:
+        if ONNX_RUNTIME in present:
+            contestants[ONNX_RUNTIME] = OnnxRuntimeKernels(path, feeds, threads)
+        if OPENVINO in present:
+            try:
+                worker = OpenVino(path, feeds, threads, openvino, kernels=True)
+            except ContestantError as error:
+                failures[OPENVINO] = str(error)
+            else:
+                stack.callback(worker.close)
+                contestants[OPENVINO] = worker
+        times, failed = interleave(contestants, rounds, seconds)
+    return {name: min(turns) * 1e6 for name, turns in times.items()}, failures | failed
+
+
+def _version(peer: str, openvino: str | None) -> str:
+    """The version of a peer that is installed."""
+    if peer == "openvino":
+        return openvino_version(openvino_python(openvino))
+    try:
+        import onnxruntime
+    except ImportError as error:
+        raise ContestantError(
+            "onnxruntime is not installed; pip install 'tvm_hybrid[bench]' brings it"
+        ) from error
+    return str(onnxruntime.__version__)
+
+
+def _peak(dtype: str) -> float:
+    """1e9 operations a second of one thread with operands of a type, as `kernel_speed` finds it."""
+    operand = "uint8" if dtype == INT8 else dtype
+    here = [
+        kernel
+        for kernel in all_microkernels()
+        if kernel.a_dtype == operand
+        and allowed_on_host(kernel.isa)
+        and not emulated_on_host(kernel.isa)
+    ]
+    highest = max(here, key=lambda kernel: kernel.isa.level).isa
+    largest = sorted((kernel for kernel in here if kernel.isa == highest), key=_area)
+    report = measure_kernels(largest[-TILES_FOR_PEAK:])
+    return report.peaks[types_of(largest[-1])]
+
+
+def _area(kernel: Microkernel) -> int:
+    return kernel.mr * kernel.nr
