@@ -44,6 +44,8 @@ def bench_layers(
     unknown = [name for name in peers if name not in ("ort", "openvino")]
     if unknown:
         raise click.BadParameter(f"{unknown[0]!r} measures no layers; ort and openvino do")
+    if markdown is not None and not markdown.absolute().parent.is_dir():
+        raise click.FileError(str(markdown), "its folder does not exist")
     threads = sorted({settings.num_threads or 1, resolve_threads(settings.num_threads)})
     with working(f"measuring the layers of {network}") as step:
         report = measure_layers(

@@ -1,0 +1,146 @@
+"""OpenVINO as a contestant, played by a module of our own: it is optional and not installed."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tvm_hybrid.report.bench import OPENVINO, OURS, bench
+from tvm_hybrid.report.openvino_peer import (
+    PYTHON_VARIABLE,
+    OpenVino,
+    openvino_python,
+    openvino_version,
+)
+from tvm_hybrid.report.timing import ContestantError
+
+# Gives twice its input. Its counters are means of all runs, as the real ones are: 100 us for the
+# first run, 20 us for each other one; and 7 us for what is no kernel.
+PLAYED = """
+from datetime import timedelta
+from types import SimpleNamespace
+
+import numpy as np
+
+__version__ = "1.2.3-build"
+
+
+class Request:
+    def __init__(self, counting):
+        self.counting, self.runs, self.micros = counting, 0, 0
+        self.tensor = SimpleNamespace(shape=None, data=np.zeros((2, 3), np.float32))
+        self.output_tensors = [SimpleNamespace(data=np.zeros((2, 3), np.float32))]
+
+    def get_tensor(self, name):
+        assert name == "x"
+        return self.tensor
+
+    def infer(self):
+        self.runs += 1
+        self.micros += 20 if self.runs > 1 else 100
+        self.output_tensors[0].data = 2 * self.tensor.data
+
+    def get_profiling_info(self):
+        assert self.counting
+        kernel = timedelta(microseconds=self.micros / self.runs)
+        return [
+            SimpleNamespace(node_type="Convolution", real_time=kernel),
+            SimpleNamespace(node_type="Reorder", real_time=timedelta(microseconds=7)),
+        ]
+
+
+class Core:
+    def read_model(self, path):
+        if open(path, "rb").read() != b"model":
+            raise RuntimeError("many lines\\nnot a model")
+        return path
+
+    def compile_model(self, model, device, options):
+        assert (device, options["INFERENCE_NUM_THREADS"]) == ("CPU", 3)
+        assert options["INFERENCE_PRECISION_HINT"] == "f32"
+        return SimpleNamespace(create_infer_request=lambda: Request(options["PERF_COUNT"]))
+"""
+
+FEEDS = {"x": np.arange(6, dtype=np.float32).reshape(2, 3)}
+
+
+@pytest.fixture
+def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A model; workers started in the test find the played OpenVINO."""
+    (tmp_path / "openvino.py").write_text(PLAYED)
+    (tmp_path / "model.onnx").write_bytes(b"model")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    return tmp_path / "model.onnx"
+
+
+def test_whole_runs(model: Path) -> None:
+    contestant = OpenVino(model, FEEDS, 3)
+    try:
+        assert np.array_equal(contestant.outputs[0], 2 * FEEDS["x"])
+        times = contestant.run_for(0.002)
+        assert len(times) > 1 and all(0 < time < 0.1 for time in times)
+    finally:
+        contestant.close()
+
+
+def test_kernels_without_the_first_run(model: Path) -> None:
+    contestant = OpenVino(model, FEEDS, 3, kernels=True)
+    try:
+        for _ in range(2):
+            # Half a tick is added. timedelta rounds the mean to a tick, which for R runs is at
+            # most half of R over R - 1 ticks, and here R may be 2.
+            assert contestant.run_for(0.001) == [pytest.approx(20.5e-6, abs=1.01e-6)]
+    finally:
+        contestant.close()
+
+
+def test_the_version(model: Path) -> None:
+    assert openvino_version(sys.executable) == "1.2.3"
+
+
+def test_which_python(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(PYTHON_VARIABLE, raising=False)
+    assert openvino_python() == sys.executable
+    monkeypatch.setenv(PYTHON_VARIABLE, "/some/python")
+    assert openvino_python() == "/some/python"
+    assert openvino_python("/other/python") == "/other/python"
+
+
+def test_a_model_that_openvino_refuses(model: Path) -> None:
+    model.write_bytes(b"damaged")
+    with pytest.raises(ContestantError, match="OpenVINO: RuntimeError: not a model"):
+        OpenVino(model, FEEDS, 3)
+
+
+def test_a_python_that_is_not_there(model: Path, tmp_path: Path) -> None:
+    nowhere = str(tmp_path / "python")
+    with pytest.raises(ContestantError, match="OpenVINO: cannot start"):
+        OpenVino(model, FEEDS, 3, nowhere)
+    with pytest.raises(ContestantError, match=f"not installed for .*{PYTHON_VARIABLE}"):
+        openvino_version(nowhere)
+
+
+class Doubling:
+    """Our session in the benchmark."""
+
+    def run(self, names: None, inputs: dict[str, np.ndarray]) -> list[np.ndarray]:
+        return [2 * inputs["x"]]
+
+
+def test_it_takes_part_in_benchmarks(model: Path) -> None:
+    report = bench(
+        Doubling(),
+        model,
+        FEEDS,
+        threads=3,
+        flops=0,
+        tolerance=0.0,
+        peers=["openvino"],
+        rounds=1,
+        seconds=0.0,
+    )
+    assert [row.name for row in report.rows] == [OURS, OPENVINO]
+    assert report.rows[1].agrees and report.rows[1].ratio
