@@ -14,6 +14,7 @@ from .anchor import Anchor, Matcher
 from .conv_anchor import match_conv
 from .graph import DataflowGraph, binding_value, op_name, static_tensor
 from .integer_anchor import Operand, integer_operand, quantized_on_the_way, rounded_on_the_way
+from .scale_weight import note_scaled_weight
 from .weight_only import match_weight_only
 
 CONVERSIONS = ("relax.quantize", "relax.dequantize", "relax.astype")
@@ -51,6 +52,8 @@ def _matmul(graph: DataflowGraph, position: int, call: relax.Call) -> Anchor | s
     if operands is None:
         return "a zero point or integer type that no kernel has"
     left, right = operands
+    if (a.dtype, b.dtype) == ("float32", "float32"):
+        note_scaled_weight(graph, right)
     if isinstance(right.source, ir.GenericConst) and len(b.shape) == 2:
         if a.dtype == "int32":
             quantized_on_the_way(graph, left)
@@ -91,7 +94,8 @@ def _product(
     attrs: dict[str, Scalar],
 ) -> Anchor:
     further = {**left.inputs, **right.inputs}
-    inputs = (left.source, right.source, *(further[n] for n in ("range", "a", "b") if n in further))
+    names = (name for name in ("range", "a", "b", "scale") if name in further)
+    inputs = (left.source, right.source, *(further[name] for name in names))
     absorbed = tuple(sorted({*left.absorbed, *right.absorbed}))
     return Anchor(position, op, inputs, output, attrs, absorbed)
 

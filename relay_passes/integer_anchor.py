@@ -35,7 +35,7 @@ class Operand:
     attrs : dict
         Attributes of the region, with names as tir_schedules.zero_points has them.
     inputs : dict
-        Further inputs: "range", "a" or "b" -> expression.
+        Further inputs: "range", "a", "b" or "scale" -> expression.
     absorbed : list of int
         Positions of the bindings between `source` and the product.
     """

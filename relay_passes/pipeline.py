@@ -56,9 +56,11 @@ from .rename_kernels import rename_kernels
 from .requantize import requantize
 from .run_codegen import annotate_codegen
 from .safe_softmax import safe_softmax
+from .scale_weight import scale_weight
 from .schedule_generic import schedule_leftovers
 from .select_configs import Lookup, select_configs
 from .select_winograd import select_winograd
+from .share_kernels import share_kernels
 from .sink_concat import sink_concat
 from .sink_dequantize import sink_dequantize
 from .sink_permutes import sink_permutes
@@ -210,8 +212,10 @@ def form_regions(options: PipelineOptions, decisions: DecisionLog) -> list[ir.tr
     """Phase 3: anchors and what is fused with them, and regions of regions."""
     isa, fuse = options.machine.isa, options.fusion != "none"
     merging = merge_regions(options, decisions) if options.fusion == "coarse" else []
+    scaling = [scale_weight(options.threads)] if fuse else []
     winograd = select_winograd(options.machine, options.fast_math)
-    return [partition(isa, decisions, options.strict, fuse), requantize(), *merging, winograd]
+    parting = partition(isa, decisions, options.strict, fuse)
+    return [*scaling, parting, requantize(), *merging, winograd]
 
 
 def merge_regions(options: PipelineOptions, decisions: DecisionLog) -> list[ir.transform.Pass]:
@@ -283,6 +287,7 @@ def lowering_passes(options: PipelineOptions, decisions: DecisionLog) -> list[ir
         *build_regions(machine, options.lookup, decisions),
         *(merge_kernels(machine, decisions) if options.fusion == "coarse" else []),
         *build_leftovers(machine, decisions),
+        share_kernels(decisions),
     ]
 
 
