@@ -6,6 +6,7 @@ Where there is no AMX the emulator executes the tile instructions, and counts th
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -95,9 +96,9 @@ def by_onnxruntime(model: onnx.ModelProto, feeds: Feeds) -> NDArray[Any]:
 
 def require_reasons(session: tvm_hybrid.InferenceSession) -> int:
     """How many kernels use tiles; every product on vectors must say why."""
-    decisions = [each for each in session.explain().taken if "matmul" in each.op]
+    decisions = [each for each in session.explain().taken if re.search("matmul|conv", each.op)]
     for decision in decisions:
-        parts = decision.op.count("matmul")
+        parts = len(re.findall("matmul|conv", decision.op))
         by_tiles = "amx" in decision.kernel
         assert by_tiles or decision.on_vectors, decision
         if parts == 1:
