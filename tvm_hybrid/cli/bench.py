@@ -35,7 +35,7 @@ from .options import CompileSettings, compile_options, json_option
 )
 @click.option(
     "--seconds",
-    show_default="0.1; for layers 0.02",
+    show_default="0.1; for layers 0.03",
     type=click.FloatRange(min=0),
     help="Length of a turn.",
 )

@@ -10,8 +10,7 @@ import click
 from ..report.console import output_console, print_json, working
 from .options import CompileSettings
 
-# Turns here are short: of the means of the turns, the least counts.
-TURNS, TURN_SECONDS = 20, 0.02
+TURNS, TURN_SECONDS = 20, 0.03
 
 
 def bench_layers(

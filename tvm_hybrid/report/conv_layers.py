@@ -2,7 +2,7 @@
 
 Two times count for each contestant. That of a run of the whole model, NCHW in and out, charges
 everyone for reorders. That of the kernel alone is what the convolution costs inside of a network,
-where layouts stay (see `kernel_times`): the mean of a turn, and of all turns the least.
+where layouts stay (see `kernel_times`): the mean of a few runs, the least that was seen.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def measure_layers(
     dtypes: Sequence[str] = DTYPES,
     peers: Sequence[str] = ("ort", "openvino"),
     rounds: int = 20,
-    seconds: float = 0.02,
+    seconds: float = 0.03,
     openvino: str | None = None,
     fast_math: str = "default",
     records: Sequence[str] | None = None,
@@ -76,13 +76,13 @@ def measure_layers(
     progress : callable
         Gets a line for every step.
     """
-    versions, notes = {}, []
+    versions, left_out = {}, {}
     for peer in peers:
         try:
             versions[peer] = _version(peer, openvino)
         except ContestantError as error:
             logger.warning("left out: %s", error)
-            notes.append(f"{PEERS[peer]} is left out: {error}")
+            left_out[PEERS[peer]] = str(error)
     progress("measuring peaks")
     peaks = {dtype: _peak(dtype) for dtype in dtypes}
     rows = []
@@ -117,7 +117,7 @@ def measure_layers(
         versions={OURS: __version__, **{PEERS[peer]: text for peer, text in versions.items()}},
         peaks=peaks,
         rows=rows,
-        notes=notes,
+        left_out=left_out,
     )
 
 
@@ -148,6 +148,7 @@ def _measure(
         rounds=rounds,
         seconds=seconds,
         openvino_python=openvino,
+        steps=1,
     )
     ours = OurKernels(executable, feeds)
     notes = [f"{row.name}: {row.note}" for row in whole.rows if row.note]
@@ -181,7 +182,7 @@ def _kernel_times(
     seconds: float,
     openvino: str | None,
 ) -> tuple[dict[str, float], dict[str, str]]:
-    """Least mean of a turn in microseconds by contestant; why, by contestant that failed."""
+    """Least mean of a slice in microseconds by contestant; why, by contestant that failed."""
     contestants: dict[str, Any] = {OURS: ours}
     failures: dict[str, str] = {}
     with ExitStack() as stack:
@@ -196,7 +197,7 @@ def _kernel_times(
                 stack.callback(worker.close)
                 contestants[OPENVINO] = worker
         times, failed = interleave(contestants, rounds, seconds)
-    return {name: min(turns) * 1e6 for name, turns in times.items()}, failures | failed
+    return {name: min(means) * 1e6 for name, means in times.items()}, failures | failed
 
 
 def _version(peer: str, openvino: str | None) -> str:

@@ -1,10 +1,13 @@
 """Contestants that tell how long the kernels of a model take, without borders and calls.
 
 A model of one convolution takes its input and gives its output channel by channel (NCHW), a layout
-that fast kernels reorder on the way in and out. A turn of such a contestant tells the mean time in
-one run of what is neither a reorder nor a call: of ours by the virtual machine's instrument, half a
-microsecond too long; of ONNX Runtime's by its profile, whose ticks are microseconds (half a tick is
-added, what cutting off costs on average). `openvino_peer.OpenVino` does the same for OpenVINO.
+that fast kernels reorder on the way in and out. Such a contestant tells how long what is neither a
+reorder nor a call takes in one run: of ours by the virtual machine's instrument, half a microsecond
+too long; of ONNX Runtime's by its profile, whose ticks are microseconds (half a tick is added, what
+cutting off costs on average). `openvino_peer.OpenVino` does the same for OpenVINO.
+
+As the last only tells the mean of runs, so do all: a turn is cut into slices of a few runs, short
+enough that another process seldom interrupts one, and gives the mean of each.
 """
 
 from __future__ import annotations
@@ -16,11 +19,12 @@ from pathlib import Path
 
 import numpy as np
 
+from relay_passes.decisions import Decision
 from relay_passes.note_reorders import REORDER
 
 from ..executable import Executable
 from .contestants import last_line, onnx_runtime_session
-from .timing import ContestantError, time_calls
+from .timing import SLICE_SECONDS, ContestantError, time_calls, time_slices
 
 # Part of the names of ONNX Runtime's operators that count as kernels.
 ONNX_RUNTIME_KERNELS = ("Conv", "MatMul", "Gemm")
@@ -42,24 +46,24 @@ class OurKernels:
     functions : frozenset of str
         The kernels in the compiled module.
     names : tuple of str
-        What they compute, and with which microkernel or schedule.
+        What each computes first, and with which microkernel or schedule.
     """
 
     def __init__(self, executable: Executable, feeds: Mapping[str, np.ndarray]) -> None:
         self._executable, self._feeds = executable, dict(feeds)
         decisions = [d for d in executable.explain() if d.function and d.op != REORDER]
         self.functions = frozenset(decision.function for decision in decisions)
-        self.names = tuple(f"{decision.op}: {decision.kernel}" for decision in decisions)
-        self._seconds = max(min(time_calls(lambda: executable.run(self._feeds), 0.0)), 1e-6)
+        self.names = tuple(_name(decision) for decision in decisions)
+        self._runs = runs_in_slice(time_calls(lambda: executable.run(self._feeds), SLICE_SECONDS))
 
     def run_for(self, seconds: float) -> list[float]:
-        """The mean seconds of the kernels in one run, of about `seconds` of runs."""
-        repeat = max(int(seconds / self._seconds), 1)
-        profile = self._executable.profile(self._feeds, repeat)
-        self._seconds = min(self._seconds, profile.total_us * 1e-6)
-        return [
-            sum(row.microseconds for row in profile.rows if row.function in self.functions) * 1e-6
-        ]
+        """Mean seconds of the kernels in one run, of every slice in about `seconds`."""
+        return time_slices(self._slice, seconds)
+
+    def _slice(self) -> float:
+        profile = self._executable.profile(self._feeds, self._runs)
+        rows = (row for row in profile.rows if row.function in self.functions)
+        return sum(row.microseconds for row in rows) * 1e-6
 
 
 class OnnxRuntimeKernels:
@@ -79,24 +83,36 @@ class OnnxRuntimeKernels:
         self._model, self._feeds, self._threads = str(model), dict(feeds), threads
 
     def run_for(self, seconds: float) -> list[float]:
-        """The mean seconds of the kernels in one run, of about `seconds` of runs but the first.
+        """Mean seconds of the kernels in one run, of every slice in about `seconds`.
 
         Raises
         ------
         ContestantError
             If onnxruntime is not installed, or cannot run the model.
         """
+        return time_slices(self._slice, seconds)
+
+    def _slice(self) -> float:
         with tempfile.TemporaryDirectory(prefix="tvm_hybrid-profile-") as folder:
-            # A profile ends once and for all, so every turn has a session of its own.
+            # A profile ends once and for all, so every slice has a session of its own.
             prefix = str(Path(folder) / "profile")
             session = onnx_runtime_session(self._model, self._threads, profile=prefix)
             try:
                 session.run(None, self._feeds)
-                runs = 1 + len(time_calls(lambda: session.run(None, self._feeds), seconds))
+                runs = len(time_calls(lambda: session.run(None, self._feeds), SLICE_SECONDS))
                 profile = Path(session.end_profiling()).read_bytes()
             except Exception as error:  # onnxruntime's exceptions have no common base
                 raise ContestantError(f"ONNX Runtime: {last_line(error)}") from error
-        return [mean_kernel_seconds(profile, runs)]
+        return mean_kernel_seconds(profile, 1 + runs)
+
+
+def _name(decision: Decision) -> str:
+    return f"{decision.op.partition(' + ')[0]} {decision.kernel}"
+
+
+def runs_in_slice(times: list[float]) -> int:
+    """How many runs make a slice, from the seconds of some."""
+    return max(int(SLICE_SECONDS / min(times)), 1)
 
 
 def mean_kernel_seconds(profile: bytes, runs: int) -> float:

@@ -56,8 +56,8 @@ class LayerReport(msgspec.Struct, frozen=True, kw_only=True):
         1e9 operations a second of one thread, by type.
     rows : list of LayerTimes
         By number of threads, then type, then layer.
-    notes : list of str
-        Contestants that were left out, and why.
+    left_out : dict
+        Why, by contestant that is not installed.
     """
 
     network: str
@@ -65,7 +65,7 @@ class LayerReport(msgspec.Struct, frozen=True, kw_only=True):
     versions: dict[str, str]
     peaks: dict[str, float]
     rows: list[LayerTimes]
-    notes: list[str]
+    left_out: dict[str, str]
 
 
 def best_ratio(times: Mapping[str, float]) -> float | None:

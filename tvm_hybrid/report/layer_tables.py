@@ -26,7 +26,7 @@ def layer_tables(report: LayerReport) -> Iterator[Table]:
         table = Table(
             title=f"{report.network}, {dtype}, threads: {threads}, {report.cpu}",
             title_justify="left",
-            caption="; ".join(_notes(report, rows)) or None,
+            caption="\n".join(_left_out(report) + _notes(rows)) or None,
             caption_justify="left",
         )
         table.add_column("layer", no_wrap=True)
@@ -42,13 +42,14 @@ def layer_tables(report: LayerReport) -> Iterator[Table]:
 def markdown_page(report: LayerReport) -> str:
     """The page: what was measured and how, then a table for every number of threads and type."""
     others = " and ".join(f"{name} {text}" for name, text in _peers(report).items())
+    absent = "".join(f" {name} was not at hand." for name in report.left_out)
     peaks = ", ".join(f"{peak:.0f} GOP/s of {dtype}" for dtype, peak in report.peaks.items())
     lines = [
         _ABOUT.get(report.network, f"# Convolutions of {report.network}"),
         "",
         f"Measured by `tvm-hybrid bench --layers {report.network} --markdown FILE` on "
         f"{report.cpu}, {peaks} a thread",
-        f"(as `tvm-hybrid kernels` measures it), beside {others or 'nobody'}.",
+        f"(as `tvm-hybrid kernels` measures it), beside {others or 'nobody'}.{absent}",
         "",
         "- kernel us: the convolution alone, as it costs inside of a network; for the others by "
         "their own profiles.",
@@ -58,7 +59,9 @@ def markdown_page(report: LayerReport) -> str:
         "- of peak: operations of the direct algorithm; Winograd's, and kernels that skip padding, "
         "may exceed 100%.",
         "- ratio: the best of the others over ours; above 1, ours is faster.",
-        "- int8: uint8 in and out, int8 weights with a scale for each channel (QDQ form).",
+        "- int8: uint8 in and out, int8 weights with a scale for each channel (QDQ form); results "
+        "next to a tie may be",
+        "  rounded either way.",
     ]
     for (threads, dtype), rows in _parts(report):
         columns = ["layer", *_columns(report), "ours is"]
@@ -73,7 +76,7 @@ def markdown_page(report: LayerReport) -> str:
             cells = [f"{row.layer.name}: {row.layer}", *_cells(report, row), row.kernel]
             lines.append(f"| {' | '.join(cells)} |")
         lines.append(f"| geometric mean | {' | '.join(_mean_cells(report, rows))} | |")
-        notes = _notes(report, rows)
+        notes = _notes(rows)
         if notes:
             lines += ["", *(f"- {note}" for note in notes)]
     return "\n".join(lines) + "\n"
@@ -121,8 +124,12 @@ def _mean_cells(report: LayerReport, rows: Sequence[LayerTimes]) -> list[str]:
     ]
 
 
-def _notes(report: LayerReport, rows: Sequence[LayerTimes]) -> list[str]:
-    return [*report.notes, *(f"{row.layer.name}, {note}" for row in rows for note in row.notes)]
+def _left_out(report: LayerReport) -> list[str]:
+    return [f"{name} is left out: {why}" for name, why in report.left_out.items()]
+
+
+def _notes(rows: Sequence[LayerTimes]) -> list[str]:
+    return [f"{row.layer.name}, {note}" for row in rows for note in row.notes]
 
 
 def _time(microseconds: float | None) -> str:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from .timing import ContestantError
+from .timing import SLICE_SECONDS, ContestantError
 from .worker_process import WorkerContestant
 
 PYTHON_VARIABLE = "TVM_HYBRID_OPENVINO_PYTHON"
@@ -41,9 +41,10 @@ def openvino_version(python: str) -> str:
             [python, "-c", program], capture_output=True, text=True, timeout=120, check=True
         )
     except (OSError, subprocess.SubprocessError) as error:
+        where = "" if python == sys.executable else f" for {python}"
         raise ContestantError(
-            f"OpenVINO is not installed for {python}; install it there (pip install openvino), or "
-            f"name another Python with {PYTHON_VARIABLE} or --openvino-python"
+            f"OpenVINO is not installed{where}: pip install openvino there, or name a Python that "
+            f"has it with {PYTHON_VARIABLE} or --openvino-python"
         ) from error
     return done.stdout.strip()
 
@@ -62,8 +63,8 @@ class OpenVino(WorkerContestant):
     python : str or None
         See `openvino_python`.
     kernels : bool
-        Whether to measure, instead of whole runs, the mean time of convolutions and matrix products
-        in the runs of a turn.
+        Whether to measure, instead of whole runs, the time of convolutions and matrix products in
+        them: its mean of each slice of runs.
     time_limit : float
         Seconds after which a silent worker is given up.
 
@@ -85,7 +86,11 @@ class OpenVino(WorkerContestant):
         super().__init__(
             "OpenVINO",
             [openvino_python(python), "-c", _RUN, str(_WORKER)],
-            {"model": str(Path(model).resolve()), "threads": threads, "kernels": kernels},
+            {
+                "model": str(Path(model).resolve()),
+                "threads": threads,
+                "slice": SLICE_SECONDS if kernels else 0.0,
+            },
             feeds,
             {},
             time_limit,

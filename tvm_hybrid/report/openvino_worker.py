@@ -1,9 +1,9 @@
 """Worker process that runs a model through OpenVINO; see `worker_process` for its job and answers.
 
 It imports nothing of this project, and is run by its path: the Python that has OpenVINO needs only
-NumPy besides. The job has, apart from the files, "model" (an ONNX file), "threads" and "kernels":
-whether a turn's answer is the mean time that convolutions and matrix products take in
-one run, by OpenVINO's own counters, instead of the times of whole runs.
+NumPy besides. The job has, apart from the files, "model" (an ONNX file), "threads" and "slice". If
+that is not 0, a turn's answer is not the times of whole runs: each is the mean time, by OpenVINO's
+own counters, that convolutions and matrix products take in the runs of a slice of so many seconds.
 """
 
 from __future__ import annotations
@@ -70,15 +70,16 @@ def run_times(request: Any, seconds: float) -> list[float]:
 
 
 def kernel_time(model: Model, seconds: float) -> float:
-    """Mean seconds that kernels take in one run, of about `seconds` of runs without the first.
+    """Mean seconds that kernels take in one run, of about `seconds` of runs.
 
-    Counters give the mean of all runs since the model was compiled, so it is compiled anew.
+    Counters give the mean of all runs since the model was compiled, so it is compiled anew, and the
+    first run is taken out.
     """
     request = model.request(counting=True)
     request.infer()
     first = counted(request)
-    runs = 1 + len(run_times(request, seconds))
-    return (counted(request) * runs - first) / (runs - 1) + HALF_A_TICK
+    runs = len(run_times(request, seconds))
+    return (counted(request) * (runs + 1) - first) / runs + HALF_A_TICK
 
 
 def counted(request: Any) -> float:
@@ -110,8 +111,12 @@ def serve(job: dict[str, Any], requests: TextIO, answers: TextIO) -> None:
     answer(ready=time.perf_counter() - start)
     for line in requests:
         seconds = float(line)
-        if job["kernels"]:
-            answer(times=[kernel_time(model, seconds)])
+        if job["slice"]:
+            end = time.perf_counter() + seconds
+            times = [kernel_time(model, job["slice"])]
+            while time.perf_counter() < end:
+                times.append(kernel_time(model, job["slice"]))
+            answer(times=times)
         else:
             answer(times=run_times(request, seconds))
 

@@ -16,6 +16,8 @@ from microkernels.errors import TvmHybridError
 PAUSE_SECONDS = 0.02
 # A contestant that has used this many times its share of seconds sits out the other rounds.
 PATIENCE = 4.0
+# Where only the mean of several runs is known: seconds of runs in a slice.
+SLICE_SECONDS = 2e-3
 
 
 class ContestantError(TvmHybridError, RuntimeError):
@@ -88,6 +90,15 @@ def time_calls(
     finally:
         if collected:
             gc.enable()
+
+
+def time_slices(measure: Callable[[], float], seconds: float) -> list[float]:
+    """What slices give, one after the other for about `seconds`, at least one."""
+    end = time.perf_counter() + seconds
+    means = [measure()]
+    while time.perf_counter() < end:
+        means.append(measure())
+    return means
 
 
 def interleave(

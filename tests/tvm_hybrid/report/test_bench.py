@@ -5,7 +5,9 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
+from onnx import TensorProto, helper
 
 from tvm_hybrid import InferenceSession
 from tvm_hybrid.report.bench import ONNX_RUNTIME, OURS, STOCK_TVM, bench
@@ -60,6 +62,42 @@ def test_other_results_are_noticed(tmp_path: Path) -> None:
     row = report.row(ONNX_RUNTIME)
     assert row is not None and not row.agrees and row.note == "computes something else"
     assert row.gflops is None
+
+
+class Bytes:
+    """A session whose result is so much more than ONNX Runtime's."""
+
+    def __init__(self, more: int) -> None:
+        self._more = more
+
+    def run(self, names: None, inputs: dict[str, np.ndarray]) -> list[np.ndarray]:
+        return [inputs["x"] + np.uint8(self._more)]
+
+
+@pytest.mark.parametrize(("more", "steps", "agrees"), [(1, 0, False), (1, 1, True), (2, 1, False)])
+def test_quantised_results_may_be_some_steps_apart(
+    tmp_path: Path, more: int, steps: int, agrees: bool
+) -> None:
+    info = [helper.make_tensor_value_info(name, TensorProto.UINT8, (3,)) for name in "xy"]
+    graph = helper.make_graph(
+        [helper.make_node("Identity", ["x"], ["y"])], "same", info[:1], info[1:]
+    )
+    path = tmp_path / "same.onnx"
+    opsets = [helper.make_opsetid("", 17)]
+    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=8), path)
+    report = bench(
+        Bytes(more),
+        path,
+        {"x": np.arange(3, dtype=np.uint8)},
+        threads=1,
+        flops=0,
+        tolerance=0.5,
+        peers=["ort"],
+        rounds=1,
+        seconds=0.0,
+        steps=steps,
+    )
+    assert report.rows[1].agrees == agrees
 
 
 def test_a_missing_onnxruntime_is_named_and_left_out(

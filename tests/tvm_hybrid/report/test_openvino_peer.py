@@ -90,8 +90,8 @@ def test_kernels_without_the_first_run(model: Path) -> None:
     contestant = OpenVino(model, FEEDS, 3, kernels=True)
     try:
         for _ in range(2):
-            # Half a tick is added. timedelta rounds the mean to a tick, which for R runs is at
-            # most half of R over R - 1 ticks, and here R may be 2.
+            # Half a tick is added. timedelta rounds the mean of R runs to a tick, half a tick off
+            # at most; for R - 1 runs that is R / (R - 1) as much, and R may be 2.
             assert contestant.run_for(0.001) == [pytest.approx(20.5e-6, abs=1.01e-6)]
     finally:
         contestant.close()

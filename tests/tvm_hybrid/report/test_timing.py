@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tvm_hybrid.report.timing import ContestantError, Timing, interleave, time_calls
+from tvm_hybrid.report.timing import ContestantError, Timing, interleave, time_calls, time_slices
 
 
 def clock_of(*times: float) -> Callable[[], float]:
@@ -19,6 +19,12 @@ def test_statistics() -> None:
     assert timing.p90_us == pytest.approx(9.0)
     assert timing.min_us == pytest.approx(1.0)
     assert timing.runs == 10
+
+
+def test_slices_go_on_for_the_time_given() -> None:
+    assert time_slices(lambda: 3.0, 0.0) == [3.0]
+    numbers = iter(range(10**9))
+    assert time_slices(lambda: next(numbers), 0.001)[:2] == [0, 1]
 
 
 def test_one_run_is_its_own_percentile() -> None:
