@@ -6,7 +6,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import tvm
 from tvm import IRModule, ir, relax
 from tvm.ir.instrument import DumpIR
 from tvm.target import Target
@@ -32,15 +31,16 @@ from .fold_weights import fold_weights
 from .integer_conv import integer_conv
 from .integer_matmul import integer_matmul
 from .integer_mean import integer_mean
-from .kernel_context import kernel_context
 from .legalize_operators import legalize_operators
 from .lift_quantize import lift_quantize
 from .lower_regions import lower_regions
 from .merge_attention import merge_attention
 from .merge_chains import merge_chains
+from .merge_depthwise import merge_depthwise
 from .merge_projections import merge_projections
 from .merge_side_by_side import merge_side_by_side
 from .narrow_conv_weights import narrow_conv_weights
+from .native_code import compile_native
 from .note_reorders import note_reorders
 from .partition import partition, regions_of
 from .pointwise_conv import pointwise_conv
@@ -221,7 +221,7 @@ def form_regions(options: PipelineOptions, decisions: DecisionLog) -> list[ir.tr
 def merge_regions(options: PipelineOptions, decisions: DecisionLog) -> list[ir.transform.Pass]:
     """The part of phase 3 that makes one region of several."""
     machine = options.machine
-    return [merge_attention(machine.isa), merge_chains(machine)]
+    return [merge_attention(machine.isa), merge_depthwise(machine), merge_chains(machine)]
 
 
 def configure_regions(machine: Machine, lookup: Lookup | None) -> list[ir.transform.Pass]:
@@ -322,10 +322,9 @@ def compile_module(mod: IRModule, options: PipelineOptions) -> CompiledModule:
     decisions: DecisionLog = []
     renaming = [rename_kernels(options.suffix, decisions)] if options.suffix else []
     lowered = _run(mod, [*lowering_passes(options, decisions), *renaming], options)
-    vm_passes = ir.transform.Sequential(lower_to_vm())
-    with kernel_context():
-        executable = tvm.compile(lowered, target=options.target, relax_pipeline=vm_passes)
-    return CompiledModule(executable, lowered, decisions)
+    with options.target:
+        calling = ir.transform.Sequential(lower_to_vm())(lowered)
+    return CompiledModule(compile_native(calling, options.target), lowered, decisions)
 
 
 def _run(mod: IRModule, passes: list[ir.transform.Pass], options: PipelineOptions) -> IRModule:

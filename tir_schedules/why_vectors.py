@@ -31,6 +31,7 @@ from .config import Config
 from .conv_config import ConvConfig
 from .conv_geometry import ConvGeometry
 from .depthwise_config import DepthwiseConfig
+from .depthwise_pointwise_config import DepthwisePointwiseConfig, pointwise_rows
 from .machine import Machine
 from .matmul_config import MatmulConfig, dimensions
 from .mlp_chain_config import MlpChainConfig, blocks_of, rows_of, with_rows
@@ -91,6 +92,11 @@ def why_vectors(region: Region, config: Config, machine: Machine) -> str:
         return SKINNY
     if isinstance(config, DepthwiseConfig):
         return DEPTHWISE
+    if isinstance(config, DepthwisePointwiseConfig):
+        one = dataclasses.replace(machine, threads=1)
+        rows = pointwise_rows(region, config.lines)
+        second = why_vectors(rows, config.pointwise, one)
+        return f"part 0: {DEPTHWISE}" + (f"; part 1: {second}" if second else "")
     products = list(_products(region, config, machine))
     names: dict[str, list[str]] = {}
     for product in products:

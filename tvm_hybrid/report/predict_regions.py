@@ -15,6 +15,8 @@ from tir_schedules.attention_rows import row_shares, row_unit
 from tir_schedules.batch_matmul import BatchMatmulConfig
 from tir_schedules.batch_operands import BatchProblem
 from tir_schedules.config import Config
+from tir_schedules.depthwise_pointwise_config import DepthwisePointwiseConfig
+from tir_schedules.depthwise_problem import DepthwiseProblem
 from tir_schedules.epilogue import Epilogue
 from tir_schedules.matmul_config import MatmulConfig, dimensions
 from tir_schedules.mlp_chain_config import MlpChainConfig, blocks_of
@@ -56,6 +58,12 @@ def products_of(region: Region, config: Config) -> Iterator[Product]:
                     blocks = blocks_of(m, config)
                     m, copies = blocks[0].size, sum(group.count for group in blocks)
                 yield Product(part, found, (m, n, k), copies)
+    elif isinstance(config, DepthwisePointwiseConfig):
+        image = DepthwiseProblem.of(region.parts[0])
+        _, n, k = dimensions(region.parts[1])
+        m = config.lines * image.columns.outputs
+        copies = image.batch * math.ceil(image.rows.outputs / config.lines)
+        yield Product(region.parts[1], config.pointwise, (m, n, k), copies)
     elif isinstance(config, AttentionConfig):
         yield from _attention(region, config)
     elif isinstance(config, BatchMatmulConfig):
