@@ -55,6 +55,7 @@ from .matmul_product import Product
 from .merged_reference import chain_reference
 from .normalize_view import reshaped
 from .region import Region
+from .scaled_weight import further_inputs
 from .template import Packing, Template, register_template, template_for
 from .tile_loops import TileTask
 from .tile_stores import direct_store, row_store
@@ -260,7 +261,7 @@ class _Pair:
                 self.config.pointwise,
                 kernel,
                 weight,
-                named_inputs(part, further),
+                further_inputs(part, further),
                 read_a,
                 row_store(part, kernel.lanes, self.output, epilogue, leading),
                 epilogue.cost,

@@ -9,6 +9,7 @@ import pytest
 
 from microkernels.isa import isa_named
 from tests.tir_schedules.chain_regions import INPUT, ChainBuilder, configs, f32_layer
+from tests.tir_schedules.pair_regions import pair
 from tests.tir_schedules.run_region import (
     RUNGS,
     bias_relu,
@@ -120,6 +121,25 @@ def test_within_a_chain(first: bool) -> None:
     for config in configs(region, RUNGS[-1]).values():
         result = run(region, arrays, RUNGS[-1], config=config)
         assert (np.abs(result - wanted) <= 1.01 * bound).all()
+
+
+def test_behind_a_depthwise_convolution() -> None:
+    given = pair((9, 10), 20, 24)
+    first, second = given.parts
+    scaled = second.replace(
+        inputs=(*second.inputs, Tensor((20,), "float32")), attrs={"weight_scale": "input"}
+    )
+    builder = ChainBuilder([first.inputs[0]])
+    builder.add(scaled, builder.add(first, INPUT))
+    region = builder.region().replace(op=given.op)
+    arrays = random_inputs(region)
+    # Magnitudes without the bounds of the activation between, which only bring numbers together.
+    unbounded = first.replace(epilogue=(Step("add", (0, 1)),))
+    inner = expected(unbounded, [np.abs(array) for array in (*arrays[:2], arrays[2])])
+    magnitudes = inner @ np.abs(arrays[3] * arrays[4][:, None]) + np.abs(arrays[5])
+    bound = ((3 * 3 + 2) + (20 + 3)) * 2.0**-24 * magnitudes
+    result = run(region, arrays, RUNGS[-1])
+    assert (np.abs(result - expected(region, arrays)) <= 1.01 * bound).all()
 
 
 def test_a_tuner_knows_right_from_wrong() -> None:
