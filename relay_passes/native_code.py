@@ -73,6 +73,23 @@ def compile_native(mod: IRModule, target: Target) -> Any:
     return result
 
 
+def emit_machine_code(executable: tvm.runtime.Module) -> None:
+    """Makes the machine code of an executable's LLVM modules now, several at once.
+
+    Otherwise TVM makes it when it looks for a module's first kernel, one module after the other.
+    """
+    modules = [each for each in executable.imports if each.kind == "llvm"]
+    if len(modules) > 1:
+        with ThreadPoolExecutor(threads_for(len(modules))) as pool:
+            list(pool.map(_emit, modules))
+
+
+def _emit(module: tvm.runtime.Module) -> None:
+    symbols = module.get_function("get_func_names")()
+    if len(symbols):
+        module.get_function(str(symbols[0]).removeprefix("__tvm_ffi_"))
+
+
 def threads_for(tasks: int) -> int:
     """How many threads share some tasks: no more than the CPUs that the process may use."""
     return max(1, min(tasks, len(os.sched_getaffinity(0))))

@@ -16,6 +16,7 @@ from tvm.runtime import Tensor
 
 from microkernels.errors import ArtifactError, FeedError
 from relay_passes.bits_entry import BITS_ENTRY, MAIN
+from relay_passes.native_code import emit_machine_code
 
 from . import threads
 from .artifact import append_manifest, copy_atomically, read_manifest, replacing
@@ -261,6 +262,7 @@ class Executable:
         what = str(self._library) if self._library else "this model"
         require_host(self.manifest.features, what, self.manifest.cpu)
         with self._lock:  # initialisation writes to the code that the machines share
+            emit_machine_code(self._module)
             return relax.VirtualMachine(self._module, tvm.cpu())
 
     def _prepare(self, inputs: Sequence[Any]) -> tuple[Tensor, ...]:
