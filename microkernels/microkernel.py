@@ -11,6 +11,7 @@ it in the contract tests and in kernel selection.
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
 import math
 from collections.abc import Callable, Sequence
@@ -323,9 +324,14 @@ def register_microkernel(kernel: Microkernel) -> Microkernel:
 
 def _registry() -> dict[str, Microkernel]:
     """Every microkernel by name, with all families loaded."""
+    _load_families()
+    return _kernels
+
+
+@functools.cache  # asked for thousands of times while a model is compiled
+def _load_families() -> None:
     for family in FAMILIES:
         importlib.import_module(f"{__package__}.{family}")
-    return _kernels
 
 
 def microkernel_named(name: str) -> Microkernel:
