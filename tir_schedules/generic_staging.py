@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from tvm import tirx
 from tvm.ir.expr import TensorLoad
 
-from microkernels.vectors import Expr
+from microkernels.vectors import Expr, element_of, reinterpret
 
 from .generic_expr import calls_of, int64, ramp_at, same, shuffle, strides_of, substitute
 from .generic_nest import Axis, Nest, analyzer_for, unchanged
@@ -39,7 +39,9 @@ class Staged:
         def change(load: TensorLoad) -> Expr:
             for other, row in zip(self.loads, self.rows, strict=True):
                 if same(load, other):
-                    return tirx.BufferLoad(row, [lane])
+                    element = tirx.BufferLoad(row, [lane])
+                    dtype = str(load.ty.dtype)
+                    return element if str(row.dtype) == dtype else reinterpret(dtype, element)
             return load
 
         return change
@@ -76,9 +78,10 @@ def stage(loads: list[TensorLoad], axis: Axis, at: dict[tirx.Var, Expr], width: 
         step = int(analyzer_for(()).simplify(second - first).value)
         vectors = _vectors(load.source, first, step, width)
         statements += [tirx.Bind(var, value) for var, value in vectors]
-        row = tirx.decl_buffer((int64(width),), load.ty.dtype, "row")
+        last, _ = vectors[-1]
+        row = tirx.decl_buffer((int64(width),), element_of(last), "row")
         statements.append(tirx.AllocBuffer(row))
-        statements.append(tirx.BufferStore(row, vectors[-1][0], [ramp_at(int64(0), width)]))
+        statements.append(tirx.BufferStore(row, last, [ramp_at(int64(0), width)]))
         rows.append(row)
     return Staged(tuple(loads), tuple(rows), tuple(statements))
 
@@ -93,7 +96,10 @@ def _vectors(source: tirx.Var, first: Expr, step: int, width: int) -> list[tuple
         return var
 
     def read(start: Expr) -> tirx.Var:
-        return named(tirx.BufferLoad(source, [ramp_at(start, width)]))
+        vector = tirx.BufferLoad(source, [ramp_at(start, width)])
+        # TVM's legalisation of bfloat16 changes values that are bound, and not their names.
+        bfloat16 = element_of(vector) == "bfloat16"
+        return named(reinterpret("uint16", vector) if bfloat16 else vector)
 
     if step == -1:
         vector = read(first - int64(width - 1))

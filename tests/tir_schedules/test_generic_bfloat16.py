@@ -66,3 +66,22 @@ def test_computes_functions_in_f32_between_conversions() -> None:
     # One rounding to 8 bits; the error of exp in f32 moves it over a tie by less than 2**-20.
     error = np.abs(run(body, x).astype(np.float64) - wanted)
     assert (error <= (2.0**-8 + 2.0**-20) * wanted).all()
+
+
+@pytest.mark.parametrize(
+    ("build", "pick"),
+    [
+        (lambda x: relax.op.strided_slice(x, [1], [1], [74], [3]), lambda x: x[:, 1:74:3]),
+        (lambda x: relax.op.flip(x, 1), lambda x: x[:, ::-1]),
+        (lambda x: relax.op.permute_dims(relax.op.reshape(x, (3, 37, 2)), [0, 2, 1]),
+         lambda x: x.reshape(3, 37, 2).transpose(0, 2, 1)),
+        (lambda x: relax.op.max(relax.op.reshape(x, (3, 37, 2)), 2),
+         lambda x: x.astype(np.float32).reshape(3, 37, 2).max(2).astype(BF16)),
+    ],
+    ids=["slice", "flip", "narrow transpose", "pairs"],
+)  # fmt: skip
+def test_reads_strided_elements(
+    build: Callable[[relax.Expr], relax.Expr], pick: Callable[[np.ndarray], np.ndarray]
+) -> None:
+    x = np.random.default_rng(2).standard_normal((3, 74)).astype(BF16)
+    same_bits(run(build, x), np.ascontiguousarray(pick(x)))
