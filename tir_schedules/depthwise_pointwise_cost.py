@@ -184,8 +184,10 @@ class _Pair:
         barriers = VM_CALL_US + (FORK_JOIN_US if config.threads > 1 else 0.0)
         passes = share * math.ceil(config.lines * width / config.pointwise.m_block)
         weights = self._weights(config.pointwise, passes, compute)
-        in_l1 = config.lines * self.line_bytes <= self.machine.l1_bytes
-        between = 0.0 if in_l1 else self._narrow(lines * self.line_bytes)
+        band = config.lines * self.line_bytes
+        between = self._narrow(lines * self.line_bytes) if band > self.machine.l1_bytes else 0.0
+        beyond = share * max(0.0, band - self.machine.l2_bytes)
+        between += (STORE_TRANSFERS + 1) * beyond / self.speeds.l3_rate
         return PairCost(compute, weights, between, barriers)
 
     def _narrow(self, size: int) -> float:
