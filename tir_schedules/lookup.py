@@ -67,29 +67,35 @@ def find_lookups(region: Region) -> dict[int, Lookup]:
 
 
 def _lookup(region: Region, sink: int) -> Lookup | None:
-    """What a value is a function of, if that is one 8-bit value and computing it takes longer."""
-    first = 1 + len(region.operands)
+    """What a value is a function of, if that is one 8-bit value and computing it takes longer.
+
+    Of several such values it is the first: what lies between two quantisations on the way is part
+    of the function, and so are branches that meet again (x * hard_sigmoid(x), quantised in between).
+    """
+    best = None
+    sources = {sink}
     inside: set[int] = set()
-    sources: set[int] = set()
     constants: set[int] = set()
-    pending = list(region.epilogue[sink - first].args)
-    while pending:
-        value = pending.pop()
-        step = region.epilogue[value - first] if value >= first else None
-        if step is not None and step.op == "constant":
-            constants.add(value)
-        elif _eight_bits(region, value):
-            sources.add(value)
-        elif step is None or (step.op not in FUSIBLE_OPS and step.op not in _SPECIAL_COST):
-            return None
-        elif value not in inside:
-            inside.add(value)
-            pending += step.args
-    steps = [region.epilogue[value - first] for value in (*inside, sink)]
-    if len(sources) != 1 or sum(map(_cost, steps)) <= LOOKUP_COST:
+    while sources:
+        # The latest source is computed from earlier ones, never the other way round.
+        latest = max(sources)
+        found = _arguments(region, latest, sources | inside)
+        if found is None:
+            break
+        between, numbers, eight_bits = found
+        sources = (sources - {latest}) | eight_bits
+        inside |= between | ({latest} - {sink})
+        constants |= numbers
+        if len(sources) == 1:
+            best = next(iter(sources)), frozenset(inside), frozenset(constants)
+    if best is None:
         return None
-    (source,) = sources
-    order = sorted(inside | constants | {sink})
+    first = 1 + len(region.operands)
+    source, between_all, used = best
+    steps = [region.epilogue[value - first] for value in (*between_all, sink)]
+    if sum(map(_cost, steps)) <= LOOKUP_COST:
+        return None
+    order = sorted(between_all | used | {sink})
     renumbered = {source: 0, **{value: i for i, value in enumerate(order, 1)}}
     meaning = Region(
         op="elementwise",
@@ -97,7 +103,34 @@ def _lookup(region: Region, sink: int) -> Lookup | None:
         output=Tensor((256,), region.epilogue[sink - first].dtype),
         epilogue=tuple(_renumbered(region.epilogue[value - first], renumbered) for value in order),
     )
-    return Lookup(source, frozenset(inside), meaning)
+    return Lookup(source, between_all, meaning)
+
+
+def _arguments(
+    region: Region, value: int, known: set[int]
+) -> tuple[set[int], set[int], set[int]] | None:
+    """What a quantised value is computed from: steps between, constants, and 8-bit values; None if
+    from anything else."""
+    first = 1 + len(region.operands)
+    if value < first:
+        return None
+    inside: set[int] = set()
+    sources: set[int] = set()
+    constants: set[int] = set()
+    pending = list(region.epilogue[value - first].args)
+    while pending:
+        argument = pending.pop()
+        step = region.epilogue[argument - first] if argument >= first else None
+        if step is not None and step.op == "constant":
+            constants.add(argument)
+        elif _eight_bits(region, argument):
+            sources.add(argument)
+        elif step is None or (step.op not in FUSIBLE_OPS and step.op not in _SPECIAL_COST):
+            return None
+        elif argument not in inside:
+            inside.add(argument)
+            pending += step.args
+    return inside, constants, sources - known
 
 
 def _eight_bits(region: Region, value: int) -> str:
