@@ -84,6 +84,10 @@ SPECIAL: dict[str, tuple[bool, tuple[Tensor, ...], tuple[Step, ...]]] = {
     "dequantize": (True, (), (
         Step("constant", value=0.03), Step("constant", value=-7.0), Step("dequantize", (0, 1, 2)),
     )),
+    "requantize": (True, (PAIR,), (
+        Step("constant", value=-7.0), Step("item", (1,), value=0.0),
+        Step("requantize", (0, 2, 3), dtype="int8"),
+    )),
 }  # fmt: skip
 
 
