@@ -6,9 +6,9 @@
 
 An explicit estimate, like `chain_cost`, whose constants for calls, barriers and weights it takes.
 Measured (Zen 4, 2 cores, pairs of MobileNet v1 and EfficientNet-Lite0): on one thread pairs of f32
-stay as they are (0.92 to 1.03 of the speed, 1.12 for one whose x is four times L2), because the
-core fetches what is between ahead of the products; those of 8-bit integers gain 2% to 6%. On two
-threads most gain: 2% to 8% for integers, more for f32.
+and bfloat16 stay as fast (0.92 to 1.03; 1.12 for one whose x is four times L2), because the core
+fetches what is between ahead of the products; those of 8-bit integers gain 2% to 6%. On two threads
+pairs of either gain 2% to 8%, but for those of so few lines that one thread waits.
 """
 
 from __future__ import annotations
