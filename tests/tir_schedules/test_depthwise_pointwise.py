@@ -28,7 +28,9 @@ from tir_schedules.region import Region, Step, Tensor
 from tir_schedules.tile_config import product_kernels
 from tir_schedules.why_vectors import DEPTHWISE, why_vectors
 from tvm_hybrid.report.predict_regions import products_of
+from tvm_hybrid.targets import resolve_target
 from tvm_hybrid.tuning.chains import chain_arguments, expected_of_chain
+from tvm_hybrid.tuning.measure import Bench, Effort
 
 ALL = (1, 1, 1, 1)
 RUNGS_OF = {"float32": RUNGS, "uint8": INTEGER_RUNGS, "int8": INTEGER_RUNGS, "bfloat16": BF16_RUNGS}
@@ -253,3 +255,14 @@ def test_illegal_configurations_are_refused(changes: dict[str, Any]) -> None:
     with pytest.raises(ConfigError):
         config = DepthwisePointwiseConfig.from_dict(fields)
         DEPTHWISE_POINTWISE.build(PLAIN, config, machine.isa)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "uint8"])
+def test_the_tuner_checks_and_measures_it(dtype: str) -> None:
+    region = pair((6, 5), 20, 17, padding=ALL, dtype=dtype)
+    target = resolve_target(None)
+    machine = Machine.from_target(target)
+    bench = Bench(region, DEPTHWISE_POINTWISE, machine.isa, target, 1, 0, 0)
+    config = in_bands(region, machine, 2, 1)
+    measurement = bench.measure(config, None, Effort(samples=1, seconds=0.0), lambda stage: None)
+    assert measurement.status == "ok", measurement.error
