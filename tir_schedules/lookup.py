@@ -70,7 +70,7 @@ def _lookup(region: Region, sink: int) -> Lookup | None:
     """What a value is a function of, if that is one 8-bit value and computing it takes longer.
 
     Of several such values it is the first: what lies between two quantisations on the way is part
-    of the function, and so are branches that meet again (x * hard_sigmoid(x), quantised in between).
+    of the function, and so are branches that meet again, as of x * hard_sigmoid(x).
     """
     best = None
     sources = {sink}
