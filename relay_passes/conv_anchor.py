@@ -2,8 +2,7 @@
 
     lv = R.nn.conv2d(x, const_w, data_layout="NHWC", kernel_layout="HWIO", out_layout="NHWC")
 
-Of 8-bit integers and of bfloat16 x and the weight are what `integer_anchor` finds behind them. A
-convolution of few channels reads x as it was before a permutation from channels first.
+Of 8-bit integers and of bfloat16 x and the weight are what `integer_anchor` finds behind them.
 """
 
 from __future__ import annotations
@@ -17,7 +16,6 @@ from .anchor import Anchor
 from .graph import DataflowGraph, op_name, static_tensor
 from .integer_anchor import (
     Operand,
-    feeds_this_alone,
     integer_operand,
     quantized_on_the_way,
     rounded_on_the_way,
@@ -28,7 +26,6 @@ _LAYOUTS = {
     "relax.nn.conv2d": ("NHWC", "HWIO", "NHWC"),
     "relax.nn.conv3d": ("NDHWC", "DHWIO", "NDHWC"),
 }
-MOST_PLANAR_CHANNELS = 4  # so many lines of channels are read beside each other without loss
 
 
 def match_conv(graph: DataflowGraph, position: int, call: relax.Call) -> Anchor | str | None:
@@ -60,8 +57,6 @@ def match_conv(graph: DataflowGraph, position: int, call: relax.Call) -> Anchor 
     *_, per_group, channels = weight.shape
     if 1 == per_group < groups == channels and op != "conv3d":
         op, otherwise = "depthwise_conv2d", op
-    elif groups == int(attrs.dilation[-1]) == 1 and weight.dtype != "bfloat16":
-        _read_planar(graph, x, described)
     if output.dtype == "int32":
         quantized_on_the_way(graph, x)
     elif weight.dtype == "bfloat16":
@@ -71,21 +66,3 @@ def match_conv(graph: DataflowGraph, position: int, call: relax.Call) -> Anchor 
     return Anchor(
         position, op, inputs, output, {**x.attrs, **w.attrs, **described}, absorbed, otherwise
     )
-
-
-def _read_planar(graph: DataflowGraph, x: Operand, described: dict[str, Scalar]) -> None:
-    """Takes in the permutation of few channels from first to last."""
-    call, tensor = graph.definition(x.source), static_tensor(x.source)
-    if op_name(call) != "relax.permute_dims" or tensor is None:
-        return
-    assert isinstance(call, relax.Call)
-    rank = len(tensor.shape)
-    order = [0, *range(2, rank), 1]
-    axes = call.attrs.axes
-    if axes is None or [int(axis) % rank for axis in axes] != order:
-        return
-    if tensor.shape[-1] > MOST_PLANAR_CHANNELS or not feeds_this_alone(graph, x.source):
-        return
-    x.absorbed.append(graph.position[x.source])
-    x.source = call.args[0]
-    described["planar"] = True

@@ -25,7 +25,6 @@ from .regroup import match_regroup
 from .strided_view import RESHAPES
 from .turned_constants import is_turnable
 
-MOST_PLANAR_CHANNELS = 4  # the convolution template reads so few in place, whatever their layout
 _CONVOLUTIONS = ("relax.nn.conv1d", "relax.nn.conv2d", "relax.nn.conv3d")
 _QUANTIZING = ("relax.quantize", "relax.dequantize")
 _Match = Callable[[Forms, relax.Call, Form], "Role | None"]
@@ -249,12 +248,9 @@ def _convolution(forms: Forms, call: relax.Call, result: Form) -> Role | None:
     wanted = stored[1:-1] + "IO"
     order = tuple(kernel.index(letter) for letter in wanted)
     changed = {"data_layout": stored, "kernel_layout": wanted, "out_layout": stored}
-    planar = int(attrs.groups) == 1 and result.dtype != "int32"
-    planar &= x.shape[1 if x.axis == 1 else -1] <= MOST_PLANAR_CHANNELS
-    planar &= op_name(forms.graph.definition(call.args[0])) != "relax.dequantize"
     return Role(
         (
-            Operand(call.args[0], How.EITHER if planar else How.SAME),
+            Operand(call.args[0], How.SAME),
             Operand(call.args[1], How.TURNED, (order, order)),
         ),
         lambda _, read: with_attrs(call, read, **changed),

@@ -59,9 +59,6 @@ def reject(region: Region, isa: Isa) -> str | None:
     geometry = ConvGeometry.of(region)
     if min((*x.shape, *w.shape, *geometry.outputs)) <= 0:
         return "a dimension is 0"
-    plain = geometry.groups == geometry.dilation[-1] == 1 and w.dtype != "bfloat16"
-    if geometry.planar and not plain:
-        return "channels first, of groups, of bfloat16 or with dilation along lines"
     if is_integer(region):
         if ("a_quantize" in region.attrs) != (x.dtype == "float32"):
             return f"activations of type {x.dtype}, quantised by the kernel"

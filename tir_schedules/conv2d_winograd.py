@@ -53,8 +53,6 @@ def reject(region: Region, isa: Isa) -> str | None:
         return "strides or dilation"
     if geometry.groups != 1:
         return f"{geometry.groups} groups"
-    if geometry.planar:
-        return "x is planar"
     if min(*x.shape, *geometry.outputs, geometry.out_channels) <= 0:
         return "a dimension is 0"
     return None

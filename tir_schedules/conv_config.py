@@ -16,7 +16,7 @@ from .region import Region
 from .tile_config import KERNEL_TYPES
 from .zero_points import is_integer, quantized_dtype
 
-Form = Literal["fused", "split", "planar"]
+Form = Literal["fused", "split"]
 
 
 class ConvConfig(Config, frozen=True, kw_only=True):
@@ -60,13 +60,10 @@ def form_of(region: Region, kernel: Microkernel) -> Form:
     """How the elements of a window follow each other where the kernel reads them.
 
     "fused": taps of a line and their channels are one run of memory. "split": every tap is a run of
-    its own. "planar": a run are the taps of one channel, for x [N, C, H, W] of few channels. A run
-    is padded to whole steps of the kernel, with zeros in the weight; of floats a run has to end
-    there, because what follows it in memory could be an infinity.
+    its own. A run is padded to whole steps of the kernel, with zeros in the weight; of floats a run
+    has to end there, because what follows it in memory could be an infinity.
     """
     geometry = ConvGeometry.of(region)
-    if geometry.planar:
-        return "planar"
     width = geometry.kernel[-1]
     contiguous = width == 1 or (geometry.groups == 1 and geometry.dilation[-1] == 1)
     unit = kernel.kr * kernel.depth
@@ -79,7 +76,7 @@ def reads_in_place(region: Region, kernel: Microkernel) -> bool:
     geometry = ConvGeometry.of(region)
     dtype = region.inputs[0].dtype
     matching = (kernel.a_dtype, "int8" if kernel.a_dtype == "uint8" else "")
-    if kernel.by_tiles or geometry.planar or dtype not in matching:
+    if kernel.by_tiles or dtype not in matching:
         return False
     return geometry.group_channels % kernel.kr == 0
 

@@ -163,16 +163,13 @@ def _line_cycles(
     form = form_of(region, kernel)
     channels: float = kernel.steps(geometry.group_channels)
     taps_z, taps_y, taps_x = geometry.kernel
-    if form == "planar":
-        steps: float = geometry.channels * kernel.steps(taps_x)
-        channels = steps / taps_x
-    elif form == "fused":
-        steps = kernel.steps(taps_x * geometry.group_channels)
+    if form == "fused":
+        steps: float = kernel.steps(taps_x * geometry.group_channels)
         channels = steps / taps_x
     else:
         steps = taps_x * channels
     outer = taps_z * taps_y * (1 if config.staged else _inside(geometry, 1))
-    runs = {"fused": 1, "split": taps_x, "planar": geometry.channels}[form]
+    runs = 1 if form == "fused" else taps_x
     if isinstance(kernel, AmxMicrokernel):
         rows = min(config.rows, width)
         part = (rows, vectors, int(steps * taps_z * taps_y), rows, vectors)
@@ -222,6 +219,5 @@ def _stage_cycles(geometry: ConvGeometry, config: ConvConfig, kernel: Microkerne
     """Cycles of copying what one line of the result needs."""
     lines = (config.band - 1) * geometry.strides[1] + geometry.kernel[1]
     elements = geometry.extents[2] * geometry.channels * geometry.kernel[0]
-    runs = geometry.channels if geometry.planar else 1
-    one = elements / kernel.lanes * STAGE_CYCLES + runs * LINE_CYCLES * geometry.kernel[0]
+    one = elements / kernel.lanes * STAGE_CYCLES + LINE_CYCLES * geometry.kernel[0]
     return lines / config.band * one

@@ -3,10 +3,10 @@
     Y[n, o.., oc] = sum over (k.., ic) of X[n, o * s + k * d - p, g * IC + ic] * W[k.., ic, oc]
 
 with strides s, dilation d, padding p. Inputs are x [N, *extents, C] and the weight
-[*kernel, C / groups, OC]; the output is [N, *outputs, OC]. With the attribute "planar" x is
-[N, C, *extents]. Any number of axes; the attributes "strides", "dilation" and "padding" are numbers
-with commas, one for each axis ("padding" all beginnings, then all ends), "groups" is a number. What
-lies outside of x is 0 or, of integers, their zero point.
+[*kernel, C / groups, OC]; the output is [N, *outputs, OC]. Any number of axes; the attributes
+"strides", "dilation" and "padding" are numbers with commas, one for each axis ("padding" all
+beginnings, then all ends), "groups" is a number. What lies outside of x is 0 or, of integers, their
+zero point.
 """
 
 from __future__ import annotations
@@ -36,8 +36,6 @@ class ConvGeometry:
         Positions of x, of the weight, of the result.
     strides, dilation, before, after : tuple of int
         Steps between windows and between taps; positions added before and after x.
-    planar : bool
-        Whether x is [N, C, *extents].
     """
 
     batch: int
@@ -51,15 +49,13 @@ class ConvGeometry:
     dilation: tuple[int, ...]
     before: tuple[int, ...]
     after: tuple[int, ...]
-    planar: bool
 
     @staticmethod
     def of(region: Region) -> ConvGeometry:
         """The geometry of a region."""
         x, w = region.inputs[0].shape, region.inputs[1].shape
         rank = len(x) - 2
-        planar = bool(region.attrs.get("planar", False))
-        extents = x[2:] if planar else x[1:-1]
+        extents = x[1:-1]
         strides, dilation = numbers(region, "strides"), numbers(region, "dilation")
         padding = numbers(region, "padding")
         before, after, kernel = padding[:rank], padding[rank:], w[:rank]
@@ -72,7 +68,7 @@ class ConvGeometry:
         )
         return ConvGeometry(
             batch=x[0],
-            channels=x[1] if planar else x[-1],
+            channels=x[-1],
             out_channels=w[-1],
             groups=int(region.attrs.get("groups", 1)),
             extents=extents,
@@ -82,7 +78,6 @@ class ConvGeometry:
             dilation=dilation,
             before=before,
             after=after,
-            planar=planar,
         )
 
     def as_volume(self) -> ConvGeometry:
@@ -175,8 +170,6 @@ def conv_reference(region: Region, inputs: list[np.ndarray]) -> np.ndarray:
     elif region.inputs[1].dtype == "bfloat16":
         x = x.astype(w.dtype)
     x, w = x.astype(np.float64), w.astype(np.float64)
-    if geometry.planar:
-        x = np.moveaxis(x, 1, -1)
     result = _convolve(geometry, x, w)
     return result.astype(np.int64).astype(np.int32) if is_integer(region) else result
 

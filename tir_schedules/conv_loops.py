@@ -212,23 +212,20 @@ class _TileEmitter:
                 return loops.start(self._class(classes, i, columns), self.group, self.vector + j)
 
         outer = self._outer()
-        channels = windows.geometry.channels if loops.layout.form == "planar" else 1
         taps = windows.geometry.kernel[2] if loops.layout.form == "split" else 1
         steps = loops.layout.steps
         if whole:
-            extents = [*(high - low for low, high in outer), taps * channels]
+            extents = [*(high - low for low, high in outer), taps]
 
             def load_a(i: int, ks: Sequence[Expr]) -> Expr | Address:
-                tap = self._tap(outer, ks, channels)
+                tap = (*self._outer_tap(outer, ks), ks[2])
                 return windows.load(self._start(i, columns, tap), ks[-1])
 
             def load_b(j: int, ks: Sequence[Expr]) -> Expr | Address:
-                return self._load_b(j, self._run(outer, ks, taps * channels), ks[-1])
+                return self._load_b(j, self._run(outer, ks, taps), ks[-1])
 
             into = None if scratch is None else Place(scratch)
-            result = kernel.emit(
-                rows, self.vectors, (*_loops(extents), steps), load_a, load_b, init, into
-            )
+            result = kernel.emit(rows, self.vectors, (*extents, steps), load_a, load_b, init, into)
         else:
             result = kernel.begin(rows, self.vectors, init)
             for tap in range(windows.geometry.kernel[2]):
@@ -250,7 +247,7 @@ class _TileEmitter:
         extents = [high - low for low, high in outer]
 
         def load_a(i: int, ks: Sequence[Expr]) -> Expr | Address:
-            found = (*(low + k for (low, _), k in zip(outer, ks, strict=False)), tap, 0)
+            found = (*self._outer_tap(outer, ks), tap)
             return windows.load(self._start(i, columns, found), ks[-1])
 
         def load_b(j: int, ks: Sequence[Expr]) -> Expr | Address:
@@ -270,17 +267,19 @@ class _TileEmitter:
             windows.bounds(1, self.line),
         ]
 
-    def _tap(
-        self, outer: Sequence[tuple[Expr | int, Expr | int]], ks: Sequence[Expr], channels: int
-    ) -> tuple[Expr | int, ...]:
-        plane, line, column = (*(low + k for (low, _), k in zip(outer, ks, strict=False)), ks[2])
-        return (plane, line, 0, column) if channels > 1 else (plane, line, column, 0)
+    @staticmethod
+    def _outer_tap(
+        outer: Sequence[tuple[Expr | int, Expr | int]], ks: Sequence[Expr]
+    ) -> tuple[Expr, Expr]:
+        """Plane and line of a tap."""
+        (plane, _), (line, _) = outer
+        return plane + ks[0], line + ks[1]
 
     def _run(
         self, outer: Sequence[tuple[Expr | int, Expr | int]], ks: Sequence[Expr], inner: int
     ) -> Expr:
         """Number of a run of a window."""
-        plane, line = (low + k for (low, _), k in zip(outer, ks, strict=False))
+        plane, line = self._outer_tap(outer, ks)
         found = plane * self.loops.windows.geometry.kernel[1] + line
         return found * inner + ks[2] if inner > 1 else found
 
@@ -343,7 +342,3 @@ def _overlapping(width: int, size: int) -> list[Group]:
     if width % size:
         groups.append(Group(width - size, 1, size))
     return groups
-
-
-def _loops(extents: Sequence[Expr | int]) -> tuple[Expr | int, ...]:
-    return tuple(extents)

@@ -61,7 +61,7 @@ class WeightLayout:
         """The layout for a configuration."""
         geometry, form = ConvGeometry.of(region), form_of(region, kernel)
         channels, width = geometry.group_channels, geometry.kernel[-1]
-        run = {"fused": width * channels, "split": channels, "planar": width}[form]
+        run = width * channels if form == "fused" else channels
         classes = None
         if is_integer(region) and ZeroPoints.of(region, kernel).needs_column_sums:
             classes = PositionClasses(geometry, config.staged)
@@ -117,8 +117,6 @@ class WeightLayout:
         return np.concatenate(parts)
 
     def _pack_group(self, group: np.ndarray) -> np.ndarray:
-        if self.form == "planar":  # [.., taps of a line, IC, OC] -> [.., IC, taps of a line, OC]
-            group = group.swapaxes(-3, -2)
         runs = group.reshape(self.runs, self.run, group.shape[-1])
         padding = self.steps * self.kernel.kr - self.run
         padded = np.pad(runs, ((0, 0), (0, padding), (0, 0)))
@@ -142,13 +140,7 @@ class WeightLayout:
             n = geometry.group_out_channels
             groups.append(op.strided_slice(runs, [1, 2], [0, 0], [self.run, n]))
         weight = groups[0] if len(groups) == 1 else op.concat(groups, axis=2)
-        *kernel_shape, channels, n = self.region.inputs[1].shape
-        if self.form != "planar":
-            return op.reshape(weight, (*kernel_shape, channels, n))
-        swapped = op.reshape(weight, (*kernel_shape[:-1], channels, kernel_shape[-1], n))
-        rank = len(kernel_shape) + 2
-        order = [*range(rank - 3), rank - 2, rank - 3, rank - 1]
-        return op.permute_dims(swapped, order)
+        return op.reshape(weight, self.region.inputs[1].shape)
 
 
 def pack(region: Region, config: ConvConfig, isa: Isa, index: int, array: np.ndarray) -> np.ndarray:

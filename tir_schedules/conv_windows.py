@@ -66,15 +66,14 @@ class Windows:
         self.taps = geometry.kernel[2] if layout.form == "fused" else 1
         self.plane: Sequence[Expr] = ()
         self.first: Expr = tirx.const(0, "int32")
-        channels = geometry.channels
         if not self.staged:
-            self.pixel, self.group = channels, geometry.group_channels
+            self.pixel, self.group = geometry.channels, geometry.group_channels
             return
         unit = self.kernel.kr * self.kernel.depth
         self.group = geometry.group_channels
         if self.form == "split":
             self.group = math.ceil(self.group / unit) * unit
-        self.pixel = 1 if self.form == "planar" else geometry.groups * self.group
+        self.pixel = geometry.groups * self.group
         span = [(k - 1) * d + 1 for k, d in zip(geometry.kernel, geometry.dilation, strict=True)]
         self.most_lines = (config.band - 1) * geometry.strides[1] + span[1]
         self.width = (geometry.outputs[2] - 1) * geometry.strides[2] + span[2]
@@ -82,8 +81,7 @@ class Windows:
         # What a padded run reads behind the last window belongs to the line.
         beyond = layout.steps * self.kernel.kr - layout.run
         self.pitch = math.ceil((self.width * self.pixel + beyond) / vector) * vector
-        self.planes = geometry.kernel[0] * (channels if self.form == "planar" else 1)
-        size = self.planes * self.most_lines * self.pitch
+        size = geometry.kernel[0] * self.most_lines * self.pitch
         self.copy = I.sblock_alloc_buffer((size,), self.kernel.operand_dtype, align=64)
 
     def bounds(self, axis: int, output: Expr | int) -> Bounds:
@@ -130,10 +128,10 @@ class Windows:
         group : Expr or int
             Number of the group of channels.
         tap : sequence of Expr
-            (plane, line, column, channel) of the run; the channel only of planar runs.
+            (plane, line, column) of the run.
         """
         geometry = self.geometry
-        depth, height, width, channel = tap
+        depth, height, width = tap
         if not self.staged:
             sample, plane = self.plane
             z = plane * geometry.strides[0] - geometry.before[0] + depth * geometry.dilation[0]
@@ -143,12 +141,9 @@ class Windows:
                 geometry.extents[2] * self.pixel
             )
             return place + x * self.pixel + group * self.group
-        plane = depth
-        if self.form == "planar":
-            plane = depth * geometry.channels + channel
         y = (line - self.first) * geometry.strides[1] + height * geometry.dilation[1]
         x = column * geometry.strides[2] + width * geometry.dilation[2]
-        return (plane * self.most_lines + y) * self.pitch + x * self.pixel + group * self.group
+        return (depth * self.most_lines + y) * self.pitch + x * self.pixel + group * self.group
 
     def load(self, start: Expr, step: Expr | int) -> Expr | Address:
         """kr elements of a run, as the kernel's `emit` takes them."""
@@ -169,7 +164,6 @@ class Windows:
         depth = geometry.kernel[0]
         height = (geometry.kernel[1] - 1) * geometry.dilation[1] + 1
         count = (lines - 1) * geometry.strides[1] + height
-        planar = self.form == "planar"
         with I.sblock("stage"):
             I.reads()
             I.writes()
@@ -177,20 +171,10 @@ class Windows:
                 source_z = plane * geometry.strides[0] - geometry.before[0]
                 source_z = source_z + z * geometry.dilation[0]
                 source_y = first * geometry.strides[1] - geometry.before[1] + y
-                with I.serial(geometry.channels if planar else 1) as c:
-                    number = z * geometry.channels + c if planar else z
-                    to = (number * self.most_lines + y) * self.pitch
-                    start = self._line(sample, c, source_z, source_y)
-                    self._stage(to, start, source_z, source_y)
-
-    def _line(self, sample: Expr, channel: Expr, z: Expr, y: Expr) -> Expr:
-        """Where a line of x starts."""
-        geometry = self.geometry
-        if self.form == "planar":
-            sample = sample * geometry.channels + channel
-        line = (sample * geometry.extents[0] + z) * geometry.extents[1] + y
-        per_pixel = 1 if self.form == "planar" else geometry.channels
-        return line * (geometry.extents[2] * per_pixel)
+                number = (sample * geometry.extents[0] + source_z) * geometry.extents[1] + source_y
+                start = number * (geometry.extents[2] * geometry.channels)
+                to = (z * self.most_lines + y) * self.pitch
+                self._stage(to, start, source_z, source_y)
 
     def _stage(self, to: Expr, start: Expr, z: Expr, y: Expr) -> None:
         """One line of x, or what lies outside, to a place in the copy."""
@@ -220,9 +204,8 @@ class Windows:
     def _copy(self, to: Expr, start: Expr, pixels: int) -> None:
         """Consecutive pixels of x, as the kernel multiplies them."""
         geometry = self.geometry
-        per_pixel = 1 if self.form == "planar" else geometry.channels
-        if self.group * geometry.groups == per_pixel or self.form == "planar":
-            self._run(to, start, pixels * per_pixel)
+        if self.pixel == geometry.channels:
+            self._run(to, start, pixels * self.pixel)
             return
         with I.serial(pixels) as pixel, I.serial(geometry.groups) as group:
             source = start + pixel * geometry.channels + group * geometry.group_channels

@@ -51,8 +51,6 @@ def reject(region: Region, isa: Isa) -> str | None:
     rank = len(x.shape) - 2
     if rank not in (1, 2):
         return f"a depthwise convolution of {rank} axes"
-    if region.attrs.get("planar"):
-        return "channels that come before the axes"
     if not w.constant:
         return "a weight that is not constant"
     if x.dtype not in X_DTYPES.get(w.dtype, ()):

@@ -53,5 +53,8 @@ def test_a_small_network() -> None:
         # at most 48 * 2**-24 of the sum of magnitudes, which is below 2e-5.
         np.testing.assert_allclose(result, wanted, rtol=0, atol=9 * 2e-5)
     reorders = [d for d in executable.explain() if "reorder" in d.reason]
-    assert [d.reason.split(" of ")[0] for d in reorders] == ["reorder NHWC -> NCHW"]
+    assert [d.reason.split(" of ")[0] for d in reorders] == [
+        "reorder NCHW -> NHWC",
+        "reorder NHWC -> NCHW",
+    ]
     assert not [d for d in executable.explain().left if "conv" in d.op]

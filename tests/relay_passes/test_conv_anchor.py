@@ -78,25 +78,6 @@ def test_axes() -> None:
     assert (one.op, three.op) == ("conv1d", "conv3d")
 
 
-@pytest.mark.parametrize(("channels", "planar"), [(3, True), (4, True), (5, False)])
-def test_few_channels_are_read_where_they_are(channels: int, planar: bool) -> None:
-    region = only_region(
-        lambda x: conv(op.permute_dims(x, [0, 2, 3, 1]), constant(3, 3, channels, 8)),
-        ((1, channels, 9, 9), F),
-    )
-    assert region.attrs.get("planar", False) == planar
-    assert region.inputs[0].shape == ((1, channels, 9, 9) if planar else (1, 9, 9, channels))
-
-
-def test_channels_that_another_operator_needs_last_are_moved() -> None:
-    def body(x: relax.Expr) -> list[relax.Expr]:
-        turned = op.permute_dims(x, [0, 2, 3, 1])
-        return [conv(turned, constant(3, 3, 3, 8)), op.sqrt(turned)]
-
-    mod, _ = partitioned(module(body, ((1, 3, 9, 9), F)))
-    assert [region.attrs.get("planar", False) for region in regions(mod)] == [False]
-
-
 def integers(zero: int | None, weight_zero: int | None = None) -> Any:
     def body(x: relax.Expr) -> relax.Expr:
         data = op.astype(x, "int32")

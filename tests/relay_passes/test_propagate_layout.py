@@ -159,15 +159,6 @@ def test_bytes_are_moved_where_they_are_fewest() -> None:
     assert moved(propagate_layout()(pooled)) == [8 * 3 * 2 * 4]
 
 
-def test_few_channels_are_reordered_directly_before_the_convolution() -> None:
-    """Its template reads them in place; nothing is to be gained by doing it elsewhere."""
-    mod = module(lambda x: op.mean(conv(op.exp(x), 4), [2, 3]), ((1, 3, 6, 5), F))
-    after = propagate_layout()(mod)
-    values = [each.value for each in after["main"].body.blocks[0].bindings]
-    names = [str(value.op.name) for value in values]
-    assert names == ["relax.exp", "relax.permute_dims", "relax.nn.conv2d", "relax.mean"]
-
-
 def test_channels_last_borders_need_no_reorder() -> None:
     weight = kernel(4, 8, 3, 3)
     check(

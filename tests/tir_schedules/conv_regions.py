@@ -28,7 +28,6 @@ def conv_region(
     groups: int = 1,
     dtype: str = "float32",
     weight: str | None = None,
-    planar: bool = False,
     output: str | None = None,
     inputs: tuple[Tensor, ...] = (),
     operands: tuple[Tensor, ...] = (),
@@ -44,10 +43,9 @@ def conv_region(
         "dilation": numbers_text(dilation or (1,) * rank),
         "padding": numbers_text(padding or (0,) * 2 * rank),
         "groups": groups,
-        **({"planar": True} if planar else {}),
         **attrs,
     }
-    x = (batch, channels, *extents) if planar else (batch, *extents, channels)
+    x = (batch, *extents, channels)
     region = Region(
         op=op or f"conv{rank}d",
         inputs=(
@@ -113,7 +111,6 @@ def convolutions(draw: st.DrawFn, dtypes: tuple[str, ...] = ("float32",)) -> Reg
     channels = groups * draw(st.sampled_from((1, 2, 3, 4, 8, 17)))
     out_channels = groups * draw(st.sampled_from((1, 3, 16, 17, 40)))
     kernel, dilation = numbers(1, 4), numbers(1, 3)
-    planar = groups == dilation[-1] == 1 and dtype != "bfloat16" and draw(st.booleans())
     strides, padding = numbers(1, 3), numbers(0, 3, 2 * rank)
     least = [
         max(1, (k - 1) * d + 1 - padding[i] - padding[rank + i])
@@ -132,6 +129,5 @@ def convolutions(draw: st.DrawFn, dtypes: tuple[str, ...] = ("float32",)) -> Reg
         dilation=dilation,
         groups=groups,
         dtype=dtype,
-        planar=planar,
         **({"a_zero_point": draw(st.sampled_from((0, 5)))} if integer else {}),
     )

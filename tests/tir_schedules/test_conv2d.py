@@ -79,11 +79,7 @@ def test_edge_sizes(channels: int, dtype: str) -> None:
         ((2, 3), (5, 7), (2, 3, 2, 3)),
         ((4, 1), (3, 1), (0, 0, 2, 0)),
     ]:
-        for planar in (False, True):
-            region = conv_region(
-                extents, channels, channels, kernel, padding=padding, dtype=dtype, planar=planar
-            )
-            check(region, rung)
+        check(conv_region(extents, channels, channels, kernel, padding=padding, dtype=dtype), rung)
 
 
 def test_a_window_that_lies_outside_altogether() -> None:
@@ -128,10 +124,9 @@ def test_zero_points_at_run_time(kind: str, staged: bool) -> None:
     np.testing.assert_array_equal(output, template.reference(region, arrays))
 
 
-@pytest.mark.parametrize("planar", [False, True])
-def test_x_is_quantised_on_the_way(planar: bool) -> None:
+def test_x_is_quantised_on_the_way() -> None:
     region = conv_region(
-        (9, 9), 3, 16, (3, 3), padding=(1,) * 4, dtype="float32", weight="int8", planar=planar,
+        (9, 9), 3, 16, (3, 3), padding=(1,) * 4, dtype="float32", weight="int8",
         a_quantize="uint8", a_scale=0.02, a_zero_point=11,
     )  # fmt: skip
     check(region, INTEGER_RUNGS[-1])
@@ -179,12 +174,11 @@ def test_integers_out() -> None:
 
 
 @pytest.mark.parametrize(
-    ("dtype", "groups", "planar"),
-    [("float32", 1, False), ("float32", 2, False), ("uint8", 1, True), ("bfloat16", 2, False)],
+    ("dtype", "groups"), [("float32", 1), ("float32", 2), ("uint8", 1), ("bfloat16", 2)]
 )
-def test_unpacking_gives_the_weight(dtype: str, groups: int, planar: bool) -> None:
+def test_unpacking_gives_the_weight(dtype: str, groups: int) -> None:
     region = conv_region(
-        (5, 5), 6, 38, (3, 2), groups=groups, dtype=dtype, planar=planar,
+        (5, 5), 6, 38, (3, 2), groups=groups, dtype=dtype,
         **({"a_zero_point": 3} if dtype == "uint8" else {}),
     )  # fmt: skip
     rung = BEST[dtype][-1]
@@ -242,9 +236,8 @@ def test_what_cannot_be_read_in_place_says_so() -> None:
     [
         (conv_region((5, 5), 4, 8, (3, 3), weight="int8", dtype="uint8", b_zero_point=3), "zero"),
         (conv_region((2, 2), 4, 8, (3, 3)), "dimension is 0"),
-        (conv_region((5, 5), 4, 8, (3, 3), dtype="bfloat16", planar=True), "channels first"),
     ],
-    ids=["weight zero point", "empty", "planar bfloat16"],
+    ids=["weight zero point", "empty"],
 )
 def test_what_no_kernel_builds_has_a_reason(region: Region, reason: str) -> None:
     found = template_for("conv2d").reject(region, isa_named("avx512_bf16"))
@@ -261,7 +254,6 @@ def test_forms() -> None:
 
     assert form(conv_region((5, 5), 3, 8, (3, 3)), RUNGS[-1]) == ("fused", True)
     assert form(conv_region((5, 5), 3, 8, (3, 3), dilation=(1, 2)), RUNGS[-1]) == ("split", True)
-    assert form(conv_region((5, 5), 3, 8, (3, 3), planar=True), RUNGS[-1]) == ("planar", False)
     best = INTEGER_RUNGS[-1]
     if machine_for(best).isa.includes(isa_named("avx2")):
         assert form(conv_region((5, 5), 3, 8, (3, 3), dtype="uint8"), best) == ("fused", False)

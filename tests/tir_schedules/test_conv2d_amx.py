@@ -83,10 +83,8 @@ def test_float_activations_become_bfloat16() -> None:
     run_on_tiles(region, on_tiles(region, "32x32"))
 
 
-def test_channels_first() -> None:
-    region = conv_region(
-        (16, 20), 3, 16, (7, 7), strides=(2, 2), padding=(3,) * 4, dtype="uint8", planar=True
-    )
+def test_a_first_layer() -> None:
+    region = conv_region((16, 20), 3, 16, (7, 7), strides=(2, 2), padding=(3,) * 4, dtype="uint8")
     run_on_tiles(region, on_tiles(region, "16x64"))
 
 

@@ -241,7 +241,6 @@ def test_what_it_does_not_build_has_a_reason() -> None:
     assert "dilation" in str(reject(region_of((8, 8), 8, 8, dilation=(2, 2)), isa))
     assert "2 groups" in str(reject(region_of((8, 8), 8, 8, groups=2), isa))
     assert "int8" in str(reject(region_of((8, 8), 8, 8, dtype="uint8"), isa))
-    assert "planar" in str(reject(region_of((8, 8), 3, 8, planar=True), isa))
     assert "0" in str(reject(region_of((2, 8), 8, 8, padding=(0, 0, 0, 0)), isa))
     five = region_of((8, 8), 8, 8).replace(
         inputs=(Tensor((1, 8, 8, 8), "float32"), Tensor((5, 3, 8, 8), "float32", True))

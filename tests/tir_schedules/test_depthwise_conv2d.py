@@ -280,7 +280,6 @@ def test_tiles_that_cannot_be_built_are_refused() -> None:
         (conv_region((5, 5, 5), 4, 4, (3, 3, 3), groups=4), "3 axes"),
         (depthwise((2, 2), 4, (3, 3)), "dimension is 0"),
         (depthwise((40, 40), 4, (3, 40)), "a kernel of 3 by 40"),
-        (depthwise((5, 5), 4, (3, 3), planar=True), "before the axes"),
         (depthwise((5, 5), 4, (3, 3), dtype="uint8", b_zero_point=3), "zero point of the weight"),
         (depthwise((5, 5), 4, (3, 3), dtype="float32", weight="int8"), "x of type float32"),
         (depthwise((5, 5), 4, (3, 3), dtype="bfloat16", weight="float32"), "x of type bfloat16"),
