@@ -21,10 +21,10 @@ from .cnn_blocks import STEP, Net, made
 Block = Callable[[Net], None]
 
 # Products of each block (a pointwise convolution is a matmul), what is left to generic kernels at
-# most, and how many reorders there are: one in front where the first layer reads channels last,
-# one behind where the last image has more than one channel.
+# most, and how many reorders there are: one in front, one behind where the last image has more than
+# one channel.
 BLOCKS: dict[Block, tuple[dict[str, int], set[str], int]] = {
-    cnn_blocks.residual: ({"conv2d": 6}, set(), 1),
+    cnn_blocks.residual: ({"conv2d": 6}, set(), 2),
     cnn_blocks.squeeze_and_excite: (
         {"matmul": 4, "depthwise_conv2d": 1}, {"mean", "multiply"}, 2,
     ),
