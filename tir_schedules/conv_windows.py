@@ -1,7 +1,7 @@
 """Where a convolution's kernel reads windows: in x itself, or in a padded copy of a band of lines.
 
 A copy is made where x cannot be read as it is: elements of another type, runs that are no whole
-steps of the kernel, channels first, tiles. It holds the lines that a band of the result needs, with
+steps of the kernel, tiles. It holds the lines that a band of the result needs, with
 what lies outside of the image filled in, so that every window is whole. In place, taps outside are
 left out: those above and below by the bounds of the loop, those beside by tiles of their own.
 """
@@ -59,11 +59,10 @@ class Windows:
     ) -> None:
         self.geometry = geometry = ConvGeometry.of(region).as_volume()
         self.kernel: Microkernel = layout.kernel
-        self.dtype, self.form, self.staged = region.inputs[0].dtype, layout.form, config.staged
+        self.dtype, self.staged = region.inputs[0].dtype, config.staged
         self.quantize, self.outside = quantize, outside
         item = int(DataType(self.dtype).itemsize)
         self.x = I.decl_buffer((region.inputs[0].size,), self.dtype, data=x.data, align=item)
-        self.taps = geometry.kernel[2] if layout.form == "fused" else 1
         self.plane: Sequence[Expr] = ()
         self.first: Expr = tirx.const(0, "int32")
         if not self.staged:
@@ -71,7 +70,7 @@ class Windows:
             return
         unit = self.kernel.kr * self.kernel.depth
         self.group = geometry.group_channels
-        if self.form == "split":
+        if layout.form == "split":
             self.group = math.ceil(self.group / unit) * unit
         self.pixel = geometry.groups * self.group
         span = [(k - 1) * d + 1 for k, d in zip(geometry.kernel, geometry.dilation, strict=True)]
@@ -102,13 +101,9 @@ class Windows:
 
     def inside(self, first: Expr | int, columns: int, tap: int) -> list[int]:
         """The pixels of a tile in a line for which a tap beside is inside; `first` is a number."""
-        geometry = self.geometry
         assert isinstance(first, int)
-        return [i for i in range(columns) if self._within(first + i, tap, geometry)]
-
-    def _within(self, output: int, tap: int, geometry: ConvGeometry) -> bool:
-        low, high = geometry.inside(2, output)
-        return low <= tap < high
+        bounds = [self.geometry.inside(2, first + i) for i in range(columns)]
+        return [i for i, (low, high) in enumerate(bounds) if low <= tap < high]
 
     def whole(self, first: int, columns: int) -> bool:
         """Whether all windows of a tile in a line lie inside, beside."""
@@ -179,7 +174,7 @@ class Windows:
     def _stage(self, to: Expr, start: Expr, z: Expr, y: Expr) -> None:
         """One line of x, or what lies outside, to a place in the copy."""
         geometry = self.geometry
-        before = geometry.before[2]
+        before = min(geometry.before[2], self.width)
         used = max(0, min(geometry.extents[2], self.width - before))
         after = self.width - before - used
         conditions: list[Expr] = []

@@ -84,8 +84,13 @@ def test_edge_sizes(channels: int, dtype: str) -> None:
 
 def test_a_window_that_lies_outside_altogether() -> None:
     region = conv_region((3, 3), 4, 16, (2, 2), padding=(4, 5, 3, 4), dtype="uint8", a_zero_point=7)
+    beside = conv_region(
+        (3, 1), 4, 16, (2, 2), padding=(0, 5, 0, 0), strides=(1, 9), dtype="uint8", a_zero_point=7
+    )
     for staged in (False, True):
-        check(region, INTEGER_RUNGS[-1], config_for(region, INTEGER_RUNGS[-1], staged=staged))
+        for case in (region, beside):
+            config = config_for(case, INTEGER_RUNGS[-1], staged=staged, lines=1)
+            check(case, INTEGER_RUNGS[-1], config)
 
 
 @pytest.mark.parametrize("threads", [(1, 2), (2, 1), (3, 2)])
