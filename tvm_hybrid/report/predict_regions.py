@@ -15,6 +15,8 @@ from tir_schedules.attention_rows import row_shares, row_unit
 from tir_schedules.batch_matmul import BatchMatmulConfig
 from tir_schedules.batch_operands import BatchProblem
 from tir_schedules.config import Config
+from tir_schedules.conv_config import ConvConfig
+from tir_schedules.conv_geometry import ConvGeometry
 from tir_schedules.depthwise_pointwise_config import DepthwisePointwiseConfig
 from tir_schedules.depthwise_problem import DepthwiseProblem
 from tir_schedules.epilogue import Epilogue
@@ -64,6 +66,8 @@ def products_of(region: Region, config: Config) -> Iterator[Product]:
         m = config.lines * image.columns.outputs
         copies = image.batch * math.ceil(image.rows.outputs / config.lines)
         yield Product(region.parts[1], config.pointwise, (m, n, k), copies)
+    elif isinstance(config, ConvConfig):
+        yield _convolution(region, config)
     elif isinstance(config, AttentionConfig):
         yield from _attention(region, config)
     elif isinstance(config, BatchMatmulConfig):
@@ -81,6 +85,23 @@ def _sizes(part: Region, config: MatmulConfig) -> tuple[int, int, int]:
     lanes = microkernel_named(config.kernel).lanes
     columns = math.ceil(math.ceil(n / lanes) / config.threads_n) * lanes
     return math.ceil(m / config.threads_m), min(n, columns), k
+
+
+def _convolution(region: Region, config: ConvConfig) -> Product:
+    """Tiles of pixels of a line; what overlaps at its end is computed twice."""
+    geometry, kernel = ConvGeometry.of(region).as_volume(), microkernel_named(config.kernel)
+    depth, height, width = geometry.outputs
+    rows, k = min(config.rows, width), math.prod(geometry.kernel) * geometry.group_channels
+    bands = geometry.batch * depth * math.ceil(height / config.band)
+    lines = min(math.ceil(bands / config.threads_m) * config.band, geometry.batch * depth * height)
+    tile = TileConfig(
+        kernel=kernel.name, rows=rows, vectors=config.vectors, m_block=rows, k_block=kernel.steps(k)
+    )
+    panels = math.ceil(geometry.group_out_channels / kernel.lanes / config.vectors)
+    share = min(panels, math.ceil(panels / config.threads_n)) * config.vectors * kernel.lanes
+    columns = min(geometry.group_out_channels, share)
+    copies = lines * math.ceil(width / rows) * geometry.groups
+    return Product(region, tile, (rows, columns, k), copies)
 
 
 def _attention(region: Region, config: AttentionConfig) -> Iterator[Product]:
