@@ -66,7 +66,7 @@ def share_kernels(decisions: DecisionLog) -> ir.transform.Pass:
         for gvar, function in list(mod.functions_items()):
             if isinstance(function, relax.Function):
                 builder.update_func(gvar, _with_calls(function, builder, shared))
-        names = {old.name_hint: new.gvar.name_hint for old, new in shared.items()}
+        names = {str(old.name_hint): str(new.gvar.name_hint) for old, new in shared.items()}
         decisions[:] = [
             msgspec.structs.replace(decision, function=names[decision.function])
             if decision.function in names

@@ -54,6 +54,7 @@ def test_kernels_that_differ_in_numbers_are_one_and_compute_the_same(
     assert len(_kernels(apart.mod)) == 4
     (kernel,) = _kernels(shared.mod)
     assert [decision.function for decision in shared.decisions] == [kernel] * 4
+    assert {type(decision.function) for decision in shared.decisions} == {str}  # for the manifest
     x = np.random.default_rng(1).standard_normal((ROWS, SIZE)).astype(np.float32)
     result = _run(shared, x)
     assert np.ptp(result) > 0.1
