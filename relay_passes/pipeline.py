@@ -10,12 +10,12 @@ from tvm import IRModule, ir, relax
 from tvm.ir.instrument import DumpIR
 from tvm.target import Target
 
-from microkernels.errors import CompileError
 from tir_schedules.machine import Machine
 from tir_schedules.region import Region
 
 from .bf16_precision import bf16_precision
 from .bits_entry import bits_entry
+from .choices import check_choice
 from .clip_indices import clip_indices
 from .concat_in_place import concat_in_place
 from .conv1d_channels_last import conv1d_channels_last
@@ -126,29 +126,13 @@ class CompiledModule:
 
 
 def check_precision(precision: str) -> None:
-    """Refuses what is not in PRECISIONS.
-
-    Raises
-    ------
-    CompileError
-        Naming those that there are.
-    """
-    if precision not in PRECISIONS:
-        known = ", ".join(map(repr, PRECISIONS))
-        raise CompileError(f"unknown precision {precision!r}; the known ones are {known}")
+    """Refuses, by CompileError, what is not in PRECISIONS."""
+    check_choice("precision", precision, PRECISIONS)
 
 
 def check_fusion(fusion: str) -> None:
-    """Refuses what is not in FUSION_LEVELS.
-
-    Raises
-    ------
-    CompileError
-        Naming those that there are.
-    """
-    if fusion not in FUSION_LEVELS:
-        known = ", ".join(map(repr, FUSION_LEVELS))
-        raise CompileError(f"unknown fusion level {fusion!r}; the known ones are {known}")
+    """Refuses, by CompileError, what is not in FUSION_LEVELS."""
+    check_choice("fusion level", fusion, FUSION_LEVELS)
 
 
 def clean_up(precision: str = "auto") -> list[ir.transform.Pass]:

@@ -24,7 +24,7 @@ from tir_schedules.region import Region
 from tir_schedules.template import template_for
 
 from .partition import REGION, is_region_function
-from .rewrite import rewrite_region_calls
+from .rewrite import emit_body, rewrite_region_calls
 from .select_configs import config_of
 
 PACKED = "tvm_hybrid.packed"
@@ -101,15 +101,6 @@ def _with_unpacking(function: relax.Function, isa: Isa) -> relax.Function:
             for index in constants:
                 unpacked = packing.unpack(region, config, isa, index, parameters[index])
                 values[function.params[index]] = builder.emit(unpacked)
-            for block in function.body.blocks:
-                for binding in block.bindings:
-                    call = binding.value
-                    if isinstance(call, relax.Call):
-                        mapped = [values.get(arg, arg) for arg in call.args]
-                        call = relax.Call(call.op, mapped, call.attrs, call.ty_args)
-                    else:
-                        call = values.get(call, call)
-                    values[binding.var] = builder.emit(call)
-            output = builder.emit_output(values[function.body.body])
+            output = builder.emit_output(emit_body(builder, function, values))
         builder.emit_func_output(output)
     return builder.get()["region"].with_attr(PACKED, True)

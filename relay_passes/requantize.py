@@ -26,7 +26,7 @@ from tir_schedules.region import Region, Step, Tensor
 from .partition import REGION
 from .requantize_chain import RequantizingChain, bounds_of_sums, requantizing_chain
 from .requantize_factors import find_factors, staircase
-from .rewrite import rewrite_region_calls
+from .rewrite import emit_body, rewrite_region_calls
 
 
 def requantize() -> ir.transform.Pass:
@@ -127,15 +127,6 @@ def _with_constants(
     attrs = {**function.attrs, REGION: found.region.to_json()}
     with builder.function("region", parameters, attrs=attrs, private=True):
         with builder.dataflow():
-            for block in function.body.blocks:
-                for binding in block.bindings:
-                    call = binding.value
-                    if isinstance(call, relax.Call):
-                        mapped = [values.get(arg, arg) for arg in call.args]
-                        call = relax.Call(call.op, mapped, call.attrs, call.ty_args)
-                    else:
-                        call = values.get(call, call)
-                    values[binding.var] = builder.emit(call)
-            output = builder.emit_output(values[function.body.body])
+            output = builder.emit_output(emit_body(builder, function, values))
         builder.emit_func_output(output)
     return builder.get()["region"]

@@ -53,3 +53,34 @@ def _rewrite_binding(mod: IRModule, binding: relax.Binding, rewrite: RewriteCall
         if is_region_function(callee):
             return relax.VarBinding(binding.var, rewrite(binding, callee))
     return binding
+
+
+def emit_body(
+    builder: relax.BlockBuilder, function: relax.Function, values: dict[relax.Expr, relax.Expr]
+) -> relax.Expr:
+    """Emits the body of a region function into a dataflow block.
+
+    Parameters
+    ----------
+    builder : BlockBuilder
+        Within a dataflow block.
+    function : Function
+        The region function; it stays as it is.
+    values : dict
+        What stands for its parameters; receives what stands for its variables.
+
+    Returns
+    -------
+    Expr
+        The result.
+    """
+    for block in function.body.blocks:
+        for binding in block.bindings:
+            call = binding.value
+            if isinstance(call, relax.Call):
+                mapped = [values.get(arg, arg) for arg in call.args]
+                call = relax.Call(call.op, mapped, call.attrs, call.ty_args)
+            else:
+                call = values.get(call, call)
+            values[binding.var] = builder.emit(call)
+    return values[function.body.body]

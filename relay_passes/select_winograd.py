@@ -29,7 +29,6 @@ import msgspec
 from tvm import IRModule, ir, relax
 from tvm.ir.transform import PassContext, module_pass
 
-from microkernels.errors import CompileError
 from tir_schedules.machine import Machine
 from tir_schedules.region import Region
 from tir_schedules.speeds import speeds_of
@@ -37,6 +36,7 @@ from tir_schedules.template import template_for
 from tir_schedules.winograd_cost import default_config, direct_cycles, winograd_cost
 from tir_schedules.winograd_transforms import expected_error
 
+from .choices import check_choice
 from .merge_regions import REASON
 from .partition import COMPOSITE, PREFIX, REGION, is_region_function
 
@@ -54,16 +54,8 @@ class Choice(msgspec.Struct, frozen=True):
 
 
 def check_fast_math(fast_math: str) -> None:
-    """Refuses what is not in FAST_MATH_LEVELS.
-
-    Raises
-    ------
-    CompileError
-        Naming those that there are.
-    """
-    if fast_math not in FAST_MATH_LEVELS:
-        known = ", ".join(map(repr, FAST_MATH_LEVELS))
-        raise CompileError(f"unknown fast_math level {fast_math!r}; the known ones are {known}")
+    """Refuses, by CompileError, what is not in FAST_MATH_LEVELS."""
+    check_choice("fast_math level", fast_math, FAST_MATH_LEVELS)
 
 
 def select_winograd(machine: Machine, fast_math: str = "default") -> ir.transform.Pass:

@@ -21,9 +21,9 @@ from tvm.script.ir_builder import IRBuilder
 from microkernels.isa import Isa
 from microkernels.vectors import Expr, parameter, ramp, reinterpret_group
 
-from .conv_config import ConvConfig, check
-from .conv_cost import candidates, default_config, estimated_cycles, space
-from .conv_geometry import ConvGeometry, conv_reference, flops
+from .conv_config import ConvConfig, check, reject_operands
+from .conv_cost import default_config, space
+from .conv_geometry import conv_reference, flops
 from .conv_loops import ConvLoops, Store
 from .conv_loops import Start as StartOf
 from .conv_weight import WeightLayout, pack, packed_shape, unpack
@@ -32,40 +32,21 @@ from .epilogue import Columns, Epilogue, operand_parameters, store_vector, unfla
 from .matmul_config import ACTIVATION_DTYPES
 from .region import Region
 from .template import Packing, Template, register_template
-from .tile_config import RESULT_DTYPES
 from .tile_stores import row_store
 from .zero_points import (
     Start,
     ZeroPoints,
-    is_dynamic,
     is_integer,
     named_inputs,
     quantize_parameters,
-    reject_zero_points,
 )
 
-__all__ = ["candidates", "default_config", "estimated_cycles", "space"]
+X_DTYPES = {w: x for w, x in ACTIVATION_DTYPES.items() if w != "uint8"}
 
 
 def reject(region: Region, isa: Isa) -> str | None:
     """Why the template cannot build a region, or None."""
-    x, w = region.inputs[:2]
-    if not w.constant:
-        return "a weight that is no constant"
-    if w.dtype == "uint8" or x.dtype not in ACTIVATION_DTYPES.get(w.dtype, ()):
-        return f"activations of type {x.dtype} and weight of type {w.dtype}"
-    if region.output.dtype not in RESULT_DTYPES:
-        return f"output of type {region.output.dtype}"
-    geometry = ConvGeometry.of(region)
-    if min((*x.shape, *w.shape, *geometry.outputs)) <= 0:
-        return "a dimension is 0"
-    if is_integer(region):
-        if ("a_quantize" in region.attrs) != (x.dtype == "float32"):
-            return f"activations of type {x.dtype}, quantised by the kernel"
-        if is_dynamic(region) or region.attrs.get("b_zero_point", 0):
-            return "a range that the kernel finds, or a zero point of the weight"
-        return reject_zero_points(region)
-    return None
+    return reject_operands(region, X_DTYPES)
 
 
 def build(region: Region, config: ConvConfig, isa: Isa) -> tirx.PrimFunc:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Collection, Mapping
 from typing import Literal
 
 from microkernels.errors import ConfigError
@@ -13,8 +14,8 @@ from .blocking import Group, balanced
 from .config import Config
 from .conv_geometry import ConvGeometry
 from .region import Region
-from .tile_config import KERNEL_TYPES
-from .zero_points import is_integer, quantized_dtype
+from .tile_config import KERNEL_TYPES, RESULT_DTYPES
+from .zero_points import is_dynamic, is_integer, quantized_dtype, reject_zero_points
 
 Form = Literal["fused", "split"]
 
@@ -54,6 +55,35 @@ def product_types(region: Region) -> tuple[str, str]:
     """What a convolution multiplies, as of `tile_config.product_kernels`."""
     a_dtype = quantized_dtype(region) if is_integer(region) else region.inputs[0].dtype
     return a_dtype, region.inputs[1].dtype
+
+
+def reject_operands(region: Region, dtypes: Mapping[str, Collection[str]]) -> str | None:
+    """Why no template builds a convolution of such operands, or None.
+
+    Parameters
+    ----------
+    dtypes : mapping
+        Types of x for each type of the weight.
+    """
+    x, w = region.inputs[:2]
+    if not w.constant:
+        return "a weight that is not constant"
+    if x.dtype not in dtypes.get(w.dtype, ()):
+        return f"x of type {x.dtype} and weight of type {w.dtype}"
+    if region.output.dtype not in RESULT_DTYPES:
+        return f"output of type {region.output.dtype}"
+    geometry = ConvGeometry.of(region)
+    if min((*x.shape, *w.shape, *geometry.outputs)) <= 0:
+        return "a dimension is 0"
+    if min(geometry.before + geometry.after) < 0:
+        return "negative padding"
+    if not is_integer(region):
+        return None
+    if ("a_quantize" in region.attrs) != (x.dtype == "float32"):
+        return f"x of type {x.dtype}, quantised by the kernel"
+    if is_dynamic(region) or region.attrs.get("b_zero_point", 0):
+        return "a range that the kernel finds, or a zero point of the weight"
+    return reject_zero_points(region)
 
 
 def form_of(region: Region, kernel: Microkernel) -> Form:

@@ -11,6 +11,7 @@ Accumulators stay in registers over the whole window. Pieces of a line differ by
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -150,14 +151,11 @@ class ConvLoops:
             if self.layout.kernel.by_tiles:
                 # One configuration does for all: the last tile overlaps the one before.
                 for_groups(
-                    _overlapping(width, self._rows), lambda c, n: tile(at, height, c, n, True)
+                    _overlapping(width, self._rows), functools.partial(tile, at, height, whole=True)
                 )
                 return
             for group_of_tiles, whole in self._pieces(width):
-                for_groups(
-                    [group_of_tiles],
-                    lambda c, n, whole=whole: tile(at, height, c, n, whole),  # type: ignore[misc]
-                )
+                for_groups([group_of_tiles], functools.partial(tile, at, height, whole=whole))
 
         if config.lines > 1:
             assert isinstance(lines, int)

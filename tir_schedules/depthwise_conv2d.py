@@ -18,6 +18,7 @@ from microkernels import bfloat16
 from microkernels.isa import Isa
 from microkernels.vectors import parameter
 
+from .conv_config import reject_operands
 from .conv_geometry import ConvGeometry, conv_reference, flops
 from .depthwise_config import (
     DepthwiseConfig,
@@ -35,8 +36,7 @@ from .depthwise_weight import pack, packed_shape, unpack
 from .epilogue import Epilogue, operand_parameters
 from .region import Region
 from .template import Packing, Template, register_template
-from .tile_config import RESULT_DTYPES
-from .zero_points import is_dynamic, is_integer, named_inputs, reject_zero_points
+from .zero_points import named_inputs
 
 X_DTYPES = {
     "float32": ("float32",),
@@ -47,34 +47,20 @@ X_DTYPES = {
 
 def reject(region: Region, isa: Isa) -> str | None:
     """Why the template cannot build a region, or None."""
-    x, w = region.inputs[:2]
-    rank = len(x.shape) - 2
+    rank = len(region.inputs[0].shape) - 2
     if rank not in (1, 2):
         return f"a depthwise convolution of {rank} axes"
-    if not w.constant:
-        return "a weight that is not constant"
-    if x.dtype not in X_DTYPES.get(w.dtype, ()):
-        return f"x of type {x.dtype} and weight of type {w.dtype}"
-    if region.output.dtype not in RESULT_DTYPES:
-        return f"output of type {region.output.dtype}"
+    reason = reject_operands(region, X_DTYPES)
+    if reason is not None:
+        return reason
     geometry = ConvGeometry.of(region)
-    if min((*x.shape, *w.shape, *geometry.outputs)) <= 0:
-        return "a dimension is 0"
     if not geometry.groups == geometry.channels == geometry.out_channels:
         return (
             f"{geometry.groups} groups, {geometry.channels} channels of x and "
             f"{geometry.out_channels} of the result"
         )
-    if min(geometry.before + geometry.after) < 0:
-        return "negative padding"
     if is_too_large(DepthwiseProblem.of(region), dot_kernel(region, isa)):
         return f"a kernel of {' by '.join(map(str, geometry.kernel))}"
-    if is_integer(region):
-        if ("a_quantize" in region.attrs) != (x.dtype == "float32"):
-            return f"x of type {x.dtype}, quantised by the kernel"
-        if is_dynamic(region) or region.attrs.get("b_zero_point", 0):
-            return "a range that the kernel finds, or a zero point of the weight"
-        return reject_zero_points(region)
     return None
 
 

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-import numpy as np
 import tvm.tirx.script.builder.ir as I
 from tvm import DataType, tirx
 from tvm.script.ir_builder import IRBuilder
@@ -52,7 +51,7 @@ from .epilogue import Columns, Epilogue, load_vector
 from .machine import Machine
 from .matmul_config import dimensions
 from .matmul_product import Product
-from .merged_reference import chain_reference
+from .merged_reference import chain_reference, parts_flops
 from .normalize_view import reshaped
 from .region import Region
 from .scaled_weight import further_inputs
@@ -306,16 +305,6 @@ def kernel_name(region: Region, config: DepthwisePointwiseConfig, isa: Isa) -> s
     )
 
 
-def flops(region: Region) -> int:
-    """Operations of both parts."""
-    return sum(template_for(part.op).flops(part) for part in region.parts)
-
-
-def reference(region: Region, inputs: list[np.ndarray]) -> np.ndarray:
-    """Part after part by numpy."""
-    return chain_reference(region, inputs)
-
-
 DEPTHWISE_POINTWISE = register_template(
     Template(
         name="depthwise_pointwise",
@@ -324,8 +313,8 @@ DEPTHWISE_POINTWISE = register_template(
         space=space,
         build=build,
         kernel_name=kernel_name,
-        flops=flops,
-        reference=reference,
+        flops=parts_flops,
+        reference=chain_reference,
         reject=reject,
         packing=Packing(pack, unpack, packed_shape),
     )

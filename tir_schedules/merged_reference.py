@@ -38,6 +38,11 @@ def part_result(part: Region, arrays: list[np.ndarray]) -> np.ndarray:
         return as_stored(part, epilogue_reference(part, result, operands))
 
 
+def parts_flops(region: Region) -> int:
+    """Operations of all parts."""
+    return sum(template_for(part.op).flops(part) for part in region.parts)
+
+
 def as_stored(part: Region, value: np.ndarray) -> np.ndarray:
     """A value in the type in which a part's result is stored, f32 as it was computed."""
     dtype = part.output.dtype

@@ -19,7 +19,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import cast
 
-import numpy as np
 import tvm.tirx.script.builder.ir as I
 from tvm import DataType, tirx
 from tvm.script.ir_builder import IRBuilder
@@ -37,7 +36,7 @@ from .epilogue import Columns, Epilogue, load_vector, unflatten
 from .matmul_config import MatmulConfig
 from .matmul_config import check as check_matmul
 from .matmul_product import Product
-from .merged_reference import chain_reference
+from .merged_reference import chain_reference, parts_flops
 from .mlp_chain_config import (
     MlpChainConfig,
     PartConfig,
@@ -336,16 +335,6 @@ def kernel_name(region: Region, config: MlpChainConfig, isa: Isa) -> str:
     return " + ".join(dict.fromkeys(names))
 
 
-def flops(region: Region) -> int:
-    """Operations of all parts."""
-    return sum(template_for(part.op).flops(part) for part in region.parts)
-
-
-def reference(region: Region, inputs: list[np.ndarray]) -> np.ndarray:
-    """Part after part by numpy."""
-    return chain_reference(region, inputs)
-
-
 MLP_CHAIN = register_template(
     Template(
         name="mlp_chain",
@@ -354,8 +343,8 @@ MLP_CHAIN = register_template(
         space=space,
         build=build,
         kernel_name=kernel_name,
-        flops=flops,
-        reference=reference,
+        flops=parts_flops,
+        reference=chain_reference,
         reject=reject,
         packing=Packing(pack, unpack, packed_shape),
     )

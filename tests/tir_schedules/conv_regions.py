@@ -103,9 +103,10 @@ def plain(region: Region) -> Region:
 def convolutions(draw: st.DrawFn, dtypes: tuple[str, ...] = ("float32",)) -> Region:
     """Small convolutions of every kind whose result is not empty."""
     rank = draw(st.sampled_from((1, 2, 2, 2, 3)))
-    numbers = lambda low, high, count=rank: tuple(  # noqa: E731
-        draw(st.integers(low, high)) for _ in range(count)
-    )
+
+    def numbers(low: int, high: int, count: int = rank) -> tuple[int, ...]:
+        return tuple(draw(st.integers(low, high)) for _ in range(count))
+
     dtype = draw(st.sampled_from(dtypes))
     groups = draw(st.sampled_from((1, 1, 1, 2, 3)))
     channels = groups * draw(st.sampled_from((1, 2, 3, 4, 8, 17)))
@@ -117,7 +118,9 @@ def convolutions(draw: st.DrawFn, dtypes: tuple[str, ...] = ("float32",)) -> Reg
         for i, (k, d) in enumerate(zip(kernel, dilation, strict=True))
     ]
     extents = tuple(low + draw(st.integers(0, 9 if rank < 3 else 3)) for low in least)
-    integer = dtype in ("uint8", "int8")
+    zero: dict[str, Any] = {}
+    if dtype in ("uint8", "int8"):
+        zero["a_zero_point"] = draw(st.sampled_from((0, 5)))
     return conv_region(
         extents,
         channels,
@@ -129,5 +132,5 @@ def convolutions(draw: st.DrawFn, dtypes: tuple[str, ...] = ("float32",)) -> Reg
         dilation=dilation,
         groups=groups,
         dtype=dtype,
-        **({"a_zero_point": draw(st.sampled_from((0, 5)))} if integer else {}),
+        **zero,
     )
