@@ -1,0 +1,41 @@
+"""Measurer: whoever measures candidates: a worker process, remote machines, former records."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Protocol
+
+from tir_schedules.config import Config
+from tir_schedules.region import Region
+from tir_schedules.template import Template
+
+from .measure import Effort, Measurement
+
+
+class Measurer(Protocol):
+    """Measures candidates of a region."""
+
+    def measure(
+        self,
+        region: Region,
+        template: Template[Any],
+        configs: Sequence[Config],
+        baseline: Config | None,
+        effort: Effort,
+    ) -> Iterator[tuple[Config, Measurement]]:
+        """Each candidate with what came of it, as soon as it is known, in any order.
+
+        Parameters
+        ----------
+        configs : sequence of Config
+            The candidates.
+        baseline : Config or None
+            The configuration that each is sampled in turns with.
+        effort : Effort
+            How long.
+
+        Raises
+        ------
+        CompileError
+            If no candidate of this region can be measured.
+        """
