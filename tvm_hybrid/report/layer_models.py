@@ -14,7 +14,9 @@ from typing import Any
 import msgspec
 import numpy as np
 import onnx
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper
+
+from .onnx_graph import OnnxGraph
 
 FLOAT32, INT8 = "float32", "int8"
 DTYPES = (FLOAT32, INT8)
@@ -90,7 +92,7 @@ def layer_model(layer: Layer, dtype: str) -> onnx.ModelProto:
     dtype : str
         One of `DTYPES`.
     """
-    graph = _Graph()
+    graph = OnnxGraph()
     rng = np.random.default_rng(0)
     shape = (layer.filters, layer.channels, layer.kernel, layer.kernel)
     length = layer.channels * layer.kernel**2
@@ -131,7 +133,7 @@ def layer_model(layer: Layer, dtype: str) -> onnx.ModelProto:
         )
     return graph.model(
         layer.name,
-        helper.make_tensor_value_info("x", element, (1, layer.channels, layer.size, layer.size)),
+        [helper.make_tensor_value_info("x", element, (1, layer.channels, layer.size, layer.size))],
         helper.make_tensor_value_info(
             "y", element, (1, layer.filters, layer.result_size, layer.result_size)
         ),
@@ -153,42 +155,3 @@ def _window(layer: Layer) -> dict[str, Any]:
         "strides": [layer.stride] * 2,
         "pads": [layer.kernel // 2] * 4,
     }
-
-
-class _Graph:
-    """Collects nodes and constants."""
-
-    def __init__(self) -> None:
-        self._nodes: list[onnx.NodeProto] = []
-        self._constants: list[onnx.TensorProto] = []
-
-    def constant(self, value: np.ndarray | np.generic) -> str:
-        """Adds a constant; returns its name."""
-        name = f"constant{len(self._constants)}"
-        self._constants.append(numpy_helper.from_array(np.asarray(value), name))
-        return name
-
-    def node(self, operator: str, *inputs: str, output: str = "", **attributes: Any) -> str:
-        """Adds a node; returns the name of its result."""
-        output = output or f"value{len(self._nodes)}"
-        self._nodes.append(helper.make_node(operator, inputs, [output], **attributes))
-        return output
-
-    def dequantize(
-        self, value: str, scale: np.ndarray | np.generic, zero: np.ndarray | np.generic
-    ) -> str:
-        """Adds a DequantizeLinear along the first axis; returns the name of its result."""
-        operands = value, self.constant(scale), self.constant(zero)
-        if np.ndim(scale):
-            return self.node("DequantizeLinear", *operands, axis=0)
-        return self.node("DequantizeLinear", *operands)
-
-    def model(
-        self, name: str, given: onnx.ValueInfoProto, result: onnx.ValueInfoProto
-    ) -> onnx.ModelProto:
-        """The finished model, checked."""
-        graph = helper.make_graph(self._nodes, name, [given], [result], self._constants)
-        opsets = [helper.make_opsetid("", 17)]
-        model = helper.make_model(graph, opset_imports=opsets, ir_version=8)
-        onnx.checker.check_model(model, full_check=True)
-        return model
