@@ -48,6 +48,10 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False):
     baseline_us : float or None
         Median microseconds of the default configuration, sampled in turns with this one, so that
         the quotient of both does not depend on what the machine did meanwhile.
+    confirmed : bool or None
+        Whether a longer measurement at the end of a search showed with significance that it is
+        faster than the default configuration; always true of the default itself. Once one record
+        of a region on a machine says so or not, only confirmed ones are chosen. None: not known.
     error : str
         What went wrong, in words.
     date : str
@@ -68,6 +72,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False):
     status: Status
     times_us: list[float] = []
     baseline_us: float | None = None
+    confirmed: bool | None = None
     error: str = ""
     date: str = ""
     tvm: str = ""
@@ -130,6 +135,7 @@ def make_record(
     times_us: list[float] | None = None,
     baseline_us: float | None = None,
     error: str = "",
+    confirmed: bool | None = None,
 ) -> Record:
     """A record of now, with everything that follows from the region, template and machine."""
     import tvm
@@ -146,6 +152,7 @@ def make_record(
         status=status,
         times_us=times_us or [],
         baseline_us=baseline_us,
+        confirmed=confirmed,
         error=error,
         date=datetime.now(timezone.utc).isoformat(timespec="seconds"),
         tvm=tvm.__version__,
