@@ -203,11 +203,20 @@ def _as_used(builder: relax.BlockBuilder, expr: relax.Expr, parameter: relax.Var
     return builder.emit(relax.op.reshape(parameter, actual.shape))
 
 
-def regions_of(mod: IRModule) -> list[Region]:
-    """The different regions of a partitioned module, in order of their functions' names."""
-    found: dict[str, Region] = {}
-    for _, function in sorted(mod.functions_items(), key=lambda item: item[0].name_hint):
+def region_counts(mod: IRModule) -> list[tuple[Region, int]]:
+    """The different regions of a partitioned module and how often it calls each, in order of their
+    functions' names."""
+    calls: dict[str, int] = {}
+
+    def visit(expr: relax.Expr) -> None:
+        if isinstance(expr, relax.Call) and isinstance(expr.op, ir.GlobalVar):
+            calls[expr.op.name_hint] = calls.get(expr.op.name_hint, 0) + 1
+
+    found: dict[str, tuple[Region, list[str]]] = {}
+    for gvar, function in sorted(mod.functions_items(), key=lambda item: item[0].name_hint):
         if is_region_function(function):
             region = Region.from_json(str(function.attrs[REGION]))
-            found.setdefault(region.key, region)
-    return list(found.values())
+            found.setdefault(region.key, (region, []))[1].append(gvar.name_hint)
+        elif isinstance(function, relax.Function):
+            relax.analysis.post_order_visit(function, visit)
+    return [(region, sum(calls.get(name, 0) for name in names)) for region, names in found.values()]

@@ -42,7 +42,7 @@ from .merge_side_by_side import merge_side_by_side
 from .narrow_conv_weights import narrow_conv_weights
 from .native_code import compile_native
 from .note_reorders import note_reorders
-from .partition import partition, regions_of
+from .partition import partition, region_counts
 from .pointwise_conv import pointwise_conv
 from .prepack import prepack
 from .propagate_layout import propagate_layout
@@ -292,13 +292,18 @@ def partition_module(mod: IRModule, options: PipelineOptions, decisions: Decisio
 
 
 def collect_regions(mod: IRModule, options: PipelineOptions) -> list[Region]:
-    """The different regions of a module, in order of their functions' names; for tuning."""
+    """The different regions of a module, in order of their functions' names."""
+    return [region for region, _ in count_regions(mod, options)]
+
+
+def count_regions(mod: IRModule, options: PipelineOptions) -> list[tuple[Region, int]]:
+    """The different regions of a module and how often it calls each; for tuning."""
     passes = [
         *clean_up(options.precision),
         *lower_precision(options, []),
         *form_regions(replace(options, strict=False), []),
     ]
-    return regions_of(_run(mod, passes, options))
+    return region_counts(_run(mod, passes, options))
 
 
 def compile_module(mod: IRModule, options: PipelineOptions) -> CompiledModule:
