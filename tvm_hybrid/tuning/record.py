@@ -52,6 +52,9 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False):
         Whether a longer measurement at the end of a search showed with significance that it is
         faster than the default configuration; always true of the default itself. Once one record
         of a region on a machine says so or not, only confirmed ones are chosen. None: not known.
+    predicted : float or None
+        Speed as a multiple of the default configuration's that the search expected before it
+        measured; None if it expected nothing.
     error : str
         What went wrong, in words.
     date : str
@@ -73,6 +76,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False):
     times_us: list[float] = []
     baseline_us: float | None = None
     confirmed: bool | None = None
+    predicted: float | None = None
     error: str = ""
     date: str = ""
     tvm: str = ""
@@ -136,6 +140,7 @@ def make_record(
     baseline_us: float | None = None,
     error: str = "",
     confirmed: bool | None = None,
+    predicted: float | None = None,
 ) -> Record:
     """A record of now, with everything that follows from the region, template and machine."""
     import tvm
@@ -153,6 +158,7 @@ def make_record(
         times_us=times_us or [],
         baseline_us=baseline_us,
         confirmed=confirmed,
+        predicted=predicted,
         error=error,
         date=datetime.now(timezone.utc).isoformat(timespec="seconds"),
         tvm=tvm.__version__,
