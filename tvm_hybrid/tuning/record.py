@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from datetime import datetime, timezone
 from typing import Any, Literal
 
 import msgspec
 
-from microkernels.errors import RecordError
 from tir_schedules.config import Config
 from tir_schedules.machine import Machine
 from tir_schedules.region import Region
 from tir_schedules.template import Template
 
-SCHEMA = 1
+from .record_line import RECORD, SCHEMA, UnreadableLine, decode, read_header
+
 Status = Literal["ok", "compile_error", "runtime_error", "wrong_result", "timeout"]
 
 
@@ -104,7 +105,9 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False):
 
     def to_line(self) -> bytes:
         """The record as one line of JSON, newline included."""
-        return msgspec.json.encode(self) + b"\n"
+        fields = msgspec.to_builtins(self)
+        _name_infinities(fields["region"])
+        return msgspec.json.encode(fields) + b"\n"
 
     @staticmethod
     def from_line(line: bytes) -> Record:
@@ -112,22 +115,48 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False):
 
         Raises
         ------
-        RecordError
+        UnreadableLine
             If the line is not a record, or one that a newer version wrote.
         """
-        try:
-            schema = msgspec.json.decode(line, type=_Schema).schema
-            if schema > SCHEMA:
-                raise RecordError(
-                    f"schema {schema}; this version reads up to {SCHEMA}, update tvm_hybrid"
-                )
-            return msgspec.json.decode(line, type=Record)
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-            raise RecordError(str(error)) from error
+        if read_header(line).kind != RECORD:
+            raise UnreadableLine("foreign", "JSON, but not a record")
+        if any(name in line for name in _INFINITIES):
+            return _with_infinities(line)
+        return decode(line, _record)
 
 
-class _Schema(msgspec.Struct):
-    schema: int
+_record = msgspec.json.Decoder(Record)
+# JSON has no such numbers: constants of an epilogue are written as these strings.
+_INFINITIES = (b'"Infinity"', b'"-Infinity"', b'"NaN"')
+
+
+def _name_infinities(region: dict[str, Any]) -> None:
+    for step in region["epilogue"]:
+        value = step["value"]
+        if value is not None and not math.isfinite(value):
+            step["value"] = "NaN" if value != value else "Infinity" if value > 0 else "-Infinity"
+    for part in region["parts"]:
+        _name_infinities(part)
+
+
+def _with_infinities(line: bytes) -> Record:
+    fields = decode(line, _any)
+    try:
+        _number_infinities(fields["region"])
+        return msgspec.convert(fields, Record)
+    except (KeyError, TypeError, AttributeError, msgspec.ValidationError) as error:
+        raise UnreadableLine("foreign", f"JSON, but not of ours: {error}") from error
+
+
+def _number_infinities(region: dict[str, Any]) -> None:
+    for step in region.get("epilogue", ()):
+        if step.get("value") in ("Infinity", "-Infinity", "NaN"):
+            step["value"] = float(step["value"])
+    for part in region.get("parts", ()):
+        _number_infinities(part)
+
+
+_any = msgspec.json.Decoder()
 
 
 def make_record(
