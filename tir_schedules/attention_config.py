@@ -6,6 +6,7 @@ taken. It leaves out the softmax, which takes more than half of the time where t
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator
 
@@ -25,6 +26,7 @@ from .config import Config
 from .machine import Machine
 from .region import Region
 from .tile_config import PARALLEL_FLOPS, TileConfig, tile_cycles
+from .tile_space import cuts
 from .zero_points import is_integer
 
 MOST_KEYS = 2048  # of which a band of scores is well kept in cache
@@ -89,17 +91,25 @@ def default_config(region: Region, machine: Machine) -> AttentionConfig:
 
 
 def space(region: Region, machine: Machine) -> Iterator[AttentionConfig]:
-    """Every pair of kernels, higher bands, and other blocks of keys."""
+    """Every pair of kernels with bands, panels and blocks of keys of several sizes."""
     problem = AttentionProblem(region)
     default = default_config(region, machine)
-    key_blocks = [k for k in (256, 512, 1024) if k < problem.n and _may_run_on(problem)]
-    found = {msgspec.structs.replace(default, skinny=False)}
+    key_blocks = {k for k in (256, 512, 1024) if k < problem.n and _may_run_on(problem)}
+    found, lanes = {msgspec.structs.replace(default, skinny=False)}, machine.isa.f32_lanes
     for config in candidates(problem, machine):
-        for band in {config.band, 2 * config.band, 3 * config.band}:
-            for key_block in {config.key_block, *key_blocks}:
-                for prefetch in (False, True):
-                    fields = {"band": band, "key_block": key_block, "prefetch": prefetch}
-                    found.add(msgspec.structs.replace(config, **fields))
+        bands = {*cuts(problem.m, config.band)[-2:], 2 * config.band}
+        numbers = itertools.product(
+            {band for band in bands if band < 2 * problem.m},
+            cuts(math.ceil(problem.n / lanes), config.score_vectors),
+            cuts(math.ceil(problem.e / lanes), config.product_vectors),
+            {config.key_block, *key_blocks},
+            (False, True),
+        )
+        names = ("band", "score_vectors", "product_vectors", "key_block", "prefetch")
+        found |= {
+            msgspec.structs.replace(config, **dict(zip(names, values, strict=True)))
+            for values in numbers
+        }
     yield default
     yield from sorted(
         found - {default}, key=lambda config: estimated_cycles(problem, config, machine)

@@ -49,12 +49,12 @@ from .tile_config import (
     check_tile,
     default_tile,
     fewest_cycles,
-    neighbouring_tiles,
     product_kernels,
     tile_cycles,
     worth_trying,
 )
 from .tile_loops import TileLoops, for_share
+from .tile_space import tiles_and_blocks
 from .tile_stores import direct_store, store_columns
 from .zero_points import (
     Start,
@@ -130,15 +130,15 @@ def candidates(region: Region, machine: Machine) -> list[BatchMatmulConfig]:
 
 
 def space(region: Region, machine: Machine) -> Iterator[BatchMatmulConfig]:
-    """Every kernel with neighbouring tiles and blocks, rows cut or not."""
+    """Every register tile with blocks of several sizes, rows cut or not."""
     problem = BatchProblem(region)
-    default = default_config(region, machine)
+    m, n, k = problem.m, problem.n, problem.k
+    default, kernels = default_config(region, machine), _kernels(region, machine.isa)
+    bases = [default_tile(kernel, m, n, k, machine) for kernel in kernels]
+    n_vectors = math.ceil(n / kernels[0].lanes)
     found = {
         BatchMatmulConfig(**tile, row_shares=row_shares, parallel=default.parallel)
-        for kernel in _kernels(region, machine.isa)
-        for tile in neighbouring_tiles(
-            default_tile(kernel, problem.m, problem.n, problem.k, machine), problem.m, problem.k
-        )
+        for tile in tiles_and_blocks(kernels, m, n_vectors, k, bases)
         for row_shares in {1, default.row_shares}
     }
     yield default

@@ -8,7 +8,7 @@ Pixels a multiple of 4 KB apart share one L1 set: more than 8 of them run at hal
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from tvm import DataType
 
@@ -23,6 +23,7 @@ from .conv_geometry import ConvGeometry
 from .machine import Machine
 from .region import Region
 from .tile_config import PARALLEL_FLOPS, fewest_cycles, product_kernels
+from .tile_space import PIECES, register_tiles
 
 STAGE_CYCLES = 2.0  # for a vector that is copied: a load, a store, some of the loop
 RUN_CYCLES = 4.0  # for a run: the loop around it
@@ -49,17 +50,45 @@ def candidates(region: Region, machine: Machine) -> list[ConvConfig]:
 
 
 def space(region: Region, machine: Machine) -> Iterator[ConvConfig]:
-    """Every kernel with every useful tile and band, on every grid of threads."""
+    """Every register tile with bands of several sizes, staged or not, on every grid of threads."""
     default = default_config(region, machine)
+    kernels = product_kernels(machine.isa, *product_types(region))
     found = {
         config
-        for kernel in product_kernels(machine.isa, *product_types(region))
+        for kernel in kernels
         for config in _configs(region, machine, kernel, every=True)
+        if kernel.by_tiles or config.lines > 1
     }
+    found.update(_tiled(region, machine, kernels))
     yield default
     yield from sorted(
         found - {default}, key=lambda config: estimated_cycles(region, config, machine)
     )
+
+
+def _tiled(
+    region: Region, machine: Machine, kernels: Sequence[Microkernel]
+) -> Iterator[ConvConfig]:
+    """Legal configurations with tiles of one line, of vector kernels."""
+    geometry = ConvGeometry.of(region).as_volume()
+    _, height, width = geometry.outputs
+    n_vectors = math.ceil(geometry.group_out_channels / kernels[0].lanes)
+    grids = {(1, 1), *thread_grids(machine.threads)}
+    for kernel, rows, vectors in register_tiles(kernels, width, n_vectors):
+        for threads_m, threads_n in grids:
+            bands = {math.ceil(height / pieces) for pieces in PIECES}
+            bands.add(_band(region, geometry, machine, threads_m))
+            for band in bands:
+                for staged in {True, not reads_in_place(region, kernel)}:
+                    yield ConvConfig(
+                        kernel=kernel.name,
+                        rows=rows,
+                        vectors=vectors,
+                        band=band,
+                        staged=staged,
+                        threads_m=threads_m,
+                        threads_n=threads_n,
+                    )
 
 
 def _configs(

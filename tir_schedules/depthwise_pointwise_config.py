@@ -120,5 +120,5 @@ def variations(
     for found in depthwise_config.space(first, one):
         if default.lines % found.rows == 0:
             yield DepthwisePointwiseConfig.from_dict({**fields, "depthwise": found.to_dict()})
-    for tile in matmul.space(pointwise_rows(region, default.lines), one):
+    for tile in matmul.neighbourhood(pointwise_rows(region, default.lines), one):
         yield DepthwisePointwiseConfig.from_dict({**fields, "pointwise": tile.to_dict()})

@@ -18,7 +18,7 @@ way in, with "dynamic" ones after its range has been found (DynamicQuantizeLinea
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -58,6 +58,7 @@ from .tile_config import (
     tile_cycles,
     worth_trying,
 )
+from .tile_space import tiles_and_blocks
 from .tile_stores import direct_store, row_store
 from .zero_points import (
     integer_reference,
@@ -99,14 +100,34 @@ def candidates(region: Region, machine: Machine) -> list[MatmulConfig]:
 
 
 def space(region: Region, machine: Machine) -> Iterator[MatmulConfig]:
-    """Every kernel with neighbouring tiles and blocks, on every grid of threads."""
+    """Every register tile with blocks of several sizes, on every grid of threads."""
+    m, n, k = dimensions(region)
+    kernels = _kernels(region, machine.isa)
+    bases = [_tile(region, machine, kernel) for kernel in kernels]
+    n_vectors = math.ceil(n / kernels[0].lanes)
+    yield from _sorted(region, machine, tiles_and_blocks(kernels, m, n_vectors, k, bases))
+
+
+def neighbourhood(region: Region, machine: Machine) -> Iterator[MatmulConfig]:
+    """The part of the space near the default tile of every kernel, for regions with many parts."""
     m, _, k = dimensions(region)
+    near = (
+        tile
+        for kernel in _kernels(region, machine.isa)
+        for tile in neighbouring_tiles(_tile(region, machine, kernel), m, k)
+    )
+    yield from _sorted(region, machine, near)
+
+
+def _sorted(
+    region: Region, machine: Machine, tiles: Iterable[dict[str, Any]]
+) -> Iterator[MatmulConfig]:
+    """The default, then tiles on every grid of threads, the fastest estimated first."""
     default = default_config(region, machine)
     grids = {(1, 1), *thread_grids(machine.threads)}
     found = {
         MatmulConfig(**tile, threads_m=threads_m, threads_n=threads_n)
-        for kernel in _kernels(region, machine.isa)
-        for tile in neighbouring_tiles(_tile(region, machine, kernel), m, k)
+        for tile in tiles
         for threads_m, threads_n in grids
     }
     yield default

@@ -221,7 +221,7 @@ def _variations(
     for number, part in enumerate(region.parts):
         if default.mode == "rows":
             part = with_rows(part, blocks_of(rows_of(part), default)[0].size)
-        template_space = matmul.space if part.op == "matmul" else normalize.space
+        template_space = matmul.neighbourhood if part.op == "matmul" else normalize.space
         for found in template_space(part, machine):
             yield default.with_parts(region, [*configs[:number], found, *configs[number + 1 :]])
 

@@ -13,6 +13,7 @@ from .blocking import Group, balanced, shares, thread_grids
 from .machine import Machine
 from .region import Region
 from .tile_config import PARALLEL_FLOPS, TileConfig, check_tile
+from .tile_space import register_tiles
 from .winograd_problem import WinogradProblem
 
 LINE = 16  # f32 values of a cache line
@@ -98,6 +99,29 @@ def candidates(region: Region, machine: Machine) -> Iterator[WinogradConfig]:
                     vectors=min(kernel.vectors, math.ceil(n_vectors / min(members, n_vectors))),
                     m_block=size,
                     k_block=geometry.channels,
+                    threads_tiles=teams,
+                    threads_panels=members,
+                )
+
+
+def other_tiles(region: Region, machine: Machine) -> Iterator[WinogradConfig]:
+    """Every register tile in blocks of some of the candidates' sizes."""
+    found = sorted({c.m_block for c in candidates(region, machine)})
+    sizes = {found[len(found) * part // 6] for part in range(6)}
+    problem = WinogradProblem.of(region)
+    kernels = kernels_for(machine.isa, "float32", "float32")
+    n_vectors = math.ceil(problem.geometry.out_channels / kernels[0].lanes)
+    for teams, members in thread_grids(machine.threads):
+        if teams > problem.tiles:
+            continue
+        for size in sorted(sizes):
+            for kernel, rows, vectors in register_tiles(kernels, size, n_vectors):
+                yield WinogradConfig(
+                    kernel=kernel.name,
+                    rows=rows,
+                    vectors=vectors,
+                    m_block=size,
+                    k_block=problem.geometry.channels,
                     threads_tiles=teams,
                     threads_panels=members,
                 )

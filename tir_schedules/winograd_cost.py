@@ -27,7 +27,7 @@ from .blocking import estimate_cycles
 from .machine import Machine
 from .region import Region
 from .speeds import speeds_of
-from .winograd_config import WinogradConfig, candidates
+from .winograd_config import WinogradConfig, candidates, other_tiles
 from .winograd_problem import WinogradProblem
 from .winograd_transforms import PRODUCTS
 
@@ -135,9 +135,10 @@ def default_config(region: Region, machine: Machine) -> WinogradConfig:
 
 
 def space(region: Region, machine: Machine) -> Iterator[WinogradConfig]:
-    """Every candidate, the fastest estimated first, which is the default."""
+    """Every candidate and its blocks in other register tiles, the fastest estimated first."""
     yield from sorted(
-        set(candidates(region, machine)), key=lambda config: _order(region, config, machine)
+        {*candidates(region, machine), *other_tiles(region, machine)},
+        key=lambda config: _order(region, config, machine),
     )
 
 
