@@ -90,12 +90,19 @@ class EvolutionarySearch:
             crossed = ((self.points == mother) | (self.points == father)).all(axis=1) & self._new
             if crossed.any():
                 return self._draw(crossed)
-        changed = (self.points != self.points[self._parent(elite)]).sum(axis=1)
-        knobs = 2 if generator.random() < options.two_knobs else 1
-        # Where the neighbourhood is used up, the nearest that are left.
-        if not (self._new & (changed == knobs)).any():
-            knobs = int(changed[self._new].min())
-        return self._draw(self._new & (changed == knobs))
+        return self._mutant(self.points[self._parent(elite)])
+
+    def _mutant(self, parent: np.ndarray) -> int:
+        """One or two knobs changed, and of the others no more than legality asks for."""
+        knobs = range(self.points.shape[1])
+        count = 2 if self.generator.random() < self.options.two_knobs else 1
+        chosen = self.generator.sample(knobs, min(count, len(knobs)))
+        differs = self.points != parent
+        among = self._new & differs[:, chosen].all(axis=1)
+        if not among.any():
+            among = self._new
+        changed = differs.sum(axis=1)
+        return self._draw(among & (changed == changed[among].min()))
 
     def _parent(self, elite: Sequence[int]) -> int:
         """The better of two: a tournament."""

@@ -16,6 +16,8 @@ from tvm_hybrid.tuning.strategies.grid import evenly_spread
 from tvm_hybrid.tuning.strategies.registry import STRATEGIES, check_strategy, make_strategy
 from tvm_hybrid.tuning.strategies.strategy import FAILED, SearchStrategy, SearchTask
 
+from .conftest import GridConfig
+
 PLAIN = ("random", "grid", "evolutionary")
 
 
@@ -101,7 +103,7 @@ def test_evolution_climbs(task: SearchTask) -> None:
 
 
 def test_children_are_near_their_parents(task: SearchTask) -> None:
-    """Once bred, every proposal shares all but two knobs with some of the elite, or crosses two."""
+    """Once bred, every proposal shares all but one or two knobs with some of the elite."""
     options = EvolutionOptions(population=8, mutation=1.0, epsilon=0.0)
     search = EvolutionarySearch(task, random.Random(1), options)
     order = run(task, search, 8, batch=8)
@@ -110,6 +112,18 @@ def test_children_are_near_their_parents(task: SearchTask) -> None:
         points = task.space.points
         changed = [(points[child] != points[index]).sum() for index in elite]
         assert min(changed) in (1, 2)
+
+
+def test_knobs_that_go_together_change_together(task: SearchTask) -> None:
+    """A space in which x and y are the same number: changing one is legal only with the other."""
+    configs = [GridConfig(x=x, y=x, z=z) for x in range(6) for z in range(6)]
+    coupled = dataclasses.replace(task, space=ConfigSpace(configs[0], configs))
+    options = EvolutionOptions(population=1, mutation=1.0, two_knobs=0.0, epsilon=0.0)
+    search = EvolutionarySearch(coupled, random.Random(1), options)
+    search.observe([(0, 1.0)])
+    points = coupled.space.points[search.propose(8)]
+    assert ((points != 0).sum(axis=1) <= 2).all()
+    assert (points[:, 0] > 0).any() and (points[:, 2] > 0).any()
 
 
 def test_crossing_takes_every_knob_from_a_parent(task: SearchTask) -> None:
