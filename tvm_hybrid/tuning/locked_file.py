@@ -1,0 +1,119 @@
+"""A file of lines that several processes append to, and that one may rewrite meanwhile.
+
+Whoever writes holds the lock, a file `NAME.lock` beside the real one, and opens the file only when
+it does: it may have been replaced while it waited. A line is written by one call, flushed to the
+disk, always after a newline, so that a process killed at any instant leaves at most one torn line,
+the last one, and the next one mends it. A file is rewritten as a new one that takes its name, so
+that readers see the old or the new one, whole.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from microkernels.errors import RecordError
+
+LOCK_SECONDS = 120.0
+_POLL_SECONDS = 0.005
+
+
+def lock_of(path: Path) -> FileLock:
+    """The lock of a file, the same by whatever name it is called."""
+    return FileLock(f"{real_path(path)}.lock", LOCK_SECONDS, poll_interval=_POLL_SECONDS)
+
+
+def real_path(path: Path) -> Path:
+    """The file behind symbolic links; it need not exist."""
+    return Path(os.path.realpath(path))
+
+
+def append_line(path: Path, line: bytes) -> None:
+    """Adds a line, which ends with a newline; when this returns, it is on the disk.
+
+    Raises
+    ------
+    RecordError
+        If the file cannot be written. It is then as it was before.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with lock_of(path):
+            _append(real_path(path), line)
+    except Timeout as error:
+        raise _locked(error) from error
+    except OSError as error:
+        raise RecordError(f"cannot write records to {path}: {error.strerror}") from error
+
+
+def replace_lines(path: Path, lines: Iterable[bytes]) -> None:
+    """Makes these lines, without newlines, all that the file holds; the caller has its lock.
+
+    Raises
+    ------
+    OSError
+        If the file cannot be written. It is then as it was before.
+    """
+    path = real_path(path)
+    # The lock makes this name ours; what a killed process left there is overwritten.
+    draft = path.with_name(f"{path.name}.new")
+    with draft.open("wb") as file:
+        file.writelines(line + b"\n" for line in lines)
+        file.flush()
+        if path.exists():
+            os.fchmod(file.fileno(), path.stat().st_mode & 0o7777)
+        os.fsync(file.fileno())
+    os.replace(draft, path)
+    _sync_folder(path.parent)
+
+
+def is_being_written(path: Path, size: int) -> bool:
+    """Whether someone is writing the file, or has since it had this size."""
+    lock = lock_of(path)
+    if not os.path.exists(lock.lock_file):
+        return False
+    try:
+        with lock.acquire(timeout=0):
+            return path.stat().st_size != size
+    except Timeout:
+        return True
+    except OSError:  # one may read where one may not write
+        return False
+
+
+def _append(path: Path, line: bytes) -> None:
+    new = not path.exists()
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
+    try:
+        size = os.fstat(descriptor).st_size
+        if size and os.pread(descriptor, 1, size - 1) != b"\n":
+            line = b"\n" + line
+        try:
+            while line:
+                line = line[os.write(descriptor, line) :]
+            os.fsync(descriptor)
+        except OSError:  # the disk is full
+            os.ftruncate(descriptor, size)
+            raise
+    finally:
+        os.close(descriptor)
+    if new:
+        # The name of a new file is on the disk only after its folder is.
+        _sync_folder(path.parent)
+
+
+def _sync_folder(path: Path) -> None:
+    folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def _locked(error: Timeout) -> RecordError:
+    return RecordError(
+        f"another process has held {error.lock_file} for {LOCK_SECONDS:.0f} s; end it, then repeat"
+    )
