@@ -97,11 +97,11 @@ def space(region: Region, machine: Machine) -> Iterator[AttentionConfig]:
     key_blocks = {k for k in (256, 512, 1024) if k < problem.n and _may_run_on(problem)}
     found, lanes = {msgspec.structs.replace(default, skinny=False)}, machine.isa.f32_lanes
     for config in candidates(problem, machine):
-        bands = {*cuts(problem.m, config.band)[-2:], 2 * config.band}
+        bands = {*cuts(problem.m, config.band)[::2], config.band, 2 * config.band}
         numbers = itertools.product(
             {band for band in bands if band < 2 * problem.m},
-            cuts(math.ceil(problem.n / lanes), config.score_vectors),
-            cuts(math.ceil(problem.e / lanes), config.product_vectors),
+            _panels(math.ceil(problem.n / lanes), config.score_vectors),
+            _panels(math.ceil(problem.e / lanes), config.product_vectors),
             {config.key_block, *key_blocks},
             (False, True),
         )
@@ -114,6 +114,12 @@ def space(region: Region, machine: Machine) -> Iterator[AttentionConfig]:
     yield from sorted(
         found - {default}, key=lambda config: estimated_cycles(problem, config, machine)
     )
+
+
+def _panels(n_vectors: int, most: int) -> set[int]:
+    """Widths of panels: the widest one, the narrowest one, one between."""
+    widths = cuts(n_vectors, most)
+    return {widths[0], widths[len(widths) // 2], widths[-1]}
 
 
 def _kernels(problem: AttentionProblem, part: Region, isa: Isa) -> list[Microkernel]:

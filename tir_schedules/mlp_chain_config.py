@@ -12,6 +12,8 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Literal
 
+import msgspec
+
 from microkernels.amx_config import ROWS
 from microkernels.errors import ConfigError
 from microkernels.isa import Isa
@@ -23,11 +25,13 @@ from .chain_cost import estimate_chain, row_groups
 from .config import Config
 from .epilogue import rows_and_columns
 from .machine import Machine
-from .matmul_config import MatmulConfig, dimensions
+from .matmul_config import MatmulConfig, dimensions, product_types
 from .matmul_config import check as check_matmul
 from .normalize import NormalizeConfig
 from .normalize_view import NORM_OPS
 from .region import Region, Tensor
+from .tile_config import product_kernels
+from .tile_space import register_tiles
 
 MOST_BLOCKS = 1 << 20
 
@@ -126,7 +130,7 @@ def default_config(region: Region, machine: Machine) -> MlpChainConfig:
 
 
 def space(region: Region, machine: Machine) -> Iterator[MlpChainConfig]:
-    """The default; both modes with other blocks; then other numbers for one part at a time."""
+    """The default; both modes with other blocks; then other tiles in all parts or in one."""
     default = default_config(region, machine)
     found = {default}
 
@@ -137,7 +141,10 @@ def space(region: Region, machine: Machine) -> Iterator[MlpChainConfig]:
                 yield config
 
     yield default
-    yield from new(_structures(region, default, machine))
+    structures = list(_structures(region, default, machine))
+    yield from new(iter(structures))
+    for structure in dict.fromkeys(structures):
+        yield from new(_other_tiles(region, structure, machine))
     yield from new(_variations(region, default, machine))
 
 
@@ -210,6 +217,25 @@ def _structures(
                 whole = threads * math.ceil(row_blocks / threads)  # every thread has as many
                 yield from _cut_by_rows(region, machine, threads, whole)
     yield by_columns(region, machine)
+
+
+def _other_tiles(
+    region: Region, config: MlpChainConfig, machine: Machine
+) -> Iterator[MlpChainConfig]:
+    """A configuration with one register tile in all products, as far as it cuts them."""
+    first, *_ = (part for part in region.parts if part.op == "matmul")
+    rows = rows_of(first)
+    if config.mode == "rows":
+        rows = blocks_of(rows, config)[0].size
+    kernels = product_kernels(machine.isa, *product_types(first))
+    vector = [kernel for kernel in kernels if not kernel.by_tiles]
+    for kernel, tile_rows, vectors in register_tiles(vector, rows, 1 << 10):
+        tile = {"kernel": kernel.name, "rows": tile_rows, "vectors": vectors}
+        matmuls = tuple(
+            msgspec.structs.replace(found, **tile, m_block=max(found.m_block, tile_rows))
+            for found in config.matmuls
+        )
+        yield msgspec.structs.replace(config, matmuls=matmuls)
 
 
 def _variations(

@@ -11,11 +11,9 @@ from microkernels.microkernel import Microkernel
 from .blocking import balanced
 from .tile_config import neighbouring_tiles
 
-# An FMA takes four cycles, and every cycle one can begin: fewer accumulators wait for themselves.
-LEAST_ACCUMULATORS = 4
 PIECES = (1, 2, 4, 8, 16)
 """Blocks of rows, of which each is a pass over the weight."""
-K_PIECES = (1, 2, 4)
+K_PIECES = (1, 2, 4, 8)
 """Blocks of K, of which each is a visit of the accumulators."""
 
 
@@ -30,12 +28,11 @@ def register_tiles(
     vector = sorted((k for k in kernels if not k.by_tiles), key=lambda k: (k.mr * k.vectors, k.mr))
     most_rows = max((kernel.mr for kernel in vector), default=0)
     most_vectors = max((kernel.vectors for kernel in vector), default=0)
-    largest = min(LEAST_ACCUMULATORS, m * n_vectors)
     for rows in cuts(m, most_rows):
         for vectors in cuts(n_vectors, most_vectors):
             fitting = (k for k in vector if rows <= k.mr and vectors <= k.vectors)
             kernel = next(fitting, None)
-            if kernel is not None and rows * vectors >= largest:
+            if kernel is not None:
                 yield kernel, rows, vectors
 
 

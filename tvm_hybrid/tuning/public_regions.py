@@ -23,7 +23,7 @@ from ..model_input import import_model
 from ..report.layer_models import FLOAT32, INT8, RESNET18, layer_model
 from ..report.onnx_graph import OnnxGraph
 
-MATMULS = {"small": (32, 384, 384), "middle": (128, 384, 1536), "large": (256, 768, 1024)}
+MATMULS = {"small": (32, 384, 384), "large": (256, 768, 1024)}
 """Rows, inputs and outputs of products with bias."""
 
 MLP = (128, 13, 512, 256, 128)
