@@ -52,5 +52,9 @@ class ArtifactError(TvmHybridError, RuntimeError):
     """An exported library is missing, damaged, or not one of ours."""
 
 
+class ServerError(TvmHybridError, ConnectionError):
+    """A tracker or server of remote procedure calls is missing, unsuitable or lost."""
+
+
 class VerifyError(TvmHybridError, RuntimeError):
     """Two runtimes disagree by more than the stated tolerance."""
