@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import os
+from collections.abc import Iterator, Sequence
 
 from microkernels.errors import RecordError
 from tir_schedules.config import Config
@@ -11,7 +12,10 @@ from tir_schedules.region import Region
 from tir_schedules.template import Template
 
 from .measure import Effort, Measurement
-from .records import RecordStore, config_key, latest
+from .record import Record
+from .record_file import Located
+from .recorded import read_records
+from .records import config_key, latest
 
 
 class Replay:
@@ -19,44 +23,72 @@ class Replay:
 
     Parameters
     ----------
-    store : RecordStore
-        Where from.
+    path : path-like
+        Where from: a record file, plain or compressed by xz.
     machine : Machine
         Whose records: its name, ISA and threads.
+
+    Raises
+    ------
+    RecordError
+        If the file is missing or cannot be read.
     """
 
-    def __init__(self, store: RecordStore, machine: Machine) -> None:
-        self.store, self.machine = store, machine
+    def __init__(self, path: str | os.PathLike[str], machine: Machine) -> None:
+        self.path, self.machine = path, machine
+        self._by_workload: dict[str, list[Located]] = {}
+        for item in read_records(path):
+            if item.record.machine == machine.name:
+                self._by_workload.setdefault(item.record.workload, []).append(item)
+        self._known: dict[tuple[str, str], dict[bytes, Record]] = {}
+
+    def knows(self, region: Region, template: Template) -> bool:
+        """Whether anything is recorded of a region."""
+        return bool(self._of(region, template))
 
     def space(self, region: Region, template: Template) -> Iterator[Config]:
         """The configurations that the file holds for a region."""
-        for record, _ in latest(self.store.tried(region, template, self.machine)):
+        for record in self._of(region, template).values():
             yield template.config_type.from_dict(record.config)
 
     def measure(
         self,
         region: Region,
         template: Template,
-        config: Config,
+        configs: Sequence[Config],
         baseline: Config | None,
         effort: Effort,
-    ) -> Measurement:
-        """What the file says.
+    ) -> Iterator[tuple[Config, Measurement]]:
+        """What the file says of each.
 
         Raises
         ------
         RecordError
-            If the configuration was never measured.
+            If a configuration was never measured.
         """
         del baseline, effort
-        wanted = config_key(config.to_dict())
-        known: Iterable = latest(self.store.tried(region, template, self.machine))
-        for record, _ in known:
-            if config_key(record.config) == wanted:
-                return Measurement(
+        known = self._of(region, template)
+        for config in configs:
+            record = known.get(config_key(config.to_dict()))
+            if record is None:
+                raise RecordError(f"{self.path}: nothing is recorded of {config} for {region.key}")
+            yield (
+                config,
+                Measurement(
                     status=record.status,
                     times_us=record.times_us,
                     baseline_us=record.baseline_us,
                     error=record.error,
-                )
-        raise RecordError(f"nothing is recorded of {config} for {region.key}")
+                ),
+            )
+
+    def _of(self, region: Region, template: Template) -> dict[bytes, Record]:
+        key = (region.key, template.name)
+        if key not in self._known:
+            fitting = [
+                item
+                for item in self._by_workload.get(region.key, ())
+                if item.record.fits(template, self.machine)
+            ]
+            self._known[key] = {config_key(record.config): record for record, _ in latest(fitting)}
+        return self._known[key]
