@@ -59,7 +59,7 @@ def choose(region: Region, machine: Machine, lookup: Lookup | None) -> tuple[Con
     found = lookup(region, machine) if lookup else None
     if found is not None:
         try:
-            template.build(region, found[0], machine.isa)
+            template.check(region, found[0], machine.isa)
         except ConfigError as error:
             logger.warning("%s is not used: %s", found[1], error)
         else:

@@ -175,6 +175,7 @@ ATTENTION = register_template(
         config_type=AttentionConfig,
         default_config=default_config,
         space=space,
+        check=check,
         build=build,
         kernel_name=kernel_name,
         flops=flops,

@@ -176,9 +176,15 @@ def estimated_cycles(problem: BatchProblem, config: BatchMatmulConfig, machine: 
     return tile_cycles(config, rows, n_vectors, problem.k, machine)
 
 
+def check(region: Region, config: BatchMatmulConfig, isa: Isa) -> Microkernel:
+    """The microkernel of a legal configuration; ConfigError for an illegal one."""
+    shares_of_rows = {"row_shares": config.row_shares}
+    return check_tile(region, config, isa, product_types(region), **shares_of_rows)
+
+
 def build(region: Region, config: BatchMatmulConfig, isa: Isa) -> tirx.PrimFunc:
     """The kernel."""
-    kernel = check_tile(region, config, isa, product_types(region), row_shares=config.row_shares)
+    kernel = check(region, config, isa)
     problem = BatchProblem(region)
     lanes = kernel.lanes
     n_vectors = math.ceil(problem.n / lanes)
@@ -314,6 +320,7 @@ BATCH_MATMUL = register_template(
         config_type=BatchMatmulConfig,
         default_config=default_config,
         space=space,
+        check=check,
         build=build,
         kernel_name=kernel_name,
         flops=flops,

@@ -153,6 +153,7 @@ def _register(name: str) -> None:
             config_type=ConvConfig,
             default_config=default_config,
             space=space,
+            check=check,
             build=build,
             kernel_name=kernel_name,
             flops=flops,

@@ -130,6 +130,7 @@ CONV2D_WINOGRAD = register_template(
         config_type=WinogradConfig,
         default_config=default_config,
         space=space,
+        check=check,
         build=build,
         kernel_name=kernel_name,
         flops=flops,

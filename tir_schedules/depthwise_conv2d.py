@@ -117,6 +117,7 @@ DEPTHWISE_CONV2D = register_template(
         config_type=DepthwiseConfig,
         default_config=default_config,
         space=space,
+        check=check,
         build=build,
         kernel_name=kernel_name,
         flops=flops,

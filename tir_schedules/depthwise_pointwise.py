@@ -311,6 +311,7 @@ DEPTHWISE_POINTWISE = register_template(
         config_type=DepthwisePointwiseConfig,
         default_config=default_config,
         space=space,
+        check=check,
         build=build,
         kernel_name=kernel_name,
         flops=parts_flops,

@@ -102,7 +102,7 @@ def space(region: Region, machine: Machine) -> Iterator[ElementwiseConfig]:
             yield ElementwiseConfig(unroll=unroll, threads=default.threads)
 
 
-def check(region: Region, config: ElementwiseConfig) -> None:
+def check(region: Region, config: ElementwiseConfig, isa: Isa) -> None:
     """Refuses a configuration that is not legal.
 
     Raises
@@ -118,7 +118,7 @@ def check(region: Region, config: ElementwiseConfig) -> None:
 
 def build(region: Region, config: ElementwiseConfig, isa: Isa) -> tirx.PrimFunc:
     """The kernel: x, operands, output."""
-    check(region, config)
+    check(region, config, isa)
     flat = collapsed(region)
     rows, n = rows_and_columns(flat.output)
     with IRBuilder() as builder, I.prim_func(s_tir=True):
@@ -256,6 +256,7 @@ ELEMENTWISE = register_template(
         config_type=ElementwiseConfig,
         default_config=default_config,
         space=space,
+        check=check,
         build=build,
         kernel_name=kernel_name,
         flops=flops,

@@ -256,6 +256,7 @@ MATMUL = register_template(
         config_type=MatmulConfig,
         default_config=default_config,
         space=space,
+        check=check,
         build=build,
         kernel_name=kernel_name,
         flops=flops,

@@ -341,6 +341,7 @@ MLP_CHAIN = register_template(
         config_type=MlpChainConfig,
         default_config=default_config,
         space=space,
+        check=check,
         build=build,
         kernel_name=kernel_name,
         flops=parts_flops,

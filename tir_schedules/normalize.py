@@ -324,6 +324,7 @@ for _op in (*SOFTMAX_OPS, *NORM_OPS):
             config_type=NormalizeConfig,
             default_config=default_config,
             space=space,
+            check=check,
             build=build,
             kernel_name=kernel_name,
             flops=flops,

@@ -177,18 +177,23 @@ def space(region: Region, machine: Machine) -> Iterator[RangeConfig]:
             yield RangeConfig(unroll=unroll, threads=default.threads)
 
 
-def build(region: Region, config: RangeConfig, isa: Isa) -> tirx.PrimFunc:
-    """The kernel: x, output.
+def check(region: Region, config: RangeConfig, isa: Isa) -> None:
+    """Refuses a configuration that is not legal.
 
     Raises
     ------
     ConfigError
-        If a field of the configuration is out of range.
+        Saying which field is out of range.
     """
     for name, most in {"unroll": 16, "threads": 4096}.items():
         value = getattr(config, name)
         if not 1 <= value <= most:
             raise ConfigError(f"{name}={value} is not within 1..{most}, for {region.key}")
+
+
+def build(region: Region, config: RangeConfig, isa: Isa) -> tirx.PrimFunc:
+    """The kernel: x, output."""
+    check(region, config, isa)
     source, lanes = region.inputs[0], isa.f32_lanes
     size = source.size
     tasks = min(config.threads, max(1, size // lanes))
@@ -276,6 +281,7 @@ QUANTIZATION_RANGE = register_template(
         config_type=RangeConfig,
         default_config=default_config,
         space=space,
+        check=check,
         build=build,
         kernel_name=kernel_name,
         flops=flops,

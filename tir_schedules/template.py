@@ -57,6 +57,9 @@ class Template(Generic[C]):
         (region, machine) -> Config, by closed formula; good without any tuning.
     space : callable
         (region, machine) -> iterator of legal Configs, the default among them.
+    check : callable
+        (region, config, isa) -> anything; raises ConfigError, at no cost worth mentioning, for a
+        configuration that is not legal for the region.
     build : callable
         (region, config, isa) -> PrimFunc whose parameters are inputs, operands, output.
         Raises ConfigError for a configuration that is not legal for the region.
@@ -79,6 +82,7 @@ class Template(Generic[C]):
     config_type: type[C]
     default_config: Callable[[Region, Machine], C]
     space: Callable[[Region, Machine], Iterator[C]]
+    check: Callable[[Region, C, Isa], object]
     build: Callable[[Region, C, Isa], tirx.PrimFunc]
     kernel_name: Callable[[Region, C, Isa], str]
     flops: Callable[[Region], int]

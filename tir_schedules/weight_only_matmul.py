@@ -338,6 +338,7 @@ WEIGHT_ONLY_MATMUL = register_template(
         config_type=WeightOnlyConfig,
         default_config=default_config,
         space=space,
+        check=check,
         build=build,
         kernel_name=kernel_name,
         flops=flops,

@@ -35,6 +35,7 @@ def template(reference: Callable[[Region, list[np.ndarray]], np.ndarray]) -> Tem
         config_type=Config,
         default_config=unused,
         space=unused,
+        check=unused,
         build=unused,
         kernel_name=unused,
         flops=unused,

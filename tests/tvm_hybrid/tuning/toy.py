@@ -47,12 +47,17 @@ def _space(region: Region, machine: Machine) -> Iterator[ToyConfig]:
             yield ToyConfig(block=block)
 
 
-def _build(region: Region, config: Config, isa: Isa) -> tirx.PrimFunc:
+def _check(region: Region, config: Config, isa: Isa) -> None:
     assert isinstance(config, ToyConfig)
     del isa
+    if config.block < 1 or region.output.size % config.block:
+        raise ConfigError(f"block {config.block} does not divide {region.output.size}")
+
+
+def _build(region: Region, config: Config, isa: Isa) -> tirx.PrimFunc:
+    assert isinstance(config, ToyConfig)
+    _check(region, config, isa)
     size, block = region.output.size, config.block
-    if block < 1 or size % block:
-        raise ConfigError(f"block {block} does not divide {size}")
     if config.mode == "abort":
         os.abort()
     if config.mode == "raise":
@@ -83,6 +88,7 @@ TOY = register_template(
         config_type=ToyConfig,
         default_config=_default,
         space=_space,
+        check=_check,
         build=_build,
         kernel_name=lambda region, config, isa: "toy",
         flops=lambda region: region.output.size,
