@@ -6,146 +6,84 @@ Runs inside a worker process only, because a candidate may crash or never return
 from __future__ import annotations
 
 import gc
-import math
+import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
-import numpy as np
 
 from microkernels.isa import Isa
-from relay_passes.kernel_context import kernel_context
 from tir_schedules.config import Config
 from tir_schedules.region import Region
 from tir_schedules.template import Template
 
-from .arguments import element_type, random_arguments
+from .arguments import random_arguments
+from .candidate import Kernel, Rotation
 from .chains import chain_arguments, expected_of_chain, is_chain
 from .check import Expected, expected_result
 from .record import Status
+from .sampling import Effort, interruptions_of, sample_in_turns
 
-SAMPLE_SECONDS = 1e-3
+__all__ = ["Bench", "Effort", "Measurement", "Report"]
+
 LARGEST_ROTATION = 256 << 20
-HOPELESS = 2.0
 
 Report = Callable[[str], None]
 
 
-class Effort(msgspec.Struct, frozen=True):
-    """How much time a measurement may take.
+class Measurement(msgspec.Struct, frozen=True, kw_only=True):
+    """What came out.
 
     Attributes
     ----------
-    samples : int
-        Samples of the candidate, each in turns with one of the default configuration.
-    seconds : float
-        After this time no further sample is begun, once there are three.
+    status : str
+        "ok", or what went wrong.
+    times_us : list of float
+        Microseconds of one call, one number for each sample.
+    baseline_times_us : list of float
+        The same of the configuration that it was sampled in turns with: samples at the same place
+        were taken one right after the other.
+    baseline_us : float or None
+        Their median.
+    error : str
+        What went wrong, in words.
     """
-
-    samples: int = 9
-    seconds: float = 1.0
-
-
-class Measurement(msgspec.Struct, frozen=True, kw_only=True):
-    """What came out."""
 
     status: Status
     times_us: list[float] = []
+    baseline_times_us: list[float] = []
     baseline_us: float | None = None
     error: str = ""
 
+    @property
+    def ratio(self) -> float | None:
+        """Time as a multiple of the baseline's: the median of the pairs' quotients."""
+        if not self.times_us or len(self.times_us) != len(self.baseline_times_us):
+            return None
+        pairs = zip(self.times_us, self.baseline_times_us, strict=True)
+        return statistics.median(time / other for time, other in pairs)
 
-class Kernel:
-    """A compiled candidate with its arguments.
+
+class Bench:
+    """Measures candidates of one region, one after the other.
 
     Parameters
     ----------
-    expected : ndarray
-        What a right kernel stores.
-    rotation_bytes : int
-        Constants are kept in so many copies that a round over all of them reads this many bytes:
-        in a model, other layers' weights pass through the caches between two runs of a kernel.
+    region, template, isa, target
+        What is compiled.
+    threads : int
+        That the kernels use.
+    footprint_bytes : int
+        Constants are read from so many bytes in turn; see `Rotation`.
+    seed : int
+        For the arguments.
     """
 
     def __init__(
         self,
         region: Region,
-        template: Template,
-        config: Config,
-        isa: Isa,
-        target: Any,
-        arrays: Sequence[np.ndarray],
-        expected: np.ndarray,
-        rotation_bytes: int,
-    ) -> None:
-        import tvm
-
-        function = template.build(region, config, isa).with_attr("global_symbol", "candidate")
-        with kernel_context():  # the code that a model gets
-            self.function = tvm.compile(function, target=target)["candidate"]
-        packed = list(arrays)
-        constants = [i for i, tensor in enumerate(region.inputs) if tensor.constant]
-        if template.packing is not None:
-            for i in constants:
-                packed[i] = template.packing.pack(region, config, isa, i, arrays[i])
-        size = sum(packed[i].nbytes for i in constants)
-        copies = max(1, min(256, math.ceil(rotation_bytes / size))) if size else 1
-        shared = [tvm.runtime.tensor(array) for array in packed]
-        self.output = tvm.runtime.tensor(never_right(region, expected))
-        self.arguments = []
-        for copy in range(copies):
-            row = list(shared)
-            if copy:
-                for i in constants:
-                    row[i] = tvm.runtime.tensor(packed[i])
-            self.arguments.append((*row, self.output))
-        self.next = 0
-
-    def run(self) -> np.ndarray:
-        """One call; the output."""
-        self.function(*self.arguments[0])
-        return self.output.numpy()
-
-    def seconds(self, calls: int, clock: Callable[[], float]) -> float:
-        """The time of so many calls."""
-        function, rows = self.function, self.arguments
-        order = [rows[(self.next + i) % len(rows)] for i in range(calls)]
-        self.next += calls
-        start = clock()
-        for row in order:
-            function(*row)
-        return clock() - start
-
-    def calibrate(self, clock: Callable[[], float]) -> int:
-        """Calls that one sample needs; warms everything up."""
-        calls = 1
-        while True:
-            taken = self.seconds(calls, clock)
-            if taken >= SAMPLE_SECONDS / 2 or calls >= 1 << 16:
-                return max(1, round(calls * SAMPLE_SECONDS / max(taken, SAMPLE_SECONDS / 8)))
-            calls *= 2
-
-
-def never_right(region: Region, expected: np.ndarray) -> np.ndarray:
-    """An output buffer in which an element that was not written shows."""
-    dtype = element_type(region.output.dtype)
-    if dtype.kind == "b":
-        return np.ascontiguousarray(expected == 0)
-    if dtype.kind not in "iu":
-        return np.full(expected.shape, np.nan, dtype)
-    # Half of all values further on: off by more than any tolerance.
-    half = np.array(1 << 8 * dtype.itemsize - 1, np.dtype(f"u{dtype.itemsize}"))
-    return np.ascontiguousarray((expected.astype(dtype).view(half.dtype) ^ half).view(dtype))
-
-
-class Bench:
-    """Measures candidates of one region, one after the other."""
-
-    def __init__(
-        self,
-        region: Region,
-        template: Template,
+        template: Template[Any],
         isa: Isa,
         target: Any,
         threads: int,
@@ -153,9 +91,9 @@ class Bench:
         seed: int,
     ) -> None:
         self.region, self.template, self.isa, self.target = region, template, isa, target
-        self.rotation = min(footprint_bytes, LARGEST_ROTATION)
         # A serial kernel is timed by its own CPU time, which other processes do not disturb.
         self.clock = time.thread_time if threads == 1 else time.perf_counter
+        self.interruptions = interruptions_of(threads)
         self.expected: Expected
         if is_chain(region):
             self.arrays = chain_arguments(region, seed)
@@ -163,6 +101,8 @@ class Bench:
         else:
             self.arrays = random_arguments(region, template, seed)
             self.expected = expected_result(region, template, self.arrays)
+        size = min(footprint_bytes, LARGEST_ROTATION)
+        self.rotation, self.baseline_rotation = Rotation(size), Rotation(size)
         self.baseline: tuple[Config, Kernel] | None = None
 
     def measure(
@@ -183,7 +123,7 @@ class Bench:
         """
         report("compile")
         try:
-            kernel = self._kernel(config)
+            kernel = self._kernel(config, self.rotation)
         except Exception as error:  # whatever a candidate does is a result
             return Measurement(status="compile_error", error=_text(error))
         report("check")
@@ -198,7 +138,7 @@ class Bench:
         except Exception as error:
             return Measurement(status="runtime_error", error=_text(error))
 
-    def _kernel(self, config: Config) -> Kernel:
+    def _kernel(self, config: Config, rotation: Rotation) -> Kernel:
         return Kernel(
             self.region,
             self.template,
@@ -207,44 +147,30 @@ class Bench:
             self.target,
             self.arrays,
             self.expected.value,
-            self.rotation,
+            rotation,
         )
 
     def _baseline(self, config: Config) -> Kernel:
         if self.baseline is None or self.baseline[0] != config:
-            self.baseline = (config, self._kernel(config))
+            self.baseline = (config, self._kernel(config, self.baseline_rotation))
         return self.baseline[1]
 
     def _time(self, kernel: Kernel, other: Kernel | None, effort: Effort) -> Measurement:
-        gc.collect()
+        collecting = gc.isenabled()
         gc.disable()
         try:
-            return self._samples(kernel, other, effort)
+            for contestant in (other, kernel):
+                if contestant is not None:
+                    contestant.warm_up(self.clock)
+            times, others = sample_in_turns(kernel, other, effort, self.clock, self.interruptions)
         finally:
-            gc.enable()
-
-    def _samples(self, kernel: Kernel, other: Kernel | None, effort: Effort) -> Measurement:
-        clock = self.clock
-        contestants = [kernel] if other is None else [kernel, other]
-        calls = [contestant.calibrate(clock) for contestant in contestants]
-        times: list[list[float]] = [[] for _ in contestants]
-        end = time.perf_counter() + effort.seconds
-        for sample in range(effort.samples):
-            # In turns, and in turns who is first, so that neither drift nor order favours one.
-            order = range(len(contestants)) if sample % 2 else reversed(range(len(contestants)))
-            for i in order:
-                contestants[i].seconds(1, clock)
-                taken = contestants[i].seconds(calls[i], clock)
-                times[i].append(taken / calls[i] * 1e6)
-            if sample >= 2 and (
-                time.perf_counter() > end
-                or (other is not None and min(times[0]) > HOPELESS * max(times[1]))
-            ):
-                break
+            if collecting:
+                gc.enable()
         return Measurement(
             status="ok",
-            times_us=[round(value, 4) for value in times[0]],
-            baseline_us=round(float(np.median(times[1])), 4) if other is not None else None,
+            times_us=[round(value, 4) for value in times],
+            baseline_times_us=[round(value, 4) for value in others],
+            baseline_us=round(statistics.median(others), 4) if others else None,
         )
 
 

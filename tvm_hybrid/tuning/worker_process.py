@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import selectors
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -19,16 +22,24 @@ from tir_schedules.region import Region
 from tir_schedules.template import Template
 
 from .measure import Effort, Measurement
-from .record import Status
 from .worker import Job, Reply, Stage
 
+logger = logging.getLogger("tvm_hybrid")
+
 START_SECONDS = 120.0
+_OUTSIDE = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _THREADS_VARIABLE = "TVM_NUM_THREADS"
 _READ_BYTES = 1 << 16
 
 
 class WorkerProcess:
     """Measures candidates in a process of its own, started when needed, again after each death.
+
+    A candidate that crashes, hangs, or yields something wrong is a result like any other. After a
+    wrong one the process is replaced: whatever that kernel wrote elsewhere is gone with it. A
+    process that somebody ended from outside (by SIGKILL, as the kernel does when memory runs out,
+    SIGTERM, SIGINT or SIGHUP) is replaced too, and its candidate measured once more; if that one
+    is ended as well, it is taken for the candidate's doing.
 
     Parameters
     ----------
@@ -42,6 +53,9 @@ class WorkerProcess:
         Bytes of all constants of the model; decides how cold the caches are kept.
     seed : int
         For the arguments of the kernels.
+    cpu : int or None
+        Where serial kernels are measured; None: on the last CPU that this process may use, because
+        the first ones serve most interrupts. Kernels of several threads run on all that it may use.
     """
 
     def __init__(
@@ -51,9 +65,10 @@ class WorkerProcess:
         timeout: float = 30.0,
         footprint_bytes: int = 0,
         seed: int = 0,
+        cpu: int | None = None,
     ) -> None:
         self.machine, self.target, self.timeout = machine, target, timeout
-        self.footprint_bytes, self.seed = footprint_bytes, seed
+        self.footprint_bytes, self.seed, self.cpu = footprint_bytes, seed, cpu
         self._process: subprocess.Popen[bytes] | None = None
         self._errors: int | None = None
         self._unread = b""
@@ -66,37 +81,53 @@ class WorkerProcess:
     def measure(
         self,
         region: Region,
-        template: Template,
-        config: Config,
+        template: Template[Any],
+        configs: Sequence[Config],
         baseline: Config | None,
         effort: Effort,
-    ) -> Measurement:
-        """Measures one candidate; whatever it does to the worker is its result.
+    ) -> Iterator[tuple[Config, Measurement]]:
+        """Each candidate with what came of it, in the order given; see `Measurer.measure`.
+
+        If `effort` names the best so far, what is found becomes the best for those that follow.
 
         Raises
         ------
         CompileError
             If the worker cannot start, or cannot measure any candidate of this region.
         """
-        job = Job(
-            region=region,
-            module=template.build.__module__,
-            config=config.to_dict(),
-            baseline=baseline.to_dict() if baseline is not None else None,
-            isa=self.machine.isa.name,
-            target=self.target,
-            threads=self.machine.threads,
-            footprint_bytes=min(self.footprint_bytes, 2 * self.machine.l3_bytes),
-            effort=effort,
-            seed=self.seed,
-        )
-        try:
-            return self._measure(job)
-        except BaseException:
-            self.close()
-            raise
+        for config in configs:
+            job = Job(
+                region=region,
+                module=template.build.__module__,
+                config=config.to_dict(),
+                baseline=baseline.to_dict() if baseline is not None else None,
+                isa=self.machine.isa.name,
+                target=self.target,
+                threads=self.machine.threads,
+                footprint_bytes=min(self.footprint_bytes, 2 * self.machine.l3_bytes),
+                effort=effort,
+                seed=self.seed,
+            )
+            try:
+                measured = self._measure(job)
+            except BaseException:
+                self.close()
+                raise
+            effort = with_best(effort, measured)
+            yield config, measured
 
     def _measure(self, job: Job) -> Measurement:
+        ended = self._attempt(job)
+        if isinstance(ended, _Ended) and ended.from_outside:
+            logger.info("the measuring process %s; the candidate is tried again", ended.how)
+            ended = self._attempt(job)
+        if isinstance(ended, _Ended):
+            return ended.measurement()
+        if ended.status == "wrong_result":
+            self.close()
+        return ended
+
+    def _attempt(self, job: Job) -> Measurement | _Ended:
         process = self._started()
         assert process.stdin is not None
         with contextlib.suppress(BrokenPipeError):  # its death is noticed below
@@ -112,12 +143,8 @@ class WorkerProcess:
                     status="timeout", error=f"not done after {self.timeout:g} s, in stage {stage!r}"
                 )
             if message is None:
-                status: Status = (
-                    "compile_error" if stage in ("prepare", "compile") else "runtime_error"
-                )
-                return Measurement(
-                    status=status, error=f"the worker {self._end()} in stage {stage!r}"
-                )
+                code, how = self._end()
+                return _Ended(stage, how, code)
             if isinstance(message, Stage):
                 stage = message.stage
             elif message.measurement is None:
@@ -128,7 +155,9 @@ class WorkerProcess:
     def _started(self) -> subprocess.Popen[bytes]:
         if self._process is not None:
             return self._process
-        cpus = _quiet_cpu() if self.machine.threads == 1 else ""
+        cpus = ""
+        if self.machine.threads == 1:
+            cpus = str(max(os.sched_getaffinity(0)) if self.cpu is None else self.cpu)
         environment = dict(os.environ)
         environment["PYTHONPATH"] = os.pathsep.join(path or os.getcwd() for path in sys.path)
         environment[_THREADS_VARIABLE] = str(self.machine.threads)
@@ -148,7 +177,7 @@ class WorkerProcess:
             self.close()
             raise CompileError("the measuring process does not start") from error
         if ready is None:
-            raise CompileError(f"the measuring process {self._end()} while it started")
+            raise CompileError(f"the measuring process {self._end()[1]} while it started")
         return self._process
 
     def _answer(self, end: float) -> Stage | Reply | None:
@@ -169,8 +198,8 @@ class WorkerProcess:
             return msgspec.json.decode(line, type=Stage)
         return msgspec.json.decode(line, type=Reply)
 
-    def _end(self) -> str:
-        """How the worker died, in words; forgets it."""
+    def _end(self) -> tuple[int, str]:
+        """How the worker died, as a code and in words; forgets it."""
         assert self._process is not None and self._errors is not None
         code = self._process.wait()
         size = os.fstat(self._errors).st_size
@@ -179,7 +208,7 @@ class WorkerProcess:
         self.close()
         how = f"died of {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
         telling = [line for line in lines if "LLVM ERROR" in line or "Error:" in line]
-        return f"{how} ({telling[-1].strip()[:300]})" if telling else how
+        return code, f"{how} ({telling[-1].strip()[:300]})" if telling else how
 
     def close(self) -> None:
         """Ends the worker, whatever it is doing."""
@@ -203,6 +232,30 @@ class WorkerProcess:
         self.close()
 
 
-def _quiet_cpu() -> str:
-    """The last CPU we may use: the first ones serve most interrupts."""
-    return str(max(os.sched_getaffinity(0)))
+class _Ended(NamedTuple):
+    """The worker's death."""
+
+    stage: str
+    how: str
+    code: int
+
+    @property
+    def from_outside(self) -> bool:
+        """Whether no candidate does that to itself."""
+        return -self.code in _OUTSIDE
+
+    def measurement(self) -> Measurement:
+        """What it says about the candidate."""
+        building = self.stage in ("prepare", "compile")
+        return Measurement(
+            status="compile_error" if building else "runtime_error",
+            error=f"the worker {self.how} in stage {self.stage!r}",
+        )
+
+
+def with_best(effort: Effort, measured: Measurement) -> Effort:
+    """The effort for the candidates after this one."""
+    ratio = measured.ratio
+    if effort.best_ratio is None or ratio is None or ratio >= effort.best_ratio:
+        return effort
+    return msgspec.structs.replace(effort, best_ratio=ratio)

@@ -16,8 +16,9 @@ from tir_schedules.machine import Machine
 from tir_schedules.region import Region, Step
 from tir_schedules.template import Template, template_for
 from tvm_hybrid.tuning.arguments import element_type, random_arguments
+from tvm_hybrid.tuning.candidate import never_right
 from tvm_hybrid.tuning.check import expected_result
-from tvm_hybrid.tuning.measure import Bench, Effort, Measurement, never_right
+from tvm_hybrid.tuning.measure import Bench, Effort, Measurement
 
 from .low_precision_regions import REGIONS
 

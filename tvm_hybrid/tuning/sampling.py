@@ -1,0 +1,165 @@
+"""Sampling: two kernels run in turns until it is known how many times faster one of them is.
+
+Only the quotient of two samples taken one right after the other is used: what the machine does
+meanwhile to its clock and caches, it does to both. How well their median is known is told by order
+statistics (Conover, "Practical Nonparametric Statistics", section 3.2): of n quotients, the true
+median lies between the k-th smallest and the k-th largest unless fewer than k of them fell on one
+side of it, each with probability 1/2. That holds for any distribution: one bad moment moves the
+interval's ends by no more than one place.
+
+Looking after every pair, and stopping when the interval is to one's liking, errs a little more
+often than one interval does. That suits a search; what is claimed in the end is measured with a
+fixed number of pairs (`accuracy` and `best_ratio` left alone).
+"""
+
+from __future__ import annotations
+
+import math
+import resource
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from typing import Protocol
+
+import msgspec
+
+FEWEST = 3
+CONFIDENCE = 0.9
+
+
+class Effort(msgspec.Struct, frozen=True):
+    """How much time a measurement may take.
+
+    Attributes
+    ----------
+    samples : int
+        Samples of the candidate at most, each in turns with one of the default configuration.
+    seconds : float
+        After this time no further sample is begun, once there are three.
+    accuracy : float
+        No further sample once the median quotient of their times is known up to this part of it,
+        with a confidence of nine in ten; 0.0: all samples are taken.
+    hopeless : float
+        Given up after three samples that all take so many times longer than the best.
+    best_ratio : float or None
+        Time of the fastest configuration so far as a multiple of the default's. A candidate that is
+        slower for certain is given up; one that may be either gets all samples. None: the default
+        is the best, and nothing depends on being slower than it but `hopeless`.
+    """
+
+    samples: int = 9
+    seconds: float = 1.0
+    accuracy: float = 0.0
+    hopeless: float = 2.0
+    best_ratio: float | None = None
+
+
+RECORDING_EFFORT = Effort(samples=15, seconds=0.3, accuracy=0.01, hopeless=3.0)
+"""For whole spaces: quotients within 1%, in a tenth of a second for a mid-sized kernel."""
+
+
+class Contestant(Protocol):
+    """Something that can be timed."""
+
+    def sample(self, clock: Callable[[], float]) -> float:
+        """Seconds of one call, as the mean of some."""
+
+
+def sample_in_turns(
+    kernel: Contestant,
+    other: Contestant | None,
+    effort: Effort,
+    clock: Callable[[], float],
+    interruptions: Callable[[], int],
+) -> tuple[list[float], list[float]]:
+    """Samples of both in microseconds; those of one pair have the same place.
+
+    A pair during which another process got the CPU is taken again, `effort.samples` times at most.
+
+    Parameters
+    ----------
+    kernel, other : Contestant, Contestant or None
+        The candidate and what it is compared with.
+    effort : Effort
+        How long.
+    clock : callable
+        What time it is, in seconds.
+    interruptions : callable
+        How often this process lost a CPU so far.
+    """
+    contestants = [kernel] if other is None else [kernel, other]
+    times: list[list[float]] = [[], []]
+    others = times[1]
+    repeats = effort.samples
+    end = time.perf_counter() + effort.seconds
+    turn = 0
+    while len(times[0]) < effort.samples:
+        before = interruptions()
+        # In turns, and in turns who is first, so that neither drift nor order favours one.
+        turn += 1
+        order = range(len(contestants)) if turn % 2 else reversed(range(len(contestants)))
+        taken = {i: contestants[i].sample(clock) * 1e6 for i in order}
+        if interruptions() != before and repeats and time.perf_counter() < end:
+            repeats -= 1
+            continue
+        for i, value in taken.items():
+            times[i].append(value)
+        if len(times[0]) >= FEWEST and (
+            time.perf_counter() >= end or settled(times[0], others, effort)
+        ):
+            break
+    return times[0], others
+
+
+def settled(times: Sequence[float], baseline: Sequence[float], effort: Effort) -> bool:
+    """Whether more samples are of no use.
+
+    Parameters
+    ----------
+    times, baseline : sequence of float
+        Samples so far, pair by pair; no baseline: there is nothing to compare them with.
+    effort : Effort
+        What is wanted.
+    """
+    best = effort.best_ratio
+    if not baseline:
+        quotients, best = list(times), None
+    else:
+        quotients = [mine / other for mine, other in zip(times, baseline, strict=True)]
+        if min(quotients) > effort.hopeless * (1.0 if best is None else best):
+            return True
+    interval = median_interval(quotients)
+    if interval is None:
+        return False
+    low, high = interval
+    if best is not None and high >= best:
+        return low > best
+    return high - low <= 2 * effort.accuracy * statistics.median(quotients)
+
+
+def median_interval(values: Sequence[float]) -> tuple[float, float] | None:
+    """Where the true median lies with a probability of `CONFIDENCE`; None for fewer than five."""
+    rank = _rank(len(values))
+    if not rank:
+        return None
+    ordered = sorted(values)
+    return ordered[rank - 1], ordered[-rank]
+
+
+@lru_cache(maxsize=256)
+def _rank(count: int) -> int:
+    """The largest k for which the k-th smallest and the k-th largest enclose it; 0 if none does."""
+    outside, rank = 0.0, 0
+    while rank < count // 2:
+        outside += 2 * math.comb(count, rank) / 2**count
+        if outside > 1 - CONFIDENCE:
+            break
+        rank += 1
+    return rank
+
+
+def interruptions_of(threads: int) -> Callable[[], int]:
+    """Counts how often this thread, or with several any of the process, had to leave its CPU."""
+    who = resource.RUSAGE_THREAD if threads == 1 else resource.RUSAGE_SELF
+    return lambda: resource.getrusage(who).ru_nivcsw
