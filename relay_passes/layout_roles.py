@@ -4,8 +4,9 @@
     R.softmax(x, axis=1)                    R.softmax(x', axis=3)
     R.add(x, const_b)  # [1, C, 1, 1]       R.add(x', const_b')  # [C]
 
-Convolutions run channels last only. An operator that is not listed runs as imported: among them
-transposed convolutions, which `decompose_conv_transpose` has replaced, and flattening.
+Convolutions run channels last; those of one tap channels first too, if that is asked for. An
+operator that is not listed runs as imported: among them transposed convolutions, which
+`decompose_conv_transpose` has replaced, and flattening.
 """
 
 from __future__ import annotations
@@ -18,9 +19,10 @@ from .axis_view import view_axes
 from .call_attrs import with_attrs
 from .channel_axes import ELEMENTWISE, POOLS, REDUCTIONS, RESIZES, reduced_axes
 from .graph import binding_value, op_name
-from .layout_cut import LAST
+from .layout_cut import FIRST, LAST
 from .layouts import LABELS, Form, Forms, How, Operand, Role, moves, permuted, same_memory
 from .moving_operators import parts_of_concat
+from .pointwise_conv import runs_on_planes
 from .regroup import match_regroup
 from .strided_view import RESHAPES
 from .turned_constants import is_turnable
@@ -244,18 +246,20 @@ def _convolution(forms: Forms, call: relax.Call, result: Form) -> Role | None:
         return None
     if not is_turnable(forms.graph, call.args[1]):
         return None
-    stored = "".join(data[axis] for axis in x.order(LAST))
-    wanted = stored[1:-1] + "IO"
-    order = tuple(kernel.index(letter) for letter in wanted)
-    changed = {"data_layout": stored, "kernel_layout": wanted, "out_layout": stored}
-    return Role(
-        (
-            Operand(call.args[0], How.SAME),
-            Operand(call.args[1], How.TURNED, (order, order)),
-        ),
-        lambda _, read: with_attrs(call, read, **changed),
-        (LAST,),
-    )
+
+    def letters(label: int) -> tuple[str, str]:
+        stored = "".join(data[axis] for axis in x.order(label))
+        axes = stored.replace("N", "").replace("C", "")
+        return stored, axes + "IO" if label == LAST else "OI" + axes
+
+    def build(label: int, read: list[relax.Expr]) -> relax.Expr:
+        stored, wanted = letters(label)
+        changed = {"data_layout": stored, "kernel_layout": wanted, "out_layout": stored}
+        return with_attrs(call, read, **changed)
+
+    first, last = (tuple(map(kernel.index, letters(label)[1])) for label in LABELS)
+    operands = (Operand(call.args[0]), Operand(call.args[1], How.TURNED, (first, last)))
+    return Role(operands, build, (LAST,), (FIRST,) if runs_on_planes(call) else ())
 
 
 def _regrouped(forms: Forms, position: int) -> Role | None:

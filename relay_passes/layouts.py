@@ -119,7 +119,6 @@ class How(Enum):
     """How an operator reads an operand."""
 
     SAME = "in the layout in which the operator runs"
-    EITHER = "in any layout: what reads it takes the permutation in"
     TURNED = "permuted for this operator alone; a constant now"
     PLAIN = "as imported"
 
@@ -160,7 +159,9 @@ class Role:
     build : callable
         (label, operands as read) -> the operator.
     labels : tuple of int
-        The layouts that it can run in.
+        The layouts that it runs in.
+    on_request : tuple of int
+        Further layouts that it can run in, which bytes alone do not speak for.
     bytes : tuple of int
         What the operator itself moves in FIRST and in LAST, beyond what it does in both.
     absorbs : tuple of int
@@ -170,6 +171,7 @@ class Role:
     operands: tuple[Operand, ...]
     build: Build
     labels: tuple[int, ...] = LABELS
+    on_request: tuple[int, ...] = ()
     bytes: tuple[int, int] = (0, 0)
     absorbs: tuple[int, ...] = ()
 

@@ -36,6 +36,7 @@ from .decisions import Decision, DecisionLog
 from .dynamic_quantize import ranges_in_place
 from .graph import DataflowGraph, binding_value, op_name, static_tensor
 from .grow_epilogue import Growth, grow
+from .layout_problem import LAYOUTS
 from .rewrite_blocks import with_blocks
 
 COMPOSITE = "Composite"
@@ -67,7 +68,9 @@ def partition(
             if isinstance(function, relax.Function) and not is_region_function(function):
                 partitioner = _Partitioner(builder, isa, decisions, fuse)
                 builder.update_func(gvar, with_blocks(function, partitioner.block))
-        left = [f"{d.op} ({d.node}): {d.reason}" for d in decisions if not d.taken]
+        left = [
+            f"{d.op} ({d.node}): {d.reason}" for d in decisions if not d.taken and d.op != LAYOUTS
+        ]
         if strict and left:
             raise CompileError(
                 f"strict: no template takes {'; '.join(left)}. Compile without strict to run these "

@@ -31,6 +31,7 @@ from .fold_weights import fold_weights
 from .integer_conv import integer_conv
 from .integer_matmul import integer_matmul
 from .integer_mean import integer_mean
+from .layout_problem import ChooseLabels, LayoutProblem
 from .legalize_operators import legalize_operators
 from .lift_quantize import lift_quantize
 from .lower_regions import lower_regions
@@ -98,6 +99,9 @@ class PipelineOptions:
         What the names of all kernels end with.
     fast_math : str
         One of `select_winograd.FAST_MATH_LEVELS`: which results may round otherwise, to be faster.
+    layouts : callable or None
+        A block's layout problem -> the labels of its operators, or None where there are none that
+        are better than those that move the fewest bytes.
     """
 
     target: Target
@@ -109,6 +113,7 @@ class PipelineOptions:
     fusion: str = "coarse"
     suffix: str = ""
     fast_math: str = "default"
+    layouts: ChooseLabels | None = None
 
     @property
     def machine(self) -> Machine:
@@ -135,7 +140,11 @@ def check_fusion(fusion: str) -> None:
     check_choice("fusion level", fusion, FUSION_LEVELS)
 
 
-def clean_up(precision: str = "auto") -> list[ir.transform.Pass]:
+def clean_up(
+    precision: str = "auto",
+    layouts: ChooseLabels | None = None,
+    decisions: DecisionLog | None = None,
+) -> list[ir.transform.Pass]:
     """Phase 1: one way to write everything."""
     return [
         relax.transform.ConvertToDataflow(min_size=1),
@@ -153,7 +162,7 @@ def clean_up(precision: str = "auto") -> list[ir.transform.Pass]:
         decompose_conv_transpose(),
         conv1d_channels_last(),
         integer_mean(),
-        propagate_layout(),
+        propagate_layout(layouts, decisions),
         fold_channel_shuffle(),
         pointwise_conv(),
         sink_concat(),
@@ -264,7 +273,7 @@ def lowering_passes(options: PipelineOptions, decisions: DecisionLog) -> list[ir
     """Phases 1 to 5: from Relax as imported to calls of TIR kernels."""
     machine = options.machine
     return [
-        *clean_up(options.precision),
+        *clean_up(options.precision, options.layouts, decisions),
         *lower_precision(options, decisions),
         *form_regions(options, decisions),
         note_reorders(decisions),
@@ -282,7 +291,7 @@ def partition_module(mod: IRModule, options: PipelineOptions, decisions: Decisio
     """
     machine = options.machine
     passes = [
-        *clean_up(options.precision),
+        *clean_up(options.precision, options.layouts, decisions),
         *lower_precision(options, decisions),
         *form_regions(options, decisions),
         *configure_regions(machine, options.lookup),
@@ -296,10 +305,26 @@ def collect_regions(mod: IRModule, options: PipelineOptions) -> list[Region]:
     return [region for region, _ in count_regions(mod, options)]
 
 
+def layout_problems(mod: IRModule, options: PipelineOptions) -> list[LayoutProblem]:
+    """What can be chosen about the layouts of each block of a module that has a choice; for tuning.
+
+    The labels of `options.layouts`, if given, are ignored.
+    """
+    found: list[LayoutProblem] = []
+    # `append` returns None, so every block keeps the labels of its cheapest cut.
+    _run(mod, clean_up(options.precision, found.append), options)
+    return found
+
+
+def lower_module(mod: IRModule, options: PipelineOptions) -> IRModule:
+    """Phases 1 to 5: the module as calls of TIR kernels, none of them compiled."""
+    return _run(mod, lowering_passes(options, []), options)
+
+
 def count_regions(mod: IRModule, options: PipelineOptions) -> list[tuple[Region, int]]:
     """The different regions of a module and how often it calls each; for tuning."""
     passes = [
-        *clean_up(options.precision),
+        *clean_up(options.precision, options.layouts),
         *lower_precision(options, []),
         *form_regions(replace(options, strict=False), []),
     ]

@@ -19,176 +19,75 @@ as imported; everything else runs in either layout. The labels that make the byt
 together least are a minimum cut (`layout_cut`): exact, as in arXiv 2210.12415, section 5, for
 chains. A reorder of a tensor with one channel or one pixel is a reshape and costs nothing.
 Constants are permuted now.
+
+Bytes are a guess at time. Labels that were measured to be faster may be given instead, see
+`layout_problem`.
 """
 
 from __future__ import annotations
 
+import logging
+
 from tvm import ir, relax
 
 from .axis_view import view_axes
-from .graph import DataflowGraph, op_name, static_tensor, variables
-from .layout_cut import FIRST, LAST, LayoutCut
-from .layout_roles import role_of
-from .layouts import LABELS, Form, Forms, How, Operand, Role, moves, permuted
+from .decisions import Decision, DecisionLog
+from .graph import DataflowGraph, op_name, static_tensor
+from .layout_cut import FIRST, LAST
+from .layout_plan import LayoutPlan
+from .layout_problem import LAYOUTS, ChooseLabels, LayoutProblem
+from .layouts import Form, How, Operand, Role, moves, permuted
 from .replace_values import same_shape
 from .rewrite_blocks import Bindings, block_pass
 from .turned_constants import is_turnable, turned
 
-_BYTE = 1 << 16  # so that of equally many bytes fewer reorders win
-_IMPOSSIBLE = 1 << 90
+logger = logging.getLogger("tvm_hybrid")
 
 
-def propagate_layout() -> ir.transform.Pass:
-    """The pass; it needs A-normal form."""
-    return block_pass("tvm_hybrid.propagate_layout", _rewrite)
+def propagate_layout(
+    choose: ChooseLabels | None = None, decisions: DecisionLog | None = None
+) -> ir.transform.Pass:
+    """The pass; it needs A-normal form.
 
-
-def _rewrite(graph: DataflowGraph) -> list[relax.Binding] | None:
-    """The block in the layouts that cost least; None if no operator changes."""
-    plan = _Plan(graph)
-    if not plan.changes:
-        return None
-    return _Writer(plan).block.bindings
-
-
-class _Plan:
-    """A label for every operator of a block.
-
-    Attributes
+    Parameters
     ----------
-    graph : DataflowGraph
-        The block.
-    forms : Forms
-        Its tensors.
-    roles : list of (Role or None)
-        Its operators.
-    labels : list of int
-        Their labels.
+    choose : callable or None
+        Is asked for the labels of every block that has a choice; what it gives None for, or None
+        itself, takes the cheapest cut.
+    decisions : list or None
+        Receives a note for every block whose labels `choose` has given.
     """
 
-    def __init__(self, graph: DataflowGraph) -> None:
-        self.graph = graph
-        self.forms = Forms(graph)
-        self.roles = [role_of(self.forms, i) for i in range(len(graph.bindings))]
-        self._cut = LayoutCut()
-        self._operators: list[int] = []
-        for position in range(len(graph.bindings)):
-            self._operators.append(self._operator(position))
-        self._readers: dict[relax.Var, set[int]] = {}
-        self._note_readers()
-        for var, readers in self._readers.items():
-            form = self.forms.labelled(var)
-            assert form is not None
-            self._cut.reorder(self._producer(var), readers, _reorder_cost(form))
-        labels = self._cut.solve()
-        self.labels = [labels[node] for node in self._operators]
+    def rewrite(graph: DataflowGraph) -> list[relax.Binding] | None:
+        """The block in its layouts; None if no operator changes."""
+        plan = LayoutPlan(graph)
+        problem = None if choose is None else LayoutProblem(plan)
+        if choose is not None and problem is not None and problem.operators:
+            _follow(problem, choose, decisions)
+        return _Writer(plan).block.bindings if plan.changes else None
 
-    @property
-    def changes(self) -> bool:
-        """Whether anything runs in another layout than it is imported in."""
-        return any(not self.as_imported(i) for i in range(len(self.roles)))
-
-    def as_imported(self, position: int) -> bool:
-        """Whether an operator and all that it reads stay as they are."""
-        role, label = self.roles[position], self.labels[position]
-        if role is None:
-            return True
-        result = self.forms.of(self.graph.bindings[position].var)
-        if result is None or result.order(label) != tuple(range(result.rank)):
-            return False
-        for operand in role.operands:
-            order = self.read_order(operand, label)
-            if order != tuple(range(len(order))):
-                return False
-        return True
-
-    def read_order(self, operand: Operand, label: int) -> tuple[int, ...]:
-        """The order in which an operand is read."""
-        if operand.how is How.TURNED:
-            return operand.orders[label]
-        form = self.forms.of(operand.expr)
-        if form is None or operand.how is How.PLAIN:
-            return ()
-        return form.order(LAST if operand.how is How.EITHER else label)
-
-    def _operator(self, position: int) -> int:
-        """The node of an operator."""
-        role, value = self.roles[position], self.graph.value(position)
-        if role is None:
-            return FIRST  # not asked for
-        if isinstance(value, relax.TupleGetItem):
-            return self._operators[self.graph.position[value.tuple_value]]
-        node = self._cut.node()
-        for label in LABELS:
-            if label not in role.labels:
-                self._cut.forbid(node, label)
-            cost = role.bytes[label] + sum(self._turning(each, label) for each in role.operands)
-            self._cut.price(node, label, cost * _BYTE)
-        return node
-
-    def _turning(self, operand: Operand, label: int) -> int:
-        """Bytes of an operand that only this operator has permuted."""
-        if operand.how is not How.TURNED or is_turnable(self.graph, operand.expr):
-            return 0
-        form = self.forms.of(operand.expr)
-        assert form is not None
-        order = operand.orders[label]
-        shape = (1,) * (len(order) - form.rank) + form.shape
-        return form.bytes if moves(shape, order) else 0
-
-    def _producer(self, var: relax.Var) -> int:
-        """The node of what makes a variable."""
-        position = self.graph.position.get(var)
-        if position is not None and self.roles[position] is not None:
-            return self._operators[position]
-        form = self.forms.labelled(var)
-        assert form is not None
-        return form.imported
-
-    def _note_readers(self) -> None:
-        """Nodes that read each variable in the layout that they run in."""
-        absorbed, graph = self._absorbed(), self.graph
-        for position, binding in enumerate(graph.bindings):
-            role, value = self.roles[position], graph.value(position)
-            whole = position in absorbed or (role is not None and role.absorbs)
-            plain = set() if whole else set(variables(value))
-            for operand in role.operands if role is not None else ():
-                if operand.how is How.SAME and isinstance(operand.expr, relax.Var):
-                    self._note(operand.expr, self._operators[position])
-                computed = operand.how is How.TURNED and is_turnable(graph, operand.expr)
-                if computed or operand.how in (How.SAME, How.EITHER):
-                    plain.discard(operand.expr)
-            if not isinstance(binding.var, relax.DataflowVar):
-                plain.add(binding.var)
-            for var in plain:
-                form = self.forms.labelled(var)
-                if form is not None:
-                    self._note(var, form.imported)
-
-    def _note(self, var: relax.Var, reader: int) -> None:
-        if self.forms.labelled(var) is None:
-            return
-        self._readers.setdefault(var, set()).add(reader)
-
-    def _absorbed(self) -> set[int]:
-        """Positions of bindings that nothing needs any more."""
-        absorbed = {position for role in self.roles if role for position in role.absorbs}
-        whole = {i for i, role in enumerate(self.roles) if role and role.absorbs}
-        while True:
-            needed = {
-                position
-                for position in absorbed
-                if self.graph.escapes(self.graph.bindings[position].var, absorbed | whole)
-            }
-            if not needed:
-                return absorbed
-            absorbed -= needed
+    return block_pass("tvm_hybrid.propagate_layout", rewrite)
 
 
-def _reorder_cost(form: Form) -> int:
-    if not form.tensor:
-        return _IMPOSSIBLE
-    return form.bytes * _BYTE + 1 if form.moves else 1
+def _follow(problem: LayoutProblem, choose: ChooseLabels, decisions: DecisionLog | None) -> None:
+    """Gives a block the labels that were chosen for it."""
+    chosen = choose(problem)
+    if chosen is None:
+        return
+    refusal = problem.refusal(chosen.labels)
+    if refusal is not None:
+        logger.warning("%s: these layouts are not used: %s", chosen.source, refusal)
+        return
+    problem.apply(chosen.labels)
+    changed = problem.differences(chosen.labels)
+    if decisions is not None:
+        reason = f"{len(changed)} of {len(problem.operators)} operators run in another layout"
+        if changed:
+            reason += f" than the fewest bytes: {', '.join(changed)}"
+        node = f"layouts {problem.key}"
+        decisions.append(
+            Decision(node=node, op=LAYOUTS, taken=False, source=chosen.source, reason=reason)
+        )
 
 
 class _Writer:
@@ -200,7 +99,7 @@ class _Writer:
         What has been written.
     """
 
-    def __init__(self, plan: _Plan) -> None:
+    def __init__(self, plan: LayoutPlan) -> None:
         self.plan = plan
         self.block = Bindings()
         self._stored: dict[tuple[relax.Expr, int], relax.Expr] = {}
@@ -227,8 +126,6 @@ class _Writer:
         expr = operand.expr
         if operand.how is How.SAME:
             return self._in_layout(expr, label)
-        if operand.how is How.EITHER:
-            return self._in_layout(expr, LAST)
         if operand.how is How.PLAIN:
             return expr
         graph, order = self.plan.graph, operand.orders[label]
