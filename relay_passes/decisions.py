@@ -28,7 +28,8 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     config : dict
         The template's configuration.
     source : str
-        Where the configuration comes from: "default" or "record FILE:LINE".
+        Where the configuration comes from: "default", "record FILE:LINE", "shipped record ...",
+        "borrowed from ...".
     reason : str
         Why, in words.
     on_vectors : str

@@ -31,6 +31,7 @@ from .logs import logger
 from .manifest import Coverage, Manifest, package_versions
 from .model_input import Infos, import_model
 from .output_sharing import shared_outputs
+from .record_use import RecordUse
 from .single_kernel import single_kernel
 from .targets import TargetLike, cpu_name, resolve_target
 from .threads import resolve_threads
@@ -77,7 +78,11 @@ def compile(
         "default": where the largest error to expect is within 5e-5 of the results' root mean
         square; "on": wherever it is faster; "off": nowhere.
     records : path-like or sequence of path-like, optional
-        Tuning records to apply; None takes those that `TVM_HYBRID_RECORDS` names.
+        Tuning records to apply, in this order: these files', or for None those that
+        `TVM_HYBRID_RECORDS` names; then those that this package brings for the CPU. A region that
+        none of them knows gets the configuration of a region like it, if that promises a gain
+        (`tvm_hybrid.tuning.nearest_record`). An empty list, or TVM_HYBRID_RECORDS=none: no records.
+        `Manifest.records` says which were used.
     num_threads : int or None
         Threads of one run; None for `TVM_NUM_THREADS`, or else all cores. 1 builds serial kernels.
     strict : bool
@@ -108,6 +113,8 @@ def compile(
     CompileError
         If compilation fails, or there is no such precision, level of fusion or of fast_math.
     """
+    from .tuning.record_lookup import lookup_of
+
     register()
     check_precision(precision)
     check_fusion(fusion)
@@ -119,7 +126,7 @@ def compile(
     options = PipelineOptions(
         target=resolved,
         threads=resolve_threads(num_threads),
-        lookup=_lookup(records),
+        lookup=lookup_of(records),
         strict=strict,
         dump_ir=None if dump_ir is None else Path(dump_ir),
         precision=precision,
@@ -132,6 +139,7 @@ def compile(
     below = replace(
         options,
         target=second,
+        lookup=lookup_of(records),
         suffix=f"_{target_isa(second).name}",
         dump_ir=None if options.dump_ir is None else options.dump_ir / "fallback",
     )
@@ -183,14 +191,6 @@ def _warn_if_slow(isa: str) -> None:
         )
 
 
-def _lookup(records: Records) -> Any:
-    from .tuning.records import RecordStore, default_record_paths
-
-    if records is None and not default_record_paths():
-        return None
-    return RecordStore(records).lookup
-
-
 def _manifest(
     compiled: CompiledModule,
     options: PipelineOptions,
@@ -216,5 +216,11 @@ def _manifest(
         unaligned_inputs=unaligned_inputs(compiled.mod),
         coverage=Coverage(taken, len(compiled.decisions)),
         decisions=tuple(compiled.decisions),
+        records=_records_used(options),
         fallback=None if fallback is None else fallback.manifest,
     )
+
+
+def _records_used(options: PipelineOptions) -> tuple[RecordUse, ...]:
+    uses = getattr(options.lookup, "uses", {})
+    return tuple(uses[key] for key in sorted(uses))

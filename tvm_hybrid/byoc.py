@@ -20,6 +20,7 @@ from relay_passes.select_winograd import check_fast_math
 
 from .targets import TargetLike, resolve_target
 from .threads import default_threads
+from .tuning.record_lookup import lookup_of
 
 
 def partition_for_tvm_hybrid(
@@ -42,7 +43,7 @@ def partition_for_tvm_hybrid(
     target : str, mapping, tvm.target.Target or None
         The CPU; None for this one.
     precision, fusion, fast_math : str
-        As for `tvm_hybrid.compile`.
+        As for `tvm_hybrid.compile`. Tuning records are applied as if none were named.
 
     Returns
     -------
@@ -64,6 +65,7 @@ def partition_for_tvm_hybrid(
     options = PipelineOptions(
         resolve_target(target),
         default_threads(),
+        lookup_of(None),
         precision=precision,
         fusion=fusion,
         fast_math=fast_math,
@@ -76,7 +78,9 @@ def build_pipeline() -> ir.transform.Pass:
 
     @ir.transform.module_pass(opt_level=0, name="tvm_hybrid")
     def pipeline(mod: IRModule, _context: ir.transform.PassContext) -> IRModule:
-        options = PipelineOptions(resolve_target(Target.current(True)), default_threads())
+        options = PipelineOptions(
+            resolve_target(Target.current(True)), default_threads(), lookup_of(None)
+        )
         return ir.transform.Sequential([*lowering_passes(options, []), *lower_to_vm()])(mod)
 
     return pipeline

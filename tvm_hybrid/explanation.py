@@ -58,9 +58,12 @@ class Explanation(Sequence[Decision]):
 
     def summary(self) -> str:
         """One line: how many nodes were taken, and where their configurations come from."""
-        recorded = sum(decision.source.startswith("record") for decision in self.taken)
+        sources = [decision.source for decision in self.taken]
+        recorded = sum(source.startswith(("record ", "shipped record ")) for source in sources)
+        borrowed = sum(source.startswith("borrowed ") for source in sources)
         text = f"{len(self.taken)} of {len(self)} nodes taken"
         text += f", {recorded} of them with a tuned configuration" if recorded else ""
+        text += f", {borrowed} with one of a similar region" if borrowed else ""
         return f"{self._program}: {text}" if self._program else text
 
     def to_json(self) -> str:

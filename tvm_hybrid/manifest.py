@@ -8,6 +8,7 @@ import msgspec
 
 from relay_passes.decisions import Decision
 
+from .record_use import RecordUse
 from .tensors import TensorInfo
 
 FORMAT = 1
@@ -61,6 +62,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         How much of the model our templates build.
     decisions : tuple of Decision
         What `explain` shows.
+    records : tuple of RecordUse
+        The tuning records that gave regions their configurations, in order of the regions' keys.
     model_sha256 : str
         Hash of the compiled program before it is linked; equal for equal models and options.
     fallback : Manifest or None
@@ -83,6 +86,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     unaligned_inputs: tuple[bool, ...]
     coverage: Coverage
     decisions: tuple[Decision, ...]
+    records: tuple[RecordUse, ...] = ()
     model_sha256: str = ""
     fallback: Manifest | None = None
 

@@ -152,7 +152,13 @@ def compile_options(command: Callable[..., Any]) -> Callable[..., Any]:
     @precision_option
     @fusion_option
     @fast_math_option
-    @click.option("--records", multiple=True, metavar="FILE", help="Tuning records to apply.")
+    @click.option(
+        "--records",
+        multiple=True,
+        metavar="FILE",
+        help="Tuning records to apply, before those that tvm_hybrid brings along.",
+    )
+    @click.option("--no-records", is_flag=True, help="Apply no tuning records at all.")
     @click.option("--strict", is_flag=True, help="Refuse operators that no template takes.")
     @click.option(
         "--dump-ir",
@@ -172,10 +178,13 @@ def compile_options(command: Callable[..., Any]) -> Callable[..., Any]:
         fusion: str,
         fast_math: str,
         records: tuple[str, ...],
+        no_records: bool,
         strict: bool,
         dump_ir: Path | None,
         **others: Any,
     ) -> Any:
+        if records and no_records:
+            raise click.UsageError("--records and --no-records exclude each other")
         settings = CompileSettings(
             shapes={**dict(named_shapes), **dict(sizes)} or None,
             target=target,
@@ -183,7 +192,7 @@ def compile_options(command: Callable[..., Any]) -> Callable[..., Any]:
             precision=precision,
             fusion=fusion,
             fast_math=fast_math,
-            records=list(records) or None,
+            records=[] if no_records else list(records) or None,
             strict=strict,
             dump_ir=dump_ir,
             fallback=fallback,

@@ -27,7 +27,7 @@ PACKAGES = (
 VARIABLES = {
     "TVM_HYBRID_LOG": "level of the log on standard error: debug, info, warning, error",
     "TVM_HYBRID_ISA": "highest instruction set that code may use",
-    "TVM_HYBRID_RECORDS": "tuning records to apply when none are named",
+    "TVM_HYBRID_RECORDS": "tuning records to apply when none are named, or: none",
     "TVM_HYBRID_CACHE_DIR": "folder for downloads",
     "TVM_HYBRID_OPENVINO_PYTHON": "a Python that has OpenVINO, for benchmarks",
     "TVM_NUM_THREADS": "threads of a run that names no number",

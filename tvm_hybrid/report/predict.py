@@ -29,7 +29,7 @@ from tir_schedules.template import template_for
 
 from ..model_input import import_model
 from ..targets import cpu_name, resolve_target
-from ..tuning.records import RecordStore
+from ..tuning.record_lookup import lookup_of
 from .predict_regions import operations_of, products_of, starts_loaded, tile_part
 
 LABEL = "prediction, not measured"
@@ -191,7 +191,7 @@ def predict_model(
     """
     resolved, machine = _machine(target, threads)
     mod, _, _ = import_model(model, shapes)
-    lookup = RecordStore(records).lookup
+    lookup = lookup_of(records)
     options = PipelineOptions(
         resolved, threads, lookup, precision=precision, fusion=fusion, fast_math=fast_math
     )

@@ -94,6 +94,11 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False):
             return None
         return self.median_us / self.baseline_us
 
+    @property
+    def is_default(self) -> bool:
+        """Whether this was the default configuration when it was measured: its own baseline."""
+        return self.relative == 1.0
+
     def fits(self, template: Template, machine: Machine) -> bool:
         """Whether it was measured with this template's code and as many threads on this ISA."""
         return (

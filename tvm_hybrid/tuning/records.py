@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import os
+import threading
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from microkernels.errors import ConfigError, RecordError, TvmHybridError
 from tir_schedules.config import Config
@@ -20,12 +23,16 @@ from .record_file import Located, RecordFile
 logger = logging.getLogger("tvm_hybrid")
 
 RECORDS_VARIABLE = "TVM_HYBRID_RECORDS"
+NO_RECORDS = "none"
+"""The value of the variable that asks for no records at all, not even those of this package."""
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
 
 def default_record_paths() -> list[Path]:
     """The files that `TVM_HYBRID_RECORDS` names, separated as in PATH; those there are."""
-    paths = []
+    paths: list[Path] = []
+    if records_refused():
+        return paths
     for name in os.environ.get(RECORDS_VARIABLE, "").split(os.pathsep):
         if name and Path(name).is_file():
             paths.append(Path(name))
@@ -34,8 +41,22 @@ def default_record_paths() -> list[Path]:
     return paths
 
 
+def records_refused() -> bool:
+    """Whether `TVM_HYBRID_RECORDS` asks for no records at all."""
+    return os.environ.get(RECORDS_VARIABLE) == NO_RECORDS
+
+
+class Found(NamedTuple):
+    """A configuration and the record that it comes from."""
+
+    config: Config
+    record: Record
+    place: str
+    """FILE:LINE."""
+
+
 class RecordStore:
-    """Records of one or several files.
+    """Records of one or several files. Several threads may use it at once.
 
     Parameters
     ----------
@@ -64,6 +85,7 @@ class RecordStore:
         self._index: dict[str, list[Located]] = {}
         self._indexed: tuple[tuple[int, int], ...] = ()
         self._refused: dict[tuple[str, str], str | None] = {}
+        self._mutex = threading.Lock()
 
     def append(self, record: Record) -> None:
         """Adds one record to the first file; when this returns, it is on the disk.
@@ -83,16 +105,19 @@ class RecordStore:
 
     def of_workload(self, key: str) -> list[Located]:
         """The records of one region, file by file, in the order in which they were written."""
-        for file in self.files:
-            file.refresh()
-        state = tuple((file.generation, len(file.records)) for file in self.files)
-        if state != self._indexed:
-            index = defaultdict(list)
-            for file in self.files:
-                for located in file.records:
+        return self.by_workload().get(key, [])
+
+    def by_workload(self) -> Mapping[str, list[Located]]:
+        """Key -> records of that region; the same object until a file changes."""
+        with self._mutex:
+            records = [file.refresh() for file in self.files]
+            state = tuple((file.generation, len(file.records)) for file in self.files)
+            if state != self._indexed:
+                index = defaultdict(list)
+                for located in itertools.chain(*records):
                     index[located.record.workload].append(located)
-            self._index, self._indexed = dict(index), state
-        return self._index.get(key, [])
+                self._index, self._indexed = dict(index), state
+            return self._index
 
     def tried(self, region: Region, template: Template, machine: Machine) -> list[Located]:
         """What was tried for a region on this very machine with as many threads, come what may."""
@@ -103,16 +128,29 @@ class RecordStore:
         ]
 
     def lookup(self, region: Region, machine: Machine) -> tuple[Config, str] | None:
-        """The best known configuration.
+        """The best known configuration, with "record FILE:LINE".
 
         A record of this machine comes before one of another machine with the same ISA, which is
-        used if there is nothing else. Records of other thread counts or template versions are not
-        used. A configuration that cannot be built any more is passed over with a warning.
+        used if there is nothing else.
+        """
+        for elsewhere in (False, True):
+            found = self.find(region, machine, elsewhere)
+            if found is not None:
+                foreign = f" (measured on {found.record.machine})" if elsewhere else ""
+                return found.config, f"record {found.place}{foreign}"
+        return None
 
-        Returns
-        -------
-        tuple of (Config, str), or None
-            The configuration and "record FILE:LINE".
+    def find(self, region: Region, machine: Machine, elsewhere: bool = False) -> Found | None:
+        """The best known configuration of exactly this region.
+
+        Records of other thread counts, ISAs or template versions are not used. Once a search has
+        confirmed its best, only what is confirmed is; see `trusted`. A configuration that cannot
+        be built any more is passed over with a warning.
+
+        Parameters
+        ----------
+        elsewhere : bool
+            Whether to look at the records of other machines, or at those of this one.
         """
         fitting = self.of_workload(region.key)
         if not fitting:
@@ -121,20 +159,22 @@ class RecordStore:
             template = template_for(region.op)
         except ConfigError:
             return None
-        fitting = [item for item in fitting if item.record.fits(template, machine)]
-        here = [item for item in fitting if item.record.machine == machine.name]
-        elsewhere = [item for item in fitting if item.record.machine != machine.name]
-        for group in (here, elsewhere):
-            for record, place in ranked(group):
-                config = self._buildable(region, template, machine, record, place)
-                if config is not None:
-                    foreign = "" if group is here else f" (measured on {record.machine})"
-                    return config, f"record {place}{foreign}"
+        fitting = [
+            item
+            for item in fitting
+            if item.record.fits(template, machine)
+            and (item.record.machine != machine.name) is elsewhere
+        ]
+        for record, place in trusted(fitting):
+            config = self.buildable(region, template, machine, record, place)
+            if config is not None:
+                return Found(config, record, place)
         return None
 
-    def _buildable(
+    def buildable(
         self, region: Region, template: Template, machine: Machine, record: Record, place: str
     ) -> Config | None:
+        """A record's configuration; None, with a warning, if the region cannot be built with it."""
         try:
             config = template.config_type.from_dict(record.config)
             known = (region.key, f"{machine.isa.name} {config}")
@@ -168,6 +208,28 @@ def latest(records: Iterable[Located]) -> list[Located]:
         newest.pop(key, None)
         newest[key] = located
     return list(newest.values())
+
+
+def trusted(records: Iterable[Located]) -> list[Located]:
+    """Those of one region on one machine that may be chosen, best first.
+
+    A search measures its best again, longer, and says whether they are faster than the default by
+    more than chance. If any record says so or not, only confirmed ones are trusted, of each
+    configuration as it was last judged; the default is always one of them. What failed when it was
+    measured last is not trusted.
+    """
+    records = list(records)
+    judged = [item for item in records if item.record.confirmed is not None]
+    if not judged:
+        return ranked(records)
+    failed = {
+        config_key(item.record.config) for item in latest(records) if item.record.status != "ok"
+    }
+    return ranked(
+        item
+        for item in latest(judged)
+        if item.record.confirmed and config_key(item.record.config) not in failed
+    )
 
 
 def ranked(records: Iterable[Located]) -> list[Located]:
