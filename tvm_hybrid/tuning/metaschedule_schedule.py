@@ -1,0 +1,275 @@
+"""A configuration as a schedule: TVM's own program, tiled around one of our microkernels.
+
+Before
+
+    for i, j, k in T.grid(128, 512, 384): ...             # the product
+    for i, j in T.grid(128, 512): ...                     # bias, relu, ...
+
+After
+
+    for j_panel, i_tile in T.grid(16, 16):
+        tile[...] = 0
+        avx512_f32_8x32(tile, x[8 rows], w[..., 32 columns])
+        result[8 rows, 32 columns] = relu(tile + bias)
+
+The microkernel is a tensor intrinsic (microkernels/tensor_intrin.py); its name stands in the trace,
+and has to be registered where the trace is applied: `metaschedule.register_intrinsics`.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from tvm import tirx
+from tvm.s_tir import Schedule
+from tvm.sym import Analyzer
+
+from microkernels.errors import ConfigError
+from microkernels.microkernel import microkernel_named
+from microkernels.tensor_intrin import register_tensor_intrin
+from tir_schedules.config import Config
+from tir_schedules.generic_expr import substitute
+
+from .metaschedule_tiling import Tiling, tiling_of
+from .metaschedule_workload import LAYOUT_FREE, anchor_block
+
+Loop = Any
+Block = Any
+_INTRINSIC = re.compile(r"tvm_hybrid\.(\w+)\.(\d+)x(\d+)x(\d+)")
+_WEIGHT = 1  # the anchor's second input
+
+
+def schedule_product(schedule: Schedule, config: Config) -> Tiling:
+    """Applies a configuration to a program with one product, or one convolution, and its epilogue.
+
+    Parameters
+    ----------
+    schedule : Schedule
+        Of a program that `workload_of` wrote, or one like it; it is changed.
+    config : Config
+        Of the templates "matmul", "batch_matmul" or "conv2d".
+
+    Returns
+    -------
+    Tiling
+        The tiles it came to.
+
+    Raises
+    ------
+    ConfigError
+        If the schedule cannot express it; says why. The schedule may then be half done.
+    """
+    name = anchor_block(schedule)
+    if name is None:
+        raise ConfigError("not one block with a reduction")
+    anchor = schedule.get_sblock(name)
+    spatial, reduction = _axes(schedule, anchor)
+    m, n, k = (_extent(axis) for axis in (spatial[-2], spatial[-1], reduction[-1]))
+    tiling = tiling_of(config, m, n, k, _may_pad(schedule, anchor, len(reduction) == 1))
+    if len(reduction) > 1:
+        _check_windows(schedule, anchor, spatial, reduction)
+    constant = _weight_is_free(schedule, anchor)
+    if tiling.kernel.kr > 1 and _is_bfloat16(schedule, anchor) and not constant:
+        raise ConfigError("bfloat16 in groups: TVM cannot lower a packed copy that it makes itself")
+    _pad(schedule, anchor, tiling, len(spatial) - 2, (m, n, k))
+    packed = _pack_weight(schedule, anchor, tiling, constant)
+    epilogue = _inline_epilogue(schedule, anchor)
+    _schedule_copies(schedule, anchor, tiling, packed)
+    _tile(schedule, anchor, tiling, len(spatial) - 2, epilogue)
+    return tiling
+
+
+def register_intrinsic(name: str) -> bool:
+    """Registers the tensor intrinsic that a trace names; False if the name is not one of ours."""
+    match = _INTRINSIC.fullmatch(name)
+    if match is None:
+        return False
+    rows, columns, k = (int(number) for number in match.groups()[1:])
+    register_tensor_intrin(microkernel_named(match[1]), rows, columns, k)
+    return True
+
+
+def _axes(schedule: Schedule, block: Block) -> tuple[list[tirx.IterVar], list[tirx.IterVar]]:
+    """The block's spatial and reduction axes, which come in this order."""
+    axes = list(schedule.get(block).iter_vars)
+    spatial = [axis for axis in axes if axis.iter_type == tirx.IterVar.DataPar]
+    reduction = [axis for axis in axes if axis.iter_type == tirx.IterVar.CommReduce]
+    if len(spatial) < 2 or not reduction or axes != [*spatial, *reduction]:
+        raise ConfigError(f"{len(spatial)} axes and {len(reduction)} reductions")
+    return spatial, reduction
+
+
+def _extent(axis: tirx.IterVar) -> int:
+    return int(axis.dom.extent)
+
+
+def _check_windows(
+    schedule: Schedule, block: Block, spatial: list[tirx.IterVar], reduction: list[tirx.IterVar]
+) -> None:
+    """Rows of a tile have to be neighbours: windows one position apart, all channels."""
+    read = schedule.get(block).reads[0].region
+    position, channel = (read[index].min for index in (-2, -1))
+    zero = {axis.var: tirx.const(0, axis.var.ty.dtype) for axis in reduction}
+    at_zero = substitute(position, zero)
+    if not _is(at_zero, spatial[-2].var):
+        raise ConfigError("windows with a stride: the rows of a tile are no matrix")
+    if not _is(channel, reduction[-1].var):
+        raise ConfigError("groups of channels")
+
+
+def _is(expr: tirx.PrimExpr, var: tirx.Var) -> bool:
+    return Analyzer().can_prove_equal(expr, var)
+
+
+def _may_pad(schedule: Schedule, block: Block, einsum: bool) -> tuple[bool, bool, bool]:
+    """Whether rows, columns and steps may be padded.
+
+    Padded copies of bfloat16 do not survive TVM's lowering (its bfloat16 legalisation gives them
+    another type, but not what is read from them as bits); only what a constant weight's packing
+    pads leaves the program before.
+    """
+    if _is_bfloat16(schedule, block):
+        return False, einsum and _weight_is_free(schedule, block), False
+    return einsum, einsum, einsum
+
+
+def _is_bfloat16(schedule: Schedule, block: Block) -> bool:
+    weight = schedule.get(block).reads[_WEIGHT].source
+    return str(weight.ty.dtype) == "bfloat16"
+
+
+def _weight_is_free(schedule: Schedule, block: Block) -> bool:
+    """Whether the weight is a constant that may be packed beforehand."""
+    function = schedule.mod["main"]
+    weight = schedule.get(block).reads[_WEIGHT].source
+    free = [int(index) for index in function.attrs.get(LAYOUT_FREE, ())]
+    return any(function.params[index].same_as(weight) for index in free)
+
+
+def _pad(
+    schedule: Schedule, block: Block, tiling: Tiling, leading: int, extents: tuple[int, int, int]
+) -> None:
+    """Pads rows, columns and steps to multiples of the tile, if they are not."""
+    tile = (tiling.rows, tiling.columns, tiling.k)
+    if any(extent % size for extent, size in zip(extents, tile, strict=True)):
+        schedule.pad_einsum(block, [*[1] * leading, *tile])
+
+
+def _pack_weight(schedule: Schedule, block: Block, tiling: Tiling, constant: bool) -> Block | None:
+    """The block that packs the weight into panels; None if tiles are read where they are.
+
+    Panels of one step at a time can be read in place. What packs a constant says so, and
+    `SplitLayoutRewritePreproc` takes it out of the program.
+    """
+    kr, columns = tiling.kernel.kr, tiling.columns
+    if kr == 1 and not constant:
+        return None
+    weight = schedule.get(block).reads[_WEIGHT].source
+    rank = len(weight.shape)
+    padding = [
+        producer
+        for producer in schedule.get_producers(block)
+        if schedule.get(producer).writes[0].source.same_as(weight)
+    ]
+    copy = padding[0] if padding else None
+    if copy is None:
+        copy = schedule.cache_read(block, _WEIGHT, "global")
+    if constant:
+        schedule.annotate(copy, "meta_schedule.layout_rewrite_preproc", True)
+
+    def panels(*index: tirx.PrimExpr) -> list[tirx.PrimExpr]:
+        *outer, k, n = index
+        if kr == 1:
+            return [*outer, n // columns, k, n % columns]
+        return [*outer, n // columns, k // kr, n % columns, k % kr]
+
+    schedule.transform_layout(block, ("read", _WEIGHT), _of_rank(panels, rank))
+    return copy
+
+
+def _of_rank(function: Any, rank: int) -> Any:
+    """A function of exactly `rank` arguments, as index maps have to be."""
+    return {
+        2: lambda a, b: function(a, b),
+        3: lambda a, b, c: function(a, b, c),
+        4: lambda a, b, c, d: function(a, b, c, d),
+    }.get(rank, function)
+
+
+def _inline_epilogue(schedule: Schedule, anchor: Block) -> Block | None:
+    """Makes one block of all that follows the anchor; None if nothing does."""
+    root = schedule.get_sblock("root")
+    anchor_name = schedule.get(anchor).name_hint
+    before = _upstream(schedule, anchor)
+    outputs = [schedule.get(block).name_hint for block in schedule.get_output_blocks(root)]
+    if len(outputs) != 1:
+        raise ConfigError(f"{len(outputs)} results")
+    last = None
+    for block in schedule.get_child_blocks(root):
+        name = schedule.get(block).name_hint
+        if name == anchor_name or name in before:
+            continue
+        if name in outputs:
+            last = block
+        else:
+            schedule.compute_inline(block)
+    return last
+
+
+def _upstream(schedule: Schedule, block: Block) -> set[str]:
+    """Names of the blocks that a block depends on."""
+    found: set[str] = set()
+    for producer in schedule.get_producers(block):
+        found |= {str(schedule.get(producer).name_hint)} | _upstream(schedule, producer)
+    return found
+
+
+def _tile(
+    schedule: Schedule, anchor: Block, tiling: Tiling, leading: int, epilogue: Block | None
+) -> None:
+    """Splits and orders the anchor's loops, moves the epilogue in, puts the microkernel there."""
+    loops = schedule.get_loops(anchor)
+    lead, (i, j), reduction = loops[:leading], loops[leading : leading + 2], loops[leading + 2 :]
+    block, tile, i_inner = schedule.split(i, [None, tiling.row_tiles, tiling.rows])
+    panel, j_inner = schedule.split(j, [None, tiling.columns])
+    k_outer, k_inner = schedule.split(reduction[-1], [None, tiling.k])
+    taps = reduction[:-1]
+    whole = int(schedule.get(k_outer).extent) == 1
+    order = [*lead, block, panel]
+    # With K in blocks the accumulators of a panel are visited once for each; the panel's part for
+    # one block stays in cache meanwhile.
+    order += [tile, *taps, k_outer] if whole or taps else [k_outer, tile]
+    schedule.reorder(*order, i_inner, j_inner, k_inner)
+    if epilogue is not None:
+        schedule.reverse_compute_at(epilogue, tile if whole or taps else panel)
+        _vectorize(schedule, epilogue, tiling)
+    first = taps[0] if taps else k_outer
+    _vectorize(schedule, schedule.decompose_reduction(anchor, first), tiling)
+    name = register_tensor_intrin(tiling.kernel, tiling.rows, tiling.columns, tiling.k)
+    schedule.tensorize(i_inner, name)
+    if tiling.parallel:
+        schedule.parallel(schedule.fuse(*lead, block, panel))
+
+
+def _vectorize(schedule: Schedule, block: Block, tiling: Tiling) -> None:
+    """Vectors along the last loop, if it is made of whole ones."""
+    last = schedule.get_loops(block)[-1]
+    if int(schedule.get(last).extent) % tiling.kernel.lanes == 0:
+        schedule.vectorize(schedule.split(last, [None, tiling.kernel.lanes])[-1])
+
+
+def _schedule_copies(
+    schedule: Schedule, anchor: Block, tiling: Tiling, packed: Block | None
+) -> None:
+    """Padding and packing: along vectors where memory allows, on all threads."""
+    weight = None if packed is None else schedule.get(packed).name_hint
+    copies = _upstream(schedule, anchor)
+    for block in schedule.get_child_blocks(schedule.get_sblock("root")):
+        name = schedule.get(block).name_hint
+        if name not in copies:
+            continue
+        if name != weight or tiling.kernel.kr == 1:
+            _vectorize(schedule, block, tiling)
+        if tiling.parallel:
+            schedule.parallel(schedule.get_loops(block)[0])

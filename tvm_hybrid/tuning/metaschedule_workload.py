@@ -1,0 +1,186 @@
+"""The program that TVM's own pipeline writes for a region: a workload of MetaSchedule's database.
+
+Before
+
+    matmul(float32[128x384], float32[384x512]c) add(acc,float32[512]) relu(%0) -> float32[128x512]
+
+After
+
+    @T.prim_func
+    def main(x, w, bias, result):
+        for i0, i1, k in T.grid(128, 512, 384): ...        # LegalizeOps
+        for i0, i1 in T.grid(128, 512): ...                # FuseOps, FuseTIR
+
+`MetaScheduleApplyDatabase` looks for a program that is structurally equal: the same parameters in
+the same order, the same loops. Where weights are to be packed at compile time
+(`AttachAttrLayoutFreeBuffers`), a program also says which of its parameters are constants, and is
+another workload.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from tvm import IRModule, ir, relax, tirx
+from tvm.s_tir import Schedule
+
+from microkernels.errors import ConfigError
+from tir_schedules.conv_geometry import numbers
+from tir_schedules.fusible_ops import FUSIBLE_OPS
+from tir_schedules.region import Region, Step
+
+LAYOUT_FREE = "layout_free_buffers"
+ANCHORS = ("matmul", "batch_matmul", "conv2d")
+_IDENTITY = ("a_axes", "b_axes", "out_axes")
+_CONV_ATTRS = ("strides", "padding", "dilation", "groups")
+
+
+def workload_of(region: Region, constants: bool = False) -> IRModule:
+    """The program of a region, normalised as MetaSchedule does it.
+
+    Parameters
+    ----------
+    region : Region
+        Of the kinds in `ANCHORS`.
+    constants : bool
+        Whether it says which parameters are constants. Operands of the epilogue count as constants
+        if they have fewer elements than the result.
+
+    Returns
+    -------
+    IRModule
+        One function, "main".
+
+    Raises
+    ------
+    ConfigError
+        If TVM's pipeline has no one program for it, or this module no operator for a step; says
+        which.
+    """
+    program = fused_program(_relax_module(region))
+    if constants:
+        operands = enumerate(region.operands, len(region.inputs))
+        free = [i for i, tensor in enumerate(region.inputs) if tensor.constant]
+        free += [i for i, tensor in operands if tensor.size < region.output.size]
+        program = program.with_attr(LAYOUT_FREE, free)
+    return normalized(program)
+
+
+def normalized(program: tirx.PrimFunc) -> IRModule:
+    """What `MetaScheduleApplyDatabase` looks up in place of a program of a module."""
+    bare = program.without_attr("global_symbol") if "global_symbol" in program.attrs else program
+    named = bare.with_attr("global_symbol", "main").with_attr("tirx.noalias", True)
+    return IRModule({"main": named})
+
+
+def legalized(mod: IRModule) -> IRModule:
+    """A module of Relax operators as TVM's zero pipeline leaves it."""
+    passes = [
+        relax.transform.LegalizeOps(),
+        relax.transform.AnnotateTIROpPattern(),
+        relax.transform.FoldConstant(),
+        relax.transform.FuseOps(),
+        relax.transform.FuseTIR(),
+    ]
+    return ir.transform.Sequential(passes)(mod)
+
+
+def fused_program(mod: IRModule) -> tirx.PrimFunc:
+    """The only program of a module of Relax operators.
+
+    Raises
+    ------
+    ConfigError
+        If TVM writes several.
+    """
+    programs = [f for _, f in legalized(mod).functions_items() if isinstance(f, tirx.PrimFunc)]
+    if len(programs) != 1:
+        raise ConfigError(f"TVM makes {len(programs)} programs of it, not one")
+    return programs[0]
+
+
+def anchor_block(schedule: Schedule) -> str | None:
+    """Name of the only block with a reduction; None if there is none or several."""
+    names = []
+    for block in schedule.get_child_blocks(schedule.get_sblock("root")):
+        found = schedule.get(block)
+        if any(axis.iter_type == tirx.IterVar.CommReduce for axis in found.iter_vars):
+            names.append(str(found.name_hint))
+    return names[0] if len(names) == 1 else None
+
+
+def _relax_module(region: Region) -> IRModule:
+    """The region's operators, as an importer would write them."""
+    builder = relax.BlockBuilder()
+    tensors = (*region.inputs, *region.operands)
+    parameters = [
+        relax.Var(f"p{i}", relax.TensorType(tensor.shape, tensor.dtype))
+        for i, tensor in enumerate(tensors)
+    ]
+    with builder.function("main", parameters):
+        with builder.dataflow():
+            values: list[relax.Expr] = [builder.emit(_anchor(region, parameters))]
+            values += parameters[len(region.inputs) :]
+            for step in region.epilogue:
+                made = _step(step, [values[value] for value in step.args])
+                constant = isinstance(made, ir.GenericConst)
+                values.append(made if constant else builder.emit(made))
+            last = values[-1] if region.epilogue else values[0]
+            result = builder.emit_output(last)
+        builder.emit_func_output(result)
+    mod = builder.get()
+    found = tuple(int(extent) for extent in mod["main"].ret_ty.shape.values)
+    if (found, str(mod["main"].ret_ty.dtype)) != (region.output.shape, region.output.dtype):
+        raise ConfigError(f"the result is {region.output}, which no operator after it makes")
+    return mod
+
+
+def _anchor(region: Region, parameters: list[relax.Var]) -> relax.Expr:
+    """The call of the anchor's operator."""
+    if region.op not in ANCHORS:
+        raise ConfigError(f"no program is written for {region.op}; only for {', '.join(ANCHORS)}")
+    if len(region.inputs) != 2:
+        raise ConfigError(f"an anchor with {len(region.inputs)} inputs")
+    left, right = region.inputs
+    if left.dtype != right.dtype and {left.dtype, right.dtype} != {"uint8", "int8"}:
+        raise ConfigError(f"{left.dtype} by {right.dtype}: TVM converts in a program of its own")
+    integer = right.dtype in ("int8", "uint8")
+    out_dtype = "int32" if integer else "float32"
+    attrs = dict(region.attrs)
+    if region.op == "conv2d":
+        _refuse({name: value for name, value in attrs.items() if name not in _CONV_ATTRS})
+        return relax.op.nn.conv2d(
+            *parameters[:2],
+            strides=list(numbers(region, "strides")),
+            padding=list(numbers(region, "padding")),
+            dilation=list(numbers(region, "dilation")),
+            groups=int(attrs["groups"]),
+            data_layout="NHWC",
+            kernel_layout="HWIO",
+            out_dtype=out_dtype,
+        )
+    for name in _IDENTITY:
+        axes = str(attrs.pop(name, ""))
+        order = [int(axis) for axis in axes.split(",") if axis]
+        if order != sorted(order):
+            raise ConfigError(f"{name}={axes}: TVM permutes in a program of its own")
+    _refuse(attrs)
+    return relax.op.matmul(*parameters[:2], out_dtype=out_dtype)
+
+
+def _refuse(attrs: Mapping[str, object]) -> None:
+    if attrs:
+        text = ", ".join(f"{name}={value}" for name, value in sorted(attrs.items()))
+        raise ConfigError(f"the anchor's attributes {text}, for which TVM has no operator")
+
+
+def _step(step: Step, values: list[relax.Expr]) -> relax.Expr:
+    """One operator of an epilogue."""
+    if step.op == "constant":
+        return relax.const(step.value, step.dtype)
+    if step.op == "cast":
+        return relax.op.astype(values[0], step.dtype)
+    entry = FUSIBLE_OPS.get(step.op)
+    if entry is None or not entry.relax or step.op == "softplus":
+        raise ConfigError(f"the step {step.op}, for which TVM has no operator")
+    return relax.Call(ir.Op.get(entry.relax), values)
