@@ -85,7 +85,38 @@ def _stride(size: int) -> int:
     return -(-size // unit) * unit
 
 
-class Kernel:
+class Sampled:
+    """Something whose calls are timed a millisecond at a time."""
+
+    calls = 0
+    short = True
+
+    def seconds(self, calls: int, clock: Callable[[], float]) -> float:
+        """The time of so many calls."""
+        raise NotImplementedError
+
+    def warm_up(self, clock: Callable[[], float]) -> None:
+        """Runs it until it is known how many calls one sample needs."""
+        if self.calls:
+            self.seconds(1, clock)
+            return
+        calls = 1
+        while True:
+            taken = self.seconds(calls, clock)
+            if taken >= SAMPLE_SECONDS / 2 or calls >= 1 << 16:
+                break
+            calls *= 2
+        self.short = taken < calls * LONG_CALL
+        self.calls = max(1, round(calls * SAMPLE_SECONDS / max(taken, SAMPLE_SECONDS / 8)))
+
+    def sample(self, clock: Callable[[], float]) -> float:
+        """Seconds of one call, as the mean of about a millisecond; see `warm_up`."""
+        if self.short:  # what the contestant before left in the caches is replaced
+            self.seconds(1, clock)
+        return self.seconds(self.calls, clock) / self.calls
+
+
+class Kernel(Sampled):
     """A compiled candidate with its arguments.
 
     Parameters
@@ -133,8 +164,6 @@ class Kernel:
             row = {**shared, **dict(zip(constants, copy, strict=True))}
             self.arguments.append((*(row[i] for i in range(len(arrays))), self.output))
         self.next = 0
-        self.calls = 0
-        self.short = True
 
     def run(self) -> np.ndarray:
         """One call; the output."""
@@ -150,26 +179,6 @@ class Kernel:
         for row in order:
             function(*row)
         return clock() - start
-
-    def warm_up(self, clock: Callable[[], float]) -> None:
-        """Runs it until it is known how many calls one sample needs."""
-        if self.calls:
-            self.seconds(1, clock)
-            return
-        calls = 1
-        while True:
-            taken = self.seconds(calls, clock)
-            if taken >= SAMPLE_SECONDS / 2 or calls >= 1 << 16:
-                break
-            calls *= 2
-        self.short = taken < calls * LONG_CALL
-        self.calls = max(1, round(calls * SAMPLE_SECONDS / max(taken, SAMPLE_SECONDS / 8)))
-
-    def sample(self, clock: Callable[[], float]) -> float:
-        """Seconds of one call, as the mean of about a millisecond; see `warm_up`."""
-        if self.short:  # what the contestant before left in the caches is replaced
-            self.seconds(1, clock)
-        return self.seconds(self.calls, clock) / self.calls
 
 
 def never_right(region: Region, expected: np.ndarray) -> np.ndarray:

@@ -18,10 +18,8 @@ from tir_schedules.config import Config
 from tir_schedules.region import Region
 from tir_schedules.template import Template
 
-from .arguments import random_arguments
 from .candidate import Kernel, Rotation
-from .chains import chain_arguments, expected_of_chain, is_chain
-from .check import Expected, expected_result
+from .known_case import known_case
 from .record import Status
 from .sampling import Effort, interruptions_of, sample_in_turns
 
@@ -94,13 +92,7 @@ class Bench:
         # A serial kernel is timed by its own CPU time, which other processes do not disturb.
         self.clock = time.thread_time if threads == 1 else time.perf_counter
         self.interruptions = interruptions_of(threads)
-        self.expected: Expected
-        if is_chain(region):
-            self.arrays = chain_arguments(region, seed)
-            self.expected = expected_of_chain(region, self.arrays, seed)
-        else:
-            self.arrays = random_arguments(region, template, seed)
-            self.expected = expected_result(region, template, self.arrays)
+        self.arrays, self.expected = known_case(region, template, seed)
         size = min(footprint_bytes, LARGEST_ROTATION)
         self.rotation, self.baseline_rotation = Rotation(size), Rotation(size)
         self.baseline: tuple[Config, Kernel] | None = None
@@ -125,7 +117,7 @@ class Bench:
         try:
             kernel = self._kernel(config, self.rotation)
         except Exception as error:  # whatever a candidate does is a result
-            return Measurement(status="compile_error", error=_text(error))
+            return Measurement(status="compile_error", error=error_text(error))
         report("check")
         try:
             wrong = self.expected.difference(kernel.run())
@@ -136,7 +128,7 @@ class Bench:
             report("measure")
             return self._time(kernel, other, effort)
         except Exception as error:
-            return Measurement(status="runtime_error", error=_text(error))
+            return Measurement(status="runtime_error", error=error_text(error))
 
     def _kernel(self, config: Config, rotation: Rotation) -> Kernel:
         return Kernel(
@@ -174,6 +166,7 @@ class Bench:
         )
 
 
-def _text(error: Exception) -> str:
+def error_text(error: Exception) -> str:
+    """What a record says of an error: its type and the last line of its message."""
     lines = str(error).strip().splitlines()
     return f"{type(error).__name__}: {lines[-1] if lines else ''}"[:500]

@@ -90,7 +90,7 @@ class _Worker:
     def handle(self, job: Job) -> Reply:
         self.answer(Stage("prepare"))
         try:
-            template = _template(job)
+            template = template_of(job)
             bench = self._bench(job, template)
             config = template.config_type.from_dict(job.config)
             baseline = job.baseline and template.config_type.from_dict(job.baseline)
@@ -129,13 +129,15 @@ class _Worker:
         return self.bench[1]
 
 
-def _template(job: Job) -> Template:
+def template_of(job: Job) -> Template:
+    """A job's template; its module is imported if nobody has."""
     if job.region.op not in {template.name for template in all_templates()}:
         importlib.import_module(job.module)
     return template_for(job.region.op)
 
 
-def _die_with(parent: int) -> None:
+def die_with(parent: int) -> None:
+    """Has the kernel end this process when its parent ends."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         sys.exit(0)  # it was gone before we asked
@@ -143,7 +145,7 @@ def _die_with(parent: int) -> None:
 
 def main() -> None:
     """Answers jobs until standard input ends."""
-    _die_with(int(sys.argv[1]))
+    die_with(int(sys.argv[1]))
     if sys.argv[2]:
         os.sched_setaffinity(0, map(int, sys.argv[2].split(",")))
     # What a candidate prints must not end up among the answers.

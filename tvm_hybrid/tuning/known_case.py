@@ -1,0 +1,33 @@
+"""A known case: arguments of a region, and what a right kernel makes of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from tir_schedules.region import Region
+from tir_schedules.template import Template
+
+from .arguments import random_arguments
+from .chains import chain_arguments, expected_of_chain, is_chain
+from .check import Expected, expected_result
+
+
+def known_case(
+    region: Region, template: Template[Any], seed: int
+) -> tuple[list[np.ndarray], Expected]:
+    """Inputs, unpacked, and operands; and the result, with how far off it may be.
+
+    Parameters
+    ----------
+    region, template
+        What is computed.
+    seed : int
+        For the arguments.
+    """
+    if is_chain(region):
+        arrays = chain_arguments(region, seed)
+        return arrays, expected_of_chain(region, arrays, seed)
+    arrays = random_arguments(region, template, seed)
+    return arrays, expected_result(region, template, arrays)
