@@ -1,8 +1,8 @@
 """The process that measures: `python -m tvm_hybrid.tuning.worker PARENT_PID CPU,CPU,...`.
 
 Jobs arrive on standard input, one JSON object a line; on what was standard output it answers with
-the stages it enters ({"stage": "compile"}) and finally with the measurement. It dies with its
-parent, and so does whatever candidate it is running.
+the stages it enters and finally with the measurement. It dies with its parent, and so does whatever
+candidate it is running.
 """
 
 from __future__ import annotations
@@ -65,13 +65,13 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     seed: int
 
 
-class Stage(msgspec.Struct, frozen=True):
+class Stage(msgspec.Struct, frozen=True, tag=True):
     """The worker enters this stage; if it dies, it died there."""
 
     stage: str
 
 
-class Reply(msgspec.Struct, frozen=True):
+class Reply(msgspec.Struct, frozen=True, tag=True):
     """The worker is done; `fatal` says why no candidate of this region can be measured."""
 
     measurement: Measurement | None = None

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
-import selectors
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
@@ -21,15 +17,14 @@ from tir_schedules.machine import Machine
 from tir_schedules.region import Region
 from tir_schedules.template import Template
 
+from .child_process import ChildProcess
 from .measure import Effort, Measurement
 from .worker import Job, Reply, Stage
 
 logger = logging.getLogger("tvm_hybrid")
 
-START_SECONDS = 120.0
 _OUTSIDE = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _THREADS_VARIABLE = "TVM_NUM_THREADS"
-_READ_BYTES = 1 << 16
 
 
 class WorkerProcess:
@@ -68,15 +63,18 @@ class WorkerProcess:
         cpu: int | None = None,
     ) -> None:
         self.machine, self.target, self.timeout = machine, target, timeout
-        self.footprint_bytes, self.seed, self.cpu = footprint_bytes, seed, cpu
-        self._process: subprocess.Popen[bytes] | None = None
-        self._errors: int | None = None
-        self._unread = b""
+        self.footprint_bytes, self.seed = footprint_bytes, seed
+        cpus = ""
+        if machine.threads == 1:
+            cpus = str(max(os.sched_getaffinity(0)) if cpu is None else cpu)
+        self._child = ChildProcess(
+            f"{__package__}.worker", [cpus], {_THREADS_VARIABLE: str(machine.threads)}
+        )
 
     @property
     def pid(self) -> int | None:
         """The process's id while it lives."""
-        return self._process.pid if self._process is not None else None
+        return self._child.pid
 
     def measure(
         self,
@@ -128,23 +126,20 @@ class WorkerProcess:
         return ended
 
     def _attempt(self, job: Job) -> Measurement | _Ended:
-        process = self._started()
-        assert process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):  # its death is noticed below
-            process.stdin.write(msgspec.json.encode(job) + b"\n")
-            process.stdin.flush()
+        self._child.ask(job)
         stage, end = "prepare", time.monotonic() + self.timeout
         while True:
             try:
-                message = self._answer(end)
+                line = self._child.answer(end - time.monotonic())
             except TimeoutError:
                 self.close()
                 return Measurement(
                     status="timeout", error=f"not done after {self.timeout:g} s, in stage {stage!r}"
                 )
-            if message is None:
-                code, how = self._end()
+            if line is None:
+                code, how = self._child.ended()
                 return _Ended(stage, how, code)
+            message = msgspec.json.decode(line, type=Stage | Reply)
             if isinstance(message, Stage):
                 stage = message.stage
             elif message.measurement is None:
@@ -152,78 +147,9 @@ class WorkerProcess:
             else:
                 return message.measurement
 
-    def _started(self) -> subprocess.Popen[bytes]:
-        if self._process is not None:
-            return self._process
-        cpus = ""
-        if self.machine.threads == 1:
-            cpus = str(max(os.sched_getaffinity(0)) if self.cpu is None else self.cpu)
-        environment = dict(os.environ)
-        environment["PYTHONPATH"] = os.pathsep.join(path or os.getcwd() for path in sys.path)
-        environment[_THREADS_VARIABLE] = str(self.machine.threads)
-        self._errors = os.memfd_create("worker errors")
-        # A session of its own: Ctrl-C in the terminal is for the tuner, which then ends the worker.
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", f"{__package__}.worker", str(os.getpid()), cpus],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._errors,
-            env=environment,
-            start_new_session=True,
-        )
-        try:
-            ready = self._answer(time.monotonic() + START_SECONDS)
-        except TimeoutError as error:
-            self.close()
-            raise CompileError("the measuring process does not start") from error
-        if ready is None:
-            raise CompileError(f"the measuring process {self._end()[1]} while it started")
-        return self._process
-
-    def _answer(self, end: float) -> Stage | Reply | None:
-        """The next message; None if the worker is dead."""
-        assert self._process is not None and self._process.stdout is not None
-        pipe = self._process.stdout.fileno()
-        with selectors.DefaultSelector() as selector:
-            selector.register(pipe, selectors.EVENT_READ)
-            while b"\n" not in self._unread:
-                if not selector.select(max(0.0, end - time.monotonic())):
-                    raise TimeoutError
-                chunk = os.read(pipe, _READ_BYTES)
-                if not chunk:
-                    return None
-                self._unread += chunk
-        line, _, self._unread = self._unread.partition(b"\n")
-        if line.startswith(b'{"stage"'):
-            return msgspec.json.decode(line, type=Stage)
-        return msgspec.json.decode(line, type=Reply)
-
-    def _end(self) -> tuple[int, str]:
-        """How the worker died, as a code and in words; forgets it."""
-        assert self._process is not None and self._errors is not None
-        code = self._process.wait()
-        size = os.fstat(self._errors).st_size
-        tail = os.pread(self._errors, _READ_BYTES, max(0, size - _READ_BYTES))
-        lines = tail.decode(errors="replace").splitlines()
-        self.close()
-        how = f"died of {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
-        telling = [line for line in lines if "LLVM ERROR" in line or "Error:" in line]
-        return code, f"{how} ({telling[-1].strip()[:300]})" if telling else how
-
     def close(self) -> None:
         """Ends the worker, whatever it is doing."""
-        process, errors = self._process, self._errors
-        self._process = self._errors = None
-        self._unread = b""
-        if process is not None:
-            process.kill()
-            process.wait()
-            for pipe in (process.stdin, process.stdout):
-                if pipe is not None:
-                    with contextlib.suppress(BrokenPipeError):
-                        pipe.close()
-        if errors is not None:
-            os.close(errors)
+        self._child.close()
 
     def __enter__(self) -> WorkerProcess:
         return self

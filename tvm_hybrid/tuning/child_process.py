@@ -1,0 +1,144 @@
+"""A process of ours that may crash or hang: JSON lines go in, JSON lines come out, or nothing."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import selectors
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from microkernels.errors import CompileError
+
+START_SECONDS = 120.0
+_READ_BYTES = 1 << 16
+
+
+class ChildProcess:
+    """Started when it is first needed, and again after each death.
+
+    Its module is run as `python -m MODULE PARENT_PID ARGUMENT...`. It says a first line when it is
+    ready, and should end with its parent, whose id it is told.
+
+    Parameters
+    ----------
+    module : str
+        The Python module to run.
+    arguments : sequence of str
+        What else it is told.
+    environment : mapping
+        Variables that it gets besides this process's.
+    """
+
+    def __init__(
+        self, module: str, arguments: Sequence[str] = (), environment: Mapping[str, str] = {}
+    ) -> None:
+        self._command = [sys.executable, "-m", module, str(os.getpid()), *arguments]
+        self._environment = environment
+        self._process: subprocess.Popen[bytes] | None = None
+        self._errors: int | None = None
+        self._unread = b""
+
+    @property
+    def pid(self) -> int | None:
+        """The process's id while it lives."""
+        return self._process.pid if self._process is not None else None
+
+    def start(self) -> None:
+        """Starts it if it does not live.
+
+        Raises
+        ------
+        CompileError
+            If it does not get ready.
+        """
+        if self._process is not None:
+            return
+        path = os.pathsep.join(path or os.getcwd() for path in sys.path)
+        self._errors = os.memfd_create("errors of a child")
+        # A session of its own: Ctrl-C in the terminal is for the tuner, which then ends the child.
+        self._process = subprocess.Popen(
+            self._command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            env={**os.environ, **self._environment, "PYTHONPATH": path},
+            start_new_session=True,
+        )
+        try:
+            ready = self.answer(START_SECONDS)
+        except TimeoutError as error:
+            self.close()
+            raise CompileError("the measuring process does not start") from error
+        if ready is None:
+            raise CompileError(f"the measuring process {self.ended()[1]} while it started")
+
+    def ask(self, question: msgspec.Struct) -> None:
+        """Sends a question; if it is dead, `answer` will tell."""
+        self.start()
+        assert self._process is not None and self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.write(msgspec.json.encode(question) + b"\n")
+            self._process.stdin.flush()
+
+    def answer(self, seconds: float | None) -> bytes | None:
+        """The next line; None if the process is dead.
+
+        Raises
+        ------
+        TimeoutError
+            If there is none after so many seconds. None: waits as long as it takes.
+        """
+        assert self._process is not None and self._process.stdout is not None
+        pipe = self._process.stdout.fileno()
+        end = None if seconds is None else time.monotonic() + seconds
+        with selectors.DefaultSelector() as selector:
+            selector.register(pipe, selectors.EVENT_READ)
+            while b"\n" not in self._unread:
+                left = None if end is None else max(0.0, end - time.monotonic())
+                if not selector.select(left):
+                    raise TimeoutError
+                chunk = os.read(pipe, _READ_BYTES)
+                if not chunk:
+                    return None
+                self._unread += chunk
+        line, _, self._unread = self._unread.partition(b"\n")
+        return line
+
+    def ended(self) -> tuple[int, str]:
+        """How it died, as an exit code (negative: a signal) and in words; forgets it."""
+        assert self._process is not None and self._errors is not None
+        code = self._process.wait()
+        size = os.fstat(self._errors).st_size
+        tail = os.pread(self._errors, _READ_BYTES, max(0, size - _READ_BYTES))
+        lines = tail.decode(errors="replace").splitlines()
+        self.close()
+        how = f"died of {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
+        telling = [line for line in lines if "LLVM ERROR" in line or "Error:" in line]
+        return code, f"{how} ({telling[-1].strip()[:300]})" if telling else how
+
+    def kill(self) -> None:
+        """Ends it from another thread than the one that works with it, which finds it dead."""
+        process = self._process
+        if process is not None:
+            process.kill()
+
+    def close(self) -> None:
+        """Ends it, whatever it is doing."""
+        process, errors = self._process, self._errors
+        self._process = self._errors = None
+        self._unread = b""
+        if process is not None:
+            process.kill()
+            process.wait()
+            for pipe in (process.stdin, process.stdout):
+                if pipe is not None:
+                    with contextlib.suppress(BrokenPipeError):
+                        pipe.close()
+        if errors is not None:
+            os.close(errors)
