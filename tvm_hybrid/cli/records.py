@@ -1,4 +1,4 @@
-"""`tvm-hybrid records show | best | check FILE`: looks into record files."""
+"""`tvm-hybrid records list | show | best | merge | prune | check`: looks into record files."""
 
 from __future__ import annotations
 
@@ -13,37 +13,78 @@ from .options import json_option
 
 if TYPE_CHECKING:
     from ..tuning.record import Record
+    from ..tuning.record_rewrite import Rewritten
     from ..tuning.records import Located, RecordStore
 
-file_argument = click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
+path_type = click.Path(dir_okay=False, path_type=Path)
+file_argument = click.argument("file", type=path_type)
 
 
 @click.group("records")
 def command() -> None:
-    """Shows, ranks and checks tuning records."""
+    """Shows, ranks, checks, merges and prunes tuning records."""
+
+
+@command.command("list")
+@file_argument
+@json_option
+def list_(file: Path, as_json: bool) -> None:
+    """Counts the measurements of every region, machine and number of threads: one line for each."""
+    located = list(_store(file))
+    rows = []
+    for (workload, isa, machine, threads), records in _grouped(located).items():
+        statuses = Counter(item.record.status for item in records)
+        ok = statuses.pop("ok", 0)
+        gain = _gain(records)
+        rows.append((workload, isa, machine, threads, ok, dict(statuses), gain))
+    if as_json:
+        names = ("workload", "isa", "machine", "threads", "ok", "failed", "speedup")
+        print_json([dict(zip(names, row, strict=True)) for row in rows])
+        return
+    from rich.markup import escape
+    from rich.table import Table
+
+    table = Table("region", "isa", "machine", "threads", "ok", "failed", "how", "best")
+    for workload, isa, machine, threads, ok, failed, gain in rows:
+        how = ", ".join(f"{count} {status}" for status, count in failed.items())
+        counts = (str(threads), str(ok), str(sum(failed.values())))
+        table.add_row(escape(workload), isa, machine, *counts, how, _times(gain))
+    console = output_console()
+    console.print(table)
+    console.print(f"{len(located)} records of {len(rows)} regions", highlight=False)
 
 
 @command.command("show")
 @file_argument
+@click.argument("pattern", default="")
 @json_option
-def show(file: Path, as_json: bool) -> None:
-    """Counts the measurements of every region, machine and number of threads."""
+def show(file: Path, pattern: str, as_json: bool) -> None:
+    """Shows every measurement, line by line; with a PATTERN those of regions that contain it.
+
+    `list` counts them.
+    """
     import msgspec
 
-    located = list(_store(file))
+    located = [item for item in _store(file) if pattern in item.record.workload]
     if as_json:
         print_json([msgspec.to_builtins(item.record) for item in located])
         return
     from rich.markup import escape
     from rich.table import Table
 
-    table = Table("region", "isa", "machine", "threads", "ok", "failed", "how")
-    for (workload, isa, machine, threads), records in _grouped(located).items():
-        statuses = Counter(item.record.status for item in records)
-        ok = statuses.pop("ok", 0)
-        how = ", ".join(f"{count} {status}" for status, count in statuses.items())
+    table = Table("line", "region", "on", "status", "us", "speed-up", "config")
+    for record, place in located:
+        time = f"{record.median_us:.2f}" if record.times_us else ""
+        confirmed = {True: "confirmed", False: "not confirmed", None: ""}[record.confirmed]
+        speedup = f"{_times(_speedup(record))} {confirmed}".strip()
         table.add_row(
-            escape(workload), isa, machine, str(threads), str(ok), str(statuses.total()), how
+            place.rpartition(":")[2],
+            escape(record.workload),
+            f"{record.machine} {record.isa} {record.threads}",
+            record.status,
+            time,
+            speedup,
+            escape(_config(record)),
         )
     console = output_console()
     console.print(table)
@@ -54,12 +95,12 @@ def show(file: Path, as_json: bool) -> None:
 @file_argument
 @json_option
 def best(file: Path, as_json: bool) -> None:
-    """Shows the best configuration of every region, machine and number of threads."""
-    from ..tuning.records import ranked
+    """Shows what `compile` would choose for every region, machine and number of threads."""
+    from ..tuning.records import trusted
 
     rows = []
     for records in _grouped(list(_store(file))).values():
-        rows += ranked(records)[:1]
+        rows += trusted(records)[:1]
     if as_json:
         print_json([{"place": item.place, **_summary(item.record)} for item in rows])
         return
@@ -68,16 +109,14 @@ def best(file: Path, as_json: bool) -> None:
 
     table = Table("region", "isa", "machine", "threads", "us", "speed-up", "config", "line")
     for record, place in rows:
-        config = " ".join(f"{name}={value}" for name, value in record.config.items())
-        speedup = "" if record.relative is None else f"{1 / record.relative:.3f}"
         table.add_row(
             escape(record.workload),
             record.isa,
             record.machine,
             str(record.threads),
             f"{record.median_us:.2f}",
-            speedup,
-            escape(config),
+            _times(_speedup(record)),
+            escape(_config(record)),
             place.rpartition(":")[2],
         )
     output_console().print(table)
@@ -99,12 +138,71 @@ def check(file: Path, as_json: bool) -> int:
     if as_json:
         print_json(found)
     else:
-        console = output_console()
-        for problem in found:
-            console.print(problem, highlight=False, soft_wrap=True, markup=False)
+        _say(found)
         count = sum(1 for _ in store)
-        console.print(f"{count} records, {len(found)} problems", highlight=False)
+        output_console().print(f"{count} records, {len(found)} problems", highlight=False)
     return 1 if found else 0
+
+
+@command.command("merge")
+@click.argument("files", type=path_type, nargs=-1, required=True)
+@click.option("-o", "--output", type=path_type, required=True, help="The file to write.")
+@json_option
+def merge(files: tuple[Path, ...], output: Path, as_json: bool) -> None:
+    """Writes the lines of several FILES into one, each line once, in their order.
+
+    What cannot be read is left out, and named. OUTPUT may be one of the FILES, even while a tuner
+    writes to it.
+    """
+    from ..tuning.record_rewrite import merge as merge_files
+
+    _report(merge_files(files, output), output, as_json, dry_run=False)
+
+
+@command.command("prune")
+@file_argument
+@click.option(
+    "-k",
+    "--best",
+    default=3,
+    show_default=True,
+    type=click.IntRange(min=0),
+    help="Configurations to keep of every region, machine and number of threads.",
+)
+@click.option("--keep-failures", is_flag=True, help="Keep those that failed, too.")
+@click.option("--dry-run", is_flag=True, help="Say what would be removed; change nothing.")
+@json_option
+def prune(file: Path, best: int, keep_failures: bool, dry_run: bool, as_json: bool) -> None:
+    """Removes all but the best measurements of every region, and of the default.
+
+    What other versions of a template measured, repeated measurements and unreadable lines go, too.
+    A tuner may be writing to the FILE.
+    """
+    from ..tuning.record_rewrite import prune as prune_file
+
+    _report(prune_file(file, best, keep_failures, dry_run), file, as_json, dry_run)
+
+
+def _report(done: Rewritten, file: Path, as_json: bool, dry_run: bool) -> None:
+    removed = {why: count for why, count in done.removed.items() if count}
+    if as_json:
+        print_json({"kept": done.kept, "removed": removed, "skipped": done.skipped})
+        return
+    _say(done.skipped)
+    text = ", ".join(f"{count} {why}" for why, count in removed.items())
+    verb = "would be removed" if dry_run else "removed"
+    output_console().print(
+        f"{done.kept} lines in {file}; {verb}: {text or 'none'}",
+        highlight=False,
+        soft_wrap=True,
+        markup=False,
+    )
+
+
+def _say(lines: list[str]) -> None:
+    console = output_console()
+    for line in lines:
+        console.print(line, highlight=False, soft_wrap=True, markup=False)
 
 
 def _store(file: Path) -> RecordStore:
@@ -123,6 +221,26 @@ def _grouped(
     return groups
 
 
+def _gain(records: list[Located]) -> float | None:
+    """Speed-up of what would be chosen."""
+    from ..tuning.records import trusted
+
+    chosen = trusted(records)
+    return _speedup(chosen[0].record) if chosen else None
+
+
+def _speedup(record: Record) -> float | None:
+    return None if record.relative is None else 1 / record.relative
+
+
+def _times(speedup: float | None) -> str:
+    return "" if speedup is None else f"{speedup:.3f}"
+
+
+def _config(record: Record) -> str:
+    return " ".join(f"{name}={value}" for name, value in record.config.items())
+
+
 def _summary(record: Record) -> dict[str, object]:
     return {
         "workload": record.workload,
@@ -131,5 +249,6 @@ def _summary(record: Record) -> dict[str, object]:
         "threads": record.threads,
         "config": record.config,
         "median_us": record.median_us,
-        "speedup": None if record.relative is None else 1 / record.relative,
+        "speedup": _speedup(record),
+        "confirmed": record.confirmed,
     }

@@ -44,7 +44,7 @@ def append_line(path: Path, line: bytes) -> None:
         with lock_of(path):
             _append(real_path(path), line)
     except Timeout as error:
-        raise _locked(error) from error
+        raise locked_error(error) from error
     except OSError as error:
         raise RecordError(f"cannot write records to {path}: {error.strerror}") from error
 
@@ -113,7 +113,8 @@ def _sync_folder(path: Path) -> None:
         os.close(folder)
 
 
-def _locked(error: Timeout) -> RecordError:
+def locked_error(error: Timeout) -> RecordError:
+    """What to say when a lock cannot be had."""
     return RecordError(
         f"another process has held {error.lock_file} for {LOCK_SECONDS:.0f} s; end it, then repeat"
     )
