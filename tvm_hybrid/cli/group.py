@@ -20,7 +20,18 @@ from microkernels.errors import TvmHybridError, VerifyError
 from ..logs import LOG_VARIABLE
 from ..report.console import error_console
 
-COMMANDS = ("compile", "run", "bench", "verify", "explain", "tune", "records", "kernels", "doctor")
+COMMANDS = (
+    "compile",
+    "run",
+    "bench",
+    "verify",
+    "explain",
+    "tune",
+    "records",
+    "simulate",
+    "kernels",
+    "doctor",
+)
 
 
 class LazyGroup(click.Group):

@@ -210,7 +210,7 @@ def random_median(size: int, near: int) -> int:
     missed = 1.0
     for trial in range(1, size + 1):
         missed *= max(size - near - trial + 1, 0) / (size - trial + 1)
-        if missed <= 0.5:
+        if missed <= 0.5 + 1e-9:  # rounding
             return trial
     raise ConfigError(f"there is nothing to find: {near} of {size}")
 

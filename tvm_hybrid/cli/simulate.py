@@ -1,0 +1,118 @@
+"""`tvm-hybrid simulate`: compares search strategies on recorded spaces, without measuring."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import click
+
+from ..report.console import output_console, print_json, working
+from .options import json_option
+
+FAILED = 1
+
+
+@click.command("simulate")
+@click.argument("recordings", nargs=-1, metavar="[RECORDING]...")
+@click.option(
+    "--strategy",
+    "strategies",
+    multiple=True,
+    metavar="NAME",
+    help="model, transfer (the model, with all other recordings as history), evolutionary, random "
+    "or grid; may be given several times.  [default: random, evolutionary, model, transfer]",
+)
+@click.option(
+    "--seeds",
+    default=10,
+    show_default=True,
+    type=click.IntRange(min=1),
+    help="Searches of each recording by each strategy.",
+)
+@click.option(
+    "--share",
+    default=0.98,
+    show_default=True,
+    type=click.FloatRange(min=0, min_open=True, max=1),
+    help="Of the optimum's speed, at which a search ends.",
+)
+@click.option(
+    "--batch",
+    default=8,
+    show_default=True,
+    type=click.IntRange(min=1),
+    help="Trials after which their results are told.",
+)
+@click.option(
+    "--jobs",
+    default=min(2, os.cpu_count() or 1),
+    show_default=True,
+    type=click.IntRange(min=1),
+    help="Processes.",
+)
+@click.option(
+    "--plot",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Draw best-so-far curves into this file, such as out.png.",
+)
+@click.option(
+    "--markdown",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Write the tables as a page of documentation into this file.",
+)
+@click.option("--check", is_flag=True, help="Exit with 1 if one of the project's bars is missed.")
+@json_option
+def command(
+    recordings: tuple[str, ...],
+    strategies: tuple[str, ...],
+    seeds: int,
+    share: float,
+    batch: int,
+    jobs: int,
+    plot: Path | None,
+    markdown: Path | None,
+    check: bool,
+    as_json: bool,
+) -> int:
+    """Counts the trials that search strategies need on recorded spaces.
+
+    RECORDING is a record file (JSON lines, or those compressed by xz) that holds every
+    configuration of a region, or the name of one that the package holds; without any, all of those
+    are searched.
+    """
+    from ..report.search_study import CONTESTANTS, study_searches
+    from ..report.search_table import search_json, search_page, search_tables
+    from ..tuning.simulate import shipped_recordings
+
+    for file in (plot, markdown):
+        if file is not None and not file.absolute().parent.is_dir():
+            raise click.FileError(str(file), "its folder does not exist")
+    sources = recordings or shipped_recordings()
+    if not sources:
+        raise click.UsageError("this package holds no recordings; name a record file")
+    with working("simulating searches") as step:
+        study = study_searches(
+            sources,
+            strategies or CONTESTANTS,
+            seeds=seeds,
+            share=share,
+            batch=batch,
+            jobs=jobs,
+            progress=step,
+        )
+    if plot is not None:
+        from ..report.search_plot import plot_study
+
+        plot_study(study, plot)
+    if markdown is not None:
+        try:
+            markdown.write_text(search_page(study), encoding="utf-8")
+        except OSError as error:
+            raise click.FileError(str(markdown), error.strerror) from error
+    if as_json:
+        print_json(search_json(study))
+    else:
+        for table in search_tables(study):
+            output_console().print(table)
+    return FAILED if check and not all(bar.holds for bar in study.bars()) else 0

@@ -1,0 +1,129 @@
+"""What a study of searches found: tables for the terminal and a page of documentation, JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from rich.table import Table
+from rich.text import Text
+
+from .search_study import TRANSFER, RegionStudy, SearchStudy
+
+TITLES = {TRANSFER: "model + transfer"}
+
+
+def search_tables(study: SearchStudy) -> Iterator[Table]:
+    """Recordings with the trials that strategies needed; bars."""
+    table = Table(title=_title(study), title_justify="left")
+    table.add_column("region", no_wrap=True)
+    for column in _columns(study):
+        table.add_column(column, justify="right")
+    for row in study.rows:
+        table.add_row(Text(row.name), *_cells(study, row))
+    table.add_section()
+    table.add_row("geometric mean", *_mean_cells(study))
+    yield table
+    bars = Table("bar", "found", "holds")
+    for bar in study.bars():
+        bars.add_row(bar.text, f"{bar.value:.2f}", "yes" if bar.holds else "no")
+    yield bars
+
+
+def search_page(study: SearchStudy) -> str:
+    """The page: what was simulated and how, a table of recordings and one of bars."""
+    columns = ["region", *_columns(study)]
+    lines = [
+        "# Trials that searches need",
+        "",
+        "Written by `tvm-hybrid simulate --markdown FILE`: search strategies replay spaces that "
+        "were measured once as a",
+        "whole (`tvm_hybrid/tuning/recordings`), each configuration in turns with the default one.",
+        "",
+        f"- Trials: until a configuration was proposed that has {study.share:.0%} of the optimum's "
+        f"speed; median of {study.seeds} seeds, the",
+        f"  scores being told after every {study.batch} proposals. No configuration is known "
+        "beforehand, not even the default.",
+        "- size: configurations of the space; near: how many of them would do.",
+        "- default: its time over the optimum's, measured in turns. The optimum is the fastest of "
+        "many measurements, so",
+        "  a little of it is luck.",
+        "- exact: the median of drawing at random without replacement, from its distribution.",
+    ]
+    if TRANSFER in study.contestants:
+        lines.append("- transfer: the model has learned from all other recordings before.")
+    lines += ["", f"| {' | '.join(columns)} |", f"|{'---|' * len(columns)}"]
+    for row in study.rows:
+        lines.append(f"| {' | '.join([row.name, *_cells(study, row)])} |")
+    lines.append(f"| geometric mean | {' | '.join(_mean_cells(study))} |")
+    lines += ["", "| bar | found | holds |", "|---|---|---|"]
+    for bar in study.bars():
+        lines.append(f"| {bar.text} | {bar.value:.2f} | {'yes' if bar.holds else 'no'} |")
+    return "\n".join(lines) + "\n"
+
+
+def search_json(study: SearchStudy) -> dict[str, Any]:
+    """Everything but the traces."""
+    return {
+        "share": study.share,
+        "seeds": study.seeds,
+        "batch": study.batch,
+        "regions": [
+            {
+                "name": row.name,
+                "workload": row.workload,
+                "configurations": row.configurations,
+                "near": row.near,
+                "default_us": row.default_us,
+                "optimum_us": row.optimum_us,
+                "default_ratio": row.default_ratio,
+                "random_exact": row.random_exact,
+                "trials": dict(row.trials),
+                "median": {name: row.median(name) for name in study.contestants},
+            }
+            for row in study.rows
+        ],
+        "quotients": {f"{a}/{b}": study.mean_quotient(a, b) for a, b in study.pairs()},
+        "default_ratio": study.mean_default(),
+        "bars": [{"bar": bar.text, "found": bar.value, "holds": bar.holds} for bar in study.bars()],
+    }
+
+
+def title_of(contestant: str) -> str:
+    """What a contestant is called."""
+    return TITLES.get(contestant, contestant)
+
+
+def _title(study: SearchStudy) -> str:
+    return (
+        f"trials until {study.share:.0%} of the optimum's speed, median of {study.seeds} seeds, "
+        f"batches of {study.batch}"
+    )
+
+
+def _columns(study: SearchStudy) -> list[str]:
+    return [
+        "size",
+        "near",
+        "default",
+        "exact",
+        *map(title_of, study.contestants),
+        *(f"{one} / {other}" for one, other in study.pairs()),
+    ]
+
+
+def _cells(study: SearchStudy, row: RegionStudy) -> list[str]:
+    return [
+        str(row.configurations),
+        str(row.near),
+        f"{row.default_ratio:.3f}",
+        str(row.random_exact),
+        *(f"{row.median(name):g}" for name in study.contestants),
+        *(f"{row.quotient(one, other):.2f}" for one, other in study.pairs()),
+    ]
+
+
+def _mean_cells(study: SearchStudy) -> list[str]:
+    gap = [""] * len(study.contestants)
+    means = [f"{study.mean_quotient(one, other):.2f}" for one, other in study.pairs()]
+    return ["", "", f"{study.mean_default():.3f}", "", *gap, *means]
