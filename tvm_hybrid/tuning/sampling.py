@@ -17,7 +17,6 @@ from __future__ import annotations
 import math
 import resource
 import statistics
-import time
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Protocol
@@ -36,7 +35,8 @@ class Effort(msgspec.Struct, frozen=True):
     samples : int
         Samples of the candidate at most, each in turns with one of the default configuration.
     seconds : float
-        After this time no further sample is begun, once there are three.
+        After this time no further sample is begun, once there are three. CPU time for a serial
+        kernel: waiting for the CPU costs it no samples.
     accuracy : float
         No further sample once the median quotient of their times is known up to this part of it,
         with a confidence of nine in ten; 0.0: all samples are taken.
@@ -75,7 +75,8 @@ def sample_in_turns(
 ) -> tuple[list[float], list[float]]:
     """Samples of both in microseconds; those of one pair have the same place.
 
-    A pair during which another process got the CPU is taken again, `effort.samples` times at most.
+    A pair during which another process got the CPU is taken again, but for at most a third of
+    `effort.samples`: where no pair is left in peace, the median has to do.
 
     Parameters
     ----------
@@ -91,8 +92,8 @@ def sample_in_turns(
     contestants = [kernel] if other is None else [kernel, other]
     times: list[list[float]] = [[], []]
     others = times[1]
-    repeats = effort.samples
-    end = time.perf_counter() + effort.seconds
+    repeats = effort.samples // 3
+    end = clock() + effort.seconds
     turn = 0
     while len(times[0]) < effort.samples:
         before = interruptions()
@@ -100,14 +101,12 @@ def sample_in_turns(
         turn += 1
         order = range(len(contestants)) if turn % 2 else reversed(range(len(contestants)))
         taken = {i: contestants[i].sample(clock) * 1e6 for i in order}
-        if interruptions() != before and repeats and time.perf_counter() < end:
+        if interruptions() != before and repeats and clock() < end:
             repeats -= 1
             continue
         for i, value in taken.items():
             times[i].append(value)
-        if len(times[0]) >= FEWEST and (
-            time.perf_counter() >= end or settled(times[0], others, effort)
-        ):
+        if len(times[0]) >= FEWEST and (clock() >= end or settled(times[0], others, effort)):
             break
     return times[0], others
 
