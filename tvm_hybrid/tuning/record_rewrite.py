@@ -6,15 +6,19 @@ writing to it meanwhile; see `locked_file`.
 
 from __future__ import annotations
 
+import logging
 import os
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from filelock import Timeout
+from tvm.target import Target
 
 from microkernels.errors import RecordError
+from microkernels.isa import isa_named
+from tir_schedules.machine import Machine
 from tir_schedules.template import has_template, template_for
 
 from .locked_file import lock_of, locked_error, real_path, replace_lines
@@ -22,6 +26,8 @@ from .record import Record
 from .record_file import Located
 from .record_line import RECORD, UnreadableLine, read_header
 from .records import config_key, latest, trusted
+
+logger = logging.getLogger("tvm_hybrid")
 
 
 @dataclass(frozen=True)
@@ -223,6 +229,7 @@ def _why_removed_of_group(
     judged = latest(item for item in group if item.record.confirmed is not None)
     current = {item.place for item in (*newest, *judged)}
     defaults = {config_key(item.record.config) for item in group if item.record.is_default}
+    defaults |= _default_keys(group[0].record)
     others = (
         key for item in trusted(group) if (key := config_key(item.record.config)) not in defaults
     )
@@ -237,6 +244,19 @@ def _why_removed_of_group(
                 yield place, "failed"
         elif key not in wanted:
             yield place, "not among the best"
+
+
+def _default_keys(record: Record) -> set[bytes]:
+    """Today's default configuration for a record's region and machine, if there is one."""
+    try:
+        isa = isa_named(record.isa)
+        target = Target({"kind": "llvm", "mcpu": record.machine})
+        machine = replace(Machine.from_target(target, record.threads), isa=isa)
+        default = template_for(record.template).default_config(record.region, machine)
+    except Exception as error:  # what is in a file may break a template in any way
+        logger.debug("no default configuration of %s: %s", record.workload, error)
+        return set()
+    return {config_key(default.to_dict())}
 
 
 def _records(lines: Iterable[Line]) -> Iterator[Located]:
