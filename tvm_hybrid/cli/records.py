@@ -10,6 +10,7 @@ import click
 
 from ..report.console import output_console, print_json
 from .options import json_option
+from .records_exchange import export, import_
 
 if TYPE_CHECKING:
     from ..tuning.record import Record
@@ -23,6 +24,10 @@ file_argument = click.argument("file", type=path_type)
 @click.group("records")
 def command() -> None:
     """Shows, ranks, checks, merges and prunes tuning records."""
+
+
+command.add_command(export)
+command.add_command(import_)
 
 
 @command.command("list")

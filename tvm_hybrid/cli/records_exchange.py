@@ -1,0 +1,107 @@
+"""`tvm-hybrid records export FILE DIR` and `import DIR FILE`: databases of other tuners."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from ..report.console import output_console, print_json
+from .options import json_option
+
+if TYPE_CHECKING:
+    from ..tuning.metaschedule import Exchange
+
+format_option = click.option(
+    "--format",
+    "_format",
+    type=click.Choice(["metaschedule"]),
+    default="metaschedule",
+    show_default=True,
+    help="MetaSchedule's JSON database: a folder with two files.",
+)
+
+
+@click.command("export")
+@click.argument("file", type=click.Path(dir_okay=False, exists=True, path_type=Path))
+@click.argument("folder", metavar="DIR", type=click.Path(file_okay=False, path_type=Path))
+@format_option
+@click.option("--machine", help="Only records of this CPU, by its LLVM name.")
+@click.option("--threads", type=click.IntRange(min=1), help="Only records of so many threads.")
+@json_option
+def export(
+    file: Path,
+    folder: Path,
+    _format: str,
+    machine: str | None,
+    threads: int | None,
+    as_json: bool,
+) -> None:
+    """Writes the best record of every region into DIR, for MetaScheduleApplyDatabase.
+
+    Whoever applies it calls tvm_hybrid.tuning.metaschedule.register_intrinsics(DIR) first: the
+    traces use our microkernels. What a schedule cannot express is listed with the reason.
+    """
+    from ..tuning.metaschedule import export_records
+    from ..tuning.records import RecordStore
+
+    result = export_records(RecordStore(file), folder, machine, threads)
+    if as_json:
+        print_json(_as_json(result))
+        return
+    _show(result)
+    _print(
+        f"{len(result.taken)} regions written as {result.programs} programs, {result.known} known "
+        f"already, {len(result.left_out)} left out"
+    )
+
+
+@click.command("import")
+@click.argument("folder", metavar="DIR", type=click.Path(file_okay=False, path_type=Path))
+@click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
+@format_option
+@json_option
+def import_(folder: Path, file: Path, _format: str, as_json: bool) -> None:
+    """Adds the records of a database in DIR to FILE, those that it lacks.
+
+    What `export` wrote comes back as it was. Traces of others are kept for regions that are
+    recognised; they are shown, but never chosen.
+    """
+    from ..tuning.metaschedule import import_records
+    from ..tuning.records import RecordStore
+
+    result = import_records(folder, RecordStore(file, must_exist=False))
+    if as_json:
+        print_json(_as_json(result))
+        return
+    _show(result)
+    _print(
+        f"{len(result.taken)} records added, {result.foreign} of them foreign, {result.known} "
+        f"known already, {len(result.left_out)} left out"
+    )
+
+
+def _show(result: Exchange) -> None:
+    for name, reason in result.left_out:
+        _print(f"left out: {name}: {reason}")
+    for name, reason in result.partly:
+        _print(f"partly: {name}: {reason}")
+
+
+def _print(text: str) -> None:
+    output_console().print(text, highlight=False, soft_wrap=True, markup=False)
+
+
+def _as_json(result: Exchange) -> dict[str, object]:
+    def pairs(found: list[tuple[str, str]]) -> list[dict[str, str]]:
+        return [{"what": name, "why": reason} for name, reason in found]
+
+    return {
+        "taken": result.taken,
+        "known": result.known,
+        "programs": result.programs,
+        "foreign": result.foreign,
+        "left_out": pairs(result.left_out),
+        "partly": pairs(result.partly),
+    }

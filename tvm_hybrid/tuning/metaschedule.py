@@ -1,0 +1,45 @@
+"""MetaSchedule's databases and our records: `export_records`, `import_records`.
+
+A database that we wrote is applied by TVM's own pass, once our microkernels have been registered
+under the names that its traces use:
+
+    register_intrinsics("work_dir")
+    mod = relax.transform.MetaScheduleApplyDatabase("work_dir")(mod)
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from .metaschedule_database import MetaScheduleFolder
+from .metaschedule_export import Exchange, export_records
+from .metaschedule_import import import_records
+from .metaschedule_schedule import register_intrinsic
+
+__all__ = ["Exchange", "export_records", "import_records", "register_intrinsics"]
+
+
+def register_intrinsics(work_dir: str | os.PathLike[str]) -> list[str]:
+    """Registers the microkernels that the traces of a database name, for this process.
+
+    Parameters
+    ----------
+    work_dir : path-like
+        The database's folder.
+
+    Returns
+    -------
+    list of str
+        The tensor intrinsics' names.
+
+    Raises
+    ------
+    RecordError
+        If there is no database.
+    IsaError
+        If a trace names a tile that no microkernel has.
+    """
+    entries = MetaScheduleFolder(Path(work_dir)).entries
+    names = dict.fromkeys(name for entry in entries for name in entry.intrinsics)
+    return [name for name in names if register_intrinsic(name)]
