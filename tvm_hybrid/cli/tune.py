@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from ..report.console import error_console, output_console, print_json
+from ..report.console import output_console, print_json
 from .options import (
     NamedShape,
     NamedSize,
@@ -19,9 +17,10 @@ from .options import (
     model_argument,
     precision_option,
 )
+from .tune_progress import shown
 
 if TYPE_CHECKING:
-    from ..tuning.tune_regions import Progress, Trial, TuneResult
+    from ..tuning.tune_result import TuneResult
 
 INTERRUPTED = 130
 
@@ -38,12 +37,42 @@ INTERRUPTED = 130
 )
 @click.option(
     "--trials",
-    default=64,
+    default=1000,
     show_default=True,
     type=click.IntRange(min=1),
-    help="Configurations of each region, those in the file included.",
+    help="Configurations of the whole model, those in the file included.",
 )
-@click.option("--strategy", default="random", show_default=True, help="random or grid.")
+@click.option(
+    "--trials-per-region",
+    type=click.IntRange(min=1),
+    help="Configurations of each region at most, those in the file included.",
+)
+@click.option(
+    "--time-limit",
+    metavar="SECONDS",
+    type=click.FloatRange(min=0, min_open=True),
+    help="Seconds that the search may take.",
+)
+@click.option(
+    "--min-gain",
+    default=0.005,
+    show_default=True,
+    type=click.FloatRange(min=0),
+    help="End when the model is expected to gain less than this share of its time.",
+)
+@click.option(
+    "--strategy",
+    default="model",
+    show_default=True,
+    help="What is tried next: model (learns), evolutionary, random or grid.",
+)
+@click.option(
+    "--batch",
+    default=8,
+    show_default=True,
+    type=click.IntRange(min=1),
+    help="Configurations that a region gets at a time.",
+)
 @click.option("--seed", default=0, show_default=True, help="Of the search.")
 @click.option(
     "--timeout",
@@ -73,7 +102,11 @@ def command(
     model: Path,
     records: Path,
     trials: int,
+    trials_per_region: int | None,
+    time_limit: float | None,
+    min_gain: float,
     strategy: str,
+    batch: int,
     seed: int,
     timeout: float,
     resume: bool,
@@ -87,14 +120,15 @@ def command(
     fast_math: str,
     as_json: bool,
 ) -> int:
-    """Measures configurations of every distinct region of MODEL into a record file.
+    """Measures configurations of the regions of MODEL into a record file.
 
-    Apply them with --records of the other commands. Ctrl-C keeps everything that was measured;
-    the same command continues.
+    Where it shortens the model's time most, first. Apply the records with --records of the other
+    commands: only what was confirmed to be faster than the default is used. Ctrl-C keeps everything
+    that was measured; the same command continues.
     """
     from ..tuning.tune_model import tune
 
-    with _shown() as progress:
+    with shown() as callback:
         result = tune(
             model,
             target=target,
@@ -103,14 +137,18 @@ def command(
             fusion=fusion,
             fast_math=fast_math,
             trials=trials,
+            trials_per_region=trials_per_region,
+            time_limit=time_limit,
+            min_gain=min_gain,
             records=records,
             num_threads=num_threads,
             strategy=strategy,
+            batch=batch,
             seed=seed,
             timeout=timeout,
             resume=resume,
             replay=replay,
-            progress=progress,
+            callbacks=[callback],
         )
     if as_json:
         print_json(_as_json(result))
@@ -119,64 +157,33 @@ def command(
     return INTERRUPTED if result.interrupted else 0
 
 
-@contextmanager
-def _shown() -> Iterator[Progress]:
-    """Progress on standard error: a bar on a terminal, one line a region anywhere else."""
-    console = error_console()
-    if not console.is_terminal:
-
-        def line(trial: Trial) -> None:
-            if trial.trial == trial.trials:
-                console.print(_describe(trial), highlight=False, soft_wrap=True, markup=False)
-
-        yield line
-        return
-
-    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
-    from rich.progress import Progress as Bars
-
-    columns = (
-        BarColumn(20),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TextColumn("{task.description}", markup=False),
-    )
-    with Bars(*columns, console=console, transient=True) as bars:
-        task = bars.add_task("partitioning", total=None)
-
-        def bar(trial: Trial) -> None:
-            bars.update(
-                task, description=_describe(trial), completed=trial.trial, total=trial.trials
-            )
-
-        yield bar
-
-
-def _describe(trial: Trial) -> str:
-    best = "" if trial.best is None else f"best {trial.best:.3f}x of the default, "
-    return f"region {trial.region + 1} of {trial.regions}, {best}{trial.workload}"
-
-
 def _print(result: TuneResult, records: Path) -> None:
     from rich.markup import escape
     from rich.table import Table
 
-    table = Table("speed-up", "default us", "best us", "tried", "failed", "region", "best config")
+    table = Table("speed-up", "runs", "default us", "best us", "tried", "failed", "region", "best")
     for region in result.regions:
         config = " ".join(f"{name}={value}" for name, value in (region.best or {}).items())
         table.add_row(
             f"{region.speedup:.3f}",
+            f"{region.weight} x",
             _number(region.default_us),
             _number(region.best_us),
-            str(region.trials + region.known),
+            f"{region.tried:,} of {region.size:,}",
             str(region.failures),
             escape(region.region.key),
             escape(config),
         )
     console = output_console()
     console.print(table)
-    state = "interrupted; everything measured is kept in" if result.interrupted else "records in"
-    console.print(f"{state} {records}", highlight=False, soft_wrap=True, markup=False)
+    if result.best_us:
+        console.print(
+            f"all regions: {result.default_us:.1f} us by default, {result.best_us:.1f} us tuned, "
+            f"{result.default_us / result.best_us:.3f}x",
+            highlight=False,
+        )
+    text = f"ended: {result.reason}; records in {records}"
+    console.print(text, highlight=False, soft_wrap=True, markup=False)
 
 
 def _number(value: float | None) -> str:
@@ -187,14 +194,25 @@ def _as_json(result: TuneResult) -> dict[str, object]:
     regions = [
         {
             "workload": region.region.key,
+            "weight": region.weight,
+            "size": region.size,
             "default_us": region.default_us,
             "best_us": region.best_us,
             "best": region.best,
             "speedup": region.speedup,
             "measured": region.trials,
+            "tried": region.tried,
             "known": region.known,
             "failures": region.failures,
+            "stopped": region.stopped,
         }
         for region in result.regions
     ]
-    return {"regions": regions, "interrupted": result.interrupted}
+    return {
+        "regions": regions,
+        "default_us": result.default_us,
+        "best_us": result.best_us,
+        "interrupted": result.interrupted,
+        "reason": result.reason,
+        "seconds": result.seconds,
+    }

@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .events import StopTuning, Trial
     from .tune_model import tune
+    from .tune_result import TuneResult
 
-__all__ = ["tune"]
+__all__ = ["StopTuning", "Trial", "TuneResult", "tune"]
+
+_HOMES = {
+    "StopTuning": "events",
+    "Trial": "events",
+    "TuneResult": "tune_result",
+    "tune": "tune_model",
+}
 
 
 def __getattr__(name: str) -> Any:
     # Imported on use: a compilation with records, or a worker, does not need the tuner.
-    if name == "tune":
-        from .tune_model import tune
-
-        return tune
+    if name in _HOMES:
+        return getattr(import_module(f".{_HOMES[name]}", __name__), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

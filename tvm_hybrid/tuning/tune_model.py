@@ -6,7 +6,8 @@ import logging
 import math
 import os
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,19 +22,24 @@ from relay_passes.pipeline import (
     PipelineOptions,
     check_fusion,
     check_precision,
-    collect_regions,
+    count_regions,
 )
 from relay_passes.select_winograd import check_fast_math
 from tir_schedules.machine import Machine
 from tir_schedules.region import Region
+from tir_schedules.template import template_for
 
 from ..model_input import import_model
 from ..targets import resolve_target
 from ..threads import resolve_threads
+from .events import Callback
+from .measurer import Measurer
 from .records import RecordStore
 from .replay import Replay
-from .search import strategy_named
-from .tune_regions import Plan, Progress, TuneResult, tune_regions
+from .strategies.registry import DEFAULT_STRATEGY, check_strategy
+from .tune_regions import tune_regions
+from .tune_result import TuneResult
+from .tuning_task import Plan
 from .worker_process import WorkerProcess
 
 logger = logging.getLogger("tvm_hybrid")
@@ -47,22 +53,31 @@ def tune(
     precision: str = "auto",
     fusion: str = "coarse",
     fast_math: str = "default",
-    trials: int = 64,
+    trials: int | None = 1000,
+    trials_per_region: int | None = None,
+    time_limit: float | None = None,
+    min_gain: float = 0.005,
     records: str | os.PathLike[str] = "records.jsonl",
     num_threads: int | None = None,
-    strategy: str = "random",
+    strategy: str = DEFAULT_STRATEGY,
+    batch: int = 8,
     seed: int = 0,
     timeout: float = 30.0,
     resume: bool = True,
     replay: str | os.PathLike[str] | None = None,
-    progress: Progress | None = None,
+    callbacks: Sequence[Callback] = (),
 ) -> TuneResult:
-    """Measures configurations for every distinct region of a model.
+    """Measures configurations of the regions of a model, and writes records of them.
 
-    Each one is built, checked against the region's meaning and timed in a process of its own, so
-    that one that crashes, hangs or is wrong costs nothing but its own time. Every finished
-    measurement is in the file before the next begins: Ctrl-C, or any other end, loses none, and
-    the same call continues where the last one stopped.
+    The regions' default configurations come first; what follows is spent where it is expected to
+    shorten the model's time most. Each configuration is built, checked against the region's
+    meaning and timed in a process of its own, so that one that crashes, hangs or is wrong costs
+    nothing but its own time. In the end the fastest of each region are measured again, longer, in
+    turns with the default: only one that is faster by more than 1%, by a sign test at the level
+    0.01, takes its place when the model is compiled with these records.
+
+    Every finished measurement is in the file before the next is looked at: Ctrl-C, or any other
+    end, loses none, and the same call continues where the last one stopped.
 
     Parameters
     ----------
@@ -77,15 +92,26 @@ def tune(
     fast_math : {"off", "default", "on"}
         As for `compile`, which finds records of another precision or level of fusion or fast_math
         only where the regions agree.
-    trials : int
-        Configurations of each region, the default one (always first) and those that the file holds
-        already included.
+    trials : int or None
+        Configurations of the whole model (what MetaSchedule calls `max_trials_global`): the default
+        ones, and those that the file holds already, included; the finals, at most a few for each
+        region, are not. None: as many as there are.
+    trials_per_region : int or None
+        The same for each region.
+    time_limit : float or None
+        Seconds that the search and its finals may take; what is being measured then is finished.
+    min_gain : float
+        The search ends when going on is expected to shorten the model's time by less than this
+        share; see `task_scheduler`. 0: never.
     records : path-like
         The file to append to; made if it is not there.
     num_threads : int or None
         As for `compile`; a record is used only with the number of threads it was measured with.
     strategy : str
-        "random" or "grid".
+        Which configuration is tried next: "model" learns what makes them fast, also from records
+        of other regions; "evolutionary", "random", "grid".
+    batch : int
+        Configurations that a region gets at a time; the strategy learns after each batch.
     seed : int
         Of the search and of the kernels' arguments.
     timeout : float
@@ -93,20 +119,22 @@ def tune(
     resume : bool
         Whether to leave out what the file holds already.
     replay : path-like or None
-        A record file to simulate the search from: nothing is measured, configurations that the
-        file lacks do not exist. Then `records` is not written.
-    progress : callable or None
-        Called with a `Trial` after every measurement.
+        A record file to simulate the search from: nothing is measured, regions and configurations
+        that the file lacks do not exist. Then `records` is not written, and there are no finals.
+    callbacks : sequence of callable
+        Called with a `tuning.Trial` after every measurement, at the beginning and at the end. One
+        that raises `tuning.StopTuning` ends the search; finals are still made.
 
     Returns
     -------
     TuneResult
-        Default and best configuration of every region; `interrupted` if Ctrl-C ended it.
+        Default and best configuration of every region, and why it ended; `interrupted` if Ctrl-C
+        ended it.
 
     Raises
     ------
     CompileError
-        If there is no such precision, level of fusion or of fast_math.
+        If there is no such precision, level of fusion or of fast_math, or nothing can be measured.
     ConfigError
         If another parameter is out of range.
     IsaError
@@ -114,9 +142,18 @@ def tune(
     RecordError
         If the record file cannot be written.
     """
-    if trials < 1 or timeout <= 0:
-        raise ConfigError(f"trials must be at least 1 and timeout positive: {trials}, {timeout}")
-    order = strategy_named(strategy)
+    check_strategy(strategy)
+    plan = Plan(
+        strategy=strategy,
+        trials=trials,
+        trials_per_region=trials_per_region,
+        batch=batch,
+        min_gain=min_gain,
+        time_limit=time_limit,
+        seed=seed,
+        resume=resume,
+    )
+    _check_plan(plan, timeout)
     check_precision(precision)
     check_fusion(fusion)
     check_fast_math(fast_math)
@@ -127,25 +164,56 @@ def tune(
         fusion=fusion,
         fast_math=fast_math,
     )
-    regions, footprint = _regions(model, shapes, options)
+    mod, _, _ = import_model(model, shapes)
+    counted = count_regions(mod, options)
     machine = options.machine
     if replay is not None:
-        return _replayed(regions, machine, replay, Plan(order, trials, seed), progress)
-    require_on_host(machine.isa)
+        return _replayed(counted, machine, replay, plan, callbacks)
     store = RecordStore(records, must_exist=False)
-    plan = Plan(order, trials, seed, resume)
-    with WorkerProcess(machine, str(options.target), timeout, footprint, seed) as worker:
-        return tune_regions(regions, machine, worker, store, plan, progress)
-
-
-def _regions(
-    model: Any, shapes: Mapping[str, Any] | None, options: PipelineOptions
-) -> tuple[list[Region], int]:
-    """Distinct regions, and the bytes of all constants."""
-    mod, _, _ = import_model(model, shapes)
-    regions = collect_regions(mod, options)
+    regions, weights = [region for region, _ in counted], [count for _, count in counted]
     logger.info("%d distinct regions to tune", len(regions))
-    return regions, _constant_bytes(mod)
+    with make_measurer(options, timeout, _constant_bytes(mod), seed) as measurer:
+        return tune_regions(regions, machine, measurer, store, plan, callbacks, weights)
+
+
+def make_measurer(
+    options: PipelineOptions, timeout: float, footprint_bytes: int, seed: int
+) -> AbstractContextManager[Measurer]:
+    """Who measures a model's kernels, as a context that ends it.
+
+    Parameters
+    ----------
+    options : PipelineOptions
+        Target and threads.
+    timeout : float
+        Seconds that one configuration may take.
+    footprint_bytes : int
+        Bytes of all constants of the model.
+    seed : int
+        For the kernels' arguments.
+
+    Raises
+    ------
+    IsaError
+        If this CPU cannot run the target's code.
+    """
+    require_on_host(options.machine.isa)
+    return WorkerProcess(options.machine, str(options.target), timeout, footprint_bytes, seed)
+
+
+def _check_plan(plan: Plan, timeout: float) -> None:
+    limits = {
+        "trials": (plan.trials, 1),
+        "trials_per_region": (plan.trials_per_region, 1),
+        "batch": (plan.batch, 1),
+        "min_gain": (plan.min_gain, 0),
+    }
+    for name, (value, least) in limits.items():
+        if value is not None and not value >= least:
+            raise ConfigError(f"{name} must be at least {least}, not {value}")
+    for name, seconds in {"timeout": timeout, "time_limit": plan.time_limit}.items():
+        if seconds is not None and not seconds > 0:
+            raise ConfigError(f"{name} must be more than 0 seconds, not {seconds}")
 
 
 def _constant_bytes(mod: IRModule) -> int:
@@ -162,15 +230,18 @@ def _constant_bytes(mod: IRModule) -> int:
 
 
 def _replayed(
-    regions: list[Region],
+    counted: Sequence[tuple[Region, int]],
     machine: Machine,
     replay: str | os.PathLike[str],
     plan: Plan,
-    progress: Progress | None,
+    callbacks: Sequence[Callback],
 ) -> TuneResult:
-    known = Replay(RecordStore(replay), machine)
+    known = Replay(replay, machine)
     plan = replace(plan, finals=False, space=known.space)
-    recorded = [region for region in regions if known.store.of_workload(region.key)]
+    recorded = [
+        (region, count) for region, count in counted if known.knows(region, template_for(region.op))
+    ]
+    regions, weights = [region for region, _ in recorded], [count for _, count in recorded]
     with tempfile.TemporaryDirectory() as folder:
         scratch = RecordStore(Path(folder) / "replay.jsonl", must_exist=False)
-        return tune_regions(recorded, machine, known, scratch, plan, progress)
+        return tune_regions(regions, machine, known, scratch, plan, callbacks, weights)

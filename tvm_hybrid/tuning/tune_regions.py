@@ -1,155 +1,40 @@
-"""Tuning a list of regions: try, record, compare the best again."""
+"""Tuning a list of regions: try, record, try where it helps most, measure the best again.
+
+Every measurement is on the disk before the next is looked at. What a run would do next follows from
+the records alone, so a run that was ended at any moment is continued by the next.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import logging
-import random
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Protocol
+import time
+from collections.abc import Callable, Generator, Iterator, Sequence
 
 import msgspec
 
 from tir_schedules.config import Config
 from tir_schedules.machine import Machine
 from tir_schedules.region import Region
-from tir_schedules.template import Template, template_for
 
+from .events import Callback, Stage, StopTuning, Trial
 from .interruption import Interruption
 from .measure import Effort, Measurement
+from .measurer import Measurer
 from .record import Record, make_record
-from .records import Located, RecordStore, config_key, latest, ranked
-from .search import Strategy, candidates
+from .records import RecordStore, config_key
+from .significance import is_faster
+from .task_scheduler import Halt, TaskScheduler
+from .tune_result import TuneResult
+from .tuning_task import FINALISTS, Plan, TuningTask
 
 logger = logging.getLogger("tvm_hybrid")
 
-FINALISTS = 3
-SEARCH_EFFORT = Effort(samples=9, seconds=0.5)
-FINAL_EFFORT = Effort(samples=41, seconds=2.0)
-
-
-class Measurer(Protocol):
-    """Measures one candidate: a worker process, or a file of former measurements."""
-
-    def measure(
-        self,
-        region: Region,
-        template: Template,
-        config: Config,
-        baseline: Config | None,
-        effort: Effort,
-    ) -> Measurement:
-        """What came of this configuration, sampled in turns with `baseline`."""
-
-
-@dataclass(frozen=True)
-class Trial:
-    """One step of the search, for whoever shows progress.
-
-    Attributes
-    ----------
-    region, regions : int
-        Number of the region, from 0, and how many there are.
-    workload : str
-        The region's key.
-    trial, trials : int
-        Number of the trial, from 1, and how many the region gets; the finals count too.
-    record : Record or None
-        What was measured; None for a region that begins.
-    best : float or None
-        Best speed-up over the default configuration so far.
-    """
-
-    region: int
-    regions: int
-    workload: str
-    trial: int
-    trials: int
-    record: Record | None
-    best: float | None
-
-
-Progress = Callable[[Trial], None]
-
-
-@dataclass(frozen=True)
-class RegionResult:
-    """What tuning one region found.
-
-    Attributes
-    ----------
-    region : Region
-        The region.
-    default_us, best_us : float or None
-        Median microseconds of the default and of the best configuration; None if none ran.
-    best : dict or None
-        Fields of the best Config.
-    speedup : float
-        The default's time over the best's, measured in turns; 1.0 if the default is the best.
-    trials : int
-        Configurations measured in this run.
-    known : int
-        Configurations that the file held already.
-    failures : int
-        Configurations that did not come out "ok".
-    """
-
-    region: Region
-    default_us: float | None
-    best_us: float | None
-    best: dict[str, object] | None
-    speedup: float
-    trials: int
-    known: int
-    failures: int
-
-
-@dataclass
-class TuneResult:
-    """The outcome of a tuning run; everything in it is in the record file as well."""
-
-    regions: list[RegionResult] = field(default_factory=list)
-    interrupted: bool = False
-
-    def __str__(self) -> str:
-        lines = [
-            f"{result.speedup:6.3f}x  {_microseconds(result.default_us)} -> "
-            f"{_microseconds(result.best_us)}  {result.region.key}"
-            for result in self.regions
-        ]
-        return "\n".join([*lines, *(["interrupted"] if self.interrupted else [])])
-
-
-def _microseconds(value: float | None) -> str:
-    return "failed" if value is None else f"{value:.2f} us"
-
-
-@dataclass(frozen=True)
-class Plan:
-    """How to search.
-
-    Attributes
-    ----------
-    strategy : callable
-        See `search`.
-    trials : int
-        Configurations of each region, the default and those known already included.
-    seed : int
-        Of the strategy.
-    resume : bool
-        Whether what the file holds is not measured again.
-    finals : bool
-        Whether the best are measured again, longer, at the end.
-    space : callable or None
-        (region, template) -> configurations; None for the template's own space.
-    """
-
-    strategy: Strategy
-    trials: int = 64
-    seed: int = 0
-    resume: bool = True
-    finals: bool = True
-    space: Callable[[Region, Template], Iterable[Config]] | None = None
+SEARCH_EFFORT = Effort(samples=15, seconds=0.5, accuracy=0.01)
+FINAL_EFFORT = Effort(samples=41, seconds=4.0)
+FINAL_ROUNDS = 3  # of FINALISTS each
+_FINAL_COST = 3.0  # of one of the search, until one was seen
 
 
 def tune_regions(
@@ -158,141 +43,224 @@ def tune_regions(
     measurer: Measurer,
     store: RecordStore,
     plan: Plan,
-    progress: Progress | None = None,
+    callbacks: Sequence[Callback] = (),
+    weights: Sequence[int] | None = None,
 ) -> TuneResult:
-    """Searches every region in turn; each measurement is on the disk before the next begins.
+    """Searches the regions, those first where it shortens the time of the model most.
 
-    Ctrl-C ends it and returns what was found so far.
+    Parameters
+    ----------
+    regions : sequence of Region
+        The different ones.
+    machine : Machine
+        What for.
+    measurer : Measurer
+        Who measures.
+    store : RecordStore
+        What is known, and where to everything is written.
+    plan : Plan
+        How to search, and when it is enough.
+    callbacks : sequence of callable
+        Told every step; see `events`. Their exceptions end the run: StopTuning in order, others as
+        they are.
+    weights : sequence of int or None
+        How often the model runs each region; None: once.
+
+    Returns
+    -------
+    TuneResult
+        Ctrl-C ends the run, too, and what was found so far is returned.
     """
-    result = TuneResult()
-    with Interruption() as interruption:
-        for number, region in enumerate(regions):
-            search = _Search(region, machine, measurer, store, plan)
-            search.position = Trial(number, len(regions), region.key, 0, plan.trials, None, None)
-            search.progress = progress
-            search.interruption = interruption
-            try:
-                search.run()
-            except KeyboardInterrupt:
-                result.interrupted = True
-            result.regions.append(search.result())
-            if result.interrupted:
-                logger.warning("interrupted; %d of %d regions begun", number + 1, len(regions))
-                break
-    return result
+    counts = weights if weights is not None else [1] * len(regions)
+    tasks = [
+        TuningTask(number, region, weight, machine, store, plan)
+        for number, (region, weight) in enumerate(zip(regions, counts, strict=True))
+    ]
+    return _Run(tasks, machine, measurer, store, plan, callbacks).run()
 
 
-class _Search:
-    """One region."""
-
-    position: Trial
-    progress: Progress | None
-    interruption: Interruption
-
+class _Run:
     def __init__(
-        self, region: Region, machine: Machine, measurer: Measurer, store: RecordStore, plan: Plan
+        self,
+        tasks: list[TuningTask],
+        machine: Machine,
+        measurer: Measurer,
+        store: RecordStore,
+        plan: Plan,
+        callbacks: Sequence[Callback],
     ) -> None:
-        self.region, self.machine, self.measurer = region, machine, measurer
-        self.store, self.plan = store, plan
-        self.template = template_for(region.op)
-        self.default = self.template.default_config(region, machine)
-        self.default_key = config_key(self.default.to_dict())
-        self.found: list[Located] = []
-        self.baseline: Config | None = None
-        self.known = 0
-        self.measured = 0
+        self.tasks, self.machine, self.measurer, self.store = tasks, machine, measurer, store
+        self.plan, self.callbacks = plan, callbacks
+        self.scheduler = TaskScheduler(
+            plan.trials, plan.trials_per_region, plan.batch, plan.min_gain
+        )
+        self.interruption = Interruption()
+        self.start = time.monotonic()
+        self.deadline = float("inf") if plan.time_limit is None else self.start + plan.time_limit
+        self.costs: dict[Stage, list[float]] = {"search": [], "final": []}
 
-    def run(self) -> None:
-        if self.plan.resume:
-            self.found = latest(self.store.tried(self.region, self.template, self.machine))
-        held = {config_key(located.record.config): located.record for located in self.found}
-        self.known = len(held)
-        chosen = self._candidates()
-        self.position = replace(self.position, trials=len(chosen))
-        self._show(None)
-        for number, config in enumerate(chosen, 1):
-            self.position = replace(self.position, trial=number)
-            record = held.get(config_key(config.to_dict()))
-            if record is None:
-                record = self._measure(config, SEARCH_EFFORT)
-            if number == 1 and record.status == "ok":
-                self.baseline = config
-            self._show(record)
-        if self.plan.finals and self.measured:
-            self._finals()
+    def run(self) -> TuneResult:
+        reason, interrupted = "", False
+        with self.interruption:
+            try:
+                reason = self._stoppable(self._search)
+                if self.plan.finals:
+                    reason = self._stoppable(self._finals) or reason
+            except KeyboardInterrupt:
+                reason, interrupted = "interrupted", True
+                logger.warning("interrupted; what was measured is kept")
+        with contextlib.suppress(StopTuning):
+            self._show("end", 0, None)
+        logger.info("tuning ended: %s", reason)
+        results = [task.result() for task in self.tasks if task.known or task.measured]
+        return TuneResult(results, interrupted, reason, time.monotonic() - self.start)
 
-    def _candidates(self) -> list[Config]:
-        space = self.plan.space(self.region, self.template) if self.plan.space else None
-        if space is None:
-            space = self.template.space(self.region, self.machine)
-        generator = random.Random(f"{self.plan.seed} {self.region.key}")
-        return candidates(self.default, space, self.plan.strategy, self.plan.trials, generator)
+    def _stoppable(self, step: Callable[[], str]) -> str:
+        try:
+            return step()
+        except StopTuning as stop:
+            return str(stop) or "a callback stopped it"
 
-    def _measure(self, config: Config, effort: Effort) -> Record:
+    def _search(self) -> str:
+        self._show("begin", 0, None)
+        while True:
+            states = [task.state() for task in self.tasks]
+            choice = self.scheduler.next(states)
+            for task, reason in zip(self.tasks, self.scheduler.stopped(states), strict=True):
+                task.stopped = reason or ""
+            if isinstance(choice, Halt):
+                return choice.reason
+            if time.monotonic() + self._reserve() >= self.deadline:
+                return f"{self.plan.time_limit:g} s are over"
+            task = self.tasks[choice.task]
+            configs = task.propose(choice.count)
+            if configs:
+                task.observe(list(self._measured(task, configs, "search")))
+
+    def _finals(self) -> str:
+        """Measures the few best again: the fastest of many measurements is partly luck."""
+        for task in self._by_gain():
+            default = task.default_record
+            if default is not None and default.confirmed is None and default.times_us:
+                # Tuned by an earlier version: from now on, only what is confirmed is chosen.
+                self._keep(task, msgspec.structs.replace(default, confirmed=True))
+            for _ in range(FINAL_ROUNDS):
+                configs = task.finalists()
+                if not configs:
+                    break
+                if time.monotonic() >= self.deadline:
+                    return f"{self.plan.time_limit:g} s are over"
+                for _record in self._measured(task, configs, "final"):
+                    pass
+        return ""
+
+    def _by_gain(self) -> list[TuningTask]:
+        """Those first whose best would shorten the model's time most."""
+
+        def gain_us(task: TuningTask) -> float:
+            state = task.state()
+            return state.weight * ((state.reference_us or 0.0) - (state.best_us or 0.0))
+
+        return sorted(self.tasks, key=gain_us, reverse=True)
+
+    def _measured(
+        self, task: TuningTask, configs: Sequence[Config], stage: Stage
+    ) -> Iterator[Record]:
+        """Records of some configurations, written, as they come in; fewer if the time is over."""
+        effort = FINAL_EFFORT
+        if stage == "search":
+            best = max(task.state().scores, default=0.0)
+            effort = msgspec.structs.replace(SEARCH_EFFORT, best_ratio=1 / best if best else None)
+        expected = {_key(config): task.expected(config) for config in configs}
         self.interruption.check()
-        with self.interruption.at_once():
-            measured = self.measurer.measure(
-                self.region, self.template, config, self.baseline, effort
-            )
+        running = self.measurer.measure(task.region, task.template, configs, task.baseline, effort)
+        with contextlib.ExitStack() as closing:
+            if isinstance(running, Generator):
+                closing.callback(running.close)
+            for done in itertools.count(1):
+                began = time.monotonic()
+                with self.interruption.at_once():
+                    found = next(running, None)
+                if found is None:
+                    return
+                config, measured = found
+                record = self._record(task, config, measured, stage, expected.get(_key(config)))
+                self._keep(task, record)
+                self.costs[stage].append(time.monotonic() - began)
+                self._show(stage, task.number, record)
+                yield record
+                self.interruption.check()
+                if time.monotonic() >= self.deadline and done < len(configs):
+                    return
+
+    def _record(
+        self,
+        task: TuningTask,
+        config: Config,
+        measured: Measurement,
+        stage: Stage,
+        predicted: float | None,
+    ) -> Record:
+        if measured.status != "ok":
+            logger.info("%s: %s: %s", measured.status, config, measured.error)
         record = make_record(
-            self.region,
-            self.template,
+            task.region,
+            task.template,
             self.machine,
             config,
             measured.status,
             measured.times_us,
             measured.baseline_us,
             measured.error,
+            confirmed=self._confirmed(task, measured) if stage == "final" else None,
+            predicted=predicted,
         )
-        if config_key(record.config) == self.default_key and record.times_us:
-            record = msgspec.structs.replace(record, baseline_us=record.median_us)
-        self.store.append(record)
-        self.measured += 1
-        self.found.append(Located(record, ""))
-        if record.status != "ok":
-            logger.info("%s: %s: %s", record.status, config, record.error)
+        if task.is_default(record) and record.times_us:
+            confirmed = True if self.plan.finals else None
+            record = msgspec.structs.replace(
+                record, baseline_us=record.median_us, confirmed=confirmed
+            )
         return record
 
-    def _finals(self) -> None:
-        """Measures the few best again: the fastest of many measurements is partly luck."""
-        leading = [
-            self.template.config_type.from_dict(located.record.config)
-            for located in ranked(self.found)[:FINALISTS]
-            if config_key(located.record.config) != self.default_key
-        ]
-        if leading and self.baseline is not None:
-            leading.append(self.baseline)
-        self.position = replace(self.position, trials=self.position.trials + len(leading))
-        for config in leading:
-            self.position = replace(self.position, trial=self.position.trial + 1)
-            self._show(self._measure(config, FINAL_EFFORT))
+    def _confirmed(self, task: TuningTask, measured: Measurement) -> bool:
+        if task.baseline is None:
+            return measured.status == "ok"  # it is faster than what does not run
+        return is_faster(measured.times_us, measured.baseline_times_us, FINALISTS)
 
-    def _show(self, record: Record | None) -> None:
-        if self.progress is not None:
-            best = ranked(self.found)[:1]
-            relative = best[0].record.relative if best else None
-            speedup = 1 / relative if relative else None
-            self.progress(replace(self.position, record=record, best=speedup))
+    def _keep(self, task: TuningTask, record: Record) -> None:
+        self.store.append(record)
+        task.take(record)
 
-    def result(self) -> RegionResult:
-        newest = latest(self.found)
-        best = next(iter(ranked(newest)), None)
-        defaults = [
-            located.record
-            for located in newest
-            if config_key(located.record.config) == self.default_key and located.record.times_us
-        ]
-        relative = best.record.relative if best else None
-        default_us = defaults[0].median_us if defaults else None
-        if best and best.record.baseline_us:
-            default_us = best.record.baseline_us  # measured in turns with the best
-        return RegionResult(
-            region=self.region,
-            default_us=default_us,
-            best_us=best.record.median_us if best else None,
-            best=best.record.config if best else None,
-            speedup=1 / relative if relative else 1.0,
-            trials=self.measured,
-            known=self.known,
-            failures=sum(located.record.status != "ok" for located in newest),
-        )
+    def _seconds(self, stage: Stage) -> float:
+        """The mean of one measurement."""
+        costs = self.costs[stage]
+        if costs:
+            return sum(costs) / len(costs)
+        return 0.0 if stage == "search" else _FINAL_COST * self._seconds("search")
+
+    def _reserve(self) -> float:
+        """Seconds that the finals will take."""
+        if not self.plan.finals:
+            return 0.0
+        return self._seconds("final") * sum(len(task.finalists()) for task in self.tasks)
+
+    def _show(self, stage: Stage, number: int, record: Record | None) -> None:
+        if not self.callbacks or not self.tasks:
+            return
+        infos = tuple(task.info() for task in self.tasks)
+        done = sum(info.tried for info in infos)
+        left = None if self.plan.trials is None else max(0, self.plan.trials - done)
+        trial = Trial(stage, infos, number, record, done, left, self._seconds_left(left))
+        for callback in self.callbacks:
+            callback(trial)
+
+    def _seconds_left(self, trials_left: int | None) -> float | None:
+        sizes = sum(len(task.space) - task.info().tried for task in self.tasks if not task.stopped)
+        trials = sizes if trials_left is None else min(sizes, trials_left)
+        seconds = self._seconds("search") * trials + self._reserve()
+        limit = max(0.0, self.deadline - time.monotonic())
+        return min(limit, seconds) if self.costs["search"] or limit < float("inf") else None
+
+
+def _key(config: Config) -> bytes:
+    return config_key(config.to_dict())

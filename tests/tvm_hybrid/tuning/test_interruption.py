@@ -62,7 +62,7 @@ def test_a_destructor_does_not_swallow_it(
     monkeypatch.setattr(sys, "unraisablehook", lambda found: swallowed.append(found.exc_type))
     result = tune_regions([toy.region()], machine, pretended, store, ALL)
     assert swallowed == [KeyboardInterrupt]
-    assert result.interrupted and pretended.blocks == [8, 1, 2]
+    assert result.interrupted and pretended.blocks == [8, 16, 2]
     assert len(list(store)) == 3
 
 

@@ -1,0 +1,189 @@
+"""TaskScheduler: which region of a model gets the next measurements, and when it is enough.
+
+The gradient of Ansor (Zheng et al., arXiv 2006.06762, section 6), for the sum over regions of how
+often a region occurs times its best time. Time is counted in batches. What the next batch of a
+region gains per occurrence is guessed as
+
+    0.2 * (what it gained a batch, over the last three) + 0.8 * min(g / (2 (t + 1)), g - g')
+
+with its best time g after t batches. Ansor takes for g' what similar regions reach; here it is the
+time that the strategy expects of the best untried configuration. A strategy that expects nothing
+is taken to draw at random: the excess of its best quarter is then taken for exponential, whose
+largest of n + b draws exceeds that of n by the mean excess times log(1 + b / n). In the first two
+batches g' is not believed. Where Ansor has g / t we have half of it: no kernel takes no time.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+ALPHA = 0.2
+WINDOW = 3
+BELIEVED_FROM = 2  # batches
+GIVE_UP = 3  # batches of which nothing ran
+
+
+@dataclass(frozen=True)
+class TaskState:
+    """What is known of one region.
+
+    Attributes
+    ----------
+    weight : int
+        How often the model runs it.
+    size : int
+        Configurations of its space.
+    scores : tuple of float
+        Of the configurations measured, in their order, the default first: speed as a multiple of
+        `reference_us`; 0.0 where nothing ran.
+    reference_us : float or None
+        The time that a score of one stands for; None while nothing ran.
+    predicted : float or None
+        The best score that the strategy expects of what was not tried.
+    exhausted : bool
+        Whether the strategy has nothing more to propose.
+    """
+
+    weight: int
+    size: int
+    scores: tuple[float, ...] = ()
+    reference_us: float | None = None
+    predicted: float | None = None
+    exhausted: bool = False
+
+    @property
+    def best_us(self) -> float | None:
+        """The shortest time; None while nothing ran."""
+        best = max(self.scores, default=0.0)
+        return self.reference_us / best if self.reference_us and best else None
+
+
+@dataclass(frozen=True)
+class Batch:
+    """The scheduler's decision: so many configurations of that task."""
+
+    task: int
+    count: int
+
+
+@dataclass(frozen=True)
+class Halt:
+    """The scheduler's decision to end the search."""
+
+    reason: str
+
+
+class TaskScheduler:
+    """Spends a budget of measurements.
+
+    Parameters
+    ----------
+    trials : int or None
+        Measurements of all tasks together, earlier ones included; None: no limit.
+    trials_per_region : int or None
+        The same for each task.
+    batch : int
+        Measurements that are given at once.
+    min_gain : float
+        The search ends when it is expected to shorten the model's time by less than this share. A
+        task stops when its next batch is expected to gain less than that divided by the number of
+        tasks. 0: never.
+    """
+
+    def __init__(
+        self,
+        trials: int | None = None,
+        trials_per_region: int | None = None,
+        batch: int = 8,
+        min_gain: float = 0.005,
+    ) -> None:
+        self.trials, self.trials_per_region = trials, trials_per_region
+        self.batch, self.min_gain = batch, min_gain
+
+    def next(self, states: Sequence[TaskState]) -> Batch | Halt:
+        """Where the next measurements are spent, a function of nothing but the states.
+
+        Every task's default comes first. Then the task with the largest expected gain.
+        """
+        left = math.inf
+        if self.trials is not None:
+            left = self.trials - sum(len(state.scores) for state in states)
+            if left <= 0:
+                return Halt(f"all {self.trials} trials are made")
+        for task, state in enumerate(states):
+            if not state.scores:
+                return Batch(task, 1)
+        reasons = self.stopped(states)
+        going_on = [task for task, reason in enumerate(reasons) if reason is None]
+        if not going_on:
+            told = dict.fromkeys(reason for reason in reasons if reason)
+            return Halt("; ".join(told) or "there is no region to tune")
+        chosen = max(going_on, key=lambda task: (self.gain_us(states[task]), -task))
+        if self.trials_per_region is not None:
+            left = min(left, self.trials_per_region - len(states[chosen].scores))
+        return Batch(chosen, int(min(left, self.batch)))
+
+    def stopped(self, states: Sequence[TaskState]) -> list[str | None]:
+        """Why each task gets no more trials; None while it does."""
+        total = model_us(states)
+        least = self.min_gain / len(states) * total if states else 0.0
+        return [self._why_stopped(state, least) for state in states]
+
+    def _why_stopped(self, state: TaskState, least_us: float) -> str | None:
+        if state.exhausted or len(state.scores) >= state.size:
+            return "every configuration was tried"
+        if self.trials_per_region is not None and len(state.scores) >= self.trials_per_region:
+            return f"{self.trials_per_region} trials of a region are made"
+        if not state.scores:
+            return None
+        if state.best_us is None:
+            tried = len(state.scores) - 1
+            return f"none of {tried + 1} ran" if tried >= GIVE_UP * self.batch else None
+        if self.gain_us(state) < least_us:
+            return f"the model is expected to gain less than {self.min_gain:.1%}"
+        return None
+
+    def gain_us(self, state: TaskState) -> float:
+        """Microseconds by which the next batch is expected to shorten one run of the model."""
+        best = state.best_us
+        if best is None:
+            return math.inf  # without this region the model does not run at all
+        curve = self._curve(state)
+        batches = len(curve) - 1
+        forward = best / (2 * (batches + 1))
+        expected = state.predicted or expected_best(state.scores, min(self.batch, state.size))
+        if batches >= BELIEVED_FROM and expected and state.reference_us:
+            forward = min(forward, best - state.reference_us / expected)
+        forward = max(0.0, forward)
+        window = min(WINDOW, batches)
+        if not window:
+            return state.weight * forward
+        backward = (curve[-1 - window] - curve[-1]) / window
+        return state.weight * (ALPHA * backward + (1 - ALPHA) * forward)
+
+    def _curve(self, state: TaskState) -> list[float]:
+        """The best time of the default, then after each batch, as far as something ran."""
+        assert state.reference_us is not None
+        best = list(itertools.accumulate(state.scores, max))
+        ends = [0, *range(self.batch, len(best), self.batch)]
+        if ends[-1] != len(best) - 1:
+            ends.append(len(best) - 1)
+        return [state.reference_us / best[end] for end in ends if best[end]]
+
+
+def model_us(states: Sequence[TaskState]) -> float:
+    """The time of the model, as far as its regions run."""
+    return sum(state.weight * (state.best_us or 0.0) for state in states)
+
+
+def expected_best(scores: Sequence[float], batch: int) -> float | None:
+    """The best score expected after so many more random draws; None from less than four."""
+    ran = sorted((score for score in scores if score), reverse=True)
+    if len(ran) < 4:
+        return None
+    upper = max(2, len(ran) // 4)
+    excess = sum(ran[:upper]) / upper - ran[upper]
+    return ran[0] + excess * math.log1p(batch / len(ran))

@@ -1,0 +1,319 @@
+"""TuningTask: the search of one region: its space, its strategy, and what was measured so far."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from microkernels.errors import ConfigError
+from tir_schedules.config import Config
+from tir_schedules.machine import Machine
+from tir_schedules.region import Region
+from tir_schedules.template import Template, template_for
+
+from .config_space import ConfigSpace
+from .events import TaskInfo
+from .record import Record
+from .record_file import Located
+from .records import RecordStore, config_key, trusted
+from .significance import MARGIN
+from .strategies.registry import make_strategy
+from .strategies.strategy import FAILED, MakeStrategy, SearchStrategy, SearchTask
+from .task_scheduler import TaskState
+from .tune_result import RegionResult
+
+FINALISTS = 3
+
+Space = Callable[[Region, Template], Iterable[Config]]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How to search.
+
+    Attributes
+    ----------
+    strategy : str or callable
+        A name of `strategies.registry`, or what makes a strategy of (task, generator).
+    trials, trials_per_region, batch, min_gain
+        See `TaskScheduler`.
+    time_limit : float or None
+        Seconds after which no measurement is begun.
+    seed : int
+        Of the strategy.
+    resume : bool
+        Whether what the file holds is not measured again.
+    finals : bool
+        Whether the best are measured again, longer, and chosen only if that confirms them.
+    space : callable or None
+        (region, template) -> configurations, the default first; None for the template's own space.
+    """
+
+    strategy: str | MakeStrategy = "model"
+    trials: int | None = 1000
+    trials_per_region: int | None = None
+    batch: int = 8
+    min_gain: float = 0.005
+    time_limit: float | None = None
+    seed: int = 0
+    resume: bool = True
+    finals: bool = True
+    space: Space | None = None
+
+
+class TuningTask:
+    """One region.
+
+    Parameters
+    ----------
+    number : int
+        Its place among the tasks.
+    region : Region
+        What is tuned.
+    weight : int
+        How often the model runs it.
+    machine : Machine
+        What for.
+    store : RecordStore
+        What is known already, of this region and of others.
+    plan : Plan
+        How to search.
+
+    Attributes
+    ----------
+    default : Config
+        The configuration that all are compared with.
+    known, measured : int
+        Configurations that the file held; measurements made since, finals included.
+    stopped : str
+        Why it gets no more trials.
+    """
+
+    def __init__(
+        self,
+        number: int,
+        region: Region,
+        weight: int,
+        machine: Machine,
+        store: RecordStore,
+        plan: Plan,
+    ) -> None:
+        self.number, self.region, self.weight = number, region, weight
+        self.machine, self.store, self.plan = machine, store, plan
+        self.template = template_for(region.op)
+        self.space = self._space()
+        self.default = self.space.configs[0]
+        self._default_key = config_key(self.default.to_dict())
+        self._records: dict[bytes, Record] = {}
+        self._found: list[Located] = []
+        self._strategy: SearchStrategy | None = None
+        self._predicted: float | None = None
+        self._exhausted = False
+        self._state: TaskState | None = None
+        self.measured = 0
+        self.stopped = ""
+        if plan.resume:
+            for record, _ in store.tried(region, self.template, machine):
+                self._keep(record)
+        self.known = len(self._records)
+
+    def _space(self) -> ConfigSpace:
+        if self.plan.space is None:
+            return ConfigSpace.of(self.region, self.template, self.machine)
+        configs = list(self.plan.space(self.region, self.template))
+        default = self.template.default_config(self.region, self.machine)
+        return ConfigSpace(default if default in configs else configs[0], configs)
+
+    def _keep(self, record: Record) -> None:
+        # The newest of each configuration, but in the order in which they were first tried.
+        self._records[config_key(record.config)] = record
+        self._found.append(Located(record, ""))
+        self._state = None
+
+    def is_default(self, record: Record) -> bool:
+        """Whether a record is of the default configuration."""
+        return config_key(record.config) == self._default_key
+
+    @property
+    def default_record(self) -> Record | None:
+        """The newest record of the default configuration."""
+        return self._records.get(self._default_key)
+
+    @property
+    def baseline(self) -> Config | None:
+        """What candidates are sampled in turns with; None if the default does not run."""
+        record = self.default_record
+        return self.default if record is not None and record.times_us else None
+
+    @property
+    def reference_us(self) -> float | None:
+        """The time that a score of one stands for: the default's, or the first that ran."""
+        record = self.default_record
+        ran = [record] if record is not None and record.times_us else self._ran()
+        return ran[0].median_us if ran else None
+
+    def _ran(self) -> list[Record]:
+        return [record for record in self._records.values() if record.times_us]
+
+    def score(self, record: Record) -> float:
+        """Speed as a multiple of the default's; FAILED if it did not run."""
+        if record.status != "ok" or not record.times_us:
+            return FAILED
+        if record.relative:
+            return 1 / record.relative
+        reference = self.reference_us
+        return reference / record.median_us if reference else FAILED
+
+    def state(self) -> TaskState:
+        """What the scheduler goes by; the default counts as tried first."""
+        if self._state is None:
+            scores = [self.score(record) for record in self._records.values()]
+            if self.default_record is None:
+                scores.clear()
+            else:
+                scores.insert(0, scores.pop(list(self._records).index(self._default_key)))
+            self._state = TaskState(
+                self.weight,
+                len(self.space),
+                tuple(scores),
+                self.reference_us,
+                self._predicted,
+                self._exhausted,
+            )
+        return self._state
+
+    def propose(self, count: int) -> list[Config]:
+        """What to measure next: the default if it was not, else what the strategy says."""
+        if self.default_record is None:
+            return [self.default]
+        strategy = self._searching()
+        chosen: list[int] = []
+        while len(chosen) < count:
+            proposed = strategy.propose(count - len(chosen))
+            if not proposed:
+                self._exhausted, self._state = not chosen, None
+                break
+            chosen += proposed
+        return [self.space.configs[index] for index in chosen]
+
+    def expected(self, config: Config) -> float | None:
+        """The score that the strategy expects of a configuration, if it says."""
+        tell = getattr(self._strategy, "prediction", None)
+        index = self.space.index_of(config)
+        return tell(index) if tell is not None and index is not None else None
+
+    def observe(self, records: Sequence[Record]) -> None:
+        """Tells the strategy what became of a batch."""
+        if self._strategy is not None:
+            self._strategy.observe(self._results(records))
+            self._predicted, self._state = self._strategy.predicted(), None
+
+    def take(self, record: Record) -> None:
+        """Keeps a record that was measured."""
+        self._keep(record)
+        self.measured += 1
+
+    def _searching(self) -> SearchStrategy:
+        if self._strategy is None:
+            # Not before: until now other regions may have got records to learn from.
+            task = SearchTask(self.region, self.template, self.machine, self.space, self._history())
+            plan = self.plan
+            if isinstance(plan.strategy, str):
+                self._strategy = make_strategy(plan.strategy, task, plan.seed)
+            else:
+                self._strategy = plan.strategy(
+                    task, random.Random(f"{plan.seed} {self.region.key}")
+                )
+            self.observe(list(self._records.values()))
+        return self._strategy
+
+    def _results(self, records: Iterable[Record]) -> list[tuple[int, float]]:
+        results = []
+        for record in records:
+            try:
+                index = self.space.index_of(self.template.config_type.from_dict(record.config))
+            except ConfigError:
+                continue  # written by hand
+            if index is not None:
+                results.append((index, self.score(record)))
+        return results
+
+    def _history(self) -> list[Record]:
+        """Records of other regions on this machine."""
+        return [
+            record
+            for record, _ in self.store
+            if record.workload != self.region.key
+            and record.isa == self.machine.isa.name
+            and record.machine == self.machine.name
+            and record.threads == self.machine.threads
+        ]
+
+    def finalists(self) -> list[Config]:
+        """What may be the best, but was not measured long enough to say so; the best first.
+
+        It must be faster than what is confirmed already, and than the default by more than the
+        margin that confirmation asks for.
+        """
+        confirmed = [self.score(record) for record in self._ran() if record.confirmed]
+        if self.baseline is not None:
+            bar = max(1 / (1 - MARGIN), *confirmed, 0.0)
+        elif confirmed:
+            return []
+        else:
+            bar = 0.0  # the default does not run: whatever does is better
+        waiting = [
+            (-self.score(record), config_key(record.config), record)
+            for record in self._ran()
+            if record.confirmed is None and self.score(record) > bar
+        ]
+        leading = []
+        for _, _, record in sorted(waiting, key=lambda item: item[:2])[:FINALISTS]:
+            with contextlib.suppress(ConfigError):  # written by hand
+                leading.append(self.template.config_type.from_dict(record.config))
+        return leading
+
+    def best_record(self) -> Record | None:
+        """The record that a compilation would choose; None if nothing ran."""
+        best = next(iter(trusted(self._found)), None)
+        return best.record if best is not None else None
+
+    def info(self) -> TaskInfo:
+        """For those who watch."""
+        default = self.default_record
+        best = max(self.state().scores, default=0.0) or None
+        return TaskInfo(
+            number=self.number,
+            region=self.region,
+            weight=self.weight,
+            size=len(self.space),
+            known=self.known,
+            tried=len(self._records),
+            default_us=default.median_us if default is not None and default.times_us else None,
+            best=best,
+            predicted_gain=self._predicted / best - 1 if self._predicted and best else None,
+            stopped=self.stopped,
+        )
+
+    def result(self) -> RegionResult:
+        """What was found."""
+        best, default = self.best_record(), self.default_record
+        default_us = default.median_us if default is not None and default.times_us else None
+        if best is not None and best.baseline_us:
+            default_us = best.baseline_us  # measured in turns with the best
+        return RegionResult(
+            region=self.region,
+            weight=self.weight,
+            size=len(self.space),
+            default_us=default_us,
+            best_us=best.median_us if best is not None else None,
+            best=best.config if best is not None else None,
+            speedup=self.score(best) if best is not None and default_us else 1.0,
+            trials=self.measured,
+            tried=len(self._records),
+            known=self.known,
+            failures=sum(record.status != "ok" for record in self._records.values()),
+            stopped=self.stopped,
+        )
