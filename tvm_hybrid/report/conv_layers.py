@@ -17,26 +17,20 @@ from typing import Any
 import numpy as np
 import onnx
 
-from microkernels.isa import allowed_on_host, emulated_on_host
-from microkernels.microkernel import Microkernel, all_microkernels
-
 from .. import InferenceSession
 from ..frontend import import_onnx
 from ..targets import cpu_name, host_target
 from .bench import ONNX_RUNTIME, OPENVINO, OURS, PEERS, BenchReport, bench
 from .compare import tolerance_for
 from .flops import ProductSums
-from .kernel_speed import measure_kernels, types_of
 from .kernel_times import OnnxRuntimeKernels, OurKernels
 from .layer_models import DTYPES, INT8, Layer, layer_input, layer_model
 from .layer_report import LayerReport, LayerTimes
 from .openvino_peer import OpenVino, openvino_python, openvino_version
+from .roof import peak_gops
 from .timing import ContestantError, interleave
 
 logger = logging.getLogger("tvm_hybrid")
-
-# Tiles of the highest rung that are measured to find a peak; the largest come near it.
-TILES_FOR_PEAK = 3
 
 
 def measure_layers(
@@ -214,20 +208,5 @@ def _version(peer: str, openvino: str | None) -> str:
 
 
 def _peak(dtype: str) -> float:
-    """1e9 operations a second of one thread with operands of a type, as `kernel_speed` finds it."""
-    operand = "uint8" if dtype == INT8 else dtype
-    here = [
-        kernel
-        for kernel in all_microkernels()
-        if kernel.a_dtype == operand
-        and allowed_on_host(kernel.isa)
-        and not emulated_on_host(kernel.isa)
-    ]
-    highest = max(here, key=lambda kernel: kernel.isa.level).isa
-    largest = sorted((kernel for kernel in here if kernel.isa == highest), key=_area)
-    report = measure_kernels(largest[-TILES_FOR_PEAK:])
-    return report.peaks[types_of(largest[-1])]
-
-
-def _area(kernel: Microkernel) -> int:
-    return kernel.mr * kernel.nr
+    """1e9 operations a second of one thread with operands of a type."""
+    return peak_gops("uint8" if dtype == INT8 else dtype)

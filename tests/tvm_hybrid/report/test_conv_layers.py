@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tvm_hybrid.cli import main
-from tvm_hybrid.report import conv_layers, layer_models
+from tvm_hybrid.report import conv_layers, layer_models, roof
 from tvm_hybrid.report.bench import ONNX_RUNTIME, OPENVINO, OURS
 from tvm_hybrid.report.conv_layers import measure_layers
 from tvm_hybrid.report.layer_models import DTYPES, FLOAT32, INT8, Layer
@@ -22,7 +22,7 @@ LAYER = Layer("S1", 8, 16, 16, 3, 2)
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Peaks from one tile; no OpenVINO."""
-    monkeypatch.setattr(conv_layers, "TILES_FOR_PEAK", 1)
+    monkeypatch.setattr(roof, "TILES_FOR_PEAK", 1)
     monkeypatch.setenv(PYTHON_VARIABLE, "/no/such/python")
 
 
