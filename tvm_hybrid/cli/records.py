@@ -1,4 +1,4 @@
-"""`tvm-hybrid records list | show | best | merge | prune | check`: looks into record files."""
+"""`tvm-hybrid records list | show | best | merge | prune | check | export | import`."""
 
 from __future__ import annotations
 

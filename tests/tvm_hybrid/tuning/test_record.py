@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import math
+from types import ModuleType
 
 import pytest
 
 from microkernels.errors import RecordError
-from tvm_hybrid.tuning.record import SCHEMA, Record
+from tir_schedules.region import Step
+from tvm_hybrid.tuning.record import Record
+from tvm_hybrid.tuning.record_line import SCHEMA, UnreadableLine
 
 from .conftest import MakeRecord
 
@@ -60,6 +63,42 @@ def test_wrong_fields_are_named(
     fields = {**json.loads(record(16).to_line()), **change}
     with pytest.raises(RecordError, match=message):
         Record.from_line(json.dumps(fields).encode())
+
+
+@pytest.mark.parametrize("value", [math.inf, -math.inf, math.nan])
+def test_constants_that_json_lacks(toy: ModuleType, record: MakeRecord, value: float) -> None:
+    region = toy.region()
+    steps = (Step("constant", value=value), Step("minimum", (0, 3)))
+    inner = region.replace(epilogue=steps)
+    whole = region.replace(parts=(inner, region))
+    for bounded in (inner, whole):
+        made = record(16, region=bounded, workload=bounded.key, error="NaN")
+        again = Record.from_line(made.to_line())
+        assert again.region.key == bounded.key == again.workload
+        assert again.to_line() == made.to_line()
+        json.loads(made.to_line(), parse_constant=lambda name: pytest.fail(name))
+
+
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        (b'{"schema":1,"workl', "torn"),
+        (b"GIF89a", "torn"),
+        (b"\xff\xfe\x00", "torn"),
+        (b'{"name":"somebody else\'s"}', "foreign"),
+        (b'{"schema":1}', "foreign"),
+        (b'{"schema":1,"kind":"layout"}', "foreign"),
+        (b'{"schema":1,"region":{"epilogue":[{"value":"NaN"}]}}', "foreign"),
+        (b'{"schema":1,"region":"Infinity","error":"Infinity"}', "foreign"),
+        (b"[[[[1]]]]", "foreign"),
+        (b"[" * 100_000, "foreign"),
+        (b'{"schema":2,"all":"new"}', "newer"),
+    ],
+)
+def test_what_is_wrong_is_told_apart(line: bytes, why: str) -> None:
+    with pytest.raises(UnreadableLine, match=f"^{why}: ") as raised:
+        Record.from_line(line)
+    assert raised.value.why == why
 
 
 @pytest.mark.parametrize(

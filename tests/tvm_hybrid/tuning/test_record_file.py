@@ -13,6 +13,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from microkernels.errors import RecordError
+from tvm_hybrid.tuning import locked_file
+from tvm_hybrid.tuning.locked_file import lock_of, replace_lines
 from tvm_hybrid.tuning.record import Record
 from tvm_hybrid.tuning.record_file import RecordFile
 
@@ -143,31 +145,111 @@ def test_a_file_that_cannot_be_written_or_read(tmp_path: Path, record: MakeRecor
         RecordFile(tmp_path).refresh()
 
 
-_WRITER = """
-import sys
-from tvm_hybrid.tuning.record import Record
-from tvm_hybrid.tuning.record_file import RecordFile
-import msgspec
-record = Record.from_line(sys.stdin.buffer.readline())
-file = RecordFile(sys.argv[1])
-for number in range(int(sys.argv[2]), int(sys.argv[2]) + 100):
-    file.append(msgspec.structs.replace(record, config={"block": number}, error="x" * 5000))
-"""
-
-
-def test_two_processes_write_at_once(tmp_path: Path, record: MakeRecord) -> None:
+def test_lines_of_other_kinds_are_kept_apart(
+    tmp_path: Path, record: MakeRecord, caplog: pytest.LogCaptureFixture
+) -> None:
     path = tmp_path / "r.jsonl"
-    writers = [
-        subprocess.Popen(
-            [sys.executable, "-c", _WRITER, str(path), str(first)],
-            stdin=subprocess.PIPE,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-        )
-        for first in (0, 100)
-    ]
-    for writer in writers:
-        writer.communicate(record(1).to_line(), timeout=120)
-        assert writer.returncode == 0
+    layout = b'{"schema":1,"kind":"layout","choice":["NCHW"]}'
+    path.write_bytes(record(1).to_line() + layout + b"\n" + record(2).to_line() + layout)
     file = RecordFile(path)
-    assert sorted(map(int, map(str, configs(file)))) == list(range(200))
-    assert not file.damaged
+    assert configs(file) == [1, 2]
+    (first, last) = file.others["layout"]
+    assert first.fields["choice"] == ["NCHW"] and first.place == f"{path}:2"
+    file.append(record(4))
+    assert configs(file) == [1, 2, 4]
+    assert [line.place for line in file.others["layout"]] == [f"{path}:2", last.place]
+    assert not file.damaged and not caplog.messages
+
+
+def test_each_kind_of_damage_has_its_word(
+    tmp_path: Path, record: MakeRecord, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "r.jsonl"
+    torn = record(4).to_line()[:-20] + b"\n"
+    path.write_bytes(torn + b'{"a":1}\n' + b'{"schema":99}\n' + record(2).to_line())
+    assert configs(RecordFile(path)) == [2]
+    for line, why in enumerate(("torn", "foreign", "newer"), 1):
+        assert caplog.messages[line - 1].startswith(f"{path}:{line}: skipped, {why}: ")
+
+
+def test_a_line_that_is_being_written_is_no_damage(
+    tmp_path: Path, record: MakeRecord, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "r.jsonl"
+    line = record(2).to_line()
+    path.write_bytes(record(1).to_line() + line[:40])
+    file = RecordFile(path)
+    with lock_of(path):
+        assert configs(file) == [1]
+        assert not caplog.messages
+        with path.open("ab") as writer:
+            writer.write(line[40:])
+    assert configs(file) == [1, 2]
+    assert not caplog.messages
+
+
+def test_a_new_file_with_the_number_of_an_old_one(tmp_path: Path, record: MakeRecord) -> None:
+    """A rewritten file may get the inode of the one before the last, and be longer."""
+    file = filled(tmp_path / "r.jsonl", record)
+    assert configs(file) == [1, 2, 4]
+    with lock_of(file.path):
+        replace_lines(file.path, [record(block).to_line()[:-1] for block in (64, 32, 16, 8, 4, 2)])
+    status = os.stat(file.path)
+    file._identity = (status.st_dev, status.st_ino)
+    assert configs(file) == [64, 32, 16, 8, 4, 2]
+
+
+def test_one_lock_whatever_the_file_is_called(tmp_path: Path, record: MakeRecord) -> None:
+    path, link = tmp_path / "r.jsonl", tmp_path / "link.jsonl"
+    RecordFile(path).append(record(1))
+    link.symlink_to(path)
+    assert lock_of(link).lock_file == lock_of(path).lock_file
+    with lock_of(link):
+        replace_lines(link, [record(8).to_line()[:-1]])
+    assert link.is_symlink() and configs(RecordFile(path)) == [8]
+
+
+def test_a_full_disk_leaves_no_torn_line(
+    tmp_path: Path, record: MakeRecord, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = filled(tmp_path / "r.jsonl", record, (1,))
+    before = file.path.read_bytes()
+    write = os.write
+    left = [30]
+
+    def full(descriptor: int, data: bytes) -> int:
+        if not left:
+            raise OSError(28, "No space left on device")
+        return write(descriptor, data[: left.pop()])
+
+    monkeypatch.setattr(os, "write", full)
+    with pytest.raises(RecordError, match="No space left"):
+        file.append(record(2))
+    assert file.path.read_bytes() == before
+
+
+def test_a_lock_that_is_never_released(
+    tmp_path: Path, record: MakeRecord, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "r.jsonl"
+    monkeypatch.setattr(locked_file, "LOCK_SECONDS", 0.05)
+    holder = subprocess.Popen(
+        [sys.executable, "-c", _HOLDER, f"{path}.lock"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    assert holder.stdout is not None and holder.stdout.readline() == b"held\n"
+    with pytest.raises(RecordError, match="another process has held"):
+        RecordFile(path).append(record(1))
+    holder.communicate(timeout=60)
+    RecordFile(path).append(record(1))
+    assert configs(RecordFile(path)) == [1]
+
+
+_HOLDER = """
+import sys
+from filelock import FileLock
+with FileLock(sys.argv[1]):
+    print("held", flush=True)
+    sys.stdin.read()
+"""
