@@ -66,9 +66,9 @@ def schedule_product(schedule: Schedule, config: Config) -> Tiling:
     anchor = schedule.get_sblock(name)
     spatial, reduction = _axes(schedule, anchor)
     m, n, k = (_extent(axis) for axis in (spatial[-2], spatial[-1], reduction[-1]))
-    tiling = tiling_of(config, m, n, k, _may_pad(schedule, anchor, len(reduction) == 1))
     if len(reduction) > 1:
         _check_windows(schedule, anchor, spatial, reduction)
+    tiling = tiling_of(config, m, n, k, _may_pad(schedule, anchor, len(reduction) == 1))
     constant = _weight_is_free(schedule, anchor)
     if tiling.kernel.kr > 1 and _is_bfloat16(schedule, anchor) and not constant:
         raise ConfigError("bfloat16 in groups: TVM cannot lower a packed copy that it makes itself")
@@ -244,12 +244,12 @@ def _tile(
     if epilogue is not None:
         schedule.reverse_compute_at(epilogue, tile if whole or taps else panel)
         _vectorize(schedule, epilogue, tiling)
+    if tiling.parallel:  # before the reduction is taken apart: TVM sees then that blocks are apart
+        schedule.parallel(schedule.fuse(*lead, block, panel))
     first = taps[0] if taps else k_outer
     _vectorize(schedule, schedule.decompose_reduction(anchor, first), tiling)
     name = register_tensor_intrin(tiling.kernel, tiling.rows, tiling.columns, tiling.k)
     schedule.tensorize(i_inner, name)
-    if tiling.parallel:
-        schedule.parallel(schedule.fuse(*lead, block, panel))
 
 
 def _vectorize(schedule: Schedule, block: Block, tiling: Tiling) -> None:
