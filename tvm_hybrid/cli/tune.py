@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..report.console import output_console, print_json
+from ..report.console import output_console, print_json, working
 from .options import (
     NamedShape,
     NamedSize,
@@ -20,7 +22,11 @@ from .options import (
 from .tune_progress import shown
 
 if TYPE_CHECKING:
+    from ..tuning.events import Trial
+    from ..tuning.record import Record
     from ..tuning.tune_result import TuneResult
+
+logger = logging.getLogger("tvm_hybrid")
 
 INTERRUPTED = 130
 
@@ -90,6 +96,12 @@ INTERRUPTED = 130
     type=click.Path(dir_okay=False, path_type=Path),
     help="Simulate the search from these records; nothing is measured or written.",
 )
+@click.option(
+    "--plot",
+    metavar="FILE",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Draw progress, predictions and a roofline into this file, such as out.png.",
+)
 @click.option("--shape", "named_shapes", type=NamedShape(), multiple=True, help="Input shape.")
 @click.option("--dim", "sizes", type=NamedSize(), multiple=True, help="Size of a symbolic one.")
 @click.option("--target", help="CPU to compile for; this machine must run its code.")
@@ -111,6 +123,7 @@ def command(
     timeout: float,
     resume: bool,
     replay: Path | None,
+    plot: Path | None,
     named_shapes: tuple[tuple[str, tuple[int, ...]], ...],
     sizes: tuple[tuple[str, int], ...],
     target: str | None,
@@ -127,6 +140,14 @@ def command(
     that was measured; the same command continues.
     """
     from ..tuning.tune_model import tune
+
+    if plot is not None and not plot.absolute().parent.is_dir():
+        raise click.FileError(str(plot), "its folder does not exist")
+    seen: list[Record] = []
+
+    def remember(trial: Trial) -> None:
+        if trial.record is not None:
+            seen.append(trial.record)
 
     with shown() as callback:
         result = tune(
@@ -148,13 +169,41 @@ def command(
             timeout=timeout,
             resume=resume,
             replay=replay,
-            callbacks=[callback],
+            callbacks=[remember, callback],
         )
+    if plot is not None:
+        _plot(seen if replay else _of_run(result, records, target, num_threads), plot)
     if as_json:
         print_json(_as_json(result))
     else:
         _print(result, replay or records)
     return INTERRUPTED if result.interrupted else 0
+
+
+def _of_run(result: TuneResult, file: Path, target: Any, num_threads: int | None) -> list[Record]:
+    """What a file holds of the regions of a run, of this run and of earlier ones."""
+    from ..targets import cpu_name, resolve_target
+    from ..threads import resolve_threads
+    from ..tuning.recorded import read_records
+
+    workloads = {found.region.key for found in result.regions}
+    here = (cpu_name(resolve_target(target)), resolve_threads(num_threads))
+    return [
+        record
+        for record, _ in read_records(file)
+        if record.workload in workloads and (record.machine, record.threads) == here
+    ]
+
+
+def _plot(records: Sequence[Record], path: Path) -> None:
+    from ..report.tune_plot import plot_tuning, roof_of
+
+    if not records:
+        logger.warning("nothing was measured, so there is no plot %s", path)
+        return
+    with working("measuring what the machine can do at most"):
+        roof = roof_of(records)
+    plot_tuning(records, path, roof)
 
 
 def _print(result: TuneResult, records: Path) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from microkernels.errors import ConfigError
@@ -20,6 +21,7 @@ from tir_schedules.template import has_template, template_for
 from ..targets import cpu_name, host_target
 from ..tuning.arguments import element_type
 from ..tuning.record import Record
+from ..tuning.records import config_key
 from .plotting import COLOURS, new_figure, save_figure
 from .roof import Roof, measure_roof
 
@@ -110,15 +112,22 @@ def roof_of(records: Sequence[Record]) -> Roof | None:
 
 
 def region_runs(records: Iterable[Record]) -> list[RegionRun]:
-    """Records by region and number of threads, in the order of their first."""
-    groups: dict[tuple[str, int], list[Record]] = {}
+    """Records by region and number of threads, in the order of their first.
+
+    A configuration that was measured again, longer, is one trial, with the later measurement.
+    """
+    groups: dict[tuple[str, int], dict[bytes, Record]] = {}
     for record in records:
         if has_template(record.region.op):
-            groups.setdefault((record.workload, record.threads), []).append(record)
+            group = groups.setdefault((record.workload, record.threads), {})
+            key = config_key(record.config)
+            if record.predicted is None and key in group:
+                record = msgspec.structs.replace(record, predicted=group[key].predicted)
+            group[key] = record
     counts = [threads for _, threads in groups]
     several = len(set(counts)) > 1
     return [
-        _run(group, f", threads: {threads}" if several else "")
+        _run(list(group.values()), f", threads: {threads}" if several else "")
         for (_, threads), group in groups.items()
     ]
 

@@ -50,6 +50,15 @@ def test_records_without_a_baseline_are_compared_by_their_times(records: list[Re
     assert (nothing.speeds == 0).all()
 
 
+def test_a_final_is_no_further_trial(records: list[Record]) -> None:
+    """The later measurement counts, and what was predicted of the first."""
+    first = msgspec.structs.replace(records[4], predicted=1.5)
+    final = msgspec.structs.replace(records[4], times_us=[50.0], confirmed=True)
+    (run,) = region_runs([records[0], first, records[6], final])
+    assert run.speeds[1] == pytest.approx(2.5) and len(run.speeds) == 3
+    assert run.predicted[1] == 1.5 and np.isnan(run.predicted[[0, 2]]).all()
+
+
 def test_threads_are_apart_and_unknown_regions_left_out(records: list[Record]) -> None:
     two = msgspec.structs.replace(records[0], threads=2)
     odd = msgspec.structs.replace(records[0], region=product().replace(op="nothing"))
