@@ -141,8 +141,12 @@ def sizes_of(region: Region) -> tuple[int, ...]:
 
 def distance(a: tuple[int, ...], b: tuple[int, ...]) -> float:
     """The largest |log2| of the quotient of two corresponding sizes; empty tensors are far away."""
-    pairs = [(x, y) for x, y in zip(a, b, strict=True) if x != y]
-    return max((abs(math.log2(x / y)) if x and y else math.inf for x, y in pairs), default=0.0)
+    far = 0.0
+    for x, y in zip(a, b, strict=True):
+        if x != y:
+            small, large = sorted((x, y))
+            far = max(far, math.log2(large / small) if small else math.inf)
+    return far
 
 
 def _tensors(region: Region) -> Iterator[Tensor]:
