@@ -1,0 +1,147 @@
+"""LoopNest: the loops of a kernel as numbers, without building it.
+
+    for task            parallel    bytes of A, B, C that all of its iterations touch
+        for rows block  serial      ...
+            ...
+              for lane  vector      ...
+
+What a cost model reads in place of the program (Chen et al., arXiv 1805.08166, section 3.1): a
+build takes longer than a thousand of these. Sizes are averages where pieces differ, so that they
+need not be whole.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+Kind = Literal["parallel", "serial", "reduction", "unrolled", "vector"]
+Bytes = tuple[float, float, float]
+"""Of every buffer: what is read many times (A), what is constant or packed (B), what is written."""
+
+KINDS: tuple[Kind, ...] = ("parallel", "serial", "reduction", "unrolled", "vector")
+
+
+class Loop(NamedTuple):
+    """One loop.
+
+    Attributes
+    ----------
+    name : str
+        What it runs over.
+    extent : float
+        Iterations.
+    kind : str
+        One of KINDS; "reduction" is a serial loop over what is summed.
+    touched : tuple of float
+        Different bytes of every buffer that one run of the loop, all of its iterations, touches.
+    """
+
+    name: str
+    extent: float
+    kind: Kind
+    touched: Bytes
+
+
+@dataclass(frozen=True)
+class LoopNest:
+    """One product, or what else takes its time, of a kernel.
+
+    Attributes
+    ----------
+    loops : tuple of Loop
+        The outermost first.
+    operations : float
+        Multiply-adds, as the problem states them.
+    useful : float
+        Their share in those that are executed: padded lanes, rows and steps are the rest.
+    balance : float
+        Average work of a thread over that of the busiest.
+    """
+
+    loops: tuple[Loop, ...]
+    operations: float
+    useful: float = 1.0
+    balance: float = 1.0
+
+
+Box = tuple[float, float, float]
+
+
+class Tiling(NamedTuple):
+    """How one product A[m, k] B[k, n] is blocked; n in vectors, k in steps of four bytes."""
+
+    rows: float
+    vectors: float
+    m_block: float
+    k_block: float
+
+
+def product_loops(
+    extents: Box, tiling: Tiling, lanes: int, names: Sequence[str] = ("rows", "columns", "K")
+) -> list[Loop]:
+    """The loops that `tile_loops` emits for one thread's part of a product.
+
+    Parameters
+    ----------
+    extents : tuple
+        Rows, vectors of columns, steps of K.
+    tiling : Tiling
+        Most of each; pieces are balanced.
+    lanes : int
+        Results of a vector.
+    """
+    m, n, k = extents
+    row, column, step = names
+    blocks = pieces(m, tiling.m_block)
+    panels = pieces(n, tiling.vectors)
+    parts = pieces(k, tiling.k_block)
+    block, panel, part = m / blocks, n / panels, k / parts
+    tiles = pieces(block, tiling.rows)
+    rows = block / tiles
+
+    def touched(m: float, n: float, k: float) -> Bytes:
+        return 4 * m * k, 4 * lanes * n * k, 4 * lanes * m * n
+
+    return [
+        Loop(f"{row} block", blocks, "serial", touched(m, n, k)),
+        Loop(f"{column} panel", panels, "serial", touched(block, n, k)),
+        Loop(f"{step} block", parts, "serial", touched(block, panel, k)),
+        Loop(f"{row} tile", tiles, "serial", touched(block, panel, part)),
+        *register_tile(rows, panel, part, lanes, (row, column, step)),
+    ]
+
+
+def register_tile(
+    rows: float, vectors: float, steps: float, lanes: int, names: Sequence[str]
+) -> list[Loop]:
+    """The loops of a register tile over so many steps of K."""
+    row, column, step = names
+    line = 4.0 * lanes
+    results = line * rows * vectors
+    return [
+        Loop(step, steps, "reduction", (4 * rows * steps, line * vectors * steps, results)),
+        Loop(row, rows, "unrolled", (4 * rows, line * vectors, results)),
+        Loop(column, vectors, "unrolled", (4.0, line * vectors, line * vectors)),
+        Loop("lane", lanes, "vector", (4.0, line, line)),
+    ]
+
+
+def pieces(total: float, most: float) -> int:
+    """In how many pieces of at most `most` something is cut.
+
+    >>> pieces(128, 6)
+    22
+    """
+    return max(1, math.ceil(total / most - 1e-9))
+
+
+def balance_of(work: int, threads: int) -> float:
+    """Average pieces of work of a thread over those of the busiest.
+
+    >>> balance_of(5, 4)
+    0.625
+    """
+    return work / threads / math.ceil(work / threads)
