@@ -1,0 +1,71 @@
+"""FeatureTable: all features of some configurations of one region, found at once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from tir_schedules.config import Config
+from tir_schedules.loop_nests import estimator, loop_nests
+from tir_schedules.machine import Machine
+from tir_schedules.region import Region
+
+from ..config_space import ConfigSpace
+from .config_features import config_features
+from .loop_features import loop_features
+from .matrix import Features, side_by_side
+from .nest_arrays import NestArrays
+from .relation_features import relation_features
+
+
+@dataclass(frozen=True)
+class FeatureTable:
+    """One row for each configuration.
+
+    Attributes
+    ----------
+    own : Features
+        What means something within this workload only: knobs and loops.
+    shared : Features
+        What carries to other workloads; the same columns for all of them.
+    cycles : numpy.ndarray or None
+        The template's own estimates, if it makes them.
+    """
+
+    own: Features
+    shared: Features
+    cycles: np.ndarray | None
+
+    @staticmethod
+    def of(region: Region, machine: Machine, space: ConfigSpace) -> FeatureTable:
+        """The features of a whole space."""
+        arrays, cycles, shared = _relations(region, machine, space.configs)
+        own = side_by_side([config_features(space), loop_features(arrays)])
+        return FeatureTable(own, shared, cycles)
+
+    @property
+    def all(self) -> Features:
+        """Everything that tells configurations of this workload apart."""
+        return side_by_side([self.own, self.shared]).varying()
+
+
+def shared_features(
+    region: Region, machine: Machine, default: Config, configs: Sequence[Config]
+) -> Features:
+    """The features that carry to other workloads; one row for each of `configs`."""
+    _, _, features = _relations(region, machine, (default, *configs))
+    return Features(features.names, features.values[1:])
+
+
+def _relations(
+    region: Region, machine: Machine, configs: Sequence[Config]
+) -> tuple[NestArrays, np.ndarray | None, Features]:
+    nests = [loop_nests(region, config) for config in configs]
+    arrays = NestArrays.of(nests) if all(nests) else NestArrays.unknown(len(configs))
+    estimate = estimator(region, machine)
+    cycles = None
+    if estimate is not None:
+        cycles = np.array([estimate(config) for config in configs], np.float64)
+    return arrays, cycles, relation_features(arrays, cycles, machine)
