@@ -1,0 +1,179 @@
+"""Model-guided search: a cost model learns from every trial which configuration to try next.
+
+    believe     f = what earlier workloads say, or else the template's own estimate
+    repeat      simulated annealing over f finds candidates; a diverse batch of them is proposed,
+                a few at random; f = belief + trees trained on what was measured
+
+The loop of Chen et al., arXiv 1805.08166, algorithm 1, for spaces of hundreds, where every trial
+counts: it refits after every few trials instead of every 64, and begins with what is believed
+instead of a random batch.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from ..annealing import Annealing, AnnealingOptions
+from ..cost_model import Acquisition, CostModel, CostModelOptions, acquisition, target
+from ..diverse_batch import diverse_batch
+from ..features.feature_table import FeatureTable
+from ..transfer import TransferOptions, transferred
+from .strategy import SearchTask
+
+FEWEST = 2
+"""Trials without which there is nothing to learn."""
+
+
+@dataclass(frozen=True)
+class ModelOptions:
+    """Numbers of the search; those that were not found by simulation are the paper's.
+
+    Attributes
+    ----------
+    model : CostModelOptions
+        Of the trees that learn from this workload.
+    transfer : TransferOptions
+        Of the model that learned from others.
+    annealing : AnnealingOptions
+        How the space is searched for high scores.
+    batch : int
+        Proposals before the model is trained again, even if more are asked for at once.
+    epsilon : float
+        Share of the proposals that are drawn at random.
+    alpha : float
+        What diversity is worth in a batch; see `diverse_batch`.
+    first_alpha : float
+        The same while nothing is known, neither an estimate nor a measurement.
+    candidates : int
+        For each place of a batch so many are found by annealing.
+    acquisition : str
+        "mean", "ei" or "ucb"; those other than the mean need several members.
+    trust : float
+        What a factor of 2 in the belief weighs, in a rank model's units.
+    halved : float
+        Trials after which the belief weighs half.
+    """
+
+    model: CostModelOptions = field(default_factory=CostModelOptions)
+    transfer: TransferOptions = field(default_factory=TransferOptions)
+    annealing: AnnealingOptions = field(default_factory=AnnealingOptions)
+    batch: int = 4
+    epsilon: float = 0.05
+    alpha: float = 0.0
+    first_alpha: float = 4.0
+    candidates: int = 4
+    acquisition: Acquisition = "mean"
+    trust: float = 3.0
+    halved: float = float("inf")
+
+
+class ModelSearch:
+    """Proposes what the model expects to be fastest; see `SearchStrategy`."""
+
+    def __init__(
+        self,
+        task: SearchTask,
+        generator: random.Random,
+        options: ModelOptions | None = None,
+    ) -> None:
+        self.options = options or ModelOptions()
+        self.space = task.space
+        table = FeatureTable.of(task.region, task.machine, task.space)
+        self.features = table.all.values
+        self._belief, self._blind = self._believed(task, table)
+        seed = generator.getrandbits(63)
+        self._generator = np.random.default_rng(seed)
+        self._model = CostModel(self.options.model, seed & 0x7FFFFFFF)
+        self._annealing = Annealing(task.space, self._generator, self.options.annealing)
+        self._left = np.ones(len(task.space), bool)
+        self._observed: dict[int, float] = {}
+        self._mean: np.ndarray | None = None
+        self._worth: np.ndarray | None = None
+
+    def propose(self, count: int) -> list[int]:
+        """The next batch, at most `options.batch` at once; see `SearchStrategy`."""
+        count = min(count, self.options.batch, int(self._left.sum()))
+        if count <= 0:
+            return []
+        worth = self._worths()
+        at_random = int((self._generator.random(count) < self.options.epsilon).sum())
+        best = count - at_random
+        candidates = self._annealing.search(
+            lambda indices: worth[indices], self.options.candidates * count, self._left
+        )
+        alpha = self.options.alpha
+        if self._blind and len(self._observed) < FEWEST:
+            alpha = self.options.first_alpha
+        chosen = diverse_batch(candidates, worth[candidates], self.space.points, best, alpha)
+        self._left[chosen] = False
+        for _ in range(at_random):
+            index = int(self._generator.choice(np.flatnonzero(self._left)))
+            self._left[index] = False
+            chosen.append(index)
+        return chosen
+
+    def observe(self, results: Sequence[tuple[int, float]]) -> None:
+        """Takes scores; the model is trained again when it is asked next."""
+        for index, score in results:
+            self._observed[index] = score
+            self._left[index] = False
+        self._mean = self._worth = None
+
+    def predicted(self) -> float | None:
+        """The model's best, as a score by the line that fits what was measured; never negative."""
+        if len(self._observed) < FEWEST or not self._left.any():
+            return None
+        self._worths()
+        assert self._mean is not None
+        tried, scores = self._measured()
+        known, targets = self._mean[tried], target(scores)
+        slope, middle = 0.0, known.mean()
+        spread = float(((known - middle) ** 2).sum())
+        if spread > 0:
+            slope = max(0.0, float(((known - middle) * (targets - targets.mean())).sum()) / spread)
+        best = float(self._mean[self._left].max())
+        return float(2.0 ** (targets.mean() + slope * (best - middle)))
+
+    def _believed(self, task: SearchTask, table: FeatureTable) -> tuple[np.ndarray, bool]:
+        """What is believed before any trial, in powers of 2, and whether that is nothing."""
+        if task.history:
+            found = transferred(
+                task.history, task.region.key, task.machine, table.shared, self.options.transfer
+            )
+            if found is not None:
+                return found / self._unit, False
+        if table.cycles is not None:
+            return -np.log2(np.maximum(table.cycles, 1e-9) / table.cycles[0]), False
+        return np.zeros(len(task.space)), True
+
+    @property
+    def _unit(self) -> float:
+        """The model's units in a factor of 2."""
+        return self.options.trust if self.options.model.objective == "rank" else 1.0
+
+    def _measured(self) -> tuple[np.ndarray, np.ndarray]:
+        tried = np.array(sorted(self._observed), np.intp)
+        return tried, np.array([self._observed[int(index)] for index in tried])
+
+    def _worths(self) -> np.ndarray:
+        """What it is worth to try each configuration."""
+        if self._worth is not None:
+            return self._worth
+        weight = self._unit * 0.5 ** (len(self._observed) / self.options.halved)
+        belief = self._belief * weight
+        # Equals in an order of their own in every search, but the default is first.
+        ties = self._generator.random(len(belief)) * 1e-6
+        ties[0] = 1e-6
+        if len(self._observed) < FEWEST:
+            self._mean, self._worth = belief, belief + ties
+            return self._worth
+        tried, scores = self._measured()
+        self._model.fit(self.features[tried], scores, belief[tried])
+        self._mean, spread = self._model.predict(self.features, belief)
+        best = float(self._mean[tried].max())
+        self._worth = acquisition(self.options.acquisition, self._mean, spread, best) + ties
+        return self._worth
