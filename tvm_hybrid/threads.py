@@ -93,6 +93,11 @@ def use_threads(count: int) -> None:
         )
 
 
+def same_core(cpu: int, other: int) -> bool:
+    """Whether two logical CPUs share a physical core."""
+    return _siblings(cpu) == _siblings(other)
+
+
 def _siblings(cpu: int) -> str:
     try:
         return Path(_TOPOLOGY.format(cpu)).read_text().strip()

@@ -9,7 +9,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 import msgspec
 
@@ -17,6 +18,10 @@ from microkernels.errors import CompileError
 
 START_SECONDS = 120.0
 _READ_BYTES = 1 << 16
+
+# A child that asks to end with its parent ends with the parent's thread that started it. Whoever
+# uses a child may be a thread that ends sooner than the child should.
+_STARTER = ThreadPoolExecutor(1, "starter of children")
 
 
 class ChildProcess:
@@ -62,14 +67,15 @@ class ChildProcess:
         path = os.pathsep.join(path or os.getcwd() for path in sys.path)
         self._errors = os.memfd_create("errors of a child")
         # A session of its own: Ctrl-C in the terminal is for the tuner, which then ends the child.
-        self._process = subprocess.Popen(
+        self._process = _STARTER.submit(
+            subprocess.Popen,
             self._command,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,
             env={**os.environ, **self._environment, "PYTHONPATH": path},
             start_new_session=True,
-        )
+        ).result()
         try:
             ready = self.answer(START_SECONDS)
         except TimeoutError as error:
@@ -142,3 +148,14 @@ class ChildProcess:
                         pipe.close()
         if errors is not None:
             os.close(errors)
+
+
+def wait_for(children: Iterable[ChildProcess], seconds: float | None) -> None:
+    """Returns when one of them has something to say or is dead, or after so many seconds."""
+    with selectors.DefaultSelector() as selector:
+        for child in children:
+            process = child._process
+            if process is None or process.stdout is None or b"\n" in child._unread:
+                return
+            selector.register(process.stdout, selectors.EVENT_READ)
+        selector.select(seconds)

@@ -1,8 +1,9 @@
-"""The process that measures: `python -m tvm_hybrid.tuning.worker PARENT_PID CPU,CPU,...`.
+"""The process that measures: `python -m tvm_hybrid.tuning.worker PARENT_PID CPUS CPUS`.
 
 Jobs arrive on standard input, one JSON object a line; on what was standard output it answers with
-the stages it enters and finally with the measurement. It dies with its parent, and so does whatever
-candidate it is running.
+the stages it enters and finally with the measurement. Before it enters "measure" it waits until it
+is told to: it builds on the second list of CPUs, "0,2,3", and measures on the first, where somebody
+else may be measuring still. It dies with its parent, and so does whatever candidate it is running.
 """
 
 from __future__ import annotations
@@ -78,9 +79,14 @@ class Reply(msgspec.Struct, frozen=True, tag=True):
     fatal: str = ""
 
 
+class Turn(msgspec.Struct, frozen=True):
+    """To the worker: nobody else is measuring."""
+
+
 class _Worker:
-    def __init__(self, answers: BinaryIO) -> None:
+    def __init__(self, answers: BinaryIO, measuring: set[int], building: set[int]) -> None:
         self.answers = answers
+        self.measuring, self.building = measuring, building
         self.bench: tuple[Any, Bench] | None = None
 
     def answer(self, message: Stage | Reply) -> None:
@@ -96,11 +102,16 @@ class _Worker:
             baseline = job.baseline and template.config_type.from_dict(job.baseline)
         except (TvmHybridError, ImportError) as error:
             return Reply(fatal=f"{type(error).__name__}: {error}")
-        return Reply(
-            bench.measure(
-                config, baseline or None, job.effort, lambda stage: self.answer(Stage(stage))
-            )
-        )
+        _go_to(self.building)
+        return Reply(bench.measure(config, baseline or None, job.effort, self._enter))
+
+    def _enter(self, stage: str) -> None:
+        if stage == "measure":
+            self.answer(Stage("wait"))
+            if not sys.stdin.buffer.readline():
+                sys.exit(0)
+            _go_to(self.measuring)
+        self.answer(Stage(stage))
 
     def _bench(self, job: Job, template: Template) -> Bench:
         import tvm
@@ -129,6 +140,11 @@ class _Worker:
         return self.bench[1]
 
 
+def _go_to(cpus: set[int]) -> None:
+    if cpus and os.sched_getaffinity(0) != cpus:
+        os.sched_setaffinity(0, cpus)
+
+
 def template_of(job: Job) -> Template:
     """A job's template; its module is imported if nobody has."""
     if job.region.op not in {template.name for template in all_templates()}:
@@ -146,12 +162,12 @@ def die_with(parent: int) -> None:
 def main() -> None:
     """Answers jobs until standard input ends."""
     die_with(int(sys.argv[1]))
-    if sys.argv[2]:
-        os.sched_setaffinity(0, map(int, sys.argv[2].split(",")))
+    measuring, building = ({int(cpu) for cpu in arg.split(",") if cpu} for arg in sys.argv[2:4])
+    _go_to(building)
     # What a candidate prints must not end up among the answers.
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
-    worker = _Worker(answers)
+    worker = _Worker(answers, measuring, building)
     worker.answer(Stage("ready"))
     for line in sys.stdin.buffer:
         worker.answer(worker.handle(msgspec.json.decode(line, type=Job)))

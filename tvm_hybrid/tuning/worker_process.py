@@ -1,34 +1,43 @@
-"""The tuner's side of a worker process: starts it, asks it, and outlives it."""
+"""The tuner's side of worker processes: starts them, asks them, and outlives them.
+
+Serial kernels are measured on one CPU while the next is built on another:
+
+    process 1   build A | measure A | build C ...   | measure C
+    process 2   build B ............ | measure B    | build D
+"""
 
 from __future__ import annotations
 
 import logging
 import os
-import signal
-import time
+from collections import deque
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
-from microkernels.errors import CompileError
+from microkernels.errors import ConfigError
 from tir_schedules.config import Config
 from tir_schedules.machine import Machine
 from tir_schedules.region import Region
 from tir_schedules.template import Template
 
-from .child_process import ChildProcess
+from ..threads import same_core
+from .child_process import ChildProcess, wait_for
+from .lane import Death, Lane
 from .measure import Effort, Measurement
-from .worker import Job, Reply, Stage
+from .worker import Job
 
 logger = logging.getLogger("tvm_hybrid")
 
-_OUTSIDE = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+MANY = 8
+"""Candidates for which a second process is worth its start."""
+
 _THREADS_VARIABLE = "TVM_NUM_THREADS"
 
 
 class WorkerProcess:
-    """Measures candidates in a process of its own, started when needed, again after each death.
+    """Measures candidates in processes of their own, started when needed, again after each death.
 
     A candidate that crashes, hangs, or yields something wrong is a result like any other. After a
     wrong one the process is replaced: whatever that kernel wrote elsewhere is gone with it. A
@@ -43,7 +52,7 @@ class WorkerProcess:
     target : str
         The TVM target as JSON.
     timeout : float
-        Seconds that one candidate may take, all stages together.
+        Seconds that building and checking one candidate may take, and measuring it as many again.
     footprint_bytes : int
         Bytes of all constants of the model; decides how cold the caches are kept.
     seed : int
@@ -51,6 +60,15 @@ class WorkerProcess:
     cpu : int or None
         Where serial kernels are measured; None: on the last CPU that this process may use, because
         the first ones serve most interrupts. Kernels of several threads run on all that it may use.
+    builders : sequence of int or None
+        CPUs on which a second process builds serial kernels while one is measured; empty: there is
+        no second process. None: all that this process may use, but for those of the core that
+        measures.
+
+    Raises
+    ------
+    ConfigError
+        If there is no such CPU.
     """
 
     def __init__(
@@ -61,20 +79,25 @@ class WorkerProcess:
         footprint_bytes: int = 0,
         seed: int = 0,
         cpu: int | None = None,
+        builders: Sequence[int] | None = None,
     ) -> None:
         self.machine, self.target, self.timeout = machine, target, timeout
         self.footprint_bytes, self.seed = footprint_bytes, seed
-        cpus = ""
+        measuring, building = "", ""
         if machine.threads == 1:
-            cpus = str(max(os.sched_getaffinity(0)) if cpu is None else cpu)
-        self._child = ChildProcess(
-            f"{__package__}.worker", [cpus], {_THREADS_VARIABLE: str(machine.threads)}
-        )
+            measuring, building = _cpus(cpu, builders)
+        lanes = 2 if building else 1
+        arguments = [measuring, building or measuring]
+        environment = {_THREADS_VARIABLE: str(machine.threads)}
+        self._lanes = [
+            Lane(ChildProcess(f"{__package__}.worker", arguments, environment))
+            for _ in range(lanes)
+        ]
 
     @property
     def pid(self) -> int | None:
-        """The process's id while it lives."""
-        return self._child.pid
+        """The first process's id while it lives."""
+        return self._lanes[0].child.pid
 
     def measure(
         self,
@@ -84,72 +107,96 @@ class WorkerProcess:
         baseline: Config | None,
         effort: Effort,
     ) -> Iterator[tuple[Config, Measurement]]:
-        """Each candidate with what came of it, in the order given; see `Measurer.measure`.
+        """Each candidate with what came of it, in order of completion; see `Measurer.measure`.
 
         If `effort` names the best so far, what is found becomes the best for those that follow.
 
         Raises
         ------
         CompileError
-            If the worker cannot start, or cannot measure any candidate of this region.
+            If no process can be started, or none can measure any candidate of this region.
         """
-        for config in configs:
-            job = Job(
-                region=region,
-                module=template.build.__module__,
-                config=config.to_dict(),
-                baseline=baseline.to_dict() if baseline is not None else None,
-                isa=self.machine.isa.name,
-                target=self.target,
-                threads=self.machine.threads,
-                footprint_bytes=min(self.footprint_bytes, 2 * self.machine.l3_bytes),
-                effort=effort,
-                seed=self.seed,
-            )
-            try:
-                measured = self._measure(job)
-            except BaseException:
-                self.close()
-                raise
-            effort = with_best(effort, measured)
-            yield config, measured
+        todo = deque(range(len(configs)))
+        tried: set[int] = set()
 
-    def _measure(self, job: Job) -> Measurement:
-        ended = self._attempt(job)
-        if isinstance(ended, _Ended) and ended.from_outside:
-            logger.info("the measuring process %s; the candidate is tried again", ended.how)
-            ended = self._attempt(job)
-        if isinstance(ended, _Ended):
-            return ended.measurement()
-        if ended.status == "wrong_result":
-            self.close()
-        return ended
+        def go_on() -> None:
+            """Gives idle processes something to do."""
+            for lane in self._lanes:
+                if lane.job is None and todo and self._joins(lane, len(todo)):
+                    number = todo.popleft()
+                    job = self._job(region, template, configs[number], baseline, effort)
+                    lane.give(number, job, self.timeout)
+            self._pass_turn()
 
-    def _attempt(self, job: Job) -> Measurement | _Ended:
-        self._child.ask(job)
-        stage, end = "prepare", time.monotonic() + self.timeout
-        while True:
-            try:
-                line = self._child.answer(end - time.monotonic())
-            except TimeoutError:
-                self.close()
-                return Measurement(
-                    status="timeout", error=f"not done after {self.timeout:g} s, in stage {stage!r}"
-                )
-            if line is None:
-                code, how = self._child.ended()
-                return _Ended(stage, how, code)
-            message = msgspec.json.decode(line, type=Stage | Reply)
-            if isinstance(message, Stage):
-                stage = message.stage
-            elif message.measurement is None:
-                raise CompileError(f"cannot measure {job.region.key}: {message.fatal}")
-            else:
-                return message.measurement
+        try:
+            go_on()
+            while any(lane.job for lane in self._lanes):
+                for lane, outcome in self._outcomes():
+                    if isinstance(outcome, Death):
+                        if outcome.from_outside and lane.number not in tried:
+                            logger.info("a worker %s; its candidate is tried again", outcome.how)
+                            tried.add(lane.number)
+                            todo.appendleft(lane.number)
+                            continue
+                        outcome = outcome.measurement()
+                    effort = with_best(effort, outcome)
+                    number = lane.number
+                    if len(self._lanes) > 1:
+                        go_on()  # on other CPUs than whoever looks at this
+                    yield configs[number], outcome
+                go_on()
+        finally:
+            for lane in self._lanes:
+                if lane.job is not None:
+                    lane.close()
+
+    def _joins(self, lane: Lane, candidates: int) -> bool:
+        return lane is self._lanes[0] or lane.child.pid is not None or candidates >= MANY
+
+    def _job(
+        self,
+        region: Region,
+        template: Template[Any],
+        config: Config,
+        baseline: Config | None,
+        effort: Effort,
+    ) -> Job:
+        return Job(
+            region=region,
+            module=template.build.__module__,
+            config=config.to_dict(),
+            baseline=baseline.to_dict() if baseline is not None else None,
+            isa=self.machine.isa.name,
+            target=self.target,
+            threads=self.machine.threads,
+            footprint_bytes=min(self.footprint_bytes, 2 * self.machine.l3_bytes),
+            effort=effort,
+            seed=self.seed,
+        )
+
+    def _outcomes(self) -> Iterator[tuple[Lane, Measurement | Death]]:
+        """The candidates that are done; waits for something to happen."""
+        busy = [lane for lane in self._lanes if lane.job is not None]
+        limits = [left for lane in busy if (left := lane.seconds_left) is not None]
+        wait_for([lane.child for lane in busy], min(limits, default=None))
+        for lane in busy:
+            outcome = lane.outcome()
+            if outcome is not None:
+                yield lane, outcome
+        self._pass_turn()
+
+    def _pass_turn(self) -> None:
+        """One process measures at a time."""
+        if not any(lane.job is not None and lane.stage == "measure" for lane in self._lanes):
+            for lane in self._lanes:
+                if lane.job is not None and lane.stage == "wait":
+                    lane.take_turn()
+                    return
 
     def close(self) -> None:
-        """Ends the worker, whatever it is doing."""
-        self._child.close()
+        """Ends the workers, whatever they are doing."""
+        for lane in self._lanes:
+            lane.close()
 
     def __enter__(self) -> WorkerProcess:
         return self
@@ -158,25 +205,17 @@ class WorkerProcess:
         self.close()
 
 
-class _Ended(NamedTuple):
-    """The worker's death."""
-
-    stage: str
-    how: str
-    code: int
-
-    @property
-    def from_outside(self) -> bool:
-        """Whether no candidate does that to itself."""
-        return -self.code in _OUTSIDE
-
-    def measurement(self) -> Measurement:
-        """What it says about the candidate."""
-        building = self.stage in ("prepare", "compile")
-        return Measurement(
-            status="compile_error" if building else "runtime_error",
-            error=f"the worker {self.how} in stage {self.stage!r}",
-        )
+def _cpus(cpu: int | None, builders: Sequence[int] | None) -> tuple[str, str]:
+    """Where to measure and where to build meanwhile, as lists of numbers."""
+    allowed = sorted(os.sched_getaffinity(0))
+    measuring = allowed[-1] if cpu is None else cpu
+    if builders is None:
+        builders = [other for other in allowed if not same_core(measuring, other)]
+    count = os.cpu_count() or 1
+    for number in (measuring, *builders):
+        if not 0 <= number < count:
+            raise ConfigError(f"there is no CPU {number} here; there are 0 to {count - 1}")
+    return str(measuring), ",".join(map(str, builders))
 
 
 def with_best(effort: Effort, measured: Measurement) -> Effort:
