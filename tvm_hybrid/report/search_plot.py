@@ -11,7 +11,6 @@ import numpy as np
 from ..tuning.simulate import Trace
 from .plotting import COLOURS, new_figure, save_figure
 from .search_study import RegionStudy, SearchStudy
-from .search_table import title_of
 
 COLUMNS = 5
 CELL = (3.1, 2.3)
@@ -85,7 +84,7 @@ def _draw_summary(axis: Any, study: SearchStudy) -> None:
             markersize=4,
             linewidth=1,
             color=colour,
-            label=title_of(name),
+            label=name,
         )
     axis.plot([], [], color="0.4", linestyle="--", linewidth=0.7, label=f"{study.share:.0%}")
     axis.plot([], [], color="0.4", linestyle=":", linewidth=0.7, label="default configuration")

@@ -10,8 +10,6 @@ from rich.text import Text
 
 from .search_study import TRANSFER, RegionStudy, SearchStudy
 
-TITLES = {TRANSFER: "model + transfer"}
-
 
 def search_tables(study: SearchStudy) -> Iterator[Table]:
     """Recordings with the trials that strategies needed; bars."""
@@ -51,7 +49,7 @@ def search_page(study: SearchStudy) -> str:
         "- exact: the median of drawing at random without replacement, from its distribution.",
     ]
     if TRANSFER in study.contestants:
-        lines.append("- transfer: the model has learned from all other recordings before.")
+        lines.append("- transfer: the model, having learned from all other recordings before.")
     lines += ["", f"| {' | '.join(columns)} |", f"|{'---|' * len(columns)}"]
     for row in study.rows:
         lines.append(f"| {' | '.join([row.name, *_cells(study, row)])} |")
@@ -89,11 +87,6 @@ def search_json(study: SearchStudy) -> dict[str, Any]:
     }
 
 
-def title_of(contestant: str) -> str:
-    """What a contestant is called."""
-    return TITLES.get(contestant, contestant)
-
-
 def _title(study: SearchStudy) -> str:
     return (
         f"trials until {study.share:.0%} of the optimum's speed, median of {study.seeds} seeds, "
@@ -107,7 +100,7 @@ def _columns(study: SearchStudy) -> list[str]:
         "near",
         "default",
         "exact",
-        *map(title_of, study.contestants),
+        *study.contestants,
         *(f"{one} / {other}" for one, other in study.pairs()),
     ]
 
@@ -115,7 +108,7 @@ def _columns(study: SearchStudy) -> list[str]:
 def _cells(study: SearchStudy, row: RegionStudy) -> list[str]:
     return [
         str(row.configurations),
-        str(row.near),
+        f"{row.near} ({row.near / row.configurations:.1%})",
         f"{row.default_ratio:.3f}",
         str(row.random_exact),
         *(f"{row.median(name):g}" for name in study.contestants),
