@@ -132,10 +132,17 @@ class _Run:
                 return choice.reason
             if time.monotonic() + self._reserve() >= self.deadline:
                 return f"{self.plan.time_limit:g} s are over"
-            task = self.tasks[choice.task]
-            configs = task.propose(choice.count)
-            if configs:
-                task.observe(list(self._measured(task, configs, "search")))
+            self._spend(self.tasks[choice.task], choice.count)
+
+    def _spend(self, task: TuningTask, count: int) -> None:
+        """Gives a task so many trials, fewer if it has no more or the time is over."""
+        while count:
+            configs = task.propose(count)
+            records = list(self._measured(task, configs, "search")) if configs else []
+            task.observe(records)
+            if not configs or len(records) < len(configs):
+                return
+            count -= len(configs)
 
     def _finals(self) -> str:
         """Measures the few best again: the fastest of many measurements is partly luck."""
@@ -190,7 +197,8 @@ class _Run:
                 self._show(stage, task.number, record)
                 yield record
                 self.interruption.check()
-                if time.monotonic() >= self.deadline and done < len(configs):
+                reserve = self._reserve() if stage == "search" else 0.0
+                if time.monotonic() + reserve >= self.deadline and done < len(configs):
                     return
 
     def _record(

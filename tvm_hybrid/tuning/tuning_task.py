@@ -112,6 +112,7 @@ class TuningTask:
         self._predicted: float | None = None
         self._exhausted = False
         self._state: TaskState | None = None
+        self._finalists: list[Config] | None = None
         self.measured = 0
         self.stopped = ""
         if plan.resume:
@@ -130,7 +131,7 @@ class TuningTask:
         # The newest of each configuration, but in the order in which they were first tried.
         self._records[config_key(record.config)] = record
         self._found.append(Located(record, ""))
-        self._state = None
+        self._state = self._finalists = None
 
     def is_default(self, record: Record) -> bool:
         """Whether a record is of the default configuration."""
@@ -185,17 +186,13 @@ class TuningTask:
         return self._state
 
     def propose(self, count: int) -> list[Config]:
-        """What to measure next: the default if it was not, else what the strategy says."""
+        """What to measure next: the default if it was not, else what the strategy says, which may
+        be less than `count` if it wants to learn from it first."""
         if self.default_record is None:
             return [self.default]
-        strategy = self._searching()
-        chosen: list[int] = []
-        while len(chosen) < count:
-            proposed = strategy.propose(count - len(chosen))
-            if not proposed:
-                self._exhausted, self._state = not chosen, None
-                break
-            chosen += proposed
+        chosen = self._searching().propose(count)
+        if not chosen:
+            self._exhausted, self._state = True, None
         return [self.space.configs[index] for index in chosen]
 
     def expected(self, config: Config) -> float | None:
@@ -257,6 +254,11 @@ class TuningTask:
         It must be faster than what is confirmed already, and than the default by more than the
         margin that confirmation asks for.
         """
+        if self._finalists is None:
+            self._finalists = self._leading()
+        return self._finalists
+
+    def _leading(self) -> list[Config]:
         confirmed = [self.score(record) for record in self._ran() if record.confirmed]
         if self.baseline is not None:
             bar = max(1 / (1 - MARGIN), *confirmed, 0.0)

@@ -270,7 +270,7 @@ def test_the_time_limit_leaves_room_for_finals(
     short = RecordStore(store.files[0].path.with_name("short.jsonl"), must_exist=False)
     plan = dataclasses.replace(plan, batch=8, time_limit=3.0)
     result = tune_regions([toy.region()], machine, hasty := Pretended(time_us), short, plan)
-    assert hasty.blocks == [8, 16, 2] and hasty.finals == []
+    assert hasty.blocks == [8, 16] and hasty.finals == [16]
     assert result.reason == "3 s are over"
 
 
