@@ -106,8 +106,9 @@ def command(
 
         plot_study(study, plot)
     if markdown is not None:
+        picture = None if plot is None else os.path.relpath(plot, markdown.parent)
         try:
-            markdown.write_text(search_page(study), encoding="utf-8")
+            markdown.write_text(search_page(study, picture), encoding="utf-8")
         except OSError as error:
             raise click.FileError(str(markdown), error.strerror) from error
     if as_json:

@@ -50,6 +50,8 @@ class RegionStudy:
         Of the recording.
     workload : str
         The region's key.
+    measured_on : str
+        CPU, instruction set and number of threads of the recording.
     configurations : int
         Size of the space, failures included.
     near : int
@@ -68,6 +70,7 @@ class RegionStudy:
 
     name: str
     workload: str
+    measured_on: str
     configurations: int
     near: int
     default_us: float
@@ -257,11 +260,13 @@ class _Task:
             name: [self._search(name, recording, seed, history) for seed in range(self.seeds)]
             for name in self.contestants
         }
+        machine = recording.machine
         optimum = int(np.argmax(recording.scores))
         near = recording.near(self.share)
         return RegionStudy(
             name=recording.name,
             workload=recording.region.key,
+            measured_on=f"{machine.name} ({machine.isa.name}), threads: {machine.threads}",
             configurations=len(recording.space),
             near=near,
             default_us=float(recording.times_us[0]),

@@ -28,8 +28,17 @@ def search_tables(study: SearchStudy) -> Iterator[Table]:
     yield bars
 
 
-def search_page(study: SearchStudy) -> str:
-    """The page: what was simulated and how, a table of recordings and one of bars."""
+def search_page(study: SearchStudy, plot: str | None = None) -> str:
+    """The page: what was simulated and how, a table of recordings and one of bars.
+
+    Parameters
+    ----------
+    study : SearchStudy
+        What was found.
+    plot : str or None
+        The plot that `search_plot` drew of it, relative to the page.
+    """
+    machines = "; ".join(dict.fromkeys(row.measured_on for row in study.rows))
     columns = ["region", *_columns(study)]
     lines = [
         "# Trials that searches need",
@@ -37,6 +46,7 @@ def search_page(study: SearchStudy) -> str:
         "Written by `tvm-hybrid simulate --markdown FILE`: search strategies replay spaces that "
         "were measured once as a",
         "whole (`tvm_hybrid/tuning/recordings`), each configuration in turns with the default one.",
+        f"Measured on {machines}.",
         "",
         f"- Trials: until a configuration was proposed that has {study.share:.0%} of the optimum's "
         f"speed; median of {study.seeds} seeds, the",
@@ -57,6 +67,8 @@ def search_page(study: SearchStudy) -> str:
     lines += ["", "| bar | found | holds |", "|---|---|---|"]
     for bar in study.bars():
         lines.append(f"| {bar.text} | {bar.value:.2f} | {'yes' if bar.holds else 'no'} |")
+    if plot is not None:
+        lines += ["", f"![Best speed so far by trials, median and quartiles]({plot})"]
     return "\n".join(lines) + "\n"
 
 
@@ -70,6 +82,7 @@ def search_json(study: SearchStudy) -> dict[str, Any]:
             {
                 "name": row.name,
                 "workload": row.workload,
+                "measured_on": row.measured_on,
                 "configurations": row.configurations,
                 "near": row.near,
                 "default_us": row.default_us,

@@ -78,7 +78,7 @@ def test_history_is_of_other_workloads(files: list[Path], tmp_path: Path) -> Non
 
 
 def _row(name: str, default_ratio: float, **trials: list[int]) -> RegionStudy:
-    return RegionStudy(name, name, 100, 2, 1.0, 1.0, default_ratio, 34, trials, {})
+    return RegionStudy(name, name, "here", 100, 2, 1.0, 1.0, default_ratio, 34, trials, {})
 
 
 def test_quotients_and_bars() -> None:
@@ -163,7 +163,9 @@ def test_the_command(files: list[Path], tmp_path: Path, capsys: pytest.CaptureFi
     assert run(*common, "--plot", plot, "--markdown", page) == 0
     shown = capsys.readouterr().out
     assert "rows16" in shown and "random / grid" in shown and "1.25" in shown
-    assert plot.stat().st_size > 1000 and "rows16" in page.read_text()
+    assert plot.stat().st_size > 1000
+    assert "rows16" in page.read_text() and "](plot.png)" in page.read_text()
+    assert "Measured on here (avx2), threads: 1." in page.read_text()
     assert run(*common, "--json", "--check") == 1  # a bar is missed: 1.25
     assert json.loads(capsys.readouterr().out)["seeds"] == 2
     assert run(*common, "--share", 1.5) == 2
