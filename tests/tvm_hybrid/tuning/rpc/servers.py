@@ -1,0 +1,67 @@
+"""Starts TVM's tracker and servers on this machine: `python rpc_servers.py KEY COUNT`.
+
+They are what `python -m tvm.exec.rpc_tracker` and `python -m tvm.exec.rpc_server` run, but forked
+from one process, which imports TVM once. It prints the tracker's port, and then the process
+id of each server, each on a line; all end with its standard input.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable
+
+HOST = "127.0.0.1"
+
+
+def free_port() -> int:
+    """A port that nobody listens on."""
+    with socket.socket() as made:
+        made.bind((HOST, 0))
+        port: int = made.getsockname()[1]
+        return port
+
+
+def fork(serve: Callable[[], object]) -> int:
+    """A process, first of its group, that serves until it is killed; its id."""
+    pid = os.fork()
+    if pid == 0:
+        os.setsid()
+        keep = serve()
+        while keep is not None:
+            time.sleep(60)
+    return pid
+
+
+def main(key: str, count: int) -> None:
+    """Serves until standard input ends."""
+    from tvm.rpc import server, tracker
+
+    port = free_port()
+    pids = [fork(lambda: tracker.PopenTrackerServerState(HOST, port, port + 1, silent=True))]
+    print(port, flush=True)
+    while True:
+        with socket.socket() as probe:
+            if probe.connect_ex((HOST, port)) == 0:
+                break
+        time.sleep(0.02)
+
+    def serve() -> object:
+        own = free_port()
+        return server.PopenRPCServerState(
+            HOST, own, own + 1, key=key, tracker_addr=(HOST, port), silent=True
+        )
+
+    for _ in range(count):
+        pids.append(fork(serve))
+        print(pids[-1], flush=True)
+    sys.stdin.read()
+    for pid in pids:
+        os.killpg(pid, signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]))

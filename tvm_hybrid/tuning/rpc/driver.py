@@ -1,0 +1,215 @@
+"""The library that a server runs: a candidate, its baseline, and a stopwatch for both.
+
+A call over a network takes longer than most kernels, so the stopwatch is in the library: it calls a
+kernel so many times, each time with the next copy of its weights, and tells the seconds. It is C,
+linked with the machine code of both kernels; a server needs nothing but TVM's runtime.
+"""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from tvm.support import cc
+from tvm_ffi import libinfo
+
+from microkernels.amx_permission import AMX_FEATURES
+from microkernels.errors import CompileError
+from microkernels.isa import Isa
+
+KERNELS = ("candidate", "baseline")
+"""Names of the kernels in the library; there may be no baseline."""
+
+# Functions of the library, beside the kernels:
+#   guard()
+#       A crash from now on ends the process with code 0. After any other code, TVM's server
+#       (tvm.rpc.server, `_serving`) serves no more.
+#   bind(kernel, rows, tensors of row after row)
+#       What a kernel is to be called with, a row at a time.
+#   seconds(kernel, calls, serial) -> float
+#       The time of so many calls: if serial, the CPU time of this thread, which other processes do
+#       not disturb.
+#   interruptions(serial) -> int
+#       How often this thread, or any of the process, had to leave its CPU.
+SOURCE = r"""
+#define _GNU_SOURCE
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <time.h>
+#include <tvm/ffi/c_api.h>
+#include <unistd.h>
+
+#ifdef TILES
+#include <sys/syscall.h>
+// Linux lets a process use AMX tiles once it has asked for them.
+__attribute__((constructor)) static void AskForTiles(void) { syscall(SYS_arch_prctl, 0x1023, 18); }
+#endif
+
+typedef int Function(void*, const TVMFFIAny*, int32_t, TVMFFIAny*);
+#define PUBLIC __attribute__((visibility("default"))) int
+PUBLIC __tvm_ffi_candidate(void*, const TVMFFIAny*, int32_t, TVMFFIAny*);
+PUBLIC __tvm_ffi_baseline(void*, const TVMFFIAny*, int32_t, TVMFFIAny*);
+
+typedef struct {
+  Function* function;
+  TVMFFIAny* arguments;
+  int64_t width, rows, next;
+} Kernel;
+
+static Kernel kernels[2];
+
+static int Run(Kernel* kernel, int64_t calls) {
+  for (int64_t i = 0; i < calls; ++i) {
+    TVMFFIAny ignored = {0};
+    const TVMFFIAny* row = kernel->arguments + kernel->next * kernel->width;
+    int failed = kernel->function(NULL, row, (int32_t)kernel->width, &ignored);
+    if (failed) return failed;
+    if (++kernel->next == kernel->rows) kernel->next = 0;
+  }
+  return 0;
+}
+
+static double Now(clockid_t clock) {
+  struct timespec time;
+  clock_gettime(clock, &time);
+  return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
+}
+
+// A tensor as long as its data, which belongs to the client, lives; the rest of what came in the
+// message ends with it. A session has two of each, so nobody frees them.
+static TVMFFIAny Held(const TVMFFIAny* value) {
+  const DLTensor* source = value->type_index == kTVMFFIDLTensorPtr
+                               ? value->v_ptr
+                               : (DLTensor*)((char*)value->v_obj + sizeof(TVMFFIObject));
+  size_t size = (size_t)source->ndim * sizeof(int64_t);
+  DLTensor* tensor = malloc(sizeof(DLTensor) + 2 * size);
+  *tensor = *source;
+  tensor->shape = memcpy(tensor + 1, source->shape, size);
+  if (source->strides) {
+    tensor->strides = memcpy(tensor->shape + source->ndim, source->strides, size);
+  }
+  TVMFFIAny held = {0};
+  held.type_index = kTVMFFIDLTensorPtr;
+  held.v_ptr = tensor;
+  return held;
+}
+
+static void End(int number) {
+  (void)number;
+  _exit(0);
+}
+
+PUBLIC __tvm_ffi_guard(void* self, const TVMFFIAny* args, int32_t count, TVMFFIAny* result) {
+  static const int kCrashes[] = {SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGABRT};
+  for (size_t i = 0; i < sizeof(kCrashes) / sizeof(kCrashes[0]); ++i) signal(kCrashes[i], End);
+  return 0;
+}
+
+PUBLIC __tvm_ffi_bind(void* self, const TVMFFIAny* args, int32_t count, TVMFFIAny* result) {
+  Kernel* kernel = &kernels[args[0].v_int64];
+  kernel->function = __tvm_ffi_candidate;
+#ifdef PAIRED
+  if (args[0].v_int64) kernel->function = __tvm_ffi_baseline;
+#endif
+  kernel->rows = args[1].v_int64;
+  kernel->width = (count - 2) / kernel->rows;
+  kernel->arguments = malloc((size_t)(count - 2) * sizeof(TVMFFIAny));
+  for (int32_t i = 2; i < count; ++i) kernel->arguments[i - 2] = Held(&args[i]);
+  return 0;
+}
+
+PUBLIC __tvm_ffi_seconds(void* self, const TVMFFIAny* args, int32_t count, TVMFFIAny* result) {
+  Kernel* kernel = &kernels[args[0].v_int64];
+  clockid_t clock = args[2].v_int64 ? CLOCK_THREAD_CPUTIME_ID : CLOCK_MONOTONIC;
+  double start = Now(clock);
+  int failed = Run(kernel, args[1].v_int64);
+  result->v_float64 = Now(clock) - start;
+  result->type_index = kTVMFFIFloat;
+  return failed;
+}
+
+PUBLIC __tvm_ffi_interruptions(void* self, const TVMFFIAny* args, int32_t count,
+                               TVMFFIAny* result) {
+  struct rusage usage;
+  getrusage(args[0].v_int64 ? RUSAGE_THREAD : RUSAGE_SELF, &usage);
+  result->v_int64 = usage.ru_nivcsw;
+  result->type_index = kTVMFFIInt;
+  return 0;
+}
+"""
+
+
+class Linker:
+    """Links kernels with the stopwatch.
+
+    Parameters
+    ----------
+    folder : Path
+        A temporary folder for what it writes.
+
+    Raises
+    ------
+    CompileError
+        If there is no compiler.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        compiler = cc.get_cc()
+        if compiler is None:
+            raise CompileError(
+                "measuring on other machines needs a C compiler here, and none is installed: "
+                "install g++, or name one in the environment variable CXX"
+            )
+        self.folder, self._compiler = folder, shlex.split(compiler)
+        self._count = 0
+        self._library: Path | None = None
+        self._stopwatches: dict[tuple[str, ...], Path] = {}
+
+    def write(self, module: Any, name: str) -> Path:
+        """Writes a compiled kernel as an object file."""
+        path = self.folder / f"{name}.o"
+        module.write_to_file(str(path), "o")
+        return path
+
+    def link(self, kernels: Sequence[Path], isa: Isa) -> Path:
+        """Writes the library of a candidate and, if there are two kernels, its baseline.
+
+        It replaces the former one under another name: a name stands for what was loaded first.
+        """
+        if self._library is not None:
+            self._library.unlink()
+        self._count += 1
+        self._library = library = self.folder / f"candidate{self._count}.so"
+        tiles = not set(AMX_FEATURES).isdisjoint(isa.features)
+        macros = (*(["-DPAIRED"] if len(kernels) > 1 else []), *(["-DTILES"] if tiles else []))
+        parts = [self._stopwatch(macros), *kernels]
+        self._run("-shared", "-o", str(library), *map(str, parts))
+        return library
+
+    def _stopwatch(self, macros: tuple[str, ...]) -> Path:
+        if macros not in self._stopwatches:
+            source = self.folder / f"stopwatch{len(self._stopwatches)}.c"
+            source.write_text(SOURCE, encoding="utf-8")
+            headers = (libinfo.find_include_path(), libinfo.find_dlpack_include_path())
+            include = [part for header in headers for part in ("-I", header)]
+            output = source.with_suffix(".o")
+            options = ("-x", "c", "-std=gnu11", "-O1", "-fPIC", *macros, *include)
+            self._run(*options, "-c", "-o", str(output), str(source))
+            self._stopwatches[macros] = output
+        return self._stopwatches[macros]
+
+    def _run(self, *arguments: str) -> None:
+        command = [*self._compiler, *arguments]
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+        except OSError as error:
+            raise CompileError(f"the compiler {command[0]!r} does not start: {error}") from None
+        if done.returncode != 0:
+            raise CompileError(
+                f"linking failed with code {done.returncode}: {shlex.join(command)}\n{done.stderr}"
+            )

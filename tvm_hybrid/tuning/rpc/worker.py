@@ -1,0 +1,273 @@
+"""The process that measures at servers: `python -m ...rpc.worker PARENT_PID TRACKER FOLDER`.
+
+It works like `tuning.worker`: jobs arrive on standard input, one JSON object a line; on what was
+standard output it answers with the stages it enters and finally with what came of it. Candidates
+are compiled and first tried in it, and calls of a server that is gone may never return: both are
+why it is a process of its own, which can be killed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import msgspec
+
+from microkernels.errors import ServerError, TvmHybridError
+from microkernels.isa import Isa, isa_named
+
+from ..measure import Measurement, error_text
+from ..worker import Job, template_of
+from .bench import Library, RemoteBench
+from .driver import Linker
+from .tracker import Address, Server, Tracker
+
+PAUSE_SECONDS = 0.5
+"""Between two attempts to get a server."""
+
+# Stages: what they say about whoever is in them when the process dies or hangs.
+BUILDING = ("prepare", "compile")
+TRYING = "try here"
+WAITING = "wait for a server"
+CONNECTING = "connect"
+
+
+class RemoteJob(msgspec.Struct, frozen=True, kw_only=True):
+    """One candidate to measure.
+
+    Attributes
+    ----------
+    job : Job
+        What a worker on this machine is told, too.
+    cpu : str
+        LLVM's name of the CPU that servers must have; "": any that can run the code.
+    session_seconds : float
+        How long it may occupy a server.
+    """
+
+    job: Job
+    cpu: str
+    session_seconds: float
+
+
+class AtServer(msgspec.Struct, frozen=True, tag="server"):
+    """The worker enters a stage that depends on this server."""
+
+    stage: str
+    server: str
+
+
+class Done(msgspec.Struct, frozen=True, tag="done"):
+    """The worker is done.
+
+    Attributes
+    ----------
+    measurement : Measurement or None
+        What came of it.
+    lost : str
+        If not empty: how the server was lost.
+    fatal, kind : str
+        If not empty: why no candidate of this region can be measured; the error's type.
+    """
+
+    measurement: Measurement | None = None
+    lost: str = ""
+    fatal: str = ""
+    kind: str = ""
+
+
+class Local(msgspec.Struct, frozen=True, tag="local"):
+    """The worker enters a stage that depends on no server."""
+
+    stage: str
+
+
+class _Worker:
+    def __init__(self, answers: BinaryIO, address: Address, folder: Path) -> None:
+        self.answers, self.address = answers, address
+        self.linker = Linker(folder)
+        self.bench: tuple[Any, RemoteBench] | None = None
+        self.tracker: Tracker | None = None
+
+    def answer(self, message: Local | AtServer | Done) -> None:
+        self.answers.write(msgspec.json.encode(message) + b"\n")
+        self.answers.flush()
+
+    def handle(self, task: RemoteJob) -> Done:
+        job = task.job
+        self.answer(Local("prepare"))
+        try:
+            template = template_of(job)
+            bench = self._bench(job, template)
+            config = template.config_type.from_dict(job.config)
+            baseline = job.baseline and template.config_type.from_dict(job.baseline)
+        except (TvmHybridError, ImportError) as error:
+            return _fatal(error)
+        self.answer(Local("compile"))
+        try:
+            library = bench.build(config, baseline or None)
+        except Exception as error:  # whatever a candidate does is a result
+            return Done(Measurement(status="compile_error", error=error_text(error)))
+        self.answer(Local(TRYING))
+        try:
+            wrong = bench.try_here(library)
+        except Exception as error:
+            return Done(Measurement(status="runtime_error", error=error_text(error)))
+        if wrong is not None:
+            return Done(Measurement(status="wrong_result", error=wrong))
+        return self._at_a_server(task, bench, library)
+
+    def _at_a_server(self, task: RemoteJob, bench: RemoteBench, library: Library) -> Done:
+        from tvm.error import RPCError, RPCSessionTimeoutError
+
+        server, session = self._connected(task.session_seconds)
+        try:
+            self.answer(AtServer("inspect", str(server)))
+            require_suitable(session, server, bench.isa, task.cpu, bench.threads)
+            self.answer(AtServer("send", str(server)))
+            return Done(
+                bench.measure(
+                    session,
+                    library,
+                    task.job.effort,
+                    lambda stage: self.answer(AtServer(stage, str(server))),
+                )
+            )
+        except TvmHybridError as error:
+            return _fatal(error)
+        except RPCSessionTimeoutError:
+            text = f"not done after {task.session_seconds:g} s at {server}"
+            return Done(Measurement(status="timeout", error=text))
+        except RPCError as error:  # the server lives, and what it was asked to do failed
+            return Done(Measurement(status="runtime_error", error=error_text(error)))
+        except Exception as error:
+            return Done(lost=error_text(error))
+
+    def _connected(self, seconds: float) -> tuple[Server, Any]:
+        """A session at the next free server; tries for ever: the tuner decides how long."""
+        from tvm import rpc
+
+        reason = ""
+        while True:
+            self.answer(Local(f"{WAITING}{reason and ': '}{reason}"))
+            try:
+                if self.tracker is None:
+                    self.tracker = Tracker(self.address)
+                server = self.tracker.request()
+                self.answer(AtServer(CONNECTING, str(server)))
+                options = f" -timeout={seconds}"
+                return server, rpc.connect(server.host, server.port, server.password + options)
+            except ServerError as error:
+                self.tracker, reason = None, str(error)
+            except Exception as error:  # TVM raises several kinds
+                reason = f"{server}: {error_text(error)}"
+            time.sleep(PAUSE_SECONDS)
+
+    def _bench(self, job: Job, template: Any) -> RemoteBench:
+        import tvm
+
+        key = (job.region.key, job.isa, job.target, job.threads, job.footprint_bytes, job.seed)
+        if self.bench is None or self.bench[0] != key:
+            self.bench = None  # frees the former region's arrays first
+            bench = RemoteBench(
+                job.region,
+                template,
+                isa_named(job.isa),
+                tvm.target.Target(json.loads(job.target)),
+                job.threads,
+                job.footprint_bytes,
+                job.seed,
+                self.linker,
+            )
+            self.bench = (key, bench)
+        return self.bench[1]
+
+
+def server_cpu(session: Any) -> str:
+    """LLVM's name of a server's CPU; "" if it has only TVM's runtime, which does not know."""
+    try:
+        return str(session.get_function("target.llvm_get_system_cpu")())
+    except AttributeError:
+        return ""
+
+
+def require_suitable(session: Any, server: Server, isa: Isa, cpu: str, threads: int) -> None:
+    """Refuses a server that cannot run the code, or is not like the others; sets its threads.
+
+    Raises
+    ------
+    ServerError
+        Saying what to do.
+    """
+    from tvm.target import Target, codegen
+
+    found = server_cpu(session)
+    if found:
+        has = codegen.llvm_get_cpu_features(Target({"kind": "llvm", "mcpu": found}))
+        missing = sorted(set(isa.features).difference(map(str, has)))
+        if missing:
+            raise ServerError(
+                f"the server {server}, a {found}, cannot run {isa.name} code: it lacks "
+                f"{', '.join(missing)}; name another --target, or give it another key"
+            )
+    if cpu and found and found != cpu:
+        raise ServerError(
+            f"the server {server} is a {found} and not a {cpu} like others of its key: times of "
+            "different CPUs cannot be compared; give each kind of CPU a key of its own"
+        )
+    if threads > 1:
+        # All cores: TVM would bind its threads to the same ones in every server of a machine.
+        session.get_function("runtime.config_threadpool")(_SHARE_ALL_CORES, threads)
+        available = session.get_function("runtime.NumThreads")()
+        if available < threads:
+            raise ServerError(
+                f"the server {server} runs {available} threads at most, not {threads}; start it "
+                f"with TVM_NUM_THREADS={threads} in its environment, or tune with fewer threads"
+            )
+
+
+_SHARE_ALL_CORES = -3  # ThreadGroup::kSpecifyThreadShareAllCore
+
+
+def _fatal(error: Exception) -> Done:
+    return Done(fatal=str(error), kind=type(error).__name__)
+
+
+def _lines() -> Iterator[bytes]:
+    """What arrives on standard input; when that ends, so does this process, whatever it is doing.
+
+    The kernel would end it with the thread that started it, which lives for one batch only.
+    """
+    arrived: queue.Queue[bytes] = queue.Queue()
+
+    def read() -> None:
+        for line in sys.stdin.buffer:
+            arrived.put(line)
+        os._exit(0)
+
+    threading.Thread(target=read, daemon=True).start()
+    while True:
+        yield arrived.get()
+
+
+def main() -> None:
+    """Answers jobs until standard input ends."""
+    # What a candidate prints must not end up among the answers.
+    answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    address = msgspec.json.decode(sys.argv[2], type=Address)
+    worker = _Worker(answers, address, Path(sys.argv[3]))
+    worker.answer(Local("ready"))
+    for line in _lines():
+        worker.answer(worker.handle(msgspec.json.decode(line, type=RemoteJob)))
+
+
+if __name__ == "__main__":
+    main()
