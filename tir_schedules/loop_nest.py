@@ -13,7 +13,7 @@ need not be whole.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -65,6 +65,17 @@ class LoopNest:
     operations: float
     useful: float = 1.0
     balance: float = 1.0
+
+
+def nested(loops: Iterable[Loop]) -> tuple[Loop, ...]:
+    """The loops, of which none touches more than one around it: of averages one might."""
+    found: list[Loop] = []
+    for loop in loops:
+        if found:
+            a, b, c = map(min, loop.touched, found[-1].touched)
+            loop = loop._replace(touched=(a, b, c))
+        found.append(loop)
+    return tuple(found)
 
 
 Box = tuple[float, float, float]

@@ -20,7 +20,17 @@ from .attention_config import AttentionConfig, kernels_of
 from .attention_problem import AttentionProblem
 from .batch_matmul import BatchMatmulConfig
 from .batch_operands import BatchProblem
-from .loop_nest import Bytes, Kind, Loop, LoopNest, Tiling, balance_of, pieces, product_loops
+from .loop_nest import (
+    Bytes,
+    Kind,
+    Loop,
+    LoopNest,
+    Tiling,
+    balance_of,
+    nested,
+    pieces,
+    product_loops,
+)
 from .matmul_config import MatmulConfig
 from .mlp_chain_config import MlpChainConfig, blocks_of, rows_of, with_rows
 from .region import Region
@@ -76,7 +86,7 @@ def winograd_nests(region: Region, config: WinogradConfig) -> Iterator[LoopNest]
     useful = geometry.out_channels / (n_vectors * kernel.lanes)
     useful *= math.prod(geometry.outputs) * geometry.batch / (16 * tiles)
     balance = balance_of(tiles, teams) * balance_of(n_vectors, members)
-    yield LoopNest(tuple(loops), geometry.flops / 2, useful, balance)
+    yield LoopNest(nested(loops), geometry.flops / 2, useful, balance)
 
 
 def attention_nests(region: Region, config: AttentionConfig) -> Iterator[LoopNest]:
@@ -117,7 +127,7 @@ def attention_nests(region: Region, config: AttentionConfig) -> Iterator[LoopNes
         ]
         operations = problem.batches * problem.m * problem.n * (k if kernel is scores else n)
         useful = n / (n_vectors * kernel.lanes) * min(1.0, k / (steps * kernel.kr))
-        yield LoopNest(tuple(loops), operations, useful)
+        yield LoopNest(nested(loops), operations, useful)
 
 
 def chain_nests(region: Region, config: MlpChainConfig) -> Iterator[LoopNest]:
@@ -160,7 +170,7 @@ def _product(
     loops = product_loops(share, _tiling(config), kernel.lanes)
     a, b, c = 4.0 * m * steps, 4.0 * kernel.lanes * n_vectors * steps, 4.0 * kernel.lanes * m * n
     return LoopNest(
-        (Loop("thread", threads_m * threads_n, "parallel", (a, b, c)), *loops),
+        nested([Loop("thread", threads_m * threads_n, "parallel", (a, b, c)), *loops]),
         operations=float(m) * n * k,
         useful=n / (n_vectors * kernel.lanes) * k / (steps * kernel.kr),
         balance=balance_of(m, threads_m) * balance_of(n_vectors, threads_n),

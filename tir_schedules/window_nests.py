@@ -20,7 +20,7 @@ from .conv_geometry import ConvGeometry
 from .depthwise_config import DepthwiseConfig
 from .depthwise_pointwise_config import DepthwisePointwiseConfig, pointwise_rows
 from .depthwise_problem import Axis, DepthwiseProblem
-from .loop_nest import Bytes, Kind, Loop, LoopNest, balance_of, pieces, register_tile
+from .loop_nest import Bytes, Kind, Loop, LoopNest, balance_of, nested, pieces, register_tile
 from .product_nests import matmul_nests
 from .region import Region
 
@@ -75,7 +75,7 @@ def conv_nests(region: Region, config: ConvConfig) -> Iterator[LoopNest]:
     useful = geometry.group_out_channels / (n_vectors * kernel.lanes)
     useful *= math.prod(geometry.kernel) * channels / (runs * steps * kernel.kr)
     balance = balance_of(bands, threads_m) * balance_of(parts, threads_n)
-    yield LoopNest(tuple(loops), geometry.flops / 2, useful, balance)
+    yield LoopNest(nested(loops), geometry.flops / 2, useful, balance)
 
 
 def depthwise_nests(region: Region, config: DepthwiseConfig) -> Iterator[LoopNest]:
@@ -130,7 +130,7 @@ def _depthwise(region: Region, config: DepthwiseConfig, lines: int) -> LoopNest:
     of_block = touched(1, rows_each, columns_each, block)
     loops = [
         Loop("thread", threads, "parallel", touched(samples, lines, outputs, vectors)),
-        Loop("sample", samples / threads, "serial", mine),
+        Loop("sample", max(1.0, samples / threads), "serial", mine),
         Loop("channel block", chunks, "serial", touched(1, lines, outputs, vectors)),
         Loop("band", bands, "serial", touched(1, lines, outputs, block)),
         Loop("tile", tiles, "serial", touched(1, rows_each, outputs, block)),
@@ -142,7 +142,9 @@ def _depthwise(region: Region, config: DepthwiseConfig, lines: int) -> LoopNest:
     ]
     operations = float(samples * lines * outputs * problem.channels * problem.taps)
     useful = problem.channels / (vectors * lanes)
-    return LoopNest(tuple(loops), operations, useful, balance_of(samples * bands * chunks, threads))
+    return LoopNest(
+        nested(loops), operations, useful, balance_of(samples * bands * chunks, threads)
+    )
 
 
 def _positions(axis: Axis, outputs: float) -> float:
