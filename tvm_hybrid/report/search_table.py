@@ -16,7 +16,7 @@ def search_tables(study: SearchStudy) -> Iterator[Table]:
     table = Table(title=_title(study), title_justify="left")
     table.add_column("region", no_wrap=True)
     for column in _columns(study):
-        table.add_column(column, justify="right")
+        table.add_column(column, justify="right", overflow="fold")
     for row in study.rows:
         table.add_row(Text(row.name), *_cells(study, row))
     table.add_section()
@@ -52,7 +52,7 @@ def search_page(study: SearchStudy, plot: str | None = None) -> str:
         f"speed; median of {study.seeds} seeds, the",
         f"  scores being told after every {study.batch} proposals. No configuration is known "
         "beforehand, not even the default.",
-        "- size: configurations of the space; near: how many of them would do.",
+        "- size: configurations of the space; near: the share of them that would do.",
         "- default: its time over the optimum's, measured in turns. The optimum is the fastest of "
         "many measurements, so",
         "  a little of it is luck.",
@@ -121,7 +121,7 @@ def _columns(study: SearchStudy) -> list[str]:
 def _cells(study: SearchStudy, row: RegionStudy) -> list[str]:
     return [
         str(row.configurations),
-        f"{row.near} ({row.near / row.configurations:.1%})",
+        f"{row.near / row.configurations:.1%}",
         f"{row.default_ratio:.3f}",
         str(row.random_exact),
         *(f"{row.median(name):g}" for name in study.contestants),

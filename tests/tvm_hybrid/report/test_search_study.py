@@ -127,7 +127,7 @@ def test_plot_page_and_json(study: SearchStudy, tmp_path: Path) -> None:
 
     page = search_page(study)
     row = study.rows[0]
-    assert f"| rows16 | {row.configurations} | 1 (0.4%) | 1.250 | {row.random_exact} |" in page
+    assert f"| rows16 | {row.configurations} | 0.4% | 1.250 | {row.random_exact} |" in page
     assert f"{study.mean_quotient(*PLAIN):.2f} |" in page
     assert "| no |" in page  # 1.25 is more than 1.05
     found = json.loads(json.dumps(search_json(study)))
