@@ -102,9 +102,23 @@ INTERRUPTED = 130
     type=click.Path(dir_okay=False, path_type=Path),
     help="Draw progress, predictions and a roofline into this file, such as out.png.",
 )
+@click.option(
+    "--tracker",
+    metavar="HOST:PORT",
+    help="Measure at the servers of this TVM RPC tracker instead of here.",
+)
+@click.option("--key", default="", help="The key that these servers were started with.")
+@click.option(
+    "--rpc-timeout",
+    default=10.0,
+    show_default=True,
+    metavar="SECONDS",
+    type=click.FloatRange(min=0, min_open=True),
+    help="Time that one configuration may occupy a server.",
+)
 @click.option("--shape", "named_shapes", type=NamedShape(), multiple=True, help="Input shape.")
 @click.option("--dim", "sizes", type=NamedSize(), multiple=True, help="Size of a symbolic one.")
-@click.option("--target", help="CPU to compile for; this machine must run its code.")
+@click.option("--target", help="CPU to compile for; whoever measures must run its code.")
 @click.option("--threads", "num_threads", type=click.IntRange(min=1), help="Threads of one run.")
 @precision_option
 @fusion_option
@@ -124,6 +138,9 @@ def command(
     resume: bool,
     replay: Path | None,
     plot: Path | None,
+    tracker: str | None,
+    key: str,
+    rpc_timeout: float,
     named_shapes: tuple[tuple[str, tuple[int, ...]], ...],
     sizes: tuple[tuple[str, int], ...],
     target: str | None,
@@ -169,10 +186,13 @@ def command(
             timeout=timeout,
             resume=resume,
             replay=replay,
+            tracker=tracker,
+            key=key,
+            rpc_timeout=rpc_timeout,
             callbacks=[remember, callback],
         )
     if plot is not None:
-        _plot(seen if replay else _of_run(result, records, target, num_threads), plot)
+        _plot(seen if replay else _of_run(result, records, seen, target, num_threads), plot)
     if as_json:
         print_json(_as_json(result))
     else:
@@ -180,18 +200,26 @@ def command(
     return INTERRUPTED if result.interrupted else 0
 
 
-def _of_run(result: TuneResult, file: Path, target: Any, num_threads: int | None) -> list[Record]:
+def _of_run(
+    result: TuneResult,
+    file: Path,
+    seen: Sequence[Record],
+    target: Any,
+    num_threads: int | None,
+) -> list[Record]:
     """What a file holds of the regions of a run, of this run and of earlier ones."""
     from ..targets import cpu_name, resolve_target
     from ..threads import resolve_threads
     from ..tuning.recorded import read_records
 
     workloads = {found.region.key for found in result.regions}
-    here = (cpu_name(resolve_target(target)), resolve_threads(num_threads))
+    # A tracker's servers may be another CPU than the one here, and have other threads.
+    who = {(record.machine, record.threads) for record in seen}
+    who = who or {(cpu_name(resolve_target(target)), resolve_threads(num_threads))}
     return [
         record
         for record, _ in read_records(file)
-        if record.workload in workloads and (record.machine, record.threads) == here
+        if record.workload in workloads and (record.machine, record.threads) in who
     ]
 
 

@@ -36,6 +36,9 @@ from .events import Callback
 from .measurer import Measurer
 from .records import RecordStore
 from .replay import Replay
+from .rpc.measurer import RpcMeasurer
+from .rpc.servers import Servers, find_servers
+from .rpc.tracker import Address
 from .strategies.registry import DEFAULT_STRATEGY, check_strategy
 from .tune_regions import tune_regions
 from .tune_result import TuneResult
@@ -65,6 +68,9 @@ def tune(
     timeout: float = 30.0,
     resume: bool = True,
     replay: str | os.PathLike[str] | None = None,
+    tracker: str | None = None,
+    key: str = "",
+    rpc_timeout: float = 10.0,
     callbacks: Sequence[Callback] = (),
 ) -> TuneResult:
     """Measures configurations of the regions of a model, and writes records of them.
@@ -84,7 +90,8 @@ def tune(
     model : path, bytes, onnx.ModelProto or IRModule
         What to tune.
     target : str, dict, tvm.target.Target or None
-        As for `compile`; this machine must be able to run its code.
+        As for `compile`; this machine, or the servers, must be able to run its code. None: the CPU
+        of whoever measures.
     shapes : mapping or None
         As for `compile`.
     precision : {"auto", "f32", "bf16"}
@@ -107,6 +114,7 @@ def tune(
         The file to append to; made if it is not there.
     num_threads : int or None
         As for `compile`; a record is used only with the number of threads it was measured with.
+        With servers, None: as many as they have.
     strategy : str
         Which configuration is tried next: "model" learns what makes them fast, also from records
         of other regions; "evolutionary", "random", "grid".
@@ -121,6 +129,13 @@ def tune(
     replay : path-like or None
         A record file to simulate the search from: nothing is measured, regions and configurations
         that the file lacks do not exist. Then `records` is not written, and there are no finals.
+    tracker : str or None
+        HOST:PORT of a TVM RPC tracker: its servers measure, and not this machine; see
+        `tvm_hybrid.tuning.rpc`. Records bear the name of their CPU.
+    key : str
+        What the servers were started with.
+    rpc_timeout : float
+        Seconds that one configuration may occupy a server.
     callbacks : sequence of callable
         Called with a `tuning.Trial` after every measurement, at the beginning and at the end. One
         that raises `tuning.StopTuning` ends the search; finals are still made.
@@ -141,6 +156,8 @@ def tune(
         If this CPU cannot run the target's code.
     RecordError
         If the record file cannot be written.
+    ServerError
+        If there is no tracker, no server, or one that cannot run the target's code.
     """
     check_strategy(strategy)
     plan = Plan(
@@ -157,9 +174,16 @@ def tune(
     check_precision(precision)
     check_fusion(fusion)
     check_fast_math(fast_math)
+    servers = None
+    if tracker is not None or key:
+        if replay is not None:
+            raise ConfigError("a replay measures nothing, at servers neither: name one of the two")
+        servers = find_servers(Address.parse(tracker or "", key))
     options = PipelineOptions(
-        target=resolve_target(target),
-        threads=resolve_threads(num_threads),
+        target=resolve_target(servers.cpu if servers and target is None else target),
+        threads=resolve_threads(
+            servers.threads if servers and num_threads is None else num_threads
+        ),
         precision=precision,
         fusion=fusion,
         fast_math=fast_math,
@@ -172,12 +196,20 @@ def tune(
     store = RecordStore(records, must_exist=False)
     regions, weights = [region for region, _ in counted], [count for _, count in counted]
     logger.info("%d distinct regions to tune", len(regions))
-    with make_measurer(options, timeout, _constant_bytes(mod), seed) as measurer:
+    if servers is not None:
+        machine = replace(machine, name=servers.cpu)
+    footprint = _constant_bytes(mod)
+    with make_measurer(options, timeout, footprint, seed, servers, rpc_timeout) as measurer:
         return tune_regions(regions, machine, measurer, store, plan, callbacks, weights)
 
 
 def make_measurer(
-    options: PipelineOptions, timeout: float, footprint_bytes: int, seed: int
+    options: PipelineOptions,
+    timeout: float,
+    footprint_bytes: int,
+    seed: int,
+    servers: Servers | None = None,
+    rpc_timeout: float = 10.0,
 ) -> AbstractContextManager[Measurer]:
     """Who measures a model's kernels, as a context that ends it.
 
@@ -191,12 +223,26 @@ def make_measurer(
         Bytes of all constants of the model.
     seed : int
         For the kernels' arguments.
+    servers : Servers or None
+        Who measures instead of this machine.
+    rpc_timeout : float
+        Seconds that one configuration may occupy a server.
 
     Raises
     ------
     IsaError
-        If this CPU cannot run the target's code.
+        If it is this CPU that measures, and it cannot run the target's code.
     """
+    if servers is not None:
+        return RpcMeasurer(
+            replace(options.machine, name=servers.cpu),
+            str(options.target),
+            servers.address,
+            timeout,
+            rpc_timeout,
+            footprint_bytes,
+            seed,
+        )
     require_on_host(options.machine.isa)
     return WorkerProcess(options.machine, str(options.target), timeout, footprint_bytes, seed)
 
