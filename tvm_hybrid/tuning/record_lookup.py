@@ -38,23 +38,25 @@ class RecordLookup:
 
     Attributes
     ----------
+    store : RecordStore
+        The user's.
     uses : dict
         Key of a region -> the record that it got.
     """
 
     def __init__(self, store: RecordStore) -> None:
         self.uses: dict[str, RecordUse] = {}
-        self._store = store
+        self.store = store
         self._nearest: dict[int, NearestRecords] = {}
 
     def __call__(self, region: Region, machine: Machine) -> tuple[Config, str] | None:
         """A region's configuration and where it comes from, in words; None for the default."""
         shipped = shipped_records(machine.name)
-        stores = [self._store] if shipped is None else [self._store, shipped]
+        stores = [self.store] if shipped is None else [self.store, shipped]
         for store in stores:
             if found := store.find(region, machine):
                 return self._exact(region, machine, found, store is shipped)
-        if found := self._store.find(region, machine, elsewhere=True):
+        if found := self.store.find(region, machine, elsewhere=True):
             text = f"record {found.place} (measured on {found.record.machine})"
             return self._use(region, found, "other machine", False, text)
         for store in stores:

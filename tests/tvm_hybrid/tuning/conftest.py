@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
+import os
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import ModuleType
 
 import pytest
@@ -30,6 +33,17 @@ def toy(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 def machine() -> Machine:
     """A machine with a fixed name."""
     return Machine("here", isa_named("avx2"))
+
+
+@pytest.fixture
+def memory_folder(tmp_path: Path) -> Iterator[Path]:
+    """In memory if possible: a killed process loses nothing there either, and flushing is fast."""
+    memory = Path("/dev/shm")
+    if not os.access(memory, os.W_OK):
+        yield tmp_path
+        return
+    with tempfile.TemporaryDirectory(dir=memory) as name:
+        yield Path(name)
 
 
 @pytest.fixture

@@ -1,0 +1,107 @@
+"""kill -9 of the tuner at random moments: no finished trial is lost, none is made twice."""
+
+from __future__ import annotations
+
+import functools
+import random
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from types import ModuleType
+
+from tir_schedules.config import Config
+from tir_schedules.machine import Machine
+from tir_schedules.region import Region
+from tir_schedules.template import Template
+from tvm_hybrid.tuning.events import Trial
+from tvm_hybrid.tuning.measure import Effort, Measurement
+from tvm_hybrid.tuning.record import Record
+from tvm_hybrid.tuning.record_file import RecordFile
+from tvm_hybrid.tuning.records import RecordStore
+from tvm_hybrid.tuning.tune_regions import tune_regions
+from tvm_hybrid.tuning.tuning_task import Plan
+
+from .forked import Child
+
+KILLS = 100
+REGIONS = 20
+PLAN = Plan("grid", min_gain=0.0)
+
+
+class Formula:
+    """A measurer whose times follow from the configuration: large blocks are fast, 32 the best."""
+
+    def measure(
+        self,
+        region: Region,
+        template: Template,
+        configs: Sequence[Config],
+        baseline: Config | None,
+        effort: Effort,
+    ) -> Iterator[tuple[Config, Measurement]]:
+        for config in configs:
+            count = effort.samples
+            yield (
+                config,
+                Measurement(
+                    status="ok",
+                    times_us=[_time_us(config)] * count,
+                    baseline_times_us=[_time_us(baseline)] * count if baseline else [],
+                    baseline_us=_time_us(baseline) if baseline else None,
+                ),
+            )
+
+
+def _time_us(config: Config) -> float:
+    block = config.to_dict()["block"]
+    return 2.5 if block == 64 else 64 / block
+
+
+def _number(record: Record) -> int:
+    """Region, configuration and whether it was confirmed: what a trial is."""
+    size, block = record.region.output.size, int(record.config["block"])
+    return (size * 100 + block) * 2 + (record.confirmed is not None)
+
+
+def test_tuners_that_are_killed(memory_folder: Path, toy: ModuleType, machine: Machine) -> None:
+    regions = [toy.region(64 * number) for number in range(1, REGIONS + 1)]
+
+    def tune(path: Path, acknowledge: Callable[[int], None]) -> None:
+        def watch(trial: Trial) -> None:
+            if trial.record is not None:
+                acknowledge(_number(trial.record))
+
+        store = RecordStore(path, must_exist=False)
+        result = tune_regions(regions, machine, Formula(), store, PLAN, [watch])
+        assert not result.interrupted
+
+    def trials(path: Path) -> Counter[int]:
+        file = RecordFile(path)
+        counts = Counter(_number(item.record) for item in file)
+        assert not file.damaged
+        return counts
+
+    whole = memory_folder / "whole.jsonl"
+    tune(whole, lambda number: None)
+    assert set(trials(whole).values()) == {1} and len(trials(whole)) == 10 * REGIONS
+    generator = random.Random(11)
+    kills = 0
+    while kills < KILLS:
+        path, acknowledged = memory_folder / f"{kills}.jsonl", set[int]()
+        running = True
+        while running and kills < KILLS:
+            child = Child(functools.partial(tune, path))
+            running = child.kill(generator.uniform(0.0, 0.02)) != 0
+            kills += running
+            acknowledged |= set(child.acknowledged())
+            assert set(trials(path)) >= acknowledged
+        # Whoever continues makes what is missing, and nothing again. Finals may be fewer: what is
+        # slower than what is confirmed by then needs none.
+        tune(path, lambda number: None)
+        made = trials(path)
+        assert set(made.values()) == {1} and set(made) <= set(trials(whole))
+        assert all(number % 2 for number in set(trials(whole)) - set(made))
+        lookup = RecordStore(path).lookup
+        for region in regions:
+            config, _ = lookup(region, machine) or (None, "")
+            assert config == toy.ToyConfig(block=32)
