@@ -268,7 +268,7 @@ def _recording(name: str, located: Sequence[Located]) -> Recording:
 
 
 def _recorded_default(newest: Sequence[Located], template: Template[Any], where: str) -> Any:
-    """The configuration that was measured against itself."""
+    """The first configuration that was measured against itself."""
     for record, _ in newest:
         if record.relative == 1.0:
             return template.config_type.from_dict(record.config)

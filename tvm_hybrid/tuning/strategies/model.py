@@ -124,10 +124,23 @@ class ModelSearch:
         self._mean = self._worth = None
 
     def predicted(self) -> float | None:
-        """The model's best, as a score by the line that fits what was measured; never negative."""
-        if len(self._observed) < FEWEST or not self._left.any():
+        """The model's best of what is left; see `prediction`."""
+        if not self._left.any() or len(self._observed) < FEWEST:
             return None
         self._worths()
+        assert self._mean is not None
+        return self._as_score(float(self._mean[self._left].max()))
+
+    def prediction(self, index: int) -> float | None:
+        """The score that the model expects of a configuration; None before it learned anything."""
+        if len(self._observed) < FEWEST:
+            return None
+        self._worths()
+        assert self._mean is not None
+        return self._as_score(float(self._mean[index]))
+
+    def _as_score(self, value: float) -> float:
+        """A score by the line that fits what was measured to the model; never negative."""
         assert self._mean is not None
         tried, scores = self._measured()
         known, targets = self._mean[tried], target(scores)
@@ -135,8 +148,7 @@ class ModelSearch:
         spread = float(((known - middle) ** 2).sum())
         if spread > 0:
             slope = max(0.0, float(((known - middle) * (targets - targets.mean())).sum()) / spread)
-        best = float(self._mean[self._left].max())
-        return float(2.0 ** (targets.mean() + slope * (best - middle)))
+        return float(2.0 ** (targets.mean() + slope * (value - middle)))
 
     def _believed(self, task: SearchTask, table: FeatureTable) -> tuple[np.ndarray, bool]:
         """What is believed before any trial, in powers of 2, and whether that is nothing."""
