@@ -271,6 +271,11 @@ def lower_to_vm() -> list[ir.transform.Pass]:
 
 def lowering_passes(options: PipelineOptions, decisions: DecisionLog) -> list[ir.transform.Pass]:
     """Phases 1 to 5: from Relax as imported to calls of TIR kernels."""
+    return [*kernel_passes(options, decisions), share_kernels(decisions)]
+
+
+def kernel_passes(options: PipelineOptions, decisions: DecisionLog) -> list[ir.transform.Pass]:
+    """The same, before kernels that differ in numbers only become one."""
     machine = options.machine
     return [
         *clean_up(options.precision, options.layouts, decisions),
@@ -280,7 +285,6 @@ def lowering_passes(options: PipelineOptions, decisions: DecisionLog) -> list[ir
         *build_regions(machine, options.lookup, decisions),
         *(merge_kernels(machine, decisions) if options.fusion == "coarse" else []),
         *build_leftovers(machine, decisions),
-        share_kernels(decisions),
     ]
 
 
@@ -317,8 +321,8 @@ def layout_problems(mod: IRModule, options: PipelineOptions) -> list[LayoutProbl
 
 
 def lower_module(mod: IRModule, options: PipelineOptions) -> IRModule:
-    """Phases 1 to 5: the module as calls of TIR kernels, none of them compiled."""
-    return _run(mod, lowering_passes(options, []), options)
+    """The module as calls of TIR kernels, each with its own numbers, none of them compiled."""
+    return _run(mod, kernel_passes(options, []), options)
 
 
 def count_regions(mod: IRModule, options: PipelineOptions) -> list[tuple[Region, int]]:

@@ -113,8 +113,6 @@ def compile(
     CompileError
         If compilation fails, or there is no such precision, level of fusion or of fast_math.
     """
-    from .tuning.record_lookup import lookup_of
-
     register()
     check_precision(precision)
     check_fusion(fusion)
@@ -126,24 +124,33 @@ def compile(
     options = PipelineOptions(
         target=resolved,
         threads=resolve_threads(num_threads),
-        lookup=lookup_of(records),
         strict=strict,
         dump_ir=None if dump_ir is None else Path(dump_ir),
         precision=precision,
         fusion=fusion,
         fast_math=fast_math,
     )
+    options = _with_records(options, records)
     imported = import_model(model, shapes)
     if second is None:
         return _compiled(imported, options)
     below = replace(
         options,
         target=second,
-        lookup=lookup_of(records),
         suffix=f"_{target_isa(second).name}",
         dump_ir=None if options.dump_ir is None else options.dump_ir / "fallback",
     )
+    below = _with_records(below, records)
     return _compiled(imported, options, _compiled(imported, below))
+
+
+def _with_records(options: PipelineOptions, records: Records) -> PipelineOptions:
+    """Configurations and layouts from what the user named, and from the package."""
+    from .tuning.layout_lookup import layouts_of
+    from .tuning.record_lookup import lookup_of
+
+    lookup = lookup_of(records)
+    return replace(options, lookup=lookup, layouts=layouts_of(lookup, options))
 
 
 def _compiled(

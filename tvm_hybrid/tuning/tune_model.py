@@ -6,6 +6,7 @@ import logging
 import math
 import os
 import tempfile
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
@@ -33,6 +34,7 @@ from ..model_input import import_model
 from ..targets import resolve_target
 from ..threads import resolve_threads
 from .events import Callback
+from .joint_layout_tune import joint_layouts, rest_of, with_layouts
 from .measurer import Measurer
 from .records import RecordStore
 from .replay import Replay
@@ -46,6 +48,8 @@ from .tuning_task import Plan
 from .worker_process import WorkerProcess
 
 logger = logging.getLogger("tvm_hybrid")
+
+LAYOUTS = ("fixed", "joint")
 
 
 def tune(
@@ -71,6 +75,7 @@ def tune(
     tracker: str | None = None,
     key: str = "",
     rpc_timeout: float = 10.0,
+    layouts: str = "fixed",
     callbacks: Sequence[Callback] = (),
 ) -> TuneResult:
     """Measures configurations of the regions of a model, and writes records of them.
@@ -136,6 +141,11 @@ def tune(
         What the servers were started with.
     rpc_timeout : float
         Seconds that one configuration may occupy a server.
+    layouts : {"fixed", "joint"}
+        "joint": before the rest, layouts of activations are searched together with the loops of the
+        regions that there are in them, conversions counted, with at most 40% of the trials and the
+        time; see `joint_layout`. "fixed": layouts are those that the file holds, or else move the
+        fewest bytes. Kernels of whole models are timed on this machine: no tracker, no replay.
     callbacks : sequence of callable
         Called with a `tuning.Trial` after every measurement, at the beginning and at the end. One
         that raises `tuning.StopTuning` ends the search; finals are still made.
@@ -171,6 +181,7 @@ def tune(
         resume=resume,
     )
     _check_plan(plan, timeout)
+    _check_layouts(layouts, here=tracker is None and replay is None)
     check_precision(precision)
     check_fusion(fusion)
     check_fast_math(fast_math)
@@ -189,18 +200,27 @@ def tune(
         fast_math=fast_math,
     )
     mod, _, _ = import_model(model, shapes)
-    counted = count_regions(mod, options)
     machine = options.machine
     if replay is not None:
+        counted = count_regions(mod, options)
         return _replayed(counted, machine, replay, plan, callbacks)
     store = RecordStore(records, must_exist=False)
-    regions, weights = [region for region, _ in counted], [count for _, count in counted]
-    logger.info("%d distinct regions to tune", len(regions))
     if servers is not None:
         machine = replace(machine, name=servers.cpu)
     footprint = _constant_bytes(mod)
     with make_measurer(options, timeout, footprint, seed, servers, rpc_timeout) as measurer:
-        return tune_regions(regions, machine, measurer, store, plan, callbacks, weights)
+        begin, found = time.monotonic(), None
+        if layouts == "joint":
+            try:
+                found = joint_layouts(mod, options, store, measurer, plan, footprint, callbacks)
+            except KeyboardInterrupt:
+                return TuneResult([], True, "interrupted", time.monotonic() - begin)
+        counted = count_regions(mod, with_layouts(options, store))
+        regions, weights = [region for region, _ in counted], [count for _, count in counted]
+        logger.info("%d distinct regions to tune", len(regions))
+        plan = rest_of(plan, found, {region.key for region in regions}, time.monotonic() - begin)
+        result = tune_regions(regions, machine, measurer, store, plan, callbacks, weights)
+    return replace(result, layouts=found, seconds=time.monotonic() - begin)
 
 
 def make_measurer(
@@ -245,6 +265,16 @@ def make_measurer(
         )
     require_on_host(options.machine.isa)
     return WorkerProcess(options.machine, str(options.target), timeout, footprint_bytes, seed)
+
+
+def _check_layouts(layouts: str, here: bool) -> None:
+    if layouts not in LAYOUTS:
+        raise ConfigError(f"no way {layouts!r} to choose layouts; there are {', '.join(LAYOUTS)}")
+    if layouts == "joint" and not here:
+        raise ConfigError(
+            "joint layouts need kernels of a whole model to be timed on this machine: name no "
+            "tracker and no replay, or leave layouts fixed"
+        )
 
 
 def _check_plan(plan: Plan, timeout: float) -> None:

@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from tir_schedules.region import Region
+
+from .record import Record
+
+if TYPE_CHECKING:
+    from .joint_layout import JointResult
 
 
 @dataclass(frozen=True)
@@ -64,12 +70,18 @@ class TuneResult:
         Why it ended.
     seconds : float
         How long it took.
+    records : list of Record
+        Of these regions: those known before, then those measured in this run, in their order.
+    layouts : JointResult or None
+        What the joint stage found, if there was one.
     """
 
     regions: list[RegionResult] = field(default_factory=list)
     interrupted: bool = False
     reason: str = ""
     seconds: float = 0.0
+    records: list[Record] = field(default_factory=list, repr=False)
+    layouts: JointResult | None = None
 
     @property
     def default_us(self) -> float:
@@ -90,7 +102,8 @@ class TuneResult:
             for found in self.regions
         ]
         whole = f"all regions: {self.default_us:.2f} us -> {self.best_us:.2f} us; {self.reason}"
-        return "\n".join([*lines, whole])
+        joint = [] if self.layouts is None else [str(self.layouts)]
+        return "\n".join([*lines, *joint, whole])
 
 
 def _microseconds(value: float | None) -> str:
