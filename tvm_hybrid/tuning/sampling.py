@@ -134,7 +134,7 @@ def settled(times: Sequence[float], baseline: Sequence[float], effort: Effort) -
     low, high = interval
     if best is not None and high >= best:
         return low > best
-    return high - low <= 2 * effort.accuracy * statistics.median(quotients)
+    return high - low < 2 * effort.accuracy * statistics.median(quotients)
 
 
 def median_interval(values: Sequence[float]) -> tuple[float, float] | None:
