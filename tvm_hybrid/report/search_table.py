@@ -50,7 +50,7 @@ def search_page(study: SearchStudy, plot: str | None = None) -> str:
         "",
         f"- Trials: until a configuration was proposed that has {study.share:.0%} of the optimum's "
         f"speed; median of {study.seeds} seeds, the",
-        f"  scores being told after every {study.batch} proposals. No configuration is known "
+        f"  scores being told after {study.batch} proposals at most. No configuration is known "
         "beforehand, not even the default.",
         "- size: configurations of the space; near: the share of them that would do.",
         "- default: its time over the optimum's, measured in turns. The optimum is the fastest of "
@@ -103,7 +103,7 @@ def search_json(study: SearchStudy) -> dict[str, Any]:
 def _title(study: SearchStudy) -> str:
     return (
         f"trials until {study.share:.0%} of the optimum's speed, median of {study.seeds} seeds, "
-        f"batches of {study.batch}"
+        f"batches of at most {study.batch}"
     )
 
 
