@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -22,7 +22,6 @@ from .options import (
 from .tune_progress import shown
 
 if TYPE_CHECKING:
-    from ..tuning.events import Trial
     from ..tuning.record import Record
     from ..tuning.tune_result import TuneResult
 
@@ -114,7 +113,7 @@ INTERRUPTED = 130
     show_default=True,
     metavar="SECONDS",
     type=click.FloatRange(min=0, min_open=True),
-    help="Time that one configuration may occupy a server.",
+    help="Time that one configuration may occupy a server, besides its samples.",
 )
 @click.option("--shape", "named_shapes", type=NamedShape(), multiple=True, help="Input shape.")
 @click.option("--dim", "sizes", type=NamedSize(), multiple=True, help="Size of a symbolic one.")
@@ -158,14 +157,8 @@ def command(
     """
     from ..tuning.tune_model import tune
 
-    if plot is not None and not plot.absolute().parent.is_dir():
-        raise click.FileError(str(plot), "its folder does not exist")
-    seen: list[Record] = []
-
-    def remember(trial: Trial) -> None:
-        if trial.record is not None:
-            seen.append(trial.record)
-
+    if plot is not None:
+        _check_plot(plot)
     with shown() as callback:
         result = tune(
             model,
@@ -189,38 +182,15 @@ def command(
             tracker=tracker,
             key=key,
             rpc_timeout=rpc_timeout,
-            callbacks=[remember, callback],
+            callbacks=[callback],
         )
     if plot is not None:
-        _plot(seen if replay else _of_run(result, records, seen, target, num_threads), plot)
+        _plot(result.records, plot)
     if as_json:
         print_json(_as_json(result))
     else:
         _print(result, replay or records)
     return INTERRUPTED if result.interrupted else 0
-
-
-def _of_run(
-    result: TuneResult,
-    file: Path,
-    seen: Sequence[Record],
-    target: Any,
-    num_threads: int | None,
-) -> list[Record]:
-    """What a file holds of the regions of a run, of this run and of earlier ones."""
-    from ..targets import cpu_name, resolve_target
-    from ..threads import resolve_threads
-    from ..tuning.recorded import read_records
-
-    workloads = {found.region.key for found in result.regions}
-    # A tracker's servers may be another CPU than the one here, and have other threads.
-    who = {(record.machine, record.threads) for record in seen}
-    who = who or {(cpu_name(resolve_target(target)), resolve_threads(num_threads))}
-    return [
-        record
-        for record, _ in read_records(file)
-        if record.workload in workloads and (record.machine, record.threads) in who
-    ]
 
 
 def _plot(records: Sequence[Record], path: Path) -> None:
@@ -232,6 +202,19 @@ def _plot(records: Sequence[Record], path: Path) -> None:
     with working("measuring what the machine can do at most"):
         roof = roof_of(records)
     plot_tuning(records, path, roof)
+
+
+def _check_plot(path: Path) -> None:
+    """Finds out before an hour of measurements, not after it."""
+    from ..report.plotting import new_figure
+
+    formats = new_figure(1, 1).canvas.get_supported_filetypes()
+    if path.suffix.lstrip(".").lower() not in formats:
+        raise click.BadParameter(
+            f"{path} does not end in one of {', '.join(sorted(formats))}", param_hint="--plot"
+        )
+    if not path.absolute().parent.is_dir():
+        raise click.FileError(str(path), "its folder does not exist")
 
 
 def _print(result: TuneResult, records: Path) -> None:

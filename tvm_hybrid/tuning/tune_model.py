@@ -140,7 +140,7 @@ def tune(
     key : str
         What the servers were started with.
     rpc_timeout : float
-        Seconds that one configuration may occupy a server.
+        Seconds that one configuration may occupy a server, besides those of its samples.
     layouts : {"fixed", "joint"}
         "joint": before the rest, layouts of activations are searched together with the loops of the
         regions that there are in them, conversions counted, with at most 40% of the trials and the

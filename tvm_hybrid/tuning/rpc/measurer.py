@@ -44,7 +44,7 @@ class RpcMeasurer:
     timeout : float
         Seconds that building a candidate and trying it here may take.
     session_seconds : float
-        Seconds that a candidate may occupy a server.
+        Seconds that a candidate may occupy a server, besides those that are meant for its samples.
     footprint_bytes : int
         Bytes of all constants of the model; decides how cold the caches are kept.
     seed : int
@@ -132,7 +132,8 @@ class RpcMeasurer:
             effort=effort,
             seed=self.seed,
         )
-        return RemoteJob(job=job, cpu=self.machine.name, session_seconds=self.session_seconds)
+        seconds = self.session_seconds + effort.seconds
+        return RemoteJob(job=job, cpu=self.machine.name, session_seconds=seconds)
 
     def _enough(self, tasks: int) -> list[Agent]:
         """As many agents as can be busy."""
