@@ -10,7 +10,7 @@ import click
 
 from ..report.console import output_console, print_json
 from .options import json_option
-from .records_exchange import export, import_
+from .records_exchange import export, import_, show_traces
 
 if TYPE_CHECKING:
     from ..tuning.record import Record
@@ -35,7 +35,8 @@ command.add_command(import_)
 @json_option
 def list_(file: Path, as_json: bool) -> None:
     """Counts the measurements of every region, machine and number of threads: one line for each."""
-    located = list(_store(file))
+    store = _store(file)
+    located = list(store)
     rows = []
     for (workload, isa, machine, threads), records in _grouped(located).items():
         statuses = Counter(item.record.status for item in records)
@@ -57,6 +58,7 @@ def list_(file: Path, as_json: bool) -> None:
     console = output_console()
     console.print(table)
     console.print(f"{len(located)} records of {len(rows)} regions", highlight=False)
+    show_traces(store)
 
 
 @command.command("show")

@@ -12,6 +12,7 @@ from .options import json_option
 
 if TYPE_CHECKING:
     from ..tuning.metaschedule import Exchange
+    from ..tuning.records import RecordStore
 
 format_option = click.option(
     "--format",
@@ -61,17 +62,23 @@ def export(
 @click.argument("folder", metavar="DIR", type=click.Path(file_okay=False, path_type=Path))
 @click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
 @format_option
+@click.option(
+    "--model",
+    type=click.Path(dir_okay=False, exists=True, path_type=Path),
+    help="A model whose regions foreign programs are compared with.",
+)
 @json_option
-def import_(folder: Path, file: Path, _format: str, as_json: bool) -> None:
+def import_(folder: Path, file: Path, _format: str, model: Path | None, as_json: bool) -> None:
     """Adds the records of a database in DIR to FILE, those that it lacks.
 
     What `export` wrote comes back as it was. Traces of others are kept for regions that are
-    recognised; they are shown, but never chosen.
+    recognised: `list` counts them, `export` writes them back, `compile` never chooses them.
     """
-    from ..tuning.metaschedule import import_records
+    from ..tuning.metaschedule import import_records, regions_of_model
     from ..tuning.records import RecordStore
 
-    result = import_records(folder, RecordStore(file, must_exist=False))
+    known = [] if model is None else regions_of_model(model)
+    result = import_records(folder, RecordStore(file, must_exist=False), known)
     if as_json:
         print_json(_as_json(result))
         return
@@ -80,6 +87,20 @@ def import_(folder: Path, file: Path, _format: str, as_json: bool) -> None:
         f"{len(result.taken)} records added, {result.foreign} of them foreign, {result.known} "
         f"known already, {len(result.left_out)} left out"
     )
+
+
+def show_traces(store: RecordStore) -> None:
+    """Says what traces of others a store holds, if any."""
+    if not any("metaschedule" in file.others for file in store.files):
+        return
+    from ..tuning.metaschedule import traces_of
+
+    traces = [trace for trace, _ in traces_of(store)]
+    for workload in dict.fromkeys(trace.workload for trace in traces):
+        of_it = [trace for trace in traces if trace.workload == workload]
+        best = min(of_it, key=lambda trace: trace.median_us)
+        time = f"best {best.median_us:.2f} us on {best.machine}" if best.times_us else "none ran"
+        _print(f"MetaSchedule: {workload}: {len(of_it)} traces, {time}; kept, never chosen")
 
 
 def _show(result: Exchange) -> None:

@@ -11,13 +11,25 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
+
+from tir_schedules.region import Region
 
 from .metaschedule_database import MetaScheduleFolder
 from .metaschedule_export import Exchange, export_records
 from .metaschedule_import import import_records
 from .metaschedule_schedule import register_intrinsic
+from .metaschedule_trace import TraceRecord, traces_of
 
-__all__ = ["Exchange", "export_records", "import_records", "register_intrinsics"]
+__all__ = [
+    "Exchange",
+    "TraceRecord",
+    "export_records",
+    "import_records",
+    "regions_of_model",
+    "register_intrinsics",
+    "traces_of",
+]
 
 
 def register_intrinsics(work_dir: str | os.PathLike[str]) -> list[str]:
@@ -43,3 +55,25 @@ def register_intrinsics(work_dir: str | os.PathLike[str]) -> list[str]:
     entries = MetaScheduleFolder(Path(work_dir)).entries
     names = dict.fromkeys(name for entry in entries for name in entry.intrinsics)
     return [name for name in names if register_intrinsic(name)]
+
+
+def regions_of_model(model: Any) -> list[Region]:
+    """The regions that this machine would make of a model, for `import_records` to compare with.
+
+    Parameters
+    ----------
+    model : path, bytes, onnx.ModelProto or IRModule
+        As for `compile`.
+
+    Raises
+    ------
+    ModelError
+        If it cannot be read.
+    """
+    from relay_passes.pipeline import PipelineOptions, collect_regions
+
+    from ..model_input import import_model
+    from ..targets import resolve_target
+
+    mod, _, _ = import_model(model, None)
+    return collect_regions(mod, PipelineOptions(target=resolve_target(None), threads=1))

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from tvm import IRModule
-from tvm.s_tir.meta_schedule.database import JSONDatabase, Workload
+from tvm.s_tir.meta_schedule.database import Workload
 
 from microkernels.errors import RecordError
 
@@ -63,6 +63,12 @@ class Entry:
                 text = str(inputs[1])
                 return text[1:-1] if text[:1] == text[-1:] == '"' else text
         return None
+
+    @property
+    def key(self) -> str:
+        """Equal for equal traces with equal times, to nine digits: units are converted."""
+        times = [f"{seconds:.9g}" for seconds in self.seconds]
+        return json.dumps([self.instructions, self.decisions, times])
 
     @property
     def intrinsics(self) -> list[str]:
@@ -184,23 +190,3 @@ def _check_encoded(place: str, text: Any) -> None:
         raise RecordError(f"{place}: a damaged workload: {error}") from error
     if not whole:
         raise RecordError(f"{place}: a damaged workload: not whole")
-
-
-def open_database(path: Path) -> JSONDatabase:
-    """TVM's own database in a folder, made if it is not there.
-
-    Raises
-    ------
-    RecordError
-        If the folder cannot be made, or TVM cannot read what is in it.
-    """
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-        return JSONDatabase(work_dir=str(path))
-    except OSError as error:
-        raise RecordError(f"cannot write a database to {path}: {error.strerror}") from error
-    except Exception as error:
-        reason = (str(error).strip().splitlines() or [""])[-1]
-        raise RecordError(
-            f"TVM cannot read the database in {path}: {reason[:200]}. Choose another folder"
-        ) from error

@@ -7,28 +7,26 @@ that it can be read back.
 
 from __future__ import annotations
 
-import tempfile
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import tvm_ffi
 from tvm.s_tir import Schedule
 from tvm.s_tir.meta_schedule.arg_info import ArgInfo
-from tvm.s_tir.meta_schedule.database import JSONDatabase, TuningRecord, Workload
+from tvm.s_tir.meta_schedule.database import TuningRecord, Workload
 from tvm.target import Target
 
 from microkernels.errors import ConfigError, RecordError, TargetError, TvmHybridError
-from tir_schedules.region import Region
 from tir_schedules.template import has_template, template_for
 
 from ..targets import resolve_target
-from .metaschedule_database import ANNOTATION, WORKLOADS, MetaScheduleFolder, open_database
-from .metaschedule_schedule import register_intrinsic, schedule_product
+from .metaschedule_database import ANNOTATION
+from .metaschedule_schedule import schedule_product
+from .metaschedule_trace import MICROSECONDS, TraceRecord, traces_of
 from .metaschedule_workload import workload_of
+from .metaschedule_writer import DatabaseWriter, first_line
 from .record import Record
 from .records import Located, RecordStore, trusted
-
-MICROSECONDS = 1e6
 
 
 @dataclass
@@ -88,32 +86,38 @@ def export_records(
         by program alone, and would apply one's to the other. Or if the folder cannot be used.
     """
     best, result = _best(store, machine, threads)
-    written: set[tuple[str | None, str | None]] = set()
-    if (folder / WORKLOADS).exists():
-        present = MetaScheduleFolder(folder)
-        written = {(present.hashes.get(entry.workload), entry.note) for entry in present.entries}
-        for name in {name for entry in present.entries for name in entry.intrinsics}:
-            register_intrinsic(name)  # TVM applies every trace that it reads
-    database = open_database(folder)
+    writer = DatabaseWriter(folder)
     for located in best:
         record = located.record
-        reasons: dict[str, str] = {}
-        new = []
-        for constants, form in _forms(record.region).items():
-            try:
-                new.append(_export(database, record, constants, written))
-            except TvmHybridError as error:
-                reasons.setdefault(str(error), form)
-        result.programs += sum(new)
-        if not new:
-            result.left_out.append((record.workload, "; ".join(reasons)))
-            continue
-        if any(new):
-            result.taken.append(record.workload)
-        else:
-            result.known += 1
-        result.partly += [(record.workload, f"{form}: {why}") for why, form in reasons.items()]
+        _add(writer, record.workload, _forms(record), result)
+    for trace in _traces(store, machine, threads):
+        _add(writer, trace.workload, {"": trace.tuning_record}, result)
     return result
+
+
+def _add(
+    writer: DatabaseWriter,
+    workload: str,
+    forms: Mapping[str, Callable[[], TuningRecord]],
+    result: Exchange,
+) -> None:
+    """Writes one record in all its forms, and notes what came of it."""
+    reasons: dict[str, str] = {}
+    new = []
+    for form, make in forms.items():
+        try:
+            new.append(writer.add(make()))
+        except TvmHybridError as error:
+            reasons.setdefault(str(error), form)
+    result.programs += sum(new)
+    if not new:
+        result.left_out.append((workload, "; ".join(reasons)))
+        return
+    if any(new):
+        result.taken.append(workload)
+    else:
+        result.known += 1
+    result.partly += [(workload, f"{form}: {why}") for why, form in reasons.items()]
 
 
 def _best(
@@ -129,6 +133,8 @@ def _best(
             continue
         groups.setdefault(record.workload, []).append(located)
         kinds.add((record.machine, record.isa, record.threads))
+    for trace in _traces(store, machine, threads):
+        kinds.add((trace.machine, trace.isa, trace.threads))
     if len(kinds) > 1:
         names = ", ".join(f"{name} ({isa}, {count} threads)" for name, isa, count in sorted(kinds))
         raise RecordError(
@@ -154,71 +160,55 @@ def _is_current(record: Record) -> bool:
     return (record.template, record.version) == (template.name, template.version)
 
 
-def _forms(region: Region) -> dict[bool, str]:
-    """Whether the program knows its constants -> that form in words."""
-    if any(tensor.constant for tensor in region.inputs):
-        return {False: "weights as they are", True: "weights packed at compile time"}
-    return {False: "as it is"}
+def _traces(store: RecordStore, machine: str | None, threads: int | None) -> Iterator[TraceRecord]:
+    """The traces of others that a store holds."""
+    for trace, _ in traces_of(store):
+        if machine in (None, trace.machine) and threads in (None, trace.threads):
+            yield trace
 
 
-def _export(
-    database: JSONDatabase,
-    record: Record,
-    constants: bool,
-    written: set[tuple[str | None, str | None]],
-) -> bool:
-    """Writes one record, for one form of its region's program; False if it is there already.
+def _forms(record: Record) -> dict[str, Callable[[], TuningRecord]]:
+    """The forms in which TVM compiles a region, in words -> what makes the record of each."""
+    if any(tensor.constant for tensor in record.region.inputs):
+        return {
+            "weights as they are": lambda: tuning_record(record, False),
+            "weights packed at compile time": lambda: tuning_record(record, True),
+        }
+    return {"as it is": lambda: tuning_record(record, False)}
+
+
+def tuning_record(record: Record, constants: bool) -> TuningRecord:
+    """A record as TVM has it.
+
+    Parameters
+    ----------
+    record : Record
+        Successful.
+    constants : bool
+        As of `workload_of`.
 
     Raises
     ------
     TvmHybridError
-        If it cannot be expressed.
+        If no schedule expresses it.
     """
     config = template_for(record.region.op).config_type.from_dict(record.config)
     program = workload_of(record.region, constants)
-    note = note_of(record)
     schedule = Schedule(program)
-    schedule.annotate(schedule.get_sblock("root"), ANNOTATION, note)
+    schedule.annotate(schedule.get_sblock("root"), ANNOTATION, note_of(record))
     try:
         schedule_product(schedule, config)
     except TvmHybridError:
         raise
     except Exception as error:  # a primitive of TVM's that the program does not allow
-        raise ConfigError(f"TVM refuses the schedule: {_first_line(error)}") from error
-    target = target_of(record)
-    seconds = [time / MICROSECONDS for time in record.times_us]
-    arguments = ArgInfo.from_prim_func(program["main"])
-    trace = schedule.trace.simplified(False)
-    _check_readable(TuningRecord(trace, Workload(program), seconds, target, arguments))
-    workload = database.commit_workload(program)
-    if (str(workload.as_json()[0]), note) in written:
-        return False
-    database.commit_tuning_record(TuningRecord(trace, workload, seconds, target, arguments))
-    return True
-
-
-def _check_readable(record: TuningRecord) -> None:
-    """Whether TVM reads back what it writes; one line that it does not spoils a whole database.
-
-    Raises
-    ------
-    ConfigError
-        If not, as with infinite constants.
-    """
-    with tempfile.TemporaryDirectory() as folder:
-        database = JSONDatabase(work_dir=folder)
-        database.commit_workload(record.workload.mod)
-        database.commit_tuning_record(record)
-        try:
-            (read,) = JSONDatabase(work_dir=folder).get_all_tuning_records()
-        except Exception as error:
-            raise ConfigError(f"TVM's JSON does not hold it: {_first_line(error)}") from error
-    if not tvm_ffi.structural_equal(read.workload.mod, record.workload.mod):
-        raise ConfigError("TVM's JSON does not hold its program")
-
-
-def _first_line(error: Exception) -> str:
-    return next((line for line in str(error).splitlines() if line.strip()), "")[:160]
+        raise ConfigError(f"TVM refuses the schedule: {first_line(error)}") from error
+    return TuningRecord(
+        schedule.trace.simplified(False),
+        Workload(program),
+        [time / MICROSECONDS for time in record.times_us],
+        target_of(record),
+        ArgInfo.from_prim_func(program["main"]),
+    )
 
 
 def note_of(record: Record) -> str:

@@ -1,21 +1,29 @@
-"""Reads MetaSchedule's databases: what `export` wrote comes back as it was."""
+"""Reads MetaSchedule's databases: what `export` wrote comes back as it was.
+
+Traces of others are kept as `TraceRecord` where their program is one of our regions.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
+from tvm import IRModule
 
-from microkernels.errors import RecordError
+from microkernels.errors import ConfigError, RecordError, TvmHybridError
+from tir_schedules.region import Region
 
 from .metaschedule_database import Entry, MetaScheduleFolder
-from .metaschedule_export import MICROSECONDS, Exchange
+from .metaschedule_export import Exchange
+from .metaschedule_recognize import region_of
+from .metaschedule_trace import MICROSECONDS, append_trace, trace_record, traces_of
 from .record import Record
 from .records import RecordStore
 
 
-def import_records(folder: Path, store: RecordStore) -> Exchange:
+def import_records(folder: Path, store: RecordStore, known: Sequence[Region] = ()) -> Exchange:
     """Adds to a store the records of a database that it lacks.
 
     Parameters
@@ -24,6 +32,8 @@ def import_records(folder: Path, store: RecordStore) -> Exchange:
         With the database's two files.
     store : RecordStore
         Appended to.
+    known : sequence of Region
+        Regions, such as those of a model, that a foreign program is compared with first.
 
     Returns
     -------
@@ -41,32 +51,65 @@ def import_records(folder: Path, store: RecordStore) -> Exchange:
         place, _, reason = problem.partition(": ")
         result.left_out.append((place, reason))
     present = {located.record.to_line() for located in store}
+    present |= {record.to_line() for record, _ in traces_of(store)}
+    programs = _Programs(database, known)
     seen: set[bytes] = set()
     for entry in database.entries:
         try:
-            record = own_record(entry)
-        except RecordError as error:
+            own = own_record(entry)
+            record = own or trace_record(entry, *programs.of(entry))
+        except TvmHybridError as error:
             result.left_out.append((entry.place, str(error)))
             continue
-        if record is None:
-            result.left_out.append((entry.place, "a foreign trace"))
-            continue
         line = record.to_line()
-        if line in seen:  # the other form of the same program
+        if line in seen:  # another form of the same program
             continue
         seen.add(line)
         if line in present:
             result.known += 1
             continue
-        store.append(record)
+        if isinstance(record, Record):
+            store.append(record)
+        else:
+            append_trace(store, record)
+            result.foreign += 1
         result.taken.append(record.workload)
     return result
+
+
+class _Programs:
+    """The programs of a database and their regions, each found once."""
+
+    def __init__(self, database: MetaScheduleFolder, known: Sequence[Region]) -> None:
+        self.database, self.known = database, known
+        self.found: dict[int, tuple[IRModule, Region] | TvmHybridError] = {}
+
+    def of(self, entry: Entry) -> tuple[IRModule, Region]:
+        """An entry's program and region.
+
+        Raises
+        ------
+        RecordError
+            If the program cannot be read.
+        ConfigError
+            If it is no region of ours.
+        """
+        if entry.workload not in self.found:
+            try:
+                program = self.database.program(entry)
+                self.found[entry.workload] = program, region_of(program, self.known)
+            except (RecordError, ConfigError) as error:
+                self.found[entry.workload] = error
+        found = self.found[entry.workload]
+        if isinstance(found, TvmHybridError):
+            raise found
+        return found
 
 
 def own_record(entry: Entry) -> Record | None:
     """The record that `export` wrote along; None in a foreign trace.
 
-    If MetaSchedule has measured the trace since, the times are its own.
+    If MetaSchedule has measured the trace since, the times and the machine are its own.
 
     Raises
     ------
@@ -77,10 +120,17 @@ def own_record(entry: Entry) -> Record | None:
     if note is None:
         return None
     record = Record.from_line(note.encode())
+    if record.workload != record.region.key:
+        raise RecordError("a damaged record of ours: its key is not that of its region")
     if entry.seconds and not _same_times(record.times_us, entry.seconds):
         measured = [seconds * MICROSECONDS for seconds in entry.seconds]
-        changes = {"times_us": measured, "baseline_us": None, "confirmed": None}
-        return msgspec.structs.replace(record, **changes)
+        return msgspec.structs.replace(
+            record,
+            times_us=measured,
+            baseline_us=None,
+            confirmed=None,
+            machine=str(entry.target.get("mcpu") or record.machine),
+        )
     return record
 
 

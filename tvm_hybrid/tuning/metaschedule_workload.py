@@ -57,7 +57,13 @@ def workload_of(region: Region, constants: bool = False) -> IRModule:
         If TVM's pipeline has no one program for it, or this module no operator for a step; says
         which.
     """
-    program = fused_program(_relax_module(region))
+    try:
+        program = fused_program(_relax_module(region))
+    except ConfigError:
+        raise
+    except Exception as error:  # shapes or types that TVM's operators do not take
+        reason = next((line for line in str(error).splitlines() if line.strip()), "")
+        raise ConfigError(f"TVM refuses its operators: {reason[:160]}") from error
     if constants:
         operands = enumerate(region.operands, len(region.inputs))
         free = [i for i, tensor in enumerate(region.inputs) if tensor.constant]

@@ -1,0 +1,148 @@
+"""TraceRecord: a schedule that MetaSchedule found; a line of a record file.
+
+    {"schema": 1, "kind": "metaschedule", "workload": "matmul(...) ...", "trace": [...], ...}
+
+No template builds it, so it is never chosen when a model is compiled; it is kept, shown, and
+written back by `export`, for those who apply it with TVM's own pipeline.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import statistics
+from collections.abc import Iterator
+from typing import Any, Literal
+
+import msgspec
+from tvm import IRModule
+from tvm.s_tir.meta_schedule.arg_info import ArgInfo
+from tvm.s_tir.meta_schedule.database import TuningRecord, Workload
+
+from microkernels.errors import ConfigError, RecordError, TargetError
+from microkernels.isa import target_isa
+from tir_schedules.region import Region
+
+from ..targets import cpu_name, resolve_target
+from .locked_file import append_line
+from .metaschedule_database import Entry
+from .metaschedule_recognize import knows_constants
+from .metaschedule_workload import workload_of
+from .record_line import SCHEMA
+from .records import RecordStore
+
+logger = logging.getLogger("tvm_hybrid")
+
+KIND = "metaschedule"
+MICROSECONDS = 1e6
+_TARGET = ("kind", "mcpu", "mattr", "num-cores")
+
+
+class TraceRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """One trace for one region's program.
+
+    Attributes
+    ----------
+    schema, kind
+        As in every line.
+    workload, region, machine, isa, threads, times_us
+        As in a `Record`; no times if it could not be run.
+    constants : bool
+        Whether the program knows its constants: `workload_of`.
+    target : dict
+        TVM's target, as the database has it.
+    trace : list
+        Instructions and decisions, as TVM's JSON.
+    """
+
+    schema: int = SCHEMA
+    kind: Literal["metaschedule"] = "metaschedule"
+    workload: str
+    region: Region
+    constants: bool = False
+    machine: str
+    isa: str
+    threads: int
+    target: dict[str, Any]
+    trace: list[list[Any]]
+    times_us: list[float] = []
+
+    @property
+    def median_us(self) -> float:
+        """Median of the runs, in microseconds; infinite if there are none."""
+        return statistics.median(self.times_us) if self.times_us else math.inf
+
+    def to_line(self) -> bytes:
+        """The record as one line of JSON, newline included."""
+        return msgspec.json.encode(self) + b"\n"
+
+    def tuning_record(self) -> TuningRecord:
+        """The same as TVM has it.
+
+        Raises
+        ------
+        ConfigError
+            If TVM does not take the trace any more.
+        """
+        program = workload_of(self.region, self.constants)
+        seconds = [time / MICROSECONDS for time in self.times_us] or None
+        arguments = [info.as_json() for info in ArgInfo.from_prim_func(program["main"])]
+        fields = [self.trace, seconds, self.target, arguments]
+        try:
+            return TuningRecord.from_json(fields, Workload(program))
+        except Exception as error:
+            reason = next((line for line in str(error).splitlines() if line.strip()), "")
+            raise ConfigError(f"TVM does not apply its trace: {reason[:160]}") from error
+
+
+def trace_record(entry: Entry, program: IRModule, region: Region) -> TraceRecord:
+    """What an entry of a database says about a region.
+
+    Raises
+    ------
+    ConfigError
+        If its target is no CPU of ours, or the region has a constant that JSON does not hold.
+    """
+    if not all(math.isfinite(step.value or 0.0) for step in region.epilogue):
+        raise ConfigError("an infinite constant")
+    description = {name: entry.target[name] for name in _TARGET if entry.target.get(name)}
+    try:
+        target = resolve_target(description)
+        isa = target_isa(target)
+    except TargetError as error:
+        raise ConfigError(f"its target: {error}") from error
+    return TraceRecord(
+        workload=region.key,
+        region=region,
+        constants=knows_constants(program),
+        machine=cpu_name(target),
+        isa=isa.name,
+        threads=int(entry.target.get("num-cores") or 1),
+        target=entry.target,
+        trace=[entry.instructions, entry.decisions],
+        times_us=[seconds * MICROSECONDS for seconds in entry.seconds],
+    )
+
+
+def append_trace(store: RecordStore, record: TraceRecord) -> None:
+    """Adds a line to a store's first file; when this returns, it is on the disk.
+
+    Raises
+    ------
+    RecordError
+        If there is no file, or it cannot be written.
+    """
+    if not store.files:
+        raise RecordError("this record store has no file to write to")
+    append_line(store.files[0].path, record.to_line())
+
+
+def traces_of(store: RecordStore) -> Iterator[tuple[TraceRecord, str]]:
+    """The traces in a store's files, with FILE:LINE; a line that is none is passed over."""
+    for file in store.files:
+        file.refresh()
+        for line in file.others.get(KIND, ()):
+            try:
+                yield msgspec.convert(line.fields, TraceRecord), line.place
+            except msgspec.ValidationError as error:
+                logger.warning("%s: this trace is not used: %s", line.place, error)
