@@ -95,6 +95,7 @@ class _Run:
             plan.trials, plan.trials_per_region, plan.batch, plan.min_gain
         )
         self.interruption = Interruption()
+        self.records = [record for task in tasks for record in task.held]
         self.start = time.monotonic()
         self.deadline = float("inf") if plan.time_limit is None else self.start + plan.time_limit
         self.costs: dict[Stage, list[float]] = {"search": [], "final": []}
@@ -113,7 +114,8 @@ class _Run:
             self._show("end", 0, None)
         logger.info("tuning ended: %s", reason)
         results = [task.result() for task in self.tasks if task.known or task.measured]
-        return TuneResult(results, interrupted, reason, time.monotonic() - self.start)
+        seconds = time.monotonic() - self.start
+        return TuneResult(results, interrupted, reason, seconds, self.records)
 
     def _stoppable(self, step: Callable[[], str]) -> str:
         try:
@@ -237,6 +239,7 @@ class _Run:
 
     def _keep(self, task: TuningTask, record: Record) -> None:
         self.store.append(record)
+        self.records.append(record)
         task.take(record)
 
     def _seconds(self, stage: Stage) -> float:

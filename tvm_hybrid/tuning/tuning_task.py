@@ -138,6 +138,11 @@ class TuningTask:
         return config_key(record.config) == self._default_key
 
     @property
+    def held(self) -> list[Record]:
+        """All its records so far, in their order."""
+        return [record for record, _ in self._found]
+
+    @property
     def default_record(self) -> Record | None:
         """The newest record of the default configuration."""
         return self._records.get(self._default_key)

@@ -106,6 +106,8 @@ def test_check_names_every_bad_line(
         (["tune", "MODEL", "--time-limit", "0"], "time-limit"),
         (["tune", "MODEL", "--min-gain", "-1"], "min-gain"),
         (["tune", "MODEL", "--batch", "0"], "batch"),
+        (["tune", "MODEL", "--plot", "tuning.txt"], "tuning.txt"),
+        (["tune", "MODEL", "--plot", "nowhere/tuning.png"], "folder does not exist"),
         (["tune", "MODEL", "--strategy", "magic", "--dim", "batch=4"], "magic"),
         (["tune", "MODEL", "--threads", "none"], "threads"),
         (["tune", "MODEL", "--target", "z80", "--dim", "batch=4"], "z80"),
