@@ -8,8 +8,9 @@ twice the other's.
 A configuration that suits one region may harm another, and nobody has measured it there. So only
 the nearest region counts, within a distance of FARTHEST; if its own default was the best, so is
 this one's. Its best must have been confirmed to be faster than its default by LEAST_GAIN at least,
-on this very machine with as many threads; the region's template must be able to build it, and must
-not expect it to be slower than its default.
+on this very machine with as many threads. It is fitted to the region's sizes, within its space (see
+`fit_config`), and must not look worse to the template, beside its default, than where it was
+measured.
 """
 
 from __future__ import annotations
@@ -25,13 +26,17 @@ from tir_schedules.machine import Machine
 from tir_schedules.region import Region, Tensor
 from tir_schedules.template import Template, template_for
 
+from .config_space import ConfigSpace
+from .fit_config import fit_config
 from .record_file import Located
 from .records import Found, RecordStore, trusted
 
 FARTHEST = 1.0
 """The largest distance: a factor of 2 in some size."""
 LEAST_GAIN = 0.03
-"""What must have been gained over the default, as a fraction of its time."""
+"""What must have been gained over the default, as a fraction of the time after that."""
+MARGIN = 0.05
+"""By how much more than there a template may expect it to be slower than the default here."""
 
 ESTIMATES: dict[str, Callable[[Region, Any, Machine], float]] = {
     "conv2d": conv_cost.estimated_cycles
@@ -106,17 +111,26 @@ class NearestRecords:
         best: Located,
         far: float,
     ) -> Borrowed | None:
-        relative = best.record.relative
-        if relative is None or relative > 1 / (1 + LEAST_GAIN):
+        record = best.record
+        if record.relative is None or record.relative > 1 / (1 + LEAST_GAIN):
             return None
-        config = self.store.buildable(region, template, machine, *best)
-        default = template.default_config(region, machine)
-        if config is None or config == default:
+        try:
+            theirs = template.config_type.from_dict(record.config)
+        except ConfigError:
             return None
-        estimate = ESTIMATES.get(template.name)
-        if estimate and estimate(region, config, machine) > estimate(region, default, machine):
+        spaces = [ConfigSpace.of(one, template, machine) for one in (record.region, region)]
+        ours = fit_config(theirs, *spaces)
+        if ours is None or ours == spaces[1].configs[0]:
             return None
-        return Borrowed(Found(config, *best), far)
+        if estimate := ESTIMATES.get(template.name):
+            configs = (theirs, ours)
+            there, here = (
+                estimate(one, config, machine) / estimate(one, space.configs[0], machine)
+                for one, config, space in zip((record.region, region), configs, spaces, strict=True)
+            )
+            if here > (1 + MARGIN) * max(there, 1.0):
+                return None
+        return Borrowed(Found(ours, *best), far)
 
 
 def kind_of(region: Region) -> Hashable:
