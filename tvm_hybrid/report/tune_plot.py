@@ -174,7 +174,8 @@ def _draw_progress(axis: Any, runs: Sequence[RegionRun]) -> None:
     for number, run in enumerate(runs):
         best = np.maximum.accumulate(run.speeds)
         trials = np.arange(1, len(best) + 1)
-        axis.step(trials, best, where="post", label=run.label, **_style(number))
+        marker = "." if len(best) == 1 else None
+        axis.step(trials, best, where="post", marker=marker, label=run.label, **_style(number))
     axis.axhline(1, color="0.4", linewidth=0.7, linestyle=":")
     axis.set_xlabel("trials")
     axis.set_ylabel("best speed so far, times the default's")
