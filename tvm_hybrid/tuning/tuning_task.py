@@ -15,6 +15,7 @@ from tir_schedules.template import Template, template_for
 
 from .config_space import ConfigSpace
 from .events import TaskInfo
+from .history import EarlierRecords
 from .record import Record
 from .record_file import Located
 from .records import RecordStore, config_key, trusted
@@ -220,7 +221,8 @@ class TuningTask:
     def _searching(self) -> SearchStrategy:
         if self._strategy is None:
             # Not before: until now other regions may have got records to learn from.
-            task = SearchTask(self.region, self.template, self.machine, self.space, self._history())
+            history = EarlierRecords(self.store, self.machine, self.region.key)
+            task = SearchTask(self.region, self.template, self.machine, self.space, history)
             plan = self.plan
             if isinstance(plan.strategy, str):
                 self._strategy = make_strategy(plan.strategy, task, plan.seed)
@@ -241,17 +243,6 @@ class TuningTask:
             if index is not None:
                 results.append((index, self.score(record)))
         return results
-
-    def _history(self) -> list[Record]:
-        """Records of other regions on this machine."""
-        return [
-            record
-            for record, _ in self.store
-            if record.workload != self.region.key
-            and record.isa == self.machine.isa.name
-            and record.machine == self.machine.name
-            and record.threads == self.machine.threads
-        ]
 
     def finalists(self) -> list[Config]:
         """What may be the best, but was not measured long enough to say so; the best first.
