@@ -92,8 +92,9 @@ def rest_of(plan: Plan, found: JointResult | None, keys: Collection[str], second
     seconds : float
         That have passed.
     """
-    measured = {} if found is None else found.measured
-    elsewhere = sum(count for key, count in measured.items() if key not in keys)
+    if found is None:
+        return plan
+    elsewhere = sum(count for key, count in found.measured.items() if key not in keys)
     trials, limit = plan.trials, plan.time_limit
     return replace(
         plan,
