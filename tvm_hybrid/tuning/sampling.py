@@ -128,6 +128,8 @@ def settled(times: Sequence[float], baseline: Sequence[float], effort: Effort) -
         quotients = [mine / other for mine, other in zip(times, baseline, strict=True)]
         if min(quotients) > effort.hopeless * (1.0 if best is None else best):
             return True
+    if best is None and not effort.accuracy:
+        return False
     interval = median_interval(quotients)
     if interval is None:
         return False

@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import os
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -106,7 +106,7 @@ class WorkerProcess:
         configs: Sequence[Config],
         baseline: Config | None,
         effort: Effort,
-    ) -> Iterator[tuple[Config, Measurement]]:
+    ) -> Generator[tuple[Config, Measurement], None, None]:
         """Each candidate with what came of it, in order of completion; see `Measurer.measure`.
 
         If `effort` names the best so far, what is found becomes the best for those that follow.
