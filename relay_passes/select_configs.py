@@ -8,6 +8,8 @@ After
 
     R.func_attr({"tvm_hybrid.region": "{...}", "tvm_hybrid.config": "{...}",
                  "tvm_hybrid.source": "default"})
+
+The source is "default", or what the lookup says: "record r.jsonl:7", "borrowed from ...".
 """
 
 from __future__ import annotations

@@ -14,6 +14,7 @@ from .records_exchange import export, import_, show_traces
 
 if TYPE_CHECKING:
     from ..tuning.record import Record
+    from ..tuning.record_line import OtherLine
     from ..tuning.record_rewrite import Rewritten
     from ..tuning.records import Located, RecordStore
 
@@ -57,7 +58,8 @@ def list_(file: Path, as_json: bool) -> None:
         table.add_row(escape(workload), isa, machine, *counts, how, _times(gain))
     console = output_console()
     console.print(table)
-    console.print(f"{len(located)} records of {len(rows)} regions", highlight=False)
+    others = [f", {len(lines)} of kind {kind}" for kind, lines in _others(store).items()]
+    console.print(f"{len(located)} records of {len(rows)} regions{''.join(others)}", markup=False)
     show_traces(store)
 
 
@@ -216,6 +218,10 @@ def _store(file: Path) -> RecordStore:
     from ..tuning.records import RecordStore
 
     return RecordStore(file)
+
+
+def _others(store: RecordStore) -> dict[str, list[OtherLine]]:
+    return {kind: lines for file in store.files for kind, lines in file.others.items() if lines}
 
 
 def _grouped(

@@ -216,12 +216,12 @@ def trusted(records: Iterable[Located]) -> list[Located]:
     A search measures its best again, longer, and says whether they are faster than the default by
     more than chance. If any record says so or not, only confirmed ones are trusted, of each
     configuration as it was last judged; the default is always one of them. What failed when it was
-    measured last is not trusted.
+    measured last is not trusted, nor what was slower than the default beside it.
     """
     records = list(records)
     judged = [item for item in records if item.record.confirmed is not None]
     if not judged:
-        return ranked(records)
+        return [item for item in ranked(records) if (item.record.relative or 1.0) <= 1.0]
     failed = {
         config_key(item.record.config) for item in latest(records) if item.record.status != "ok"
     }

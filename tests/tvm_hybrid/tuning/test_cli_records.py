@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tvm_hybrid.cli import main
+from tvm_hybrid.tuning.locked_file import append_line
 from tvm_hybrid.tuning.record_file import RecordFile
 
 from .conftest import MakeRecord
@@ -31,9 +32,14 @@ def path(tmp_path: Path, record: MakeRecord) -> Path:
 
 def test_list(path: Path, capsys: pytest.CaptureFixture[str], record: MakeRecord) -> None:
     RecordFile(path).append(record(8, 1.0, threads=2))
+    append_line(path, b'{"schema":1,"kind":"layout"}\n')
     assert run("list", path) == 0
     output = capsys.readouterr().out
-    assert "5 records of 2 regions" in output and "1 timeout" in output and "1.250" in output
+    assert (
+        "5 records of 2 regions, 1 of kind layout" in output
+        and "1 timeout" in output
+        and "1.250" in output
+    )
     assert run("list", path, "--json") == 0
     one, two = json.loads(capsys.readouterr().out)
     assert (one["ok"], one["failed"], one["speedup"]) == (3, {"timeout": 1}, 1.25)

@@ -160,6 +160,9 @@ def test_only_what_is_confirmed_is_trusted(toy: ModuleType, record: MakeRecord) 
     searched = [record(block, time, baseline_us=10.0) for block, time in ((16, 5.0), (32, 4.0))]
     default = record(8, 10.0, baseline_us=10.0, confirmed=True)
     assert blocks(*searched) == [32, 16]
+    assert blocks(*searched, record(64, 11.0, baseline_us=10.0)) == [32, 16]
+    assert blocks(record(64, 11.0, baseline_us=10.0)) == []
+    assert blocks(record(64, 11.0)) == [64]
     assert blocks(*searched, default) == [8]
     finals = [
         record(16, 6.0, baseline_us=10.0, confirmed=True),
