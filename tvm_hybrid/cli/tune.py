@@ -115,6 +115,13 @@ INTERRUPTED = 130
     type=click.FloatRange(min=0, min_open=True),
     help="Time that one configuration may occupy a server, besides its samples.",
 )
+@click.option(
+    "--layouts",
+    default="fixed",
+    show_default=True,
+    type=click.Choice(["fixed", "joint"]),
+    help="joint: search layouts together with loops first. fixed: those known to the file.",
+)
 @click.option("--shape", "named_shapes", type=NamedShape(), multiple=True, help="Input shape.")
 @click.option("--dim", "sizes", type=NamedSize(), multiple=True, help="Size of a symbolic one.")
 @click.option("--target", help="CPU to compile for; whoever measures must run its code.")
@@ -140,6 +147,7 @@ def command(
     tracker: str | None,
     key: str,
     rpc_timeout: float,
+    layouts: str,
     named_shapes: tuple[tuple[str, tuple[int, ...]], ...],
     sizes: tuple[tuple[str, int], ...],
     target: str | None,
@@ -182,6 +190,7 @@ def command(
             tracker=tracker,
             key=key,
             rpc_timeout=rpc_timeout,
+            layouts=layouts,
             callbacks=[callback],
         )
     if plot is not None:
@@ -242,6 +251,8 @@ def _print(result: TuneResult, records: Path) -> None:
             f"{result.default_us / result.best_us:.3f}x",
             highlight=False,
         )
+    if result.layouts is not None:
+        console.print(str(result.layouts), highlight=False, soft_wrap=True, markup=False)
     text = f"ended: {result.reason}; records in {records}"
     console.print(text, highlight=False, soft_wrap=True, markup=False)
 
@@ -275,4 +286,5 @@ def _as_json(result: TuneResult) -> dict[str, object]:
         "interrupted": result.interrupted,
         "reason": result.reason,
         "seconds": result.seconds,
+        "layouts": None if result.layouts is None else result.layouts.to_dict(),
     }

@@ -19,9 +19,11 @@ from __future__ import annotations
 
 import logging
 import math
+import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
 
 from tvm import IRModule
 
@@ -115,6 +117,23 @@ class JointResult:
     measured: Mapping[str, int] = field(default_factory=dict)
     source: str = ""
 
+    @property
+    def speedup(self) -> float | None:
+        """The whole model: the cheapest cut's time over this one's; None without a comparison."""
+        pairs = list(zip(self.default_times_us, self.times_us, strict=True))
+        return statistics.median(other / mine for other, mine in pairs) if pairs else None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything that was found, for JSON; what could not be measured took None."""
+        steps = [
+            {
+                "changed": step.changed,
+                "us": step.microseconds if math.isfinite(step.microseconds) else None,
+            }
+            for step in self.steps
+        ]
+        return {**asdict(self), "speedup": self.speedup, "steps": steps}
+
     def __str__(self) -> str:
         if self.source:
             return f"layouts: known, {self.source}"
@@ -127,7 +146,8 @@ class JointResult:
         if not self.changed:
             return f"{text}; the fewest bytes are the best"
         state = "used" if self.chosen else "not significantly faster, not used"
-        return f"{text}; {len(self.changed)} changed, {state}"
+        speedup = "" if self.speedup is None else f", the model {self.speedup:.3f}x as fast"
+        return f"{text}{speedup}; {len(self.changed)} changed, {state}"
 
 
 class JointStage:
@@ -175,14 +195,10 @@ class JointStage:
             return JointResult(choices, source=", ".join(places))
         end = math.inf if plan.time_limit is None else time.monotonic() + plan.time_limit
 
-        def enough() -> bool:
-            spent = plan.trials is not None and self.trials >= plan.trials
-            return spent or time.monotonic() >= end
-
         def cost(labelling: Labelling) -> float:
             return self.cost(labelling, plan)
 
-        found = walk(problems, cost, plan.tries, plan.seed, enough)
+        found = walk(problems, cost, plan.tries, plan.seed, lambda: time.monotonic() >= end)
         result = JointResult(
             choices=choices,
             default_us=found.default_us,
@@ -204,12 +220,16 @@ class JointStage:
 
     def cost(self, labelling: Labelling, plan: JointPlan) -> float:
         """Microseconds of all kernels in these layouts, with the best configurations known after
-        regions that are new have had their trials."""
+        regions that are new have had their trials.
+
+        No labelling gets more than half of the trials that are left; regions for which there are
+        none have their default configurations.
+        """
         options = replace(self.options, layouts=chooser(labelling, "the joint stage"))
         counted = count_regions(self.mod, options)
         fresh = [(region, count) for region, count in counted if region.key not in self.measured]
         left = math.inf if plan.trials is None else plan.trials - self.trials
-        rounds = int(min(plan.rounds, left / len(fresh))) if fresh else 0
+        rounds = int(min(plan.rounds, left / 2 / len(fresh))) if fresh else 0
         if rounds > 0:
             made = self.loops(fresh, rounds)
             self.measured |= {region.key: made.get(region.key, 0) for region, _ in fresh}

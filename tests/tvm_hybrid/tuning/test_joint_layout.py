@@ -107,6 +107,8 @@ def test_better_layouts_are_written_and_found_again(
     assert result.chosen
     assert result.best_us < result.default_us
     assert any("conv2d" in name for name in result.changed)
+    assert result.to_dict()["speedup"] == pytest.approx(1.25)
+    assert "1.250x as fast" in str(result)
     (record,) = lines(store)
     assert record.speedup == pytest.approx(1.25)
     assert record.trials == sum(trials.given.values()) > 0
