@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import select
 import signal
@@ -24,6 +25,7 @@ class Child:
         reading, writing = os.pipe()
         self.pid = os.fork()
         if self.pid == 0:
+            gc.disable()  # which would copy every page
             code = 1
             try:
                 os.close(reading)
