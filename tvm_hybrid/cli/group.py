@@ -27,6 +27,7 @@ COMMANDS = (
     "verify",
     "explain",
     "tune",
+    "layouts",
     "records",
     "simulate",
     "kernels",
