@@ -62,6 +62,8 @@ class ChildProcess:
         CompileError
             If it does not get ready.
         """
+        if self._process is not None and self._process.poll() is not None:
+            self.close()  # it died of something else than a question
         if self._process is not None:
             return
         path = os.pathsep.join(path or os.getcwd() for path in sys.path)

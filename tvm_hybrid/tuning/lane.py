@@ -14,7 +14,8 @@ from .child_process import ChildProcess
 from .measure import Measurement
 from .worker import Job, Reply, Stage, Turn
 
-_OUTSIDE = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+OUTSIDE = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+"""What ends a process from outside; no candidate does that to itself."""
 
 
 class Death(NamedTuple):
@@ -27,7 +28,7 @@ class Death(NamedTuple):
     @property
     def from_outside(self) -> bool:
         """Whether no candidate does that to itself."""
-        return -self.code in _OUTSIDE
+        return -self.code in OUTSIDE
 
     def measurement(self) -> Measurement:
         """What it says about the candidate."""

@@ -12,6 +12,7 @@ import microkernels.errors as errors
 from microkernels.errors import CompileError, TvmHybridError
 
 from ..child_process import ChildProcess
+from ..lane import OUTSIDE
 from ..measure import Measurement
 from .tracker import Address
 from .worker import BUILDING, CONNECTING, TRYING, WAITING, AtServer, Done, Local, RemoteJob
@@ -23,7 +24,7 @@ GRACE_SECONDS = 5.0
 
 
 class Lost(NamedTuple):
-    """No measurement: the server was lost.
+    """No measurement: the server, or the worker, was lost.
 
     Attributes
     ----------
@@ -126,6 +127,8 @@ class Agent:
 
     def _outcome(self, task: RemoteJob, done: Done, server: str) -> Measurement | Lost:
         if done.measurement is not None:
+            if done.measurement.status == "wrong_result" and not server:
+                self.rest()  # it may have written elsewhere in the worker, too
             return done.measurement
         if done.lost:
             return Lost(f"{server}: {done.lost}", True)
@@ -134,8 +137,10 @@ class Agent:
         raise error(f"cannot measure {task.job.region.key}: {done.fatal}")
 
     def _death(self, stage: str, server: str) -> Measurement | Lost:
-        _, how = self._child.ended()
+        code, how = self._child.ended()
         text = f"the worker {how} in stage {stage!r}"
+        if -code in OUTSIDE:
+            return Lost(text, True)
         if stage in BUILDING:
             return Measurement(status="compile_error", error=text)
         if stage == TRYING:
@@ -143,10 +148,17 @@ class Agent:
         return Lost(text, bool(server) and stage != CONNECTING)
 
     def kill(self) -> None:
-        """Ends what it is doing; for another thread than the one that waits for it."""
+        """Ends what it is doing; for another thread than the one that waits for it.
+
+        When that one is done, `rest` is due.
+        """
         self._child.kill()
 
-    def close(self) -> None:
-        """Ends it."""
+    def rest(self) -> None:
+        """Ends the process; it starts anew when it is next needed."""
         self._child.close()
+
+    def close(self) -> None:
+        """Ends it for good."""
+        self.rest()
         self._folder.cleanup()

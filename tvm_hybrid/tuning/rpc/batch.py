@@ -18,7 +18,7 @@ from .worker import RemoteJob
 logger = logging.getLogger("tvm_hybrid")
 
 MOST_LOSSES = 2
-"""So many servers lost while a candidate was there are the candidate's doing."""
+"""So many servers or workers lost with a candidate are the candidate's doing."""
 
 
 class Batch:
@@ -85,10 +85,14 @@ class Batch:
             self._stopped = True
             self._changed.notify_all()
         for agent, thread in zip(self.agents, self._threads, strict=True):
+            killed = False
             while thread.is_alive():
                 if self._open:
                     agent.kill()
+                    killed = True
                 thread.join(0.1)
+            if killed:
+                agent.rest()
 
     def _work(self, agent: Agent) -> None:
         while (number := self._next()) is not None:
@@ -114,14 +118,12 @@ class Batch:
             if isinstance(outcome, Lost):
                 self._losses[number] += outcome.blamed
                 if self._losses[number] < MOST_LOSSES:
-                    logger.warning("server lost, its candidate goes to another: %s", outcome.reason)
+                    logger.warning("lost, the candidate goes elsewhere: %s", outcome.reason)
                     self._todo.append(number)
                     self._changed.notify()
                     return
-                outcome = Measurement(
-                    status="runtime_error",
-                    error=f"{MOST_LOSSES} servers were lost while it ran; at last {outcome.reason}",
-                )
+                text = f"{MOST_LOSSES} servers or workers were lost with it; at last "
+                outcome = Measurement(status="runtime_error", error=text + outcome.reason)
             self._effort = with_best(self._effort, outcome)
             self._outcomes.put((number, outcome))
             self._open -= 1

@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tvm.target import Target, codegen
@@ -75,20 +76,23 @@ class Servers:
         self.process.stdout.close()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def servers() -> Iterator[Servers]:
     started = Servers()
     yield started
     started.close()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def measurer(servers: Servers) -> Iterator[RpcMeasurer]:
-    """With three workers, for sessions of a second and a half."""
+    """With two workers; a server that is a second late has been lost."""
+    with make_measurer(servers.address, workers=2) as made:
+        yield made
+
+
+def make_measurer(address: Address, **changes: Any) -> RpcMeasurer:
+    """For serial kernels of this machine's CPU, and sessions of a second besides the samples."""
     target = Target({"kind": "llvm", "mcpu": codegen.llvm_get_system_cpu()})
     machine = Machine.from_target(target)
-    made = RpcMeasurer(
-        machine, str(target), servers.address, 60.0, 1.5, 1 << 16, workers=3, grace=1.0
-    )
-    with made:
-        yield made
+    options = {"timeout": 60.0, "session_seconds": 1.0, "footprint_bytes": 1 << 16, "grace": 1.0}
+    return RpcMeasurer(machine, str(target), address, **{**options, **changes})

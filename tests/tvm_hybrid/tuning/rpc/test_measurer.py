@@ -1,18 +1,28 @@
-"""Servers measure side by side; whatever happens, each candidate has one result."""
+"""Servers measure side by side; whatever happens to them, each candidate has one result."""
 
 from __future__ import annotations
 
 import logging
+import os
 import signal
+from pathlib import Path
 from types import ModuleType
 
 import pytest
 
+from microkernels.errors import ServerError
+from microkernels.isa import CAP_VARIABLE
+from tir_schedules.region import Region, Tensor
+from tvm_hybrid.tuning.events import Trial
 from tvm_hybrid.tuning.measure import Measurement
+from tvm_hybrid.tuning.records import RecordStore, config_key
 from tvm_hybrid.tuning.rpc.measurer import RpcMeasurer
+from tvm_hybrid.tuning.rpc.servers import find_servers
 from tvm_hybrid.tuning.sampling import Effort
+from tvm_hybrid.tuning.tune_regions import tune_regions
+from tvm_hybrid.tuning.tuning_task import Plan
 
-from .conftest import COUNT, Servers
+from .conftest import COUNT, Servers, make_measurer
 
 QUICK = Effort(samples=4, seconds=0.1)
 LONG = Effort(samples=10000, seconds=0.6)
@@ -45,17 +55,39 @@ def test_each_candidate_has_its_result(
     assert servers.count() == COUNT
 
 
+def test_what_goes_wrong_at_a_server_costs_no_server(
+    servers: Servers, toy: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Here nothing is tried before: its worker is told that it cannot run the code."""
+    with make_measurer(servers.address, workers=1) as measurer:
+        monkeypatch.setenv(CAP_VARIABLE, "scalar")
+        found = dict(measure(measurer, toy, "wrong", "hang", "segfault", "right"))
+    assert found["right"].status == "ok"
+    assert found["wrong"].status == "wrong_result"
+    assert found["hang"].status == "timeout" and "not done after 1.1 s at" in found["hang"].error
+    assert found["segfault"].status == "runtime_error"
+    assert "2 servers or workers were lost with it" in found["segfault"].error
+    assert servers.count() == COUNT
+
+
+def test_a_batch_that_nobody_reads_to_its_end(measurer: RpcMeasurer, toy: ModuleType) -> None:
+    configs = [toy.ToyConfig(block=block) for block in (1, 2)]
+    batch = measurer.measure(toy.region(), toy.TOY, configs, None, QUICK)
+    _, first = next(batch)
+    batch.close()  # type: ignore[attr-defined]
+    assert first.status == "ok" and first.baseline_us is None
+    ((_, again),) = measurer.measure(toy.region(), toy.TOY, configs[:1], None, QUICK)
+    assert again.status == "ok"
+
+
 def test_lost_servers_cost_no_candidate(
-    measurer: RpcMeasurer,
-    servers: Servers,
-    toy: ModuleType,
-    caplog: pytest.LogCaptureFixture,
+    measurer: RpcMeasurer, servers: Servers, toy: ModuleType, caplog: pytest.LogCaptureFixture
 ) -> None:
     """One is killed and one frozen while they measure."""
-    configs = [toy.ToyConfig(block=block) for block in (1, 2, 4, 8, 16, 32, 64)]
+    configs = [toy.ToyConfig(block=block) for block in (2, 4, 8, 16, 32)]
     found = []
     with caplog.at_level(logging.WARNING, "tvm_hybrid"):
-        for config, measured in measurer.measure(toy.region(), toy.TOY, configs, configs[3], LONG):
+        for config, measured in measurer.measure(toy.region(), toy.TOY, configs, configs[2], LONG):
             found.append(config.to_dict()["block"])
             assert (measured.status, measured.error) == ("ok", "")
             if len(found) == 1:
@@ -63,5 +95,47 @@ def test_lost_servers_cost_no_candidate(
             if len(found) == 2:
                 servers.signal_a_busy_one(signal.SIGSTOP)
     assert sorted(found) == [config.block for config in configs]
-    lost = [record.getMessage() for record in caplog.records if "server lost" in record.msg]
-    assert len(lost) == 2 and "does not answer" in lost[1]
+    lost = [record.getMessage() for record in caplog.records if record.msg.startswith("lost,")]
+    assert len(lost) == 2 and any("does not answer, in stage 'measure'" in text for text in lost)
+
+
+def test_tuning_goes_on_when_a_server_is_killed(
+    measurer: RpcMeasurer, servers: Servers, tmp_path: Path
+) -> None:
+    """Every trial has one line, and the lines name the servers' CPU."""
+    kinds = find_servers(servers.address)
+    assert (kinds.cpu, kinds.threads) == (measurer.machine.name, 1)
+    region = Region(
+        op="matmul",
+        inputs=(Tensor((16, 32), "float32"), Tensor((32, 64), "float32", True)),
+        output=Tensor((16, 64), "float32"),
+    )
+    store = RecordStore(tmp_path / "r.jsonl", must_exist=False)
+    seen: list[Trial] = []
+
+    def kill(trial: Trial) -> None:
+        seen.append(trial)
+        if trial.record is not None and len(servers.pids) == COUNT - 2:
+            os.killpg(servers.pids.pop(), signal.SIGKILL)
+
+    plan = Plan(strategy="random", trials=7, batch=4, min_gain=0, finals=False)
+    tune_regions([region], measurer.machine, measurer, store, plan, [kill])
+    records = [located.record for located in RecordStore(tmp_path / "r.jsonl")]
+    assert len(records) == 7 == len({config_key(record.config) for record in records})
+    assert {(record.status, record.machine, record.threads) for record in records} == {
+        ("ok", kinds.cpu, 1)
+    }
+    assert len(servers.pids) == COUNT - 3
+
+
+def test_no_server_is_left(
+    measurer: RpcMeasurer, servers: Servers, toy: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for pid in servers.pids:
+        os.killpg(pid, signal.SIGKILL)
+    monkeypatch.setattr(measurer, "patience", 0.5)
+    start = "start some: python -m tvm.exec.rpc_server --tracker 127.0.0.1:[0-9]+ --key loopback"
+    with pytest.raises(ServerError, match=f"no server with the key 'loopback' for 0.5 s; {start}"):
+        measure(measurer, toy, "right")
+    with pytest.raises(ServerError, match=f"no server with the key 'loopback' for 0.2 s; {start}"):
+        find_servers(servers.address, 0.2)
