@@ -30,6 +30,11 @@ format_option = click.option(
 @format_option
 @click.option("--machine", help="Only records of this CPU, by its LLVM name.")
 @click.option("--threads", type=click.IntRange(min=1), help="Only records of so many threads.")
+@click.option(
+    "--model",
+    type=click.Path(dir_okay=False, exists=True, path_type=Path),
+    help="Write also for the programs that TVM makes of this model.",
+)
 @json_option
 def export(
     file: Path,
@@ -37,6 +42,7 @@ def export(
     _format: str,
     machine: str | None,
     threads: int | None,
+    model: Path | None,
     as_json: bool,
 ) -> None:
     """Writes the best record of every region into DIR, for MetaScheduleApplyDatabase.
@@ -47,7 +53,7 @@ def export(
     from ..tuning.metaschedule import export_records
     from ..tuning.records import RecordStore
 
-    result = export_records(RecordStore(file), folder, machine, threads)
+    result = export_records(RecordStore(file), folder, machine, threads, model)
     if as_json:
         print_json(_as_json(result))
         return

@@ -14,11 +14,11 @@ from tvm import IRModule, ir, relax, tirx
 from tvm.relax import transform
 
 from microkernels.errors import RecordError
-from tir_schedules.region import Region, Step
+from tir_schedules.region import Region, Step, Tensor
 from tvm_hybrid.targets import host_target
 from tvm_hybrid.tuning.metaschedule import Exchange, export_records, register_intrinsics
-from tvm_hybrid.tuning.metaschedule_database import MetaScheduleFolder
-from tvm_hybrid.tuning.metaschedule_workload import legalized, normalized, workload_of
+from tvm_hybrid.tuning.metaschedule.database import MetaScheduleFolder
+from tvm_hybrid.tuning.metaschedule.workload import legalized, normalized, workload_of
 from tvm_hybrid.tuning.record import Record
 from tvm_hybrid.tuning.records import RecordStore
 
@@ -161,6 +161,10 @@ np.save({str(tmp_path / "result.npy")!r}, result.numpy())
         (
             matmul(32, 64, 96, INTEGERS).replace(attrs={"a_zero_point": 3}),
             "the anchor's attributes a_zero_point=3",
+        ),
+        (
+            matmul(32, 64, 96).replace(output=Tensor((32, 96), "float32")),
+            "the result is float32[32x96]",
         ),
     ],
 )

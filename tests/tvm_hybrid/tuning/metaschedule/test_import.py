@@ -17,10 +17,10 @@ from tvm.target import Target
 from microkernels.errors import RecordError
 from tir_schedules.region import Region, Step
 from tvm_hybrid.tuning.metaschedule import export_records, import_records, traces_of
-from tvm_hybrid.tuning.metaschedule_database import RECORDS, WORKLOADS
-from tvm_hybrid.tuning.metaschedule_export import note_of
-from tvm_hybrid.tuning.metaschedule_recognize import region_of
-from tvm_hybrid.tuning.metaschedule_workload import workload_of
+from tvm_hybrid.tuning.metaschedule.database import RECORDS, WORKLOADS
+from tvm_hybrid.tuning.metaschedule.own_record import note_of
+from tvm_hybrid.tuning.metaschedule.recognize import region_of
+from tvm_hybrid.tuning.metaschedule.workload import workload_of
 from tvm_hybrid.tuning.record import Record
 from tvm_hybrid.tuning.records import RecordStore
 

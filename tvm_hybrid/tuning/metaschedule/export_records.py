@@ -7,26 +7,25 @@ that it can be read back.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
-from tvm.s_tir import Schedule
-from tvm.s_tir.meta_schedule.arg_info import ArgInfo
-from tvm.s_tir.meta_schedule.database import TuningRecord, Workload
-from tvm.target import Target
+from tvm.s_tir.meta_schedule.database import TuningRecord
 
-from microkernels.errors import ConfigError, RecordError, TargetError, TvmHybridError
+from microkernels.errors import RecordError, TvmHybridError
 from tir_schedules.template import has_template, template_for
 
-from ..targets import resolve_target
-from .metaschedule_database import ANNOTATION
-from .metaschedule_schedule import schedule_product
-from .metaschedule_trace import MICROSECONDS, TraceRecord, traces_of
-from .metaschedule_workload import workload_of
-from .metaschedule_writer import DatabaseWriter, first_line
-from .record import Record
-from .records import Located, RecordStore, trusted
+from ..record import Record
+from ..records import Located, RecordStore, trusted
+from .model import ProductKey, product_key, programs_of
+from .own_record import tuning_record
+from .recognize import knows_constants
+from .trace import TraceRecord, traces_of
+from .workload import workload_of
+from .writer import DatabaseWriter
 
 
 @dataclass
@@ -59,7 +58,11 @@ class Exchange:
 
 
 def export_records(
-    store: RecordStore, folder: Path, machine: str | None = None, threads: int | None = None
+    store: RecordStore,
+    folder: Path,
+    machine: str | None = None,
+    threads: int | None = None,
+    model: Any = None,
 ) -> Exchange:
     """Writes the best record of every region into a database; adds to it what it lacks.
 
@@ -73,6 +76,9 @@ def export_records(
         Only records of this CPU (LLVM's name).
     threads : int or None
         Only records of so many threads.
+    model : path, bytes, onnx.ModelProto, IRModule or None
+        Write also for the programs that TVM's pipelines make of it, each with the record of a
+        region that has the same product.
 
     Returns
     -------
@@ -92,7 +98,26 @@ def export_records(
         _add(writer, record.workload, _forms(record), result)
     for trace in _traces(store, machine, threads):
         _add(writer, trace.workload, {"": trace.tuning_record}, result)
+    if model is not None:
+        _export_model(writer, best, model, result)
     return result
+
+
+def _export_model(
+    writer: DatabaseWriter, best: list[Located], model: Any, result: Exchange
+) -> None:
+    """Writes the programs of a model, each with the fastest record of its product."""
+    records: dict[ProductKey, Record] = {}
+    for located in sorted(best, key=lambda item: item.record.median_us):
+        records.setdefault(product_key(located.record.region), located.record)
+    for program, region in programs_of(model):
+        record = records.get(product_key(region))
+        if record is None:
+            _leave_out(result, region.key, "no record of such a product")
+            continue
+        form = "weights packed at compile time" if knows_constants(program) else "as it is"
+        make = functools.partial(tuning_record, record, program)
+        _add(writer, region.key, {form: make}, result)
 
 
 def _add(
@@ -111,13 +136,18 @@ def _add(
             reasons.setdefault(str(error), form)
     result.programs += sum(new)
     if not new:
-        result.left_out.append((workload, "; ".join(reasons)))
+        _leave_out(result, workload, "; ".join(reasons))
         return
-    if any(new):
-        result.taken.append(workload)
-    else:
+    if not any(new):
         result.known += 1
+    elif workload not in result.taken:
+        result.taken.append(workload)
     result.partly += [(workload, f"{form}: {why}") for why, form in reasons.items()]
+
+
+def _leave_out(result: Exchange, workload: str, reason: str) -> None:
+    if (workload, reason) not in result.left_out:
+        result.left_out.append((workload, reason))
 
 
 def _best(
@@ -169,70 +199,14 @@ def _traces(store: RecordStore, machine: str | None, threads: int | None) -> Ite
 
 def _forms(record: Record) -> dict[str, Callable[[], TuningRecord]]:
     """The forms in which TVM compiles a region, in words -> what makes the record of each."""
-    if any(tensor.constant for tensor in record.region.inputs):
+    region = record.region
+
+    def form(constants: bool) -> TuningRecord:
+        return tuning_record(record, workload_of(region, constants))
+
+    if any(tensor.constant for tensor in region.inputs):
         return {
-            "weights as they are": lambda: tuning_record(record, False),
-            "weights packed at compile time": lambda: tuning_record(record, True),
+            "weights as they are": lambda: form(False),
+            "weights packed at compile time": lambda: form(True),
         }
-    return {"as it is": lambda: tuning_record(record, False)}
-
-
-def tuning_record(record: Record, constants: bool) -> TuningRecord:
-    """A record as TVM has it.
-
-    Parameters
-    ----------
-    record : Record
-        Successful.
-    constants : bool
-        As of `workload_of`.
-
-    Raises
-    ------
-    TvmHybridError
-        If no schedule expresses it.
-    """
-    config = template_for(record.region.op).config_type.from_dict(record.config)
-    program = workload_of(record.region, constants)
-    schedule = Schedule(program)
-    schedule.annotate(schedule.get_sblock("root"), ANNOTATION, note_of(record))
-    try:
-        schedule_product(schedule, config)
-    except TvmHybridError:
-        raise
-    except Exception as error:  # a primitive of TVM's that the program does not allow
-        raise ConfigError(f"TVM refuses the schedule: {first_line(error)}") from error
-    return TuningRecord(
-        schedule.trace.simplified(False),
-        Workload(program),
-        [time / MICROSECONDS for time in record.times_us],
-        target_of(record),
-        ArgInfo.from_prim_func(program["main"]),
-    )
-
-
-def note_of(record: Record) -> str:
-    """The record as text that TVM's JSON can hold: one line of ASCII."""
-    text = record.to_line().decode().strip()
-    return "".join(char if char.isascii() else _escaped(char) for char in text)
-
-
-def _escaped(char: str) -> str:
-    """A character of a JSON string as its escape, a surrogate pair if it needs one."""
-    units = char.encode("utf-16-be")
-    return "".join(f"\\u{units[i]:02x}{units[i + 1]:02x}" for i in range(0, len(units), 2))
-
-
-def target_of(record: Record) -> Target:
-    """TVM's target for the machine that a record was measured on.
-
-    Raises
-    ------
-    ConfigError
-        If TVM does not know it.
-    """
-    description = {"kind": "llvm", "mcpu": record.machine, "num-cores": record.threads}
-    try:
-        return resolve_target(description)
-    except TargetError as error:
-        raise ConfigError(f"the machine {record.machine}: {error}") from error
+    return {"as it is": lambda: form(False)}

@@ -19,7 +19,7 @@ from microkernels.errors import ConfigError
 from tir_schedules.generic_expr import call_name
 from tir_schedules.region import Region, Scalar, Step, Tensor
 
-from .metaschedule_workload import LAYOUT_FREE, anchor_block, workload_of
+from .workload import LAYOUT_FREE, anchor_block, workload_of
 
 _BINARY: dict[type, str] = {
     tirx.Add: "add",

@@ -10,8 +10,8 @@ from tvm.s_tir.meta_schedule.database import JSONDatabase, TuningRecord
 
 from microkernels.errors import ConfigError, RecordError
 
-from .metaschedule_database import WORKLOADS, MetaScheduleFolder
-from .metaschedule_schedule import register_intrinsic
+from .database import WORKLOADS, MetaScheduleFolder
+from .schedule import register_intrinsic
 
 
 class DatabaseWriter:

@@ -23,13 +23,13 @@ from microkernels.errors import ConfigError, RecordError, TargetError
 from microkernels.isa import target_isa
 from tir_schedules.region import Region
 
-from ..targets import cpu_name, resolve_target
-from .locked_file import append_line
-from .metaschedule_database import Entry
-from .metaschedule_recognize import knows_constants
-from .metaschedule_workload import workload_of
-from .record_line import SCHEMA
-from .records import RecordStore
+from ...targets import cpu_name, resolve_target
+from ..locked_file import append_line
+from ..record_line import SCHEMA
+from ..records import RecordStore
+from .database import Entry
+from .recognize import knows_constants
+from .workload import workload_of
 
 logger = logging.getLogger("tvm_hybrid")
 

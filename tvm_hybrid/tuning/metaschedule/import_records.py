@@ -5,22 +5,21 @@ Traces of others are kept as `TraceRecord` where their program is one of our reg
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from pathlib import Path
 
-import msgspec
 from tvm import IRModule
 
 from microkernels.errors import ConfigError, RecordError, TvmHybridError
 from tir_schedules.region import Region
 
-from .metaschedule_database import Entry, MetaScheduleFolder
-from .metaschedule_export import Exchange
-from .metaschedule_recognize import region_of
-from .metaschedule_trace import MICROSECONDS, append_trace, trace_record, traces_of
-from .record import Record
-from .records import RecordStore
+from ..record import Record
+from ..records import RecordStore
+from .database import Entry, MetaScheduleFolder
+from .export_records import Exchange
+from .own_record import own_record
+from .recognize import region_of
+from .trace import append_trace, trace_record, traces_of
 
 
 def import_records(folder: Path, store: RecordStore, known: Sequence[Region] = ()) -> Exchange:
@@ -104,38 +103,3 @@ class _Programs:
         if isinstance(found, TvmHybridError):
             raise found
         return found
-
-
-def own_record(entry: Entry) -> Record | None:
-    """The record that `export` wrote along; None in a foreign trace.
-
-    If MetaSchedule has measured the trace since, the times and the machine are its own.
-
-    Raises
-    ------
-    RecordError
-        If what was written along is no record any more.
-    """
-    note = entry.note
-    if note is None:
-        return None
-    record = Record.from_line(note.encode())
-    if record.workload != record.region.key:
-        raise RecordError("a damaged record of ours: its key is not that of its region")
-    if entry.seconds and not _same_times(record.times_us, entry.seconds):
-        measured = [seconds * MICROSECONDS for seconds in entry.seconds]
-        return msgspec.structs.replace(
-            record,
-            times_us=measured,
-            baseline_us=None,
-            confirmed=None,
-            machine=str(entry.target.get("mcpu") or record.machine),
-        )
-    return record
-
-
-def _same_times(times_us: list[float], seconds: tuple[float, ...]) -> bool:
-    return len(times_us) == len(seconds) and all(
-        math.isclose(time, second * MICROSECONDS, rel_tol=1e-9)
-        for time, second in zip(times_us, seconds, strict=True)
-    )

@@ -15,11 +15,11 @@ from typing import Any
 
 from tir_schedules.region import Region
 
-from .metaschedule_database import MetaScheduleFolder
-from .metaschedule_export import Exchange, export_records
-from .metaschedule_import import import_records
-from .metaschedule_schedule import register_intrinsic
-from .metaschedule_trace import TraceRecord, traces_of
+from .database import MetaScheduleFolder
+from .export_records import Exchange, export_records
+from .import_records import import_records
+from .schedule import register_intrinsic
+from .trace import TraceRecord, traces_of
 
 __all__ = [
     "Exchange",
@@ -58,7 +58,10 @@ def register_intrinsics(work_dir: str | os.PathLike[str]) -> list[str]:
 
 
 def regions_of_model(model: Any) -> list[Region]:
-    """The regions that this machine would make of a model, for `import_records` to compare with.
+    """The regions that this machine would make of a model, merged ones and single ones.
+
+    `import_records` compares foreign programs with them. TVM's pipelines merge no products, so
+    records for `export_records` are those of single ones: tuned with `fusion="fine"`.
 
     Parameters
     ----------
@@ -72,8 +75,12 @@ def regions_of_model(model: Any) -> list[Region]:
     """
     from relay_passes.pipeline import PipelineOptions, collect_regions
 
-    from ..model_input import import_model
-    from ..targets import resolve_target
+    from ...model_input import import_model
+    from ...targets import resolve_target
 
     mod, _, _ = import_model(model, None)
-    return collect_regions(mod, PipelineOptions(target=resolve_target(None), threads=1))
+    found: dict[str, Region] = {}
+    for fusion in ("coarse", "fine"):
+        options = PipelineOptions(target=resolve_target(None), threads=1, fusion=fusion)
+        found |= {region.key: region for region in collect_regions(mod, options)}
+    return list(found.values())

@@ -31,8 +31,8 @@ from microkernels.tensor_intrin import register_tensor_intrin
 from tir_schedules.config import Config
 from tir_schedules.generic_expr import substitute
 
-from .metaschedule_tiling import Tiling, tiling_of
-from .metaschedule_workload import LAYOUT_FREE, anchor_block
+from .tiling import Tiling, tiling_of
+from .workload import LAYOUT_FREE, anchor_block
 
 Loop = Any
 Block = Any

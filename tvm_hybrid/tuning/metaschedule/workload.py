@@ -144,7 +144,8 @@ def _relax_module(region: Region) -> IRModule:
 def _anchor(region: Region, parameters: list[relax.Var]) -> relax.Expr:
     """The call of the anchor's operator."""
     if region.op not in ANCHORS:
-        raise ConfigError(f"no program is written for {region.op}; only for {', '.join(ANCHORS)}")
+        merged = "; its parts, tuned with fusion=fine, have programs" if region.parts else ""
+        raise ConfigError(f"TVM has no one program for {region.op}{merged}")
     if len(region.inputs) != 2:
         raise ConfigError(f"an anchor with {len(region.inputs)} inputs")
     left, right = region.inputs
