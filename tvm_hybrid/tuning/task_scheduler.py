@@ -24,6 +24,7 @@ ALPHA = 0.2
 WINDOW = 3
 BELIEVED_FROM = 2  # batches
 GIVE_UP = 3  # batches of which nothing ran
+ALL_TRIED = "every configuration was tried"
 
 
 @dataclass(frozen=True)
@@ -43,8 +44,8 @@ class TaskState:
         The time that a score of one stands for; None while nothing ran.
     predicted : float or None
         The best score that the strategy expects of what was not tried.
-    exhausted : bool
-        Whether the strategy has nothing more to propose.
+    ended : str
+        Why there is nothing more to measure; empty while there is.
     """
 
     weight: int
@@ -52,7 +53,7 @@ class TaskState:
     scores: tuple[float, ...] = ()
     reference_us: float | None = None
     predicted: float | None = None
-    exhausted: bool = False
+    ended: str = ""
 
     @property
     def best_us(self) -> float | None:
@@ -114,7 +115,7 @@ class TaskScheduler:
             if left <= 0:
                 return Halt(f"all {self.trials} trials are made")
         for task, state in enumerate(states):
-            if not state.scores:
+            if not state.scores and not state.ended:
                 return Batch(task, 1)
         reasons = self.stopped(states)
         going_on = [task for task, reason in enumerate(reasons) if reason is None]
@@ -133,8 +134,10 @@ class TaskScheduler:
         return [self._why_stopped(state, least) for state in states]
 
     def _why_stopped(self, state: TaskState, least_us: float) -> str | None:
-        if state.exhausted or len(state.scores) >= state.size:
-            return "every configuration was tried"
+        if state.ended:
+            return state.ended
+        if len(state.scores) >= state.size:
+            return ALL_TRIED
         if self.trials_per_region is not None and len(state.scores) >= self.trials_per_region:
             return f"{self.trials_per_region} trials of a region are made"
         if not state.scores:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 
 import msgspec
 
+from microkernels.errors import CompileError
 from tir_schedules.config import Config
 from tir_schedules.machine import Machine
 from tir_schedules.region import Region
@@ -70,6 +71,13 @@ def tune_regions(
     -------
     TuneResult
         Ctrl-C ends the run, too, and what was found so far is returned.
+
+    Raises
+    ------
+    CompileError
+        If none of the regions can be measured. One that cannot is left out, with a warning.
+    RecordError
+        If the record file cannot be written.
     """
     counts = weights if weights is not None else [1] * len(regions)
     tasks = [
@@ -95,6 +103,7 @@ class _Run:
             plan.trials, plan.trials_per_region, plan.batch, plan.min_gain
         )
         self.interruption = Interruption()
+        self.unmeasurable: dict[int, CompileError] = {}
         self.records = [record for task in tasks for record in task.held]
         self.start = time.monotonic()
         self.deadline = float("inf") if plan.time_limit is None else self.start + plan.time_limit
@@ -140,7 +149,7 @@ class _Run:
         """Gives a task so many trials, fewer if it has no more or the time is over."""
         while count:
             configs = task.propose(count)
-            records = list(self._measured(task, configs, "search")) if configs else []
+            records = self._attempt(task, configs, "search") if configs else []
             task.observe(records)
             if not configs or len(records) < len(configs):
                 return
@@ -155,12 +164,11 @@ class _Run:
                 self._keep(task, msgspec.structs.replace(default, confirmed=True))
             for _ in range(FINAL_ROUNDS):
                 configs = task.finalists()
-                if not configs:
+                if not configs or task.number in self.unmeasurable:
                     break
                 if time.monotonic() >= self.deadline:
                     return f"{self.plan.time_limit:g} s are over"
-                for _record in self._measured(task, configs, "final"):
-                    pass
+                self._attempt(task, configs, "final")
         return ""
 
     def _by_gain(self) -> list[TuningTask]:
@@ -171,6 +179,18 @@ class _Run:
             return state.weight * ((state.reference_us or 0.0) - (state.best_us or 0.0))
 
         return sorted(self.tasks, key=gain_us, reverse=True)
+
+    def _attempt(self, task: TuningTask, configs: Sequence[Config], stage: Stage) -> list[Record]:
+        """Measures; a region that cannot be measured at all does not end the others' search."""
+        try:
+            return list(self._measured(task, configs, stage))
+        except CompileError as error:
+            task.end(f"cannot be measured: {error}")
+            self.unmeasurable[task.number] = error
+            if len(self.unmeasurable) == len(self.tasks):
+                raise
+            logger.warning("region %s %s", task.region.key, task.state().ended)
+            return []
 
     def _measured(
         self, task: TuningTask, configs: Sequence[Config], stage: Stage

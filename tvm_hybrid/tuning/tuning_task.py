@@ -22,7 +22,7 @@ from .records import RecordStore, config_key, trusted
 from .significance import MARGIN
 from .strategies.registry import make_strategy
 from .strategies.strategy import FAILED, MakeStrategy, SearchStrategy, SearchTask
-from .task_scheduler import TaskState
+from .task_scheduler import ALL_TRIED, TaskState
 from .tune_result import RegionResult
 
 FINALISTS = 3
@@ -111,7 +111,7 @@ class TuningTask:
         self._found: list[Located] = []
         self._strategy: SearchStrategy | None = None
         self._predicted: float | None = None
-        self._exhausted = False
+        self._ended = ""
         self._state: TaskState | None = None
         self._finalists: list[Config] | None = None
         self.measured = 0
@@ -187,7 +187,7 @@ class TuningTask:
                 tuple(scores),
                 self.reference_us,
                 self._predicted,
-                self._exhausted,
+                self._ended,
             )
         return self._state
 
@@ -198,8 +198,12 @@ class TuningTask:
             return [self.default]
         chosen = self._searching().propose(count)
         if not chosen:
-            self._exhausted, self._state = True, None
+            self.end(ALL_TRIED)
         return [self.space.configs[index] for index in chosen]
+
+    def end(self, reason: str) -> None:
+        """Nothing more is measured of it."""
+        self._ended, self._state = reason, None
 
     def expected(self, config: Config) -> float | None:
         """The score that the strategy expects of a configuration, if it says."""

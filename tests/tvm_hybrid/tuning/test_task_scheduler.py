@@ -9,6 +9,7 @@ import random
 import pytest
 
 from tvm_hybrid.tuning.task_scheduler import (
+    ALL_TRIED,
     Batch,
     Halt,
     TaskScheduler,
@@ -24,11 +25,11 @@ def state(
     weight: int = 1,
     size: int = 1000,
     predicted: float | None = None,
-    exhausted: bool = False,
+    ended: str = "",
 ) -> TaskState:
     """A task with these scores."""
     reference = us if any(scores) else None
-    return TaskState(weight, size, scores, reference, predicted, exhausted)
+    return TaskState(weight, size, scores, reference, predicted, ended)
 
 
 def test_every_default_comes_first() -> None:
@@ -106,8 +107,10 @@ def test_limits() -> None:
 
 def test_spaces_that_are_exhausted() -> None:
     small = state(1.0, 1.1, size=2)
-    empty = state(1.0, 1.1, exhausted=True)
+    empty = state(1.0, 1.1, ended=ALL_TRIED)
     assert TaskScheduler().next([small, empty]) == Halt("every configuration was tried")
+    broken = state(ended="cannot be measured")
+    assert TaskScheduler().next([broken, small]) == Halt(f"cannot be measured; {ALL_TRIED}")
     assert TaskScheduler().next([small, state(1.0)]) == Batch(1, 8)
 
 

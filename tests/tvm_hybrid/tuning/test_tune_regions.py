@@ -16,6 +16,7 @@ from types import ModuleType
 
 import pytest
 
+from microkernels.errors import CompileError
 from tir_schedules.config import Config
 from tir_schedules.machine import Machine
 from tir_schedules.region import Region
@@ -301,6 +302,24 @@ def test_a_default_that_fails(toy: ModuleType, machine: Machine, store: RecordSt
     everything_fails = Pretended(lambda block, final: -1)
     result = tune_regions([toy.region(16)], machine, everything_fails, store, ALL)
     assert result.regions[0].best is None and result.regions[0].failures == 5
+
+
+def test_a_region_that_cannot_be_measured_is_left_out(
+    toy: ModuleType, machine: Machine, store: RecordStore
+) -> None:
+    class Refuses(Pretended):
+        def one(self, config: Config, baseline: Config | None, effort: Effort) -> Measurement:
+            if self.batches[-1] == 1 and len(self.batches) == 1:
+                raise CompileError("no arguments for this region")
+            return super().one(config, baseline, effort)
+
+    regions = [toy.region(16), toy.region()]
+    result = tune_regions(regions, machine, Refuses(), store, ALL)
+    (found,) = result.regions
+    assert found.region == regions[1] and found.speedup == 8.0
+    assert "cannot be measured: no arguments for this region" in result.reason
+    with pytest.raises(CompileError, match="no arguments"):
+        tune_regions(regions[:1], machine, Refuses(), store, ALL)
 
 
 def test_records_of_other_regions_are_history(
