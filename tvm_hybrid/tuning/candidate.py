@@ -125,10 +125,13 @@ class Kernel(Sampled):
         What to compile.
     arrays : sequence of numpy.ndarray
         Inputs, unpacked, and operands.
-    expected : numpy.ndarray
-        What a right kernel stores.
+    blank : numpy.ndarray
+        What the output holds before it is run; see `never_right`.
     rotation : Rotation
         Where its constants go; whichever kernel was made with it before is no longer to be run.
+    common : Rotation
+        Where its other arguments and its output go. Kernels that are compared share it, so that
+        none is luckier with the places that its pages have in the caches.
     """
 
     def __init__(
@@ -139,8 +142,9 @@ class Kernel(Sampled):
         isa: Isa,
         target: Any,
         arrays: Sequence[np.ndarray],
-        expected: np.ndarray,
+        blank: np.ndarray,
         rotation: Rotation,
+        common: Rotation,
     ) -> None:
         import tvm
 
@@ -155,13 +159,11 @@ class Kernel(Sampled):
                 np.ascontiguousarray(pack(region, config, isa, i, arrays[i])) for i in constants
             ]
         copies = rotation.copies(packed)
-        shared = {
-            i: tvm.runtime.tensor(array) for i, array in enumerate(arrays) if i not in constants
-        }
-        self.output = tvm.runtime.tensor(never_right(region, expected))
+        others = [i for i in range(len(arrays)) if i not in constants]
+        [[*shared, self.output]] = common.copies([*(arrays[i] for i in others), blank])
         self.arguments = []
         for copy in copies:
-            row = {**shared, **dict(zip(constants, copy, strict=True))}
+            row = dict(zip((*others, *constants), (*shared, *copy), strict=True))
             self.arguments.append((*(row[i] for i in range(len(arrays))), self.output))
         self.next = 0
 

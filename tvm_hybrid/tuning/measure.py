@@ -18,7 +18,7 @@ from tir_schedules.config import Config
 from tir_schedules.region import Region
 from tir_schedules.template import Template
 
-from .candidate import Kernel, Rotation
+from .candidate import Kernel, Rotation, never_right
 from .known_case import known_case
 from .record import Status
 from .sampling import Effort, interruptions_of, sample_in_turns
@@ -95,6 +95,7 @@ class Bench:
         self.arrays, self.expected = known_case(region, template, seed)
         size = min(footprint_bytes, LARGEST_ROTATION)
         self.rotation, self.baseline_rotation = Rotation(size), Rotation(size)
+        self.blank, self.common = never_right(region, self.expected.value), Rotation(0)
         self.baseline: tuple[Config, Kernel] | None = None
 
     def measure(
@@ -138,8 +139,9 @@ class Bench:
             self.isa,
             self.target,
             self.arrays,
-            self.expected.value,
+            self.blank,
             rotation,
+            self.common,
         )
 
     def _baseline(self, config: Config) -> Kernel:
