@@ -18,7 +18,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from microkernels.errors import ConfigError
 from tir_schedules import conv_cost
@@ -29,7 +29,7 @@ from tir_schedules.template import Template, template_for
 from .config_space import ConfigSpace
 from .fit_config import fit_config
 from .record_file import Located
-from .records import Found, RecordStore, trusted
+from .records import Found, trusted
 
 FARTHEST = 1.0
 """The largest distance: a factor of 2 in some size."""
@@ -42,6 +42,13 @@ ESTIMATES: dict[str, Callable[[Region, Any, Machine], float]] = {
     "conv2d": conv_cost.estimated_cycles
 }
 """Template -> cycles that it expects of a configuration, where it has such a formula."""
+
+
+class HasRecords(Protocol):
+    """A record store, as far as it is needed here."""
+
+    def by_workload(self) -> Mapping[str, list[Located]]:
+        """Key -> records of that region; the same object until one is added."""
 
 
 class Neighbour(NamedTuple):
@@ -67,7 +74,7 @@ class NearestRecords:
         Where the records are.
     """
 
-    def __init__(self, store: RecordStore) -> None:
+    def __init__(self, store: HasRecords) -> None:
         self.store = store
         self._indexed: Mapping[str, list[Located]] | None = None
         self._neighbours: dict[Hashable, list[Neighbour]] = {}
