@@ -8,9 +8,10 @@ region gains per occurrence is guessed as
 
 with its best time g after t batches. Ansor takes for g' what similar regions reach; here it is the
 time that the strategy expects of the best untried configuration. A strategy that expects nothing
-is taken to draw at random: the excess of its best quarter is then taken for exponential, whose
-largest of n + b draws exceeds that of n by the mean excess times log(1 + b / n). In the first two
-batches g' is not believed. Where Ansor has g / t we have half of it: no kernel takes no time.
+is taken to draw at random: the excess of its best sqrt(n) scores over the next is then taken for
+exponential, whose largest of n + b draws exceeds that of n by the mean excess times log(1 + b / n).
+In the first two batches g' is not believed. Where Ansor has g / t we have half of it: no kernel
+takes no time.
 """
 
 from __future__ import annotations
@@ -187,6 +188,6 @@ def expected_best(scores: Sequence[float], batch: int) -> float | None:
     ran = sorted((score for score in scores if score), reverse=True)
     if len(ran) < 4:
         return None
-    upper = max(2, len(ran) // 4)
+    upper = max(2, math.isqrt(len(ran)))
     excess = sum(ran[:upper]) / upper - ran[upper]
     return ran[0] + excess * math.log1p(batch / len(ran))
