@@ -109,7 +109,7 @@ class RecordFile:
             self._forget()
         self._identity, self._changed = identity, status.st_mtime_ns
         file.seek(self._offset)
-        self._read(file.read())
+        self._read(file.read(status.st_size - self._offset))
 
     def _continues(self, file: BinaryIO) -> bool:
         """Whether the last line known is still there: a new file may have an old one's number."""

@@ -6,6 +6,7 @@ import logging
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -207,6 +208,21 @@ def test_one_lock_whatever_the_file_is_called(tmp_path: Path, record: MakeRecord
     with lock_of(link):
         replace_lines(link, [record(8).to_line()[:-1]])
     assert link.is_symlink() and configs(RecordFile(path)) == [8]
+
+
+def test_threads_of_one_process(tmp_path: Path, record: MakeRecord) -> None:
+    file = RecordFile(tmp_path / "r.jsonl")
+
+    def work(first: int) -> None:
+        for number in range(first, first + 10):
+            file.append(record(number))
+            assert number in configs(file)
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(work, (100, 200, 300, 400)))
+    expected = [first + number for first in (100, 200, 300, 400) for number in range(10)]
+    assert sorted(map(str, configs(file))) == list(map(str, expected))
+    assert configs(RecordFile(file.path)) == configs(file) and not file.damaged
 
 
 def test_a_full_disk_leaves_no_torn_line(
