@@ -29,7 +29,7 @@ from microkernels.errors import ConfigError
 from microkernels.microkernel import microkernel_named
 from microkernels.tensor_intrin import register_tensor_intrin
 from tir_schedules.config import Config
-from tir_schedules.generic_expr import substitute
+from tir_schedules.generic_expr import const_int, substitute
 
 from .tiling import Tiling, tiling_of
 from .workload import LAYOUT_FREE, anchor_block
@@ -66,12 +66,16 @@ def schedule_product(schedule: Schedule, config: Config) -> Tiling:
     anchor = schedule.get_sblock(name)
     spatial, reduction = _axes(schedule, anchor)
     m, n, k = (_extent(axis) for axis in (spatial[-2], spatial[-1], reduction[-1]))
-    if len(reduction) > 1:
-        _check_windows(schedule, anchor, spatial, reduction)
+    stride = 1 if len(reduction) == 1 else _window_stride(schedule, anchor, spatial, reduction)
     tiling = tiling_of(config, m, n, k, _may_pad(schedule, anchor, len(reduction) == 1))
     constant = _weight_is_free(schedule, anchor)
-    if tiling.kernel.kr > 1 and _is_bfloat16(schedule, anchor) and not constant:
-        raise ConfigError("bfloat16 in groups: TVM cannot lower a packed copy that it makes itself")
+    if _is_bfloat16(schedule, anchor):
+        if schedule.get_producers(anchor) or stride > 1:
+            raise ConfigError("bfloat16 windows: TVM cannot lower a padded copy that it makes")
+        if tiling.kernel.kr > 1 and not constant:
+            raise ConfigError("bfloat16 in groups: TVM cannot lower a packed copy that it makes")
+    if stride > 1:
+        _gather_positions(schedule, anchor, stride)
     _pad(schedule, anchor, tiling, len(spatial) - 2, (m, n, k))
     packed = _pack_weight(schedule, anchor, tiling, constant)
     epilogue = _inline_epilogue(schedule, anchor)
@@ -104,22 +108,42 @@ def _extent(axis: tirx.IterVar) -> int:
     return int(axis.dom.extent)
 
 
-def _check_windows(
+def _window_stride(
     schedule: Schedule, block: Block, spatial: list[tirx.IterVar], reduction: list[tirx.IterVar]
-) -> None:
-    """Rows of a tile have to be neighbours: windows one position apart, all channels."""
+) -> int:
+    """Positions between the windows of neighbouring rows.
+
+    Raises
+    ------
+    ConfigError
+        If the anchor is no convolution of all channels.
+    """
     read = schedule.get(block).reads[0].region
     position, channel = (read[index].min for index in (-2, -1))
-    zero = {axis.var: tirx.const(0, axis.var.ty.dtype) for axis in reduction}
-    at_zero = substitute(position, zero)
-    if not _is(at_zero, spatial[-2].var):
-        raise ConfigError("windows with a stride: the rows of a tile are no matrix")
-    if not _is(channel, reduction[-1].var):
+    at: dict[tirx.Var, Any] = {axis.var: tirx.const(0, axis.var.ty.dtype) for axis in reduction}
+    at[spatial[-2].var] = tirx.const(1, spatial[-2].var.ty.dtype)
+    stride = const_int(Analyzer().simplify(substitute(position, at)))
+    if not stride:
+        raise ConfigError("a block that is neither a product nor a convolution")
+    if not Analyzer().can_prove_equal(channel, reduction[-1].var):
         raise ConfigError("groups of channels")
+    return stride
 
 
-def _is(expr: tirx.PrimExpr, var: tirx.Var) -> bool:
-    return Analyzer().can_prove_equal(expr, var)
+def _gather_positions(schedule: Schedule, block: Block, stride: int) -> None:
+    """Puts the positions that one tap sees in neighbouring windows side by side.
+
+    [n, y, x, c] becomes [n, y, x % stride, x // stride, c], in the copy that pads or in a new one:
+    then the rows of a tile are neighbours.
+    """
+    if not schedule.get_producers(block):
+        schedule.cache_read(block, 0, "global")
+    schedule.transform_layout(
+        block,
+        ("read", 0),
+        lambda n, y, x, c: (n, y, x % stride, x // stride, c),
+        assume_injective_transform=True,
+    )
 
 
 def _may_pad(schedule: Schedule, block: Block, einsum: bool) -> tuple[bool, bool, bool]:
@@ -236,16 +260,20 @@ def _tile(
     k_outer, k_inner = schedule.split(reduction[-1], [None, tiling.k])
     taps = reduction[:-1]
     whole = int(schedule.get(k_outer).extent) == 1
-    order = [*lead, block, panel]
-    # With K in blocks the accumulators of a panel are visited once for each; the panel's part for
-    # one block stays in cache meanwhile.
-    order += [tile, *taps, k_outer] if whole or taps else [k_outer, tile]
-    schedule.reorder(*order, i_inner, j_inner, k_inner)
+    if taps:  # a panel of the weight stays in cache for a band of lines
+        *batches, line = lead
+        band, line = schedule.split(line, [None, tiling.lines_of(int(schedule.get(line).extent))])
+        outer, inner = [*batches, band, panel], [line, block, tile, *taps, k_outer]
+    elif whole:
+        outer, inner = [*lead, block, panel], [tile, k_outer]
+    else:  # the accumulators of a panel are visited once for each block of K
+        outer, inner = [*lead, block, panel], [k_outer, tile]
+    schedule.reorder(*outer, *inner, i_inner, j_inner, k_inner)
     if epilogue is not None:
         schedule.reverse_compute_at(epilogue, tile if whole or taps else panel)
         _vectorize(schedule, epilogue, tiling)
     if tiling.parallel:  # before the reduction is taken apart: TVM sees then that blocks are apart
-        schedule.parallel(schedule.fuse(*lead, block, panel))
+        schedule.parallel(schedule.fuse(*outer))
     first = taps[0] if taps else k_outer
     _vectorize(schedule, schedule.decompose_reduction(anchor, first), tiling)
     name = register_tensor_intrin(tiling.kernel, tiling.rows, tiling.columns, tiling.k)

@@ -28,6 +28,8 @@ class Tiling:
         Extents of one tile.
     row_tiles : int
         Row tiles of a block of rows that is finished before the next one is begun.
+    band : int
+        Most lines of an image that are finished, for one panel, before the next panel is begun.
     parallel : bool
         Whether blocks are shared among threads.
     """
@@ -37,7 +39,12 @@ class Tiling:
     columns: int
     k: int
     row_tiles: int
+    band: int
     parallel: bool
+
+    def lines_of(self, extent: int) -> int:
+        """Lines of a band: as many as `band` that an image of so many is made of."""
+        return max(lines for lines in range(1, self.band + 1) if extent % lines == 0)
 
 
 def tiling_of(config: Config, m: int, n: int, k: int, may_pad: tuple[bool, bool, bool]) -> Tiling:
@@ -81,7 +88,8 @@ def tiling_of(config: Config, m: int, n: int, k: int, may_pad: tuple[bool, bool,
     tiles = math.ceil(m / rows)
     block = max(1, min(fields.get("m_block", m), math.ceil(m / threads[0])) // rows)
     row_tiles = max(count for count in range(1, tiles + 1) if tiles % count == 0 and count <= block)
-    return Tiling(kernel, rows, columns, depth * kernel.kr, row_tiles, parallel)
+    band = fields.get("band", 1)
+    return Tiling(kernel, rows, columns, depth * kernel.kr, row_tiles, band, parallel)
 
 
 def _tile(extent: int, most: int, unit: int, may_pad: bool) -> int:

@@ -43,8 +43,9 @@ def batch_matmul(batch: int, m: int, k: int, n: int) -> Region:
     )
 
 
-def conv2d(size: int, channels: int, out_channels: int) -> Region:
-    """A convolution of 3x3 taps that keeps the image's size, with bias and relu."""
+def conv2d(size: int, channels: int, out_channels: int, stride: int = 1) -> Region:
+    """A convolution of 3x3 taps, one line of zeros around the image, with bias and relu."""
+    positions = (size - 1) // stride + 1
     return Region(
         op="conv2d",
         inputs=(
@@ -52,8 +53,8 @@ def conv2d(size: int, channels: int, out_channels: int) -> Region:
             Tensor((3, 3, channels, out_channels), "float32", True),
         ),
         operands=(Tensor((out_channels,), "float32"),),
-        output=Tensor((1, size, size, out_channels), "float32"),
-        attrs=dict(CONV),
+        output=Tensor((1, positions, positions, out_channels), "float32"),
+        attrs={**CONV, "strides": f"{stride},{stride}"},
         epilogue=RELU_OF_SUM,
     )
 
@@ -100,6 +101,7 @@ def operators(region: Region) -> IRModule:
                 result = relax.op.nn.conv2d(
                     parameters[0],
                     parameters[1],
+                    strides=[int(stride) for stride in str(region.attrs["strides"]).split(",")],
                     padding=(1, 1),
                     data_layout="NHWC",
                     kernel_layout="HWIO",
