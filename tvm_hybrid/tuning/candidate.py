@@ -19,6 +19,9 @@ from ..dlpack import tensor_of
 from .arguments import element_type
 
 SAMPLE_SECONDS = 1e-3
+SLICES = 4
+"""Parts of a sample; interruptions make some of them longer, and none of them shorter."""
+
 LONG_CALL = 2e-3
 """Seconds; what a longer call finds in the caches at its beginning does not matter."""
 
@@ -39,10 +42,17 @@ class Rotation:
     ----------
     bytes : int
         What a round should read.
+
+    Attributes
+    ----------
+    next : int
+        Number of the copy whose turn it is. The next kernel goes on where the last one stopped:
+        from the first copy on, it would find in the caches what the last one had left there.
     """
 
     def __init__(self, bytes: int) -> None:
         self.bytes = bytes
+        self.next = 0
         self._memory: np.ndarray | None = None
         self._held: list[tuple[str, int]] = []
 
@@ -110,10 +120,12 @@ class Sampled:
         self.calls = max(1, round(calls * SAMPLE_SECONDS / max(taken, SAMPLE_SECONDS / 8)))
 
     def sample(self, clock: Callable[[], float]) -> float:
-        """Seconds of one call, as the mean of about a millisecond; see `warm_up`."""
+        """Seconds of one call, as the mean of the fastest slice of about a millisecond."""
         if self.short:  # what the contestant before left in the caches is replaced
             self.seconds(1, clock)
-        return self.seconds(self.calls, clock) / self.calls
+        slices = min(SLICES, self.calls)
+        calls = self.calls // slices
+        return min(self.seconds(calls, clock) for _ in range(slices)) / calls
 
 
 class Kernel(Sampled):
@@ -165,7 +177,7 @@ class Kernel(Sampled):
         for copy in copies:
             row = dict(zip((*others, *constants), (*shared, *copy), strict=True))
             self.arguments.append((*(row[i] for i in range(len(arrays))), self.output))
-        self.next = 0
+        self.rotation = rotation
 
     def run(self) -> np.ndarray:
         """One call; the output."""
@@ -174,9 +186,9 @@ class Kernel(Sampled):
 
     def seconds(self, calls: int, clock: Callable[[], float]) -> float:
         """The time of so many calls."""
-        function, rows = self.function, self.arguments
-        order = [rows[(self.next + i) % len(rows)] for i in range(calls)]
-        self.next += calls
+        function, rows, first = self.function, self.arguments, self.rotation.next
+        order = [rows[(first + i) % len(rows)] for i in range(calls)]
+        self.rotation.next += calls
         start = clock()
         for row in order:
             function(*row)

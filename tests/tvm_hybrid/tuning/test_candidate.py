@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import time
+from collections.abc import Callable
 from types import ModuleType
 
 import numpy as np
@@ -13,7 +14,7 @@ from tvm.target import Target
 
 from tir_schedules.machine import Machine
 from tvm_hybrid.dlpack import BFLOAT16, array_of
-from tvm_hybrid.tuning.candidate import Rotation
+from tvm_hybrid.tuning.candidate import Rotation, Sampled
 from tvm_hybrid.tuning.measure import Bench, Effort
 from tvm_hybrid.tuning.sampling import FEWEST
 
@@ -67,6 +68,36 @@ def test_few_bytes_and_none() -> None:
     assert Rotation(1 << 20).copies([]) == [[]]
 
 
+class Spiky(Sampled):
+    """Calls of 50 microseconds; every third request is interrupted for half a millisecond."""
+
+    def __init__(self) -> None:
+        self.requests = 0
+
+    def seconds(self, calls: int, clock: Callable[[], float]) -> float:
+        del clock
+        self.requests += 1
+        return calls * 50e-6 + (5e-4 if self.requests % 3 == 0 else 0.0)
+
+
+def test_an_interrupted_slice_does_not_count() -> None:
+    kernel = Spiky()
+    kernel.calls = 20
+    assert [kernel.sample(time.perf_counter) for _ in range(6)] == pytest.approx([50e-6] * 6)
+
+
+@pytest.mark.parametrize(("call", "calls", "short"), [(5e-3, 1, False), (3e-4, 3, True)])
+def test_how_many_calls_a_sample_needs(call: float, calls: int, short: bool) -> None:
+    class Steady(Sampled):
+        def seconds(self, calls: int, clock: Callable[[], float]) -> float:
+            return calls * call
+
+    kernel = Steady()
+    kernel.warm_up(time.perf_counter)
+    assert (kernel.calls, kernel.short) == (calls, short)
+    assert kernel.sample(time.perf_counter) == pytest.approx(call)
+
+
 def test_a_bench_measures_one_candidate_after_the_other(
     toy: ModuleType, host: tuple[Machine, str]
 ) -> None:
@@ -87,3 +118,8 @@ def test_a_bench_measures_one_candidate_after_the_other(
     shown = {address(row[1]) for row in kernel.arguments}
     assert len(shown) == 16  # every call reads another copy
     assert kernel.seconds(3, time.thread_time) > 0
+    # The next kernel goes on where this one stopped.
+    reached = bench.rotation.next
+    assert reached > 3
+    bench.measure(toy.ToyConfig(block=4), default, effort, stages.append)
+    assert bench.rotation.next > reached
