@@ -47,9 +47,9 @@ ROUNDS = 8
 SHARE = 0.4
 """Of a run's trials and time, at most, for the joint stage: 8,000 of 20,000 trials in the paper."""
 
-Loops = Callable[[Sequence[tuple[Region, int]], int], Mapping[str, int]]
-"""(regions and how often each runs, trials of each) -> a region's key -> measurements made; writes
-records."""
+Loops = Callable[[Sequence[tuple[Region, int]], int, float], Mapping[str, int]]
+"""(regions and how often each runs, trials of each, seconds for all) -> a region's key ->
+measurements made; writes records."""
 
 RunRace = Callable[[IRModule, PipelineOptions, PipelineOptions], Race]
 
@@ -196,7 +196,7 @@ class JointStage:
         end = math.inf if plan.time_limit is None else time.monotonic() + plan.time_limit
 
         def cost(labelling: Labelling) -> float:
-            return self.cost(labelling, plan)
+            return self.cost(labelling, plan, max(0.0, end - time.monotonic()))
 
         found = walk(problems, cost, plan.tries, plan.seed, lambda: time.monotonic() >= end)
         result = JointResult(
@@ -218,20 +218,20 @@ class JointStage:
         """Measurements of configurations so far."""
         return sum(self.measured.values())
 
-    def cost(self, labelling: Labelling, plan: JointPlan) -> float:
+    def cost(self, labelling: Labelling, plan: JointPlan, seconds: float = math.inf) -> float:
         """Microseconds of all kernels in these layouts, with the best configurations known after
         regions that are new have had their trials.
 
-        No labelling gets more than half of the trials that are left; regions for which there are
-        none have their default configurations.
+        No labelling gets more than half of the trials and of the seconds that are left; regions for
+        which there are none have their default configurations.
         """
         options = replace(self.options, layouts=chooser(labelling, "the joint stage"))
         counted = count_regions(self.mod, options)
         fresh = [(region, count) for region, count in counted if region.key not in self.measured]
         left = math.inf if plan.trials is None else plan.trials - self.trials
         rounds = int(min(plan.rounds, left / 2 / len(fresh))) if fresh else 0
-        if rounds > 0:
-            made = self.loops(fresh, rounds)
+        if rounds > 0 and seconds > 0:
+            made = self.loops(fresh, rounds, seconds / 2)
             self.measured |= {region.key: made.get(region.key, 0) for region, _ in fresh}
         lowered = lower_module(self.mod, replace(options, lookup=RecordLookup(self.store)))
         return total_us(self.clock, program_kernels(lowered))

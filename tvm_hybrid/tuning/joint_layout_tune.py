@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
@@ -118,14 +119,16 @@ class _Loops:
         self.callbacks = callbacks
         self.stop: StopTuning | None = None
 
-    def __call__(self, counted: Sequence[tuple[Region, int]], rounds: int) -> Mapping[str, int]:
+    def __call__(
+        self, counted: Sequence[tuple[Region, int]], rounds: int, seconds: float
+    ) -> Mapping[str, int]:
         few = replace(
             self.plan,
             trials=None,
             trials_per_region=rounds,
             batch=min(self.plan.batch, rounds),
             min_gain=0.0,
-            time_limit=None,
+            time_limit=seconds if math.isfinite(seconds) else None,
             finals=False,
         )
         found = tune_regions(

@@ -63,7 +63,10 @@ class Trials:
     def __init__(self) -> None:
         self.given: dict[str, int] = {}
 
-    def __call__(self, counted: Sequence[tuple[Region, int]], rounds: int) -> Mapping[str, int]:
+    def __call__(
+        self, counted: Sequence[tuple[Region, int]], rounds: int, seconds: float
+    ) -> Mapping[str, int]:
+        assert seconds > 0
         keys = [region.key for region, _ in counted]
         assert not set(keys) & set(self.given)
         self.given |= dict.fromkeys(keys, rounds)
