@@ -196,11 +196,11 @@ class _Run:
         self, task: TuningTask, configs: Sequence[Config], stage: Stage
     ) -> Iterator[Record]:
         """Records of some configurations, written, as they come in; fewer if the time is over."""
-        effort = FINAL_EFFORT
+        effort, expected = FINAL_EFFORT, {}
         if stage == "search":
             best = max(task.state().scores, default=0.0)
             effort = msgspec.structs.replace(SEARCH_EFFORT, best_ratio=1 / best if best else None)
-        expected = {_key(config): task.expected(config) for config in configs}
+            expected = {_key(config): task.expected(config) for config in configs}
         self.interruption.check()
         running = self.measurer.measure(task.region, task.template, configs, task.baseline, effort)
         with contextlib.ExitStack() as closing:

@@ -68,6 +68,18 @@ def test_a_model_from_python(tmp_path: Path) -> None:
     assert len(list(RecordStore(path))) > count
 
 
+def test_what_is_done_if_nothing_is_asked_for(tmp_path: Path) -> None:
+    """The learning strategy, with what the package knows of this CPU."""
+    path = tmp_path / "r.jsonl"
+    result = tvm_hybrid.tune(three_layers(), num_threads=1, fusion="fine", records=path, trials=10)
+    assert result.reason == "all 10 trials are made"
+    searched = [record for record in result.records if record.confirmed is None]
+    assert len(searched) == 8 and {record.status for record in searched} == {"ok"}
+    # It learns from the second batch on, and says what it expects.
+    assert any(record.predicted for record in searched)
+    assert all(region.speedup >= 1 for region in result.regions)
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
