@@ -127,10 +127,10 @@ def test_appending_while_others_rewrite(memory_folder: Path, record: MakeRecord)
                 return
 
     file.append(numbered(made, 0))
-    writers = [Child(append(first)) for first in (0, 60)]
     rewriter = Child(rewrite)
+    writers = [Child(append(first)) for first in (0, 60)]
     assert [child.wait() for child in (*writers, rewriter)] == [0, 0, 0]
-    assert sum(1 for count in rewriter.acknowledged() if count) > 1
+    assert sum(rewriter.acknowledged()) > 0
     prune(file.path, best=1_000)
     assert sorted(numbers(file)) == list(range(120))
     assert not file.damaged
