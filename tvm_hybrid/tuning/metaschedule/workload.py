@@ -31,7 +31,6 @@ from tir_schedules.region import Region, Step
 
 LAYOUT_FREE = "layout_free_buffers"
 ANCHORS = ("matmul", "batch_matmul", "conv2d")
-_IDENTITY = ("a_axes", "b_axes", "out_axes")
 _CONV_ATTRS = ("strides", "padding", "dilation", "groups")
 
 
@@ -92,17 +91,20 @@ def legalized(mod: IRModule) -> IRModule:
 
 
 def fused_program(mod: IRModule) -> tirx.PrimFunc:
-    """The only program of a module of Relax operators.
+    """The only program of a module of Relax operators that has a reduction.
+
+    Others may convert or permute its operands.
 
     Raises
     ------
     ConfigError
-        If TVM writes several.
+        If there is none, or several.
     """
     programs = [f for _, f in legalized(mod).functions_items() if isinstance(f, tirx.PrimFunc)]
-    if len(programs) != 1:
-        raise ConfigError(f"TVM makes {len(programs)} programs of it, not one")
-    return programs[0]
+    anchored = [f for f in programs if anchor_block(Schedule(normalized(f))) is not None]
+    if len(anchored) != 1:
+        raise ConfigError(f"TVM makes {len(anchored)} programs with a product of it, not one")
+    return anchored[0]
 
 
 def anchor_block(schedule: Schedule) -> str | None:
@@ -148,16 +150,20 @@ def _anchor(region: Region, parameters: list[relax.Var]) -> relax.Expr:
         raise ConfigError(f"TVM has no one program for {region.op}{merged}")
     if len(region.inputs) != 2:
         raise ConfigError(f"an anchor with {len(region.inputs)} inputs")
+    x, w = parameters[:2]
     left, right = region.inputs
-    if left.dtype != right.dtype and {left.dtype, right.dtype} != {"uint8", "int8"}:
-        raise ConfigError(f"{left.dtype} by {right.dtype}: TVM converts in a program of its own")
+    if (left.dtype, right.dtype) == ("float32", "bfloat16"):
+        x = relax.op.astype(x, "bfloat16")
+    elif left.dtype != right.dtype and {left.dtype, right.dtype} != {"uint8", "int8"}:
+        raise ConfigError(f"{left.dtype} by {right.dtype}: TVM has no such product")
     integer = right.dtype in ("int8", "uint8")
     out_dtype = "int32" if integer else "float32"
     attrs = dict(region.attrs)
     if region.op == "conv2d":
         _refuse({name: value for name, value in attrs.items() if name not in _CONV_ATTRS})
         return relax.op.nn.conv2d(
-            *parameters[:2],
+            x,
+            w,
             strides=list(numbers(region, "strides")),
             padding=list(numbers(region, "padding")),
             dilation=list(numbers(region, "dilation")),
@@ -166,13 +172,18 @@ def _anchor(region: Region, parameters: list[relax.Var]) -> relax.Expr:
             kernel_layout="HWIO",
             out_dtype=out_dtype,
         )
-    for name in _IDENTITY:
-        axes = str(attrs.pop(name, ""))
-        order = [int(axis) for axis in axes.split(",") if axis]
-        if order != sorted(order):
-            raise ConfigError(f"{name}={axes}: TVM permutes in a program of its own")
+    x, w = (
+        _permuted(operand, str(attrs.pop(name, "")))
+        for operand, name in ((x, "a_axes"), (w, "b_axes"))
+    )
     _refuse(attrs)
-    return relax.op.matmul(*parameters[:2], out_dtype=out_dtype)
+    return relax.op.matmul(x, w, out_dtype=out_dtype)
+
+
+def _permuted(operand: relax.Expr, axes: str) -> relax.Expr:
+    """The operand as the product sees it; TVM permutes in a program of its own."""
+    order = [int(axis) for axis in axes.split(",") if axis]
+    return operand if order == sorted(order) else relax.op.permute_dims(operand, order)
 
 
 def _refuse(attrs: Mapping[str, object]) -> None:

@@ -43,6 +43,13 @@ def batch_matmul(batch: int, m: int, k: int, n: int) -> Region:
     )
 
 
+def turned_batch_matmul(batch: int, m: int, k: int, n: int) -> Region:
+    """A product with a second operand that is stored with its columns first."""
+    plain = batch_matmul(batch, m, k, n)
+    stored = (plain.inputs[0], Tensor((batch, n, k), "float32"))
+    return plain.replace(inputs=stored, attrs={**AXES, "b_axes": "0,2,1"})
+
+
 def conv2d(size: int, channels: int, out_channels: int, stride: int = 1) -> Region:
     """A convolution of 3x3 taps, one line of zeros around the image, with bias and relu."""
     positions = (size - 1) // stride + 1
@@ -108,7 +115,12 @@ def operators(region: Region) -> IRModule:
                     out_dtype="float32",
                 )
             else:
-                result = relax.op.matmul(parameters[0], parameters[1], out_dtype=accumulators)
+                x, w = parameters[:2]
+                if region.inputs[0].dtype == "float32" and region.inputs[1].dtype == "bfloat16":
+                    x = builder.emit(relax.op.astype(x, "bfloat16"))
+                if region.attrs.get("b_axes") == "0,2,1":
+                    w = builder.emit(relax.op.permute_dims(w, [0, 2, 1]))
+                result = relax.op.matmul(x, w, out_dtype=accumulators)
             result = builder.emit(result)
             if region.epilogue:
                 result = builder.emit(relax.op.add(result, parameters[2]))
@@ -155,6 +167,7 @@ def assert_right(region: Region, result: np.ndarray, values: list[np.ndarray]) -
         np.testing.assert_array_equal(result, right)
         return
     magnitudes = [np.abs(value.astype(np.float64)) for value in values]
-    terms = np.prod(region.inputs[1].shape[:-1] if region.op != "batch_matmul" else [result.shape])
+    taps = region.inputs[1].shape[:-2] if region.op == "conv2d" else ()
+    terms = np.prod(taps, dtype=int) * region.inputs[0].shape[-1]
     bound = 2 * terms * np.finfo(np.float32).eps * expected(region, magnitudes)
     assert (np.abs(result - right) <= bound).all()
