@@ -113,6 +113,9 @@ def compile(
     CompileError
         If compilation fails, or there is no such precision, level of fusion or of fast_math.
     """
+    from .tuning.layout_lookup import with_records
+    from .tuning.record_lookup import lookup_of
+
     register()
     check_precision(precision)
     check_fusion(fusion)
@@ -130,7 +133,7 @@ def compile(
         fusion=fusion,
         fast_math=fast_math,
     )
-    options = _with_records(options, records)
+    options = with_records(options, lookup_of(records))
     imported = import_model(model, shapes)
     if second is None:
         return _compiled(imported, options)
@@ -140,17 +143,8 @@ def compile(
         suffix=f"_{target_isa(second).name}",
         dump_ir=None if options.dump_ir is None else options.dump_ir / "fallback",
     )
-    below = _with_records(below, records)
+    below = with_records(below, lookup_of(records))
     return _compiled(imported, options, _compiled(imported, below))
-
-
-def _with_records(options: PipelineOptions, records: Records) -> PipelineOptions:
-    """Configurations and layouts from what the user named, and from the package."""
-    from .tuning.layout_lookup import layouts_of
-    from .tuning.record_lookup import lookup_of
-
-    lookup = lookup_of(records)
-    return replace(options, lookup=lookup, layouts=layouts_of(lookup, options))
 
 
 def _compiled(

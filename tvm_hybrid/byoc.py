@@ -20,6 +20,7 @@ from relay_passes.select_winograd import check_fast_math
 
 from .targets import TargetLike, resolve_target
 from .threads import default_threads
+from .tuning.layout_lookup import with_records
 from .tuning.record_lookup import lookup_of
 
 
@@ -65,12 +66,11 @@ def partition_for_tvm_hybrid(
     options = PipelineOptions(
         resolve_target(target),
         default_threads(),
-        lookup_of(None),
         precision=precision,
         fusion=fusion,
         fast_math=fast_math,
     )
-    return partition_module(mod, options, [])
+    return partition_module(mod, with_records(options, lookup_of(None)), [])
 
 
 def build_pipeline() -> ir.transform.Pass:
@@ -78,9 +78,8 @@ def build_pipeline() -> ir.transform.Pass:
 
     @ir.transform.module_pass(opt_level=0, name="tvm_hybrid")
     def pipeline(mod: IRModule, _context: ir.transform.PassContext) -> IRModule:
-        options = PipelineOptions(
-            resolve_target(Target.current(True)), default_threads(), lookup_of(None)
-        )
+        plain = PipelineOptions(resolve_target(Target.current(True)), default_threads())
+        options = with_records(plain, lookup_of(None))
         return ir.transform.Sequential([*lowering_passes(options, []), *lower_to_vm()])(mod)
 
     return pipeline

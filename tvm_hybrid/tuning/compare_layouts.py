@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import statistics
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from ..model_input import import_model
 from ..targets import resolve_target
 from ..threads import resolve_threads
 from .joint_layout import JointResult
-from .joint_layout_tune import with_layouts
+from .layout_lookup import with_records
 from .model_race import RACE_EFFORT, race
 from .record_lookup import RecordLookup
 from .records import RecordStore
@@ -128,16 +128,14 @@ def compare_layouts(
         fusion=fusion,
         fast_math=fast_math,
     )
-    fixed, free = (_applied(options, RecordStore(file, must_exist=False)) for file in files)
+    fixed, free = (
+        with_records(options, RecordLookup(RecordStore(file, must_exist=False))) for file in files
+    )
     mod, _, _ = import_model(model, shapes)
     found = race(mod, free, fixed, effort)
     return LayoutComparison(
         found.other_times_us, found.times_us, joint.layouts, _tried(loops), _tried(joint)
     )
-
-
-def _applied(options: PipelineOptions, store: RecordStore) -> PipelineOptions:
-    return replace(with_layouts(options, store), lookup=RecordLookup(store))
 
 
 def _tried(result: TuneResult) -> int:

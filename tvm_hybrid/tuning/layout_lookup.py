@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from relay_passes.layout_problem import ChooseLabels, LayoutChoice, LayoutProblem
@@ -78,3 +79,8 @@ def layouts_of(lookup: RecordLookup | None, options: PipelineOptions) -> ChooseL
         if any(file.others.get(KIND) for file in store.files):
             stores.append(store)
     return LayoutLookup(lookup, stores, options) if stores else None
+
+
+def with_records(options: PipelineOptions, lookup: RecordLookup | None) -> PipelineOptions:
+    """Options under which compilation takes configurations and layouts from records."""
+    return replace(options, lookup=lookup, layouts=layouts_of(lookup, options))
