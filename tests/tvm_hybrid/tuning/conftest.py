@@ -16,6 +16,7 @@ from microkernels.isa import isa_named
 from tir_schedules import template
 from tir_schedules.machine import Machine
 from tvm_hybrid.tuning.record import Record, make_record
+from tvm_hybrid.tuning.records import RecordStore
 
 MakeRecord = Callable[..., Record]
 
@@ -65,3 +66,9 @@ def record(toy: ModuleType, machine: Machine) -> MakeRecord:
         return msgspec.structs.replace(made, **changes)
 
     return make
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> RecordStore:
+    """A store whose file is not there yet."""
+    return RecordStore(tmp_path / "r.jsonl", must_exist=False)

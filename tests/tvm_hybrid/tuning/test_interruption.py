@@ -18,7 +18,7 @@ from tvm_hybrid.tuning.record import Record
 from tvm_hybrid.tuning.records import RecordStore
 from tvm_hybrid.tuning.tune_regions import tune_regions
 
-from .test_tune_regions import ALL, Pretended
+from .pretended import ALL, Pretended
 
 
 def press_ctrl_c() -> None:
