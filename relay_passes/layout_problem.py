@@ -4,7 +4,7 @@
     problem.cheapest({"3 max_pool2d 1x64x56x56": FIRST})
                             the labels of all of them where that one runs channels first
 
-Only operators that do much lead: as in arXiv 2210.12415, section 4.2, what is elementwise between
+Only operators that do much lead: as in ALT (arXiv 2210.12415), what is elementwise between
 them takes over a layout or is where the reorder is; here the cut decides which. Names hold the
 operator's place, so they are valid for blocks of one key only: those with the same operators on the
 same shapes. Weights do not matter; how they are stored is part of every region's configuration.

@@ -1,11 +1,11 @@
 """The joint stage: layouts of activations and weights are chosen together with loops.
 
-    for every labelling that the walk proposes:             arXiv 2210.12415, section 5.1
+    for every labelling that the walk proposes:             ALT, arXiv 2210.12415: joint stage
         regions of the model in these layouts               those not seen yet get a few trials
         kernels of the model in these layouts               each timed once, conversions too
         sum of calls * microseconds                         the labelling's cost
     the best against the cheapest cut, the whole model, in turns
-    then the layouts are frozen, and only loops are searched
+    then the layouts are frozen, and only loops are searched        loop-only stage
 
 How a weight is stored, its panels, vectors and their order, is part of every region's
 configuration, so it is chosen with the blocks by whatever searches those. What is left to choose

@@ -1,6 +1,6 @@
 """The walk of the joint stage: which layouts of a model are tried next.
 
-arXiv 2210.12415, section 5.1, has two actors take turns: one proposes a layout, the other searches
+ALT (arXiv 2210.12415) has two actors take turns: one proposes a layout, the other searches
 loops for it for some rounds, and the best time that was found is the layout's reward. So it is
 here, with a seeded annealing walk (Kirkpatrick, Gelatt and Vecchi, 1983) in place of the layout
 actor's network, which a few dozen proposals could not train. A state is what operators that lead
