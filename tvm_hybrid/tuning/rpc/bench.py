@@ -131,7 +131,7 @@ class RemoteBench:
         return self.expected.difference(output.numpy())
 
     def measure(
-        self, session: Any, library: Library, effort: Effort, report: Report
+        self, session: Any, port: int, library: Library, effort: Effort, report: Report
     ) -> Measurement:
         """Checks and times a candidate at a server.
 
@@ -139,6 +139,8 @@ class RemoteBench:
         ----------
         session : tvm.rpc.RPCSession
             A new session there.
+        port : int
+            The server's.
         library : Library
             What `build` made.
         effort : Effort
@@ -148,7 +150,7 @@ class RemoteBench:
         """
         session.upload(str(library.path))
         module = session.load_module(library.path.name)
-        module["guard"]()
+        module["guard"](port)
         device, serial = session.cpu(), self.threads == 1
         row, output = self._row(library.constants[0], device)
         report("check")

@@ -24,9 +24,10 @@ KERNELS = ("candidate", "baseline")
 """Names of the kernels in the library; there may be no baseline."""
 
 # Functions of the library, beside the kernels:
-#   guard()
-#       A crash from now on ends the process with code 0. After any other code, TVM's server
-#       (tvm.rpc.server, `_serving`) serves no more.
+#   guard(port)
+#       From now on a crash ends the process with code 0, and so does at once the end of the client,
+#       who is connected with this port of the server's. After any other code, as when the answer
+#       finds nobody, TVM's server (tvm.rpc.server, `_serving`) serves no more.
 #   bind(kernel, rows, tensors of row after row)
 #       What a kernel is to be called with, a row at a time.
 #   seconds(kernel, calls, serial) -> float
@@ -36,10 +37,14 @@ KERNELS = ("candidate", "baseline")
 #       How often this thread, or any of the process, had to leave its CPU.
 SOURCE = r"""
 #define _GNU_SOURCE
+#include <arpa/inet.h>
+#include <poll.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
 #include <time.h>
 #include <tvm/ffi/c_api.h>
 #include <unistd.h>
@@ -104,7 +109,38 @@ static void End(int number) {
   _exit(0);
 }
 
+static int Port(const struct sockaddr_storage* address) {
+  if (address->ss_family == AF_INET) return ntohs(((struct sockaddr_in*)address)->sin_port);
+  if (address->ss_family == AF_INET6) return ntohs(((struct sockaddr_in6*)address)->sin6_port);
+  return -1;
+}
+
+// The connection with the client; the tracker's has another port at this end.
+static int Connection(int port) {
+  for (int descriptor = 3; descriptor < 1024; ++descriptor) {
+    struct sockaddr_storage own, peer;
+    socklen_t size = sizeof(own), peer_size = sizeof(peer);
+    if (getsockname(descriptor, (struct sockaddr*)&own, &size) == 0 && Port(&own) == port &&
+        getpeername(descriptor, (struct sockaddr*)&peer, &peer_size) == 0) {
+      return descriptor;
+    }
+  }
+  return -1;
+}
+
+static void* Watch(void* descriptor) {
+  struct pollfd connection = {(int)(intptr_t)descriptor, POLLRDHUP, 0};
+  while (poll(&connection, 1, -1) <= 0) {
+  }
+  _exit(0);
+}
+
 PUBLIC __tvm_ffi_guard(void* self, const TVMFFIAny* args, int32_t count, TVMFFIAny* result) {
+  int descriptor = Connection((int)args[0].v_int64);
+  pthread_t watcher;
+  if (descriptor >= 0 && pthread_create(&watcher, NULL, Watch, (void*)(intptr_t)descriptor) == 0) {
+    pthread_detach(watcher);
+  }
   static const int kCrashes[] = {SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGABRT};
   for (size_t i = 0; i < sizeof(kCrashes) / sizeof(kCrashes[0]); ++i) signal(kCrashes[i], End);
   return 0;
@@ -188,7 +224,7 @@ class Linker:
         tiles = not set(AMX_FEATURES).isdisjoint(isa.features)
         macros = (*(["-DPAIRED"] if len(kernels) > 1 else []), *(["-DTILES"] if tiles else []))
         parts = [self._stopwatch(macros), *kernels]
-        self._run("-shared", "-o", str(library), *map(str, parts))
+        self._run("-shared", "-pthread", "-o", str(library), *map(str, parts))
         return library
 
     def _stopwatch(self, macros: tuple[str, ...]) -> Path:

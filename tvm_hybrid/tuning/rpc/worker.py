@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import os
 import queue
+import shutil
 import sys
 import threading
 import time
@@ -135,6 +136,7 @@ class _Worker:
             return Done(
                 bench.measure(
                     session,
+                    server.port,
                     library,
                     task.job.effort,
                     lambda stage: self.answer(AtServer(stage, str(server))),
@@ -240,17 +242,15 @@ def _fatal(error: Exception) -> Done:
     return Done(fatal=str(error), kind=type(error).__name__)
 
 
-def _lines() -> Iterator[bytes]:
-    """What arrives on standard input; when that ends, so does this process, whatever it is doing.
-
-    The kernel would end it with the thread that started it, which lives for one batch only.
-    """
+def _lines(folder: Path) -> Iterator[bytes]:
+    """What arrives on standard input; when that ends, so do this process and its folder."""
     arrived: queue.Queue[bytes] = queue.Queue()
 
     def read() -> None:
         for line in sys.stdin.buffer:
             arrived.put(line)
-        os._exit(0)
+        shutil.rmtree(folder, ignore_errors=True)
+        os._exit(0)  # whatever it is doing
 
     threading.Thread(target=read, daemon=True).start()
     while True:
@@ -263,9 +263,10 @@ def main() -> None:
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     address = msgspec.json.decode(sys.argv[2], type=Address)
-    worker = _Worker(answers, address, Path(sys.argv[3]))
+    folder = Path(sys.argv[3])
+    worker = _Worker(answers, address, folder)
     worker.answer(Local("ready"))
-    for line in _lines():
+    for line in _lines(folder):
         worker.answer(worker.handle(msgspec.json.decode(line, type=RemoteJob)))
 
 
