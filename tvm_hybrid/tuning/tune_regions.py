@@ -247,9 +247,8 @@ class _Run:
         )
         if task.is_default(record) and record.times_us:
             confirmed = True if self.plan.finals else None
-            record = msgspec.structs.replace(
-                record, baseline_us=record.median_us, confirmed=confirmed
-            )
+            baseline_us = record.baseline_us or record.median_us
+            record = msgspec.structs.replace(record, baseline_us=baseline_us, confirmed=confirmed)
         return record
 
     def _confirmed(self, task: TuningTask, measured: Measurement) -> bool:

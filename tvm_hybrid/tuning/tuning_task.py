@@ -169,9 +169,15 @@ class TuningTask:
         if record.status != "ok" or not record.times_us:
             return FAILED
         if record.relative:
-            return 1 / record.relative
+            return self._default_relative / record.relative
         reference = self.reference_us
         return reference / record.median_us if reference else FAILED
+
+    @property
+    def _default_relative(self) -> float:
+        """One, unless the file was measured in turns with what was the default then."""
+        default = self.default_record
+        return default.relative or 1.0 if default is not None else 1.0
 
     def state(self) -> TaskState:
         """What the scheduler goes by; the default counts as tried first."""
@@ -304,7 +310,8 @@ class TuningTask:
         best, default = self.best_record(), self.default_record
         default_us = default.median_us if default is not None and default.times_us else None
         if best is not None and best.baseline_us:
-            default_us = best.baseline_us  # measured in turns with the best
+            # Measured in turns with the best.
+            default_us = best.baseline_us * self._default_relative
         return RegionResult(
             region=self.region,
             weight=self.weight,

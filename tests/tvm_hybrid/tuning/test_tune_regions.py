@@ -230,3 +230,16 @@ def test_replay_finds_what_the_search_found(
     assert replayed.regions[0].best == measured.regions[0].best
     assert replayed.regions[0].speedup == measured.regions[0].speedup
     assert path.read_bytes() == before
+
+
+def test_a_replay_after_the_default_changed(
+    tmp_path: Path, toy: ModuleType, machine: Machine, store: RecordStore, record: MakeRecord
+) -> None:
+    """All was measured in turns with block 16, which was the default then, and took 4 us."""
+    for block in (16, 8, 32):
+        store.append(record(block, 64 / block, baseline_us=4.0))
+    known = Replay(store.files[0].path, machine)
+    plan = dataclasses.replace(ALL, finals=False, space=known.space)
+    scratch = RecordStore(tmp_path / "scratch.jsonl", must_exist=False)
+    (found,) = tune_regions([toy.region()], machine, known, scratch, plan).regions
+    assert (found.default_us, found.best_us, found.speedup) == (8.0, 2.0, 4.0)
