@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -40,15 +41,25 @@ class FeatureTable:
 
     @staticmethod
     def of(region: Region, machine: Machine, space: ConfigSpace) -> FeatureTable:
-        """The features of a whole space."""
-        arrays, cycles, shared = _relations(region, machine, space.configs)
-        own = side_by_side([config_features(space), loop_features(arrays)])
-        return FeatureTable(own, shared, cycles)
+        """The features of a whole space; they are kept as long as the space is."""
+        known = _tables.setdefault(space, {})
+        key = (region.key, machine)
+        if key not in known:
+            arrays, cycles, shared = _relations(region, machine, space.configs)
+            own = side_by_side([config_features(space), loop_features(arrays)])
+            known[key] = FeatureTable(own, shared, cycles)
+        return known[key]
 
     @property
     def all(self) -> Features:
         """Everything that tells configurations of this workload apart."""
         return side_by_side([self.own, self.shared]).varying()
+
+
+# A simulation searches one space again and again.
+_tables: WeakKeyDictionary[ConfigSpace, dict[tuple[str, Machine], FeatureTable]] = (
+    WeakKeyDictionary()
+)
 
 
 def shared_features(
