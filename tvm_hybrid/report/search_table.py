@@ -56,7 +56,9 @@ def search_page(study: SearchStudy, plot: str | None = None) -> str:
         "- default: its time over the optimum's, measured in turns. The optimum is the fastest of "
         "many measurements, so",
         "  a little of it is luck.",
-        "- exact: the median of drawing at random without replacement, from its distribution.",
+        "- exact: the median of drawing at random without replacement, from its distribution; the "
+        "simulated one is an",
+        "  estimate of it.",
     ]
     if TRANSFER in study.contestants:
         lines.append("- transfer: the model, having learned from all other recordings before.")

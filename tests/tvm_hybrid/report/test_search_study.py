@@ -90,13 +90,19 @@ def test_quotients_and_bars() -> None:
     assert rows[0].quotient("random", "model") == 5.0
     assert study.mean_quotient("random", "model") == pytest.approx(20**0.5)
     assert study.mean_quotient("model", "transfer") == pytest.approx(2.0)
-    assert study.pairs() == [("random", "model"), ("model", "transfer"), ("random", "transfer")]
-    assert [bar.holds for bar in study.bars()] == [True] * 4
+    assert study.pairs() == [
+        ("random", "model"),
+        ("exact", "model"),
+        ("model", "transfer"),
+        ("exact", "transfer"),
+    ]
+    assert rows[0].quotient("exact", "model") == 3.4  # 34 of its distribution
+    assert [bar.holds for bar in study.bars()] == [True] * 6
 
-    slow = _row("c", 1.3, random=[10], model=[11], transfer=[11])
+    slow = _row("c", 1.3, random=[10], model=[35], transfer=[35])
     missed = dataclasses.replace(study, rows=(slow,)).bars()
-    assert [bar.holds for bar in missed] == [False] * 4
-    assert missed[0].value == pytest.approx(10 / 11)
+    assert [bar.holds for bar in missed] == [False] * 6
+    assert missed[0].value == pytest.approx(10 / 35)
     assert "98% of the optimum" in missed[0].text
     plain = SearchStudy(0.98, 3, 8, ("random",), rows)
     assert plain.pairs() == [] and [bar.holds for bar in plain.bars()] == [True]
