@@ -19,7 +19,7 @@ from .arguments import FLOATS, element_type
 from .candidate import Sampled
 from .sampling import Effort, interruptions_of, sample_in_turns
 
-RACE_EFFORT = Effort(samples=41, seconds=20.0)
+RACE_EFFORT = Effort(samples=101, seconds=20.0)
 MOST_DIFFERENCE = 0.02
 """Of the largest element of a result: sums in another order differ by far less, and 8-bit values
 that were rounded otherwise by a step of 256."""
