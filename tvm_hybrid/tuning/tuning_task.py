@@ -119,6 +119,10 @@ class TuningTask:
         if plan.resume:
             for record, _ in store.tried(region, self.template, machine):
                 self._keep(record)
+        default = self.default_record
+        if plan.finals and default is not None and default.relative not in (None, 1.0):
+            # It was a candidate, in turns with what was the default then.
+            del self._records[self._default_key]
         self.known = len(self._records)
 
     def _space(self) -> ConfigSpace:
@@ -277,11 +281,26 @@ class TuningTask:
             for record in self._ran()
             if record.confirmed is None and self.score(record) > bar
         ]
+        first = [record for _, _, record in sorted(waiting, key=lambda item: item[:2])[:FINALISTS]]
         leading = []
-        for _, _, record in sorted(waiting, key=lambda item: item[:2])[:FINALISTS]:
+        for record in self._outdated() or first:
             with contextlib.suppress(ConfigError):  # written by hand
                 leading.append(self.template.config_type.from_dict(record.config))
         return leading
+
+    def _outdated(self) -> list[Record]:
+        """What was confirmed to be faster than another default, before this one was the default."""
+        confirmed: dict[bytes, Record] = {}
+        is_default = False
+        for record, _ in self._found:
+            key = config_key(record.config)
+            if key == self._default_key:
+                is_default = is_default or record.relative == 1.0
+            elif record.confirmed is not None:
+                confirmed.pop(key, None)
+                if record.confirmed and not is_default:
+                    confirmed[key] = record
+        return list(confirmed.values()) if is_default else []
 
     def best_record(self) -> Record | None:
         """The record that a compilation would choose; None if nothing ran."""

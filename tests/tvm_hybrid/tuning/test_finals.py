@@ -12,6 +12,7 @@ from tir_schedules.machine import Machine
 from tvm_hybrid.tuning.records import RecordStore
 from tvm_hybrid.tuning.tune_regions import tune_regions
 
+from .conftest import MakeRecord
 from .pretended import ALL, DEFAULT_US, Pretended
 
 
@@ -86,3 +87,31 @@ def test_finals_that_are_missing_are_made(
     assert (again.blocks, again.finals) == ([], [64, 32, 16])
     assert confirmed(store)[8] == [None, True]
     assert result.regions[0].speedup == 8.0
+
+
+@pytest.mark.parametrize("tried", [False, True])
+def test_another_default_is_a_new_comparison(
+    tried: bool, toy: ModuleType, machine: Machine, store: RecordStore, record: MakeRecord
+) -> None:
+    """Block 2 was the default, and two were confirmed to be faster than it; now it is block 8."""
+    store.append(record(2, 32.0, baseline_us=32.0, confirmed=True))
+    if tried:
+        store.append(record(8, 8.0, baseline_us=32.0))
+    for block in (1, 64):
+        store.append(record(block, 16.0, baseline_us=32.0))
+        store.append(record(block, 16.0, baseline_us=32.0, confirmed=True))
+    plan = dataclasses.replace(ALL, trials=4)
+
+    def time_us(block: int, final: bool) -> float:
+        return {8: DEFAULT_US, 64: 7.0}.get(block, 9.0)
+
+    pretended = Pretended(time_us)
+    result = tune_regions([toy.region()], machine, pretended, store, plan)
+    assert (pretended.blocks, pretended.finals) == ([8], [2, 1, 64])
+    assert result.regions[0].best == {"block": 64, "mode": "right"}
+    assert result.regions[0].speedup == 8 / 7
+    found = store.lookup(toy.region(), machine)
+    assert found is not None and found[0] == toy.ToyConfig(block=64)
+    again = Pretended(time_us)
+    tune_regions([toy.region()], machine, again, store, plan)
+    assert again.blocks == again.finals == []
