@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from tvm import IRModule
+from tvm.s_tir.meta_schedule.arg_info import ArgInfo
 from tvm.s_tir.meta_schedule.database import Workload
 
 from microkernels.errors import RecordError
@@ -45,6 +46,8 @@ class Entry:
         Of every run; empty if there was none that worked.
     target : dict
         TVM's target.
+    arguments : list
+        Types and shapes of the program's parameters, as JSON.
     """
 
     place: str
@@ -53,6 +56,7 @@ class Entry:
     decisions: list[Any]
     seconds: tuple[float, ...]
     target: dict[str, Any]
+    arguments: list[Any]
 
     @property
     def note(self) -> str | None:
@@ -127,7 +131,7 @@ class MetaScheduleFolder:
         Raises
         ------
         RecordError
-            If its line is missing or damaged.
+            If its line is missing or damaged, or another program's.
         """
         encoded = self._encoded.get(entry.workload)
         if encoded is None:
@@ -135,10 +139,14 @@ class MetaScheduleFolder:
         place = f"{self.path / WORKLOADS}:{entry.workload + 1}"
         _check_encoded(place, encoded[1])
         try:
-            return Workload.from_json([str(encoded[0]), encoded[1]]).mod
+            program = Workload.from_json([str(encoded[0]), encoded[1]]).mod
+            arguments = [info.as_json() for info in ArgInfo.from_prim_func(program["main"])]
         except Exception as error:  # whatever TVM throws at a foreign module
             reason = (str(error).strip().splitlines() or [""])[-1]
             raise RecordError(f"{place}: TVM cannot read it: {reason}") from error
+        if arguments != entry.arguments:
+            raise RecordError(f"{entry.place}: its arguments are not those of {place}")
+        return program
 
     def _lines(self, name: str) -> Iterator[tuple[int, str, Any]]:
         path = self.path / name
@@ -157,7 +165,7 @@ class MetaScheduleFolder:
 
 
 def _entry(place: str, value: Any) -> Entry:
-    workload, [[instructions, decisions], seconds, target, *_] = value
+    workload, [[instructions, decisions], seconds, target, arguments] = value
     if not isinstance(workload, int):
         raise TypeError(f"the workload {workload!r}")
     for instruction in instructions:
@@ -169,7 +177,13 @@ def _entry(place: str, value: Any) -> Entry:
     times = tuple(float(time) for time in seconds or ())
     worked = all(0 < time < FAILED for time in times)
     return Entry(
-        place, workload, list(instructions), list(decisions), times if worked else (), dict(target)
+        place,
+        workload,
+        list(instructions),
+        list(decisions),
+        times if worked else (),
+        dict(target),
+        list(arguments),
     )
 
 

@@ -115,9 +115,9 @@ def _export_model(
         if record is None:
             _leave_out(result, region.key, "no record of such a product")
             continue
-        form = "weights packed at compile time" if knows_constants(program) else "as it is"
+        form = "packed at compile time" if knows_constants(program) else "as they are"
         make = functools.partial(tuning_record, record, program)
-        _add(writer, region.key, {form: make}, result)
+        _add(writer, region.key, {f"weights {form}": make}, result)
 
 
 def _add(
@@ -204,9 +204,7 @@ def _forms(record: Record) -> dict[str, Callable[[], TuningRecord]]:
     def form(constants: bool) -> TuningRecord:
         return tuning_record(record, workload_of(region, constants))
 
-    if any(tensor.constant for tensor in region.inputs):
-        return {
-            "weights as they are": lambda: form(False),
-            "weights packed at compile time": lambda: form(True),
-        }
-    return {"as it is": lambda: form(False)}
+    return {
+        "weights as they are": lambda: form(False),
+        "weights packed at compile time": lambda: form(True),
+    }

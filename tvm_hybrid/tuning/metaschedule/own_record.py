@@ -39,9 +39,10 @@ def tuning_record(record: Record, program: IRModule) -> TuningRecord:
     """
     config = template_for(record.region.op).config_type.from_dict(record.config)
     schedule = Schedule(program)
-    schedule.annotate(schedule.get_sblock("root"), ANNOTATION, note_of(record))
     try:
         schedule_product(schedule, config)
+        # Last: after an annotation of the root TVM may take blocks of the trace for others.
+        schedule.annotate(schedule.get_sblock("root"), ANNOTATION, note_of(record))
     except TvmHybridError:
         raise
     except Exception as error:  # a primitive of TVM's that the program does not allow

@@ -19,8 +19,6 @@ another workload.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from tvm import IRModule, ir, relax, tirx
 from tvm.s_tir import Schedule
 
@@ -30,8 +28,14 @@ from tir_schedules.fusible_ops import FUSIBLE_OPS
 from tir_schedules.region import Region, Step
 
 LAYOUT_FREE = "layout_free_buffers"
-ANCHORS = ("matmul", "batch_matmul", "conv2d")
-_CONV_ATTRS = ("strides", "padding", "dilation", "groups")
+_ATTRS: dict[str, tuple[str, ...]] = {
+    "matmul": (),
+    "batch_matmul": ("a_axes", "b_axes"),
+    "conv2d": ("strides", "padding", "dilation", "groups"),
+}
+_PRODUCTS = (("uint8", "int8"), ("int8", "uint8"), ("float32", "bfloat16"))
+# Operators that only arise by rewriting, and those whose attributes no step has.
+_WITH_ATTRS = ("", "relax.nn.softplus")
 
 
 def workload_of(region: Region, constants: bool = False) -> IRModule:
@@ -40,7 +44,7 @@ def workload_of(region: Region, constants: bool = False) -> IRModule:
     Parameters
     ----------
     region : Region
-        Of the kinds in `ANCHORS`.
+        A "matmul", "batch_matmul" or "conv2d".
     constants : bool
         Whether it says which parameters are constants. Operands of the epilogue count as constants
         if they have fewer elements than the result.
@@ -119,6 +123,7 @@ def anchor_block(schedule: Schedule) -> str | None:
 
 def _relax_module(region: Region) -> IRModule:
     """The region's operators, as an importer would write them."""
+    _check(region)
     builder = relax.BlockBuilder()
     tensors = (*region.inputs, *region.operands)
     parameters = [
@@ -143,40 +148,49 @@ def _relax_module(region: Region) -> IRModule:
     return mod
 
 
-def _anchor(region: Region, parameters: list[relax.Var]) -> relax.Expr:
-    """The call of the anchor's operator."""
-    if region.op not in ANCHORS:
+def _check(region: Region) -> None:
+    """Whether TVM has operators for all of it; ConfigError if not."""
+    if region.op not in _ATTRS:
         merged = "; its parts, tuned with fusion=fine, have programs" if region.parts else ""
         raise ConfigError(f"TVM has no one program for {region.op}{merged}")
     if len(region.inputs) != 2:
         raise ConfigError(f"an anchor with {len(region.inputs)} inputs")
+    left, right = (tensor.dtype for tensor in region.inputs)
+    if left != right and (left, right) not in _PRODUCTS:
+        raise ConfigError(f"{left} by {right}: TVM has no such product")
+    attrs = {name: value for name, value in region.attrs.items() if name not in _ATTRS[region.op]}
+    if attrs:
+        text = ", ".join(f"{name}={value}" for name, value in sorted(attrs.items()))
+        raise ConfigError(f"the anchor's attributes {text}, for which TVM has no operator")
+    for step in region.epilogue:
+        entry = FUSIBLE_OPS.get(step.op)
+        if step.op not in ("constant", "cast") and not (entry and entry.relax not in _WITH_ATTRS):
+            raise ConfigError(f"the step {step.op}, for which TVM has no operator")
+
+
+def _anchor(region: Region, parameters: list[relax.Var]) -> relax.Expr:
+    """The call of the anchor's operator."""
     x, w = parameters[:2]
-    left, right = region.inputs
-    if (left.dtype, right.dtype) == ("float32", "bfloat16"):
-        x = relax.op.astype(x, "bfloat16")
-    elif left.dtype != right.dtype and {left.dtype, right.dtype} != {"uint8", "int8"}:
-        raise ConfigError(f"{left.dtype} by {right.dtype}: TVM has no such product")
-    integer = right.dtype in ("int8", "uint8")
-    out_dtype = "int32" if integer else "float32"
-    attrs = dict(region.attrs)
+    left, right = (tensor.dtype for tensor in region.inputs)
+    if left != right and right == "bfloat16":
+        x = relax.op.astype(x, "bfloat16")  # in a program of its own
+    out_dtype = "int32" if right in ("int8", "uint8") else "float32"
     if region.op == "conv2d":
-        _refuse({name: value for name, value in attrs.items() if name not in _CONV_ATTRS})
         return relax.op.nn.conv2d(
             x,
             w,
             strides=list(numbers(region, "strides")),
             padding=list(numbers(region, "padding")),
             dilation=list(numbers(region, "dilation")),
-            groups=int(attrs["groups"]),
+            groups=int(region.attrs["groups"]),
             data_layout="NHWC",
             kernel_layout="HWIO",
             out_dtype=out_dtype,
         )
     x, w = (
-        _permuted(operand, str(attrs.pop(name, "")))
+        _permuted(operand, str(region.attrs.get(name, "")))
         for operand, name in ((x, "a_axes"), (w, "b_axes"))
     )
-    _refuse(attrs)
     return relax.op.matmul(x, w, out_dtype=out_dtype)
 
 
@@ -186,19 +200,10 @@ def _permuted(operand: relax.Expr, axes: str) -> relax.Expr:
     return operand if order == sorted(order) else relax.op.permute_dims(operand, order)
 
 
-def _refuse(attrs: Mapping[str, object]) -> None:
-    if attrs:
-        text = ", ".join(f"{name}={value}" for name, value in sorted(attrs.items()))
-        raise ConfigError(f"the anchor's attributes {text}, for which TVM has no operator")
-
-
 def _step(step: Step, values: list[relax.Expr]) -> relax.Expr:
     """One operator of an epilogue."""
     if step.op == "constant":
         return relax.const(step.value, step.dtype)
     if step.op == "cast":
         return relax.op.astype(values[0], step.dtype)
-    entry = FUSIBLE_OPS.get(step.op)
-    if entry is None or not entry.relax or step.op == "softplus":
-        raise ConfigError(f"the step {step.op}, for which TVM has no operator")
-    return relax.Call(ir.Op.get(entry.relax), values)
+    return relax.Call(ir.Op.get(FUSIBLE_OPS[step.op].relax), values)

@@ -7,7 +7,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+import onnx
 import pytest
+from onnx import TensorProto, helper
 
 from tvm_hybrid.cli import main
 from tvm_hybrid.tuning.records import RecordStore
@@ -51,7 +53,7 @@ def test_there_and_back(run: Run, file: Path, tmp_path: Path) -> None:
     folder, back = tmp_path / "database", tmp_path / "back.jsonl"
     written = run("export", file, folder, "--format", "metaschedule")
     assert written.exit_code == 0, written.output
-    assert "1 regions written as 1 programs, 0 known already, 1 left out" in written.output
+    assert "1 regions written as 2 programs, 0 known already, 1 left out" in written.output
     assert f"left out: {matmul(1, 64, 64).key}: tiles of 1 rows" in written.output
     read = run("import", folder, back)
     assert read.exit_code == 0, read.output
@@ -91,3 +93,23 @@ def test_machines_are_chosen_by_options(run: Run, file: Path, tmp_path: Path) ->
 def test_a_missing_database_is_bad_input(run: Run, tmp_path: Path) -> None:
     result = run("import", tmp_path, tmp_path / "records.jsonl")
     assert result.exit_code == 2 and "cannot read" in result.output
+
+
+def test_a_model_says_which_programs_are_wanted(run: Run, file: Path, tmp_path: Path) -> None:
+    element = TensorProto.FLOAT
+    graph = helper.make_graph(
+        [helper.make_node("MatMul", ["x", "w"], ["m"]), helper.make_node("Tanh", ["m"], ["y"])],
+        "products",
+        [
+            helper.make_tensor_value_info("x", element, (2, 16, 32)),
+            helper.make_tensor_value_info("w", element, (2, 32, 32)),
+        ],
+        [helper.make_tensor_value_info("y", element, (2, 16, 32))],
+    )
+    model = tmp_path / "model.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]), model)
+    written = run("export", file, tmp_path / "database", "--model", model)
+    # The record's own region has no tanh; the model's program has the same product.
+    assert "2 regions written as 4 programs" in written.output
+    read = run("import", tmp_path / "database", tmp_path / "back.jsonl", "--model", model)
+    assert "1 records added, 0 of them foreign" in read.output
