@@ -15,7 +15,7 @@ from .search_study import RegionStudy, SearchStudy
 COLUMNS = 5
 CELL = (3.1, 2.3)
 SUMMARY_HEIGHT = 3.2
-LOWEST = 0.4
+LOWEST = 0.75
 """Shares of the optimum below this are cut off."""
 
 
@@ -63,7 +63,7 @@ def _draw_curves(axis: Any, study: SearchStudy, row: RegionStudy) -> None:
     axis.axhline(1 / row.default_ratio, color="0.4", linewidth=0.7, linestyle=":")
     axis.set_xscale("log", base=2)
     axis.xaxis.set_major_formatter("{x:g}")
-    axis.set_ylim(LOWEST, 1.02)
+    axis.set_ylim(LOWEST, 1.01)
     axis.set_title(f"{row.name} ({row.configurations})", fontsize=8)
     axis.tick_params(labelsize=7)
 
