@@ -207,7 +207,10 @@ def test_damage_is_survived_and_named(
     result = import_records(folder, store)
     own, foreign = batch_matmul(2, 16, 32, 32), matmul(8, 16, 32)
     assert set(result.taken) <= {own.key, foreign.key}
-    assert [located.record.region for located in store] == [own] * (own.key in result.taken)
+    # Both forms hold the record; one of them may have a letter changed, and counts as another.
+    regions = [located.record.region for located in store]
+    assert len(regions) <= 2 and all(region == own for region in regions)
+    assert (own.key in result.taken) == bool(regions)
     assert all(place.startswith(str(folder)) and why for place, why in result.left_out)
 
 
