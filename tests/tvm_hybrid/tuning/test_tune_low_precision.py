@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import onnx
 import pytest
@@ -150,10 +151,10 @@ def test_every_configuration_of_an_integer_product_gives_the_same_bits(tmp_path:
     x = generator().standard_normal((M, K)).astype(F32)
     results, configs = set(), set()
     for record, _ in RecordStore(path):
-        if record.confirmed is False:
-            continue  # measured again, and not faster than the default
         one = tmp_path / "one.jsonl"
-        one.write_bytes(record.to_line())
+        # As if written by hand: one known to be slower than the default would not be used.
+        by_hand = msgspec.structs.replace(record, baseline_us=None, confirmed=None)
+        one.write_bytes(by_hand.to_line())
         executable = tvm_hybrid.compile(model, num_threads=1, records=one)
         (decision,) = executable.explain().taken
         assert decision.source == f"record {one}:1"
