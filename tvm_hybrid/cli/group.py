@@ -30,6 +30,7 @@ COMMANDS = (
     "layouts",
     "records",
     "simulate",
+    "record-spaces",
     "kernels",
     "doctor",
 )
@@ -58,7 +59,7 @@ class LazyGroup(click.Group):
 
 
 def _module_of(name: str) -> str:
-    return f"{__package__}.{name}"
+    return f"{__package__}.{name.replace('-', '_')}"
 
 
 def _version() -> str:

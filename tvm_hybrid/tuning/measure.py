@@ -8,7 +8,7 @@ from __future__ import annotations
 import gc
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -43,7 +43,8 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
         The same of the configuration that it was sampled in turns with: samples at the same place
         were taken one right after the other.
     baseline_us : float or None
-        Their median.
+        What the median of `times_us` has to be divided by for the median of the pairs' quotients:
+        their medians alone would not be of the same moments.
     error : str
         What went wrong, in words.
     """
@@ -56,11 +57,10 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def ratio(self) -> float | None:
-        """Time as a multiple of the baseline's: the median of the pairs' quotients."""
-        if not self.times_us or len(self.times_us) != len(self.baseline_times_us):
+        """Time as a multiple of the baseline's; None if that is not known."""
+        if not self.times_us or not self.baseline_us:
             return None
-        pairs = zip(self.times_us, self.baseline_times_us, strict=True)
-        return statistics.median(time / other for time, other in pairs)
+        return statistics.median(self.times_us) / self.baseline_us
 
 
 class Bench:
@@ -160,12 +160,22 @@ class Bench:
         finally:
             if collecting:
                 gc.enable()
-        return Measurement(
-            status="ok",
-            times_us=[round(value, 4) for value in times],
-            baseline_times_us=[round(value, 4) for value in others],
-            baseline_us=round(statistics.median(others), 4) if others else None,
-        )
+        return measured(times, others)
+
+
+def measured(times_us: Sequence[float], baseline_times_us: Sequence[float]) -> Measurement:
+    """The outcome of samples; there may be none of the baseline."""
+    baseline_us = None
+    if baseline_times_us:
+        pairs = zip(times_us, baseline_times_us, strict=True)
+        ratio = statistics.median(time / other for time, other in pairs)
+        baseline_us = round(statistics.median(times_us) / ratio, 4)
+    return Measurement(
+        status="ok",
+        times_us=[round(value, 4) for value in times_us],
+        baseline_times_us=[round(value, 4) for value in baseline_times_us],
+        baseline_us=baseline_us,
+    )
 
 
 def error_text(error: Exception) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 import numpy as np
@@ -34,16 +34,25 @@ QUANTIZED_LAYERS = ("C1", "C6", "C8")
 """Of ResNet-18: an image, a 3x3 and a pointwise convolution."""
 
 
-def public_regions(options: PipelineOptions) -> dict[str, Region]:
+def public_names() -> list[str]:
+    """The names of the regions."""
+    return [name for name, _, _ in _models()]
+
+
+def public_regions(options: PipelineOptions, names: Sequence[str] = ()) -> dict[str, Region]:
     """The regions by name, formed as the compiler forms them for a target and some threads.
 
     Parameters
     ----------
     options : PipelineOptions
         The target and the number of threads; the precision follows from the name.
+    names : sequence of str
+        Which; none: all.
     """
     found = {}
     for name, precision, model in _models():
+        if names and name not in names:
+            continue
         mod, _, _ = import_model(model(), None)
         regions = collect_regions(mod, dataclasses.replace(options, precision=precision))
         found[name] = max(regions, key=_operations)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 import numpy as np
 import pytest
 
-from tvm_hybrid.tuning.measure import Measurement
+from tvm_hybrid.tuning.measure import measured
 from tvm_hybrid.tuning.sampling import (
     Effort,
     interruptions_of,
@@ -118,9 +118,9 @@ def test_a_noisy_moment_decides_nothing() -> None:
         [10.0 * m for m in moments],
         Effort(samples=9),
     )
-    found = Measurement(status="ok", times_us=times, baseline_times_us=others)
+    found = measured(times, others)
     assert found.ratio == pytest.approx(0.8, rel=1e-6)  # times are rounded to 1e-6 above
-    assert Measurement(status="ok", times_us=times).ratio is None
+    assert measured(times, []).ratio is None
     low, high = median_interval([a / b for a, b in zip(times, others, strict=True)]) or (0, 0)
     assert low == pytest.approx(0.8) == high
 

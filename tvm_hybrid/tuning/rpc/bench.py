@@ -8,7 +8,6 @@ candidate, so that nothing is left of it for the next one.
 from __future__ import annotations
 
 import math
-import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -26,7 +25,7 @@ from tir_schedules.template import Template
 from ...threads import use_threads
 from ..candidate import MOST_COPIES, Sampled, never_right
 from ..known_case import known_case
-from ..measure import LARGEST_ROTATION, Measurement, Report
+from ..measure import LARGEST_ROTATION, Measurement, Report, measured
 from ..sampling import Effort, sample_in_turns
 from .driver import KERNELS, Linker
 
@@ -175,12 +174,7 @@ class RemoteBench:
             time.perf_counter,  # for the end; kernels are timed where they run
             lambda: int(count(int(serial))),
         )
-        return Measurement(
-            status="ok",
-            times_us=[round(value, 4) for value in times],
-            baseline_times_us=[round(value, 4) for value in others],
-            baseline_us=round(statistics.median(others), 4) if others else None,
-        )
+        return measured(times, others)
 
     def _row(self, constants: dict[int, np.ndarray], device: Any) -> tuple[list[Any], Any]:
         """A kernel's arguments on a device, and the last of them: its output."""
