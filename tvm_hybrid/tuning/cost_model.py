@@ -12,7 +12,6 @@ Of XGBoost only DMatrix, train and predict are used, which have not changed in y
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -47,6 +46,8 @@ class CostModelOptions:
         The least gain of a split, and the least weight of a leaf.
     columns : float
         Share of the features that a split may choose from.
+    rows : float
+        Share of the samples that a tree is trained on.
     pairs : int
         Partners of each configuration in a round, to rank.
     members : int
@@ -60,6 +61,7 @@ class CostModelOptions:
     split_gain: float = 1e-4
     leaf_weight: float = 1.0
     columns: float = 1.0
+    rows: float = 1.0
     pairs: int = 8
     members: int = 1
 
@@ -152,6 +154,7 @@ class CostModel:
             "gamma": options.split_gain,
             "min_child_weight": options.leaf_weight,
             "colsample_bynode": options.columns,
+            "subsample": options.rows,
             "lambda": 1.0,
             "alpha": 0.0,
             "base_score": 0.0,
@@ -205,11 +208,6 @@ def acquisition(
     density = np.exp(-z * z / 2) / math.sqrt(2 * math.pi)
     below = np.array([0.5 * (1 + math.erf(value / math.sqrt(2))) for value in z])
     return (mean - best) * below + sure * density
-
-
-def with_objective(options: CostModelOptions, objective: Objective) -> CostModelOptions:
-    """The same numbers for another objective."""
-    return dataclasses.replace(options, objective=objective)
 
 
 def _matrix(features: np.ndarray, margins: np.ndarray | None) -> Any:

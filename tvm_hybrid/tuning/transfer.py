@@ -2,8 +2,9 @@
 
     f(s) = f_global(relation features of s) + f_local(all features of s)        section 4
 
-The global model ranks configurations within each earlier workload, by features that mean the same
-everywhere. Blocks of features and models are kept: a run searches many regions with one history.
+The global model learns, from features that mean the same everywhere, by how much configurations of
+earlier workloads are faster or slower than their template's estimate says. Blocks of features and
+models are kept: a run searches many regions with one history.
 """
 
 from __future__ import annotations
@@ -34,7 +35,9 @@ FEWEST = 4
 """Records of a workload below which it says nothing about order."""
 
 
-_TREES = CostModelOptions(depth=4, rounds=100, rate=0.1, columns=0.7)
+_TREES = CostModelOptions(
+    objective="regression", depth=4, rounds=300, rate=0.1, columns=0.7, rows=0.7
+)
 
 
 @dataclass(frozen=True)
@@ -47,6 +50,9 @@ class TransferOptions:
         Of its trees.
     most : int
         Records of a workload that it learns from: the best ones and others evenly.
+
+    The trees regress, by simulation (recorded convolutions, products, a chain): they know how much
+    faster, so that what is learned of one workload adds up with what is measured of another.
     """
 
     model: CostModelOptions = _TREES
@@ -58,9 +64,10 @@ def transferred(
     workload: str,
     machine: Machine,
     features: Features,
+    estimate: np.ndarray,
     options: TransferOptions | None = None,
 ) -> np.ndarray | None:
-    """Scores that earlier workloads let expect, higher is better; None if they say nothing.
+    """What earlier workloads let expect, in powers of 2; None if they say nothing.
 
     Parameters
     ----------
@@ -73,6 +80,8 @@ def transferred(
         What is searched for.
     features : Features
         The relation features of the configurations.
+    estimate : numpy.ndarray
+        What the template expects of them, as of `estimated`.
     """
     options = options or TransferOptions()
     blocks = []
@@ -84,7 +93,17 @@ def transferred(
     if not blocks:
         return None
     model = _models.get((options, *map(id, blocks)), blocks, partial(_model, blocks, options))
-    return model.predict(features.values)[0]
+    return model.predict(features.values, estimate)[0]
+
+
+def estimated(cycles: np.ndarray | None, count: int) -> np.ndarray:
+    """Speeds in powers of 2 that follow from a template's estimated cycles, the first one's 0.
+
+    Of a template without an estimate they are all alike.
+    """
+    if cycles is None:
+        return np.zeros(count)
+    return -np.log2(np.maximum(cycles, 1e-9) / cycles[0])
 
 
 @dataclass(frozen=True)
@@ -93,6 +112,7 @@ class _Block:
 
     features: np.ndarray
     scores: np.ndarray
+    estimate: np.ndarray
 
 
 def _by_workload(
@@ -130,11 +150,11 @@ def _block(records: Sequence[Record], machine: Machine, options: TransferOptions
         return None
     try:
         default = template.default_config(first.region, machine)
-        features = shared_features(first.region, machine, default, configs)
+        features, cycles = shared_features(first.region, machine, default, configs)
     except TvmHybridError as error:
         logger.warning("records of %s are not learned from: %s", first.workload, error)
         return None
-    return _Block(features.values, scores[kept])
+    return _Block(features.values, scores[kept], estimated(cycles, len(kept)))
 
 
 def _scores(records: Sequence[Record]) -> np.ndarray:
@@ -161,6 +181,7 @@ def _model(blocks: Sequence[_Block], options: TransferOptions) -> CostModel:
     model.fit(
         np.concatenate([block.features for block in blocks]),
         np.concatenate([block.scores for block in blocks]),
+        np.concatenate([block.estimate for block in blocks]),
         groups=[len(block.scores) for block in blocks],
     )
     return model

@@ -64,10 +64,10 @@ _tables: WeakKeyDictionary[ConfigSpace, dict[tuple[str, Machine], FeatureTable]]
 
 def shared_features(
     region: Region, machine: Machine, default: Config, configs: Sequence[Config]
-) -> Features:
-    """The features that carry to other workloads; one row for each of `configs`."""
-    _, _, features = _relations(region, machine, (default, *configs))
-    return Features(features.names, features.values[1:])
+) -> tuple[Features, np.ndarray | None]:
+    """The features that carry to other workloads and the estimated cycles, of each of `configs`."""
+    _, cycles, features = _relations(region, machine, (default, *configs))
+    return Features(features.names, features.values[1:]), None if cycles is None else cycles[1:]
 
 
 def _relations(

@@ -21,7 +21,7 @@ from ..annealing import Annealing, AnnealingOptions
 from ..cost_model import Acquisition, CostModel, CostModelOptions, acquisition, target
 from ..diverse_batch import diverse_batch
 from ..features.feature_table import FeatureTable
-from ..transfer import TransferOptions, transferred
+from ..transfer import TransferOptions, estimated, transferred
 from .strategy import SearchTask
 
 FEWEST = 2
@@ -49,7 +49,7 @@ class ModelOptions:
     first_alpha : float
         The same while nothing is known, neither an estimate nor a measurement.
     candidates : int
-        For each place of a batch so many are found by annealing.
+        How many annealing finds, of which a batch is chosen.
     acquisition : str
         "mean", "ei" or "ucb"; those other than the mean need several members.
     trust : float
@@ -61,11 +61,11 @@ class ModelOptions:
     model: CostModelOptions = field(default_factory=CostModelOptions)
     transfer: TransferOptions = field(default_factory=TransferOptions)
     annealing: AnnealingOptions = field(default_factory=AnnealingOptions)
-    batch: int = 4
+    batch: int = 2
     epsilon: float = 0.05
-    alpha: float = 0.0
+    alpha: float = 0.3
     first_alpha: float = 4.0
-    candidates: int = 4
+    candidates: int = 64
     acquisition: Acquisition = "mean"
     trust: float = 3.0
     halved: float = float("inf")
@@ -103,7 +103,7 @@ class ModelSearch:
         at_random = int((self._generator.random(count) < self.options.epsilon).sum())
         best = count - at_random
         candidates = self._annealing.search(
-            lambda indices: worth[indices], self.options.candidates * count, self._left
+            lambda indices: worth[indices], max(count, self.options.candidates), self._left
         )
         alpha = self.options.alpha
         if self._blind and len(self._observed) < FEWEST:
@@ -152,15 +152,19 @@ class ModelSearch:
 
     def _believed(self, task: SearchTask, table: FeatureTable) -> tuple[np.ndarray, bool]:
         """What is believed before any trial, in powers of 2, and whether that is nothing."""
+        estimate = estimated(table.cycles, len(task.space))
         if task.history:
             found = transferred(
-                task.history, task.region.key, task.machine, table.shared, self.options.transfer
+                task.history,
+                task.region.key,
+                task.machine,
+                table.shared,
+                estimate,
+                self.options.transfer,
             )
             if found is not None:
-                return found / self._unit, False
-        if table.cycles is not None:
-            return -np.log2(np.maximum(table.cycles, 1e-9) / table.cycles[0]), False
-        return np.zeros(len(task.space)), True
+                return found, False
+        return estimate, table.cycles is None
 
     @property
     def _unit(self) -> float:

@@ -1,0 +1,56 @@
+"""Products of several sizes and a made-up speed for their configurations, for tests of learning."""
+
+from __future__ import annotations
+
+import functools
+import math
+
+import numpy as np
+
+from microkernels.isa import isa_named
+from tir_schedules.machine import Machine
+from tir_schedules.matmul import MATMUL
+from tir_schedules.region import Region, Tensor
+from tvm_hybrid.tuning.config_space import ConfigSpace
+from tvm_hybrid.tuning.record import Record, make_record
+
+MACHINE = Machine("here", isa_named("avx512"))
+
+
+def matmul(m: int, k: int, n: int) -> Region:
+    """A f32 product."""
+    a, w = Tensor((m, k), "float32"), Tensor((k, n), "float32", True)
+    return Region(op="matmul", inputs=(a, w), output=Tensor((m, n), "float32"))
+
+
+@functools.cache
+def space_of(m: int, k: int, n: int) -> ConfigSpace:
+    """The template's space for it."""
+    return ConfigSpace.of(matmul(m, k, n), MATMUL, MACHINE)
+
+
+def scores_of(m: int, k: int, n: int) -> np.ndarray:
+    """Fast with tiles of 16 vectors, two vectors wide, whose part of B takes 8 KB; default 1.0.
+
+    The template's estimate knows nothing of it, but it means the same for products of every size.
+    """
+    speeds = []
+    for config in space_of(m, k, n).configs:
+        fields = config.to_dict()
+        tiles = math.ceil(m / fields["rows"])
+        rows, vectors = m / tiles, fields["vectors"]
+        panel = min(fields["k_block"], k) * vectors * 64
+        away = abs(math.log2(rows * vectors / 16)) + 0.5 * abs(math.log2(vectors / 2))
+        speeds.append(1 / (1 + away + 0.3 * abs(math.log2(panel / 8192))))
+    return np.array(speeds) / speeds[0]
+
+
+def records_of(m: int, k: int, n: int) -> list[Record]:
+    """All of the space as records, the default taking 100 us."""
+    configs, scores = space_of(m, k, n).configs, scores_of(m, k, n)
+    return [
+        make_record(
+            matmul(m, k, n), MATMUL, MACHINE, config, "ok", [100 / float(score)], baseline_us=100.0
+        )
+        for config, score in zip(configs, scores, strict=True)
+    ]
