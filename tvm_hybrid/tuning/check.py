@@ -32,8 +32,8 @@ from tir_schedules.zero_points import own_range
 
 from .arguments import FLOATS, anchor_result, element_type, terms_of_a_sum
 
-_F32_UNIT = 2.0**-24
-_NARROW_UNIT = {"float16": 2.0**-11, "bfloat16": 2.0**-8}
+F32_UNIT = 2.0**-24
+NARROW_UNIT = {"float16": 2.0**-11, "bfloat16": 2.0**-8}
 
 # Rounded alike by every kernel, as long as no multiplication and addition become one.
 EXACT = {
@@ -86,34 +86,60 @@ def expected_result(region: Region, template: Template, arrays: list[np.ndarray]
     inputs = arrays[: len(region.inputs)]
     result = anchor_result(region, template, inputs)
     # A reference in float64 is one whose sums are rounded; others are what every kernel finds.
-    anchor_error = 0.0
+    error = 0.0
     if result.dtype == np.float64:
         largest = np.abs(result[np.isfinite(result)]).max(initial=0.0)
-        anchor_error = 8 * math.sqrt(terms_of_a_sum(region)) * _F32_UNIT * largest
-    evaluation = _Evaluation(
-        region, result, arrays[len(region.inputs) :], own_range(region, inputs)
-    )
+        error = 8 * math.sqrt(terms_of_a_sum(region)) * F32_UNIT * largest
+    operands = arrays[len(region.inputs) :]
+    found = after_epilogue(region, result, error, operands, own_range(region, inputs))
+    return Expected(as_stored(region, found.value), as_stored(region, found.tolerance))
+
+
+def after_epilogue(
+    region: Region,
+    result: np.ndarray,
+    error: float | np.ndarray,
+    operands: Sequence[np.ndarray],
+    own: np.ndarray | None = None,
+) -> Expected:
+    """What the epilogue makes of an anchor's result that is off by at most `error`.
+
+    Parameters
+    ----------
+    region : Region
+        The region.
+    result : numpy.ndarray
+        Of its anchor, in the shape of the output; float64 if sums are rounded.
+    error : float or numpy.ndarray
+        How far a right kernel's anchor may be from it; of every element, or element by element.
+    operands : sequence of numpy.ndarray
+        What the epilogue reads besides.
+    own : numpy.ndarray or None
+        Scale and zero point that the kernel finds itself.
+    """
+    evaluation = _Evaluation(region, result, operands, own)
     dtype = region.output.dtype
+    off = np.asarray(error) != 0
     # Without integers, what is allowed for the epilogue's roundings covers the functions' errors.
-    pushed = evaluation.inexact and (evaluation.exact or not anchor_error)
+    pushed = evaluation.inexact and (evaluation.exact or not off.any())
     with np.errstate(all="ignore"):
         value = evaluation.value()
         tolerance = np.zeros(value.shape)
-        for error, push in itertools.product(
-            (-anchor_error, anchor_error) if anchor_error else (0.0,),
-            (-1, 0, 1) if pushed else (0,),
+        for sign, push in itertools.product(
+            (-1, 1) if off.any() else (0,), (-1, 0, 1) if pushed else (0,)
         ):
-            neighbour = evaluation.value(error, push)
+            neighbour = evaluation.value(sign * error, push)
             spread = np.where(value == neighbour, 0.0, np.abs(neighbour - value))
             both_nan = np.isnan(value) & np.isnan(neighbour)
             # Where the neighbourhood leaves the function's domain, any value is as good as another.
             spread = np.where(both_nan, 0.0, np.where(np.isnan(spread), np.inf, spread))
             tolerance = np.maximum(tolerance, spread)
-        if dtype in FLOATS and (anchor_error or pushed):
+        if dtype in FLOATS:
             largest = np.abs(value[np.isfinite(value)]).max(initial=0.0)
-            last_place = 2 * _NARROW_UNIT.get(dtype, 0.0) * np.abs(value)
-            tolerance += 64 * _F32_UNIT * largest + np.where(np.isnan(value), 0, last_place)
-    return Expected(as_stored(region, value), as_stored(region, tolerance))
+            last_place = 2 * NARROW_UNIT.get(dtype, 0.0) * np.abs(value)
+            own_roundings = 64 * F32_UNIT * largest + np.where(np.isnan(value), 0, last_place)
+            tolerance += np.where(off | pushed, own_roundings, 0.0)
+    return Expected(value, tolerance)
 
 
 class _Evaluation:
@@ -136,10 +162,10 @@ class _Evaluation:
             for x in operands
         ]
 
-    def value(self, error: float = 0.0, push: int = 0) -> np.ndarray:
+    def value(self, error: float | np.ndarray = 0.0, push: int = 0) -> np.ndarray:
         """What is stored, in float64, if the anchor is off by `error` and functions err by `push`
         times what they may."""
-        result = self.result + error if error else self.result
+        result = self.result + error if np.any(error) else self.result
 
         def pushed(step: Step, arguments: Sequence[np.ndarray], value: np.ndarray) -> np.ndarray:
             if not self._is_inexact(step) or value.dtype == bool:

@@ -10,6 +10,7 @@ from tir_schedules.region import Region
 from tir_schedules.template import Template
 
 from .arguments import random_arguments
+from .attentions import attention_arguments, expected_of_attention, is_attention
 from .chains import chain_arguments, expected_of_chain, is_chain
 from .check import Expected, expected_result
 
@@ -29,5 +30,8 @@ def known_case(
     if is_chain(region):
         arrays = chain_arguments(region, seed)
         return arrays, expected_of_chain(region, arrays, seed)
+    if is_attention(region):
+        arrays = attention_arguments(region, seed)
+        return arrays, expected_of_attention(region, arrays)
     arrays = random_arguments(region, template, seed)
     return arrays, expected_result(region, template, arrays)
