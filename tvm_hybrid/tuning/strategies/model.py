@@ -156,7 +156,7 @@ class ModelSearch:
         if task.history:
             found = transferred(
                 task.history,
-                task.region.key,
+                task.region,
                 task.machine,
                 table.shared,
                 estimate,
