@@ -1,4 +1,7 @@
-"""A candidate may do anything: it is a result, and the next candidate is measured."""
+"""A candidate may do anything: it is a result, and the next candidate is measured.
+
+One worker is a program of its own; the others are forked, which is a hundred times as fast.
+"""
 
 from __future__ import annotations
 
@@ -16,10 +19,14 @@ import pytest
 from microkernels.errors import CompileError, ConfigError
 from tir_schedules.machine import Machine
 from tir_schedules.template import Template
+from tvm_hybrid.tuning import worker as worker_module
 from tvm_hybrid.tuning import worker_process
 from tvm_hybrid.tuning.lane import Lane
 from tvm_hybrid.tuning.measure import Effort, Measurement
+from tvm_hybrid.tuning.measure import measured as outcome_of
 from tvm_hybrid.tuning.worker_process import WorkerProcess, with_best
+
+from .forked_worker import fork_workers
 
 QUICK = Effort(samples=4, seconds=0.1)
 LONG = Effort(samples=1 << 20, seconds=0.3)
@@ -42,7 +49,10 @@ def processes() -> Iterator[list[WorkerProcess]]:
 
 
 @pytest.fixture
-def worker(host: tuple[Machine, str], processes: list[WorkerProcess]) -> WorkerProcess:
+def worker(
+    host: tuple[Machine, str], processes: list[WorkerProcess], monkeypatch: pytest.MonkeyPatch
+) -> WorkerProcess:
+    fork_workers(monkeypatch)
     if not processes:
         processes.append(WorkerProcess(*host, timeout=60, footprint_bytes=1 << 16, builders=()))
     return processes[0]
@@ -53,6 +63,7 @@ def lanes(
     host: tuple[Machine, str], monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[tuple[WorkerProcess, list[Lane]]]:
     """Two processes, even where there is only one CPU."""
+    fork_workers(monkeypatch)
     monkeypatch.setattr(worker_process, "MANY", 1)
     allowed = sorted(os.sched_getaffinity(0))
     with WorkerProcess(*host, timeout=60, cpu=allowed[-1], builders=allowed[:1]) as made:
@@ -109,6 +120,18 @@ def test_a_right_candidate(worker: WorkerProcess, toy: ModuleType) -> None:
     config = toy.ToyConfig(block=16)
     [(_, alone)] = worker.measure(toy.region(), toy.TOY, [config], None, QUICK)
     assert alone.status == "ok" and alone.baseline_us is None and alone.ratio is None
+
+
+def test_a_program_of_its_own(host: tuple[Machine, str], toy: ModuleType) -> None:
+    with WorkerProcess(*host, timeout=60, builders=()) as worker:
+        assert measure(worker, toy, "right").status == "ok"
+        first = worker.pid
+        assert first is not None
+        assert worker_module.__name__ in Path(f"/proc/{first}/cmdline").read_text()
+        measured = measure(worker, toy, "segfault")
+        assert measured.status == "runtime_error" and "SIGSEGV" in measured.error
+        assert measure(worker, toy, "right").status == "ok" and worker.pid != first
+    assert not alive(first)
 
 
 def test_what_fails_is_a_result_and_the_next_one_is_measured(
@@ -234,7 +257,7 @@ def test_a_cpu_that_there_is_not(host: tuple[Machine, str]) -> None:
 
 def test_the_best_so_far_gets_better_only() -> None:
     def found(time_us: float) -> Measurement:
-        return Measurement(status="ok", times_us=[time_us], baseline_times_us=[10.0])
+        return outcome_of([time_us], [10.0])
 
     effort = Effort(best_ratio=0.9)
     assert with_best(effort, found(8.0)).best_ratio == pytest.approx(0.8)
