@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,19 +24,41 @@ SECONDS = 60.0
 
 
 class Servers:
-    """The tracker and its servers."""
+    """The tracker and its servers.
+
+    Attributes
+    ----------
+    pids : list of int
+        First processes of the servers that no test has signalled.
+    """
 
     def __init__(self) -> None:
         script = Path(__file__).with_name("servers.py")
         self.process = subprocess.Popen(
-            [sys.executable, str(script), KEY, str(COUNT)],
+            [sys.executable, str(script), KEY],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env={**os.environ, "TVM_DEVICE_BACKEND_AUTOLOAD": "0", "TVM_NUM_THREADS": "1"},
         )
+        self.address = Address("127.0.0.1", self._number(), KEY)
+        self.pids: list[int] = []
+        self._signalled: list[int] = []
+
+    def _number(self) -> int:
         assert self.process.stdout is not None
-        port, *self.pids = [int(self.process.stdout.readline()) for _ in range(1 + COUNT)]
-        self.address = Address("127.0.0.1", port, KEY)
+        return int(self.process.stdout.readline())
+
+    def replenish(self) -> None:
+        """Makes them `COUNT` again, whatever became of them."""
+        assert self.process.stdin is not None
+        for pid in self._signalled:
+            os.killpg(pid, signal.SIGKILL)
+        self._signalled.clear()
+        self._wait(lambda count: count <= len(self.pids))
+        for _ in range(COUNT - self.count()):
+            self.process.stdin.write(b"another\n")
+            self.process.stdin.flush()
+            self.pids.append(self._number())
         self.wait_for(COUNT)
 
     def count(self) -> int:
@@ -46,13 +68,22 @@ class Servers:
 
     def wait_for(self, count: int) -> None:
         """Returns when the tracker knows so many."""
+        self._wait(lambda found: found == count)
+
+    def _wait(self, right: Callable[[int], bool]) -> None:
         end = time.monotonic() + SECONDS
-        while self.count() != count:
-            assert time.monotonic() < end, f"{self.count()} servers, not {count}"
+        while not right(found := self.count()):
+            assert time.monotonic() < end, f"there are {found} servers"
             time.sleep(0.02)
 
+    def send(self, pid: int, number: signal.Signals) -> None:
+        """Sends a signal to a server and what it started; it no longer is one of ours."""
+        self.pids.remove(pid)
+        self._signalled.append(pid)
+        os.killpg(pid, number)
+
     def signal_a_busy_one(self, number: signal.Signals) -> None:
-        """Sends a signal to a server in the middle of a session; it no longer is one of ours."""
+        """The same to one in the middle of a session."""
         since: dict[str, float] = {}
         end = time.monotonic() + SECONDS
         while time.monotonic() < end:
@@ -62,8 +93,7 @@ class Servers:
                     began = since.setdefault(session, time.monotonic())
                     # A session that has lasted a while is neither about to begin nor to end.
                     if session and time.monotonic() - began > 0.2:
-                        os.killpg(pid, number)
-                        self.pids.remove(pid)
+                        self.send(pid, number)
                         return
             time.sleep(0.02)
         raise AssertionError("no server is ever busy")
@@ -77,17 +107,31 @@ class Servers:
 
 
 @pytest.fixture(scope="module")
-def servers() -> Iterator[Servers]:
-    started = Servers()
-    yield started
-    started.close()
+def started() -> Iterator[Servers]:
+    """One tracker for all tests of a file."""
+    made = Servers()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def servers(started: Servers) -> Servers:
+    """All servers, whatever an earlier test did to them."""
+    started.replenish()
+    return started
 
 
 @pytest.fixture(scope="module")
-def measurer(servers: Servers) -> Iterator[RpcMeasurer]:
-    """With two workers; a server that is a second late has been lost."""
-    with make_measurer(servers.address, workers=2) as made:
+def shared_measurer(started: Servers) -> Iterator[RpcMeasurer]:
+    with make_measurer(started.address, workers=2) as made:
         yield made
+
+
+@pytest.fixture
+def measurer(servers: Servers, shared_measurer: RpcMeasurer) -> RpcMeasurer:
+    """With two workers; a server that is a second late has been lost."""
+    del servers  # there are some
+    return shared_measurer
 
 
 def make_measurer(address: Address, **changes: Any) -> RpcMeasurer:

@@ -1,8 +1,8 @@
-"""Starts TVM's tracker and servers on this machine: `python rpc_servers.py KEY COUNT`.
+"""Starts TVM's tracker and servers on this machine: `python servers.py KEY`.
 
 They are what `python -m tvm.exec.rpc_tracker` and `python -m tvm.exec.rpc_server` run, but forked
-from one process, which imports TVM once. It prints the tracker's port, and then the process
-id of each server, each on a line; all end with its standard input.
+from one process, which imports TVM once. It prints the tracker's port, and then, for every line of
+its standard input, the process id of another server, each on a line; all end with that input.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def fork(serve: Callable[[], object]) -> int:
     return pid
 
 
-def main(key: str, count: int) -> None:
+def main(key: str) -> None:
     """Serves until standard input ends."""
     from tvm.rpc import server, tracker
 
@@ -55,13 +55,12 @@ def main(key: str, count: int) -> None:
             HOST, own, own + 1, key=key, tracker_addr=(HOST, port), silent=True
         )
 
-    for _ in range(count):
+    while sys.stdin.readline():
         pids.append(fork(serve))
         print(pids[-1], flush=True)
-    sys.stdin.read()
     for pid in pids:
         os.killpg(pid, signal.SIGKILL)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]))
+    main(sys.argv[1])
