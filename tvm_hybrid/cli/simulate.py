@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
@@ -61,6 +63,11 @@ FAILED = 1
     type=click.Path(dir_okay=False, path_type=Path),
     help="Write the tables as a page of documentation into this file.",
 )
+@click.option(
+    "--borrowing",
+    is_flag=True,
+    help="Show instead which configuration each region would borrow if only the others were tuned.",
+)
 @click.option("--check", is_flag=True, help="Exit with 1 if one of the project's bars is missed.")
 @json_option
 def command(
@@ -72,6 +79,7 @@ def command(
     jobs: int,
     plot: Path | None,
     markdown: Path | None,
+    borrowing: bool,
     check: bool,
     as_json: bool,
 ) -> int:
@@ -91,6 +99,9 @@ def command(
     sources = recordings or shipped_recordings()
     if not sources:
         raise click.UsageError("this package holds no recordings; name a record file")
+    if borrowing:
+        _show_loans(sources, as_json)
+        return 0
     with working("simulating searches") as step:
         study = study_searches(
             sources,
@@ -117,3 +128,23 @@ def command(
         for table in search_tables(study):
             output_console().print(table)
     return FAILED if check and not all(bar.holds for bar in study.bars()) else 0
+
+
+def _show_loans(sources: Sequence[str], as_json: bool) -> None:
+    from rich.table import Table
+
+    from ..tuning.borrowing import simulate_borrowing
+    from ..tuning.simulate import load_recordings
+
+    loans = simulate_borrowing([one for source in sources for one in load_recordings(source)])
+    if as_json:
+        print_json([dataclasses.asdict(loan) for loan in loans])
+        return
+    table = Table(
+        "region", "would borrow of", "distance", "gain there", "gain here", "optimum here"
+    )
+    for loan in loans:
+        gain = "not measured" if loan.gain is None else f"{loan.gain:.3f}x"
+        numbers = f"{loan.distance:.2f}", f"{loan.promised:.3f}x", gain, f"{loan.best:.3f}x"
+        table.add_row(loan.borrower, loan.lender, *numbers)
+    output_console().print(table)

@@ -50,9 +50,3 @@ def diverse_batch(
         new &= of != of[best]
         chosen.append(int(candidates[best]))
     return chosen
-
-
-def distinct_values(batch: Sequence[int], points: np.ndarray) -> int:
-    """The sum over knobs of how many values occur in a batch."""
-    of = points[np.asarray(batch, np.intp)]
-    return sum(len(np.unique(column)) for column in of.T)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import msgspec
 import pytest
+from click.testing import CliRunner
 
+from tvm_hybrid.cli.simulate import command
 from tvm_hybrid.tuning.borrowing import Loan, simulate_borrowing
 from tvm_hybrid.tuning.simulate import Recording, load_recording
 
@@ -49,3 +52,10 @@ def test_loans(tmp_path: Path) -> None:
 def test_who_gained_nothing_lends_nothing(tmp_path: Path) -> None:
     recordings = [recording(tmp_path, rows, 2, 1.01) for rows in (16, 20)]
     assert simulate_borrowing(recordings) == []
+
+
+def test_the_command_tells_what_would_be_borrowed() -> None:
+    """Of two recordings of unlike regions nothing."""
+    names = ["attention_f32", "resnet18_c8_f32"]
+    found = CliRunner().invoke(command, ["--borrowing", "--json", *names])
+    assert found.exit_code == 0 and json.loads(found.stdout) == []

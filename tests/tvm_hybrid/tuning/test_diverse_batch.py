@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 
 import numpy as np
 
-from tvm_hybrid.tuning.diverse_batch import distinct_values, diverse_batch
+from tvm_hybrid.tuning.diverse_batch import diverse_batch
 
 POINTS = np.array(list(itertools.product(range(4), range(4))), np.int32)
 SCORES = np.array([10.0 - x - y / 10 for x, y in POINTS])
+
+
+def distinct_values(batch: Sequence[int], points: np.ndarray) -> int:
+    """The sum over knobs of how many values occur in a batch."""
+    return sum(len(np.unique(column)) for column in points[list(batch)].T)
 
 
 def test_without_a_worth_of_diversity_it_takes_the_best() -> None:
