@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 LINE_SECONDS = 10.0
 """So often a plain line is printed while one region is searched."""
 
+LONGEST_KEY = 72
+"""Of a region's key in a line of progress, in characters."""
+
 
 @contextmanager
 def shown() -> Iterator[Callback]:
@@ -66,7 +69,10 @@ def describe(trial: Trial) -> str:
         parts.append(f"predicted {task.predicted_gain:+.1%}")
     if trial.seconds_left is not None:
         parts.append(f"{duration(trial.seconds_left)} left at most")
-    return f"{', '.join(parts)}: {task.region.key}"
+    key = task.region.key
+    if len(key) > LONGEST_KEY:  # the table at the beginning has all of it
+        key = f"{key[: LONGEST_KEY - 3]}..."
+    return f"{', '.join(parts)}: {key}"
 
 
 def duration(seconds: float) -> str:
