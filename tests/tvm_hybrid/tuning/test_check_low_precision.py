@@ -24,7 +24,7 @@ from .low_precision_regions import REGIONS
 
 every_region = pytest.mark.parametrize("name", REGIONS)
 SHORT = Effort(samples=1, seconds=0.001)
-MOST_BUILT, MOST_RUN = 12, 2
+MOST_BUILT, MOST_RUN = 3, 1
 
 
 @pytest.fixture
@@ -187,6 +187,23 @@ def attr(name: str, value: object) -> Callable[[Region], Region]:
         ("float product, quantised", step(0, value=0.0202)),
     ],
     ids=lambda value: value.replace(" ", "_") if isinstance(value, str) else "",
+)
+def test_a_wrong_number_is_found(name: str, change: Callable[[Region], Region]) -> None:
+    region = REGIONS[name]
+    template, other = template_for(region.op), change(region)
+    arrays = random_arguments(region, template, 1)
+    expected = expected_result(region, template, arrays)
+    result = expected_result(other, template, arrays).value
+    assert "elements are wrong" in str(expected.difference(result))
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("requantised with a residual", step(3, value=13.0)),
+        ("batches rounded to bfloat16", attr("rounded", None)),
+    ],
+    ids=["integers", "bfloat16"],
 )
 def test_a_wrong_kernel_is_found(
     name: str, change: Callable[[Region], Region], serial: tuple[Machine, Target]
