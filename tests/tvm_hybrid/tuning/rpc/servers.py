@@ -1,8 +1,9 @@
 """Starts TVM's tracker and servers on this machine: `python servers.py KEY`.
 
 They are what `python -m tvm.exec.rpc_tracker` and `python -m tvm.exec.rpc_server` run, but forked
-from one process, which imports TVM once. It prints the tracker's port, and then, for every line of
-its standard input, the process id of another server, each on a line; all end with that input.
+from one process, which imports TVM once. It prints the tracker's port as soon as that listens, and
+then, for every line of its standard input, the process id of another server, each on a line; all
+end with that input.
 """
 
 from __future__ import annotations
@@ -42,12 +43,12 @@ def main(key: str) -> None:
 
     port = free_port()
     pids = [fork(lambda: tracker.PopenTrackerServerState(HOST, port, port + 1, silent=True))]
-    print(port, flush=True)
     while True:
         with socket.socket() as probe:
             if probe.connect_ex((HOST, port)) == 0:
                 break
         time.sleep(0.02)
+    print(port, flush=True)
 
     def serve() -> object:
         own = free_port()
