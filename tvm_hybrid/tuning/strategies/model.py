@@ -44,6 +44,10 @@ class ModelOptions:
         Proposals before the model is trained again, even if more are asked for at once.
     epsilon : float
         Share of the proposals that are drawn at random.
+    patience : int
+        Trials without a better configuration after which the model may be wrong.
+    restless : float
+        Share of the proposals that are drawn at random from then on, until one is better.
     alpha : float
         What diversity is worth in a batch; see `diverse_batch`.
     first_alpha : float
@@ -63,6 +67,8 @@ class ModelOptions:
     annealing: AnnealingOptions = field(default_factory=AnnealingOptions)
     batch: int = 2
     epsilon: float = 0.05
+    patience: int = 4
+    restless: float = 0.5
     alpha: float = 0.3
     first_alpha: float = 4.0
     candidates: int = 64
@@ -91,6 +97,7 @@ class ModelSearch:
         self._annealing = Annealing(task.space, self._generator, self.options.annealing)
         self._left = np.ones(len(task.space), bool)
         self._observed: dict[int, float] = {}
+        self._best, self._stalled = 0.0, 0
         self._mean: np.ndarray | None = None
         self._worth: np.ndarray | None = None
 
@@ -100,7 +107,12 @@ class ModelSearch:
         if count <= 0:
             return []
         worth = self._worths()
-        at_random = int((self._generator.random(count) < self.options.epsilon).sum())
+        at_random = int((self._generator.random(count) < self._epsilon()).sum())
+        if not self._observed and self._left[0]:
+            # The default is the template's own best guess, which other workloads may not outdo.
+            worth = worth.copy()
+            worth[0] = worth.max() + 1.0
+            at_random = 0
         best = count - at_random
         candidates = self._annealing.search(
             lambda indices: worth[indices], max(count, self.options.candidates), self._left
@@ -119,9 +131,16 @@ class ModelSearch:
     def observe(self, results: Sequence[tuple[int, float]]) -> None:
         """Takes scores; the model is trained again when it is asked next."""
         for index, score in results:
+            self._stalled = 0 if score > self._best else self._stalled + 1
+            self._best = max(self._best, score)
             self._observed[index] = score
             self._left[index] = False
         self._mean = self._worth = None
+
+    def _epsilon(self) -> float:
+        """The share of random proposals: a model that finds nothing better is not to be trusted."""
+        stuck = self._stalled >= self.options.patience
+        return self.options.restless if stuck else self.options.epsilon
 
     def predicted(self) -> float | None:
         """The model's best of what is left; see `prediction`."""
