@@ -178,6 +178,14 @@ def measured(times_us: Sequence[float], baseline_times_us: Sequence[float]) -> M
     )
 
 
+def joined(parts: Sequence[Measurement]) -> Measurement:
+    """The outcome of several measurements of one candidate; the last one if that failed."""
+    if parts[-1].status != "ok":
+        return parts[-1]
+    times = [time for part in parts for time in part.times_us]
+    return measured(times, [time for part in parts for time in part.baseline_times_us])
+
+
 def error_text(error: Exception) -> str:
     """What a record says of an error: its type and the last line of its message."""
     lines = str(error).strip().splitlines()

@@ -46,6 +46,10 @@ class Effort(msgspec.Struct, frozen=True):
         Time of the fastest configuration so far as a multiple of the default's. A candidate that is
         slower for certain is given up; one that may be either gets all samples. None: the default
         is the best, and nothing depends on being slower than it but `hopeless`.
+    processes : int
+        Processes that the samples are shared among, each started for this candidate. Where code and
+        buffers come to lie differs from one to the next, and decides some percent. (A candidate at
+        a server always has a process of its own, and but one.)
     """
 
     samples: int = 9
@@ -53,6 +57,7 @@ class Effort(msgspec.Struct, frozen=True):
     accuracy: float = 0.0
     hopeless: float = 2.0
     best_ratio: float | None = None
+    processes: int = 1
 
 
 RECORDING_EFFORT = Effort(samples=15, seconds=0.3, accuracy=0.01, hopeless=3.0)

@@ -33,9 +33,9 @@ from .tuning_task import FINALISTS, Plan, TuningTask
 logger = logging.getLogger("tvm_hybrid")
 
 SEARCH_EFFORT = Effort(samples=15, seconds=0.1, accuracy=0.01)
-FINAL_EFFORT = Effort(samples=41, seconds=4.0)
+FINAL_EFFORT = Effort(samples=42, seconds=4.0, processes=2)
 FINAL_ROUNDS = 3  # of FINALISTS each
-_FINAL_COST = 3.0  # of one of the search, until one was seen
+_FINAL_COST = 15.0  # of one of the search, until one was seen
 
 
 def tune_regions(

@@ -9,6 +9,7 @@ Serial kernels are measured on one CPU while the next is built on another:
 from __future__ import annotations
 
 import logging
+import math
 import os
 from collections import deque
 from collections.abc import Generator, Iterator, Sequence
@@ -25,7 +26,7 @@ from tir_schedules.template import Template
 from ..threads import same_core
 from .child_process import ChildProcess, wait_for
 from .lane import Death, Lane
-from .measure import Effort, Measurement
+from .measure import Effort, Measurement, joined
 from .worker import Job
 
 logger = logging.getLogger("tvm_hybrid")
@@ -116,6 +117,32 @@ class WorkerProcess:
         CompileError
             If no process can be started, or none can measure any candidate of this region.
         """
+        if effort.processes == 1:
+            yield from self._measure(region, template, configs, baseline, effort)
+            return
+        share = msgspec.structs.replace(
+            effort,
+            processes=1,
+            samples=math.ceil(effort.samples / effort.processes),
+            seconds=effort.seconds / effort.processes,
+        )
+        for config in configs:
+            parts: list[Measurement] = []
+            while len(parts) < effort.processes and all(part.status == "ok" for part in parts):
+                self.close()
+                ((_, found),) = self._measure(region, template, [config], baseline, share)
+                parts.append(found)
+            yield config, joined(parts)
+
+    def _measure(
+        self,
+        region: Region,
+        template: Template[Any],
+        configs: Sequence[Config],
+        baseline: Config | None,
+        effort: Effort,
+    ) -> Generator[tuple[Config, Measurement], None, None]:
+        """The same in the processes that there are."""
         todo = deque(range(len(configs)))
         tried: set[int] = set()
 

@@ -125,6 +125,7 @@ def test_the_time_limit_leaves_room_for_finals(
         return 64 / block
 
     monkeypatch.setattr("tvm_hybrid.tuning.tune_regions.time.monotonic", lambda: now)
+    monkeypatch.setattr("tvm_hybrid.tuning.tune_regions._FINAL_COST", 3.0)
     plan = Plan("grid", batch=1, min_gain=0.0, time_limit=9.5)
     pretended = Pretended(time_us)
     result = tune_regions([toy.region()], machine, pretended, store, plan)

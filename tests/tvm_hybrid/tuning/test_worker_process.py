@@ -122,6 +122,25 @@ def test_a_right_candidate(worker: WorkerProcess, toy: ModuleType) -> None:
     assert alone.status == "ok" and alone.baseline_us is None and alone.ratio is None
 
 
+def test_samples_are_shared_among_fresh_processes(
+    worker: WorkerProcess, toy: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where one of them happens to place things decides nothing alone."""
+    measure(worker, toy, "right")
+    pids, close = [worker.pid], worker.close
+
+    def closed() -> None:
+        pids.append(worker.pid)
+        close()
+
+    monkeypatch.setattr(worker, "close", closed)
+    effort = Effort(samples=7, seconds=60.0, processes=2)
+    found = measure(worker, toy, "right", effort)
+    assert found.status == "ok" and len(found.times_us) == len(found.baseline_times_us) == 8
+    assert len({*pids[1:], worker.pid}) == 3, "the one before, and two of its own"
+    assert measure(worker, toy, "raise", effort).status == "compile_error"
+
+
 def test_a_program_of_its_own(host: tuple[Machine, str], toy: ModuleType) -> None:
     with WorkerProcess(*host, timeout=60, builders=()) as worker:
         assert measure(worker, toy, "right").status == "ok"
