@@ -31,8 +31,9 @@ from .fit_config import fit_config
 from .record_file import Located
 from .records import Found, trusted
 
-FARTHEST = 1.0
-"""The largest distance: a factor of 2 in some size."""
+FARTHEST = 0.5
+"""The largest distance: a factor of 1.41 in some size. On the package's recordings, loans between
+regions at distance 1 gained 1% to 2% as often as they lost 2% to 5%."""
 LEAST_GAIN = 0.03
 """What must have been gained over the default, as a fraction of the time after that."""
 MARGIN = 0.05

@@ -16,6 +16,12 @@ from tvm_hybrid.tuning.simulate import Recording, load_recording
 from .synthetic import product, synthetic_records, write_recording
 
 
+@pytest.fixture(autouse=True)
+def factor_of_two(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sizes are doubled here: the limit must not be nearer."""
+    monkeypatch.setattr("tvm_hybrid.tuning.nearest_record.FARTHEST", 1.0)
+
+
 def recording(path: Path, rows: int, fast: int, speedup: float = 1.2) -> Recording:
     """All configurations are as fast as the default, but those with `fast` rows of registers."""
     records = [

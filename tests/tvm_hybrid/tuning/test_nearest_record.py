@@ -24,6 +24,12 @@ from tvm_hybrid.tuning.records import RecordStore
 from .conftest import MakeRecord
 
 
+@pytest.fixture(autouse=True)
+def factor_of_two(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sizes are doubled here: the limit must not be nearer."""
+    monkeypatch.setattr("tvm_hybrid.tuning.nearest_record.FARTHEST", 1.0)
+
+
 def matmul(m: int = 64, n: int = 32, k: int = 16) -> Region:
     a, b = Tensor((m, k), "float32"), Tensor((k, n), "float32", True)
     return Region(

@@ -25,6 +25,12 @@ from .conftest import MakeRecord
 Write = Callable[..., Record]
 
 
+@pytest.fixture(autouse=True)
+def factor_of_two(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sizes are doubled here: the limit must not be nearer."""
+    monkeypatch.setattr("tvm_hybrid.tuning.nearest_record.FARTHEST", 1.0)
+
+
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Where this package's records are for the test."""

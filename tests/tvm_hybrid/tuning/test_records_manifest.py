@@ -21,6 +21,12 @@ from tvm_hybrid.tuning.record_file import RecordFile
 OPTIONS: dict[str, Any] = {"num_threads": 1, "fusion": "fine"}
 
 
+@pytest.fixture(autouse=True)
+def factor_of_two(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sizes are doubled here: the limit must not be nearer."""
+    monkeypatch.setattr("tvm_hybrid.tuning.nearest_record.FARTHEST", 1.0)
+
+
 def layer(m: int = 24) -> IRModule:
     """A product with its bias."""
     builder = relax.BlockBuilder()
