@@ -135,11 +135,11 @@ def default_config(region: Region, machine: Machine) -> WinogradConfig:
 
 
 def space(region: Region, machine: Machine) -> Iterator[WinogradConfig]:
-    """Every candidate and its blocks in other register tiles, the fastest estimated first."""
-    yield from sorted(
-        {*candidates(region, machine), *other_tiles(region, machine)},
-        key=lambda config: _order(region, config, machine),
-    )
+    """The default; every candidate and its blocks in other tiles, fastest estimated first."""
+    default = default_config(region, machine)
+    found = {*candidates(region, machine), *other_tiles(region, machine)}
+    yield default
+    yield from sorted(found - {default}, key=lambda config: _order(region, config, machine))
 
 
 def _order(region: Region, config: WinogradConfig, machine: Machine) -> tuple[float, str, int]:

@@ -119,7 +119,7 @@ def test_commands_take_it(
 def test_a_level_is_tuned_by_itself(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     model, path = str(saved(tmp_path)), str(tmp_path / "r.jsonl")
     arguments = ["--records", path, "--threads", "1", "--fusion", "none"]
-    assert main(["tune", model, "--trials", "1", *arguments]) == 0
+    assert main(["tune", model, "--trials-per-region", "1", *arguments]) == 0
     capsys.readouterr()
     sources = {}
     for level in ("none", "fine"):
