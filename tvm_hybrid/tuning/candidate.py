@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import mmap
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -95,15 +96,15 @@ def _stride(size: int) -> int:
     return -(-size // unit) * unit
 
 
-class Sampled:
+class Sampled(ABC):
     """Something whose calls are timed a millisecond at a time."""
 
     calls = 0
     short = True
 
+    @abstractmethod
     def seconds(self, calls: int, clock: Callable[[], float]) -> float:
         """The time of so many calls."""
-        raise NotImplementedError
 
     def warm_up(self, clock: Callable[[], float]) -> None:
         """Runs it until it is known how many calls one sample needs."""

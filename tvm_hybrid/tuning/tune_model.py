@@ -84,8 +84,8 @@ def tune(
     shorten the model's time most. Each configuration is built, checked against the region's
     meaning and timed in a process of its own, so that one that crashes, hangs or is wrong costs
     nothing but its own time. In the end the fastest of each region are measured again, longer, in
-    turns with the default: only one that is faster by more than 1%, by a sign test at the level
-    0.01, takes its place when the model is compiled with these records.
+    two fresh processes, in turns with the default: only one that is faster by more than 1%, by a
+    sign test at the level 0.01, takes its place when the model is compiled with these records.
 
     Every finished measurement is in the file before the next is looked at: Ctrl-C, or any other
     end, loses none, and the same call continues where the last one stopped.

@@ -15,12 +15,14 @@ import json
 import os
 import signal
 import sys
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 import msgspec
 
 from microkernels.errors import TvmHybridError
 from microkernels.isa import isa_named
+from tir_schedules.config import Config
+from tir_schedules.machine import Machine
 from tir_schedules.region import Region
 from tir_schedules.template import Template, all_templates, template_for
 
@@ -64,6 +66,47 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     footprint_bytes: int
     effort: Effort
     seed: int
+
+
+class Setting(NamedTuple):
+    """What the jobs of one measurer have in common.
+
+    Attributes
+    ----------
+    machine : Machine
+        ISA and threads; twice its L3 is the largest footprint that makes a difference.
+    target : str
+        The TVM target as JSON.
+    footprint_bytes, seed : int
+        As of `Job`.
+    """
+
+    machine: Machine
+    target: str
+    footprint_bytes: int
+    seed: int
+
+    def job(
+        self,
+        region: Region,
+        template: Template[Any],
+        config: Config,
+        baseline: Config | None,
+        effort: Effort,
+    ) -> Job:
+        """The job of measuring one candidate."""
+        return Job(
+            region=region,
+            module=template.build.__module__,
+            config=config.to_dict(),
+            baseline=baseline.to_dict() if baseline is not None else None,
+            isa=self.machine.isa.name,
+            target=self.target,
+            threads=self.machine.threads,
+            footprint_bytes=min(self.footprint_bytes, 2 * self.machine.l3_bytes),
+            effort=effort,
+            seed=self.seed,
+        )
 
 
 class Stage(msgspec.Struct, frozen=True, tag=True):

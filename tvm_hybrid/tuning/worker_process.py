@@ -27,7 +27,7 @@ from ..threads import same_core
 from .child_process import ChildProcess, wait_for
 from .lane import Death, Lane
 from .measure import Effort, Measurement, joined
-from .worker import Job
+from .worker import Job, Setting
 
 logger = logging.getLogger("tvm_hybrid")
 
@@ -188,18 +188,8 @@ class WorkerProcess:
         baseline: Config | None,
         effort: Effort,
     ) -> Job:
-        return Job(
-            region=region,
-            module=template.build.__module__,
-            config=config.to_dict(),
-            baseline=baseline.to_dict() if baseline is not None else None,
-            isa=self.machine.isa.name,
-            target=self.target,
-            threads=self.machine.threads,
-            footprint_bytes=min(self.footprint_bytes, 2 * self.machine.l3_bytes),
-            effort=effort,
-            seed=self.seed,
-        )
+        setting = Setting(self.machine, self.target, self.footprint_bytes, self.seed)
+        return setting.job(region, template, config, baseline, effort)
 
     def _outcomes(self) -> Iterator[tuple[Lane, Measurement | Death]]:
         """The candidates that are done; waits for something to happen."""

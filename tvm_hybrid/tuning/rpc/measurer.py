@@ -19,7 +19,7 @@ from tir_schedules.region import Region
 from tir_schedules.template import Template
 
 from ..measure import Effort, Measurement
-from ..worker import Job
+from ..worker import Setting
 from .agent import GRACE_SECONDS, Agent
 from .batch import Batch
 from .servers import PATIENCE_SECONDS, no_server
@@ -120,18 +120,8 @@ class RpcMeasurer:
         baseline: Config | None,
         effort: Effort,
     ) -> RemoteJob:
-        job = Job(
-            region=region,
-            module=template.build.__module__,
-            config=config.to_dict(),
-            baseline=baseline.to_dict() if baseline is not None else None,
-            isa=self.machine.isa.name,
-            target=self.target,
-            threads=self.machine.threads,
-            footprint_bytes=min(self.footprint_bytes, 2 * self.machine.l3_bytes),
-            effort=effort,
-            seed=self.seed,
-        )
+        setting = Setting(self.machine, self.target, self.footprint_bytes, self.seed)
+        job = setting.job(region, template, config, baseline, effort)
         seconds = self.session_seconds + effort.seconds
         return RemoteJob(job=job, cpu=self.machine.name, session_seconds=seconds)
 
