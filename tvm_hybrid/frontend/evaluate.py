@@ -103,7 +103,18 @@ def _run(node: onnx.NodeProto, graph: Graph) -> list[NDArray]:
 
     feeds = {name: graph.constants[name] for name in node.input if name}
     with np.errstate(all="ignore"):
-        return ReferenceEvaluator(node, opsets={"": graph.opset}).run(None, feeds)
+        return ReferenceEvaluator(_model_of(node, graph)).run(None, feeds)
+
+
+def _model_of(node: onnx.NodeProto, graph: Graph) -> onnx.ModelProto:
+    """A model of one node: the reference takes a bare node for one of the newest opset."""
+    inputs = [
+        onnx.ValueInfoProto(name=name, type=graph.types[name])
+        for name in dict.fromkeys(filter(None, node.input))
+    ]
+    outputs = [onnx.ValueInfoProto(name=name) for name in node.output if name]
+    body = helper.make_graph([node], "folded", inputs, outputs)
+    return helper.make_model(body, opset_imports=[helper.make_opsetid("", graph.opset)])
 
 
 def _is_weight(array: NDArray) -> bool:

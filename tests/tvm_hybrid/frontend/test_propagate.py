@@ -12,7 +12,7 @@ from tvm_hybrid.frontend import import_onnx
 from tvm_hybrid.frontend.load_graph import load_graph
 from tvm_hybrid.frontend.propagate import propagate
 
-from .models import compare, f32, i64, make_model, operators, random
+from .models import compare, f32, i64, make_model, onnxruntime_run, operators, random
 
 
 def test_computed_reshape() -> None:
@@ -98,6 +98,41 @@ def test_integer_division_is_towards_zero() -> None:
     ]
     model = make_model(nodes, [i64("x", 4)], [i64("y", 4)], {"a": a, "b": b})
     compare(model, {"x": a}, [np.array([-6, 6, 6, -6], np.int64)])
+
+
+@pytest.mark.parametrize("op_type", ["Softmax", "LogSoftmax", "Hardmax"])
+@pytest.mark.parametrize("axis", [None, 0, 2])
+def test_softmax_of_an_old_opset_works_on_all_axes_from_one_on(
+    op_type: str, axis: int | None
+) -> None:
+    """A constant and a fed value mean the same."""
+    x = random(2, 3, 4)
+    attributes = {} if axis is None else {"axis": axis}
+    nodes = [
+        helper.make_node(op_type, [name], [f"{name}/max"], **attributes) for name in ("x", "c")
+    ]
+    nodes.append(helper.make_node("Concat", ["x/max", "c/max"], ["y"], axis=0))
+    model = make_model(nodes, [f32("x", 2, 3, 4)], [f32("y", 4, 3, 4)], {"c": x}, opset=11)
+    imported = compare(model, {"x": x}, onnxruntime_run(model, {"x": x}))
+    assert operators(imported)["concat"] == 1
+    assert (
+        sum(operators(imported)[name] for name in ("nn.softmax", "nn.log_softmax", "argmax")) == 1
+    )
+
+
+def test_folding_by_the_opset_of_the_model() -> None:
+    """Unsqueeze has its axes in an attribute before opset 13; an LSTM needs a shape from it."""
+    nodes = [
+        helper.make_node("Unsqueeze", ["n"], ["n1"], axes=[0]),
+        helper.make_node("Concat", ["n1", "rest"], ["target"], axis=0),
+        helper.make_node("Reshape", ["x", "target"], ["y"]),
+    ]
+    constants = {"n": np.array(3, np.int64), "rest": np.array([-1], np.int64)}
+    model = make_model(nodes, [f32("x", 2, 6)], [f32("y", 3, 4)], constants, opset=12)
+    graph = load_graph(model)
+    propagate(graph)
+    assert [node.op_type for node in graph.nodes] == ["Reshape"]
+    assert graph.shape("y") == (3, 4)
 
 
 def test_gather_elements_with_smaller_indices() -> None:

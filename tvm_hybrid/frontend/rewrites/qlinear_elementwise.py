@@ -16,6 +16,7 @@ from microkernels.errors import ModelError
 
 from ..graph import Graph, describe
 from ..node_builder import NodeBuilder, attributes_of, optional_input
+from .flat_softmax import SOFTMAX_ALONG_AXIS, flat_softmax
 from .quantized import (
     MICROSOFT,
     Quantized,
@@ -28,8 +29,6 @@ from .quantized import (
     quantized_type,
 )
 from .registry import rewrites
-
-SOFTMAX_ALONG_AXIS = 13  # before, Softmax flattened what follows its axis
 
 
 @rewrites("QLinearAdd", "QLinearMul", domain=MICROSOFT)
@@ -56,10 +55,9 @@ def qlinear_softmax(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeProto]:
     flat = attributes.get("opset", SOFTMAX_ALONG_AXIS) < SOFTMAX_ALONG_AXIS
 
     def softmax(build: NodeBuilder, values: list[str]) -> str:
-        if not flat or axis == len(shape) - 1:
-            return build.add("Softmax", values[0], axis=axis)
-        rows = build.reshape(values[0], [*shape[:axis], -1])
-        return build.reshape(build.add("Softmax", rows, axis=axis), shape)
+        if flat:
+            return flat_softmax(build, "Softmax", values[0], shape, axis)
+        return build.add("Softmax", values[0], axis=axis)
 
     return around(node, graph, [0], 3, softmax)
 
