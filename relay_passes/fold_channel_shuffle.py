@@ -198,6 +198,11 @@ class _Upward(_Rewrite):
             self.shuffle.positions[0],
             self.shuffle.source,
         )
+        # Another reader of a value on the way would find the source's channels moved already.
+        members = {*self.shuffle.positions, self.position}
+        between = (self.graph.bindings[position].var for position in self.shuffle.positions)
+        if any(self.graph.escapes(var, members) for var in between):
+            return False
         while True:
             position = self.graph.position.get(expr) if isinstance(expr, relax.Var) else None
             if position is None or not isinstance(expr, relax.DataflowVar):

@@ -106,9 +106,9 @@ def attention_nests(region: Region, config: AttentionConfig) -> Iterator[LoopNes
     query_block = max(band, min(float(config.query_block), rows)) if key_blocks > 1 else rows
     band = rows / bands
     scores, product = kernels_of(config)
-    for kernel, k, n, vectors in (
-        (scores, problem.d, keys, config.score_vectors),
-        (product, keys, problem.e, config.product_vectors),
+    for kernel, k, n, vectors, size in (
+        (scores, problem.d, keys, config.score_vectors, problem.d),
+        (product, keys, problem.e, config.product_vectors, problem.e),
     ):
         n_vectors, steps = math.ceil(n / kernel.lanes), kernel.steps(math.ceil(k))
         tiling = Tiling(min(kernel.mr, band), vectors, band, steps)
@@ -125,7 +125,7 @@ def attention_nests(region: Region, config: AttentionConfig) -> Iterator[LoopNes
             Loop("band", query_block / band, "serial", touched(query_block, 1)),
             *inner,
         ]
-        operations = problem.batches * problem.m * problem.n * (k if kernel is scores else n)
+        operations = problem.batches * problem.m * problem.n * size
         useful = n / (n_vectors * kernel.lanes) * min(1.0, k / (steps * kernel.kr))
         yield LoopNest(nested(loops), operations, useful)
 
@@ -154,7 +154,7 @@ def chain_nests(region: Region, config: MlpChainConfig) -> Iterator[LoopNest]:
         yield dataclasses.replace(
             nest,
             loops=(whole, *nest.loops),
-            operations=nest.operations * blocks,
+            operations=nest.operations / rows * rows_of(part),  # the last block may be cut
             balance=balance_of(blocks, config.threads),
         )
 

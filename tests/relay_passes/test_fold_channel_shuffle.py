@@ -37,6 +37,13 @@ def shuffle(x: relax.Expr, groups: int = 2) -> relax.Expr:
     return bind(op.reshape(turned, (*rest, channels)))
 
 
+def read_halfway(x: relax.Expr) -> list[relax.Expr]:
+    """A shuffle, and what another operator makes of the transposed tensor in it."""
+    rest = tuple(map(int, x.ty.shape.values))[:-1]
+    turned = bind(op.permute_dims(bind(op.reshape(x, (*rest, 2, C // 2))), [0, 1, 2, 4, 3]))
+    return [op.tanh(bind(op.reshape(turned, (*rest, C)))), op.exp(turned)]
+
+
 def conv(x: relax.Expr, *shape: int, **attrs: Any) -> relax.Expr:
     return bind(op.nn.conv2d(x, constant(*shape, seed=len(attrs)), **{**LAST, **attrs}))
 
@@ -143,6 +150,7 @@ def test_it_vanishes(body: Body) -> None:
             id="a reader that needs it",
         ),
         pytest.param(lambda x: op.multiply(shuffle(x), x), id="with something that is not moved"),
+        pytest.param(lambda x: read_halfway(conv(x, 1, 1, C, C)), id="read halfway"),
     ],
 )
 def test_it_stays(body: Body) -> None:
