@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 from numpy.typing import NDArray
 
@@ -24,6 +23,7 @@ from tests.tvm_hybrid.runtime_only import run_on_runtime_alone
 from tvm_hybrid.demo.magika_files import fetch_magika
 from tvm_hybrid.report.compare import distance, tolerance_for
 from tvm_hybrid.report.flops import ProductSums
+from tvm_hybrid.report.onnx_runtime import literal_session
 
 from . import transformers
 from .quantized_models import dynamic, integer_products, static
@@ -86,12 +86,7 @@ def run(session: tvm_hybrid.InferenceSession, feeds: Feeds, product: str = "") -
 
 def by_onnxruntime(model: onnx.ModelProto, feeds: Feeds) -> NDArray[Any]:
     """What ONNX Runtime computes node by node."""
-    options = onnxruntime.SessionOptions()
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.log_severity_level = 3
-    source = model.SerializeToString()
-    session = onnxruntime.InferenceSession(source, options, providers=["CPUExecutionProvider"])
-    return session.run(None, dict(feeds))[0]
+    return literal_session(model).run(None, dict(feeds))[0]
 
 
 def require_reasons(session: tvm_hybrid.InferenceSession) -> int:

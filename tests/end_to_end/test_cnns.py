@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 from numpy.typing import NDArray
 
 import tvm_hybrid
+from tvm_hybrid.report.onnx_runtime import literal_session
 
 from . import cnn_blocks
 from .cnn_blocks import STEP, Net, made
@@ -38,12 +38,7 @@ BLOCKS: dict[Block, tuple[dict[str, int], set[str], int]] = {
 
 def by_onnxruntime(model: onnx.ModelProto, x: NDArray[Any]) -> NDArray[Any]:
     """What ONNX Runtime computes, operator by operator as the model has them."""
-    options = onnxruntime.SessionOptions()
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    session = onnxruntime.InferenceSession(
-        model.SerializeToString(), options, providers=["CPUExecutionProvider"]
-    )
-    return np.asarray(session.run(None, {"x": x})[0])
+    return np.asarray(literal_session(model).run(None, {"x": x})[0])
 
 
 def images(model: onnx.ModelProto) -> NDArray[np.float32]:

@@ -6,12 +6,12 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
 import tvm_hybrid
+from tvm_hybrid.report.onnx_runtime import literal_session
 
 # Weight [IC, OC / groups, KH, KW]: products, single phases, groups, depthwise, a cut at each end.
 CASES: list[tuple[tuple[int, ...], dict[str, Any]]] = [
@@ -54,7 +54,7 @@ def test_f32(threads: int) -> None:
     model = model_of(nodes, [f"y{n}" for n in range(len(CASES))], values, (1, 16, 5, 7))
     x = constants((1, 16, 5, 7), 99)
     session = tvm_hybrid.InferenceSession(model, num_threads=threads)
-    wanted = onnxruntime.InferenceSession(model.SerializeToString()).run(None, {"x": x})
+    wanted = literal_session(model).run(None, {"x": x})
     for case, got, exact in zip(CASES, session.run(None, {"x": x}), wanted, strict=True):
         # sums of K <= 16 * 9 products of magnitudes below 4 * 4, in different orders
         bound = 2 * 144 * np.finfo(np.float32).eps * 144 * 16

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
-import onnxruntime
+import onnx
 import pytest
 
 import tvm_hybrid
 from tests.onnx_builder import OnnxBuilder
+from tvm_hybrid.report.onnx_runtime import literal_session
 
 INPUTS, CHANNELS, SQUEEZED, OUT = 3, 24, 8, 16
 
@@ -28,7 +29,7 @@ class Block:
         self.biases = [rng.standard_normal(size[0]).astype(np.float32) for size in sizes]
         self.x = rng.standard_normal(self.shape).astype(np.float32)
 
-    def model(self) -> bytes:
+    def model(self) -> onnx.ModelProto:
         g = OnnxBuilder()
 
         def conv(value: str, number: int) -> str:
@@ -39,7 +40,7 @@ class Block:
         gate = g.node("Relu", conv(g.node("GlobalAveragePool", h), 1))
         gate = g.node("HardSigmoid", conv(gate, 2), alpha=1 / 6, beta=0.5)
         g.output(conv(g.node("Mul", h, gate), 3), (1, OUT, *self.shape[2:]))
-        return g.model().SerializeToString()
+        return g.model()
 
     def magnitudes(self) -> np.ndarray:
         """The result with all numbers positive and no bounds: what roundings are relative to."""
@@ -58,7 +59,7 @@ def test_as_onnxruntime(size: tuple[int, int], threads: int, scaled: int) -> Non
     session = tvm_hybrid.InferenceSession(block.model(), num_threads=threads)
     decisions = session.executable.explain()
     assert sum("weight_scale=input" in (each.workload or "") for each in decisions) == scaled
-    reference = onnxruntime.InferenceSession(block.model(), providers=["CPUExecutionProvider"])
+    reference = literal_session(block.model())
     (wanted,), (result,) = reference.run(None, {"x": block.x}), session.run(None, {"x": block.x})
     # Roundings that a term passes at most, each 2^-24 of the magnitudes, in either computation: the
     # first layer's twice, as the factors and what they multiply; a mean of all pixels; two sums of

@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 
 from tests.onnx_builder import CONTRIB, OnnxBuilder
+from tvm_hybrid.report.onnx_runtime import literal_session
 
 from .arithmetic import Array
 from .evaluate import evaluate
@@ -19,11 +19,7 @@ SHAPE = (8, 16)
 
 
 def ort(model: onnx.ModelProto, feeds: dict[str, Array]) -> Array:
-    options = onnxruntime.SessionOptions()
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    providers = ["CPUExecutionProvider"]
-    session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=providers)
-    return session.run(None, feeds)[0]
+    return literal_session(model).run(None, feeds)[0]
 
 
 def assert_one_step_apart_at_most(model: onnx.ModelProto, feeds: dict[str, Array]) -> None:

@@ -104,10 +104,19 @@ def test_threads(threads: tuple[int, int], groups: int) -> None:
         check(region, RUNGS[-1], ConvConfig.from_dict({**config.to_dict(), "lines": 1}))
 
 
-def test_lines_of_a_small_image_share_a_tile() -> None:
+@pytest.mark.parametrize(
+    ("rung", "kernel"),
+    [
+        ("avx2", "avx2_f32_6x16"),
+        pytest.param("avx512", "avx512_f32_6x64", marks=pytest.mark.isa("avx512")),
+    ],
+)
+def test_lines_of_a_small_image_share_a_tile(rung: str, kernel: str) -> None:
     region = conv_region((5, 3), 8, 40, (3, 3), padding=(1,) * 4)
-    config = config_for(region, RUNGS[-1], rows=3, lines=2, staged=True, band=5)
-    check(region, RUNGS[-1], config)
+    config = config_for(
+        region, rung, kernel=kernel, vectors=2, rows=3, lines=2, staged=True, band=5
+    )
+    check(region, rung, config)
 
 
 @pytest.mark.parametrize("kind", ["input", "range"])

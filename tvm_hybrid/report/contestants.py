@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from .onnx_runtime import last_line, optimised_session
 from .timing import ContestantError, time_calls
 from .worker_process import Feeds, WorkerContestant
 
@@ -39,49 +40,6 @@ class SessionContestant:
         """Nothing to free."""
 
 
-def onnx_runtime_session(
-    model: str | bytes, threads: int, optimise: bool = True, profile: str = ""
-) -> Any:
-    """An onnxruntime session on the CPU.
-
-    Parameters
-    ----------
-    model : str or bytes
-        A file's path or its content.
-    threads : int
-        Threads inside one operator; operators run one after the other.
-    optimise : bool
-        False gives the literal meaning of the model, operator by operator.
-    profile : str
-        First part of the path of the profile to write; "" for none.
-
-    Raises
-    ------
-    ContestantError
-        If onnxruntime is not installed or refuses the model.
-    """
-    try:
-        import onnxruntime
-    except ImportError as error:
-        raise ContestantError(
-            "onnxruntime is not installed; pip install 'tvm_hybrid[bench]' brings it"
-        ) from error
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = threads
-    options.inter_op_num_threads = 1
-    options.log_severity_level = 3
-    if profile:
-        options.enable_profiling = True
-        options.profile_file_prefix = profile
-    if not optimise:
-        level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-        options.graph_optimization_level = level
-    try:
-        return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
-    except Exception as error:  # onnxruntime's exceptions have no common base
-        raise ContestantError(f"ONNX Runtime: {last_line(error)}") from error
-
-
 def onnx_runtime_contestant(model: str | bytes, feeds: Feeds, threads: int) -> SessionContestant:
     """ONNX Runtime with its default optimisations.
 
@@ -90,16 +48,11 @@ def onnx_runtime_contestant(model: str | bytes, feeds: Feeds, threads: int) -> S
     ContestantError
         If it is not installed, or cannot load or run the model.
     """
-    session = onnx_runtime_session(model, threads)
+    session = optimised_session(model, threads)
     try:
         return SessionContestant(session, feeds)
     except Exception as error:
         raise ContestantError(f"ONNX Runtime: {last_line(error)}") from error
-
-
-def last_line(error: BaseException) -> str:
-    lines = str(error).strip().splitlines()
-    return lines[-1] if lines else type(error).__name__
 
 
 class StockTvm(WorkerContestant):

@@ -23,7 +23,7 @@ from relay_passes.decisions import Decision
 from relay_passes.note_reorders import REORDER
 
 from ..executable import Executable
-from .contestants import last_line, onnx_runtime_session
+from .onnx_runtime import last_line, optimised_session
 from .timing import SLICE_SECONDS, ContestantError, time_calls, time_slices
 
 # Part of the names of ONNX Runtime's operators that count as kernels.
@@ -96,7 +96,7 @@ class OnnxRuntimeKernels:
         with tempfile.TemporaryDirectory(prefix="tvm_hybrid-profile-") as folder:
             # A profile ends once and for all, so every slice has a session of its own.
             prefix = str(Path(folder) / "profile")
-            session = onnx_runtime_session(self._model, self._threads, profile=prefix)
+            session = optimised_session(self._model, self._threads, profile=prefix)
             try:
                 session.run(None, self._feeds)
                 runs = len(time_calls(lambda: session.run(None, self._feeds), SLICE_SECONDS))

@@ -18,7 +18,7 @@ from relay_passes.decisions import Decision
 
 from .bisect import find_first_difference
 from .compare import Distance, distance
-from .contestants import onnx_runtime_session
+from .onnx_runtime import literal_session, optimised_session
 
 Feeds = Mapping[str, np.ndarray]
 Evaluate = Callable[[onnx.ModelProto, Feeds], "tuple[list[np.ndarray], Sequence[Decision]]"]
@@ -108,9 +108,8 @@ def verify(
     ContestantError
         If onnxruntime is not installed or refuses the model.
     """
-    content = model.SerializeToString()
-    literal = onnx_runtime_session(content, threads, optimise=False).run(None, dict(feeds))
-    optimised = onnx_runtime_session(content, threads).run(None, dict(feeds))
+    literal = literal_session(model, threads).run(None, dict(feeds))
+    optimised = optimised_session(model.SerializeToString(), threads).run(None, dict(feeds))
     outputs = []
     for value, mine, reference, other in zip(
         model.graph.output, ours, literal, optimised, strict=True
@@ -148,7 +147,7 @@ def locate(
     """
 
     def agrees(prefix: onnx.ModelProto) -> bool:
-        wanted = onnx_runtime_session(prefix.SerializeToString(), 1, optimise=False)
+        wanted = literal_session(prefix)
         try:
             got, _ = evaluate(prefix, feeds)
         except TvmHybridError:

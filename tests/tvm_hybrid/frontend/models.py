@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime
 import tvm
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
@@ -16,6 +15,7 @@ from onnx.reference import ReferenceEvaluator
 from tvm import relax
 
 from tvm_hybrid.frontend import ImportedModel, import_onnx
+from tvm_hybrid.report.onnx_runtime import literal_session
 
 Declaration = tuple[str, int, Sequence[int | str | None] | None]
 OPSET = 17
@@ -112,13 +112,7 @@ def random(*shape: int, seed: int = 0) -> NDArray[np.float32]:
 
 def onnxruntime_run(model: onnx.ModelProto, feeds: Mapping[str, NDArray]) -> list[NDArray]:
     """What ONNX Runtime computes, operator by operator as the model has them."""
-    options = onnxruntime.SessionOptions()
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.log_severity_level = 3
-    session = onnxruntime.InferenceSession(
-        model.SerializeToString(), options, providers=["CPUExecutionProvider"]
-    )
-    return session.run(None, dict(feeds))
+    return literal_session(model).run(None, dict(feeds))
 
 
 def within_one(got: NDArray, wanted: NDArray, share: float) -> None:

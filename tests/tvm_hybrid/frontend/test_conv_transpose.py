@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import onnxruntime
 from onnx import helper
 
 from tvm_hybrid.frontend import import_onnx
 
-from .models import f32, make_model, random, run_imported
+from .models import f32, make_model, onnxruntime_run, random, run_imported
 
 CASES: list[dict[str, Any]] = [
     {"strides": [2, 2]},
@@ -38,7 +37,7 @@ def test_every_attribute() -> None:
         outputs.append(f32(f"y{number}", *[None] * 4))
     model = make_model(nodes, [f32("x", 2, 4, 5, 6)], outputs, constants)
     feeds = {"x": random(2, 4, 5, 6)}
-    wanted = onnxruntime.InferenceSession(model.SerializeToString()).run(None, feeds)
+    wanted = onnxruntime_run(model, feeds)
     for attributes, got, exact in zip(
         CASES, run_imported(import_onnx(model), feeds), wanted, strict=True
     ):

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 from numpy.typing import NDArray
 from onnx import TensorProto, helper
@@ -15,7 +14,7 @@ from onnx import TensorProto, helper
 from tvm_hybrid.errors import UnsupportedOperatorError
 from tvm_hybrid.frontend import import_onnx
 
-from .models import compare, f32, i64, make_model, operators, random
+from .models import compare, f32, i64, make_model, onnxruntime_run, operators, random
 
 MICROSOFT = "com.microsoft"
 
@@ -145,7 +144,7 @@ def test_batch_normalization_goes_into_the_convolution(op_type: str, groups: int
     # 36 products of values near 1 and a cancelling mean: a few float32 roundings of about 10.
     feeds = {"x": random(1, 4, 5, 5)}
     # ONNX's reference fails for grouped ConvTranspose.
-    wanted = onnxruntime.InferenceSession(model.SerializeToString()).run(None, feeds)
+    wanted = onnxruntime_run(model, feeds)
     found = operators(compare(model, feeds, wanted, rtol=1e-4, atol=1e-5))
     assert found["multiply"] == 0
     assert found["add"] == 1
@@ -192,7 +191,7 @@ def test_padding_goes_into_the_convolution(
     model = make_model(nodes, [f32("x", 1, 3, 5, 5)], [f32("y", *[None] * 4)], constants)
     feeds = {"x": random(1, 3, 5, 5)}
     # ONNX's reference cannot crop.
-    wanted = onnxruntime.InferenceSession(model.SerializeToString()).run(None, feeds)
+    wanted = onnxruntime_run(model, feeds)
     found = operators(compare(model, feeds, wanted))
     assert ("nn.pad" in found or "strided_slice" in found) == (not folded)
 
@@ -208,7 +207,7 @@ def test_automatic_padding(op_type: str, mode: str) -> None:
     constants = {"w": random(2, 2, 3, 2)}
     model = make_model([node], [f32("x", 1, 2, 6, 7)], [f32("y", *[None] * 4)], constants)
     feeds = {"x": random(1, 2, 6, 7)}
-    wanted = onnxruntime.InferenceSession(model.SerializeToString()).run(None, feeds)
+    wanted = onnxruntime_run(model, feeds)
     assert operators(compare(model, feeds, wanted))["call_tir"] == 0
 
 

@@ -11,11 +11,8 @@ from onnx import TensorProto, helper
 
 from tvm_hybrid import InferenceSession
 from tvm_hybrid.report.bench import ONNX_RUNTIME, OURS, STOCK_TVM, bench
-from tvm_hybrid.report.contestants import (
-    ContestantError,
-    StockTvm,
-    onnx_runtime_session,
-)
+from tvm_hybrid.report.contestants import ContestantError, StockTvm
+from tvm_hybrid.report.onnx_runtime import optimised_session
 
 from ..onnx_models import reference, saved, two_layers
 
@@ -149,4 +146,4 @@ def test_a_worker_that_takes_too_long(tmp_path: Path) -> None:
 
 def test_a_model_that_onnx_runtime_refuses() -> None:
     with pytest.raises(ContestantError, match="ONNX Runtime"):
-        onnx_runtime_session(b"not a model", 1)
+        optimised_session(b"not a model")

@@ -7,7 +7,6 @@ import onnx
 import pytest
 
 from tvm_hybrid import import_onnx
-from tvm_hybrid.report.contestants import onnx_runtime_session
 from tvm_hybrid.report.flops import ProductSums
 from tvm_hybrid.report.layer_models import (
     DTYPES,
@@ -18,6 +17,7 @@ from tvm_hybrid.report.layer_models import (
     layer_input,
     layer_model,
 )
+from tvm_hybrid.report.onnx_runtime import literal_session
 
 SMALL = Layer("S1", 9, 16, 24, 3, 2)
 
@@ -53,7 +53,7 @@ def test_quantised_models_have_what_a_quantiser_writes() -> None:
 def test_quantised_results_use_the_range(zero_point: int) -> None:
     """Or wrong sums would not be seen: most positive results are neither 0 nor 255."""
     layer = Layer("S2", 9, 16, 24, 3, 1, zero_point)
-    session = onnx_runtime_session(layer_model(layer, INT8).SerializeToString(), 1, optimise=False)
+    session = literal_session(layer_model(layer, INT8))
     (result,) = session.run(None, {"x": layer_input(layer, INT8)})
     assert np.mean((result > 0) & (result < 255)) > 0.2
     assert np.mean(result == 255) < 0.2

@@ -10,7 +10,8 @@ from onnx import TensorProto, helper
 from microkernels.errors import CompileError
 from relay_passes.decisions import Decision
 from tvm_hybrid.report.bisect import find_first_difference
-from tvm_hybrid.report.contestants import ContestantError, onnx_runtime_session
+from tvm_hybrid.report.contestants import ContestantError
+from tvm_hybrid.report.onnx_runtime import optimised_session
 from tvm_hybrid.report.verify import locate, verify
 
 from ..onnx_models import reference, two_layers
@@ -35,7 +36,7 @@ def wrong_at(op: str, replacement: str) -> Evaluate:
             decisions.append(Decision(node=node.name, op=node.op_type, taken=True, kernel="toy"))
             if node.op_type == op:
                 node.op_type = replacement
-        session = onnx_runtime_session(changed.SerializeToString(), 1)
+        session = optimised_session(changed.SerializeToString())
         return session.run(None, dict(inputs)), decisions
 
     return evaluate

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import onnx
@@ -44,8 +45,10 @@ def test_tune_then_look_at_the_records(
     output = capsys.readouterr()
     assert "matmul(float32[4x16], float32[16x8]c)" in output.out
     assert "ended: all 2 trials are made; records in" in output.out
-    assert "region 1: 1 x, 25 configurations, 0 known: matmul" in output.err
-    assert "trial 2 of 2, region 1 of 1, 2 of 25 configurations, best" in output.err
+    # How many configurations there are depends on the CPU.
+    found = re.search(r"region 1: 1 x, (\d+) configurations, 0 known: matmul", output.err)
+    assert found is not None and int(found[1]) > 2
+    assert f"trial 2 of 2, region 1 of 1, 2 of {found[1]} configurations, best" in output.err
     count = len(list(RecordStore(path)))
     assert count >= 2
 

@@ -8,12 +8,16 @@ from types import ModuleType
 
 from click.testing import CliRunner
 
+from relay_passes.pipeline import PipelineOptions
 from tir_schedules.config import Config
 from tir_schedules.machine import Machine
 from tir_schedules.region import Region
-from tir_schedules.template import Template
+from tir_schedules.template import Template, template_for
 from tvm_hybrid.cli.record_spaces import command
+from tvm_hybrid.targets import resolve_target
+from tvm_hybrid.tuning.config_space import ConfigSpace
 from tvm_hybrid.tuning.measure import Effort, Measurement, measured
+from tvm_hybrid.tuning.public_regions import public_regions
 from tvm_hybrid.tuning.record_space import CAREFUL_EFFORT, record_space
 from tvm_hybrid.tuning.records import RecordStore, ranked
 
@@ -74,6 +78,9 @@ def test_a_finished_space_is_not_measured_again_but_its_best(
 
 def test_the_command_knows_the_public_regions() -> None:
     listed = CliRunner().invoke(command, ["--list", "matmul_f32_small"])
-    assert listed.exit_code == 0 and "704 configurations" in listed.output
+    options = PipelineOptions(target=resolve_target(None), threads=1)
+    (region,) = public_regions(options, ["matmul_f32_small"]).values()
+    size = len(ConfigSpace.of(region, template_for(region.op), options.machine))
+    assert listed.exit_code == 0 and f" {size} configurations  {region.key}" in listed.output
     refused = CliRunner().invoke(command, ["resnet18_c99"])
     assert refused.exit_code == 2 and "no public region resnet18_c99" in refused.output

@@ -1,0 +1,102 @@
+"""Sessions of ONNX Runtime: one that computes what a model says, one that is fast.
+
+Where a CPU lacks VNNI, its kernels of uint8 by int8 saturate. The first kind of session does
+without them (see `unsigned_products`) and so is right on every CPU. The second sets
+`session.x64quantprecision`, with which ONNX Runtime avoids most of them, there alone.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import onnx
+
+from .timing import ContestantError
+from .unsigned_products import unsigned_products
+
+_PRECISION = "session.x64quantprecision"
+
+
+def literal_session(model: onnx.ModelProto, threads: int = 1) -> Any:
+    """A session that computes what the model says, operator by operator, integers exactly.
+
+    Parameters
+    ----------
+    model : onnx.ModelProto
+        The model, all weights inside it.
+    threads : int
+        Threads inside one operator.
+
+    Raises
+    ------
+    ContestantError
+        If onnxruntime is not installed or refuses the model.
+    """
+    runtime = _import()
+    options = _options(runtime, threads)
+    options.graph_optimization_level = runtime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    try:
+        return _open(runtime, unsigned_products(model).SerializeToString(), options)
+    except Exception as error:  # onnxruntime's and protobuf's exceptions have no common base
+        raise ContestantError(f"ONNX Runtime: {last_line(error)}") from error
+
+
+def optimised_session(model: str | bytes, threads: int = 1, profile: str = "") -> Any:
+    """A session with ONNX Runtime's default optimisations.
+
+    Parameters
+    ----------
+    model : str or bytes
+        A file's path or its content.
+    threads : int
+        Threads inside one operator; operators run one after the other.
+    profile : str
+        First part of the path of the profile to write; "" for none.
+
+    Raises
+    ------
+    ContestantError
+        If onnxruntime is not installed or refuses the model.
+    """
+    runtime = _import()
+    options = _options(runtime, threads)
+    if profile:
+        options.enable_profiling = True
+        options.profile_file_prefix = profile
+    try:
+        options.add_session_config_entry(_PRECISION, "1")
+        return _open(runtime, model, options)
+    except Exception:  # it turns a product of two signed operands into one that it has no kernel of
+        options.add_session_config_entry(_PRECISION, "0")
+    try:
+        return _open(runtime, model, options)
+    except Exception as error:
+        raise ContestantError(f"ONNX Runtime: {last_line(error)}") from error
+
+
+def last_line(error: BaseException) -> str:
+    """The last line of an error's message."""
+    lines = str(error).strip().splitlines()
+    return lines[-1] if lines else type(error).__name__
+
+
+def _import() -> Any:
+    try:
+        import onnxruntime
+    except ImportError as error:
+        raise ContestantError(
+            "onnxruntime is not installed; pip install 'tvm_hybrid[bench]' brings it"
+        ) from error
+    return onnxruntime
+
+
+def _options(runtime: Any, threads: int) -> Any:
+    options = runtime.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.inter_op_num_threads = 1
+    options.log_severity_level = 3
+    return options
+
+
+def _open(runtime: Any, model: str | bytes, options: Any) -> Any:
+    return runtime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
