@@ -21,6 +21,7 @@ from collections.abc import Sequence
 
 from tvm import tirx
 
+from .ieee import absolute
 from .vectors import Expr, bind, cast, like, reinterpret
 
 # Tables, lowest power first, as `vector_math_fit` prints them.
@@ -74,8 +75,6 @@ _NORMAL_TAIL_END = 13.0
 
 _GELU_LINEAR = 2 * math.sqrt(2 / math.pi)
 _GELU_CUBIC = 0.044715 * _GELU_LINEAR
-# Here the exponential in gelu_tanh has become infinite.
-_GELU_TANH_LOW = -10.063
 
 
 def _at_least(low: float, x: Expr) -> Expr:
@@ -88,11 +87,6 @@ def _at_most(high: float, x: Expr) -> Expr:
 
 def _clamp(low: float, x: Expr, high: float) -> Expr:
     return _at_least(low, _at_most(high, x))
-
-
-def _abs(x: Expr) -> Expr:
-    bits = reinterpret("int32", x)
-    return reinterpret("float32", tirx.bitwise_and(bits, like(0x7FFFFFFF, bits)))
 
 
 def _polynomial(coefficients: Sequence[float], x: Expr) -> Expr:
@@ -201,12 +195,12 @@ def sigmoid(x: Expr) -> Expr:
 def silu(x: Expr) -> Expr:
     """x / (1 + e^-x), 17 instructions, one of them a division.
 
-    Error: 2.4 ulp, 2.5 plain. Below x = -88.72, where the result is under 2.7e-37, it is -0, and so
-    it is at -inf.
+    Error: 2.4 ulp, 2.5 plain. Below x = -88.72, where the result is under 2.7e-37, it is -0; at
+    -inf it is NaN, as the formula is.
     """
-    # At the clamp the denominator is infinite, and the quotient -0, for -inf too.
-    x = bind(_at_least(-_EXP_HIGH, x))
-    return x / (like(1, x) + _exp_negated(bind(_at_most(-_EXP_LOW, x))))
+    x = bind(x)
+    # At the clamp the denominator is infinite.
+    return x / (like(1, x) + _exp_negated(bind(_clamp(-_EXP_HIGH, x, -_EXP_LOW))))
 
 
 def gelu_tanh(x: Expr) -> Expr:
@@ -214,39 +208,45 @@ def gelu_tanh(x: Expr) -> Expr:
 
     Error: for x >= -1, 2.8 ulp (2.7 plain); for x >= -3, 14 (15); for x >= -5.5, 34 (38); below,
     215 (216), which is 1.4e-5 of the result. Below x = -10.06, where the result is under 3e-38, it
-    is -0, and so it is at -inf.
+    is -0; at -inf it is NaN, as the formula is.
     """
     # (1 + tanh(u)) / 2 = 1 / (1 + exp(-2 u)): nothing cancels for negative x.
-    x = bind(_at_least(_GELU_TANH_LOW, x))
+    x = bind(x)
     double = x * (x * x * like(_GELU_CUBIC, x) + like(_GELU_LINEAR, x))
-    return x / (like(1, x) + _exp_negated(bind(_at_most(-_EXP_LOW, double))))
+    return x / (like(1, x) + _exp_negated(bind(_clamp(-_EXP_HIGH, double, -_EXP_LOW))))
 
 
 def gelu_erf(x: Expr) -> Expr:
-    """x (1 + erf(x / sqrt(2))) / 2, 27 instructions, no division.
+    """x (1 + erf(x / sqrt(2))) / 2, 28 instructions, no division.
 
     Error: for x >= -1, 4.5 ulp (5 plain); for x >= -3, 19 (23); for x >= -5.5, 75 (82); for
     x >= -8, 740 (780), which is 4.9e-5 of the result. Farther down, where the result is under
-    5e-15, it grows to 13% of the result; below x = -12.96, where that is under 2e-37, it is 0, and
-    so it is at -inf. (The formula as written cancels, and gives 0 from x = -5.6 down.)
+    5e-15, it grows to 13% of the result; below x = -12.96, where that is under 2e-37, it is 0; at
+    -inf it is NaN, as the formula is. (The formula as written cancels, and gives 0 from x = -5.6
+    down.)
     """
     # With t = |x| and the normal tail Q(t) = erfc(t / sqrt(2)) / 2 this is max(x, 0) - t Q(t).
     # Q = 2^polynomial keeps its relative accuracy where 1 + erf(x) cancels.
     x = bind(x)
-    t = bind(_at_most(_NORMAL_TAIL_END, _abs(x)))
-    log2_tail = bind(_polynomial(NORMAL_TAIL, t))
+    bits = reinterpret("int32", x)
+    negative = reinterpret("float32", tirx.bitwise_or(bits, like(-(2**31), bits)))
+    negative = bind(_at_least(-_NORMAL_TAIL_END, negative))  # -t
+    turned = [-each if power % 2 else each for power, each in enumerate(NORMAL_TAIL)]
+    log2_tail = bind(_polynomial(turned, negative))
     nearest, scale = _round_and_scale(log2_tail)
     tail = _polynomial(EXP2, bind(log2_tail - nearest)) * scale
-    return _at_least(0, x) - t * tail
+    # min(-t, x) is -t wherever the tail is not 0, and infinite at -inf alone.
+    return _at_least(0, x) + tirx.Min(negative, x) * tail
 
 
 def hardswish(x: Expr) -> Expr:
     """x min(max(x + 3, 0), 6) / 6, 5 instructions.
 
-    Error: 2.5 ulp, 2.5 plain. Exactly x from x = 3 on; -0 from x = -3 down, and at -inf.
+    Error: 2.5 ulp, 2.5 plain. Exactly x from x = 3 on; -0 from x = -3 down; NaN at -inf, as the
+    formula is.
     """
-    x = bind(_at_least(-3, x))
-    return x * _at_most(1, (x + like(3, x)) * like(1 / 6, x))
+    x = bind(x)
+    return x * _clamp(0, (x + like(3, x)) * like(1 / 6, x), 1)
 
 
 def softplus(x: Expr) -> Expr:
@@ -257,7 +257,7 @@ def softplus(x: Expr) -> Expr:
     """
     # log(1 + e^x) = max(x, 0) + log(1 + e^-|x|).
     x = bind(x)
-    small = bind(_exp_negated(bind(_at_most(-_EXP_LOW, _abs(x)))))
+    small = bind(_exp_negated(bind(_at_most(-_EXP_LOW, absolute(x)))))
     return _at_least(0, x) + _polynomial(LOG1P, small)
 
 

@@ -35,24 +35,20 @@ _EXPONENT_BITS = np.int64(0x7FF << 52)  # what is left is the power of two below
 
 
 def _gelu_tanh(x: Doubles) -> Doubles:
-    x = np.maximum(x, -100)
     u = np.sqrt(2 / np.pi) * (x + 0.044715 * x * x * x)
     return np.asarray(x * special.expit(2 * u))
 
 
 def _gelu_erf(x: Doubles) -> Doubles:
-    x = np.maximum(x, -100)
     return np.asarray(x * special.ndtr(x))
 
 
 def _silu(x: Doubles) -> Doubles:
-    x = np.maximum(x, -1000)
     return np.asarray(x * special.expit(x))
 
 
 def _hardswish(x: Doubles) -> Doubles:
-    x = np.maximum(x, -3)
-    return np.asarray(x * np.minimum((x + 3) / 6, 1))
+    return np.asarray(x * np.clip((x + 3) / 6, 0, 1))
 
 
 def _softplus(x: Doubles) -> Doubles:
@@ -77,7 +73,7 @@ class Function:
     emit : callable
         The expression builder.
     reference : callable
-        Its meaning on float64 arrays; at -inf it is the limit.
+        Its meaning on float64 arrays.
     bounds : tuple of Bound
         The stated errors, each for inputs from some point up.
     smallest : float

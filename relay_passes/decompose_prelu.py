@@ -4,18 +4,14 @@ Before
 
     gv = R.nn.prelu(x, const_slope, axis=1)         # x: [N, C, H, W], slope: [C]
 
-After, with slopes of at most 1
-
-    lv = R.multiply(x, const_slope')                # [C, 1, 1]
-    gv = R.maximum(lv, x)
-
-After, with others
+After
 
     lv = R.less(x, R.const(0))
-    lv1 = R.multiply(x, slope')
+    lv1 = R.multiply(x, const_slope')               # [C, 1, 1]
     gv = R.where(lv, lv1, x)
 
-No branches: both sides are computed. A NaN stays one.
+No branches: both sides are computed. (The larger of x and slope * x is something else for slopes
+above 1, and for a slope of 0 and an infinite x.)
 """
 
 from __future__ import annotations
@@ -53,11 +49,6 @@ def _emit(block: Bindings, var: relax.Var, call: relax.Call) -> None:
     rank = len(tensor.shape)
     after = rank - 1 - int(call.attrs.axis) % rank
     slope = _spread(block, slope, after)
-    if isinstance(slope, ir.GenericConst) and bool((slope.value.numpy() <= 1).all()):
-        # x86 gives the second operand where one is a NaN.
-        product = block.emit(relax.op.multiply(x, slope))
-        block.bind(var, relax.op.maximum(product, x))
-        return
     negative = block.emit(relax.op.less(x, relax.const(0.0, "float32")))
     product = block.emit(relax.op.multiply(x, slope))
     block.bind(var, relax.op.where(negative, product, x))

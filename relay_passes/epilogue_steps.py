@@ -75,9 +75,15 @@ class EpilogueSteps:
             for op, args, value, dtype in self.steps
         )
 
-    def step(self, op: str, args: tuple[Value, ...], dtype: str = "float32") -> Value:
+    def step(
+        self,
+        op: str,
+        args: tuple[Value, ...],
+        dtype: str = "float32",
+        number: float | None = None,
+    ) -> Value:
         """Adds a step."""
-        self.steps.append((op, args, None, dtype))
+        self.steps.append((op, args, number, dtype))
         return ("step", len(self.steps) - 1)
 
     def number(self, number: float) -> Value:
@@ -85,9 +91,11 @@ class EpilogueSteps:
         return self._once(("constant", (), number, "float32"))
 
     def _once(self, entry: tuple[str, tuple[Value, ...], float | None, str]) -> Value:
-        if entry not in self.steps:
-            self.steps.append(entry)
-        return ("step", self.steps.index(entry))
+        # As text: 0.0 == -0.0, and a NaN is not equal to itself.
+        known = [repr(step) for step in self.steps]
+        if repr(entry) not in known:
+            return self.step(entry[0], entry[1], entry[3], entry[2])
+        return ("step", known.index(repr(entry)))
 
     def operand(self, expr: relax.Expr, tensor: Tensor) -> Value:
         """An operand, once."""
@@ -242,11 +250,7 @@ def _leaky_relu(graph: DataflowGraph, epilogue: EpilogueSteps, call: relax.Call)
     value = value_of(graph, epilogue, call.args[0])
     if value is None or str(call.ty.dtype) != "float32":
         return None
-    slope = epilogue.number(float(call.attrs.alpha))
-    product = epilogue.step("multiply", (value, slope))
-    if float(call.attrs.alpha) <= 1.0:
-        return epilogue.step("maximum", (product, value))  # this order keeps a NaN
-    return epilogue.step("minimum", (product, value))
+    return epilogue.step("leaky_relu", (value, epilogue.number(float(call.attrs.alpha))))
 
 
 def _power(graph: DataflowGraph, epilogue: EpilogueSteps, call: relax.Call) -> Value | None:

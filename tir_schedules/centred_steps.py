@@ -25,6 +25,9 @@ _BLIND_TO_SIGNS = {
     "maximum",
     "minimum",
     "relu",
+    "leaky_relu",
+    "less",
+    "where",
     "quantize",
     "dequantize",
 }

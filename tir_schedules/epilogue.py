@@ -22,6 +22,7 @@ from tvm import tirx
 
 from microkernels import bfloat16
 from microkernels.errors import ConfigError
+from microkernels.ieee import convert
 from microkernels.vectors import (
     Expr,
     bind,
@@ -230,7 +231,7 @@ class Epilogue:
                 values.append(None)
                 continue
             if step.op == "constant":
-                values.append(constant(step.value or 0.0, step.dtype, columns.lanes))
+                values.append(constant(step.number, step.dtype, columns.lanes))
                 continue
             if step.op == "range":
                 assert self.own_range is not None
@@ -264,9 +265,8 @@ class Epilogue:
         """A cast of a value between steps; the store does the rest of the last one."""
         if dtype == "bfloat16":
             return value if last else bfloat16.widen(self.narrow(value))
-        if dtype in RANGES and not last:
-            return cast("int32", cast(dtype, value))
-        return cast(dtype, value)
+        converted = convert(dtype, value)
+        return cast("int32", converted) if dtype in RANGES and not last else converted
 
     def _as_stored(self, value: Expr, dtype: str) -> Expr:
         """A result in the type of the output."""
@@ -386,7 +386,7 @@ def epilogue_reference(
     for step in region.epilogue:
         arguments = [values[i] for i in step.args]
         if step.op == "constant":
-            values.append(np.asarray(step.value, dtype=real))
+            values.append(np.asarray(step.number, dtype=real))
         elif step.op == "item":
             values.append(arguments[0][int(step.value or 0)])
         elif step.op == "range":

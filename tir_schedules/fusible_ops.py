@@ -15,7 +15,7 @@ import numpy as np
 import tvm.tirx.script.builder.ir as I
 from tvm import tirx
 
-from microkernels import vector_math
+from microkernels import ieee, vector_math
 from microkernels.vectors import Expr, bind, like
 
 Array = np.ndarray
@@ -50,7 +50,13 @@ class FusibleOp:
 
 
 def _relu(x: Expr) -> Expr:
-    return tirx.Max(like(0, x), x)  # this order keeps a NaN
+    return ieee.maximum(like(0, x), x)
+
+
+def _leaky_relu(x: Expr, slope: Expr) -> Expr:
+    # The sign of x costs less than a comparison, but would turn that of -0 by a negative slope.
+    negative = ieee.is_negative(x) if (ieee.number_of(slope) or 0) > 0 else x < like(0, x)
+    return tirx.Select(negative, ieee.multiply(x, slope), x)
 
 
 def _select(condition: Expr, x: Expr, y: Expr) -> Expr:
@@ -69,15 +75,16 @@ def _sigmoid(x: Array) -> Array:
 _erf = np.vectorize(scalar_erf, otypes=[np.float64])
 
 _ENTRIES = (
-    FusibleOp("add", 2, lambda x, y: x + y, np.add, "relax.add"),
-    FusibleOp("subtract", 2, lambda x, y: x - y, np.subtract, "relax.subtract"),
-    FusibleOp("multiply", 2, lambda x, y: x * y, np.multiply, "relax.multiply"),
-    FusibleOp("divide", 2, lambda x, y: x / y, np.divide, "relax.divide", cost=8),
-    FusibleOp("maximum", 2, tirx.Max, np.maximum, "relax.maximum"),
-    FusibleOp("minimum", 2, tirx.Min, np.minimum, "relax.minimum"),
+    FusibleOp("add", 2, ieee.add, np.add, "relax.add"),
+    FusibleOp("subtract", 2, ieee.subtract, np.subtract, "relax.subtract"),
+    FusibleOp("multiply", 2, ieee.multiply, np.multiply, "relax.multiply"),
+    FusibleOp("divide", 2, ieee.divide, np.divide, "relax.divide", cost=8),
+    FusibleOp("maximum", 2, ieee.maximum, np.maximum, "relax.maximum"),
+    FusibleOp("minimum", 2, ieee.minimum, np.minimum, "relax.minimum"),
     FusibleOp("negative", 1, lambda x: x * like(-1, x), np.negative, "relax.negative"),
-    FusibleOp("abs", 1, lambda x: tirx.Max(x * like(-1, x), x), np.abs, "relax.abs", cost=2),
+    FusibleOp("abs", 1, ieee.absolute, np.abs, "relax.abs"),
     FusibleOp("relu", 1, _relu, lambda x: np.maximum(x, 0), "relax.nn.relu"),
+    FusibleOp("leaky_relu", 2, _leaky_relu, lambda x, slope: np.where(x < 0, x * slope, x), cost=2),
     FusibleOp("square", 1, _square, np.square, "relax.square"),
     FusibleOp("sqrt", 1, I.sqrt, np.sqrt, "relax.sqrt", cost=16),
     FusibleOp("rsqrt", 1, vector_math.rsqrt, lambda x: 1 / np.sqrt(x), "relax.rsqrt", cost=20),

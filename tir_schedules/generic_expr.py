@@ -21,6 +21,8 @@ COSTS: dict[str, float] = {
     "pow": 45,
     "rsqrt": 8,
     "sqrt": 8,
+    "softplus": 28,
+    "reinterpret": 0,
     "if_then_else": 3,
 }
 """Operations that one call costs, in units of an addition."""
@@ -55,10 +57,14 @@ def const_int(value: Expr | int) -> int | None:
 
 
 def call_name(expression: Expr) -> str:
-    """The operator's name without its dialect if the expression is a call, else the empty text."""
+    """The operator's name without its dialect if the expression is a call, else the empty text.
+
+    Of a function without effects that is called by its name, that name.
+    """
     if not isinstance(expression, Call):
         return ""
-    return str(getattr(expression.op, "name", "")).rsplit(".", 1)[-1]
+    name = str(getattr(expression.op, "name", "")).rsplit(".", 1)[-1]
+    return str(expression.args[0].value) if name == "call_pure_extern" else name
 
 
 def substitute(expression: Expr, values: dict[tirx.Var, Expr]) -> Expr:

@@ -12,6 +12,7 @@ import tvm_ffi
 from tvm import s_tir, tirx
 from tvm.tirx import ForKind
 
+from .generic_floats import guard_floats
 from .generic_math import lower_math
 from .generic_nest import NotHandledError
 from .machine import Machine
@@ -31,7 +32,7 @@ def parallel_blocks(func: tirx.PrimFunc, machine: Machine) -> tuple[tirx.PrimFun
         raise NotHandledError("one thread only")
     if not isinstance(func.body, s_tir.SBlockRealize):
         raise NotHandledError("the body is not a root block")
-    schedule = s_tir.Schedule(func.with_body(lower_math(func.body)))
+    schedule = s_tir.Schedule(func.with_body(lower_math(guard_floats(func.body))))
     root = schedule.get_sblock(func.body.block.name_hint)
     changed = False
     for block in schedule.get_child_blocks(root):
@@ -50,7 +51,7 @@ def loops_as_written(func: tirx.PrimFunc, machine: Machine) -> tuple[tirx.PrimFu
     body = func.body
     if machine.threads == 1:
         body = tvm_ffi.structural_map(body, (tirx.For, _serial))
-    return func.with_body(lower_math(body)), "generic_serial"
+    return func.with_body(lower_math(guard_floats(body))), "generic_serial"
 
 
 def _serial(loop: tirx.For) -> tirx.For:

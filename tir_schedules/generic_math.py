@@ -28,6 +28,7 @@ _FUNCTIONS: dict[str, Callable[[Expr], Expr]] = {
     "tanh": vector_math.tanh,
     "sigmoid": vector_math.sigmoid,
     "rsqrt": vector_math.rsqrt,
+    "softplus": vector_math.softplus,
 }
 
 
@@ -57,7 +58,7 @@ def _lowered(call: Call) -> Expr:
     if element not in ("float32", "float16"):
         return call
     with let_scope() as lets:
-        result = _FUNCTIONS[name](cast("float32", call.args[0]))
+        result = _FUNCTIONS[name](cast("float32", call.args[-1]))
         return with_lets(lets, cast(element, result))
 
 

@@ -32,6 +32,7 @@ from tvm.sym import Analyzer
 from microkernels.vectors import Expr
 
 from .generic_expr import const_int, int64, loads_of, map_loads, substitute
+from .generic_floats import guard_floats
 
 
 class NotHandledError(Exception):
@@ -319,6 +320,11 @@ def _read_nest(statement: tirx.Stmt, number: int) -> Nest:
     return Nest(f"{block.name_hint}", tuple(spatial), tuple(reduce), stores)
 
 
+def _value(value: Expr, block: s_tir.SBlock) -> Expr:
+    """A stored value; reductions are told by the form of theirs."""
+    return value if block.init is not None else guard_floats(value)
+
+
 def _read_stores(block: s_tir.SBlock) -> tuple[Store, ...]:
     inits: dict[tirx.Var, Expr] = {}
     if block.init is not None:
@@ -338,7 +344,7 @@ def _read_stores(block: s_tir.SBlock) -> tuple[Store, ...]:
                 Store(
                     statement.buffer,
                     tuple(statement.indices),
-                    substitute(statement.value, names),
+                    _value(substitute(statement.value, names), block),
                     inits.get(statement.buffer),
                 )
             )

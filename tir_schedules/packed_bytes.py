@@ -177,6 +177,10 @@ def largest(region: Region, value: int) -> float:
         return bounds[0]
     if step.op in ("maximum", "minimum"):
         return max(bounds)
+    if step.op == "where":
+        return max(bounds[1:])
+    if step.op == "leaky_relu":
+        return bounds[0] * max(1.0, bounds[1])
     if step.op in ("add", "subtract"):
         return sum(bounds)
     if step.op == "dequantize":

@@ -59,6 +59,11 @@ class Step(msgspec.Struct, frozen=True):
     value: float | None = None
     dtype: str = "float32"
 
+    @property
+    def number(self) -> float:
+        """The value of a "constant"; -0.0 is another one than 0.0."""
+        return 0.0 if self.value is None else self.value
+
 
 class Region(msgspec.Struct, frozen=True, kw_only=True):
     """One fused piece: anchor, epilogue, and every shape and type.

@@ -8,6 +8,7 @@ Gelu            ignores approximate=tanh before opset 20             as the attr
 Slice           input form only (opset 10)                           both forms, ends clipped
 Pow             a call of powf                                       x * x and sqrt where it is that
 Softplus        seven operators                                      nn.softplus
+Cast            of a float: wrapped into the integer's range         what ONNX Runtime gives
 
 Those of quantised and of bfloat16 operators, of attention, Pad and Resize stand in files of their
 own.
@@ -20,6 +21,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+from onnx import helper
 from tvm import relax
 
 from .attention_converters import ATTENTION_CONVERTERS
@@ -114,7 +116,16 @@ def _pow(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, An
 
 
 def _softplus(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
-    return relax.op.nn.softplus(inputs[0]) if dtype_of(inputs[0]) == "float32" else None
+    floats = ("float16", "float32", "float64")
+    return relax.op.nn.softplus(inputs[0]) if dtype_of(inputs[0]) in floats else None
+
+
+def _cast(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
+    target = np.dtype(helper.tensor_dtype_to_np_dtype(attrs["to"]))
+    tensor = isinstance(getattr(inputs[0], "ty", None), relax.TensorType)
+    if not tensor or constant(inputs[0]) is not None or target.kind not in "iu":
+        return None
+    return relax.op.astype(inputs[0], target.name) if "float" in dtype_of(inputs[0]) else None
 
 
 def _slice(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
@@ -153,6 +164,7 @@ CONVERTERS: dict[str, Converter] = {
     **PAD_CONVERTERS,
     **QUANTIZED_CONVERTERS,
     **RESIZE_CONVERTERS,
+    "Cast": _cast,
     "Clip": _clip,
     "Gather": _gather,
     "Gelu": _gelu,
