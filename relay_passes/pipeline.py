@@ -13,6 +13,7 @@ from tvm.target import Target
 from tir_schedules.machine import Machine
 from tir_schedules.region import Region
 
+from .allocate_empty import allocate_empty
 from .bf16_precision import bf16_precision
 from .bits_entry import bits_entry
 from .choices import check_choice
@@ -27,6 +28,7 @@ from .drop_checks import drop_checks
 from .drop_views import drop_views
 from .fold_channel_shuffle import fold_channel_shuffle
 from .fold_dequantize import fold_dequantize
+from .fold_empty import fold_empty
 from .fold_weights import fold_weights
 from .integer_conv import integer_conv
 from .integer_matmul import integer_matmul
@@ -150,6 +152,7 @@ def clean_up(
         relax.transform.ConvertToDataflow(min_size=1),
         relax.transform.CanonicalizeBindings(),
         decompose_attention(),
+        fold_empty(),
         widen_bf16("float32" if precision == "f32" else "bfloat16"),
         fold_weights(),
         clip_indices(),
@@ -258,6 +261,7 @@ def lower_to_vm() -> list[ir.transform.Pass]:
         relax.transform.ToNonDataflow(),
         relax.transform.RemovePurityChecking(),
         relax.transform.CallTIRRewrite(),
+        allocate_empty(),
         relax.transform.StaticPlanBlockMemory(),
         relax.transform.LowerAllocTensor(),
         relax.transform.KillAfterLastUse(),

@@ -99,8 +99,8 @@ def _bind_sizes(mod: IRModule, shapes: Mapping[str, Any]) -> IRModule:
                 f"the Relax module has no symbolic dimension {name!r}; "
                 f"it has {', '.join(sorted(known)) or 'none'}"
             )
-        if isinstance(size, bool) or not isinstance(size, int) or size < 1:
-            raise ShapeError(f"dimension {name!r} needs a size from 1 up, not {size!r}")
+        if isinstance(size, bool) or not isinstance(size, int) or size < 0:
+            raise ShapeError(f"dimension {name!r} needs a size from 0 up, not {size!r}")
     return relax.transform.BindSymbolicVars(dict(shapes), "main")(mod)
 
 

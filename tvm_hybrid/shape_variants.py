@@ -73,6 +73,6 @@ class ShapeVariants:
             raise FeedError(f"no value for input {info.name!r}; the model's inputs are {names}")
         value = feeds[info.name]
         shape = value.shape if isinstance(value, np.ndarray) else np.shape(value)
-        if not info.fits(shape) or 0 in shape:
+        if not info.fits(shape):
             raise FeedError(f"input {info.name!r}: expected {info}, got shape {shape}")
         return shape

@@ -48,7 +48,8 @@ def test_symbolic_dimensions_of_a_relax_module_need_a_size() -> None:
         tvm_hybrid.compile(symbolic_module())
     with pytest.raises(ShapeError, match="no symbolic dimension 'm'; it has n"):
         tvm_hybrid.compile(symbolic_module(), shapes={"m": 3})
-    for size in (0, -3, 1.5, "3", None):
+    assert tvm_hybrid.compile(symbolic_module(), shapes={"n": 0}).inputs[0].shape[0] == 0
+    for size in (-3, 1.5, "3", None):
         with pytest.raises(ShapeError, match="'n' needs a size"):
             tvm_hybrid.compile(symbolic_module(), shapes={"n": size})
 

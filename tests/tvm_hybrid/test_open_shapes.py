@@ -48,7 +48,7 @@ def check(session: tvm_hybrid.InferenceSession, given: dict[str, np.ndarray]) ->
 
 def test_every_combination_of_shapes_runs_and_is_compiled_once() -> None:
     session = tvm_hybrid.InferenceSession(open_model(), num_threads=1)
-    for batch, length in [(1, 3), (2, 7), (1, 3)]:
+    for batch, length in [(1, 3), (2, 7), (2, 0), (1, 3)]:
         check(session, feeds(batch, length))
     first = session.executable
     check(session, feeds(2, 7))
@@ -81,7 +81,6 @@ def test_nothing_is_there_to_explain_before_the_first_run() -> None:
     [
         ({"x": np.zeros((1, 8), np.float32)}, r"expected x: float32\[batch, \?, 8\], got shape"),
         ({"x": np.zeros((1, 3, 9), np.float32)}, r"'x'.*got shape \(1, 3, 9\)"),
-        ({"x": np.zeros((1, 0, 8), np.float32)}, r"'x'.*got shape \(1, 0, 8\)"),
         ({"x": np.zeros((1, 3, 8), np.float64)}, "'x'.*float64"),
         ({"extra": np.zeros(1, np.float32)}, "no input 'extra'"),
     ],

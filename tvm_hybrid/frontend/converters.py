@@ -128,6 +128,13 @@ def _cast(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, A
     return relax.op.astype(inputs[0], target.name) if "float" in dtype_of(inputs[0]) else None
 
 
+def _einsum(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
+    """As an operator where a sum is of no elements: TVM's converter emits a kernel."""
+    if any(0 in (static_dims(value) or ()) for value in inputs):
+        return relax.op.einsum(tuple(inputs), attrs["equation"].decode())
+    return None
+
+
 def _slice(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
     data = inputs[0]
     dims = static_dims(data)
@@ -166,6 +173,7 @@ CONVERTERS: dict[str, Converter] = {
     **RESIZE_CONVERTERS,
     "Cast": _cast,
     "Clip": _clip,
+    "Einsum": _einsum,
     "Gather": _gather,
     "Gelu": _gelu,
     "Max": _chain(relax.op.maximum),

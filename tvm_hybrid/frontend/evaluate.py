@@ -74,6 +74,8 @@ def evaluate(
         return None
     if node.op_type == "DequantizeLinear" and _is_weight(graph.constants[node.input[0]]):
         return None
+    if node.op_type == "ReduceMean" and not graph.constants[node.input[0]].size:
+        return None  # 0 / 0, which NumPy warns of, and which is no integer
     if not _deterministic(node.op_type, graph.opset) or not _small_enough(node, graph, types):
         return None
     try:

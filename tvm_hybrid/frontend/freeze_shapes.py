@@ -100,7 +100,7 @@ def _declared(name: str, graph: Graph) -> _Input:
 
 
 def _declared_dim(dim: TensorShapeProto.Dimension) -> Dim:
-    if dim.dim_value > 0:
+    if dim.HasField("dim_value") and dim.dim_value >= 0:
         return dim.dim_value
     # Exporters write "?" or "" for dimensions that have nothing to do with each other.
     return None if dim.dim_param.strip() in ("", "?") else dim.dim_param
@@ -110,9 +110,9 @@ def _check_dim(value: object, where: str) -> int:
     try:
         number = as_index(cast(SupportsIndex, value))
     except TypeError:
-        raise ShapeError(f"{where} is {value!r}; a dimension is a positive integer") from None
-    if isinstance(value, bool) or not 1 <= number <= MAX_DIM:
-        raise ShapeError(f"{where} is {value!r}; a dimension is an integer from 1 to {MAX_DIM}")
+        raise ShapeError(f"{where} is {value!r}; a dimension is an integer") from None
+    if isinstance(value, bool) or not 0 <= number <= MAX_DIM:
+        raise ShapeError(f"{where} is {value!r}; a dimension is an integer from 0 to {MAX_DIM}")
     return number
 
 
@@ -168,7 +168,7 @@ def _resolve(item: _Input, given: list[int | None] | None, values: dict[str, int
         )
     elements = 1
     for number in numbers:
-        elements *= number
+        elements *= max(number, 1)  # NumPy's limit disregards zeros
     if elements > MAX_ELEMENTS:
         raise ShapeError(f"input {item.name!r} of shape {tuple(numbers)} has too many elements")
     return numbers

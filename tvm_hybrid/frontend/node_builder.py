@@ -14,6 +14,7 @@ from .graph import Graph
 
 SPLIT_BY_INPUT = 13
 CLIP_BY_INPUT = 11
+RESHAPE_TO_ZERO = 14  # of Reshape's attribute allowzero
 
 
 class NodeBuilder:
@@ -78,8 +79,9 @@ class NodeBuilder:
         return self.add("Clip", value, output=output, min=low, max=high)
 
     def reshape(self, value: str, shape: Sequence[int], output: str = "") -> str:
-        """A reshape to a known shape."""
-        return self.add("Reshape", value, self.constant(list(shape), np.int64), output=output)
+        """A reshape to a known shape, of any opset; a size of 0 is one, and copies nothing."""
+        sizes, zero = self.constant(list(shape), np.int64), {"allowzero": 1} if 0 in shape else {}
+        return self.add("Reshape", value, sizes, output=output, **zero)
 
     def take(self, value: str, position: int, axis: int) -> str:
         """One slice along an axis, the axis dropped."""

@@ -3,6 +3,7 @@
     Shape(x: [3, 32]) -> Gather -> Concat -> Reshape(y, .)        ->    Reshape(y, [96, 384])
     FusedMatMul(a, b, transB=1, alpha=0.125)                      ->    Transpose, MatMul, Mul
     Identity, Dropout, Cast to the same type, Expand to the same shape, If(true)  ->  nothing
+    Relu(past: [1, 4, 0, 16])                             ->    a constant without elements
 
 Nodes are taken from a queue in topological order. A rewrite puts its nodes back at the front, so
 that they are typed, folded and rewritten like all others. With every input's shape known, ONNX's
@@ -24,11 +25,17 @@ from .evaluate import evaluate
 from .graph import Graph, captured_names, describe, drop_dead_nodes, is_standard, static_shape
 from .narrow_integers import array_of
 from .no_ops import is_no_op
+from .node_builder import RESHAPE_TO_ZERO
 from .rewrites import rewrite
 
 MAX_DATA_ELEMENTS = 256
 MAX_ELEMENTS = 2**36
 MAX_NODES = 1_000_000
+# Operators whose results are elements of the first input, or their places.
+_CHOOSING = {
+    *("ArgMax", "ArgMin", "Gather", "GatherElements", "GatherND", "TopK"),
+    *("MaxPool", "AveragePool", "LpPool", "MaxRoiPool", "RoiAlign", "Resize", "GridSample"),
+}
 
 
 def propagate(graph: Graph) -> None:
@@ -76,12 +83,17 @@ class _Propagation:
         if is_standard(node) and node.op_type == "Constant":
             self.graph.add_constant(node.output[0], constant_value(node, self.graph))
             return
-        replacement = rewrite(node, self.graph)
-        if replacement is not None:
-            self.queue.extendleft(reversed(replacement))
-            return
-        types = self.infer(node)
-        values = self.shape_values(node)
+        types = self.infer_empty(node)
+        values = self.empty_values(node, types)
+        if values is None:
+            replacement = rewrite(node, self.graph)
+            if replacement is not None:
+                self.queue.extendleft(reversed(replacement))
+                return
+            types = types or self.infer(node)
+            values = self.shape_values(node)
+        if values is None:
+            values = self.empty_values(node, types)
         if values is None and not self.is_integer_bias(node):
             values = evaluate(node, self.graph, types)
         if values is not None:
@@ -106,6 +118,41 @@ class _Propagation:
             return [np.array(math.prod(shape), np.int64)]
         bounds = {item.name: item.i for item in node.attribute}
         return [np.array(shape[bounds.get("start", 0) : bounds.get("end", len(shape))], np.int64)]
+
+    def infer_empty(self, node: onnx.NodeProto) -> dict[str, onnx.TypeProto]:
+        """Types of the outputs if an input has no elements; else empty, to be inferred later."""
+        empty = [name for name in node.input if name and 0 in (self.graph.shape(name) or ())]
+        if not empty:
+            return {}
+        types = self.infer(node)
+        shapes = [static_shape(types[name]) for name in node.output if name in types]
+        chooses = is_standard(node) and node.op_type in _CHOOSING and node.input[0] == empty[0]
+        if chooses and any(shape is not None and 0 not in shape for shape in shapes):
+            raise ShapeError(
+                f"{describe(node)}: its input {empty[0]!r} {self.graph.shape(empty[0])} has no "
+                f"elements to choose from, but its result would have the shape {shapes[0]}"
+            )
+        return types
+
+    def empty_values(
+        self, node: onnx.NodeProto, types: dict[str, onnx.TypeProto]
+    ) -> list[np.ndarray] | None:
+        """The outputs of a node, whatever it computes, if all are known to have no elements."""
+        shapes = [static_shape(types[name]) if name in types else None for name in node.output]
+        found = [shape for name, shape in zip(node.output, shapes, strict=True) if name]
+        if not found or any(shape is None or 0 not in shape for shape in found):
+            return None
+        source = self.graph.shape(node.input[0]) if node.op_type == "Reshape" else None
+        if source is not None and 0 not in source:
+            raise ShapeError(
+                f"{describe(node)}: its input {node.input[0]!r} {source} has elements, and the "
+                f"shape {found[0]} has none"
+            )
+        kinds = [types[name].tensor_type.elem_type if name else 0 for name in node.output]
+        return [
+            np.empty(shape or (), helper.tensor_dtype_to_np_dtype(kind) if kind else None)
+            for shape, kind in zip(shapes, kinds, strict=True)
+        ]
 
     def is_integer_bias(self, node: onnx.NodeProto) -> bool:
         """Whether a node dequantises a bias, which an integer product adds as the integer it is."""
@@ -204,6 +251,8 @@ def schema_of(node: onnx.NodeProto, opset: int) -> onnx.defs.OpSchema | None:
     """The schema of a standard operator, the newest if the opset is older than the operator."""
     if not is_standard(node):
         return None
+    if any(item.name == "allowzero" for item in node.attribute):
+        opset = max(opset, RESHAPE_TO_ZERO)
     for version in (opset, onnx.defs.onnx_opset_version()):
         if onnx.defs.has(node.op_type, version, ""):
             schema = onnx.defs.get_schema(node.op_type, version, "")

@@ -34,7 +34,9 @@ class _Importer(ONNXGraphImporter):
     """TVM's importer with our converters, checked types, and weights that come as arrays."""
 
     def __init__(self, graph: Graph, nodes: dict[str, onnx.NodeProto]) -> None:
-        super().__init__({}, {}, keep_params_in_input=False, sanitize=True)
+        # Given apart from the graph, where TVM takes a size of 0 for an unknown one.
+        shapes = {item.name: list(graph.shape(item.name) or ()) for item in graph.inputs}
+        super().__init__(shapes, {}, keep_params_in_input=False, sanitize=True)
         self._graph = graph
         self._sources = nodes
 

@@ -41,6 +41,11 @@ def test_shapes_by_input_or_by_dimension(shapes: dict[str, Any]) -> None:
     assert imported.outputs[0].shape == (2, 3, 4)
 
 
+@pytest.mark.parametrize("shapes", [{"x": (0, 3, 4)}, {"batch": 0, "seq": 3}])
+def test_a_dimension_may_be_zero(shapes: dict[str, Any]) -> None:
+    assert import_onnx(two_inputs(), shapes).outputs[0].shape == (0, 3, 4)
+
+
 def test_fixed_shapes_need_no_values() -> None:
     model = make_model([helper.make_node("Relu", ["x"], ["y"])], [f32("x", 5)], [f32("y", 5)])
     assert import_onnx(model).inputs[0].shape == (5,)
@@ -56,13 +61,14 @@ def test_fixed_shapes_need_no_values() -> None:
         ({"w": (2, 3, 4)}, ["'w'", "'x' [batch, seq, 4]", "'y'", "batch, seq"]),
         ({"x": (2, 3, 4), "y": (1, 3, 4)}, ["'batch'", "2 by the shape of 'x'", "1 by"]),
         ({"x": (2, 3, 4), "seq": 7}, ["'seq'", "3", "7"]),
-        ({"batch": 0, "seq": 3}, ["shapes['batch']", "0", "from 1"]),
+        ({"batch": -1, "seq": 3}, ["shapes['batch']", "-1", "from 0"]),
         ({"x": (2, -3, 4)}, ["shapes['x'][1]", "-3"]),
         ({"x": (2, float("nan"), 4)}, ["shapes['x'][1]", "nan", "integer"]),
         ({"x": (2, 3.0, 4)}, ["shapes['x'][1]", "3.0", "integer"]),
         ({"x": (2, True, 4)}, ["shapes['x'][1]", "True"]),
         ({"x": (2, 2**40, 4)}, ["shapes['x'][1]", str(2**40)]),
         ({"x": (2**31 - 1, 2**31 - 1, 4)}, ["'x'", "too many elements"]),
+        ({"x": (2**31 - 1, 0, 4), "y": (2**40, 0, 4)}, ["shapes['y'][0]"]),
         ({"x": "2x3x4"}, ["shapes['x']", "2x3x4", "tuple of 3 integers"]),
         ({"x": 2}, ["shapes['x']", "tuple"]),
         ({"batch": (2,), "seq": 3}, ["shapes['batch']", "(2,)"]),

@@ -173,11 +173,13 @@ def unroll(layer: Recurrent, states: list[int], cell: Cell) -> list[onnx.NodePro
             for step in range(layer.steps)
             for value in (sequence[step] for sequence in sequences)
         ]
-        if len(rows) == 1:
+        full = [layer.steps, layer.directions, layer.batch, layer.hidden]
+        if not rows:
+            build.graph.add_constant(node.output[0], np.empty(full, layer.dtype))
+        elif len(rows) == 1:
             build.add("Identity", rows[0], output=node.output[0])
         else:
             stacked = build.add("Concat", *rows, axis=0)
-            full = [layer.steps, layer.directions, layer.batch, layer.hidden]
             build.reshape(stacked, full, output=node.output[0])
     for position in range(len(states)):
         output = node.output[position + 1] if position + 1 < len(node.output) else ""
