@@ -52,6 +52,10 @@ class ArtifactError(TvmHybridError, RuntimeError):
     """An exported library is missing, damaged, or not one of ours."""
 
 
+class OutputError(TvmHybridError, OSError):
+    """A file cannot be written: no such folder, no permission, a full disk."""
+
+
 class ServerError(TvmHybridError, ConnectionError):
     """A tracker or server of remote procedure calls is missing, unsuitable or lost."""
 

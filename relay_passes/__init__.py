@@ -12,3 +12,5 @@ from microkernels import errors
 for _error in vars(errors).values():
     if isinstance(_error, type) and issubclass(_error, errors.TvmHybridError):
         tvm_ffi.register_error(_error)
+# Otherwise Ctrl-C in a pass comes out as a RuntimeError without a word.
+tvm_ffi.register_error("KeyboardInterrupt", KeyboardInterrupt)

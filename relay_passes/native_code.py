@@ -18,8 +18,9 @@ number of CPUs make the same library.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any
 
 import tvm
@@ -64,7 +65,7 @@ def compile_native(mod: IRModule, target: Target) -> Any:
 
     if not others:
         return executable()
-    with ThreadPoolExecutor(threads_for(1 + len(others))) as pool:
+    with _workers(1 + len(others)) as pool:
         compiled = pool.submit(executable)
         modules = [pool.submit(_library, group, target, context) for group in others]
         result = compiled.result()
@@ -80,7 +81,7 @@ def emit_machine_code(executable: tvm.runtime.Module) -> None:
     """
     modules = [each for each in executable.imports if each.kind == "llvm"]
     if len(modules) > 1:
-        with ThreadPoolExecutor(threads_for(len(modules))) as pool:
+        with _workers(len(modules)) as pool:
             list(pool.map(_emit, modules))
 
 
@@ -88,6 +89,16 @@ def _emit(module: tvm.runtime.Module) -> None:
     symbols = module.get_function("get_func_names")()
     if len(symbols):
         module.get_function(str(symbols[0]).removeprefix("__tvm_ffi_"))
+
+
+@contextmanager
+def _workers(tasks: int) -> Iterator[ThreadPoolExecutor]:
+    """Threads for some tasks; those that have not begun when one fails, or on Ctrl-C, never do."""
+    pool = ThreadPoolExecutor(threads_for(tasks))
+    try:
+        yield pool
+    finally:
+        pool.shutdown(cancel_futures=True)
 
 
 def threads_for(tasks: int) -> int:

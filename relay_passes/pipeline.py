@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from tvm import IRModule, ir, relax
-from tvm.ir.instrument import DumpIR
 from tvm.target import Target
 
 from tir_schedules.machine import Machine
@@ -26,6 +25,7 @@ from .decompose_conv_transpose import decompose_conv_transpose
 from .decompose_prelu import decompose_prelu
 from .drop_checks import drop_checks
 from .drop_views import drop_views
+from .dump_ir import DumpIR
 from .fold_channel_shuffle import fold_channel_shuffle
 from .fold_dequantize import fold_dequantize
 from .fold_empty import fold_empty
@@ -351,6 +351,6 @@ def compile_module(mod: IRModule, options: PipelineOptions) -> CompiledModule:
 
 def _run(mod: IRModule, passes: list[ir.transform.Pass], options: PipelineOptions) -> IRModule:
     """The passes under the target, dumping the IR after each if asked to."""
-    instruments = [] if options.dump_ir is None else [DumpIR(str(options.dump_ir))]
+    instruments = [] if options.dump_ir is None else [DumpIR(options.dump_ir)]
     with ir.transform.PassContext(opt_level=3, instruments=instruments), options.target:
         return ir.transform.Sequential(passes)(mod)

@@ -13,6 +13,7 @@ from tvm import IRModule
 
 from microkernels.errors import CompileError, TvmHybridError
 from microkernels.isa import isa_named, target_isa
+from relay_passes.dump_ir import require_folder
 from relay_passes.pipeline import (
     CompiledModule,
     PipelineOptions,
@@ -112,6 +113,8 @@ def compile(
         If a record file cannot be read.
     CompileError
         If compilation fails, or there is no such precision, level of fusion or of fast_math.
+    OutputError
+        If `dump_ir` cannot be written to.
     """
     from .tuning.layout_lookup import with_records
     from .tuning.record_lookup import lookup_of
@@ -120,6 +123,8 @@ def compile(
     check_precision(precision)
     check_fusion(fusion)
     check_fast_math(fast_math)
+    if dump_ir is not None:
+        require_folder(Path(dump_ir))
     resolved = resolve_target(target)
     second = None if fallback is None else fallback_target(resolved, fallback)
     if precision == "bf16":

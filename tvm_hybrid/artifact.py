@@ -12,15 +12,13 @@ import hashlib
 import os
 import shutil
 import struct
-import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
 import msgspec
 
 from microkernels.errors import ArtifactError
+from microkernels.output_file import replacing
 
 from .manifest import FORMAT, Manifest
 
@@ -48,8 +46,6 @@ def append_manifest(path: Path, manifest: Manifest) -> None:
         file.seek(0, os.SEEK_END)
         digest.update(text)
         file.write(text + _FOOTER.pack(digest.digest(), len(text), MAGIC))
-        file.flush()
-        os.fsync(file.fileno())
 
 
 def read_manifest(path: Path) -> Manifest:
@@ -125,23 +121,5 @@ def _digest(file: BinaryIO, size: int) -> hashlib._Hash:
 
 def copy_atomically(source: Path, path: Path) -> None:
     """Copies a file; at `path` there is the old content or the new one, never half of it."""
-    with replacing(path) as temporary:
-        shutil.copyfile(source, temporary)
-
-
-@contextmanager
-def replacing(path: Path) -> Iterator[Path]:
-    """A path in a fresh folder beside `path`; what is written there replaces `path` at the end.
-
-    Raises
-    ------
-    ArtifactError
-        If the folder cannot be written to.
-    """
-    try:
-        with tempfile.TemporaryDirectory(prefix=".tvm_hybrid_", dir=path.parent) as folder:
-            temporary = Path(folder) / "library.so"
-            yield temporary
-            os.replace(temporary, path)
-    except OSError as error:
-        raise ArtifactError(f"cannot write {path}: {error.strerror or error}") from error
+    with replacing(path, ArtifactError) as draft:
+        shutil.copyfile(source, draft)

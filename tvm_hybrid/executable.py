@@ -15,11 +15,12 @@ from tvm import relax
 from tvm.runtime import Tensor
 
 from microkernels.errors import ArtifactError, FeedError
+from microkernels.output_file import replacing, require_writable
 from relay_passes.bits_entry import BITS_ENTRY, MAIN
 from relay_passes.native_code import emit_machine_code
 
 from . import threads
-from .artifact import append_manifest, copy_atomically, read_manifest, replacing
+from .artifact import append_manifest, copy_atomically, read_manifest
 from .cpu_features import require_host
 from .cpu_guard import CHOSEN_PREFIX
 from .explanation import Explanation
@@ -239,9 +240,10 @@ class Executable:
                 raise ArtifactError(f"{self._library} was replaced after it was loaded")
             copy_atomically(self._library, target)
             return target
-        with replacing(target) as temporary:
-            digest = link_library(temporary, [part.program() for part in self._parts()])
-            append_manifest(temporary, _with_digest(self.manifest, digest))
+        require_writable(target, ArtifactError)
+        with replacing(target, ArtifactError) as draft:
+            digest = link_library(draft, [part.program() for part in self._parts()])
+            append_manifest(draft, _with_digest(self.manifest, digest))
         return target
 
     def program(self) -> Program:

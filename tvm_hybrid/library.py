@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
-import shlex
+import os
+import resource
 import struct
-import subprocess
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tvm.support import cc
 from tvm_ffi import libinfo
 
 from microkernels.errors import CompileError
 
 from .cpu_guard import KIND_PREFIX, GuardedProgram, Piece, guard_source
+from .cxx_compiler import find_compiler, run_compiler
 from .vm_code import tensor_places, write_code
 
 # Constants of at least this size are stored once if two programs have them.
@@ -49,7 +50,7 @@ def link_library(output: Path, programs: Sequence[Program]) -> str:
     Parameters
     ----------
     output : Path
-        The library to write; its folder receives temporary files and should be temporary itself.
+        The library to write; a folder beside it receives temporary files, and stays.
     programs : sequence of Program
         The best first.
 
@@ -62,14 +63,12 @@ def link_library(output: Path, programs: Sequence[Program]) -> str:
     ------
     CompileError
         If there is no C++ compiler, it fails, or a module imports something else.
+    OSError
+        If a file cannot be written.
     """
-    compiler = cc.get_cc()
-    if compiler is None:
-        raise CompileError(
-            "exporting a library needs a C++ compiler, and none is installed: install g++, or "
-            "name one in the environment variable CXX"
-        )
-    folder = output.parent
+    compiler = find_compiler()
+    folder = output.with_name(f"{output.name}.parts")
+    folder.mkdir()
     native: list[Path] = []
     guarded = []
     stored: dict[str, Piece] = {}
@@ -89,20 +88,12 @@ def link_library(output: Path, programs: Sequence[Program]) -> str:
     frame.write_bytes(_frame(KIND_PREFIX + digest, bool(native)))
     guard = folder / "guard.cc"
     guard.write_text(guard_source(digest, frame, guarded), encoding="utf-8")
-    command = [
-        *shlex.split(compiler),
+    arguments = [
         *("-shared", "-fPIC", "-O1", "-Wl,--strip-debug"),
         *("-I", libinfo.find_include_path(), "-I", libinfo.find_dlpack_include_path()),
         *("-o", str(output), str(guard), *map(str, native)),
     ]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-    except OSError as error:
-        raise CompileError(f"the C++ compiler {compiler!r} does not start: {error}") from error
-    if done.returncode != 0:
-        raise CompileError(
-            f"linking failed with code {done.returncode}: {shlex.join(command)}\n{done.stderr}"
-        )
+    run_compiler(compiler, arguments, folder)
     return digest
 
 
@@ -114,9 +105,23 @@ def _write_native_code(module: Any, folder: Path, prefix: str) -> list[Path]:
                 f"a module of kind {imported.kind!r} cannot be exported; only native code can"
             )
         path = folder / f"{prefix}{index}.o"
-        imported.write_to_file(str(path), "o")
+        path.write_bytes(_object_code(imported))
         objects.append(path)
     return objects
+
+
+def _object_code(module: Any) -> bytes:
+    """An LLVM module's object file.
+
+    LLVM ends the process when it cannot write; so it writes into memory. A limit on the size of
+    files counts there too: the assembly tells, which is longer than the code.
+    """
+    limit, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
+    if limit != resource.RLIM_INFINITY and limit < len(module.inspect_source("asm")):
+        raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
+    with os.fdopen(os.memfd_create("object code"), "rb") as file:
+        module.write_to_file(f"/proc/self/fd/{file.fileno()}", "o")
+        return file.read()
 
 
 def _write_machine_code(module: Any, folder: Path, name: str) -> list[Piece]:

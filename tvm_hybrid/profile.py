@@ -12,9 +12,9 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from microkernels.output_file import write_whole
 from relay_passes.decisions import Decision
 
 from .tables import as_text
@@ -120,7 +120,13 @@ class Profile:
         return as_text(self.table())
 
     def to_chrome_trace(self, path: str | os.PathLike[str]) -> None:
-        """Writes a trace that chrome://tracing and ui.perfetto.dev show."""
+        """Writes a trace that chrome://tracing and ui.perfetto.dev show.
+
+        Raises
+        ------
+        OutputError
+            If the file cannot be written.
+        """
         kernels = {row.function: row.kernel for row in self.rows}
         origin = self.events[0].start_ns if self.events else 0
         trace = [
@@ -136,7 +142,7 @@ class Profile:
             }
             for event in self.events
         ]
-        Path(path).write_text(json.dumps({"traceEvents": trace, "displayTimeUnit": "ns"}))
+        write_whole(path, json.dumps({"traceEvents": trace, "displayTimeUnit": "ns"}), "the trace")
 
 
 def profile_runs(

@@ -8,10 +8,11 @@ reader takes; we write that one.
 from __future__ import annotations
 
 import os
+import shutil
 import struct
 import sys
-import tempfile
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -19,6 +20,7 @@ from typing import Any, BinaryIO
 # src/runtime/vm/executable.cc
 _MAGIC_WITHOUT_SCOPES = 0xD225DE2F4214151D
 _MAGIC_WITH_SCOPES = 0xD225DE2F4214151E
+_CHUNK = 1 << 20
 _CHATTER = b"Scope Saving:"
 # Kinds of constants, from include/tvm/ffi/c_api.h, and how many bytes those of fixed size take.
 _TEXT, _SHAPE, _TENSOR = 65, 69, 70
@@ -36,10 +38,15 @@ def write_code(module: Any, path: Path) -> tuple[bytes, int]:
     -------
     tuple of bytes and int
         The code to use is these bytes, followed by the file from this offset on.
+
+    Raises
+    ------
+    OSError
+        If it cannot be written.
     """
-    with _without_chatter():
-        module.write_to_file(str(path), "relax.VMExecutable")
-    with path.open("rb") as file:
+    with path.open("w+b") as file:
+        _write(module, file)
+        file.seek(0)
         return _without_scopes(file)
 
 
@@ -102,12 +109,36 @@ def _skip_text(file: BinaryIO) -> None:
     file.seek(_number(file), os.SEEK_CUR)
 
 
+def _write(module: Any, file: BinaryIO) -> None:
+    """Through a pipe: TVM does not look whether a disk took what it wrote."""
+    reading, writing = os.pipe()
+    with ThreadPoolExecutor(1) as pool:
+        try:
+            copied = pool.submit(_copy, reading, file)
+            with _without_chatter():
+                module.write_to_file(f"/proc/self/fd/{writing}", "relax.VMExecutable")
+        finally:
+            os.close(writing)
+        copied.result()
+
+
+def _copy(reading: int, file: BinaryIO) -> None:
+    """Copies all that comes out of a pipe; whoever writes into it is never kept waiting."""
+    with os.fdopen(reading, "rb", buffering=0) as pipe:
+        try:
+            shutil.copyfileobj(pipe, file, _CHUNK)
+            file.flush()
+        finally:
+            while pipe.read(_CHUNK):
+                pass
+
+
 @contextmanager
 def _without_chatter() -> Iterator[None]:
     """Holds back what C++ code writes to standard error; all but the chatter is let through."""
     sys.stderr.flush()
     saved = os.dup(2)
-    with tempfile.TemporaryFile() as held:
+    with os.fdopen(os.memfd_create("standard error"), "w+b") as held:
         os.dup2(held.fileno(), 2)
         try:
             yield

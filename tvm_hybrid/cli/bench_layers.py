@@ -7,6 +7,8 @@ from pathlib import Path
 
 import click
 
+from microkernels.output_file import require_writable, write_whole
+
 from ..report.console import output_console, print_json, working
 from .options import CompileSettings
 
@@ -43,8 +45,8 @@ def bench_layers(
     unknown = [name for name in peers if name not in ("ort", "openvino")]
     if unknown:
         raise click.BadParameter(f"{unknown[0]!r} measures no layers; ort and openvino do")
-    if markdown is not None and not markdown.absolute().parent.is_dir():
-        raise click.FileError(str(markdown), "its folder does not exist")
+    if markdown is not None:
+        require_writable(markdown)
     threads = sorted({settings.num_threads or 1, resolve_threads(settings.num_threads)})
     with working(f"measuring the layers of {network}") as step:
         report = measure_layers(
@@ -60,10 +62,7 @@ def bench_layers(
             progress=step,
         )
     if markdown is not None:
-        try:
-            markdown.write_text(markdown_page(report), encoding="utf-8")
-        except OSError as error:
-            raise click.FileError(str(markdown), error.strerror) from error
+        write_whole(markdown, markdown_page(report))
     if as_json:
         print_json(msgspec.to_builtins(report))
         return

@@ -7,6 +7,9 @@ from pathlib import Path
 
 import click
 
+from microkernels.errors import ArtifactError
+from microkernels.output_file import require_writable
+
 from ..report.console import output_console, print_json
 from .models import executable_of
 from .options import CompileSettings, compile_options, json_option, model_argument
@@ -30,6 +33,7 @@ def command(model: Path, output: Path, settings: CompileSettings, as_json: bool)
 
     if is_library(model):
         raise click.UsageError(f"{model} is compiled already")
+    require_writable(output, ArtifactError)
     start = time.perf_counter()
     executable = executable_of(model, settings)
     path = executable.export(output)

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import click
 
+from microkernels.output_file import require_writable, write_whole
+
 from ..report.console import output_console, print_json, working
 from .options import json_option
 
@@ -43,13 +45,12 @@ def command(repeat: int, seconds: float, markdown: Path | None, as_json: bool) -
     from ..report.kernel_speed import markdown_table, measure_kernels
     from ..report.tables import kernel_speed_table
 
+    if markdown is not None:
+        require_writable(markdown)
     with working("measuring microkernels"):
         report = measure_kernels(rounds=repeat, seconds=seconds)
     if markdown is not None:
-        try:
-            markdown.write_text("# Microkernels\n\n" + markdown_table(report), encoding="utf-8")
-        except OSError as error:
-            raise click.FileError(str(markdown), error.strerror) from error
+        write_whole(markdown, "# Microkernels\n\n" + markdown_table(report))
     if as_json:
         print_json(msgspec.to_builtins(report))
     else:

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import click
 
+from microkernels.output_file import write_whole
+
 from ..report.console import error_console
 
 
@@ -33,6 +35,7 @@ def command(names: tuple[str, ...], folder: Path, cpu: int | None, only_list: bo
 
     from ..targets import resolve_target
     from ..tuning.config_space import ConfigSpace
+    from ..tuning.locked_file import require_appendable
     from ..tuning.public_regions import public_names, public_regions
     from ..tuning.record_space import record_space
     from ..tuning.records import RecordStore, latest
@@ -49,7 +52,8 @@ def command(names: tuple[str, ...], folder: Path, cpu: int | None, only_list: bo
             click.echo(f"{name:22} {size:5} configurations  {region.key}")
         return
     console = error_console()
-    folder.mkdir(parents=True, exist_ok=True)
+    for name in regions:
+        require_appendable(folder / f"{name}.jsonl")
     for name, region in regions.items():
         path = folder / f"{name}.jsonl"
         store = RecordStore(path, must_exist=False)
@@ -58,4 +62,4 @@ def command(names: tuple[str, ...], folder: Path, cpu: int | None, only_list: bo
             record_space(region, options.machine, worker, store, tell)
         tried = latest(store.tried(region, template_for(region.op), options.machine))
         lines = b"".join(located.record.to_line() for located in tried)
-        path.with_suffix(".jsonl.xz").write_bytes(lzma.compress(lines, preset=9))
+        write_whole(path.with_suffix(".jsonl.xz"), lzma.compress(lines, preset=9))

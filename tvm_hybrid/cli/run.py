@@ -33,11 +33,13 @@ def command(
     as_json: bool,
 ) -> int:
     """Runs MODEL, an ONNX file or a library that `compile` wrote."""
-    from microkernels.errors import FeedError
+    from microkernels.output_file import replacing, require_writable
 
     from ..report.feeds import complete_feeds, load_feeds, save_arrays
     from ..session import InferenceSession
 
+    if output is not None:
+        require_writable(output)
     given = load_feeds(arrays, archive)
     session = InferenceSession(executable_of(model, settings))
     feeds, drawn = complete_feeds(session.executable.inputs, given, seed)
@@ -47,10 +49,8 @@ def command(
     }
     note_random(drawn)
     if output is not None:
-        try:
-            save_arrays(output, outputs)
-        except OSError as error:
-            raise FeedError(f"cannot write the outputs to {output}: {error}") from error
+        with replacing(output, what="the outputs to") as draft:
+            save_arrays(draft, outputs)
     if as_json:
         print_json(
             {

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import click
 
+from microkernels.output_file import require_writable, write_whole
+
 from ..report.console import output_console, print_json, working
 from .options import json_option
 
@@ -94,8 +96,8 @@ def command(
     from ..tuning.simulate import shipped_recordings
 
     for file in (plot, markdown):
-        if file is not None and not file.absolute().parent.is_dir():
-            raise click.FileError(str(file), "its folder does not exist")
+        if file is not None:
+            require_writable(file)
     sources = recordings or shipped_recordings()
     if not sources:
         raise click.UsageError("this package holds no recordings; name a record file")
@@ -118,10 +120,7 @@ def command(
         plot_study(study, plot)
     if markdown is not None:
         picture = None if plot is None else os.path.relpath(plot, markdown.parent)
-        try:
-            markdown.write_text(search_page(study, picture), encoding="utf-8")
-        except OSError as error:
-            raise click.FileError(str(markdown), error.strerror) from error
+        write_whole(markdown, search_page(study, picture))
     if as_json:
         print_json(search_json(study))
     else:

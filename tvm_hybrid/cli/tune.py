@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from microkernels.output_file import require_writable
+
 from ..report.console import output_console, print_json, working
 from .options import (
     NamedShape,
@@ -222,8 +224,7 @@ def _check_plot(path: Path) -> None:
         raise click.BadParameter(
             f"{path} does not end in one of {', '.join(sorted(formats))}", param_hint="--plot"
         )
-    if not path.absolute().parent.is_dir():
-        raise click.FileError(str(path), "its folder does not exist")
+    require_writable(path)
 
 
 def _print(result: TuneResult, records: Path) -> None:

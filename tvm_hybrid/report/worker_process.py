@@ -14,6 +14,8 @@ from typing import Any
 
 import numpy as np
 
+from microkernels.output_file import undisturbed
+
 from .feeds import as_saved, save_arrays
 from .timing import ContestantError
 
@@ -70,12 +72,30 @@ class WorkerContestant:
         folder = Path(
             self._resources.enter_context(tempfile.TemporaryDirectory(prefix="tvm_hybrid-worker-"))
         )
-        save_arrays(folder / "feeds.npz", feeds)
-        files = {"feeds": str(folder / "feeds.npz"), "outputs": str(folder / "outputs.npz")}
-        (folder / "job.json").write_text(json.dumps({**job, **files}), encoding="utf-8")
         self._log = folder / "log"
+        self._process: subprocess.Popen[str] | None = None
         try:
-            with open(self._log, "wb") as log:
+            self._start(command, job, feeds, environment, folder)
+            self.prepare_seconds = float(self._answer("ready"))
+            with np.load(folder / "outputs.npz") as arrays:
+                self.outputs = [as_saved(arrays[name]) for name in arrays.files]
+        except BaseException:
+            self.close()
+            raise
+
+    def _start(
+        self,
+        command: Sequence[str],
+        job: Mapping[str, Any],
+        feeds: Feeds,
+        environment: Mapping[str, str],
+        folder: Path,
+    ) -> None:
+        files = {"feeds": str(folder / "feeds.npz"), "outputs": str(folder / "outputs.npz")}
+        try:
+            save_arrays(folder / "feeds.npz", feeds)
+            (folder / "job.json").write_text(json.dumps({**job, **files}), encoding="utf-8")
+            with undisturbed(), open(self._log, "wb") as log:
                 self._process = subprocess.Popen(
                     [*command, str(folder / "job.json")],
                     stdin=subprocess.PIPE,
@@ -85,19 +105,11 @@ class WorkerContestant:
                     env={**os.environ, **environment},
                 )
         except OSError as error:
-            self._resources.close()
-            raise ContestantError(f"{name}: cannot start {command[0]}: {error}") from error
-        try:
-            self.prepare_seconds = float(self._answer("ready"))
-            with np.load(folder / "outputs.npz") as arrays:
-                self.outputs = [as_saved(arrays[name]) for name in arrays.files]
-        except BaseException:
-            self.close()
-            raise
+            raise ContestantError(f"{self._name}: cannot start {command[0]}: {error}") from error
 
     def run_for(self, seconds: float) -> list[float]:
         """Runs for about `seconds`; returns the seconds of every run."""
-        assert self._process.stdin is not None
+        assert self._process is not None and self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError):  # reading the answer tells why
             self._process.stdin.write(f"{seconds}\n")
             self._process.stdin.flush()
@@ -105,12 +117,12 @@ class WorkerContestant:
 
     def _answer(self, field: str) -> Any:
         """That field of the worker's next answer; other lines are libraries' own."""
-        assert self._process.stdout is not None
-        late = threading.Event()
+        assert self._process is not None and self._process.stdout is not None
+        late, process = threading.Event(), self._process
 
         def give_up() -> None:
             late.set()
-            self._process.kill()
+            process.kill()
 
         timer = threading.Timer(self._time_limit, give_up)
         timer.start()
@@ -136,11 +148,12 @@ class WorkerContestant:
 
     def close(self) -> None:
         """Ends the worker and removes its files."""
-        if self._process.poll() is None:
-            self._process.kill()
-        self._process.wait()
-        for stream in (self._process.stdin, self._process.stdout):
-            if stream is not None:
-                with contextlib.suppress(BrokenPipeError):
-                    stream.close()
+        if self._process is not None:
+            if self._process.poll() is None:
+                self._process.kill()
+            self._process.wait()
+            for stream in (self._process.stdin, self._process.stdout):
+                if stream is not None:
+                    with contextlib.suppress(BrokenPipeError):
+                        stream.close()
         self._resources.close()

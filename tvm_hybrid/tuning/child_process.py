@@ -15,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 import msgspec
 
 from microkernels.errors import CompileError
+from microkernels.output_file import undisturbed
 
 START_SECONDS = 120.0
 _READ_BYTES = 1 << 16
@@ -69,15 +70,16 @@ class ChildProcess:
         path = os.pathsep.join(path or os.getcwd() for path in sys.path)
         self._errors = os.memfd_create("errors of a child")
         # A session of its own: Ctrl-C in the terminal is for the tuner, which then ends the child.
-        self._process = _STARTER.submit(
-            subprocess.Popen,
-            self._command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._errors,
-            env={**os.environ, **self._environment, "PYTHONPATH": path},
-            start_new_session=True,
-        ).result()
+        with undisturbed():
+            self._process = _STARTER.submit(
+                subprocess.Popen,
+                self._command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=self._errors,
+                env={**os.environ, **self._environment, "PYTHONPATH": path},
+                start_new_session=True,
+            ).result()
         try:
             ready = self.answer(START_SECONDS)
         except TimeoutError as error:

@@ -10,12 +10,14 @@ that readers see the old or the new one, whole.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from filelock import FileLock, Timeout
 
 from microkernels.errors import RecordError
+from microkernels.output_file import require_room, sync, why_not_written
 
 LOCK_SECONDS = 120.0
 _POLL_SECONDS = 0.005
@@ -26,9 +28,52 @@ def lock_of(path: Path) -> FileLock:
     return FileLock(f"{real_path(path)}.lock", LOCK_SECONDS, poll_interval=_POLL_SECONDS)
 
 
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Holds a file's lock; makes the folder, if need be.
+
+    Raises
+    ------
+    RecordError
+        If another process holds it too long.
+    OSError
+        If nothing can be written there.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lock = lock_of(path)
+    if not os.path.exists(lock.lock_file):
+        # In some folders, as of /proc, a lock that cannot be made looks like one that is held.
+        require_room(real_path(path).parent)
+    try:
+        with lock:
+            yield
+    except Timeout as error:
+        raise RecordError(
+            f"another process has held {error.lock_file} for {LOCK_SECONDS:.0f} s; end it, then "
+            "repeat"
+        ) from error
+
+
 def real_path(path: Path) -> Path:
     """The file behind symbolic links; it need not exist."""
     return Path(os.path.realpath(path))
+
+
+def require_appendable(path: Path) -> None:
+    """Refuses a file that could not be appended to now; makes its folder, but not the file.
+
+    Raises
+    ------
+    RecordError
+        If it cannot be written.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        require_room(real_path(path).parent)
+        if path.exists():
+            os.close(os.open(path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC))
+    except OSError as error:
+        raise not_written(path, error) from error
 
 
 def append_line(path: Path, line: bytes) -> None:
@@ -40,13 +85,10 @@ def append_line(path: Path, line: bytes) -> None:
         If the file cannot be written. It is then as it was before.
     """
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with lock_of(path):
+        with locked(path):
             _append(real_path(path), line)
-    except Timeout as error:
-        raise locked_error(error) from error
     except OSError as error:
-        raise RecordError(f"cannot write records to {path}: {error.strerror}") from error
+        raise not_written(path, error) from error
 
 
 def replace_lines(path: Path, lines: Iterable[bytes]) -> None:
@@ -60,14 +102,18 @@ def replace_lines(path: Path, lines: Iterable[bytes]) -> None:
     path = real_path(path)
     # The lock makes this name ours; what a killed process left there is overwritten.
     draft = path.with_name(f"{path.name}.new")
-    with draft.open("wb") as file:
-        file.writelines(line + b"\n" for line in lines)
-        file.flush()
-        if path.exists():
-            os.fchmod(file.fileno(), path.stat().st_mode & 0o7777)
-        os.fsync(file.fileno())
-    os.replace(draft, path)
-    _sync_folder(path.parent)
+    try:
+        with draft.open("wb") as file:
+            file.writelines(line + b"\n" for line in lines)
+            file.flush()
+            if path.exists():
+                os.fchmod(file.fileno(), path.stat().st_mode & 0o7777)
+            os.fsync(file.fileno())
+        os.replace(draft, path)
+    except BaseException:
+        draft.unlink(missing_ok=True)
+        raise
+    sync(path.parent)
 
 
 def is_being_written(path: Path, size: int) -> bool:
@@ -97,24 +143,16 @@ def _append(path: Path, line: bytes) -> None:
             os.fsync(descriptor)
         except OSError:  # the disk is full
             os.ftruncate(descriptor, size)
+            if new:
+                path.unlink()
             raise
     finally:
         os.close(descriptor)
     if new:
         # The name of a new file is on the disk only after its folder is.
-        _sync_folder(path.parent)
+        sync(path.parent)
 
 
-def _sync_folder(path: Path) -> None:
-    folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
-
-
-def locked_error(error: Timeout) -> RecordError:
-    """What to say when a lock cannot be had."""
-    return RecordError(
-        f"another process has held {error.lock_file} for {LOCK_SECONDS:.0f} s; end it, then repeat"
-    )
+def not_written(path: Path, error: OSError) -> RecordError:
+    """What to raise when a file of records cannot be written."""
+    return RecordError(why_not_written(path, error, "records to"))

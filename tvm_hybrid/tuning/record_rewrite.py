@@ -7,13 +7,11 @@ writing to it meanwhile; see `locked_file`.
 from __future__ import annotations
 
 import logging
-import os
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from filelock import Timeout
 from tvm.target import Target
 
 from microkernels.errors import RecordError
@@ -21,7 +19,7 @@ from microkernels.isa import isa_named
 from tir_schedules.machine import Machine
 from tir_schedules.template import has_template, template_for
 
-from .locked_file import lock_of, locked_error, real_path, replace_lines
+from .locked_file import locked, not_written, real_path, replace_lines
 from .record import Record
 from .record_file import Located
 from .record_line import RECORD, UnreadableLine, read_header
@@ -192,18 +190,14 @@ def _line(text: bytes, place: str) -> Line:
 def _rewrite(path: Path, make: Callable[[], list[Line]]) -> int:
     """Gives a file the lines that `make` returns, called under its lock; how many there are."""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with lock_of(path):
+        with locked(path):
             before = path.read_bytes() if path.exists() else None
             texts = [line.text for line in make()]
             if before != b"".join(text + b"\n" for text in texts):
                 replace_lines(path, texts)
             return len(texts)
-    except Timeout as error:
-        raise locked_error(error) from error
     except OSError as error:
-        reason = error.strerror or os.strerror(error.errno or 0)
-        raise RecordError(f"cannot write records to {path}: {reason}") from error
+        raise not_written(path, error) from error
 
 
 def _why_removed(lines: Iterable[Line], best: int, keep_failures: bool) -> dict[str, str]:

@@ -35,6 +35,7 @@ from ..targets import resolve_target
 from ..threads import resolve_threads
 from .events import Callback
 from .joint_layout_tune import joint_layouts, rest_of, with_layouts
+from .locked_file import require_appendable
 from .measurer import Measurer
 from .records import RecordStore
 from .replay import Replay
@@ -185,6 +186,8 @@ def tune(
     check_precision(precision)
     check_fusion(fusion)
     check_fast_math(fast_math)
+    if replay is None:
+        require_appendable(Path(records))
     servers = None
     if tracker is not None or key:
         if replay is not None:
