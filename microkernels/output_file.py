@@ -21,7 +21,7 @@ from .errors import OutputError, TvmHybridError
 _PAGE = 4096
 _NO_ROOM = "free some space there, or write elsewhere"
 _FORBIDDEN = "name a folder that may be written to"
-_NO_FOLDER = "make its folder first, or name another"
+_NO_FOLDER = "its folder does not exist: make it first, or name another"
 _ADVICE = {
     errno.ENOSPC: _NO_ROOM,
     errno.EDQUOT: _NO_ROOM,

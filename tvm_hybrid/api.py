@@ -86,6 +86,8 @@ def compile(
         `Manifest.records` says which were used.
     num_threads : int or None
         Threads of one run; None for `TVM_NUM_THREADS`, or else all cores. 1 builds serial kernels.
+        Without a target at most four for each CPU that this process may use; where a target is
+        named, more may be built for, and only running or loading it here is refused.
     strict : bool
         Whether an operator that should have a template but gets none is an error.
     dump_ir : path-like, optional
@@ -131,7 +133,7 @@ def compile(
         _warn_if_slow(target_isa(resolved).name)
     options = PipelineOptions(
         target=resolved,
-        threads=resolve_threads(num_threads),
+        threads=resolve_threads(num_threads, here=target is None),
         strict=strict,
         dump_ir=None if dump_ir is None else Path(dump_ir),
         precision=precision,

@@ -8,6 +8,7 @@ checked, before the library is opened: opening a truncated library crashes the p
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import shutil
@@ -39,10 +40,21 @@ def is_library(path: Path) -> bool:
 
 
 def append_manifest(path: Path, manifest: Manifest) -> None:
-    """Completes a freshly linked library."""
+    """Completes a freshly linked library.
+
+    Raises
+    ------
+    OSError
+        If the linker could not write all of it: GNU ld does not look whether closing its output
+        failed, and ends with code 0.
+    """
     text = manifest.to_json()
     with path.open("r+b") as file:
-        digest = _digest(file, path.stat().st_size)
+        size = path.stat().st_size
+        if size < _ELF_HEADER.size or size < _sections_end(file.read(_ELF_HEADER.size)):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        file.seek(0)
+        digest = _digest(file, size)
         file.seek(0, os.SEEK_END)
         digest.update(text)
         file.write(text + _FOOTER.pack(digest.digest(), len(text), MAGIC))
@@ -72,10 +84,9 @@ def _read(file: BinaryIO, path: Path, size: int) -> Manifest:
         )
     if len(header) < _ELF_HEADER.size:
         raise ArtifactError(f"{path} is truncated; export it again")
-    _, _, machine, *fields = _ELF_HEADER.unpack(header)
-    if machine != _X86_64:
+    if _ELF_HEADER.unpack(header)[2] != _X86_64:
         raise ArtifactError(f"{path} is a library for another machine than x86-64")
-    sections_end = fields[3] + fields[8] * fields[9]
+    sections_end = _sections_end(header)
     if size < sections_end + _FOOTER.size:
         raise ArtifactError(f"{path} is truncated, or was not exported by tvm_hybrid")
     file.seek(size - _FOOTER.size)
@@ -93,6 +104,12 @@ def _read(file: BinaryIO, path: Path, size: int) -> Manifest:
         raise ArtifactError(f"{path} is damaged: its checksum is wrong; export it again")
     file.seek(end - length)
     return _decode(file.read(length), path)
+
+
+def _sections_end(header: bytes) -> int:
+    """How far the table of sections reaches, which linkers write last."""
+    _, _, _, *fields = _ELF_HEADER.unpack(header)
+    return int(fields[3] + fields[8] * fields[9])
 
 
 def _decode(text: bytes, path: Path) -> Manifest:

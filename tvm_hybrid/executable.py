@@ -263,6 +263,7 @@ class Executable:
         """
         what = str(self._library) if self._library else "this model"
         require_host(self.manifest.features, what, self.manifest.cpu)
+        threads.require_runnable(self._threads, what)
         with self._lock:  # initialisation writes to the code that the machines share
             emit_machine_code(self._module)
             return relax.VirtualMachine(self._module, tvm.cpu())
@@ -321,10 +322,13 @@ def load(path: str | os.PathLike[str]) -> Executable:
     IsaError
         If it needs a CPU feature that this CPU lacks, or AMX tiles that Linux denies, and has no
         fallback that runs here.
+    TargetError
+        If it was compiled for more than four threads for each CPU that this process may use.
     """
     library = Path(path)
     manifest = read_manifest(library)
     require_program(manifest, str(library))
+    threads.require_runnable(manifest.threads, str(library))
     loader = tvm.get_global_func("ffi.Module.load_from_file.so")
     try:
         module = loader(str(library.resolve()), "so")

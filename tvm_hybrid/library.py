@@ -94,6 +94,8 @@ def link_library(output: Path, programs: Sequence[Program]) -> str:
         *("-o", str(output), str(guard), *map(str, native)),
     ]
     run_compiler(compiler, arguments, folder)
+    if not output.is_file():
+        raise CompileError(f"linking failed: {compiler!r} wrote nothing; is it a C++ compiler?")
     return digest
 
 

@@ -199,6 +199,7 @@ class InferenceSession:
                 )
             self.executable = model.for_host()
         else:
+            threads.resolve_threads(num_threads, here=True)
             make = functools.partial(
                 compile_model,
                 target=target,

@@ -19,6 +19,7 @@ import os
 import threading
 from itertools import cycle, islice
 from pathlib import Path
+from typing import NoReturn
 
 from microkernels.errors import TargetError
 
@@ -27,6 +28,9 @@ from .logs import logger
 # Taken at import: TVM may narrow the calling thread's affinity later.
 _ALLOWED_CPUS = sorted(os.sched_getaffinity(0))
 _TOPOLOGY = "/sys/devices/system/cpu/cpu{}/topology/thread_siblings_list"
+VARIABLE = "TVM_NUM_THREADS"
+MOST_PER_CPU = 4
+MOST_ANYWHERE = 8192
 _SHARE_ALL_CORES = -3  # ThreadGroup::kSpecifyThreadShareAllCore
 
 
@@ -43,12 +47,26 @@ def default_threads() -> int:
     """What `num_threads=None` means: TVM_NUM_THREADS, else OMP_NUM_THREADS, else all cores.
 
     Cores are the physical ones among the CPUs that this process may use.
+
+    Raises
+    ------
+    TargetError
+        If TVM_NUM_THREADS is no number of threads. OMP_NUM_THREADS, which is not ours, may hold
+        other things.
     """
-    for variable in ("TVM_NUM_THREADS", "OMP_NUM_THREADS"):
-        text = os.environ.get(variable, "")
-        if text.isdigit() and int(text) > 0:
-            return int(text)
-    return physical_cores()
+    text = os.environ.get(VARIABLE, "")
+    if text:
+        return _number(text) or _refuse(f"{VARIABLE} must be a whole number from 1 up", text)
+    return _number(os.environ.get("OMP_NUM_THREADS", "")) or physical_cores()
+
+
+def _number(text: str) -> int:
+    """The number from 1 up that a text says; 0 if it says none."""
+    return int(text) if text.isascii() and text.isdigit() else 0
+
+
+def _refuse(rule: str, value: object) -> NoReturn:
+    raise TargetError(f"{rule}, not {value!r}")
 
 
 @functools.cache
@@ -57,19 +75,55 @@ def physical_cores() -> int:
     return len({_siblings(cpu) for cpu in _ALLOWED_CPUS})
 
 
-def resolve_threads(num_threads: int | None) -> int:
+def resolve_threads(num_threads: int | None, here: bool = False) -> int:
     """The number of threads to build for.
+
+    Parameters
+    ----------
+    num_threads : int or None
+        None for `default_threads()`.
+    here : bool
+        Whether the code runs on this machine; code for another may name more threads.
 
     Raises
     ------
     TargetError
-        If it is not a whole number from 1 up.
+        If it is not a whole number from 1 up, or more than make sense; or if TVM_NUM_THREADS is no
+        number, whether it is asked for or not: TVM reads it too.
     """
-    if num_threads is None:
-        return default_threads()
-    if isinstance(num_threads, bool) or not isinstance(num_threads, int) or num_threads < 1:
-        raise TargetError(f"num_threads must be a whole number from 1 up, not {num_threads!r}")
-    return num_threads
+    default = default_threads()
+    count = default if num_threads is None else num_threads
+    if isinstance(count, bool) or not isinstance(count, int) or count < 1:
+        _refuse("num_threads must be a whole number from 1 up", count)
+    if here:
+        named = VARIABLE if num_threads is None and os.environ.get(VARIABLE) else "num_threads"
+        _require_few(count, named)
+    elif count > MOST_ANYWHERE:
+        _refuse(f"num_threads must be at most {MOST_ANYWHERE}, the most CPUs of Linux", count)
+    return count
+
+
+def require_runnable(count: int, what: str) -> None:
+    """Refuses a program of more threads than make sense on this machine.
+
+    Raises
+    ------
+    TargetError
+        Saying of `what` how many there may be; or if TVM_NUM_THREADS is no number.
+    """
+    default_threads()
+    _require_few(count, f"the number of threads of {what}")
+
+
+def _require_few(count: int, named: str) -> None:
+    cpus = len(_ALLOWED_CPUS)
+    if count > MOST_PER_CPU * cpus:
+        _refuse(
+            f"{named} must be at most {MOST_PER_CPU * cpus} here: this process may use {cpus} "
+            f"CPU{'s' * (cpus > 1)}, and more than {MOST_PER_CPU} threads for each only wait for "
+            "each other",
+            count,
+        )
 
 
 def use_threads(count: int) -> None:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 import threading
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.tvm_hybrid.small_models import run_python
+import tvm_hybrid
+from tests.tvm_hybrid.small_models import mlp, mlp_module, run_python
 from tvm_hybrid import threads
+from tvm_hybrid.cli import main
 from tvm_hybrid.errors import TargetError
 
 
@@ -28,6 +31,58 @@ def test_none_follows_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_is_no_number_of_threads_is_refused(number: Any) -> None:
     with pytest.raises(TargetError, match="num_threads"):
         threads.resolve_threads(number)
+
+
+CPUS = len(os.sched_getaffinity(0))
+
+
+@pytest.mark.parametrize("number", [4 * CPUS + 1, 100_000])
+def test_more_than_four_for_each_cpu_are_refused_where_they_would_run(
+    number: int, tmp_path: Path
+) -> None:
+    words = rf"at most {4 * CPUS} here.*{CPUS} CPU.*not {number}"
+    assert threads.resolve_threads(4 * CPUS, here=True) == 4 * CPUS
+    # None of them looks at the model first.
+    for use in (tvm_hybrid.compile, tvm_hybrid.InferenceSession, tvm_hybrid.tune):
+        with pytest.raises(TargetError, match=words):
+            use(tmp_path / "no model", num_threads=number)
+    with pytest.raises(TargetError, match=words):
+        tvm_hybrid.InferenceSession(tmp_path / "none", target="zen3", num_threads=number)
+
+
+def test_another_machine_may_have_more_cpus(tmp_path: Path) -> None:
+    number = 4 * CPUS + 1
+    executable = tvm_hybrid.compile(mlp_module(), target="haswell", num_threads=number)
+    assert executable.num_threads == number
+    path = executable.export(tmp_path / "many.so")
+    for use in (executable.new_machine, lambda: tvm_hybrid.load(path)):
+        with pytest.raises(TargetError, match=f"at most {4 * CPUS} here"):
+            use()
+    with pytest.raises(TargetError, match="8192"):
+        tvm_hybrid.compile(mlp_module(), target="haswell", num_threads=100_000)
+
+
+@pytest.mark.parametrize("text", ["abc", "0", "-1", "1.5", "²"])
+def test_a_variable_that_is_no_number_is_refused(
+    text: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setenv("TVM_NUM_THREADS", text)
+    for number in (None, 1):
+        with pytest.raises(TargetError, match=f"TVM_NUM_THREADS.*'{text}'"):
+            tvm_hybrid.compile(tmp_path / "no model", num_threads=number)
+    with pytest.raises(TargetError, match="TVM_NUM_THREADS"):
+        mlp().new_machine()
+    assert main(["run", str(tmp_path / "none.onnx"), "--threads", "1"]) == 2
+    assert "TVM_NUM_THREADS" in capsys.readouterr().err
+    assert main(["doctor"]) == 1
+    assert "TVM_NUM_THREADS must be" in " ".join(capsys.readouterr().out.split())
+
+
+def test_too_large_a_variable_is_refused_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TVM_NUM_THREADS", str(4 * CPUS + 1))
+    with pytest.raises(TargetError, match=rf"TVM_NUM_THREADS must be at most {4 * CPUS} here"):
+        threads.resolve_threads(None, here=True)
+    assert threads.resolve_threads(1, here=True) == 1
 
 
 POOL = """

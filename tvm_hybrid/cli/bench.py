@@ -15,7 +15,7 @@ from ..report.console import output_console, print_json, working
 from ..report.openvino_peer import PYTHON_VARIABLE
 from .bench_layers import bench_layers
 from .inputs import input_options, note_random
-from .models import executable_of
+from .models import session_of
 from .options import CompileSettings, compile_options, json_option
 
 
@@ -125,7 +125,6 @@ def command(
     from ..report.feeds import complete_feeds, load_feeds
     from ..report.flops import ProductSums
     from ..report.tables import bench_table
-    from ..session import InferenceSession
 
     names = _names(peers, "ort,stock")
     unknown = [name for name in names if name not in PEERS]
@@ -135,12 +134,12 @@ def command(
         raise click.UsageError("--arms measures every level of fusion; leave --fusion out")
     given = load_feeds(arrays, archive)
     sums = ProductSums(import_onnx(model, shapes=settings.shapes).mod)
-    session = InferenceSession(executable_of(model, settings))
+    session = session_of(model, settings)
     feeds, drawn = complete_feeds(session.executable.inputs, given, seed)
     manifest = session.executable.manifest
     precision, fusion = manifest.precision, manifest.fusion
     lower = {
-        level: InferenceSession(executable_of(model, replace(settings, fusion=level, dump_ir=None)))
+        level: session_of(model, replace(settings, fusion=level, dump_ir=None))
         for level in (FUSION_LEVELS[1:] if arms else ())
     }
     note_random(drawn)

@@ -47,7 +47,7 @@ def bench_layers(
         raise click.BadParameter(f"{unknown[0]!r} measures no layers; ort and openvino do")
     if markdown is not None:
         require_writable(markdown)
-    threads = sorted({settings.num_threads or 1, resolve_threads(settings.num_threads)})
+    threads = sorted({settings.num_threads or 1, resolve_threads(settings.num_threads, here=True)})
     with working(f"measuring the layers of {network}") as step:
         report = measure_layers(
             network,

@@ -12,6 +12,7 @@ from .options import CompileSettings
 
 if TYPE_CHECKING:
     from ..executable import Executable
+    from ..session import InferenceSession
 
 
 def executable_of(model: Path, settings: CompileSettings) -> Executable:
@@ -36,3 +37,19 @@ def executable_of(model: Path, settings: CompileSettings) -> Executable:
         return load(model)
     with working(f"compiling {model.name}"):
         return compile_model(model, **settings.keywords())
+
+
+def session_of(model: Path, settings: CompileSettings) -> InferenceSession:
+    """A session of the same; what cannot run here is refused before it is compiled.
+
+    Raises
+    ------
+    click.UsageError
+    TvmHybridError
+        As `executable_of`.
+    """
+    from ..session import InferenceSession
+    from ..threads import resolve_threads
+
+    resolve_threads(settings.num_threads, here=True)
+    return InferenceSession(executable_of(model, settings))

@@ -44,6 +44,8 @@ def command(names: tuple[str, ...], folder: Path, cpu: int | None, only_list: bo
     unknown = ", ".join(sorted(set(names) - set(public_names())))
     if unknown:
         raise click.UsageError(f"no public region {unknown}; --list names them")
+    for name in () if only_list else names or public_names():
+        require_appendable(folder / f"{name}.jsonl")
     options = PipelineOptions(target=resolve_target(None), threads=1)
     regions = public_regions(options, names)
     if only_list:
@@ -52,8 +54,6 @@ def command(names: tuple[str, ...], folder: Path, cpu: int | None, only_list: bo
             click.echo(f"{name:22} {size:5} configurations  {region.key}")
         return
     console = error_console()
-    for name in regions:
-        require_appendable(folder / f"{name}.jsonl")
     for name, region in regions.items():
         path = folder / f"{name}.jsonl"
         store = RecordStore(path, must_exist=False)

@@ -8,7 +8,7 @@ import click
 
 from ..report.console import output_console, print_json
 from .inputs import input_options, note_random
-from .models import executable_of
+from .models import session_of
 from .options import CompileSettings, compile_options, json_option, model_argument
 
 
@@ -36,12 +36,11 @@ def command(
     from microkernels.output_file import replacing, require_writable
 
     from ..report.feeds import complete_feeds, load_feeds, save_arrays
-    from ..session import InferenceSession
 
     if output is not None:
         require_writable(output)
     given = load_feeds(arrays, archive)
-    session = InferenceSession(executable_of(model, settings))
+    session = session_of(model, settings)
     feeds, drawn = complete_feeds(session.executable.inputs, given, seed)
     results = session.run(None, feeds)
     outputs = {

@@ -9,7 +9,7 @@ import click
 
 from ..report.console import output_console, print_json, working
 from .inputs import input_options, note_random
-from .models import executable_of
+from .models import session_of
 from .options import CompileSettings, compile_options, json_option, model_argument
 
 if TYPE_CHECKING:
@@ -51,11 +51,10 @@ def command(
     from ..report.feeds import complete_feeds, load_feeds
     from ..report.flops import ProductSums
     from ..report.verify import verify
-    from ..session import InferenceSession
 
     given = load_feeds(arrays, archive)
     proto = read_model(model)
-    session = InferenceSession(executable_of(model, settings))
+    session = session_of(model, settings)
     feeds, drawn = complete_feeds(session.executable.inputs, given, seed)
     steps = False
     if tolerance is None:

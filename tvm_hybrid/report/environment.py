@@ -146,7 +146,7 @@ def _threads() -> list[Fact]:
     return [
         Fact("threads", "CPUs allowed", str(len(os.sched_getaffinity(0)))),
         Fact("threads", "cores behind them", str(physical_cores())),
-        Fact("threads", "threads of a run", str(default_threads())),
+        _checked("threads", "threads of a run", lambda: str(default_threads())),
     ]
 
 

@@ -123,7 +123,7 @@ def compare_layouts(
     )
     options = PipelineOptions(
         target=resolve_target(target),
-        threads=resolve_threads(num_threads),
+        threads=resolve_threads(num_threads, here=True),
         precision=precision,
         fusion=fusion,
         fast_math=fast_math,

@@ -196,7 +196,8 @@ def tune(
     options = PipelineOptions(
         target=resolve_target(servers.cpu if servers and target is None else target),
         threads=resolve_threads(
-            servers.threads if servers and num_threads is None else num_threads
+            servers.threads if servers and num_threads is None else num_threads,
+            here=servers is None and replay is None,
         ),
         precision=precision,
         fusion=fusion,
