@@ -40,17 +40,18 @@ class NodeArg:
     ----------
     name : str
         As in the model.
-    shape : list
-        Sizes; a name or None for a dimension that is still open.
-    type : str
-        Such as "tensor(float)".
-    dtype : str
-        NumPy's name of the element type; "bfloat16" is that of ml_dtypes.
+    shape : list or None
+        Sizes; a name or None for a dimension that is still open. None if the model does not tell
+        how many dimensions there are before inputs are known.
+    type : str or None
+        Such as "tensor(float)"; None if the model does not tell before inputs are known.
+    dtype : str or None
+        NumPy's name of the element type; "bfloat16" is that of ml_dtypes. None as `type`.
     """
 
     def __init__(self, info: TensorInfo | OpenTensorInfo) -> None:
         self.name = info.name
-        self.shape = list(info.shape)
+        self.shape = None if info.shape is None else list(info.shape)
         self.type = info.type
         self.dtype = info.dtype
 

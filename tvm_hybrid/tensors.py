@@ -49,36 +49,41 @@ class OpenTensorInfo(msgspec.Struct, frozen=True):
     ----------
     name : str
         As in the model.
-    shape : tuple
-        A number, the name of a symbolic dimension, or None where the model tells nothing.
-    dtype : str
-        NumPy's name of the element type.
+    shape : tuple or None
+        A number, the name of a symbolic dimension, or None where the model tells nothing. None if
+        it does not even tell how many dimensions there are.
+    dtype : str or None
+        NumPy's name of the element type; None if the model does not tell that of an output.
     """
 
     name: str
-    shape: tuple[int | str | None, ...]
-    dtype: str
+    shape: tuple[int | str | None, ...] | None
+    dtype: str | None
 
     @property
-    def type(self) -> str:
+    def type(self) -> str | None:
         """The type as ONNX Runtime writes it."""
-        return onnx_type(self.dtype)
+        return None if self.dtype is None else onnx_type(self.dtype)
 
     @property
     def is_open(self) -> bool:
         """Whether a size is not known."""
-        return not all(isinstance(size, int) for size in self.shape)
+        return self.shape is None or not all(isinstance(size, int) for size in self.shape)
 
     def fits(self, shape: tuple[int, ...]) -> bool:
         """Whether an array of this shape can be the tensor's value."""
-        return len(shape) == len(self.shape) and all(
-            found == size
-            for found, size in zip(shape, self.shape, strict=True)
-            if isinstance(size, int)
+        return self.shape is None or (
+            len(shape) == len(self.shape)
+            and all(
+                found == size
+                for found, size in zip(shape, self.shape, strict=True)
+                if isinstance(size, int)
+            )
         )
 
     def __str__(self) -> str:
-        sizes = ", ".join("?" if size is None else str(size) for size in self.shape)
+        known = ("...",) if self.shape is None else self.shape
+        sizes = ", ".join("?" if size is None else str(size) for size in known)
         return f"{self.name}: {self.dtype}[{sizes}]"
 
 

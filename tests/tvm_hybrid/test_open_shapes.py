@@ -66,6 +66,36 @@ def test_the_interface_is_as_declared() -> None:
     assert [(y.name, y.shape) for y in session.get_outputs()] == [("y", ["batch", None, 5])]
 
 
+@pytest.mark.parametrize(
+    ("declared", "known"),
+    [("no shape", ["batch", None, 5]), ("no type", ["batch", None, 5]), ("contrib", None)],
+)
+def test_outputs_may_be_declared_by_their_names_alone(declared: str, known: list | None) -> None:
+    model = open_model()
+    model.graph.output[0].type.tensor_type.ClearField("shape")
+    if declared != "no shape":
+        model.graph.output[0].ClearField("type")
+    if declared == "contrib":  # of which ONNX can infer nothing
+        model.graph.node[0].op_type, model.graph.node[0].domain = "FusedMatMul", "com.microsoft"
+        model.opset_import.append(helper.make_opsetid("com.microsoft", 1))
+    session = tvm_hybrid.InferenceSession(model, num_threads=1)
+    (y,) = session.get_outputs()
+    kind = (None, None) if declared == "contrib" else ("tensor(float)", "float32")
+    assert (y.name, y.shape, y.type, y.dtype) == ("y", known, *kind)
+    check(session, feeds(2, 3))
+
+
+def test_an_input_may_be_of_any_rank() -> None:
+    model = open_model()
+    model.graph.input[0].type.tensor_type.ClearField("shape")
+    session = tvm_hybrid.InferenceSession(model, num_threads=1)
+    assert session.get_inputs()[0].shape is None
+    check(session, feeds(2, 3))
+    given = feeds(2, 3)
+    (result,) = session.run(None, {"x": given["x"][0], "z": given["z"]})
+    assert result.shape == (2, 3, 5)
+
+
 def test_nothing_is_there_to_explain_before_the_first_run() -> None:
     session = tvm_hybrid.InferenceSession(open_model(), num_threads=1)
     with pytest.raises(

@@ -7,18 +7,19 @@ from dataclasses import dataclass
 import onnx
 from onnx import helper
 
-from microkernels.errors import ShapeError
-
 from ..tensors import OpenTensorInfo
 from .check_model import check_model
 from .freeze_shapes import declared_dims
 from .load_graph import load_graph
 from .read_model import ModelLike, read_model
 
+SMALL_BYTES = 1 << 10  # of an initializer that inference may want to read
+INFERRED = "unk__"  # what the names begin with that ONNX's inference makes up
+
 
 @dataclass(frozen=True)
 class OpenModel:
-    """A checked model and its interface as declared."""
+    """A checked model and its interface, as declared or, of outputs, inferred."""
 
     proto: onnx.ModelProto
     inputs: tuple[OpenTensorInfo, ...]
@@ -32,21 +33,40 @@ def open_model(model: ModelLike) -> OpenModel:
     ------
     ModelError
         The model cannot be read or is not valid.
-    ShapeError
-        The model does not tell the rank of an input.
     """
     proto = read_model(model)
     check_model(proto)
     inputs = tuple(_info(item) for item in load_graph(proto).inputs)
-    return OpenModel(proto, inputs, tuple(_info(item) for item in proto.graph.output))
+    outputs = list(proto.graph.output)
+    if any(_info(item).dtype is None or _info(item).shape is None for item in outputs):
+        outputs = _inferred(proto)
+    return OpenModel(proto, inputs, tuple(map(_info, outputs)))
+
+
+def _inferred(proto: onnx.ModelProto) -> list[onnx.ValueInfoProto]:
+    """The outputs with what ONNX can tell of their types and shapes."""
+    graph = proto.graph
+    light = onnx.ModelProto(ir_version=proto.ir_version)
+    light.opset_import.extend(proto.opset_import)
+    light.functions.extend(proto.functions)
+    light.graph.name = graph.name
+    light.graph.node.extend(graph.node)
+    light.graph.output.extend(graph.output)
+    # Inference copies the model, and takes 2 GB at most: weights go without their values.
+    large = {item.name: item for item in graph.initializer if item.ByteSize() > SMALL_BYTES}
+    light.graph.initializer.extend(item for item in graph.initializer if item.name not in large)
+    light.graph.input.extend(item for item in graph.input if item.name not in large)
+    for name, item in large.items():
+        light.graph.input.append(helper.make_tensor_value_info(name, item.data_type, item.dims))
+    try:
+        return list(onnx.shape_inference.infer_shapes(light).graph.output)
+    except Exception:  # C++ inference raises several kinds; what is wrong is said once it matters
+        return list(graph.output)
 
 
 def _info(item: onnx.ValueInfoProto) -> OpenTensorInfo:
-    dims = declared_dims(item.type)
-    if dims is None:
-        raise ShapeError(
-            f"the rank of {item.name!r} is unknown; give its shape, for example "
-            f"shapes={{{item.name!r}: (1, 128)}}"
-        )
-    dtype = helper.tensor_dtype_to_np_dtype(item.type.tensor_type.elem_type)
-    return OpenTensorInfo(item.name, dims, str(dtype))
+    dims, kind = declared_dims(item.type), item.type.tensor_type.elem_type
+    if dims is not None:
+        dims = tuple(None if str(dim).startswith(INFERRED) else dim for dim in dims)
+    dtype = str(helper.tensor_dtype_to_np_dtype(kind)) if kind else None
+    return OpenTensorInfo(item.name, dims, dtype)
