@@ -1,13 +1,15 @@
 """Settings for every test."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from contextlib import ExitStack
 
 import pytest
 from hypothesis import settings
 
 from microkernels.isa import allowed_on_host, isa_named
 from tests.amx_emulator import emulator
+from tests.stand_ins import rungs_run, running
 
 # Compiling takes as long as the machine lets it; time must not fail a test. Developers' runs draw
 # new examples; continuous integration draws the same ones every time.
@@ -17,31 +19,61 @@ settings.load_profile("tvm_hybrid")
 # Tests say which records count; those that the package brings would differ from CPU to CPU.
 os.environ["TVM_HYBRID_RECORDS"] = "none"
 
+RUNGS = "rungs"  # which of them a test ran, in its report
+
 
 def _rungs(item: pytest.Item) -> list[str]:
     """The names of the rungs that a test needs."""
     return [mark.args[0] for mark in item.iter_markers("isa")]
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """Sets up and runs tests marked `isa(name)` as on a CPU with that rung."""
+    with ExitStack() as stack:
+        for name in _rungs(item):
+            stack.enter_context(running.pretending(name))
+        return (yield)
+
+
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Skips what this CPU cannot run: tests marked `isa(name)` for a rung that it lacks.
+    """Skips tests marked `isa(name)` for a rung that neither this CPU nor a stand-in runs.
 
     AMX is emulated where it is missing, from the first test that needs it on: earlier, pytest's own
     handler of SIGILL would take its place.
     """
+    rungs_run.taken()
     for name in _rungs(item):
         if name == "amx":
             emulator.install()
         if not allowed_on_host(isa_named(name)):
-            pytest.skip(f"this CPU has no {name}")
+            rungs_run.note_skipped(name)
+            item.user_properties.append((RUNGS, rungs_run.taken()))
+            pytest.skip(f"this CPU has no {name}, and nothing runs its code")
+        rungs_run.note(name)
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
-    """Fails tests for AMX that left a fault or a configured thread behind."""
-    if "amx" not in _rungs(item):
+    """Notes what ran, and fails tests for AMX that left a fault or a configured thread behind."""
+    tiles = "amx" in _rungs(item)
+    if tiles:
+        emulator.reset()
+    try:
         yield
-        return
-    emulator.reset()
-    yield
-    emulator.check()
+    finally:
+        item.user_properties.append((RUNGS, rungs_run.taken()))
+    if tiles:
+        emulator.check()
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Says which rungs' code ran, and how. Reports bring it along from other processes too."""
+    reports = [report for some in terminalreporter.stats.values() for report in some]
+    reports = [report for report in reports if isinstance(report, pytest.TestReport)]
+    # What is skipped never comes to its call.
+    last = [each for each in reports if each.when == ("setup" if each.skipped else "call")]
+    tests = [pairs for each in last for key, pairs in each.user_properties if key == RUNGS]
+    terminalreporter.section("tests that ran code for each instruction set")
+    for line in rungs_run.table(tests):
+        terminalreporter.write_line(line)

@@ -28,6 +28,7 @@ pytestmark = pytest.mark.isa("amx")
 
 # Not every CPU with AMX multiplies fp16.
 RUNNING = PRODUCTS if emulator.available() else PRODUCTS[:-1]
+VERSIONS = {2: "AVX-512 VNNI", 1: "AVX2", 0: "portable C"}
 EDGE = 0x5A  # of bytes that nothing may touch
 
 
@@ -69,7 +70,9 @@ def call(name: str, *arguments: np.ndarray | int) -> None:
 def version(request: pytest.FixtureRequest) -> Iterator[int]:
     """The emulator's versions of the dot products: AVX-512, AVX2, portable."""
     if emulator.available():
-        assert emulator.library().amx_emulator_limit_version(request.param) == request.param
+        chosen = emulator.library().amx_emulator_limit_version(request.param)
+        if chosen != request.param:
+            pytest.skip(f"this CPU has no {VERSIONS[request.param]}")
     yield request.param
     if emulator.available():
         emulator.library().amx_emulator_limit_version(2)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from tvm.target import Target
 
-from microkernels.isa import allowed_on_host, isa_named
+from microkernels.isa import isa_named
 from microkernels.microkernel import Microkernel
 
 # The plainest CPU of every rung that has kernels.
@@ -47,20 +47,10 @@ AMX_TARGETS = {
 } | {f"{cpu} and AMX": with_amx(cpu) for cpu in ("x86-64-v4", "icelake-server")}
 
 
-def running_rung(kernel: Microkernel) -> str:
-    """The rung that a kernel's numbers are computed on here.
-
-    AVX-512 VNNI has the 256-bit instruction of AVX-VNNI as well, in another encoding.
-    """
-    if kernel.isa_name == "avx2_vnni" and not allowed_on_host(kernel.isa):
-        return "avx512_vnni"
-    return kernel.isa_name
-
-
 def runnable(kernels: list[Microkernel]) -> list:
     """One parameter for every kernel, marked with the rung that it needs."""
     return [
-        pytest.param(kernel, id=kernel.name, marks=pytest.mark.isa(running_rung(kernel)))
+        pytest.param(kernel, id=kernel.name, marks=pytest.mark.isa(kernel.isa_name))
         for kernel in kernels
     ]
 

@@ -28,8 +28,9 @@ from tests.microkernels.operands import (
     extremes,
     random_operand,
 )
-from tests.microkernels.rungs import named, runnable, running_rung, target_of
+from tests.microkernels.rungs import named, runnable, target_of
 from tests.microkernels.tile_function import tile_function
+from tests.stand_ins import running
 
 ALL = list(all_microkernels())
 BF16 = [kernel for kernel in ALL if kernel.a_dtype == "bfloat16"]
@@ -41,7 +42,6 @@ VECTOR = [kernel for kernel in ALL if kernel.lanes > 1 and not kernel.by_tiles]
 @functools.lru_cache(maxsize=4)
 def compiled(
     kernel: Microkernel,
-    rung: str,
     rows: int,
     vectors: int,
     blocks: int,
@@ -49,7 +49,12 @@ def compiled(
     start: str = "zero",
 ) -> tvm.runtime.Executable:
     function = tile_function(kernel, rows, vectors, blocks, steps, start)
-    return tvm.compile(function, target=target_of(rung))
+    return running.compiled(function, kernel.isa_name)
+
+
+def assembly_of(kernel: Microkernel, steps: int) -> str:
+    function = tile_function(kernel, kernel.mr, kernel.vectors, 1, steps, "zero")
+    return str(tvm.compile(function, target=target_of(kernel.isa_name)).mod.inspect_source("asm"))
 
 
 def check(
@@ -65,8 +70,7 @@ def check(
     packed = np.stack([pack_weight(part, [vectors], kernel) for part in b])
     before = np.arange(rows * vectors * kernel.lanes).reshape(rows, -1).astype(kernel.acc_dtype)
     c = guarded(before, at_end)
-    rung, steps = running_rung(kernel), padded // kernel.kr
-    module = compiled(kernel, rung, rows, vectors, blocks, steps, start)
+    module = compiled(kernel, rows, vectors, blocks, padded // kernel.kr, start)
     module["tile"](guarded(a, at_end), guarded(packed.reshape(-1), at_end), c)
     assert_product(kernel, c, a[:, :, : b.shape[1]], b, None if start == "zero" else before)
 
@@ -143,7 +147,7 @@ def test_infinity_and_nan_reach_the_result(kernel: Microkernel) -> None:
     k = steps * kernel.kr
     b = np.full((k, kernel.nr), bfloat16_bits(np.array(2.0)), np.uint16)
     packed = guarded(pack_weight(b, [kernel.vectors], kernel))
-    module = compiled(kernel, running_rung(kernel), kernel.mr, kernel.vectors, 1, steps)
+    module = compiled(kernel, kernel.mr, kernel.vectors, 1, steps)
     for value in (np.inf, -np.inf, np.nan):
         a = np.full((1, kernel.mr, k), bfloat16_bits(np.array(1.0)), np.uint16)
         a[0, 0, 1] = bfloat16_bits(np.array(value))
@@ -165,8 +169,7 @@ def multiplication(kernel: Microkernel) -> tuple[str, int]:
 @pytest.mark.parametrize("kernel", named(VECTOR))
 def test_accumulators_stay_in_registers(kernel: Microkernel) -> None:
     """No vector register is spilled: the reduction loop never stores a vector to the stack."""
-    module = compiled(kernel, kernel.isa_name, kernel.mr, kernel.vectors, 1, 256)
-    blocks = re.split(r"^\.LBB\w+:", module.mod.inspect_source("asm"), flags=re.MULTILINE)
+    blocks = re.split(r"^\.LBB\w+:", assembly_of(kernel, 256), flags=re.MULTILINE)
     name, times = multiplication(kernel)
     least = times * kernel.mr * kernel.vectors
     loops = [block for block in blocks if block.count(name) >= least]
@@ -182,8 +185,7 @@ def test_accumulators_stay_in_registers(kernel: Microkernel) -> None:
     "kernel", named([kernel for kernel in INT8 if kernel.isa_name == "avx2_vnni"])
 )
 def test_avx_vnni_is_encoded_without_avx512(kernel: Microkernel) -> None:
-    module = compiled(kernel, "avx2_vnni", kernel.mr, kernel.vectors, 1, 16)
-    assembly = module.mod.inspect_source("asm")
+    assembly = assembly_of(kernel, 16)
     products = re.findall(r".*vpdpbusd.*", assembly)
     assert products and all("{vex}" in line for line in products)
     assert "zmm" not in assembly

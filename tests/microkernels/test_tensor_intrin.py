@@ -15,7 +15,8 @@ from microkernels.microkernel import Microkernel, all_microkernels, microkernel_
 from microkernels.packing import pack_weight
 from microkernels.tensor_intrin import register_tensor_intrin
 from tests.microkernels.operands import assert_product, random_operand
-from tests.microkernels.rungs import MCPU, runnable, running_rung
+from tests.microkernels.rungs import MCPU, runnable
+from tests.stand_ins import running
 
 # Tiles of extent 1 cannot be matched by tensorize; AMX has intrinsics of its own.
 KERNELS = [
@@ -63,8 +64,7 @@ def test_tensorize_replaces_the_loops_and_keeps_the_result(kernel: Microkernel) 
     schedule = tensorized(kernel, m, n, k)
     script = schedule.mod.script()
     assert "body" in script and '"update"' not in script
-    target = tvm.target.Target({"kind": "llvm", "mcpu": MCPU[running_rung(kernel)]})
-    function = tvm.compile(schedule.mod, target=target)["matmul"]
+    function = running.compiled(schedule.mod, kernel.isa_name)["matmul"]
     rng = np.random.default_rng(0)
     a = random_operand(rng, (1, m, k), kernel.a_dtype)
     b = random_operand(rng, (1, k, n), kernel.b_dtype)

@@ -9,15 +9,14 @@ import pytest
 import tvm
 from tvm import relax
 
-from microkernels.isa import allowed_on_host
 from relay_passes.graph import op_name
 from relay_passes.pipeline import CompiledModule, PipelineOptions, compile_module
-from tests.relay_passes.graphs import GENERIC, MACHINE, TARGET, Body, constant, module
+from tests.relay_passes.graphs import MACHINE, TARGET, Body, constant, module
+from tests.stand_ins import running
 
 op = relax.op
 F = "float32"
 X = ((1, 5, 6, 20), F)
-TOP = TARGET if allowed_on_host(MACHINE.isa) else GENERIC
 
 
 def product(x: relax.Expr, n: int, seed: int = 0, k: int = 20) -> relax.Expr:
@@ -26,7 +25,8 @@ def product(x: relax.Expr, n: int, seed: int = 0, k: int = 20) -> relax.Expr:
 
 
 def built(body: Body, *inputs: tuple[tuple[int, ...], str], **options: Any) -> CompiledModule:
-    return compile_module(module(body, *inputs), PipelineOptions(TOP, **options))
+    with running.made_for(MACHINE.isa.name):
+        return compile_module(module(body, *inputs), PipelineOptions(TARGET, **options))
 
 
 def calls(compiled: CompiledModule) -> list[str]:

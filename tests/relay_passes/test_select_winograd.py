@@ -10,7 +10,6 @@ import tvm
 from tvm import IRModule, relax
 
 from microkernels.errors import CompileError
-from microkernels.isa import allowed_on_host
 from relay_passes.merge_regions import REASON
 from relay_passes.partition import COMPOSITE, is_region_function
 from relay_passes.pipeline import PipelineOptions, collect_regions, compile_module
@@ -32,6 +31,7 @@ from tests.relay_passes.graphs import (
     regions,
     run,
 )
+from tests.stand_ins import running
 from tests.tir_schedules.conv_regions import conv_region
 from tir_schedules.region import Region
 from tir_schedules.winograd_transforms import expected_error
@@ -168,12 +168,11 @@ def test_levels_have_names() -> None:
 def test_a_compiled_model_is_right() -> None:
     mod = module(layers, X)
     x = np.random.default_rng(0).standard_normal(X[0]).astype(np.float32)
-    compiled = compile_module(mod, PipelineOptions(TARGET))
+    with running.made_for(MACHINE.isa.name):
+        compiled = compile_module(mod, PipelineOptions(TARGET))
     chosen = [decision for decision in compiled.decisions if "winograd" in decision.op]
     assert len(chosen) == 2 and all("conv2d_winograd" in d.function for d in chosen)
     assert chosen[0].op == "conv2d_winograd + add + relu"
-    if not allowed_on_host(MACHINE.isa):
-        return
     result = relax.VirtualMachine(compiled.executable, tvm.cpu())["main"](tvm.runtime.tensor(x))
     (plain,) = run(mod, [x])
     # Four layers, whose errors are below 1e-5 of their results each (expected_error).

@@ -12,9 +12,10 @@ from tvm import IRModule, ir, relax, tirx
 from tvm.tirx import ForKind
 
 from tests.guard import guarded
+from tests.stand_ins import running
 from tir_schedules.generic import schedule_generic
 
-from .run_region import MCPU, RUNGS, machine_for
+from .run_region import MCPU, RUNGS, compiled, machine_for
 
 BEST = RUNGS[-1]
 
@@ -85,7 +86,7 @@ def is_parallel(func: tirx.PrimFunc) -> bool:
 
 def run_module(mod: IRModule, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
     """The module's results, by TVM's virtual machine."""
-    executable = tvm.compile(mod, target())
+    executable = running.compiled(mod, BEST)
     machine = relax.VirtualMachine(executable, tvm.cpu())
     results = machine["main"](*(tvm.runtime.tensor(array) for array in arrays))
     if isinstance(results, tvm.runtime.Tensor):
@@ -105,7 +106,7 @@ def run_guarded(
     ((func, name),) = [
         schedule_generic(func, machine_for(rung, threads)) for func in prim_funcs(mod)
     ]
-    kernel = tvm.compile(func.with_attr("global_symbol", "kernel"), target=target(rung))["kernel"]
+    kernel = compiled(func, rung)
     result = func.params[-1]
     assert len(func.params) == len(arrays) + 1
     output = guarded(np.zeros([int(n) for n in result.shape], str(result.dtype)), at_end)

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-import tvm
 import tvm_ffi
 from tvm import tirx
 
-from microkernels.isa import Isa, allowed_on_host, isa_named
+from microkernels.isa import Isa, isa_named
 from tests.guard import guarded
 from tests.microkernels.rungs import MCPU as PLAINEST
-from tests.microkernels.rungs import target_of
+from tests.stand_ins import running
+from tests.stand_ins.rungs_run import substitute_of
 from tir_schedules.config import Config
 from tir_schedules.epilogue import epilogue_reference
 from tir_schedules.machine import Machine
@@ -20,21 +20,14 @@ from tir_schedules.region import Region, Step, Tensor
 from tir_schedules.template import template_for
 from tvm_hybrid.dlpack import BFLOAT16, tensor_of
 
-# AVX-512 VNNI has the 256-bit instruction of AVX-VNNI as well, in another encoding.
-_HAS_AVX_VNNI = allowed_on_host(isa_named("avx2_vnni"))
-MCPU = PLAINEST if _HAS_AVX_VNNI else {**PLAINEST, "avx2_vnni": PLAINEST["avx512_vnni"]}
+# The CPU for which a rung's code is made to run here.
+MCPU = {rung: PLAINEST[substitute_of(rung)] for rung in PLAINEST}
 
-
-def _running(*names: str) -> list[str]:
-    """Those of the rungs whose code this CPU runs."""
-    needed = {} if _HAS_AVX_VNNI else {"avx2_vnni": "avx512_vnni"}
-    return [name for name in names if allowed_on_host(isa_named(needed.get(name, name)))]
-
-
-# The rungs that have kernels of their own for f32, for 8-bit integers and for bfloat16.
-RUNGS = _running("scalar", "avx2", "avx512")
-INTEGER_RUNGS = _running("scalar", "avx2", "avx2_vnni", "avx512", "avx512_vnni")
-BF16_RUNGS = _running("scalar", "avx2", "avx512", "avx512_bf16")
+# The rungs that have kernels of their own for f32, for 8-bit integers and for bfloat16. Stand-ins
+# run those that this CPU lacks.
+RUNGS = ["scalar", "avx2", "avx512"]
+INTEGER_RUNGS = ["scalar", "avx2", "avx2_vnni", "avx512", "avx512_vnni"]
+BF16_RUNGS = ["scalar", "avx2", "avx512", "avx512_bf16"]
 
 
 def machine_for(rung: str, threads: int = 1) -> Machine:
@@ -95,7 +88,7 @@ def run(
 def compiled(function: tirx.PrimFunc, rung: str) -> tvm_ffi.Function:
     """The machine code of a kernel."""
     function = function.with_attr("global_symbol", "kernel")
-    return tvm.compile(function, target=target_of(rung, MCPU[rung]))["kernel"]
+    return running.compiled(function, rung)["kernel"]
 
 
 def dtype_named(name: str) -> np.dtype:

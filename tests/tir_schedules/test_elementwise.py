@@ -16,6 +16,7 @@ from microkernels.errors import ConfigError
 from microkernels.isa import isa_named
 from tests.guard import guarded
 from tests.onnx_reference.arithmetic import quantize, quantized
+from tests.tir_schedules import run_region
 from tests.tir_schedules.run_region import MCPU, RUNGS, machine_for, run
 from tir_schedules.collapse import collapsed
 from tir_schedules.elementwise import ELEMENTWISE, ElementwiseConfig
@@ -62,8 +63,7 @@ def compiled(region: Region, rung: str) -> Callable[..., np.ndarray]:
     """The kernel as a function of arrays, for many calls."""
     machine = machine_for(rung)
     function = ELEMENTWISE.build(region, ELEMENTWISE.default_config(region, machine), machine.isa)
-    target = tvm.target.Target({"kind": "llvm", "mcpu": MCPU[rung]})
-    kernel = tvm.compile(function.with_attr("global_symbol", "kernel"), target=target)["kernel"]
+    kernel = run_region.compiled(function, rung)
     output = guarded(np.zeros(region.output.shape, region.output.dtype))
 
     def call(*arrays: np.ndarray) -> np.ndarray:
@@ -229,14 +229,13 @@ def test_integer_accumulators_become_real_numbers(rung: str) -> None:
 def test_bfloat16_in_and_out(rung: str) -> None:
     rng = np.random.default_rng(9)
     machine = machine_for(rung)
-    target = tvm.target.Target({"kind": "llvm", "mcpu": MCPU[rung]})
     for size in (1, 5, 16, 37, 200):
         steps = [Step("add", (0, 1)), Step("cast", (2,), dtype="bfloat16")]
         operands = (Tensor((size,), "float32"),)
         region = region_of((size,), "bfloat16", "bfloat16", steps, operands)
         config = ELEMENTWISE.default_config(region, machine)
         function = ELEMENTWISE.build(region, config, machine.isa)
-        kernel = tvm.compile(function.with_attr("global_symbol", "kernel"), target=target)["kernel"]
+        kernel = run_region.compiled(function, rung)
         x = rng.standard_normal(size).astype(bfloat16)
         y = rng.standard_normal(size).astype(np.float32)
         result = tvm.runtime.empty((size,), "bfloat16")

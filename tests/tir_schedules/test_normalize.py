@@ -14,7 +14,15 @@ from tvm.script.ir_builder import IRBuilder
 from microkernels.errors import ConfigError
 from microkernels.isa import isa_named
 from microkernels.vectors import bind, parameter, ramp
-from tests.tir_schedules.run_region import MCPU, RUNGS, expected, machine_for, random_inputs, run
+from tests.tir_schedules.run_region import (
+    MCPU,
+    RUNGS,
+    compiled,
+    expected,
+    machine_for,
+    random_inputs,
+    run,
+)
 from tir_schedules import normalize
 from tir_schedules.normalize import NormalizeConfig
 from tir_schedules.region import Region, Scalar, Step, Tensor
@@ -328,9 +336,8 @@ def exponentials(x: np.ndarray) -> np.ndarray:
             value = exp_of_difference(bind(source[ramp(i * 8, 8)]))
             I.buffer_store(result, value, [ramp(i * 8, 8)])
     function = builder.get().with_attr("global_symbol", "kernel")
-    target = tvm.target.Target({"kind": "llvm", "mcpu": MCPU[RUNGS[-1]]})
     y = np.empty_like(x)
-    tvm.compile(function, target=target)["kernel"](x, y)
+    compiled(function, RUNGS[-1])(x, y)
     return y
 
 

@@ -12,7 +12,7 @@ from microkernels.errors import ConfigError
 from microkernels.isa import isa_named
 from tests.guard import guarded
 from tests.onnx_reference.arithmetic import dynamic_quantize
-from tests.tir_schedules.run_region import MCPU, RUNGS, machine_for, run
+from tests.tir_schedules.run_region import MCPU, RUNGS, compiled, machine_for, run
 from tir_schedules.quantization_range import QUANTIZATION_RANGE, RangeConfig
 from tir_schedules.region import Region, Step, Tensor
 
@@ -38,8 +38,7 @@ def test_every_position_counts_between_guard_pages(rung: str) -> None:
         region = region_for((size,))
         config = QUANTIZATION_RANGE.default_config(region, machine)
         function = QUANTIZATION_RANGE.build(region, config, machine.isa)
-        target = tvm.target.Target({"kind": "llvm", "mcpu": MCPU[rung]})
-        kernel = tvm.compile(function.with_attr("global_symbol", "kernel"), target=target)["kernel"]
+        kernel = compiled(function, rung)
         for at_end in (False, True):
             x = guarded(np.zeros(size, np.float32), at_end)
             y = guarded(np.zeros(2, np.float32), at_end)
@@ -57,8 +56,7 @@ def test_a_thousand_ranges(rung: str) -> None:
     machine = machine_for(rung)
     config = QUANTIZATION_RANGE.default_config(region, machine)
     function = QUANTIZATION_RANGE.build(region, config, machine.isa)
-    target = tvm.target.Target({"kind": "llvm", "mcpu": MCPU[rung]})
-    kernel = tvm.compile(function.with_attr("global_symbol", "kernel"), target=target)["kernel"]
+    kernel = compiled(function, rung)
     rng = np.random.default_rng(1)
     result = np.zeros(2, np.float32)
     for _ in range(1000):

@@ -7,6 +7,7 @@ import pytest
 import tvm
 from tvm import tirx
 
+from tests.stand_ins import running
 from tests.tir_schedules.run_region import (
     BF16_RUNGS,
     INTEGER_RUNGS,
@@ -15,7 +16,6 @@ from tests.tir_schedules.run_region import (
     random_inputs,
     tensor_of,
 )
-from tests.tir_schedules.run_region import MCPU as CPUS
 from tir_schedules.machine import Machine
 from tir_schedules.region import Region, Step, Tensor
 from tir_schedules.side_by_side import (
@@ -119,8 +119,7 @@ def check(rung: str, regions: list[Region], threads: int) -> None:
     module = {f"k{i}": kernel for i, kernel in enumerate(kernels)}
     module["together"] = combine(kernels, shares)
     named = {name: f.with_attr("global_symbol", name) for name, f in module.items()}
-    target = tvm.target.Target({"kind": "llvm", "mcpu": CPUS[rung]})
-    library = tvm.compile(tvm.IRModule(named), target=target)
+    library = running.compiled(tvm.IRModule(named), rung)
     read, single, results = [], [], []
     for i, region in enumerate(regions):
         config = template_for(region.op).default_config(region, machine)

@@ -13,7 +13,7 @@ from microkernels.amx_permission import PERMISSION_LLVM_IR
 from microkernels.microkernel import microkernel_named
 from microkernels.statements import walk
 from tests.amx_emulator import emulator
-from tests.microkernels.rungs import target_of
+from tests.stand_ins import running
 from tests.tir_schedules.chain_regions import bf16_mlp
 from tests.tir_schedules.run_region import machine_for, packed, random_inputs, tensor_of
 from tests.tir_schedules.test_side_by_side import BF16, DENSE, INT8, SOFTMAX, bits
@@ -62,7 +62,7 @@ def test_each_computes_and_configures_what_it_did_alone() -> None:
     module = {f"k{i}": kernel for i, kernel in enumerate(kernels)}
     module["together"] = combine(kernels, assign([1.0] * len(kernels), 2))
     named = {name: f.with_attr("global_symbol", name) for name, f in module.items()}
-    library = tvm.compile(tvm.IRModule(named), target=target_of("amx"))
+    library = running.compiled(tvm.IRModule(named), "amx")
     read, single, together = [], [], []
     emulator.reset()
     for i, ((region, _), config) in enumerate(zip(MEMBERS, configs, strict=True)):

@@ -245,7 +245,6 @@ def test_unpacking_undoes_packing(bits: int, dtype: str, zero: float | str) -> N
         np.testing.assert_array_equal(result.numpy(), array)
 
 
-@pytest.mark.isa("avx512")
 def test_few_bits_are_looked_up_in_registers() -> None:
     region = region_of((1,), 1024, 768, zero=8.0)
     machine = machine_for("avx512")
@@ -263,7 +262,6 @@ def test_few_bits_are_looked_up_in_registers() -> None:
     assert assembly.count("vfmadd") == config.vectors * (steps + 1)  # and one to scale the block
 
 
-@pytest.mark.isa("avx512")
 def test_many_rows_expand_the_weight_once_per_block_of_rows() -> None:
     machine = machine_for("avx512")
     for m, staged in [(1, False), (16, False), (256, True)]:

@@ -1,0 +1,69 @@
+"""Machine code for targets that this CPU is not, made of stand-ins.
+
+    with stand_ins():
+        kernel = tvm.compile(function, target={"kind": "llvm", "mcpu": "cooperlake"})["kernel"]
+
+A target all of whose features this CPU has is compiled as it is. AMX instructions stay what they
+are: `tests/amx_emulator` executes them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import tvm
+import tvm_ffi
+from tvm import IRModule
+from tvm.target import Target, codegen
+
+from tvm_hybrid.cpu_features import FEATURES, missing_on_host
+
+from .rewriting import with_meanings
+
+_CODE_GENERATOR = "target.build.llvm"
+_generate = tvm.get_global_func(_CODE_GENERATOR)
+
+# What this CPU has, whatever a test pretends. Read once, before AMX is emulated.
+PRESENT = frozenset(FEATURES).difference(missing_on_host(tuple(FEATURES)))
+
+
+def lacks(target: Target) -> list[str]:
+    """Features that code for a target may use and this CPU does not have, AMX apart."""
+    features = {str(name) for name in codegen.llvm_get_cpu_features(target)}
+    return [
+        name
+        for name, feature in FEATURES.items()
+        if name in features and name not in PRESENT and not feature.is_amx
+    ]
+
+
+def target_here(target: Target) -> Target:
+    """A target with what this CPU has of another's features, and with all its AMX."""
+    features = {str(name) for name in codegen.llvm_get_cpu_features(target)}
+    missing = lacks(target)
+    kept = [f"+{name}" for name in FEATURES if name in features and name not in missing]
+    described = json.loads(str(target))
+    described.pop("tag", None)
+    # The plainest CPU: LLVM renames no tiles for it, and adds no features of its own.
+    return Target({**described, "mcpu": "x86-64", "mattr": kept})
+
+
+@contextmanager
+def stand_ins() -> Iterator[None]:
+    """Within, code for targets with features that this CPU lacks is made of stand-ins."""
+
+    def generate(mod: IRModule, target: Target) -> Any:
+        if not lacks(target):
+            return _generate(mod, target)
+        here = target_here(target)
+        return _generate(with_meanings(mod, here, PRESENT), here)
+
+    before = tvm.get_global_func(_CODE_GENERATOR)
+    tvm_ffi.register_global_func(_CODE_GENERATOR, generate, override=True)
+    try:
+        yield
+    finally:
+        tvm_ffi.register_global_func(_CODE_GENERATOR, before, override=True)

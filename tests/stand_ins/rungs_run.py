@@ -1,0 +1,69 @@
+"""Which rungs a test ran, and how: on the CPU itself, by stand-ins, or not at all.
+
+A test for AMX is one by stand-in where tiles are emulated.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+
+from microkernels.isa import LADDER, isa_named
+
+from .building import PRESENT
+
+NATIVE, STAND_IN, NOT_RUN = WAYS = ("native", "by stand-in", "not at all")
+
+_noted: set[tuple[str, str]] = set()
+
+
+def substitute_of(rung: str) -> str:
+    """The rung whose target stands for another's on this CPU; itself, but for one.
+
+    A CPU without AVX-VNNI may have AVX-512 VNNI, and so the same instruction in another encoding.
+    """
+    if rung == "avx2_vnni" and not _has(rung) and _has("avx512_vnni"):
+        return "avx512_vnni"
+    return rung
+
+
+def _has(rung: str) -> bool:
+    return PRESENT.issuperset(isa_named(rung).features)
+
+
+def runs_itself(rung: str) -> bool:
+    """Whether this CPU executes a rung's code without help."""
+    return _has(substitute_of(rung))
+
+
+def note(rung: str) -> None:
+    """The test that runs now runs code of a rung."""
+    _noted.add((rung, NATIVE if runs_itself(rung) else STAND_IN))
+
+
+def note_skipped(rung: str) -> None:
+    """The test that would run now cannot, for lack of a rung."""
+    _noted.add((rung, NOT_RUN))
+
+
+def taken() -> list[list[str]]:
+    """What was noted since the last call: pairs of a rung and a way."""
+    found = sorted(map(list, _noted))
+    _noted.clear()
+    return found
+
+
+def table(tests: Iterable[Iterable[Iterable[str]]]) -> list[str]:
+    """Lines that say how many tests ran each rung in each way.
+
+    Parameters
+    ----------
+    tests : iterable
+        What `taken` returned, for every test.
+    """
+    counts = Counter(tuple(pair) for test in tests for pair in test)
+    lines = [f"{'code for':<14}" + "".join(f"{way:>14}" for way in WAYS)]
+    for isa in LADDER:
+        numbers = [counts[isa.name, way] for way in WAYS]
+        lines.append(f"{isa.name:<14}" + "".join(f"{number:>14}" for number in numbers))
+    return lines
