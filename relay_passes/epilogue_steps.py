@@ -68,11 +68,22 @@ class EpilogueSteps:
         )
 
     def numbered(self) -> tuple[Step, ...]:
-        """The steps with their arguments numbered as a Region wants them."""
-        offset = {"acc": 0, "operand": 1, "step": 1 + len(self.operands)}
+        """The steps that are read, with their arguments numbered as a Region wants them."""
+        read = {len(self.steps) - 1}
+        for index in reversed(range(len(self.steps))):
+            if index in read:
+                read.update(number for kind, number in self.steps[index][1] if kind == "step")
+        position = {index: place for place, index in enumerate(sorted(read))}
+        first = 1 + len(self.operands)
+
+        def number(value: Value) -> int:
+            kind, index = value
+            return {"acc": 0, "operand": 1 + index, "step": first + position.get(index, 0)}[kind]
+
         return tuple(
-            Step(op, tuple(offset[kind] + index for kind, index in args), value, dtype)
-            for op, args, value, dtype in self.steps
+            Step(op, tuple(map(number, args)), value, dtype)
+            for index, (op, args, value, dtype) in enumerate(self.steps)
+            if index in read
         )
 
     def step(
@@ -108,8 +119,11 @@ class EpilogueSteps:
 def steps_for(graph: DataflowGraph, epilogue: EpilogueSteps, call: relax.Call) -> Value | None:
     """Adds the steps of one operator whose result has the values' shape; None if not fusible."""
     special = _SPECIAL.get(op_name(call))
-    if special is not None:
-        return special(graph, epilogue, call)
+    return (special or _plain)(graph, epilogue, call)
+
+
+def _plain(graph: DataflowGraph, epilogue: EpilogueSteps, call: relax.Call) -> Value | None:
+    """An operator that is one step of its own name."""
     entry = FUSIBLE_BY_RELAX.get(op_name(call))
     if entry is None or len(call.args) < entry.arity:
         return None
@@ -242,8 +256,9 @@ def _clip(graph: DataflowGraph, epilogue: EpilogueSteps, call: relax.Call) -> Va
     if value is None or str(call.ty.dtype) != "float32":
         return None
     low, high = (float(bound.value) for bound in call.args[1:])
-    value = epilogue.step("maximum", (value, epilogue.number(low)))
-    return epilogue.step("minimum", (value, epilogue.number(high)))
+    # In this order AVX-512 needs no copy where x * clip(...) follows.
+    value = epilogue.step("minimum", (value, epilogue.number(high)))
+    return epilogue.step("maximum", (value, epilogue.number(low)))
 
 
 def _leaky_relu(graph: DataflowGraph, epilogue: EpilogueSteps, call: relax.Call) -> Value | None:
@@ -251,6 +266,20 @@ def _leaky_relu(graph: DataflowGraph, epilogue: EpilogueSteps, call: relax.Call)
     if value is None or str(call.ty.dtype) != "float32":
         return None
     return epilogue.step("leaky_relu", (value, epilogue.number(float(call.attrs.alpha))))
+
+
+def _where(graph: DataflowGraph, epilogue: EpilogueSteps, call: relax.Call) -> Value | None:
+    """A choice; that of a PReLU, where(x < 0, x * slope, x), is one step with its operands."""
+    x = call.args[2]
+    compared, scaled = (graph.definition(arg) for arg in call.args[:2])
+    if (op_name(compared), op_name(scaled)) == ("relax.less", "relax.multiply"):
+        assert compared is not None and scaled is not None
+        signed = compared.args[0].same_as(x) and scalar_constant(compared.args[1]) == 0.0
+        if signed and scaled.args[0].same_as(x) and str(call.ty.dtype) == "float32":
+            value, slope = (value_of(graph, epilogue, arg) for arg in scaled.args)
+            if value is not None and slope is not None:
+                return epilogue.step("leaky_relu", (value, slope))
+    return _plain(graph, epilogue, call)
 
 
 def _power(graph: DataflowGraph, epilogue: EpilogueSteps, call: relax.Call) -> Value | None:
@@ -320,6 +349,7 @@ _SPECIAL: dict[str, Callable[[DataflowGraph, EpilogueSteps, relax.Call], Value |
     "relax.clip": _clip,
     "relax.nn.leakyrelu": _leaky_relu,
     "relax.power": _power,
+    "relax.where": _where,
     "relax.astype": _cast,
     "relax.quantize": _quantize,
     "relax.dequantize": _dequantize,

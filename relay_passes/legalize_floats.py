@@ -77,7 +77,7 @@ def _sign(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
 def _leaky_relu(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     dtype = str(call.ty.dtype)
     slope, zero = tirx.const(float(call.attrs.alpha), dtype), tirx.const(0, dtype)
-    return _elementwise(builder, call, lambda x: tirx.Select(x < zero, tirx.Mul(x, slope), x))
+    return _elementwise(builder, call, lambda x: tirx.Select(x < zero, ieee.multiply(x, slope), x))
 
 
 def _softplus(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:

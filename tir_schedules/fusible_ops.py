@@ -6,6 +6,7 @@ Relax operator it stands for. All values are f32, except conditions (bool).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import erf as scalar_erf
@@ -54,8 +55,11 @@ def _relu(x: Expr) -> Expr:
 
 
 def _leaky_relu(x: Expr, slope: Expr) -> Expr:
-    # The sign of x costs less than a comparison, but would turn that of -0 by a negative slope.
-    negative = ieee.is_negative(x) if (ieee.number_of(slope) or 0) > 0 else x < like(0, x)
+    # AVX2 blends by the sign itself, so that it costs less than a comparison. Only -0 tells them
+    # apart, by the sign of a zero and where a slope is not finite.
+    known = ieee.number_of(slope)
+    by_sign = known is None or 0 < known < math.inf
+    negative = ieee.is_negative(x) if by_sign else x < like(0, x)
     return tirx.Select(negative, ieee.multiply(x, slope), x)
 
 

@@ -194,16 +194,19 @@ def test_a_cast_that_another_region_stored_is_not_read_through() -> None:
 @pytest.mark.parametrize(
     ("body", "steps"),
     [
-        (lambda y: op.clip(y, 0, 6), ["maximum", "minimum"]),
-        (lambda y: op.nn.leakyrelu(y, 0.1), ["multiply", "maximum"]),
-        (lambda y: op.nn.leakyrelu(y, 1.5), ["multiply", "minimum"]),
+        (lambda y: op.clip(y, 0, 6), ["minimum", "maximum"]),
+        (lambda y: op.nn.leakyrelu(y, 0.1), ["leaky_relu"]),
+        (
+            lambda y: op.where(op.less(y, relax.const(0.0)), op.multiply(y, constant(8)), y),
+            ["leaky_relu"],
+        ),
         (lambda y: op.power(y, relax.const(2.0)), ["square"]),
         (
             lambda y: op.where(op.greater(y, relax.const(0.0)), y, relax.const(1.0)),
             ["greater", "where"],
         ),
     ],
-    ids=["clip", "leakyrelu", "steep leakyrelu", "power", "where"],
+    ids=["clip", "leakyrelu", "prelu", "power", "where"],
 )
 def test_operators_with_attributes_are_spelt_in_steps(body, steps) -> None:
     mod, _ = partitioned(module(lambda x: body(op.matmul(x, constant(8, 8))), ((4, 8), F)))
