@@ -3,16 +3,25 @@
 `bind` gives a value a name, so that an expression used twice is computed once. Inside a PrimFunc
 under construction it becomes a statement; inside `let_scope` (when a plain expression is wanted,
 as in a rewriting pass) it becomes a Let around the final expression.
+
+TVM takes every name for an index. It looks through names that read no memory, in StmtSimplify and
+again while it writes LLVM's code, so that a value computed from names of names grows
+exponentially; and it multiplies the interval of a Select as if it were an integer's, which fails
+for a float. What is in memory it leaves alone: `settle` puts a value there, and LLVM takes it out.
 """
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TypeAlias
 
 import tvm.tirx.script.builder.ir as I
+import tvm_ffi
 from tvm import DataType, tirx
+from tvm.ir.expr import TensorLoad
+from tvm.script.ir_builder import IRBuilder
 
 Expr: TypeAlias = tirx.Expr
 
@@ -81,26 +90,76 @@ def cast(element: str, value: Expr) -> Expr:
     return tirx.Cast(vector_type(element, lanes_of(value)), value)
 
 
-_let_scopes: list[list[tuple[tirx.Var, Expr]]] = []
+MOST_USES = 48
+"""Uses of values in memory that a name may stand for, all names in it replaced, before it is
+settled."""
+
+
+class _Names(threading.local):
+    """What this thread has named: open `let_scope`s, and in the PrimFunc under construction how
+    many uses of values each name stands for."""
+
+    def __init__(self) -> None:
+        self.scopes: list[list[tuple[tirx.Var, Expr]]] = []
+        self.builder: IRBuilder | None = None
+        self.uses: dict[tirx.Var, int] = {}
+        self.count, self.chooses = 0, False
+
+    def settles(self, value: Expr) -> bool:
+        """Whether a value is not for TVM's eyes; the uses that it stands for are `self.count`."""
+        builder = IRBuilder.current()
+        if self.builder is None or not self.builder.same_as(builder):
+            self.builder, self.uses = builder, {}
+        self.count, self.chooses = 0, False
+        callbacks = ((TensorLoad, self._load), (tirx.Var, self._name), (tirx.Select, self._select))
+        tvm_ffi.structural_walk(value, callbacks, order="pre")
+        return self.count > MOST_USES or self.chooses
+
+    def _load(self, _: TensorLoad) -> tvm_ffi.WalkResult:
+        self.count += 1
+        return tvm_ffi.WalkResult.SKIP
+
+    def _name(self, var: tirx.Var) -> None:
+        self.count += self.uses.get(var, 1)
+
+    def _select(self, select: Expr) -> None:
+        self.chooses = self.chooses or element_of(select).startswith("float")
+
+
+_names = _Names()
 
 
 def bind(value: Expr) -> Expr:
     """Names a value, so that using the result several times computes it once."""
-    if not _let_scopes:
-        return I.bind(value)
-    variable = tirx.Var("v", str(value.ty.dtype))
-    _let_scopes[-1].append((variable, value))
-    return variable
+    if _names.scopes:
+        variable = tirx.Var("v", str(value.ty.dtype))
+        _names.scopes[-1].append((variable, value))
+        return variable
+    if lanes_of(value) == 1 and not element_of(value).startswith("float"):
+        return I.bind(value)  # may be an index, which TVM shall look through
+    if _names.settles(value):
+        return settle(value)
+    name = I.bind(value)
+    _names.uses[name] = _names.count
+    return name
+
+
+def settle(value: Expr) -> Expr:
+    """Names a value in a way that TVM cannot look through."""
+    buffer = I.sblock_alloc_buffer((lanes_of(value),), element_of(value))
+    index = ramp(0, lanes_of(value))
+    I.buffer_store(buffer, value, [index])
+    return I.bind(buffer[index])
 
 
 @contextmanager
 def let_scope() -> Iterator[list[tuple[tirx.Var, Expr]]]:
     """Collects what `bind` names, for `with_lets` to wrap around the result."""
-    _let_scopes.append([])
+    _names.scopes.append([])
     try:
-        yield _let_scopes[-1]
+        yield _names.scopes[-1]
     finally:
-        _let_scopes.pop()
+        _names.scopes.pop()
 
 
 def with_lets(lets: list[tuple[tirx.Var, Expr]], body: Expr) -> Expr:

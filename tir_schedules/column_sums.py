@@ -18,10 +18,9 @@ from typing import TypeVar
 import tvm.tirx.script.builder.ir as I
 from tvm import tirx
 
-from microkernels.vectors import Expr, bind, constant, lanes_of, like, ramp
+from microkernels.vectors import Expr, bind, constant, lanes_of, like, ramp, settle
 
 from .blocking import balanced
-from .reduce_lanes import settle
 from .skinny_product import Operands, shuffled
 from .tile_loops import for_groups
 

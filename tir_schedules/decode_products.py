@@ -7,12 +7,11 @@ import math
 import tvm.tirx.script.builder.ir as I
 from tvm import tirx
 
-from microkernels.vectors import Expr, bind, constant, like, ramp, splat
+from microkernels.vectors import Expr, bind, constant, like, ramp, settle, splat
 
 from .column_sums import ColumnSums
 from .decode_plan import DecodePlan, corrected, zero_points
 from .epilogue import Columns, Epilogue, store_vector
-from .reduce_lanes import settle
 from .skinny_product import Operands
 
 

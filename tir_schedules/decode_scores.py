@@ -8,14 +8,14 @@ from collections.abc import Callable
 import tvm.tirx.script.builder.ir as I
 from tvm import tirx
 
-from microkernels.vectors import Expr, bind, constant, like, ramp, splat
+from microkernels.vectors import Expr, bind, constant, like, ramp, settle, splat
 
 from .attention_problem import columns_are_contiguous
 from .column_sums import ColumnSums
 from .decode_plan import DecodePlan, corrected, zero_points
 from .epilogue import Columns, Epilogue
 from .normalize_rows import LOWEST
-from .reduce_lanes import reduce_lanes, settle
+from .reduce_lanes import reduce_lanes
 from .skinny_product import Operands, dots
 
 _BLOCK_KEYS = 64  # at least, of keys whose elements are not next to each other

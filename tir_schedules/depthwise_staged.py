@@ -16,15 +16,7 @@ import tvm.tirx.script.builder.ir as I
 from tvm import tirx
 
 from microkernels.microkernel import Microkernel
-from microkernels.vectors import (
-    Expr,
-    bind,
-    cast,
-    constant,
-    ramp,
-    reinterpret_group,
-    splat,
-)
+from microkernels.vectors import Expr, bind, cast, constant, ramp, reinterpret_group, settle, splat
 
 from .activations import as_operand
 from .blocking import balanced
@@ -35,7 +27,6 @@ from .depthwise_problem import DepthwiseProblem
 from .depthwise_results import Accumulators, Corner, Results
 from .depthwise_weight import Groups, weight_size
 from .epilogue import Columns, load_vector
-from .reduce_lanes import settle
 from .region import Region
 from .tile_loops import for_groups
 from .zero_points import Start, is_integer, quantize_parameters

@@ -48,7 +48,6 @@ from .quantize_steps import (
     quantize_reference,
     rounded,
 )
-from .reduce_lanes import settle
 from .region import Region, Step, Tensor
 from .requantize_steps import emit_requantize, requantize_reference
 
@@ -63,9 +62,6 @@ SPECIAL_STEPS = {
     "requantize": 4,
 }
 Disturb = Callable[[Step, Sequence[np.ndarray], np.ndarray], np.ndarray]
-# Instructions of an operator that uses its argument many times: it is computed once, and so is the
-# result, however TVM simplifies (see `settle`).
-LONG_OPERATOR = 12
 
 
 @dataclass(frozen=True)
@@ -298,8 +294,6 @@ class Epilogue:
         if step.op == "requantize":
             return emit_requantize(arguments[0], self._zero_point(step), arguments[2:], step.dtype)
         entry = FUSIBLE_OPS[step.op]
-        if entry.cost >= LONG_OPERATOR:
-            return settle(entry.emit(*map(settle, arguments)))
         emitted = entry.emit(*arguments)
         return rounded(emitted) if self.exact and step.op == "multiply" else emitted
 

@@ -24,6 +24,7 @@ from .generic_bands import program_loops
 from .generic_expr import substitute
 from .generic_fallback import loops_as_written, parallel_blocks
 from .generic_inline import merge_nests
+from .generic_names import names_in_memory
 from .generic_nest import NotHandledError, read_program
 from .machine import Machine
 
@@ -61,13 +62,17 @@ def schedule_generic(func: tirx.PrimFunc, machine: Machine) -> tuple[tirx.PrimFu
     func = _aligned_to_elements(func)
     for rule in RULES[:-1]:
         try:
-            return rule(func, machine)
+            return _settled(*rule(func, machine))
         except NotHandledError as reason:
             logger.info("%s: %s", _name(func), reason)
         # A rule that fails must not fail the compilation: the next rule is slower, not wrong.
         except Exception:
             logger.warning("%s: %s failed", _name(func), rule.__name__, exc_info=True)
-    return RULES[-1](func, machine)
+    return _settled(*RULES[-1](func, machine))
+
+
+def _settled(func: tirx.PrimFunc, name: str) -> tuple[tirx.PrimFunc, str]:
+    return func.with_body(names_in_memory(func.body)), name
 
 
 def _aligned_to_elements(func: tirx.PrimFunc) -> tirx.PrimFunc:

@@ -16,11 +16,11 @@ import tvm.tirx.script.builder.ir as I
 from tvm import tirx
 
 from microkernels import vector_math
-from microkernels.vectors import Expr, bind, constant, ramp, splat
+from microkernels.vectors import Expr, bind, constant, ramp, settle, splat
 
 from .epilogue import Columns, Epilogue, load_vector, store_vector, unflatten
 from .normalize_view import View
-from .reduce_lanes import Combine, combine_all, reduce_lanes, settle
+from .reduce_lanes import Combine, combine_all, reduce_lanes
 from .softmax_exp import exp_of_difference
 
 LOWEST = float(np.finfo(np.float32).min)

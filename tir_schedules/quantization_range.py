@@ -25,14 +25,14 @@ from tvm.script.ir_builder import IRBuilder
 
 from microkernels.errors import ConfigError
 from microkernels.isa import Isa
-from microkernels.vectors import Expr, bind, constant, parameter, ramp
+from microkernels.vectors import Expr, bind, constant, parameter, ramp, settle
 
 from .blocking import shares
 from .config import Config
 from .epilogue import Columns, load_vector
 from .machine import Machine
 from .normalize_view import reshaped
-from .reduce_lanes import combine_all, reduce_lanes, settle
+from .reduce_lanes import combine_all, reduce_lanes
 from .region import Region, Tensor
 from .template import Template, register_template
 from .tile_loops import for_share

@@ -4,25 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import tvm.tirx.script.builder.ir as I
 from tvm import tirx
 
-from microkernels.vectors import Expr, bind, element_of, lanes_of, ramp
+from microkernels.vectors import Expr, bind, lanes_of, settle
 
 Combine = Callable[[Expr, Expr], Expr]
-
-
-def settle(value: Expr) -> Expr:
-    """Names a value in a way that TVM cannot look through.
-
-    StmtSimplify replaces a name by its value wherever the value reads no memory, so that a long
-    computation used in many places grows without bounds and takes seconds to compile. A buffer of
-    one vector stops it; LLVM turns that into a register.
-    """
-    buffer = I.sblock_alloc_buffer((lanes_of(value),), element_of(value))
-    index = ramp(0, lanes_of(value))
-    I.buffer_store(buffer, value, [index])
-    return bind(buffer[index])
 
 
 def reduce_lanes(value: Expr, combine: Combine) -> Expr:

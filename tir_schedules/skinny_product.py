@@ -28,11 +28,12 @@ from microkernels.vectors import (
     like,
     ramp,
     reinterpret,
+    settle,
     splat,
 )
 
 from .quantize_steps import RANGES
-from .reduce_lanes import reduce_lanes, settle
+from .reduce_lanes import reduce_lanes
 from .tile_config import KERNEL_TYPES
 
 _SIGN = 0x80
