@@ -95,7 +95,7 @@ class DataflowGraph:
 
 def binding_value(binding: relax.Binding) -> relax.Expr:
     """What a binding binds."""
-    return binding.value if isinstance(binding, relax.VarBinding) else binding.input
+    return binding.value
 
 
 def variables(expr: relax.Expr) -> list[relax.Var]:

@@ -33,6 +33,7 @@ from .fold_weights import fold_weights
 from .integer_conv import integer_conv
 from .integer_matmul import integer_matmul
 from .integer_mean import integer_mean
+from .isolate_casts import isolate_casts
 from .layout_problem import ChooseLabels, LayoutProblem
 from .legalize_operators import legalize_operators
 from .lift_quantize import lift_quantize
@@ -151,6 +152,7 @@ def clean_up(
     return [
         relax.transform.ConvertToDataflow(min_size=1),
         relax.transform.CanonicalizeBindings(),
+        isolate_casts(),
         decompose_attention(),
         fold_empty(),
         widen_bf16("float32" if precision == "f32" else "bfloat16"),
