@@ -17,8 +17,11 @@ import click
 
 from microkernels.errors import TvmHybridError, VerifyError
 
+from ..interruptible import interruptible
 from ..logs import LOG_VARIABLE
 from ..report.console import error_console
+
+INTERRUPTED = 130
 
 COMMANDS = (
     "compile",
@@ -76,7 +79,7 @@ def _version() -> str:
 def cli(context: click.Context, debug: bool) -> None:
     """Compiles ONNX models for Xeon-class CPUs through Apache TVM.
 
-    Exit codes: 0 fine, 1 a check failed, 2 wrong usage or bad input.
+    Exit codes: 0 fine, 1 a check failed, 2 wrong usage or bad input, 130 interrupted.
     """
     context.obj = {"debug": debug}
     _show_warnings()
@@ -112,20 +115,30 @@ def main(arguments: Sequence[str] | None = None) -> int:
     debug = "--debug" in arguments
     # A user puts it where it comes to mind; click knows options of the group only in front.
     arguments = ["--debug"] * debug + [item for item in arguments if item != "--debug"]
-    try:
-        code = cli.main(args=arguments, prog_name="tvm-hybrid", standalone_mode=False)
-        return code if isinstance(code, int) else 0
-    except click.ClickException as error:
+    with interruptible() as pressed:
+        try:
+            code = cli.main(args=arguments, prog_name="tvm-hybrid", standalone_mode=False)
+            return code if isinstance(code, int) else 0
+        except (click.Abort, KeyboardInterrupt):
+            return _failed("interrupted", INTERRUPTED)
+        except Exception as error:
+            if pressed():
+                return _failed("interrupted", INTERRUPTED)
+            return _told(error, debug)
+
+
+def _told(error: Exception, debug: bool) -> int:
+    """Shows an error that is expected, and gives its exit code; raises any other."""
+    if isinstance(error, click.ClickException):
         context = getattr(error, "ctx", None)
         if context is not None and isinstance(error, click.UsageError):
             click.echo(context.get_usage(), err=True)
         return _failed(error.format_message(), 2)
-    except click.Abort:
-        return _failed("interrupted", 130)
-    except TvmHybridError as error:
+    if isinstance(error, TvmHybridError):
         if debug:
             error_console().print_exception()
         return _failed(str(error), 1 if isinstance(error, VerifyError) else 2)
+    raise error
 
 
 def _failed(message: str, code: int) -> int:

@@ -1,6 +1,7 @@
 """Recognises files of this repository, reads a page, measures; see the package's text.
 
-Exit codes: 0 all went well, 1 a result, a label or a text is wrong, 2 something is missing.
+Exit codes: 0 all went well, 1 a result, a label or a text is wrong, 2 something is missing,
+130 interrupted.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from rich.text import Text
 
 from microkernels.errors import TvmHybridError, VerifyError
 
+from ..interruptible import interruptible
 from ..report.console import error_console
 from ..report.tables import bench_table
 from . import file_types, perceptrons
@@ -60,7 +62,11 @@ class MissingPackageError(TvmHybridError, RuntimeError):
 def main(threads: int, seconds: float) -> None:
     """Recognises file types and reads text with pretrained models, then measures them."""
     try:
-        demonstrate(threads, seconds)
+        with interruptible():
+            demonstrate(threads, seconds)
+    except KeyboardInterrupt:
+        error_console().print("[bold red]Error:[/] interrupted")
+        sys.exit(130)
     except TvmHybridError as error:
         line = Text.assemble(("Error: ", "bold red"), " ".join(str(error).split()))
         error_console().print(line, soft_wrap=True)

@@ -1,0 +1,135 @@
+"""Runs commands in children of a fresh process, and presses Ctrl-C at moments of their lives.
+
+    python -m tests.tvm_hybrid.interrupted MODEL FOLDER SEED
+
+Prints a line of JSON for each. Modules are imported before, so that a child gets to work at once.
+Orphans become this process's children, so that it sees whom a command leaves behind.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import random
+import signal
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+PR_SET_CHILD_SUBREAPER = 36
+SLOWEST = 120.0
+PRESSED = {"compile": 4, "run": 1, "verify": 2, "bench": 2, "tune": 1}
+LONG = 3.0  # what bench and tune take longer than
+
+
+def commands(model: str, folder: Path) -> dict[str, list[str]]:
+    """What is interrupted; each would take a second or more."""
+    one = ["--threads", "1"]
+    return {
+        "compile": ["compile", model, "-o", str(folder / "m.so"), *one],
+        "run": ["run", model, "--output", str(folder / "y.npz"), *one],
+        "verify": ["verify", model, *one],
+        "bench": ["bench", model, "--seconds", "1", *one],
+        "tune": ["tune", model, "--records", str(folder / "r.jsonl"), "--trials", "40", *one],
+    }
+
+
+def main(model: str, folder: Path, seed: int) -> None:
+    """One command to its end, which tells how long it takes; then all interrupted."""
+    import onnxruntime  # noqa: F401
+    import tvm
+
+    from tvm_hybrid import api, report, session, tuning  # noqa: F401
+    from tvm_hybrid.cli import bench, compile, run, tune, verify  # noqa: F401
+    from tvm_hybrid.report import bench as _bench  # noqa: F401
+
+    tvm.get_global_func("target.llvm_get_system_cpu")()
+    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    generator = random.Random(seed)
+    for name, arguments in commands(model, folder).items():
+        if name == "compile":
+            whole = float(_pressed(arguments, folder, None)["seconds"])
+        for part in range(PRESSED[name]):
+            seconds = LONG if name in ("bench", "tune") else 0.9 * whole
+            after = seconds * (part + generator.random()) / PRESSED[name]
+            print(json.dumps({"command": name, **_pressed(arguments, folder, after)}), flush=True)
+
+
+def _pressed(arguments: list[str], folder: Path, after: float | None) -> dict[str, Any]:
+    """What became of a command that is interrupted after so many seconds."""
+    for path in folder.iterdir():
+        path.unlink()
+    with tempfile.TemporaryDirectory() as place, tempfile.TemporaryFile() as said:
+        begun = time.monotonic()
+        child = os.fork()
+        if child == 0:
+            _child(arguments, place, said.fileno())
+        if after is not None:
+            _wait(child, after)
+            os.kill(child, signal.SIGINT)  # it is not reaped yet, so the number is still its own
+        code = _wait(child, SLOWEST)
+        seconds = time.monotonic() - begun
+        orphans = _orphans()
+        said.seek(0)
+        return {
+            "after": after,
+            "code": code,
+            "seconds": seconds,
+            "said": said.read().decode(),
+            "files": sorted(path.name for path in folder.iterdir()),
+            "temporary": sorted(os.listdir(place)),
+            "orphans": orphans,
+        }
+
+
+def _child(arguments: list[str], place: str, said: int) -> None:
+    code = 99
+    try:
+        os.dup2(said, 1)
+        os.dup2(said, 2)
+        os.environ["TMPDIR"] = tempfile.tempdir = place
+        from tvm_hybrid.cli import main as run
+
+        code = run(arguments)
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def _wait(child: int, seconds: float) -> int | None:
+    """Its exit code; None while it runs. It stays a zombie: its number is not given away."""
+    end = time.monotonic() + seconds
+    while True:
+        found = os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        if found is not None:
+            return found.si_status if found.si_code == os.CLD_EXITED else -found.si_status
+        if time.monotonic() >= end:
+            return None
+        time.sleep(0.005)
+
+
+def _orphans() -> list[str]:
+    """Whom it left behind; what is dying has a moment to."""
+    end = time.monotonic() + 5.0
+    while True:
+        while True:
+            try:
+                if os.waitpid(-1, os.WNOHANG)[0] == 0:
+                    break
+            except ChildProcessError:
+                return []
+        if time.monotonic() >= end:
+            text = Path(f"/proc/self/task/{os.getpid()}/children").read_text()
+            names = [Path(f"/proc/{pid}/cmdline").read_text() for pid in text.split()]
+            for pid in text.split():
+                os.kill(int(pid), signal.SIGKILL)
+            return names
+        time.sleep(0.02)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]))

@@ -1,0 +1,159 @@
+"""Ctrl-C: KeyboardInterrupt as it is from Python, exit code 130 and nothing left from commands."""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tvm_hybrid
+from microkernels.output_file import undisturbed
+from relay_passes import lower_regions
+from tests.tvm_hybrid.onnx_models import saved
+from tests.tvm_hybrid.small_models import ROOT, mlp, mlp_module, run_python
+from tests.tvm_hybrid.tuning.forked import Child
+from tvm_hybrid.cli import group, main
+
+RUN = "import runpy, sys; runpy.run_module('tests.tvm_hybrid.interrupted', run_name='__main__')"
+
+
+def test_every_command_at_some_moments(tmp_path: Path) -> None:
+    folder = tmp_path / "files"
+    folder.mkdir()
+    done = run_python(RUN, saved(tmp_path), folder, 7, path=ROOT)
+    rows = [json.loads(line) for line in done.stdout.splitlines()]
+    assert {row["command"] for row in rows} == {"compile", "run", "verify", "bench", "tune"}, done
+    finished = [row for row in rows if row["code"] == 0]
+    for row in rows:
+        assert not row["temporary"] and not row["orphans"], row
+        if row not in finished:
+            assert row["code"] == 130 and "interrupted" in row["said"], row
+            assert "Traceback" not in row["said"], row
+            # What was tuned by then is kept; all else is whole or not there.
+            assert set(row["files"]) <= {"r.jsonl", "r.jsonl.lock"}, row
+    assert len(finished) <= 2, finished
+
+
+def test_a_pass_that_is_interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """TVM runs passes from C++; what comes out of them was a RuntimeError without a word."""
+
+    def pressed(*_: object) -> None:
+        signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(lower_regions, "build_kernel", pressed)
+    for use in (tvm_hybrid.compile, tvm_hybrid.InferenceSession):
+        with pytest.raises(KeyboardInterrupt):
+            use(mlp_module(), num_threads=1)
+
+
+def test_a_compiler_and_its_children_end_with_us(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiler, pids = tmp_path / "compiler", tmp_path / "pids"
+    compiler.write_text(
+        f'#!/bin/sh\ntouch "$TMPDIR/scratch"\nsleep 100 &\necho $$ $! > {pids}.new\n'
+        f"mv {pids}.new {pids}\nwait\n"
+    )
+    compiler.chmod(0o755)
+    monkeypatch.setenv("CXX", str(compiler))
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    executable = mlp()
+
+    def work(_: Callable[[int], None]) -> None:
+        try:
+            executable.export(folder / "m.so")
+        except KeyboardInterrupt:
+            os._exit(130)
+
+    child = Child(work)
+    _until(pids.exists)
+    os.kill(child.pid, signal.SIGINT)
+    assert child.wait() == 130
+    assert list(folder.iterdir()) == []
+    _until(lambda: not any(map(_lives, pids.read_text().split())))
+
+
+def _until(happens: Callable[[], bool]) -> None:
+    end = time.monotonic() + 60
+    while not happens():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+def _lives(pid: str) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().split()[2] != "Z"
+    except OSError:
+        return False
+
+
+class _Swallows:
+    """Ctrl-C in a destructor is reported, and the program goes on."""
+
+    def __init__(self) -> None:
+        self.me = self  # a cycle: only the collector ends it
+
+    def __del__(self) -> None:
+        signal.raise_signal(signal.SIGINT)
+
+
+def _swallowed() -> None:
+    _Swallows()
+    gc.collect()
+    time.sleep(60)
+
+
+def _disguised() -> None:
+    try:
+        signal.raise_signal(signal.SIGINT)
+    except KeyboardInterrupt:
+        raise ImportError("numpy._core.umath failed to import") from None
+
+
+@pytest.mark.parametrize("command", [_swallowed, _disguised])
+def test_what_is_swallowed_or_comes_as_another_error(
+    command: Callable[[], None],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(group.cli, "main", lambda **_: command())
+    begun = time.monotonic()
+    assert main(["doctor"]) == 130
+    assert time.monotonic() - begun < 50
+    assert "interrupted" in capsys.readouterr().err
+
+
+def test_other_errors_stay_what_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(**_: Any) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(group.cli, "main", fails)
+    with pytest.raises(ZeroDivisionError):
+        main(["doctor"])
+
+
+def test_ctrl_c_waits_where_it_would_do_harm() -> None:
+    steps: list[str] = []
+    with pytest.raises(KeyboardInterrupt), undisturbed():
+        signal.raise_signal(signal.SIGINT)
+        steps.append("after it")
+    assert steps == ["after it"]
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+    def elsewhere() -> None:
+        with undisturbed():
+            steps.append("elsewhere")
+
+    thread = threading.Thread(target=elsewhere)
+    thread.start()
+    thread.join()
+    assert steps[1:] == ["elsewhere"]

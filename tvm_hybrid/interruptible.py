@@ -1,0 +1,78 @@
+"""Ctrl-C that is not lost, for programs of ours; the library leaves signals alone.
+
+In a destructor, or a callback that may not fail, KeyboardInterrupt is reported and forgotten, and
+the program goes on. Elsewhere, as when NumPy is imported from C, it comes out as another error.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from sys import UnraisableHookArgs
+
+_MANY = 1 << 12
+_MOMENT = 0.05
+
+
+@contextmanager
+def interruptible() -> Iterator[Callable[[], bool]]:
+    """Inside, Ctrl-C that is swallowed is pressed again.
+
+    What it gives tells whether Ctrl-C was pressed: an error may then be none of its own. Outside
+    the main thread, which alone gets signals, it never was.
+    """
+    former = sys.unraisablehook
+    again: list[threading.Timer] = []
+
+    def hook(swallowed: UnraisableHookArgs) -> None:
+        if not issubclass(swallowed.exc_type, KeyboardInterrupt):
+            former(swallowed)
+            return
+        # Not from here, where it would be swallowed as well.
+        again.append(threading.Timer(_MOMENT, _press))
+        again[-1].start()
+
+    sys.unraisablehook = hook
+    try:
+        if threading.current_thread() is threading.main_thread():
+            with _listening() as pressed:
+                yield pressed
+        else:
+            yield lambda: False
+    finally:
+        sys.unraisablehook = former
+        for timer in again:
+            timer.cancel()
+
+
+def _press() -> None:
+    main = threading.main_thread().ident
+    assert main is not None
+    signal.pthread_kill(main, signal.SIGINT)
+
+
+@contextmanager
+def _listening() -> Iterator[Callable[[], bool]]:
+    """Whether a SIGINT came, whoever handles it and whatever becomes of it."""
+    reading, writing = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+    seen = bytearray()
+
+    def pressed() -> bool:
+        with suppress(BlockingIOError):  # nothing came
+            seen.extend(os.read(reading, _MANY))
+        return signal.SIGINT in seen
+
+    former = signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
+    try:
+        yield pressed
+    finally:
+        signal.set_wakeup_fd(former)
+        os.close(reading)
+        os.close(writing)
