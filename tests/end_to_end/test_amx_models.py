@@ -21,7 +21,7 @@ import tvm_hybrid
 from tests.amx_emulator import emulator
 from tests.tvm_hybrid.runtime_only import run_on_runtime_alone
 from tvm_hybrid.demo.magika_files import fetch_magika
-from tvm_hybrid.report.compare import distance, tolerance_for
+from tvm_hybrid.report.compare import distance
 from tvm_hybrid.report.flops import ProductSums
 from tvm_hybrid.report.onnx_runtime import literal_session
 
@@ -131,7 +131,7 @@ def test_bf16_transformers_are_as_near_to_f32_as_without_tiles(name: str) -> Non
     session = opened(model, SPR, precision="bf16")
     assert require_reasons(session) >= 2 * SIZES[name].layers
     sums = ProductSums(tvm_hybrid.import_onnx(model).mod)
-    bound = tolerance_for(sums.lengths, rounded=sums.rounded("bf16"))
+    bound = sums.tolerance("bf16").relative
     feeds = transformers.feeds(model, 0)
     narrow = run(session, feeds, "tdpbf16ps")
     exact = by_onnxruntime(model, feeds)
@@ -200,6 +200,6 @@ def test_a_public_model_in_bf16(target: str) -> None:
     session = opened(magika(False), target, shapes={"bytes": MAGIKA}, precision="bf16")
     assert require_reasons(session)
     sums = ProductSums(tvm_hybrid.import_onnx(magika(False), shapes={"bytes": MAGIKA}).mod)
-    bound = tolerance_for(sums.lengths, rounded=sums.rounded("bf16"))
+    bound = sums.tolerance("bf16").relative
     exact, narrow = by_onnxruntime(magika(False), content(0)), run(session, content(0), "tdpbf16ps")
     assert narrow.argmax() == exact.argmax() and distance(narrow, exact).max_rel < bound

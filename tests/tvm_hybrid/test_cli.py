@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import tvm_hybrid
+from tests.onnx_builder import OnnxBuilder
 from tvm_hybrid.cli import main
 from tvm_hybrid.cli.group import COMMANDS, cli
 from tvm_hybrid.report.console import print_json
@@ -134,6 +135,18 @@ def test_verify_passes(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert report["outputs"][0]["ours"]["max_rel"] <= report["tolerance"] == 1e-5
 
 
+def test_verify_of_float16(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Sums of float16 are off by much more than those of float32."""
+    g = OnnxBuilder()
+    weight = np.random.default_rng(0).standard_normal((256, 16))
+    product = g.node("MatMul", g.input("x", (8, 256), np.float16), g.constant(weight, np.float16))
+    g.output(product, (8, 16), np.float16)
+    path = str(saved(tmp_path, g.model()))
+    assert main(["verify", path, "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert 1e-5 < report["outputs"][0]["ours"]["max_rel"] < report["tolerance"] < 0.1
+
+
 def test_verify_names_the_first_difference(
     model: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -162,7 +175,9 @@ def test_verify_with_a_tolerance_that_nothing_meets(
     assert "--tolerance" in capsys.readouterr().err
 
 
-def test_bench(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bench(
+    model: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     options = ["--repeat", "1", "--seconds", "0", "--threads", "1", "--peers", "ort"]
     assert main(["bench", str(model), "--json", *options]) == 0
     report = json.loads(capsys.readouterr().out)
@@ -171,6 +186,9 @@ def test_bench(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert all(row["timing"]["runs"] == 1 and row["agrees"] for row in report["rows"])
     assert main(["bench", str(model), *options]) == 0
     assert "GFLOP/s" in capsys.readouterr().out
+    monkeypatch.setattr(tvm_hybrid.InferenceSession, "run", lambda *_: [np.zeros((4, 5), "f4")])
+    assert main(["bench", str(model), *options]) == 1
+    assert "differs by 1.0e+00 of the largest" in " ".join(capsys.readouterr().out.split())
     assert main(["bench", str(model), "--peers", "nobody"]) == 2
     assert "'nobody'" in capsys.readouterr().err
 

@@ -245,6 +245,8 @@ def test_a_wrong_result_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     )
     with pytest.raises(VerifyError, match="differs from ONNX Runtime's"):
         model.verify(feeds)
+    with pytest.raises(VerifyError, match=r"mlp\.onnx: tvm_hybrid differs by 1\.0e-03 of"):
+        model.bench(feeds, seconds=0.0, progress=lambda step: None)
 
 
 def quantized_perceptron(folder: Path, feeds: dict[str, np.ndarray]) -> Path:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     import numpy as np
     import onnx
 
+    from ..report.compare import Tolerance
     from ..report.verify import VerifyReport
 
 
@@ -47,7 +48,7 @@ def command(
     """
     from ..frontend import import_onnx
     from ..frontend.read_model import read_model
-    from ..report.compare import tolerance_for
+    from ..report.compare import Tolerance
     from ..report.feeds import complete_feeds, load_feeds
     from ..report.flops import ProductSums
     from ..report.verify import verify
@@ -56,17 +57,14 @@ def command(
     proto = read_model(model)
     session = session_of(model, settings)
     feeds, drawn = complete_feeds(session.executable.inputs, given, seed)
-    steps = False
     if tolerance is None:
-        imported = import_onnx(proto, shapes=settings.shapes)
-        sums = ProductSums(imported.mod)
-        rounded = sums.rounded(session.executable.manifest.precision)
-        tolerance = tolerance_for(sums.lengths, rounded, sums.quantized)
-        steps = sums.quantized > 0
-    outputs = session.run(None, feeds)
-    report = verify(proto, outputs, feeds, tolerance, steps=steps)
+        sums = ProductSums(import_onnx(proto, shapes=settings.shapes).mod)
+        allowed = sums.tolerance(session.executable.manifest.precision)
+    else:
+        allowed = Tolerance.given(tolerance)
+    report = verify(proto, session.run(None, feeds), feeds, allowed)
     if not report.passed:
-        report = _with_first_difference(report, proto, feeds, settings)
+        report = _with_first_difference(report, proto, feeds, settings, allowed)
     _show(report, drawn, as_json)
     return 0 if report.passed else 1
 
@@ -76,6 +74,7 @@ def _with_first_difference(
     proto: onnx.ModelProto,
     feeds: Mapping[str, np.ndarray],
     settings: CompileSettings,
+    tolerance: Tolerance,
 ) -> VerifyReport:
     import msgspec
 
@@ -88,7 +87,7 @@ def _with_first_difference(
         return InferenceSession(executable).run(None, feeds), executable.explain()
 
     with working("looking for the first region that differs"):
-        first = locate(proto, feeds, report.tolerance, evaluate)
+        first = locate(proto, feeds, tolerance, evaluate)
     return msgspec.structs.replace(report, first_difference=first)
 
 

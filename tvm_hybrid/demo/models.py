@@ -13,7 +13,7 @@ from microkernels.errors import VerifyError
 from .. import InferenceSession, import_onnx
 from ..frontend.read_model import read_model
 from ..report.bench import BenchReport, bench
-from ..report.compare import tolerance_for
+from ..report.compare import Tolerance
 from ..report.flops import ProductSums
 from ..report.tables import kernel_table, verify_table
 from ..report.verify import VerifyReport, verify
@@ -30,15 +30,14 @@ class DemoModel:
     shapes: Shapes
     session: InferenceSession
     flops: int
-    tolerance: float
+    tolerance: Tolerance
 
     @staticmethod
     def compile(path: Path, shapes: Shapes, threads: int) -> DemoModel:
         """Compiles an ONNX file."""
         sums = ProductSums(import_onnx(path, shapes=shapes).mod)
         session = InferenceSession(path, shapes=shapes, num_threads=threads)
-        tolerance = tolerance_for(sums.lengths, quantized=sums.quantized)
-        return DemoModel(path, shapes, session, sums.flops, tolerance)
+        return DemoModel(path, shapes, session, sums.flops, sums.tolerance())
 
     def verify(self, feeds: Mapping[str, np.ndarray]) -> VerifyReport:
         """Compares with ONNX Runtime.
@@ -70,7 +69,7 @@ class DemoModel:
         Raises
         ------
         VerifyError
-            If a contestant computes something else than we do.
+            If our results are wrong. Rows of others say by how much they differ.
         """
         report = bench(
             self.session,
@@ -84,9 +83,8 @@ class DemoModel:
             seconds=seconds / 10,
             progress=progress,
         )
-        for row in report.rows:
-            if not row.agrees:
-                raise VerifyError(f"{self.path.name}: {row.name} computes something else than we")
+        for row in report.wrong:
+            raise VerifyError(f"{self.path.name}: {row.name} {row.note}")
         return report
 
     def examine(self, feeds: Mapping[str, np.ndarray], seconds: float, steps: Steps) -> BenchReport:

@@ -1,7 +1,8 @@
 """Benchmark of one model: this plugin, ONNX Runtime, stock TVM, OpenVINO in one interleaved run.
 
 The plugin may take part several times, with and without parts of its fusion: the three arms of the
-oneDNN Graph Compiler's evaluation (arXiv 2301.01333).
+oneDNN Graph Compiler's evaluation (arXiv 2301.01333). ONNX Runtime without optimisation judges
+everybody's results, as in `verify`.
 """
 
 from __future__ import annotations
@@ -15,8 +16,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
-from .compare import distance
+from .compare import Tolerance
 from .contestants import SessionContestant, StockTvm, onnx_runtime_contestant
+from .judge import Judge
 from .openvino_peer import OpenVino
 from .timing import ContestantError, Timing, interleave
 
@@ -29,6 +31,7 @@ OURS = "tvm_hybrid"
 ONNX_RUNTIME = "ONNX Runtime"
 STOCK_TVM = "stock TVM"
 OPENVINO = "OpenVINO"
+_SATURATING = (ONNX_RUNTIME, OPENVINO)
 PEERS = {"ort": ONNX_RUNTIME, "openvino": OPENVINO, "stock": STOCK_TVM}
 
 
@@ -47,7 +50,7 @@ class BenchRow(msgspec.Struct, frozen=True, kw_only=True):
     ratio : float or None
         This contestant's smallest time over ours: above 1, we are faster.
     agrees : bool
-        Whether its outputs are ours, within the tolerance.
+        Whether its outputs are right, within the tolerance.
     note : str
         Why it is missing, or what is odd.
     kernels : tuple of str
@@ -77,6 +80,11 @@ class BenchReport(msgspec.Struct, frozen=True, kw_only=True):
     fusion: str = "coarse"
     fast_math: str = "default"
 
+    @property
+    def wrong(self) -> list[BenchRow]:
+        """The rows of ours, one for each level of fusion that took part, with wrong results."""
+        return [row for row in self.rows if row.name.startswith(OURS) and not row.agrees]
+
     def row(self, name: str) -> BenchRow | None:
         """The row of a contestant that was measured, or None."""
         return next((row for row in self.rows if row.name == name and row.timing), None)
@@ -89,7 +97,7 @@ def bench(
     *,
     threads: int,
     flops: int,
-    tolerance: float,
+    tolerance: Tolerance,
     shapes: Mapping[str, Any] | None = None,
     target: str | Mapping[str, Any] | None = None,
     peers: Sequence[str] = ("ort", "stock"),
@@ -100,7 +108,6 @@ def bench(
     fast_math: str = "default",
     arms: Mapping[str, InferenceSession] | None = None,
     openvino_python: str | None = None,
-    steps: int = 0,
     progress: Callable[[str], object] = lambda message: None,
 ) -> BenchReport:
     """Measures a model.
@@ -117,8 +124,9 @@ def bench(
         Threads of every contestant.
     flops : int
         As `flops.ProductSums` counts them.
-    tolerance : float
-        Relative difference of outputs above which a contestant's row says so.
+    tolerance : Tolerance
+        How far outputs may be from the judge's; a contestant's row says if they are further. The
+        judge is ONNX Runtime without optimisation, or ours where it is missing.
     shapes, target
         As for `tvm_hybrid.compile`; stock TVM compiles with them too.
     peers : sequence of str
@@ -131,9 +139,6 @@ def bench(
         Level of fusion -> the same model compiled with it; each gets a row of its own.
     openvino_python : str or None
         The Python that has OpenVINO; see `openvino_peer.openvino_python`.
-    steps : int
-        How much integer outputs may differ: quantised values next to a tie may be rounded either
-        way.
     progress : callable
         Gets a line for every step.
     """
@@ -161,6 +166,8 @@ def bench(
                 missing.append(BenchRow(name=name, note=str(error)))
             else:
                 stack.callback(contestants[name].close)
+        progress("judging")
+        judge = Judge.of(model, feeds, tolerance, contestants[OURS].outputs)
         progress("measuring")
         times, failures = interleave(contestants, rounds, seconds)
     missing += [BenchRow(name=name, note=note) for name, note in failures.items()]
@@ -171,7 +178,7 @@ def bench(
             Timing.of(times[name]),
             ours,
             flops,
-            _same(contestants[name].outputs, contestants[OURS].outputs, tolerance, steps),
+            judge.complaint(contestants[name].outputs, name in _SATURATING),
             kernels.get(name, ()),
         )
         for name in times
@@ -202,7 +209,7 @@ def _row(
     timing: Timing,
     ours: Timing,
     flops: int,
-    agrees: bool,
+    complaint: str,
     kernels: tuple[str, ...],
 ) -> BenchRow:
     return BenchRow(
@@ -210,18 +217,7 @@ def _row(
         timing=timing,
         gflops=flops / timing.min_us / 1e3 if flops else None,
         ratio=timing.min_us / ours.min_us,
-        agrees=agrees,
-        note="" if agrees else "computes something else",
+        agrees=not complaint,
+        note=complaint,
         kernels=kernels,
     )
-
-
-def _same(theirs: Sequence[Any], ours: Sequence[Any], tolerance: float, steps: int) -> bool:
-    if len(theirs) != len(ours):
-        return False
-    for one, other in zip(map(np.asarray, theirs), map(np.asarray, ours), strict=True):
-        apart = distance(one, other)
-        near = one.dtype.kind in "iu" and apart.max_abs <= steps
-        if not near and not apart.within(tolerance):
-            return False
-    return True

@@ -14,9 +14,13 @@ Where operands are rounded to bfloat16, with v = 2**-8, every product carries a 
 to 2v besides. The errors of a sum's products are independent and have no preferred sign, so the sum
 is off by at most about 2v times the root of the sum of their squares, which is the size of the sum
 itself; so are the sums of different operators, whose errors therefore add up to sqrt(n) times that
-for n of them. With a factor of 2 for what lies between, the tolerance grows by
+for n of them. An operator whose result is bfloat16 rounds it once, and counts as one of the n. With
+a factor of 2 for what lies between, the tolerance grows by
 
     4 * 2**-8 * sqrt(n)
+
+In float16 sums are sums of float16, so that both terms are there, with a unit roundoff of 2**-11:
+that of K for products and reductions, that of n for all operators with such a result.
 
 Where values are quantised to 8 bits, one that lies next to a tie may be rounded to either of two
 neighbouring integers, 1/255 of its range apart, and from there on further values come next to ties.
@@ -24,6 +28,11 @@ At worst every one of n quantisations differs by a step; steps are independent, 
 factor of 4 covers outliers:
 
     4 / 255 * sqrt(n)
+
+An output of 8-bit integers may differ by so many steps, by one if nothing else is quantised. All
+other integers, and outputs of 8 bits in models that quantise nothing, have to be equal.
+
+Nothing of this depends on what another runtime computes.
 """
 
 from __future__ import annotations
@@ -39,12 +48,39 @@ _UNIT_ROUNDOFF = 2.0**-24
 _SAFETY = 8.0
 _LEAST_TOLERANCE = 1e-5
 _BF16_UNIT_ROUNDOFF = 2.0**-8
-_BF16_SAFETY = 4.0
+_F16_UNIT_ROUNDOFF = 2.0**-11
+_ROUNDING_SAFETY = 4.0
 _STEP = 1 / 255
 _STEP_SAFETY = 4.0
 
 
-def tolerance_for(lengths: Iterable[int], rounded: int = 0, quantized: int = 0) -> float:
+class Tolerance(msgspec.Struct, frozen=True):
+    """How far results may be apart.
+
+    Attributes
+    ----------
+    relative : float
+        For floats: the largest difference relative to the output's largest value.
+    steps : int
+        For 8-bit integers: the largest difference.
+    """
+
+    relative: float
+    steps: int = 0
+
+    @staticmethod
+    def given(relative: float) -> Tolerance:
+        """What a user allows: for 8-bit integers a share of their range."""
+        return Tolerance(relative, int(relative / _STEP))
+
+
+def tolerance_for(
+    lengths: Iterable[int],
+    rounded: int = 0,
+    quantized: int = 0,
+    half_lengths: Iterable[int] = (),
+    halves: int = 0,
+) -> Tolerance:
     """The tolerance for a model; see the module's text.
 
     Parameters
@@ -52,14 +88,21 @@ def tolerance_for(lengths: Iterable[int], rounded: int = 0, quantized: int = 0) 
     lengths : iterable of int
         Number of products in the sums of every operator.
     rounded : int
-        How many of these operators have bfloat16 operands.
+        How many operators have bfloat16 operands or results.
     quantized : int
         How many tensors the model quantises.
+    half_lengths : iterable of int
+        As `lengths`, of sums of float16.
+    halves : int
+        How many operators have float16 results.
     """
     summing = _SAFETY * _UNIT_ROUNDOFF * sum(map(math.sqrt, lengths))
-    rounding = _BF16_SAFETY * _BF16_UNIT_ROUNDOFF * math.sqrt(rounded)
+    summing += _SAFETY * _F16_UNIT_ROUNDOFF * sum(map(math.sqrt, half_lengths))
+    rounding = _ROUNDING_SAFETY * _BF16_UNIT_ROUNDOFF * math.sqrt(rounded)
+    rounding += _ROUNDING_SAFETY * _F16_UNIT_ROUNDOFF * math.sqrt(halves)
+    steps = quantized if quantized <= 1 else _STEP_SAFETY * math.sqrt(quantized)
     stepping = _STEP_SAFETY * _STEP * math.sqrt(quantized)
-    return max(summing + rounding + stepping, _LEAST_TOLERANCE)
+    return Tolerance(max(summing + rounding + stepping, _LEAST_TOLERANCE), int(steps))
 
 
 class Distance(msgspec.Struct, frozen=True, kw_only=True):
@@ -70,13 +113,16 @@ class Distance(msgspec.Struct, frozen=True, kw_only=True):
     max_abs : float
         Largest absolute difference; inf if shapes, types or the places of inf and NaN differ.
     max_rel : float
-        Largest absolute difference, relative to the reference's largest absolute value.
+        Largest absolute difference, relative to the reference's largest absolute value; of 8-bit
+        integers relative to their range, of others inf if there is any.
     max_rel_element : float
         Largest difference of an element relative to that element of the reference.
     cosine : float
         Cosine of the angle between the two as vectors; 1 if both are zero.
     exact : bool
         Whether every element is equal (NaN equals NaN).
+    in_steps : bool
+        Whether these are 8-bit integers, which stand for steps of a quantised value.
     """
 
     max_abs: float
@@ -84,10 +130,30 @@ class Distance(msgspec.Struct, frozen=True, kw_only=True):
     max_rel_element: float
     cosine: float
     exact: bool
+    in_steps: bool = False
 
-    def within(self, tolerance: float) -> bool:
-        """Whether the results agree; integers and booleans have a `max_rel` of 0 or inf."""
-        return self.max_rel <= tolerance
+    def allowed(self, tolerance: Tolerance) -> float:
+        """The largest `max_rel` that passes."""
+        return tolerance.steps * _STEP if self.in_steps else tolerance.relative
+
+    def within(self, tolerance: Tolerance) -> bool:
+        """Whether the results agree."""
+        if self.in_steps:
+            return self.max_abs <= tolerance.steps
+        return self.max_rel <= tolerance.relative
+
+
+def describe(apart: Distance, why: str = "") -> str:
+    """By how much results differ, after the word "differs", and why."""
+    if apart.in_steps:
+        amount = f"by {apart.max_abs:.0f} of 255 steps"
+    elif math.isfinite(apart.max_rel):
+        amount = f"by {apart.max_rel:.1e} of the largest value"
+    elif math.isfinite(apart.max_abs):
+        amount = f"by {apart.max_abs:g}, of results that have to be equal"
+    else:
+        amount = "in shape, type, or where it is finite"
+    return f"{amount}: {why}" if why else amount
 
 
 _FAR = Distance(
@@ -102,8 +168,8 @@ _FAR = Distance(
 def distance(result: np.ndarray, reference: np.ndarray) -> Distance:
     """The distance of a result from a reference.
 
-    Integers and booleans must be equal: any difference counts as infinite relative to the
-    reference. Elements that are infinite or NaN must be the same in both.
+    Integers of more than 8 bits and booleans must be equal: any difference counts as infinite
+    relative to the reference. Elements that are infinite or NaN must be the same in both.
     """
     if result.shape != reference.shape or result.dtype != reference.dtype:
         return _FAR
@@ -119,14 +185,17 @@ def distance(result: np.ndarray, reference: np.ndarray) -> Distance:
         return _FAR
     difference = np.abs(got - wanted)
     max_abs = float(difference.max(initial=0.0))
-    if not floating and not exact:
+    in_steps = result.dtype in (np.uint8, np.int8)
+    if not floating and not in_steps and not exact:
         return msgspec.structs.replace(_FAR, max_abs=max_abs, cosine=_cosine(got, wanted))
+    largest = 1 / _STEP if in_steps else float(np.abs(wanted).max(initial=0.0))
     return Distance(
         max_abs=max_abs,
-        max_rel=_ratio(max_abs, float(np.abs(wanted).max(initial=0.0))),
+        max_rel=_ratio(max_abs, largest),
         max_rel_element=_worst_element(difference, wanted),
         cosine=_cosine(got, wanted),
         exact=exact,
+        in_steps=in_steps,
     )
 
 

@@ -21,7 +21,6 @@ from .. import InferenceSession
 from ..frontend import import_onnx
 from ..targets import cpu_name, host_target
 from .bench import ONNX_RUNTIME, OPENVINO, OURS, PEERS, BenchReport, bench
-from .compare import tolerance_for
 from .flops import ProductSums
 from .kernel_times import OnnxRuntimeKernels, OurKernels
 from .layer_models import DTYPES, INT8, Layer, layer_input, layer_model
@@ -137,12 +136,11 @@ def _measure(
         feeds,
         threads=executable.num_threads,
         flops=layer.flops,
-        tolerance=tolerance_for(sums.lengths, quantized=sums.quantized),
+        tolerance=sums.tolerance(),
         peers=peers,
         rounds=rounds,
         seconds=seconds,
         openvino_python=openvino,
-        steps=1,
     )
     ours = OurKernels(executable, feeds)
     notes = [f"{row.name}: {row.note}" for row in whole.rows if row.note]

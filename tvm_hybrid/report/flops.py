@@ -1,4 +1,4 @@
-"""Counts the operations of a model's matrix products and convolutions."""
+"""Counts the operations of a model's matrix products and convolutions, and what rounds."""
 
 from __future__ import annotations
 
@@ -6,6 +6,10 @@ import math
 from collections.abc import Iterator
 
 from tvm import IRModule, relax
+
+from relay_passes.moving_operators import moves
+
+from .compare import Tolerance, tolerance_for
 
 
 class ProductSums:
@@ -17,9 +21,13 @@ class ProductSums:
         Two operations for every multiply-add; nothing else is counted.
     lengths : list of int
         The number K of products that each output element of each operator sums.
+    half_lengths : list of int
+        The same of what is summed in float16, reductions and normalisations as well.
     float32, bfloat16 : int
         How many of the matrix products have operands of these types, and with bfloat16 how many
-        convolutions too.
+        convolutions, and other operators with such results, too.
+    halves : int
+        How many operators have float16 results.
     quantized : int
         How many tensors are quantised as the model runs.
     """
@@ -27,24 +35,34 @@ class ProductSums:
     def __init__(self, mod: IRModule) -> None:
         self.flops = 0
         self.lengths: list[int] = []
-        self.float32 = self.bfloat16 = self.quantized = 0
+        self.half_lengths: list[int] = []
+        self.float32 = self.bfloat16 = self.halves = self.quantized = 0
         for call in _calls(mod):
             # Dynamic quantisation quantises its zero point as well, a tensor of no dimensions.
-            if getattr(call.op, "name", "") == "relax.quantize" and _static_shape(call) != ():
+            if _name(call) == "relax.quantize" and _static_shape(call) != ():
                 self.quantized += 1
             length = _sum_length(call)
             shape = _static_shape(call)
+            half = _dtype(call) == "float16"
+            self.halves += half and not moves(call)
             if length is None or shape is None:
+                self.bfloat16 += _dtype(call) == "bfloat16" and not moves(call)
+                self.half_lengths += _reduced(call) if half else []
                 continue
-            self.lengths.append(length)
+            (self.half_lengths if half else self.lengths).append(length)
             self.flops += 2 * length * math.prod(shape)
-            dtype = str(call.args[0].ty.dtype)
+            dtype = _dtype(call.args[0])
             self.bfloat16 += dtype == "bfloat16"
-            self.float32 += dtype == "float32" and getattr(call.op, "name", "") == "relax.matmul"
+            self.float32 += dtype == "float32" and _name(call) == "relax.matmul"
 
     def rounded(self, precision: str) -> int:
         """How many operators have bfloat16 operands when compiled in a precision."""
         return self.bfloat16 + (self.float32 if precision == "bf16" else 0)
+
+    def tolerance(self, precision: str = "auto") -> Tolerance:
+        """How far the model's results may be from the reference's when compiled in a precision."""
+        rounded = self.rounded(precision)
+        return tolerance_for(self.lengths, rounded, self.quantized, self.half_lengths, self.halves)
 
 
 def _calls(mod: IRModule) -> Iterator[relax.Call]:
@@ -60,6 +78,14 @@ def _calls(mod: IRModule) -> Iterator[relax.Call]:
     yield from found
 
 
+def _name(call: relax.Call) -> str:
+    return str(getattr(call.op, "name", ""))
+
+
+def _dtype(expr: relax.Expr) -> str:
+    return str(getattr(getattr(expr, "ty", None), "dtype", ""))
+
+
 def _static_shape(expr: relax.Expr) -> tuple[int, ...] | None:
     shape = getattr(getattr(expr, "ty", None), "shape", None)
     if shape is None:
@@ -72,7 +98,7 @@ def _static_shape(expr: relax.Expr) -> tuple[int, ...] | None:
 
 def _sum_length(call: relax.Call) -> int | None:
     """K of a matrix product or a convolution; None for other operators."""
-    name = getattr(call.op, "name", "")
+    name = _name(call)
     if name == "relax.matmul":
         left = _static_shape(call.args[0])
         return left[-1] if left else None
@@ -81,3 +107,23 @@ def _sum_length(call: relax.Call) -> int | None:
         output_first = str(call.attrs.kernel_layout).startswith("O")
         return math.prod(weight[1:]) if weight and output_first else None
     return None
+
+
+_REDUCTIONS = ("sum", "mean", "variance", "std", "prod")
+
+
+def _reduced(call: relax.Call) -> list[int]:
+    """How many elements of its argument each element of a call's result adds up, if it does."""
+    name = _name(call).removeprefix("relax.")
+    given = _static_shape(call.args[0]) if call.args else None
+    if given is None or not math.prod(given):
+        return []
+    if name in _REDUCTIONS:
+        return [math.prod(given) // math.prod(_static_shape(call) or (1,))]
+    if name in ("nn.softmax", "nn.log_softmax"):
+        return [given[int(call.attrs.axis)]]
+    if name in ("nn.layer_norm", "nn.rms_norm"):
+        return [math.prod(given[int(axis)] for axis in call.attrs.axes)]
+    if name.startswith("nn.avg_pool"):
+        return [math.prod(map(int, call.attrs.pool_size))]
+    return []

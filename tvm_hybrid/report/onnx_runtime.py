@@ -7,14 +7,20 @@ without them (see `unsigned_products`) and so is right on every CPU. The second 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import onnx
 
+from microkernels.isa import host_features
+
 from .timing import ContestantError
-from .unsigned_products import unsigned_products
+from .unsigned_products import PRODUCTS, unsigned_products
 
 _PRECISION = "session.x64quantprecision"
+_VNNI = frozenset({"avx512vnni", "avxvnni"})
+_QUANTIZED = PRODUCTS | {"QuantizeLinear", "DynamicQuantizeLinear"}
 
 
 def literal_session(model: onnx.ModelProto, threads: int = 1) -> Any:
@@ -72,6 +78,31 @@ def optimised_session(model: str | bytes, threads: int = 1, profile: str = "") -
         return _open(runtime, model, options)
     except Exception as error:
         raise ContestantError(f"ONNX Runtime: {last_line(error)}") from error
+
+
+def outputs_of(session: Any, feeds: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+    """All outputs of a session.
+
+    Raises
+    ------
+    ContestantError
+        If ONNX Runtime fails on the way.
+    """
+    try:
+        return list(session.run(None, dict(feeds)))
+    except Exception as error:
+        raise ContestantError(f"ONNX Runtime: {last_line(error)}") from error
+
+
+def why_products_differ(model: onnx.ModelProto) -> str:
+    """Why a library's integer products of a model may be wrong on this CPU; "" if they are right.
+
+    Without VNNI the instruction for bytes is vpmaddubsw; ONNX Runtime and oneDNN, which OpenVINO
+    uses, take it for uint8 by int8.
+    """
+    quantized = any(node.op_type in _QUANTIZED for node in model.graph.node)
+    saturates = quantized and not _VNNI & host_features()
+    return "its u8s8 kernels saturate on this CPU" if saturates else ""
 
 
 def last_line(error: BaseException) -> str:

@@ -67,10 +67,12 @@ def _microseconds(value: float) -> str:
 
 def verify_table(report: VerifyReport, title: str = "") -> Table:
     """Per output: our distance from the reference, and ONNX Runtime's own."""
+    caption = "max rel: of the output's largest value; ORT opt.: that of ONNX Runtime optimised"
+    notes = [f"{output.name}: {output.note}" for output in report.outputs if output.note]
     table = Table(
         title=title or None,
         title_justify="left",
-        caption="max rel: of the output's largest value; ORT opt.: that of ONNX Runtime optimised",
+        caption=Text("\n".join([caption, *notes])),
         caption_justify="left",
     )
     table.add_column("output", overflow="fold")
@@ -84,7 +86,7 @@ def verify_table(report: VerifyReport, title: str = "") -> Table:
             f"{ours.max_rel:.1e}",
             f"{1 - ours.cosine:.1e}",
             f"{output.allowed:.1e}",
-            f"{output.optimised.max_rel:.1e}",
+            f"{output.optimised.max_rel:.1e}" if output.optimised else "-",
             Text("pass", "green") if output.passed else Text("FAIL", "bold red"),
         )
     return table

@@ -37,6 +37,7 @@ _WEIGHTS: dict[str, tuple[_Operand, ...]] = {
     "DynamicQuantizeMatMul": ((1, 2, 3),),
     "DynamicQuantizeLSTM": ((1, 8, 9), (2, 10, 11)),
 }
+PRODUCTS = _TWO_OPERANDS.keys() | _WEIGHTS.keys()
 _SHIFT = 128
 
 
@@ -45,8 +46,7 @@ def unsigned_products(model: onnx.ModelProto) -> onnx.ModelProto:
 
     The given one is not changed. An operand of a type that cannot be inferred stays.
     """
-    products = _TWO_OPERANDS.keys() | _WEIGHTS
-    if not any(node.op_type in products for node in model.graph.node):
+    if not any(node.op_type in PRODUCTS for node in model.graph.node):
         return model
     types = _types(model)
     changed = onnx.ModelProto()

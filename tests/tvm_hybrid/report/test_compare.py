@@ -6,9 +6,10 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from tvm_hybrid.report.compare import distance, tolerance_for
+from tvm_hybrid.report.compare import Tolerance, describe, distance, tolerance_for
 
 F32 = np.float32
+F16 = np.float16
 BF16 = ml_dtypes.bfloat16
 
 
@@ -16,7 +17,7 @@ def test_equal_arrays_have_no_distance() -> None:
     array = np.array([1.0, np.nan, np.inf, -np.inf], F32)
     found = distance(array, array.copy())
     assert found.exact and found.max_abs == found.max_rel == found.max_rel_element == 0.0
-    assert found.cosine == 1.0 and found.within(0.0)
+    assert found.cosine == 1.0 and found.within(Tolerance(0.0))
 
 
 def test_distances_of_a_small_difference() -> None:
@@ -25,7 +26,7 @@ def test_distances_of_a_small_difference() -> None:
     assert found.max_rel == 0.25
     assert found.max_rel_element == 0.5
     assert found.cosine == pytest.approx(14 / math.sqrt(10 * 20))
-    assert not found.exact and found.within(0.25) and not found.within(0.24)
+    assert not found.exact and found.within(Tolerance(0.25)) and not found.within(Tolerance(0.24))
 
 
 @pytest.mark.parametrize(
@@ -45,17 +46,17 @@ def test_distances_of_a_small_difference() -> None:
     ],
 )
 def test_what_no_tolerance_forgives(result: np.ndarray, reference: np.ndarray) -> None:
-    assert not distance(result, reference).within(1e6)
+    assert not distance(result, reference).within(Tolerance(1e6))
 
 
 def test_empty_and_zero_arrays_agree() -> None:
-    assert distance(np.zeros((0, 3), F32), np.zeros((0, 3), F32)).within(0.0)
+    assert distance(np.zeros((0, 3), F32), np.zeros((0, 3), F32)).within(Tolerance(0.0))
     assert distance(np.zeros(3, F32), np.zeros(3, F32)).cosine == 1.0
 
 
 def test_tolerance_grows_with_the_sums() -> None:
-    assert tolerance_for([]) == 1e-5
-    assert tolerance_for([1024] * 10) == pytest.approx(8 * 2**-24 * 320)
+    assert tolerance_for([]) == Tolerance(1e-5, 0)
+    assert tolerance_for([1024] * 10).relative == pytest.approx(8 * 2**-24 * 320)
 
 
 def test_random_float32_sums_stay_within_the_tolerance() -> None:
@@ -89,7 +90,7 @@ def test_products_of_rounded_operands_stay_within_the_tolerance(layers: int) -> 
         exact = np.maximum(exact @ weight, 0) * math.sqrt(2)
         narrow = [array.astype(BF16).astype(np.float64) for array in (rounded, weight)]
         rounded = np.maximum(narrow[0] @ narrow[1], 0) * math.sqrt(2)
-    tolerance = tolerance_for([256] * layers, rounded=layers)
+    tolerance = tolerance_for([256] * layers, rounded=layers).relative
     found = distance(rounded, exact)
     assert tolerance / 20 < found.max_rel <= tolerance
 
@@ -107,6 +108,45 @@ def test_steps_of_quantised_values_stay_within_the_tolerance(layers: int) -> Non
         one = np.rint(one / step) * step
         other = (np.rint(other / step) + flips) * step
         one, other = (np.maximum(value @ weight, 0) * math.sqrt(2) for value in (one, other))
-    tolerance = tolerance_for([256] * layers, quantized=layers)
+    tolerance = tolerance_for([256] * layers, quantized=layers).relative
     found = distance(other, one)
     assert tolerance / 20 < found.max_rel <= tolerance
+
+
+def test_random_float16_sums_stay_within_the_tolerance() -> None:
+    """The derivation holds for sums of float16 too, of few and of many products."""
+    rng = np.random.default_rng(0)
+    for length in (16, 256, 4096):
+        a, b = (rng.standard_normal(shape).astype(F16) for shape in ((64, length), (length, 64)))
+        sequential = np.zeros((64, 64), F16)
+        for k in range(length):
+            sequential += np.outer(a[:, k], b[k])
+        exact = (a.astype(np.float64) @ b.astype(np.float64)).astype(F16)
+        tolerance = tolerance_for([], half_lengths=[length], halves=1)
+        assert tolerance.relative / 50 < distance(sequential, exact).max_rel <= tolerance.relative
+
+
+def test_8_bit_integers_count_in_steps() -> None:
+    for dtype in (np.uint8, np.int8):
+        found = distance(np.array([1, 3, 5], dtype), np.array([1, 5, 5], dtype))
+        assert (found.max_abs, found.max_rel, found.exact) == (2.0, 2 / 255, False)
+        assert found.within(Tolerance(0.0, 2)) and not found.within(Tolerance(1.0, 1))
+        assert found.allowed(Tolerance(1.0, 1)) == 1 / 255
+    assert [tolerance_for([], quantized=n).steps for n in (0, 1, 4, 62)] == [0, 1, 8, 31]
+    # What is quantised is off by steps; floats by so much that they stand for.
+    assert tolerance_for([], quantized=62).relative == pytest.approx(4 / 255 * math.sqrt(62))
+    assert Tolerance.given(0.01) == Tolerance(0.01, 2)
+
+
+@pytest.mark.parametrize(
+    ("result", "reference", "text"),
+    [
+        (np.array([1, 3], np.uint8), np.array([2, 3], np.uint8), "by 1 of 255 steps"),
+        (np.array([1.0, 3.0], F32), np.array([1.0, 4.0], F32), "by 2.5e-01 of the largest value"),
+        (np.array([1, 7]), np.array([1, 4]), "by 3, of results that have to be equal"),
+        (np.zeros(3, F32), np.zeros(4, F32), "in shape, type, or where it is finite"),
+    ],
+)
+def test_differences_are_described(result: np.ndarray, reference: np.ndarray, text: str) -> None:
+    found = distance(result, reference)
+    assert describe(found) == text and describe(found, "a reason") == f"{text}: a reason"

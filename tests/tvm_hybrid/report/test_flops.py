@@ -1,7 +1,9 @@
 """Operations of matrix products and convolutions."""
 
+import ml_dtypes
 import numpy as np
 import onnx
+import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from tests.onnx_builder import OnnxBuilder
@@ -48,3 +50,27 @@ def test_a_grouped_convolution() -> None:
     assert sums.lengths == [2 * 3 * 3]
     assert sums.rounded("bf16") == 0
     assert sums.flops == 2 * 18 * 6 * 6 * 6
+
+
+def test_what_is_float16() -> None:
+    g = OnnxBuilder()
+    weight = g.constant(np.ones((8, 6)), np.float16)
+    y = g.node("Relu", g.node("MatMul", g.input("x", (4, 8), np.float16), weight))
+    y = g.node("Softmax", g.node("Transpose", y, perm=[1, 0]), axis=-1)
+    g.output(g.node("ReduceMean", y, axes=[0], keepdims=0), (4,), np.float16)
+    sums = ProductSums(import_onnx(g.model()).mod)
+    assert sums.lengths == [] and sorted(sums.half_lengths) == [4, 6, 8]
+    assert sums.halves == 4 and sums.flops == 2 * 4 * 8 * 6
+    summing = 8 * 2**-11 * (2 + 6**0.5 + 8**0.5)
+    assert sums.tolerance().relative == pytest.approx(summing + 4 * 2**-11 * 2)
+
+
+def test_what_is_bfloat16() -> None:
+    """The operands of the product, and the results of others."""
+    g = OnnxBuilder()
+    weight = g.constant(np.ones((8, 6)), ml_dtypes.bfloat16)
+    y = g.node("MatMul", g.input("x", (4, 8), ml_dtypes.bfloat16), weight)
+    g.output(g.node("Exp", y), (4, 6), ml_dtypes.bfloat16)
+    sums = ProductSums(import_onnx(g.model()).mod)
+    assert sums.lengths == [8] and sums.rounded("auto") >= 3
+    assert sums.tolerance().relative >= 4 * 2**-8 * 3**0.5

@@ -9,9 +9,14 @@ from onnx import TensorProto, helper
 
 from microkernels.errors import CompileError
 from relay_passes.decisions import Decision
+from tests.onnx_builder import OnnxBuilder
+from tvm_hybrid.report import onnx_runtime
+from tvm_hybrid.report import verify as verify_module
 from tvm_hybrid.report.bisect import find_first_difference
+from tvm_hybrid.report.compare import Tolerance
 from tvm_hybrid.report.contestants import ContestantError
 from tvm_hybrid.report.onnx_runtime import optimised_session
+from tvm_hybrid.report.tables import verify_table
 from tvm_hybrid.report.verify import locate, verify
 
 from ..onnx_models import reference, two_layers
@@ -44,35 +49,81 @@ def wrong_at(op: str, replacement: str) -> Evaluate:
 
 def test_right_outputs_pass() -> None:
     inputs = feeds()
-    report = verify(two_layers(), [reference(inputs["x"]).astype(np.float32)], inputs, 1e-5)
+    report = verify(
+        two_layers(), [reference(inputs["x"]).astype(np.float32)], inputs, Tolerance(1e-5)
+    )
     assert report.passed
     (output,) = report.outputs
     assert output.name == "y" and output.ours.max_rel <= 1e-5
-    assert output.optimised.max_rel <= 1e-5
+    assert output.optimised is not None and output.optimised.max_rel <= 1e-5
 
 
-def test_steps_allow_what_onnx_runtime_allows_itself() -> None:
-    """Its own distance, where values are quantised; but never an output of another kind."""
+def bytes_product() -> tuple[onnx.ModelProto, dict[str, np.ndarray], np.ndarray]:
+    """A product of activations, uint8 by int8, that saturates 16 bits; inputs; what it is."""
+    g = OnnxBuilder()
+    one, scale = g.constant(1.0, np.float32), g.constant(2.0**14, np.float32)
+    a = [g.input("a", (4, 64), np.uint8), one, g.constant(0, np.uint8)]
+    b = [g.input("b", (64, 5), np.int8), one, g.constant(0, np.int8)]
+    y = g.node("QLinearMatMul", *a, *b, scale, g.constant(0, np.uint8))
+    g.output(y, (4, 5), np.uint8)
+    inputs = {"a": np.full((4, 64), 255, np.uint8), "b": np.full((64, 5), 127, np.int8)}
+    return g.model(), inputs, np.full((4, 5), round(255 * 127 * 64 / 2**14), np.uint8)
+
+
+@pytest.mark.parametrize("vnni", [False, True])
+def test_a_peer_that_saturates_is_noted_and_decides_nothing(
+    vnni: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever this CPU's kernels do: the peer here gives what vpmaddubsw would."""
+    model, inputs, right = bytes_product()
+    saturated = np.full_like(right, round(32767 * 32 / 2**14))
+
+    class Peer:
+        def run(self, names: None, feeds: object) -> list[np.ndarray]:
+            return [saturated]
+
+    monkeypatch.setattr(verify_module, "optimised_session", lambda *arguments: Peer())
+    features = {"avx2", "avxvnni"} if vnni else {"avx2"}
+    monkeypatch.setattr(onnx_runtime, "host_features", lambda: frozenset(features))
+    report = verify(model, [right], inputs, Tolerance(1e-5, 1))
+    (output,) = report.outputs
+    assert report.passed and output.ours.exact and (output.allowed, report.steps) == (1 / 255, 1)
+    told = "ONNX Runtime optimised differs by 63 of 255 steps"
+    assert output.note == told + ("" if vnni else ": its u8s8 kernels saturate on this CPU")
+    assert output.note in str(verify_table(report).caption)
+    assert not verify(model, [saturated], inputs, Tolerance(1e-5, 1)).passed
+
+
+def test_a_model_that_only_runs_without_optimisation(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*arguments: object) -> None:
+        raise ContestantError("no")
+
+    monkeypatch.setattr(verify_module, "optimised_session", refuse)
     inputs = feeds()
     right = reference(inputs["x"]).astype(np.float32)
-    exact = verify(two_layers(), [right], inputs, 0.0, steps=True).outputs[0]
-    assert exact.allowed == exact.optimised.max_rel
-    assert verify(two_layers(), [right], inputs, 1e-3, steps=True).outputs[0].allowed == 1e-3
-    assert verify(two_layers(), [right], inputs, 0.0).outputs[0].allowed == 0.0
-    assert not verify(two_layers(), [right.astype(int)], inputs, 1.0, steps=True).passed
+    report = verify(two_layers(), [right], inputs, Tolerance(1e-5))
+    assert report.passed and report.outputs[0].optimised is None
+    assert verify_table(report).row_count == 1
+
+
+def test_8_bit_integers_are_equal_where_nothing_is_quantised() -> None:
+    model, inputs, right = bytes_product()
+    assert verify(model, [right + np.uint8(1)], inputs, Tolerance(0.5, 1)).passed
+    assert not verify(model, [right + np.uint8(1)], inputs, Tolerance(0.5)).passed
+    assert not verify(model, [right.astype(np.int32)], inputs, Tolerance(0.5, 255)).passed
 
 
 def test_wrong_outputs_fail() -> None:
     inputs = feeds()
     wrong = reference(inputs["x"]).astype(np.float32)
     wrong[2, 3] += 0.01 * np.abs(wrong).max()
-    report = verify(two_layers(), [wrong], inputs, 1e-3)
+    report = verify(two_layers(), [wrong], inputs, Tolerance(1e-3))
     assert not report.passed
     assert report.outputs[0].ours.max_rel == pytest.approx(0.01, rel=1e-3)
 
 
 def test_the_first_wrong_node_and_its_region_are_named() -> None:
-    first = locate(two_layers(), feeds(), 1e-5, wrong_at("Relu", "Neg"))
+    first = locate(two_layers(), feeds(), Tolerance(1e-5), wrong_at("Relu", "Neg"))
     assert first is not None
     assert (first.op, first.node) == ("Relu", "rectify")
     assert [region.op for region in first.regions] == ["Relu"]
@@ -85,7 +136,7 @@ def test_a_wrong_first_node_has_no_prefix_before_it() -> None:
     ) -> tuple[list, list[Decision]]:
         raise CompileError("always")
 
-    first = locate(two_layers(), feeds(), 1e-5, evaluate)
+    first = locate(two_layers(), feeds(), Tolerance(1e-5), evaluate)
     assert first is not None and first.node == "first" and not first.regions
 
 
