@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from typing import Any
 
 import numpy as np
@@ -12,19 +13,28 @@ from hypothesis import HealthCheck, Phase, settings
 from numpy.typing import NDArray
 
 import tvm_hybrid
-from microkernels.isa import host_isa, isa_named
 from tests.onnx_reference.evaluate import evaluate
+from tests.stand_ins import rungs_run, running
 
 Feeds = Mapping[str, NDArray[Any]]
 
 # Rungs with int8 kernels of their own, and targets for them; the first is this machine.
-TARGETS = {"host": None, "avx512": "tvm_hybrid/skx", "avx2": "tvm_hybrid/hsw"}
+TARGETS = {
+    "host": None,
+    "avx512_vnni": "tvm_hybrid/clx",
+    "avx512": "tvm_hybrid/skx",
+    "avx2": "tvm_hybrid/hsw",
+}
 
 
-def targets() -> list[str]:
-    """The keys of `TARGETS` that this CPU runs."""
-    host = host_isa()
-    return [name for name in TARGETS if name == "host" or host.includes(isa_named(name))]
+def session_for(model: onnx.ModelProto, target: str) -> tvm_hybrid.InferenceSession:
+    """A model for a key of `TARGETS`, made to run here."""
+    source = model.SerializeToString()
+    with ExitStack() as stack:
+        if target != "host":
+            rungs_run.note(target)
+            stack.enter_context(running.pretending(target))
+        return tvm_hybrid.InferenceSession(source, target=TARGETS[target], num_threads=1)
 
 
 def examples(count: int) -> settings:
@@ -63,9 +73,7 @@ def open_session(
     target : str
         A key of `TARGETS`.
     """
-    session = tvm_hybrid.InferenceSession(
-        model.SerializeToString(), target=TARGETS[target], num_threads=1
-    )
+    session = session_for(model, target)
     found = products_on_integer_kernels(session)
     assert found == products, f"{found} of {products} on integer kernels:\n{session.explain()}"
     return session

@@ -16,7 +16,7 @@ import tvm_hybrid
 from tests.onnx_builder import OnnxBuilder
 from tests.onnx_reference.evaluate import evaluate
 
-from .integer_checks import Feeds, check, examples, targets
+from .integer_checks import TARGETS, Feeds, check, examples
 from .integer_inputs import byte_arrays, range_arrays
 from .integer_layers import byte_types, columns, depths, rows, seeds
 
@@ -103,7 +103,7 @@ dynamic_layers = st.builds(
 
 
 @examples(25)
-@given(dynamic_layers, st.sampled_from(targets()))
+@given(dynamic_layers, st.sampled_from(list(TARGETS)))
 def test_dynamic_layers(layers: DynamicLayers, target: str) -> None:
     check(*layers.model_and_cases(), products=len(layers.widths), target=target)
 

@@ -9,11 +9,10 @@ import numpy as np
 import onnx
 import pytest
 
-import tvm_hybrid
 from tests.onnx_builder import CONTRIB, OnnxBuilder
 from tests.onnx_reference.evaluate import evaluate
 
-from .integer_checks import TARGETS, Feeds, difference, targets
+from .integer_checks import TARGETS, Feeds, difference, session_for
 from .integer_inputs import byte_arrays
 from .integer_layers import Bytes
 
@@ -165,14 +164,12 @@ FORMS = {
 
 @pytest.mark.parametrize(
     ("form", "target"),
-    [*(("QDQ", target) for target in targets()), ("signed QDQ", "host"), ("QOperator", "host")],
+    [*(("QDQ", target) for target in TARGETS), ("signed QDQ", "host"), ("QOperator", "host")],
 )
 def test_a_cnn(form: str, target: str) -> None:
     dtype, weight, operators = FORMS[form]
     model = Net(dtype, operators).model(weight)
-    session = tvm_hybrid.InferenceSession(
-        model.SerializeToString(), target=TARGETS[target], num_threads=1
-    )
+    session = session_for(model, target)
     left = [each.op for each in session.explain().left]
     assert not [op for op in left if "conv" in op or "matmul" in op], str(session.explain())
     rng = np.random.default_rng(9)

@@ -11,7 +11,7 @@ import tvm_hybrid
 from tests.onnx_builder import OnnxBuilder
 from tests.onnx_reference.evaluate import evaluate
 
-from .integer_checks import open_session, targets
+from .integer_checks import TARGETS, open_session
 
 DTYPES = ("uint8", "int8")
 
@@ -20,7 +20,7 @@ def is_tie(steps: np.ndarray) -> np.ndarray:
     return steps - np.floor(steps) == 0.5
 
 
-@pytest.mark.parametrize("target", targets())
+@pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("rank", [1, 2])
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_every_tie_of_a_product(dtype: str, rank: int, target: str) -> None:
