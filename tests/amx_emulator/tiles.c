@@ -7,6 +7,9 @@
 #define FAULT(state, ...) \
     (snprintf((state)->fault, sizeof(state)->fault, __VA_ARGS__), (state)->fault)
 
+/* The compiler moves no access of memory across it. */
+#define BARRIER __asm__ volatile("" ::: "memory")
+
 static void release(TileState *state) {
     count_configured(state, 0);
     state->start_row = 0;
@@ -79,6 +82,13 @@ static const char *check_transfer(TileState *state, int tile) {
     return fault;
 }
 
+/* Where a transfer goes on if this row faults. A handler may look at it, or never come back: it is
+ * written before the row is touched. */
+static void begin_row(TileState *state, int row) {
+    state->start_row = (uint8_t)row;
+    BARRIER;
+}
+
 static const char *load(TileState *state, const Instruction *instruction) {
     const char *fault = check_transfer(state, instruction->reg);
     if (fault) return fault;
@@ -86,9 +96,14 @@ static const char *load(TileState *state, const Instruction *instruction) {
     int rows = state->rows[instruction->reg], bytes = state->column_bytes[instruction->reg];
     const uint8_t *memory = (const uint8_t *)instruction->address;
     /* Rows before start_row were loaded before a fault, and stay. What lies outside of the rows and
-     * columns is zero since the configuration. */
+     * columns is zero since the configuration. Both ends of a row are touched first: one that
+     * faults is read anew as a whole. */
     for (int row = state->start_row; row < rows; row++) {
         const uint8_t *source = memory + row * instruction->stride;
+        begin_row(state, row);
+        (void)*(const volatile uint8_t *)source;
+        (void)*(const volatile uint8_t *)(source + bytes - 1);
+        BARRIER;
         if (bytes == TILE_BYTES)
             memcpy(tile->row[row], source, TILE_BYTES);
         else
@@ -104,8 +119,10 @@ static const char *store(TileState *state, const Instruction *instruction) {
     const Tile *tile = &state->tile[instruction->reg];
     int rows = state->rows[instruction->reg], bytes = state->column_bytes[instruction->reg];
     uint8_t *memory = (uint8_t *)instruction->address;
-    for (int row = state->start_row; row < rows; row++)
+    for (int row = state->start_row; row < rows; row++) {
+        begin_row(state, row);
         memcpy(memory + row * instruction->stride, tile->row[row], (size_t)bytes);
+    }
     state->start_row = 0;
     return NULL;
 }
