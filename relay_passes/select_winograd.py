@@ -107,7 +107,7 @@ def choose(region: Region, machine: Machine, fast_math: str, cold: bool) -> Choi
         return Choice(
             False,
             f"{stays} is not allowed: errors up to {error:.1e} of the result are expected, more "
-            f"than {TOLERANCE:.0e}; fast_math='on' accepts them",
+            f"than {TOLERANCE:.0e}; fast_math on accepts them",
         )
     moved = region.replace(op=WINOGRAD)
     per_ms = 1e3 * speeds_of(machine).cycles_per_us

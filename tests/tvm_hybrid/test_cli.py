@@ -123,7 +123,9 @@ def test_shapes_and_dims(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
         assert json.loads(capsys.readouterr().out)["outputs"]["y"]["shape"] == [3, 5]
     assert main(["run", path]) == 2
     error = capsys.readouterr().err
-    assert "Error:" in error and "rows" in error
+    assert "Error:" in error
+    assert "'rows' (dimension 0) has no value" in error
+    assert "for example --shape x=1x8 or --dim rows=1" in " ".join(error.split())
 
 
 def test_verify_passes(model: Path, capsys: pytest.CaptureFixture[str]) -> None:

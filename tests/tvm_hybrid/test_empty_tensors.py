@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import pytest
 
 import tvm_hybrid
 from tests.onnx_builder import CONTRIB, OnnxBuilder
+from tvm_hybrid.cli import main
 from tvm_hybrid.errors import FeedError, ShapeError
 
 F32 = np.float32
@@ -368,15 +370,41 @@ def test_every_way_in_and_out(dtype: Any, tmp_path: Path) -> None:
             session.run(None, {**feeds, "x": np.zeros((1, 3), dtype)})
 
 
-def test_a_model_of_nothing_at_all() -> None:
-    """One input and one output, which is the session's short way."""
+def relu() -> onnx.ModelProto:
+    """x: [n, 3]."""
     g = OnnxBuilder()
     g.output(g.node("Relu", g.input("x", ("n", 3))), ("n", 3))
-    session = tvm_hybrid.InferenceSession(g.model(), shapes={"n": 0}, num_threads=1)
-    for _ in range(3):
-        (result,) = session.run(None, {"x": none(0, 3)})
-        assert result.shape == (0, 3)
-    assert session.explain() is not None
+    return g.model()
+
+
+def test_a_model_of_nothing_at_all(tmp_path: Path) -> None:
+    """No kernel is left of it; one input and one output are the session's short way."""
+    executable = tvm_hybrid.compile(relu(), shapes={"n": 0}, num_threads=1)
+    assert not executable.explain()
+    executable.export(tmp_path / "m.so")
+    for program in (executable, tvm_hybrid.load(tmp_path / "m.so")):
+        session = tvm_hybrid.InferenceSession(program)
+        for _ in range(3):
+            (result,) = session.run(None, {"x": none(0, 3)})
+            assert result.shape == (0, 3)
+
+
+@pytest.mark.parametrize("size", [["--dim", "n=0"], ["--shape", "x=0x3"]])
+def test_the_command_line(
+    size: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model, library = tmp_path / "m.onnx", tmp_path / "m.so"
+    onnx.save(relu(), model)
+    assert main(["run", str(model), "--json", *size]) == 0
+    (output,) = json.loads(capsys.readouterr().out)["outputs"].values()
+    assert (output["shape"], output["values"]) == ([0, 3], [])
+    assert main(["verify", str(model), *size]) == 0
+    assert main(["explain", str(model), *size]) == 0
+    if size[0] == "--dim":
+        assert main(["bench", str(model), "--peers", "ort", "--threads", "1", *size]) == 0
+        assert main(["compile", str(model), "--output", str(library), *size]) == 0
+        assert main(["run", str(library)]) == 0
+        assert "float32[0, 3]" in capsys.readouterr().out
 
 
 def test_zero_is_a_size_and_nothing_is_none() -> None:

@@ -20,6 +20,7 @@ from microkernels.errors import TvmHybridError, VerifyError
 from ..interruptible import interruptible
 from ..logs import LOG_VARIABLE
 from ..report.console import error_console
+from .wording import in_options
 
 INTERRUPTED = 130
 
@@ -124,10 +125,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         except Exception as error:
             if pressed():
                 return _failed("interrupted", INTERRUPTED)
-            return _told(error, debug)
+            return _told(error, arguments)
 
 
-def _told(error: Exception, debug: bool) -> int:
+def _told(error: Exception, arguments: Sequence[str]) -> int:
     """Shows an error that is expected, and gives its exit code; raises any other."""
     if isinstance(error, click.ClickException):
         context = getattr(error, "ctx", None)
@@ -135,9 +136,10 @@ def _told(error: Exception, debug: bool) -> int:
             click.echo(context.get_usage(), err=True)
         return _failed(error.format_message(), 2)
     if isinstance(error, TvmHybridError):
-        if debug:
+        if "--debug" in arguments:
             error_console().print_exception()
-        return _failed(str(error), 1 if isinstance(error, VerifyError) else 2)
+        message = in_options(str(error), arguments)
+        return _failed(message, 1 if isinstance(error, VerifyError) else 2)
     raise error
 
 

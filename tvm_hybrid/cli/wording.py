@@ -1,0 +1,58 @@
+"""Errors of the library, which speak of Python's keywords, in the options of the command line.
+
+for example shapes={'x': (1, 128)} or shapes={'batch': 1}
+for example --shape x=1x128 or --dim batch=1
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import shlex
+from collections.abc import Sequence
+from itertools import pairwise
+
+_NAME = r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\""
+_EXAMPLE = re.compile(rf"shapes=\{{({_NAME}): (\d+|\([^()]*\))\}}")
+_GIVEN = re.compile(rf"shapes\[({_NAME})\](?:\[(\d+)\])?")
+_OPTIONS = {
+    "num_threads": "--threads",
+    "fast_math": "--fast-math",
+    "dump_ir": "--dump-ir",
+    "time_limit": "--time-limit",
+    "shapes names": "--shape or --dim names",
+}
+_WORD = re.compile(rf"\b({'|'.join(_OPTIONS)})\b")
+
+
+def in_options(message: str, arguments: Sequence[str]) -> str:
+    """A message about keyword arguments as one about options.
+
+    Parameters
+    ----------
+    arguments
+        What the command was given: whether a name came by `--dim` or by `--shape`.
+    """
+    message = _EXAMPLE.sub(_option, message)
+    message = _GIVEN.sub(lambda found: _given(found, arguments), message)
+    return _WORD.sub(lambda found: _OPTIONS[found[1]], message)
+
+
+def _option(found: re.Match[str]) -> str:
+    """`--dim batch=1` or `--shape x=1x128`."""
+    name, value = ast.literal_eval(found[1]), found[2]
+    if not value.startswith("("):
+        return f"--dim {shlex.quote(f'{name}={value}')}"
+    sizes = [size.strip() for size in value.strip("()").split(",") if size.strip()]
+    shape = "x".join(sizes) or "scalar"
+    return f"--shape {shlex.quote(f'{name}={shape}')}"
+
+
+def _given(found: re.Match[str], arguments: Sequence[str]) -> str:
+    """The option that a name was given by, and which of its sizes is meant."""
+    name = ast.literal_eval(found[1])
+    sizes = [word.removeprefix("--dim=") for word in arguments if word.startswith("--dim=")]
+    sizes += [word for before, word in pairwise(arguments) if before == "--dim"]
+    by_dim = any(size.startswith(f"{name}=") for size in sizes)
+    option = f"{'--dim' if by_dim else '--shape'} {shlex.quote(name)}"
+    return option if found[2] is None else f"dimension {found[2]} of {option}"
