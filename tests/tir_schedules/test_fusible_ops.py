@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from microkernels.errors import ConfigError
 from microkernels.isa import isa_named
@@ -127,3 +129,43 @@ def test_an_operator_that_is_not_in_the_table_is_refused() -> None:
     machine = machine_for("avx512")
     with pytest.raises(ConfigError, match="'mystery'"):
         MATMUL.build(region, MATMUL.default_config(region, machine), isa_named("avx512"))
+
+
+# Between -3 and 3 the largest error stated in vector_math is 23 ulp; beyond lie the special cases.
+FLOATS = st.one_of(
+    st.sampled_from([np.nan, np.inf, -np.inf, -0.0, 0.0, 1e-40, -1e-40, 3e38, -3e38]),
+    st.floats(-3, 3, width=32),
+)
+# The sign of a zero is defined by one rounding alone.
+EXACT = ("add", "subtract", "multiply", "divide", "negative", "abs", "square", "sqrt", "where")
+
+
+def _vector(data: st.DataObject, dtype: str, count: int, finite: bool) -> np.ndarray:
+    values = st.booleans() if dtype == "bool" else FLOATS.filter(np.isfinite) if finite else FLOATS
+    return np.array(data.draw(st.lists(values, min_size=count, max_size=count)), dtype)
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(st.sampled_from(sorted(FUSIBLE_OPS)), st.sampled_from(RUNGS), st.integers(1, 40), st.data())
+def test_every_float_has_the_result_of_numpy(
+    name: str, rung: str, count: int, data: st.DataObject
+) -> None:
+    behind = region_of(name)
+    row = Tensor((1, count), "float32")
+    operands = tuple(Tensor(row.shape, tensor.dtype) for tensor in behind.operands)
+    region = behind.replace(op="elementwise", inputs=(row,), operands=operands, output=row)
+    # With a slope that is not finite, -0 counts as negative.
+    arrays = [
+        _vector(data, tensor.dtype, count, finite=name == "leaky_relu" and place == 1)[None]
+        for place, tensor in enumerate((row, *operands))
+    ]
+    with np.errstate(all="ignore"):
+        wide = [each if each.dtype == bool else each.astype(np.float64) for each in arrays]
+        exact = epilogue_reference(region, wide[0], wide[1:]).astype(np.float32)
+        got = run(region, arrays, rung)
+        bound = 24 * np.finfo(np.float32).eps * np.abs(exact) + 4 * np.finfo(np.float32).tiny
+        same = (got == exact) | (np.abs(got - exact) <= bound) | (np.isnan(got) & np.isnan(exact))
+    assert same.all(), (arrays, got, exact)
+    if name in EXACT:
+        numbers = ~np.isnan(exact)
+        np.testing.assert_array_equal(np.signbit(got[numbers]), np.signbit(exact[numbers]))
