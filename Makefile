@@ -1,4 +1,4 @@
-# `make demo` and `make test` do all set-up themselves, in .venv; a second run reuses it.
+# `make demo`, `make test` and `make test-all` do all set-up themselves, in .venv; a second run reuses it.
 
 # The first of these that is new enough.
 PYTHON ?= $(shell for name in python3 python3.11 python3.12 python3.13 python3.10; do \
@@ -11,13 +11,19 @@ STAMP := $(VENV)/.installed
 # Tests run in this many processes, each file in one.
 WORKERS ?= 2
 
-.PHONY: demo test lint types format clean
+.PHONY: demo test test-all lint types format clean
 
 demo: $(STAMP)
 	$(BIN)/python -m tvm_hybrid.demo
 
+PYTEST := $(BIN)/python -m pytest --nbmake --nbmake-timeout=300 -n $(WORKERS) --dist loadfile
+
 test: lint types
-	$(BIN)/python -m pytest --nbmake --nbmake-timeout=300 -n $(WORKERS) --dist loadfile
+	$(PYTEST) -m "not slow"
+
+# With what `test` leaves out: more models on AMX tiles, more forms of quantised ones.
+test-all: lint types
+	$(PYTEST)
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

@@ -1,8 +1,9 @@
 """Settings for every test."""
 
 import os
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import ExitStack
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -20,6 +21,8 @@ settings.load_profile("tvm_hybrid")
 os.environ["TVM_HYBRID_RECORDS"] = "none"
 
 RUNGS = "rungs"  # which of them a test ran, in its report
+_LEFT_OUT = "slow tests left out"  # by a process, in what it tells the one that started it
+_left_out = 0
 
 
 def _rungs(item: pytest.Item) -> list[str]:
@@ -67,6 +70,25 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
         emulator.check()
 
 
+def pytest_deselected(items: Sequence[pytest.Item]) -> None:
+    """Counts the slow tests that nobody asked for."""
+    global _left_out
+    _left_out += sum(item.get_closest_marker("slow") is not None for item in items)
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Tells the process that shows the results; only a worker of pytest-xdist has one."""
+    if hasattr(session.config, "workeroutput"):
+        session.config.workeroutput[_LEFT_OUT] = _left_out
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """Every worker collects all tests and leaves out the same."""
+    global _left_out
+    _left_out = max(_left_out, getattr(node, "workeroutput", {}).get(_LEFT_OUT, 0))
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Says which rungs' code ran, and how. Reports bring it along from other processes too."""
     reports = [report for some in terminalreporter.stats.values() for report in some]
@@ -77,3 +99,5 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     terminalreporter.section("tests that ran code for each instruction set")
     for line in rungs_run.table(tests):
         terminalreporter.write_line(line)
+    if _left_out:
+        terminalreporter.write_line(f"{_left_out} slow tests are left to `make test-all`")

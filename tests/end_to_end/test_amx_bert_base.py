@@ -82,6 +82,7 @@ def test_what_is_large_is_on_tiles_and_the_rest_says_why(form: str) -> None:
     assert weighted == (6 if form == "qdq" else 4)  # else q, k and v become one product
 
 
+@pytest.mark.slow
 def test_graniterapids_chooses_alike() -> None:
     found = [
         [(decision.op, decision.kernel) for decision in products("bf16", f"tvm_hybrid/{cpu}")]

@@ -103,10 +103,12 @@ def require_reasons(session: tvm_hybrid.InferenceSession) -> int:
 
 FORMS = [
     ("bert", "qdq_u8_s8"),
-    ("bert", "dynamic_s8"),
-    ("llama", "qdq_s8_s8"),
+    pytest.param("bert", "dynamic_s8", marks=pytest.mark.slow),
+    pytest.param("llama", "qdq_s8_s8", marks=pytest.mark.slow),
     ("llama", "dynamic_u8"),
 ]
+# The same code on both, but for what LLVM makes of what is between tiles.
+CPUS = [SPR, pytest.param(GNR, marks=pytest.mark.slow)]
 
 
 @pytest.mark.parametrize(("name", "form"), FORMS)
@@ -124,7 +126,7 @@ def test_integer_transformers_have_the_bits_of_vnni(name: str, form: str) -> Non
         np.testing.assert_array_equal(run(session, feeds, "tdpb"), run(vectors, feeds))
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", ["bert", pytest.param("llama", marks=pytest.mark.slow)])
 def test_bf16_transformers_are_as_near_to_f32_as_without_tiles(name: str) -> None:
     """Rounded operands give the bound; instructions with other orders of sums cannot be nearer."""
     model = float_model(name)
@@ -188,14 +190,14 @@ def magika_on_vectors() -> NDArray[Any]:
     return run(opened(magika(True), VECTORS, shapes={"bytes": MAGIKA}), content(0))
 
 
-@pytest.mark.parametrize("target", [SPR, GNR])
+@pytest.mark.parametrize("target", CPUS)
 def test_a_public_model_quantised(target: str) -> None:
     session = opened(magika(True), target, shapes={"bytes": MAGIKA})
     assert require_reasons(session)
     np.testing.assert_array_equal(run(session, content(0), "tdpb"), magika_on_vectors())
 
 
-@pytest.mark.parametrize("target", [SPR, GNR])
+@pytest.mark.parametrize("target", CPUS)
 def test_a_public_model_in_bf16(target: str) -> None:
     session = opened(magika(False), target, shapes={"bytes": MAGIKA}, precision="bf16")
     assert require_reasons(session)

@@ -68,6 +68,14 @@ def test_imported_functions_call_meanings_too() -> None:
     assert text.count(f"@{PREFIX}narrow(") == 4  # one definition for both that need it
 
 
+def test_what_has_no_meaning_is_named() -> None:
+    text = DOT_LLVM_IR.replace("dpbf16ps", "dpbf17ps")
+    with pytest.raises(
+        NotImplementedError, match=r"avx512bf16\.dpbf17ps\.512 has no stand-in: add"
+    ):
+        imported_text(text, frozenset())
+
+
 def test_targets_keep_what_this_cpu_has() -> None:
     for rung in ("avx512", "avx512_vnni", "avx512_bf16", "amx"):
         here = target_here(target_of(rung))
