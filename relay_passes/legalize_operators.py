@@ -16,10 +16,13 @@ from __future__ import annotations
 from tvm import ir, relax
 
 from .legalize_floats import LEGALIZATIONS as FLOATS
+from .legalize_integers import LEGALIZATIONS as INTEGERS
 from .legalize_quantization import LEGALIZATIONS as QUANTIZATION
 from .legalize_resize import LEGALIZATIONS as RESIZE
 
 
 def legalize_operators() -> ir.transform.Pass:
     """LegalizeOps with the legalisations of this package instead of TVM's."""
-    return relax.transform.LegalizeOps(customize_legalize_map={**FLOATS, **QUANTIZATION, **RESIZE})
+    return relax.transform.LegalizeOps(
+        customize_legalize_map={**FLOATS, **INTEGERS, **QUANTIZATION, **RESIZE}
+    )

@@ -8,10 +8,10 @@ Gelu            ignores approximate=tanh before opset 20             as the attr
 Slice           input form only (opset 10)                           both forms, ends clipped
 Pow             a call of powf                                       x * x and sqrt where it is that
 Softplus        seven operators                                      nn.softplus
-Cast            of a float: wrapped into the integer's range         what ONNX Runtime gives
+SpaceToDepth    ignores mode=CRD                                     as the attribute says
 
-Those of quantised and of bfloat16 operators, of attention, Pad and Resize stand in files of their
-own.
+Those of quantised and of bfloat16 operators, of attention, Pad, Resize and RoiAlign, and those of
+operators that TVM leaves open for some values stand in files of their own.
 """
 
 from __future__ import annotations
@@ -21,15 +21,16 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-from onnx import helper
 from tvm import relax
 
 from .attention_converters import ATTENTION_CONVERTERS
 from .bfloat16_converters import BFLOAT16_CONVERTERS
-from .expressions import Converter, Expr, constant, dtype_of, literal, static_dims
+from .expressions import Converter, Expr, constant, dtype_of, known_dims, literal, static_dims
 from .pad_converter import PAD_CONVERTERS
 from .quantized_converters import QUANTIZED_CONVERTERS
 from .resize_converters import RESIZE_CONVERTERS
+from .roi_align_converter import ROI_ALIGN_CONVERTERS
+from .value_converters import VALUE_CONVERTERS
 
 
 def _gather(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
@@ -120,14 +121,6 @@ def _softplus(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[st
     return relax.op.nn.softplus(inputs[0]) if dtype_of(inputs[0]) in floats else None
 
 
-def _cast(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
-    target = np.dtype(helper.tensor_dtype_to_np_dtype(attrs["to"]))
-    tensor = isinstance(getattr(inputs[0], "ty", None), relax.TensorType)
-    if not tensor or constant(inputs[0]) is not None or target.kind not in "iu":
-        return None
-    return relax.op.astype(inputs[0], target.name) if "float" in dtype_of(inputs[0]) else None
-
-
 def _einsum(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
     """As an operator where a sum is of no elements: TVM's converter emits a kernel."""
     if any(0 in (static_dims(value) or ()) for value in inputs):
@@ -165,13 +158,28 @@ def _slice(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, 
     return relax.op.strided_slice(data, *columns)
 
 
+def _space_to_depth(
+    builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]
+) -> Any:
+    batch, channels, height, width = known_dims(inputs[0])
+    size, mode = attrs["blocksize"], attrs.get("mode", b"DCR")
+    if mode not in (b"DCR", b"CRD"):
+        raise ValueError(f"mode={mode!r} is neither DCR nor CRD")
+    blocks = (batch, channels, height // size, size, width // size, size)
+    split = builder.normalize(relax.op.reshape(inputs[0], blocks))
+    order = [0, 3, 5, 1, 2, 4] if mode == b"DCR" else [0, 1, 3, 5, 2, 4]
+    turned = builder.normalize(relax.op.permute_dims(split, order))
+    return relax.op.reshape(turned, (batch, channels * size * size, height // size, width // size))
+
+
 CONVERTERS: dict[str, Converter] = {
     **ATTENTION_CONVERTERS,
     **BFLOAT16_CONVERTERS,
     **PAD_CONVERTERS,
     **QUANTIZED_CONVERTERS,
     **RESIZE_CONVERTERS,
-    "Cast": _cast,
+    **ROI_ALIGN_CONVERTERS,
+    **VALUE_CONVERTERS,
     "Clip": _clip,
     "Einsum": _einsum,
     "Gather": _gather,
@@ -182,5 +190,6 @@ CONVERTERS: dict[str, Converter] = {
     "Pow": _pow,
     "Slice": _slice,
     "Softplus": _softplus,
+    "SpaceToDepth": _space_to_depth,
     "Sum": _chain(relax.op.add),
 }

@@ -12,6 +12,7 @@ import onnx
 from numpy.typing import NDArray
 from onnx import helper
 
+from .cast_constants import cast
 from .graph import Graph, is_standard, static_shape, subgraphs
 from .node_builder import attributes_of
 from .quantize_constants import dequantize_linear, dynamic_quantize_linear, quantize_linear
@@ -23,7 +24,9 @@ logger = logging.getLogger("tvm_hybrid")
 MAX_FOLDED_BYTES = 1 << 20
 MAX_GROWTH = 4
 
-_KEPT = {"Loop", "If", "Scan", "Constant"}
+# Control flow, and what the reference computes by another order of roundings than we do, or by the
+# defaults of the newest opset.
+_KEPT = {"Loop", "If", "Scan", "Constant", "Resize", "RoiAlign", "Upsample"}
 # Operators whose output shape depends on values, but is no larger than the input times its rank.
 _BOUNDED = {"NonZero", "Compress", "Unique", "Slice", "Gather", "Squeeze", "Unsqueeze", "Reshape"}
 
@@ -50,6 +53,7 @@ def _gather_elements(node: onnx.NodeProto, data: NDArray, indices: NDArray) -> N
 
 
 _CORRECTED: dict[str, Callable[..., NDArray | list[NDArray]]] = {
+    "Cast": cast,
     "DequantizeLinear": dequantize_linear,
     "Div": _divide,
     "DynamicQuantizeLinear": dynamic_quantize_linear,

@@ -1,0 +1,110 @@
+"""Legalises: divisions of integers, defined for every value, and comparisons of bools.
+
+Before
+
+    lv = R.divide(a, b)          # int32
+
+After
+
+    lv = R.call_tir(divide, (a, b))
+
+    y[i] = b[i] == 0 ? 0 : b[i] == -1 ? -a[i] : a[i] / (b[i] == 0 or b[i] == -1 ? 1 : b[i])
+
+Integer division by zero is an error in ONNX Runtime, and it ends the process where nothing is done
+about it, as does the least integer by -1. Here the quotient and the remainder of the first are 0,
+and those of the second the least integer and 0.
+
+R.equal and R.not_equal of bools compare them as bytes: TVM compares vectors of bools as floats.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from tvm import ir, relax, te, tirx
+
+from .legalize_floats import LEGALIZATIONS as FLOATS
+
+Legalize = Callable[[relax.BlockBuilder, relax.Call], relax.Expr]
+
+_DIVISIONS: dict[str, tuple[Callable[..., tirx.Expr], bool]] = {
+    "relax.divide": (tirx.truncdiv, True),
+    "relax.floor_divide": (tirx.floordiv, True),
+    "relax.mod": (tirx.truncmod, False),
+    "relax.floor_mod": (tirx.floormod, False),
+}
+"""The operator in TIR, and whether it makes a quotient."""
+
+
+def _division(name: str) -> Legalize:
+    operator, is_quotient = _DIVISIONS[name]
+
+    def legalize(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
+        dtype = str(call.ty.dtype)
+        if "int" not in dtype or not _may_fail(call.args[1], dtype):
+            return _default(name, builder, call)
+
+        def guarded(a: tirx.Expr, b: tirx.Expr) -> tirx.Expr:
+            zero, one = tirx.const(0, dtype), tirx.const(1, dtype)
+            by_zero = tirx.EQ(b, zero)
+            if dtype.startswith("u"):
+                result = operator(a, tirx.Select(by_zero, one, b))
+            else:
+                by_less = tirx.EQ(b, tirx.const(-1, dtype))
+                result = operator(a, tirx.Select(tirx.any(by_zero, by_less), one, b))
+                result = tirx.Select(by_less, zero - a, result) if is_quotient else result
+            return tirx.Select(by_zero, zero, result) if is_quotient else result
+
+        def compute(a: te.Tensor, b: te.Tensor) -> te.Tensor:
+            shape = call.ty.shape.values
+            return te.compute(
+                shape, lambda *i: guarded(_read(a, shape, i), _read(b, shape, i)), name="divided"
+            )
+
+        return builder.call_te(compute, *call.args[:2], primfunc_name_hint=name.split(".")[-1])
+
+    return legalize
+
+
+def _comparison(name: str) -> Legalize:
+    operator = relax.op.equal if name == "relax.equal" else relax.op.not_equal
+
+    def legalize(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
+        if str(call.args[0].ty.dtype) != "bool":
+            return _default(name, builder, call)
+        sides = [builder.emit(relax.op.astype(side, "uint8")) for side in call.args]
+        return _default(name, builder, builder.normalize(operator(*sides)))
+
+    return legalize
+
+
+def _may_fail(divisor: relax.Expr, dtype: str) -> bool:
+    """Whether a divisor can be 0 or -1."""
+    if not isinstance(divisor, ir.GenericConst):
+        return True
+    values = divisor.value.numpy()
+    return bool(((values == 0) | (values == np.array(-1).astype(dtype))).any())
+
+
+def _read(tensor: te.Tensor, shape: ir.Array, indices: tuple[tirx.Var, ...]) -> tirx.Expr:
+    """An element of what broadcasts to a shape."""
+    last = indices[len(indices) - len(tensor.shape) :]
+    extents = zip(tensor.shape, shape[len(shape) - len(tensor.shape) :], last, strict=True)
+    return tensor(*(0 if _is_one(own) and not _is_one(all_) else i for own, all_, i in extents))
+
+
+def _is_one(extent: tirx.Expr) -> bool:
+    return getattr(extent, "value", None) == 1
+
+
+def _default(name: str, builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
+    """The legalisation of floats, or TVM's own."""
+    own = FLOATS.get(name)
+    return own(builder, call) if own else ir.Op.get(name).get_attr("FLegalize")(builder, call)
+
+
+LEGALIZATIONS: dict[str, Legalize] = {
+    **{name: _division(name) for name in _DIVISIONS},
+    **{name: _comparison(name) for name in ("relax.equal", "relax.not_equal")},
+}

@@ -1,0 +1,66 @@
+"""Casts to integers and integer divisions have a result for every value."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tvm
+from numpy.typing import NDArray
+from tvm import relax
+
+import tvm_hybrid
+from tests.relay_passes.graphs import module
+
+
+def run(mod: tvm.IRModule, *arrays: NDArray) -> list[NDArray]:
+    """What the whole compiler makes of a module."""
+    executable = tvm_hybrid.compile(mod, num_threads=1, records=[])
+    return [each.numpy() for each in executable.run(*arrays)]
+
+
+QUOTIENTS = {"divide": np.trunc, "floor_divide": np.floor}
+REMAINDERS = {"mod": np.trunc, "floor_mod": np.floor}
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int32", "int64", "uint64"])
+def test_no_division_ends_the_process(dtype: str) -> None:
+    """By 0 the quotient and the remainder are 0; the least integer by -1 is itself."""
+    limits = np.iinfo(dtype)
+    low, high = int(limits.min), int(limits.max)
+    pairs = [(5, 0), (low, 0), (high, 0), (0, 0), (9, 2), (high, 3), (0, 7), (high, high)]
+    if low:
+        pairs += [(low, -1), (5, -1), (-9, 2), (9, -2), (-9, -2), (low, 3), (low, high), (0, -1)]
+    pairs *= 5  # vectors, and a rest
+    x, y = (np.array(side, dtype) for side in zip(*pairs, strict=True))
+    names = [*QUOTIENTS, *REMAINDERS]
+    mod = module(
+        lambda a, b: [
+            *(getattr(relax.op, name)(a, b) for name in names),
+            *(getattr(relax.op, name)(a, relax.const(tvm.runtime.tensor(y))) for name in names),
+        ],
+        (x.shape, dtype),
+        (y.shape, dtype),
+    )
+    for name, got in zip(2 * names, run(mod, x, y), strict=True):
+        wanted = []
+        for a, b in pairs:
+            quotient = a // b if b else 0  # of Python's integers, downwards
+            if b and name in ("divide", "mod") and quotient * b != a and (a < 0) != (b < 0):
+                quotient += 1
+            exact = quotient if name in QUOTIENTS else a - quotient * b if b else 0
+            wanted.append(exact % 2 ** (8 * x.itemsize))
+        bits = np.array(wanted, np.uint64).astype(f"uint{8 * x.itemsize}").view(dtype)
+        np.testing.assert_array_equal(got, bits, err_msg=name)
+
+
+def test_bools_are_equal_or_not() -> None:
+    x = np.array([True, False, True, False] * 5)
+    y = np.array([True, True, False, False] * 5)
+    mod = module(
+        lambda a, b: [relax.op.equal(a, b), relax.op.not_equal(a, b)],
+        (x.shape, "bool"),
+        (y.shape, "bool"),
+    )
+    equal, different = run(mod, x, y)
+    np.testing.assert_array_equal(equal, x == y)
+    np.testing.assert_array_equal(different, x != y)

@@ -1,0 +1,219 @@
+"""Operators on the values that TVM's importer leaves open; kernels and folding agree."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from numpy.typing import DTypeLike, NDArray
+from onnx import helper
+from onnx.reference import ReferenceEvaluator
+
+import tvm_hybrid
+from tvm_hybrid.errors import UnsupportedOperatorError
+from tvm_hybrid.frontend import import_onnx
+from tvm_hybrid.frontend.load_graph import load_graph
+from tvm_hybrid.frontend.propagate import propagate
+
+from .models import Declaration, f32, make_model, onnxruntime_run, random
+
+NEWEST = onnx.defs.onnx_opset_version()
+INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
+POWERS = [2.0**bits + rest for bits in (7, 8, 15, 16, 31, 32, 63, 64) for rest in (-1, 0, 1)]
+FLOATS = [0.0, 0.5, 0.99, 1.5, 2.5, 300.0, 3e9, 5e9, 9.3e18, 2e19, 1e30, np.inf, np.nan]
+FLOATS = [sign * x for x in (*FLOATS, *POWERS) for sign in (1, -1)]
+
+
+def declared(name: str, array: NDArray) -> Declaration:
+    """An input or output like an array."""
+    return name, helper.np_dtype_to_tensor_dtype(array.dtype), array.shape
+
+
+def run(model: onnx.ModelProto, feeds: dict[str, NDArray]) -> list[NDArray]:
+    """By the whole compiler."""
+    return tvm_hybrid.InferenceSession(model, num_threads=1, records=[]).run(None, feeds)
+
+
+def one(op: str, feeds: dict[str, NDArray], dtype: DTypeLike = None, opset: int = 17,
+        **attributes: Any) -> onnx.ModelProto:  # fmt: skip
+    """A model of one node of the feeds, with an output like the first one."""
+    first = next(iter(feeds.values()))
+    output = first.astype(dtype or first.dtype)
+    node = helper.make_node(op, list(feeds), ["y"], **attributes)
+    inputs = [declared(name, array) for name, array in feeds.items()]
+    model = make_model([node], inputs, [declared("y", output)], opset=opset)
+    model.ir_version = onnx.IR_VERSION if opset == NEWEST else model.ir_version
+    return model
+
+
+def folded(model: onnx.ModelProto, feeds: dict[str, NDArray]) -> list[NDArray]:
+    """What becomes of the model if its inputs are constant."""
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
+    del copy.graph.input[:]
+    for name, array in feeds.items():
+        copy.graph.initializer.append(onnx.numpy_helper.from_array(array, name))
+    graph = load_graph(copy)
+    propagate(graph)
+    assert not graph.nodes
+    return [graph.constants[name] for name in graph.outputs]
+
+
+def casts(source: str, count: int, dtypes: tuple[str, ...]) -> onnx.ModelProto:
+    """One Cast to each type."""
+    codes = [helper.np_dtype_to_tensor_dtype(np.dtype(dtype)) for dtype in dtypes]
+    nodes = [helper.make_node("Cast", ["x"], [d], to=c) for d, c in zip(dtypes, codes, strict=True)]
+    outputs = [(dtype, code, [count]) for dtype, code in zip(dtypes, codes, strict=True)]
+    code = helper.np_dtype_to_tensor_dtype(np.dtype(source))
+    return make_model(nodes, [("x", code, [count])], outputs)
+
+
+@pytest.mark.parametrize("source", ["float32", "float64", "float16"])
+def test_a_float_that_the_integer_type_cannot_hold(source: str) -> None:
+    """ONNX Runtime's result of one number: to uint32 its vectors give others."""
+    dtypes = (*INTEGERS, "bool")
+    with np.errstate(over="ignore"):
+        values = np.array(FLOATS, source)
+    single = casts(source, 1, dtypes)
+    each = [onnxruntime_run(single, {"x": x[None]}) for x in values]
+    wanted = [np.concatenate(results) for results in zip(*each, strict=True)]
+    feeds = {"x": np.repeat(values, 33)}  # each in full vectors and in the rest of them
+    model = casts(source, feeds["x"].size, dtypes)
+    for results in (run(model, feeds), folded(model, feeds)):
+        for dtype, got, exact in zip(dtypes, results, wanted, strict=True):
+            assert got.dtype == dtype
+            np.testing.assert_array_equal(got, np.repeat(exact, 33), err_msg=dtype)
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int8"])
+def test_a_cast_behind_a_product(dtype: str) -> None:
+    """In the kernel of the product; no NaN, which the product would spread."""
+    x = np.zeros((len(FLOATS), 4), np.float32)
+    x[:, 0] = np.nan_to_num(FLOATS, nan=7.9, posinf=1e30, neginf=-1e30)
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["p"]),
+        helper.make_node("Cast", ["p"], ["y"], to=helper.np_dtype_to_tensor_dtype(np.dtype(dtype))),
+    ]
+    constants = {"w": np.ones((4, 24), np.float32)}
+    model = make_model(
+        nodes, [f32("x", *x.shape)], [declared("y", np.empty((len(x), 24), dtype))], constants
+    )
+    session = tvm_hybrid.InferenceSession(model, num_threads=1, records=[])
+    assert len(session.explain().taken) == 1
+    (got,), (wanted,) = session.run(None, {"x": x}), onnxruntime_run(model, {"x": x})
+    np.testing.assert_array_equal(got, wanted)
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int32", "uint64"])
+@pytest.mark.parametrize("direction", ["LEFT", "RIGHT"])
+def test_shifts_by_more_than_there_are_bits(dtype: str, direction: str) -> None:
+    limits = np.iinfo(dtype)
+    bits = 8 * np.dtype(dtype).itemsize
+    x = np.array([limits.min, limits.max, 5, limits.max - 3] * 9, dtype)
+    shifts = [0, 1, bits - 1, bits, bits + 1, 127, *((-1, -bits) if limits.min else ())]
+    amounts = np.resize(np.array(shifts).astype(dtype), x.shape)
+    feeds = {"x": x, "s": amounts}
+    model = one("BitShift", feeds, opset=NEWEST, direction=direction)
+    wanted = []
+    for value, amount in zip(x.tolist(), amounts.tolist(), strict=True):
+        outside = not 0 <= amount < bits
+        by = bits if outside else amount
+        exact = value >> by if direction == "RIGHT" else 0 if outside else value << by
+        wanted.append(exact % 2**bits)
+    exact_bits = np.array(wanted, np.uint64).astype(f"uint{bits}").view(dtype)
+    np.testing.assert_array_equal(run(model, feeds)[0], exact_bits)
+    known = make_model(list(model.graph.node), [declared("x", x)], [declared("y", x)],
+                       {"s": amounts}, NEWEST)  # fmt: skip
+    known.ir_version = onnx.IR_VERSION
+    np.testing.assert_array_equal(run(known, {"x": x})[0], exact_bits)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])
+def test_remainders_of_floats(dtype: str) -> None:
+    """fmod=0 has the sign of the divisor, zeros too, and 1 that of the dividend."""
+    special = [0.0, -0.0, 1.0, -1.0, 3.0, -3.0, 5.5, -5.5, 1e-3, np.inf, -np.inf, np.nan]
+    x, y = (side.ravel().astype(dtype) for side in np.meshgrid(special, special))
+    feeds = {"x": x, "d": y}
+    for fmod, meaning in ((0, np.mod), (1, np.fmod)):
+        model = one("Mod", feeds, fmod=fmod)
+        with np.errstate(all="ignore"):
+            wanted = meaning(x, y)
+        for (got,) in (run(model, feeds), folded(model, feeds)):
+            np.testing.assert_array_equal(got, wanted)
+            known = ~np.isnan(wanted)
+            np.testing.assert_array_equal(np.signbit(got)[known], np.signbit(wanted)[known])
+
+
+@pytest.mark.parametrize("positive", [0, 1])
+@pytest.mark.parametrize("negative", [0, 1])
+def test_one_infinity_or_both(positive: int, negative: int) -> None:
+    feeds = {"x": np.array([np.inf, -np.inf, np.nan, 1, -1] * 4, np.float32)}
+    model = one("IsInf", feeds, bool, detect_positive=positive, detect_negative=negative)
+    for got in (run(model, feeds), folded(model, feeds)):
+        np.testing.assert_array_equal(got, onnxruntime_run(model, feeds))
+
+
+@pytest.mark.parametrize("dtype", ["int16", "uint16", "uint32", "uint64"])
+@pytest.mark.parametrize("largest", [0, 1])
+def test_the_largest_of_integers(dtype: str, largest: int) -> None:
+    x = np.random.default_rng(0).integers(0, np.iinfo(dtype).max, (3, 9), dtype, endpoint=True)
+    x[0] = np.iinfo(dtype).max - np.arange(9).astype(dtype)
+    node = helper.make_node("TopK", ["x", "k"], ["v", "i"], axis=1, largest=largest)
+    outputs = [declared("v", x[:, :4]), declared("i", np.zeros((3, 4), np.int64))]
+    model = make_model([node], [declared("x", x)], outputs, {"k": np.array([4])})
+    for got, wanted in zip(run(model, {"x": x}), ReferenceEvaluator(model).run(None, {"x": x}),
+                           strict=True):  # fmt: skip
+        np.testing.assert_array_equal(got, wanted)
+
+
+@pytest.mark.parametrize("mode", ["DCR", "CRD"])
+def test_space_to_depth(mode: str) -> None:
+    x = random(2, 3, 4, 6)
+    node = helper.make_node("SpaceToDepth", ["x"], ["y"], blocksize=2, mode=mode)
+    model = make_model([node], [f32("x", *x.shape)], [f32("y", 2, 12, 2, 3)],
+                       opset=NEWEST)  # fmt: skip
+    model.ir_version = onnx.IR_VERSION
+    np.testing.assert_array_equal(
+        run(model, {"x": x}), ReferenceEvaluator(model).run(None, {"x": x})
+    )
+
+
+@pytest.mark.parametrize("opset", [10, 16])
+@pytest.mark.parametrize("mode", ["avg", "max"])
+@pytest.mark.parametrize("ratio", [0, 2])
+def test_roi_align(mode: str, ratio: int, opset: int) -> None:
+    """Regions inside, beyond the edges, and of no extent; a scale before half a pixel."""
+    x = random(2, 3, 10, 10)
+    regions = np.array([[1, 2, 7.5, 6], [0, 0, 3, 9], [-3, -2, 20, 20], [4, 4, 4, 4]], np.float32)
+    feeds = {"x": x, "r": regions, "b": np.array([0, 1, 1, 0])}
+    node = helper.make_node("RoiAlign", list(feeds), ["y"], mode=mode, sampling_ratio=ratio,
+                            spatial_scale=0.5, output_height=3, output_width=2)  # fmt: skip
+    inputs = [declared(name, array) for name, array in feeds.items()]
+    model = make_model([node], inputs, [f32("y", 4, 3, 3, 2)], opset=opset)
+    # Means of up to 24 samples of 4 products of values up to 4: 100 roundings of 6e-8 of them.
+    np.testing.assert_allclose(
+        run(model, feeds)[0], onnxruntime_run(model, feeds)[0], rtol=1e-5, atol=2.4e-5
+    )
+    bad = {**feeds, "r": np.full((4, 4), np.nan, np.float32), "b": np.array([9, -9, 2**31, 0])}
+    assert np.isfinite(run(model, bad)[0]).all()  # nothing from outside
+
+
+def test_training_is_refused() -> None:
+    node = helper.make_node("Dropout", ["x", "ratio", "training"], ["y"])
+    constants = {"ratio": np.array(0.5, np.float32), "training": np.array(True)}
+    model = make_model([node], [f32("x", 4)], [f32("y", 4)], constants)
+    with pytest.raises(UnsupportedOperatorError, match="training mode"):
+        import_onnx(model)
+
+
+def test_cast_like_a_narrow_type_is_no_cast_to_eight_bits() -> None:
+    nodes = [helper.make_node("CastLike", ["x", "like"], ["y"])]
+    model = make_model(nodes, [f32("x", 2)], [("y", onnx.TensorProto.INT4, [2])], opset=21)
+    model.ir_version = 10
+    like = helper.make_tensor("like", onnx.TensorProto.INT4, [1], [3])
+    model.graph.initializer.append(like)
+    del model.graph.output[0].type.tensor_type.shape.dim[:]
+    with pytest.raises(tvm_hybrid.errors.ModelError):
+        import_onnx(model)

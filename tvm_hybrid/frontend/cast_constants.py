@@ -1,0 +1,42 @@
+"""Casting constants as kernels do (relay_passes/legalize_integers.py), whatever numpy makes of it.
+
+Numpy leaves a float that its integer type cannot hold to the CPU's instruction, which differs
+between vectors and the rest of them.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+from numpy.typing import DTypeLike, NDArray
+from onnx import helper
+
+from .node_builder import attributes_of
+
+
+def cast(node: onnx.NodeProto, x: NDArray) -> NDArray:
+    """Cast of a constant."""
+    dtype = np.dtype(helper.tensor_dtype_to_np_dtype(attributes_of(node)["to"]))
+    if dtype.kind not in "iu" or x.dtype.kind in "iub":
+        with np.errstate(all="ignore"):
+            return x.astype(dtype)
+    return to_integers(x.astype(np.float64), dtype)
+
+
+def to_integers(x: NDArray[np.float64], dtype: DTypeLike) -> NDArray:
+    """The low bits of an int32 or an int64, whichever the kernels go by."""
+    dtype = np.dtype(dtype)
+    if dtype == np.uint64:
+        above = x >= 2.0**63
+        low = _signed(np.where(above, x - 2.0**63, x), np.int64)
+        return low.view(np.uint64) ^ (above.astype(np.uint64) << np.uint64(63))
+    wide = np.int64 if dtype in (np.int64, np.uint32) else np.int32
+    return _signed(x, wide).astype(dtype)
+
+
+def _signed(x: NDArray[np.float64], dtype: type[np.signedinteger]) -> NDArray:
+    """Towards zero; the least integer for what the type cannot hold."""
+    limits = np.iinfo(dtype)
+    whole = np.trunc(x)
+    inside = (whole >= float(limits.min)) & (whole < -float(limits.min))
+    return np.where(inside, np.where(inside, whole, 0).astype(dtype), dtype(limits.min))

@@ -1,0 +1,119 @@
+"""Converters of operators that TVM's importer leaves open for some values.
+
+operator        TVM's converter                          ours
+Cast            a dozen operators; 0 for infinities      one cast; relay_passes/legalize_integers.py
+BitShift        undefined beyond the width               as the operator's text says
+Mod             fmod=0 of floats: NaN for infinities,    the sign of the divisor, as in Python
+                the sign of the dividend for zeros
+IsInf           ignores detect_positive and _negative    compares with one infinity or both
+TopK            fails when it runs for some integers     those as wider ones
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from onnx import helper
+from tvm import relax
+
+from .expressions import Converter, Expr, constant, dtype_of, literal, static_dims
+
+
+def _cast(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
+    if static_dims(inputs[0]) is None:
+        return None
+    return relax.op.astype(inputs[0], str(helper.tensor_dtype_to_np_dtype(attrs["to"])))
+
+
+def _bit_shift(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
+    """A shift by the width or more, or by less than 0, moves all bits out."""
+    x, amount = inputs
+    dtype, left = dtype_of(x), attrs["direction"] == b"LEFT"
+    shift = relax.op.left_shift if left else relax.op.right_shift
+    bits = np.dtype(dtype).itemsize * 8
+    known = constant(amount)
+    if known is not None and not ((known < 0) | (known >= bits)).any():
+        return shift(x, amount)
+
+    def number(value: int) -> Expr:
+        return literal(np.array(value, dtype))
+
+    out = builder.normalize(relax.op.greater_equal(amount, number(bits)))
+    if not dtype.startswith("uint"):
+        below = builder.normalize(relax.op.less(amount, number(0)))
+        out = builder.normalize(relax.op.logical_or(out, below))
+    most = builder.normalize(relax.op.where(out, number(bits - 1), amount))
+    shifted = builder.normalize(shift(x, most))
+    if not left and not dtype.startswith("uint"):
+        return shifted  # nothing but the sign is left
+    return relax.op.where(out, number(0), shifted)
+
+
+def _mod(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
+    x, divisor = inputs
+    dtype = dtype_of(x)
+    if attrs.get("fmod", 0):
+        return relax.op.mod(x, divisor)
+    if "float" not in dtype:
+        return relax.op.floor_mod(x, divisor)
+    zero = literal(np.array(0, dtype))
+
+    def emit(call: Expr) -> Expr:
+        return builder.normalize(call)
+
+    rest = emit(relax.op.mod(x, divisor))
+    below = emit(relax.op.less(divisor, zero))
+    differ = emit(relax.op.logical_xor(emit(relax.op.less(rest, zero)), below))
+    moved = emit(relax.op.where(differ, emit(relax.op.add(rest, divisor)), rest))
+    signed = emit(relax.op.where(below, literal(np.array(-0.0, dtype)), zero))
+    return relax.op.where(emit(relax.op.equal(rest, zero)), signed, moved)
+
+
+def _is_inf(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
+    x = inputs[0]
+    dtype, dims = dtype_of(x), static_dims(x)
+    both = attrs.get("detect_positive", 1), attrs.get("detect_negative", 1)
+    if all(both) or dims is None:
+        return relax.op.isinf(x) if all(both) else None
+    if not any(both):
+        return literal(np.zeros(dims, bool))
+    limit = np.inf if both[0] else -np.inf
+    return relax.op.equal(x, literal(np.array(limit, dtype)))
+
+
+def _top_k(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
+    """Always sorted, which an unsorted one may be."""
+    x, dtype = inputs[0], dtype_of(inputs[0])
+    k = np.array(attrs.get("k", 1)) if len(inputs) < 2 else constant(inputs[1])
+    if k is None:
+        return None
+    wide = _SORTED_AS.get(dtype, dtype)
+    top = literal(np.array(2**63, np.uint64))
+    if dtype == "uint64":  # with the highest bit turned, the order is that of int64
+        x = builder.normalize(relax.op.bitwise_xor(x, top))
+    if wide != dtype:
+        x = builder.normalize(relax.op.astype(x, wide))
+    pair = builder.normalize(
+        relax.op.topk(
+            x, k.item(), attrs.get("axis", -1), "both", bool(attrs.get("largest", 1)), "int64"
+        )
+    )
+    if wide == dtype:
+        return pair
+    values = builder.normalize(relax.op.astype(builder.normalize(pair[0]), dtype))
+    if dtype == "uint64":
+        values = builder.normalize(relax.op.bitwise_xor(values, top))
+    return relax.Tuple([values, builder.normalize(pair[1])])
+
+
+_SORTED_AS = {"int16": "int32", "uint16": "int32", "uint32": "int64", "uint64": "int64"}
+
+VALUE_CONVERTERS: dict[str, Converter] = {
+    "BitShift": _bit_shift,
+    "Cast": _cast,
+    "IsInf": _is_inf,
+    "Mod": _mod,
+    "TopK": _top_k,
+}
