@@ -40,6 +40,17 @@ def quantize(x: Array, scale: ArrayLike, zero_point: ArrayLike, axis: int | None
     return np.clip(shifted, limits.min, limits.max).astype(zero.dtype)
 
 
+def quantize_sum(x: Array, scale: ArrayLike, zero_point: ArrayLike) -> Array:
+    """As `quantize`, but rounds after the zero point was added, as some of ONNX Runtime's do.
+
+    Ties go to the even sum: of an odd zero point, one step is added to what is rounded.
+    """
+    zero = np.asarray(zero_point)
+    if zero.item() % 2 == 0:
+        return quantize(x, scale, zero)
+    return quantize(x.astype(F32) + np.asarray(scale, F32), scale, zero - zero.dtype.type(1))
+
+
 @dataclass(frozen=True)
 class Quantized:
     """What DequantizeLinear gives: integers that stand for (q - zero_point) * scale.

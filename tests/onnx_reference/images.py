@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from .arithmetic import F32, Array, Quantized, quantize, quantized, scaled
+from .arithmetic import F32, Array, Quantized, quantize, quantize_sum, quantized, scaled
 from .convolution import integer_conv
 
 Value = Array | Quantized
@@ -114,12 +114,12 @@ def _global_average_pool(inputs: Sequence[Any], _: Attributes) -> Value:
     return _mean(x.centred.sum(axes, keepdims=True), count, x)
 
 
-def _requantised(operator: Operator) -> Operator:
+def _requantised(operator: Operator, to: Callable[..., Array] = quantize) -> Operator:
     """QLinear...Pool(x, sx, zx, sy, zy)."""
 
     def apply(inputs: Sequence[Any], attributes: Attributes) -> Value:
         result = operator([quantized(*inputs[:3])], attributes)
-        return quantize(_real(result), inputs[3], inputs[4])
+        return to(_real(result), inputs[3], inputs[4])
 
     return apply
 
@@ -156,6 +156,6 @@ IMAGE_OPERATORS: dict[tuple[str, str], Operator] = {
     ("", "Pad"): _pad,
     ("", "QLinearConv"): _qlinear_conv,
     ("", "Resize"): _resize,
-    ("com.microsoft", "QLinearAveragePool"): _requantised(_average_pool),
+    ("com.microsoft", "QLinearAveragePool"): _requantised(_average_pool, quantize_sum),
     ("com.microsoft", "QLinearGlobalAveragePool"): _requantised(_global_average_pool),
 }

@@ -17,6 +17,7 @@ from .arithmetic import (
     integer_product,
     matmul,
     quantize,
+    quantize_sum,
     quantized,
     scaled,
 )
@@ -136,7 +137,7 @@ def _dynamic_quantize_matmul(inputs: Sequence[Any], attributes: Attributes) -> V
 def _qlinear_binary(function: Callable[[Array, Array], Array]) -> Operator:
     def operator(inputs: Sequence[Any], _: Attributes) -> Value:
         a, b = (quantized(*inputs[i : i + 3]).real() for i in (0, 3))
-        return quantize(function(a, b), inputs[6], inputs[7])
+        return quantize_sum(function(a, b), inputs[6], inputs[7])
 
     return operator
 

@@ -69,6 +69,43 @@ def test_binary(op_type: str, dtype: str, right: tuple[int, ...]) -> None:
     check(model, {"a": integers(3, 4, 50, dtype=dtype), "b": integers(*right, dtype=dtype, seed=1)})
 
 
+TIES = {
+    "QLinearAdd": ("a b", {}),
+    "QLinearMul": ("a b", {}),
+    "QLinearAveragePool": ("a", {"kernel_shape": [2, 2], "strides": [2, 2]}),
+    "QLinearGlobalAveragePool": ("a", {}),
+    "QLinearLeakyRelu": ("a", {"alpha": 0.25}),
+    "QLinearConcat": ("a b", {"axis": 1}),
+    "QLinearWhere": ("a b", {}),
+}
+
+
+@pytest.mark.parametrize("op_type", TIES)
+@pytest.mark.parametrize("dtype", TYPES)
+def test_ties_with_an_odd_zero_point(op_type: str, dtype: str) -> None:
+    """Scales that are powers of 2, so that a tenth and more are ties and nothing is rounded else:
+    some operators round before they add the zero point, some after."""
+    sources, attributes = TIES[op_type]
+    feeds = {name: integers(2, 8, 8, 8, dtype=dtype, seed=ord(name)) for name in sources.split()}
+    constants = {"sa": 2.0**-6, "sb": 2.0**-5, "sy": 2.0**-4}
+    if op_type == "QLinearGlobalAveragePool":
+        constants["sa"] = 0.25
+    values = {name: np.array(value, np.float32) for name, value in constants.items()}
+    values |= {name: np.array(zero, dtype) for name, zero in (("za", 3), ("zb", 8), ("zy", 15))}
+    arguments = [name for source in feeds for name in (source, f"s{source}", f"z{source}")]
+    arguments = [*arguments, "sy", "zy"]
+    inputs = [declared(name, dtype, *array.shape) for name, array in feeds.items()]
+    if op_type == "QLinearConcat":
+        arguments = [*arguments[-2:], *arguments[:-2]]
+    if op_type == "QLinearWhere":
+        feeds["c"] = integers(2, 8, 8, 8, seed=9) > 99
+        arguments.insert(0, "c")
+        inputs.append(("c", TensorProto.BOOL, [2, 8, 8, 8]))
+    node = helper.make_node(op_type, arguments, ["y"], domain=MICROSOFT, **attributes)
+    model = make_model([node], inputs, [declared("y", dtype, None, None, None, None)], values)
+    check(model, feeds, share=0)
+
+
 def test_zero_points_that_are_absent() -> None:
     """They are 0, of the values' type; with one scale for all it is a saturating sum."""
     constants = {name: np.array(0.02, np.float32) for name in ("sa", "sb", "sy")}

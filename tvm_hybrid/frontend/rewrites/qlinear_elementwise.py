@@ -4,7 +4,8 @@
         ->  QuantizeLinear(Add(DequantizeLinear(a, sa, za), DequantizeLinear(b, sb, zb)), sy, zy)
 
 Likewise QLinearMul, QLinearSigmoid, QLinearLeakyRelu, QLinearSoftmax, QLinearWhere, QLinearConcat.
-ONNX Runtime multiplies by sa / sy where this multiplies by sa and divides by sy: a result that
+QLinearAdd and QLinearMul round after they added the zero point, the others before, as in ONNX
+Runtime. That multiplies by sa / sy where this multiplies by sa and divides by sy: a result that
 lies within a rounding error of a tie can differ by one.
 """
 
@@ -35,7 +36,9 @@ from .registry import rewrites
 def qlinear_binary(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeProto]:
     """Add or Mul."""
     name = node.op_type.removeprefix("QLinear")
-    return around(node, graph, [0, 3], 6, lambda build, values: build.add(name, *values))
+    return around(
+        node, graph, [0, 3], 6, lambda build, values: build.add(name, *values), rounds_last=True
+    )
 
 
 @rewrites("QLinearSigmoid", "QLinearLeakyRelu", domain=MICROSOFT)

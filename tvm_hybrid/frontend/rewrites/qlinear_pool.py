@@ -3,7 +3,8 @@
     QLinearGlobalAveragePool(x, sx, zx, sy, zy)
         ->  QuantizeLinear(GlobalAveragePool(DequantizeLinear(x, sx, zx)), sy, zy)
 
-Likewise QLinearAveragePool and QLinearReduceMean. relay_passes/integer_mean.py makes the sum one of
+Likewise QLinearAveragePool, which rounds after it added the zero point (as in ONNX Runtime, whose
+other means round before), and QLinearReduceMean. relay_passes/integer_mean.py makes the sum one of
 integers, as in ONNX Runtime; that multiplies it by another rounded factor, so that a mean that lies
 within a rounding error of a tie can differ by one.
 """
@@ -36,7 +37,7 @@ def qlinear_pool(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeProto]:
             build, values[0], rank, lambda value: build.add(name, value, **attributes)
         )
 
-    return around(node, graph, [0], 3, pool)
+    return around(node, graph, [0], 3, pool, rounds_last=name == "AveragePool")
 
 
 @rewrites("QLinearReduceMean", domain=MICROSOFT)

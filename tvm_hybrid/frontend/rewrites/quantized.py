@@ -62,6 +62,7 @@ def around(
     inputs: list[int],
     result: int,
     compute: Callable[[NodeBuilder, list[str]], str],
+    rounds_last: bool = False,
 ) -> list[onnx.NodeProto]:
     """Replaces a quantised operator by the float one between DequantizeLinear and QuantizeLinear.
 
@@ -73,6 +74,8 @@ def around(
         Position of the output's scale, which its zero point follows.
     compute
         (builder, float inputs) -> float result.
+    rounds_last
+        Whether the zero point is added before the result is rounded.
     """
     build = NodeBuilder(graph, node)
     values = [quantized_input(node, position) for position in inputs]
@@ -82,8 +85,26 @@ def around(
     check_per_tensor(node, graph, scale, zero_point)
     computed = compute(build, [dequantize(build, q) for q in values])
     elem_type = quantized_type(node, graph, zero_point or values[0].value)
+    if rounds_last and zero_point:
+        computed, zero_point = _with_odd_part(build, computed, scale, zero_point)
     quantize(build, computed, scale, zero_point, elem_type, node.output[0])
     return build.nodes
+
+
+def _with_odd_part(build: NodeBuilder, value: str, scale: str, zero_point: str) -> tuple[str, str]:
+    """A value and a zero point with which QuantizeLinear rounds x / scale + zero_point.
+
+    QuantizeLinear adds the zero point to what is rounded, ties to even. That is the same where it
+    is even; of an odd one, one step goes into the value. What is known at run time only goes there
+    as a whole.
+    """
+    known = build.graph.constants.get(zero_point)
+    if known is None:
+        steps = build.add("Cast", zero_point, to=TensorProto.FLOAT)
+        return build.add("Add", value, build.add("Mul", scale, steps)), ""
+    if known.item() % 2 == 0:
+        return value, zero_point
+    return build.add("Add", value, scale), build.constant(known - known.dtype.type(1))
 
 
 def quantized_type(node: onnx.NodeProto, graph: Graph, name: str) -> int:
