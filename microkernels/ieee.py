@@ -90,8 +90,8 @@ def convert(element: str, x: Expr) -> Expr:
     """A value as another type; a float becomes an integer by cutting off towards zero.
 
     What does not fit, and a NaN, has the result of ONNX Runtime, as ONNX leaves it open: the least
-    integer of 32 or 64 bits (for unsigned ones 2^31 or 2^63, and 0 beyond the upper end); narrower
-    types take the low bits of the 32.
+    integer of 32 or 64 bits (for unsigned ones 2^31 or 2^63, and 0 beyond the upper end; 0 for a
+    float16 in uint32); narrower types take the low bits of the 32.
     """
     integer = element.startswith(("int", "uint"))
     if not integer or not is_float(x) or element in ("int32", "int64"):
@@ -99,6 +99,12 @@ def convert(element: str, x: Expr) -> Expr:
     if element not in _HALF_RANGE:
         return cast(element, cast("int32", x))
     half, signed = _HALF_RANGE[element], element.removeprefix("u")
+    if element_of(x) == "float16":  # which does not have the half
+        x = cast("float32", x)
+        if element == "uint32":  # nothing but infinities and a NaN is outside
+            inside = absolute(x) < like(2.0**16, x)
+            converted = cast(element, cast(signed, x))
+            return tirx.Select(inside, converted, like(0, converted))
     least = like(2.0**half, x)
     upper = cast(signed, x - least)
     upper = cast(element, upper ^ like(-(2**half), upper))

@@ -1,4 +1,4 @@
-"""Casting constants as kernels do (relay_passes/legalize_integers.py), whatever numpy makes of it.
+"""Casting constants as kernels do (microkernels/ieee.py, `convert`), whatever numpy makes of it.
 
 Numpy leaves a float that its integer type cannot hold to the CPU's instruction, which differs
 between vectors and the rest of them.
@@ -20,18 +20,21 @@ def cast(node: onnx.NodeProto, x: NDArray) -> NDArray:
     if dtype.kind not in "iu" or x.dtype.kind in "iub":
         with np.errstate(all="ignore"):
             return x.astype(dtype)
+    if x.dtype == np.float16 and dtype == np.uint32:
+        x = np.where(np.isfinite(x), x, 0)
     return to_integers(x.astype(np.float64), dtype)
 
 
 def to_integers(x: NDArray[np.float64], dtype: DTypeLike) -> NDArray:
     """The low bits of an int32 or an int64, whichever the kernels go by."""
     dtype = np.dtype(dtype)
-    if dtype == np.uint64:
-        above = x >= 2.0**63
-        low = _signed(np.where(above, x - 2.0**63, x), np.int64)
-        return low.view(np.uint64) ^ (above.astype(np.uint64) << np.uint64(63))
-    wide = np.int64 if dtype in (np.int64, np.uint32) else np.int32
-    return _signed(x, wide).astype(dtype)
+    if dtype not in (np.uint32, np.uint64):
+        wide = np.int64 if dtype == np.int64 else np.int32
+        return _signed(x, wide).astype(dtype)
+    half = 2.0 ** (8 * dtype.itemsize - 1)
+    above = x >= half
+    low = _signed(np.where(above, x - half, x), np.int32 if dtype == np.uint32 else np.int64)
+    return low.view(dtype) ^ np.where(above, np.uint64(half), np.uint64(0)).astype(dtype)
 
 
 def _signed(x: NDArray[np.float64], dtype: type[np.signedinteger]) -> NDArray:
