@@ -6,7 +6,7 @@ import os
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn, SupportsIndex
 
 import msgspec
 import numpy as np
@@ -39,7 +39,8 @@ class Executable:
     """A compiled model; made by `tvm_hybrid.compile` and `tvm_hybrid.load`.
 
     It may be run from several threads at once: each gets a virtual machine of its own over the
-    same code and weights.
+    same code and weights. It is neither copied nor pickled: for processes of `multiprocessing`,
+    export it once, and load the library in each of them.
 
     Parameters
     ----------
@@ -304,6 +305,9 @@ class Executable:
             if found != info:
                 raise FeedError(f"input {info.name!r}: expected {info}, got {found}")
 
+    def __reduce_ex__(self, _protocol: SupportsIndex) -> NoReturn:
+        refuse_copies(self, "executable")
+
     def __repr__(self) -> str:
         inputs, outputs = "; ".join(map(str, self.inputs)), "; ".join(map(str, self.outputs))
         return f"Executable(({inputs}) -> ({outputs}), {self.manifest.cpu}, {self._threads}T)"
@@ -343,6 +347,15 @@ def load(path: str | os.PathLike[str]) -> Executable:
         return Executable(manifest, module, library=library)
     report_fallback(manifest, str(library))
     return Executable(manifest.fallback, module, library=library, whole=manifest)
+
+
+def refuse_copies(what: object, name: str) -> NoReturn:
+    """Says what to do instead of pickling or copying, by `copy` and `multiprocessing` too."""
+    raise TypeError(
+        f"{type(what).__name__} cannot be pickled or copied: it holds machine code of this "
+        f'process. Threads may share it; for another process export it, {name}.export("model.so"), '
+        'and load it there, tvm_hybrid.load("model.so")'
+    )
 
 
 def _with_digest(manifest: Manifest, digest: str) -> Manifest:

@@ -8,7 +8,7 @@ import threading
 from _thread import get_ident
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn, SupportsIndex
 
 import numpy as np
 from tvm.runtime import Tensor
@@ -19,7 +19,7 @@ from . import threads
 from .api import compile as compile_model
 from .artifact import is_library
 from .dlpack import BFLOAT16, BITS, tensor_of
-from .executable import Executable, load
+from .executable import Executable, load, refuse_copies
 from .explanation import Explanation
 from .feeds import ZERO_COPY_BYTES, aligned_empty, is_aligned, to_array
 from .model_input import is_onnx
@@ -167,7 +167,9 @@ class InferenceSession:
 
     Notes
     -----
-    `run` may be called from several threads at once; they do not wait for each other.
+    `run` may be called from several threads at once; they do not wait for each other. A session is
+    neither copied nor pickled: for processes of `multiprocessing`, export its executable once,
+    `session.executable.export("model.so")`, and make a session of the library in each of them.
     """
 
     def __init__(
@@ -260,6 +262,9 @@ class InferenceSession:
                 'known; run the session, or make it with shapes, such as shapes={"batch": 1}'
             )
         raise AttributeError(f"{type(self).__name__!r} has no attribute {name!r}")
+
+    def __reduce_ex__(self, _protocol: SupportsIndex) -> NoReturn:
+        refuse_copies(self, "session.executable")
 
     def get_inputs(self) -> list[NodeArg]:
         """The inputs."""

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 import threading
+from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 
 import tvm_hybrid
+from tests.onnx_builder import OnnxBuilder
 from tests.tvm_hybrid.small_models import (
     MLP_BIAS,
     MLP_WEIGHT,
@@ -190,3 +195,27 @@ def test_answers_like_onnx_runtime_on_an_onnx_model(tmp_path: Path) -> None:
             for a, b in zip(ours.run(names, {"in": X}), theirs.run(names, {"in": X}), strict=True):
                 # Each of the two is within TOLERANCE of the exact value.
                 np.testing.assert_allclose(a, b, atol=2 * TOLERANCE)
+
+
+def test_no_copies_but_through_a_library(tmp_path: Path) -> None:
+    session = tvm_hybrid.InferenceSession(mlp())
+    open_session = tvm_hybrid.InferenceSession(open_model())
+    library = tmp_path / "m.so"
+    for whole in (session, open_session, session.executable, [session]):
+        for duplicate in (copy.copy, copy.deepcopy, pickle.dumps, ForkingPickler.dumps):
+            if (whole, duplicate) == ([session], copy.copy):
+                continue
+            with pytest.raises(TypeError, match=r"cannot be pickled or copied.*\.export\(.*load\("):
+                duplicate(whole)
+    session.executable.export(library)
+    x = np.ones((1, 16), np.float32)
+    loaded = tvm_hybrid.InferenceSession(library)
+    np.testing.assert_array_equal(loaded.run(None, {"x": x}), session.run(None, {"x": x}))
+    assert pickle.loads(pickle.dumps(session.executable.manifest)) == session.executable.manifest
+
+
+def open_model() -> onnx.ModelProto:
+    """relu(x) for any number of rows."""
+    g = OnnxBuilder()
+    g.output(g.node("Relu", g.input("x", ("rows", 4))), ("rows", 4))
+    return g.model()

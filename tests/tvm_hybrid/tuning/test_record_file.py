@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import random
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -18,6 +19,7 @@ from tvm_hybrid.tuning import locked_file
 from tvm_hybrid.tuning.locked_file import lock_of, replace_lines
 from tvm_hybrid.tuning.record import Record
 from tvm_hybrid.tuning.record_file import RecordFile
+from tvm_hybrid.tuning.records import RecordStore
 
 from .conftest import MakeRecord
 
@@ -73,6 +75,20 @@ def test_foreign_lines_anywhere(
     path = tmp_path / "foreign.jsonl"
     path.write_bytes(b"".join(lines))
     assert configs(RecordFile(path)) == [1, 2, 4]
+
+
+def test_flipped_bits(tmp_path: Path, record: MakeRecord) -> None:
+    """A flip costs the line that it is in, two if it is the newline between them, and no more."""
+    generator = random.Random(3)
+    data = b"".join(record(block).to_line() for block in (1, 2, 4))
+    path = tmp_path / "r.jsonl"
+    for _ in range(100):
+        place, bit = generator.randrange(len(data)), generator.randrange(8)
+        path.write_bytes(data[:place] + bytes([data[place] ^ 1 << bit]) + data[place + 1 :])
+        store = RecordStore(path)
+        assert len(list(store)) >= (1 if data[place] == 10 else 2)
+        for key in store.by_workload():
+            assert store.of_workload(key)
 
 
 def test_damage_is_said_once_with_its_place(
