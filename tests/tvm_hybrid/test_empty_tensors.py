@@ -240,6 +240,11 @@ CASES: list[Case] = [
         ),
         [none(0, 1, 1, 2), none(1, 1, 2)],
     ),
+    (
+        "no axes",
+        lambda g: g.node("ReduceSum", g.node("Neg", "x"), "e_indices", noop_with_empty_axes=1),
+        -X,
+    ),
     ("size", lambda g: g.node("Size", "e"), np.array(0)),
 ]
 

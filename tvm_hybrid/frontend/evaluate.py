@@ -27,6 +27,8 @@ MAX_GROWTH = 4
 # Control flow, and what the reference computes by another order of roundings than we do, or by the
 # defaults of the newest opset.
 _KEPT = {"Loop", "If", "Scan", "Constant", "Resize", "RoiAlign", "Upsample"}
+# Of no elements they are 0 / 0: relay_passes/fold_empty.py says what that is.
+_AVERAGES = {"ReduceMean", "GlobalAveragePool"}
 # Operators whose output shape depends on values, but is no larger than the input times its rank.
 _BOUNDED = {"NonZero", "Compress", "Unique", "Slice", "Gather", "Squeeze", "Unsqueeze", "Reshape"}
 
@@ -78,8 +80,8 @@ def evaluate(
         return None
     if node.op_type == "DequantizeLinear" and _is_weight(graph.constants[node.input[0]]):
         return None
-    if node.op_type == "ReduceMean" and not graph.constants[node.input[0]].size:
-        return None  # 0 / 0, which NumPy warns of, and which is no integer
+    if node.op_type in _AVERAGES and not graph.constants[node.input[0]].size:
+        return None
     if not _deterministic(node.op_type, graph.opset) or not _small_enough(node, graph, types):
         return None
     try:

@@ -65,6 +65,16 @@ class _Propagation:
         self.biases = {name for node in graph.nodes for name in _bias(node)}
         self.opsets = [helper.make_opsetid("", graph.opset)]
         drop_unused_outputs(graph)
+        for item in graph.inputs:
+            if graph.shape(item.name) == (0,):
+                self.aliases[item.name] = self.known_input(item)
+
+    def known_input(self, item: onnx.ValueInfoProto) -> str:
+        """A constant in the place of an empty vector, such as axes, which has but one value."""
+        name = self.graph.fresh(item.name)
+        dtype = helper.tensor_dtype_to_np_dtype(self.graph.elem_type(item.name))
+        self.graph.add_constant(name, np.empty(0, dtype))
+        return name
 
     def run(self) -> None:
         visited = 0
