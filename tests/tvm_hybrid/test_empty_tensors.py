@@ -240,6 +240,8 @@ CASES: list[Case] = [
         ),
         [none(0, 1, 1, 2), none(1, 1, 2)],
     ),
+    ("attention without keys", lambda g: heads_of(g, "x", none(1, 0, 4)), none(1, 2, 4)),
+    ("attention without queries", lambda g: heads_of(g, "e_rows", values(1, 3, 4)), none(1, 0, 4)),
     (
         "no axes",
         lambda g: g.node("ReduceSum", g.node("Neg", "x"), "e_indices", noop_with_empty_axes=1),
@@ -252,6 +254,13 @@ CASES: list[Case] = [
 def scale(g: OnnxBuilder, zero: int = 7, dtype: Any = np.uint8) -> tuple[str, str]:
     """A scale and a zero point."""
     return g.constant(0.5, F32), g.constant(zero, dtype)
+
+
+def heads_of(g: OnnxBuilder, rows: str, keys: np.ndarray) -> str:
+    """Attention of a single sequence."""
+    query = g.node("Unsqueeze", rows, g.constant([0]))
+    key = g.constant(keys)
+    return g.node("MultiHeadAttention", query, key, key, domain=CONTRIB, num_heads=2)
 
 
 def table_model() -> tuple[onnx.ModelProto, list[tuple[str, np.ndarray]]]:
