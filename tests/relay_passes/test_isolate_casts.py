@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import onnxruntime
 import pytest
 import tvm
 from tvm import IRModule, relax
@@ -16,6 +15,7 @@ from tvm.script import tirx as T
 import tvm_hybrid
 from relay_passes.isolate_casts import isolate_casts
 from tests.onnx_builder import OnnxBuilder
+from tvm_hybrid.report.onnx_runtime import literal_session
 
 HASWELL = tvm.target.Target({"kind": "llvm", "mcpu": "haswell"})
 
@@ -129,14 +129,14 @@ def test_non_max_suppression(threshold: float) -> None:
     limits = (np.array([3]), np.array([0.5], "f"), np.array([threshold], "f"))
     chosen = model.node("NonMaxSuppression", boxes, scores, *map(model.constant, limits))
     model.output(chosen, ("n", 3), np.int64)
-    data = model.model().SerializeToString()
+    proto = model.model()
     starts = np.array([0, 0.1, -0.1, 10, 10.1, 100], np.float32)
     zero, one = np.zeros(6, np.float32), np.ones(6, np.float32)
     feeds = {
         "boxes": np.stack([zero, starts, one, starts + 1], axis=1)[None],
         "scores": np.array([[[0.9, 0.75, 0.6, 0.95, 0.5, 0.3]]], np.float32),
     }
-    (expected,) = onnxruntime.InferenceSession(data).run(None, feeds)
-    (result,) = tvm_hybrid.InferenceSession(data, num_threads=1).run(None, feeds)
+    (expected,) = literal_session(proto).run(None, feeds)
+    (result,) = tvm_hybrid.InferenceSession(proto, num_threads=1).run(None, feeds)
     assert result.dtype == expected.dtype
     np.testing.assert_array_equal(result, expected)

@@ -112,8 +112,9 @@ def command(
                 "--layers makes its models; leave MODEL, --input, --inputs, --arms out"
             )
         names = _names(peers, "ort,openvino")
-        bench_layers(layers, settings, names, repeat, seconds, openvino_python, markdown, as_json)
-        return 0
+        return bench_layers(
+            layers, settings, names, repeat, seconds, openvino_python, markdown, as_json
+        )
     if markdown is not None:
         raise click.UsageError("--markdown writes the tables of --layers")
     if model is None:

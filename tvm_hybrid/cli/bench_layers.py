@@ -24,8 +24,11 @@ def bench_layers(
     openvino: str | None,
     markdown: Path | None,
     as_json: bool,
-) -> None:
-    """Measures with the number of threads in the settings; without one, with one and with all."""
+) -> int:
+    """Measures with the number of threads in the settings; without one, with one and with all.
+
+    Returns the exit code: 1 if results of ours are wrong.
+    """
     import msgspec
 
     from ..report.conv_layers import measure_layers
@@ -65,6 +68,7 @@ def bench_layers(
         write_whole(markdown, markdown_page(report))
     if as_json:
         print_json(msgspec.to_builtins(report))
-        return
-    for table in layer_tables(report):
-        output_console().print(table)
+    else:
+        for table in layer_tables(report):
+            output_console().print(table)
+    return 1 if any(row.wrong for row in report.rows) else 0

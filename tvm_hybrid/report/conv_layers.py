@@ -157,6 +157,7 @@ def _measure(
         kernel_us=kernels,
         share=layer.flops / kernels[OURS] / 1e3 / peak,
         notes=notes,
+        wrong=bool(whole.wrong),
     )
 
 

@@ -9,10 +9,11 @@ from typing import Any
 
 import numpy as np
 
+from microkernels.errors import TvmHybridError
+
 from ..frontend.read_model import read_model
 from .compare import Tolerance, describe, distance
 from .onnx_runtime import literal_session, outputs_of, why_products_differ
-from .timing import ContestantError
 
 logger = logging.getLogger("tvm_hybrid")
 
@@ -41,7 +42,7 @@ class Judge:
         try:
             model = read_model(path)
             outputs = outputs_of(literal_session(model), feeds)
-        except ContestantError as error:
+        except TvmHybridError as error:
             logger.warning("nobody judges our own results: %s", error)
             return Judge(ours, tolerance)
         return Judge(outputs, tolerance, why_products_differ(model))

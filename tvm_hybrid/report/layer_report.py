@@ -31,6 +31,8 @@ class LayerTimes(msgspec.Struct, frozen=True, kw_only=True):
         padding, and Winograd's algorithm, multiply less and may exceed 1.
     notes : list of str
         Who is missing and why, who computes something else.
+    wrong : bool
+        Whether we do.
     """
 
     layer: Layer
@@ -41,6 +43,7 @@ class LayerTimes(msgspec.Struct, frozen=True, kw_only=True):
     kernel_us: dict[str, float]
     share: float
     notes: list[str] = []
+    wrong: bool = False
 
 
 class LayerReport(msgspec.Struct, frozen=True, kw_only=True):

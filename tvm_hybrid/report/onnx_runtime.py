@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import onnx
 
@@ -17,6 +18,7 @@ from microkernels.isa import host_features
 
 from .timing import ContestantError
 from .unsigned_products import PRODUCTS, unsigned_products
+from .wide_model import wide_model
 
 _PRECISION = "session.x64quantprecision"
 _VNNI = frozenset({"avx512vnni", "avxvnni"})
@@ -25,6 +27,8 @@ _QUANTIZED = PRODUCTS | {"QuantizeLinear", "DynamicQuantizeLinear"}
 
 def literal_session(model: onnx.ModelProto, threads: int = 1) -> Any:
     """A session that computes what the model says, operator by operator, integers exactly.
+
+    Of bfloat16 it computes in float32, and rounds the outputs.
 
     Parameters
     ----------
@@ -42,9 +46,34 @@ def literal_session(model: onnx.ModelProto, threads: int = 1) -> Any:
     options = _options(runtime, threads)
     options.graph_optimization_level = runtime.GraphOptimizationLevel.ORT_DISABLE_ALL
     try:
-        return _open(runtime, unsigned_products(model).SerializeToString(), options)
+        wide = wide_model(model)
+        session = _open(runtime, unsigned_products(wide).SerializeToString(), options)
+        return session if wide is model else _Rounding(session, model)
     except Exception as error:  # onnxruntime's and protobuf's exceptions have no common base
         raise ContestantError(f"ONNX Runtime: {last_line(error)}") from error
+
+
+class _Rounding:
+    """A session of a widened model that takes and gives what the model itself does."""
+
+    def __init__(self, session: Any, model: onnx.ModelProto) -> None:
+        self._session = session
+        self._narrow = {
+            value.name: value.type.tensor_type.elem_type == onnx.TensorProto.BFLOAT16
+            for value in model.graph.output
+        }
+
+    def run(self, names: list[str] | None, feeds: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+        """As of any session."""
+        wide = {
+            name: value.astype(np.float32) if value.dtype == ml_dtypes.bfloat16 else value
+            for name, value in feeds.items()
+        }
+        found = zip(names or self._narrow, self._session.run(names, wide), strict=True)
+        return [
+            value.astype(ml_dtypes.bfloat16) if self._narrow[name] else value
+            for name, value in found
+        ]
 
 
 def optimised_session(model: str | bytes, threads: int = 1, profile: str = "") -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from tvm_hybrid.cli import main
@@ -35,7 +36,7 @@ def test_a_layer_end_to_end() -> None:
     for row in report.rows:
         assert set(row.whole_us) == set(row.kernel_us) == {OURS, ONNX_RUNTIME}
         assert all(time > 0 for time in (*row.whole_us.values(), *row.kernel_us.values()))
-        assert row.kernel.startswith("conv2d ") and row.notes == []
+        assert row.kernel.startswith("conv2d ") and row.notes == [] and not row.wrong
         peak = report.peaks[row.dtype] * 1e3
         assert row.share == pytest.approx(LAYER.flops / row.kernel_us[OURS] / peak)
     assert "_f32_" in report.rows[0].kernel and "_u8s8s32_" in report.rows[1].kernel
@@ -159,3 +160,10 @@ def test_json_keeps_everything(
     assert main(["bench", "--layers", "resnet18", "--json"]) == 0
     (row,) = json.loads(capsys.readouterr().out)["rows"]
     assert row["layer"]["name"] == "S1" and row["kernel_us"][OPENVINO] == 3.0
+
+
+def test_wrong_results_of_ours_end_with_1(monkeypatch: pytest.MonkeyPatch) -> None:
+    wrong = msgspec.structs.replace(times(LAYER, FLOAT32, 1.0, 2.0), wrong=True)
+    report = report_of(times(LAYER, FLOAT32, 1.0, 2.0), wrong)
+    monkeypatch.setattr(conv_layers, "measure_layers", lambda *args, **options: report)
+    assert main(["bench", "--layers", "resnet18"]) == 1

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import onnx
 import pytest
 from numpy.typing import NDArray
+from onnx import numpy_helper
 
 from tests.onnx_builder import CONTRIB, OnnxBuilder
 from tvm_hybrid.report.contestants import ContestantError
@@ -16,6 +18,7 @@ from tvm_hybrid.report.unsigned_products import unsigned_products
 
 ROWS, DEPTH, COLUMNS = 8, 64, 5
 Array = NDArray[Any]
+BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 
 
 def extreme(dtype: Any, *shape: int) -> Array:
@@ -173,6 +176,29 @@ def test_optimised_products_of_two_signed_operands_run(form: str) -> None:
     model, feeds, wanted = product(form, a, b, True, True)
     (got,) = optimised_session(model.SerializeToString()).run(None, feeds)
     np.testing.assert_array_equal(got, wanted)
+
+
+def test_bfloat16_is_computed_in_float32() -> None:
+    """In branches and constants of nodes too; the model itself is not changed."""
+    rng = np.random.default_rng(0)
+    x, w = (rng.standard_normal(shape).astype(BFLOAT16) for shape in ((3, 8), (8, 5)))
+    g = OnnxBuilder()
+    product = g.node("MatMul", g.input("x", x.shape, BFLOAT16), g.constant(w))
+    constant = g.node("Constant", value=numpy_helper.from_array(np.array([2], BFLOAT16)))
+    doubled = g.node("Mul", product, constant)
+    wide = g.node("Cast", doubled, to=onnx.TensorProto.FLOAT)
+    again = g.node("Cast", wide, to=onnx.TensorProto.BFLOAT16)
+    g.output(again, (3, 5), BFLOAT16)
+    g.output(wide, (3, 5))
+    model = g.model()
+    kept = model.SerializeToString()
+    narrow, result = literal_session(model).run(None, {"x": x})
+    exact = 2 * (x.astype(np.float64) @ w.astype(np.float64))
+    assert (narrow.dtype, result.dtype) == (BFLOAT16, np.float32)
+    # 8 products, each exact, added up in float32.
+    assert np.abs(result - exact).max() <= 8 * 2.0**-24 * np.abs(exact).max() * 4
+    np.testing.assert_array_equal(narrow, result.astype(BFLOAT16))
+    assert model.SerializeToString() == kept
 
 
 def test_what_is_no_model() -> None:

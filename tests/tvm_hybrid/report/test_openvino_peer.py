@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from tvm_hybrid.report.bench import OPENVINO, OURS, bench
+from tvm_hybrid.report.compare import Tolerance
 from tvm_hybrid.report.openvino_peer import (
     PYTHON_VARIABLE,
     OpenVino,
@@ -137,7 +138,7 @@ def test_it_takes_part_in_benchmarks(model: Path) -> None:
         FEEDS,
         threads=3,
         flops=0,
-        tolerance=0.0,
+        tolerance=Tolerance(0.0),
         peers=["openvino"],
         rounds=1,
         seconds=0.0,
