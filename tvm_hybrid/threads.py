@@ -29,6 +29,8 @@ from .logs import logger
 _ALLOWED_CPUS = sorted(os.sched_getaffinity(0))
 _TOPOLOGY = "/sys/devices/system/cpu/cpu{}/topology/thread_siblings_list"
 VARIABLE = "TVM_NUM_THREADS"
+_OPENMP_VARIABLE = "OMP_NUM_THREADS"
+_ARGUMENT = "num_threads"
 MOST_PER_CPU = 4
 MOST_ANYWHERE = 8192
 _SHARE_ALL_CORES = -3  # ThreadGroup::kSpecifyThreadShareAllCore
@@ -54,10 +56,17 @@ def default_threads() -> int:
         If TVM_NUM_THREADS is no number of threads. OMP_NUM_THREADS, which is not ours, may hold
         other things.
     """
+    return _default()[0]
+
+
+def _default() -> tuple[int, str]:
+    """The number, and who says so."""
     text = os.environ.get(VARIABLE, "")
     if text:
-        return _number(text) or _refuse(f"{VARIABLE} must be a whole number from 1 up", text)
-    return _number(os.environ.get("OMP_NUM_THREADS", "")) or physical_cores()
+        number = _number(text) or _refuse(f"{VARIABLE} must be a whole number from 1 up", text)
+        return number, VARIABLE
+    number = _number(os.environ.get(_OPENMP_VARIABLE, ""))
+    return (number, _OPENMP_VARIABLE) if number else (physical_cores(), _ARGUMENT)
 
 
 def _number(text: str) -> int:
@@ -91,12 +100,12 @@ def resolve_threads(num_threads: int | None, here: bool = False) -> int:
         If it is not a whole number from 1 up, or more than make sense; or if TVM_NUM_THREADS is no
         number, whether it is asked for or not: TVM reads it too.
     """
-    default = default_threads()
-    count = default if num_threads is None else num_threads
+    count, named = _default()
+    if num_threads is not None:
+        count, named = num_threads, _ARGUMENT
     if isinstance(count, bool) or not isinstance(count, int) or count < 1:
         _refuse("num_threads must be a whole number from 1 up", count)
     if here:
-        named = VARIABLE if num_threads is None and os.environ.get(VARIABLE) else "num_threads"
         _require_few(count, named)
     elif count > MOST_ANYWHERE:
         _refuse(f"num_threads must be at most {MOST_ANYWHERE}, the most CPUs of Linux", count)

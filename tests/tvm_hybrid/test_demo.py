@@ -1,6 +1,7 @@
 """The demonstration's parts, without network and without the real model."""
 
 import dataclasses
+import errno
 import hashlib
 import subprocess
 import sys
@@ -177,6 +178,25 @@ def test_a_package_without_the_files(wheel: dict[str, Any], tmp_path: Path) -> N
     del wheel["members"][wheel["paths"]["magika.onnx"]]
     with pytest.raises(DownloadError, match="does not hold"):
         fetch_magika(tmp_path / "cache")
+
+
+def test_a_cache_that_cannot_be_written(
+    wheel: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Told before anything is downloaded; a disk that gets full leaves no half a file."""
+    for folder in (Path("/proc/nowhere"), tmp_path / "file" / "cache"):
+        (tmp_path / "file").write_text("")
+        with pytest.raises(DownloadError, match=r"cannot write .*TVM_HYBRID_CACHE_DIR names"):
+            fetch_magika(folder)
+    assert wheel["downloads"] == 0
+
+    def full(path: Path, data: bytes) -> int:
+        raise OSError(errno.ENOSPC, "")
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    with pytest.raises(DownloadError, match="No space left on device; free some space"):
+        fetch_magika(tmp_path / "cache")
+    assert list((tmp_path / "cache").iterdir()) == []
 
 
 def test_no_network(wheel: dict[str, Any], tmp_path: Path) -> None:

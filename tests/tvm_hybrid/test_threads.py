@@ -83,6 +83,10 @@ def test_too_large_a_variable_is_refused_by_its_name(monkeypatch: pytest.MonkeyP
     with pytest.raises(TargetError, match=rf"TVM_NUM_THREADS must be at most {4 * CPUS} here"):
         threads.resolve_threads(None, here=True)
     assert threads.resolve_threads(1, here=True) == 1
+    monkeypatch.delenv("TVM_NUM_THREADS")
+    monkeypatch.setenv("OMP_NUM_THREADS", str(4 * CPUS + 1))
+    with pytest.raises(TargetError, match="OMP_NUM_THREADS must be at most"):
+        threads.resolve_threads(None, here=True)
 
 
 POOL = """

@@ -15,7 +15,7 @@ from typing import Any
 
 from tvm.s_tir.meta_schedule.database import TuningRecord
 
-from microkernels.errors import RecordError, TvmHybridError
+from microkernels.errors import OutputError, RecordError, TvmHybridError
 from tir_schedules.template import has_template, template_for
 
 from ..record import Record
@@ -90,6 +90,8 @@ def export_records(
     RecordError
         If the records are of several machines, instruction sets or numbers of threads: TVM looks up
         by program alone, and would apply one's to the other. Or if the folder cannot be used.
+    OutputError
+        If the disk is full; what was added before stays.
     """
     best, result = _best(store, machine, threads)
     writer = DatabaseWriter(folder)
@@ -132,6 +134,8 @@ def _add(
     for form, make in forms.items():
         try:
             new.append(writer.add(make()))
+        except OutputError:
+            raise  # not for what the record is
         except TvmHybridError as error:
             reasons.setdefault(str(error), form)
     result.programs += sum(new)

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import tvm_ffi
 from tvm.s_tir.meta_schedule.database import JSONDatabase, TuningRecord
 
-from microkernels.errors import ConfigError, RecordError
+from microkernels.errors import ConfigError, OutputError, RecordError
+from microkernels.output_file import why_not_written
 
-from .database import WORKLOADS, MetaScheduleFolder
+from .database import RECORDS, WORKLOADS, MetaScheduleFolder
 from .schedule import register_intrinsic
 
 
@@ -29,6 +34,7 @@ class DatabaseWriter:
     """
 
     def __init__(self, path: Path) -> None:
+        self._path = path
         self._written: set[tuple[str | None, str]] = set()
         if (path / WORKLOADS).exists():
             present = MetaScheduleFolder(path)
@@ -41,7 +47,7 @@ class DatabaseWriter:
             path.mkdir(parents=True, exist_ok=True)
             self._database = JSONDatabase(work_dir=str(path))
         except OSError as error:
-            raise RecordError(f"cannot write a database to {path}: {error.strerror}") from error
+            raise RecordError(why_not_written(path, error, "a database to")) from error
         except Exception as error:
             reason = first_line(error)
             raise RecordError(
@@ -56,6 +62,8 @@ class DatabaseWriter:
         ConfigError
             If TVM does not read back what it writes, as with infinite constants. One such line
             spoils a whole database.
+        OutputError
+            If the disk is full. The database is then as it was before.
         """
         with tempfile.TemporaryDirectory() as folder:
             alone = JSONDatabase(work_dir=folder)
@@ -73,12 +81,36 @@ class DatabaseWriter:
         key = written.hashes[0], written.entries[0].key
         if key in self._written:
             return False
-        workload = self._database.commit_workload(record.workload.mod)
-        self._database.commit_tuning_record(
-            TuningRecord(record.trace, workload, record.run_secs, record.target, record.args_info)
-        )
+        with self._whole():
+            workload = self._database.commit_workload(record.workload.mod)
+            self._database.commit_tuning_record(
+                TuningRecord(
+                    record.trace, workload, record.run_secs, record.target, record.args_info
+                )
+            )
         self._written.add(key)
         return True
+
+    @contextmanager
+    def _whole(self) -> Iterator[None]:
+        """TVM does not look whether the disk took a line: half a line is taken back."""
+        files = [self._path / WORKLOADS, self._path / RECORDS]
+        sizes = [file.stat().st_size for file in files]
+        yield
+        grown = files[1].stat().st_size > sizes[1]
+        if grown and all(_ends_with_newline(file) for file in files):
+            return
+        for file, size in zip(files, sizes, strict=True):
+            os.truncate(file, size)
+        full = OSError(errno.ENOSPC, "")
+        raise OutputError(why_not_written(self._path, full, "a database to"))
+
+
+def _ends_with_newline(path: Path) -> bool:
+    with path.open("rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(0, size - 1))
+        return size == 0 or file.read() == b"\n"
 
 
 def first_line(error: Exception) -> str:

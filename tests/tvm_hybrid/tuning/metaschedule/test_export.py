@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import resource
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -13,15 +15,16 @@ import tvm_ffi
 from tvm import IRModule, ir, relax, tirx
 from tvm.relax import transform
 
-from microkernels.errors import RecordError
+from microkernels.errors import OutputError, RecordError
 from tir_schedules.region import Region, Step, Tensor
 from tvm_hybrid.targets import host_target
 from tvm_hybrid.tuning.metaschedule import Exchange, export_records, register_intrinsics
-from tvm_hybrid.tuning.metaschedule.database import MetaScheduleFolder
+from tvm_hybrid.tuning.metaschedule.database import RECORDS, WORKLOADS, MetaScheduleFolder
 from tvm_hybrid.tuning.metaschedule.workload import legalized, normalized, workload_of
 from tvm_hybrid.tuning.record import Record
 from tvm_hybrid.tuning.records import RecordStore
 
+from ..forked import Child
 from .regions import (
     arguments,
     as_tensor,
@@ -234,3 +237,25 @@ def test_a_spoilt_database_is_not_added_to(tmp_path: Path) -> None:
     (tmp_path / "database" / "database_tuning_record.json").write_text("")
     with pytest.raises(RecordError, match="Choose another folder"):
         exported(tmp_path, record_of(REGIONS["whole tiles"]))
+
+
+def test_a_full_disk_leaves_no_half_a_line(tmp_path: Path) -> None:
+    """TVM's database does not look whether the disk took what it wrote."""
+    first, second = record_of(REGIONS["whole tiles"]), record_of(REGIONS["batches"])
+    assert exported(tmp_path, first).programs == 2
+    files = [tmp_path / "database" / name for name in (WORKLOADS, RECORDS)]
+    whole = [file.read_bytes() for file in files]
+
+    def work(acknowledge: Callable[[int], None]) -> None:
+        # Room for a program alone, which is tried elsewhere first, but not behind two others.
+        limit = max(map(len, whole)) + 100
+        _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))
+        try:
+            exported(tmp_path, second)
+        except OutputError as error:
+            acknowledge(int("a database to" in str(error) and "No space left" in str(error)))
+
+    child = Child(work)
+    assert child.acknowledged() == [1] and child.wait() == 0
+    assert [file.read_bytes() for file in files] == whole
