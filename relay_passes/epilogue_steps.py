@@ -23,6 +23,7 @@ from .graph import DataflowGraph, op_name, scalar_constant, static_tensor
 Value = tuple[str, int]
 ACC = ("acc", 0)
 VALUE_DTYPES = ("float32", "bool", "int32", "bfloat16")
+REAL_DTYPES = ("float32", "bfloat16")  # whose constants are numbers of a step; others are operands
 CAST_SOURCES = ("float32", "bfloat16", "int32", *RANGES)
 CAST_DTYPES = ("float16", "float64", "int64", *CAST_SOURCES)
 INTEGER_OPERATORS = ("relax.add", "relax.subtract")
@@ -152,7 +153,7 @@ def value_of(graph: DataflowGraph, epilogue: EpilogueSteps, expr: relax.Expr) ->
     if tensor is None:
         return None
     number = scalar_constant(expr)
-    if number is not None and tensor.dtype != "int32":
+    if number is not None and tensor.dtype in REAL_DTYPES:
         return epilogue.number(number)
     call = graph.definition(expr)
     if op_name(call) == "relax.dequantize" and broadcasts(tensor.shape, epilogue.shape):
@@ -316,7 +317,13 @@ def _parameters(
         last = int(call.attrs.axis) in (-1, len(tensor.shape) - 1)
         if known.size != 1 and not (last and known.shape == epilogue.shape[-1:]):
             return None
-        value = value_of(graph, epilogue, parameter)
+        number = scalar_constant(parameter)
+        known_point = number is not None and known.dtype in RANGES
+        value = (
+            epilogue.number(number or 0.0)
+            if known_point
+            else value_of(graph, epilogue, parameter)
+        )
         if value is None:
             return None
         found.append(value)
