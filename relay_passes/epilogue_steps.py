@@ -320,9 +320,7 @@ def _parameters(
         number = scalar_constant(parameter)
         known_point = number is not None and known.dtype in RANGES
         value = (
-            epilogue.number(number or 0.0)
-            if known_point
-            else value_of(graph, epilogue, parameter)
+            epilogue.number(number or 0.0) if known_point else value_of(graph, epilogue, parameter)
         )
         if value is None:
             return None
