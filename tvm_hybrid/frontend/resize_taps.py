@@ -53,6 +53,8 @@ class Taps:
 
     Attributes
     ----------
+    extent : int
+        Elements of the axis before.
     index : ndarray of int64 [outputs, taps]
         Within the axis.
     weight : ndarray of float32 [outputs, taps]
@@ -61,15 +63,16 @@ class Taps:
         False where the extrapolation value stands.
     """
 
+    extent: int
     index: NDArray
     weight: NDArray
     inside: NDArray
 
     @property
     def is_identity(self) -> bool:
-        """Whether every element stays as it is."""
-        extent = np.arange(len(self.index))[:, None]
-        return bool((self.index == extent).all() and self.inside.all()) and self.is_choice
+        """Whether every element stays as it is, and all do."""
+        same = np.array_equal(self.index, np.arange(self.extent)[:, None])
+        return same and bool(self.inside.all())
 
     @property
     def is_choice(self) -> bool:
@@ -100,14 +103,14 @@ def axis_taps(
     inside = (place >= 0) & (place <= extent - 1) if cropped else np.ones(outputs, bool)
     if how.mode == "nearest":
         index = np.clip(_rounded(how.rounding, place), 0, extent - 1)[:, None]
-        return Taps(index, np.ones(index.shape, np.float32), inside)
+        return Taps(extent, index, np.ones(index.shape, np.float32), inside)
     index, weight = _filter(how, place, min(float(scale), 1.0) if how.antialias else 1.0)
     if how.exclude_outside:
         weight = np.where((index >= 0) & (index < extent), weight, 0.0)
         weight /= weight.sum(1, keepdims=True)
     index = np.clip(index, 0, extent - 1)
     used = (weight != 0).any(0)
-    return Taps(index[:, used], weight[:, used].astype(np.float32), inside)
+    return Taps(extent, index[:, used], weight[:, used].astype(np.float32), inside)
 
 
 def _places(

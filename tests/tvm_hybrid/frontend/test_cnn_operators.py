@@ -123,6 +123,10 @@ RESIZES = [
     case("x", "Resize", *scales(1, 1, 1.3, 0.7), mode="cubic", exclude_outside=1),
     case("x", "Resize", EMPTY, EMPTY, ints(2, 6, 5, 20), mode="linear"),
     case("x", "Resize", EMPTY, EMPTY, ints(2, 6, 18, 22), mode="nearest"),
+    *(case("x", "Resize", EMPTY, EMPTY, ints(2, 6, 9, 1), mode=mode,
+           coordinate_transformation_mode=coordinates)
+      for mode in ("nearest", "linear", "cubic")
+      for coordinates in ("asymmetric", "half_pixel", "pytorch_half_pixel", "align_corners")),
     case("line", "Resize", *scales(1, 1, 2), mode="linear"),
     case("x", "Resize", np.array([0, 0, 0.2, -0.1, 1, 1, 0.8, 1.2], np.float32),
          np.array([1, 1, 1.5, 2], np.float32), mode="linear", extrapolation_value=7.0,
