@@ -51,7 +51,7 @@ def _gelu(x: np.ndarray) -> np.ndarray:
 
 
 def _elu(x: np.ndarray, alpha: float = 1.0) -> np.ndarray:
-    return np.where(x > 0, x, alpha * np.expm1(np.minimum(x, 0)))
+    return np.where(x < 0, alpha * np.expm1(np.minimum(x, 0)), x)
 
 
 def _mish(x: np.ndarray) -> np.ndarray:
@@ -94,12 +94,12 @@ CASES: dict[str, Case] = {
     "gelu": Case("Gelu", _gelu, signs=False),
     "hard_swish": Case("HardSwish", lambda x: x * np.clip(x / 6 + 0.5, 0, 1)),
     "hard_sigmoid": Case("HardSigmoid", lambda x: np.clip(F(0.2) * x + 0.5, 0, 1)),
-    "elu": Case("Elu", _elu, signs=False),
-    "celu": Case("Celu", _elu, attributes={"alpha": 1.0}, signs=False),
-    "selu": Case("Selu", lambda x: 1.0507010 * _elu(x, 1.6732632), signs=False),
+    "elu": Case("Elu", _elu),
+    "celu": Case("Celu", _elu, attributes={"alpha": 1.0}),
+    "selu": Case("Selu", lambda x: 1.0507010 * _elu(x, 1.6732632)),
     "softplus": Case("Softplus", lambda x: np.logaddexp(0, x)),
     "softsign": Case("Softsign", lambda x: x / (1 + np.abs(x))),
-    "mish": Case("Mish", _mish, signs=False),
+    "mish": Case("Mish", _mish),
     "thresholded": Case("ThresholdedRelu", lambda x: np.where(x > 1, x, 0)),
     "floor": Case("Floor", np.floor),
     "ceil": Case("Ceil", np.ceil),
