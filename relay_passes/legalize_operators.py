@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from tvm import ir, relax
 
+from .legalize_arg_extremes import LEGALIZATIONS as ARG_EXTREMES
 from .legalize_floats import LEGALIZATIONS as FLOATS
 from .legalize_integers import LEGALIZATIONS as INTEGERS
 from .legalize_quantization import LEGALIZATIONS as QUANTIZATION
@@ -23,6 +24,5 @@ from .legalize_resize import LEGALIZATIONS as RESIZE
 
 def legalize_operators() -> ir.transform.Pass:
     """LegalizeOps with the legalisations of this package instead of TVM's."""
-    return relax.transform.LegalizeOps(
-        customize_legalize_map={**FLOATS, **INTEGERS, **QUANTIZATION, **RESIZE}
-    )
+    ours = {**ARG_EXTREMES, **FLOATS, **INTEGERS, **QUANTIZATION, **RESIZE}
+    return relax.transform.LegalizeOps(customize_legalize_map=ours)

@@ -56,6 +56,7 @@ from .recognize_activations import recognize_activations
 from .recognize_gelu import recognize_gelu
 from .recognize_norms import recognize_norms
 from .recognize_one_hot import recognize_one_hot
+from .reduction_identities import reduction_identities
 from .rename_kernels import rename_kernels
 from .requantize import requantize
 from .run_codegen import annotate_codegen
@@ -246,6 +247,7 @@ def build_leftovers(machine: Machine, decisions: DecisionLog) -> list[ir.transfo
         relax.backend.DispatchSampling(),
         relax.backend.DispatchSortScan(),
         legalize_operators(),
+        reduction_identities(),
         relax.transform.AnnotateTIROpPattern(),
         relax.transform.FoldConstant(),
         relax.transform.FuseOps(),

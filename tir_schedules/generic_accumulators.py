@@ -10,6 +10,7 @@ from tvm.ir.expr import TensorLoad
 
 from microkernels.vectors import Expr
 
+from .generic_combine import keeping_nan
 from .generic_expr import int64, map_loads
 from .generic_loops import Strides, sequence, store_statement
 from .generic_nest import Axis, Nest, Store
@@ -83,7 +84,7 @@ class Accumulators:
     ) -> tirx.Stmt:
         nest = self.nest.with_loads(self.at(piece, row, lane)).with_loads(staged.lane(lane))
         updates = [
-            Store(buffer, (position,), store.value)
+            Store(buffer, (position,), keeping_nan(store.value))
             for store, (_, buffer, position) in zip(
                 nest.stores, self.stores(piece, row, lane), strict=True
             )
@@ -95,8 +96,8 @@ class Accumulators:
         stores = [replace(store, value=map_loads(store.value, change)) for store in self.results()]
         return store_statement(replace(self.nest, lets=()), stores, at)
 
-    def finish_with(self, totals: list[tirx.Var], at: dict[tirx.Var, Expr]) -> tirx.Stmt:
-        """Stores the results of accumulated elements that are in variables."""
+    def finish_with(self, totals: list[Expr], at: dict[tirx.Var, Expr]) -> tirx.Stmt:
+        """Stores the results of accumulated elements that are elsewhere."""
 
         def change(load: TensorLoad) -> Expr:
             for store, total in zip(self.nest.stores, totals, strict=True):

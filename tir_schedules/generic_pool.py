@@ -10,7 +10,8 @@
             y[i, j + n, c] = max(accumulator[n], accumulator[n + 1], accumulator[n + 2])
 
 A column of the image is so read once for all windows of a step, where a loop over k and l reads it
-once for every window that it lies in.
+once for every window that it lies in. A row of the image in which there was a NaN is done once more
+(`generic_pool_watch`).
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ from .generic_accumulators import tiles_of
 from .generic_expr import int64
 from .generic_loops import nested, pieces, sequence
 from .generic_nest import Axis, analyzer_for
-from .generic_pool_step import Covered, Step
+from .generic_pool_step import Covered, Step, accumulated
+from .generic_pool_watch import WATCHED, Watch
 from .generic_pool_window import Window, columns_of
 from .machine import Machine
 
@@ -46,9 +48,24 @@ def window_loops(window: Window, machine: Machine, parallel: bool, lanes: int) -
         axis = Axis.new(tiles, "channels")
         channel = axis.var * int64(across * lanes) + int64(start)
         covered = [(channel + int64(at), size) for at, size in pieces(width, lanes)]
-        body = sequence([_run(window, covered, run, windows) for run in _runs(window)])
+        body = _row(window, covered, windows)
         statements.append(nested((*others, axis), body, machine, parallel))
     return sequence(statements)
+
+
+def _row(window: Window, covered: Covered, windows: int) -> tirx.Stmt:
+    """All places of a row; maxima and minima of floats once more if they saw a NaN."""
+    store = window.nest.stores[0]
+    dtype = accumulated(str(store.buffer.dtype))
+
+    def runs(windows: int, watch: Watch | None) -> list[tirx.Stmt]:
+        return [_run(window, covered, run, windows, watch) for run in _runs(window)]
+
+    if dtype not in WATCHED or not isinstance(store.value, tirx.Max | tirx.Min):
+        return sequence(runs(windows, None))
+    watch = Watch(dtype, [width for _, width in covered])
+    again = sequence(runs(1, None))
+    return sequence([*watch.begin(), *runs(windows, watch), watch.repeat_if_alarmed(again)])
 
 
 @dataclass(frozen=True)
@@ -96,7 +113,9 @@ def _tile(window: Window, vectors: int, registers: int) -> tuple[int, int]:
     return best
 
 
-def _run(window: Window, covered: Covered, run: _Run, windows: int) -> tirx.Stmt:
+def _run(
+    window: Window, covered: Covered, run: _Run, windows: int, watch: Watch | None
+) -> tirx.Stmt:
     """All places of a run, some windows at a time."""
     statements = []
     for start, size, steps in tiles_of(run.count, windows if run.whole else 1):
@@ -104,7 +123,8 @@ def _run(window: Window, covered: Covered, run: _Run, windows: int) -> tirx.Stmt
         analyzer = analyzer_for([*window.nest.spatial, axis])
         step = axis.var if steps > 1 else int64(0)
         place = analyzer.simplify(step * int64(size) + int64(run.first + start))
-        body = Step(window, covered, place, size if run.whole else 0, analyzer).statement()
+        count = size if run.whole else 0
+        body = Step(window, covered, place, count, analyzer, watch).statement()
         statements.append(_over(axis, body))
     return sequence(statements)
 

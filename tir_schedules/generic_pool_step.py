@@ -20,34 +20,53 @@ from tvm.sym import Analyzer
 from microkernels import bfloat16
 from microkernels.vectors import Expr, cast, like
 
+from .generic_combine import COMBINE
 from .generic_expr import int64, loads_of, map_loads, substitute
 from .generic_loops import sequence, store_statement, vectorized
 from .generic_math import lower_math
 from .generic_nest import Axis, Store
+from .generic_pool_watch import Watch
 from .generic_pool_window import Window, columns_of
-from .generic_reduction_rows import COMBINE
 from .generic_windows import bounds_at
 
 Covered = Sequence[tuple[Expr, int]]
 """Vectors of channels: the first channel and the number of lanes."""
 
 
+def accumulated(dtype: str) -> str:
+    """The type that a pool of a type is computed in.
+
+    Sums of bfloat16 are more exact, and maxima cost less, in f32.
+    """
+    return "float32" if dtype == "bfloat16" else dtype
+
+
 class Step:
-    """Some neighbouring windows from `place` on; no whole one: the part of one that counts."""
+    """Some neighbouring windows from `place` on; no whole one: the part of one that counts.
+
+    With a watch, maxima may lose a NaN, and it notes that there was one.
+    """
 
     def __init__(
-        self, window: Window, covered: Covered, place: Expr, windows: int, analyzer: Analyzer
+        self,
+        window: Window,
+        covered: Covered,
+        place: Expr,
+        windows: int,
+        analyzer: Analyzer,
+        watch: Watch | None = None,
     ) -> None:
         self.window = window
+        self.watch = watch
         self.covered = covered
         self.place = place
         self.windows = windows
         self.analyzer = analyzer
         self.columns = columns_of(window, windows) if windows else {0: (0, 0)}
         self.store = window.nest.stores[0]
-        # Sums of bfloat16 are more exact, and maxima cost less, in f32.
-        dtype = str(self.store.buffer.dtype)
-        self.dtype = "float32" if dtype == "bfloat16" else dtype
+        self.dtype = accumulated(str(self.store.buffer.dtype))
+        node = type(self.store.value)
+        self.combine = COMBINE[node] if watch is None else node
         self.buffers = [
             tirx.decl_buffer((int64(len(self.columns) * width),), self.dtype, "columns")
             for _, width in covered
@@ -60,6 +79,9 @@ class Step:
             for piece in range(len(self.covered)):
                 starts.append(self._start(piece, number))
                 updates.append(self._update(piece, number, self._point(ahead, at)))
+        if self.watch is not None:
+            for piece in self._pieces:
+                updates.append(self.watch.note(piece, self.buffers[piece], len(self.columns)))
         results = [self._result(piece, n) for n in range(self._count) for piece in self._pieces]
         return sequence(
             [
@@ -132,7 +154,7 @@ class Step:
             position = int64(column * width) + lane
             at = {**point, self.window.along.var: channel + lane}
             element = self._widened(substitute(self.store.value.b, at))
-            value = COMBINE[type(self.store.value)](tirx.BufferLoad(buffer, [position]), element)
+            value = self.combine(tirx.BufferLoad(buffer, [position]), element)
             return tirx.BufferStore(buffer, value, [position])
 
         return vectorized(width, at_lane)
@@ -140,7 +162,6 @@ class Step:
     def _result(self, piece: int, ahead: int) -> tirx.Stmt:
         """Stores what the columns of one window come to."""
         (channel, width), buffer = self.covered[piece], self.buffers[piece]
-        combine = COMBINE[type(self.store.value)]
         window = self.window
         columns = [0]
         if self.windows and window.position is not None:
@@ -148,17 +169,33 @@ class Step:
             order = list(self.columns)
             columns = [order.index(ahead * window.far + at * window.near) for at in positions]
         point = self._point(ahead, 0)
-        total = tirx.Var("total", self.dtype)
-        finished = self._finished(point, total)
+        # In a buffer: TVM looks through names, and an expression that uses one twice would double.
+        total = tirx.decl_buffer((int64(width),), self.dtype, "total")
 
-        def at_lane(lane: Expr) -> tirx.Stmt:
-            reads = (tirx.BufferLoad(buffer, [int64(at * width) + lane]) for at in columns)
-            nest = replace(window.nest, lets=((total, functools.reduce(combine, reads)),))
-            return store_statement(nest, finished, {**point, window.along.var: channel + lane})
+        def begin(lane: Expr) -> tirx.Stmt:
+            first = tirx.BufferLoad(buffer, [int64(columns[0] * width) + lane])
+            return tirx.BufferStore(total, first, [lane])
 
-        return vectorized(width, at_lane)
+        def add(column: int, lane: Expr) -> tirx.Stmt:
+            value = tirx.BufferLoad(buffer, [int64(column * width) + lane])
+            value = self.combine(tirx.BufferLoad(total, [lane]), value)
+            return tirx.BufferStore(total, value, [lane])
 
-    def _finished(self, point: dict[tirx.Var, Expr], total: tirx.Var) -> list[Store]:
+        def finish(lane: Expr) -> tirx.Stmt:
+            finished = self._finished(point, tirx.BufferLoad(total, [lane]))
+            at = {**point, window.along.var: channel + lane}
+            return store_statement(replace(window.nest, lets=()), finished, at)
+
+        return sequence(
+            [
+                tirx.AllocBuffer(total),
+                vectorized(width, begin),
+                *(vectorized(width, functools.partial(add, each)) for each in columns[1:]),
+                vectorized(width, finish),
+            ]
+        )
+
+    def _finished(self, point: dict[tirx.Var, Expr], total: Expr) -> list[Store]:
         """What to store at a point whose elements come to `total`."""
         own = self.store
         stores = self.window.nest.epilogue or (

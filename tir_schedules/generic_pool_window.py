@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from tvm import tirx
 from tvm.ir.expr import TensorLoad
 
+from .generic_combine import COMBINE
 from .generic_expr import loads_of, variables_beside_loads
 from .generic_loops import access_strides
 from .generic_nest import Axis, Nest
-from .generic_reduction_rows import COMBINE
 from .generic_windows import Bounds
 
 

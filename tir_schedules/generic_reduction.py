@@ -15,8 +15,7 @@ Along the reduced axis, when that is where neighbours lie:
 
     ->  for i: four accumulators of 16 lanes; for k in steps of 64: accumulate; add the lanes up
 
-A sum's order of additions so differs from the loops' (float addition is not associative). max and
-min keep what TVM makes of NaN: the result may or may not be NaN.
+A sum's order of additions so differs from the loops' (float addition is not associative).
 """
 
 from __future__ import annotations
@@ -29,6 +28,7 @@ from tvm.ir.expr import TensorLoad
 from microkernels.vectors import Expr
 
 from .generic_accumulators import Accumulators, Plan, over_reduced, shared_axis, tiles_of
+from .generic_combine import COMBINE
 from .generic_elementwise import conditions_as_selects, lanes_for
 from .generic_expr import (
     calls_of,
@@ -51,7 +51,7 @@ from .generic_loops import (
 from .generic_nest import Axis, Nest, NotHandledError
 from .generic_pool import window_loops
 from .generic_pool_window import window_of
-from .generic_reduction_rows import COMBINE, reduced_row_loops
+from .generic_reduction_rows import reduced_row_loops
 from .generic_staging import Staged, stage, strided_loads
 from .generic_windows import without_padding
 from .machine import Machine

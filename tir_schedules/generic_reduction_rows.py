@@ -11,23 +11,17 @@ for i, k in grid(n, 100): y[i] += x[i, k]
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 from tvm import tirx
 
 from microkernels.vectors import Expr, like
 
 from .generic_accumulators import Accumulators, Plan, over_reduced, shared_axis, tiles_of
+from .generic_combine import COMBINE
 from .generic_expr import int64, ramp_at, shuffle
 from .generic_loops import nested, pieces, sequence, serial, unrolled, vectorized
 from .generic_nest import Axis, Nest
-
-COMBINE: dict[type, Callable[[Expr, Expr], Expr]] = {
-    tirx.Add: lambda a, b: a + b,
-    tirx.Mul: lambda a, b: a * b,
-    tirx.Max: tirx.Max,
-    tirx.Min: tirx.Min,
-}
 
 
 def reduced_row_loops(plan: Plan, inner: Axis, lanes: int) -> tirx.Stmt:
@@ -129,20 +123,21 @@ def _identity(registers: Accumulators, piece: int, number: Expr, lane: Expr) -> 
     return sequence(statements)
 
 
-def _folded(
-    registers: Accumulators, index: int, number: Expr, statements: list[tirx.Stmt]
-) -> tirx.Var:
+def _folded(registers: Accumulators, index: int, number: Expr, statements: list[tirx.Stmt]) -> Expr:
     """All lanes of a row's registers combined; appends the statements that do it."""
     store = registers.nest.stores[index]
     combine = COMBINE[type(store.value)]
 
-    def named(value: Expr) -> tirx.Var:
-        variable = tirx.Var("lanes", str(value.ty.dtype))
-        statements.append(tirx.Bind(variable, value))
-        return variable
+    def named(value: Expr) -> Expr:
+        # In a buffer: TVM looks through names, and an expression that uses one twice would double.
+        lanes = int(value.ty.dtype.lanes)
+        buffer = tirx.decl_buffer((int64(lanes),), store.buffer.dtype, "lanes")
+        place = ramp_at(int64(0), lanes) if lanes > 1 else int64(0)
+        statements.extend([tirx.AllocBuffer(buffer), tirx.BufferStore(buffer, value, [place])])
+        return tirx.BufferLoad(buffer, [place])
 
     width = max(registers.widths)
-    total: tirx.Var | None = None
+    total: Expr | None = None
     while width:
         if total is not None:
             low, high = range(width), range(width, 2 * width)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import ml_dtypes
@@ -31,6 +31,8 @@ from .run_generic import (
 EPSILON = float(np.finfo(np.float32).eps)
 POOLS: dict[str, Callable[..., Any]] = {"max": op.nn.max_pool2d, "avg": op.nn.avg_pool2d}
 Pair = tuple[int, int]
+Size = tuple[int, int, int]
+Pads = tuple[int, int, int, int]
 
 
 def pooled(
@@ -148,6 +150,38 @@ def test_bfloat16_is_accumulated_in_f32(name: str) -> None:
     # One rounding to 8 bits beside those of f32.
     bound = np.zeros_like(expected) if name == "max" else np.abs(expected) / 256 + 99 * EPSILON
     assert (np.abs(result.astype(float) - expected) <= bound).all()
+
+
+def with_nans(shape: Sequence[int], dtype: str, seed: int) -> np.ndarray:
+    """Numbers, zeros of both signs, infinities and a few NaN."""
+    rng = np.random.default_rng(seed)
+    x = rng.choice([0.0, -0.0, 1.5, -2.0, 1e-30, np.inf, -np.inf], shape)
+    x[rng.random(shape) < 0.02] = np.nan
+    return np.asarray(x.astype(dtype))
+
+
+@pytest.mark.parametrize(
+    "dtype, channels, image, size, step, pads",
+    [
+        ("float32", 17, (1, 9, 23), (3, 3), (2, 2), (1, 1, 1, 1)),
+        ("float32", 70, (2, 12, 12), (3, 3), (1, 1), (0, 0, 0, 0)),
+        ("float32", 3, (1, 8, 20), (2, 5), (2, 1), (1, 2, 0, 2)),
+        ("float64", 5, (1, 7, 15), (3, 3), (1, 1), (1, 1, 1, 1)),
+        ("float16", 16, (1, 7, 15), (3, 3), (1, 1), (1, 1, 1, 1)),
+    ],
+)
+def test_a_nan_is_the_maximum_of_its_windows_alone(
+    dtype: str, channels: int, image: Size, size: Pair, step: Pair, pads: Pads
+) -> None:
+    x = with_nans((*image, channels), dtype, 1)
+    result, name, _ = run_guarded(
+        lambda x: op.nn.max_pool2d(x, size, step, pads, layout="NHWC"), [x]
+    )
+    assert name == "generic_pool"
+    expected = pooled(x, "max", size, step, pads)
+    # Only `reduction_identities` makes -inf of the least number.
+    expected[expected == -np.inf] = np.finfo(dtype).min
+    np.testing.assert_array_equal(result, expected)
 
 
 def test_sums_of_integers_are_exact() -> None:

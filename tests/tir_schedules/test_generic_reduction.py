@@ -44,6 +44,24 @@ def test_any_axes(name: str, shape: list[int], data: st.DataObject, rung: str, k
     assert (np.abs(result - expected) <= (0 if name in ("max", "min") else bound)).all()
 
 
+@pytest.mark.parametrize("rung", RUNGS)
+@pytest.mark.parametrize(
+    "shape, axis",
+    [((102, 101), 1), ((101, 102), 0), ((2, 35, 40), 1)],
+)
+def test_a_nan_stays_wherever_it_is(rung: str, shape: tuple[int, ...], axis: int) -> None:
+    x = np.random.default_rng(2).choice([1.0, -2.0, np.inf], shape).astype(np.float32)
+    # Each result but the last one has a NaN, each in another place.
+    rows = np.moveaxis(x, axis, -1)
+    length = shape[axis]
+    rows[..., :length, :][..., np.arange(length), np.arange(length)] = np.nan
+    for name in ("max", "min")[shape[0] % 2 :]:
+        build, meaning = REDUCTIONS[name]
+        result, schedule, _ = run_guarded(lambda x, op=build: op(x, [axis]), [x], rung=rung)
+        assert schedule == "generic_reduction"
+        np.testing.assert_array_equal(result, meaning(x, axis=axis))
+
+
 @pytest.mark.parametrize("inner", [15, 16, 17, 31, 63, 64, 65, 127, 128, 200])
 def test_rows_of_every_length_use_vectors(inner: int) -> None:
     x = random_array((3, inner), "int32")

@@ -1,0 +1,142 @@
+"""Reductions, pools, softmax and norms of rows with NaN, with infinities, and of nothing else."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+import tvm_hybrid
+from tests.onnx_builder import OnnxBuilder
+
+INF, NAN = np.inf, np.nan
+EPSILON = float(np.finfo(np.float32).eps)
+
+
+def run(model: onnx.ModelProto, x: np.ndarray, **options: Any) -> list[np.ndarray]:
+    session = tvm_hybrid.InferenceSession(model, num_threads=1, records=[], **options)
+    return [np.asarray(each) for each in session.run(None, {"x": x})]
+
+
+REDUCTIONS = {
+    "ReduceMax": np.max,
+    "ReduceMin": np.min,
+    "ArgMax": np.argmax,
+    "ArgMin": np.argmin,
+}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "uint8", "int8", "int32", "int64"])
+def test_rows_of_nothing_but_an_extreme(dtype: str) -> None:
+    """Also which index counts among equal ones: the first or last, a NaN before all numbers."""
+    least, most = (-INF, INF) if dtype[0] == "f" else (np.iinfo(dtype).min, np.iinfo(dtype).max)
+    x = np.full((4, 6, 20), least, dtype)
+    x[2:] = most
+    x[1, 2, 3] = x[1, 4, 3] = x[2, 5, 19] = x[2, 5, 4] = 1
+    if dtype[0] == "f":
+        x[3, 4, 7] = x[3, 2, 7] = x[1, 2, 9] = NAN
+    builder = OnnxBuilder()
+    builder.input("x", x.shape, x.dtype)
+    wanted = []
+    for (op, meaning), axis, last in itertools.product(REDUCTIONS.items(), (1, 2), (0, 1)):
+        shape = tuple(n for i, n in enumerate(x.shape) if i != axis)
+        if op.startswith("Reduce"):
+            name = builder.node(op, "x", axes=[axis], keepdims=0)
+            builder.output(name, shape, x.dtype)
+            wanted.append(meaning(x, axis=axis))
+            continue
+        name = builder.node(op, "x", axis=axis, keepdims=0, select_last_index=last)
+        builder.output(name, shape, np.int64)
+        turned = meaning(np.flip(x, axis) if last else x, axis=axis)
+        wanted.append(x.shape[axis] - 1 - turned if last else turned)
+    for result, want in zip(run(builder.model(), x), wanted, strict=True):
+        np.testing.assert_array_equal(result, want)
+
+
+def rows(length: int) -> np.ndarray:
+    """Rows of f32 with every kind of special value, at the start, in the middle, at the end."""
+    usual = np.linspace(-3, 3, length, dtype=np.float32)
+    found = [usual, np.full(length, -INF), np.full(length, NAN), np.full(length, -3.4e38)]
+    for value, place in itertools.product((NAN, INF, -INF), (0, length // 2, length - 1)):
+        row = usual.copy()
+        row[place] = value
+        found.append(row)
+    masked = np.full(length, -INF)
+    masked[length // 3] = 2
+    hidden = masked.copy()
+    hidden[-1] = NAN
+    both = usual.copy()
+    both[:2] = INF, -INF
+    return np.asarray([*found, masked, hidden, both], np.float32)
+
+
+def softmax(x: np.ndarray) -> np.ndarray:
+    powers = np.exp(x - x.max(-1, keepdims=True))
+    return np.asarray(powers / powers.sum(-1, keepdims=True))
+
+
+def log_softmax(x: np.ndarray) -> np.ndarray:
+    shifted = x - x.max(-1, keepdims=True)
+    return np.asarray(shifted - np.log(np.exp(shifted).sum(-1, keepdims=True)))
+
+
+def layer_norm(x: np.ndarray) -> np.ndarray:
+    centred = x - x.mean(-1, keepdims=True)
+    return np.asarray(centred / np.sqrt(np.square(centred).mean(-1, keepdims=True) + 1e-5))
+
+
+@pytest.mark.parametrize("length", [7, 40, 300])
+@pytest.mark.parametrize("fusion", ["coarse", "none"])
+def test_rows_with_special_values(length: int, fusion: str) -> None:
+    """Softmax of a row is NaN throughout if the row has a NaN, +inf, or nothing but -inf."""
+    x = rows(length)
+    builder = OnnxBuilder()
+    builder.input("x", x.shape)
+    ones = builder.constant(np.ones(length, np.float32))
+    turned = builder.node("Transpose", "x", perm=[1, 0])
+    for value in (
+        builder.node("Softmax", "x", axis=1),
+        builder.node("LogSoftmax", "x", axis=1),
+        builder.node("LayerNormalization", "x", ones),
+    ):
+        builder.output(value, x.shape)
+    for op in ("Softmax", "LogSoftmax"):
+        builder.output(builder.node(op, turned, axis=0), x.shape[::-1])
+    results = run(builder.model(), x, fusion=fusion)
+    with np.errstate(all="ignore"):
+        wide = x.astype(np.float64)
+        wanted = [softmax(wide), log_softmax(wide), layer_norm(wide)]
+    # An ordinary row; of n terms, each sum rounds n times, exp and log a few times.
+    bound = (length + 40) * EPSILON
+    results[3:] = [each.T for each in results[3:]]
+    for result, want in zip(results, [*wanted, *wanted[:2]], strict=True):
+        large = np.abs(wide).max(-1) > 1e38  # of finite rows: their squares overflow in float32
+        skip = large & (want is wanted[2]) & np.isfinite(wide).all(-1)
+        np.testing.assert_allclose(
+            result[~skip], want[~skip], rtol=bound, atol=8 * bound, equal_nan=True
+        )
+
+
+@pytest.mark.parametrize("dtype", ["float32", "uint8", "int8"])
+def test_padding_of_a_pool_never_wins(dtype: str) -> None:
+    least = -INF if dtype == "float32" else np.iinfo(dtype).min
+    x = np.full((2, 19, 7, 9), least, dtype)
+    x[1, ::2, 3, 4] = 1
+    if dtype == "float32":
+        x[1, 5, 0, 0] = x[1, 6, 6, 8] = x[1, 8, 3, 3] = NAN
+    builder = OnnxBuilder()
+    builder.input("x", x.shape, x.dtype)
+    pool = {"kernel_shape": [3, 3], "strides": [1, 1], "pads": [1, 1, 1, 1]}
+    builder.output(builder.node("MaxPool", "x", **pool), x.shape, x.dtype)
+    padded = np.full((2, 19, 9, 11), least, dtype)
+    padded[:, :, 1:-1, 1:-1] = x
+    windows = np.lib.stride_tricks.sliding_window_view(padded, (3, 3), axis=(2, 3))
+    wanted = [windows.max((-1, -2))]
+    if dtype == "float32":
+        builder.output(builder.node("GlobalMaxPool", "x"), (2, 19, 1, 1))
+        wanted.append(x.max((2, 3), keepdims=True))
+    for result, want in zip(run(builder.model(), x), wanted, strict=True):
+        np.testing.assert_array_equal(result, want)
