@@ -21,7 +21,7 @@ PYTEST := $(BIN)/python -m pytest --nbmake --nbmake-timeout=300 -n $(WORKERS) --
 test: lint types
 	$(PYTEST) -m "not slow"
 
-# With what `test` leaves out: more models on AMX tiles, more forms of quantised ones.
+# With what `test` leaves out: more models on AMX tiles, the notebook on tuning.
 test-all: lint types
 	$(PYTEST)
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
-from microkernels.isa import allowed_on_host, isa_named
+from microkernels.isa import CAP_VARIABLE, allowed_on_host, isa_named
 from tests.amx_emulator import emulator
 from tests.stand_ins import rungs_run, running
 
@@ -21,6 +21,7 @@ settings.load_profile("tvm_hybrid")
 os.environ["TVM_HYBRID_RECORDS"] = "none"
 
 RUNGS = "rungs"  # which of them a test ran, in its report
+SLOW_NOTEBOOKS = {"tuning.ipynb"}
 _LEFT_OUT = "slow tests left out"  # by a process, in what it tells the one that started it
 _left_out = 0
 
@@ -49,10 +50,12 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     for name in _rungs(item):
         if name == "amx":
             emulator.install()
-        if not allowed_on_host(isa_named(name)):
+        allowed = allowed_on_host(isa_named(name))
+        if not allowed or not rungs_run.can_run(name):
             rungs_run.note_skipped(name)
             item.user_properties.append((RUNGS, rungs_run.taken()))
-            pytest.skip(f"this CPU has no {name}, and nothing runs its code")
+            reason = f"{CAP_VARIABLE} forbids {name}"
+            pytest.skip(f"this CPU has no {name}, and no stand-in" if allowed else reason)
         rungs_run.note(name)
 
 
@@ -68,6 +71,14 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
         item.user_properties.append((RUNGS, rungs_run.taken()))
     if tiles:
         emulator.check()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Marks the notebooks that are slow: they have no decorators."""
+    for item in items:
+        if item.path.name in SLOW_NOTEBOOKS:
+            item.add_marker("slow")
 
 
 def pytest_deselected(items: Sequence[pytest.Item]) -> None:
@@ -93,11 +104,12 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Says which rungs' code ran, and how. Reports bring it along from other processes too."""
     reports = [report for some in terminalreporter.stats.values() for report in some]
     reports = [report for report in reports if isinstance(report, pytest.TestReport)]
-    # What is skipped never comes to its call.
-    last = [each for each in reports if each.when == ("setup" if each.skipped else "call")]
+    # What is skipped may never come to its call.
+    last = [each for each in reports if each.when == "call" or each.skipped]
     tests = [pairs for each in last for key, pairs in each.user_properties if key == RUNGS]
-    terminalreporter.section("tests that ran code for each instruction set")
-    for line in rungs_run.table(tests):
-        terminalreporter.write_line(line)
+    if any(tests):
+        terminalreporter.section("tests that ran code for each instruction set")
+        for line in rungs_run.table(tests):
+            terminalreporter.write_line(line)
     if _left_out:
         terminalreporter.write_line(f"{_left_out} slow tests are left to `make test-all`")

@@ -36,6 +36,11 @@ def runs_itself(rung: str) -> bool:
     return _has(substitute_of(rung))
 
 
+def can_run(rung: str) -> bool:
+    """Whether this CPU executes a rung's code, by stand-ins or without: those need AVX2."""
+    return runs_itself(rung) or runs_itself("avx2")
+
+
 def note(rung: str) -> None:
     """The test that runs now runs code of a rung."""
     _noted.add((rung, NATIVE if runs_itself(rung) else STAND_IN))

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 from unittest import mock
 
+import pytest
 import tvm
 from tvm import IRModule, tirx
 
@@ -17,7 +18,7 @@ from tvm_hybrid import api
 from tvm_hybrid.cpu_features import required_features
 
 from .building import lacks, stand_ins
-from .rungs_run import note, substitute_of
+from .rungs_run import can_run, note, note_skipped, substitute_of
 
 
 def compiled(mod: IRModule | tirx.PrimFunc, rung: str) -> Any:
@@ -28,7 +29,10 @@ def compiled(mod: IRModule | tirx.PrimFunc, rung: str) -> Any:
 
 @contextmanager
 def made_for(rung: str) -> Iterator[None]:
-    """Within, what is compiled for a rung's targets runs here."""
+    """Within, what is compiled for a rung's targets runs here; or the test is skipped."""
+    if not can_run(rung):
+        note_skipped(rung)
+        pytest.skip(f"this CPU has no {rung}, and no stand-in runs its code")
     note(rung)
     with stand_ins():
         yield
