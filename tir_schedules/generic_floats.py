@@ -15,6 +15,7 @@ from collections.abc import Callable
 
 import tvm_ffi
 from tvm import tirx
+from tvm.ir.expr import TensorLoad
 
 from microkernels import ieee
 from microkernels.vectors import Expr
@@ -46,8 +47,12 @@ def _comparison(node: Expr) -> Expr:
 
 
 def _negation(node: tirx.Not) -> Expr:
-    """Not: TVM would turn a comparison inside around, which a NaN forbids."""
+    """Not: TVM would turn a comparison inside around, which a NaN forbids.
+
+    What is loaded may become a comparison, when nests are merged.
+    """
     inner = node.a
-    if not isinstance(inner, _COMPARISONS) or not ieee.is_float(inner.a):
+    compared = isinstance(inner, _COMPARISONS) and ieee.is_float(inner.a)
+    if not compared and not isinstance(inner, TensorLoad):
         return node
     return tirx.Select(inner, tirx.const(False, "bool"), tirx.const(True, "bool"))

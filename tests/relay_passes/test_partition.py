@@ -214,6 +214,17 @@ def test_operators_with_attributes_are_spelt_in_steps(body, steps) -> None:
     assert operators(region) == steps
 
 
+def test_zeros_of_both_signs_are_two_numbers() -> None:
+    def body(x):
+        positive = op.maximum(op.matmul(x, constant(8, 8)), relax.const(0.0))
+        return op.divide(op.add(positive, positive), relax.const(-0.0))
+
+    mod, _ = partitioned(module(body, ((4, 8), F)))
+    (region,) = regions(mod)
+    numbers = [repr(step.value) for step in region.epilogue if step.op == "constant"]
+    assert numbers == ["0.0", "-0.0"]
+
+
 def test_operators_that_are_not_fusible_stay_outside() -> None:
     for body in (
         lambda y: op.power(y, relax.const(3.7)),
