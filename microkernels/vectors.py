@@ -129,8 +129,10 @@ class _Names(threading.local):
 _names = _Names()
 
 
-def bind(value: Expr) -> Expr:
+def bind(value: Expr | int) -> Expr:
     """Names a value, so that using the result several times computes it once."""
+    if isinstance(value, int):
+        return I.bind(value)
     if _names.scopes:
         variable = tirx.Var("v", str(value.ty.dtype))
         _names.scopes[-1].append((variable, value))

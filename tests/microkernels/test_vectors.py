@@ -11,7 +11,7 @@ import tvm_ffi
 from tvm import tirx
 from tvm.script.ir_builder import IRBuilder
 
-from microkernels.vectors import Expr, bind, like, parameter, ramp
+from microkernels.vectors import Expr, bind, like, parameter, ramp, splat
 
 LANES = 8
 
@@ -83,3 +83,16 @@ def test_a_chosen_value_may_be_multiplied() -> None:
     np.testing.assert_array_equal(
         run(on_vectors(compute), x, y), chosen * y + np.where(chosen < y, x, y) * x * x
     )
+
+
+def test_numbers_and_indices_stay_names() -> None:
+    def compute(x: Expr, y: Expr) -> Expr:
+        row = bind(2)
+        for _ in range(9):
+            row = bind(row + row)
+        return x * y + splat(tirx.Cast("float32", row), LANES)
+
+    func = on_vectors(compute)
+    assert "alloc" not in func.script()
+    x = np.ones(LANES, np.float32)
+    np.testing.assert_array_equal(run(func, x, x), np.full(LANES, 1 + 2**10, np.float32))
