@@ -1,6 +1,7 @@
 """Settings for every test."""
 
 import os
+import signal
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import ExitStack
 from typing import Any
@@ -19,6 +20,10 @@ settings.load_profile("tvm_hybrid")
 
 # Tests say which records count; those that the package brings would differ from CPU to CPU.
 os.environ["TVM_HYBRID_RECORDS"] = "none"
+
+# What a shell's "&" starts ignores Ctrl-C, and so would whatever the tests interrupt.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 RUNGS = "rungs"  # which of them a test ran, in its report
 SLOW_NOTEBOOKS = {"tuning.ipynb"}

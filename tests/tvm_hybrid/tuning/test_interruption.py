@@ -6,7 +6,6 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -20,14 +19,6 @@ from tvm_hybrid.tuning.records import RecordStore
 from tvm_hybrid.tuning.tune_regions import tune_regions
 
 from .pretended import ALL, Pretended
-
-
-@pytest.fixture(autouse=True)
-def python_listens() -> Iterator[None]:
-    """Python's own handler, which it does not install where a shell's "&" has it ignore Ctrl-C."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
 
 
 def press_ctrl_c() -> None:
