@@ -1,0 +1,45 @@
+"""Reductions without axes, and forms of operators that the importer would change silently."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from onnx import helper
+
+from tvm_hybrid.errors import UnsupportedOperatorError
+from tvm_hybrid.frontend import import_onnx
+
+from .models import compare, f32, make_model, onnxruntime_run, random
+
+OPERATORS = ["L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", "Sum", "SumSquare"]
+
+
+@pytest.mark.parametrize("given", [False, True])
+def test_reductions_of_nothing(given: bool) -> None:
+    """An absent or empty list of axes: what the operator does with each element is left."""
+    axes = ["axes"] if given else []
+    nodes = [
+        helper.make_node(f"Reduce{name}", ["x", *axes], [name], noop_with_empty_axes=1)
+        for name in OPERATORS
+    ]
+    outputs = [f32(name, 3, 4) for name in OPERATORS]
+    constants = {"axes": np.zeros(0, np.int64)} if given else {}
+    model = make_model(nodes, [f32("x", 3, 4)], outputs, constants, opset=18)
+    feeds = {"x": np.abs(random(3, 4)) * np.float32(2)}
+    compare(model, feeds, onnxruntime_run(model, feeds))
+
+
+@pytest.mark.parametrize("dtype", ["int32", "uint32", "int64"])
+def test_means_of_integers(dtype: str) -> None:
+    x = np.random.default_rng(0).integers(0 if dtype[0] == "u" else -9, 9, (3, 5)).astype(dtype)
+    code = helper.np_dtype_to_tensor_dtype(x.dtype)
+    node = helper.make_node("ReduceMean", ["x"], ["y"], axes=[1], keepdims=0)
+    model = make_model([node], [("x", code, x.shape)], [("y", code, [3])])
+    wanted = np.trunc(x.sum(1) / 5).astype(dtype)
+    compare(model, {"x": x}, [wanted])
+
+
+def test_lrn_of_an_even_size_is_refused() -> None:
+    node = helper.make_node("LRN", ["x"], ["y"], size=4)
+    with pytest.raises(UnsupportedOperatorError, match="size=4 is even"):
+        import_onnx(make_model([node], [f32("x", 1, 8, 2, 2)], [f32("y", 1, 8, 2, 2)]))
