@@ -62,8 +62,9 @@ def _pad_from(
     """With elements of x."""
     for axis, (before, after) in enumerate(pads):
         if before or after:
-            index = np.pad(np.arange(dims[axis]), np.maximum((before, after), 0), mode=mode)
-            index = index[max(0, -before) : len(index) - max(0, -after)]
+            # Negative amounts crop first, as in ONNX Runtime: it tells in mode "wrap".
+            kept = np.arange(max(0, -before), dims[axis] - max(0, -after))
+            index = np.pad(kept, np.maximum((before, after), 0), mode=mode)
             x = builder.normalize(relax.op.take(x, literal(index), axis, mode="clip"))
     return x
 

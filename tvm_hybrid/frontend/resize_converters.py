@@ -27,7 +27,7 @@ _EPSILON = np.float32(1e-5)  # that TVM adds before it rounds down
 def _resize(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
     dims = known_dims(inputs[0])
     if len(inputs) == 2:  # opset 10, which knows one transformation
-        how = _attributes(attrs, coordinates="asymmetric", rounding="floor")
+        how = _attributes(attrs, coordinates="asymmetric", rounding="simple")
         scales = constant(inputs[1])
         return None if scales is None else _emit(builder, inputs[0], how, dims, scales)
     if any(item is not None and constant(item) is None for item in inputs[1:]):

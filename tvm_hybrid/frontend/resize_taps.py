@@ -27,7 +27,8 @@ class Resizing:
     coordinates : str
         The coordinate transformation.
     rounding : str
-        Which element is the nearest.
+        Which element is the nearest; "simple" is that of opset 10 in ONNX Runtime, up where the
+        axis becomes shorter and else down.
     cubic_a : float
         The coefficient of Keys's cubic.
     exclude_outside : bool
@@ -102,7 +103,9 @@ def axis_taps(
     cropped = how.coordinates == "tf_crop_and_resize"
     inside = (place >= 0) & (place <= extent - 1) if cropped else np.ones(outputs, bool)
     if how.mode == "nearest":
-        index = np.clip(_rounded(how.rounding, place), 0, extent - 1)[:, None]
+        simple = "ceil" if scale < 1 else "floor"
+        rounding = simple if how.rounding == "simple" else how.rounding
+        index = np.clip(_rounded(rounding, place), 0, extent - 1)[:, None]
         return Taps(extent, index, np.ones(index.shape, np.float32), inside)
     index, weight = _filter(how, place, min(float(scale), 1.0) if how.antialias else 1.0)
     if how.exclude_outside:

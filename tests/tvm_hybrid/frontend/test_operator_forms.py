@@ -1,4 +1,4 @@
-"""Reductions without axes, and forms of operators that the importer would change silently."""
+"""Forms of operators that an importer may change silently: reductions of nothing, old opsets."""
 
 from __future__ import annotations
 
@@ -43,3 +43,20 @@ def test_lrn_of_an_even_size_is_refused() -> None:
     node = helper.make_node("LRN", ["x"], ["y"], size=4)
     with pytest.raises(UnsupportedOperatorError, match="size=4 is even"):
         import_onnx(make_model([node], [f32("x", 1, 8, 2, 2)], [f32("y", 1, 8, 2, 2)]))
+
+
+def test_a_nearest_resize_of_opset_10() -> None:
+    """ONNX Runtime rounds up along an axis that becomes shorter, and down along the others."""
+    node = helper.make_node("Resize", ["x", "s"], ["y"])
+    scales = np.array([1, 1, 0.7, 1.7], np.float32)
+    model = make_model([node], [f32("x", 1, 2, 7, 8)], [f32("y", 1, 2, 4, 13)], {"s": scales}, 10)
+    feeds = {"x": random(1, 2, 7, 8)}
+    compare(model, feeds, onnxruntime_run(model, feeds))
+
+
+def test_cropping_comes_before_wrapping() -> None:
+    node = helper.make_node("Pad", ["x", "p"], ["y"], mode="wrap")
+    pads = {"p": np.array([-2, 1, 1, -3], np.int64)}
+    model = make_model([node], [f32("x", 7, 8)], [f32("y", 6, 6)], pads, opset=19)
+    feeds = {"x": random(7, 8)}
+    compare(model, feeds, onnxruntime_run(model, feeds))
