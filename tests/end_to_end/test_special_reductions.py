@@ -140,3 +140,36 @@ def test_padding_of_a_pool_never_wins(dtype: str) -> None:
         wanted.append(x.max((2, 3), keepdims=True))
     for result, want in zip(run(builder.model(), x), wanted, strict=True):
         np.testing.assert_array_equal(result, want)
+
+
+@pytest.mark.parametrize("queries, keys", [(20, 24), (20, 2600), (1, 40)])
+def test_attention_with_special_scores(queries: int, keys: int) -> None:
+    """A NaN among a row's scores makes it NaN, though the running maximum may lose it."""
+    rng = np.random.default_rng(0)
+    feeds = {
+        name: rng.standard_normal((1, 2, n, 16)).astype(np.float32)
+        for name, n in zip("qkv", (queries, keys, keys), strict=True)
+    }
+    feeds["q"][0, 0, queries // 2, 3] = NAN
+    mask = feeds["m"] = np.zeros((1, 1, queries, keys), np.float32)
+    if queries > 1:
+        mask[0, 0, 0, keys // 3] = mask[0, 0, 5, -1] = NAN
+        mask[0, 0, 1] = mask[0, 0, 2, :-5] = -INF
+        mask[0, 0, 3, 4] = INF
+        mask[0, 0, 4] = -3.4e38
+    builder = OnnxBuilder()
+    for name, array in feeds.items():
+        builder.input(name, array.shape)
+    turned = builder.node("Transpose", "k", perm=[0, 1, 3, 2])
+    scores = builder.node("MatMul", "q", turned)
+    scores = builder.node("Mul", scores, builder.constant(np.float32(0.25)))
+    weights = builder.node("Softmax", builder.node("Add", scores, "m"), axis=3)
+    builder.output(builder.node("MatMul", weights, "v"), (1, 2, queries, 16))
+    session = tvm_hybrid.InferenceSession(builder.model(), num_threads=1, records=[])
+    (result,) = session.run(None, feeds)
+    q, k, v, m = (feeds[name].astype(np.float64) for name in "qkvm")
+    with np.errstate(all="ignore"):
+        wanted = softmax(q @ np.swapaxes(k, -1, -2) / 4 + m) @ v
+    # A weighted mean of numbers below 6: sums of `keys` and 16 terms, an exponential of few ulps.
+    bound = 6 * (keys + 60) * EPSILON
+    np.testing.assert_allclose(result, wanted, rtol=0, atol=bound, equal_nan=True)
