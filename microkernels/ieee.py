@@ -41,7 +41,7 @@ def number_of(value: Expr) -> float | None:
 
 
 def add(x: Expr, y: Expr) -> Expr:
-    """x + y; 0 + -0 is 0."""
+    """x + y; x + 0 may be x, so -0 of -0."""
     return tirx.Add(_not_zero(x), _not_zero(y))
 
 
@@ -126,5 +126,9 @@ def _extreme(node: type[tirx.Max | tirx.Min], function: str, x: Expr, y: Expr) -
 
 
 def _not_zero(value: Expr) -> Expr:
-    """A value, hidden if it is a constant 0."""
-    return hidden(value) if number_of(value) == 0 and is_float(value) else value
+    """A value, hidden if it is a scalar constant 0; TVM folds no 0 that is broadcast.
+
+    (Vector kernels that differ in such numbers alone stay alike, and can be shared.)
+    """
+    zero = isinstance(value, tirx.FloatImm) and float(value.value) == 0
+    return hidden(value) if zero and is_float(value) else value
