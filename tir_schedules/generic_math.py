@@ -45,6 +45,7 @@ _NOT_IN_HALF = (
     *("acos", "acosh", "asin", "asinh", "atan", "atan2", "atanh", "copysign", "cosh", "exp10"),
     *("fmod", "hypot", "log1p", "sinh", "tan"),
 )
+_KNOWN = {*_FUNCTIONS, *_NOT_IN_HALF, *(name for names in _LIBRARY.values() for name in names)}
 _OF_PAIRS = (tirx.EQ, tirx.NE, tirx.LT, tirx.LE, tirx.GT, tirx.GE, tirx.Max, tirx.Min)
 
 
@@ -76,6 +77,8 @@ def _lowered(call: Call) -> Expr:
     name = call_name(call)
     if name == "pow":
         return _power(call)
+    if name not in _KNOWN:
+        return call  # such as an address, which has no elements
     element = element_of(call)
     if element == "float16" and name in _NOT_IN_HALF:
         wide = getattr(tirx, name)(*(cast("float32", argument) for argument in call.args))
