@@ -1,4 +1,4 @@
-"""Legalises: divisions of integers, defined for every value, and comparisons of bools.
+"""Legalises: divisions of integers, defined for every value.
 
 Before
 
@@ -13,8 +13,6 @@ After
 Integer division by zero is an error in ONNX Runtime, and it ends the process where nothing is done
 about it, as does the least integer by -1. Here the quotient and the remainder of the first are 0,
 and those of the second the least integer and 0.
-
-R.equal and R.not_equal of bools compare them as bytes: TVM compares vectors of bools as floats.
 """
 
 from __future__ import annotations
@@ -67,18 +65,6 @@ def _division(name: str) -> Legalize:
     return legalize
 
 
-def _comparison(name: str) -> Legalize:
-    operator = relax.op.equal if name == "relax.equal" else relax.op.not_equal
-
-    def legalize(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
-        if str(call.args[0].ty.dtype) != "bool":
-            return _default(name, builder, call)
-        sides = [builder.emit(relax.op.astype(side, "uint8")) for side in call.args]
-        return _default(name, builder, builder.normalize(operator(*sides)))
-
-    return legalize
-
-
 def _may_fail(divisor: relax.Expr, dtype: str) -> bool:
     """Whether a divisor can be 0 or -1."""
     if not isinstance(divisor, ir.GenericConst):
@@ -106,5 +92,4 @@ def _default(name: str, builder: relax.BlockBuilder, call: relax.Call) -> relax.
 
 LEGALIZATIONS: dict[str, Legalize] = {
     **{name: _division(name) for name in _DIVISIONS},
-    **{name: _comparison(name) for name in ("relax.equal", "relax.not_equal")},
 }
