@@ -120,6 +120,31 @@ def test_rows_with_special_values(length: int, fusion: str) -> None:
         )
 
 
+@pytest.mark.parametrize("opset", [12, 17, 18])
+def test_logarithms_of_sums_of_powers(opset: int) -> None:
+    """-inf for nothing but -inf, inf beside an inf, NaN beside a NaN; in every opset."""
+    x = rows(40)
+    builder = OnnxBuilder(opset=opset)
+    builder.input("x", x.shape)
+    for keepdims in (0, 1):
+        name = (
+            builder.node("ReduceLogSumExp", "x", axes=[-1], keepdims=keepdims)
+            if opset < 18
+            else builder.node(
+                "ReduceLogSumExp", "x", builder.constant(np.array([-1])), keepdims=keepdims
+            )
+        )
+        builder.output(name, (len(x), 1)[: 1 + keepdims])
+    builder.output(builder.node("ReduceLogSumExp", "x", keepdims=0), ())
+    one_row, kept, whole = run(builder.model(), x)
+    with np.errstate(invalid="ignore"):
+        wanted = np.logaddexp.reduce(x.astype(np.float64), axis=-1)
+    # The sum rounds at most 40 times, exp and log a few times.
+    np.testing.assert_allclose(one_row, wanted, rtol=60 * EPSILON, equal_nan=True)
+    np.testing.assert_array_equal(kept[:, 0], one_row)
+    assert np.isnan(whole)
+
+
 @pytest.mark.parametrize("dtype", ["float32", "uint8", "int8"])
 def test_padding_of_a_pool_never_wins(dtype: str) -> None:
     least = -INF if dtype == "float32" else np.iinfo(dtype).min

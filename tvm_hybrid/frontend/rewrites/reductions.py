@@ -14,7 +14,8 @@ from onnx import TensorProto
 
 from ..graph import Graph
 from ..node_builder import NodeBuilder, attributes_of, optional_input
-from .registry import rewrites
+from .log_sum_exp import log_sum_exp
+from .registry import Rewrite, rewrites
 
 _OF_ONE = {"ReduceL1": "Abs", "ReduceL2": "Abs", "ReduceLogSum": "Log", "ReduceSumSquare": "Mul"}
 _SUMS = ("ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd", "ReduceSum", "ReduceLogSumExp")
@@ -22,12 +23,13 @@ _SUMS = ("ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd", "ReduceSum", "Red
 
 @rewrites(*_OF_ONE, *_SUMS)
 def reduction(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeProto] | None:
-    """The operator on single elements where nothing is reduced; a mean of integers in int64."""
+    """The operator on single elements where nothing is reduced, else its `_OTHER_FORMS`."""
     attributes, axes = attributes_of(node), optional_input(node, 1)
     known = graph.constants.get(axes) if axes else None
     empty = not attributes.get("axes") and (not axes or (known is not None and not known.size))
     if not attributes.get("noop_with_empty_axes") or not empty:
-        return _mean_of_integers(node, graph) if node.op_type == "ReduceMean" else None
+        other = _OTHER_FORMS.get(node.op_type)
+        return other(node, graph) if other else None
     build, x, name = NodeBuilder(graph, node), node.input[0], _OF_ONE.get(node.op_type, "Identity")
     build.add(name, *([x, x] if name == "Mul" else [x]), output=node.output[0])
     return build.nodes
@@ -42,3 +44,9 @@ def _mean_of_integers(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeProto
     mean = build.add("ReduceMean", wide, *node.input[1:], **attributes_of(node))
     build.add("Cast", mean, output=node.output[0], to=elem_type)
     return build.nodes
+
+
+_OTHER_FORMS: dict[str, Rewrite] = {
+    "ReduceLogSumExp": log_sum_exp,
+    "ReduceMean": _mean_of_integers,
+}

@@ -1,0 +1,51 @@
+"""ReduceLogSumExp of infinities.
+
+    ReduceLogSumExp(x)    ->    m = Clip(ReduceMax(x), finite);  Log(ReduceSum(Exp(x - m))) + m
+
+The largest element is taken off so that no power overflows. If it is infinite, as in a row of
+nothing but -inf, that would be inf - inf: the largest or least finite number serves as well.
+"""
+
+from __future__ import annotations
+
+import ml_dtypes
+import onnx
+from onnx import helper
+
+from ..graph import Graph
+from ..node_builder import NodeBuilder, attributes_of, optional_input
+from .channel_norms import AXES_BY_INPUT
+
+SUM_AXES_BY_INPUT = 13
+
+
+def log_sum_exp(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeProto] | None:
+    """The operators that it is made of, for floats and known axes; none are all."""
+    x, given = node.input[0], optional_input(node, 1)
+    shape, attributes = graph.shape(x), attributes_of(node)
+    axes = graph.constants[given].tolist() if given in graph.constants else attributes.get("axes")
+    elem_type = graph.elem_type(x)
+    if shape is None or elem_type is None or (given and axes is None):
+        return None
+    dtype = helper.tensor_dtype_to_np_dtype(elem_type)
+    if dtype.name not in ("float16", "float32", "float64", "bfloat16"):
+        return None
+    axes = list(axes or range(len(shape)))
+    build, finite = NodeBuilder(graph, node), ml_dtypes.finfo(dtype)
+
+    def reduce(name: str, value: str, by_input_from: int) -> str:
+        if graph.opset >= by_input_from:
+            return build.add(name, value, build.constant(axes, "int64"), keepdims=1)
+        return build.add(name, value, axes=axes, keepdims=1)
+
+    most = reduce("ReduceMax", x, AXES_BY_INPUT)
+    most = build.clip(most, x, float(finite.min), float(finite.max))
+    powers = build.add("Exp", build.add("Sub", x, most))
+    total = build.add("Log", reduce("ReduceSum", powers, SUM_AXES_BY_INPUT))
+    if attributes.get("keepdims", 1):
+        build.add("Add", total, most, output=node.output[0])
+        return build.nodes
+    reduced = {axis % len(shape) for axis in axes}
+    kept = [size for axis, size in enumerate(shape) if axis not in reduced]
+    build.reshape(build.add("Add", total, most), kept, output=node.output[0])
+    return build.nodes
