@@ -12,7 +12,7 @@ from tvm import tirx
 from microkernels.isa import Isa
 from tests.tir_schedules.attention_checks import best, kernel_of, result_of
 from tests.tir_schedules.attention_regions import Attention, case, of_kind
-from tests.tir_schedules.run_region import machine_for
+from tir_schedules.machine import Machine
 from tir_schedules.region import Region
 from tir_schedules.template import template_for
 from tvm_hybrid.targets import resolve_target
@@ -164,7 +164,8 @@ def test_a_bench_tells_right_from_wrong(causal: int, status: str) -> None:
         del region
         return template.build(built, config, isa)
 
-    machine, target = machine_for(best("bf16")), resolve_target(None)
+    target = resolve_target(None)
+    machine = Machine.from_target(target, 1)
     made = replace(template, build=build)
     bench = Bench(attention.region, made, machine.isa, target, 1, 0, 0)
     config = template.default_config(attention.region, machine)
