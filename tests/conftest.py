@@ -11,7 +11,7 @@ from hypothesis import settings
 
 from microkernels.isa import CAP_VARIABLE, allowed_on_host, isa_named
 from tests.amx_emulator import emulator
-from tests.stand_ins import rungs_run, running
+from tests.stand_ins import rungs_run, running, sampling
 
 # Compiling takes as long as the machine lets it; time must not fail a test. Developers' runs draw
 # new examples; continuous integration draws the same ones every time.
@@ -80,10 +80,12 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Marks the notebooks that are slow: they have no decorators."""
+    """Marks the notebooks that are slow, which have no decorators, and most of many alike."""
     for item in items:
         if item.path.name in SLOW_NOTEBOOKS:
             item.add_marker("slow")
+    for item in sampling.left_out(items):
+        item.add_marker("slow")
 
 
 def pytest_deselected(items: Sequence[pytest.Item]) -> None:

@@ -1,0 +1,43 @@
+"""Which tests of code by stand-ins are left to `make test-all`, where the CPU lacks many rungs.
+
+Code by stand-ins compiles and runs more slowly. Of each test and rung every third set of parameters
+stays, beginning with another one from test to test. Tests of microkernels stay, where a parameter
+is a kernel, and those of the AMX emulator, which are quick.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterable, Iterator
+
+import pytest
+
+from microkernels.isa import LADDER
+from tests.microkernels.rungs import target_of
+
+from .building import lacks
+
+_EVERY = 3
+_NAMES = {isa.name for isa in LADDER}
+_WHOLE = ("tests/microkernels/", "tests/amx_emulator/")
+
+
+def left_out(items: Iterable[pytest.Item]) -> Iterator[pytest.Item]:
+    """Those of the tests that a run without slow tests can do without."""
+    lacking = {name for name in _NAMES if lacks(target_of(name))}
+    groups: dict[tuple[str, str], list[pytest.Item]] = {}
+    for item in items:
+        rung = _rung_of(item)
+        if rung in lacking and not item.nodeid.startswith(_WHOLE):
+            groups.setdefault((item.nodeid.split("[")[0], rung), []).append(item)
+    for key, group in groups.items():
+        first = zlib.crc32(" ".join(key).encode()) % min(_EVERY, len(group))
+        yield from (item for n, item in enumerate(group) if n % _EVERY != first)
+
+
+def _rung_of(item: pytest.Item) -> str:
+    """The highest rung that a test names, in a mark or a parameter; "" if it names none."""
+    names = [mark.args[0] for mark in item.iter_markers("isa")]
+    if isinstance(item, pytest.Function) and hasattr(item, "callspec"):
+        names += [value for value in item.callspec.params.values() if isinstance(value, str)]
+    return next((isa.name for isa in reversed(LADDER) if isa.name in names), "")
