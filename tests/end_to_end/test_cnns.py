@@ -13,6 +13,7 @@ import pytest
 from numpy.typing import NDArray
 
 import tvm_hybrid
+from tests.microkernels.rungs import target_of
 from tvm_hybrid.report.onnx_runtime import literal_session
 
 from . import cnn_blocks
@@ -94,7 +95,8 @@ def test_f32(block: Block, batch: int, threads: int) -> None:
 )
 def test_bf16(block: Block) -> None:
     net, model = made(block)
-    session, got, wanted = results(model, num_threads=1, precision="bf16")
+    target = target_of("avx512_bf16")
+    session, got, wanted = results(model, num_threads=1, precision="bf16", target=target)
     # Each layer rounds weights and images by at most 2**-9 of themselves, independently: the
     # squares add up over the layers; 6 deviations.
     bound = 6 * np.sqrt(2 * net.layers) * 2.0**-9

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 import tvm
 from tvm import s_tir, te, tirx
 from tvm.s_tir import TensorIntrin
@@ -104,6 +105,7 @@ print(right)
 """
 
 
+@pytest.mark.slow
 def test_stock_metaschedule_finds_it_and_ours_outlives_the_import_of_tvms() -> None:
     done = run_python(STOCK)
     assert done.returncode == 0, done.stderr

@@ -12,7 +12,7 @@ from microkernels.isa import Isa, isa_named
 from tests.guard import guarded
 from tests.microkernels.rungs import MCPU as PLAINEST
 from tests.stand_ins import running
-from tests.stand_ins.rungs_run import substitute_of
+from tests.stand_ins.rungs_run import runs_itself, substitute_of
 from tir_schedules.config import Config
 from tir_schedules.epilogue import epilogue_reference
 from tir_schedules.machine import Machine
@@ -28,6 +28,11 @@ MCPU = {rung: PLAINEST[substitute_of(rung)] for rung in PLAINEST}
 RUNGS = ["scalar", "avx2", "avx512"]
 INTEGER_RUNGS = ["scalar", "avx2", "avx2_vnni", "avx512", "avx512_vnni"]
 BF16_RUNGS = ["scalar", "avx2", "avx512", "avx512_bf16"]
+
+
+def highest_native(rungs: Sequence[str]) -> str:
+    """The last rung that this CPU runs itself, where code by stand-ins would take too long."""
+    return next((rung for rung in reversed(rungs) if runs_itself(rung)), rungs[0])
 
 
 def machine_for(rung: str, threads: int = 1) -> Machine:

@@ -11,7 +11,14 @@ from hypothesis import strategies as st
 
 from microkernels.errors import ConfigError
 from microkernels.isa import isa_named
-from tests.tir_schedules.run_region import RUNGS, expected, machine_for, random_inputs, run
+from tests.tir_schedules.run_region import (
+    RUNGS,
+    expected,
+    highest_native,
+    machine_for,
+    random_inputs,
+    run,
+)
 from tir_schedules.batch_matmul import BATCH_MATMUL, BatchMatmulConfig
 from tir_schedules.region import Region, Step, Tensor
 
@@ -123,11 +130,12 @@ def test_rows_are_shared_where_batches_are_too_few() -> None:
 
 def test_space_holds_the_default_and_builds() -> None:
     region = batch_region((2, 30, 40), (2, 40, 50))
-    configs = list(BATCH_MATMUL.space(region, machine_for(RUNGS[-1])))
-    assert configs[0] == BATCH_MATMUL.default_config(region, machine_for(RUNGS[-1]))
+    rung = highest_native(RUNGS)
+    configs = list(BATCH_MATMUL.space(region, machine_for(rung)))
+    assert configs[0] == BATCH_MATMUL.default_config(region, machine_for(rung))
     assert len(set(configs)) == len(configs)
     for config in configs[::5]:
-        check(region, config=config)
+        check(region, rung, config=config)
 
 
 def test_illegal_configs_and_regions_are_refused() -> None:

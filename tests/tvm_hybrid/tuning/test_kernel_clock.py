@@ -72,7 +72,8 @@ def test_what_cannot_be_compiled_takes_forever(
 
 def test_a_dead_process_is_replaced(clock: KernelClock, kernels: list[ProgramKernel]) -> None:
     clock._child.kill()
-    assert math.isinf(clock.microseconds(kernels[0]._replace(key=2)))
+    # Infinite, unless the death is noticed before the kernel is sent.
+    assert clock.microseconds(kernels[0]._replace(key=2)) > 0
     assert math.isfinite(clock.microseconds(kernels[0]._replace(key=3)))
 
 

@@ -15,7 +15,9 @@ import numpy as np
 import onnx
 from onnx import helper
 
-from ..graph import Graph
+from microkernels.errors import UnsupportedOperatorError
+
+from ..graph import Graph, describe
 from ..node_builder import NodeBuilder, attributes_of
 from .registry import rewrites
 
@@ -25,12 +27,22 @@ SLICES_BY_INPUT = 10
 
 @rewrites("LRN")
 def local_response_normalization(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeProto] | None:
-    """A sum of slices, for float32 of a known shape."""
+    """A sum of slices, for float32 of a known shape.
+
+    Raises
+    ------
+    UnsupportedOperatorError
+        Of another type, an even size.
+    """
     x = node.input[0]
     shape, attributes = graph.shape(x), attributes_of(node)
-    if shape is None or len(shape) < 2 or graph.elem_type(x) != onnx.TensorProto.FLOAT:
-        return None
     size, beta = attributes["size"], attributes.get("beta", 0.75)
+    if shape is None or len(shape) < 2 or graph.elem_type(x) != onnx.TensorProto.FLOAT:
+        if size % 2 == 0:
+            raise UnsupportedOperatorError(
+                f"{describe(node)}: size={size} is even, which is for float32 alone; use an odd one"
+            )
+        return None  # TVM's importer takes one channel too many for an even size
     build = NodeBuilder(graph, node)
     padded = _pad_channels(build, build.add("Mul", x, x), shape, (size - 1) // 2, size // 2)
     slices = [_channels(build, padded, first, shape[1]) for first in range(size)]
