@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from tvm.target import Target, codegen
 
-from .amx_permission import AMX_FEATURES, tile_permission
+from .amx.permission import AMX_FEATURES, tile_permission
 from .errors import IsaError, TargetError
 
 CAP_VARIABLE = "TVM_HYBRID_ISA"

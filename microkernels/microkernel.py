@@ -20,10 +20,11 @@ from dataclasses import dataclass
 import tvm.tirx.script.builder.ir as I
 from tvm import tirx
 
-from . import FAMILIES, bfloat16
 from .errors import IsaError
 from .isa import Isa, isa_named
-from .vectors import Expr, bind, constant, element_of, lanes_of, ramp, splat
+from .kernels import FAMILIES
+from .vector import bfloat16
+from .vector.expressions import Expr, bind, constant, element_of, lanes_of, ramp, splat
 
 
 @dataclass(frozen=True)
@@ -331,7 +332,7 @@ def _registry() -> dict[str, Microkernel]:
 @functools.cache  # asked for thousands of times while a model is compiled
 def _load_families() -> None:
     for family in FAMILIES:
-        importlib.import_module(f"{__package__}.{family}")
+        importlib.import_module(f"{__package__}.kernels.{family}")
 
 
 def microkernel_named(name: str) -> Microkernel:

@@ -9,70 +9,70 @@ from typing import Any
 from tvm import IRModule, ir, relax
 from tvm.target import Target
 
-from tir_schedules.machine import Machine
-from tir_schedules.region import Region
+from tir_schedules.core.machine import Machine
+from tir_schedules.core.region import Region
 
-from .allocate_empty import allocate_empty
-from .bf16_precision import bf16_precision
-from .bits_entry import bits_entry
+from .bfloat16.bf16_precision import bf16_precision
+from .bfloat16.raise_bf16_casts import raise_bf16_casts
+from .bfloat16.uint16_entry import bits_entry
+from .bfloat16.widen_bf16 import widen_bf16
+from .canonicalize.clip_indices import clip_indices
+from .canonicalize.conv1d_channels_last import conv1d_channels_last
+from .canonicalize.decompose_attention import decompose_attention
+from .canonicalize.decompose_conv_transpose import decompose_conv_transpose
+from .canonicalize.decompose_prelu import decompose_prelu
+from .canonicalize.drop_views import drop_views
+from .canonicalize.fold_empty import fold_empty
+from .canonicalize.fold_weights import fold_weights
+from .canonicalize.isolate_casts import isolate_casts
+from .canonicalize.pointwise_conv import pointwise_conv
+from .canonicalize.recognize_activations import recognize_activations
+from .canonicalize.recognize_gelu import recognize_gelu
+from .canonicalize.recognize_norms import recognize_norms
+from .canonicalize.recognize_one_hot import recognize_one_hot
+from .canonicalize.safe_softmax import safe_softmax
+from .canonicalize.sink_concat import sink_concat
+from .canonicalize.sink_permutes import sink_permutes
+from .canonicalize.sink_scale import sink_scale
 from .choices import check_choice
-from .clip_indices import clip_indices
-from .concat_in_place import concat_in_place
-from .conv1d_channels_last import conv1d_channels_last
 from .decisions import DecisionLog
-from .decompose_attention import decompose_attention
-from .decompose_conv_transpose import decompose_conv_transpose
-from .decompose_prelu import decompose_prelu
-from .drop_checks import drop_checks
-from .drop_views import drop_views
 from .dump_ir import DumpIR
-from .fold_channel_shuffle import fold_channel_shuffle
-from .fold_dequantize import fold_dequantize
-from .fold_empty import fold_empty
-from .fold_weights import fold_weights
-from .integer_conv import integer_conv
-from .integer_matmul import integer_matmul
-from .integer_mean import integer_mean
-from .isolate_casts import isolate_casts
-from .layout_problem import ChooseLabels, LayoutProblem
-from .legalize_operators import legalize_operators
-from .lift_quantize import lift_quantize
-from .lower_regions import lower_regions
-from .merge_attention import merge_attention
-from .merge_chains import merge_chains
-from .merge_depthwise import merge_depthwise
-from .merge_projections import merge_projections
-from .merge_side_by_side import merge_side_by_side
-from .narrow_conv_weights import narrow_conv_weights
-from .native_code import compile_native
-from .note_reorders import note_reorders
-from .partition import partition, region_counts
-from .pointwise_conv import pointwise_conv
-from .prepack import prepack
-from .propagate_layout import propagate_layout
-from .quantization_ranges import quantization_ranges
-from .raise_bf16_casts import raise_bf16_casts
-from .recognize_activations import recognize_activations
-from .recognize_gelu import recognize_gelu
-from .recognize_norms import recognize_norms
-from .recognize_one_hot import recognize_one_hot
-from .reduction_identities import reduction_identities
-from .rename_kernels import rename_kernels
-from .requantize import requantize
-from .run_codegen import annotate_codegen
-from .safe_softmax import safe_softmax
-from .scale_weight import scale_weight
-from .schedule_generic import schedule_leftovers
-from .select_configs import Lookup, select_configs
-from .select_winograd import select_winograd
-from .share_kernels import share_kernels
-from .sink_concat import sink_concat
-from .sink_dequantize import sink_dequantize
-from .sink_permutes import sink_permutes
-from .sink_scale import sink_scale
-from .stock_dynamic_quantize import stock_dynamic_quantize
-from .weight_only_matmul import weight_only_matmul
-from .widen_bf16 import widen_bf16
+from .layout.fold_channel_shuffle import fold_channel_shuffle
+from .layout.note_reorders import note_reorders
+from .layout.propagate_layout import propagate_layout
+from .layout.search_space import ChooseLabels, LayoutProblem
+from .lower.allocate_empty import allocate_empty
+from .lower.concat_in_place import concat_in_place
+from .lower.drop_checks import drop_checks
+from .lower.legalize_operators import legalize_operators
+from .lower.lower_regions import lower_regions
+from .lower.native_code import compile_native
+from .lower.prepack import prepack
+from .lower.reduction_identities import reduction_identities
+from .lower.rename_kernels import rename_kernels
+from .lower.run_codegen import annotate_codegen
+from .lower.schedule_generic import schedule_leftovers
+from .lower.select_configs import Lookup, select_configs
+from .lower.share_kernels import share_kernels
+from .quantize.fold_dequantize import fold_dequantize
+from .quantize.integer_conv import integer_conv
+from .quantize.integer_matmul import integer_matmul
+from .quantize.integer_mean import integer_mean
+from .quantize.lift_quantize import lift_quantize
+from .quantize.narrow_conv_weights import narrow_conv_weights
+from .quantize.quantization_ranges import quantization_ranges
+from .quantize.requantize import requantize
+from .quantize.sink_dequantize import sink_dequantize
+from .quantize.stock_dynamic_quantize import stock_dynamic_quantize
+from .quantize.weight_only_matmul import weight_only_matmul
+from .regions.merge_attention import merge_attention
+from .regions.merge_chains import merge_chains
+from .regions.merge_depthwise import merge_depthwise
+from .regions.merge_projections import merge_projections
+from .regions.merge_side_by_side import merge_side_by_side
+from .regions.partition import partition, region_counts
+from .regions.scale_weight import scale_weight
+from .regions.select_winograd import select_winograd
 
 PRECISIONS = ("auto", "f32", "bf16")
 FUSION_LEVELS = ("coarse", "fine", "none")

@@ -1,34 +1,25 @@
 """Loops around microkernels: one template per kind of region.
 
-Importing the package registers every template; adding one is a new file and its import here.
+Importing the package registers every template; adding one is a new file and its name here. A room
+is a folder with a paragraph that says what is in it, what comes in and what goes out.
 """
 
-from . import (
-    attention,
-    batch_matmul,
-    conv2d,
-    conv2d_winograd,
-    depthwise_conv2d,
-    depthwise_pointwise,
-    elementwise,
-    matmul,
-    mlp_chain,
-    normalize,
-    quantization_range,
-    weight_only_matmul,
+from importlib import import_module
+
+TEMPLATES = (
+    "attention.attention",
+    "product.batch_matmul",
+    "convolution.direct.conv2d",
+    "convolution.winograd.conv2d_winograd",
+    "convolution.depthwise.depthwise_conv2d",
+    "chains.depthwise_pointwise",
+    "rows.elementwise",
+    "product.matmul",
+    "chains.mlp_chain",
+    "rows.normalize",
+    "rows.quantization_range",
+    "product.weight_only_matmul",
 )
 
-__all__ = [
-    "attention",
-    "batch_matmul",
-    "conv2d",
-    "conv2d_winograd",
-    "depthwise_conv2d",
-    "depthwise_pointwise",
-    "elementwise",
-    "matmul",
-    "mlp_chain",
-    "normalize",
-    "quantization_range",
-    "weight_only_matmul",
-]
+for _name in TEMPLATES:
+    import_module(f".{_name}", __name__)

@@ -29,7 +29,7 @@ def register() -> None:
     _registered = True
     from tvm import relax
 
-    from microkernels.stock_intrinsics import mend_dot_16x4_vnni
+    from microkernels.tensorize.stock_intrinsics import mend_dot_16x4_vnni
 
     from .target_tags import register_tags
 
@@ -40,7 +40,7 @@ def register() -> None:
 
 
 def _codegen(functions: Any, options: Any, constants: Any) -> Any:
-    from relay_passes.run_codegen import compile_functions
+    from relay_passes.lower.run_codegen import compile_functions
 
     return compile_functions(functions, options, constants)
 

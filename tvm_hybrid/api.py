@@ -21,7 +21,7 @@ from relay_passes.pipeline import (
     check_precision,
     compile_module,
 )
-from relay_passes.select_winograd import check_fast_math
+from relay_passes.regions.select_winograd import check_fast_math
 
 from ._autoload import register
 from .cpu_features import required_features

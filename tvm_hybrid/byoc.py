@@ -16,7 +16,7 @@ from relay_passes.pipeline import (
     lowering_passes,
     partition_module,
 )
-from relay_passes.select_winograd import check_fast_math
+from relay_passes.regions.select_winograd import check_fast_math
 
 from .targets import TargetLike, resolve_target
 from .threads import default_threads

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from tvm.target import Target, codegen
 
-from microkernels.amx_permission import ADVICE, AMX_FEATURES, tile_permission
+from microkernels.amx.permission import ADVICE, AMX_FEATURES, tile_permission
 from microkernels.errors import IsaError
 from microkernels.isa import target_isa
 

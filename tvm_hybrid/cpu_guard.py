@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from microkernels import amx_permission
+from microkernels.amx import permission as amx_permission
 
 from .cpu_features import AMX_STATE, FEATURES
 

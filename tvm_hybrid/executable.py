@@ -16,8 +16,8 @@ from tvm.runtime import Tensor
 
 from microkernels.errors import ArtifactError, FeedError
 from microkernels.output_file import replacing, require_writable
-from relay_passes.bits_entry import BITS_ENTRY, MAIN
-from relay_passes.native_code import emit_machine_code
+from relay_passes.bfloat16.uint16_entry import BITS_ENTRY, MAIN
+from relay_passes.lower.native_code import emit_machine_code
 
 from . import threads
 from .artifact import append_manifest, copy_atomically, read_manifest

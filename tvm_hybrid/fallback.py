@@ -10,7 +10,7 @@ from typing import Any
 
 from tvm.target import Target, codegen
 
-from microkernels.amx_permission import tile_permission
+from microkernels.amx.permission import tile_permission
 from microkernels.errors import IsaError, TargetError
 from microkernels.isa import LADDER, Isa, target_isa
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from tvm import IRModule, ir, relax
 
-from relay_passes.lower_regions import UNALIGNED
+from relay_passes.lower.lower_regions import UNALIGNED
 
 _VIEWS = ("relax.reshape", "relax.memory.view", "relax.memory.ensure_zero_offset")
 

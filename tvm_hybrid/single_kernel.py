@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from tvm import IRModule, ir, relax
 from tvm.runtime import Tensor
 
-from relay_passes.graph import binding_value
-from relay_passes.lower_regions import UNALIGNED
+from relay_passes.ir.graph import binding_value
+from relay_passes.lower.lower_regions import UNALIGNED
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 
 from tvm.target import Target, codegen
 
-from microkernels.amx_permission import tile_permission
+from microkernels.amx.permission import tile_permission
 from microkernels.errors import TargetError
 
 from .cpu_features import FEATURES, host_flags

@@ -80,7 +80,7 @@ def scattered(x: NDArray, w: NDArray, stride: int, pad: int) -> NDArray:
 
 @pytest.mark.parametrize(("kernel", "pad"), [(2, 0), (4, 1)])
 def test_integers(kernel: int, pad: int) -> None:
-    """One sum of integers with its bias, scaled once, as `relay_passes.integer_product` says."""
+    """One sum of integers with its bias, scaled once: see `integer_product`."""
     rng = np.random.default_rng(kernel)
     sx, sy = np.float32(0.02), np.float32(0.05)
     sw = rng.uniform(0.001, 0.01, 24).astype(np.float32)

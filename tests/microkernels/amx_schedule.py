@@ -10,10 +10,10 @@ import tvm.tirx.script.builder.ir as I
 from tvm import s_tir, tirx
 from tvm.script.ir_builder import IRBuilder
 
-from microkernels.amx_intrin import SCOPE, register_amx_intrins
-from microkernels.amx_tiles import AmxMicrokernel
+from microkernels.amx.tensor_intrin import SCOPE, register_amx_intrins
+from microkernels.kernels.amx_family import AmxMicrokernel
 from microkernels.microkernel import Microkernel, all_microkernels
-from microkernels.vectors import cast, parameter
+from microkernels.vector.expressions import cast, parameter
 
 AMX_KERNELS = [kernel for kernel in all_microkernels() if isinstance(kernel, AmxMicrokernel)]
 

@@ -9,7 +9,7 @@ import pytest
 from tvm.target import Target
 
 from microkernels import isa as isa_module
-from microkernels.amx_permission import AMX_FEATURES, Permission
+from microkernels.amx.permission import AMX_FEATURES, Permission
 from microkernels.errors import IsaError, TargetError
 from microkernels.isa import (
     CAP_VARIABLE,

@@ -1,4 +1,4 @@
-"""Reads the tile instructions of compiled functions, and holds them against `amx_model`.
+"""Reads the tile instructions of compiled functions, and holds them against `amx.instructions`.
 
 Between two jumps code has whole pieces of blocks only: the start of one (its accumulators zeroed or
 loaded), steps of K, or its end. They are found with the tile registers that the layout gives them,
@@ -13,9 +13,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from microkernels.amx_config import LAYOUTS
-from microkernels.amx_model import TileBlock, TileInstruction
-from microkernels.amx_tiles import AmxMicrokernel
+from microkernels.amx.instructions import TileBlock, TileInstruction
+from microkernels.amx.tile_shapes import LAYOUTS
+from microkernels.kernels.amx_family import AmxMicrokernel
 
 _CONFIGURATION = re.compile(r"tvm_hybrid_amx_configure_(\dx\d)_(\d+)x(\d+)_data\(%rip\)")
 
@@ -40,7 +40,7 @@ class Line:
         return self.mnemonic.startswith(("tile", "tdp", "ldtilecfg", "sttilecfg"))
 
     def tiles(self) -> Tiles:
-        """The instruction as `amx_model` has it; operands come in the order of AT&T."""
+        """The instruction as `amx.instructions` has it; operands come in the order of AT&T."""
         numbers = [int(number) for number in re.findall(r"%tmm(\d)", self.operands)]
         if self.mnemonic.startswith("tdp"):
             b, a, c = numbers

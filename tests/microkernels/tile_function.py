@@ -10,7 +10,7 @@ from tvm.script.ir_builder import IRBuilder
 
 from microkernels.microkernel import Microkernel, Place
 from microkernels.packing import packed_size
-from microkernels.vectors import Expr, parameter, ramp
+from microkernels.vector.expressions import Expr, parameter, ramp
 from tests.microkernels.operands import stored
 
 

@@ -10,11 +10,11 @@ import tvm.tirx.script.builder.ir as I
 from tvm import tirx
 from tvm.script.ir_builder import IRBuilder
 
-from microkernels.amx_config import emit_configure, emit_release, emit_tile
-from microkernels.amx_intrin import BLOCK_ATTRIBUTE, SCOPE
-from microkernels.amx_permission import emit_permission_check
-from microkernels.amx_residency import Size
-from microkernels.vectors import Expr
+from microkernels.amx.permission import emit_permission_check
+from microkernels.amx.residency import Size
+from microkernels.amx.tensor_intrin import BLOCK_ATTRIBUTE, SCOPE
+from microkernels.amx.tile_shapes import emit_configure, emit_release, emit_tile
+from microkernels.vector.expressions import Expr
 
 
 @dataclass(frozen=True)

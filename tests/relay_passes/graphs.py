@@ -10,11 +10,11 @@ import tvm
 from tvm import IRModule, relax
 
 from microkernels.isa import isa_named
+from relay_passes.canonicalize.fold_weights import fold_weights
 from relay_passes.decisions import DecisionLog
-from relay_passes.fold_weights import fold_weights
-from relay_passes.partition import REGION, is_region_function, partition
-from tir_schedules.machine import Machine
-from tir_schedules.region import Region
+from relay_passes.regions.partition import REGION, is_region_function, partition
+from tir_schedules.core.machine import Machine
+from tir_schedules.core.region import Region
 
 GENERIC = tvm.target.Target({"kind": "llvm"})
 TARGET = tvm.target.Target({"kind": "llvm", "mcpu": "skylake-avx512"})

@@ -10,7 +10,6 @@ import pytest
 from tvm import relax
 
 from microkernels.errors import CompileError
-from relay_passes.dynamic_quantize import emit_dynamic_quantize
 from relay_passes.pipeline import (
     FUSION_LEVELS,
     PipelineOptions,
@@ -18,9 +17,10 @@ from relay_passes.pipeline import (
     collect_regions,
     form_regions,
 )
+from relay_passes.quantize.dynamic_quantize import emit_dynamic_quantize
 from tests.relay_passes.graphs import TARGET, constant, module, operators
 from tests.relay_passes.quantized import dequantize, quantize
-from tir_schedules.region import Region
+from tir_schedules.core.region import Region
 
 op = relax.op
 F, B, U8, I8 = "float32", "bfloat16", "uint8", "int8"

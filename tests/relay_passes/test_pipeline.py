@@ -8,16 +8,16 @@ import tvm
 from tvm import relax
 
 from microkernels.errors import CompileError
-from relay_passes.dynamic_quantize import emit_dynamic_quantize
 from relay_passes.pipeline import (
     PipelineOptions,
     check_precision,
     collect_regions,
     lowering_passes,
 )
+from relay_passes.quantize.dynamic_quantize import emit_dynamic_quantize
 from tests.relay_passes.graphs import constant, module, operators
 from tests.relay_passes.quantized import dequantize, quantize
-from tir_schedules.region import Region
+from tir_schedules.core.region import Region
 
 op = relax.op
 F, B, U8, I8 = "float32", "bfloat16", "uint8", "int8"

@@ -14,12 +14,12 @@ from tvm import tirx
 from microkernels.microkernel import Microkernel, microkernel_named
 from tests.microkernels import test_microkernel_contract as contract
 from tests.microkernels.operands import random_operand
-from tests.tir_schedules import test_packed_bytes as packing
+from tests.tir_schedules.epilogue import test_packed_bytes as packing
 from tests.tir_schedules.run_region import dtype_named, expected, run
 from tests.tvm_hybrid.small_models import run_python
-from tir_schedules import packed_bytes
-from tir_schedules.epilogue import Columns
-from tir_schedules.region import Region, Step, Tensor
+from tir_schedules.core.region import Region, Step, Tensor
+from tir_schedules.epilogue import packed_bytes
+from tir_schedules.epilogue.epilogue import Columns
 
 TYPES = {
     "avx2_vnni": ("uint8", "int8", "int32"),

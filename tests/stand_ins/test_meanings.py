@@ -13,7 +13,7 @@ import tvm
 import tvm.tirx.script.builder.ir as I
 from tvm.script.ir_builder import IRBuilder
 
-from microkernels.vectors import parameter
+from microkernels.vector.expressions import parameter
 from tests.stand_ins import intel
 from tests.stand_ins.building import PRESENT
 from tests.stand_ins.meanings import MEANINGS

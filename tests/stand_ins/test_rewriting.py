@@ -9,9 +9,9 @@ import tvm.tirx.script.builder.ir as I
 from tvm import IRModule, tirx
 from tvm.script.ir_builder import IRBuilder
 
-from microkernels.bf16_family import DOT_LLVM_IR
 from microkernels.isa import isa_named
-from microkernels.vectors import Expr, parameter, ramp
+from microkernels.kernels.bf16_family import DOT_LLVM_IR
+from microkernels.vector.expressions import Expr, parameter, ramp
 from tests.microkernels.rungs import target_of
 from tests.stand_ins.building import PRESENT, lacks, stand_ins, target_here
 from tests.stand_ins.llvm_ir import PREFIX

@@ -19,9 +19,9 @@ from tests.tir_schedules.run_region import (
     dtype_named,
     machine_for,
 )
-from tir_schedules.config import Config
-from tir_schedules.region import Region
-from tir_schedules.template import template_for
+from tir_schedules.core.config import Config
+from tir_schedules.core.region import Region
+from tir_schedules.core.template import template_for
 from tvm_hybrid.dlpack import tensor_of
 
 RUNGS_OF = {"f32": RUNGS, "rounded": BF16_RUNGS, "bf16": BF16_RUNGS, "int8": INTEGER_RUNGS}

@@ -9,7 +9,7 @@ import numpy as np
 
 from tests.microkernels.operands import random_operand
 from tests.tir_schedules.run_region import dtype_named
-from tir_schedules.region import Region, Scalar, Step, Tensor
+from tir_schedules.core.region import Region, Scalar, Step, Tensor
 
 Shape = tuple[int, ...]
 F, B = "float32", "bfloat16"

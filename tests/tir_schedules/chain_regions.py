@@ -10,9 +10,9 @@ import numpy as np
 
 from tests.tir_schedules.integer_regions import matmul_region as integer_matmul
 from tests.tir_schedules.run_region import dtype_named, machine_for
-from tir_schedules.chain_sources import Source, sources_text, tensors_of
-from tir_schedules.mlp_chain_config import MlpChainConfig, by_columns, by_rows
-from tir_schedules.region import Region, Scalar, Step, Tensor
+from tir_schedules.chains.mlp_chain_config import MlpChainConfig, by_columns, by_rows
+from tir_schedules.chains.sources import Source, sources_text, tensors_of
+from tir_schedules.core.region import Region, Scalar, Step, Tensor
 
 INPUT = Source(False, 0)
 Given = Source | None

@@ -8,9 +8,9 @@ import numpy as np
 from hypothesis import strategies as st
 
 from tests.tir_schedules.run_region import expected, product_bound, random_inputs, run
-from tir_schedules.config import Config
-from tir_schedules.conv_geometry import ConvGeometry, numbers_text
-from tir_schedules.region import Region, Step, Tensor
+from tir_schedules.convolution.geometry import ConvGeometry, numbers_text
+from tir_schedules.core.config import Config
+from tir_schedules.core.region import Region, Step, Tensor
 
 WEIGHTS = {"float32": "float32", "uint8": "int8", "int8": "int8", "bfloat16": "bfloat16"}
 

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from tests.tir_schedules.conv_regions import conv_region
 from tests.tir_schedules.run_region import BF16_RUNGS, INTEGER_RUNGS, RUNGS, machine_for
-from tir_schedules.depthwise_config import DepthwiseConfig, default_config, dot_kernel
-from tir_schedules.depthwise_problem import DepthwiseProblem
-from tir_schedules.region import Region
+from tir_schedules.convolution.depthwise.config import DepthwiseConfig, default_config, dot_kernel
+from tir_schedules.convolution.depthwise.problem import DepthwiseProblem
+from tir_schedules.core.region import Region
 
 RUNGS_OF = {
     "float32": RUNGS,

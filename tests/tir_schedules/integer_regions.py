@@ -13,8 +13,8 @@ from microkernels.microkernel import Microkernel, kernels_for
 from tests.microkernels.operands import random_operand
 from tests.onnx_reference.arithmetic import dynamic_quantize, integer_product, quantize
 from tests.tir_schedules.run_region import INTEGER_RUNGS, machine_for, run
-from tir_schedules.matmul import MATMUL, MatmulConfig
-from tir_schedules.region import Region, Scalar, Tensor
+from tir_schedules.core.region import Region, Scalar, Tensor
+from tir_schedules.product.matmul import MATMUL, MatmulConfig
 
 DTYPES = ("uint8", "int8")
 TYPES = list(itertools.product(DTYPES, DTYPES))

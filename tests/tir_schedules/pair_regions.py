@@ -8,7 +8,7 @@ from tests.tir_schedules.chain_regions import INPUT, ChainBuilder
 from tests.tir_schedules.conv_regions import WEIGHTS
 from tests.tir_schedules.depthwise_regions import depthwise
 from tests.tir_schedules.integer_regions import matmul_region
-from tir_schedules.region import Region, Step, Tensor
+from tir_schedules.core.region import Region, Step, Tensor
 
 CLIP = (("maximum", 0.0), ("minimum", 6.0))
 

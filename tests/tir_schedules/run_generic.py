@@ -13,7 +13,7 @@ from tvm.tirx import ForKind
 
 from tests.guard import guarded
 from tests.stand_ins import running
-from tir_schedules.generic import schedule_generic
+from tir_schedules.generic.schedule import schedule_generic
 
 from .run_region import MCPU, RUNGS, compiled, machine_for
 

@@ -13,11 +13,11 @@ from tests.guard import guarded
 from tests.microkernels.rungs import MCPU as PLAINEST
 from tests.stand_ins import running
 from tests.stand_ins.rungs_run import runs_itself, substitute_of
-from tir_schedules.config import Config
-from tir_schedules.epilogue import epilogue_reference
-from tir_schedules.machine import Machine
-from tir_schedules.region import Region, Step, Tensor
-from tir_schedules.template import template_for
+from tir_schedules.core.config import Config
+from tir_schedules.core.machine import Machine
+from tir_schedules.core.region import Region, Step, Tensor
+from tir_schedules.core.template import template_for
+from tir_schedules.epilogue.epilogue import epilogue_reference
 from tvm_hybrid.dlpack import BFLOAT16, tensor_of
 
 # The CPU for which a rung's code is made to run here.

@@ -8,15 +8,15 @@ from typing import Any
 
 import numpy as np
 
-from relay_passes.kernel_context import kernel_context
+from relay_passes.lower.kernel_context import kernel_context
 from tests.guard import guarded
 from tests.tir_schedules.conv_regions import conv_region
 from tests.tir_schedules.run_region import compiled, expected, machine_for, packed, random_inputs
-from tir_schedules.config import Config
-from tir_schedules.region import Region, Tensor
-from tir_schedules.template import template_for
-from tir_schedules.winograd_problem import WinogradProblem
-from tir_schedules.winograd_transforms import REACH, TILE, error_bound, magnitudes
+from tir_schedules.convolution.winograd.problem import WinogradProblem
+from tir_schedules.convolution.winograd.transforms import REACH, TILE, error_bound, magnitudes
+from tir_schedules.core.config import Config
+from tir_schedules.core.region import Region, Tensor
+from tir_schedules.core.template import template_for
 from tvm_hybrid.dlpack import tensor_of
 
 Shape = tuple[int, int]

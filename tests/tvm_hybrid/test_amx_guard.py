@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from tvm.support import cc
 
-from microkernels.amx_permission import ADVICE, REFUSALS, Permission
+from microkernels.amx.permission import ADVICE, REFUSALS, Permission
 from tests.tvm_hybrid.runtime_only import run_on_runtime_alone
 from tests.tvm_hybrid.small_models import mlp
 from tvm_hybrid import cpu_features, library

@@ -12,7 +12,7 @@ import onnx
 import pytest
 
 import tvm_hybrid
-from microkernels import amx_permission
+from microkernels.amx import permission as amx_permission
 from tests.onnx_builder import OnnxBuilder
 from tests.onnx_reference.evaluate import evaluate
 from tests.tvm_hybrid.runtime_only import run_on_runtime_alone

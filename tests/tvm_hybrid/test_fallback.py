@@ -13,8 +13,8 @@ import pytest
 from tvm import IRModule, relax
 
 import tvm_hybrid
-from microkernels import amx_permission
-from microkernels.amx_permission import ADVICE
+from microkernels.amx import permission as amx_permission
+from microkernels.amx.permission import ADVICE
 from tests.amx_emulator import emulator
 from tests.tvm_hybrid.onnx_models import saved
 from tests.tvm_hybrid.runtime_only import run_on_runtime_alone

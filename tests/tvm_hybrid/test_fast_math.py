@@ -11,8 +11,8 @@ import tvm
 from tvm import relax
 
 import tvm_hybrid
-from relay_passes.partition import REGION
-from relay_passes.select_winograd import FAST_MATH_LEVELS
+from relay_passes.regions.partition import REGION
+from relay_passes.regions.select_winograd import FAST_MATH_LEVELS
 from tests.onnx_builder import OnnxBuilder
 from tests.relay_passes.graphs import constant, module
 from tests.tvm_hybrid.onnx_models import saved

@@ -12,14 +12,14 @@ import pytest
 import tvm
 
 import tvm_hybrid
-from relay_passes.partition import REGION
 from relay_passes.pipeline import FUSION_LEVELS
+from relay_passes.regions.partition import REGION
 from tests.onnx_builder import OnnxBuilder
 from tests.relay_passes.graphs import module
 from tests.relay_passes.test_fusion_levels import CASES, Case
 from tests.tvm_hybrid.onnx_models import saved
 from tests.tvm_hybrid.small_models import mlp_module
-from tir_schedules.region import Region
+from tir_schedules.core.region import Region
 from tvm_hybrid.cli import main
 from tvm_hybrid.errors import ArtifactError, CompileError
 from tvm_hybrid.executable import Executable

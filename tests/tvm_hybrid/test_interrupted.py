@@ -16,7 +16,7 @@ import pytest
 
 import tvm_hybrid
 from microkernels.output_file import undisturbed
-from relay_passes import lower_regions
+from relay_passes.lower import lower_regions
 from tests.tvm_hybrid.onnx_models import saved
 from tests.tvm_hybrid.small_models import ROOT, mlp, mlp_module, run_python
 from tests.tvm_hybrid.tuning.forked import Child

@@ -8,7 +8,7 @@ import pytest
 import tvm
 from tvm.target import Target, codegen
 
-from microkernels.amx_permission import Permission
+from microkernels.amx.permission import Permission
 from tvm_hybrid import cpu_features, targets
 from tvm_hybrid.cpu_features import FEATURES, missing_on_host, require_host, required_features
 from tvm_hybrid.errors import IsaError, TargetError

@@ -31,7 +31,7 @@ def command(names: tuple[str, ...], folder: Path, cpu: int | None, only_list: bo
     interruption, and measures the fastest of a finished space again.
     """
     from relay_passes.pipeline import PipelineOptions
-    from tir_schedules.template import template_for
+    from tir_schedules.core.template import template_for
 
     from ..targets import resolve_target
     from ..tuning.config_space import ConfigSpace

@@ -1,4 +1,4 @@
-"""Casting constants as kernels do (microkernels/ieee.py, `convert`), whatever numpy makes of it.
+"""Casting constants as kernels do (`microkernels.vector.ieee.convert`), whatever numpy does.
 
 Numpy leaves a float that its integer type cannot hold to the CPU's instruction, which differs
 between vectors and the rest of them.

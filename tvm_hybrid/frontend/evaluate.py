@@ -27,7 +27,7 @@ MAX_GROWTH = 4
 # Control flow, and what the reference computes by another order of roundings than we do, or by the
 # defaults of the newest opset.
 _KEPT = {"Loop", "If", "Scan", "Constant", "Resize", "RoiAlign", "Upsample"}
-# Of no elements they are 0 / 0: relay_passes/fold_empty.py says what that is.
+# Of no elements they are 0 / 0: relay_passes/canonicalize/fold_empty.py says what that is.
 _AVERAGES = {"ReduceMean", "GlobalAveragePool"}
 # Operators whose output shape depends on values, but is no larger than the input times its rank.
 _BOUNDED = {"NonZero", "Compress", "Unique", "Slice", "Gather", "Squeeze", "Unsqueeze", "Reshape"}

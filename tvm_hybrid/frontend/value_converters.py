@@ -1,7 +1,7 @@
 """Converters of operators that TVM's importer leaves open for some values.
 
 operator        TVM's converter                          ours
-Cast            a dozen operators; 0 for infinities      one cast; microkernels/ieee.py, `convert`
+Cast            a dozen operators; 0 for infinities      one cast, `microkernels.vector.ieee`
 BitShift        undefined beyond the width               as the operator's text says
 Mod             fmod=0 of floats: NaN for infinities,    the sign of the divisor, as in Python
                 the sign of the dividend for zeros

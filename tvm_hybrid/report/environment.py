@@ -92,7 +92,7 @@ def _checked(topic: str, name: str, find: Callable[[], str]) -> Fact:
 
 def _cpu() -> list[Fact]:
     from microkernels.isa import LADDER, host_features, host_isa
-    from tir_schedules.machine import Machine
+    from tir_schedules.core.machine import Machine
 
     from ..targets import cpu_name, host_target
 
@@ -120,7 +120,7 @@ def _cpu() -> list[Fact]:
 
 def _amx() -> Fact:
     """Whether code for AMX tiles runs in this process."""
-    from microkernels.amx_permission import tile_permission
+    from microkernels.amx.permission import tile_permission
 
     permission = tile_permission()
     if permission.state == "absent":

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from tvm import IRModule, relax
 
-from relay_passes.moving_operators import moves
+from relay_passes.ir.moving_operators import moves
 
 from .compare import Tolerance, tolerance_for
 

@@ -25,8 +25,8 @@ from tvm.script.ir_builder import IRBuilder
 from microkernels.errors import CompileError
 from microkernels.isa import LADDER, allowed_on_host, emulated_on_host
 from microkernels.microkernel import Address, Microkernel, Place, all_microkernels
-from microkernels.vectors import Expr, parameter, ramp
-from tir_schedules.machine import Machine
+from microkernels.vector.expressions import Expr, parameter, ramp
+from tir_schedules.core.machine import Machine
 
 from ..targets import cpu_name, host_target
 from .timing import interleave, time_calls

@@ -1,7 +1,7 @@
 """What AMX kernels are predicted to do; nothing here is measured, and nothing is run.
 
-The numbers come from a model of the processor (`microkernels.amx_scoreboard`) and of its caches
-(`tir_schedules.amx_prediction`). Whoever shows them says so: every report carries `LABEL`, and
+The numbers come from a model of the processor (`microkernels.amx.scoreboard`) and of its caches
+(`tir_schedules.cost.amx_prediction`). Whoever shows them says so: every report carries `LABEL`, and
 every field and column with a predicted number says "predicted".
 """
 
@@ -14,18 +14,18 @@ from typing import Any
 import msgspec
 from tvm.target import Target
 
-from microkernels.amx_tiles import AmxMicrokernel
 from microkernels.errors import TargetError
 from microkernels.isa import isa_named
+from microkernels.kernels.amx_family import AmxMicrokernel
 from microkernels.microkernel import all_microkernels, microkernel_named
+from relay_passes.lower.select_configs import choose
 from relay_passes.pipeline import PipelineOptions, collect_regions
-from relay_passes.select_configs import choose
-from tir_schedules.amx_cost import amx_blocks
-from tir_schedules.amx_prediction import EPILOGUE, Prediction, predict
-from tir_schedules.config import Config
-from tir_schedules.machine import Machine
-from tir_schedules.region import Region, Tensor
-from tir_schedules.template import template_for
+from tir_schedules.core.config import Config
+from tir_schedules.core.machine import Machine
+from tir_schedules.core.region import Region, Tensor
+from tir_schedules.core.template import template_for
+from tir_schedules.cost.amx_cost import amx_blocks
+from tir_schedules.cost.amx_prediction import EPILOGUE, Prediction, predict
 
 from ..model_input import import_model
 from ..targets import cpu_name, resolve_target

@@ -6,26 +6,26 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from microkernels.amx_tiles import AmxMicrokernel
+from microkernels.kernels.amx_family import AmxMicrokernel
 from microkernels.microkernel import microkernel_named
-from tir_schedules.amx_prediction import TilePart
-from tir_schedules.attention_config import AttentionConfig, kernels_of
-from tir_schedules.attention_problem import AttentionProblem
-from tir_schedules.attention_rows import row_shares, row_unit
-from tir_schedules.batch_matmul import BatchMatmulConfig
-from tir_schedules.batch_operands import BatchProblem
-from tir_schedules.config import Config
-from tir_schedules.conv_config import ConvConfig
-from tir_schedules.conv_geometry import ConvGeometry
-from tir_schedules.depthwise_pointwise_config import DepthwisePointwiseConfig
-from tir_schedules.depthwise_problem import DepthwiseProblem
-from tir_schedules.epilogue import Epilogue
-from tir_schedules.matmul_config import MatmulConfig, dimensions
-from tir_schedules.mlp_chain_config import MlpChainConfig, blocks_of
-from tir_schedules.region import Region
-from tir_schedules.tile_config import TileConfig
-from tir_schedules.tile_stores import stores_in_place
-from tir_schedules.zero_points import ZeroPoints, is_integer
+from tir_schedules.attention.config import AttentionConfig, kernels_of
+from tir_schedules.attention.problem import AttentionProblem
+from tir_schedules.attention.tiled.rows import row_shares, row_unit
+from tir_schedules.chains.depthwise_pointwise_config import DepthwisePointwiseConfig
+from tir_schedules.chains.mlp_chain_config import MlpChainConfig, blocks_of
+from tir_schedules.convolution.depthwise.problem import DepthwiseProblem
+from tir_schedules.convolution.direct.config import ConvConfig
+from tir_schedules.convolution.geometry import ConvGeometry
+from tir_schedules.core.config import Config
+from tir_schedules.core.region import Region
+from tir_schedules.cost.amx_prediction import TilePart
+from tir_schedules.epilogue.epilogue import Epilogue
+from tir_schedules.product.batch_matmul import BatchMatmulConfig
+from tir_schedules.product.batch_operands import BatchProblem
+from tir_schedules.product.matmul_config import MatmulConfig, dimensions
+from tir_schedules.product.tile_config import TileConfig
+from tir_schedules.product.tile_stores import stores_in_place
+from tir_schedules.product.zero_points import ZeroPoints, is_integer
 
 
 class Product(NamedTuple):

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from rich.table import Table
 from rich.text import Text
 
-from microkernels.amx_scoreboard import LEVELS
+from microkernels.amx.scoreboard import LEVELS
 
 from .predict import LABEL, PredictedProduct, PredictReport
 

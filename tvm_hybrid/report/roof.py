@@ -16,7 +16,7 @@ import numpy as np
 
 from microkernels.isa import allowed_on_host, emulated_on_host
 from microkernels.microkernel import Microkernel, all_microkernels
-from tir_schedules.machine import Machine
+from tir_schedules.core.machine import Machine
 
 from ..targets import host_target
 from .kernel_speed import measure_kernels, types_of

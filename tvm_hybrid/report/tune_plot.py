@@ -15,8 +15,8 @@ import msgspec
 import numpy as np
 
 from microkernels.errors import ConfigError
-from tir_schedules.region import Region, Tensor
-from tir_schedules.template import has_template, template_for
+from tir_schedules.core.region import Region, Tensor
+from tir_schedules.core.template import has_template, template_for
 
 from ..targets import cpu_name, host_target
 from ..tuning.arguments import element_type

@@ -32,19 +32,19 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tir_schedules.attention_problem import AttentionProblem
-from tir_schedules.batch_matmul import product_types
-from tir_schedules.epilogue import epilogue_reference, is_exact
-from tir_schedules.merged_reference import part_result
-from tir_schedules.quantize_steps import RANGES
-from tir_schedules.region import Region, Step
-from tir_schedules.template import template_for
+from tir_schedules.attention.problem import AttentionProblem
+from tir_schedules.chains.reference import part_result
+from tir_schedules.core.region import Region, Step
+from tir_schedules.core.template import template_for
+from tir_schedules.epilogue.epilogue import epilogue_reference, is_exact
+from tir_schedules.epilogue.quantize_steps import RANGES
+from tir_schedules.product.batch_matmul import product_types
 
 from .arguments import FLOATS, element_type, random_arguments
 from .check import EXACT, F32_UNIT, FUNCTION_ERROR, NARROW_UNIT, Expected, after_epilogue
 
-# Relative errors of 2^x (microkernels.exp2): with the polynomial of degree 5, and with that of
-# degree 3, which is for powers that are rounded to bfloat16.
+# Relative errors of 2^x (microkernels.vector.exp2): with the polynomial of degree 5, and with that
+# of degree 3, which is for powers that are rounded to bfloat16.
 _EXP2, _SHORT_EXP2 = 9 * F32_UNIT, 7.6e-5
 _STEP_ROUNDING = 2 * F32_UNIT
 _ROUNDED_STEPS = {"add", "subtract", "multiply", "divide", "sqrt"}

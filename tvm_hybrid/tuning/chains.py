@@ -12,10 +12,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from tir_schedules.chain_sources import sources_of, tensors_of
-from tir_schedules.merged_reference import chain_reference, part_result
-from tir_schedules.region import Region
-from tir_schedules.template import template_for
+from tir_schedules.chains.reference import chain_reference, part_result
+from tir_schedules.chains.sources import sources_of, tensors_of
+from tir_schedules.core.region import Region
+from tir_schedules.core.template import template_for
 
 from .arguments import element_type, random_arguments
 from .check import Expected, expected_result

@@ -24,11 +24,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tir_schedules.batch_operands import parse_axes
-from tir_schedules.epilogue import SPECIAL_STEPS, epilogue_reference, is_exact
-from tir_schedules.region import Region, Step
-from tir_schedules.template import Template
-from tir_schedules.zero_points import own_range
+from tir_schedules.core.region import Region, Step
+from tir_schedules.core.template import Template
+from tir_schedules.epilogue.epilogue import SPECIAL_STEPS, epilogue_reference, is_exact
+from tir_schedules.product.batch_operands import parse_axes
+from tir_schedules.product.zero_points import own_range
 
 from .arguments import FLOATS, anchor_result, element_type, terms_of_a_sum
 
@@ -40,8 +40,8 @@ EXACT = {
     *("add", "subtract", "multiply", "divide", "maximum", "minimum", "negative", "abs", "relu"),
     *("sqrt", "where", "less", "less_equal", "greater", "greater_equal"),
 }
-# microkernels.vector_math: at most 8.2 units in the last place, more only where the function is
-# much smaller than its argument. A unit is at most 2^-23 of the value.
+# microkernels.vector.vector_math: at most 8.2 units in the last place, more only where the function
+# is much smaller than its argument. A unit is at most 2^-23 of the value.
 FUNCTION_ERROR = 16 * 2.0**-23
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from microkernels.errors import ConfigError, TvmHybridError
 from microkernels.isa import isa_named
-from tir_schedules.template import template_for
+from tir_schedules.core.template import template_for
 
 from .record import Record
 from .records import RecordStore

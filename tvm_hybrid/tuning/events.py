@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-from tir_schedules.region import Region
+from tir_schedules.core.region import Region
 
 from .record import Record
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from tir_schedules.config import Config
+from tir_schedules.core.config import Config
 
 from .config_space import ConfigSpace, flat_fields
 

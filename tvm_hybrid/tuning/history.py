@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from typing import overload
 
 from microkernels.errors import RecordError
-from tir_schedules.machine import Machine
+from tir_schedules.core.machine import Machine
 
 from .record import Record
 from .recorded import read_records

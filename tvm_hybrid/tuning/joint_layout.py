@@ -27,9 +27,9 @@ from typing import Any
 
 from tvm import IRModule
 
-from relay_passes.layout_problem import ChooseLabels, LayoutChoice, LayoutProblem
+from relay_passes.layout.search_space import ChooseLabels, LayoutChoice, LayoutProblem
 from relay_passes.pipeline import PipelineOptions, count_regions, layout_problems, lower_module
-from tir_schedules.region import Region
+from tir_schedules.core.region import Region
 
 from .joint_layout_walk import Labelling, Step, WalkResult, walk
 from .kernel_clock import Clock, total_us

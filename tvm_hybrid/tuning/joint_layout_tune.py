@@ -10,7 +10,7 @@ from dataclasses import replace
 from tvm import IRModule
 
 from relay_passes.pipeline import PipelineOptions
-from tir_schedules.region import Region
+from tir_schedules.core.region import Region
 
 from .events import Callback, StopTuning, Trial
 from .joint_layout import SHARE, JointPlan, JointResult, JointStage

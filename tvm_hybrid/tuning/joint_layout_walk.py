@@ -4,9 +4,9 @@ ALT (arXiv 2210.12415) has two actors take turns: one proposes a layout, the oth
 loops for it for some rounds, and the best time that was found is the layout's reward. So it is
 here, with a seeded annealing walk (Kirkpatrick, Gelatt and Vecchi, 1983) in place of the layout
 actor's network, which a few dozen proposals could not train. A state is what operators that lead
-are asked to run in; those in between follow by the cheapest cut (`relay_passes.layout_problem`). A
-move turns one such operator around, or several that are connected: where a layout pays only if
-neighbours have it too, no single turn leads there.
+are asked to run in; those in between follow by the cheapest cut
+(`relay_passes.layout.search_space`). A move turns one such operator around, or several that are
+connected: where a layout pays only if neighbours have it too, no single turn leads there.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from relay_passes.layout_cut import FIRST, LAST
-from relay_passes.layout_problem import Labels, LayoutProblem
+from relay_passes.layout.minimum_cut import FIRST, LAST
+from relay_passes.layout.search_space import Labels, LayoutProblem
 
 Labelling = Mapping[str, Labels]
 """Key of a block -> its labels."""

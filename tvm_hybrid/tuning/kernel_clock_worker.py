@@ -63,7 +63,7 @@ class _TirKernel(Sampled):
     def __init__(self, job: KernelJob) -> None:
         import tvm
 
-        from relay_passes.kernel_context import kernel_context
+        from relay_passes.lower.kernel_context import kernel_context
 
         function = tvm.ir.load_json(job.function)
         named = function.with_attr("global_symbol", "kernel")

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from tir_schedules.region import Region
-from tir_schedules.template import Template
+from tir_schedules.core.region import Region
+from tir_schedules.core.template import Template
 
 from .arguments import random_arguments
 from .attentions import attention_arguments, expected_of_attention, is_attention

@@ -11,7 +11,7 @@ import os
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from relay_passes.layout_problem import ChooseLabels, LayoutChoice, LayoutProblem
+from relay_passes.layout.search_space import ChooseLabels, LayoutChoice, LayoutProblem
 from relay_passes.pipeline import PipelineOptions
 
 from ..record_use import RecordUse

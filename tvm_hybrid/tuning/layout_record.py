@@ -18,7 +18,7 @@ from typing import Literal
 import msgspec
 
 from microkernels.errors import RecordError
-from relay_passes.layout_cut import FIRST, LAST
+from relay_passes.layout.minimum_cut import FIRST, LAST
 from relay_passes.pipeline import PipelineOptions
 
 from .locked_file import append_line
@@ -46,7 +46,7 @@ class LayoutRecord(msgspec.Struct, frozen=True, kw_only=True):
     version : int
         Of what the labels mean.
     graph : str
-        The block's key: `relay_passes.layout_problem.block_key`.
+        The block's key: `relay_passes.layout.search_space.block_key`.
     machine, isa, threads
         As in a `Record`.
     precision, fusion, fast_math : str

@@ -14,9 +14,9 @@ from typing import Any
 import msgspec
 
 from microkernels.isa import Isa
-from tir_schedules.config import Config
-from tir_schedules.region import Region
-from tir_schedules.template import Template
+from tir_schedules.core.config import Config
+from tir_schedules.core.region import Region
+from tir_schedules.core.template import Template
 
 from .candidate import Kernel, Rotation, never_right
 from .known_case import known_case

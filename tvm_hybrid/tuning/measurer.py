@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
-from tir_schedules.config import Config
-from tir_schedules.region import Region
-from tir_schedules.template import Template
+from tir_schedules.core.config import Config
+from tir_schedules.core.region import Region
+from tir_schedules.core.template import Template
 
 from .measure import Effort, Measurement
 

@@ -11,7 +11,7 @@ import numpy as np
 import tvm
 from tvm import IRModule, relax
 
-from relay_passes.graph import static_tensor
+from relay_passes.ir.graph import static_tensor
 from relay_passes.pipeline import PipelineOptions, compile_module
 
 from ..threads import use_threads

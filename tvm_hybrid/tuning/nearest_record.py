@@ -21,10 +21,10 @@ from collections.abc import Callable, Hashable, Iterator, Mapping
 from typing import Any, NamedTuple, Protocol
 
 from microkernels.errors import ConfigError
-from tir_schedules import conv_cost
-from tir_schedules.machine import Machine
-from tir_schedules.region import Region, Tensor
-from tir_schedules.template import Template, template_for
+from tir_schedules.convolution.direct import cost as conv_cost
+from tir_schedules.core.machine import Machine
+from tir_schedules.core.region import Region, Tensor
+from tir_schedules.core.template import Template, template_for
 
 from .config_space import ConfigSpace
 from .fit_config import fit_config

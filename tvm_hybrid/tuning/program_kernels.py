@@ -8,7 +8,7 @@ from typing import NamedTuple
 import tvm_ffi
 from tvm import IRModule, ir, relax, tirx
 
-from relay_passes.graph import op_name
+from relay_passes.ir.graph import op_name
 
 CALLS = ("relax.call_tir", "relax.call_tir_inplace")
 _SYMBOL = "global_symbol"

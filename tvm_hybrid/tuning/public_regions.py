@@ -16,8 +16,8 @@ import onnx
 from onnx import TensorProto, helper
 
 from relay_passes.pipeline import PipelineOptions, collect_regions
-from tir_schedules.region import Region
-from tir_schedules.template import template_for
+from tir_schedules.core.region import Region
+from tir_schedules.core.template import template_for
 
 from ..model_input import import_model
 from ..report.layer_models import FLOAT32, INT8, RESNET18, layer_model

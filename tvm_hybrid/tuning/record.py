@@ -9,10 +9,10 @@ from typing import Any, Literal
 
 import msgspec
 
-from tir_schedules.config import Config
-from tir_schedules.machine import Machine
-from tir_schedules.region import Region
-from tir_schedules.template import Template
+from tir_schedules.core.config import Config
+from tir_schedules.core.machine import Machine
+from tir_schedules.core.region import Region
+from tir_schedules.core.template import Template
 
 from .record_line import RECORD, SCHEMA, UnreadableLine, decode, read_header
 

@@ -15,10 +15,10 @@ import hashlib
 import os
 from collections.abc import Sequence
 
-from tir_schedules.config import Config
-from tir_schedules.machine import Machine
-from tir_schedules.region import Region
-from tir_schedules.template import template_for
+from tir_schedules.core.config import Config
+from tir_schedules.core.machine import Machine
+from tir_schedules.core.region import Region
+from tir_schedules.core.template import template_for
 
 from ..record_use import How, RecordUse
 from .nearest_record import NearestRecords

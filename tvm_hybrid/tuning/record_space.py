@@ -12,10 +12,10 @@ from typing import Any
 
 import msgspec
 
-from tir_schedules.config import Config
-from tir_schedules.machine import Machine
-from tir_schedules.region import Region
-from tir_schedules.template import template_for
+from tir_schedules.core.config import Config
+from tir_schedules.core.machine import Machine
+from tir_schedules.core.region import Region
+from tir_schedules.core.template import template_for
 
 from .config_space import ConfigSpace
 from .measurer import Measurer

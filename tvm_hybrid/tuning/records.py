@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from microkernels.errors import ConfigError, RecordError, TvmHybridError
-from tir_schedules.config import Config
-from tir_schedules.machine import Machine
-from tir_schedules.region import Region
-from tir_schedules.template import Template, template_for
+from tir_schedules.core.config import Config
+from tir_schedules.core.machine import Machine
+from tir_schedules.core.region import Region
+from tir_schedules.core.template import Template, template_for
 
 from .record import Record
 from .record_file import Located, RecordFile

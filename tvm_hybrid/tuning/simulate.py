@@ -22,9 +22,9 @@ import numpy as np
 
 from microkernels.errors import ConfigError, RecordError, TvmHybridError
 from microkernels.isa import isa_named
-from tir_schedules.machine import DATA_SHEETS, Machine
-from tir_schedules.region import Region
-from tir_schedules.template import Template, template_for
+from tir_schedules.core.machine import DATA_SHEETS, Machine
+from tir_schedules.core.region import Region
+from tir_schedules.core.template import Template, template_for
 
 from .config_space import ConfigSpace
 from .record import Record

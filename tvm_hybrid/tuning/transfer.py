@@ -20,10 +20,10 @@ from typing import Generic, TypeVar
 import numpy as np
 
 from microkernels.errors import TvmHybridError
-from tir_schedules.config import Config
-from tir_schedules.machine import Machine
-from tir_schedules.region import Region
-from tir_schedules.template import has_template, template_for
+from tir_schedules.core.config import Config
+from tir_schedules.core.machine import Machine
+from tir_schedules.core.region import Region
+from tir_schedules.core.template import has_template, template_for
 
 from .cost_model import CostModel, CostModelOptions
 from .features.feature_table import shared_features

@@ -25,10 +25,10 @@ from relay_passes.pipeline import (
     check_precision,
     count_regions,
 )
-from relay_passes.select_winograd import check_fast_math
-from tir_schedules.machine import Machine
-from tir_schedules.region import Region
-from tir_schedules.template import template_for
+from relay_passes.regions.select_winograd import check_fast_math
+from tir_schedules.core.machine import Machine
+from tir_schedules.core.region import Region
+from tir_schedules.core.template import template_for
 
 from ..model_input import import_model
 from ..targets import resolve_target

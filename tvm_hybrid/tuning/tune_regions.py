@@ -15,9 +15,9 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 import msgspec
 
 from microkernels.errors import CompileError
-from tir_schedules.config import Config
-from tir_schedules.machine import Machine
-from tir_schedules.region import Region
+from tir_schedules.core.config import Config
+from tir_schedules.core.machine import Machine
+from tir_schedules.core.region import Region
 
 from .events import Callback, Stage, StopTuning, Trial
 from .interruption import Interruption

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from tir_schedules.region import Region
+from tir_schedules.core.region import Region
 
 from .record import Record
 

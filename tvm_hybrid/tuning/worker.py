@@ -21,10 +21,10 @@ import msgspec
 
 from microkernels.errors import TvmHybridError
 from microkernels.isa import isa_named
-from tir_schedules.config import Config
-from tir_schedules.machine import Machine
-from tir_schedules.region import Region
-from tir_schedules.template import Template, all_templates, template_for
+from tir_schedules.core.config import Config
+from tir_schedules.core.machine import Machine
+from tir_schedules.core.region import Region
+from tir_schedules.core.template import Template, all_templates, template_for
 
 from .measure import Bench, Effort, Measurement
 

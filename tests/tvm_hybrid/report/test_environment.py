@@ -6,8 +6,8 @@ import errno
 
 import pytest
 
-from microkernels import amx_permission
-from microkernels.amx_permission import Permission
+from microkernels.amx import permission as amx_permission
+from microkernels.amx.permission import Permission
 from tvm_hybrid.report.environment import OK, WARNING, examine
 
 LINES = [

@@ -12,8 +12,8 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from microkernels.amx_tiles import AmxMicrokernel
 from microkernels.errors import TargetError
+from microkernels.kernels.amx_family import AmxMicrokernel
 from microkernels.microkernel import all_microkernels
 from tests.tvm_hybrid.onnx_models import saved
 from tvm_hybrid.cli import main

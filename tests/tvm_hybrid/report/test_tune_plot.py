@@ -11,7 +11,7 @@ import pytest
 
 from microkernels.errors import ConfigError
 from tests.tvm_hybrid.tuning.synthetic import product, synthetic_records
-from tir_schedules.region import Tensor
+from tir_schedules.core.region import Tensor
 from tvm_hybrid.report import roof as roofs
 from tvm_hybrid.report.roof import Roof, measure_roof
 from tvm_hybrid.report.tune_plot import operand_type, plot_tuning, region_runs, roof_of

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.tir_schedules.integer_regions import matmul_region
-from tir_schedules.region import Region, Step, Tensor
+from tir_schedules.core.region import Region, Step, Tensor
 
 F32 = "float32"
 QUANTIZE = (

@@ -8,9 +8,9 @@ import math
 import numpy as np
 
 from microkernels.isa import isa_named
-from tir_schedules.machine import Machine
-from tir_schedules.matmul import MATMUL
-from tir_schedules.region import Region, Tensor
+from tir_schedules.core.machine import Machine
+from tir_schedules.core.region import Region, Tensor
+from tir_schedules.product.matmul import MATMUL
 from tvm_hybrid.tuning.config_space import ConfigSpace
 from tvm_hybrid.tuning.record import Record, make_record
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import msgspec
 
 from microkernels.isa import isa_named
-from tir_schedules.machine import Machine
-from tir_schedules.region import Region, Tensor
-from tir_schedules.template import template_for
+from tir_schedules.core.machine import Machine
+from tir_schedules.core.region import Region, Tensor
+from tir_schedules.core.template import template_for
 from tvm_hybrid.tuning.config_space import ConfigSpace
 from tvm_hybrid.tuning.record import Record, make_record
 

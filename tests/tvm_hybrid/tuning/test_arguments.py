@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from tests.tir_schedules.integer_regions import matmul_region
-from tir_schedules.epilogue import epilogue_reference
-from tir_schedules.matmul import MATMUL
-from tir_schedules.region import Region, Step, Tensor
+from tir_schedules.core.region import Region, Step, Tensor
+from tir_schedules.epilogue.epilogue import epilogue_reference
+from tir_schedules.product.matmul import MATMUL
 from tvm_hybrid.tuning.arguments import anchor_result, random_arguments
 
 

@@ -12,9 +12,9 @@ from tvm import tirx
 from microkernels.isa import Isa
 from tests.tir_schedules.attention_checks import best, kernel_of, result_of
 from tests.tir_schedules.attention_regions import Attention, case, of_kind
-from tir_schedules.machine import Machine
-from tir_schedules.region import Region
-from tir_schedules.template import template_for
+from tir_schedules.core.machine import Machine
+from tir_schedules.core.region import Region
+from tir_schedules.core.template import template_for
 from tvm_hybrid.targets import resolve_target
 from tvm_hybrid.tuning.arguments import element_type
 from tvm_hybrid.tuning.attentions import attention_arguments, expected_of_attention

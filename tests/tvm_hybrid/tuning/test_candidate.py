@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from tvm.target import Target
 
-from tir_schedules.machine import Machine
+from tir_schedules.core.machine import Machine
 from tvm_hybrid.dlpack import BFLOAT16, array_of
 from tvm_hybrid.tuning.candidate import Rotation, Sampled
 from tvm_hybrid.tuning.measure import Bench, Effort

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tir_schedules.config import Config
-from tir_schedules.region import Region, Step, Tensor
-from tir_schedules.template import Template
+from tir_schedules.core.config import Config
+from tir_schedules.core.region import Region, Step, Tensor
+from tir_schedules.core.template import Template
 from tvm_hybrid.tuning.arguments import random_arguments
 from tvm_hybrid.tuning.check import as_stored, expected_result
 

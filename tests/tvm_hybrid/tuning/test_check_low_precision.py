@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 from tvm.target import Target
 
-from tir_schedules.machine import Machine
-from tir_schedules.region import Region, Step
-from tir_schedules.template import Template, template_for
+from tir_schedules.core.machine import Machine
+from tir_schedules.core.region import Region, Step
+from tir_schedules.core.template import Template, template_for
 from tvm_hybrid.tuning.arguments import element_type, random_arguments
 from tvm_hybrid.tuning.candidate import never_right
 from tvm_hybrid.tuning.check import expected_result

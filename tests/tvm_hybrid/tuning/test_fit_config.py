@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from tir_schedules.config import Config
+from tir_schedules.core.config import Config
 from tvm_hybrid.tuning.config_space import ConfigSpace
 from tvm_hybrid.tuning.fit_config import fit_config
 

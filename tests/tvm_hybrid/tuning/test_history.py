@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tir_schedules.machine import Machine
+from tir_schedules.core.machine import Machine
 from tvm_hybrid.tuning import history
 from tvm_hybrid.tuning.history import EarlierRecords, recorded_on
 from tvm_hybrid.tuning.record import Record

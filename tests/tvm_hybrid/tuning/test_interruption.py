@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tir_schedules.machine import Machine
+from tir_schedules.core.machine import Machine
 from tvm_hybrid.tuning.interruption import Interruption
 from tvm_hybrid.tuning.record import Record
 from tvm_hybrid.tuning.records import RecordStore

@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 from tvm import IRModule, relax
 
-from relay_passes.layout_cut import FIRST, LAST
-from relay_passes.layout_problem import LAYOUTS, LayoutChoice
+from relay_passes.layout.minimum_cut import FIRST, LAST
+from relay_passes.layout.search_space import LAYOUTS, LayoutChoice
 from relay_passes.pipeline import PipelineOptions, count_regions, layout_problems
 from tests.relay_passes.graphs import constant, module
-from tests.relay_passes.test_layout_problem import pooled
-from tests.relay_passes.test_propagate_layout import X, conv, kernel
-from tir_schedules.region import Region
+from tests.relay_passes.layout.test_propagate_layout import X, conv, kernel
+from tests.relay_passes.layout.test_search_space import pooled
+from tir_schedules.core.region import Region
 from tvm_hybrid import api
 from tvm_hybrid.targets import resolve_target
 from tvm_hybrid.tuning.joint_layout import JointPlan, JointResult, JointStage, chooser

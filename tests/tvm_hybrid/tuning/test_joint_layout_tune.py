@@ -10,7 +10,7 @@ import pytest
 
 from relay_passes.pipeline import PipelineOptions, count_regions
 from tests.tvm_hybrid.tuning.test_joint_layout import convolved
-from tir_schedules.region import Region
+from tir_schedules.core.region import Region
 from tvm_hybrid import tuning
 from tvm_hybrid.errors import ConfigError
 from tvm_hybrid.targets import resolve_target

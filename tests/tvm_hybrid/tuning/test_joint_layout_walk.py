@@ -8,11 +8,11 @@ import math
 import pytest
 from tvm import relax
 
-from relay_passes.layout_cut import FIRST, LAST
-from relay_passes.layout_problem import LayoutProblem
+from relay_passes.layout.minimum_cut import FIRST, LAST
+from relay_passes.layout.search_space import LayoutProblem
 from tests.relay_passes.graphs import module
-from tests.relay_passes.test_layout_problem import problem_of
-from tests.relay_passes.test_propagate_layout import X, bind, conv, kernel
+from tests.relay_passes.layout.test_propagate_layout import X, bind, conv, kernel
+from tests.relay_passes.layout.test_search_space import problem_of
 from tvm_hybrid.tuning.joint_layout_walk import Labelling, WalkResult, walk
 
 op = relax.op

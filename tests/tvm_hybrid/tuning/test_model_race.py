@@ -7,10 +7,10 @@ from dataclasses import replace
 import numpy as np
 from tvm import relax
 
-from relay_passes.layout_cut import FIRST
+from relay_passes.layout.minimum_cut import FIRST
 from relay_passes.pipeline import PipelineOptions, layout_problems
 from tests.relay_passes.graphs import module
-from tests.relay_passes.test_propagate_layout import kernel
+from tests.relay_passes.layout.test_propagate_layout import kernel
 from tvm_hybrid.targets import resolve_target
 from tvm_hybrid.tuning.joint_layout import chooser
 from tvm_hybrid.tuning.model_race import _same, race

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from microkernels.isa import isa_named
-from tir_schedules.machine import Machine
-from tir_schedules.region import Region, Step, Tensor
-from tir_schedules.template import template_for
+from tir_schedules.core.machine import Machine
+from tir_schedules.core.region import Region, Step, Tensor
+from tir_schedules.core.template import template_for
 from tvm_hybrid.tuning import nearest_record
 from tvm_hybrid.tuning.nearest_record import NearestRecords, distance, kind_of, sizes_of
 from tvm_hybrid.tuning.record import Record

@@ -9,7 +9,7 @@ from types import ModuleType
 import pytest
 
 from microkernels.errors import RecordError
-from tir_schedules.region import Step
+from tir_schedules.core.region import Step
 from tvm_hybrid.tuning.record import Record
 from tvm_hybrid.tuning.record_line import SCHEMA, UnreadableLine
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from relay_passes.decisions import Decision
-from tir_schedules.machine import Machine
+from tir_schedules.core.machine import Machine
 from tvm_hybrid.errors import RecordError
 from tvm_hybrid.explanation import Explanation
 from tvm_hybrid.tuning import shipped

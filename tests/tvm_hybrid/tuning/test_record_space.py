@@ -9,10 +9,10 @@ from types import ModuleType
 from click.testing import CliRunner
 
 from relay_passes.pipeline import PipelineOptions
-from tir_schedules.config import Config
-from tir_schedules.machine import Machine
-from tir_schedules.region import Region
-from tir_schedules.template import Template, template_for
+from tir_schedules.core.config import Config
+from tir_schedules.core.machine import Machine
+from tir_schedules.core.region import Region
+from tir_schedules.core.template import Template, template_for
 from tvm_hybrid.cli.record_spaces import command
 from tvm_hybrid.targets import resolve_target
 from tvm_hybrid.tuning.config_space import ConfigSpace

@@ -13,7 +13,7 @@ import pytest
 
 from microkernels.errors import RecordError
 from microkernels.isa import isa_named
-from tir_schedules.machine import Machine
+from tir_schedules.core.machine import Machine
 from tvm_hybrid.tuning.record import Record
 from tvm_hybrid.tuning.record_file import RecordFile
 from tvm_hybrid.tuning.records import RecordStore, default_record_paths

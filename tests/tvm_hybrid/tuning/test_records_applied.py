@@ -17,8 +17,8 @@ from tvm_ffi import structural_equal
 import tvm_hybrid
 from microkernels import isa
 from relay_passes.pipeline import CompiledModule, PipelineOptions, collect_regions, compile_module
-from tir_schedules.config import Config
-from tir_schedules.template import template_for
+from tir_schedules.core.config import Config
+from tir_schedules.core.template import template_for
 from tvm_hybrid.tuning.record import make_record
 from tvm_hybrid.tuning.records import RecordStore, latest
 

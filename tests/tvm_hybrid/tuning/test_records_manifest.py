@@ -13,7 +13,7 @@ from tvm import IRModule, relax
 
 import tvm_hybrid
 from relay_passes.pipeline import PipelineOptions, collect_regions
-from tir_schedules.template import template_for
+from tir_schedules.core.template import template_for
 from tvm_hybrid.tuning import shipped
 from tvm_hybrid.tuning.record import Record, make_record
 from tvm_hybrid.tuning.record_file import RecordFile

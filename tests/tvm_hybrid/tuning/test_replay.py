@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from microkernels.errors import RecordError
-from tir_schedules.template import template_for
+from tir_schedules.core.template import template_for
 from tvm_hybrid.tuning.measure import Effort
 from tvm_hybrid.tuning.record import Record
 from tvm_hybrid.tuning.replay import Replay

@@ -10,8 +10,8 @@ from types import ModuleType
 import pytest
 
 from microkernels.errors import CompileError
-from tir_schedules.config import Config
-from tir_schedules.machine import Machine
+from tir_schedules.core.config import Config
+from tir_schedules.core.machine import Machine
 from tvm_hybrid.tuning.measure import Effort, Measurement
 from tvm_hybrid.tuning.records import RecordStore
 from tvm_hybrid.tuning.replay import Replay

@@ -12,7 +12,7 @@ from types import ModuleType
 
 import pytest
 
-from tir_schedules.machine import Machine
+from tir_schedules.core.machine import Machine
 from tvm_hybrid.tuning.record_file import RecordFile
 from tvm_hybrid.tuning.records import RecordStore
 from tvm_hybrid.tuning.tune_regions import tune_regions

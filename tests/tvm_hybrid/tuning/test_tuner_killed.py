@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
 
-from tir_schedules.config import Config
-from tir_schedules.machine import Machine
-from tir_schedules.region import Region
-from tir_schedules.template import Template
+from tir_schedules.core.config import Config
+from tir_schedules.core.machine import Machine
+from tir_schedules.core.region import Region
+from tir_schedules.core.template import Template
 from tvm_hybrid.tuning.events import Trial
 from tvm_hybrid.tuning.measure import Effort, Measurement
 from tvm_hybrid.tuning.record import Record

@@ -17,8 +17,8 @@ from types import ModuleType
 import pytest
 
 from microkernels.errors import CompileError, ConfigError
-from tir_schedules.machine import Machine
-from tir_schedules.template import Template
+from tir_schedules.core.machine import Machine
+from tir_schedules.core.template import Template
 from tvm_hybrid.tuning import worker as worker_module
 from tvm_hybrid.tuning import worker_process
 from tvm_hybrid.tuning.lane import Lane

@@ -12,11 +12,11 @@ from tvm.script.ir_builder import IRBuilder
 
 from microkernels.errors import ConfigError
 from microkernels.isa import Isa
-from microkernels.vectors import ramp
-from tir_schedules.config import Config
-from tir_schedules.machine import Machine
-from tir_schedules.region import Region, Tensor
-from tir_schedules.template import Template, register_template
+from microkernels.vector.expressions import ramp
+from tir_schedules.core.config import Config
+from tir_schedules.core.machine import Machine
+from tir_schedules.core.region import Region, Tensor
+from tir_schedules.core.template import Template, register_template
 
 NAME = "toy_add"
 SIZE = 64

@@ -4,9 +4,9 @@
         ->  QuantizeLinear(GlobalAveragePool(DequantizeLinear(x, sx, zx)), sy, zy)
 
 Likewise QLinearAveragePool, which rounds after it added the zero point (as in ONNX Runtime, whose
-other means round before), and QLinearReduceMean. relay_passes/integer_mean.py makes the sum one of
-integers, as in ONNX Runtime; that multiplies it by another rounded factor, so that a mean that lies
-within a rounding error of a tie can differ by one.
+other means round before), and QLinearReduceMean. relay_passes/quantize/integer_mean.py makes the
+sum one of integers, as in ONNX Runtime; that multiplies it by another rounded factor, so that a
+mean that lies within a rounding error of a tie can differ by one.
 """
 
 from __future__ import annotations

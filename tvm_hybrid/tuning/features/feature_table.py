@@ -8,10 +8,10 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from tir_schedules.config import Config
-from tir_schedules.loop_nests import estimator, loop_nests
-from tir_schedules.machine import Machine
-from tir_schedules.region import Region
+from tir_schedules.core.config import Config
+from tir_schedules.core.machine import Machine
+from tir_schedules.core.region import Region
+from tir_schedules.cost.known_costs import estimator, loop_nests
 
 from ..config_space import ConfigSpace
 from .config_features import config_features

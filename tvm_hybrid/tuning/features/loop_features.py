@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tir_schedules.loop_nest import KINDS
+from tir_schedules.core.loop_nest import KINDS
 
 from .matrix import Features, signed_log2
 from .nest_arrays import BUFFERS, NestArrays

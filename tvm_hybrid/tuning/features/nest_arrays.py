@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tir_schedules.loop_nest import KINDS, Loop, LoopNest
+from tir_schedules.core.loop_nest import KINDS, Loop, LoopNest
 
 BUFFERS = 3
 

@@ -16,8 +16,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from tir_schedules.loop_nest import KINDS
-from tir_schedules.machine import Machine
+from tir_schedules.core.loop_nest import KINDS
+from tir_schedules.core.machine import Machine
 
 from .matrix import Features
 from .nest_arrays import NestArrays

@@ -13,7 +13,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from tir_schedules.region import Region
+from tir_schedules.core.region import Region
 
 from .database import MetaScheduleFolder
 from .export_records import Exchange, export_records

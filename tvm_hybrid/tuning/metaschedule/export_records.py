@@ -16,7 +16,7 @@ from typing import Any
 from tvm.s_tir.meta_schedule.database import TuningRecord
 
 from microkernels.errors import OutputError, RecordError, TvmHybridError
-from tir_schedules.template import has_template, template_for
+from tir_schedules.core.template import has_template, template_for
 
 from ..record import Record
 from ..records import Located, RecordStore, trusted

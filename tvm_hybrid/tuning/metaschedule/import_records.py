@@ -11,7 +11,7 @@ from pathlib import Path
 from tvm import IRModule
 
 from microkernels.errors import ConfigError, RecordError, TvmHybridError
-from tir_schedules.region import Region
+from tir_schedules.core.region import Region
 
 from ..record import Record
 from ..records import RecordStore

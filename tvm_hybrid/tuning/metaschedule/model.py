@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 from tvm import IRModule, ir, relax, tirx
 
 from microkernels.errors import ConfigError, ModelError
-from tir_schedules.region import Region, Scalar
+from tir_schedules.core.region import Region, Scalar
 
 from ...model_input import import_model, is_onnx
 from .recognize import region_of

@@ -12,7 +12,7 @@ from tvm.s_tir.meta_schedule.database import TuningRecord, Workload
 from tvm.target import Target
 
 from microkernels.errors import ConfigError, RecordError, TargetError, TvmHybridError
-from tir_schedules.template import template_for
+from tir_schedules.core.template import template_for
 
 from ...targets import resolve_target
 from ..record import Record

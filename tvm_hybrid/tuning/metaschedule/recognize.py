@@ -16,8 +16,8 @@ from tvm.ir.expr import TensorLoad
 from tvm.s_tir import Schedule
 
 from microkernels.errors import ConfigError
-from tir_schedules.generic_expr import call_name
-from tir_schedules.region import Region, Scalar, Step, Tensor
+from tir_schedules.core.region import Region, Scalar, Step, Tensor
+from tir_schedules.generic.expressions import call_name
 
 from .workload import LAYOUT_FREE, anchor_block, workload_of
 

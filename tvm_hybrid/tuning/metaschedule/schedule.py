@@ -12,8 +12,8 @@ After
         avx512_f32_8x32(tile, x[8 rows], w[..., 32 columns])
         result[8 rows, 32 columns] = relu(tile + bias)
 
-The microkernel is a tensor intrinsic (microkernels/tensor_intrin.py); its name stands in the trace,
-and has to be registered where the trace is applied: `metaschedule.register_intrinsics`.
+The microkernel is a tensor intrinsic (microkernels/tensorize/tensor_intrin.py); its name stands in
+the trace, and has to be registered where the trace is applied: `metaschedule.register_intrinsics`.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from tvm.sym import Analyzer
 
 from microkernels.errors import ConfigError
 from microkernels.microkernel import microkernel_named
-from microkernels.tensor_intrin import register_tensor_intrin
-from tir_schedules.config import Config
-from tir_schedules.generic_expr import const_int, substitute
+from microkernels.tensorize.tensor_intrin import register_tensor_intrin
+from tir_schedules.core.config import Config
+from tir_schedules.generic.expressions import const_int, substitute
 
 from .tiling import Tiling, tiling_of
 from .workload import LAYOUT_FREE, anchor_block

@@ -10,10 +10,10 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from microkernels.amx_tiles import AmxMicrokernel
 from microkernels.errors import ConfigError
+from microkernels.kernels.amx_family import AmxMicrokernel
 from microkernels.microkernel import Microkernel, microkernel_named
-from tir_schedules.config import Config
+from tir_schedules.core.config import Config
 
 
 @dataclass(frozen=True)

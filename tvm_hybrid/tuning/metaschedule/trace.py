@@ -21,7 +21,7 @@ from tvm.s_tir.meta_schedule.database import TuningRecord, Workload
 
 from microkernels.errors import ConfigError, RecordError, TargetError
 from microkernels.isa import target_isa
-from tir_schedules.region import Region
+from tir_schedules.core.region import Region
 
 from ...targets import cpu_name, resolve_target
 from ..locked_file import append_line

@@ -23,9 +23,9 @@ from tvm import IRModule, ir, relax, tirx
 from tvm.s_tir import Schedule
 
 from microkernels.errors import ConfigError
-from tir_schedules.conv_geometry import numbers
-from tir_schedules.fusible_ops import FUSIBLE_OPS
-from tir_schedules.region import Region, Step
+from tir_schedules.convolution.geometry import numbers
+from tir_schedules.core.region import Region, Step
+from tir_schedules.epilogue.fusible_ops import FUSIBLE_OPS
 
 LAYOUT_FREE = "layout_free_buffers"
 _ATTRS: dict[str, tuple[str, ...]] = {

@@ -17,10 +17,10 @@ from typing import Any
 import numpy as np
 
 from microkernels.isa import Isa, allowed_on_host
-from relay_passes.kernel_context import kernel_context
-from tir_schedules.config import Config
-from tir_schedules.region import Region
-from tir_schedules.template import Template
+from relay_passes.lower.kernel_context import kernel_context
+from tir_schedules.core.config import Config
+from tir_schedules.core.region import Region
+from tir_schedules.core.template import Template
 
 from ...threads import use_threads
 from ..candidate import MOST_COPIES, Sampled, never_right

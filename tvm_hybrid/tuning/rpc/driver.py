@@ -16,7 +16,7 @@ from typing import Any
 from tvm.support import cc
 from tvm_ffi import libinfo
 
-from microkernels.amx_permission import AMX_FEATURES
+from microkernels.amx.permission import AMX_FEATURES
 from microkernels.errors import CompileError
 from microkernels.isa import Isa
 

@@ -12,9 +12,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from tir_schedules.machine import Machine
-from tir_schedules.region import Region
-from tir_schedules.template import Template
+from tir_schedules.core.machine import Machine
+from tir_schedules.core.region import Region
+from tir_schedules.core.template import Template
 
 from ..config_space import ConfigSpace
 from ..record import Record

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from tests.tvm_hybrid.tuning.regions import MACHINE, matmul, space_of
-from tir_schedules.loop_nest import Loop, LoopNest
-from tir_schedules.region import Region, Tensor
-from tir_schedules.template import template_for
+from tir_schedules.core.loop_nest import Loop, LoopNest
+from tir_schedules.core.region import Region, Tensor
+from tir_schedules.core.template import template_for
 from tvm_hybrid.tuning.config_space import ConfigSpace
 from tvm_hybrid.tuning.features.config_features import config_features
 from tvm_hybrid.tuning.features.feature_table import FeatureTable, shared_features

@@ -7,12 +7,12 @@ import numpy as np
 import tvm
 from tvm import IRModule, relax
 
-from microkernels.amx_tiles import AmxMicrokernel
+from microkernels.kernels.amx_family import AmxMicrokernel
 from microkernels.microkernel import microkernel_named
-from tir_schedules.config import Config
-from tir_schedules.machine import Machine
-from tir_schedules.region import Region, Scalar, Step, Tensor
-from tir_schedules.template import template_for
+from tir_schedules.core.config import Config
+from tir_schedules.core.machine import Machine
+from tir_schedules.core.region import Region, Scalar, Step, Tensor
+from tir_schedules.core.template import template_for
 from tvm_hybrid.targets import host_target
 from tvm_hybrid.tuning.record import Record, make_record
 

@@ -16,7 +16,7 @@ from tvm import IRModule, ir, relax, tirx
 from tvm.relax import transform
 
 from microkernels.errors import OutputError, RecordError
-from tir_schedules.region import Region, Step, Tensor
+from tir_schedules.core.region import Region, Step, Tensor
 from tvm_hybrid.targets import host_target
 from tvm_hybrid.tuning.metaschedule import Exchange, export_records, register_intrinsics
 from tvm_hybrid.tuning.metaschedule.database import RECORDS, WORKLOADS, MetaScheduleFolder

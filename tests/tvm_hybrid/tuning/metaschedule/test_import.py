@@ -15,7 +15,7 @@ from tvm.s_tir.meta_schedule.database import JSONDatabase, TuningRecord
 from tvm.target import Target
 
 from microkernels.errors import RecordError
-from tir_schedules.region import Region, Step
+from tir_schedules.core.region import Region, Step
 from tvm_hybrid.tuning.metaschedule import export_records, import_records, traces_of
 from tvm_hybrid.tuning.metaschedule.database import RECORDS, WORKLOADS
 from tvm_hybrid.tuning.metaschedule.own_record import note_of

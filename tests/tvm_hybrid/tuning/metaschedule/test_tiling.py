@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from microkernels.errors import ConfigError
 from microkernels.microkernel import microkernel_named
-from tir_schedules.config import Config
-from tir_schedules.matmul_config import MatmulConfig
+from tir_schedules.core.config import Config
+from tir_schedules.product.matmul_config import MatmulConfig
 from tvm_hybrid.tuning.metaschedule.tiling import tiling_of
 
 KERNELS = ("avx512_f32_8x48", "avx2_f32_4x24", "avx512_vnni_u8s8s32_8x48")

@@ -12,7 +12,7 @@ import pytest
 
 from microkernels.errors import ServerError
 from microkernels.isa import CAP_VARIABLE
-from tir_schedules.region import Region, Tensor
+from tir_schedules.core.region import Region, Tensor
 from tvm_hybrid.tuning.events import Trial
 from tvm_hybrid.tuning.measure import Measurement
 from tvm_hybrid.tuning.records import RecordStore, config_key

@@ -6,8 +6,8 @@ from types import ModuleType
 
 import pytest
 
-from tir_schedules.config import Config
-from tir_schedules.machine import Machine
+from tir_schedules.core.config import Config
+from tir_schedules.core.machine import Machine
 from tvm_hybrid.tuning.config_space import ConfigSpace
 from tvm_hybrid.tuning.strategies.strategy import SearchTask
 

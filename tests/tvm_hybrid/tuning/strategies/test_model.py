@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tests.tvm_hybrid.tuning.regions import MACHINE, matmul, records_of, scores_of, space_of
-from tir_schedules.matmul import MATMUL
+from tir_schedules.product.matmul import MATMUL
 from tvm_hybrid.tuning.cost_model import Acquisition, CostModelOptions
 from tvm_hybrid.tuning.record import Record
 from tvm_hybrid.tuning.simulate import random_median

@@ -1,0 +1,180 @@
+"""Permission to use AMX tiles, which Linux gives to a process that asks for it.
+
+Until then the first tile instruction kills the process. Generated code asks for itself, because an
+exported library runs where this package is not: `emit_permission_check` puts a check in front of
+a PrimFunc, which costs a load and a branch once permission is given. `tile_permission` asks for
+this process from Python.
+
+A function `int amx_emulator_active(void)` that is visible to the whole process and returns nonzero
+stands for permission: an emulator executes the tile instructions then.
+
+Source: Linux, Documentation/arch/x86/xstate.rst; errors from arch/x86/kernel/fpu/xstate.c.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import functools
+from dataclasses import dataclass
+
+import tvm.tirx.script.builder.ir as I
+
+from microkernels.vector.expressions import Expr
+
+AMX_FEATURES = ("amx-tile", "amx-int8", "amx-bf16")  # in LLVM's spelling
+
+ARCH_PRCTL = 158  # number of the system call on x86-64
+REQUEST = 0x1023  # ARCH_REQ_XCOMP_PERM
+TILE_DATA = 18  # XFEATURE_XTILEDATA
+EMULATOR = "amx_emulator_active"
+_PERMISSION = "tvm_hybrid_amx_permission"
+
+# Returns 0 if tiles may be used, else the errno of Linux. The emulator is looked up each time: it
+# may be loaded after this code, and its answer, unlike that of Linux, can change.
+PERMISSION_LLVM_IR = f"""
+@tvm_hybrid_amx_granted = linkonce_odr hidden global i32 0
+@tvm_hybrid_amx_emulator = linkonce_odr hidden constant
+  [{len(EMULATOR) + 1} x i8] c"{EMULATOR}\\00"
+declare ptr @dlsym(ptr, ptr)
+
+define linkonce_odr hidden i32 @{_PERMISSION}() #0 {{
+  %known = load atomic i32, ptr @tvm_hybrid_amx_granted monotonic, align 4
+  %granted = icmp ne i32 %known, 0
+  br i1 %granted, label %yes, label %ask, !prof !0
+ask:
+  %emulator = call ptr @dlsym(ptr null, ptr @tvm_hybrid_amx_emulator)
+  %none = icmp eq ptr %emulator, null
+  br i1 %none, label %linux, label %emulated
+emulated:
+  %active = call i32 %emulator()
+  %idle = icmp eq i32 %active, 0
+  br i1 %idle, label %linux, label %yes
+linux:
+  %result = call i64 asm sideeffect "syscall",
+    "={{rax}},{{rax}},{{rdi}},{{rsi}},~{{rcx}},~{{r11}},~{{memory}},~{{dirflag}},~{{fpsr}},~{{flags}}"
+    (i64 {ARCH_PRCTL}, i64 {REQUEST}, i64 {TILE_DATA})
+  %denied = icmp ne i64 %result, 0
+  br i1 %denied, label %no, label %remember
+remember:
+  store atomic i32 1, ptr @tvm_hybrid_amx_granted monotonic, align 4
+  br label %yes
+yes:
+  ret i32 0
+no:
+  %negative = trunc i64 %result to i32
+  %errno = sub i32 0, %negative
+  ret i32 %errno
+}}
+attributes #0 = {{ alwaysinline nounwind }}
+!0 = !{{!"branch_weights", i32 1000, i32 1}}
+"""
+
+ADVICE = "run it where Linux grants them, or compile the model for a CPU without AMX"
+# Why Linux refuses, by errno; None for the rest.
+REFUSALS: dict[int | None, str] = {
+    errno.EOPNOTSUPP: "this CPU, its hypervisor or the settings of Linux have no AMX tile data",
+    errno.ENOSPC: "an alternate signal stack of this process is too small for tile data "
+    "(sigaltstack, at least getauxval(AT_MINSIGSTKSZ) bytes)",
+    errno.EINVAL: "it is older than version 5.16 and knows no AMX",
+    errno.ENOSYS: "a sandbox intercepts the system call arch_prctl",
+    None: "a sandbox or the security settings forbid the system call arch_prctl",
+}
+
+
+def emit_permission_check() -> None:
+    """Emits an assertion that this process may use tiles.
+
+    It belongs at the start of a PrimFunc, outside of its parallel loops. Where the answer is no, a
+    call of the function raises a RuntimeError that says why, and no tile instruction is reached.
+    """
+    with I.attr(0, "pragma_import_llvm", PERMISSION_LLVM_IR):
+        emit_refusals(I.bind(I.call_extern("int32", _PERMISSION)))
+
+
+def emit_refusals(code: Expr) -> None:
+    """Emits assertions that `code`, an errno of Linux, is zero."""
+    with I.If(code != 0), I.Then():
+        for number, reason in REFUSALS.items():
+            holds = False if number is None else code != number
+            message = f"this code needs AMX tiles, and Linux denies them: {reason}; {ADVICE}"
+            with I.Assert(holds, message):
+                pass
+
+
+@dataclass(frozen=True)
+class Permission:
+    """Whether this process may use tiles.
+
+    Attributes
+    ----------
+    state : {"granted", "emulated", "denied", "absent"}
+        "absent": the CPU has no AMX. "denied": it has, but Linux does not let this process use it.
+    errno : int
+        What Linux answered; 0 unless it was denied.
+    """
+
+    state: str
+    errno: int = 0
+
+    @property
+    def usable(self) -> bool:
+        """Whether tile instructions may be executed."""
+        return self.state in ("granted", "emulated")
+
+    @property
+    def reason(self) -> str:
+        """What the state means, for a report or an error message."""
+        if self.state == "denied":
+            return (
+                f"Linux denies AMX tile data to this process ({errno.errorcode.get(self.errno)}): "
+                f"{REFUSALS.get(self.errno, REFUSALS[None])}"
+            )
+        return {
+            "granted": "Linux has granted AMX tile data to this process",
+            "emulated": "AMX is emulated in this process",
+            "absent": "this CPU has no AMX",
+        }[self.state]
+
+
+def tile_permission() -> Permission:
+    """Asks for permission to use tiles; Linux is asked once per process."""
+    if _emulator_is_active():
+        return Permission("emulated")
+    code = _ask_linux()
+    if code == 0:
+        return Permission("granted")
+    return Permission("denied", code) if _cpu_has_tiles() else Permission("absent")
+
+
+def _emulator_is_active() -> bool:
+    """Whether a function of that name is there and says so."""
+    try:
+        return bool(getattr(_process(), EMULATOR)())
+    except AttributeError:
+        return False
+
+
+@functools.cache
+def _process() -> ctypes.CDLL:
+    """Every symbol that is visible to the whole process, those of later libraries too."""
+    return ctypes.CDLL(None, use_errno=True)
+
+
+@functools.cache
+def _ask_linux() -> int:
+    """0, or the errno."""
+    syscall = _process().syscall
+    numbers = (ctypes.c_long(number) for number in (ARCH_PRCTL, REQUEST, TILE_DATA))
+    return 0 if syscall(*numbers) == 0 else ctypes.get_errno()
+
+
+@functools.cache
+def _cpu_has_tiles() -> bool:
+    """Whether Linux lists AMX among the features of the CPU."""
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as lines:
+            flags = next((line for line in lines if line.startswith("flags")), "")
+    except OSError:
+        return False
+    return "amx_tile" in flags.split()

@@ -1,0 +1,209 @@
+"""How long a stream of tile instructions takes, predicted: nothing here was measured by us.
+
+A scoreboard: instructions enter the reorder buffer in order, start when their operands are there
+and their port is free, and leave in order. A port serves its instructions in program order.
+
+Sources: throughputs and latencies of tile instructions, "Intel 64 and IA-32 Architectures
+Optimization Reference Manual" (248966), chapter "Intel AMX instructions", table of throughput and
+latency; 512 entries and 6 a cycle, two 64-byte loads and one 64-byte store a cycle, 48 sustained
+bytes a cycle from L2, the same manual's chapter on Golden Cove.
+Assumed: tiles are renamed, so that a load need not wait for the last product that reads the tile; a
+tile load takes an entry for each row, a tile store two, and both as long as if the tile were full;
+a tile that was stored is read as any stored vector; accumulators that are loaded were stored long
+ago; prefetching hides latencies beyond L1, so that only bandwidth counts, of which one core of many
+has 10 bytes a cycle from L3 and 4 from memory.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from .instructions import TileBlock, TileInstruction
+from .tile_shapes import LAYOUTS, ROWS
+
+TILE_BYTES = 1024
+LEVELS = ("L1", "L2", "L3", "memory")
+TDP_CYCLES = 16.0  # one dot product after the other: 100% of peak
+CONFIGURE_CYCLES, RELEASE_CYCLES = 204.0, 13.0
+_STORED = 8  # the memory of accumulator c is "register" _STORED + c
+# How many tiles of K are simulated; longer sums go on at the pace of the last half of them.
+_SIMULATED = 24
+
+
+@dataclass(frozen=True)
+class Core:
+    """What a core does in so many cycles.
+
+    Attributes
+    ----------
+    tdp, tdp_latency : float
+        A dot product: until the next one can start; until its result is there.
+    load, load_latency : float
+        A tile load from L1, likewise.
+    zero_latency : float
+        `tilezero`; it needs no port.
+    store, store_latency : float
+        A tile store; the latency is until vector loads see it.
+    rates : tuple of float
+        Bytes a cycle from L2, L3 and memory.
+    entries, entries_a_cycle : int
+        The reorder buffer, and how fast it fills.
+    vector_latency : float
+        One operation on a vector of 64 bytes; two start in a cycle, and one store.
+    """
+
+    tdp: float = TDP_CYCLES
+    tdp_latency: float = 52
+    load: float = 8
+    load_latency: float = 45
+    zero_latency: float = 16
+    store: float = 16
+    store_latency: float = 32
+    rates: tuple[float, float, float] = (48, 10, 4)
+    entries: int = 512
+    entries_a_cycle: int = 6
+    vector_latency: float = 4
+
+
+SAPPHIRE_RAPIDS = Core()
+ALL_L1: Mapping[str, str] = MappingProxyType({"A": "L1", "B": "L1", "C": "L1"})
+
+
+class Scoreboard:
+    """The state of a core between two instructions; see the module's description.
+
+    Parameters
+    ----------
+    core : Core
+        What it can do.
+    levels : mapping
+        Where tiles of A, B and C are loaded from: one of `LEVELS`.
+    """
+
+    def __init__(self, core: Core, levels: Mapping[str, str]) -> None:
+        self.core, self.levels = core, levels
+        self.ready: dict[int, float] = {}
+        self.free: dict[str, float] = {}
+        self.retired = 0.0
+        self.entered = 0.0
+        self.in_flight: list[tuple[float, int]] = []
+        self.oldest = self.used = 0
+
+    def run(self, stream: Iterable[TileInstruction]) -> None:
+        """Executes tile instructions."""
+        core = self.core
+        for name, target, sources, operand in stream:
+            if name == "tdp":
+                end = self._issue(1, sources, {"tmul": core.tdp}, core.tdp_latency)
+            elif name == "tileloadd":
+                end = self._issue(ROWS, (), self._load_ports(operand), core.load_latency)
+            elif name == "tilestored":
+                end = self._issue(2 * ROWS, sources, {"store": core.store}, core.store_latency)
+                target = _STORED + sources[0]
+            else:
+                end = self._issue(1, (), {}, core.zero_latency)
+            assert target is not None
+            self.ready[target] = end
+
+    def run_epilogue(self, block: TileBlock, operations: int) -> None:
+        """Reads stored accumulators, `operations` on each vector, and stores the results."""
+        core = self.core
+        latency = (operations + 2) * core.vector_latency
+        ports = {"vector": operations / 2, "store": 1.0}
+        columns = LAYOUTS[block.layout][1]
+        for i in range(block.row_tiles):
+            for _ in range(ROWS):
+                for j in range(block.column_tiles):
+                    self._issue(operations + 2, (_STORED + i * columns + j,), ports, latency)
+
+    def _load_ports(self, operand: str) -> dict[str, float]:
+        """What a tile load occupies, and how long: every level on its way."""
+        passed = LEVELS.index(self.levels[operand])
+        ports = {"load": self.core.load}
+        for level, rate in list(zip(LEVELS[1:], self.core.rates, strict=True))[:passed]:
+            ports[level] = TILE_BYTES / rate
+        return ports
+
+    def _issue(
+        self, entries: int, sources: Sequence[int], ports: Mapping[str, float], latency: float
+    ) -> float:
+        """Time at which the result of an instruction is there."""
+        self.entered += entries / self.core.entries_a_cycle
+        while self.used + entries > self.core.entries:
+            left, freed = self.in_flight[self.oldest]
+            self.oldest += 1
+            self.used -= freed
+            self.entered = max(self.entered, left)
+        start = max([self.entered, *(self.ready.get(source, 0.0) for source in sources)])
+        start = max([start, *(self.free.get(port, 0.0) for port in ports)])
+        for port, cycles in ports.items():
+            self.free[port] = start + cycles
+        end = start + max([latency, *ports.values()])
+        self.retired = max(self.retired, end)
+        self.in_flight.append((self.retired, entries))
+        self.used += entries
+        return end
+
+
+def stream_cycles(
+    stream: Iterable[TileInstruction],
+    levels: Mapping[str, str] = ALL_L1,
+    core: Core = SAPPHIRE_RAPIDS,
+) -> float:
+    """Predicted cycles of a stream of tile instructions, from an idle core to an idle core."""
+    board = Scoreboard(core, levels)
+    board.run(stream)
+    return board.retired
+
+
+def block_cycles(
+    block: TileBlock,
+    levels: Mapping[str, str] = ALL_L1,
+    epilogue: int | None = None,
+    core: Core = SAPPHIRE_RAPIDS,
+) -> float:
+    """Predicted cycles of one block among many like it, which overlap at their ends.
+
+    Parameters
+    ----------
+    block : TileBlock
+        The block.
+    levels : mapping
+        Where tiles of A, B and C are loaded from: one of `LEVELS`.
+    epilogue : int or None
+        Operations on every vector of results, which is then stored a second time; None if the
+        accumulators stay where the tile stores have put them.
+    core : Core
+        What executes it.
+    """
+    return _block_cycles(block, tuple(levels[operand] for operand in "ABC"), epilogue, core)
+
+
+@functools.lru_cache(maxsize=4096)
+def _block_cycles(
+    block: TileBlock, levels: tuple[str, ...], epilogue: int | None, core: Core
+) -> float:
+    if block.steps > _SIMULATED:
+        shorter = [
+            _block_cycles(
+                TileBlock(block.layout, block.row_tiles, block.column_tiles, steps, block.resume),
+                levels,
+                epilogue,
+                core,
+            )
+            for steps in (_SIMULATED // 2, _SIMULATED)
+        ]
+        pace = (shorter[1] - shorter[0]) / (_SIMULATED - _SIMULATED // 2)
+        return shorter[1] + pace * (block.steps - _SIMULATED)
+    board = Scoreboard(core, dict(zip("ABC", levels, strict=True)))
+    stream = block.stream()
+    ends = []
+    for _ in range(3):
+        board.run(stream)
+        if epilogue is not None:
+            board.run_epilogue(block, epilogue)
+        ends.append(board.retired)
+    return (ends[2] - ends[0]) / 2

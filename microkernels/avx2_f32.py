@@ -1,6 +1,0 @@
-"""AVX2 + FMA f32 tiles: 16 registers of 8 lanes, so 12 accumulators; skinny ones for few rows."""
-
-from .f32_family import register_f32_tiles
-from .isa import isa_named
-
-register_f32_tiles(isa_named("avx2"), [(4, 24), (6, 16), (1, 64), (2, 48), (3, 32)])

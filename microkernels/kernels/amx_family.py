@@ -1,0 +1,190 @@
+"""Microkernels of AMX tiles: accumulators in tile registers, stored once K is done.
+
+    for each 64 bytes of K:  A0 B0 A0*B0  B1 A0*B1  A1 A1*B0 A1*B1      one load for a product
+
+A block of 32x32 takes 8 loads of A and B for 8 products ("2x2"); one of up to 16 rows is 64 columns
+wide ("1x4"). Rows of A lie anywhere, their distance is the load's stride; B keeps the packing of
+VNNI, of which a tile takes 16 steps. Who emits a block has loaded the configuration (`configure`)
+that fits its rows, and releases the tiles at the end of the task. What follows the product reads
+the accumulators from memory, which is L1.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import cast as typed
+
+import tvm.tirx.script.builder.ir as I
+from tvm import DataType, tirx
+
+from microkernels.amx import tile_shapes as amx_config
+from microkernels.amx.permission import emit_permission_check
+from microkernels.amx.tile_shapes import FIRST_A, ROWS, accumulator, b_register, emit_tile
+from microkernels.isa import isa_named
+from microkernels.microkernel import (
+    Address,
+    LoadA,
+    LoadB,
+    Microkernel,
+    MultiplyAdd,
+    Place,
+    Start,
+    Tile,
+    register_microkernel,
+)
+from microkernels.vector.expressions import Expr, ramp, reinterpret
+
+DEPTH = 16  # steps of kr in the 64 bytes of a tile's row
+_BLOCKS = {"2x2": (32, 32), "1x4": (16, 64)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class AmxMicrokernel(Microkernel):
+    """A microkernel whose accumulators are tiles.
+
+    `multiply_add` is that of vectors of the same types, for sums of rows and columns.
+
+    Attributes
+    ----------
+    layout : str
+        "2x2" or "1x4"; see `amx.tile_shapes`.
+    product : str
+        The instruction that multiplies tiles, such as "tdpbusd".
+    """
+
+    layout: str
+    product: str
+    depth: int = DEPTH
+
+    def a_operand(self, buffer: Expr, index: Sequence[Expr], pitch: int) -> Address:
+        """64 bytes of K of up to 16 rows, `pitch` elements apart."""
+        return _address(buffer, index, pitch)
+
+    def b_operand(self, buffer: Expr, start: Expr, pitch: int) -> Address:
+        """16 columns of 16 steps of K, `pitch` elements apart."""
+        return _address(buffer, [start], pitch)
+
+    def admit(self) -> None:
+        """Emits the check that Linux lets the process use tiles."""
+        emit_permission_check()
+
+    def configure(self, rows: int, columns: int | None = None) -> None:
+        """Emits the configuration for blocks of so many rows, and columns if not whole tiles."""
+        columns = self.nr if columns is None else columns
+        self.check(rows, -(-columns // self.lanes))
+        amx_config.emit_configure(self.layout, rows, columns)
+
+    def release(self) -> None:
+        """Emits the end of a task that has configured tiles."""
+        amx_config.emit_release()
+
+    def emit(
+        self,
+        rows: int,
+        vectors: int,
+        reduction: Sequence[int | Expr],
+        load_a: LoadA,
+        load_b: LoadB,
+        init: Start | None = None,
+        into: Place | None = None,
+        resume: bool = False,
+        peel: bool = False,
+    ) -> Tile:
+        """Emits one block; see `Microkernel.emit`.
+
+        `into` is where its accumulators are stored; without it, a buffer of the block's own, which
+        is slow to come by. `init` is called with a variable for the row.
+        """
+        self.check(rows, vectors)
+        if into is None:
+            shape = (rows, vectors * self.lanes)
+            into = Place(I.sblock_alloc_buffer(shape, self.acc_dtype, align=64))
+        row_tiles = range(-(-rows // ROWS))
+        column_tiles = range(vectors)
+        tiles = [(i, j, accumulator(self.layout, i, j)) for i in row_tiles for j in column_tiles]
+        if init is not None:
+            with I.serial(rows) as row:
+                for j in column_tiles:
+                    self._put(into, row, j, init(row, j))
+        for i, j, number in tiles:
+            if init is None and not resume:
+                emit_tile("tilezero", number)
+            else:
+                emit_tile("tileloadd64", number, *self._stored(into, i, j))
+        with contextlib.ExitStack() as stack:
+            if self.llvm_ir:  # for `narrow`
+                stack.enter_context(I.attr(0, "pragma_import_llvm", self.llvm_ir))
+            *outer, steps = reduction
+            loops = [stack.enter_context(I.serial(extent)) for extent in outer]
+            count = steps // DEPTH if isinstance(steps, int) else I.floordiv(steps, DEPTH)
+
+            def multiply(step: Expr | int) -> None:
+                at = [*loops, step]
+                for i in row_tiles:
+                    emit_tile("tileloadd64", FIRST_A + i, *_pointer(load_a(ROWS * i, at)))
+                    for j in column_tiles:
+                        b = b_register(self.layout, j, vectors)
+                        if i == 0:
+                            emit_tile("tileloadd64", b, *_pointer(load_b(j, at)))
+                        emit_tile(self.product, accumulator(self.layout, i, j), FIRST_A + i, b)
+
+            if not peel or count > 1:
+                with I.serial(count - 1 if peel else count) as number:
+                    multiply(number * DEPTH)
+            if peel:
+                multiply((count - 1) * DEPTH)
+        for i, j, number in tiles:
+            emit_tile("tilestored64", number, *self._stored(into, i, j))
+        return Tile(rows, vectors, self.lanes, place=into)
+
+    def _stored(self, into: Place, i: int, j: int) -> tuple[Expr, Expr]:
+        """Address and stride of an accumulator tile in memory."""
+        index = into.index(ROWS * i, self.lanes * j)
+        return _pointer(_address(into.buffer, index, into.pitch or int(into.buffer.shape[-1])))
+
+    def _put(self, into: Place, row: Expr, j: int, value: Expr) -> None:
+        *leading, column = into.index(row, j * self.lanes)
+        bits = reinterpret(str(into.buffer.dtype), value)
+        I.buffer_store(into.buffer, bits, [*leading, ramp(column, self.lanes)])
+
+
+def _address(buffer: Expr, index: Sequence[Expr], pitch: int) -> Address:
+    return Address(I.address_of(buffer[tuple(index)]), pitch * DataType(buffer.dtype).itemsize)
+
+
+def _pointer(operand: Expr | Address) -> tuple[Expr, Expr]:
+    address = typed(Address, operand)
+    return address.pointer, tirx.const(address.stride, "int64")
+
+
+def register_amx_blocks(
+    types: str,
+    a_dtype: str,
+    b_dtype: str,
+    acc_dtype: str,
+    product: str,
+    multiply_add: MultiplyAdd,
+    llvm_ir: str = "",
+) -> None:
+    """Registers the blocks of one pair of types."""
+    isa = isa_named("amx")
+    for layout, (mr, nr) in _BLOCKS.items():
+        register_microkernel(
+            AmxMicrokernel(
+                name=f"{isa.name}_{types}_{mr}x{nr}",
+                isa_name=isa.name,
+                a_dtype=a_dtype,
+                b_dtype=b_dtype,
+                acc_dtype=acc_dtype,
+                mr=mr,
+                nr=nr,
+                kr=4 // DataType(a_dtype).itemsize,
+                lanes=isa.f32_lanes,
+                multiply_add=multiply_add,
+                llvm_ir=llvm_ir,
+                layout=layout,
+                product=product,
+            )
+        )

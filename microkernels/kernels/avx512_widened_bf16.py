@@ -1,0 +1,12 @@
+"""bf16 tiles on AVX-512 without vdpbf16ps: widened to f32 on the way in.
+
+No faster than f32 in arithmetic; the weight takes half the bytes.
+"""
+
+from microkernels.isa import isa_named
+
+from .bf16_family import dot_by_widening, register_bf16_tiles
+
+register_bf16_tiles(
+    isa_named("avx512"), 2, [(6, 48), (8, 32), (1, 128), (2, 96), (4, 64)], dot_by_widening
+)

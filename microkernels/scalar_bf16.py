@@ -1,6 +1,0 @@
-"""Scalar bf16 tiles: the meaning of the family, for any x86-64."""
-
-from .bf16_family import one_product, register_bf16_tiles
-from .isa import isa_named
-
-register_bf16_tiles(isa_named("scalar"), 1, [(4, 4)], one_product)

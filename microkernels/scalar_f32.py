@@ -1,6 +1,0 @@
-"""Scalar f32 tile: the reference that every ISA falls back to; runs on any x86-64 CPU."""
-
-from .f32_family import register_f32_tiles
-from .isa import isa_named
-
-register_f32_tiles(isa_named("scalar"), [(4, 4)])

@@ -1,0 +1,142 @@
+"""The second face of a microkernel: a TensorIntrin, for `sch.tensorize`.
+
+The intrinsic's meaning, on a rows x columns tile with the whole of K, is
+
+    C[i, j] += acc(A[i, k]) * acc(B[k // kr, j, k % kr])        kr > 1
+    C[i, j] += acc(A[i, k]) * acc(B[k, j])                      kr = 1
+
+where `acc` casts to the accumulators' type if the operand has another one. This is what a matmul
+becomes when `transform_layout` gives its weight the index map (k, j) -> (k // kr, j, k % kr). The
+implementation is the microkernel's own `emit`, started from C.
+"""
+
+from __future__ import annotations
+
+import tvm.tirx.script.builder.ir as I
+from tvm import tirx
+from tvm.s_tir import TensorIntrin
+from tvm.script.ir_builder import IRBuilder
+
+from microkernels.errors import IsaError
+from microkernels.kernels.amx_family import AmxMicrokernel
+from microkernels.microkernel import Microkernel
+from microkernels.vector.bfloat16 import operand_bits
+from microkernels.vector.expressions import Expr, cast, ramp
+
+
+def register_tensor_intrin(kernel: Microkernel, rows: int, columns: int, k: int) -> str:
+    """Registers a tile of a microkernel with TVM.
+
+    Parameters
+    ----------
+    kernel : Microkernel
+        The tile's instruction set and types.
+    rows, columns, k : int
+        The tile: at most mr rows, a multiple of `lanes` columns up to nr, a multiple of kr in K.
+
+    Returns
+    -------
+    str
+        The name for `sch.tensorize`; registering the same tile again is harmless.
+
+    Raises
+    ------
+    IsaError
+        If the kernel has no such tile; or if its accumulators are AMX tiles, which take three
+        intrinsics, those of `amx.tensor_intrin.register_amx_intrins`.
+    """
+    if isinstance(kernel, AmxMicrokernel):
+        raise IsaError(
+            f"{kernel.name} keeps its accumulators in tile registers, which one intrinsic cannot "
+            "express: use microkernels.amx.tensor_intrin.register_amx_intrins, and configure_tiles"
+        )
+    whole = columns % kernel.lanes == 0 and k % kernel.kr == 0
+    if not (whole and 0 < rows <= kernel.mr and 0 < columns <= kernel.nr and k > 0):
+        raise IsaError(
+            f"{kernel.name} has no {rows}x{columns}x{k} tile; at most {kernel.mr} rows, "
+            f"{kernel.nr} columns in vectors of {kernel.lanes}, and K in steps of {kernel.kr}"
+        )
+    name = f"tvm_hybrid.{kernel.name}.{rows}x{columns}x{k}"
+    description = _description(kernel, rows, columns, k)
+    TensorIntrin.register(
+        name, description, _implementation(kernel, rows, columns, k), override=True
+    )
+    return name
+
+
+def _description(kernel: Microkernel, rows: int, columns: int, k: int) -> tirx.PrimFunc:
+    """What the tile computes, in scalar code."""
+    with IRBuilder() as builder, I.prim_func(s_tir=True):
+        I.func_name("description")
+        a, b, c = _tile_buffers(kernel, rows, columns, k, strided=False)
+        with I.sblock("root"):
+            _regions(a, b, c)
+            with I.grid(rows, columns, k) as (i, j, step), I.sblock("update"):
+                vi, vj, vk = I.axis.remap("SSR", [i, j, step])
+                weight = b[vk // kernel.kr, vj, vk % kernel.kr] if kernel.kr > 1 else b[vk, vj]
+                product = cast(kernel.acc_dtype, a[vi, vk]) * cast(kernel.acc_dtype, weight)
+                I.buffer_store(c, c[vi, vj] + product, [vi, vj])
+    return builder.get()
+
+
+def _implementation(kernel: Microkernel, rows: int, columns: int, k: int) -> tirx.PrimFunc:
+    """The microkernel on strided operands, accumulating into C."""
+    lanes, kr = kernel.lanes, kernel.kr
+    vectors = columns // lanes
+
+    def load_b(b: Expr, j: int, step: Expr) -> Expr:
+        if kr == 1:
+            return operand_bits(b[step, ramp(j * lanes, lanes)])
+        # The groups of kr lie side by side: one vector runs over `lanes` of them.
+        return operand_bits(b[step, j * lanes, ramp(0, lanes * kr)])
+
+    with IRBuilder() as builder, I.prim_func(s_tir=True):
+        I.func_name("implementation")
+        a, b, c = _tile_buffers(kernel, rows, columns, k, strided=True)
+        with I.sblock("root"):
+            _regions(a, b, c)
+            # Buffers allocated in the root block are dropped by tensorize, hence another block.
+            with I.sblock("body"):
+                _regions(a, b, c)
+                tile = kernel.emit(
+                    rows,
+                    vectors,
+                    (k // kr,),
+                    lambda i, ks: kernel.spread(operand_bits(a[i, ramp(ks[0] * kr, kr)])),
+                    lambda j, ks: load_b(b, j, ks[0]),
+                    lambda i, j: c[i, ramp(j * lanes, lanes)],
+                )
+                for i in range(rows):
+                    for j in range(vectors):
+                        I.buffer_store(c, tile.value(i, j), [i, ramp(j * lanes, lanes)])
+    return builder.get()
+
+
+def _tile_buffers(
+    kernel: Microkernel, rows: int, columns: int, k: int, strided: bool
+) -> tuple[Expr, Expr, Expr]:
+    """Parameters A, B and C of a tile; only the outermost dimension of each is strided."""
+
+    def parameter(name: str, shape: tuple[int, ...], dtype: str) -> Expr:
+        handle = I.arg(name.lower(), I.handle())
+        if not strided:
+            return I.match_buffer(handle, shape, dtype, offset_factor=1)
+        strides = [tirx.Var(f"stride_{name.lower()}", "int32"), *shape[2:], 1]
+        return I.match_buffer(handle, shape, dtype, strides=strides, offset_factor=1)
+
+    kr = kernel.kr
+    return (
+        parameter("A", (rows, k), kernel.a_dtype),
+        parameter("B", (k // kr, columns, kr) if kr > 1 else (k, columns), kernel.b_dtype),
+        parameter("C", (rows, columns), kernel.acc_dtype),
+    )
+
+
+def _regions(a: Expr, b: Expr, c: Expr) -> None:
+    """The whole of A, B and C is read, the whole of C written."""
+
+    def whole(buffer: Expr) -> Expr:
+        return buffer[tuple(slice(0, extent) for extent in buffer.shape)]
+
+    I.reads(whole(c), whole(a), whole(b))
+    I.writes(whole(c))

@@ -1,0 +1,63 @@
+"""2^x of f32 vectors for softmax: by AVX-512's own instructions, or by arithmetic elsewhere.
+
+    2^x = 2^n * 2^(x - n), n the nearest integer
+
+AVX-512 has the scaling in one instruction (vscalefps), which underflows and takes -inf by itself,
+so that nothing has to be clamped. (vreduceps would give x - n in one, but takes as long as both;
+adding a magic number instead takes more: Zen 4 starts about 1.4 operations of 512 bits a cycle.)
+The polynomials are minimax fits on [-1/2, 1/2] (`vector_math_fit.fit_polynomial`).
+"""
+
+from __future__ import annotations
+
+import math
+
+import tvm.tirx.script.builder.ir as I
+from tvm import tirx
+
+from microkernels.isa import Isa
+
+from .expressions import Expr, bind, lanes_of, like
+from .vector_math import EXP2, exp
+
+# Lowest power first, by degree; largest relative errors 7.5e-5 and 9.6e-8.
+POLYNOMIALS = {3: (9.9992806e-01, 6.9326097e-01, 2.4261121e-01, 5.5171523e-02), 5: EXP2}
+_ALL = -1
+_CURRENT_ROUNDING = 4
+
+
+def exp2(x: Expr, isa: Isa, degree: int = 5) -> Expr:
+    """2^x for x <= 0: 5 instructions and one for each degree on AVX-512, 16 elsewhere.
+
+    Relative error at most 3 * 2^-24 (7 * 2^-24 without AVX-512) and that of the polynomial. Zero
+    below about 2^-126 and at -inf; NaN stays NaN.
+
+    Parameters
+    ----------
+    x : Expr
+        f32 lanes, at most 0.
+    isa : Isa
+        What the target has.
+    degree : int
+        Of the polynomial, a key of `POLYNOMIALS`; only AVX-512 uses less than all of it.
+    """
+    if lanes_of(x) != 16 or isa.f32_lanes != 16:
+        return exp(x * like(math.log(2), x))
+    x = bind(x)
+    mask, rounding = tirx.const(_ALL, "int16"), tirx.const(_CURRENT_ROUNDING, "int32")
+    nearest = bind(I.call_llvm_pure_intrin("float32x16", "llvm.roundeven.v16f32", x))
+    # At -inf this is NaN, of which the scaling makes 0.
+    fraction = bind(x - nearest)
+    coefficients = POLYNOMIALS[degree]
+    value = like(coefficients[-1], x)
+    for coefficient in reversed(coefficients[:-1]):
+        value = value * fraction + like(coefficient, x)
+    return I.call_llvm_pure_intrin(
+        "float32x16",
+        "llvm.x86.avx512.mask.scalef.ps.512",
+        value,
+        nearest,
+        nearest,
+        mask,
+        rounding,
+    )

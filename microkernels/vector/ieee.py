@@ -1,0 +1,134 @@
+"""Arithmetic on floats with its IEEE 754 meaning, which TVM and x86 do not give by themselves.
+
+TVM simplifies floats as if they were numbers, looking through names: x * 0, 0 / x and x - x become
+0, x + 0 becomes x (and -0 stays -0), x == x becomes true, x / 0 is refused, and "not x < y" becomes
+y <= x, which is another thing for a NaN. The functions here hide an argument from it where that may
+happen. LLVM sees through `hidden`, at no cost.
+
+x86 has no symmetric minimum and maximum: both give their second argument if either is a NaN. So a
+constant goes first, which costs nothing. With two variables it takes more instructions.
+"""
+
+from __future__ import annotations
+
+import math
+
+import tvm.tirx.script.builder.ir as I
+from tvm import tirx
+
+from .expressions import Expr, cast, element_of, lanes_of, like, reinterpret, vector_type
+
+_SAME_WIDTH = {"float16": "int16", "float32": "int32", "float64": "int64"}
+_HALF_RANGE = {"uint32": 31, "uint64": 63}
+
+
+def is_float(value: Expr) -> bool:
+    """Whether an expression is of a type that `hidden` knows."""
+    return element_of(value) in _SAME_WIDTH
+
+
+def hidden(value: Expr) -> Expr:
+    """The same value as something that TVM cannot simplify with others; LLVM can."""
+    element = element_of(value)
+    return reinterpret(element, reinterpret(_SAME_WIDTH[element], value))
+
+
+def number_of(value: Expr) -> float | None:
+    """The number in every lane of a constant float, or None."""
+    if isinstance(value, tirx.Broadcast):
+        value = value.value
+    return float(value.value) if isinstance(value, tirx.FloatImm) else None
+
+
+def add(x: Expr, y: Expr) -> Expr:
+    """x + y; x + 0 may be x, so -0 of -0."""
+    return tirx.Add(_not_zero(x), _not_zero(y))
+
+
+def subtract(x: Expr, y: Expr) -> Expr:
+    """x - y; a NaN for infinities of one sign."""
+    return tirx.Sub(hidden(x), _not_zero(y)) if is_float(x) else x - y
+
+
+def multiply(x: Expr, y: Expr) -> Expr:
+    """x * y; 0 times what is not finite is a NaN."""
+    return tirx.Mul(_not_zero(x), _not_zero(y))
+
+
+def divide(x: Expr, y: Expr) -> Expr:
+    """x / y; infinite for a y of 0, and a NaN if x is 0 too."""
+    return tirx.Div(_not_zero(x), _not_zero(y))
+
+
+def maximum(x: Expr, y: Expr) -> Expr:
+    """The larger; a NaN if either is one. Of 0 and -0 it may be either.
+
+    One instruction with a constant; about six with two variables.
+    """
+    return _extreme(tirx.Max, "llvm.maximum", x, y)
+
+
+def minimum(x: Expr, y: Expr) -> Expr:
+    """The smaller, as `maximum`."""
+    return _extreme(tirx.Min, "llvm.minimum", x, y)
+
+
+def absolute(x: Expr) -> Expr:
+    """|x|, one instruction; 0 for -0."""
+    bits = reinterpret(_SAME_WIDTH[element_of(x)], x)
+    ones = 2 ** (int(x.ty.dtype.bits) - 1) - 1
+    return reinterpret(element_of(x), tirx.bitwise_and(bits, like(ones, bits)))
+
+
+def is_negative(x: Expr) -> Expr:
+    """Whether the sign is set, as of -0; what a blend reads by itself."""
+    bits = reinterpret(_SAME_WIDTH[element_of(x)], x)
+    return bits < like(0, bits)
+
+
+def convert(element: str, x: Expr) -> Expr:
+    """A value as another type; a float becomes an integer by cutting off towards zero.
+
+    What does not fit, and a NaN, has the result of ONNX Runtime, as ONNX leaves it open: the least
+    integer of 32 or 64 bits (for unsigned ones 2^31 or 2^63, and 0 beyond the upper end; 0 for a
+    float16 in uint32); narrower types take the low bits of the 32.
+    """
+    integer = element.startswith(("int", "uint"))
+    if not integer or not is_float(x) or element in ("int32", "int64"):
+        return cast(element, x)
+    if element not in _HALF_RANGE:
+        return cast(element, cast("int32", x))
+    half, signed = _HALF_RANGE[element], element.removeprefix("u")
+    if element_of(x) == "float16":  # which does not have the half
+        x = cast("float32", x)
+        if element == "uint32":  # nothing but infinities and a NaN is outside
+            inside = absolute(x) < like(2.0**16, x)
+            converted = cast(element, cast(signed, x))
+            return tirx.Select(inside, converted, like(0, converted))
+    least = like(2.0**half, x)
+    upper = cast(signed, x - least)
+    upper = cast(element, upper ^ like(-(2**half), upper))
+    return tirx.Select(x >= least, upper, cast(element, cast(signed, x)))
+
+
+def _extreme(node: type[tirx.Max | tirx.Min], function: str, x: Expr, y: Expr) -> Expr:
+    if not is_float(x):
+        return node(x, y)
+    if number_of(y) is not None:
+        x, y = y, x
+    number = number_of(x)
+    if number is not None:
+        return x if math.isnan(number) else node(x, y)
+    lanes, element = lanes_of(x), element_of(x)
+    suffix = f"f{x.ty.dtype.bits}"
+    name = f"{function}.{suffix if lanes == 1 else f'v{lanes}{suffix}'}"
+    return I.call_llvm_pure_intrin(vector_type(element, lanes), name, x, y)
+
+
+def _not_zero(value: Expr) -> Expr:
+    """A value, hidden if it is a scalar constant 0; TVM folds no 0 that is broadcast.
+
+    (Vector kernels that differ in such numbers alone stay alike, and can be shared.)
+    """
+    zero = isinstance(value, tirx.FloatImm) and float(value.value) == 0
+    return hidden(value) if zero and is_float(value) else value

@@ -1,0 +1,4 @@
+"""bfloat16: which tensors are stored in it, and callers without the type.
+
+In: f32 or bfloat16 models. Out: bfloat16 operands of products, f32 in between.
+"""

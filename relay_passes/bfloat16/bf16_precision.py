@@ -1,0 +1,108 @@
+"""bfloat16 precision: products and convolutions take bfloat16 operands, and give f32.
+
+Before
+
+    lv = R.matmul(x, const_w)                       # float32
+    lv1 = R.add(lv, const_b)
+
+After
+
+    lv = R.astype(x, "bfloat16")
+    lv1 = R.matmul(lv, const_w', out_dtype="float32")
+    lv2 = R.add(lv1, const_b)
+
+Both operands are rounded to nearest even, constants now. A product of two bfloat16 numbers is exact
+in f32 and sums are f32, so the two roundings are all that is lost; normalisations, softmax,
+residuals and biases stay f32. `raise_bf16_casts` moves the casts to where they cost least. Products
+whose shapes are not known, of a vector, or of a weight that is decoded from a smaller type on its
+way (weight-only quantisation) stay as they are, and so do convolutions whose channels are not last
+or whose weight is not a constant.
+"""
+
+from __future__ import annotations
+
+import ml_dtypes
+from tvm import ir, relax
+
+from relay_passes.ir.blocks import Bindings, block_pass
+from relay_passes.ir.convolution import (
+    convolution_of,
+    is_convolution,
+    is_transposed,
+    output_channels,
+)
+from relay_passes.ir.graph import DataflowGraph, binding_value, op_name, static_tensor, variables
+
+
+def bf16_precision() -> ir.transform.Pass:
+    """The pass; it needs A-normal form."""
+    return block_pass("tvm_hybrid.bf16_precision", _rewrite)
+
+
+def _rewrite(graph: DataflowGraph) -> list[relax.Binding] | None:
+    products = {
+        position: call
+        for position, binding in enumerate(graph.bindings)
+        if _takes_bf16(graph, call := binding_value(binding))
+    }
+    if not products:
+        return None
+    block = Bindings()
+    narrow: dict[relax.Expr, relax.Expr] = {}
+    for position, binding in enumerate(graph.bindings):
+        if position not in products:
+            block.bindings.append(binding)
+            continue
+        call = products[position]
+        a, b = (_narrow(block, arg, narrow) for arg in call.args)
+        if is_convolution(call):
+            product = convolution_of(call, a, b, "float32")
+        else:
+            product = relax.op.matmul(a, b, out_dtype="float32")
+        block.bind(binding.var, product)
+    return block.bindings
+
+
+def _narrow(block: Bindings, expr: relax.Expr, known: dict[relax.Expr, relax.Expr]) -> relax.Expr:
+    """A value as bfloat16; made once, at its first use."""
+    if expr not in known:
+        if isinstance(expr, ir.GenericConst):
+            rounded = expr.value.numpy().astype(ml_dtypes.bfloat16)
+            known[expr] = relax.const(rounded, "bfloat16")
+        else:
+            known[expr] = block.emit(relax.op.astype(expr, "bfloat16"))
+    return known[expr]
+
+
+def _takes_bf16(graph: DataflowGraph, call: relax.Expr) -> bool:
+    """Whether an expression is a f32 product or convolution that our templates know."""
+    if op_name(call) != "relax.matmul" and not _is_known_convolution(call):
+        return False
+    tensors = [static_tensor(each) for each in (call, *call.args)]
+    return all(
+        tensor is not None and tensor.dtype == "float32" and len(tensor.shape) >= 2
+        for tensor in tensors
+    ) and not any(_is_decoded(graph, arg) for arg in call.args)
+
+
+def _is_known_convolution(call: relax.Expr) -> bool:
+    """Whether a call is a convolution with channels last, and not a transposed one."""
+    if not is_convolution(call) or is_transposed(call) or output_channels(call) != -1:
+        return False
+    return isinstance(call.args[1], ir.GenericConst)
+
+
+def _is_decoded(graph: DataflowGraph, expr: relax.Expr) -> bool:
+    """Whether a value is computed from constants only: a weight kept in a smaller type."""
+    if not isinstance(expr, relax.Var):
+        return False
+    pending, seen = [expr], set()
+    while pending:
+        var = pending.pop()
+        value = graph.definition(var)
+        if value is None:
+            return False
+        used = [each for each in variables(value) if each not in seen]
+        seen.update(used)
+        pending += used
+    return True

@@ -1,0 +1,244 @@
+"""Widen: a bfloat16 model computes in f32 between products and convolutions, and rounds once.
+
+Before
+
+    lv = R.matmul(x, const_w)                       # all bfloat16
+    lv1 = R.add(lv, const_b)
+    lv2 = R.nn.gelu(lv1)
+    gv = R.matmul(lv2, const_v)
+
+After
+
+    lv = R.matmul(x, const_w, out_dtype="float32")  # the operands are bfloat16
+    lv1 = R.add(lv, const_b')                       # float32, as everything to the next cast
+    lv2 = R.nn.gelu(lv1)
+    lv3 = R.astype(lv2, "bfloat16")
+    lv4 = R.matmul(lv3, const_v, out_dtype="float32")
+    gv = R.astype(lv4, "bfloat16")
+
+The model asks for a rounding after every operator. Values that only pass from one operator to the
+next stay f32 instead, which is at least as near to the real numbers (oneDNN and OpenVINO do so as
+well); casts that the model itself writes do round. With `products="float32"` the products have f32
+operands too. Operators that only move elements move bfloat16 where the value is there as such.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import tvm_ffi
+from tvm import ir, relax
+
+from relay_passes.ir.blocks import Bindings, block_pass
+from relay_passes.ir.convolution import convolution_of, is_convolution, is_transposed
+from relay_passes.ir.graph import DataflowGraph, binding_value, op_name, variables
+from relay_passes.ir.moving_operators import moves
+
+NARROW, WIDE = "bfloat16", "float32"
+_JOINS = ("relax.concat", "relax.split")
+_NOT_WIDENED = ("relax.call_", "relax.vm.", "relax.memory.", "relax.builtin.")
+
+
+def widen_bf16(products: str = NARROW) -> ir.transform.Pass:
+    """The pass; it needs A-normal form, and leaves modules without bfloat16 as they are.
+
+    Parameters
+    ----------
+    products : str
+        Type of the operands of matrix products: "bfloat16" or "float32".
+    """
+    return block_pass("tvm_hybrid.widen_bf16", lambda graph: _rewrite(graph, products))
+
+
+def holds_bf16(expr: relax.Expr) -> bool:
+    """Whether a value is a bfloat16 tensor, or a tuple with one in it."""
+    return _holds(expr.ty)
+
+
+def _holds(ty: ir.Type) -> bool:
+    if isinstance(ty, relax.TupleType):
+        return any(map(_holds, ty.fields))
+    return isinstance(ty, relax.TensorType) and str(ty.dtype) == NARROW
+
+
+def _rewrite(graph: DataflowGraph, products: str) -> list[relax.Binding] | None:
+    """The new bindings; None if nothing is bfloat16, or a binding is no plain assignment."""
+    plain = all(isinstance(binding, relax.VarBinding) for binding in graph.bindings)
+    touched = any(
+        holds_bf16(expr)
+        for binding in graph.bindings
+        for expr in (binding.var, *_arguments(binding_value(binding)))
+    )
+    if not (plain and touched):
+        return None
+    widening = _Widening(products)
+    for binding in graph.bindings:
+        widening.rewrite(binding.var, binding_value(binding))
+    return widening.block.bindings
+
+
+def _arguments(value: relax.Expr) -> list[relax.Expr]:
+    """Tensors and tuples that an expression reads."""
+    if isinstance(value, relax.Call):
+        return list(value.args)
+    return list(variables(value))
+
+
+@dataclass
+class _Widening:
+    """A block under construction, where a bfloat16 value exists as such, as f32, or as both.
+
+    Attributes
+    ----------
+    narrow, wide : dict
+        Variable of the old block -> the value as bfloat16, as f32.
+    sums : set
+        f32 products of bfloat16 operands.
+    """
+
+    products: str
+    block: Bindings = field(default_factory=Bindings)
+    narrow: dict[relax.Var, relax.Expr] = field(default_factory=dict)
+    wide: dict[relax.Var, relax.Expr] = field(default_factory=dict)
+    sums: set[relax.Var] = field(default_factory=set)
+
+    def rewrite(self, var: relax.Var, value: relax.Expr) -> None:
+        """Adds what an old binding becomes."""
+        name = op_name(value)
+        arguments = _arguments(value)
+        if not (holds_bf16(var) or any(map(holds_bf16, arguments))):
+            self.block.bindings.append(relax.VarBinding(var, value))
+        elif isinstance(value, relax.Var):
+            self._alias(var, value)
+        elif isinstance(value, relax.TupleGetItem):
+            self._take_item(var, value)
+        elif name == "relax.astype":
+            self._cast(var, value)
+        elif name == "relax.matmul" or (is_convolution(value) and not is_transposed(value)):
+            self._product(var, value)
+        elif (moves(value) or name in _JOINS) and self._all_narrow(arguments):
+            self._keep(var, value)
+        elif name and not name.startswith(_NOT_WIDENED) and any(map(holds_bf16, arguments)):
+            self._compute(var, value)
+        else:
+            self._keep(var, value)
+
+    def _alias(self, var: relax.Var, value: relax.Var) -> None:
+        if value in self.wide and isinstance(var, relax.DataflowVar):
+            self.wide[var] = self.wide[value]
+        else:
+            self._bind_narrow(var, self._narrow(value))
+
+    def _take_item(self, var: relax.Var, item: relax.TupleGetItem) -> None:
+        whole = item.tuple_value
+        if whole in self.wide and holds_bf16(var):
+            self._bind_wide(var, relax.TupleGetItem(self.wide[whole], item.index))
+        else:
+            self._bind_narrow(var, relax.TupleGetItem(self._narrow(whole), item.index))
+
+    def _cast(self, var: relax.Var, call: relax.Call) -> None:
+        source = call.args[0]
+        if source in self.sums and holds_bf16(var):  # how a bfloat16 product is imported
+            self.wide[var] = source
+            if not isinstance(var, relax.DataflowVar):
+                self._bind_narrow(var, self._rounded(source))
+        elif not holds_bf16(source):  # a rounding that the model asks for
+            self._bind_narrow(var, call)
+        elif holds_bf16(var):
+            self._bind_narrow(var, self._narrow(source))
+        elif str(var.ty.dtype) == WIDE:
+            self.block.bind(var, self._wide(source))
+        else:
+            self.block.bind(var, relax.op.astype(self._wide(source), str(var.ty.dtype)))
+
+    def _product(self, var: relax.Var, call: relax.Call) -> None:
+        form = self._narrow if self.products == NARROW else self._wide
+        a, b = map(form, call.args)
+        if is_convolution(call):
+            product = convolution_of(call, a, b, WIDE)
+        else:
+            product = relax.op.matmul(a, b, out_dtype=WIDE)
+        if holds_bf16(var):
+            self._bind_wide(var, product)
+        elif str(var.ty.dtype) == WIDE:
+            self.block.bind(var, product)
+            self.sums.add(var)
+        else:
+            self._keep(var, call)
+
+    def _compute(self, var: relax.Var, call: relax.Call) -> None:
+        """An operator on f32; as it was if it does not give f32 then."""
+        arguments = [self._wide(arg) if holds_bf16(arg) else arg for arg in call.args]
+        applied = self.block.builder.normalize(
+            relax.Call(call.op, arguments, call.attrs, call.ty_args)
+        )
+        if not holds_bf16(var):
+            if tvm_ffi.structural_equal(applied.ty, var.ty):
+                self.block.bind(var, applied)
+            else:
+                self._keep(var, call)
+        elif holds_bf16(applied):
+            self._keep(var, call)
+        else:
+            self._bind_wide(var, applied)
+
+    def _keep(self, var: relax.Var, value: relax.Expr) -> None:
+        """The binding as it was, on bfloat16 values."""
+        if isinstance(value, relax.Call):
+            arguments = [self._narrow(arg) if holds_bf16(arg) else arg for arg in value.args]
+            value = relax.Call(value.op, arguments, value.attrs, value.ty_args)
+        elif isinstance(value, relax.Tuple):
+            value = self._narrow(value)
+        if holds_bf16(var):
+            self._bind_narrow(var, value)
+        else:
+            self.block.bind(var, value)
+
+    def _bind_narrow(self, var: relax.Var, value: relax.Expr) -> None:
+        self.block.bind(var, value)
+        self.narrow[var] = var
+
+    def _bind_wide(self, var: relax.Var, value: relax.Expr) -> None:
+        self.wide[var] = self.block.emit(value, str(var.name))
+        if not isinstance(var, relax.DataflowVar):  # needed outside, in its own type
+            self._bind_narrow(var, self._rounded(self.wide[var]))
+
+    def _all_narrow(self, arguments: list[relax.Expr]) -> bool:
+        """Whether no argument would have to be rounded first."""
+        fields = [
+            each
+            for arg in arguments
+            for each in (arg.fields if isinstance(arg, relax.Tuple) else [arg])
+        ]
+        return not any(each in self.wide for each in fields if isinstance(each, relax.Var))
+
+    def _narrow(self, expr: relax.Expr) -> relax.Expr:
+        """A value as bfloat16."""
+        if isinstance(expr, relax.Tuple):
+            return relax.Tuple([self._narrow(each) for each in expr.fields])
+        if not isinstance(expr, relax.Var) or expr not in self.wide:
+            return expr
+        if expr not in self.narrow:
+            rounded = self._rounded(self.wide[expr])
+            self.narrow[expr] = self.block.emit(rounded, str(expr.name))
+        return self.narrow[expr]
+
+    def _rounded(self, wide: relax.Expr) -> relax.Expr:
+        """A f32 tensor rounded; of a tuple each one."""
+        if not isinstance(wide.ty, relax.TupleType):
+            return relax.op.astype(wide, NARROW)
+        items = [self.block.emit(relax.TupleGetItem(wide, i)) for i in range(len(wide.ty.fields))]
+        return relax.Tuple([self.block.emit(self._rounded(item)) for item in items])
+
+    def _wide(self, expr: relax.Expr) -> relax.Expr:
+        """A bfloat16 value as f32."""
+        if isinstance(expr, relax.Tuple):
+            return relax.Tuple(
+                [self._wide(each) if holds_bf16(each) else each for each in expr.fields]
+            )
+        if isinstance(expr, ir.GenericConst):
+            return relax.const(expr.value.numpy().astype(np.float32))
+        if expr not in self.wide:
+            self.wide[expr] = self.block.emit(relax.op.astype(expr, WIDE), str(expr.name))
+        return self.wide[expr]

@@ -1,0 +1,252 @@
+"""Causal masks: which masks of scores only say that a query sees no later key.
+
+    scores[i, j] is visible if j <= i + c
+
+    lv = R.broadcast_to(R.const(-inf), (M, N)); lv1 = R.triu(lv, c + 1)     # to be added
+    lv = R.broadcast_to(R.const(-inf), R.shape([M, N])), which TVM can also lower, likewise
+    const_mask                      # 0 where j <= i + c, at most -1e30 elsewhere; to be added
+    R.where(const_condition, scores, R.const(-inf))     # or with the last two exchanged
+
+An attention program that knows c skips what nobody sees, and reads no mask.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from tvm import ir, relax
+
+from relay_passes.ir.graph import DataflowGraph, op_name, scalar_constant
+from tir_schedules.core.region import Region, Step
+
+HIDDEN = -1e30  # no score of a model comes near
+_VIEWS = ("relax.reshape", "relax.expand_dims", "relax.squeeze", "relax.broadcast_to")
+_FILL = {"relax.full": 1, "relax.broadcast_to": 0}  # which argument is the number
+
+
+@dataclass(frozen=True)
+class CausalScores:
+    """Scores without their causal mask.
+
+    Attributes
+    ----------
+    region : Region
+        Without the steps and the operands that only wrote the mask.
+    operands : tuple of relax.Expr
+        What its operands stand for.
+    causal : int or None
+        Key j is visible to query i if j <= i + causal; None: every key.
+    """
+
+    region: Region
+    operands: tuple[relax.Expr, ...]
+    causal: int | None
+
+
+def without_causal_mask(
+    graph: DataflowGraph, region: Region, operands: Sequence[relax.Expr]
+) -> CausalScores:
+    """Scores with their causal masks, if there are any, as a number.
+
+    Parameters
+    ----------
+    graph : DataflowGraph
+        The block.
+    region : Region
+        The scores, whose result is [..., M, N] and the input of a softmax.
+    operands : sequence of relax.Expr
+        What the region's operands stand for.
+    """
+    columns = region.output.shape[-1]
+    first = 1 + len(region.operands)
+    causal = columns - 1
+    steps = list(region.epilogue)
+    result = first + len(steps) - 1 if steps else 0
+    found: tuple[int, int, int] | None = (0, 0, 0)
+    while found is not None:
+        found = next(
+            (
+                (index, *mask)
+                for index in range(len(steps))
+                if _keeps_minus_infinity(steps, index, first, result)
+                and (mask := _mask(graph, region, steps, index, operands)) is not None
+            ),
+            None,
+        )
+        if found is not None:
+            index, diagonal, value = found
+            causal = min(causal, diagonal)
+            steps, result = _passing_by(steps, first + index, value, result, first)
+    kept = _without_unused(region, steps, result, operands)
+    return CausalScores(*kept, None if causal >= columns - 1 else causal)
+
+
+def _mask(
+    graph: DataflowGraph,
+    region: Region,
+    steps: Sequence[Step],
+    index: int,
+    operands: Sequence[relax.Expr],
+) -> tuple[int, int] | None:
+    """(c, the value that is masked) if a step masks causally, else None."""
+    step, first = steps[index], 1 + len(operands)
+    shape = region.output.shape[-2], region.output.shape[-1]
+
+    def operand(value: int) -> relax.Expr | None:
+        return operands[value - 1] if 1 <= value < first else None
+
+    def hides(value: int) -> float | None:
+        constant = steps[value - first] if value >= first else None
+        number = None if constant is None or constant.op != "constant" else constant.value
+        return number if number is not None and number <= HIDDEN else None
+
+    if step.op == "add":
+        for value, mask in (step.args, step.args[::-1]):
+            expr = operand(mask)
+            diagonal = None if expr is None else additive_diagonal(graph, expr, shape)
+            if diagonal is not None:
+                return diagonal, value
+    if step.op == "where":
+        condition = operand(step.args[0])
+        _, x, y = step.args
+        for value, other, seen in ((x, y, True), (y, x, False)):
+            number = hides(other)
+            if condition is not None and number is not None:
+                diagonal = _condition_diagonal(condition, shape, seen, number)
+                if diagonal is not None:
+                    return diagonal, value
+    return None
+
+
+def additive_diagonal(graph: DataflowGraph, mask: relax.Expr, shape: tuple[int, int]) -> int | None:
+    """c, if adding a mask hides exactly the keys j > i + c from query i, for all batches alike.
+
+    Parameters
+    ----------
+    graph : DataflowGraph
+        The block.
+    mask : relax.Expr
+        What is added to the scores.
+    shape : tuple of int
+        Numbers of queries and keys.
+    """
+    if isinstance(mask, ir.GenericConst):
+        array = _matrix(mask, shape)
+        if array is None or str(array.dtype) != "float32":
+            return None
+        hidden = array <= HIDDEN
+        if not np.all(hidden | (array == 0)):
+            return None
+        return _diagonal(~hidden, bool(np.all(array[hidden] == -np.inf)))
+    call = graph.definition(mask)
+    while isinstance(call, relax.Call) and op_name(call) in _VIEWS and _is_matrix(mask, shape):
+        mask = call.args[0]
+        call = graph.definition(mask)
+    if not isinstance(call, relax.Call) or op_name(call) != "relax.triu":
+        return None
+    filled = graph.definition(call.args[0])
+    first = getattr(call.args[1], "value", None)
+    number = _FILL.get(op_name(filled))
+    if not isinstance(filled, relax.Call) or number is None or first is None:
+        return None
+    if not _is_matrix(mask, shape) or scalar_constant(filled.args[number]) != -math.inf:
+        return None
+    return int(first) - 1
+
+
+def _condition_diagonal(
+    condition: relax.Expr, shape: tuple[int, int], seen: bool, number: float
+) -> int | None:
+    """c, if a constant condition equals `seen` exactly where j <= i + c."""
+    array = _matrix(condition, shape) if isinstance(condition, ir.GenericConst) else None
+    if array is None or str(array.dtype) != "bool":
+        return None
+    return _diagonal(array == seen, number == -math.inf)
+
+
+def _diagonal(visible: np.ndarray, infinite: bool) -> int | None:
+    """c, if keys are visible where j <= i + c; a query that sees no key only if `infinite`.
+
+    With a finite number in place of all its scores the softmax of such a query is none of -inf.
+    """
+    rows, columns = visible.shape
+    counts = visible.sum(axis=1)
+    some = np.flatnonzero(counts)
+    if not len(some) or (len(some) < rows and not infinite):
+        return None
+    first = int(some[0])
+    causal = int(counts[first]) - 1 - first
+    return causal if np.array_equal(visible, np.tri(rows, columns, causal, bool)) else None
+
+
+def _is_matrix(expr: relax.Expr, shape: tuple[int, int]) -> bool:
+    """Whether a tensor has the shape [1, ..., M, N]."""
+    extents = [int(extent.value) for extent in expr.ty.shape.values]
+    return tuple(extents[-2:]) == shape and math.prod(extents[:-2]) == 1
+
+
+def _matrix(expr: relax.Expr, shape: tuple[int, int]) -> np.ndarray | None:
+    return expr.value.numpy().reshape(shape) if _is_matrix(expr, shape) else None
+
+
+def _keeps_minus_infinity(steps: Sequence[Step], index: int, first: int, result: int) -> bool:
+    """Whether what a step hides stays hidden up to the result, its only use."""
+    value = first + index
+    for number, step in enumerate(steps[index + 1 :], index + 1):
+        if value not in step.args:
+            continue
+        others = [arg for arg in step.args if arg != value]
+        if len(others) != 1 or any(value in later.args for later in steps[number + 1 :]):
+            return False
+        if step.op in ("multiply", "divide"):
+            scale = steps[others[0] - first] if others[0] >= first else None
+            positive = scale is not None and scale.op == "constant" and (scale.value or 0) > 0
+            if not positive or step.args[0] != value:
+                return False
+        elif step.op != "add":
+            return False
+        value = first + number
+    return value == result
+
+
+def _passing_by(
+    steps: Sequence[Step], removed: int, value: int, result: int, first: int
+) -> tuple[list[Step], int]:
+    """Steps without the one whose result is `removed`, for which `value` is used; the result."""
+
+    def renumbered(arg: int) -> int:
+        arg = value if arg == removed else arg
+        return arg - 1 if arg > removed else arg
+
+    kept = [step for number, step in enumerate(steps, first) if number != removed]
+    return [_with_arguments(step, map(renumbered, step.args)) for step in kept], renumbered(result)
+
+
+def _without_unused(
+    region: Region, steps: Sequence[Step], result: int, operands: Sequence[relax.Expr]
+) -> tuple[Region, tuple[relax.Expr, ...]]:
+    """A region with other steps, without what its result does not need."""
+    first = 1 + len(region.operands)
+    needed = {0, result}
+    for value in range(first + len(steps) - 1, first - 1, -1):
+        if value in needed:
+            needed.update(steps[value - first].args)
+    order = sorted(needed)
+    place = {value: number for number, value in enumerate(order)}
+    kept = [value - 1 for value in order if 1 <= value < first]
+    epilogue = tuple(
+        _with_arguments(steps[value - first], (place[arg] for arg in steps[value - first].args))
+        for value in order
+        if value >= first
+    )
+    changed = region.replace(
+        operands=tuple(region.operands[number] for number in kept), epilogue=epilogue
+    )
+    return changed, tuple(operands[number] for number in kept)
+
+
+def _with_arguments(step: Step, args: Iterable[int]) -> Step:
+    return Step(step.op, tuple(args), step.value, step.dtype)

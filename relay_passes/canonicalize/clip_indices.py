@@ -1,0 +1,122 @@
+"""Clip: an index below 0 counts from the end, and one outside stays inside.
+
+Before
+
+    R.take(table, indices, axis=0, mode="fast")
+
+After
+
+    R.take(table, R.where(R.less(indices, 0), R.add(indices, 5), indices), axis=0, mode="clip")
+
+A constant index becomes the one that is meant. So do the indices of gather_elements, gather_nd,
+scatter_elements, scatter_nd, index_tensor and index_put, which have no mode: they are clipped by
+minimum and maximum.
+
+ONNX and PyTorch count negative indices from the end and call one outside an error. TVM trusts the
+model: a token id that is too large would end the process, or overwrite what is not its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import tvm
+from numpy.typing import NDArray
+from tvm import IRModule, ir, relax
+from tvm.ir.transform import PassContext, module_pass
+from tvm.relax.expr_functor import PyExprMutator, mutator
+
+from relay_passes.ir.graph import op_name, static_tensor
+
+_ALONG_AXIS = ("relax.gather_elements", "relax.scatter_elements")
+_ND = ("relax.gather_nd", "relax.scatter_nd")
+_BY_TENSORS = ("relax.index_tensor", "relax.index_put")
+_WIDE = ("int32", "int64")
+
+
+def clip_indices() -> ir.transform.Pass:
+    """The pass."""
+
+    @module_pass(opt_level=0, name="tvm_hybrid.clip_indices")
+    def run(mod: IRModule, _context: PassContext) -> IRModule:
+        clipper = _Clipper(mod)
+        for gvar, function in mod.functions_items():
+            if isinstance(function, relax.Function):
+                clipper.builder_.update_func(gvar, clipper.visit_expr(function))
+        return clipper.builder_.get()
+
+    return run
+
+
+@mutator
+class _Clipper(PyExprMutator):
+    """Rewrites every operator that reads or writes where its indices say."""
+
+    def visit_call_(self, call: relax.Call) -> relax.Expr:
+        """The call with indices that are inside."""
+        call = super().visit_call_(call)
+        name = op_name(call)
+        if name == "relax.take" and call.attrs.mode == "fast":
+            return self._take(call)
+        data = static_tensor(call.args[0]) if name in _ALONG_AXIS + _ND + _BY_TENSORS else None
+        if data is None:
+            return call
+        arguments = list(call.args)
+        if name in _ALONG_AXIS:
+            extents = [data.shape[int(call.attrs.axis)]]
+            arguments[1] = self._inside(arguments[1], extents)
+        elif name in _ND:
+            first = int(call.attrs.batch_dims) if name == "relax.gather_nd" else 0
+            rows = static_tensor(arguments[1])
+            if rows is None:
+                return call
+            arguments[1] = self._inside(arguments[1], data.shape[first : first + rows.shape[-1]])
+        elif isinstance(arguments[1], relax.Tuple):
+            fields = enumerate(arguments[1].fields)
+            arguments[1] = relax.Tuple([self._inside(f, [data.shape[i]]) for i, f in fields])
+        return relax.Call(call.op, arguments, call.attrs, call.ty_args)
+
+    def _take(self, call: relax.Call) -> relax.Expr:
+        data, indices = call.args
+        axis = None if call.attrs.axis is None else int(call.attrs.axis)
+        tensor = static_tensor(data)
+        if tensor is None or not isinstance(indices.ty, relax.TensorType):
+            # Of an extent that is not known, the remainder.
+            return relax.op.take(data, indices, axis=axis, mode="wrap")
+        extent = int(np.prod(tensor.shape)) if axis is None else tensor.shape[axis]
+        return relax.op.take(data, self._counted(indices, [extent]), axis=axis, mode="clip")
+
+    def _inside(self, indices: relax.Expr, extents: Sequence[int]) -> relax.Expr:
+        """Indices from 0 to the extents less one."""
+        indices = self._counted(indices, extents)
+        if isinstance(indices, ir.GenericConst) or str(indices.ty.dtype) == "bool":
+            return indices
+        dtype = str(indices.ty.dtype)
+        last = _constant(np.asarray(extents) - 1, dtype)
+        indices = self.builder_.emit(relax.op.minimum(indices, last))
+        return self.builder_.emit(relax.op.maximum(indices, _constant(np.zeros(1), dtype)))
+
+    def _counted(self, indices: relax.Expr, extents: Sequence[int]) -> relax.Expr:
+        """Indices counted from the front; constant ones are inside too."""
+        dtype = str(indices.ty.dtype)
+        if dtype == "bool":
+            return indices
+        if isinstance(indices, ir.GenericConst):
+            values, sizes = indices.value.numpy().astype(np.int64), np.asarray(extents)
+            fixed = np.clip(np.where(values < 0, values + sizes, values), 0, sizes - 1)
+            return indices if np.array_equal(fixed, values) else _constant(fixed, "int64")
+        if dtype not in _WIDE:
+            indices = self.builder_.emit(relax.op.astype(indices, "int64"))
+            if dtype.startswith("uint"):
+                return indices
+            dtype = "int64"
+        wrapped = self.builder_.emit(relax.op.add(indices, _constant(np.asarray(extents), dtype)))
+        below = self.builder_.emit(relax.op.less(indices, _constant(np.zeros(1), dtype)))
+        return self.builder_.emit(relax.op.where(below, wrapped, indices))
+
+
+def _constant(values: NDArray, dtype: str) -> relax.Constant:
+    """One value for each coordinate, or for all."""
+    array = values.astype(dtype)
+    return relax.const(tvm.runtime.tensor(array.reshape(()) if array.size == 1 else array))

@@ -1,0 +1,172 @@
+"""Decompose: R.nn.attention becomes the plain operators that partition and merge know.
+
+Before
+
+    gv = R.nn.attention(q, k, v, causal_mask="TopLeft")     # q: [B, M, H, D]; k, v: [B, N, H, D]
+
+After
+
+    lv = R.permute_dims(q, [0, 2, 1, 3])
+    lv1 = R.permute_dims(k, [0, 2, 3, 1])
+    lv2 = R.matmul(lv, lv1)                                 # out_dtype float32
+    lv3 = R.multiply(lv2, R.const(1 / sqrt(D)))
+    lv4 = R.broadcast_to(R.const(-inf), [M, N])
+    lv5 = R.triu(lv4, 1)
+    lv6 = R.add(lv3, lv5)
+    lv7 = R.nn.softmax(lv6)
+    lv8 = R.permute_dims(v, [0, 2, 1, 3])
+    lv9 = R.matmul(lv7, lv8)
+    gv = R.permute_dims(lv9, [0, 2, 1, 3])
+
+R.nn.attention_bias adds its bias after the scale; where k and v have fewer heads than q,
+consecutive heads of q share one. "BottomRight" is what TVM calls it: key j is visible to query i
+if j <= i + |M - N|. A window of w keys hides those with j < i - w + 1; it is left alone unless
+M = N and a mask is causal, as TVM defines no other form, and so are symbolic shapes and
+R.nn.attention_var_len. Operands of 16 bits have scores in float32, and probabilities rounded.
+
+This is also how scaled_dot_product_attention arrives from PyTorch: between permutations of
+[B, H, S, D], which cancel those here.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from tvm import ir, relax
+
+from relay_passes.ir.blocks import Bindings, block_pass
+from relay_passes.ir.graph import DataflowGraph, binding_value, op_name, static_tensor
+
+_NAMES = ("relax.nn.attention", "relax.nn.attention_bias")
+_FLOATS = ("float32", "float16", "bfloat16")
+_HEADS_FIRST = [0, 2, 1, 3]
+
+
+def decompose_attention() -> ir.transform.Pass:
+    """The pass; it needs A-normal form."""
+    return block_pass("tvm_hybrid.decompose_attention", _rewrite)
+
+
+@dataclass(frozen=True)
+class _Problem:
+    """What a call computes.
+
+    Attributes
+    ----------
+    batch, heads, groups : int
+        Sequences, heads of q, heads of k and v.
+    queries, keys, size, value_size : int
+        M, N, and the columns of a head of q and of v.
+    dtype : str
+        Of q, k, v and the result.
+    """
+
+    batch: int
+    heads: int
+    groups: int
+    queries: int
+    keys: int
+    size: int
+    value_size: int
+    dtype: str
+
+
+def _rewrite(graph: DataflowGraph) -> list[relax.Binding] | None:
+    block = Bindings()
+    mixed: dict[relax.Expr, relax.Var] = {}  # results, and the same [batch, heads, length, size]
+    for binding in graph.bindings:
+        call = binding_value(binding)
+        problem = _problem(call) if op_name(call) in _NAMES else None
+        if problem is not None:
+            mixed[binding.var] = _plain(block, call, problem)
+            block.bind(binding.var, relax.op.permute_dims(mixed[binding.var], _HEADS_FIRST))
+        elif _turns_heads(call) and call.args[0] in mixed:
+            block.bind(binding.var, mixed[call.args[0]])
+        else:
+            block.bindings.append(binding)
+    return block.bindings if mixed else None
+
+
+def _turns_heads(call: relax.Expr) -> bool:
+    """Whether an expression exchanges the axes of positions and heads."""
+    if op_name(call) != "relax.permute_dims" or call.attrs.axes is None:
+        return False
+    return [int(axis) % 4 for axis in call.attrs.axes] == _HEADS_FIRST
+
+
+def _problem(call: relax.Call) -> _Problem | None:
+    """Extents of a call; None if it stays."""
+    tensors = [static_tensor(arg) for arg in call.args]
+    known = [tensor for tensor in tensors if tensor is not None]
+    if len(known) < len(tensors) or any(len(tensor.shape) != 4 for tensor in known):
+        return None
+    q, k, v = known[:3]
+    batch, queries, heads, size = q.shape
+    _, keys, groups, value_size = v.shape
+    if q.dtype not in _FLOATS or any(tensor.dtype != q.dtype for tensor in (k, v)):
+        return None
+    if k.shape != (batch, keys, groups, size) or v.shape[0] != batch or heads % groups:
+        return None
+    window, mask = call.attrs.window_size, call.attrs.causal_mask
+    if window is not None and (mask is None or queries != keys):
+        return None
+    return _Problem(batch, heads, groups, queries, keys, size, value_size, q.dtype)
+
+
+def _plain(block: Bindings, call: relax.Call, problem: _Problem) -> relax.Var:
+    """Everything but the last permutation."""
+    q = block.emit(relax.op.permute_dims(call.args[0], _HEADS_FIRST))
+    k = block.emit(relax.op.permute_dims(call.args[1], [0, 2, 3, 1]))
+    k = _repeated(block, k, problem, (problem.size, problem.keys))
+    narrow = problem.dtype != "float32"
+    wide = "float32" if narrow else None
+    scores = block.emit(relax.op.matmul(q, k, out_dtype=wide))
+    given = call.attrs.scale
+    scale = 1.0 / math.sqrt(problem.size) if given is None else float(given.value)
+    scores = block.emit(relax.op.multiply(scores, relax.const(np.float32(scale))))
+    for mask in _masks(block, call, problem):
+        scores = block.emit(relax.op.add(scores, mask))
+    weights = block.emit(relax.op.nn.softmax(scores, -1))
+    if narrow:
+        weights = block.emit(relax.op.astype(weights, problem.dtype))
+    v = block.emit(relax.op.permute_dims(call.args[2], _HEADS_FIRST))
+    v = _repeated(block, v, problem, (problem.keys, problem.value_size))
+    mixed = block.emit(relax.op.matmul(weights, v, out_dtype=wide))
+    return block.emit(relax.op.astype(mixed, problem.dtype)) if narrow else mixed
+
+
+def _repeated(
+    block: Bindings, value: relax.Expr, problem: _Problem, matrix: tuple[int, int]
+) -> relax.Expr:
+    """Heads of k or v, each as often as heads of q share it."""
+    if problem.groups == problem.heads:
+        return value
+    times = problem.heads // problem.groups
+    apart = block.emit(relax.op.expand_dims(value, 2))
+    shape = (problem.batch, problem.groups, times, *matrix)
+    repeated = block.emit(relax.op.broadcast_to(apart, shape))
+    return block.emit(relax.op.reshape(repeated, (problem.batch, problem.heads, *matrix)))
+
+
+def _masks(block: Bindings, call: relax.Call, problem: _Problem) -> list[relax.Expr]:
+    """What is added to the scores."""
+    masks: list[relax.Expr] = []
+    if len(call.args) > 3:
+        bias = call.args[3]
+        is_wide = str(bias.ty.dtype) == "float32"
+        masks.append(bias if is_wide else block.emit(relax.op.astype(bias, "float32")))
+    if call.attrs.causal_mask is None:
+        return masks
+    bottom_right = str(call.attrs.causal_mask) == "BottomRight"
+    last = abs(problem.queries - problem.keys) if bottom_right else 0
+    shape = (problem.queries, problem.keys)
+    hidden = relax.const(np.float32(-np.inf))
+    if last < problem.keys - 1:
+        full = block.emit(relax.op.broadcast_to(hidden, shape))
+        masks.append(block.emit(relax.op.triu(full, last + 1)))
+    if call.attrs.window_size is not None:
+        full = block.emit(relax.op.broadcast_to(hidden, shape))
+        masks.append(block.emit(relax.op.tril(full, -int(call.attrs.window_size))))
+    return masks

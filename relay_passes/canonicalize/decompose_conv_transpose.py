@@ -1,0 +1,238 @@
+"""Transposed convolutions become ordinary ones of stride 1, whose results are interleaved.
+
+Before
+
+    lv = R.nn.conv2d_transpose(x, const_w, strides=[2, 2])      # [1, 8, 5, 5] * [8, 3, 2, 2]
+    lv1 = R.add(lv, const_b)                                    # [1, 3, 1, 1]
+    gv = R.nn.relu(lv1)
+
+After
+
+    lv = R.permute_dims(x, [0, 2, 3, 1])
+    lv1 = R.nn.relu(R.add(R.matmul(lv, const_w0), const_b'))    # upper taps: [1, 5, 5, 2 * 3]
+    lv2 = R.nn.relu(R.add(R.matmul(lv, const_w1), const_b'))    # lower ones
+    lv3 = R.concat((R.reshape(lv1, [1, 5, 30]), R.reshape(lv2, [1, 5, 30])), axis=-1)
+    lv4 = R.reshape(lv3, [1, 10, 10, 3])
+    gv = R.permute_dims(lv4, [0, 3, 1, 2])
+
+`transposed_taps` says which taps meet which results. Phases are convolutions of their own (products
+if windows do not overlap), put together along the channels by R.concat, of which `concat_in_place`
+leaves nothing; or more channels of one convolution and a pass over its result, by `transposed_conv`
+whichever costs less. Elementwise operators that follow go before the interleaving, and so does a
+transposed convolution whose windows do not overlap. One, two or three axes, any groups, dilation,
+padding and output padding; the weight is a constant or dequantised from one. Others stay. Where a
+weight has zeros between its taps, x times them is added, which is no difference unless x is
+infinite or NaN.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+from tvm import ir, relax
+
+from relay_passes.ir.blocks import Bindings, block_pass
+from relay_passes.ir.elementwise_calls import read_elementwise
+from relay_passes.ir.graph import DataflowGraph, variables
+from relay_passes.quantize.quantization import read_dequantize
+
+from .interleaved import Interleaved
+from .transposed_conv import LANES, OPERATORS, TransposedConv, read_conv_transpose
+from .transposed_taps import Window
+
+
+def decompose_conv_transpose() -> ir.transform.Pass:
+    """The pass; it needs A-normal form."""
+    return block_pass("tvm_hybrid.decompose_conv_transpose", _rewrite)
+
+
+def _rewrite(graph: DataflowGraph) -> list[relax.Binding] | None:
+    block = _Block(graph)
+    for position in range(len(graph.bindings)):
+        block.binding(position)
+    return block.bindings if block.found else None
+
+
+class _Block(Bindings):
+    """A block under construction, in which interleaving waits until somebody needs it."""
+
+    def __init__(self, graph: DataflowGraph) -> None:
+        super().__init__()
+        self.graph = graph
+        self.found = False
+        self.waiting: dict[relax.Expr, tuple[Interleaved, bool]] = {}
+        self.bound: set[relax.Expr] = set()
+        self.name = ""
+
+    def emit(self, expr: relax.Expr, name: str = "") -> relax.Var:
+        """Binds an expression to a new variable, called after what it is made of."""
+        return super().emit(expr, name or self.name)
+
+    def binding(self, position: int) -> None:
+        """Adds one binding, or lets it wait."""
+        binding, value = self.graph.bindings[position], self.graph.value(position)
+        self.name = str(binding.var.name)
+        conv = read_conv_transpose(self.graph, value)
+        made = self.elementwise(value)
+        if conv is not None:
+            made = self.convolved(conv, binding.var), conv.last
+        if made is None:
+            for var in variables(value):
+                self.interleave(var)
+            self.bindings.append(binding)
+            return
+        self.found = True
+        self.waiting[binding.var] = made
+        if not isinstance(binding.var, relax.DataflowVar):
+            self.interleave(binding.var)
+
+    def interleave(self, var: relax.Var) -> None:
+        """Binds a variable that waits."""
+        if var not in self.waiting or var in self.bound:
+            return
+        self.bound.add(var)
+        pieces, last = self.waiting[var]
+        whole = pieces.whole(self)
+        self.bind(var, whole if last else self.channels_first(whole))
+
+    def channels_first(self, whole: relax.Expr) -> relax.Expr:
+        """[N, *extents, C] -> [N, C, *extents]; the last operator is not bound yet."""
+        bound = self.emit(whole)
+        rank = len(bound.ty.shape.values)
+        return relax.op.permute_dims(bound, [0, rank - 1, *range(1, rank - 1)])
+
+    def elementwise(self, value: relax.Expr) -> tuple[Interleaved, bool] | None:
+        """An operator on tensors that wait, element by element."""
+        found = read_elementwise(value, self.waiting, self.is_constant)
+        if found is None:
+            return None
+        first, last = self.waiting[found.tensors[0]]
+        others = [self.waiting[expr] for expr in found.tensors[1:]]
+        if any(not first.matches(other) or last != where for other, where in others):
+            return None
+        constants = []
+        for expr in found.constants:
+            constant = self.per_channel(expr, first, last)
+            if constant is None:
+                return None
+            constants.append(constant)
+        return first.map(
+            self, lambda *parts: found.call(parts, constants), [o for o, _ in others]
+        ), last
+
+    def is_constant(self, expr: relax.Expr) -> bool:
+        """Whether a value is a constant, or dequantised from one."""
+        quantized = read_dequantize(self.graph.definition(expr))
+        if quantized is None:
+            return isinstance(expr, ir.GenericConst)
+        quantization = quantized.quantization
+        known = (quantized.data, quantization.scale, quantization.zero_point)
+        return all(isinstance(each, ir.GenericConst) for each in known)
+
+    def per_channel(self, expr: relax.Expr, pieces: Interleaved, last: bool) -> relax.Expr | None:
+        """A constant for the parts of a tensor; None if it differs along another axis."""
+        quantized = read_dequantize(self.graph.definition(expr))
+        if quantized is None:
+            return _per_channel(expr, pieces, last)
+        data = _per_channel(quantized.data, pieces, last)
+        if data is None:
+            return None
+        quantization = quantized.quantization
+        numbers = []
+        for number in (quantization.scale, quantization.zero_point):
+            values = number.value.numpy().reshape(-1)
+            if values.size not in (1, pieces.channels):
+                return None
+            repeated = pieces.per_channel(values) if values.size > 1 else values.reshape(())
+            numbers.append(relax.const(repeated, str(number.ty.dtype)))
+        return self.emit(relax.op.dequantize(data, *numbers, axis=-1, out_dtype=quantized.dtype))
+
+    def convolved(self, conv: TransposedConv, var: relax.Var) -> Interleaved:
+        """A transposed convolution as what is to be interleaved."""
+        pieces = self.waiting[conv.x][0] if conv.x in self.waiting else None
+        if conv.product and pieces is not None and pieces.plain:
+            repeats = 1  # all phases of what comes in by one row of few channels
+            if pieces.phases * math.prod(conv.strides) * conv.channels <= LANES:
+                repeats = pieces.phases
+            rows = pieces.parts[0] if repeats > 1 else self.emit(pieces.rows)
+            matrix = conv.weight(self, conv.together, matrix=True, repeats=repeats)
+            parts = (self.emit(relax.op.matmul(rows, matrix)),)
+            return replace(
+                pieces,
+                parts=parts,
+                factors=(*pieces.factors, conv.strides),
+                outputs=conv.outputs,
+                channels=conv.channels,
+            )
+        self.interleave(conv.x)
+        x = conv.x if conv.last else self.channels_last(conv.x)
+        form = conv.all_together() if self.feeds_product(var) else conv.form()
+        return Interleaved(
+            parts=tuple(self.emit(self.part(conv, x, windows)) for windows in form.parts),
+            factors=(conv.strides,),
+            pieces=form.pieces,
+            groups=conv.groups if len(form.parts) == 1 else 1,
+            first=form.first,
+            outputs=conv.outputs,
+            channels=conv.channels,
+        )
+
+    def feeds_product(self, var: relax.Var) -> bool:
+        """Whether only a transposed convolution that is a product needs a value, perhaps after
+        elementwise operators: it takes the phases together."""
+        while len(users := self.graph.users.get(var, [])) == 1:
+            value = self.graph.value(users[0])
+            conv = read_conv_transpose(self.graph, value)
+            if conv is not None:
+                return conv.product
+            if read_elementwise(value, {var}, self.is_constant) is None:
+                return False
+            var = self.graph.bindings[users[0]].var
+        return False
+
+    def channels_last(self, x: relax.Expr) -> relax.Expr:
+        """[N, C, *extents] -> [N, *extents, C]"""
+        rank = len(x.ty.shape.values)
+        return self.emit(relax.op.permute_dims(x, [0, *range(2, rank), 1]))
+
+    def part(self, conv: TransposedConv, x: relax.Expr, windows: tuple[Window, ...]) -> relax.Expr:
+        """One ordinary convolution, or product; not bound yet."""
+        if conv.groups == 1 and all(window.pointwise for window in windows):
+            return relax.op.matmul(x, conv.weight(self, windows, matrix=True))
+        axes = range(1, 1 + len(windows))
+        starts = [max(0, -window.before) for window in windows]
+        extents = [axis.extent for axis in conv.axes]
+        ends = [
+            extent - max(0, -window.after) for extent, window in zip(extents, windows, strict=True)
+        ]
+        if (starts, ends) != ([0] * len(starts), extents):
+            x = self.emit(relax.op.strided_slice(x, list(axes), starts, ends))
+        _, spatial, operator = OPERATORS[conv.operator]
+        return operator(
+            x,
+            conv.weight(self, windows),
+            padding=[
+                *(max(0, window.before) for window in windows),
+                *(max(0, window.after) for window in windows),
+            ],
+            dilation=[window.dilation for window in windows],
+            groups=conv.groups,
+            data_layout=f"N{spatial}C",
+            kernel_layout=f"{spatial}IO",
+            out_layout=f"N{spatial}C",
+            out_dtype=conv.dtype,
+        )
+
+
+def _per_channel(constant: relax.Expr, pieces: Interleaved, last: bool) -> relax.Expr | None:
+    """A constant for the parts of a tensor; None if it differs along another axis than channels."""
+    array, dtype = constant.value.numpy(), str(constant.ty.dtype)
+    rank = len(pieces.outputs) + 2
+    if array.size == 1 and array.ndim <= rank:
+        return relax.const(array.reshape(()), dtype)
+    wanted = [1] * rank
+    wanted[rank - 1 if last else 1] = pieces.channels
+    if [*(1 for _ in range(rank - array.ndim)), *array.shape] != wanted:
+        return None
+    return relax.const(pieces.per_channel(array.reshape(-1)), dtype)

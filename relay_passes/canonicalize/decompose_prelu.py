@@ -1,0 +1,66 @@
+"""PReLU as elementwise operators, which every epilogue has.
+
+Before
+
+    gv = R.nn.prelu(x, const_slope, axis=1)         # x: [N, C, H, W], slope: [C]
+
+After
+
+    lv = R.less(x, R.const(0))
+    lv1 = R.multiply(x, const_slope')               # [C, 1, 1]
+    gv = R.where(lv, lv1, x)
+
+No branches: both sides are computed. (The larger of x and slope * x is something else for slopes
+above 1, and for a slope of 0 and an infinite x.)
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from tvm import ir, relax
+
+from relay_passes.ir.blocks import Bindings, block_pass
+from relay_passes.ir.graph import DataflowGraph, op_name, static_tensor
+from relay_passes.ir.replace_values import is_f32
+
+
+def decompose_prelu() -> ir.transform.Pass:
+    """The pass; it needs A-normal form."""
+    return block_pass("tvm_hybrid.decompose_prelu", _rewrite)
+
+
+def _rewrite(graph: DataflowGraph) -> list[relax.Binding] | None:
+    block = Bindings()
+    changed = False
+    for position, binding in enumerate(graph.bindings):
+        call = graph.value(position)
+        if op_name(call) == "relax.nn.prelu" and is_f32(call):
+            changed = True
+            _emit(block, binding.var, call)
+        else:
+            block.bindings.append(binding)
+    return block.bindings if changed else None
+
+
+def _emit(block: Bindings, var: relax.Var, call: relax.Call) -> None:
+    x, slope = call.args
+    tensor = static_tensor(x)
+    assert tensor is not None
+    rank = len(tensor.shape)
+    after = rank - 1 - int(call.attrs.axis) % rank
+    slope = _spread(block, slope, after)
+    negative = block.emit(relax.op.less(x, relax.const(0.0, "float32")))
+    product = block.emit(relax.op.multiply(x, slope))
+    block.bind(var, relax.op.where(negative, product, x))
+
+
+def _spread(block: Bindings, slope: relax.Expr, after: int) -> relax.Expr:
+    """Slopes [C] as [C, 1, ...], with as many axes of one element as follow the channels'."""
+    tensor = static_tensor(slope)
+    assert tensor is not None
+    if after == 0 or tensor.size == 1:
+        after = 0
+    shape = (tensor.size, *(1 for _ in range(after)))
+    if isinstance(slope, ir.GenericConst):
+        return relax.const(np.ascontiguousarray(slope.value.numpy().reshape(shape)))
+    return slope if tensor.shape == shape else block.emit(relax.op.reshape(slope, shape))

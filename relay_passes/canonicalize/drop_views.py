@@ -1,0 +1,103 @@
+"""Reshapes that change nothing, or that a softmax needs none of.
+
+Before
+
+    lv = R.reshape(x, [320, 40])                    # x: [1, 8, 40, 40]
+    lv1 = R.nn.softmax(lv, axis=-1)
+    gv = R.reshape(lv1, [1, 8, 40, 40])
+
+After
+
+    gv = R.nn.softmax(x, axis=-1)
+
+Older ONNX models have every softmax so. The axes that the reshape joins must, but for one, have one
+element. A reshape of a reshape is one, and a reshape to the same shape is none.
+"""
+
+from __future__ import annotations
+
+import math
+
+from tvm import ir, relax
+
+from relay_passes.ir.blocks import block_pass
+from relay_passes.ir.graph import DataflowGraph, op_name, static_tensor
+
+_RESHAPES = ("relax.reshape", "relax.expand_dims", "relax.squeeze")
+_SOFTMAX = {
+    "relax.nn.softmax": relax.op.nn.softmax,
+    "relax.nn.log_softmax": relax.op.nn.log_softmax,
+}
+
+
+def drop_views() -> ir.transform.Pass:
+    """The pass; it needs A-normal form."""
+    return block_pass("tvm_hybrid.drop_views", _rewrite)
+
+
+def _rewrite(graph: DataflowGraph) -> list[relax.Binding] | None:
+    builder = relax.BlockBuilder()
+    bindings: list[relax.Binding] = []
+    changed = False
+    for position, binding in enumerate(graph.bindings):
+        value = _simpler(graph, graph.value(position))
+        if value is not None:
+            changed = True
+            bindings.append(relax.VarBinding(binding.var, builder.normalize(value)))
+        else:
+            bindings.append(binding)
+    return bindings if changed else None
+
+
+def _simpler(graph: DataflowGraph, call: relax.Expr) -> relax.Expr | None:
+    """What a reshape is, if it is less; else None."""
+    if op_name(call) not in _RESHAPES:
+        return None
+    result, source = static_tensor(call), static_tensor(call.args[0])
+    if result is None or source is None:
+        return None
+    if result.shape == source.shape:
+        return call.args[0]
+    softmax = _softmax(graph, call.args[0], result.shape)
+    if softmax is not None:
+        return softmax
+    inner = graph.definition(call.args[0])
+    if op_name(inner) not in _RESHAPES:
+        return None
+    assert inner is not None
+    first = static_tensor(inner.args[0])
+    if first is not None and first.shape == result.shape:
+        return inner.args[0]
+    return relax.op.reshape(inner.args[0], result.shape)
+
+
+def _softmax(graph: DataflowGraph, value: relax.Expr, shape: tuple[int, ...]) -> relax.Expr | None:
+    """A softmax over the last axis of a reshaped value, as one of the value itself."""
+    softmax = graph.definition(value)
+    operator = _SOFTMAX.get(op_name(softmax))
+    if operator is None:
+        return None
+    assert softmax is not None
+    view = graph.definition(softmax.args[0])
+    if op_name(view) not in _RESHAPES:
+        return None
+    assert view is not None
+    source, flat = static_tensor(view.args[0]), static_tensor(view)
+    if source is None or flat is None or source.shape != shape:
+        return None
+    if int(softmax.attrs.axis) % len(flat.shape) != len(flat.shape) - 1:
+        return None
+    axis = _joined_axis(source.shape, flat.shape[-1])
+    if axis is None:
+        return None
+    last = axis == len(shape) - 1
+    return operator(view.args[0], axis=-1 if last else axis)
+
+
+def _joined_axis(shape: tuple[int, ...], extent: int) -> int | None:
+    """The axis of `extent` elements that stands for all trailing axes of as many together."""
+    for first in reversed(range(len(shape))):
+        if math.prod(shape[first:]) == extent:
+            found = [axis for axis in range(first, len(shape)) if shape[axis] == extent]
+            return found[0] if found else None
+    return None

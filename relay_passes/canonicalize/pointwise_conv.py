@@ -1,0 +1,187 @@
+"""Convolutions of one tap are products of pixels and a matrix.
+
+Before
+
+    lv = R.nn.conv2d(x, const_w, data_layout="NHWC", kernel_layout="HWIO")     # [1, 1, C, OC]
+    lv1 = R.nn.conv2d(y, const_v, data_layout="NCHW", kernel_layout="OIHW")    # [OC, C, 1, 1]
+    lv2 = R.add(lv1, const_b)                                                  # [1, OC, 1, 1]
+
+After
+
+    lv = R.matmul(x, const_w')                                                 # [C, OC]
+    planes = R.reshape(y, [N, C, H * W])
+    lv1 = R.matmul(const_v', planes)                                           # [OC, C]
+    planes1 = R.add(lv1, const_b')                                             # [OC, 1]
+    lv2 = R.reshape(planes1, [N, OC, H, W])
+
+Stride 1, no padding, one group; along one, two or three axes. The weight is a constant, or, with
+channels last, dequantised or cast from one. A permutation to channels first directly before stays
+directly before the product, which reads through it.
+"""
+
+from __future__ import annotations
+
+import math
+
+from tvm import ir, relax
+
+from relay_passes.ir.axis_view import view_axes
+from relay_passes.ir.blocks import Bindings, block_pass
+from relay_passes.ir.graph import DataflowGraph, op_name, static_tensor
+from relay_passes.ir.transposed_constants import is_turnable, with_axes
+from relay_passes.layout.channel_axes import ELEMENTWISE
+
+_LAYOUTS = {
+    "relax.nn.conv1d": ("NWC", "WIO"),
+    "relax.nn.conv2d": ("NHWC", "HWIO"),
+    "relax.nn.conv3d": ("NDHWC", "DHWIO"),
+}
+_PLANES = {
+    "relax.nn.conv1d": ("NCW", "OIW"),
+    "relax.nn.conv2d": ("NCHW", "OIHW"),
+    "relax.nn.conv3d": ("NCDHW", "OIDHW"),
+}
+
+
+def pointwise_conv() -> ir.transform.Pass:
+    """The pass; it needs A-normal form."""
+    return block_pass("tvm_hybrid.pointwise_conv", _rewrite)
+
+
+def _rewrite(graph: DataflowGraph) -> list[relax.Binding] | None:
+    """The block with such convolutions written as products; None if there are none."""
+    writer = _Writer(graph)
+    for position in range(len(graph.bindings)):
+        writer.write(position)
+    return writer.block.bindings if writer.changes else None
+
+
+def is_pointwise(graph: DataflowGraph, call: relax.Expr) -> bool:
+    """Whether an expression is a convolution, channels last, that computes every pixel from one
+    alone."""
+    if not _laid_out(call, _LAYOUTS) or static_tensor(call.args[0]) is None:
+        return False
+    return _has_one_tap(call) and is_turnable(graph, call.args[1])
+
+
+def runs_on_planes(call: relax.Expr) -> bool:
+    """Whether an expression is a convolution, in any layout, that can be a product with channels
+    first: of f32, of one tap, by a constant."""
+    if op_name(call) not in _PLANES or not _has_one_tap(call):
+        return False
+    tensors = (static_tensor(call.args[0]), static_tensor(call.args[1]), static_tensor(call))
+    constant = isinstance(call.args[1], ir.GenericConst)
+    return constant and all(each is not None and each.dtype == "float32" for each in tensors)
+
+
+def _laid_out(call: relax.Expr, layouts: dict[str, tuple[str, str]]) -> bool:
+    wanted = layouts.get(op_name(call))
+    if wanted is None:
+        return False
+    attrs = call.attrs
+    given = tuple(map(str, (attrs.data_layout, attrs.kernel_layout, attrs.out_layout)))
+    return given == (*wanted, wanted[0])
+
+
+def _has_one_tap(call: relax.Call) -> bool:
+    attrs, weight = call.attrs, static_tensor(call.args[1])
+    if weight is None or any(int(stride) != 1 for stride in attrs.strides):
+        return False
+    letters = zip(str(attrs.kernel_layout), weight.shape, strict=True)
+    single = all(extent == 1 for letter, extent in letters if letter not in "IO")
+    return single and int(attrs.groups) == 1 and not any(int(each) for each in attrs.padding)
+
+
+class _Writer:
+    """The block as it is written anew.
+
+    Attributes
+    ----------
+    block : Bindings
+        What has been written.
+    changes : bool
+        Whether a convolution was found.
+    """
+
+    def __init__(self, graph: DataflowGraph) -> None:
+        self.graph = graph
+        self.block = Bindings()
+        self.changes = False
+        self._planes: dict[relax.Var, relax.Var] = {}  # [N, C, H, W] -> the same, [N, C, H * W]
+
+    def write(self, position: int) -> None:
+        """Writes one binding."""
+        binding, call = self.graph.bindings[position], self.graph.value(position)
+        if is_pointwise(self.graph, call):
+            self.changes = True
+            rank = int(call.args[1].ty.ndim)
+            weight = with_axes(self.graph, call.args[1], (rank - 2, rank - 1), self.block)
+            product = relax.op.matmul(call.args[0], weight, call.attrs.out_dtype or None)
+            self.block.bind(binding.var, product)
+            return
+        planes = None
+        if _laid_out(call, _PLANES) and runs_on_planes(call):
+            self.changes = True
+            weight = with_axes(self.graph, call.args[1], (0, 1), self.block)
+            planes = relax.op.matmul(weight, self._flat(call.args[0]))
+        elif op_name(call) in ELEMENTWISE:
+            planes = self._elementwise(binding.var, call)
+        if planes is None:
+            self.block.bindings.append(binding)
+            return
+        tensor = static_tensor(binding.var)
+        assert tensor is not None
+        var = self.block.emit(planes, "planes")
+        self._planes[binding.var] = var
+        self.block.bind(binding.var, relax.op.reshape(var, tensor.shape))
+
+    def _flat(self, expr: relax.Expr) -> relax.Expr:
+        """A tensor [N, C, H, W] as [N, C, H * W]."""
+        if expr in self._planes:
+            return self._planes[expr]
+        tensor, call = static_tensor(expr), self.graph.definition(expr)
+        assert tensor is not None
+        batch, channels, *extents = tensor.shape
+        pixels, rank = math.prod(extents), len(tensor.shape)
+        if op_name(call) == "relax.permute_dims" and view_axes(call) == (
+            0,
+            rank - 1,
+            *range(1, rank - 1),
+        ):
+            assert isinstance(call, relax.Call)
+            lines = self.block.emit(relax.op.reshape(call.args[0], (batch, pixels, channels)))
+            return self.block.emit(relax.op.permute_dims(lines, [0, 2, 1]))
+        return self.block.emit(relax.op.reshape(expr, (batch, channels, pixels)))
+
+    def _elementwise(self, var: relax.Var, call: relax.Call) -> relax.Expr | None:
+        """An operator on the result of a product, or on what was made of it, as it is flat."""
+        arity, result = ELEMENTWISE[op_name(call)], static_tensor(var)
+        if result is None or not any(arg in self._planes for arg in call.args[:arity]):
+            return None
+        shapes = [self._flat_shape(arg, result.shape) for arg in call.args[:arity]]
+        operands = [
+            self._planes[arg] if arg in self._planes else self._reshaped(arg, shape)
+            for arg, shape in zip(call.args[:arity], shapes, strict=True)
+            if shape is not None
+        ]
+        if len(operands) < arity:
+            return None
+        return relax.Call(call.op, [*operands, *call.args[arity:]], call.attrs, call.ty_args)
+
+    def _flat_shape(self, expr: relax.Expr, result: tuple[int, ...]) -> tuple[int, ...] | None:
+        """The shape in which an operand broadcasts to a flat result; None if there is none."""
+        tensor = static_tensor(expr)
+        if tensor is None:
+            return None
+        rank = len(result)
+        shape = (1,) * (rank - len(tensor.shape)) + tensor.shape
+        if all(extent == 1 for extent in shape[2:]):
+            return (*shape[:2], 1)
+        return (*shape[:2], math.prod(shape[2:])) if shape[2:] == result[2:] else None
+
+    def _reshaped(self, expr: relax.Expr, shape: tuple[int, ...]) -> relax.Expr:
+        if isinstance(expr, ir.GenericConst):
+            flat = shape[1:] if shape[0] == 1 else shape
+            array = expr.value.numpy()
+            return relax.const(array.reshape(flat) if array.ndim else array, expr.ty.dtype)
+        return self.block.emit(relax.op.reshape(expr, shape))

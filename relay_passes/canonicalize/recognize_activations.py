@@ -1,0 +1,210 @@
+"""Hard activations in the cheapest form: hard-swish, hard-sigmoid, and what scales and shifts them.
+
+Before
+
+    lv = R.add(x, R.const(3.0))
+    lv1 = R.clip(lv, 0, 6)
+    lv2 = R.multiply(x, lv1)
+    lv3 = R.divide(lv2, R.const(6.0))
+    lv4 = R.multiply(R.const(a), lv3)
+    gv = R.add(lv4, R.const(b))
+
+After
+
+    lv = R.multiply(x, R.const(a / 6))
+    lv1 = R.add(lv, R.const(a / 2))
+    lv2 = R.clip(lv1, 0, a)
+    lv3 = R.multiply(x, lv2)
+    gv = R.add(lv3, R.const(b))
+
+s x clip(p x + q, low, high) + t is x clip(s p x + s q, s low, s high) + t: four instructions in
+place of eight. s clip(p x + q, low, high) + t likewise is one clip. Factors and terms may stand in
+any order and be grouped in any way. Where integers begin or end, the formula stays as it is: its
+roundings decide ties.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from tvm import ir, relax
+
+from relay_passes.ir.algebra import ONE, expand, monomial, uniform_constant
+from relay_passes.ir.blocks import Bindings, block_pass
+from relay_passes.ir.graph import DataflowGraph, op_name
+from relay_passes.ir.replace_values import downstream, is_f32, same_shape
+
+_X, _CLIP = "x", "clip"
+_INSIDE = 4  # operators between x and the clip, at most
+_OUTSIDE = 5  # operators after the clip, at most
+_INTEGERS = ("relax.quantize", "relax.dequantize")
+
+
+@dataclass(frozen=True)
+class _Clip:
+    """A value clip(scale * x + shift, low, high)."""
+
+    x: relax.Expr
+    scale: float
+    shift: float
+    low: float
+    high: float
+
+    def times(self, factor: float) -> _Clip:
+        """The value times a number."""
+        low, high = sorted((self.low * factor, self.high * factor))
+        return _Clip(self.x, self.scale * factor, self.shift * factor, low, high)
+
+    def plus(self, term: float) -> _Clip:
+        """The value plus a number."""
+        return _Clip(self.x, self.scale, self.shift + term, self.low + term, self.high + term)
+
+    def emit(self, block: Bindings) -> relax.Expr:
+        """Writes it, in two to four operators."""
+        value = self.x
+        if self.scale != 1.0:
+            value = block.emit(relax.op.multiply(value, relax.const(self.scale, "float32")))
+        if self.shift != 0.0:
+            value = block.emit(relax.op.add(value, relax.const(self.shift, "float32")))
+        return relax.op.clip(value, relax.prim_value(self.low), relax.prim_value(self.high))
+
+
+@dataclass(frozen=True)
+class _Activation:
+    """clip, or x * clip + shift."""
+
+    clip: _Clip
+    gated: bool = False
+    shift: float = 0.0
+
+    def emit(self, block: Bindings, var: relax.Var) -> None:
+        """Binds it to a variable."""
+        value = self.clip.emit(block)
+        if self.gated:
+            value = relax.op.multiply(self.clip.x, block.emit(value))
+        if self.gated and self.shift != 0.0:
+            value = relax.op.add(block.emit(value), relax.const(self.shift, "float32"))
+        block.bind(var, value)
+
+
+def recognize_activations() -> ir.transform.Pass:
+    """The pass; it needs A-normal form."""
+    return block_pass("tvm_hybrid.recognize_activations", _rewrite)
+
+
+def _rewrite(graph: DataflowGraph) -> list[relax.Binding] | None:
+    found: dict[int, _Activation] = {}
+    for binding in graph.bindings:
+        for clip in _clips(graph, binding.var):
+            found |= _uses(graph, binding.var, clip)
+    if not found:
+        return None
+    block = Bindings()
+    for position, binding in enumerate(graph.bindings):
+        if position in found:
+            found[position].emit(block, binding.var)
+        else:
+            block.bindings.append(binding)
+    return block.bindings
+
+
+def _uses(graph: DataflowGraph, var: relax.Var, clip: _Clip) -> dict[int, _Activation]:
+    """The values after a clip that are activations, by the positions of their bindings."""
+    found: dict[int, _Activation] = {}
+    names = {clip.x: _X, var: _CLIP}
+    gate, alone = monomial((_X, 1.0), (_CLIP, 1.0)), monomial((_CLIP, 1.0))
+    for position in downstream(graph, var, _OUTSIDE):
+        result = graph.bindings[position].var
+        if not is_f32(result) or not same_shape(result, clip.x) or _rounds(graph, result):
+            continue
+        form = expand(graph, result, names.get)
+        gated = gate in form
+        product = gate if gated else alone
+        factor, shift = form.get(product, 0.0), form.get(ONE, 0.0)
+        if factor == 0.0 or not form.keys() <= {product, ONE}:
+            continue
+        if gated:
+            if factor != 1.0:  # else it is what it is to become
+                found[position] = _Activation(clip.times(factor), True, shift)
+        elif (clip.scale, clip.shift) != (1.0, 0.0):  # else nothing is saved
+            found[position] = _Activation(clip.times(factor).plus(shift))
+    return found
+
+
+def _rounds(graph: DataflowGraph, result: relax.Var) -> bool:
+    """Whether a value becomes integers at once."""
+    users = graph.users.get(result, ())
+    return any(op_name(graph.value(user)) in _INTEGERS for user in users)
+
+
+def _clips(graph: DataflowGraph, var: relax.Var) -> Iterator[_Clip]:
+    """A value as clip(scale * x + shift, low, high), for every x that it can be said of."""
+    if not is_f32(var):
+        return
+    bounds = _bounds(graph, var)
+    if bounds is None:
+        return
+    value, low, high = bounds
+    scale, shift = 1.0, 0.0
+    for _ in range(_INSIDE):
+        if op_name(graph.definition(value)) in _INTEGERS:
+            return
+        if isinstance(value, relax.Var) and same_shape(value, var):
+            yield _Clip(value, scale, shift, low, high)
+        step = _linear_step(graph, value)
+        if step is None:
+            return
+        value, factor, term = step
+        scale, shift = scale * factor, shift + scale * term
+
+
+def _bounds(graph: DataflowGraph, var: relax.Var) -> tuple[relax.Expr, float, float] | None:
+    """(u, low, high) of clip(u, low, high), or of the minimum and maximum that make it."""
+    call = graph.definition(var)
+    if op_name(call) == "relax.clip":
+        assert call is not None
+        return call.args[0], float(call.args[1].value), float(call.args[2].value)
+    outer = _with_number(call)
+    if outer is None or op_name(call) not in ("relax.minimum", "relax.maximum"):
+        return None
+    inner_call = graph.definition(outer[0])
+    inner = _with_number(inner_call)
+    if inner is None or {op_name(call), op_name(inner_call)} != {"relax.minimum", "relax.maximum"}:
+        return None
+    low, high = inner[1], outer[1]
+    if op_name(call) == "relax.maximum":
+        low, high = high, low
+    return (inner[0], low, high) if low <= high else None
+
+
+def _with_number(call: relax.Expr | None) -> tuple[relax.Expr, float] | None:
+    """The operand that is no number and the other, which is one, of an operator of two."""
+    if not isinstance(call, relax.Call) or len(call.args) != 2:
+        return None
+    for value, other in (call.args, reversed(call.args)):
+        number = uniform_constant(other)
+        if number is not None and uniform_constant(value) is None:
+            return value, number
+    return None
+
+
+def _linear_step(graph: DataflowGraph, expr: relax.Expr) -> tuple[relax.Expr, float, float] | None:
+    """(v, factor, term) of an expression factor * v + term that is one operator."""
+    call = graph.definition(expr)
+    found = _with_number(call)
+    if found is None:
+        return None
+    assert call is not None
+    value, number = found
+    first = call.args[0].same_as(value)
+    match op_name(call):
+        case "relax.add":
+            return value, 1.0, number
+        case "relax.subtract":
+            return (value, 1.0, -number) if first else (value, -1.0, number)
+        case "relax.multiply" if number != 0.0:
+            return value, number, 0.0
+        case "relax.divide" if first and number != 0.0:
+            return value, 1.0 / number, 0.0
+    return None

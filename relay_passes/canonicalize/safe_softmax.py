@@ -1,0 +1,143 @@
+"""Safe softmax: rows that see no key are zeroed after the product, not before it.
+
+Before
+
+    lv = R.add(scores, mask)
+    lv1 = R.nn.softmax(lv)
+    lv2 = R.isnan(lv1)
+    lv3 = R.where(lv2, R.const(0.0), lv1)           # all rows whose mask is -inf throughout
+    gv = R.matmul(lv3, v)
+
+After
+
+    lv1 = R.nn.softmax(R.add(scores, mask))
+    lv2 = R.matmul(lv1, v)
+    lv3 = R.max(R.where(R.greater(mask, -inf), 1, 0), axis=-1, keepdims=True)
+    gv = R.where(R.greater(lv3, 0), lv2, R.const(0.0))
+
+This is how PyTorch exports attention with a mask of bools. Scores, softmax and product can then be
+one program, and only a row of the mask is looked at, not a matrix of probabilities; not even that
+if the mask is constant and shows every query a key. Where scores are NaN or +inf, which no mask
+makes them, the result is NaN and no longer 0.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from tvm import ir, relax
+
+from relay_passes.ir.blocks import Bindings, block_pass
+from relay_passes.ir.graph import (
+    DataflowGraph,
+    binding_value,
+    op_name,
+    scalar_constant,
+    static_tensor,
+)
+
+
+def safe_softmax() -> ir.transform.Pass:
+    """The pass; it needs A-normal form."""
+    return block_pass("tvm_hybrid.safe_softmax", _rewrite)
+
+
+def _rewrite(graph: DataflowGraph) -> list[relax.Binding] | None:
+    block = Bindings()
+    changed = False
+    for binding in graph.bindings:
+        call = binding_value(binding)
+        found = _guarded(graph, call) if op_name(call) == "relax.matmul" else None
+        if found is None:
+            block.bindings.append(binding)
+            continue
+        weights, masks = found
+        product = relax.Call(call.op, [weights, call.args[1]], call.attrs, call.ty_args)
+        some = _some_key(block, masks)
+        if some is None:
+            block.bind(binding.var, product)
+        else:
+            nothing = relax.const(np.float32(0.0))
+            block.bind(binding.var, relax.op.where(some, block.emit(product), nothing))
+        changed = True
+    return block.bindings if changed else None
+
+
+def _guarded(
+    graph: DataflowGraph, product: relax.Call
+) -> tuple[relax.Expr, list[relax.Expr]] | None:
+    """(softmax, masks of its scores) if the first operand of a product is free of NaN, or None."""
+    guard = _only_use(graph, product.args[0], "relax.where")
+    if guard is None or str(product.ty.dtype) != "float32":
+        return None
+    condition, zero, weights = guard.args
+    test = _only_use(graph, condition, "relax.isnan")
+    if test is None or scalar_constant(zero) != 0.0 or not test.args[0].same_as(weights):
+        return None
+    softmax = graph.definition(weights)
+    if not isinstance(softmax, relax.Call) or op_name(softmax) != "relax.nn.softmax":
+        return None
+    tensor = static_tensor(weights)
+    last = tensor is not None and int(softmax.attrs.axis) in (-1, len(tensor.shape) - 1)
+    if tensor is None or not last or len(graph.users.get(weights, ())) != 2:
+        return None
+    masks = _masks(graph, softmax.args[0])
+    fits = all(_covers(mask, tensor.shape) for mask in masks)
+    return (weights, masks) if masks and fits else None
+
+
+def _only_use(graph: DataflowGraph, expr: relax.Expr, name: str) -> relax.Call | None:
+    """The call of an operator that a variable is bound to, if nothing else uses it."""
+    call = graph.definition(expr)
+    if op_name(call) != name or not isinstance(expr, relax.DataflowVar):
+        return None
+    return call if len(graph.users.get(expr, ())) == 1 else None
+
+
+def _masks(graph: DataflowGraph, scores: relax.Expr) -> list[relax.Expr]:
+    """What is added to a product of matrices on the way to the softmax."""
+    masks: list[relax.Expr] = []
+    while True:
+        call = graph.definition(scores)
+        name = op_name(call)
+        if not isinstance(call, relax.Call):
+            return []
+        if name == "relax.matmul":
+            return masks
+        if name in ("relax.multiply", "relax.divide") and scalar_constant(call.args[1]) is not None:
+            scores = call.args[0]
+            continue
+        if name != "relax.add":
+            return []
+        left, right = call.args
+        from_product = [_leads_to_product(graph, each) for each in (left, right)]
+        if sum(from_product) != 1:
+            return []
+        scores, mask = (left, right) if from_product[0] else (right, left)
+        masks.append(mask)
+
+
+def _leads_to_product(graph: DataflowGraph, expr: relax.Expr) -> bool:
+    name = op_name(graph.definition(expr))
+    return name in ("relax.matmul", "relax.multiply", "relax.divide", "relax.add")
+
+
+def _covers(mask: relax.Expr, shape: tuple[int, ...]) -> bool:
+    """Whether a mask is f32 and has a number for each key."""
+    tensor = static_tensor(mask)
+    return tensor is not None and tensor.dtype == "float32" and tensor.shape[-1:] == shape[-1:]
+
+
+def _some_key(block: Bindings, masks: list[relax.Expr]) -> relax.Expr | None:
+    """Whether each query sees a key; None if all do."""
+    if all(isinstance(mask, ir.GenericConst) for mask in masks):
+        total = sum(mask.value.numpy() for mask in masks)
+        if (np.max(total, axis=-1) > -np.inf).all():
+            return None
+    total = masks[0]
+    for mask in masks[1:]:
+        total = block.emit(relax.op.add(total, mask))
+    seen = block.emit(relax.op.greater(total, relax.const(np.float32(-np.inf))))
+    # TVM's maximum of nothing but -inf is the least finite number: count in ones.
+    ones, zero = relax.const(np.float32(1.0)), relax.const(np.float32(0.0))
+    most = block.emit(relax.op.max(block.emit(relax.op.where(seen, ones, zero)), -1, keepdims=True))
+    return block.emit(relax.op.greater(most, zero))

@@ -1,0 +1,147 @@
+"""Elementwise operators after a concatenation are computed on its parts.
+
+Before
+
+    lv = R.concat((a, b), axis=-1)                      # [1, 7, 7, 16], [1, 7, 7, 24]
+    lv1 = R.multiply(lv, const_s)                       # [40]
+    gv = R.nn.relu(lv1)
+
+After
+
+    lv = R.multiply(a, const_s[0:16])
+    lv1 = R.nn.relu(lv)
+    lv2 = R.multiply(b, const_s[16:40])
+    lv3 = R.nn.relu(lv2)
+    gv = R.concat((lv1, lv3), axis=-1)
+
+There they become part of the regions that make the parts, and the concatenation, written in place
+(`concat_in_place`), costs nothing. Only where most of the result is needed for nothing else: what
+is, would be read and written once more. Conversions have passes of their own (`lift_quantize`,
+`sink_dequantize`, `raise_bf16_casts`).
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+
+import numpy as np
+from tvm import ir, relax
+
+from relay_passes.ir.blocks import Bindings, block_pass
+from relay_passes.ir.elementwise_calls import read_elementwise
+from relay_passes.ir.graph import DataflowGraph, op_name, static_tensor, variables
+from relay_passes.regions.match_anchors import CONVERSIONS
+
+
+def sink_concat() -> ir.transform.Pass:
+    """The pass; it needs A-normal form."""
+    return block_pass("tvm_hybrid.sink_concat", _rewrite)
+
+
+@dataclass(frozen=True)
+class _Joined:
+    """A concatenation that waits.
+
+    Attributes
+    ----------
+    parts : tuple of relax.Expr
+        The tensors.
+    axis : int
+        Along which.
+    extents : tuple of int
+        Of each of them along the axis.
+    """
+
+    parts: tuple[relax.Expr, ...]
+    axis: int
+    extents: tuple[int, ...]
+
+    def split(self, constant: relax.Expr, rank: int) -> list[relax.Expr]:
+        """What of a constant each part meets."""
+        array = constant.value.numpy()
+        axis = self.axis - (rank - array.ndim)
+        if axis < 0 or array.shape[axis] == 1:
+            return [constant] * len(self.parts)
+        ends = list(itertools.accumulate(self.extents))[:-1]
+        return [
+            relax.const(np.ascontiguousarray(piece), str(constant.ty.dtype))
+            for piece in np.split(array, ends, axis)
+        ]
+
+
+def _rewrite(graph: DataflowGraph) -> list[relax.Binding] | None:
+    block = _Block(graph)
+    for position in range(len(graph.bindings)):
+        block.binding(position)
+    return block.bindings if block.found else None
+
+
+class _Block(Bindings):
+    """A block under construction, in which concatenations wait until somebody needs them."""
+
+    def __init__(self, graph: DataflowGraph) -> None:
+        super().__init__()
+        self.graph = graph
+        self.found = False
+        self.waiting: dict[relax.Expr, _Joined] = {}
+        self.bound: set[relax.Expr] = set()
+
+    def binding(self, position: int) -> None:
+        """Adds one binding, or lets it wait."""
+        binding, value = self.graph.bindings[position], self.graph.value(position)
+        joined = self.concat(value)
+        if joined is None:
+            joined = self.elementwise(value, str(binding.var.name))
+            self.found = self.found or joined is not None
+        if joined is None:
+            for var in variables(value):
+                self.join(var)
+            self.bindings.append(binding)
+            return
+        self.waiting[binding.var] = joined
+        if not isinstance(binding.var, relax.DataflowVar):
+            self.join(binding.var)
+
+    def join(self, var: relax.Var) -> None:
+        """Binds a variable that waits."""
+        if var in self.waiting and var not in self.bound:
+            self.bound.add(var)
+            joined = self.waiting[var]
+            self.bind(var, relax.op.concat(list(joined.parts), axis=joined.axis))
+
+    def concat(self, value: relax.Expr) -> _Joined | None:
+        """A concatenation most of which nobody else needs."""
+        if op_name(value) != "relax.concat" or not isinstance(value.args[0], relax.Tuple):
+            return None
+        result, parts = static_tensor(value), tuple(value.args[0].fields)
+        tensors = [static_tensor(part) for part in parts]
+        if result is None or any(tensor is None for tensor in tensors):
+            return None
+        sizes = {part: tensor.size for part, tensor in zip(parts, tensors, strict=True) if tensor}
+        own = sum(size for part, size in sizes.items() if len(self.graph.users.get(part, ())) == 1)
+        if 2 * own < result.size or any(part in self.waiting for part in parts):
+            return None
+        axis = int(value.attrs.axis) % len(result.shape)
+        extents = tuple(tensor.shape[axis] for tensor in tensors if tensor is not None)
+        return _Joined(parts, axis, extents)
+
+    def elementwise(self, value: relax.Expr, name: str) -> _Joined | None:
+        """An operator on a tensor that waits and that nobody else needs."""
+        found = read_elementwise(
+            value, self.waiting, lambda expr: isinstance(expr, ir.GenericConst)
+        )
+        if found is None or op_name(value) in CONVERSIONS or len({*found.tensors}) != 1:
+            return None
+        (source, *again) = found.tensors
+        if len(self.graph.users[source]) != 1 or not isinstance(source, relax.DataflowVar):
+            return None
+        joined, rank = self.waiting[source], len(value.ty.shape.values)
+        constants = [joined.split(constant, rank) for constant in found.constants]
+        parts = tuple(
+            self.emit(
+                found.call([part] * (1 + len(again)), [pieces[at] for pieces in constants]), name
+            )
+            for at, part in enumerate(joined.parts)
+        )
+        return _Joined(parts, joined.axis, joined.extents)

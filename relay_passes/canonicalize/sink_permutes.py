@@ -1,0 +1,251 @@
+"""Sink: permutations move down through elementwise operators and reductions, where they meet
+their inverses, vanish in a reduction, or are left for the end.
+
+Before
+
+    lv = R.permute_dims(y, [0, 2, 1])               # y: [1, 508, 512]
+    lv1 = R.add(lv, const_b)                        # const_b: [512, 1]
+    lv2 = R.nn.relu(lv1)
+    gv = R.max(lv2, axis=[2])
+
+After
+
+    lv = R.add(y, const_b')                         # const_b': [1, 512]
+    lv1 = R.nn.relu(lv)
+    gv = R.max(lv1, axis=[1])
+
+Reshapes that only put in or leave out extents of 1 move along. Constants are permuted now. A chain
+is rewritten only if afterwards neither more permutations run nor more elements are moved.
+Permutations that a batch_matmul takes into its store stay.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from tvm import DataType, ir, relax
+
+from relay_passes.ir.axis_view import AxisView, identity, view_axes
+from relay_passes.ir.blocks import Bindings, block_pass
+from relay_passes.ir.graph import DataflowGraph, binding_value, op_name, static_tensor
+from tir_schedules.epilogue.fusible_ops import FUSIBLE_BY_RELAX
+
+_ARITY = {
+    **{name: entry.arity for name, entry in FUSIBLE_BY_RELAX.items()},
+    "relax.clip": 1,
+    "relax.nn.leakyrelu": 1,
+    "relax.power": 2,
+    "relax.astype": 1,
+}
+_REDUCTIONS = {
+    "relax.sum": relax.op.sum,
+    "relax.mean": relax.op.mean,
+    "relax.max": relax.op.max,
+    "relax.min": relax.op.min,
+    "relax.prod": relax.op.prod,
+}
+
+
+def sink_permutes() -> ir.transform.Pass:
+    """The pass; it needs A-normal form."""
+    return block_pass("tvm_hybrid.sink_permutes", _rewrite)
+
+
+def _rewrite(graph: DataflowGraph) -> list[relax.Binding] | None:
+    """The block with every chain sunk for which it pays; None if there is none."""
+    refused: set[int] = set()
+    while True:
+        plan = _Plan(graph, refused)
+        chains = plan.chains()
+        worse = [chain for chain in chains if not plan.pays(chain)]
+        if not worse:
+            return plan.block.bindings if chains else None
+        refused.update(position for chain in worse for position in chain)
+
+
+def _widens(call: relax.Call) -> bool:
+    """Whether a cast makes elements larger: 8 bits are moved, not what they are widened to."""
+    source, result = static_tensor(call.args[0]), static_tensor(call)
+    if source is None or result is None:
+        return False
+    return DataType(source.dtype).bits < DataType(result.dtype).bits
+
+
+@dataclass
+class _Plan:
+    """The block with every operator sunk through that can be, but for those refused.
+
+    Attributes
+    ----------
+    views : dict
+        What every variable is a view of, if of another value.
+    links : dict
+        Position of a view or of a sunk operator -> positions of the views it reads through.
+    """
+
+    graph: DataflowGraph
+    refused: set[int]
+    block: Bindings = field(default_factory=Bindings)
+    views: dict[relax.Var, AxisView] = field(default_factory=dict)
+    links: dict[int, set[int]] = field(default_factory=dict)
+    sunk: set[int] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        for position, binding in enumerate(self.graph.bindings):
+            view = None if position in self.refused else self.view(position)
+            if view is None:
+                self.block.bindings.append(binding)
+                continue
+            self.views[binding.var] = view
+            if position not in self.sunk and view.source.same_as(binding_value(binding).args[0]):
+                self.block.bindings.append(binding)  # nothing to compose with
+                continue
+            self.block.bind(binding.var, view.emit(self.block))
+
+    def view(self, position: int) -> AxisView | None:
+        """What a binding is a view of, once its operator has been applied to the source."""
+        call = binding_value(self.graph.bindings[position])
+        axes = view_axes(call)
+        if axes is not None:
+            if self._of_batch_matmul(call.args[0]):
+                return None
+            source = self._look(call.args[0])
+            self.links[position] = self._read(call.args[:1])
+            return None if source is None else source.then(axes)
+        name = op_name(call)
+        if name == "relax.astype" and _widens(call):
+            return None
+        if name in _ARITY:
+            view, arguments = self._elementwise(call, _ARITY[name])
+        elif name in _REDUCTIONS:
+            view, arguments = self._reduction(call, name)
+        else:
+            return None
+        if view is not None:
+            self.links[position] = self._read(arguments)
+            self.sunk.add(position)
+        return view
+
+    def chains(self) -> list[set[int]]:
+        """Views and sunk operators that hang together, where at least one operator was sunk or
+        two permutations met."""
+        chains: list[set[int]] = []
+        for position, read in self.links.items():
+            joined = [chain for chain in chains if chain & read]
+            chains = [chain for chain in chains if not chain & read]
+            chains.append({position}.union(*joined))
+        return [chain for chain in chains if len(chain) > 1]
+
+    def pays(self, chain: set[int]) -> bool:
+        """Whether a chain is no more work than before, and has a permutation to move."""
+        before, after = [(0, 0)], [(0, 0)]
+        of_window = False
+        for position in chain:
+            binding = self.graph.bindings[position]
+            view = self.views[binding.var]
+            call = binding_value(binding)
+            axes = view_axes(call)
+            source = None if axes is None else identity(call.args[0])
+            if source is not None and axes is not None:
+                before.append(source.then(axes).cost)
+            if self.graph.escapes(binding.var, chain):
+                after.append(view.cost)
+            of_window |= op_name(self.graph.definition(view.source)) == "relax.nn.conv1d"
+        count_before, moved_before = map(sum, zip(*before, strict=True))
+        count_after, moved_after = map(sum, zip(*after, strict=True))
+        if count_after > count_before or moved_after > moved_before:
+            return False
+        return count_after < count_before or bool(chain & self.sunk and (count_before or of_window))
+
+    def _look(self, expr: relax.Expr) -> AxisView | None:
+        known = self.views.get(expr) if isinstance(expr, relax.Var) else None
+        return identity(expr) if known is None else known
+
+    def _read(self, arguments: list[relax.Expr]) -> set[int]:
+        """Positions of the views among arguments."""
+        return {
+            self.graph.position[arg]
+            for arg in arguments
+            if isinstance(arg, relax.Var) and arg in self.views
+        }
+
+    def _of_batch_matmul(self, expr: relax.Expr) -> bool:
+        call = self.graph.definition(expr)
+        if call is None or op_name(call) != "relax.matmul":
+            return False
+        return not isinstance(call.args[1], ir.GenericConst)
+
+    def _elementwise(
+        self, call: relax.Call, arity: int
+    ) -> tuple[AxisView | None, list[relax.Expr]]:
+        """The view that the result is; the arguments read through views."""
+        arguments = list(call.args[:arity])
+        output = static_tensor(call)
+        if output is None:
+            return None, []
+        rank = len(output.shape)
+        views = [self.views.get(arg) for arg in arguments if isinstance(arg, relax.Var)]
+        candidates = [v for v in views if v is not None and len(v.axes) == rank and not v.trivial]
+        if not candidates:
+            return None, []
+        leader = max(candidates, key=lambda view: view.moves)
+        if any(axis is None and output.shape[i] != 1 for i, axis in enumerate(leader.axes)):
+            return None, []
+        turned = [self._turned(arg, leader, rank) for arg in arguments]
+        if any(view is None for view in turned):
+            return None, []
+        operands = [self._operand(view) for view in turned if view is not None]
+        applied = relax.Call(call.op, [*operands, *call.args[arity:]], call.attrs, call.ty_args)
+        result = self.block.emit(applied)
+        tensor = static_tensor(result)
+        assert tensor is not None
+        return leader.of(result, tensor.shape), arguments
+
+    def _turned(self, expr: relax.Expr, leader: AxisView, rank: int) -> AxisView | None:
+        """An operand of `rank` axes or less in the axes of the leader's source; None if that takes
+        a permutation."""
+        view = self._look(expr)
+        if view is None:
+            return None
+        if len(view.shape) == 0:
+            return view
+        aligned = (None,) * (rank - len(view.axes)) + view.axes
+        axes = tuple(
+            aligned[leader.axes.index(axis)] if axis in leader.axes else None
+            for axis in range(len(leader.source_shape))
+        )
+        turned = AxisView(view.source, view.source_shape, axes)
+        short = turned.without_leading_ones()
+        constant = isinstance(view.source, ir.GenericConst)
+        if constant or short.trivial:
+            return short
+        return None if turned.moves else turned
+
+    def _operand(self, view: AxisView) -> relax.Expr:
+        expr = view.source if view.trivial else view.emit(self.block)
+        return self.block.emit(expr) if isinstance(expr, relax.Call) else expr
+
+    def _reduction(self, call: relax.Call, name: str) -> tuple[AxisView | None, list[relax.Expr]]:
+        """The view that the result is; the argument if it is a view."""
+        view = self._look(call.args[0])
+        if view is None or view.trivial:
+            return None, []
+        rank = len(view.axes)
+        given = call.attrs.axis
+        reduced = set(range(rank)) if given is None else {int(axis) % rank for axis in given}
+        inner = [axis for i, axis in enumerate(view.axes) if i in reduced]
+        if None in inner:
+            return None, []
+        keepdims = bool(call.attrs.keepdims)
+        result = self.block.emit(_REDUCTIONS[name](view.source, inner, keepdims))
+        tensor = static_tensor(result)
+        assert tensor is not None
+        if keepdims:
+            return view.of(result, tensor.shape), [call.args[0]]
+        left = [axis for axis in range(len(view.source_shape)) if axis not in inner]
+        axes = tuple(
+            None if axis is None else left.index(axis)
+            for i, axis in enumerate(view.axes)
+            if i not in reduced
+        )
+        return AxisView(result, tensor.shape, axes), [call.args[0]]

@@ -1,0 +1,271 @@
+"""Reading a transposed convolution, and the weights of the ordinary ones that it becomes."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from tvm import ir, relax
+
+from relay_passes.ir.blocks import Bindings
+from relay_passes.ir.graph import DataflowGraph, op_name, static_tensor
+from relay_passes.quantize.quantization import Quantized, read_dequantize
+
+from .transposed_taps import TransposedAxis, Window
+
+OPERATORS = {
+    f"relax.nn.conv{rank}d_transpose": (rank, spatial, getattr(relax.op.nn, f"conv{rank}d"))
+    for rank, spatial in ((1, "W"), (2, "HW"), (3, "DHW"))
+}
+LANES = 16  # that channels are rounded up to, for the choice between both forms
+INTERLEAVE = 16  # vector instructions of a pass over the result that it costs for each vector
+MOST_APART = 16  # convolutions
+READ = 0.125  # of a multiplication, that reading x once more costs
+
+
+@dataclass(frozen=True)
+class Form:
+    """A transposed convolution as ordinary ones.
+
+    Attributes
+    ----------
+    parts : tuple of (tuple of Window)
+        The convolutions' windows, the last axis' phases next to each other.
+    pieces : tuple of int
+        How many of them there are for each axis.
+    first : tuple of int
+        For each axis, how many results there are too many at the beginning.
+    moves : bool
+        Whether a pass over the result is needed to put it together.
+    """
+
+    parts: tuple[tuple[Window, ...], ...]
+    pieces: tuple[int, ...]
+    first: tuple[int, ...]
+    moves: bool
+
+
+@dataclass(frozen=True)
+class TransposedConv:
+    """A transposed convolution, of x with channels first or `last`.
+
+    The weight's `taps` are [IC, OC / groups, *kernel], and `quantized` says what they stand for if
+    they are integers.
+    """
+
+    x: relax.Expr
+    taps: np.ndarray
+    quantized: Quantized | None
+    axes: tuple[TransposedAxis, ...]
+    groups: int
+    dtype: str
+    last: bool
+    operator: str
+
+    @property
+    def channels(self) -> int:
+        """Of the result."""
+        return self.taps.shape[1] * self.groups
+
+    @property
+    def outputs(self) -> tuple[int, ...]:
+        """Extents of the result."""
+        return tuple(axis.output for axis in self.axes)
+
+    @property
+    def strides(self) -> tuple[int, ...]:
+        """Phases of each axis."""
+        return tuple(axis.stride for axis in self.axes)
+
+    @property
+    def together(self) -> tuple[Window, ...]:
+        """All phases in one."""
+        return tuple(axis.together() for axis in self.axes)
+
+    @property
+    def product(self) -> bool:
+        """Whether it is a product with all phases as columns: windows do not overlap."""
+        return self.groups == 1 and all(window.pointwise for window in self.together)
+
+    def form(self) -> Form:
+        """The cheapest form, in vectors of multiplications for each position of x."""
+        return min(self._forms(), key=self._cost)
+
+    def all_together(self) -> Form:
+        """All phases as channels of one convolution."""
+        first = tuple(axis.first for axis in self.axes)
+        moves = any(axis.cut for axis in self.axes) or any(s > 1 for s in self.strides[:-1])
+        return Form((self.together,), (1,) * len(self.axes), first, moves)
+
+    def _forms(self) -> list[Form]:
+        """The ways to compute it.
+
+        Phases of the last axis may be channels: in the result they lie in memory like that. In
+        groups they would be more results of a group, which costs kernels more than it saves.
+        """
+        outer = [axis.apart() for axis in self.axes[:-1]]
+        last = self.axes[-1].apart()
+        uneven = [axis.output % axis.stride != 0 for axis in self.axes]
+        found = [self.all_together()]
+        if math.prod(self.strides) > MOST_APART or any(each is None for each in outer):
+            return found
+        if self.groups == 1 and not self.axes[-1].cut:
+            found.append(self._apart([*outer, [self.axes[-1].together()]], any(uneven[:-1])))
+        if last is not None:
+            found.append(self._apart([*outer, last], any(uneven)))
+        return found if self.groups == 1 else found[-1:]
+
+    def _apart(self, windows: Sequence[list[Window] | None], moves: bool) -> Form:
+        axes = [each for each in windows if each is not None]
+        parts = tuple(itertools.product(*axes))
+        return Form(parts, tuple(map(len, axes)), (0,) * len(axes), moves)
+
+    def _cost(self, form: Form) -> float:
+        depth = self.taps.shape[0] // self.groups
+        cost = 0.0
+        for windows in form.parts:
+            columns = self.channels * math.prod(len(window.taps) for window in windows)
+            taps = math.prod(window.size for window in windows)
+            cost += depth * (taps * math.ceil(columns / LANES) + READ)
+        if form.moves:
+            cost += INTERLEAVE * math.ceil(self.channels * math.prod(self.strides) / LANES)
+        return cost
+
+    def weight(
+        self, block: Bindings, windows: tuple[Window, ...], matrix: bool = False, repeats: int = 1
+    ) -> relax.Expr:
+        """The weight of an ordinary convolution, dequantised if its own is.
+
+        As a matrix it may stand several times along a diagonal.
+        """
+        phases = math.prod(len(window.taps) for window in windows)
+        own = self.channels // self.groups
+
+        def of_channels(values: np.ndarray) -> np.ndarray:
+            """Numbers for one channel of every group each, for the channels of all phases."""
+            return np.tile(values.reshape(-1), self.groups * phases * repeats)
+
+        quantized = self.quantized
+        fill = np.zeros(1, self.taps.dtype)
+        if quantized is not None:
+            fill = quantized.quantization.zero_point.value.numpy().reshape(-1)
+        array = _taps(self, windows, fill, own)
+        if matrix:
+            array = _diagonal(array.reshape(array.shape[-2:]), repeats, fill)
+        constant = relax.const(np.ascontiguousarray(array))
+        if quantized is None:
+            return constant
+        numbers = [
+            relax.const(of_channels(e.value.numpy()), str(e.ty.dtype))
+            if e.value.numpy().size > 1
+            else e
+            for e in (quantized.quantization.scale, quantized.quantization.zero_point)
+        ]
+        return block.emit(
+            relax.op.dequantize(constant, *numbers, axis=array.ndim - 1, out_dtype=quantized.dtype)
+        )
+
+
+def _taps(
+    conv: TransposedConv, windows: tuple[Window, ...], fill: np.ndarray, own: int
+) -> np.ndarray:
+    """[*sizes, IC / G, G * phases * own]: the taps where they meet x, `fill` elsewhere."""
+    weight = conv.taps.reshape(conv.groups, -1, *conv.taps.shape[1:])
+    sizes = [window.size for window in windows]
+    phases = [len(window.taps) for window in windows]
+    depth = weight.shape[1]
+    array = np.empty((*sizes, *phases, depth, conv.groups, own), weight.dtype)
+    array[...] = fill
+    for at in itertools.product(*map(range, sizes)):
+        for phase in itertools.product(*map(range, phases)):
+            met = [w.taps[p][u] for w, p, u in zip(windows, phase, at, strict=True)]
+            if None not in met:
+                tap = weight
+                for number in met:
+                    tap = tap[:, :, :, number]
+                array[(*at, *phase)] = tap.transpose(1, 0, 2)
+    rank = len(sizes)
+    order = [*range(rank), 2 * rank, 2 * rank + 1, *range(rank, 2 * rank), 2 * rank + 2]
+    return array.transpose(order).reshape(*sizes, depth, -1)
+
+
+def _diagonal(matrix: np.ndarray, repeats: int, fill: np.ndarray) -> np.ndarray:
+    """A matrix several times along a diagonal, and elsewhere what its columns have for zero."""
+    rows, columns = matrix.shape
+    whole = np.empty((rows * repeats, columns * repeats), matrix.dtype)
+    whole[...] = np.resize(fill, columns * repeats)
+    for number in range(repeats):
+        row, column = number * rows, number * columns
+        whole[row : row + rows, column : column + columns] = matrix
+    return whole
+
+
+def read_conv_transpose(graph: DataflowGraph, call: relax.Expr) -> TransposedConv | None:
+    """The transposed convolution that a call is; None if it is none or its weight not constant."""
+    name = op_name(call)
+    if name not in OPERATORS:
+        return None
+    rank, spatial, _ = OPERATORS[name]
+    attrs = call.attrs
+    layout = str(attrs.data_layout)
+    last = layout == f"N{spatial}C"
+    if layout not in (f"N{spatial}C", f"NC{spatial}") or attrs.kernel_layout != f"IO{spatial}":
+        return None
+    x, output = static_tensor(call.args[0]), static_tensor(call)
+    if x is None or output is None or attrs.out_layout != layout or 0 in (*x.shape, *output.shape):
+        return None
+    found = _constant_weight(graph, call.args[1])
+    if found is None:
+        return None
+    weight, quantized = found
+    first = 1 if last else 2
+    axes = tuple(
+        TransposedAxis(
+            extent=x.shape[first + axis],
+            kernel=weight.shape[2 + axis],
+            stride=int(attrs.strides[axis]),
+            dilation=int(attrs.dilation[axis]),
+            before=int(attrs.padding[axis]),
+            output=output.shape[first + axis],
+        )
+        for axis in range(rank)
+    )
+    conv = TransposedConv(
+        x=call.args[0],
+        taps=weight,
+        quantized=quantized,
+        axes=axes,
+        groups=int(attrs.groups),
+        dtype=output.dtype,
+        last=last,
+        operator=name,
+    )
+    windows = [*conv.form().parts, conv.together]
+    reached = all(
+        axis.extent + min(0, window.before) + min(0, window.after) > 0
+        for each in windows
+        for axis, window in zip(axes, each, strict=True)
+    )
+    return conv if reached else None
+
+
+def _constant_weight(
+    graph: DataflowGraph, expr: relax.Expr
+) -> tuple[np.ndarray, Quantized | None] | None:
+    """A weight's numbers, and what they stand for if they are dequantised."""
+    if isinstance(expr, ir.GenericConst):
+        array = expr.value.numpy()
+        return None if str(expr.ty.dtype) not in ("float32", "float16") else (array, None)
+    quantized = read_dequantize(graph.definition(expr))
+    if quantized is None or not isinstance(quantized.data, ir.GenericConst):
+        return None
+    quantization = quantized.quantization
+    numbers = (quantization.scale, quantization.zero_point)
+    if quantization.axis not in (None, 1) or not all(
+        isinstance(number, ir.GenericConst) for number in numbers
+    ):
+        return None
+    return quantized.data.value.numpy(), quantized

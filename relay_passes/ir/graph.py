@@ -1,0 +1,138 @@
+"""Reading a dataflow block: who defines a value, who uses it, what a call is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from tvm import ir, relax
+
+from tir_schedules.core.region import Tensor
+
+RANGE_DTYPES = ("float32", "uint8", "int32")  # that hold a zero point of uint8 as it is
+
+
+class DataflowGraph:
+    """Definitions and uses in one dataflow block.
+
+    Parameters
+    ----------
+    block : relax.DataflowBlock
+        In A-normal form: every argument is a variable, a constant or a tuple of them.
+    fuse : bool
+        Whether a region may take in what stands before and after its anchor.
+
+    Attributes
+    ----------
+    fuse : bool
+        As given.
+    bindings, position, users
+        The block's bindings; where a variable is bound, and where it is used.
+    taken : set of int
+        Positions that have become part of regions.
+    read : set of relax.Expr
+        What regions read; they may pass over the bindings between it and their own.
+    """
+
+    def __init__(self, block: relax.DataflowBlock, fuse: bool = True) -> None:
+        self.fuse = fuse
+        self.bindings: list[relax.VarBinding] = list(block.bindings)
+        self.position = {binding.var: i for i, binding in enumerate(self.bindings)}
+        self.users: dict[relax.Var, list[int]] = {}
+        for i, binding in enumerate(self.bindings):
+            for var in variables(binding_value(binding)):
+                self.users.setdefault(var, []).append(i)
+        self.taken: set[int] = set()
+        self.read: set[relax.Expr] = set()
+        self.range_items = dict(self._range_items())
+
+    def value(self, position: int) -> relax.Expr:
+        """What the binding at a position binds."""
+        return binding_value(self.bindings[position])
+
+    def definition(self, expr: relax.Expr) -> relax.Expr | None:
+        """The expression bound to a variable of this block, else None."""
+        index = self.position.get(expr) if isinstance(expr, relax.Var) else None
+        return None if index is None else binding_value(self.bindings[index])
+
+    def item_of_range(self, expr: relax.Expr) -> tuple[relax.Expr, int] | None:
+        """(range, 0 or 1) if an expression is the scale or the zero point of a dynamic quantisation
+        that `quantization_ranges` wrote, else None."""
+        found = self.range_items.get(expr) if isinstance(expr, relax.Var) else None
+        return None if found is None else (found[0], found[1])
+
+    def range_chain(self, expr: relax.Expr) -> list[int]:
+        """Positions of the bindings that take an item out of a range, in order."""
+        return self.range_items[expr][2]
+
+    def _range_items(self) -> Iterator[tuple[relax.Var, tuple[relax.Expr, int, list[int]]]]:
+        """Every variable that is an item of a range: (range, which one, positions of its chain)."""
+        found: dict[relax.Var, tuple[relax.Expr, int, list[int]]] = {}
+        for position, binding in enumerate(self.bindings):
+            call = binding_value(binding)
+            name = op_name(call)
+            if name == "relax.strided_slice":
+                tensor = static_tensor(call.args[0])
+                source = self.definition(call.args[0])
+                if tensor is None or (tensor.shape, tensor.dtype) != ((2,), "float32"):
+                    continue
+                if isinstance(source, relax.Call) and isinstance(source.op, relax.GlobalVar):
+                    first = int(call.args[2].fields[0].value)
+                    found[binding.var] = (call.args[0], first, [position])
+            elif name in ("relax.reshape", "relax.astype") and call.args[0] in found:
+                if str(call.ty.dtype) not in RANGE_DTYPES:
+                    continue
+                source, index, chain = found[call.args[0]]
+                found[binding.var] = (source, index, [*chain, position])
+        return iter(found.items())
+
+    def escapes(self, var: relax.Var, members: Iterable[int]) -> bool:
+        """Whether anything outside `members` (positions of bindings) needs the value of `var`."""
+        if not isinstance(var, relax.DataflowVar) or var in self.read:
+            return True
+        inside = set(members)
+        return any(user not in inside for user in self.users.get(var, ()))
+
+
+def binding_value(binding: relax.Binding) -> relax.Expr:
+    """What a binding binds."""
+    return binding.value
+
+
+def variables(expr: relax.Expr) -> list[relax.Var]:
+    """Variables that an expression uses, in order, each once."""
+    found: dict[relax.Var, None] = {}
+
+    def visit(node: relax.Expr) -> None:
+        if isinstance(node, relax.Var):
+            found[node] = None
+
+    relax.analysis.post_order_visit(expr, visit)
+    return list(found)
+
+
+def op_name(expr: relax.Expr | None) -> str:
+    """Name of the Relax operator that an expression calls; "" if it calls none."""
+    if isinstance(expr, relax.Call) and isinstance(expr.op, ir.Op):
+        return str(expr.op.name)
+    return ""
+
+
+def static_tensor(expr: relax.Expr) -> Tensor | None:
+    """Shape and element type of a tensor expression; None if not known at compile time."""
+    ty = expr.ty
+    if not isinstance(ty, relax.TensorType) or ty.shape is None or ty.dtype is None:
+        return None
+    extents = getattr(ty.shape, "values", None)
+    if extents is None or not all(hasattr(extent, "value") for extent in extents):
+        return None
+    shape = tuple(int(extent.value) for extent in extents)
+    return Tensor(shape, str(ty.dtype), isinstance(expr, ir.GenericConst))
+
+
+def scalar_constant(expr: relax.Expr) -> float | None:
+    """The number that a one-element constant holds, else None."""
+    if isinstance(expr, ir.GenericConst):
+        array = expr.value.numpy()
+        if array.size == 1:
+            return float(array.reshape(()))
+    return None

@@ -1,0 +1,169 @@
+"""Which axis of every tensor holds channels, as far as convolutions and pools tell.
+
+    lv = R.nn.conv2d(x, w)                      # NCHW: axis 1 of x and of lv
+    lv1 = R.add(lv, y)                          # so that of lv1 and of y too
+    lv2 = R.permute_dims(lv1, [0, 2, 3, 1])     # axis 3
+
+It is a guess where to look for layouts, not a promise: who uses it checks what he relies on.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Iterator
+
+from tvm import relax
+
+from relay_passes.ir.axis_view import view_axes
+from relay_passes.ir.graph import DataflowGraph, binding_value, op_name, static_tensor
+from relay_passes.ir.strided_view import RESHAPES
+from tir_schedules.epilogue.fusible_ops import FUSIBLE_BY_RELAX
+
+ELEMENTWISE = {
+    **{name: entry.arity for name, entry in FUSIBLE_BY_RELAX.items()},
+    **dict.fromkeys(("relax.power", "relax.mod", "relax.floor_divide", "relax.floor_mod"), 2),
+    **dict.fromkeys(("relax.equal", "relax.not_equal"), 2),
+    **dict.fromkeys(("relax.logical_and", "relax.logical_or", "relax.logical_xor"), 2),
+    **dict.fromkeys(("relax.bitwise_and", "relax.bitwise_or", "relax.bitwise_xor"), 2),
+    **dict.fromkeys(("relax.left_shift", "relax.right_shift"), 2),
+    **dict.fromkeys(("relax.clip", "relax.astype", "relax.nn.leakyrelu", "relax.nn.relu6"), 1),
+    **dict.fromkeys(("relax.nn.selu", "relax.sin", "relax.cos", "relax.tan", "relax.sinh"), 1),
+    **dict.fromkeys(("relax.cosh", "relax.atan", "relax.asin", "relax.acos", "relax.sign"), 1),
+    **dict.fromkeys(("relax.floor", "relax.ceil", "relax.round", "relax.trunc"), 1),
+    **dict.fromkeys(("relax.logical_not", "relax.bitwise_not"), 1),
+    **dict.fromkeys(("relax.isnan", "relax.isinf", "relax.isfinite"), 1),
+}
+CONVOLUTIONS = tuple(f"relax.nn.conv{n}d{end}" for n in "123" for end in ("", "_transpose"))
+POOLS = tuple(f"relax.nn.{kind}_pool{n}d" for n in "123" for kind in ("max", "avg", "adaptive_avg"))
+RESIZES = ("relax.image.resize2d", "relax.image.resize3d")
+REDUCTIONS = tuple(
+    f"relax.{name}"
+    for name in ("sum", "mean", "max", "min", "prod", "std", "variance", "argmax", "argmin")
+)
+# Operators whose result has the axes of their first argument.
+LIKE_FIRST = (
+    *("relax.nn.softmax", "relax.nn.log_softmax", "relax.nn.prelu", "relax.nn.batch_norm"),
+    *("relax.nn.group_norm", "relax.nn.instance_norm", "relax.nn.layer_norm"),
+    *("relax.nn.pad", "relax.split", "relax.strided_slice", "relax.quantize", "relax.dequantize"),
+    *("relax.cumsum", "relax.flip"),
+)
+_Axes = dict[int, int]
+_Link = tuple[relax.Var, relax.Var, _Axes]  # for axes of one, those of the other
+
+
+def layout_attribute(call: relax.Expr) -> str:
+    """The layout of a convolution, pool or resize; "" of others."""
+    name = op_name(call)
+    if name in CONVOLUTIONS:
+        return str(call.attrs.data_layout)
+    return str(call.attrs.layout) if name in (*POOLS, *RESIZES) else ""
+
+
+def channel_axes(graph: DataflowGraph) -> dict[relax.Var, int]:
+    """The axis of channels of every variable for which there is one; of a tuple that of its items.
+
+    The first to say something about a variable is right.
+    """
+    links: dict[relax.Var, list[tuple[relax.Var, _Axes]]] = {}
+    found: dict[relax.Var, int] = {}
+    for binding in graph.bindings:
+        value = binding_value(binding)
+        for one, other, axes in _links(binding.var, value):
+            links.setdefault(one, []).append((other, axes))
+            links.setdefault(other, []).append((one, {there: axis for axis, there in axes.items()}))
+        layout = layout_attribute(value)
+        if "C" in layout:
+            for expr in (value.args[0], binding.var):
+                if isinstance(expr, relax.Var):
+                    found.setdefault(expr, layout.index("C"))
+    queue = deque(found)
+    while queue:
+        var = queue.popleft()
+        for other, axes in links.get(var, ()):
+            if found[var] in axes and other not in found:
+                found[other] = axes[found[var]]
+                queue.append(other)
+    return found
+
+
+def _links(var: relax.Var, value: relax.Expr) -> Iterator[_Link]:
+    """Which axes of operands are which of a result."""
+    if isinstance(value, relax.TupleGetItem):
+        source, item = value.tuple_value, static_tensor(var)
+        if item is not None and isinstance(source, relax.Var):
+            yield source, var, _same(len(item.shape))
+        return
+    name = op_name(value)
+    if name in ELEMENTWISE or name in ("relax.concat", "relax.broadcast_to"):
+        yield from _aligned(var, value, ELEMENTWISE.get(name, 1))
+    if not name or not value.args or not isinstance(value.args[0], relax.Var):
+        return
+    tensor = static_tensor(value.args[0])
+    if tensor is None:
+        return
+    rank = len(tensor.shape)
+    if name in LIKE_FIRST:
+        yield value.args[0], var, _same(rank)
+    elif name in REDUCTIONS:
+        yield value.args[0], var, _kept(value, rank)
+    elif name == "relax.permute_dims" or name in RESHAPES:
+        result = static_tensor(var)
+        if result is not None:
+            yield value.args[0], var, _viewed(value, tensor.shape, result.shape)
+
+
+def _aligned(var: relax.Var, call: relax.Call, arity: int) -> Iterator[_Link]:
+    """Operands that broadcast: axes are counted from the end, and those of the first are there."""
+    result = static_tensor(var)
+    if result is None:
+        return
+    joined = call.args[0] if op_name(call) == "relax.concat" else None
+    parts = list(joined.fields) if isinstance(joined, relax.Tuple) else call.args[:arity]
+    for part in parts:
+        tensor = static_tensor(part)
+        if isinstance(part, relax.Var) and tensor is not None:
+            missing = len(result.shape) - len(tensor.shape)
+            yield part, var, {axis: axis + missing for axis in range(len(tensor.shape))}
+
+
+def _kept(call: relax.Call, rank: int) -> _Axes:
+    """Where a reduction leaves the axes of its argument."""
+    if bool(call.attrs.keepdims):
+        return _same(rank)
+    reduced = reduced_axes(call, rank)
+    left = [axis for axis in range(rank) if axis not in reduced]
+    return {axis: there for there, axis in enumerate(left)}
+
+
+def reduced_axes(call: relax.Call, rank: int) -> list[int]:
+    """The axes that a reduction reduces, from the front."""
+    given = call.attrs.axis
+    if given is None:
+        return list(range(rank))
+    return sorted(int(a) % rank for a in ([given] if isinstance(given, int) else given))
+
+
+def _viewed(call: relax.Call, source: tuple[int, ...], result: tuple[int, ...]) -> _Axes:
+    """Where a permutation or a reshape leaves the axes of its argument.
+
+    An axis of a reshape stays if it has the same extent and as much before it.
+    """
+    if op_name(call) == "relax.permute_dims":
+        return {axis: there for there, axis in enumerate(view_axes(call) or ()) if axis is not None}
+    found: _Axes = {}
+    for axis, extent in enumerate(source):
+        before = math.prod(source[:axis])
+        same = [
+            there
+            for there, size in enumerate(result)
+            if size == extent and math.prod(result[:there]) == before
+        ]
+        near = len(result) - 1 if axis == len(source) - 1 else axis
+        if same:  # several if there are extents of 1
+            found[axis] = min(same, key=lambda there: abs(there - near))
+    return found
+
+
+def _same(rank: int) -> _Axes:
+    return {axis: axis for axis in range(rank)}

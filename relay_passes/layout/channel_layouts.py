@@ -1,0 +1,222 @@
+"""Layouts: the two ways to store a tensor that has channels, and how an operator runs in either.
+
+FIRST    [N, C, H, W]    order (0, 1, 2, 3) of a tensor imported so, (0, 3, 1, 2) of one imported
+LAST     [N, H, W, C]    order (0, 2, 3, 1)  channels last             (0, 1, 2, 3)
+
+An order names the axis of the imported tensor for each axis of the stored one. A tensor without
+channels, or with channels on another axis, is stored as imported.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from tvm import DataType, relax
+
+from relay_passes.ir.graph import DataflowGraph, binding_value, static_tensor, variables
+from relay_passes.ir.strided_view import coalesced
+
+from .channel_axes import channel_axes
+from .minimum_cut import FIRST, LAST
+
+Order = tuple[int, ...]
+LABELS = (FIRST, LAST)
+
+
+@dataclass(frozen=True)
+class Form:
+    """A tensor, or a tuple of tensors that are stored alike.
+
+    Attributes
+    ----------
+    shape : tuple of int
+        As imported; of a tuple, that of the tensor which it is cut from.
+    dtype : str
+        Its element type.
+    axis : int or None
+        Which axis of the imported tensor holds channels: 1 or the last one of at least three; None:
+        there is but one layout.
+    tensor : bool
+        Whether it is no tuple.
+    """
+
+    shape: tuple[int, ...]
+    dtype: str
+    axis: int | None = None
+    tensor: bool = True
+
+    @property
+    def rank(self) -> int:
+        """How many axes it has."""
+        return len(self.shape)
+
+    @property
+    def imported(self) -> int:
+        """The label of the layout in which it is imported."""
+        return FIRST if self.axis == 1 else LAST
+
+    @property
+    def bytes(self) -> int:
+        """Its size; elements of less than a byte count as one."""
+        return math.prod(self.shape) * max(1, DataType(self.dtype).bits // 8)
+
+    def order(self, label: int) -> Order:
+        """The layout that has a label."""
+        axes = tuple(range(self.rank))
+        if self.axis is None or self.axis == (1 if label == FIRST else self.rank - 1):
+            return axes
+        if label == LAST:
+            return (0, *axes[2:], 1)
+        return (0, self.rank - 1, *axes[1:-1])
+
+    @property
+    def orders(self) -> tuple[Order, Order]:
+        """Both layouts."""
+        return self.order(FIRST), self.order(LAST)
+
+    def stored(self, label: int) -> tuple[int, ...]:
+        """The shape in a layout."""
+        return permuted(self.shape, self.order(label))
+
+    @property
+    def moves(self) -> bool:
+        """Whether elements lie elsewhere in the other layout."""
+        return moves(self.stored(FIRST), self.between(FIRST, LAST))
+
+    def between(self, source: int, target: int) -> Order:
+        """The permutation that makes one layout out of another."""
+        before = self.order(source)
+        return tuple(before.index(axis) for axis in self.order(target))
+
+
+def permuted(shape: Sequence[int], order: Order) -> tuple[int, ...]:
+    """The shape of a permuted tensor."""
+    return tuple(shape[axis] for axis in order)
+
+
+def moves(shape: Sequence[int], order: Order) -> bool:
+    """Whether a permutation changes where elements lie: not if it moves extents of 1 only."""
+    kept = [axis for axis in order if shape[axis] != 1]
+    return kept != sorted(kept)
+
+
+def same_memory(
+    source: tuple[int, ...], source_order: Order, result: tuple[int, ...], result_order: Order
+) -> bool:
+    """Whether a reshape moves nothing, its argument and its result being stored in these orders."""
+    if 0 in source:
+        return math.prod(result) == 0
+    digits = []
+    for shape, order in ((source, source_order), (result, result_order)):
+        strides = [math.prod(shape[axis + 1 :]) for axis in range(len(shape))]
+        digits.append(coalesced((shape[axis], strides[axis]) for axis in order))
+    return digits[0] == digits[1]
+
+
+class How(Enum):
+    """How an operator reads an operand."""
+
+    SAME = "in the layout in which the operator runs"
+    TURNED = "permuted for this operator alone; a constant now"
+    PLAIN = "as imported"
+
+
+@dataclass(frozen=True)
+class Operand:
+    """One operand of an operator.
+
+    Attributes
+    ----------
+    expr : relax.Expr
+        As in the imported module.
+    how : How
+        How it is read.
+    orders : tuple of Order
+        For TURNED: the order for each label; leading axes of extent 1 are added where it has fewer.
+    trims : bool
+        For TURNED: whether a constant may do without leading axes of extent 1.
+    """
+
+    expr: relax.Expr
+    how: How = How.SAME
+    orders: tuple[Order, Order] = ((), ())
+    trims: bool = False
+
+
+Build = Callable[[int, list[relax.Expr]], relax.Expr]
+
+
+@dataclass(frozen=True)
+class Role:
+    """How an operator runs in either layout.
+
+    Attributes
+    ----------
+    operands : tuple of Operand
+        What it reads.
+    build : callable
+        (label, operands as read) -> the operator.
+    labels : tuple of int
+        The layouts that it runs in.
+    on_request : tuple of int
+        Further layouts that it can run in, which bytes alone do not speak for.
+    bytes : tuple of int
+        What the operator itself moves in FIRST and in LAST, beyond what it does in both.
+    absorbs : tuple of int
+        Positions of bindings that it stands for, besides its own.
+    """
+
+    operands: tuple[Operand, ...]
+    build: Build
+    labels: tuple[int, ...] = LABELS
+    on_request: tuple[int, ...] = ()
+    bytes: tuple[int, int] = (0, 0)
+    absorbs: tuple[int, ...] = ()
+
+
+class Forms:
+    """The form of every variable that a dataflow block binds or reads.
+
+    Parameters
+    ----------
+    graph : DataflowGraph
+        The block.
+    """
+
+    def __init__(self, graph: DataflowGraph) -> None:
+        self.graph = graph
+        self._forms: dict[relax.Var, Form] = {}
+        axes = channel_axes(graph)
+        for binding in graph.bindings:
+            for var in (*variables(binding_value(binding)), binding.var):
+                form = self._read(var, axes.get(var))
+                if form is not None:
+                    self._forms[var] = form
+
+    def of(self, expr: relax.Expr) -> Form | None:
+        """The form of an expression; None if its shape is not known. Constants have one layout."""
+        if isinstance(expr, relax.Var):
+            return self._forms.get(expr)
+        tensor = static_tensor(expr)
+        return None if tensor is None else Form(tensor.shape, tensor.dtype)
+
+    def labelled(self, expr: relax.Expr) -> Form | None:
+        """The form of a variable that has two layouts, else None."""
+        form = self._forms.get(expr) if isinstance(expr, relax.Var) else None
+        return None if form is None or form.axis is None else form
+
+    def _read(self, var: relax.Var, axis: int | None) -> Form | None:
+        whole: relax.Expr = var
+        if isinstance(var.ty, relax.TupleType):  # of what a split or a batch_norm reads
+            definition = self.graph.definition(var)
+            if axis is None or not isinstance(definition, relax.Call):
+                return None
+            whole = definition.args[0]
+        tensor = static_tensor(whole)
+        if tensor is None:
+            return None
+        legal = len(tensor.shape) > 2 and axis in (1, len(tensor.shape) - 1)
+        return Form(tensor.shape, tensor.dtype, axis if legal else None, whole is var)

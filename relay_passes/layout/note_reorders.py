@@ -1,0 +1,82 @@
+"""Notes: which reorders no region has taken in, and how many bytes each moves.
+
+lv = R.permute_dims(image, [0, 2, 3, 1])    ->    "reorder NCHW -> NHWC of image: 602112 bytes"
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from tvm import IRModule, ir, relax
+from tvm.ir.transform import PassContext, module_pass
+
+from relay_passes.decisions import Decision, DecisionLog
+from relay_passes.ir.axis_view import view_axes
+from relay_passes.ir.graph import binding_value, op_name, static_tensor
+from relay_passes.regions.partition import is_region_function
+
+from .channel_layouts import Form, moves
+
+REORDER = "reorder"
+_NONE: Mapping[relax.Expr, relax.Expr] = {}
+_SPATIAL = {3: "W", 4: "HW", 5: "DHW"}
+
+
+def note_reorders(decisions: DecisionLog) -> ir.transform.Pass:
+    """The pass; it changes nothing and leaves one decision for every permutation."""
+
+    @module_pass(opt_level=0, name="tvm_hybrid.note_reorders")
+    def run(mod: IRModule, _context: PassContext) -> IRModule:
+        for _, function in mod.functions_items():
+            if isinstance(function, relax.Function) and not is_region_function(function):
+                _note(function, decisions)
+        return mod
+
+    return run
+
+
+def _note(function: relax.Function, decisions: DecisionLog) -> None:
+    """One decision for every permutation in a function."""
+    reshaped: dict[relax.Expr, relax.Expr] = {}
+    for block in function.body.blocks:
+        for binding in block.bindings:
+            value = binding_value(binding)
+            if op_name(value) == "relax.reshape":
+                reshaped[binding.var] = reshaped.get(value.args[0], value.args[0])
+            reason = describe_reorder(value, reshaped)
+            if reason:
+                node = str(binding.var.name)
+                decisions.append(Decision(node=node, op=REORDER, taken=False, reason=reason))
+
+
+def describe_reorder(call: relax.Expr, reshaped: Mapping[relax.Expr, relax.Expr] = _NONE) -> str:
+    """What a permutation reorders; "" if an expression moves nothing.
+
+    Parameters
+    ----------
+    call : relax.Expr
+        Any expression.
+    reshaped : mapping
+        What variables are reshapes of, for their name.
+    """
+    if op_name(call) != "relax.permute_dims":
+        return ""
+    tensor, axes = static_tensor(call.args[0]), view_axes(call)
+    if tensor is None or axes is None:
+        return ""
+    order = tuple(axis for axis in axes if axis is not None)
+    if not moves(tensor.shape, order):
+        return ""
+    form = Form(tensor.shape, tensor.dtype)
+    name = getattr(reshaped.get(call.args[0], call.args[0]), "name", "a constant")
+    return f"reorder {_letters(order)} of {name}: {form.bytes} bytes"
+
+
+def _letters(order: tuple[int, ...]) -> str:
+    rank = len(order)
+    spatial = _SPATIAL.get(rank, "")
+    if spatial and order == (0, *range(2, rank), 1):
+        return f"NC{spatial} -> N{spatial}C"
+    if spatial and order == (0, rank - 1, *range(1, rank - 1)):
+        return f"N{spatial}C -> NC{spatial}"
+    return f"by axes {', '.join(map(str, order))}"

@@ -1,0 +1,304 @@
+"""What runs in which layout: for every operator that can run channels first and last, how.
+
+    R.nn.max_pool2d(x, layout="NCHW")       R.nn.max_pool2d(x', layout="NHWC")
+    R.softmax(x, axis=1)                    R.softmax(x', axis=3)
+    R.add(x, const_b)  # [1, C, 1, 1]       R.add(x', const_b')  # [C]
+
+Convolutions run channels last; those of one tap channels first too, if that is asked for. An
+operator that is not listed runs as imported: among them transposed convolutions, which
+`decompose_conv_transpose` has replaced, and flattening.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tvm import relax
+
+from relay_passes.canonicalize.pointwise_conv import runs_on_planes
+from relay_passes.ir.axis_view import view_axes
+from relay_passes.ir.call_attrs import with_attrs
+from relay_passes.ir.graph import binding_value, op_name
+from relay_passes.ir.moving_operators import parts_of_concat
+from relay_passes.ir.regroup_axes import match_regroup
+from relay_passes.ir.strided_view import RESHAPES
+from relay_passes.ir.transposed_constants import is_turnable
+
+from .channel_axes import ELEMENTWISE, POOLS, REDUCTIONS, RESIZES, reduced_axes
+from .channel_layouts import LABELS, Form, Forms, How, Operand, Role, moves, permuted, same_memory
+from .minimum_cut import FIRST, LAST
+
+_CONVOLUTIONS = ("relax.nn.conv1d", "relax.nn.conv2d", "relax.nn.conv3d")
+_QUANTIZING = ("relax.quantize", "relax.dequantize")
+_Match = Callable[[Forms, relax.Call, Form], "Role | None"]
+
+
+def role_of(forms: Forms, position: int) -> Role | None:
+    """How the operator at a position of the block runs in either layout; None: as imported."""
+    binding = forms.graph.bindings[position]
+    value = binding_value(binding)
+    if isinstance(value, relax.TupleGetItem):
+        if forms.labelled(value.tuple_value) is None:
+            return None
+        item = value.index
+        return Role((Operand(value.tuple_value),), lambda _, x: relax.TupleGetItem(x[0], item))
+    match, result = _MATCHES.get(op_name(value)), forms.of(binding.var)
+    if match is None or result is None:
+        return None
+    if op_name(value) == "relax.reshape":
+        regrouped = _regrouped(forms, position)
+        if regrouped is not None:
+            return regrouped
+    return match(forms, value, result)
+
+
+def _turned(expr: relax.Expr, result: Form, trims: bool = False) -> Operand:
+    return Operand(expr, How.TURNED, result.orders, trims)
+
+
+def _alike(forms: Forms, expr: relax.Expr, result: Form) -> bool:
+    """Whether an operand is no constant and has channels on the same axis as the result."""
+    form = forms.labelled(expr)
+    if form is None or (form.axis, form.rank) != (result.axis, result.rank):
+        return False
+    return not is_turnable(forms.graph, expr)
+
+
+def _elementwise(forms: Forms, call: relax.Call, result: Form) -> Role | None:
+    if result.axis is None:
+        return None
+    arity = ELEMENTWISE[op_name(call)]
+    exprs = list(call.args[:arity])
+    alike = [_alike(forms, expr, result) for expr in exprs]
+    if any(forms.of(expr) is None for expr in exprs):
+        return None
+    operands = tuple(
+        Operand(expr) if same else _turned(expr, result, trims=any(alike))
+        for expr, same in zip(exprs, alike, strict=True)
+    )
+    rest = list(call.args[arity:])
+    return Role(operands, lambda _, read: with_attrs(call, [*read, *rest]))
+
+
+def _concat(forms: Forms, call: relax.Call, result: Form) -> Role | None:
+    parts = parts_of_concat(call)
+    if result.axis is None or not parts or call.attrs.axis is None:
+        return None
+    if not all(_alike(forms, p, result) or is_turnable(forms.graph, p) for p in parts):
+        return None
+    axis = int(call.attrs.axis) % result.rank
+    return Role(
+        tuple(Operand(p) if _alike(forms, p, result) else _turned(p, result) for p in parts),
+        lambda label, read: relax.op.concat(read, result.order(label).index(axis)),
+    )
+
+
+def _along(forms: Forms, call: relax.Call, result: Form) -> Role | None:
+    """Operators with an attribute `axis` whose result, or whose items, lie as their argument."""
+    x = forms.labelled(call.args[0])
+    if x is None or x.axis != result.axis or call.attrs.axis is None:
+        return None
+    axis, rest = int(call.attrs.axis) % x.rank, list(call.args[1:])
+    if op_name(call) in _QUANTIZING and not any(int(each.ty.ndim) for each in rest):
+        return Role((Operand(call.args[0]),), lambda _, read: with_attrs(call, [*read, *rest]))
+
+    def build(label: int, read: list[relax.Expr]) -> relax.Expr:
+        return with_attrs(call, [*read, *rest], axis=x.order(label).index(axis))
+
+    return Role((Operand(call.args[0]),), build)
+
+
+def _normalization(forms: Forms, call: relax.Call, result: Form) -> Role | None:
+    """Normalisations that name the axis of channels and those that they reduce."""
+    x = forms.labelled(call.args[0])
+    if x is None or x.axis != result.axis:
+        return None
+    channel, rest = int(call.attrs.channel_axis) % x.rank, list(call.args[1:])
+    axes = [int(axis) % x.rank for axis in call.attrs.axes]
+
+    def build(label: int, read: list[relax.Expr]) -> relax.Expr:
+        order = x.order(label)
+        changed = {"channel_axis": order.index(channel), "axes": sorted(map(order.index, axes))}
+        return with_attrs(call, [*read, *rest], **changed)
+
+    return Role((Operand(call.args[0]),), build)
+
+
+def _windows(forms: Forms, call: relax.Call, result: Form) -> Role | None:
+    """Pools and resizes."""
+    x, layout = forms.labelled(call.args[0]), str(call.attrs.layout)
+    resize = op_name(call) in RESIZES
+    if x is None or len(layout) != x.rank or layout.index("C") != x.axis or layout[0] != "N":
+        return None
+    if x.axis != result.axis or not (resize or str(call.attrs.out_layout) == layout):
+        return None
+    rest = list(call.args[1:])
+
+    def build(label: int, read: list[relax.Expr]) -> relax.Expr:
+        stored = "".join(layout[axis] for axis in x.order(label))
+        changed = {"layout": stored} if resize else {"layout": stored, "out_layout": stored}
+        return with_attrs(call, [*read, *rest], **changed)
+
+    return Role((Operand(call.args[0]),), build)
+
+
+def _reduction(forms: Forms, call: relax.Call, result: Form) -> Role | None:
+    x = forms.labelled(call.args[0])
+    if x is None or (call.attrs.axis is None and "arg" in op_name(call)):
+        return None  # which one it is depends on the order of all
+    axes = reduced_axes(call, x.rank)
+    keepdims = bool(call.attrs.keepdims)
+    left = [axis for axis in range(x.rank) if keepdims or axis not in axes]
+
+    def in_place(label: int) -> bool:
+        kept = tuple(left.index(axis) for axis in x.order(label) if axis in left)
+        return same_memory(result.shape, kept, result.shape, result.order(label))
+
+    labels = tuple(label for label in LABELS if in_place(label))
+
+    def build(label: int, read: list[relax.Expr]) -> relax.Expr:
+        if call.attrs.axis is None:
+            return with_attrs(call, read)
+        stored = sorted(map(x.order(label).index, axes))
+        one = isinstance(call.attrs.axis, int)
+        reduced = with_attrs(call, read, axis=stored[0] if one else stored)
+        kept = tuple(left.index(axis) for axis in x.order(label) if axis in left)
+        same = permuted(result.shape, kept) == result.stored(label)
+        return reduced if same else relax.op.reshape(reduced, result.stored(label))
+
+    return Role((Operand(call.args[0]),), build, labels) if labels else None
+
+
+def _pad(forms: Forms, call: relax.Call, result: Form) -> Role | None:
+    x = forms.labelled(call.args[0])
+    if x is None or x.axis != result.axis:
+        return None
+    width, rest = [int(each) for each in call.attrs.pad_width], list(call.args[1:])
+
+    def build(label: int, read: list[relax.Expr]) -> relax.Expr:
+        stored = [n for axis in x.order(label) for n in width[2 * axis : 2 * axis + 2]]
+        return with_attrs(call, [*read, *rest], pad_width=stored)
+
+    return Role((Operand(call.args[0]),), build)
+
+
+def _slice(forms: Forms, call: relax.Call, result: Form) -> Role | None:
+    x = forms.labelled(call.args[0])
+    if x is None or x.axis != result.axis or not isinstance(call.args[1], relax.Tuple):
+        return None
+    axes, rest = [int(each.value) % x.rank for each in call.args[1].fields], list(call.args[2:])
+
+    def build(label: int, read: list[relax.Expr]) -> relax.Expr:
+        stored = relax.op.strided_slice(
+            read[0], [x.order(label).index(axis) for axis in axes], [0] * len(axes), [1] * len(axes)
+        ).args[1]
+        return with_attrs(call, [*read, stored, *rest])
+
+    return Role((Operand(call.args[0]),), build)
+
+
+def _view(forms: Forms, call: relax.Call, result: Form) -> Role | None:
+    """Permutations and reshapes: moved elements count, and a reshape must not move any."""
+    x = forms.of(call.args[0])
+    if x is None or (x.axis is None and result.axis is None):
+        return None
+    axes = view_axes(call) if op_name(call) == "relax.permute_dims" else None
+    operand = Operand(call.args[0], How.PLAIN if x.axis is None else How.SAME)
+
+    def permutation(label: int) -> tuple[int, ...]:
+        before = x.order(label)
+        assert axes is not None
+        named = [axes[axis] for axis in result.order(label)]
+        return tuple(before.index(axis) for axis in named if axis is not None)
+
+    def build(label: int, read: list[relax.Expr]) -> relax.Expr:
+        before, after = x.stored(label), result.stored(label)
+        if axes is not None and moves(before, permutation(label)):
+            return relax.op.permute_dims(read[0], permutation(label))
+        return read[0] if before == after else relax.op.reshape(read[0], after)
+
+    if axes is not None:
+        moved = [result.bytes * moves(x.stored(label), permutation(label)) for label in LABELS]
+        return Role((operand,), build, bytes=(moved[0], moved[1]))
+    labels = tuple(
+        label
+        for label in LABELS
+        if same_memory(x.shape, x.order(label), result.shape, result.order(label))
+    )
+    return Role((operand,), build, labels) if labels else None
+
+
+def _broadcast(forms: Forms, call: relax.Call, result: Form) -> Role | None:
+    if result.axis is None or forms.of(call.args[0]) is None:
+        return None
+    alike = _alike(forms, call.args[0], result)
+    return Role(
+        (Operand(call.args[0]) if alike else _turned(call.args[0], result),),
+        lambda label, read: relax.op.broadcast_to(read[0], result.stored(label)),
+    )
+
+
+def _convolution(forms: Forms, call: relax.Call, result: Form) -> Role | None:
+    x, attrs = forms.labelled(call.args[0]), call.attrs
+    data, kernel = str(attrs.data_layout), str(attrs.kernel_layout)
+    if x is None or x.axis != result.axis or len(data) != x.rank or data.index("C") != x.axis:
+        return None
+    if data[0] != "N" or str(attrs.out_layout) not in ("", data):
+        return None
+    if not is_turnable(forms.graph, call.args[1]):
+        return None
+
+    def letters(label: int) -> tuple[str, str]:
+        stored = "".join(data[axis] for axis in x.order(label))
+        axes = stored.replace("N", "").replace("C", "")
+        return stored, axes + "IO" if label == LAST else "OI" + axes
+
+    def build(label: int, read: list[relax.Expr]) -> relax.Expr:
+        stored, wanted = letters(label)
+        changed = {"data_layout": stored, "kernel_layout": wanted, "out_layout": stored}
+        return with_attrs(call, read, **changed)
+
+    first, last = (tuple(map(kernel.index, letters(label)[1])) for label in LABELS)
+    operands = (Operand(call.args[0]), Operand(call.args[1], How.TURNED, (first, last)))
+    return Role(operands, build, (LAST,), (FIRST,) if runs_on_planes(call) else ())
+
+
+def _regrouped(forms: Forms, position: int) -> Role | None:
+    """A reshape, a permutation and a reshape as one operator."""
+    regroup = match_regroup(forms.graph, position)
+    result = forms.of(forms.graph.bindings[position].var)
+    x = None if regroup is None else forms.of(regroup.source)
+    if regroup is None or result is None or x is None:
+        return None
+    if (x.axis is None and result.axis is None) or 0 in x.shape:
+        return None
+
+    def build(label: int, read: list[relax.Expr]) -> relax.Expr:
+        shape, order = regroup.between(x.order(label), result.order(label))
+        parts = relax.op.reshape(read[0], shape)
+        turned = relax.op.permute_dims(parts, order) if moves(shape, order) else parts
+        return relax.op.reshape(turned, result.stored(label))
+
+    moved = [
+        result.bytes * moves(*regroup.between(x.order(label), result.order(label)))
+        for label in LABELS
+    ]
+    operand = Operand(regroup.source, How.PLAIN if x.axis is None else How.SAME)
+    return Role((operand,), build, bytes=(moved[0], moved[1]), absorbs=regroup.positions)
+
+
+_MATCHES: dict[str, _Match] = {
+    **dict.fromkeys(ELEMENTWISE, _elementwise),
+    **dict.fromkeys((*POOLS, *RESIZES), _windows),
+    **dict.fromkeys(_CONVOLUTIONS, _convolution),
+    **dict.fromkeys(REDUCTIONS, _reduction),
+    **dict.fromkeys(("relax.permute_dims", *RESHAPES), _view),
+    **dict.fromkeys(("relax.nn.softmax", "relax.nn.log_softmax", "relax.nn.prelu"), _along),
+    **dict.fromkeys(("relax.nn.batch_norm", "relax.split", "relax.cumsum", "relax.flip"), _along),
+    **dict.fromkeys(_QUANTIZING, _along),
+    **dict.fromkeys(("relax.nn.group_norm", "relax.nn.instance_norm"), _normalization),
+    "relax.concat": _concat,
+    "relax.nn.pad": _pad,
+    "relax.strided_slice": _slice,
+    "relax.broadcast_to": _broadcast,
+}

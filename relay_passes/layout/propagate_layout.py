@@ -1,0 +1,205 @@
+"""Layouts: channels last from border to border, and as few bytes reordered as can be.
+
+Before
+
+    lv = R.nn.conv2d(x, const_w)                        # NCHW, OIHW
+    lv1 = R.add(lv, const_b)                            # [1, C, 1, 1]
+    gv = R.nn.max_pool2d(lv1)                           # NCHW
+
+After
+
+    lv = R.permute_dims(x, [0, 2, 3, 1])
+    lv1 = R.nn.conv2d(lv, const_w', data_layout="NHWC", kernel_layout="HWIO")
+    lv2 = R.add(lv1, const_b')                          # [C]
+    lv3 = R.nn.max_pool2d(lv2, layout="NHWC")
+    gv = R.permute_dims(lv3, [0, 3, 1, 2])
+
+Convolutions run channels last; inputs, outputs and operators that `layout.operator_rules` does not
+know are as imported; everything else runs in either layout. The labels that make the bytes of all
+reorders together least are a minimum cut (`layout.minimum_cut`): exact, as in arXiv 2210.12415,
+section 5, for chains. A reorder of a tensor with one channel or one pixel is a reshape and costs
+nothing. Constants are permuted now.
+
+Bytes are a guess at time. Labels that were measured to be faster may be given instead, see
+`layout.search_space`.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from tvm import ir, relax
+
+from relay_passes.decisions import Decision, DecisionLog
+from relay_passes.ir.axis_view import view_axes
+from relay_passes.ir.blocks import Bindings, block_pass
+from relay_passes.ir.graph import DataflowGraph, op_name, static_tensor
+from relay_passes.ir.replace_values import same_shape
+from relay_passes.ir.transposed_constants import is_turnable, turned
+
+from .assign_layouts import LayoutPlan
+from .channel_layouts import Form, How, Operand, Role, moves, permuted
+from .minimum_cut import FIRST, LAST
+from .search_space import LAYOUTS, ChooseLabels, LayoutProblem
+
+logger = logging.getLogger("tvm_hybrid")
+
+
+def propagate_layout(
+    choose: ChooseLabels | None = None, decisions: DecisionLog | None = None
+) -> ir.transform.Pass:
+    """The pass; it needs A-normal form.
+
+    Parameters
+    ----------
+    choose : callable or None
+        Is asked for the labels of every block that has a choice; what it gives None for, or None
+        itself, takes the cheapest cut.
+    decisions : list or None
+        Receives a note for every block whose labels `choose` has given.
+    """
+
+    def rewrite(graph: DataflowGraph) -> list[relax.Binding] | None:
+        """The block in its layouts; None if no operator changes."""
+        plan = LayoutPlan(graph)
+        problem = None if choose is None else LayoutProblem(plan)
+        if choose is not None and problem is not None and problem.operators:
+            _follow(problem, choose, decisions)
+        return _Writer(plan).block.bindings if plan.changes else None
+
+    return block_pass("tvm_hybrid.propagate_layout", rewrite)
+
+
+def _follow(problem: LayoutProblem, choose: ChooseLabels, decisions: DecisionLog | None) -> None:
+    """Gives a block the labels that were chosen for it."""
+    chosen = choose(problem)
+    if chosen is None:
+        return
+    refusal = problem.refusal(chosen.labels)
+    if refusal is not None:
+        logger.warning("%s: these layouts are not used: %s", chosen.source, refusal)
+        return
+    problem.apply(chosen.labels)
+    changed = problem.differences(chosen.labels)
+    if decisions is not None:
+        reason = f"{len(changed)} of {len(problem.operators)} operators run in another layout"
+        if changed:
+            reason += f" than the fewest bytes: {', '.join(changed)}"
+        node = f"layouts {problem.key}"
+        decisions.append(
+            Decision(node=node, op=LAYOUTS, taken=False, source=chosen.source, reason=reason)
+        )
+
+
+class _Writer:
+    """The block as planned.
+
+    Attributes
+    ----------
+    block : Bindings
+        What has been written.
+    """
+
+    def __init__(self, plan: LayoutPlan) -> None:
+        self.plan = plan
+        self.block = Bindings()
+        self._stored: dict[tuple[relax.Expr, int], relax.Expr] = {}
+        self._reshaped: dict[relax.Expr, relax.Expr] = {}
+        for position, binding in enumerate(plan.graph.bindings):
+            role = plan.roles[position]
+            if role is None or plan.as_imported(position):
+                self._bind(binding.var, plan.graph.value(position))
+            else:
+                self._write(binding.var, role, plan.labels[position])
+
+    def _write(self, var: relax.Var, role: Role, label: int) -> None:
+        value = role.build(label, [self._operand(each, label) for each in role.operands])
+        form = self.plan.forms.labelled(var)
+        if form is None or form.imported == label:
+            self._bind(var, value)
+            return
+        stored = self._emit(value, str(var.name))
+        self._stored[var, label] = stored
+        if form.tensor:
+            self._bind(var, self._reordered(stored, form, label, form.imported))
+
+    def _operand(self, operand: Operand, label: int) -> relax.Expr:
+        expr = operand.expr
+        if operand.how is How.SAME:
+            return self._in_layout(expr, label)
+        if operand.how is How.PLAIN:
+            return expr
+        graph, order = self.plan.graph, operand.orders[label]
+        if is_turnable(graph, expr):
+            return turned(graph, expr, order, operand.trims, self.block)
+        form = self.plan.forms.of(expr)
+        assert form is not None
+        if form.rank == 0:  # a number of run time
+            return expr
+        shape = (1,) * (len(order) - form.rank) + form.shape
+        if moves(shape, order):
+            padded = expr if shape == form.shape else self._emit(relax.op.reshape(expr, shape))
+            return self._emit(relax.op.permute_dims(padded, order))
+        wanted = permuted(shape, order)
+        return expr if wanted == form.shape else self._emit(relax.op.reshape(expr, wanted))
+
+    def _in_layout(self, expr: relax.Expr, label: int) -> relax.Expr:
+        """A variable in a layout; reordered once."""
+        form = self.plan.forms.labelled(expr)
+        if form is None or label == form.imported:
+            return expr
+        if (expr, label) not in self._stored:
+            value = self._reordered(expr, form, form.imported, label)
+            self._stored[expr, label] = self._emit(value, f"{expr.name}_{_NAMES[label]}")
+        return self._stored[expr, label]
+
+    def _reordered(self, expr: relax.Expr, form: Form, source: int, target: int) -> relax.Expr:
+        order, shape = form.between(source, target), form.stored(target)
+        if moves(form.stored(source), order):
+            return relax.op.permute_dims(expr, order)
+        return expr if form.stored(source) == shape else relax.op.reshape(expr, shape)
+
+    def _bind(self, var: relax.Var, value: relax.Expr) -> None:
+        """Binds an expression to a variable of the original block."""
+        value = self._simple(value)
+        self.block.bind(var, value)
+        self._note_reshape(var, value)
+
+    def _emit(self, value: relax.Expr, name: str = "lv") -> relax.Expr:
+        """Binds an expression to a new variable."""
+        value = self._simple(value)
+        if isinstance(value, relax.Var):
+            return value
+        var = self.block.emit(value, name)
+        self._note_reshape(var, value)
+        return var
+
+    def _simple(self, value: relax.Expr) -> relax.Expr:
+        """An expression whose operands are all bound; one reshape instead of two."""
+        if not isinstance(value, relax.Call):
+            return value
+        args = [self._emit(arg) if isinstance(arg, relax.Call) else arg for arg in value.args]
+        value = relax.Call(value.op, args, value.attrs, value.ty_args)
+        if op_name(value) == "relax.permute_dims":
+            value = _as_reshape(self.block.builder.normalize(value))
+        if op_name(value) != "relax.reshape" or value.args[0] not in self._reshaped:
+            return value
+        source = self._reshaped[value.args[0]]
+        normal = self.block.builder.normalize(value)
+        return source if same_shape(source, normal) else relax.op.reshape(source, value.args[1])
+
+    def _note_reshape(self, var: relax.Var, value: relax.Expr) -> None:
+        if op_name(value) == "relax.reshape":
+            self._reshaped[var] = value.args[0]
+
+
+def _as_reshape(call: relax.Call) -> relax.Call:
+    """A permutation; as a reshape if it moves nothing."""
+    source, result, axes = static_tensor(call.args[0]), static_tensor(call), view_axes(call)
+    if source is None or result is None or axes is None:
+        return call
+    order = tuple(axis for axis in axes if axis is not None)
+    return call if moves(source.shape, order) else relax.op.reshape(call.args[0], result.shape)
+
+
+_NAMES = {FIRST: "channels_first", LAST: "channels_last"}

@@ -1,0 +1,223 @@
+"""LayoutProblem: what can be chosen about the layouts of a block, for those who measure.
+
+    problem.operators       3 max_pool2d 1x64x56x56: channels first or last; ...
+    problem.cheapest({"3 max_pool2d 1x64x56x56": FIRST})
+                            the labels of all of them where that one runs channels first
+
+Only operators that do much lead: as in ALT (arXiv 2210.12415), what is elementwise between
+them takes over a layout or is where the reorder is; here the cut decides which. Names hold the
+operator's place, so they are valid for blocks of one key only: those with the same operators on the
+same shapes. Weights do not matter; how they are stored is part of every region's configuration.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+from tvm import ir, relax
+
+from relay_passes.ir.graph import DataflowGraph, binding_value, op_name, static_tensor
+from relay_passes.ir.strided_view import RESHAPES
+
+from .assign_layouts import LayoutPlan
+from .channel_axes import ELEMENTWISE
+from .minimum_cut import FIRST, LAST
+
+LAYOUTS = "layouts"
+"""The "operator" of a decision about the layouts of a block."""
+
+Labels = Mapping[str, int]
+LABEL_NAMES = {FIRST: "first", LAST: "last"}
+_FOLLOWERS = {
+    *ELEMENTWISE,
+    *RESHAPES,
+    *("relax.permute_dims", "relax.quantize", "relax.dequantize", "relax.broadcast_to"),
+    *("relax.nn.prelu", "relax.nn.batch_norm", "relax.split", "relax.strided_slice"),
+}
+
+
+@dataclass(frozen=True)
+class LayoutOperator:
+    """An operator that can run in two layouts.
+
+    Attributes
+    ----------
+    name : str
+        Its place in the block, its operator, the shape of its result as imported.
+    default : int
+        The label that the cheapest cut gives it.
+    leads : bool
+        Whether to search for its label; else it follows from those around it.
+    neighbours : tuple of str
+        Operators that lead and exchange tensors with it, directly or through others that follow.
+    """
+
+    name: str
+    default: int
+    leads: bool
+    neighbours: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class LayoutChoice:
+    """Labels for a block.
+
+    Attributes
+    ----------
+    labels : mapping
+        Name of every operator of the problem -> label.
+    source : str
+        Where they come from.
+    """
+
+    labels: Labels
+    source: str
+
+
+class LayoutProblem:
+    """The operators of a block that have a choice.
+
+    Parameters
+    ----------
+    plan : LayoutPlan
+        The block.
+
+    Attributes
+    ----------
+    key : str
+        Equal for blocks with the same operators on the same shapes.
+    operators : tuple of LayoutOperator
+        In the order of the block.
+    default : dict
+        The labels of the cheapest cut, by name.
+    """
+
+    def __init__(self, plan: LayoutPlan) -> None:
+        self._plan = plan
+        self.key = block_key(plan.graph)
+        self._positions: dict[str, int] = {}
+        for position, role in enumerate(plan.roles):
+            own = plan.leader(position) == position
+            if role is not None and own and len({*role.labels, *role.on_request}) > 1:
+                self._positions[_name(plan.graph, position)] = position
+        around = _neighbours(plan, {i for i in self._positions.values() if self._leads(i)})
+        names = {position: name for name, position in self._positions.items()}
+        self.operators = tuple(
+            LayoutOperator(
+                name,
+                plan.labels[position],
+                self._leads(position),
+                tuple(names[other] for other in sorted(around.get(position, ()))),
+            )
+            for name, position in self._positions.items()
+        )
+        self.default = {each.name: each.default for each in self.operators}
+
+    def cheapest(self, wanted: Labels) -> dict[str, int] | None:
+        """The labels that move the fewest bytes where some operators have wanted ones.
+
+        None if that cannot be.
+        """
+        labels = self._labels(wanted)
+        if labels is None:
+            return None
+        return {name: labels[position] for name, position in self._positions.items()}
+
+    def refusal(self, labels: Labels) -> str | None:
+        """Why the block cannot have these labels; None if it can."""
+        if set(labels) != set(self._positions):
+            return "they are those of other operators"
+        for name, label in labels.items():
+            role = self._plan.roles[self._positions[name]]
+            assert role is not None
+            if label not in (*role.labels, *role.on_request):
+                return f"{name} cannot run with channels {LABEL_NAMES.get(label, label)}"
+        return "a tuple would have to be reordered" if self._labels(labels) is None else None
+
+    def apply(self, labels: Labels) -> None:
+        """Gives the plan these labels, for which `refusal` knows nothing."""
+        found = self._labels(labels)
+        assert found is not None
+        self._plan.labels = found
+
+    def differences(self, labels: Labels) -> list[str]:
+        """The operators whose label is not that of the cheapest cut."""
+        return [name for name in self.default if labels[name] != self.default[name]]
+
+    def _labels(self, wanted: Labels) -> list[int] | None:
+        return self._plan.cheapest({self._positions[name]: wanted[name] for name in wanted})
+
+    def _leads(self, position: int) -> bool:
+        return op_name(self._plan.graph.value(position)) not in _FOLLOWERS
+
+
+ChooseLabels = Callable[[LayoutProblem], "LayoutChoice | None"]
+
+
+def block_key(graph: DataflowGraph) -> str:
+    """A hash of a block's operators, their attributes, operands and shapes, without constants."""
+    inputs: dict[relax.Expr, int] = {}
+
+    def text(expr: relax.Expr) -> str:
+        if isinstance(expr, relax.Var):
+            if expr in graph.position:
+                return f"%{graph.position[expr]}"
+            return f"@{inputs.setdefault(expr, len(inputs))}:{expr.ty}"
+        if isinstance(expr, ir.GenericConst):
+            return f"const:{expr.ty}"
+        if isinstance(expr, relax.Tuple):
+            return f"({','.join(map(text, expr.fields))})"
+        if isinstance(expr, relax.Call):
+            name = op_name(expr) or str(expr.op)
+            return f"{name}({','.join(map(text, expr.args))}){expr.attrs}"
+        if isinstance(expr, relax.TupleGetItem):
+            return f"{text(expr.tuple_value)}[{expr.index}]"
+        return str(expr)
+
+    digest = hashlib.sha256()
+    for binding in graph.bindings:
+        output = "" if isinstance(binding.var, relax.DataflowVar) else " out"
+        digest.update(f"{text(binding_value(binding))}:{binding.var.ty}{output}\n".encode())
+    return digest.hexdigest()[:16]
+
+
+def _name(graph: DataflowGraph, position: int) -> str:
+    tensor = static_tensor(graph.bindings[position].var)
+    shape = "tuple" if tensor is None else "x".join(map(str, tensor.shape))
+    operator = op_name(graph.value(position)).removeprefix("relax.").removeprefix("nn.")
+    return f"{position} {operator} {shape}"
+
+
+def _neighbours(plan: LayoutPlan, leading: set[int]) -> dict[int, set[int]]:
+    """For every operator that leads, those that it meets directly or through such as follow.
+
+    Convolutions that run in one layout only are where a layout ends, so they join nothing.
+    """
+    linked: dict[int, set[int]] = {}
+    for position, role in enumerate(plan.roles):
+        if role is None:
+            continue
+        for reader in plan.readers(position):
+            one, other = plan.leader(position), plan.leader(reader)
+            linked.setdefault(one, set()).add(other)
+            linked.setdefault(other, set()).add(one)
+    return {start: set(_reached(plan, linked, leading, start)) for start in leading}
+
+
+def _reached(
+    plan: LayoutPlan, linked: Mapping[int, set[int]], leading: set[int], start: int
+) -> Iterator[int]:
+    """Other operators that lead, on ways through operators that do not."""
+    seen, stack = {start}, [start]
+    while stack:
+        for other in linked.get(stack.pop(), ()):
+            role = plan.roles[other]
+            if other in seen or role is None:
+                continue
+            seen.add(other)
+            if other in leading:
+                yield other
+            elif len(role.labels) > 1:
+                stack.append(other)

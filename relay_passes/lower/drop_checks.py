@@ -1,0 +1,86 @@
+"""Drop checks: what every kernel checks by itself is not checked once more at a function's entry.
+
+Before
+
+    R.call_packed("vm.builtin.check_tensor_info", x, ...)
+    R.call_packed("vm.builtin.match_shape", x, ...)
+    cls.tvm_hybrid_matmul(x, const_packed, alloc)
+
+After
+
+    cls.tvm_hybrid_matmul(x, const_packed, alloc)
+
+A kernel called with an argument of another shape or type refuses it before it reads anything. A
+parameter that anything but a kernel uses, such as a view, keeps its checks.
+"""
+
+from __future__ import annotations
+
+from tvm import IRModule, ir, relax, tirx
+from tvm.ir.transform import PassContext, module_pass
+
+from relay_passes.ir.graph import binding_value, variables
+
+_CHECKS = ("vm.builtin.check_tensor_info", "vm.builtin.match_shape")
+
+
+def drop_checks() -> ir.transform.Pass:
+    """The pass; it comes after VMShapeLower."""
+
+    @module_pass(opt_level=0, name="tvm_hybrid.drop_checks")
+    def run(mod: IRModule, _context: PassContext) -> IRModule:
+        updated = IRModule(dict(mod.functions_items()), attrs=mod.attrs)
+        for gvar, function in mod.functions_items():
+            if isinstance(function, relax.Function):
+                updated.update_func(gvar, _without_checks(mod, function))
+        return updated
+
+    return run
+
+
+def _without_checks(mod: IRModule, function: relax.Function) -> relax.Function:
+    kept: set[relax.Var] = {*variables(function.body.body)}
+    seen: set[relax.Var] = set()
+    for block in function.body.blocks:
+        for binding in block.bindings:
+            value = binding_value(binding)
+            used = variables(value)
+            if not _is_check(value):
+                seen.update(used)
+                if not _is_kernel_call(mod, value):
+                    kept.update(used)
+    checked = {p for p in function.params if p in seen and p not in kept and not _is_open(p)}
+
+    def is_needed(binding: relax.Binding) -> bool:
+        value = binding_value(binding)
+        return not (_is_check(value) and value.args[0] in checked)
+
+    blocks = [
+        relax.BindingBlock([binding for binding in block.bindings if is_needed(binding)])
+        for block in function.body.blocks
+    ]
+    body = relax.SeqExpr(blocks, function.body.body)
+    return relax.Function(function.params, body, function.ret_ty, function.is_pure, function.attrs)
+
+
+def _is_open(param: relax.Var) -> bool:
+    """Whether a shape has sizes that are only known at run time."""
+    shape = getattr(param.ty, "shape", None)
+    values = getattr(shape, "values", None)
+    return values is None or any(isinstance(value, tirx.Var) for value in values)
+
+
+def _is_check(value: relax.Expr) -> bool:
+    return (
+        isinstance(value, relax.Call)
+        and isinstance(value.op, relax.ExternFunc)
+        and str(value.op.global_symbol) in _CHECKS
+    )
+
+
+def _is_kernel_call(mod: IRModule, value: relax.Expr) -> bool:
+    return (
+        isinstance(value, relax.Call)
+        and isinstance(value.op, relax.GlobalVar)
+        and isinstance(mod[value.op], tirx.PrimFunc)
+    )

@@ -1,0 +1,111 @@
+"""Legalises: operators on floats for which TVM's own legalisation is wrong for some value.
+
+Before
+
+    lv = R.multiply(x, R.const(0.0))
+    lv1 = R.sign(y)
+    lv2 = R.nn.softplus(z)
+
+After
+
+    lv = R.call_tir(multiply, (x, R.const(0.0)))    # inside a kernel, TVM would make 0 of x * 0
+    lv1 = R.call_tir(sign, (y,))                    # NaN for NaN
+    lv2 = R.call_tir(softplus, (z,))                # accurate for negative z
+
+A leaky ReLU is built here for a slope of 0, a cast to an integer for what does not fit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from tvm import ir, relax, te, tirx, topi
+
+from microkernels.vector import ieee
+
+Legalize = Callable[[relax.BlockBuilder, relax.Call], relax.Expr]
+Element = Callable[[tirx.Expr], tirx.Expr]
+_ARITHMETIC = {
+    "relax.add": topi.add,
+    "relax.subtract": topi.subtract,
+    "relax.multiply": topi.multiply,
+    "relax.divide": topi.divide,
+}
+
+
+def _default(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
+    """TVM's own legalisation of an operator."""
+    return call.op.get_attr("FLegalize")(builder, call)
+
+
+def _arithmetic(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
+    """A constant 0 stays a tensor, which TVM cannot fold."""
+    if not any(_is_zero(arg) for arg in call.args):
+        return _default(builder, call)
+    return builder.call_te(_ARITHMETIC[str(call.op.name)], *call.args)
+
+
+def _is_zero(expr: relax.Expr) -> bool:
+    if not isinstance(expr, ir.GenericConst) or "float" not in str(expr.ty.dtype):
+        return False
+    array = expr.value.numpy()
+    return array.size == 1 and not array.astype(np.float32).any()
+
+
+def _elementwise(builder: relax.BlockBuilder, call: relax.Call, element: Element) -> relax.Expr:
+    def compute(x: te.Tensor) -> te.Tensor:
+        return te.compute(x.shape, lambda *indices: element(x(*indices)))
+
+    name = str(call.op.name).rsplit(".", 1)[-1]
+    return builder.call_te(compute, call.args[0], primfunc_name_hint=name)
+
+
+def _sign(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
+    dtype = str(call.ty.dtype)
+    if "float" not in dtype:
+        return _default(builder, call)
+    zero, one, minus = (tirx.const(number, dtype) for number in (0, 1, -1))
+
+    def element(x: tirx.Expr) -> tirx.Expr:
+        rest = tirx.Select(tirx.EQ(x, zero), zero, x)
+        return tirx.Select(x > zero, one, tirx.Select(x < zero, minus, rest))
+
+    return _elementwise(builder, call, element)
+
+
+def _leaky_relu(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
+    dtype = str(call.ty.dtype)
+    slope, zero = tirx.const(float(call.attrs.alpha), dtype), tirx.const(0, dtype)
+    return _elementwise(builder, call, lambda x: tirx.Select(x < zero, ieee.multiply(x, slope), x))
+
+
+def _softplus(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
+    dtype = str(call.ty.dtype)
+    plain = call.attrs is None or (call.attrs.beta == 1.0 and call.attrs.threshold == 20.0)
+    if not plain or dtype not in ("float16", "float32", "float64"):
+        return _default(builder, call)
+
+    def element(x: tirx.Expr) -> tirx.Expr:
+        if dtype != "float64":  # generic_math has it
+            return tirx.call_pure_extern(dtype, "softplus", x)
+        zero = tirx.const(0, dtype)
+        return te.max(x, zero) + tirx.log1p(tirx.exp(zero - tirx.abs(x)))
+
+    return _elementwise(builder, call, element)
+
+
+def _cast(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
+    source, dtype = str(call.args[0].ty.dtype), str(call.ty.dtype)
+    if source not in ("float16", "float32", "float64") or not dtype.startswith(("int", "uint")):
+        return _default(builder, call)
+    return _elementwise(builder, call, lambda x: ieee.convert(dtype, x))
+
+
+LEGALIZATIONS: dict[str, Legalize] = {
+    **dict.fromkeys(_ARITHMETIC, _arithmetic),
+    "relax.astype": _cast,
+    "relax.nn.leakyrelu": _leaky_relu,
+    "relax.nn.softplus": _softplus,
+    "relax.sign": _sign,
+}

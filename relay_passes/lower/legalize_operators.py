@@ -1,0 +1,28 @@
+"""Legalises: every operator that is left, by TVM's LegalizeOps, some of them our way.
+
+Before
+
+    lv = R.quantize(x, s, z, out_dtype="uint8")
+    lv1 = R.nn.relu(y)
+
+After
+
+    lv = R.call_tir(quantize, (x,))    # relay_passes/lower/legalize_quantization.py
+    lv1 = R.call_tir(relu, (y,))       # TVM's
+"""
+
+from __future__ import annotations
+
+from tvm import ir, relax
+
+from .legalize_arg_extremes import LEGALIZATIONS as ARG_EXTREMES
+from .legalize_floats import LEGALIZATIONS as FLOATS
+from .legalize_integers import LEGALIZATIONS as INTEGERS
+from .legalize_quantization import LEGALIZATIONS as QUANTIZATION
+from .legalize_resize import LEGALIZATIONS as RESIZE
+
+
+def legalize_operators() -> ir.transform.Pass:
+    """LegalizeOps with the legalisations of this package instead of TVM's."""
+    ours = {**ARG_EXTREMES, **FLOATS, **INTEGERS, **QUANTIZATION, **RESIZE}
+    return relax.transform.LegalizeOps(customize_legalize_map=ours)

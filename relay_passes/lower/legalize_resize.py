@@ -1,0 +1,216 @@
+"""Legalises: R.image.resize2d in generic code, as weighted sums along one axis after the other.
+
+Before
+
+    lv = R.image.resize2d(x, (160, 160), layout="NHWC", method="linear")
+
+After
+
+    lv = R.call_tir(resize2d, (x, rows, row_weights, columns, column_weights))
+
+    t[h, w, c] = row_weights[h, 0] * x[rows[h, 0], w, c] + row_weights[h, 1] * x[rows[h, 1], w, c]
+    y[h, w, c] = column_weights[w, 0] * t[h, columns[w, 0], c] + ...
+
+TVM's own legalisation works out places and weights anew for every element, and reads four elements
+(linear) or sixteen (cubic) for each. Here they are constants, and a row between two rows is made
+once. The weights of a cubic are those of R. Keys, "Cubic Convolution Interpolation for Digital
+Image Processing" (IEEE Trans. ASSP, 1981). Crops, and what is not f32, are left to TVM.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from tvm import ir, relax, te, tirx
+
+from relay_passes.ir.graph import static_tensor
+
+Legalize = Callable[[relax.BlockBuilder, relax.Call], relax.Expr]
+Taps = tuple[NDArray[np.int32], NDArray[np.float32]]
+"""For every output along an axis, [outputs, taps]: which elements it is made of, and how much."""
+
+OUT_ELEMENTWISE_FUSABLE = 4
+"""TVM's name for a function into which elementwise ones after it are fused, but none before."""
+
+
+def resize2d(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
+    """Resizing by taps where they are constants, else TVM's way."""
+    data, result = static_tensor(call.args[0]), static_tensor(call)
+    layout, exact = str(call.attrs.layout), str(call.attrs.method) == "nearest_neighbor"
+    if data is None or result is None or layout not in ("NCHW", "NHWC"):
+        return _default(builder, call)
+    if data.dtype != result.dtype or (not exact and data.dtype != "float32"):
+        return _default(builder, call)
+    first = layout.index("H")
+    extents, outputs = data.shape[first : first + 2], result.shape[first : first + 2]
+    taps = [_taps(call, n, m) for n, m in zip(extents, outputs, strict=True)]
+    known = [each for each in taps if each is not None]
+    if len(known) != 2:
+        return _default(builder, call)
+    if exact:
+        return _nearest_elements(builder, call.args[0], first, extents, [t for t, _ in known])
+    # Rows between two rows cost more to keep than to make twice, unless lanes lie along them; and
+    # where the result is smaller, most of a row would be made for nothing.
+    linear = str(call.attrs.method) == "linear"
+    at_once = (linear and layout == "NHWC") or outputs[1] < extents[1]
+
+    def compute(x: te.Tensor, *given: te.Tensor) -> te.Tensor:
+        if at_once:
+            return _summed_at_once(x, first, given)
+        rows = _summed(x, first, given[0], given[1], "rows")
+        return _summed(rows, first + 1, given[2], given[3], "resized")
+
+    attrs = {} if at_once else {"primfunc_attrs": {"op_pattern": OUT_ELEMENTWISE_FUSABLE}}
+    tables = [relax.const(table) for pair in known for table in pair]
+    return builder.call_te(compute, call.args[0], *tables, primfunc_name_hint="resize2d", **attrs)
+
+
+def _nearest_elements(
+    builder: relax.BlockBuilder,
+    x: relax.Expr,
+    axis: int,
+    extents: Sequence[int],
+    tables: Sequence[NDArray[np.int32]],
+) -> relax.Expr:
+    """One element of the input for every element of the result."""
+    outputs = [len(table) for table in tables]
+    factors = [max(m // n, 1) for n, m in zip(extents, outputs, strict=True)]
+    # Every element some times over is a division of the position, better than any table.
+    divided = [
+        np.array_equal(table[:, 0], np.arange(len(table)) // factor)
+        for table, factor in zip(tables, factors, strict=True)
+    ]
+    given = [relax.const(table) for table, plain in zip(tables, divided, strict=True) if not plain]
+
+    def compute(x: te.Tensor, *given: te.Tensor) -> te.Tensor:
+        left = iter(given)
+        sources = [None if plain else next(left) for plain in divided]
+
+        def element(*at: tirx.Var) -> tirx.Expr:
+            place = list(at)
+            for number, (source, factor) in enumerate(zip(sources, factors, strict=True)):
+                own = at[axis + number]
+                place[axis + number] = own // factor if source is None else source[own, 0]
+            return x(*place)
+
+        shape = [*x.shape[:axis], *outputs, *x.shape[axis + 2 :]]
+        return te.compute(shape, element, name="resized")
+
+    return builder.call_te(compute, x, *given, primfunc_name_hint="resize2d")
+
+
+def _default(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
+    return ir.Op.get("relax.image.resize2d").get_attr("FLegalize")(builder, call)
+
+
+def _summed(x: te.Tensor, axis: int, index: te.Tensor, weights: te.Tensor, name: str) -> te.Tensor:
+    """Weighted sums of elements along one axis."""
+    shape = [*x.shape[:axis], index.shape[0], *x.shape[axis + 1 :]]
+
+    def element(*at: tirx.Var) -> tirx.Expr:
+        parts = [
+            x(*at[:axis], index[at[axis], tap], *at[axis + 1 :]) * weights[at[axis], tap]
+            for tap in range(int(index.shape[1]))
+        ]
+        return functools.reduce(operator.add, parts)
+
+    return te.compute(shape, element, name=name)
+
+
+def _summed_at_once(x: te.Tensor, axis: int, given: tuple[te.Tensor, ...]) -> te.Tensor:
+    """Weighted sums of elements along two axes."""
+    rows, row_weights, columns, column_weights = given
+    shape = [*x.shape[:axis], rows.shape[0], columns.shape[0], *x.shape[axis + 2 :]]
+
+    def element(*at: tirx.Var) -> tirx.Expr:
+        h, w = at[axis], at[axis + 1]
+
+        taps = itertools.product(range(int(rows.shape[1])), range(int(columns.shape[1])))
+        parts = [
+            x(*at[:axis], rows[h, row], columns[w, column], *at[axis + 2 :])
+            * (row_weights[h, row] * column_weights[w, column])
+            for row, column in taps
+        ]
+        return functools.reduce(operator.add, parts)
+
+    return te.compute(shape, element, name="resized")
+
+
+def _taps(call: relax.Call, extent: int, outputs: int) -> Taps | None:
+    """What every output along an axis is made of; None if the attributes are not known here."""
+    places = _places(str(call.attrs.coordinate_transformation_mode), extent, outputs)
+    if places is None:
+        return None
+    method = str(call.attrs.method)
+    if method == "nearest_neighbor":
+        nearest = _nearest(places, str(call.attrs.rounding_method))
+        if nearest is None:
+            return None
+        return _inside(nearest[:, None], extent), np.ones((outputs, 1), np.float32)
+    low = np.floor(places)
+    part = places - low
+    if method == "linear":
+        steps, weights = np.arange(2), np.stack([1 - part, part], 1)
+    elif method == "cubic" and not int(call.attrs.cubic_exclude):
+        steps, weights = np.arange(-1, 3), _cubic(part, np.float32(call.attrs.cubic_alpha))
+    else:
+        return None
+    return _inside(low[:, None] + steps, extent), weights.astype(np.float32)
+
+
+def _inside(index: NDArray[Any], extent: int) -> NDArray[np.int32]:
+    """Places beyond the borders are those at the borders."""
+    return np.clip(index.astype(np.int64), 0, extent - 1).astype(np.int32)
+
+
+def _places(coordinates: str, extent: int, outputs: int) -> NDArray[np.float32] | None:
+    """Where every output lies between the elements, in f32 as TVM and ONNX Runtime compute it."""
+    x, half = np.arange(outputs, dtype=np.float32), np.float32(0.5)
+    scale = np.float32(extent) / np.float32(outputs)
+    if coordinates == "half_pixel" or (coordinates == "pytorch_half_pixel" and outputs > 1):
+        return (x + half) * scale - half
+    if coordinates == "pytorch_half_pixel":
+        return x * 0
+    if coordinates == "align_corners":
+        return x * (np.float32(extent - 1) / np.float32(max(outputs - 1, 1)))
+    if coordinates == "asymmetric":
+        return x * scale
+    if coordinates == "tf_half_pixel_for_nn":
+        return (x + half) * scale
+    return None
+
+
+def _nearest(places: NDArray[np.float32], rounding: str) -> NDArray[np.float32] | None:
+    half, slack = np.float32(0.5), np.float32(1e-5)
+    if rounding == "floor":
+        return np.floor(places + slack)
+    if rounding == "ceil":
+        return np.ceil(places - slack)
+    if rounding == "round_prefer_floor":
+        return np.ceil(places - half)
+    if rounding == "round_prefer_ceil":
+        return np.floor(places + half)
+    return None
+
+
+def _cubic(part: NDArray[np.float32], alpha: np.float32) -> NDArray[np.float32]:
+    """Weights [outputs, 4] of the elements around a place, `part` beyond the second."""
+    square, cube = part * part, part * part * part
+    return np.stack(
+        [
+            alpha * (cube - 2 * square + part),
+            (alpha + 2) * cube - (3 + alpha) * square + 1,
+            -(alpha + 2) * cube + (3 + 2 * alpha) * square - alpha * part,
+            -alpha * cube + alpha * square,
+        ],
+        1,
+    )
+
+
+LEGALIZATIONS: dict[str, Legalize] = {"relax.image.resize2d": resize2d}

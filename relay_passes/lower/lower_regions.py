@@ -1,0 +1,135 @@
+"""Lower: every region becomes a call to a TIR kernel that its template builds.
+
+Before
+
+    gv = fused_matmul(x, const_packed, b)
+
+After
+
+    gv = R.call_tir(tvm_hybrid_matmul, (x, const_packed, b), out_ty=R.Tensor(...))
+
+Equal regions with equal configurations share one kernel.
+"""
+
+from __future__ import annotations
+
+import msgspec
+from tvm import IRModule, ir, relax, tirx
+from tvm.ir.transform import PassContext, module_pass
+
+from microkernels.errors import CompileError, TvmHybridError
+from relay_passes.decisions import Decision, DecisionLog
+from relay_passes.ir.region_calls import rewrite_region_calls
+from relay_passes.regions.merge_regions import REASON
+from relay_passes.regions.partition import REGION, is_region_function
+from tir_schedules.core.config import Config
+from tir_schedules.core.machine import Machine
+from tir_schedules.core.region import Region
+from tir_schedules.core.template import template_for
+from tir_schedules.cost.why_vectors import why_vectors
+
+from .select_configs import SOURCE, config_of
+
+KERNEL = "tvm_hybrid.kernel"
+UNALIGNED = "tvm_hybrid.unaligned"  # the kernel's parameters may lie at any element's address
+OPAQUE = 8  # TVM's kOpaque: FuseOps leaves the kernel alone
+
+
+def lower_regions(machine: Machine, decisions: DecisionLog) -> ir.transform.Pass:
+    """The pass; notes which kernel and configuration every region got."""
+
+    @module_pass(opt_level=0, name="tvm_hybrid.lower_regions")
+    def run(mod: IRModule, _context: PassContext) -> IRModule:
+        builder = relax.BlockBuilder(
+            IRModule(
+                {g: f for g, f in mod.functions_items() if not is_region_function(f)},
+                attrs=mod.attrs,
+            )
+        )
+        lowerer = _Lowerer(builder, machine, decisions)
+        for gvar, function in rewrite_region_calls(mod, lowerer.call).items():
+            builder.update_func(gvar, function)
+        return builder.get()
+
+    return run
+
+
+def build_kernel(region: Region, config: Config, machine: Machine) -> tirx.PrimFunc:
+    """A region's kernel, with the attributes that later passes look for.
+
+    Raises
+    ------
+    CompileError
+        If the template fails; the message names the region.
+    """
+    template = template_for(region.op)
+    try:
+        function = template.build(region, config, machine.isa)
+    except TvmHybridError:
+        raise
+    except Exception as error:
+        raise CompileError(f"building {region.key} with {config} failed: {error}") from error
+    name = template.kernel_name(region, config, machine.isa)
+    private = function.without_attr("global_symbol")  # the module names it
+    marked = private.with_attr(KERNEL, name).with_attr(UNALIGNED, True)
+    return marked.with_attr("op_pattern", OPAQUE).with_attr(REGION, region.to_json())
+
+
+def operators_of(region: Region) -> str:
+    """What a region computes, for `explain`: "matmul + add + relu"; a merged one also its parts."""
+    if region.parts:
+        return f"{region.op} ({', '.join(map(operators_of, region.parts))})"
+    steps = [step.op for step in region.epilogue if step.op != "constant"]
+    return " + ".join([region.op, *steps])
+
+
+class _Lowerer:
+    """Builds the kernels of a module's regions, each once."""
+
+    def __init__(
+        self, builder: relax.BlockBuilder, machine: Machine, decisions: DecisionLog
+    ) -> None:
+        self.builder, self.machine, self.decisions = builder, machine, decisions
+        self.kernels: dict[tuple[str, Config], relax.GlobalVar] = {}
+
+    def call(self, binding: relax.VarBinding, callee: relax.Function) -> relax.Expr:
+        """The call_tir that replaces a region's call."""
+        region = Region.from_json(str(callee.attrs[REGION]))
+        config = config_of(callee, region)
+        kernel = self.kernel(region, config)
+        self.note(binding, callee, region, config, kernel)
+        return relax.call_tir(kernel, list(binding.value.args), out_ty=binding.var.ty)
+
+    def kernel(self, region: Region, config: Config) -> relax.GlobalVar:
+        """The kernel of a region, built once."""
+        key = (region.key, config)
+        if key not in self.kernels:
+            function = build_kernel(region, config, self.machine)
+            self.kernels[key] = self.builder.add_func(function, f"tvm_hybrid_{region.op}")
+        return self.kernels[key]
+
+    def note(
+        self,
+        binding: relax.Binding,
+        callee: relax.Function,
+        region: Region,
+        config: Config,
+        kernel: relax.GlobalVar,
+    ) -> None:
+        """Leaves the decision for `explain`."""
+        template = template_for(region.op)
+        self.decisions.append(
+            Decision(
+                node=str(binding.var.name),
+                op=operators_of(region),
+                taken=True,
+                function=str(kernel.name_hint),
+                kernel=template.kernel_name(region, config, self.machine.isa),
+                config=msgspec.to_builtins(config),
+                source=str(callee.attrs[SOURCE]),
+                reason=str(callee.attrs.get(REASON, f"template {region.op}")),
+                on_vectors=why_vectors(region, config, self.machine),
+                flops=template.flops(region),
+                workload=region.key,
+            )
+        )

@@ -1,0 +1,155 @@
+"""Native code: a lowered module's kernels become machine code, several at once.
+
+Before
+
+    module with main, kernel_a, kernel_b, ... kernel_z
+
+After
+
+    executable of main
+      imports: LLVM module of kernel_a ... kernel_d, LLVM module of kernel_e ... kernel_h, ...
+
+TVM compiles all of a module's kernels one after the other. They have nothing to do with each other,
+and TVM and LLVM run outside Python's lock: groups of kernels are compiled by as many threads as the
+process may use CPUs. How kernels are grouped depends on the model alone, so that machines with any
+number of CPUs make the same library.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any
+
+import tvm
+from tvm import IRModule, ir, relax, tirx
+from tvm.ir.transform import PassContext
+from tvm.target import Target
+
+from relay_passes.ir.graph import binding_value
+
+from .kernel_context import kernel_context
+
+GROUP = 4  # kernels of a module; one by one they would take no longer, but make many modules
+FEW = 8  # kernels that stay in one module
+
+
+def compile_native(mod: IRModule, target: Target) -> Any:
+    """The executable of a module that is lowered as far as TVM's virtual machine wants.
+
+    Parameters
+    ----------
+    mod : IRModule
+        Relax functions, and the kernels that they call.
+    target : tvm.target.Target
+        An llvm target; one of its instances has been asked for features before, which is what
+        initialises LLVM.
+
+    Returns
+    -------
+    tvm.relax.VMExecutable
+        It imports one LLVM module for each group of kernels.
+    """
+    first, *others = _groups(mod)
+    context = kernel_context()
+    inside = {gvar: function for gvar, function in mod.functions_items() if gvar not in first}
+    inside = {g: f for g, f in inside.items() if not isinstance(f, tirx.PrimFunc)}
+    calling = {gvar: _calls_outside(function, others) for gvar, function in inside.items()}
+    rest = IRModule({**calling, **first}, attrs=mod.attrs, global_infos=mod.global_infos)
+
+    def executable() -> Any:
+        with context:
+            none = ir.transform.Sequential([])
+            return tvm.compile(rest, target=target, relax_pipeline=none)
+
+    if not first:
+        without = executable()
+        without.mod.clear_imports()  # an empty C source, which would have to be compiled
+        return without
+    if not others:
+        return executable()
+    with _workers(1 + len(others)) as pool:
+        compiled = pool.submit(executable)
+        modules = [pool.submit(_library, group, target, context) for group in others]
+        result = compiled.result()
+        for module in modules:
+            result.mod.import_module(module.result())
+    return result
+
+
+def emit_machine_code(executable: tvm.runtime.Module) -> None:
+    """Makes the machine code of an executable's LLVM modules now, several at once.
+
+    Otherwise TVM makes it when it looks for a module's first kernel, one module after the other.
+    """
+    modules = [each for each in executable.imports if each.kind == "llvm"]
+    if len(modules) > 1:
+        with _workers(len(modules)) as pool:
+            list(pool.map(_emit, modules))
+
+
+def _emit(module: tvm.runtime.Module) -> None:
+    symbols = module.get_function("get_func_names")()
+    if len(symbols):
+        module.get_function(str(symbols[0]).removeprefix("__tvm_ffi_"))
+
+
+@contextmanager
+def _workers(tasks: int) -> Iterator[ThreadPoolExecutor]:
+    """Threads for some tasks; those that have not begun when one fails, or on Ctrl-C, never do."""
+    pool = ThreadPoolExecutor(threads_for(tasks))
+    try:
+        yield pool
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def threads_for(tasks: int) -> int:
+    """How many threads share some tasks: no more than the CPUs that the process may use."""
+    return max(1, min(tasks, len(os.sched_getaffinity(0))))
+
+
+Kernels = dict[ir.GlobalVar, tirx.PrimFunc]
+
+
+def _groups(mod: IRModule) -> list[Kernels]:
+    """The kernels of each module, in order of their names."""
+    kernels = [(g, f) for g, f in mod.functions_items() if isinstance(f, tirx.PrimFunc)]
+    kernels.sort(key=lambda item: str(item[0].name_hint))
+    if len(kernels) <= FEW:
+        return [dict(kernels)]
+    count = -(-len(kernels) // GROUP)
+    # Neighbours are alike, and take long or not: every group gets some of each.
+    return [dict(kernels[start::count]) for start in range(count)]
+
+
+def _library(group: Kernels, target: Target, context: PassContext) -> tvm.runtime.Module:
+    with context:
+        return tvm.tirx.build(IRModule(dict(group)), target=target)
+
+
+def _calls_outside(function: relax.Function, groups: Iterable[Kernels]) -> relax.Function:
+    """A function that calls the kernels of groups by their names."""
+    names = {
+        gvar: relax.ExternFunc(str(kernel.attrs["global_symbol"]))
+        for group in groups
+        for gvar, kernel in group.items()
+    }
+    if not names or not isinstance(function, relax.Function):
+        return function
+    blocks = []
+    for block in function.body.blocks:
+        bindings = []
+        for binding in block.bindings:
+            call = binding_value(binding)
+            if isinstance(call, relax.Call) and call.op in names:
+                call = relax.Call(
+                    names[call.op], call.args, call.attrs, call.ty_args, ret_ty=call.ty
+                )
+                binding = relax.VarBinding(binding.var, call)
+            bindings.append(binding)
+        blocks.append(type(block)(bindings))
+    body = relax.SeqExpr(blocks, function.body.body)
+    return relax.Function(function.params, body, function.ret_ty, function.is_pure, function.attrs)

@@ -1,0 +1,86 @@
+"""Generic: what no template took is fused by TVM and given a vectorised, parallel schedule.
+
+Before
+
+    @T.prim_func(private=True)
+    def fused_add_tanh(...):            # plain loops, from LegalizeOps and FuseTIR
+        for i, j in T.grid(128, 768): ...
+
+After
+
+    @T.prim_func(private=True)
+    def fused_add_tanh(...):
+        T.func_attr({"tvm_hybrid.kernel": "generic_injective"})
+        for i in T.parallel(...): ...   # 16 lanes at a time
+"""
+
+from __future__ import annotations
+
+from msgspec import structs
+from tvm import IRModule, ir, relax, tirx
+from tvm.ir.transform import PassContext, module_pass
+
+from relay_passes.decisions import Decision, DecisionLog
+from relay_passes.ir.graph import binding_value
+from relay_passes.layout.note_reorders import REORDER
+from tir_schedules.core.machine import Machine
+from tir_schedules.generic.schedule import schedule_generic
+
+from .lower_regions import KERNEL
+
+_TURNS = "transpose"  # in the name of a kernel for every permutation that it does
+
+
+def schedule_leftovers(machine: Machine, decisions: DecisionLog) -> ir.transform.Pass:
+    """The pass; notes the schedule that every leftover operator got."""
+
+    @module_pass(opt_level=0, name="tvm_hybrid.schedule_generic")
+    def run(mod: IRModule, _context: PassContext) -> IRModule:
+        updated = IRModule(dict(mod.functions_items()), attrs=mod.attrs)
+        schedules: dict[str, str] = {}
+        for gvar, function in mod.functions_items():
+            if isinstance(function, tirx.PrimFunc) and KERNEL not in function.attrs:
+                scheduled, name = schedule_generic(function, machine)
+                updated.update_func(gvar, scheduled.with_attr(KERNEL, name))
+                schedules[str(gvar.name_hint)] = name
+        for _, function in mod.functions_items():
+            if isinstance(function, relax.Function):
+                _note(function, schedules, decisions)
+        return updated
+
+    return run
+
+
+def _note(function: relax.Function, schedules: dict[str, str], decisions: DecisionLog) -> None:
+    """One decision for every call to a scheduled function; a noted reorder gets its kernel."""
+    calls = [
+        (str(binding.var.name), name)
+        for block in function.body.blocks
+        for binding in block.bindings
+        if (name := _callee(binding_value(binding))) in schedules
+    ]
+    reorders = [i for i, each in enumerate(decisions) if each.op == REORDER and not each.kernel]
+    turning = [place for place, (_, name) in enumerate(calls) for _ in range(name.count(_TURNS))]
+    if len(turning) != len(reorders):  # one was folded, or an operator has such a name
+        turning, reorders = [], []
+    for place, index in zip(turning, reorders, strict=True):
+        name = calls[place][1]
+        decisions[index] = structs.replace(decisions[index], function=name, kernel=schedules[name])
+    decisions.extend(
+        Decision(
+            node=node,
+            op=name,
+            taken=False,
+            function=name,
+            kernel=schedules[name],
+            reason="no template; generic schedule",
+        )
+        for place, (node, name) in enumerate(calls)
+        if place not in turning
+    )
+
+
+def _callee(call: relax.Expr) -> str:
+    """Name of the function that an expression calls with destination passing."""
+    called = isinstance(call, relax.Call) and call.args
+    return str(getattr(call.args[0], "name_hint", "")) if called else ""

@@ -1,0 +1,179 @@
+"""Share: kernels that differ in nothing but f32 numbers become one, which reads them.
+
+Before
+
+    lv = R.call_tir(tvm_hybrid_conv2d, (x, const_w), ...)    # ... quantize(v, 0.0107, 0.0)
+    lv1 = R.call_tir(tvm_hybrid_conv2d1, (lv, const_w1), ...)    # ... quantize(v, 0.0132, 0.0)
+
+After
+
+    lv = R.call_tir(tvm_hybrid_conv2d_shared, (x, const_w, [0.0107]), ...)
+    lv1 = R.call_tir(tvm_hybrid_conv2d_shared, (lv, const_w1, [0.0132]), ...)
+
+Layers of a quantised network are equal but for their scales and zero points: of ResNet-50's 58
+kernels 34 are left. Numbers that all the kernels have in common stay in the code. Results do not
+change by a bit.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import msgspec
+import numpy as np
+import tvm_ffi
+from tvm import IRModule, ir, relax, tirx
+from tvm.ir.transform import PassContext, module_pass
+
+from relay_passes.decisions import DecisionLog
+from relay_passes.ir.graph import binding_value, op_name
+from relay_passes.regions.partition import REGION
+from tir_schedules.core.kernel_numbers import numbers_as_parameter, numbers_of, without_numbers
+
+CALLS = ("relax.call_tir", "relax.call_tir_inplace")
+UNSHARED_ATTRS = (REGION, "global_symbol")  # they differ, and say nothing about the code
+
+
+@dataclass(frozen=True)
+class _Shared:
+    """What takes a kernel's place.
+
+    Attributes
+    ----------
+    gvar : GlobalVar
+        The kernel that several share.
+    numbers : relax.Constant or None
+        What it reads in this one's place; None if they all have the same.
+    """
+
+    gvar: ir.GlobalVar
+    numbers: relax.Constant | None
+
+
+def share_kernels(decisions: DecisionLog) -> ir.transform.Pass:
+    """The pass; it comes when there are no more kernels to make. Decisions follow."""
+
+    @module_pass(opt_level=0, name="tvm_hybrid.share_kernels")
+    def run(mod: IRModule, _context: PassContext) -> IRModule:
+        arguments = _arguments(mod)
+        builder = relax.BlockBuilder(mod)
+        shared: dict[ir.GlobalVar, _Shared] = {}
+        for group in _alike(mod, arguments):
+            shared |= _share(mod, builder, group, arguments[group[0]])
+        if not shared:
+            return mod
+        for gvar, function in list(mod.functions_items()):
+            if isinstance(function, relax.Function):
+                builder.update_func(gvar, _with_calls(function, builder, shared))
+        names = {str(old.name_hint): str(new.gvar.name_hint) for old, new in shared.items()}
+        decisions[:] = [
+            msgspec.structs.replace(decision, function=names[decision.function])
+            if decision.function in names
+            else decision
+            for decision in decisions
+        ]
+        return relax.transform.DeadCodeElimination()(builder.get())
+
+    return run
+
+
+def _arguments(mod: IRModule) -> dict[ir.GlobalVar, int]:
+    """How many arguments every kernel has that nothing but calls to TIR uses."""
+    found: dict[ir.GlobalVar, int] = {}
+    uses: dict[ir.GlobalVar, int] = {}
+
+    def visit(expr: relax.Expr) -> None:
+        if isinstance(expr, ir.GlobalVar):
+            uses[expr] = uses.get(expr, 0) + 1
+        if op_name(expr) in CALLS and isinstance(expr.args[1], relax.Tuple):
+            gvar = expr.args[0]
+            found[gvar] = len(expr.args[1].fields)
+            calls[gvar] = calls.get(gvar, 0) + 1
+
+    calls: dict[ir.GlobalVar, int] = {}
+    for function in mod.functions.values():
+        if isinstance(function, relax.Function):
+            relax.analysis.post_order_visit(function, visit)
+    return {gvar: count for gvar, count in found.items() if uses.get(gvar) == calls[gvar]}
+
+
+def _alike(mod: IRModule, arguments: dict[ir.GlobalVar, int]) -> list[list[ir.GlobalVar]]:
+    """Groups of kernels that differ only in their numbers, in order of their names."""
+    groups: dict[int, list[tuple[tirx.PrimFunc, list[ir.GlobalVar]]]] = {}
+    for gvar in sorted(arguments, key=lambda gvar: str(gvar.name_hint)):
+        function = mod[gvar]
+        if not isinstance(function, tirx.PrimFunc) or len(function.params) < arguments[gvar]:
+            continue
+        form = without_numbers(_plain(function))
+        same = groups.setdefault(tvm_ffi.structural_hash(form), [])
+        for other, members in same:
+            if tvm_ffi.structural_equal(form, other):
+                members.append(gvar)
+                break
+        else:
+            same.append((form, [gvar]))
+    found = [members for same in groups.values() for _, members in same]
+    return [members for members in found if len(members) > 1]
+
+
+def _plain(function: tirx.PrimFunc) -> tirx.PrimFunc:
+    for name in UNSHARED_ATTRS:
+        function = function.without_attr(name)
+    return function
+
+
+def _share(
+    mod: IRModule, builder: relax.BlockBuilder, group: list[ir.GlobalVar], place: int
+) -> dict[ir.GlobalVar, _Shared]:
+    """One kernel for a group, and what each of them becomes."""
+    columns = list(zip(*(numbers_of(mod[gvar]) for gvar in group), strict=True))
+    different = [column for column in columns if len(set(map(_bits, column))) > 1]
+    tuples = list(dict.fromkeys(tuple(map(_bits, column)) for column in different))
+    first = mod[group[0]]
+    if not different:
+        return {gvar: _Shared(group[0], None) for gvar in group[1:]}
+    moved = {
+        number: tuples.index(tuple(map(_bits, column)))
+        for number, column in enumerate(columns)
+        if tuple(map(_bits, column)) in tuples
+    }
+    kernel = numbers_as_parameter(_plain(first), moved, place)
+    gvar = builder.add_func(kernel, f"{group[0].name_hint}_shared")
+    values = np.array(tuples, np.uint32).view(np.float32)
+    return {
+        old: _Shared(gvar, relax.const(np.ascontiguousarray(values[:, member])))
+        for member, old in enumerate(group)
+    }
+
+
+def _bits(number: float) -> int:
+    """An f32 number's bits: 0.0 is not -0.0."""
+    return int(np.float32(number).view(np.uint32))
+
+
+def _with_calls(
+    function: relax.Function, builder: relax.BlockBuilder, shared: dict[ir.GlobalVar, _Shared]
+) -> relax.Function:
+    """A function that calls shared kernels."""
+    blocks = []
+    for block in function.body.blocks:
+        bindings = []
+        for binding in block.bindings:
+            call = binding_value(binding)
+            if op_name(call) in CALLS and call.args[0] in shared:
+                value = _call(call, shared[call.args[0]])
+                binding = relax.VarBinding(binding.var, builder.normalize(value))
+            bindings.append(binding)
+        blocks.append(type(block)(bindings))
+    body = relax.SeqExpr(blocks, function.body.body)
+    return relax.Function(function.params, body, function.ret_ty, function.is_pure, function.attrs)
+
+
+def _call(call: relax.Call, shared: _Shared) -> relax.Call:
+    arguments = list(call.args[1].fields)
+    if shared.numbers is not None:
+        arguments.append(shared.numbers)
+    rest = call.args[2:]
+    return relax.Call(
+        call.op, [shared.gvar, relax.Tuple(arguments), *rest], call.attrs, call.ty_args
+    )

@@ -1,0 +1,203 @@
+"""Dynamic quantisation of a tensor (DynamicQuantizeLinear): written and recognised in one place.
+
+    high = R.maximum(R.max(x), R.const(0.0))
+    low = R.minimum(R.min(x), R.const(0.0))
+    extent = R.subtract(high, low)
+    step = R.divide(extent, R.const(255.0))
+    scale = R.where(R.equal(step, R.const(0.0)), R.const(1.0), step)
+    zero_point = R.quantize(R.negative(low), scale, R.const(0, "uint8"), out_dtype="uint8")
+    q = R.quantize(x, scale, zero_point, out_dtype="uint8")
+
+This is ONNX's definition (operator DynamicQuantizeLinear): scale = (high - low) / 255,
+zero_point = saturate(round_half_even(0 - low / scale)), q = saturate(round_half_even(x / scale) +
+zero_point). ONNX leaves a tensor without extent (all zero) open, since low / 0 is no number; as in
+ONNX Runtime its scale is 1 and its zero point 0 (and so where the step underflows to 0). R.quantize
+is what rounds to even and saturates, so both roundings follow it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import tvm
+from numpy.typing import NDArray
+from tvm import ir, relax
+
+from relay_passes.ir.blocks import Bindings
+from relay_passes.ir.graph import DataflowGraph, op_name, scalar_constant
+
+LEVELS = 255.0
+
+
+@dataclass(frozen=True)
+class DynamicQuantize:
+    """A recognised chain.
+
+    Parameters
+    ----------
+    x
+        What is quantised, float32.
+    q, scale, zero_point
+        The chain's results: uint8 of the shape of `x`, float32 [] and uint8 [].
+    positions
+        Positions of the chain's bindings, ascending; the last one makes `q`.
+    """
+
+    x: relax.Expr
+    q: relax.Var
+    scale: relax.Var
+    zero_point: relax.Var
+    positions: tuple[int, ...]
+
+
+def bind_scale(out: Bindings, scale: relax.Var, extent: relax.Expr) -> None:
+    """Writes the part of the chain that makes the scale."""
+    step = out.emit(relax.op.divide(extent, _literal(np.float32(LEVELS))))
+    empty = out.emit(relax.op.equal(step, _literal(np.float32(0))))
+    out.bind(scale, relax.op.where(empty, _literal(np.float32(1)), step))
+
+
+def bind_zero_point(
+    out: Bindings, zero_point: relax.Var, low: relax.Expr, scale: relax.Expr
+) -> None:
+    """Writes the part of the chain that makes the zero point."""
+    out.bind(zero_point, _quantize(out.emit(relax.op.negative(low)), scale, None))
+
+
+def emit_dynamic_quantize(
+    builder: relax.BlockBuilder, x: relax.Expr
+) -> tuple[relax.Var, relax.Var, relax.Var]:
+    """Writes the chain.
+
+    Parameters
+    ----------
+    builder
+        Its current block gets the bindings.
+    x
+        float32 of any shape.
+
+    Returns
+    -------
+    q, scale, zero_point
+        uint8 of the shape of `x`, float32 [] and uint8 [].
+    """
+    zero = _literal(np.float32(0))
+    high = builder.emit(relax.op.maximum(builder.emit(relax.op.max(x)), zero))
+    low = builder.emit(relax.op.minimum(builder.emit(relax.op.min(x)), zero))
+    extent = builder.emit(relax.op.subtract(high, low))
+    step = builder.emit(relax.op.divide(extent, _literal(np.float32(LEVELS))))
+    empty = builder.emit(relax.op.equal(step, zero))
+    scale = builder.emit(relax.op.where(empty, _literal(np.float32(1)), step))
+    zero_point = builder.emit(_quantize(builder.emit(relax.op.negative(low)), scale, None))
+    return builder.emit(_quantize(x, scale, zero_point)), scale, zero_point
+
+
+def match_dynamic_quantize(graph: DataflowGraph, position: int) -> DynamicQuantize | None:
+    """The chain whose quantised tensor the binding at `position` makes, or None.
+
+    The reductions may keep their dimensions away only, operands of maximum and minimum may stand in
+    either order, and every intermediate value may have other users.
+    """
+    chain = ChainReader(graph)
+    var = graph.bindings[position].var
+    quantize = chain.call(var, "quantize")
+    if quantize is None or str(quantize.attrs.out_dtype) != "uint8":
+        return None
+    x, scale, zero_point = quantize.args
+    rounded = chain.call(zero_point, "quantize")
+    if rounded is None or str(rounded.attrs.out_dtype) != "uint8":
+        return None
+    if not rounded.args[1].same_as(scale) or not is_number(rounded.args[2], 0.0):
+        return None
+    negated = chain.call(rounded.args[0], "negative")
+    choice = chain.call(scale, "where")
+    if negated is None or choice is None or not is_number(choice.args[1], 1.0):
+        return None
+    empty, step = chain.call(choice.args[0], "equal"), chain.call(choice.args[2], "divide")
+    if empty is None or step is None or not is_number(step.args[1], LEVELS):
+        return None
+    if not empty.args[0].same_as(choice.args[2]) or not is_number(empty.args[1], 0.0):
+        return None
+    extremes = chain.extremes(step.args[0])
+    if extremes is None or not negated.args[0].same_as(extremes[1]) or not extremes[0].same_as(x):
+        return None
+    return DynamicQuantize(x, var, scale, zero_point, tuple(sorted(set(chain.seen))))
+
+
+class ChainReader:
+    """Follows a chain upwards through a block.
+
+    Attributes
+    ----------
+    graph : DataflowGraph
+        The block.
+    seen : list of int
+        Positions of the bindings passed.
+    """
+
+    def __init__(self, graph: DataflowGraph) -> None:
+        self.graph = graph
+        self.seen: list[int] = []
+
+    def call(self, expr: relax.Expr | None, name: str) -> relax.Call | None:
+        """The call that defines an expression, if it is one of that operator."""
+        definition = self.graph.definition(expr) if expr is not None else None
+        if definition is None or op_name(definition) != f"relax.{name}":
+            return None
+        assert isinstance(definition, relax.Call)
+        self.seen.append(self.graph.position[expr])
+        return definition
+
+    def extremes(self, extent: relax.Expr) -> tuple[relax.Expr, relax.Expr] | None:
+        """(x, low) if an expression is the largest of x and 0, less low, the smallest of these."""
+        difference = self.call(extent, "subtract")
+        if difference is None:
+            return None
+        high, low = difference.args
+        above, below = self._extreme(high, "maximum", "max"), self._extreme(low, "minimum", "min")
+        if above is None or below is None or not above.same_as(below):
+            return None
+        return above, low
+
+    def _extreme(self, expr: relax.Expr, outer: str, inner: str) -> relax.Expr | None:
+        """What the maximum (minimum) of all elements and 0 is taken of."""
+        bound = self.call(expr, outer)
+        if bound is None:
+            return None
+        rest = [operand for operand in bound.args if not is_number(operand, 0.0)]
+        reduction = self.call(rest[0], inner) if len(rest) == 1 else None
+        if reduction is None or reduction.attrs.axis is not None or reduction.attrs.keepdims:
+            return None
+        return reduction.args[0]
+
+
+def is_number(expr: relax.Expr, value: float) -> bool:
+    """Whether an expression is a constant of that value."""
+    return scalar_constant(expr) == value
+
+
+def ranges_in_place(
+    graph: DataflowGraph,
+) -> Iterator[tuple[relax.Var, tuple[relax.Expr, int, list[int]]]]:
+    """Scales and zero points of the chains of a block, as `DataflowGraph.range_items` has them.
+
+    The scale stands for the range, which is nowhere a tensor.
+    """
+    for position in range(len(graph.bindings)):
+        chain = match_dynamic_quantize(graph, position)
+        if chain is not None:
+            positions = list(chain.positions[:-1])
+            yield chain.scale, (chain.scale, 0, positions)
+            yield chain.zero_point, (chain.scale, 1, positions)
+
+
+def _quantize(x: relax.Expr, scale: relax.Expr, zero_point: relax.Expr | None) -> relax.Expr:
+    if zero_point is None:
+        zero_point = _literal(np.uint8(0))
+    return relax.op.quantize(x, scale, zero_point, axis=-1, out_dtype="uint8")
+
+
+def _literal(value: np.generic | NDArray) -> ir.GenericConst:
+    return relax.const(tvm.runtime.tensor(np.asarray(value)))

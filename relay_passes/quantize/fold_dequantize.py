@@ -1,0 +1,61 @@
+"""Fold: biases and other small constants are dequantised now; weights stay 8 bits.
+
+Before
+
+    lv = R.dequantize(const_b, s, z)                    # int32 [N]
+    lv1 = R.add(x, lv)
+
+After
+
+    lv1 = R.add(x, const_b')                            # f32 [N]
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from tvm import ir, relax
+
+from relay_passes.ir.blocks import Bindings, block_pass
+from relay_passes.ir.graph import DataflowGraph, binding_value
+
+from .quantization import Quantized, read_dequantize
+
+
+def fold_dequantize() -> ir.transform.Pass:
+    """The pass; it folds constants of one axis or none, and those of 32 bits."""
+    return block_pass("tvm_hybrid.fold_dequantize", _rewrite)
+
+
+def _rewrite(graph: DataflowGraph) -> list[relax.Binding] | None:
+    """The block with such constants folded; None if there are none."""
+    block = Bindings()
+    found = False
+    for binding in graph.bindings:
+        read = _small_constant(binding_value(binding))
+        if read is None:
+            block.bindings.append(binding)
+            continue
+        found = True
+        block.bind(binding.var, relax.const(_value(read)))
+    return block.bindings if found else None
+
+
+def _small_constant(call: relax.Expr) -> Quantized | None:
+    """What a dequantisation that is to be folded reads; None if it is to stay."""
+    read = read_dequantize(call)
+    if read is None or not isinstance(read.data, ir.GenericConst) or read.dtype != "float32":
+        return None
+    small = read.data.ty.ndim <= 1 or read.data_dtype == "int32"
+    return read if small and read.quantization.known is not None else None
+
+
+def _value(read: Quantized) -> np.ndarray:
+    """What a constant stands for, rounded where the operator rounds."""
+    known = read.quantization.known
+    assert known is not None
+    integers = read.data.value.numpy()
+    shape = [1] * integers.ndim
+    if read.quantization.axis is not None:
+        shape[read.quantization.axis] = -1
+    scale, zero_point = (x.reshape(shape) if x.size != 1 else x.reshape(()) for x in known)
+    return (integers.astype(np.int32) - zero_point.astype(np.int32)).astype(np.float32) * scale

@@ -1,0 +1,110 @@
+"""Integers: a convolution of two dequantised tensors becomes an integer convolution, scaled after.
+
+Before
+
+    lv = R.dequantize(x, sX, zX)                        # x: uint8 [N, H, W, C]
+    lv1 = R.dequantize(const_w, sW, zW, axis=3)         # const_w: int8 [KH, KW, C, OC]
+    lv2 = R.nn.conv2d(lv, lv1, padding=[1, 1])
+    lv3 = R.add(lv2, R.dequantize(const_b, sX * sW, 0)) # int32 [OC]
+
+After
+
+    lv = R.subtract(R.astype(x, "int32"), zX)           # without the subtraction if zX is 0
+    lv1 = R.astype(const_w', "int32")                   # int8: const_w less zW
+    lv2 = R.nn.conv2d(lv, lv1, padding=[1, 1], out_dtype="int32")
+    lv3 = R.multiply(R.astype(R.add(lv2, const_b), "float32"), sX * sW)
+
+Scales and bias as `integer_product` explains. What is padded is 0 in x - zX as it is 0 in the f32
+tensor: an integer that pads is the zero point. The weight is of the form that `narrow_conv_weights`
+gives to all integer convolutions.
+
+Likewise one and three axes, groups, and transposed convolutions of one group. A scale of x that
+differs along an axis, or one of the weight along another than output channels, stands inside the
+sum; such convolutions stay in f32, as do those whose sum could leave 32 bits, and those of a weight
+that is no constant.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from tvm import ir, relax
+
+from relay_passes.decisions import DecisionLog
+from relay_passes.ir.blocks import Bindings, block_pass
+from relay_passes.ir.convolution import (
+    is_convolution,
+    is_transposed,
+    kernel_outputs,
+    output_channels,
+)
+from relay_passes.ir.graph import DataflowGraph, static_tensor
+
+from .integer_product import (
+    LIMIT,
+    IntegerProduct,
+    bounds_of,
+    centred,
+    is_f32,
+    read_factors,
+    rewrite_products,
+    widened,
+)
+from .narrow_conv_weights import sum_of_convolutions
+from .quantization import Quantized
+
+
+def integer_conv(decisions: DecisionLog | None = None) -> ir.transform.Pass:
+    """The pass; it needs A-normal form.
+
+    Parameters
+    ----------
+    decisions : list of Decision, optional
+        Receives why a convolution of two dequantised tensors is left in f32.
+    """
+    log = [] if decisions is None else decisions
+
+    def rewrite(graph: DataflowGraph) -> list[relax.Binding] | None:
+        return rewrite_products(graph, _find, log)
+
+    return block_pass("tvm_hybrid.integer_conv", rewrite)
+
+
+def _find(graph: DataflowGraph, call: relax.Expr) -> IntegerProduct | str | None:
+    """The convolution that a call is; why it stays in f32; None if it is none of integers."""
+    if not is_convolution(call) or not is_f32(call):
+        return None
+    factors = read_factors(graph, call)
+    if factors is None:
+        return None
+    x, w = factors
+    reason = _refusal(call, x, w)
+    if reason is not None:
+        return reason
+    weights = centred(w)
+    if weights is None:
+        return "the weight is not known at compile time"
+    # Of a transposed convolution this counts more taps than meet in one result.
+    bounds = bounds_of(x, weights, kernel_outputs(call))
+    if np.any(bounds >= LIMIT):
+        return "the sum may need more than 32 bits"
+
+    def multiply(block: Bindings) -> relax.Expr:
+        return sum_of_convolutions(block, call, widened(block, x), weights)
+
+    scales = (x.quantization.scale, w.quantization.scale)
+    return IntegerProduct(scales, multiply, bounds, output_channels(call))
+
+
+def _refusal(call: relax.Call, x: Quantized, w: Quantized) -> str | None:
+    """Why a convolution cannot be computed in integers; None if perhaps it can."""
+    if any(static_tensor(each) is None for each in (call, x.data)):
+        return "a shape is not known at compile time"
+    if x.quantization.axis is not None:
+        return "the scale or zero point of the first operand differs along an axis"
+    if w.quantization.axis not in (None, kernel_outputs(call)):
+        return "the scale or zero point of the weight differs along another axis than its outputs"
+    if is_transposed(call) and int(call.attrs.groups) != 1:
+        return "a transposed convolution in groups"
+    if not all(is_f32(factor.quantization.scale) for factor in (x, w)):
+        return "a scale is not float32"
+    return None

@@ -1,0 +1,111 @@
+"""Integers: a product of two dequantised tensors becomes an integer product, scaled afterwards.
+
+Before
+
+    lv = R.dequantize(a, sA, zA)                        # a: uint8 [M, K]
+    lv1 = R.dequantize(w, sW, zW, axis=1)               # w: int8 [K, N], sW: f32 [N]
+    lv2 = R.matmul(lv, lv1)
+
+After
+
+    lv = R.subtract(R.astype(a, "int32"), zA)           # without the subtraction if zA is 0
+    lv1 = R.subtract(R.astype(w, "int32"), zW)
+    lv2 = R.matmul(lv, lv1, out_dtype="int32")
+    lv3 = R.multiply(R.astype(lv2, "float32"), sA * sW)
+
+as `integer_product` explains, which also takes a bias into the sum.
+
+A scale that differs along K stands inside the sum, and one that differs along M would need a
+product of another form: such matmuls stay in f32, as do those whose sum could leave 32 bits.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from tvm import ir, relax
+
+from relay_passes.decisions import DecisionLog
+from relay_passes.ir.blocks import Bindings, block_pass
+from relay_passes.ir.graph import DataflowGraph, op_name, static_tensor
+
+from .integer_product import (
+    LIMIT,
+    IntegerProduct,
+    bounds_of,
+    centred,
+    is_f32,
+    largest,
+    read_factors,
+    rewrite_products,
+    widened,
+)
+from .quantization import Quantized
+
+
+def integer_matmul(decisions: DecisionLog | None = None) -> ir.transform.Pass:
+    """The pass; it needs A-normal form.
+
+    Parameters
+    ----------
+    decisions : list of Decision, optional
+        Receives why a product of two dequantised tensors is left in f32.
+    """
+    log = [] if decisions is None else decisions
+    return block_pass(
+        "tvm_hybrid.integer_matmul", lambda graph: rewrite_products(graph, _find, log)
+    )
+
+
+def _find(graph: DataflowGraph, call: relax.Expr) -> IntegerProduct | str | None:
+    """The product that a call is; why it stays in f32; None if it is no product of integers."""
+    if op_name(call) != "relax.matmul" or not is_f32(call):
+        return None
+    factors = read_factors(graph, call)
+    if factors is None:
+        return None
+    a, w = factors
+    reason = _refusal(a, w)
+    if reason is not None:
+        return reason
+
+    def multiply(block: Bindings) -> relax.Expr:
+        return block.emit(relax.op.matmul(widened(block, a), widened(block, w), "int32"))
+
+    return IntegerProduct((a.quantization.scale, w.quantization.scale), multiply, _bounds(a, w))
+
+
+def _refusal(a: Quantized, w: Quantized) -> str | None:
+    """Why a product cannot be computed in integers; None if it can."""
+    a_tensor, w_tensor = static_tensor(a.data), static_tensor(w.data)
+    if a_tensor is None or w_tensor is None:
+        return "a shape is not known at compile time"
+    if len(a_tensor.shape) < 2 or len(w_tensor.shape) < 2:
+        return "an operand is a vector"
+    if a.quantization.axis is not None:
+        return "the scale or zero point of the first operand differs along an axis"
+    if w.quantization.axis not in (None, len(w_tensor.shape) - 1):
+        return (
+            "the scale or zero point of the second operand differs along another axis than columns"
+        )
+    if w.quantization.axis is not None and not _number_or_constant(w.quantization.zero_point):
+        return "zero points of columns are computed at run time"
+    if not all(is_f32(factor.quantization.scale) for factor in (a, w)):
+        return "a scale is not float32"
+    if np.any(_bounds(a, w) >= LIMIT):
+        return "the sum may need more than 32 bits"
+    return None
+
+
+def _bounds(a: Quantized, w: Quantized) -> np.ndarray:
+    """Magnitudes that no sum exceeds: one for all, or one for each column."""
+    weights = centred(w)
+    if weights is not None and weights.ndim == 2:
+        return bounds_of(a, weights, 1)
+    tensor = static_tensor(a.data)
+    assert tensor is not None
+    return np.asarray(tensor.shape[-1] * largest(a) * largest(w))
+
+
+def _number_or_constant(expr: relax.Expr) -> bool:
+    tensor = static_tensor(expr)
+    return tensor is not None and (tensor.constant or tensor.size == 1)

@@ -1,0 +1,186 @@
+"""Integers: a mean of a dequantised tensor is an integer sum, scaled afterwards.
+
+Before
+
+    lv = R.dequantize(q, s, z)                          # q: uint8 [N, H, W, C]
+    lv1 = R.mean(lv, axis=[1, 2], keepdims=True)
+
+After
+
+    lv = R.sum(R.astype(q, "int32"), axis=[1, 2], keepdims=True)
+    lv1 = R.subtract(lv, H * W * z)                     # not if z is 0
+    lv2 = R.multiply(R.astype(lv1, "float32"), s / (H * W))
+
+Likewise R.nn.adaptive_avg_pool* to one position. R.nn.avg_pool* becomes a convolution of every
+channel with ones, which integer kernels are there for:
+
+    lv = R.nn.avg_pool2d(R.dequantize(q, s, z), pool_size=[3, 3])
+      -> R.nn.conv2d(R.subtract(R.astype(q, "int32"), z), ones [3, 3, 1, C], groups=C), scaled alike
+
+The sum is exact, and the same in whatever order; s / (H * W) is rounded to f32 once. ONNX Runtime's
+QLinearAveragePool and QLinearGlobalAveragePool sum integers as well. Where padding is not counted,
+the divisor differs from pixel to pixel, and so does the factor: a constant.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from tvm import ir, relax
+
+from relay_passes.ir.blocks import Bindings, block_pass
+from relay_passes.ir.graph import DataflowGraph, binding_value, op_name, static_tensor
+
+from .integer_product import LIMIT, largest, widened
+from .quantization import INTEGERS, Quantized, read_dequantize
+
+_GLOBAL = {f"relax.nn.adaptive_avg_pool{rank}d" for rank in (1, 2, 3)}
+_POOLS = {
+    "relax.nn.avg_pool1d": relax.op.nn.conv1d,
+    "relax.nn.avg_pool2d": relax.op.nn.conv2d,
+    "relax.nn.avg_pool3d": relax.op.nn.conv3d,
+}
+
+
+def integer_mean(any_layout: bool = True) -> ir.transform.Pass:
+    """The pass; it needs A-normal form.
+
+    Parameters
+    ----------
+    any_layout : bool
+        Whether means of windows are rewritten whose channels are not last. Convolutions are fast
+        with channels last, so it is for a pass that comes before layouts are chosen.
+    """
+    return block_pass("tvm_hybrid.integer_mean", lambda graph: _rewrite(graph, any_layout))
+
+
+def _rewrite(graph: DataflowGraph, any_layout: bool) -> list[relax.Binding] | None:
+    """The block with means of integers; None if there are none."""
+    block = Bindings()
+    found = False
+    for binding in graph.bindings:
+        value = _mean(graph, block, binding_value(binding), any_layout)
+        if value is None:
+            block.bindings.append(binding)
+        else:
+            found = True
+            block.bind(binding.var, value)
+    return block.bindings if found else None
+
+
+def _mean(
+    graph: DataflowGraph, block: Bindings, call: relax.Expr, any_layout: bool
+) -> relax.Expr | None:
+    """The mean that a call computes, of integers; None if it is none, or not one of integers."""
+    if op_name(call) not in ("relax.mean", *_GLOBAL, *_POOLS) or static_tensor(call) is None:
+        return None
+    q = read_dequantize(graph.definition(call.args[0]))
+    if q is None or q.quantization.known is None or q.quantization.axis is not None:
+        return None
+    if q.dtype != "float32" or q.data_dtype not in INTEGERS or static_tensor(q.data) is None:
+        return None
+    if op_name(call) in _POOLS:
+        wanted = any_layout or str(call.attrs.layout).endswith("C")
+        return _windows(block, call, q) if wanted else None
+    axes = _reduced(call, len(q.data.ty.shape))
+    return None if axes is None else _whole(block, call, q, axes)
+
+
+def _reduced(call: relax.Call, rank: int) -> list[int] | None:
+    """The axes that a call takes the mean of; None if it takes those of windows."""
+    if op_name(call) in _GLOBAL:
+        layout = str(call.attrs.layout)
+        if any(int(each) != 1 for each in call.attrs.output_size):
+            return None
+        return [axis for axis in range(rank) if layout[axis] in "DHW"]
+    axis = call.attrs.axis
+    return list(range(rank)) if axis is None else [int(each) % rank for each in axis]
+
+
+def _whole(block: Bindings, call: relax.Call, q: Quantized, axes: list[int]) -> relax.Expr | None:
+    """The mean over whole axes."""
+    tensor = static_tensor(q.data)
+    assert tensor is not None
+    count = math.prod(tensor.shape[axis] for axis in axes)
+    zero_point = _number(q.quantization.zero_point)
+    if count * (largest(q) + abs(zero_point)) >= LIMIT or count == 0:
+        return None
+    keepdims = op_name(call) in _GLOBAL or bool(call.attrs.keepdims)
+    data = block.emit(relax.op.astype(q.data, "int32"))
+    total = block.emit(relax.op.sum(data, axes, keepdims))
+    if zero_point:
+        offset = relax.const(np.int32(count * zero_point))
+        total = block.emit(relax.op.subtract(total, offset))
+    return _scaled(block, total, q, np.float32(count))
+
+
+def _windows(block: Bindings, call: relax.Call, q: Quantized) -> relax.Expr | None:
+    """The means of windows, by a convolution with ones."""
+    attrs, layout = call.attrs, str(call.attrs.layout)
+    tensor, result = static_tensor(q.data), static_tensor(call)
+    assert tensor is not None and result is not None
+    window = [int(extent) for extent in attrs.pool_size]
+    if bool(attrs.ceil_mode) or str(attrs.out_layout) != layout:
+        return None
+    if math.prod(window) * largest(q) >= LIMIT or layout[0] != "N":
+        return None
+    channels, spatial = tensor.shape[layout.index("C")], layout.replace("N", "").replace("C", "")
+    ones = np.ones((*window, 1, channels), np.int8)
+    total = block.emit(
+        _POOLS[op_name(call)](
+            widened(block, q),
+            block.emit(relax.op.astype(relax.const(ones), "int32")),
+            strides=attrs.strides,
+            padding=attrs.padding,
+            dilation=attrs.dilation,
+            groups=channels,
+            data_layout=layout,
+            kernel_layout=f"{spatial}IO",
+            out_layout=layout,
+            out_dtype="int32",
+        )
+    )
+    padded = any(int(margin) for margin in attrs.padding)
+    if bool(attrs.count_include_pad) or not padded:
+        return _scaled(block, total, q, np.float32(math.prod(window)))
+    extents = [tensor.shape[layout.index(letter)] for letter in spatial]
+    outputs = [result.shape[layout.index(letter)] for letter in spatial]
+    counts = _counts(call, window, extents, outputs)
+    if not counts.all():  # the mean of nothing
+        return None
+    shape = [1 if letter in "NC" else result.shape[axis] for axis, letter in enumerate(layout)]
+    return _scaled(block, total, q, counts.reshape(shape).astype(np.float32))
+
+
+def _counts(
+    call: relax.Call, window: Sequence[int], extents: Sequence[int], outputs: Sequence[int]
+) -> np.ndarray:
+    """How many elements of every window lie inside of the tensor."""
+    attrs, total = call.attrs, np.ones((), np.int64)
+    for axis, (size, extent, count) in enumerate(zip(window, extents, outputs, strict=True)):
+        stride, step, before = (
+            int(each[axis]) for each in (attrs.strides, attrs.dilation, attrs.padding)
+        )
+        along = np.zeros(count, np.int64)
+        for output, tap in itertools.product(range(count), range(size)):
+            along[output] += 0 <= output * stride - before + tap * step < extent
+        total = np.multiply.outer(total, along)
+    return total
+
+
+def _scaled(
+    block: Bindings, total: relax.Expr, q: Quantized, count: np.float32 | np.ndarray
+) -> relax.Expr:
+    """An integer sum as the mean of so many elements."""
+    known = q.quantization.known
+    assert known is not None
+    factor = np.asarray(known[0].reshape(()) / count, np.float32)
+    return relax.op.multiply(block.emit(relax.op.astype(total, "float32")), relax.const(factor))
+
+
+def _number(zero_point: relax.Expr) -> int:
+    assert isinstance(zero_point, ir.GenericConst)
+    return int(zero_point.value.numpy().reshape(()))

@@ -1,0 +1,270 @@
+"""What products and convolutions of two dequantised tensors share: one integer sum, scaled after.
+
+Before
+
+    lv = R.dequantize(a, sA, zA)
+    lv1 = R.dequantize(w, sW, zW, axis=1)
+    lv2 = R.matmul(lv, lv1)                             # or R.nn.conv2d, ...
+    lv3 = R.dequantize(const_b, sA * sW, 0)             # int32
+    lv4 = R.add(lv2, lv3)
+
+After
+
+    lv = R.subtract(R.astype(a, "int32"), zA)           # without the subtraction if zA is 0
+    lv1 = R.subtract(R.astype(w, "int32"), zW)
+    lv2 = R.add(R.matmul(lv, lv1, out_dtype="int32"), const_b)
+    lv4 = R.multiply(R.astype(lv2, "float32"), sA * sW)
+
+sum_k (a - zA) sA (w - zW) sW = sA sW sum_k (a - zA) (w - zW): the low-precision conversion of the
+oneDNN Graph Compiler (arXiv 2301.01333). The integer sum is exact; it replaces a rounded sum of
+rounded products, and is rounded twice: to f32, and when it is scaled. The two factors are
+multiplied now if they are constants (which rounds as well), else by an operator of their own.
+
+A bias in steps of sA * sW (the same number in f32) without a zero point is a part of the integer
+sum. It is stored so because it is meant so: ONNX Runtime's QLinearConv and QGemm, which it makes of
+these operators, add it there. Added to the scaled sum it would be rounded once more. Any other bias
+is added in f32.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from tvm import ir, relax
+
+from relay_passes.decisions import Decision, DecisionLog
+from relay_passes.ir.blocks import Bindings
+from relay_passes.ir.graph import DataflowGraph, binding_value, op_name, static_tensor
+
+from .quantization import INTEGERS, Quantized, read_dequantize
+
+LIMIT = 2**31
+
+
+@dataclass(frozen=True)
+class IntegerProduct:
+    """A product or convolution of two dequantised tensors that integers can compute.
+
+    Attributes
+    ----------
+    scales : tuple of relax.Expr
+        Both scales, f32: a number, and a number or a vector with an entry for each channel.
+    multiply : callable
+        Emits the int32 sums.
+    bounds : numpy.ndarray
+        No sum has a greater magnitude: one number for all, or one for each channel.
+    channels : int
+        The axis of the result along which the vector of scales lies, counted from the end.
+    """
+
+    scales: tuple[relax.Expr, relax.Expr]
+    multiply: Callable[[Bindings], relax.Expr]
+    bounds: np.ndarray
+    channels: int = -1
+
+
+@dataclass(frozen=True)
+class _Bias:
+    """An addition of a bias that belongs into the integer sum, and the bias as int32."""
+
+    var: relax.Var
+    constant: relax.Expr
+
+
+Find = Callable[[DataflowGraph, relax.Expr], "IntegerProduct | str | None"]
+
+
+def rewrite_products(
+    graph: DataflowGraph, find: Find, decisions: DecisionLog
+) -> list[relax.Binding] | None:
+    """A block with integer products; None if there are none.
+
+    Parameters
+    ----------
+    graph : DataflowGraph
+        The block.
+    find : callable
+        (block, expression) -> the product that it is; a str says why one is left in f32; None means
+        that it is none.
+    decisions : list of Decision
+        Receives these reasons.
+    """
+    block = Bindings()
+    found = False
+    biased: dict[relax.Var, tuple[IntegerProduct, _Bias]] = {}
+    for binding in graph.bindings:
+        var, value = binding.var, binding_value(binding)
+        if var in biased:
+            _emit(block, var, *biased[var])
+            continue
+        product = find(graph, value)
+        if isinstance(product, str):
+            node, op = str(var.name), op_name(value).rpartition(".")[2]
+            decisions.append(Decision(node=node, op=op, taken=False, reason=product))
+        if not isinstance(product, IntegerProduct):
+            block.bindings.append(binding)
+            continue
+        found = True
+        bias = _integer_bias(graph, var, product)
+        if bias is None:
+            _emit(block, var, product, None)
+        else:  # the sum comes where the bias was added: nothing else needs the product
+            biased[bias.var] = product, bias
+    return block.bindings if found else None
+
+
+def bounds_of(a: Quantized, weights: np.ndarray, channels: int) -> np.ndarray:
+    """Magnitudes that no sum exceeds, for each channel.
+
+    Parameters
+    ----------
+    a : Quantized
+        The factor that varies.
+    weights : numpy.ndarray
+        The integers that it is multiplied with, less their zero points.
+    channels : int
+        The axis of these for the result's channels; all others are summed over.
+    """
+    columns = np.moveaxis(np.abs(weights.astype(np.int64)), channels, -1)
+    return columns.reshape(-1, weights.shape[channels]).sum(axis=0) * largest(a)
+
+
+def centred(quantized: Quantized) -> np.ndarray | None:
+    """Constant integers less their zero points, int32; None if they are not all constant."""
+    known = quantized.data, quantized.quantization.zero_point
+    if not all(isinstance(each, ir.GenericConst) for each in known):
+        return None
+    values, zeros = (each.value.numpy().astype(np.int32) for each in known)
+    if zeros.size == 1:
+        return np.asarray(values - zeros.reshape(()))
+    shape = [1] * values.ndim
+    shape[quantized.quantization.axis or 0] = -1
+    return np.asarray(values - zeros.reshape(shape))
+
+
+def largest(quantized: Quantized) -> int:
+    """Largest magnitude that integers less their zero point can have."""
+    low, high = INTEGERS[quantized.data_dtype]
+    zero_point = quantized.quantization.zero_point
+    if not isinstance(zero_point, ir.GenericConst):
+        return high - low
+    zeros = zero_point.value.numpy().astype(np.int64)
+    if isinstance(quantized.data, ir.GenericConst):
+        values = quantized.data.value.numpy()
+        low, high = int(values.min(initial=high)), int(values.max(initial=low))
+    return int(max(abs(high - zeros.min()), abs(low - zeros.max())))
+
+
+def read_factors(graph: DataflowGraph, call: relax.Call) -> tuple[Quantized, Quantized] | None:
+    """What the operands of a product are dequantised from; None if not both are, from 8 bits."""
+    first, second = (read_dequantize(graph.definition(arg)) for arg in call.args)
+    if first is None or second is None:
+        return None
+    types = (first.dtype, second.dtype)
+    if types != ("float32", "float32") or not {first.data_dtype, second.data_dtype} <= {*INTEGERS}:
+        return None
+    return first, second
+
+
+def widened(block: Bindings, quantized: Quantized) -> relax.Expr:
+    """The integers less their zero point, int32."""
+    data = block.emit(relax.op.astype(quantized.data, "int32"))
+    zero_point = quantized.quantization.zero_point
+    if isinstance(zero_point, ir.GenericConst):
+        zeros = zero_point.value.numpy().astype(np.int32)
+        if not zeros.any():
+            return data
+        return block.emit(relax.op.subtract(data, relax.const(_number_or(zeros, (-1,)))))
+    number = _as_number(block, zero_point)
+    return block.emit(relax.op.subtract(data, block.emit(relax.op.astype(number, "int32"))))
+
+
+def is_f32(expr: relax.Expr) -> bool:
+    """Whether an expression is a float32 tensor."""
+    return str(expr.ty.dtype) == "float32"
+
+
+def _emit(block: Bindings, var: relax.Var, product: IntegerProduct, bias: _Bias | None) -> None:
+    total = product.multiply(block)
+    if bias is not None:
+        total = block.emit(relax.op.add(total, bias.constant))
+    real = block.emit(relax.op.astype(total, "float32"))
+    block.bind(var, relax.op.multiply(real, _scale(block, product)))
+
+
+def _scale(block: Bindings, product: IntegerProduct) -> relax.Expr:
+    """The product of two scales, in a shape that broadcasts to the result."""
+    shape = (-1, *(1 for _ in range(-1 - product.channels)))
+    known = _known_scale(product)
+    if known is not None:
+        return relax.const(_number_or(known, shape))
+    factors = [_as_number(block, scale) for scale in product.scales]
+    scale = block.emit(relax.op.multiply(*factors))
+    tensor = static_tensor(scale)
+    assert tensor is not None
+    if tensor.size == 1 or len(shape) == 1:
+        return scale
+    return block.emit(relax.op.reshape(scale, (tensor.size, *shape[1:])))
+
+
+def _known_scale(product: IntegerProduct) -> np.ndarray | None:
+    """The product of two constant scales in f32, as an operator would compute it."""
+    first, second = product.scales
+    if not (isinstance(first, ir.GenericConst) and isinstance(second, ir.GenericConst)):
+        return None
+    return np.asarray(first.value.numpy() * second.value.numpy())
+
+
+def _integer_bias(graph: DataflowGraph, var: relax.Var, product: IntegerProduct) -> _Bias | None:
+    """The bias that belongs into a sum; None if there is none, or the sum may overflow by it."""
+    users = graph.users.get(var, [])
+    scale, tensor = _known_scale(product), static_tensor(var)
+    if not isinstance(var, relax.DataflowVar) or len(users) != 1 or scale is None:
+        return None
+    binding = graph.bindings[users[0]]
+    call = binding_value(binding)
+    if op_name(call) != "relax.add" or tensor is None or binding.var.ty.dtype != tensor.dtype:
+        return None
+    others = [arg for arg in call.args if not arg.same_as(var)]
+    read = read_dequantize(graph.definition(others[0])) if len(others) == 1 else None
+    summed = static_tensor(binding.var)
+    if read is None or summed is None or summed.shape != tensor.shape or read.data_dtype != "int32":
+        return None
+    if read.dtype != "float32" or not isinstance(read.data, ir.GenericConst):
+        return None
+    steps = read.quantization.known
+    values = read.data.value.numpy()
+    channels = tensor.shape[product.channels]
+    if steps is None or np.any(steps[1]) or values.size not in (1, channels):
+        return None
+    # One value for each channel, along the axis of the channels.
+    rank = len(tensor.shape)
+    aligned = [1] * (rank - values.ndim) + list(values.shape)
+    if values.size != 1 and aligned[product.channels] != channels:
+        return None
+    if read.quantization.axis is not None and values.size != steps[0].size:
+        return None
+    if not np.all(steps[0].reshape(-1) == scale.reshape(-1)):
+        return None
+    if np.any(product.bounds + np.abs(values.astype(np.int64).reshape(-1)) >= LIMIT):
+        return None
+    shape = (-1, *(1 for _ in range(-1 - product.channels)))
+    return _Bias(binding.var, relax.const(_number_or(values, shape)))
+
+
+def _number_or(array: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    """An array of one element as a number, another in a shape."""
+    return np.asarray(array).reshape(() if array.size == 1 else shape)
+
+
+def _as_number(block: Bindings, expr: relax.Expr) -> relax.Expr:
+    """A tensor of one element without axes; another as it is."""
+    tensor = static_tensor(expr)
+    assert tensor is not None
+    if tensor.shape == () or tensor.size != 1:
+        return expr
+    if isinstance(expr, ir.GenericConst):
+        return relax.const(expr.value.numpy().reshape(()))
+    return block.emit(relax.op.reshape(expr, ()))

@@ -1,0 +1,129 @@
+"""Narrow: integer convolutions have int8 weights without a zero point.
+
+Before
+
+    lv = R.subtract(R.astype(const_w, "int32"), zW)     # const_w: uint8
+    lv1 = R.nn.conv2d(x, lv, out_dtype="int32")
+
+After
+
+    lv1 = R.nn.conv2d(x, R.astype(const_w', "int32"), out_dtype="int32")    # const_w': int8
+
+This is what the kernels multiply. A weight less its zero point that does not fit int8 is the sum of
+several int8 weights, and the convolution the sum of theirs, which is exact.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from tvm import ir, relax
+
+from relay_passes.ir.blocks import Bindings, block_pass
+from relay_passes.ir.convolution import convolution_of, is_convolution
+from relay_passes.ir.graph import DataflowGraph, binding_value, op_name, static_tensor
+
+
+def narrow_conv_weights() -> ir.transform.Pass:
+    """The pass; it needs A-normal form."""
+    return block_pass("tvm_hybrid.narrow_conv_weights", _narrow_weights)
+
+
+def sum_of_convolutions(
+    block: Bindings, call: relax.Call, x: relax.Expr, weights: np.ndarray
+) -> relax.Expr:
+    """Convolutions of x with int8 weights, whose sum is the one with the weights given."""
+    total: relax.Expr | None = None
+    for part in int8_parts(weights):
+        w = block.emit(relax.op.astype(relax.const(part, "int8"), "int32"))
+        result = block.emit(convolution_of(call, x, w, "int32"))
+        total = result if total is None else block.emit(relax.op.add(total, result))
+    assert total is not None
+    return total
+
+
+def int8_parts(values: np.ndarray) -> list[np.ndarray]:
+    """int8 arrays, at least one, that add up to an array of integers."""
+    parts: list[np.ndarray] = []
+    left = values
+    while not parts or left.any():
+        parts.append(np.clip(left, -128, 127).astype(np.int8))
+        left = left - parts[-1]
+    return parts
+
+
+def _narrow_weights(graph: DataflowGraph) -> list[relax.Binding] | None:
+    """A block whose integer convolutions have int8 weights; None if they have already."""
+    block = Bindings()
+    found = False
+    for binding in graph.bindings:
+        call = binding_value(binding)
+        weights = _wide_weight(graph, call)
+        if weights is None:
+            block.bindings.append(binding)
+            continue
+        found = True
+        total = sum_of_convolutions(block, call, call.args[0], weights)
+        block.bindings.append(relax.VarBinding(binding.var, total))
+    return block.bindings if found else None
+
+
+def _wide_weight(graph: DataflowGraph, call: relax.Expr) -> np.ndarray | None:
+    """The constant weight of an integer convolution that is not an int8 one widened."""
+    if not is_convolution(call) or str(call.ty.dtype) != "int32":
+        return None
+    widened = graph.definition(call.args[1])
+    if op_name(widened) == "relax.astype":
+        assert isinstance(widened, relax.Call)
+        source = static_tensor(widened.args[0])
+        if source is not None and source.constant and source.dtype == "int8":
+            return None
+    weights = _known_integers(graph, call.args[1])
+    return None if weights is None or np.abs(weights).max(initial=0) > 255 else weights
+
+
+def _known_integers(graph: DataflowGraph, expr: relax.Expr) -> np.ndarray | None:
+    """What is computed of constants by operators that quantised weights pass; else None."""
+    if isinstance(expr, ir.GenericConst):
+        values = expr.value.numpy()
+        return values.astype(np.int32) if values.dtype.kind in "iu" else None
+    call = graph.definition(expr)
+    compute = _ON_INTEGERS.get(op_name(call))
+    if compute is None or static_tensor(expr) is None:
+        return None
+    assert isinstance(call, relax.Call)
+    arguments = [_known_integers(graph, arg) for arg in call.args if _is_tensor(arg)]
+    known = [each for each in arguments if each is not None]
+    return compute(call, *known) if len(known) == len(arguments) else None
+
+
+def _is_tensor(expr: relax.Expr) -> bool:
+    return isinstance(expr.ty, relax.TensorType)
+
+
+def _subtract(_: relax.Call, x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    return x - y
+
+
+def _astype(call: relax.Call, x: np.ndarray) -> np.ndarray | None:
+    return x if str(call.ty.dtype) == "int32" else None
+
+
+def _permute(call: relax.Call, x: np.ndarray) -> np.ndarray:
+    axes = call.attrs.axes
+    return x.transpose(None if axes is None else [int(axis) for axis in axes])
+
+
+def _reshape(call: relax.Call, x: np.ndarray) -> np.ndarray:
+    tensor = static_tensor(call)
+    assert tensor is not None
+    return x.reshape(tensor.shape)
+
+
+_ON_INTEGERS: dict[str, Callable[..., np.ndarray | None]] = {
+    "relax.subtract": _subtract,
+    "relax.astype": _astype,
+    "relax.permute_dims": _permute,
+    "relax.reshape": _reshape,
+}

@@ -1,0 +1,160 @@
+"""Reading and writing R.quantize and R.dequantize: what 8-bit numbers stand for.
+
+R.dequantize(q, scale, zero_point, axis)        q stands for scale * (q - zero_point)
+R.quantize(x, scale, zero_point, axis)          the q that stands for the number nearest to x
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass, replace
+
+import numpy as np
+from tvm import ir, relax
+
+from relay_passes.ir.graph import op_name, static_tensor
+
+INTEGERS = {"uint8": (0, 255), "int8": (-128, 127)}
+_TYPES = (*INTEGERS, "uint16", "int16", "int32")
+
+
+@dataclass(frozen=True)
+class Quantization:
+    """Scale and zero point of a tensor.
+
+    Attributes
+    ----------
+    scale, zero_point : relax.Expr
+        Of one element; or of one axis, one element for each index along `axis`.
+    axis : int or None
+        None if both have one element only.
+    """
+
+    scale: relax.Expr
+    zero_point: relax.Expr
+    axis: int | None
+
+    @property
+    def key(self) -> Hashable:
+        """Equal for quantisations that are known to be the same."""
+        return _key(self.scale), _key(self.zero_point), self.axis
+
+    @property
+    def known(self) -> tuple[np.ndarray, np.ndarray] | None:
+        """Scale and zero point if they are constants, and every scale is an ordinary positive
+        number."""
+        if not all(isinstance(e, ir.GenericConst) for e in (self.scale, self.zero_point)):
+            return None
+        scale = self.scale.value.numpy()
+        # Well inside the range of f32, so that no product or quotient overflows or is subnormal.
+        if scale.dtype != np.float32 or not np.all((scale > 2.0**-100) & (scale < 2.0**100)):
+            return None
+        return scale, self.zero_point.value.numpy()
+
+    def along(self, axis: int | None) -> Quantization:
+        """The same of a tensor whose quantised axis stands elsewhere."""
+        return replace(self, axis=axis)
+
+    def quantize(self, x: relax.Expr, dtype: str) -> relax.Expr:
+        """The call that quantises a tensor so."""
+        return relax.op.quantize(x, self.scale, self.zero_point, axis=self._axis(), out_dtype=dtype)
+
+    def dequantize(self, q: relax.Expr, dtype: str) -> relax.Expr:
+        """The call that dequantises a tensor so."""
+        return relax.op.dequantize(
+            q, self.scale, self.zero_point, axis=self._axis(), out_dtype=dtype
+        )
+
+    def saturates(self, low: float, high: float, dtype: str) -> bool:
+        """Whether every x <= low becomes the least integer of a type, every x >= high the largest.
+
+        A clip to low..high before the quantisation then changes nothing.
+        """
+        known = self.known
+        if known is None or dtype not in INTEGERS:
+            return False
+        scale, zero_point = known
+        least, largest = INTEGERS[dtype]
+        bounds = [np.rint(np.float32(bound) / scale) + zero_point for bound in (low, high)]
+        return bool(np.all(bounds[0] <= least) and np.all(bounds[1] >= largest))
+
+    def _axis(self) -> int:
+        return -1 if self.axis is None else self.axis
+
+
+@dataclass(frozen=True)
+class Quantized:
+    """A float tensor as the integers that stand for it.
+
+    Attributes
+    ----------
+    data : relax.Expr
+        The integers.
+    quantization : Quantization
+        What they stand for.
+    dtype : str
+        Element type of the float tensor.
+    """
+
+    data: relax.Expr
+    quantization: Quantization
+    dtype: str
+
+    @property
+    def data_dtype(self) -> str:
+        """Element type of the integers."""
+        return str(self.data.ty.dtype)
+
+    def dequantize(self) -> relax.Expr:
+        """The float tensor."""
+        return self.quantization.dequantize(self.data, self.dtype)
+
+
+def read_dequantize(call: relax.Expr) -> Quantized | None:
+    """What a call of R.dequantize reads; None if it is none, or of other types than integers."""
+    if op_name(call) != "relax.dequantize":
+        return None
+    quantization = _read(call)
+    if quantization is None or str(call.args[0].ty.dtype) not in _TYPES:
+        return None
+    return Quantized(call.args[0], quantization, str(call.ty.dtype))
+
+
+def read_quantize(call: relax.Expr) -> Quantization | None:
+    """How a call of R.quantize quantises; None if it is none, or to another type than 8 bits."""
+    if op_name(call) != "relax.quantize" or str(call.ty.dtype) not in INTEGERS:
+        return None
+    return _read(call)
+
+
+def _read(call: relax.Call) -> Quantization | None:
+    tensors = [static_tensor(arg) for arg in call.args[1:3]]
+    rank = int(call.args[0].ty.ndim)
+    if rank < 0 or any(tensor is None for tensor in tensors):
+        return None
+    scale, zero_point = (_compact(arg) for arg in call.args[1:3])
+    along = [e for e in (scale, zero_point) if _size(e) != 1]
+    return Quantization(scale, zero_point, int(call.attrs.axis) % rank if along else None)
+
+
+def _compact(expr: relax.Expr) -> relax.Expr:
+    """A constant of equal elements as one number."""
+    if not isinstance(expr, ir.GenericConst):
+        return expr
+    array = expr.value.numpy()
+    if array.shape == () or array.size == 0 or np.any(array != array.flat[0]):
+        return expr
+    return relax.const(array.flat[0], str(expr.ty.dtype))
+
+
+def _size(expr: relax.Expr) -> int:
+    tensor = static_tensor(expr)
+    assert tensor is not None
+    return int(np.prod(tensor.shape))
+
+
+def _key(expr: relax.Expr) -> Hashable:
+    if not isinstance(expr, ir.GenericConst):
+        return expr
+    array = expr.value.numpy()
+    return str(array.dtype), array.shape, array.tobytes()

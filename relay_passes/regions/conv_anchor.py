@@ -1,0 +1,63 @@
+"""Anchors of convolutions: channels last, a constant weight.
+
+    lv = R.nn.conv2d(x, const_w, data_layout="NHWC", kernel_layout="HWIO", out_layout="NHWC")
+
+Of 8-bit integers and of bfloat16 x and the weight are what `integer_anchor` finds behind them.
+"""
+
+from __future__ import annotations
+
+from tvm import ir, relax
+
+from relay_passes.ir.graph import DataflowGraph, op_name, static_tensor
+from tir_schedules.convolution.geometry import numbers_text
+from tir_schedules.core.region import Scalar
+
+from .anchor import Anchor
+from .integer_anchor import Operand, integer_operand, quantized_on_the_way, rounded_on_the_way
+
+_LAYOUTS = {
+    "relax.nn.conv1d": ("NWC", "WIO", "NWC"),
+    "relax.nn.conv2d": ("NHWC", "HWIO", "NHWC"),
+    "relax.nn.conv3d": ("NDHWC", "DHWIO", "NDHWC"),
+}
+
+
+def match_conv(graph: DataflowGraph, position: int, call: relax.Call) -> Anchor | str | None:
+    """The anchor of a convolution; a str says why there is none."""
+    attrs = call.attrs
+    layouts = tuple(map(str, (attrs.data_layout, attrs.kernel_layout, attrs.out_layout)))
+    if layouts != _LAYOUTS[op_name(call)]:
+        return f"the layouts {', '.join(layouts)}"
+    output = static_tensor(graph.bindings[position].var)
+    x, w = Operand(call.args[0]), Operand(call.args[1])
+    if output is not None and output.dtype == "int32":
+        found = [integer_operand(graph, n, a) for n, a in zip("ab", call.args, strict=True)]
+        if found[0] is None or found[1] is None:
+            return "a zero point or integer type that no kernel has"
+        x, w = found[0], found[1]
+    weight = static_tensor(w.source)
+    if output is None or weight is None or static_tensor(x.source) is None:
+        return "a shape is not known at compile time"
+    if not isinstance(w.source, ir.GenericConst):
+        return "a weight that is no constant"
+    groups = int(attrs.groups)
+    described: dict[str, Scalar] = {
+        "strides": numbers_text(attrs.strides),
+        "padding": numbers_text(attrs.padding),
+        "dilation": numbers_text(attrs.dilation),
+        "groups": groups,
+    }
+    op, otherwise = op_name(call).rpartition(".")[2], ""
+    *_, per_group, channels = weight.shape
+    if 1 == per_group < groups == channels and op != "conv3d":
+        op, otherwise = "depthwise_conv2d", op
+    if output.dtype == "int32":
+        quantized_on_the_way(graph, x)
+    elif weight.dtype == "bfloat16":
+        rounded_on_the_way(graph, x)
+    inputs = (x.source, w.source, *(x.inputs[n] for n in ("range", "a") if n in x.inputs))
+    absorbed = tuple(sorted({*x.absorbed, *w.absorbed}))
+    return Anchor(
+        position, op, inputs, output, {**x.attrs, **w.attrs, **described}, absorbed, otherwise
+    )

@@ -1,0 +1,198 @@
+"""Growing a region: which operators after an anchor are computed in its registers.
+
+Operators are taken in order as long as they are fusible; the region is then cut back to the largest
+part of which exactly one value is needed outside. Reshapes that only regroup leading dimensions
+are passed through, and a final permutation of the result may be taken into the store.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tvm import relax
+
+from relay_passes.ir.graph import DataflowGraph, binding_value, op_name, static_tensor
+from tir_schedules.core.region import Region, Tensor
+
+from .anchor import Anchor
+from .epilogue_steps import ACC, CAST_DTYPES, VALUE_DTYPES, EpilogueSteps, steps_for
+
+MAX_OPERANDS = 12
+FLAT_ROWS = ("matmul", "weight_only_matmul")  # templates that see rows and columns only
+
+
+@dataclass
+class Growth:
+    """A region while it grows.
+
+    Attributes
+    ----------
+    members : list of int
+        Positions of the bindings inside, in order; the anchor is the first.
+    result : relax.Var
+        The one value needed outside.
+    epilogue : EpilogueSteps
+        What is computed after the anchor.
+    """
+
+    anchor: Anchor
+    output: Tensor
+    members: list[int]
+    result: relax.Var
+    epilogue: EpilogueSteps
+
+    def copy(self) -> Growth:
+        """An independent copy, to come back to."""
+        members = list(self.members)
+        return Growth(self.anchor, self.output, members, self.result, self.epilogue.copy())
+
+    @property
+    def operands(self) -> list[tuple[relax.Expr, Tensor]]:
+        """What the epilogue reads."""
+        return self.epilogue.operands
+
+    def region(self) -> Region:
+        """The region as it stands, its values numbered."""
+        base = self.anchor.region()
+        assert base is not None
+        return base.replace(
+            operands=tuple(tensor for _, tensor in self.operands),
+            output=self.output,
+            epilogue=self.epilogue.numbered(),
+        )
+
+
+def grow(
+    graph: DataflowGraph,
+    anchor: Anchor,
+    accepts: Callable[[Region], bool],
+) -> Growth | None:
+    """The largest region around an anchor; None if not even the anchor can be built.
+
+    Parameters
+    ----------
+    graph : DataflowGraph
+        The block; if it says not to fuse, the region is the anchor alone.
+    anchor : Anchor
+        Where to start.
+    accepts : callable
+        Whether the template can build a region.
+    """
+    var = graph.bindings[anchor.position].var
+    epilogue = EpilogueSteps(anchor.output.shape, {var: ACC})
+    if anchor.attrs.get("a_scale") == "dynamic":
+        items = (graph.item_of_range(graph.bindings[p].var) for p in anchor.absorbed)
+        epilogue.own_range = next(item[0] for item in items if item is not None)
+    growth = Growth(anchor, anchor.output, [anchor.position], var, epilogue)
+    if anchor.op == "elementwise":  # the anchor's own operator is its first step
+        growth.members = []
+        epilogue.values = {anchor.inputs[0]: ACC}
+        if not _absorb(graph, growth, anchor.position) or not accepts(growth.region()):
+            return None
+    if not graph.fuse:
+        return growth
+    best = growth.copy()
+    queue = list(graph.users.get(var, ()))
+    heapq.heapify(queue)
+    seen: set[int] = set()
+    while queue:
+        position = heapq.heappop(queue)
+        if position in seen or position in graph.taken:
+            continue
+        seen.add(position)
+        trial = growth.copy()
+        if not _absorb(graph, trial, position) or not accepts(trial.region()):
+            continue
+        growth = trial
+        var = graph.bindings[position].var
+        for user in graph.users.get(var, ()):
+            heapq.heappush(queue, user)
+        inside = {*growth.members, *growth.epilogue.inlined}
+        made = [graph.bindings[member].var for member in growth.members]
+        escaping = [v for v in made if graph.escapes(v, inside)]
+        if escaping == [var] and str(var.ty.dtype) == growth.output.dtype:
+            growth.result = var
+            best = growth.copy()
+    return _with_output_permutation(graph, best, accepts)
+
+
+def _absorb(graph: DataflowGraph, growth: Growth, position: int) -> bool:
+    """Adds one binding to the region if it is fusible."""
+    binding = graph.bindings[position]
+    call = binding_value(binding)
+    output = static_tensor(binding.var)
+    name = op_name(call)
+    if output is None or "out_axes" in growth.anchor.attrs:
+        return False
+    if name in ("relax.reshape", "relax.squeeze", "relax.expand_dims", "relax.flatten"):
+        if not _pass_reshape(growth, binding.var, call.args[0], output):
+            return False
+    else:
+        if output.shape != growth.output.shape or output.dtype not in (*VALUE_DTYPES, *CAST_DTYPES):
+            return False
+        value = steps_for(graph, growth.epilogue, call)
+        if value is None or len(growth.operands) > MAX_OPERANDS:
+            return False
+        growth.epilogue.values[binding.var] = value
+        if output.dtype != "bool":
+            growth.output = Tensor(growth.output.shape, output.dtype)
+    growth.members.append(position)
+    return True
+
+
+def _pass_reshape(growth: Growth, var: relax.Var, source: relax.Expr, output: Tensor) -> bool:
+    """Passes a reshape that keeps the last dimension."""
+    epilogue = growth.epilogue
+    if source not in epilogue.values or growth.anchor.op not in FLAT_ROWS:
+        return False
+    before = growth.output.shape
+    if not output.shape or output.shape[-1] != before[-1]:
+        return False
+    operands = []
+    for expr, tensor in epilogue.operands:
+        if all(extent == 1 for extent in tensor.shape[:-1]):
+            shape = tensor.shape[-1:]
+        elif tensor.shape[:-1] == before[:-1]:
+            shape = (*output.shape[:-1], tensor.shape[-1])
+        else:
+            return False
+        operands.append((expr, Tensor(shape, tensor.dtype)))
+    epilogue.operands = operands
+    epilogue.shape = output.shape
+    growth.output = Tensor(output.shape, growth.output.dtype)
+    epilogue.values[var] = epilogue.values[source]
+    return True
+
+
+def _with_output_permutation(
+    graph: DataflowGraph,
+    growth: Growth,
+    accepts: Callable[[Region], bool],
+) -> Growth:
+    """Takes a permutation that is the result's only use into the store of a batch_matmul."""
+    users = graph.users.get(growth.result, [])
+    if growth.anchor.op != "batch_matmul" or len(users) != 1 or users[0] in graph.taken:
+        return growth
+    call = binding_value(graph.bindings[users[0]])
+    inside_only = isinstance(growth.result, relax.DataflowVar)
+    if op_name(call) != "relax.permute_dims" or not inside_only or call.attrs.axes is None:
+        return growth
+    rank = len(growth.output.shape)
+    axes = ",".join(str(int(axis) % rank) for axis in call.attrs.axes)
+    anchor = growth.anchor
+    permuted = growth.copy()
+    permuted.anchor = Anchor(
+        anchor.position,
+        anchor.op,
+        anchor.inputs,
+        anchor.output,
+        {**anchor.attrs, "out_axes": axes},
+        anchor.absorbed,
+    )
+    if not accepts(permuted.region()):
+        return growth
+    permuted.members.append(users[0])
+    permuted.result = graph.bindings[users[0]].var
+    return permuted

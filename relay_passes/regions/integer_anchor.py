@@ -1,0 +1,242 @@
+"""Anchors of integer and bfloat16 products: what their operands are read from.
+
+    lv = R.subtract(R.astype(q, "int32"), z)        # zero point; or R.astype alone
+    lv1 = R.matmul(lv, R.astype(const_w, "int32"), out_dtype="int32")
+
+The kernel reads q, z and const_w; if nothing else needs q = R.quantize(x, ...), it reads x and
+quantises on the way in. A bfloat16 operand that is a f32 tensor rounded for this product alone is
+likewise read as f32.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import tvm
+from tvm import ir, relax
+
+from relay_passes.ir.graph import DataflowGraph, op_name, scalar_constant, static_tensor
+from relay_passes.quantize.dynamic_quantize import match_dynamic_quantize
+from tir_schedules.core.region import Scalar
+from tir_schedules.epilogue.quantize_steps import RANGES
+
+from .epilogue_steps import is_fusible
+
+
+@dataclass
+class Operand:
+    """One factor of a product.
+
+    Attributes
+    ----------
+    source : relax.Expr
+        What the kernel reads.
+    attrs : dict
+        Attributes of the region, with names as tir_schedules.product.zero_points has them.
+    inputs : dict
+        Further inputs: "range", "a", "b" or "scale" -> expression.
+    absorbed : list of int
+        Positions of the bindings between `source` and the product.
+    """
+
+    source: relax.Expr
+    attrs: dict[str, Scalar] = field(default_factory=dict)
+    inputs: dict[str, relax.Expr] = field(default_factory=dict)
+    absorbed: list[int] = field(default_factory=list)
+
+
+def integer_operand(graph: DataflowGraph, name: str, expr: relax.Expr) -> Operand | None:
+    """The 8-bit tensor behind an int32 operand; None if there is none.
+
+    Parameters
+    ----------
+    graph : DataflowGraph
+        The block.
+    name : str
+        "a" or "b".
+    expr : relax.Expr
+        The operand of the product.
+    """
+    found = Operand(expr)
+    call = _defined_by(graph, found, "relax.subtract")
+    if call is not None:
+        found.source = call.args[0]
+        if not _zero_point(graph, name, found, call.args[1]):
+            return None
+    cast = _defined_by(graph, found, "relax.astype")
+    if cast is None or str(cast.args[0].ty.dtype) not in RANGES:
+        return None
+    found.source = cast.args[0]
+    return found
+
+
+def quantized_on_the_way(graph: DataflowGraph, found: Operand) -> None:
+    """Lets the kernel quantise A if the 8-bit tensor is made for this product alone."""
+    call = graph.definition(found.source)
+    if op_name(call) != "relax.quantize" or not feeds_this_alone(graph, found.source):
+        return
+    assert isinstance(call, relax.Call)
+    x, scale, zero_point = call.args
+    if str(x.ty.dtype) != "float32" or static_tensor(x) is None:
+        return
+    attrs: dict[str, Scalar] = {"a_quantize": str(found.source.ty.dtype)}
+    item, number = graph.item_of_range(scale), scalar_constant(scale)
+    if found.attrs.get("a_zero_point") == "dynamic":
+        if match_dynamic_quantize(graph, graph.position[found.source]) is None:
+            return  # by the range of another tensor
+        attrs["a_scale"] = "dynamic"
+        found.absorbed += graph.range_chain(scale)
+    elif item is not None and _is_range_of(graph, found, scale, zero_point):
+        attrs["a_scale"] = "range"
+        found.absorbed += graph.range_chain(scale)
+    elif number is not None and scalar_constant(zero_point) == found.attrs.get("a_zero_point", 0):
+        if _computed_from_bytes(graph, x, graph.position[found.source]):
+            return  # by a kernel that reads and writes 8 bits; as f32 it were four times as much
+        attrs["a_scale"] = number
+    else:
+        return
+    # A positive scale that is no subnormal; others keep the operator's own kernel.
+    if number is not None and not 2.0**-100 < number < 2.0**100:
+        return
+    found.absorbed.append(graph.position[found.source])
+    found.source = x
+    found.attrs.update(attrs)
+
+
+def _computed_from_bytes(graph: DataflowGraph, x: relax.Expr, user: int) -> bool:
+    """Whether operators on elements, not part of a region, make x of 8-bit tensors of its shape.
+
+    Only for one use: others may need x in memory anyway.
+    """
+    call = graph.definition(x)
+    if call is None or graph.position[x] in graph.taken or not isinstance(x, relax.DataflowVar):
+        return False
+    if graph.users[x] != [user]:
+        return False
+    if op_name(call) == "relax.dequantize":
+        return True
+    if not is_fusible(call):
+        return False
+    assert isinstance(call, relax.Call)
+    shape, position = static_tensor(x), graph.position[x]
+    return any(
+        _computed_from_bytes(graph, arg, position)
+        for arg in call.args
+        if isinstance(arg, relax.Var) and static_tensor(arg) == shape
+    )
+
+
+def _is_range_of(
+    graph: DataflowGraph, found: Operand, scale: relax.Expr, zero_point: relax.Expr
+) -> bool:
+    """Whether both are numbers of the range that the product's zero point comes from."""
+    source = found.inputs.get("range")
+    if source is None:
+        return False
+    items = [graph.item_of_range(expr) for expr in (scale, zero_point)]
+    return all(
+        item is not None and item[1] == index and item[0].same_as(source)
+        for index, item in enumerate(items)
+    )
+
+
+def rounded_on_the_way(graph: DataflowGraph, found: Operand) -> None:
+    """Lets the kernel round an operand to bfloat16 if that is done for this product alone."""
+    call = graph.definition(found.source)
+    if op_name(call) != "relax.astype" or not feeds_this_alone(graph, found.source):
+        return
+    assert isinstance(call, relax.Call)
+    if str(call.args[0].ty.dtype) == "float32":
+        found.absorbed.append(graph.position[found.source])
+        found.source = call.args[0]
+
+
+def feeds_one_product(graph: DataflowGraph, expr: relax.Expr) -> bool:
+    """Whether an 8-bit tensor is only there for one product with a constant weight."""
+    if not feeds_this_alone(graph, expr):
+        return False
+    while True:
+        position = graph.users[expr][0]
+        call = graph.value(position)
+        if op_name(call) == "relax.matmul":
+            break
+        if op_name(call) not in ("relax.astype", "relax.subtract"):
+            return False
+        expr = graph.bindings[position].var
+    assert isinstance(call, relax.Call)
+    if not call.args[0].same_as(expr):
+        return False
+    weight = integer_operand(graph, "b", call.args[1])
+    tensor = None if weight is None else static_tensor(weight.source)
+    return tensor is not None and tensor.constant and len(tensor.shape) == 2
+
+
+def feeds_this_alone(graph: DataflowGraph, expr: relax.Expr) -> bool:
+    """Whether a value has one user, has not become part of another region, and is no output.
+
+    What the user makes of it must have one user, too: it is followed to the product. Without
+    fusion nothing is made for one product: its operands stand in memory as they are.
+    """
+    if not graph.fuse or graph.position[expr] in graph.taken:
+        return False
+    while True:
+        users = graph.users.get(expr, [])
+        if len(users) != 1 or not isinstance(expr, relax.DataflowVar):
+            return False
+        call = graph.value(users[0])
+        if op_name(call) not in ("relax.astype", "relax.subtract", "relax.permute_dims"):
+            return True
+        expr = graph.bindings[users[0]].var
+
+
+def _defined_by(graph: DataflowGraph, found: Operand, name: str) -> relax.Call | None:
+    """The call that defines an operand's source, if it is one of that operator; notes it."""
+    call = graph.definition(found.source)
+    if op_name(call) != name:
+        return None
+    assert isinstance(call, relax.Call)
+    found.absorbed.append(graph.position[found.source])
+    return call
+
+
+def _zero_point(graph: DataflowGraph, name: str, found: Operand, expr: relax.Expr) -> bool:
+    """Notes a zero point; False if the kernels have no place for it."""
+    key = f"{name}_zero_point"
+    number = scalar_constant(expr)
+    if number is not None:
+        found.attrs[key] = int(number)
+        return True
+    tensor = static_tensor(expr)
+    if tensor is None:
+        return False
+    if isinstance(expr, ir.GenericConst):
+        if name != "b" or tensor.size != tensor.shape[-1]:
+            return False
+        vector = np.ascontiguousarray(expr.value.numpy().reshape(-1).astype(np.int32))
+        values = set(vector.tolist())
+        if len(values) == 1:
+            found.attrs[key] = values.pop()
+            return True
+        found.attrs[key] = "input"
+        found.inputs["b"] = relax.const(tvm.runtime.tensor(vector))
+        return True
+    if name != "a" or tensor.size != 1:
+        return False
+    call = graph.definition(expr)
+    if op_name(call) != "relax.astype":
+        return False
+    assert isinstance(call, relax.Call)
+    item = graph.item_of_range(call.args[0])
+    found.absorbed.append(graph.position[expr])
+    if item is not None and item[1] == 1 and item[0] in graph.range_items:
+        found.attrs[key] = "dynamic"
+        return True
+    if item is not None and item[1] == 1:
+        found.attrs[key] = "range"
+        found.inputs["range"] = item[0]
+        found.absorbed += [*graph.range_chain(call.args[0])][::-1]
+        return True
+    found.attrs[key] = "input"
+    found.inputs["a"] = call.args[0]
+    return str(call.args[0].ty.dtype) in RANGES

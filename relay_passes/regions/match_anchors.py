@@ -1,0 +1,193 @@
+"""Anchors: the operators that regions grow from, and how each is described.
+
+An anchor is one call, together with the permutations of its inputs that its template reads in
+place.
+"""
+
+from __future__ import annotations
+
+from tvm import ir, relax
+
+from relay_passes.ir.graph import DataflowGraph, binding_value, op_name, static_tensor
+from relay_passes.quantize.weight_only import match_weight_only
+from tir_schedules.core.region import Scalar, Tensor
+
+from .anchor import Anchor, Matcher
+from .conv_anchor import match_conv
+from .integer_anchor import Operand, integer_operand, quantized_on_the_way, rounded_on_the_way
+from .scale_weight import note_scaled_weight
+
+CONVERSIONS = ("relax.quantize", "relax.dequantize", "relax.astype")
+
+
+def match_anchor(graph: DataflowGraph, position: int) -> Anchor | str | None:
+    """The anchor at a position of a block.
+
+    Returns
+    -------
+    Anchor, str or None
+        A str says why a call that could be an anchor is none; None means an ordinary operator.
+    """
+    call = binding_value(graph.bindings[position])
+    matcher = _MATCHERS.get(op_name(call))
+    return None if matcher is None else matcher(graph, position, call)
+
+
+def _output(graph: DataflowGraph, position: int) -> Tensor | None:
+    return static_tensor(graph.bindings[position].var)
+
+
+def _matmul(graph: DataflowGraph, position: int, call: relax.Call) -> Anchor | str | None:
+    a, b = static_tensor(call.args[0]), static_tensor(call.args[1])
+    output = _output(graph, position)
+    if a is None or b is None or output is None:
+        return "a shape is not known at compile time"
+    if len(a.shape) < 2 or len(b.shape) < 2:
+        return "an operand is a vector"
+    if (a.dtype, b.dtype, output.dtype) == ("float32", "float32", "float32"):
+        weight_only = match_weight_only(graph, position, call)
+        if weight_only is not None:
+            return weight_only
+    operands = _operands(graph, call)
+    if operands is None:
+        return "a zero point or integer type that no kernel has"
+    left, right = operands
+    if (a.dtype, b.dtype) == ("float32", "float32"):
+        note_scaled_weight(graph, right)
+    if isinstance(right.source, ir.GenericConst) and len(b.shape) == 2:
+        if a.dtype == "int32":
+            quantized_on_the_way(graph, left)
+        elif a.dtype == "bfloat16":
+            rounded_on_the_way(graph, left)
+        else:
+            left.source, left.absorbed = _before_cast(graph, left.source)
+        attrs = {**left.attrs, **right.attrs}
+        return _product(position, "matmul", left, right, output, attrs)
+    attrs = {**left.attrs, **right.attrs}
+    if a.dtype == "bfloat16":
+        attrs["rounded"] = "bfloat16"
+    for name, operand in (("a_axes", left), ("b_axes", right)):
+        if a.dtype == "bfloat16":  # rounded after the permutation, or before it
+            rounded_on_the_way(graph, operand)
+        operand.source, attrs[name], passed = _permuted(graph, operand.source)
+        operand.absorbed += passed
+        if a.dtype == "bfloat16" and passed:
+            rounded_on_the_way(graph, operand)
+    return _product(position, "batch_matmul", left, right, output, attrs)
+
+
+def _operands(graph: DataflowGraph, call: relax.Call) -> tuple[Operand, Operand] | None:
+    """Both factors of a product; None if they are integers that no kernel multiplies."""
+    if str(call.ty.dtype) != "int32":
+        return Operand(call.args[0]), Operand(call.args[1])
+    left = integer_operand(graph, "a", call.args[0])
+    right = integer_operand(graph, "b", call.args[1])
+    return None if left is None or right is None else (left, right)
+
+
+def _product(
+    position: int,
+    op: str,
+    left: Operand,
+    right: Operand,
+    output: Tensor,
+    attrs: dict[str, Scalar],
+) -> Anchor:
+    further = {**left.inputs, **right.inputs}
+    names = (name for name in ("range", "a", "b", "scale") if name in further)
+    inputs = (left.source, right.source, *(further[name] for name in names))
+    absorbed = tuple(sorted({*left.absorbed, *right.absorbed}))
+    return Anchor(position, op, inputs, output, attrs, absorbed)
+
+
+def _conv1d(graph: DataflowGraph, position: int, call: relax.Call) -> Anchor | str | None:
+    """A convolution whose windows are contiguous is a matmul of overlapping rows."""
+    attrs = call.attrs
+    layouts = (attrs.data_layout, attrs.kernel_layout, attrs.out_layout)
+    w, output = static_tensor(call.args[1]), _output(graph, position)
+    plain = int(attrs.groups) == 1 and int(attrs.dilation[0]) == 1 and not any(attrs.padding)
+    if w is None or output is None or not plain or layouts != ("NWC", "WIO", "NWC"):
+        return match_conv(graph, position, call)
+    if not isinstance(call.args[1], ir.GenericConst) or w.dtype != "float32":
+        return match_conv(graph, position, call)
+    window: dict[str, Scalar] = {"window": w.shape[0], "stride": int(attrs.strides[0])}
+    return Anchor(position, "matmul", tuple(call.args), output, window)
+
+
+def _before_cast(graph: DataflowGraph, expr: relax.Expr) -> tuple[relax.Expr, list[int]]:
+    """What an activation is cast to f32 from, and the binding of the cast; itself if it is not."""
+    call = graph.definition(expr)
+    if not graph.fuse or op_name(call) != "relax.astype" or str(expr.ty.dtype) != "float32":
+        return expr, []
+    if graph.position[expr] in graph.taken:  # part of the region before
+        return expr, []
+    assert call is not None
+    return call.args[0], [graph.position[expr]]
+
+
+def _permuted(graph: DataflowGraph, expr: relax.Expr) -> tuple[relax.Expr, str, list[int]]:
+    """What an operand is a permutation of: (stored tensor, axes, bindings passed)."""
+    call = graph.definition(expr)
+    if op_name(call) == "relax.permute_dims" and graph.position[expr] not in graph.taken:
+        assert call is not None
+        rank = len(expr.ty.shape.values)
+        axes = call.attrs.axes
+        order = [int(axis) % rank for axis in axes] if axes is not None else range(rank)[::-1]
+        return call.args[0], ",".join(map(str, order)), [graph.position[expr]]
+    return expr, ",".join(map(str, range(len(expr.ty.shape.values)))), []
+
+
+def match_conversion(graph: DataflowGraph, position: int) -> Anchor | None:
+    """The elementwise anchor at a position, for what is left when all other regions are formed.
+
+    The conversion itself is the first step of the epilogue; the anchor is what it converts.
+    """
+    call = binding_value(graph.bindings[position])
+    if op_name(call) not in CONVERSIONS:
+        return None
+    source, output = static_tensor(call.args[0]), _output(graph, position)
+    if source is None or output is None or source.constant or source.shape != output.shape:
+        return None
+    if op_name(call) == "relax.astype" and "bfloat16" not in (source.dtype, output.dtype):
+        return None
+    return Anchor(position, "elementwise", (call.args[0],), source)
+
+
+def _softmax(name: str) -> Matcher:
+    def match(graph: DataflowGraph, position: int, call: relax.Call) -> Anchor | str | None:
+        output = _output(graph, position)
+        if output is None:
+            return "a shape is not known at compile time"
+        axis = int(call.attrs.axis) % max(1, len(output.shape))
+        return Anchor(position, name, (call.args[0],), output, {"axis": axis})
+
+    return match
+
+
+def _norm(name: str) -> Matcher:
+    def match(graph: DataflowGraph, position: int, call: relax.Call) -> Anchor | str | None:
+        output = _output(graph, position)
+        if output is None:
+            return "a shape is not known at compile time"
+        rank = len(output.shape)
+        axes = sorted(int(axis) % rank for axis in call.attrs.axes)
+        if axes != list(range(axes[0], rank)):
+            return f"normalised axes {axes} are not the last ones"
+        if name == "layer_norm" and not (call.attrs.center and call.attrs.scale):
+            return "layer_norm without scale or shift"
+        attrs: dict[str, Scalar] = {"axis": axes[0], "epsilon": float(call.attrs.epsilon)}
+        return Anchor(position, name, tuple(call.args), output, attrs)
+
+    return match
+
+
+_MATCHERS: dict[str, Matcher] = {
+    "relax.matmul": _matmul,
+    "relax.nn.conv1d": _conv1d,
+    "relax.nn.conv2d": match_conv,
+    "relax.nn.conv3d": match_conv,
+    "relax.nn.softmax": _softmax("softmax"),
+    "relax.nn.log_softmax": _softmax("log_softmax"),
+    "relax.nn.layer_norm": _norm("layer_norm"),
+    "relax.nn.rms_norm": _norm("rms_norm"),
+}

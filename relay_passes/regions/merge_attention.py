@@ -1,0 +1,343 @@
+"""Attention: scores, softmax and product become one region.
+
+Before
+
+    lv = R.reshape(q, R.shape([2, 5, 8, 4]))        # q: [2, 5, 32]; lv1 and lv2 of k and v alike
+    lv3 = fused_batch_matmul(lv, lv1, mask)         # attributes: a_axes, b_axes
+    lv4 = fused_softmax(lv3)
+    lv5 = fused_batch_matmul1(lv4, lv2)             # attribute: out_axes
+    gv = R.reshape(lv5, R.shape([2, 5, 32]))
+
+After
+
+    gv = fused_attention(q, k, v, mask)             # attributes: q_strides = "160,4,32,1", ...
+
+q, k and v are read where they lie: reshapes, permutations, slices and repeated heads are strides.
+The result is written where the reshapes and permutations that follow would put it. A causal mask
+becomes a number (see causal_mask.py).
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from tvm import ir, relax
+
+from microkernels.isa import Isa
+from relay_passes.canonicalize.causal_mask import without_causal_mask
+from relay_passes.ir.graph import op_name, static_tensor, variables
+from relay_passes.ir.strided_view import RESHAPES, StridedView, common_digits, sources, through
+from tir_schedules.core.region import Region, Scalar, Tensor
+from tir_schedules.core.template import template_for
+
+from .merge_regions import Findings, Merge, RegionGraph, merging_pass
+
+OP = "attention"
+REASON = "template attention: scores, softmax and product in one program"
+_NEEDED_ELSEWHERE = "the scores or the probabilities are needed elsewhere"
+_AXES = ("a_axes", "b_axes", "out_axes")
+
+
+class _Refusal(Exception):
+    """Why scores, softmax and product stay apart."""
+
+
+@dataclass(frozen=True)
+class _Chain:
+    """Positions of the three calls, and of reshapes between them."""
+
+    scores: int
+    softmax: int
+    product: int
+    glue: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Where an operand may be read, or the result written.
+
+    Attributes
+    ----------
+    expr : relax.Expr
+        The tensor in memory.
+    members : tuple of int
+        Positions of the bindings that become strides.
+    view : StridedView
+        [batches, rows, columns] in terms of that tensor.
+    """
+
+    expr: relax.Expr
+    members: tuple[int, ...]
+    view: StridedView
+
+
+def merge_attention(isa: Isa) -> ir.transform.Pass:
+    """The pass, for one instruction set."""
+
+    def match(graph: RegionGraph) -> Findings:
+        return find_attention(graph, lambda region: template_for(OP).reject(region, isa))
+
+    return merging_pass("tvm_hybrid.merge_attention", match)
+
+
+def find_attention(graph: RegionGraph, reject: Callable[[Region], str | None]) -> Findings:
+    """Every attention of a block, and every softmax of scores that is left, with the reason.
+
+    Parameters
+    ----------
+    graph : RegionGraph
+        The block.
+    reject : callable
+        Region -> why the template cannot build it, or None.
+    """
+    found = Findings()
+    for position in graph.calls("softmax"):
+        chain = _chain(graph, position)
+        if chain is None:
+            continue
+        try:
+            merge = _merge(graph, chain)
+            reason = reject(merge.region)
+            if reason is not None:
+                raise _Refusal(reason)
+        except _Refusal as refusal:
+            found.refusals[position] = f"no attention: {refusal}"
+        else:
+            found.merges.append(merge)
+    return found
+
+
+def _chain(graph: RegionGraph, softmax: int) -> _Chain | None:
+    """Scores and product around a softmax; None if there are none."""
+    glue: list[int] = []
+    before = graph.value(softmax).args[0]
+    while (reshape := graph.definition(before)) is not None and op_name(reshape) in RESHAPES:
+        glue.append(graph.position[before])
+        before = reshape.args[0]
+    scores = graph.region_of(before)
+    after = graph.bindings[softmax].var
+    users = graph.users.get(after, [])
+    while len(users) == 1 and op_name(graph.value(users[0])) in RESHAPES:
+        glue.append(users[0])
+        after = graph.bindings[users[0]].var
+        users = graph.users.get(after, [])
+    products = set(graph.calls("batch_matmul"))
+    product = next((user for user in users if user in products), None)
+    if scores not in products or product is None:
+        return None
+    if not graph.value(product).args[0].same_as(after):
+        return None
+    assert scores is not None
+    return _Chain(scores, softmax, product, tuple(sorted(glue)))
+
+
+def _merge(graph: RegionGraph, chain: _Chain) -> Merge:
+    """The merge of a chain.
+
+    Raises
+    ------
+    _Refusal
+        If there is no attention region for it.
+    """
+    scores, softmax, product = (
+        graph.regions[position] for position in (chain.scores, chain.softmax, chain.product)
+    )
+    inner = {chain.scores, *chain.glue, chain.softmax, chain.product}
+    if graph.still_needed(sorted(inner), chain.product):
+        raise _Refusal(_NEEDED_ELSEWHERE)
+    _check(scores, softmax, product)
+    *batch, m, n = softmax.output.shape
+    batches = math.prod(batch)
+    d, e = _logical(scores, 0)[-1], product.output.shape[-1]
+
+    masked = _operands(graph, chain.scores)
+    visible = without_causal_mask(graph, scores, masked)
+    parts = (
+        _part(visible.region, batch, (m, d), (d, n)),
+        softmax,
+        _part(product, batch, (m, n), (n, e)),
+    )
+    choices = (
+        list(_read(graph, chain.scores, 0, (batches, m, d))),
+        [_turned(place) for place in _read(graph, chain.scores, 1, (batches, d, n))],
+        list(_read(graph, chain.product, 1, (batches, n, e))),
+        list(_written(graph, chain.product, (batches, m, e))),
+    )
+    for places in itertools.product(*choices):
+        attrs = _layout(places)
+        if attrs is not None:
+            break
+    else:
+        raise _Refusal("the heads of its operands are cut in different ways")
+    if visible.causal is not None:
+        attrs["causal"] = visible.causal
+
+    dropped = [expr for expr in masked if not any(expr.same_as(kept) for kept in visible.operands)]
+    members = {*inner, *_computed(graph, dropped)}
+    members.update(position for place in places for position in place.members)
+    *stored, out = (place.expr for place in places)
+    arguments = (*stored, *visible.operands, *_operands(graph, chain.product))
+    if any(graph.position.get(argument) in inner for argument in arguments):
+        raise _Refusal(_NEEDED_ELSEWHERE)
+    tensors = [static_tensor(expr) for expr in (*stored, out)]
+    q, k, v, shape = (tensor for tensor in tensors if tensor is not None)
+    region = Region(
+        op=OP,
+        inputs=(q, k, v, *parts[0].operands, *parts[2].operands),
+        output=Tensor(shape.shape, product.output.dtype),
+        attrs=attrs,
+        parts=parts,
+    )
+    return Merge(tuple(sorted(members)), region, arguments, REASON)
+
+
+def _check(scores: Region, softmax: Region, product: Region) -> None:
+    """Refuses what an attention region has no words for."""
+    *batch, m, n = softmax.output.shape
+    if softmax.attrs["axis"] != len(batch) + 1:
+        raise _Refusal("the softmax is not along the last axis")
+    if softmax.operands:
+        raise _Refusal("the probabilities are changed by another tensor")
+    if len(scores.inputs) != 2 or len(product.inputs) != 2:
+        raise _Refusal("a zero point is not known at compile time")
+    if _axes(scores, "out_axes", len(scores.output.shape)) != [*range(len(scores.output.shape))]:
+        raise _Refusal("the scores are stored permuted")
+    rank = len(product.inputs[0].shape)
+    if _axes(product, "a_axes", rank) != [*range(rank)]:
+        raise _Refusal("the probabilities are permuted")
+    for shape, last in (
+        (scores.output.shape, (m, n)),
+        (product.inputs[0].shape, (m, n)),
+        (product.output.shape, (m, product.output.shape[-1])),
+    ):
+        if tuple(shape[-2:]) != last or math.prod(shape[:-2]) != math.prod(batch):
+            raise _Refusal("scores, probabilities and result have different batches")
+
+
+def _axes(region: Region, name: str, rank: int) -> list[int]:
+    """An axes attribute of batch_matmul as numbers."""
+    text = str(region.attrs.get(name, ""))
+    return [int(axis) for axis in text.split(",")] if text else [*range(rank)]
+
+
+def _logical(region: Region, index: int) -> tuple[int, ...]:
+    """The shape in which a batch_matmul multiplies an input."""
+    shape = region.inputs[index].shape
+    return tuple(shape[axis] for axis in _axes(region, _AXES[index], len(shape)))
+
+
+def _operands(graph: RegionGraph, position: int) -> tuple[relax.Expr, ...]:
+    """What the epilogue of a call reads."""
+    return tuple(graph.value(position).args)[len(graph.regions[position].inputs) :]
+
+
+def _part(
+    region: Region, batch: Sequence[int], left: tuple[int, int], right: tuple[int, int]
+) -> Region:
+    """A batch_matmul as a part: its tensors in the shape in which it multiplies them."""
+    before = region.output.shape[:-2]
+    return region.replace(
+        inputs=tuple(
+            Tensor((*batch, *shape), tensor.dtype)
+            for shape, tensor in zip((left, right), region.inputs, strict=True)
+        ),
+        operands=tuple(_rebatched(tensor, before, batch) for tensor in region.operands),
+        output=Tensor((*batch, left[0], right[1]), region.output.dtype),
+        attrs={name: value for name, value in region.attrs.items() if name not in _AXES},
+    )
+
+
+def _rebatched(tensor: Tensor, before: Sequence[int], batch: Sequence[int]) -> Tensor:
+    """An operand for another batch of equal size."""
+    leading = (1,) * (len(before) + 2 - len(tensor.shape)) + tensor.shape[:-2]
+    if list(before) == list(batch) or len(tensor.shape) <= 2:
+        return tensor
+    if math.prod(leading) == 1:
+        return Tensor(tensor.shape[-2:], tensor.dtype)
+    if leading == tuple(before):
+        return Tensor((*batch, *tensor.shape[-2:]), tensor.dtype)
+    raise _Refusal(f"an operand {tensor} for a batch of {before} that is {batch} elsewhere")
+
+
+def _read(
+    graph: RegionGraph, position: int, index: int, shape: tuple[int, int, int]
+) -> Iterator[_Place]:
+    """Where an input of a batch_matmul may be read, the furthest first; the last is the input."""
+    region = graph.regions[position]
+    axes = _axes(region, _AXES[index], len(region.inputs[index].shape))
+    logical = (*region.output.shape[:-2], *shape[1:])
+    for source in sources(graph, graph.value(position).args[index]):
+        view = source.view.permuted(axes).broadcast(logical).reshaped(shape)
+        if view is not None and _has_rows(view):
+            yield _Place(source.expr, source.members, view)
+
+
+def _turned(place: _Place) -> _Place:
+    """With a row for each key."""
+    return _Place(place.expr, place.members, place.view.permuted((0, 2, 1)))
+
+
+def _written(graph: RegionGraph, position: int, shape: tuple[int, int, int]) -> Iterator[_Place]:
+    """Where the result may be written, the furthest first; the last is where it is written."""
+    region = graph.regions[position]
+    var = graph.bindings[position].var
+    view: StridedView | None = StridedView.contiguous(region.output.shape)
+    assert view is not None
+    view = view.permuted(_axes(region, "out_axes", len(region.output.shape)))
+    members: tuple[int, ...] = ()
+    places = []
+    while view is not None:
+        logical = view.inverse().reshaped(shape)
+        if logical is not None and _has_rows(logical) and _stride(logical, 2, 1) == 1:
+            places.append(_Place(var, members, logical))
+        user = graph.only_user(var)
+        if user is None or op_name(graph.value(user)) not in (*RESHAPES, "relax.permute_dims"):
+            break
+        var = graph.bindings[user].var
+        members = (*members, user)
+        view = through(graph, view, var)
+    return reversed(places)
+
+
+def _has_rows(view: StridedView) -> bool:
+    """Whether rows and columns have one stride each."""
+    return len(view.dims[1]) <= 1 and len(view.dims[2]) <= 1
+
+
+def _stride(view: StridedView, axis: int, default: int) -> int:
+    """Stride of a dimension with at most one digit."""
+    return view.dims[axis][0][1] if view.dims[axis] else default
+
+
+def _layout(places: Sequence[_Place]) -> dict[str, Scalar] | None:
+    """The attributes that say where q, k, v and the result lie; None if their heads differ."""
+    digits = common_digits([StridedView(place.view.dims[:1]) for place in places])
+    if digits is None:
+        return None
+    batch, strides = digits
+    attrs: dict[str, Scalar] = {"batch": _text(batch)}
+    for name, place, leading in zip(("q", "k", "v", "out"), places, strides, strict=True):
+        last = (_stride(place.view, 1, 0), _stride(place.view, 2, 1))
+        attrs[f"{name}_strides"] = _text((*leading, *last))
+        if place.view.offset:
+            attrs[f"{name}_offset"] = place.view.offset
+    return attrs
+
+
+def _text(numbers: Sequence[int]) -> str:
+    return ",".join(map(str, numbers))
+
+
+def _computed(graph: RegionGraph, exprs: Sequence[relax.Expr]) -> set[int]:
+    """Positions of everything that values are computed from in the block."""
+    found: set[int] = set()
+    pending = [*exprs]
+    while pending:
+        position = graph.position.get(pending.pop())
+        if position is not None and position not in found:
+            found.add(position)
+            pending += variables(graph.value(position))
+    return found

@@ -1,0 +1,231 @@
+"""Merge chains: consecutive regions that work row by row become one region, where that pays.
+
+Before
+
+    lv = fused_matmul(x, w0, b0)          # x @ w0 + b0, relu
+    lv1 = fused_matmul1(lv, w1)
+    gv = fused_layer_norm(lv1, g, b, x)   # of lv1 + x
+
+After
+
+    gv = fused_mlp_chain(x, w0, b0, w1, g, b)
+    # sources "i0,i1,i2;p0,i3;p1,i4,i5,i0": what every part reads, inputs and results of parts
+
+A chain begins at a matmul or a normalisation and grows along its users, in order. Where everything
+between its parts is needed inside only, it is closed, and `chains.cost` decides whether it goes on:
+a step that does not pay ends the chain before it, and leaves its reason at the region it refuses.
+Reshapes between the parts may regroup rows; they must keep the last dimension.
+"""
+
+from __future__ import annotations
+
+import heapq
+from dataclasses import dataclass, field
+
+from tvm import ir, relax
+
+from relay_passes.ir.graph import op_name, static_tensor
+from tir_schedules.chains.cost import ChainEstimate, constant_bytes, estimate_chain, worth
+from tir_schedules.chains.sources import Source, sources_text
+from tir_schedules.core.machine import Machine
+from tir_schedules.core.region import Region, Tensor
+from tir_schedules.core.template import has_template, template_for
+from tir_schedules.epilogue.epilogue import rows_and_columns
+
+from .merge_regions import Findings, Merge, RegionGraph, merging_pass
+
+KIND = "mlp_chain"
+ROW_LOCAL = ("matmul", "layer_norm", "rms_norm")
+RESHAPES = ("relax.reshape", "relax.squeeze", "relax.expand_dims", "relax.flatten")
+MOST_PARTS = 12
+
+
+def merge_chains(machine: Machine) -> ir.transform.Pass:
+    """The pass, for one machine: its threads and caches decide what pays."""
+    return merging_pass("tvm_hybrid.merge_chains", _Matcher(machine))
+
+
+@dataclass
+class _Chain:
+    """Parts, and the glue between them, in the order of the block.
+
+    Attributes
+    ----------
+    calls, glue : list of int
+        Positions of the parts' calls, and of reshapes.
+    made : dict
+        Variable -> number of the part whose result it is, maybe reshaped.
+    arguments, inputs : list
+        What comes from outside, and its tensors.
+    numbers : dict
+        Variable from outside -> its number among them.
+    sources : list
+        Where each part's inputs and operands come from.
+    """
+
+    graph: RegionGraph
+    calls: list[int] = field(default_factory=list)
+    glue: list[int] = field(default_factory=list)
+    made: dict[relax.Expr, int] = field(default_factory=dict)
+    arguments: list[relax.Expr] = field(default_factory=list)
+    inputs: list[Tensor] = field(default_factory=list)
+    numbers: dict[relax.Expr, int] = field(default_factory=dict)
+    sources: list[list[Source]] = field(default_factory=list)
+
+    def add(self, position: int) -> bool:
+        """Takes a binding if it is a part or glue; whether it did."""
+        var = self.graph.bindings[position].var
+        if position in self.graph.regions:
+            if not self._add_part(position):
+                return False
+            self.made[var] = len(self.calls) - 1
+            return True
+        source = _regrouped(self.graph.value(position), var)
+        if source not in self.made:
+            return False
+        self.glue.append(position)
+        self.made[var] = self.made[source]
+        return True
+
+    def _add_part(self, position: int) -> bool:
+        region = self.graph.regions[position]
+        if not is_row_local(region) or len(self.calls) == MOST_PARTS:
+            return False
+        arguments = self.graph.value(position).args
+        tensors = (*region.inputs, *region.operands)
+        if self.calls and arguments[0] not in self.made:
+            return False
+        for index, (argument, tensor) in enumerate(zip(arguments, tensors, strict=True)):
+            if argument in self.made:
+                rows = index == 0 or index >= len(region.inputs)
+                made = self.part(self.made[argument]).output
+                if not rows or rows_and_columns(tensor) != rows_and_columns(made):
+                    return False
+        pairs = zip(arguments, tensors, strict=True)
+        self.sources.append([self._source(argument, tensor) for argument, tensor in pairs])
+        self.calls.append(position)
+        return True
+
+    def _source(self, argument: relax.Expr, tensor: Tensor) -> Source:
+        """Where an argument comes from: a part, or outside; every constant is an input of its own,
+        because parts have it packed each in their way."""
+        if argument in self.made:
+            return Source(True, self.made[argument])
+        if argument not in self.numbers:
+            if isinstance(argument, relax.Var):
+                self.numbers[argument] = len(self.inputs)
+            self.arguments.append(argument)
+            self.inputs.append(tensor)
+            return Source(False, len(self.inputs) - 1)
+        return Source(False, self.numbers[argument])
+
+    def part(self, number: int) -> Region:
+        """One of the regions."""
+        return self.graph.regions[self.calls[number]]
+
+    @property
+    def members(self) -> list[int]:
+        """Positions of everything inside."""
+        return sorted([*self.calls, *self.glue])
+
+    @property
+    def closed(self) -> bool:
+        """Whether nothing but the last part's result is needed outside."""
+        if len(self.calls) < 2:
+            return False
+        members = [position for position in self.members if position <= self.calls[-1]]
+        return not self.graph.still_needed(members, self.calls[-1]) & {*self.calls}
+
+    def region(self) -> Region:
+        """The chain as one region."""
+        parts = tuple(self.graph.regions[position] for position in self.calls)
+        return Region(
+            op=KIND,
+            inputs=tuple(self.inputs),
+            output=parts[-1].output,
+            attrs={"sources": sources_text(self.sources)},
+            parts=parts,
+        )
+
+
+class _Matcher:
+    """Finds the chains of a block."""
+
+    def __init__(self, machine: Machine) -> None:
+        self.machine = machine
+        self.estimates: dict[str, ChainEstimate] = {}
+
+    def __call__(self, graph: RegionGraph) -> Findings:
+        findings = Findings()
+        if not has_template(KIND):
+            return findings
+        taken: set[int] = set()
+        self.worth = worth(sum(map(constant_bytes, graph.regions.values())), self.machine)
+        for position in graph.calls(*ROW_LOCAL):
+            if position not in taken:
+                merge = self.longest(graph, position, taken, findings.refusals)
+                if merge is not None:
+                    taken.update(merge.members)
+                    findings.merges.append(merge)
+        return findings
+
+    def longest(
+        self, graph: RegionGraph, start: int, taken: set[int], refusals: dict[int, str]
+    ) -> Merge | None:
+        """The chain that begins at a position, as far as it pays; None if no step does."""
+        chain = _Chain(graph)
+        if not chain.add(start):
+            return None
+        best: Merge | None = None
+        saved = before = 0.0
+        queue = list(graph.users.get(graph.bindings[start].var, ()))
+        heapq.heapify(queue)
+        seen: set[int] = set()
+        while queue:
+            position = heapq.heappop(queue)
+            if position in seen or position in taken or not chain.add(position):
+                continue
+            seen.add(position)
+            for user in graph.users.get(graph.bindings[position].var, ()):
+                heapq.heappush(queue, user)
+            if position not in graph.regions or not chain.closed:
+                continue
+            region = chain.region()
+            reason = template_for(KIND).reject(region, self.machine.isa)
+            if reason is None:
+                estimate = self.estimate(region)
+                time = estimate.separate.cost.total
+                if estimate.saved - saved > self.worth * (time - before):
+                    saved, before = estimate.saved, time
+                    members = tuple(at for at in chain.members if at <= position)
+                    reason = f"template {KIND}: {estimate}"
+                    best = Merge(members, region, tuple(chain.arguments), reason)
+                    continue
+                reason = f"does not pay: {estimate}; {self.worth:.2%} counts"
+            refusals[position] = f"a chain with the regions before it: {reason}"
+            break
+        return best
+
+    def estimate(self, region: Region) -> ChainEstimate:
+        """The estimate of a chain; equal ones are estimated once."""
+        if region.key not in self.estimates:
+            self.estimates[region.key] = estimate_chain(region, self.machine)
+        return self.estimates[region.key]
+
+
+def is_row_local(region: Region) -> bool:
+    """Whether a region's rows are computed each from one row."""
+    if region.op not in ROW_LOCAL or "window" in region.attrs:
+        return False
+    last = len(region.inputs[0].shape) - 1
+    return region.op == "matmul" or region.attrs["axis"] == last
+
+
+def _regrouped(value: relax.Expr, var: relax.Var) -> relax.Expr | None:
+    """What a reshape that keeps the last dimension is applied to; None for anything else."""
+    if op_name(value) not in RESHAPES:
+        return None
+    before, after = static_tensor(value.args[0]), static_tensor(var)
+    if before is None or after is None or not before.shape or not after.shape:
+        return None
+    return value.args[0] if before.shape[-1] == after.shape[-1] else None

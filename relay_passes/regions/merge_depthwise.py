@@ -1,0 +1,100 @@
+"""Merge depthwise convolutions with the pointwise ones that read them, where that pays.
+
+Before
+
+    lv = fused_depthwise_conv2d(x, w0, b0)     # [1, 56, 56, 144], relu6
+    gv = fused_matmul(lv, w1, b1)              # [1, 56, 56, 24]
+
+After
+
+    gv = fused_depthwise_pointwise(x, w0, b0, w1, b1)
+    # sources "i0,i1,i2;p0,i3,i4": what either part reads, inputs and results of parts
+
+The matmul must be all that needs the convolution's result. `depthwise_pointwise_cost` decides; a
+matmul that it leaves alone keeps the reason.
+"""
+
+from __future__ import annotations
+
+from tvm import ir, relax
+
+from tir_schedules.chains.depthwise_pointwise_cost import PairEstimate, estimate_pair
+from tir_schedules.chains.sources import Source, sources_text
+from tir_schedules.core.machine import Machine
+from tir_schedules.core.region import Region, Tensor
+from tir_schedules.core.template import template_for
+
+from .merge_regions import Findings, Merge, RegionGraph, merging_pass
+
+KIND = "depthwise_pointwise"
+
+
+def merge_depthwise(machine: Machine) -> ir.transform.Pass:
+    """The pass, for one machine: its threads and caches decide what pays."""
+    return merging_pass("tvm_hybrid.merge_depthwise", _Matcher(machine))
+
+
+class _Matcher:
+    """Finds the pairs of a block."""
+
+    def __init__(self, machine: Machine) -> None:
+        self.machine = machine
+        self.estimates: dict[str, PairEstimate] = {}
+
+    def __call__(self, graph: RegionGraph) -> Findings:
+        findings = Findings()
+        for first in graph.calls("depthwise_conv2d"):
+            second = graph.only_user(graph.bindings[first].var)
+            if second is None or second not in graph.calls("matmul"):
+                continue
+            region, arguments = _pair(graph, first, second)
+            reason = template_for(KIND).reject(region, self.machine.isa)
+            if reason is None:
+                estimate = self.estimate(region)
+                if estimate.pays:
+                    why = f"template {KIND}: {estimate}"
+                    findings.merges.append(Merge((first, second), region, arguments, why))
+                    continue
+                reason = f"does not pay: {estimate}"
+            findings.refusals[second] = f"with the depthwise convolution before it: {reason}"
+        return findings
+
+    def estimate(self, region: Region) -> PairEstimate:
+        """The estimate of a pair; equal ones are estimated once."""
+        if region.key not in self.estimates:
+            self.estimates[region.key] = estimate_pair(region, self.machine)
+        return self.estimates[region.key]
+
+
+def _pair(graph: RegionGraph, first: int, second: int) -> tuple[Region, tuple[relax.Expr, ...]]:
+    """Both regions as one, and its arguments."""
+    made = graph.bindings[first].var
+    arguments: list[relax.Expr] = []
+    inputs: list[Tensor] = []
+    numbers: dict[relax.Expr, int] = {}
+    sources: list[list[Source]] = []
+    parts = graph.regions[first], graph.regions[second]
+    for position, part in zip((first, second), parts, strict=True):
+        found = []
+        tensors = (*part.inputs, *part.operands)
+        for argument, tensor in zip(graph.value(position).args, tensors, strict=True):
+            if argument == made:
+                found.append(Source(True, 0))
+                continue
+            number = numbers.get(argument, len(inputs))
+            if number == len(inputs):
+                # Every constant is an input of its own: a part may have it packed in its way.
+                if isinstance(argument, relax.Var):
+                    numbers[argument] = number
+                arguments.append(argument)
+                inputs.append(tensor)
+            found.append(Source(False, number))
+        sources.append(found)
+    region = Region(
+        op=KIND,
+        inputs=tuple(inputs),
+        output=parts[1].output,
+        attrs={"sources": sources_text(sources)},
+        parts=parts,
+    )
+    return region, tuple(arguments)

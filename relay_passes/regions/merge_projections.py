@@ -1,0 +1,297 @@
+"""Projections: products of one tensor with the weights of one attention become one product.
+
+Before
+
+    q = R.add(R.matmul(x, const_wq), const_bq)
+    k = R.add(R.matmul(x, const_wk), const_bk)
+    v = R.add(R.matmul(x, const_wv), const_bv)
+
+After
+
+    qkv = R.add(R.matmul(x, const_w), const_b)          # weights and biases side by side
+    q = R.strided_slice(qkv, axes=[-1], begin=[0], end=[N])
+    ...k and v alike...
+
+Elementwise operators that all products have in common are joined with them, their constants side
+by side. A kernel less is a call less and, with several threads, a fork; and a tensor that is
+quantised dynamically or rounded to bfloat16 for these products alone is so by the one kernel on the
+way in, instead of a kernel of its own that writes the narrow tensor.
+
+Only queries, keys and values of an attention are merged, as the merged attention reads slices
+where they lie. Elementwise operators in between, such as a rotary embedding, read them in kernels
+that take longer for it: an estimate decides. Products that are quantised with different constant
+scales stay apart: in one kernel, scales of columns would need a division where a constant one needs
+a multiplication.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tvm import ir, relax
+
+from relay_passes.decisions import Decision, DecisionLog
+from relay_passes.ir.blocks import Bindings, block_pass
+from relay_passes.ir.graph import DataflowGraph, op_name, static_tensor
+from tir_schedules.chains.cost import FORK_JOIN_US, VM_CALL_US
+
+from .join_columns import ColumnJoiner, alike
+
+MERGE = "merge projections"
+MOVING = (
+    "relax.reshape",
+    "relax.permute_dims",
+    "relax.expand_dims",
+    "relax.squeeze",
+    "relax.broadcast_to",
+    "relax.repeat",
+    "relax.strided_slice",
+    "relax.split",
+    "relax.concat",
+)
+ELEMENTWISE = (
+    "relax.add",
+    "relax.subtract",
+    "relax.multiply",
+    "relax.divide",
+    "relax.negative",
+    "relax.astype",
+    "relax.where",
+    "relax.quantize",
+    "relax.dequantize",
+)
+# What may follow each of the merged products, if all of them have it.
+JOINED = ("relax.add", "relax.subtract", "relax.multiply", "relax.divide", "relax.astype")
+# Microseconds for one element, measured on one thread (Zen 4): what a rotary embedding takes longer
+# to read it from a slice, and what a kernel of its own takes longer to quantise or round it.
+SLICE_US = 0.29e-3
+CONVERSION_US = 0.09e-3
+
+
+def merge_projections(threads: int = 1, decisions: DecisionLog | None = None) -> ir.transform.Pass:
+    """The pass; it needs A-normal form, and common subexpressions eliminated.
+
+    Parameters
+    ----------
+    threads : int
+        Threads that one parallel region may use.
+    decisions : list of Decision, optional
+        Receives what is merged, and why other products of one tensor are not.
+    """
+    log = [] if decisions is None else decisions
+    return block_pass(
+        "tvm_hybrid.merge_projections", lambda graph: _Merger(graph, threads, log).run()
+    )
+
+
+class _Merger:
+    """Merges the projections of one block."""
+
+    def __init__(self, graph: DataflowGraph, threads: int, decisions: DecisionLog) -> None:
+        self.graph, self.threads, self.decisions = graph, threads, decisions
+        self.inserted: dict[int, list[relax.Binding]] = {}
+        self.replaced: dict[int, relax.Expr] = {}
+
+    def run(self) -> list[relax.Binding] | None:
+        """The block's new bindings; None if nothing is merged."""
+        for group in self.groups():
+            projections = [p for p in group if self.products(p) is not None]
+            if len(projections) > 1:
+                result = self.merge(projections)
+            else:
+                projections, result = group, "stay apart: they are not for an attention alone"
+            name = str(self.graph.bindings[projections[0]].var.name)
+            reason = f"{len(projections)} products of one tensor {result}"
+            self.decisions.append(Decision(node=name, op=MERGE, taken=True, reason=reason))
+        if not self.replaced:
+            return None
+        out = Bindings()
+        for position, binding in enumerate(self.graph.bindings):
+            out.bindings += self.inserted.get(position, [])
+            if position in self.replaced:
+                out.bind(binding.var, self.replaced[position])
+            else:
+                out.bindings.append(binding)
+        return out.bindings
+
+    def groups(self) -> list[list[int]]:
+        """Positions of products of one tensor with constant matrices, two or more."""
+        found: dict[tuple[relax.Expr, str, str], list[int]] = {}
+        for position in range(len(self.graph.bindings)):
+            call = self.graph.value(position)
+            if op_name(call) != "relax.matmul" or static_tensor(call) is None:
+                continue
+            assert isinstance(call, relax.Call)
+            weight = self.weight(call.args[1])
+            if weight is None or not isinstance(call.args[0], relax.Var):
+                continue
+            key = (call.args[0], str(call.ty.dtype), weight)
+            found.setdefault(key, []).append(position)
+        return [group for group in found.values() if len(group) > 1]
+
+    def weight(self, expr: relax.Expr) -> str | None:
+        """Type of the constant matrix behind the second factor of a product, else None."""
+        tensor = static_tensor(expr)
+        if tensor is None or len(tensor.shape) != 2:
+            return None
+        while not isinstance(expr, ir.GenericConst):
+            call = self.graph.definition(expr)
+            if op_name(call) not in ("relax.astype", "relax.subtract"):
+                return None
+            assert isinstance(call, relax.Call)
+            expr = call.args[0]
+        return str(expr.ty.dtype)
+
+    def merge(self, group: Sequence[int]) -> str:
+        """Merges a group, if that pays; what became of it, in words."""
+        products = {at for position in group for at in self.products(position) or ()}
+        if not any(map(self.is_scores, products)):
+            return "stay apart: they meet in no attention"
+        start = group[0]
+        calls = [self.graph.value(position) for position in group]
+        widths = [tensor.shape[-1] for tensor in map(static_tensor, calls) if tensor is not None]
+        out = Bindings()
+        joiner = ColumnJoiner(self.graph, out, widths, start)
+        weight = joiner.join([call.args[1] for call in calls])
+        if weight is None:
+            return "stay apart: their weights have no common form"
+        first = calls[0]
+        value = out.emit(relax.Call(first.op, [first.args[0], weight], first.attrs, first.ty_args))
+        ends, value = self.follow(group, value, joiner)
+        if self.is_quantized(ends):
+            return "stay apart: each is quantised with constants of its own"
+        saved, lost = self.saved_us(group), self.lost_us(ends)
+        if saved < lost:
+            return f"stay apart: {lost:.1f} us lost by reading slices, {saved:.1f} us saved"
+        self.inserted[start] = out.bindings
+        axis, column = len(value.ty.shape.values) - 1, 0
+        for position, width in zip(ends, widths, strict=True):
+            end = column + width
+            self.replaced[position] = relax.op.strided_slice(value, [axis], [column], [end])
+            column = end
+        columns = " + ".join(map(str, widths))
+        return f"become one with {columns} columns: {saved:.1f} us saved, {lost:.1f} us lost"
+
+    def follow(
+        self, ends: Sequence[int], value: relax.Var, joiner: ColumnJoiner
+    ) -> tuple[list[int], relax.Var]:
+        """Joins the operators that follow every product: (last bindings, the joined value)."""
+        while True:
+            users = [self.only_user(position) for position in ends]
+            joined = self.joined(ends, users, value, joiner)
+            if joined is None:
+                return list(ends), value
+            ends, value = [user for user in users if user is not None], joined
+
+    def joined(
+        self,
+        ends: Sequence[int],
+        users: Sequence[int | None],
+        value: relax.Var,
+        joiner: ColumnJoiner,
+    ) -> relax.Var | None:
+        """The joined value of one operator after each product; None if they cannot be joined."""
+        calls = [None if user is None else self.graph.value(user) for user in users]
+        first = calls[0]
+        if first is None or op_name(first) not in JOINED or not alike(calls):
+            return None
+        arguments: list[relax.Expr] = []
+        for each in zip(*(call.args for call in calls if call is not None), strict=True):
+            own = [
+                argument.same_as(self.graph.bindings[end].var)
+                for argument, end in zip(each, ends, strict=True)
+            ]
+            argument = value if all(own) else None if any(own) else joiner.join(each)
+            if argument is None:
+                return None
+            arguments.append(argument)
+        joined = joiner.out.emit(relax.Call(first.op, arguments, first.attrs, first.ty_args))
+        wanted, result = static_tensor(first), static_tensor(joined)
+        assert wanted is not None and result is not None
+        return joined if result.shape == (*wanted.shape[:-1], sum(joiner.widths)) else None
+
+    def only_user(self, position: int) -> int | None:
+        """The only binding that needs a value, else None."""
+        var = self.graph.bindings[position].var
+        users = self.graph.users.get(var, [])
+        return users[0] if len(users) == 1 and isinstance(var, relax.DataflowVar) else None
+
+    def saved_us(self, group: Sequence[int]) -> float:
+        """Estimated microseconds of calls and forks, and of conversions by own kernels."""
+        fork = FORK_JOIN_US if self.threads > 1 else 0.0
+        saved = (len(group) - 1) * (VM_CALL_US + fork)
+        source = self.graph.value(group[0]).args[0]
+        if len(self.graph.users[source]) > len(group):
+            return saved
+        call = self.graph.definition(source)
+        while op_name(call) in ("relax.subtract", "relax.astype"):
+            assert isinstance(call, relax.Call)
+            if str(call.ty.dtype) == "bfloat16":
+                return saved + self.conversion_us(call, 1)
+            call = self.graph.definition(call.args[0])
+        if isinstance(call, relax.Call) and op_name(call) == "relax.quantize":
+            dynamic = isinstance(call.args[1], relax.Var)
+            saved += self.conversion_us(call, 2) if dynamic else 0.0
+        return saved
+
+    def conversion_us(self, call: relax.Call, kernels: int) -> float:
+        """What kernels take that only convert, or find the range for it."""
+        tensor = static_tensor(call)
+        return kernels * VM_CALL_US + CONVERSION_US * (0 if tensor is None else tensor.size)
+
+    def lost_us(self, ends: Sequence[int]) -> float:
+        """Estimated microseconds for slices that are not read in place by a product."""
+        tensors = [static_tensor(self.graph.value(end)) for end in ends if self.is_copied(end)]
+        return SLICE_US * sum(tensor.size for tensor in tensors if tensor is not None)
+
+    def is_copied(self, position: int) -> bool:
+        """Whether anything but operators that move elements stands before the products."""
+        users = self.graph.users.get(self.graph.bindings[position].var, [])
+        for user in users:
+            name = op_name(self.graph.value(user))
+            if name != "relax.matmul" and (name not in MOVING or self.is_copied(user)):
+                return True
+        return False
+
+    def is_quantized(self, ends: Sequence[int]) -> bool:
+        """Whether a product is quantised with constants right where the joined operators end."""
+        users = [self.only_user(position) for position in ends]
+        return any(
+            user is not None and op_name(self.graph.value(user)) == "relax.quantize"
+            for user in users
+        )
+
+    def products(self, position: int) -> set[int] | None:
+        """Products of two tensors that a binding reaches; None if it reaches anything else."""
+        found: set[int] = set()
+        var = self.graph.bindings[position].var
+        pending, seen = [var], {var}
+        while pending:
+            value = pending.pop()
+            if not isinstance(value, relax.DataflowVar):
+                return None
+            for user in self.graph.users.get(value, []):
+                call = self.graph.value(user)
+                result = self.graph.bindings[user].var
+                if op_name(call) == "relax.matmul":
+                    assert isinstance(call, relax.Call)
+                    if self.weight(call.args[1]) is not None:
+                        return None
+                    found.add(user)
+                elif op_name(call) not in (*MOVING, *ELEMENTWISE) and isinstance(call, relax.Call):
+                    return None
+                elif result not in seen:
+                    seen.add(result)
+                    pending.append(result)
+        return found or None
+
+    def is_scores(self, product: int) -> bool:
+        """Whether a softmax follows a product."""
+        position: int | None = product
+        while position is not None:
+            if op_name(self.graph.value(position)) == "relax.nn.softmax":
+                return True
+            position = self.only_user(position)
+            if position is not None and op_name(self.graph.value(position)) == "relax.matmul":
+                return False
+        return False

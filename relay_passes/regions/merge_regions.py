@@ -1,0 +1,294 @@
+"""Merging calls of region functions: what the coarse passes share.
+
+A pass brings a matcher, which finds in a block of a partitioned module what one program is to
+compute: calls of region functions and the glue between them (reshape, permute_dims, ...).
+
+Before
+
+    lv = fused_batch_matmul(q, k)
+    lv1 = fused_softmax(lv)
+    lv2 = R.reshape(v, R.shape([2, 4, 8]))
+    gv = fused_batch_matmul1(lv1, lv2)
+
+After
+
+    gv = fused_attention(q, k, v)
+
+    @R.function(private=True)
+    def fused_attention(p0, p1, p2):
+        R.func_attr({"Composite": "tvm_hybrid.attention", "tvm_hybrid.region": "{...}",
+                     "tvm_hybrid.reason": "template attention: ..."})
+        ...the operators of all three functions, and the reshape...
+
+Glue that others need too stays where it was, besides. A call that a matcher looked at and left
+keeps the reason as an attribute of its function.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from tvm import IRModule, ir, relax
+from tvm.ir.transform import PassContext, module_pass
+
+from microkernels.errors import CompileError
+from relay_passes.ir.blocks import with_blocks
+from relay_passes.ir.graph import DataflowGraph, binding_value, static_tensor
+from tir_schedules.core.region import Region
+
+from .partition import COMPOSITE, PREFIX, REGION, is_region_function
+
+REASON = "tvm_hybrid.reason"
+
+
+class RegionGraph(DataflowGraph):
+    """A dataflow block of a partitioned module.
+
+    Parameters
+    ----------
+    block : relax.DataflowBlock
+        The block.
+    mod : IRModule
+        Holds the region functions that the block calls.
+    """
+
+    def __init__(self, block: relax.DataflowBlock, mod: IRModule) -> None:
+        super().__init__(block)
+        self.callees: dict[int, relax.Function] = {}
+        self.regions: dict[int, Region] = {}
+        for position in range(len(self.bindings)):
+            call = self.value(position)
+            if isinstance(call, relax.Call) and isinstance(call.op, relax.GlobalVar):
+                callee = mod[call.op]
+                if is_region_function(callee):
+                    self.callees[position] = callee
+                    self.regions[position] = Region.from_json(str(callee.attrs[REGION]))
+
+    def calls(self, *kinds: str) -> list[int]:
+        """Positions of the calls of regions of some kinds (of all kinds, if none is named)."""
+        return [at for at, region in self.regions.items() if not kinds or region.op in kinds]
+
+    def region_of(self, expr: relax.Expr) -> int | None:
+        """Position of the region's call whose result an expression is, else None."""
+        position = self.position.get(expr) if isinstance(expr, relax.Var) else None
+        return position if position in self.regions else None
+
+    def only_user(self, var: relax.Var) -> int | None:
+        """Position of the binding that alone needs a value; None if there are others, or none."""
+        users = self.users.get(var, [])
+        inside = isinstance(var, relax.DataflowVar)
+        return users[0] if inside and len(users) == 1 else None
+
+    def still_needed(self, members: Sequence[int], result: int) -> set[int]:
+        """Members, besides the result, that something other than the result's call needs.
+
+        Parameters
+        ----------
+        members : sequence of int
+            Positions of the bindings that are merged.
+        result : int
+            The member whose value takes the place of them all.
+        """
+        needed: set[int] = set()
+        for position in sorted({*members} - {result}, reverse=True):
+            var = self.bindings[position].var
+            users = {*self.users.get(var, ())} - {result}
+            outside = users - {*members} or not isinstance(var, relax.DataflowVar)
+            if outside or users & needed:
+                needed.add(position)
+        return needed
+
+
+@dataclass(frozen=True)
+class Merge:
+    """What one function is to compute.
+
+    Attributes
+    ----------
+    members : tuple of int
+        Positions of the bindings: region calls and glue. The last one defines the result, the only
+        value of a region's call among them that is needed outside.
+    region : Region
+        The merged region, with its parts.
+    arguments : tuple of relax.Expr
+        What region.inputs (then region.operands) stand for: values that members use, or constants.
+        One of another shape than the tensor in the region is reshaped.
+    reason : str
+        What `explain` says about it.
+    """
+
+    members: tuple[int, ...]
+    region: Region
+    arguments: tuple[relax.Expr, ...]
+    reason: str
+
+
+@dataclass
+class Findings:
+    """What a matcher found in a block.
+
+    Attributes
+    ----------
+    merges : list of Merge
+        They have no region call in common.
+    refusals : dict
+        Position of a region's call -> why it is not merged, in words.
+    """
+
+    merges: list[Merge] = field(default_factory=list)
+    refusals: dict[int, str] = field(default_factory=dict)
+
+
+Matcher = Callable[[RegionGraph], Findings]
+
+
+def merging_pass(name: str, match: Matcher) -> ir.transform.Pass:
+    """A module pass that merges what a matcher finds.
+
+    Parameters
+    ----------
+    name : str
+        Of the pass.
+    match : callable
+        Block -> what to merge in it.
+    """
+
+    @module_pass(opt_level=0, name=name)
+    def run(mod: IRModule, _context: PassContext) -> IRModule:
+        builder = relax.BlockBuilder(mod)
+
+        def rewritten(block: relax.DataflowBlock) -> relax.DataflowBlock:
+            graph = RegionGraph(block, mod)
+            return _merged_block(builder, graph, match(graph))
+
+        for gvar, function in list(mod.functions_items()):
+            if isinstance(function, relax.Function) and not is_region_function(function):
+                builder.update_func(gvar, with_blocks(function, rewritten))
+        return relax.transform.DeadCodeElimination()(builder.get())
+
+    return run
+
+
+def _merged_block(
+    builder: relax.BlockBuilder, graph: RegionGraph, found: Findings
+) -> relax.DataflowBlock:
+    """The block with one call for every merge; what is not needed any more is still in it."""
+    merges: dict[int, Merge] = {}
+    merged: set[int] = set()
+    for merge in found.merges:
+        calls = {position for position in merge.members if position in graph.regions}
+        needed = graph.still_needed(merge.members, merge.members[-1])
+        if calls & (merged | needed):
+            names = [str(graph.bindings[position].var.name) for position in sorted(calls)]
+            raise CompileError(f"{merge.region.op} of {names}: a part is needed elsewhere")
+        merged |= calls
+        merges[merge.members[-1]] = merge
+    bindings: list[relax.Binding] = []
+    for position, binding in enumerate(graph.bindings):
+        if position in merges:
+            bindings += _call(builder, graph, merges[position])
+        elif position in found.refusals and position not in merged:
+            bindings.append(_refused(builder, graph, position, found.refusals[position]))
+        else:
+            bindings.append(binding)
+    return relax.DataflowBlock(bindings)
+
+
+def _call(builder: relax.BlockBuilder, graph: RegionGraph, merge: Merge) -> list[relax.Binding]:
+    """The bindings that replace a merge's last one: views of arguments, and the call."""
+    bindings: list[relax.Binding] = []
+    arguments: list[relax.Expr] = []
+    tensors = (*merge.region.inputs, *merge.region.operands)
+    for argument, tensor in zip(merge.arguments, tensors, strict=True):
+        actual = static_tensor(argument)
+        if actual is not None and actual.shape != tensor.shape:
+            view = relax.DataflowVar("view", relax.TensorType(tensor.shape, actual.dtype))
+            reshape = builder.normalize(relax.op.reshape(argument, tensor.shape))
+            bindings.append(relax.VarBinding(view, reshape))
+            argument = view
+        arguments.append(argument)
+    function = _merged_function(graph, merge, arguments)
+    gvar = builder.add_func(function, f"fused_{merge.region.op}")
+    result = graph.bindings[merge.members[-1]].var
+    bindings.append(relax.VarBinding(result, relax.Call(gvar, arguments, ret_ty=result.ty)))
+    return bindings
+
+
+def _merged_function(
+    graph: RegionGraph, merge: Merge, arguments: Sequence[relax.Expr]
+) -> relax.Function:
+    """All members as one function of the arguments, in ordinary Relax."""
+    parameters = [relax.Var(f"p{i}", argument.ty) for i, argument in enumerate(arguments)]
+    region = merge.region
+    attrs = {COMPOSITE: PREFIX + region.op, REGION: region.to_json(), REASON: merge.reason}
+    inner = relax.BlockBuilder()
+    with inner.function("region", parameters, attrs=attrs, private=True):
+        with inner.dataflow():
+            values: dict[relax.Expr, relax.Expr] = {}
+            for original, parameter in zip(merge.arguments, parameters, strict=True):
+                if original not in values:
+                    values[original] = _as_used(inner, original, parameter)
+            for position in merge.members:
+                var = graph.bindings[position].var
+                if var not in values:  # not what an argument is already
+                    values[var] = _inlined(inner, graph, position, values)
+            output = inner.emit_output(values[graph.bindings[merge.members[-1]].var])
+        inner.emit_func_output(output)
+    return inner.get()["region"]
+
+
+def _as_used(builder: relax.BlockBuilder, expr: relax.Expr, parameter: relax.Var) -> relax.Expr:
+    """An argument in the shape in which the members use it."""
+    actual, seen = static_tensor(expr), static_tensor(parameter)
+    if actual is None or seen is None or actual.shape == seen.shape:
+        return parameter
+    return builder.emit(relax.op.reshape(parameter, actual.shape))
+
+
+def _inlined(
+    builder: relax.BlockBuilder,
+    graph: RegionGraph,
+    position: int,
+    values: Mapping[relax.Expr, relax.Expr],
+) -> relax.Expr:
+    """A member's value: an operator, or the body of the region function that it calls."""
+    value = graph.value(position)
+    callee = graph.callees.get(position)
+    if callee is None:
+        return builder.emit(substitute(value, values))
+    inside: dict[relax.Expr, relax.Expr] = {
+        parameter: substitute(argument, values)
+        for parameter, argument in zip(callee.params, value.args, strict=True)
+    }
+    for block in callee.body.blocks:
+        for binding in block.bindings:
+            expr = substitute(binding_value(binding), inside)
+            inside[binding.var] = expr if isinstance(expr, relax.Var) else builder.emit(expr)
+    return inside[callee.body.body]
+
+
+def substitute(expr: relax.Expr, values: Mapping[relax.Expr, relax.Expr]) -> relax.Expr:
+    """An expression in normal form with its variables and constants replaced."""
+    if expr in values:
+        return values[expr]
+    if isinstance(expr, relax.Call):
+        arguments = [substitute(argument, values) for argument in expr.args]
+        return relax.Call(expr.op, arguments, expr.attrs, expr.ty_args)
+    if isinstance(expr, relax.Tuple):
+        return relax.Tuple([substitute(item, values) for item in expr.fields])
+    if isinstance(expr, relax.TupleGetItem):
+        return relax.TupleGetItem(substitute(expr.tuple_value, values), expr.index)
+    return expr
+
+
+def _refused(
+    builder: relax.BlockBuilder, graph: RegionGraph, position: int, reason: str
+) -> relax.Binding:
+    """A region's call that keeps the reason why it is not merged."""
+    callee, region = graph.callees[position], graph.regions[position]
+    before = str(callee.attrs.get(REASON, f"template {region.op}"))
+    own = relax.utils.copy_with_new_vars(callee)  # another call may keep the shared function
+    gvar = builder.add_func(own.with_attr(REASON, f"{before}; {reason}"), f"fused_{region.op}")
+    var = graph.bindings[position].var
+    return relax.VarBinding(var, relax.Call(gvar, graph.value(position).args, ret_ty=var.ty))

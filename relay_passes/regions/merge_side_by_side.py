@@ -1,0 +1,292 @@
+"""Side by side: independent kernels that each leave threads idle run in one parallel region.
+
+Before
+
+    lv = R.call_tir(tvm_hybrid_matmul, (x, const_w), out_ty=R.Tensor((1, 256)))
+    lv1 = R.call_tir(tvm_hybrid_matmul1, (y, const_w1), out_ty=R.Tensor((1, 128)))
+
+After
+
+    both = R.call_tir(tvm_hybrid_side_by_side, (x, const_w, y, const_w1),
+                      out_ty=[R.Tensor((1, 256)), R.Tensor((1, 128))])
+    lv = both[0]
+    lv1 = both[1]
+
+Looked at are kernels at the same depth, which is the number of kernels on the longest way to them:
+none of these can depend on another. A kernel that keeps all threads busy is left alone; whether the
+others gain is an estimate (tir_schedules/assembled/side_by_side.py), of which `explain` shows the
+result. The pass works on kernels as they are built, so that every part has its own configuration
+and tuning record.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import msgspec
+from tvm import IRModule, ir, relax, tirx
+from tvm.ir.transform import PassContext, module_pass
+
+from relay_passes.decisions import Decision, DecisionLog
+from relay_passes.ir.blocks import with_blocks
+from relay_passes.ir.graph import DataflowGraph, op_name, static_tensor, variables
+from relay_passes.lower.lower_regions import KERNEL, build_kernel
+from tir_schedules.assembled.side_by_side import (
+    MOST_PARTS,
+    Estimate,
+    Piece,
+    combine,
+    estimate,
+    piece_of,
+    tasks_of,
+)
+from tir_schedules.core.config import Config
+from tir_schedules.core.machine import Machine
+from tir_schedules.core.region import Region
+from tir_schedules.core.template import template_for
+from tir_schedules.cost.why_vectors import why_vectors
+
+from .partition import REGION, is_region_function
+
+NAME = "side_by_side"
+
+
+def merge_side_by_side(machine: Machine, decisions: DecisionLog) -> ir.transform.Pass:
+    """The pass; it comes after `lower_regions`, and does nothing for a single thread.
+
+    Parameters
+    ----------
+    machine : Machine
+        Whose threads are to be kept busy.
+    decisions : list of Decision
+        Those of `lower_regions`; of kernels that are merged one is left.
+    """
+
+    @module_pass(opt_level=0, name="tvm_hybrid.merge_side_by_side")
+    def run(mod: IRModule, _context: PassContext) -> IRModule:
+        if machine.threads < 2:
+            return mod
+        builder = relax.BlockBuilder(mod)
+        merger = _Merger(mod, builder, machine, decisions)
+        for gvar, function in list(mod.functions_items()):
+            if isinstance(function, relax.Function) and not is_region_function(function):
+                builder.update_func(gvar, with_blocks(function, merger.block))
+        return relax.transform.DeadCodeElimination()(builder.get())
+
+    return run
+
+
+@dataclass(frozen=True)
+class _Candidate:
+    """A kernel's call that leaves threads idle."""
+
+    position: int
+    function: relax.GlobalVar
+    region: Region
+    piece: Piece
+
+
+class _Merger:
+    """Merges the calls of one module."""
+
+    def __init__(
+        self,
+        mod: IRModule,
+        builder: relax.BlockBuilder,
+        machine: Machine,
+        decisions: DecisionLog,
+    ) -> None:
+        self.mod, self.builder, self.machine = mod, builder, machine
+        self.alone = replace(machine, threads=1)
+        self.decisions = decisions
+        self.regions: dict[relax.GlobalVar, tuple[Region, Piece] | None] = {}
+
+    def block(self, block: relax.DataflowBlock) -> relax.DataflowBlock:
+        """The block with one call for every group that pays; the same one if none does."""
+        graph = DataflowGraph(block)
+        groups: list[tuple[list[_Candidate], Estimate]] = []
+        for candidates in self.levels(graph):
+            found = estimate([each.piece for each in candidates], self.machine.threads)
+            if found.pays:
+                groups.append((candidates, found))
+            else:
+                self.note_apart(graph, candidates, found)
+        if not groups:
+            return block
+        merged = {group[0].position: self.bindings(graph, group, how) for group, how in groups}
+        units = list(range(len(graph.bindings)))
+        for group, _ in groups:
+            for candidate in group:
+                units[candidate.position] = group[0].position
+        bindings: list[relax.Binding] = []
+        for unit in _ordered(graph, units):
+            bindings += merged.get(unit, [graph.bindings[unit]])
+        return relax.DataflowBlock(bindings)
+
+    def levels(self, graph: DataflowGraph) -> list[list[_Candidate]]:
+        """Candidates by depth, two or more at each, in order of their positions."""
+        depth: dict[relax.Var, int] = {}
+        found: dict[int, list[_Candidate]] = {}
+        for position, binding in enumerate(graph.bindings):
+            value = graph.value(position)
+            level = max((depth.get(var, 0) for var in variables(value)), default=0)
+            if op_name(value) == "relax.call_tir":
+                level += 1
+                candidate = self.candidate(graph, position)
+                if candidate is not None:
+                    found.setdefault(level, []).append(candidate)
+            depth[binding.var] = level
+        return [
+            level[start : start + MOST_PARTS]
+            for level in found.values()
+            for start in range(0, len(level) - 1, MOST_PARTS)
+        ]
+
+    def candidate(self, graph: DataflowGraph, position: int) -> _Candidate | None:
+        """The call at a position, if it is one of a kernel of ours that leaves threads idle."""
+        gvar = graph.value(position).args[0]
+        if gvar not in self.regions:
+            self.regions[gvar] = self.described(gvar)
+        described = self.regions[gvar]
+        if described is None or static_tensor(graph.bindings[position].var) is None:
+            return None
+        return _Candidate(position, gvar, *described)
+
+    def described(self, gvar: relax.GlobalVar) -> tuple[Region, Piece] | None:
+        function = self.mod[gvar]
+        if not isinstance(function, tirx.PrimFunc) or REGION not in (function.attrs or {}):
+            return None
+        tasks = tasks_of(function)
+        if tasks >= self.machine.threads:
+            return None
+        region = Region.from_json(str(function.attrs[REGION]))
+        return region, piece_of(region, tasks, self.machine)
+
+    def serial(self, candidate: _Candidate) -> tuple[tirx.PrimFunc, Config | None]:
+        """A candidate's kernel for one thread, and its configuration if that is another one."""
+        if candidate.piece.tasks == 1:
+            return self.mod[candidate.function], None
+        config = template_for(candidate.region.op).default_config(candidate.region, self.alone)
+        return build_kernel(candidate.region, config, self.alone), config
+
+    def bindings(
+        self, graph: DataflowGraph, group: Sequence[_Candidate], how: Estimate
+    ) -> list[relax.Binding]:
+        """The bindings that replace a group: one call, and its results one by one."""
+        functions, configs = zip(*map(self.serial, group), strict=True)
+        kernel = combine(functions, how.shares)
+        names = " | ".join(str(function.attrs[KERNEL]) for function in functions)
+        kernel = kernel.without_attr(REGION).with_attr(KERNEL, names)
+        gvar = self.builder.add_func(kernel, f"tvm_hybrid_{NAME}")
+        results = [graph.bindings[candidate.position].var for candidate in group]
+        arguments = [
+            argument
+            for candidate in group
+            for argument in graph.value(candidate.position).args[1].fields
+        ]
+        call = self.builder.normalize(
+            relax.call_tir(gvar, arguments, out_ty=[result.ty for result in results])
+        )
+        together = relax.DataflowVar(NAME, call.ty)
+        self.note_merged(graph, group, how, gvar, names, configs)
+        return [
+            relax.VarBinding(together, call),
+            *(
+                relax.VarBinding(result, self.builder.normalize(relax.TupleGetItem(together, i)))
+                for i, result in enumerate(results)
+            ),
+        ]
+
+    def decided(self, graph: DataflowGraph, candidate: _Candidate) -> int | None:
+        """Where in the log a call's decision is."""
+        name = str(graph.bindings[candidate.position].var.name)
+        function = str(candidate.function.name_hint)
+        for index, decision in enumerate(self.decisions):
+            if (decision.node, decision.function) == (name, function):
+                return index
+        return None
+
+    def note_merged(
+        self,
+        graph: DataflowGraph,
+        group: Sequence[_Candidate],
+        how: Estimate,
+        gvar: relax.GlobalVar,
+        names: str,
+        configs: Sequence[Config | None],
+    ) -> None:
+        """One decision in place of those of the group."""
+        found = []
+        for candidate, config in zip(group, configs, strict=True):
+            index = self.decided(graph, candidate)
+            if index is None:
+                continue
+            decision = self.decisions.pop(index)
+            if config is not None:
+                decision = msgspec.structs.replace(
+                    decision,
+                    config=msgspec.to_builtins(config),
+                    source="default",
+                    on_vectors=why_vectors(candidate.region, config, self.alone),
+                )
+            found.append(decision)
+        reason = f"template {NAME}: {len(group)} kernels that leave threads idle, {how}"
+        self.decisions.append(
+            Decision(
+                node=", ".join(decision.node for decision in found),
+                op=f"{NAME} ({', '.join(decision.op for decision in found)})",
+                taken=True,
+                function=str(gvar.name_hint),
+                kernel=names,
+                config={"shares": how.shares, "parts": [decision.config for decision in found]},
+                source=", ".join(dict.fromkeys(decision.source for decision in found)),
+                reason=reason,
+                on_vectors="; ".join(
+                    dict.fromkeys(decision.on_vectors for decision in found if decision.on_vectors)
+                ),
+                flops=sum(decision.flops for decision in found),
+                workload=" | ".join(decision.workload for decision in found),
+            )
+        )
+
+    def note_apart(self, graph: DataflowGraph, group: Sequence[_Candidate], how: Estimate) -> None:
+        """Adds to the reasons of a group why it runs one after the other."""
+        for candidate in group:
+            index = self.decided(graph, candidate)
+            if index is not None:
+                decision = self.decisions[index]
+                reason = f"{decision.reason}; not side by side with {len(group) - 1} more: {how}"
+                self.decisions[index] = msgspec.structs.replace(decision, reason=reason)
+
+
+def _ordered(graph: DataflowGraph, units: Sequence[int]) -> list[int]:
+    """Units in an order in which every value is there before it is used, changed little.
+
+    Parameters
+    ----------
+    graph : DataflowGraph
+        The block.
+    units : sequence of int
+        For every binding the unit that it belongs to: the position of the unit's first binding.
+    """
+    users: dict[int, set[int]] = {unit: set() for unit in units}
+    missing: dict[int, int] = dict.fromkeys(users, 0)
+    for position in range(len(graph.bindings)):
+        for var in variables(graph.value(position)):
+            made = graph.position.get(var)
+            if made is not None and units[position] not in users[units[made]]:
+                users[units[made]].add(units[position])
+                missing[units[position]] += 1
+    ready = [unit for unit, count in missing.items() if count == 0]
+    heapq.heapify(ready)
+    order = []
+    while ready:
+        unit = heapq.heappop(ready)
+        order.append(unit)
+        for user in users[unit]:
+            missing[user] -= 1
+            if missing[user] == 0:
+                heapq.heappush(ready, user)
+    return order

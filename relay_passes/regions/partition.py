@@ -1,0 +1,225 @@
+"""Partition: gathers every anchor and what is fused with it into a function of its own.
+
+Before
+
+    lv = R.matmul(x, const_w)
+    lv1 = R.add(lv, const_b)
+    gv = R.nn.relu(lv1)
+
+After
+
+    gv = fused_matmul(x, const_w, const_b)
+
+    @R.function(private=True)
+    def fused_matmul(x, w, b):
+        R.func_attr({"Composite": "tvm_hybrid.matmul", "tvm_hybrid.region": "{...}"})
+        ...the three operators...
+
+The attribute is the Region as JSON; the body stays ordinary Relax and keeps the meaning.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tvm import IRModule, ir, relax
+from tvm.ir.transform import PassContext, module_pass
+
+from microkernels.errors import CompileError
+from microkernels.isa import Isa
+from relay_passes.decisions import Decision, DecisionLog
+from relay_passes.ir.blocks import with_blocks
+from relay_passes.ir.graph import DataflowGraph, binding_value, op_name, static_tensor
+from relay_passes.layout.search_space import LAYOUTS
+from relay_passes.quantize.dynamic_quantize import ranges_in_place
+from tir_schedules.core.region import Region
+from tir_schedules.core.template import has_template, template_for
+
+from .anchor import Anchor
+from .grow_epilogue import Growth, grow
+from .match_anchors import match_anchor, match_conversion
+
+COMPOSITE = "Composite"
+REGION = "tvm_hybrid.region"
+PREFIX = "tvm_hybrid."
+
+
+def is_region_function(function: object) -> bool:
+    """Whether a function of a module is one that `partition` made."""
+    return (
+        isinstance(function, relax.Function) and bool(function.attrs) and REGION in function.attrs
+    )
+
+
+def partition(
+    isa: Isa, decisions: DecisionLog, strict: bool = False, fuse: bool = True
+) -> ir.transform.Pass:
+    """The pass, for one instruction set; notes what it leaves and why.
+
+    If `strict`, it raises CompileError when it leaves a call that a template is there for. Without
+    `fuse` every region is an anchor alone: one operator, with what its operands mean (zero points,
+    narrow weights) and in which order they are stored.
+    """
+
+    @module_pass(opt_level=0, name="tvm_hybrid.partition")
+    def run(mod: IRModule, _context: PassContext) -> IRModule:
+        builder = relax.BlockBuilder(mod)
+        for gvar, function in list(mod.functions_items()):
+            if isinstance(function, relax.Function) and not is_region_function(function):
+                partitioner = _Partitioner(builder, isa, decisions, fuse)
+                builder.update_func(gvar, with_blocks(function, partitioner.block))
+        left = [
+            f"{d.op} ({d.node}): {d.reason}" for d in decisions if not d.taken and d.op != LAYOUTS
+        ]
+        if strict and left:
+            raise CompileError(
+                f"strict: no template takes {'; '.join(left)}. Compile without strict to run these "
+                "by generic schedules"
+            )
+        return relax.transform.DeadCodeElimination()(builder.get())
+
+    return run
+
+
+class _Partitioner:
+    """Rewrites one function."""
+
+    def __init__(
+        self, builder: relax.BlockBuilder, isa: Isa, decisions: DecisionLog, fuse: bool
+    ) -> None:
+        self.builder, self.isa, self.decisions, self.fuse = builder, isa, decisions, fuse
+
+    def block(self, block: relax.DataflowBlock) -> relax.DataflowBlock:
+        """The block with every region replaced by one call."""
+        graph = DataflowGraph(block, self.fuse)
+        if self.fuse:
+            graph.range_items.update(ranges_in_place(graph))
+        regions: dict[int, Growth] = {}
+        # Conversions come last: most become part of the regions around them.
+        for region_at in (self.region_at, self.conversion_at):
+            for position in range(len(graph.bindings)):
+                if position in graph.taken:
+                    continue
+                growth = region_at(graph, position)
+                if growth is not None:
+                    graph.taken.update(growth.members)
+                    graph.read.update(growth.anchor.inputs, (e for e, _ in growth.operands))
+                    regions[growth.members[-1]] = growth
+        bindings: list[relax.Binding] = []
+        for position, binding in enumerate(graph.bindings):
+            if position in regions:
+                bindings += self.call(graph, regions[position])
+            elif position not in graph.taken:
+                bindings.append(binding)
+        return relax.DataflowBlock(bindings)
+
+    def region_at(self, graph: DataflowGraph, position: int) -> Growth | None:
+        """The region whose anchor stands at a position, or None."""
+        anchor = match_anchor(graph, position)
+        if anchor is None:
+            return None
+        reason = anchor if isinstance(anchor, str) else self.reject(anchor.region())
+        if reason is not None and isinstance(anchor, Anchor) and anchor.otherwise:
+            anchor = replace(anchor, op=anchor.otherwise, otherwise="")
+            reason = self.reject(anchor.region())
+        if reason is not None or isinstance(anchor, str):
+            self.leave(graph, position, reason or "")
+            return None
+        return grow(graph, anchor, lambda region: self.reject(region) is None)
+
+    def conversion_at(self, graph: DataflowGraph, position: int) -> Growth | None:
+        """The elementwise region that begins with a conversion at a position, or None."""
+        anchor = match_conversion(graph, position)
+        if anchor is None:
+            return None
+        return grow(graph, anchor, lambda region: self.reject(region) is None)
+
+    def reject(self, region: Region | None) -> str | None:
+        """Why no template builds a region, or None."""
+        if region is None:
+            return "a shape is not known at compile time"
+        if not has_template(region.op):
+            return f"no template builds {region.op}"
+        return template_for(region.op).reject(region, self.isa)
+
+    def leave(self, graph: DataflowGraph, position: int, reason: str) -> None:
+        binding = graph.bindings[position]
+        name = op_name(binding_value(binding)).removeprefix("relax.")
+        self.decisions.append(
+            Decision(node=str(binding.var.name), op=name, taken=False, reason=reason)
+        )
+
+    def call(self, graph: DataflowGraph, growth: Growth) -> list[relax.Binding]:
+        """The bindings that replace a region: reshaped operands, and the call."""
+        region = growth.region()
+        bindings: list[relax.Binding] = []
+        arguments: list[relax.Expr] = list(growth.anchor.inputs)
+        for expr, tensor in growth.operands:
+            actual = static_tensor(expr)
+            if actual is not None and actual.shape != tensor.shape:
+                reshaped = relax.op.reshape(expr, tensor.shape)
+                view = relax.DataflowVar("view", relax.TensorType(tensor.shape, tensor.dtype))
+                bindings.append(relax.VarBinding(view, reshaped))
+                expr = view
+            arguments.append(expr)
+        function = _region_function(graph, growth, region, arguments)
+        gvar = self.builder.add_func(function, f"fused_{region.op}")
+        call = relax.Call(gvar, arguments, ret_ty=growth.result.ty)
+        bindings.append(relax.VarBinding(growth.result, call))
+        return bindings
+
+
+def _region_function(
+    graph: DataflowGraph, growth: Growth, region: Region, arguments: list[relax.Expr]
+) -> relax.Function:
+    """The region as a function of its arguments, in ordinary Relax."""
+    parameters = [relax.Var(f"p{i}", argument.ty) for i, argument in enumerate(arguments)]
+    inner = relax.BlockBuilder()
+    attrs = {COMPOSITE: PREFIX + region.op, REGION: region.to_json()}
+    with inner.function("region", parameters, attrs=attrs, private=True):
+        with inner.dataflow():
+            values: dict[relax.Expr, relax.Expr] = {}
+            for expr, parameter in zip(growth.anchor.inputs, parameters, strict=False):
+                values.setdefault(expr, parameter)
+            operand_parameters = parameters[len(growth.anchor.inputs) :]
+            for (expr, _), parameter in zip(growth.operands, operand_parameters, strict=True):
+                values.setdefault(expr, _as_used(inner, expr, parameter))
+            result = None
+            inlined = sorted({*growth.epilogue.inlined} - {*growth.anchor.absorbed})
+            for position in (*growth.anchor.absorbed, *inlined, *growth.members):
+                binding = graph.bindings[position]
+                call = binding_value(binding)
+                mapped = [values.get(arg, arg) for arg in call.args]
+                result = inner.emit(relax.Call(call.op, mapped, call.attrs, call.ty_args))
+                values[binding.var] = result
+            output = inner.emit_output(result)
+        inner.emit_func_output(output)
+    return inner.get()["region"]
+
+
+def _as_used(builder: relax.BlockBuilder, expr: relax.Expr, parameter: relax.Var) -> relax.Expr:
+    """An operand in the shape in which the original operators use it."""
+    actual, seen = static_tensor(expr), static_tensor(parameter)
+    assert actual is not None and seen is not None
+    if actual.shape == seen.shape:
+        return parameter
+    return builder.emit(relax.op.reshape(parameter, actual.shape))
+
+
+def region_counts(mod: IRModule) -> list[tuple[Region, int]]:
+    """The different regions of a partitioned module and how often it calls each, in order of their
+    functions' names."""
+    calls: dict[str, int] = {}
+
+    def visit(expr: relax.Expr) -> None:
+        if isinstance(expr, relax.Call) and isinstance(expr.op, ir.GlobalVar):
+            calls[expr.op.name_hint] = calls.get(expr.op.name_hint, 0) + 1
+
+    found: dict[str, tuple[Region, list[str]]] = {}
+    for gvar, function in sorted(mod.functions_items(), key=lambda item: item[0].name_hint):
+        if is_region_function(function):
+            region = Region.from_json(str(function.attrs[REGION]))
+            found.setdefault(region.key, (region, []))[1].append(gvar.name_hint)
+        elif isinstance(function, relax.Function):
+            relax.analysis.post_order_visit(function, visit)
+    return [(region, sum(calls.get(name, 0) for name in names)) for region, names in found.values()]

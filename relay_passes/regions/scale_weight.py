@@ -1,0 +1,119 @@
+"""Scale weight: factors of the columns of activations become factors of the rows of a weight.
+
+Before, [1, H, W, C] times [1, 1, 1, C], as after squeeze and excite
+
+    lv = R.multiply(x, s)
+    lv1 = R.matmul(lv, const_w)             # [C, N]
+
+After
+
+    lv = R.reshape(s, R.shape([C, 1]))
+    lv1 = R.multiply(lv, const_w)
+    lv2 = R.matmul(x, lv1)
+
+The product then reads x as it is, and its kernel scales the weight, block by block in cache
+(tir_schedules/product/scaled_weight.py): N * C numbers for each thread in place of H * W * C, a
+pass over memory. Only f32 products, whose factors are the same for all rows; only where nothing
+else needs the scaled activations; and only where a thread has more rows than the weight has
+columns.
+
+Each term is rounded as often as before, (s w) in place of (x s): with K terms, results differ by no
+more than (2 K + 4) 2^-24 of the sum of their magnitudes, unless a number over- or underflows.
+"""
+
+from __future__ import annotations
+
+import math
+
+from tvm import ir, relax
+
+from relay_passes.ir.blocks import Bindings, block_pass
+from relay_passes.ir.graph import DataflowGraph, binding_value, op_name, static_tensor
+from tir_schedules.product.scaled_weight import SCALE
+
+from .integer_anchor import Operand, feeds_this_alone
+
+
+def scale_weight(threads: int) -> ir.transform.Pass:
+    """The pass; it needs A-normal form, and comes right before `partition`.
+
+    Parameters
+    ----------
+    threads : int
+        That share the rows of a product.
+    """
+
+    def rewrite(graph: DataflowGraph) -> list[relax.Binding] | None:
+        block = Bindings()
+        changed = False
+        for binding in graph.bindings:
+            found = _scaled_product(graph, binding_value(binding), threads)
+            if found is None:
+                block.bindings.append(binding)
+                continue
+            x, scale, weight = found
+            column = block.emit(relax.op.reshape(scale, (-1, 1)))
+            scaled = block.emit(relax.op.multiply(column, weight))
+            block.bind(binding.var, relax.op.matmul(x, scaled))
+            changed = True
+        return block.bindings if changed else None
+
+    return block_pass("tvm_hybrid.scale_weight", rewrite)
+
+
+def _scaled_product(
+    graph: DataflowGraph, call: relax.Expr, threads: int
+) -> tuple[relax.Expr, relax.Expr, relax.Expr] | None:
+    """(x, s, W) of a product (x * s) W that is to be x (s * W); None for anything else."""
+    if op_name(call) != "relax.matmul" or str(call.ty.dtype) != "float32":
+        return None
+    a, w = static_tensor(call.args[0]), static_tensor(call.args[1])
+    product = graph.definition(call.args[0])
+    if a is None or w is None or not w.constant or len(a.shape) < 2 or len(w.shape) != 2:
+        return None
+    if (a.dtype, w.dtype) != ("float32", "float32") or op_name(product) != "relax.multiply":
+        return None
+    assert isinstance(product, relax.Call)
+    k, n = w.shape
+    if not k or math.ceil(math.prod(a.shape[:-1]) / threads) <= n:
+        return None
+    if not feeds_this_alone(graph, call.args[0]):
+        return None
+    for x, scale in ((*product.args,), (*product.args[::-1],)):
+        tensor, factors = static_tensor(x), static_tensor(scale)
+        if tensor is None or factors is None or tensor.shape != a.shape:
+            continue
+        if not factors.constant and (factors.size, factors.shape[-1:]) == (k, (k,)):
+            return x, scale, call.args[1]
+    return None
+
+
+def note_scaled_weight(graph: DataflowGraph, found: Operand) -> None:
+    """Lets the kernel scale a constant weight if that is done for this product alone.
+
+    Parameters
+    ----------
+    graph : DataflowGraph
+        The block.
+    found : Operand
+        The second operand of a f32 product. Its source becomes the constant, and the factors of its
+        rows the input "scale".
+    """
+    product = graph.definition(found.source)
+    if op_name(product) != "relax.multiply" or not feeds_this_alone(graph, found.source):
+        return
+    assert isinstance(product, relax.Call)
+    column, weight = product.args
+    view, shape, w = graph.definition(column), static_tensor(column), static_tensor(weight)
+    if op_name(view) != "relax.reshape" or shape is None or w is None:
+        return
+    assert isinstance(view, relax.Call)
+    if not w.constant or len(w.shape) != 2:
+        return
+    factors = static_tensor(view.args[0])
+    if factors is None or shape.shape != (w.shape[0], 1) or factors.shape[-1:] != w.shape[:1]:
+        return
+    found.absorbed += [graph.position[column], graph.position[found.source]]
+    found.source = weight
+    found.attrs[SCALE] = "input"
+    found.inputs["scale"] = view.args[0]

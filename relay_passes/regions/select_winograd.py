@@ -1,0 +1,137 @@
+"""Select Winograd: 3x3 convolutions of stride 1 that a quarter of the products computes faster.
+
+Before
+
+    R.func_attr({"Composite": "tvm_hybrid.conv2d", "tvm_hybrid.region": "{"op": "conv2d", ...}"})
+
+After
+
+    R.func_attr({"Composite": "tvm_hybrid.conv2d_winograd",
+                 "tvm_hybrid.region": "{"op": "conv2d_winograd", ...}",
+                 "tvm_hybrid.reason": "template conv2d_winograd: 0.56 ms estimated, ..."})
+
+Winograd's transforms let rounding errors grow, and the transformed weights take four times their
+bytes. So a region is moved where both hold:
+
+- `fast_math` allows it. The largest error of a result, over the root mean square of the results, is
+  expected (`convolution.winograd.transforms.expected_error`) to be within `TOLERANCE` ("default"),
+  or is not asked for ("on"). "off" moves nothing: every sum is then as accurate as its length
+  allows.
+- it is estimated to take at most `LEAST_GAIN` of the time of the template "conv2d"
+  (tir_schedules/convolution/winograd/cost.py). Weights count as lying in memory where those of the
+  whole module do not fit in L3, since every run passes over all of them.
+
+`explain` shows both times, or why a region that Winograd could compute stays.
+"""
+
+from __future__ import annotations
+
+import msgspec
+from tvm import IRModule, ir, relax
+from tvm.ir.transform import PassContext, module_pass
+
+from relay_passes.choices import check_choice
+from tir_schedules.convolution.winograd.cost import default_config, direct_cycles, winograd_cost
+from tir_schedules.convolution.winograd.transforms import expected_error
+from tir_schedules.core.machine import Machine
+from tir_schedules.core.region import Region
+from tir_schedules.core.template import template_for
+from tir_schedules.cost.speeds import speeds_of
+
+from .merge_regions import REASON
+from .partition import COMPOSITE, PREFIX, REGION, is_region_function
+
+FAST_MATH_LEVELS = ("off", "default", "on")
+TOLERANCE = 5e-5  # up to 1500 channels; a network's own noise is far above, bfloat16's is 4e-3
+LEAST_GAIN = 0.9  # of the direct template's time: what the estimates cannot tell
+DIRECT, WINOGRAD = "conv2d", "conv2d_winograd"
+
+
+class Choice(msgspec.Struct, frozen=True):
+    """What becomes of a region that Winograd could compute, and why, for `explain`."""
+
+    winograd: bool
+    reason: str
+
+
+def check_fast_math(fast_math: str) -> None:
+    """Refuses, by CompileError, what is not in FAST_MATH_LEVELS."""
+    check_choice("fast_math level", fast_math, FAST_MATH_LEVELS)
+
+
+def select_winograd(machine: Machine, fast_math: str = "default") -> ir.transform.Pass:
+    """The pass; it comes after `partition`.
+
+    Parameters
+    ----------
+    machine : Machine
+        That kernels are built for.
+    fast_math : str
+        One of FAST_MATH_LEVELS.
+    """
+
+    @module_pass(opt_level=0, name="tvm_hybrid.select_winograd")
+    def run(mod: IRModule, _context: PassContext) -> IRModule:
+        updated = IRModule(dict(mod.functions_items()), attrs=mod.attrs)
+        cold = constant_bytes(mod) > machine.l3_bytes
+        for gvar, function in mod.functions_items():
+            if not is_region_function(function):
+                continue
+            region = Region.from_json(str(function.attrs[REGION]))
+            moved = region.replace(op=WINOGRAD)
+            if region.op != DIRECT or template_for(WINOGRAD).reject(moved, machine.isa) is not None:
+                continue
+            choice = choose(region, machine, fast_math, cold)
+            function = function.with_attr(REASON, choice.reason)
+            if choice.winograd:
+                function = function.with_attr(REGION, moved.to_json())
+                function = function.with_attr(COMPOSITE, PREFIX + WINOGRAD)
+            updated.update_func(gvar, function)
+        return updated
+
+    return run
+
+
+def choose(region: Region, machine: Machine, fast_math: str, cold: bool) -> Choice:
+    """Which template computes a region that both can.
+
+    Parameters
+    ----------
+    cold : bool
+        Whether weights come from memory.
+    """
+    stays = f"template {DIRECT}; Winograd"
+    if fast_math == "off":
+        return Choice(False, f"{stays} is not allowed: fast_math is off")
+    error = expected_error(region.inputs[0].shape[-1])
+    if fast_math == "default" and error > TOLERANCE:
+        return Choice(
+            False,
+            f"{stays} is not allowed: errors up to {error:.1e} of the result are expected, more "
+            f"than {TOLERANCE:.0e}; fast_math on accepts them",
+        )
+    moved = region.replace(op=WINOGRAD)
+    per_ms = 1e3 * speeds_of(machine).cycles_per_us
+    ours = winograd_cost(moved, default_config(moved, machine), machine, cold).total / per_ms
+    theirs = direct_cycles(region, machine, cold) / per_ms
+    if ours > LEAST_GAIN * theirs:
+        return Choice(False, f"{stays} is estimated at {ours:.3g} ms, direct at {theirs:.3g} ms")
+    return Choice(
+        True,
+        f"template {WINOGRAD}: {ours:.3g} ms estimated, direct {theirs:.3g} ms; errors up to "
+        f"{error:.1e} of the result expected",
+    )
+
+
+def constant_bytes(mod: IRModule) -> int:
+    """Bytes of all constants of a module, each counted once."""
+    sizes: dict[relax.Expr, int] = {}
+
+    def visit(expr: relax.Expr) -> None:
+        if isinstance(expr, ir.GenericConst):
+            sizes[expr] = expr.value.numpy().nbytes
+
+    for function in mod.functions.values():
+        if isinstance(function, relax.Function):
+            relax.analysis.post_order_visit(function, visit)
+    return sum(sizes.values())

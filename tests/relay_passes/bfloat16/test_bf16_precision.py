@@ -1,0 +1,158 @@
+"""bf16_precision: which products take bfloat16 operands, and what stays f32."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from tvm import ir, relax, tirx
+from tvm.relax import op
+
+from relay_passes.bfloat16.bf16_precision import bf16_precision
+from relay_passes.ir.graph import binding_value, op_name
+from tests.relay_passes.graphs import Body, constant, module
+
+X = ((4, 16), "float32")
+
+
+def products(mod: ir.IRModule) -> list[relax.Call]:
+    """The matrix products and convolutions of main."""
+    values = [binding_value(b) for block in mod["main"].body.blocks for b in block.bindings]
+    names = ("relax.matmul", "relax.nn.conv1d", "relax.nn.conv2d", "relax.nn.conv2d_transpose")
+    return [value for value in values if op_name(value) in names]
+
+
+def operand_types(mod: ir.IRModule) -> list[tuple[str, ...]]:
+    """Types of operands and result of every product."""
+    return [tuple(str(e.ty.dtype) for e in (*call.args, call)) for call in products(mod)]
+
+
+def test_constants_are_rounded_now_to_nearest_even() -> None:
+    ties = np.array([1 + 2.0**-8, 1 + 3 * 2.0**-8, -1 - 2.0**-8, 3e38, 1e-40, 0.1], np.float32)
+    mod = bf16_precision()(
+        module(lambda x: op.matmul(x, relax.const(ties.reshape(1, 6))), ((2, 1), "float32"))
+    )
+    (call,) = products(mod)
+    assert operand_types(mod) == [("bfloat16", "bfloat16", "float32")]
+    rounded = call.args[1].value.numpy()
+    assert rounded.dtype == ml_dtypes.bfloat16
+    wanted = np.array([1, 1 + 2.0**-6, -1, 3e38, 1e-40, 0.1]).astype(ml_dtypes.bfloat16)
+    np.testing.assert_array_equal(rounded.ravel().view(np.uint16), wanted.view(np.uint16))
+
+
+def test_one_cast_for_all_who_read_a_value_and_everything_else_stays_f32() -> None:
+    def body(x: relax.Expr) -> relax.Expr:
+        q, k = op.matmul(x, constant(16, 8)), op.matmul(x, constant(16, 8, seed=1))
+        scores = op.nn.softmax(op.matmul(q, op.permute_dims(k, [1, 0])))
+        return op.add(op.matmul(scores, x), op.add(x, constant(16)))
+
+    mod = bf16_precision()(module(body, X))
+    assert operand_types(mod) == [("bfloat16", "bfloat16", "float32")] * 4
+    casts = [
+        binding_value(binding)
+        for block in mod["main"].body.blocks
+        for binding in block.bindings
+        if op_name(binding_value(binding)) == "relax.astype"
+    ]
+    assert len(casts) == len({cast.args[0] for cast in casts}) == 4  # x, q, the turned k, scores
+    others = [
+        binding.var
+        for block in mod["main"].body.blocks
+        for binding in block.bindings
+        if op_name(binding_value(binding)) != "relax.astype"
+    ]
+    assert {str(var.ty.dtype) for var in others} == {"float32"}
+
+
+def conv2d(x: relax.Expr, w: relax.Expr, **attrs: Any) -> relax.Expr:
+    attrs = {"data_layout": "NHWC", "kernel_layout": "HWIO", "padding": (1, 0, 1, 2), **attrs}
+    return op.nn.conv2d(x, w, **attrs)
+
+
+IMAGE = ((1, 6, 7, 4), "float32")
+
+
+def test_convolutions() -> None:
+    """Whatever their groups; all else of them stays."""
+
+    def body(x: relax.Expr) -> list[relax.Expr]:
+        line = op.reshape(x, (6, 7, 4))
+        return [
+            conv2d(x, constant(3, 3, 4, 8), strides=(2, 1)),
+            conv2d(x, constant(3, 3, 1, 4), groups=4, dilation=(2, 2)),
+            op.nn.conv1d(line, constant(3, 4, 8), data_layout="NWC", kernel_layout="WIO"),
+        ]
+
+    before = module(body, IMAGE)
+    after = bf16_precision()(before)
+    assert operand_types(after) == [("bfloat16", "bfloat16", "float32")] * 3
+    for old, new in zip(products(before), products(after), strict=True):
+        for name in ("strides", "padding", "dilation", "groups", "data_layout", "kernel_layout"):
+            assert getattr(old.attrs, name) == getattr(new.attrs, name)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        pytest.param(
+            lambda x: op.nn.conv2d(op.permute_dims(x, [0, 3, 1, 2]), constant(8, 4, 3, 3)),
+            id="channels first",
+        ),
+        pytest.param(
+            lambda x: conv2d(x, op.reshape(op.exp(x), (2, 3, 4, 7))), id="a weight of run time"
+        ),
+        pytest.param(
+            lambda x: op.nn.conv2d_transpose(
+                x, constant(3, 3, 4, 8), data_layout="NHWC", kernel_layout="HWIO"
+            ),
+            id="transposed",
+        ),
+    ],
+)
+def test_convolutions_that_stay(body: Body) -> None:
+    assert operand_types(bf16_precision()(module(body, IMAGE))) == [("float32",) * 3]
+
+
+def decoded(x: relax.Expr) -> relax.Expr:
+    """A weight kept in 8 bits: x @ ((w - 3) * scale)."""
+    stored = relax.const(np.arange(64, dtype=np.int8).reshape(2, 8, 4))
+    wide = op.subtract(op.astype(stored, "float32"), relax.const(np.float32(3)))
+    return op.matmul(x, op.reshape(op.multiply(wide, constant(2, 1, 4)), (16, 4)))
+
+
+def integers(x: relax.Expr) -> relax.Expr:
+    """An integer product of x."""
+    q = op.astype(op.round(x), "int32")
+    return op.matmul(q, relax.const(np.ones((16, 4), np.int32)))
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        pytest.param(decoded, id="decoded weight"),
+        pytest.param(integers, id="integers"),
+        pytest.param(lambda x: op.matmul(x, constant(16)), id="vector"),
+        pytest.param(lambda x: op.nn.softmax(op.add(x, constant(16))), id="no product"),
+        pytest.param(
+            lambda x: op.matmul(op.astype(x, "float64"), relax.const(np.ones((16, 4)), "float64")),
+            id="double",
+        ),
+    ],
+)
+def test_what_stays(body: Body) -> None:
+    mod = relax.transform.DeadCodeElimination()(module(body, X))
+    before, after = operand_types(mod), operand_types(bf16_precision()(mod))
+    assert before == after
+    assert all("bfloat16" not in types for types in after)
+
+
+def test_unknown_sizes_stay() -> None:
+    x = relax.Var("x", relax.TensorType((tirx.Var("n", "int64"), 16), "float32"))
+    builder = relax.BlockBuilder()
+    with builder.function("main", [x]):
+        with builder.dataflow():
+            result = builder.emit_output(op.matmul(x, constant(16, 4)))
+        builder.emit_func_output(result)
+    assert operand_types(bf16_precision()(builder.get())) == [("float32",) * 3]

@@ -1,0 +1,167 @@
+"""widen_bf16: bfloat16 models compute in f32 and round once; structure and values."""
+
+from __future__ import annotations
+
+import ml_dtypes
+import numpy as np
+import pytest
+from tvm import IRModule, relax
+from tvm.ir import assert_structural_equal
+from tvm.relax import op
+
+from relay_passes.bfloat16.widen_bf16 import widen_bf16
+from relay_passes.ir.graph import binding_value
+from tests.relay_passes.graphs import Body, module, run
+
+from .test_bf16_precision import operand_types
+
+BF16 = np.dtype(ml_dtypes.bfloat16)
+X = ((4, 8), "bfloat16")
+RNG = np.random.default_rng(1)
+W = RNG.standard_normal((8, 6)).astype(BF16)
+B = RNG.standard_normal(6).astype(BF16)
+
+
+def const(array: np.ndarray) -> relax.Expr:
+    return relax.const(array, str(array.dtype))
+
+
+def types(mod: IRModule) -> list[str]:
+    """`operator:type` of every binding."""
+    found = []
+    for block in mod["main"].body.blocks:
+        for binding in block.bindings:
+            value = binding_value(binding)
+            name = value.op.name if isinstance(value, relax.Call) else type(value).__name__
+            if not isinstance(value.ty, relax.TupleType):
+                found.append(f"{name.rsplit('.', 1)[-1]}:{value.ty.dtype}")
+    return found
+
+
+def results(body: Body, x: np.ndarray, products: str = "bfloat16") -> list[np.ndarray]:
+    return run(widen_bf16(products)(module(body, (x.shape, str(x.dtype)))), [x])
+
+
+@pytest.mark.parametrize("products", ["bfloat16", "float32"])
+def test_a_convolution_and_what_follows_round_once(products: str) -> None:
+    kernel, bias = const(RNG.standard_normal((6, 8, 3, 3)).astype(BF16)), const(B.reshape(6, 1, 1))
+
+    def body(x: relax.Expr) -> relax.Expr:
+        return op.nn.relu(op.add(op.nn.conv2d(x, kernel, padding=1), bias))
+
+    mod = widen_bf16(products)(module(body, ((1, 8, 4, 5), "bfloat16")))
+    cast = ["astype:float32"] if products == "float32" else []
+    steps = ["conv2d:float32", "add:float32", "relu:float32", "astype:bfloat16"]
+    assert types(mod) == cast + steps
+    assert operand_types(mod) == [(products, products, "float32")]
+
+
+def test_a_product_and_what_follows_round_once() -> None:
+    def body(x: relax.Expr) -> relax.Expr:
+        return op.nn.relu(op.add(op.matmul(x, const(W)), const(B)))
+
+    mod = widen_bf16()(module(body, X))
+    assert types(mod) == ["matmul:float32", "add:float32", "relu:float32", "astype:bfloat16"]
+    assert operand_types(mod) == [("bfloat16", "bfloat16", "float32")]
+    x = RNG.standard_normal((4, 8)).astype(BF16)
+    exact = np.maximum(x.astype(np.float64) @ W.astype(np.float64) + B.astype(np.float64), 0)
+    (result,) = results(body, x)
+    assert result.dtype == BF16
+    # The products are exact: 8 roundings of f32 sums below 64, then one to 8 bits.
+    error = np.abs(result.astype(np.float64) - exact)
+    assert (error <= 8 * 64 * 2.0**-24 + 2.0**-8 * exact).all()
+
+
+def test_f32_products_have_f32_operands() -> None:
+    mod = widen_bf16("float32")(module(lambda x: op.matmul(op.exp(x), const(W)), X))
+    assert operand_types(mod) == [("float32",) * 3]
+    assert types(mod) == ["astype:float32", "exp:float32", "matmul:float32", "astype:bfloat16"]
+
+
+def test_moves_stay_narrow_until_something_is_computed() -> None:
+    def body(x: relax.Expr) -> list[relax.Expr]:
+        parts = op.split(op.permute_dims(x, [1, 0]), 2, 0)
+        first, second = (relax.TupleGetItem(parts, i) for i in range(2))
+        return [op.concat([second, first]), op.exp(first)]
+
+    x = RNG.standard_normal((4, 8)).astype(BF16)
+    mod = widen_bf16()(module(body, X))
+    assert types(mod).count("astype:float32") == 1
+    assert "concat:bfloat16" in types(mod)
+    joined, powers = results(body, x)
+    np.testing.assert_array_equal(joined, np.concatenate([x.T[4:], x.T[:4]]))
+    wanted = np.exp(x.T[:4].astype(np.float64))
+    # f32's exp moves a result over a tie by less than 2**-20; then one rounding to 8 bits.
+    assert (np.abs(powers.astype(np.float64) - wanted) <= (2.0**-8 + 2.0**-20) * wanted).all()
+
+
+def test_casts_of_the_model_round() -> None:
+    def body(x: relax.Expr) -> relax.Expr:
+        return op.subtract(x, op.astype(op.astype(x, "bfloat16"), "float32"))
+
+    x = RNG.standard_normal((4, 8)).astype(np.float32)
+    (result,) = results(body, x)
+    np.testing.assert_array_equal(result, x - x.astype(BF16).astype(np.float32))
+    assert np.any(result)
+
+
+def test_other_results_than_bfloat16() -> None:
+    def body(x: relax.Expr) -> list[relax.Expr]:
+        y = op.add(x, x)
+        return [op.greater(y, x), op.astype(y, "int32"), op.argmax(y, 1), op.astype(y, "float32")]
+
+    x = (RNG.standard_normal((4, 8)) * 100).astype(BF16)
+    twice = 2 * x.astype(np.float32)
+    above, whole, largest, wide = results(body, x)
+    np.testing.assert_array_equal(above, x.astype(np.float32) > 0)
+    np.testing.assert_array_equal(whole, twice.astype(np.int32))
+    np.testing.assert_array_equal(largest, twice.argmax(1))
+    np.testing.assert_array_equal(wide, twice)
+
+
+def test_a_value_that_is_used_and_returned_is_rounded_for_the_caller() -> None:
+    def body(x: relax.Expr) -> list[relax.Expr]:
+        y = op.exp(x)
+        return [y, op.permute_dims(y, [1, 0]), op.nn.softmax(y)]
+
+    mod = widen_bf16()(module(body, X))
+    assert [str(field.dtype) for field in mod["main"].ret_ty.fields] == ["bfloat16"] * 3
+    x = RNG.standard_normal((4, 8)).astype(BF16)
+    y, turned, rows = results(body, x)
+    np.testing.assert_array_equal(turned, y.T)
+    np.testing.assert_allclose(rows.astype(np.float32).sum(1), 1, atol=8 * 2.0**-9)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        pytest.param(
+            lambda x: op.nn.layer_norm(x, const(B[:1].repeat(8)), const(B[:1].repeat(8)), [-1])
+        ),
+        pytest.param(lambda x: op.nn.gelu(op.clip(x, -1, 1))),
+        pytest.param(lambda x: op.max(op.sum(x, [1], keepdims=True), [0])),
+        pytest.param(lambda x: op.where(op.greater(x, op.negative(x)), x, op.zeros_like(x))),
+    ],
+    ids=["layer_norm", "gelu", "reductions", "where"],
+)
+def test_operators_that_tvm_has_no_bfloat16_for(body: Body) -> None:
+    """As in f32, but for one rounding."""
+    x = RNG.standard_normal((4, 8)).astype(BF16)
+    (result,) = results(body, x)
+    f32 = widen_bf16()(
+        module(lambda y: op.astype(body(op.astype(y, "bfloat16")), "float32"), (X[0], "float32"))
+    )
+    (wanted,) = run(f32, [x.astype(np.float32)])
+    np.testing.assert_array_equal(result, wanted.astype(BF16))
+
+
+def test_f32_modules_stay() -> None:
+    mod = module(lambda x: op.nn.relu(x), ((4, 8), "float32"))
+    assert_structural_equal(widen_bf16()(mod), mod)
+
+
+def test_it_is_done_after_one_run() -> None:
+    once = widen_bf16()(
+        module(lambda x: op.matmul(op.exp(op.matmul(x, const(W))), const(W.T.copy())), X)
+    )
+    assert_structural_equal(widen_bf16()(once), once)

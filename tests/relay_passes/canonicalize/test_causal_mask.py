@@ -1,0 +1,120 @@
+"""Which masks only say that a query sees no later key."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from tvm import relax
+
+from relay_passes.canonicalize.causal_mask import additive_diagonal, without_causal_mask
+from relay_passes.ir.graph import DataflowGraph
+from tests.relay_passes.graphs import module
+from tir_schedules.core.region import Region, Step, Tensor
+
+op = relax.op
+F = "float32"
+GRAPH = DataflowGraph(module(lambda x: op.tanh(x), ((2,), F))["main"].body.blocks[0])
+M, N = 4, 6
+
+
+def mask(causal: int, number: float = -np.inf, rows: int = M, columns: int = N) -> np.ndarray:
+    visible = np.tri(rows, columns, causal, dtype=bool)
+    return np.where(visible, 0, number).astype(np.float32)
+
+
+def diagonal(array: np.ndarray, shape: tuple[int, int] = (M, N)) -> int | None:
+    return additive_diagonal(GRAPH, relax.const(array), shape)
+
+
+@pytest.mark.parametrize("causal", range(-2, N))
+def test_the_diagonal_of_a_constant(causal: int) -> None:
+    assert diagonal(mask(causal)) == min(causal, N - 1)
+    assert diagonal(mask(causal)[None, None]) == min(causal, N - 1)
+
+
+def test_numbers_that_no_score_comes_near_hide_unless_a_query_sees_nothing() -> None:
+    assert diagonal(mask(1, -1e30)) == 1
+    assert diagonal(mask(1, -1e4)) is None  # a score may be larger
+    assert diagonal(mask(-1, -1e30)) is None  # softmax of scores near -1e30 is no NaN
+    assert diagonal(mask(-1)) == -1
+
+
+def test_other_masks_are_none() -> None:
+    window = mask(0)
+    window[3, 0] = -np.inf
+    assert diagonal(window) is None
+    assert diagonal(mask(0) + np.float32(1)) is None
+    assert diagonal(np.full((M, N), -np.inf, np.float32)) is None
+    assert diagonal(np.stack([mask(0)] * 2)) is None  # for each batch
+    assert diagonal(mask(0, rows=1), (M, N)) is None  # one row for all queries
+    assert diagonal(mask(0, -60000).astype("float16")) is None
+
+
+def test_no_mask_at_all_is_a_late_diagonal() -> None:
+    assert diagonal(np.zeros((M, N), np.float32)) == N - 1
+
+
+def scores(*steps: Step, operands: int = 1) -> Region:
+    return Region(
+        op="batch_matmul",
+        inputs=(Tensor((2, M, 3), F), Tensor((2, 3, N), F)),
+        operands=(Tensor((M, N), F),) * operands,
+        output=Tensor((2, M, N), F),
+        epilogue=steps,
+    )
+
+
+HALF = Step("constant", value=0.5)
+
+
+@pytest.mark.parametrize(
+    ("steps", "kept"),
+    [
+        ([Step("add", (0, 1))], []),
+        ([Step("add", (1, 0))], []),
+        ([HALF, Step("multiply", (0, 2)), Step("add", (3, 1))], ["constant", "multiply"]),
+        ([Step("add", (0, 1)), HALF, Step("divide", (2, 3))], ["constant", "divide"]),
+        ([Step("add", (0, 1)), Step("add", (2, 1))], []),
+    ],
+)
+def test_the_step_and_the_operand_disappear(steps: list[Step], kept: list[str]) -> None:
+    found = without_causal_mask(GRAPH, scores(*steps), [relax.const(mask(0))])
+    assert [step.op for step in found.region.epilogue] == kept
+    assert found.causal == 0 and found.operands == () and found.region.operands == ()
+    for number, step in enumerate(found.region.epilogue):
+        assert all(arg <= number for arg in step.args)
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        [Step("add", (0, 1)), Step("tanh", (2,))],
+        [Step("add", (0, 1)), Step("constant", value=-1.0), Step("multiply", (2, 3))],
+        [Step("add", (0, 1)), Step("multiply", (2, 2))],
+        [Step("add", (0, 1)), Step("multiply", (2, 1))],
+        [Step("add", (0, 1)), Step("negative", (2,)), Step("add", (2, 3))],
+        [Step("multiply", (0, 1))],
+    ],
+)
+def test_a_mask_that_later_steps_may_undo_stays(steps: list[Step]) -> None:
+    region = scores(*steps)
+    found = without_causal_mask(GRAPH, region, [relax.const(mask(0))])
+    assert found.region == region and found.causal is None and len(found.operands) == 1
+
+
+def test_other_operands_keep_their_places() -> None:
+    region = scores(Step("add", (0, 1)), Step("add", (3, 2)), operands=2)
+    bias = relax.const(np.ones((M, N), np.float32))
+    for causal, order in ((0, [0, 1]), (2, [1, 0])):
+        both = [relax.const(mask(causal)), bias]
+        found = without_causal_mask(GRAPH, region, [both[at] for at in order])
+        assert found.region.epilogue == (Step("add", (0, 1)),)
+        assert found.causal == causal and found.operands[0].same_as(bias)
+
+
+def test_of_two_masks_the_narrower_counts_and_one_that_hides_nothing_is_dropped() -> None:
+    region = scores(Step("add", (0, 1)), Step("add", (3, 2)), operands=2)
+    two = [relax.const(mask(2)), relax.const(mask(1))]
+    assert without_causal_mask(GRAPH, region, two).causal == 1
+    nothing = without_causal_mask(GRAPH, region, [relax.const(np.zeros((M, N), F))] * 2)
+    assert nothing.causal is None and nothing.region.epilogue == ()

@@ -1,0 +1,65 @@
+"""Views that change nothing vanish, and a softmax sheds those around it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from tvm import relax
+from tvm.ir import assert_structural_equal
+
+from relay_passes.canonicalize.drop_views import drop_views
+from tests.relay_passes.graphs import module
+
+Body = Callable[[relax.Expr], relax.Expr]
+op = relax.op
+
+
+def around(shape: tuple[int, ...], flat: tuple[int, ...], operator: Body) -> Body:
+    return lambda x: op.reshape(operator(op.reshape(x, flat)), shape)
+
+
+@pytest.mark.parametrize(
+    ("shape", "flat", "axis"),
+    [
+        ((1, 8, 4, 5), (32, 5), -1),
+        ((2, 6, 1, 1), (2, 6), 1),
+        ((2, 6), (1, 2, 6), -1),
+        ((2, 1, 6, 1), (2, 6), 2),
+    ],
+)
+@pytest.mark.parametrize("operator", [op.nn.softmax, op.nn.log_softmax])
+def test_a_softmax_of_old_models(
+    shape: tuple[int, ...], flat: tuple[int, ...], axis: int, operator: Callable[..., relax.Expr]
+) -> None:
+    before = module(around(shape, flat, operator), (shape, "float32"))
+    after = module(lambda x: operator(x, axis=axis), (shape, "float32"))
+    assert_structural_equal(drop_views()(before), after)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        around((2, 3, 4), (2, 12), op.nn.softmax),  # over two axes at once
+        around((2, 3, 4), (6, 4), lambda y: op.nn.softmax(y, axis=0)),
+        lambda x: op.reshape(op.nn.softmax(op.reshape(x, (6, 4))), (4, 6)),
+        around((2, 3, 4), (6, 4), op.nn.relu),
+    ],
+)
+def test_another_softmax_stays(body: Body) -> None:
+    mod = module(body, ((2, 3, 4), "float32"))
+    assert_structural_equal(drop_views()(mod), mod)
+
+
+def test_views_of_views() -> None:
+    def before(x: relax.Expr) -> list[relax.Expr]:
+        first = op.squeeze(op.reshape(x, (1, 6, 4)), [0])
+        return [
+            op.nn.relu(first),
+            op.reshape(op.expand_dims(x, 0), (2, 3, 4)),
+            op.reshape(x, (2, 3, 4)),
+        ]
+
+    mod = drop_views()(module(before, ((2, 3, 4), "float32")))
+    text = mod.script()
+    assert text.count("R.reshape") == 1 and "R.squeeze" not in text and "expand_dims" not in text

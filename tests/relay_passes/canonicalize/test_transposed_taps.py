@@ -1,0 +1,97 @@
+"""Along one axis: what the windows compute is what the definition of the operator says."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from relay_passes.canonicalize.transposed_taps import TransposedAxis, Window
+
+
+def by_definition(axis: TransposedAxis, x: np.ndarray, w: np.ndarray) -> np.ndarray:
+    """Every product goes where it belongs."""
+    y = np.zeros(axis.output, np.int64)
+    for i in range(axis.extent):
+        for tap in range(axis.kernel):
+            o = i * axis.stride + tap * axis.dilation - axis.before
+            if 0 <= o < axis.output:
+                y[o] += x[i] * w[tap]
+    return y
+
+
+def convolved(window: Window, x: np.ndarray, w: np.ndarray) -> np.ndarray:
+    """[count, phases]: an ordinary convolution of stride 1 with the window's taps."""
+    start, stop = max(0, -window.before), len(x) - max(0, -window.after)
+    x = np.pad(x[start:stop], (max(0, window.before), max(0, window.after)))
+    span = (window.size - 1) * window.dilation + 1
+    assert len(x) - span + 1 == window.count
+    return np.array(
+        [
+            [
+                sum(
+                    x[q + at * window.dilation] * w[tap]
+                    for at, tap in enumerate(taps)
+                    if tap is not None
+                )
+                for taps in window.taps
+            ]
+            for q in range(window.count)
+        ]
+    )
+
+
+@st.composite
+def axes(draw: st.DrawFn) -> TransposedAxis:
+    extent, kernel = draw(st.integers(1, 6)), draw(st.integers(1, 7))
+    stride, dilation = draw(st.integers(1, 5)), draw(st.integers(1, 4))
+    natural = (extent - 1) * stride + (kernel - 1) * dilation + 1 + draw(st.integers(0, stride - 1))
+    before = draw(st.integers(0, natural - 1))
+    output = natural - before - draw(st.integers(0, natural - before - 1))
+    return TransposedAxis(extent, kernel, stride, dilation, before, output)
+
+
+@settings(max_examples=300, deadline=None)
+@given(axes())
+def test_both_forms(axis: TransposedAxis) -> None:
+    rng = np.random.default_rng(0)
+    x, w = rng.integers(1, 100, axis.extent), rng.integers(1, 100, axis.kernel)
+    wanted = by_definition(axis, x, w)
+    together = axis.together()
+    if axis.extent + min(0, together.before) + min(0, together.after) > 0:
+        rows = convolved(together, x, w).reshape(-1)
+        np.testing.assert_array_equal(rows[axis.first : axis.first + axis.output], wanted)
+        assert axis.cut == (len(rows) != axis.output)
+    apart = axis.apart()
+    if apart is not None:
+        for residue, window in enumerate(apart):
+            if axis.extent + min(0, window.before) + min(0, window.after) > 0:
+                found = convolved(window, x, w).reshape(-1)
+                own = wanted[residue :: axis.stride]
+                np.testing.assert_array_equal(found[: len(own)], own)
+
+
+def test_windows_that_do_not_overlap() -> None:
+    axis = TransposedAxis(extent=5, kernel=2, stride=2, dilation=1, before=0, output=10)
+    assert axis.together() == Window(((0,), (1,)), 1, 0, 0, 5)
+    assert axis.together().pointwise and not axis.cut
+
+
+def test_taps_of_single_phases() -> None:
+    """The usual 4 taps at stride 2: two for each phase, a position beyond x on one side."""
+    axis = TransposedAxis(extent=5, kernel=4, stride=2, dilation=1, before=1, output=10)
+    even, odd = axis.apart() or []
+    assert even == Window(((3, 1),), 1, before=1, after=0, count=5)
+    assert odd == Window(((2, 0),), 1, before=0, after=1, count=5)
+    assert axis.cut  # all at once has a result too many at both ends
+
+
+def test_a_phase_without_taps_is_not_computed_alone() -> None:
+    axis = TransposedAxis(extent=3, kernel=3, stride=2, dilation=2, before=0, output=9)
+    assert axis.apart() is None
+    assert axis.together().taps == ((2, 1, 0), (None, None, None))
+
+
+def test_without_a_stride_the_dilation_stays() -> None:
+    axis = TransposedAxis(extent=6, kernel=3, stride=1, dilation=2, before=2, output=6)
+    assert axis.together() == Window(((2, 1, 0),), 2, before=2, after=2, count=6)

@@ -1,0 +1,198 @@
+"""Depthwise and pointwise convolutions become one region where it pays; else a reason stays."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+from tvm import IRModule, relax
+from tvm.ir import assert_structural_equal
+
+from relay_passes.pipeline import PipelineOptions, collect_regions
+from relay_passes.regions.merge_depthwise import merge_depthwise
+from relay_passes.regions.merge_regions import REASON
+from relay_passes.regions.partition import partition
+from tests.relay_passes.graphs import MACHINE, TARGET, Body, constant, module, regions, run
+from tir_schedules.core.region import Region
+
+op = relax.op
+TWO = dataclasses.replace(MACHINE, threads=2)
+X = ((1, 14, 14, 240), "float32")
+
+
+def depthwise(x: relax.Expr) -> relax.Expr:
+    """relu(3x3 convolution of every channel + bias)."""
+    c = int(x.ty.shape[-1])
+    made = op.nn.conv2d(
+        x,
+        constant(3, 3, 1, c),
+        padding=1,
+        groups=c,
+        data_layout="NHWC",
+        kernel_layout="HWIO",
+    )
+    return emitted(op.nn.relu(op.add(made, constant(c, seed=1))))
+
+
+def pointwise(x: relax.Expr, n: int = 40) -> relax.Expr:
+    product = op.matmul(x, constant(int(x.ty.shape[-1]), n, seed=2))
+    return emitted(op.add(product, constant(n, seed=3)))
+
+
+def emitted(expr: relax.Expr) -> relax.Var:
+    return relax.BlockBuilder.current().emit(expr)
+
+
+def block(x: relax.Expr) -> relax.Expr:
+    return pointwise(depthwise(x))
+
+
+def merged(
+    body: Body, *inputs: tuple[tuple[int, ...], str], threads: int = 2
+) -> tuple[IRModule, IRModule]:
+    """(partitioned, merged)."""
+    machine = dataclasses.replace(MACHINE, threads=threads)
+    before = partition(machine.isa, [])(module(body, *inputs))
+    after = merge_depthwise(machine)(before)
+    relax.analysis.well_formed(after)
+    return before, after
+
+
+def kinds(mod: IRModule) -> list[str]:
+    return [region.op for region in regions(mod)]
+
+
+def pairs(mod: IRModule) -> list[Region]:
+    return [region for region in regions(mod) if region.op == "depthwise_pointwise"]
+
+
+def reasons(mod: IRModule) -> list[str]:
+    """Of the region functions that have one."""
+    return [
+        str(function.attrs[REASON])
+        for _, function in mod.functions_items()
+        if function.attrs and REASON in function.attrs
+    ]
+
+
+def check_meaning(before: IRModule, after: IRModule) -> None:
+    """Both compute the same bits: merging moves operators, it changes none."""
+    rng = np.random.default_rng(0)
+    arrays = [rng.standard_normal(tuple(map(int, p.ty.shape))) for p in before["main"].params]
+    inputs = [array.astype("float32") for array in arrays]
+    for wanted, got in zip(run(before, inputs), run(after, inputs), strict=True):
+        np.testing.assert_array_equal(got, wanted)
+
+
+def test_both_become_one_region() -> None:
+    before, after = merged(block, X)
+    assert kinds(before) == ["depthwise_conv2d", "matmul"]
+    (pair,) = regions(after)
+    assert pair.op == "depthwise_pointwise" and pair.parts == tuple(regions(before))
+    assert pair.attrs["sources"] == "i0,i1,i2;p0,i3,i4"
+    assert [tensor.shape for tensor in pair.inputs] == [
+        (1, 14, 14, 240), (3, 3, 1, 240), (240,), (240, 40), (40,)
+    ]  # fmt: skip
+    assert pair.output.shape == (1, 14, 14, 40) and not pair.operands and not pair.epilogue
+    (reason,) = reasons(after)
+    assert reason.startswith("template depthwise_pointwise: in bands of 7 lines on 2 threads")
+    assert "between -" in reason and "calls and barriers -1." in reason
+    check_meaning(before, after)
+
+
+def test_before_and_after() -> None:
+    """The one function computes what the two did, in their order, on their arguments."""
+    before, after = merged(block, X)
+    (call,) = [binding.value for binding in after["main"].body.blocks[0].bindings]
+    names = [
+        inner.value.op
+        for inner in after[call.op].body.blocks[0].bindings
+        if isinstance(inner.value, relax.Call)
+    ]
+    wanted = [
+        inner.value.op
+        for binding in before["main"].body.blocks[0].bindings
+        for inner in before[binding.value.op].body.blocks[0].bindings
+        if isinstance(inner.value, relax.Call)
+    ]
+    assert names == wanted and len(call.args) == 5
+
+
+def test_a_residual_is_read_from_outside_once() -> None:
+    def body(x: relax.Expr) -> relax.Expr:
+        return emitted(op.add(op.matmul(depthwise(x), constant(240, 240)), x))
+
+    before, after = merged(body, X)
+    (pair,) = pairs(after)
+    assert pair.attrs["sources"] == "i0,i1,i2;p0,i3,i0"
+    check_meaning(before, after)
+
+
+def test_on_one_thread_f32_stays_apart_and_says_why() -> None:
+    before, after = merged(block, X, threads=1)
+    assert kinds(after) == kinds(before)
+    (reason,) = reasons(after)
+    assert "with the depthwise convolution before it: does not pay: in bands of" in reason
+    assert "on 1 thread an estimated" in reason
+
+
+def test_few_lines_that_threads_cannot_share_stay_apart() -> None:
+    before, after = merged(lambda x: pointwise(depthwise(x), 192), ((1, 7, 7, 1152), "float32"))
+    assert kinds(after) == kinds(before)
+    assert "does not pay" in reasons(after)[0] and "compute +" in reasons(after)[0]
+
+
+def two_users(x: relax.Expr) -> list[relax.Expr]:
+    made = depthwise(x)
+    return [pointwise(made), op.exp(made)]
+
+
+def two_products(x: relax.Expr) -> list[relax.Expr]:
+    made = depthwise(x)
+    return [pointwise(made), pointwise(made, 24)]
+
+
+def also_its_operand(x: relax.Expr) -> relax.Expr:
+    made = depthwise(x)
+    return emitted(op.add(op.matmul(made, constant(240, 240)), made))
+
+
+def moved(x: relax.Expr) -> relax.Expr:
+    return pointwise(emitted(op.permute_dims(depthwise(x), [0, 2, 1, 3])))
+
+
+def an_output(x: relax.Expr) -> list[relax.Expr]:
+    made = depthwise(x)
+    return [made, pointwise(made)]
+
+
+@pytest.mark.parametrize("body", [two_users, two_products, also_its_operand, moved, an_output])
+def test_what_others_need_is_stored(body: Body) -> None:
+    _, after = merged(body, X)
+    assert not pairs(after) and "depthwise_conv2d" in kinds(after)
+
+
+def test_nothing_else_changes() -> None:
+    before, after = merged(lambda x: pointwise(emitted(op.nn.relu(pointwise(x)))), X)
+    assert_structural_equal(after, before)
+
+
+def test_blocks_one_after_the_other() -> None:
+    before, after = merged(lambda x: block(pointwise(block(x), 240)), X)
+    assert kinds(after) == ["depthwise_pointwise", "matmul", "depthwise_pointwise"]
+    check_meaning(before, after)
+
+
+def test_only_the_coarse_level_merges() -> None:
+    mod = module(block, X)
+    found = {
+        fusion: [
+            region.op
+            for region in collect_regions(mod, PipelineOptions(TARGET, threads=2, fusion=fusion))
+        ]
+        for fusion in ("coarse", "fine", "none")
+    }
+    assert found["coarse"] == ["depthwise_pointwise"]
+    assert "depthwise_pointwise" not in found["fine"] + found["none"]
+    assert found["fine"] == ["depthwise_conv2d", "matmul"]

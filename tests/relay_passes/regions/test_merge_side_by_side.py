@@ -1,0 +1,191 @@
+"""Independent kernels in one parallel region: found, estimated, explained, as exact as alone."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tvm
+from tvm import IRModule, relax, tirx
+
+from microkernels.isa import isa_named
+from relay_passes.decisions import Decision, DecisionLog
+from relay_passes.lower.lower_regions import KERNEL, lower_regions
+from relay_passes.lower.prepack import prepack
+from relay_passes.lower.select_configs import select_configs
+from relay_passes.pipeline import PipelineOptions, compile_module
+from relay_passes.regions.merge_side_by_side import merge_side_by_side
+from tests.relay_passes.graphs import TARGET, Body, constant, module, partitioned
+from tir_schedules.assembled.side_by_side import tasks_of
+from tir_schedules.core.machine import Machine
+
+op = relax.op
+F = "float32"
+ROW = ((1, 256), F)
+TWO = PipelineOptions(TARGET, threads=2)
+
+runs_here = pytest.mark.isa("avx512")
+
+
+def head(x: relax.Expr, width: int, seed: int = 0) -> relax.Expr:
+    """A product of a few microseconds, mostly of reading its weight; one task."""
+    k = int(x.ty.shape.values[-1])
+    return op.nn.relu(op.matmul(x, constant(k, width, seed=seed)))
+
+
+def heads(x: relax.Expr, y: relax.Expr) -> list[relax.Expr]:
+    return [head(x, 600), head(y, 500, seed=1)]
+
+
+def lowered(body: Body, *shapes: tuple[tuple[int, ...], str], threads: int = 2) -> IRModule:
+    return merged(body, *shapes, threads=threads)[0]
+
+
+def merged(
+    body: Body,
+    *shapes: tuple[tuple[int, ...], str],
+    threads: int = 2,
+    machine: Machine = TWO.machine,
+) -> tuple[IRModule, DecisionLog]:
+    """The module after the pass, and the decisions."""
+    machine = Machine(machine.name, machine.isa, threads)
+    mod, decisions = partitioned(module(body, *(shapes or (ROW, ROW))))
+    mod = prepack(machine.isa)(select_configs(machine, None)(mod))
+    mod = lower_regions(machine, decisions)(mod)
+    mod = merge_side_by_side(machine, decisions)(mod)
+    if any("side_by_side" in name for name in kernels(mod)):
+        relax.analysis.well_formed(mod)
+    return mod, decisions
+
+
+def kernels(mod: IRModule) -> list[str]:
+    """Names of the kernels in the order of their calls."""
+    return [
+        str(binding.value.args[0].name_hint)
+        for block in mod["main"].body.blocks
+        for binding in block.bindings
+        if getattr(getattr(binding.value, "op", None), "name", "") == "relax.call_tir"
+    ]
+
+
+def test_two_products_become_one_kernel() -> None:
+    mod, decisions = merged(heads)
+    assert kernels(mod) == ["tvm_hybrid_side_by_side"]
+    functions = [f for _, f in mod.functions_items() if isinstance(f, tirx.PrimFunc)]
+    assert len(functions) == 1 and len(functions[0].params) == 6
+    [decision] = decisions
+    name = str(functions[0].attrs[KERNEL])
+    assert name.count("avx512_f32") == 2 and decision.kernel == name
+    assert decision.op == "side_by_side (matmul + relu, matmul + relu)" and decision.taken
+    assert decision.function == "tvm_hybrid_side_by_side" and decision.source == "default"
+    assert decision.reason.startswith("template side_by_side: 2 kernels that leave threads idle, ")
+    assert decision.flops == 2 * 256 * (600 + 500)
+    assert decision.config["shares"] == ((0,), (1,)) and len(decision.config["parts"]) == 2
+
+
+def test_why_parts_stay_on_vectors_is_kept() -> None:
+    """Where there are tiles (AMX), that is part of the decision."""
+    _, [decision] = merged(heads, machine=Machine("sapphirerapids", isa_named("amx")))
+    assert decision.function == "tvm_hybrid_side_by_side"
+    assert decision.on_vectors == "AMX multiplies 8-bit integers and bfloat16, not float32"
+
+
+def test_glue_in_between_does_not_count_as_depth() -> None:
+    def body(x: relax.Expr, y: relax.Expr) -> list[relax.Expr]:
+        return [head(x, 600), head(relax.BlockBuilder.current().emit(op.reshape(y, (1, 256))), 500)]
+
+    assert kernels(lowered(body, ROW, ((256,), F))) == ["tvm_hybrid_side_by_side"]
+
+
+def assert_apart(body: Body, *shapes: tuple[tuple[int, ...], str], threads: int = 2) -> list[str]:
+    """Reasons of the kernels, none of which is merged."""
+    mod, decisions = merged(body, *shapes, threads=threads)
+    assert "tvm_hybrid_side_by_side" not in kernels(mod)
+    return [decision.reason for decision in decisions]
+
+
+def test_a_single_thread_has_nothing_to_share() -> None:
+    assert assert_apart(heads, threads=1) == ["template matmul"] * 2
+
+
+def test_short_kernels_stay_with_a_reason() -> None:
+    def body(x: relax.Expr, y: relax.Expr) -> list[relax.Expr]:
+        return [head(x, 16), head(y, 8, seed=1)]
+
+    for reason in assert_apart(body):
+        assert "not side by side with 1 more: " in reason and "us instead of" in reason
+
+
+def test_dependent_kernels_stay() -> None:
+    def body(x: relax.Expr) -> relax.Expr:
+        return head(relax.BlockBuilder.current().emit(head(x, 600)), 500, seed=1)
+
+    assert assert_apart(body, ROW) == ["template matmul"] * 2
+
+
+def test_kernels_that_keep_all_threads_busy_stay() -> None:
+    shape = ((128, 256), F)
+    assert assert_apart(heads, shape, shape) == ["template matmul"] * 2
+
+
+def test_kernels_for_two_of_eight_threads_are_built_anew() -> None:
+    """Two rows keep two threads busy; side by side each kernel is one for a single thread."""
+
+    def body(*xs: relax.Expr) -> list[relax.Expr]:
+        return [op.nn.softmax(x) for x in xs]
+
+    shapes = [((2, width), F) for width in (30000, 31000, 32000, 33000)]
+    mod, [decision] = merged(body, *shapes, threads=8)
+    assert kernels(mod) == ["tvm_hybrid_side_by_side"]
+    assert [part["threads"] for part in decision.config["parts"]] == [1] * 4
+    assert sorted(decision.config["shares"]) == [(0,), (1,), (2,), (3,)]
+    [kernel] = [f for _, f in mod.functions_items() if isinstance(f, tirx.PrimFunc)]
+    assert tasks_of(kernel) == 4 and kernel.script().count("T.parallel") == 1
+
+
+def diamond(x: relax.Expr, y: relax.Expr) -> list[relax.Expr]:
+    """Two kernels at each of two depths, crosswise; and what was first is needed early."""
+    emit = relax.BlockBuilder.current().emit
+    a = emit(head(x, 300))
+    early = emit(op.nn.softmax(a))
+    b = emit(head(y, 300, seed=1))
+    return [
+        early,
+        head(emit(op.add(a, b)), 700, seed=2),
+        head(emit(op.subtract(b, a)), 700, seed=3),
+    ]
+
+
+def test_values_are_there_before_they_are_used() -> None:
+    mod = lowered(diamond)
+    assert kernels(mod).count("tvm_hybrid_side_by_side") >= 1
+
+
+@runs_here
+@pytest.mark.parametrize("body", [heads, diamond])
+def test_results_are_those_of_the_kernels_one_by_one(body: Body) -> None:
+    mod = module(body, ROW, ROW)
+    rng = np.random.default_rng(0)
+    arrays = [tvm.runtime.tensor(rng.standard_normal(ROW[0]).astype(F)) for _ in range(2)]
+    results, used = [], []
+    for fusion in ("fine", "coarse"):
+        options = PipelineOptions(TARGET, threads=2, fusion=fusion)
+        compiled = compile_module(mod, options)
+        main = relax.VirtualMachine(compiled.executable, tvm.cpu())["main"]
+        results.append([output.numpy() for output in main(*arrays)])
+        used.append({decision.function for decision in compiled.decisions})
+    assert any("side_by_side" in name for name in used[1] - used[0])
+    assert not any("side_by_side" in name for name in used[0])
+    for fine, coarse in zip(*results, strict=True):
+        # The same kernels, elsewhere: rows of one tile sum in the same order.
+        np.testing.assert_array_equal(coarse, fine)
+
+
+def test_equal_kernels_are_copied() -> None:
+    """Both calls share one kernel, which stands in the merged one twice."""
+
+    def body(x: relax.Expr, y: relax.Expr) -> list[relax.Expr]:
+        return [head(x, 600), head(y, 600, seed=1)]
+
+    mod, [decision] = merged(body)
+    assert kernels(mod) == ["tvm_hybrid_side_by_side"]
+    assert isinstance(decision, Decision) and "," in decision.node

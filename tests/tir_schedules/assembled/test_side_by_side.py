@@ -1,0 +1,156 @@
+"""Kernels side by side: who runs what, whether it pays, and that each computes what it did."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tvm
+from tvm import tirx
+
+from tests.stand_ins import running
+from tests.tir_schedules.run_region import (
+    BF16_RUNGS,
+    INTEGER_RUNGS,
+    machine_for,
+    packed,
+    random_inputs,
+    tensor_of,
+)
+from tir_schedules.assembled.side_by_side import (
+    Piece,
+    assign,
+    combine,
+    estimate,
+    piece_of,
+    serial_us,
+    tasks_of,
+)
+from tir_schedules.core.machine import Machine
+from tir_schedules.core.region import Region, Step, Tensor
+from tir_schedules.core.template import template_for
+
+F = "float32"
+DENSE = Region(
+    op="matmul",
+    inputs=(Tensor((3, 33), F), Tensor((33, 50), F, constant=True)),
+    operands=(Tensor((50,), F),),
+    output=Tensor((3, 50), F),
+    epilogue=(Step("add", (0, 1)), Step("relu", (2,))),
+)
+SOFTMAX = Region(
+    op="softmax", inputs=(Tensor((5, 19), F),), output=Tensor((5, 19), F), attrs={"axis": 1}
+)
+BF16 = Region(
+    op="matmul",
+    inputs=(Tensor((3, 33), F), Tensor((33, 20), "bfloat16", constant=True)),
+    output=Tensor((3, 20), "bfloat16"),
+)
+INT8 = Region(
+    op="matmul",
+    inputs=(Tensor((4, 40), "uint8"), Tensor((40, 24), "int8", constant=True)),
+    output=Tensor((4, 24), "int32"),
+    attrs={"a_zero_point": 3, "b_zero_point": 0},
+)
+
+
+def built(region: Region, machine: Machine) -> tirx.PrimFunc:
+    template = template_for(region.op)
+    return template.build(region, template.default_config(region, machine), machine.isa)
+
+
+def test_the_longest_come_first() -> None:
+    assert assign([1.0, 3.0, 2.0], 2) == ((1,), (2, 0))
+    assert assign([1.0, 1.0], 8) == ((0,), (1,))
+    assert assign([4.0, 3.0, 3.0, 2.0], 2) == ((0, 3), (1, 2))
+
+
+def test_pieces_that_are_long_enough_pay() -> None:
+    # 10 us on each of two threads, one call (0.35 us) and one fork (1 us) instead of two calls.
+    found = estimate([Piece(10.0, 1, 0), Piece(10.0, 1, 0)], 2)
+    assert found.pays and found.shares == ((0,), (1,))
+    assert found.apart_us == pytest.approx(20.7) and found.together_us == pytest.approx(11.35)
+    assert str(found) == "11.3 us instead of 20.7 us"
+
+
+@pytest.mark.parametrize(
+    "pieces",
+    [
+        [Piece(0.5, 1, 0), Piece(0.5, 1, 0)],  # forking costs more than one of them
+        [Piece(100.0, 1, 0), Piece(0.3, 1, 0)],  # one is nearly all of the work
+        [Piece(20.0, 2, 0), Piece(25.0, 2, 0)],  # all threads are busy as it is
+        [Piece(10.0, 1, 1 << 20), Piece(10.0, 1, 1 << 20)],  # 1 MB is fetched from another core
+    ],
+    ids=["short", "uneven", "parallel", "large results"],
+)
+def test_others_do_not(pieces: list[Piece]) -> None:
+    assert not estimate(pieces, 2).pays
+
+
+def test_an_estimate_grows_with_the_work() -> None:
+    machine = machine_for("avx512", threads=2)
+    narrow = INT8.replace(inputs=(Tensor((4, 40), "uint8"), Tensor((40, 24), "int8")))
+    wide = narrow.replace(inputs=(Tensor((4, 40), F), Tensor((40, 24), F)))
+    assert 0 < serial_us(narrow, machine) < serial_us(wide, machine)
+    # One row: 4 MB of weights take longer to come from L3 than to multiply.
+    weights = Tensor((1024, 1024), F, constant=True)
+    row = Region(op="matmul", inputs=(Tensor((1, 1024), F), weights), output=Tensor((1, 1024), F))
+    assert serial_us(row, machine) > 4 * 1024 * 1024 / 99e3
+    larger = SOFTMAX.replace(inputs=(Tensor((50, 19), F),), output=Tensor((50, 19), F))
+    assert serial_us(larger, machine) > 5 * serial_us(SOFTMAX, machine)
+    assert piece_of(SOFTMAX, 1, machine).result_bytes == 4 * 5 * 19
+
+
+def test_tasks_are_iterations_of_the_parallel_loop() -> None:
+    large = Region(
+        op="matmul",
+        inputs=(Tensor((64, 256), F), Tensor((256, 256), F, constant=True)),
+        output=Tensor((64, 256), F),
+    )
+    assert tasks_of(built(DENSE, machine_for("scalar", threads=4))) == 1
+    assert tasks_of(built(large, machine_for("scalar", threads=4))) == 4
+    assert tasks_of(built(large, machine_for("scalar", threads=1))) == 1
+
+
+def check(rung: str, regions: list[Region], threads: int) -> None:
+    """The combined kernel's results are those of the kernels one by one, to the bit."""
+    machine = machine_for(rung)
+    kernels = [built(region, machine) for region in regions]
+    shares = assign([1.0] * len(regions), threads)
+    module = {f"k{i}": kernel for i, kernel in enumerate(kernels)}
+    module["together"] = combine(kernels, shares)
+    named = {name: f.with_attr("global_symbol", name) for name, f in module.items()}
+    library = running.compiled(tvm.IRModule(named), rung)
+    read, single, results = [], [], []
+    for i, region in enumerate(regions):
+        config = template_for(region.op).default_config(region, machine)
+        arrays = packed(region, config, machine.isa, random_inputs(region, seed=i))
+        tensors = [tensor_of(np.ascontiguousarray(array)) for array in arrays]
+        outputs = [tvm.runtime.empty(region.output.shape, region.output.dtype) for _ in range(2)]
+        library[f"k{i}"](*tensors, outputs[0])
+        read += tensors
+        single.append(outputs[0])
+        results.append(outputs[1])
+    library["together"](*read, *results)
+    for one, other in zip(single, results, strict=True):
+        np.testing.assert_array_equal(bits(other), bits(one))
+
+
+def bits(tensor: tvm.runtime.Tensor) -> np.ndarray:
+    return np.frombuffer(tensor.numpy().tobytes(), np.uint8)
+
+
+def test_every_kernel_computes_what_it_did_alone() -> None:
+    check(BF16_RUNGS[-1], [DENSE, SOFTMAX, BF16, DENSE, BF16], 2)
+    check(INTEGER_RUNGS[-1], [INT8, DENSE, INT8], 3)
+
+
+def test_on_the_plainest_cpu() -> None:
+    check("scalar", [DENSE, SOFTMAX], 2)
+
+
+def test_parameters_are_inputs_then_results() -> None:
+    machine = machine_for("scalar")
+    together = combine([built(DENSE, machine), built(SOFTMAX, machine)], ((0,), (1,)))
+    names = [str(param.name) for param in together.params]
+    assert names == ["A", "W", "operand0", "X", "C", "Y"]
+    assert tasks_of(together) == 2

@@ -1,0 +1,215 @@
+"""The cost of chains: every term of it decides somewhere, in favour of merging and against it."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Sequence
+
+import pytest
+
+from microkernels.isa import isa_named
+from tir_schedules.chains.cost import (
+    FOREIGN_RATE,
+    FORK_JOIN_US,
+    VM_CALL_US,
+    WORTH,
+    ChainCost,
+    ChainEstimate,
+    estimate_chain,
+    row_groups,
+)
+from tir_schedules.core.machine import Machine
+from tir_schedules.core.region import Region, Scalar, Tensor
+from tir_schedules.cost.speeds import MEASURED, WITH_AMX, speeds_of
+
+F = "float32"
+ONE = Machine("znver4", isa_named("avx512"))
+TWO = dataclasses.replace(ONE, threads=2)
+# 1 MB of L2, so that results between layers may be beyond it.
+AMX = Machine("sapphirerapids", isa_named("amx"), l1_bytes=48 << 10, l3_bytes=60 << 20)
+INTEGERS = ("uint8", "int8")
+MLP_1 = (13, 512, 256, 128)
+WIDE = (384, 1536, 384)
+
+
+def matmul(m: int, k: int, n: int) -> Region:
+    inputs = (Tensor((m, k), F), Tensor((k, n), F, constant=True))
+    return Region(op="matmul", inputs=inputs, output=Tensor((m, n), F))
+
+
+def chain(m: int, widths: Sequence[int], dtypes: tuple[str, str] = (F, F)) -> Region:
+    """Products one after the other."""
+    activation, weight = dtypes
+    parts: list[Region] = []
+    inputs, sources = [Tensor((m, widths[0]), activation)], []
+    for k, n in itertools.pairwise(widths):
+        w = Tensor((k, n), weight, constant=True)
+        a, output = Tensor((m, k), activation), Tensor((m, n), activation)
+        attrs: dict[str, Scalar] = {"a_zero_point": 0} if weight == "int8" else {}
+        sources.append(f"{f'p{len(parts) - 1}' if parts else 'i0'},i{len(inputs)}")
+        parts.append(Region(op="matmul", inputs=(a, w), output=output, attrs=attrs))
+        inputs.append(w)
+    return Region(
+        op="mlp_chain",
+        inputs=tuple(inputs),
+        output=parts[-1].output,
+        attrs={"sources": ";".join(sources)},
+        parts=tuple(parts),
+    )
+
+
+def costs(estimate: ChainEstimate) -> tuple[ChainCost, ChainCost]:
+    """Of the parts alone, and merged as it is best."""
+    return estimate.separate.cost, estimate.merged.cost
+
+
+@pytest.mark.parametrize("m", [1, 32, 128])
+@pytest.mark.parametrize("dtypes", [(F, F), ("bfloat16", "bfloat16"), ("uint8", "int8")])
+def test_on_one_thread_a_small_chain_saves_its_calls(m: int, dtypes: tuple[str, str]) -> None:
+    machine = dataclasses.replace(ONE, isa=isa_named("avx512_bf16"))
+    estimate = estimate_chain(chain(m, MLP_1, dtypes), machine)
+    assert estimate.pays and estimate.merged.mode == "rows" and estimate.columns is None
+    assert (estimate.merged.tasks, estimate.merged.block) == (1, m)
+    assert estimate.saved == pytest.approx(2 * VM_CALL_US)
+    assert "calls and barriers -0.7" in str(estimate) and f"{m} rows on 1 thread" in str(estimate)
+
+
+def test_on_two_threads_it_saves_barriers_too() -> None:
+    """Products large enough to be shared alone: two of their three barriers go."""
+    before, after = costs(estimate_chain(chain(32, (256, 512, 512, 512)), TWO))
+    assert before.barriers == pytest.approx(3 * (VM_CALL_US + FORK_JOIN_US))
+    assert after.barriers == pytest.approx(VM_CALL_US + FORK_JOIN_US)
+
+
+def test_a_call_is_not_worth_merging_large_products() -> None:
+    estimate = estimate_chain(chain(128, (768, 3072, 768)), ONE)
+    assert not estimate.pays
+    assert 0 < estimate.saved < WORTH * estimate.separate.cost.total
+
+
+def test_rows_lose_parallelism_where_there_are_few() -> None:
+    """One row cannot be shared: its columns can."""
+    estimate = estimate_chain(chain(1, (1024, 2048, 1024)), TWO)
+    assert estimate.rows.tasks == 1 and estimate.rows.cost.total > 1.5 * estimate.merged.cost.total
+    assert estimate.pays and estimate.merged.mode == "columns" and estimate.merged.tasks == 2
+    assert estimate.saved == pytest.approx(VM_CALL_US)
+    assert "by columns on 2 threads" in str(estimate)
+
+
+def test_rows_are_shared_where_there_are_enough() -> None:
+    estimate = estimate_chain(chain(32, (1024, 2048, 1024)), TWO)
+    assert estimate.pays and estimate.merged.mode == "rows"
+    assert (estimate.merged.tasks, estimate.merged.block) == (2, 16)
+
+
+def test_results_beyond_l2_are_saved_by_blocks_of_rows() -> None:
+    """3 MB between the layers, which blocks keep in L2."""
+    estimate = estimate_chain(chain(512, WIDE), ONE)
+    before, after = costs(estimate)
+    assert estimate.pays and before.between > 0 == after.between
+    assert estimate.merged.block * 4 * 1536 <= ONE.l2_bytes // 2
+    roomy = estimate_chain(chain(512, WIDE), dataclasses.replace(ONE, l2_bytes=64 << 20))
+    assert roomy.separate.cost.between == 0 and not roomy.pays
+
+
+def test_large_weights_are_not_streamed_for_every_block() -> None:
+    """The same chain where its weights come from memory: each block would read them again."""
+    small_l3 = dataclasses.replace(ONE, l3_bytes=4 << 20)
+    estimate = estimate_chain(chain(512, WIDE), small_l3)
+    assert not estimate.pays
+    blocks = estimate_chain(chain(512, WIDE), ONE).rows
+    assert blocks.block < 512
+    # What blocks would save between the layers is less than the weights cost.
+    before = estimate.separate.cost
+    again = -(-512 // blocks.block) - 1
+    assert before.between < again * before.weights
+    assert estimate.rows.cost.weights < 2 * before.weights  # so that it reads them once
+
+
+def test_weights_in_l2_cost_nothing_to_read_again() -> None:
+    estimate = estimate_chain(chain(512, (64, 128, 64)), ONE)
+    assert estimate.separate.cost.weights == estimate.rows.cost.weights == 0
+
+
+def test_rows_that_another_core_wrote_are_saved() -> None:
+    """After a product that is too small to be shared, a thread gets its half from the other's."""
+    region = chain(32, (4, 512, 512))
+    before, after = costs(estimate_chain(region, TWO))
+    half = 16 * 512 * 4
+    assert before.between == pytest.approx(half / FOREIGN_RATE) and after.between == 0
+    assert costs(estimate_chain(region, ONE))[0].between == 0
+
+
+def test_a_normalisation_is_a_part() -> None:
+    product = matmul(64, 384, 384)
+    x = Tensor((64, 384), F)
+    weights = (Tensor((384,), F, True),) * 2
+    norm = Region(
+        op="layer_norm",
+        inputs=(x, *weights),
+        operands=(x,),
+        output=x,
+        attrs={"axis": 1, "epsilon": 1e-5},
+    )
+    region = Region(
+        op="mlp_chain",
+        inputs=(x, product.inputs[1], *weights),
+        output=x,
+        attrs={"sources": "i0,i1;p0,i2,i3,i0"},
+        parts=(product, norm),
+    )
+    estimate = estimate_chain(region, TWO)
+    assert estimate.pays and estimate.merged.mode == "rows"
+    alone = estimate_chain(chain(64, (384, 384, 384)), TWO).separate.cost.compute / 2
+    # 64 rows of 24 vectors at 7 cycles, which two threads share in the chain only.
+    sweep = 64 * 24 * 7 / 3700
+    assert estimate.separate.cost.compute == pytest.approx(alone + sweep)
+    assert estimate.merged.cost.compute == pytest.approx(alone + sweep / 2)
+
+
+def test_more_threads_never_cost_more() -> None:
+    for m in (1, 7, 64, 512):
+        for widths in (MLP_1, WIDE):
+            one, two = (estimate_chain(chain(m, widths), machine) for machine in (ONE, TWO))
+            assert two.merged.cost.total <= one.merged.cost.total
+
+
+def test_tiles_compute_up_to_eight_times_as_fast() -> None:
+    region = chain(64, (512, 256, 256), INTEGERS)
+    vnni = dataclasses.replace(AMX, isa=isa_named("avx512_vnni"))
+    tiles, vectors = (estimate_chain(region, machine) for machine in (AMX, vnni))
+    # In cycles: of two dot products each on vectors, which the speeds of machines with AMX imply.
+    ratio = vectors.separate.cost.compute * MEASURED.cycles_per_us
+    ratio /= tiles.separate.cost.compute * WITH_AMX.cycles_per_us
+    assert 4 < ratio <= 8
+    assert tiles.pays and tiles.saved == pytest.approx(VM_CALL_US)
+
+
+def test_tiles_wait_for_weights_from_l3() -> None:
+    """Every block of rows streams them again, and computing hides less of it than on vectors."""
+    rate = speeds_of(AMX).l3_rate
+    once = 2 * 1024 * 2048 / rate
+    before, after = costs(estimate_chain(chain(32, (1024, 2048, 1024), INTEGERS), AMX))
+    for cost in (before, after):
+        assert once <= cost.compute + cost.weights < 1.2 * once
+    rows = estimate_chain(chain(512, WIDE, INTEGERS), AMX).rows
+    passes = -(-512 // rows.block)
+    assert passes * 2 * 384 * 1536 / rate <= rows.cost.compute + rows.cost.weights
+
+
+@pytest.mark.parametrize("m", [33, 100, 384, 1000])
+@pytest.mark.parametrize("threads", [1, 4])
+def test_blocks_of_rows_are_whole_tiles(m: int, threads: int) -> None:
+    machine = dataclasses.replace(AMX, threads=threads, l2_bytes=256 << 10)
+    plan = estimate_chain(chain(m, (512, 2048, 512), INTEGERS), machine).rows
+    assert plan.block % 32 == 0 or plan.block == -(-m // plan.tasks)
+
+
+def test_rows_are_cut_into_units() -> None:
+    for m, blocks, unit in itertools.product((1, 31, 150, 200), (1, 3, 8), (1, 16, 32)):
+        groups = row_groups(m, blocks, unit)
+        sizes = [group.size for group in groups for _ in range(group.count)]
+        assert sum(sizes) == m and len(sizes) == min(blocks, -(-m // unit))
+        assert all(size % unit == 0 for size in sizes[:-1])
+        assert max(sizes) == sizes[0] < m / len(sizes) + 2 * unit

@@ -1,0 +1,90 @@
+"""When a depthwise convolution and the matmul after it are one kernel: both answers, and why."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from microkernels.isa import isa_named
+from tests.tir_schedules.pair_regions import pair
+from tir_schedules.chains.depthwise_pointwise import DEPTHWISE_POINTWISE
+from tir_schedules.chains.depthwise_pointwise_cost import PairEstimate, estimate_pair
+from tir_schedules.core.machine import Machine
+from tir_schedules.core.region import Region
+
+F, U = "float32", "uint8"
+ONE = Machine("znver4", isa_named("avx512_vnni"))
+TWO = dataclasses.replace(ONE, threads=2)
+
+
+def square(size: int, channels: int, n: int, dtype: str = F, taps: int = 3) -> Region:
+    """Stride 1, padded to the same size."""
+    return pair((size,) * 2, channels, n, (taps,) * 2, dtype, padding=(taps // 2,) * 4)
+
+
+def of(region: Region, machine: Machine) -> PairEstimate:
+    return estimate_pair(region, machine)
+
+
+@pytest.mark.parametrize(
+    ("region", "one", "two"),
+    [
+        (square(112, 32, 16), False, True),
+        (square(56, 144, 24), False, True),
+        (square(28, 240, 40, taps=5), False, True),
+        (square(14, 480, 80), False, True),
+        (square(14, 512, 512), False, False),
+        (square(7, 1152, 192, taps=5), False, False),
+        (square(112, 32, 16, U), True, True),
+        (square(56, 144, 24, U), True, True),
+        (square(28, 240, 40, U, taps=5), False, True),
+        (square(14, 512, 512, U), False, False),
+        (square(7, 1152, 320, U), False, False),
+    ],
+)
+def test_what_was_measured_to_pay(region: Region, one: bool, two: bool) -> None:
+    """On one thread only pairs of integers do; on two all that have lines for both."""
+    assert (of(region, ONE).pays, of(region, TWO).pays) == (one, two)
+
+
+def test_terms_and_words() -> None:
+    found = of(square(56, 144, 24), TWO)
+    assert found.saved == pytest.approx(found.separate.total - found.merged.total)
+    assert found.merged.between == 0 < found.separate.between
+    assert found.merged.barriers < found.separate.barriers
+    text = str(found)
+    assert f"in bands of {found.config.lines} lines on 2 threads" in text
+    assert f"estimated {found.merged.total:.1f} us instead of {found.separate.total:.1f}" in text
+    assert f"between -{found.separate.between:.1f}" in text
+
+
+def test_bands_fit_the_cache_and_give_every_thread_as_many() -> None:
+    for region in (square(112, 32, 16), square(56, 144, 24), square(28, 256, 256)):
+        config = of(region, TWO).config
+        first = region.parts[0].output
+        lines = first.shape[1]
+        assert config.lines * first.size // lines * 4 <= TWO.l2_bytes // 2
+        assert config.threads == 2 and -(-lines // config.lines) % 2 == 0
+        assert DEPTHWISE_POINTWISE.default_config(region, TWO) == config
+
+
+def test_lines_of_many_bytes_come_one_tile_at_a_time() -> None:
+    """Two lines, a tile of the first part, are 161 KB; what is beyond L2 counts."""
+    small = dataclasses.replace(TWO, l2_bytes=64 << 10)
+    found = of(square(28, 720, 40), small)
+    assert found.config.lines == found.config.depthwise.rows == 2
+    assert 0 < found.merged.between < found.separate.between
+
+
+def test_threads_that_wait_cost_time() -> None:
+    """Seven lines on two threads, of which one gets four."""
+    found = of(square(7, 1152, 320), TWO)
+    assert found.saved < 0 and found.merged.compute > 1.1 * found.separate.compute
+
+
+def test_less_cache_makes_merging_better() -> None:
+    """What does not fit L2 goes through L3 between two kernels."""
+    region = square(56, 144, 24)
+    small = dataclasses.replace(TWO, l2_bytes=256 << 10)
+    assert of(region, small).separate.between > of(region, TWO).separate.between

@@ -1,0 +1,319 @@
+"""The template of depthwise convolution: every form, edge, rung and tile, between guard pages."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tvm import relax
+
+from microkernels.errors import ConfigError
+from microkernels.isa import isa_named
+from tests.relay_passes.graphs import run as run_relax
+from tests.tir_schedules.conv_regions import check, conv_region, values
+from tests.tir_schedules.depthwise_regions import DTYPES, RUNGS_OF, cases, config_for, depthwise
+from tests.tir_schedules.run_region import RUNGS, bias_relu, expected, machine_for, run
+from tir_schedules.convolution.depthwise.config import default_config
+from tir_schedules.convolution.depthwise.depthwise_conv2d import DEPTHWISE_CONV2D
+from tir_schedules.convolution.depthwise.direct import Strip, strips
+from tir_schedules.convolution.depthwise.problem import DepthwiseProblem
+from tir_schedules.convolution.depthwise.weight import Groups
+from tir_schedules.core.machine import DATA_SHEETS, Machine
+from tir_schedules.core.region import Region, Step, Tensor
+from tir_schedules.cost.why_vectors import DEPTHWISE, why_vectors
+
+BEST = {dtype: rungs[-1] for dtype, rungs in RUNGS_OF.items()}
+ALL = (1, 1, 1, 1)
+
+
+@settings(max_examples=30, deadline=None)
+@given(cases(DTYPES), st.booleans())
+def test_any_convolution_by_any_tile(case: tuple[Region, dict[str, int]], at_end: bool) -> None:
+    region, fields = case
+    rung = BEST[region.inputs[0].dtype]
+    check(region, rung, config_for(region, rung, **fields), at_end=at_end)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_every_rung(dtype: str) -> None:
+    """A block of channels that is cut, for most rungs behind whole ones; two rows, three bands."""
+    zero = {"a_zero_point": 3} if "int8" in dtype else {}
+    for rung in RUNGS_OF[dtype]:
+        region = depthwise((5, 4), 19, (3, 3), padding=ALL, dtype=dtype, **zero)
+        check(region, rung, config_for(region, rung, rows=2, columns=2))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_edge_sizes(dtype: str) -> None:
+    """Images of one pixel, kernels larger than the image, few and odd channels."""
+    zero = {"a_zero_point": 11} if "int8" in dtype else {}
+    for (extents, kernel, padding), channels in itertools.product(
+        [
+            ((1, 1), (1, 1), (0, 0, 0, 0)),
+            ((1, 1), (3, 3), ALL),
+            ((2, 3), (5, 7), (2, 3, 2, 3)),
+        ],
+        (1, 17),
+    ):
+        region = depthwise(extents, channels, kernel, padding=padding, dtype=dtype, **zero)
+        check(region, BEST[dtype])
+
+
+@pytest.mark.parametrize("dtype", ["float32", "uint8"])
+def test_windows_that_lie_outside_altogether(dtype: str) -> None:
+    zero = {"a_zero_point": 7} if dtype == "uint8" else {}
+    region = depthwise((3, 3), 20, (2, 2), padding=(4, 5, 3, 4), dtype=dtype, **zero)
+    check(region, BEST[dtype])
+    check(region, BEST[dtype], config_for(region, BEST[dtype], rows=3, columns=2))
+
+
+def test_pixels_outside_are_not_multiplied() -> None:
+    """An infinite pixel reaches its neighbours and no others."""
+    region = depthwise((5, 5), 17, (3, 3), padding=ALL)
+    arrays = values(region)
+    arrays[0][0, 0, 0] = np.inf
+    for rows in (1, 2):
+        result = run(region, arrays, RUNGS[-1], config_for(region, RUNGS[-1], rows=rows))
+        reached = np.zeros((5, 5), bool)
+        reached[:2, :2] = True
+        np.testing.assert_array_equal(np.isinf(result[0]).all(axis=-1), reached)
+        assert np.isfinite(result[0][~reached]).all()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "uint8", "bfloat16"])
+def test_threads_share_rows_of_channels(dtype: str) -> None:
+    """Some begin in the middle of an image."""
+    region = depthwise((7, 4), 70, (3, 3), padding=ALL, batch=2, dtype=dtype)
+    config = config_for(region, BEST[dtype], rows=2, columns=2, blocks=2, threads=5)
+    check(region, BEST[dtype], config, threads=5)
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int8"])
+@pytest.mark.parametrize("kind", ["input", "range"])
+def test_zero_points_at_run_time(dtype: str, kind: str) -> None:
+    if (dtype, kind) == ("int8", "range"):
+        region = depthwise((5, 4), 18, (3, 3), dtype=dtype, a_zero_point=kind)
+        region = region.replace(inputs=(*region.inputs, Tensor((2,), "float32")))
+        assert "range" in str(DEPTHWISE_CONV2D.reject(region, isa_named(BEST[dtype])))
+        return
+    further = Tensor((2,), "float32") if kind == "range" else Tensor((), dtype)
+    region = depthwise(
+        (5, 4), 18, (3, 3), padding=ALL, dtype=dtype, inputs=(further,), a_zero_point=kind
+    )
+    for zero in (np.iinfo(dtype).min, np.iinfo(dtype).max, 3):
+        arrays = values(region)
+        arrays[2] = np.array([0.1, zero], "float32") if kind == "range" else np.array(zero, dtype)
+        result = run(region, arrays, BEST[dtype])
+        np.testing.assert_array_equal(result, expected(region, arrays))
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int8"])
+def test_extreme_integers(dtype: str) -> None:
+    """The largest sums, to the bit, on every rung: no 16-bit step may saturate."""
+    limits = np.iinfo(dtype)
+    region = depthwise((4, 4), 18, (5, 3), padding=ALL, dtype=dtype, a_zero_point=limits.max)
+    arrays = values(region)
+    arrays[0][:, :, ::2], arrays[0][:, :, 1::2] = limits.min, limits.max
+    arrays[1][...] = -128
+    arrays[1][..., ::2] = 127
+    for rung in RUNGS_OF[dtype]:
+        np.testing.assert_array_equal(run(region, arrays, rung), expected(region, arrays))
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int8"])
+def test_x_is_quantised_on_the_way(dtype: str) -> None:
+    region = depthwise(
+        (5, 6), 21, (3, 3), padding=ALL, dtype="float32", weight="int8",
+        a_quantize=dtype, a_scale=0.02, a_zero_point=11,
+    )  # fmt: skip
+    check(region, BEST[dtype])
+
+
+def test_x_is_rounded_to_bfloat16() -> None:
+    region = depthwise((5, 6), 37, (3, 3), padding=ALL, dtype="float32", weight="bfloat16")
+    for rung in RUNGS_OF["bfloat16"][-2:]:
+        check(region, rung)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("rows", [1, 2])
+def test_epilogue_with_residual(dtype: str, rows: int) -> None:
+    residual = Tensor((2, 5, 6, 21), "float32")
+    region = depthwise(
+        (5, 6), 21, (3, 3), padding=ALL, dtype=dtype, batch=2,
+        operands=(Tensor((21,), "float32"), residual),
+        epilogue=(Step("add", (0, 1)), Step("add", (3, 2)), Step("relu", (4,))),
+    )  # fmt: skip
+    check(region, BEST[dtype], config_for(region, BEST[dtype], rows=rows))
+
+
+def test_a_long_epilogue_and_one_factor_for_each_channel_of_a_sample() -> None:
+    """acc * gate, then tanh: each within two roundings and 4 ulp of its meaning."""
+    region = depthwise(
+        (5, 6), 21, (3, 3), padding=ALL, batch=2, operands=(Tensor((2, 1, 1, 21), "float32"),),
+        epilogue=(Step("multiply", (0, 1)), *[Step("tanh", (i,)) for i in range(2, 4)]),
+    )  # fmt: skip
+    for rows in (1, 2):
+        arrays = values(region)
+        result = run(region, arrays, RUNGS[-1], config_for(region, RUNGS[-1], rows=rows))
+        # tanh has slope 1 at most; 10 roundings of sums of 9 products below 40.
+        np.testing.assert_allclose(result, expected(region, arrays), rtol=0, atol=40 * 10 * 2**-23)
+
+
+@pytest.mark.parametrize("channels", [32, 64, 80, 70])
+@pytest.mark.parametrize("dtype", ["uint8", "int8"])
+def test_integers_out(dtype: str, channels: int) -> None:
+    """Scaled, quantised and stored as bytes, whole vectors of them packed."""
+    steps = (
+        Step("cast", (0,)),
+        Step("multiply", (2, 1)),
+        Step("constant", value=0.5),
+        Step("constant", value=4.0),
+        Step("quantize", (3, 4, 5), dtype=dtype),
+    )
+    region = depthwise(
+        (4, 5), channels, (3, 3), padding=ALL, dtype=dtype, output=dtype, a_zero_point=9,
+        operands=(Tensor((channels,), "float32"),), epilogue=steps,
+    )  # fmt: skip
+    arrays = values(region)
+    arrays[2] = np.abs(arrays[2]) * np.float32(1e-3)
+    # In float32, as the operators one by one: a product of integers, scaled, divided.
+    total = DEPTHWISE_CONV2D.reference(region, arrays[:2]).astype(np.float32)
+    quotient = np.rint(total * arrays[2] / np.float32(0.5)) + 4
+    wanted = np.clip(quotient, np.iinfo(dtype).min, np.iinfo(dtype).max)
+    np.testing.assert_array_equal(run(region, arrays, BEST[dtype]), wanted)
+
+
+def test_one_axis_and_a_single_row_are_columns() -> None:
+    """Their taps share a loop, or interleave, instead of being unrolled."""
+    for extents, kernel, padding in [((40,), (31,), (15, 15)), ((1, 40), (1, 31), (0, 15, 0, 15))]:
+        for dtype in ("float32", "uint8"):
+            region = depthwise(
+                extents, 18, kernel, padding=padding, dtype=dtype,
+                operands=(Tensor((18,), "float32"),) if dtype == "float32" else (),
+                epilogue=bias_relu() if dtype == "float32" else (),
+            )  # fmt: skip
+            problem = DepthwiseProblem.of(region)
+            assert (problem.rows.taps, problem.columns.taps) == (31, 1)
+            check(region, BEST[dtype])
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("rows", [1, 2])
+def test_unpacking_gives_the_weight(dtype: str, rows: int) -> None:
+    zero = {"a_zero_point": 3} if "int8" in dtype else {}
+    region = depthwise((9, 5), 38, (5, 2), dtype=dtype, **zero)
+    config, isa = config_for(region, BEST[dtype], rows=rows), isa_named(BEST[dtype])
+    packing, weight = DEPTHWISE_CONV2D.packing, values(region)[1]
+    assert packing is not None
+    array = packing.pack(region, config, isa, 1, weight)
+    assert array.shape == packing.shape(region, config, isa, 1) and array.dtype == weight.dtype
+    builder = relax.BlockBuilder()
+    w = relax.Var("w", relax.TensorType(array.shape, str(array.dtype)))
+    with builder.function("main", [w]):
+        builder.emit_func_output(builder.emit(packing.unpack(region, config, isa, 1, w)))
+    np.testing.assert_array_equal(run_relax(builder.get(), [array])[0], weight)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "uint8"])
+def test_the_space_is_legal(dtype: str) -> None:
+    """Every configuration packs and is checked; a few of them run."""
+    region = depthwise((7, 7), 40, (3, 3), padding=ALL, dtype=dtype)
+    machine = machine_for(BEST[dtype], threads=2)
+    found = list(DEPTHWISE_CONV2D.space(region, machine))
+    assert len(found) == len(set(found)) > 8
+    assert found[0] == default_config(region, machine)
+    assert DEPTHWISE_CONV2D.packing is not None
+    for config in found:
+        DEPTHWISE_CONV2D.packing.shape(region, config, machine.isa, 1)
+    for config in found[:: max(1, len(found) // 3)]:
+        check(region, BEST[dtype], config)
+
+
+def test_defaults_follow_the_image() -> None:
+    """Two rows where the image is larger than L2; threads where there is enough to do."""
+    machine = Machine("znver4", isa_named("avx512"), 2)
+    large = default_config(depthwise((112, 112), 96, (3, 3), padding=ALL), machine)
+    small = default_config(depthwise((7, 7), 96, (3, 3), padding=ALL), machine)
+    assert (large.rows, large.threads) == (2, 2)
+    assert (small.rows, small.columns, small.threads) == (1, 7, 1)
+    wide = default_config(depthwise((40, 40), 8, (31, 31), padding=(15,) * 4), machine)
+    assert wide.columns > 1
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"rows": 0}, "rows=0"),
+        ({"columns": 8}, "columns=8"),
+        ({"vectors": 4}, "vectors=4"),
+        ({"blocks": 9}, "blocks=9"),
+        ({"threads": 0}, "threads=0"),
+    ],
+)
+def test_illegal_configurations_are_refused(fields: dict[str, int], message: str) -> None:
+    region = depthwise((7, 7), 40, (3, 3), padding=ALL)
+    config = config_for(region, "avx512", **fields)
+    with pytest.raises(ConfigError, match=message):
+        DEPTHWISE_CONV2D.build(region, config, isa_named("avx512"))
+
+
+def test_tiles_that_cannot_be_built_are_refused() -> None:
+    apart = depthwise((9, 9), 40, (3, 3), dilation=(2, 2))
+    with pytest.raises(ConfigError, match="taps that lie apart"):
+        DEPTHWISE_CONV2D.build(apart, config_for(apart, "avx512", rows=2), isa_named("avx512"))
+    large = depthwise((64, 64), 40, (31, 31), padding=(15,) * 4)
+    with pytest.raises(ConfigError, match="products, more than"):
+        DEPTHWISE_CONV2D.build(
+            large, config_for(large, "avx512", rows=4, columns=16), isa_named("avx512")
+        )
+
+
+@pytest.mark.parametrize(
+    ("region", "reason"),
+    [
+        (conv_region((5, 5), 4, 8, (3, 3), groups=4), "4 groups, 4 channels of x and 8"),
+        (conv_region((5, 5), 4, 4, (3, 3), groups=2), "2 groups"),
+        (conv_region((5, 5, 5), 4, 4, (3, 3, 3), groups=4), "3 axes"),
+        (depthwise((2, 2), 4, (3, 3)), "dimension is 0"),
+        (depthwise((40, 40), 4, (3, 40)), "a kernel of 3 by 40"),
+        (depthwise((5, 5), 4, (3, 3), dtype="uint8", b_zero_point=3), "zero point of the weight"),
+        (depthwise((5, 5), 4, (3, 3), dtype="float32", weight="int8"), "x of type float32"),
+        (depthwise((5, 5), 4, (3, 3), dtype="bfloat16", weight="float32"), "x of type bfloat16"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_what_the_template_does_not_build_has_a_reason(region: Region, reason: str) -> None:
+    assert reason in str(DEPTHWISE_CONV2D.reject(region, isa_named("avx512_bf16")))
+
+
+def test_columns_are_cut_into_tiles_of_equal_code() -> None:
+    region = depthwise((5, 29), 4, (3, 5), padding=(1, 2, 1, 2))
+    found = list(strips(DepthwiseProblem.of(region), 6))
+    assert found == [
+        Strip(0, 1, 6, True),
+        Strip(6, 3, 6, False),
+        Strip(24, 1, 5, True),
+    ]
+    inner = list(strips(DepthwiseProblem.of(depthwise((5, 29), 4, (3, 5))), 6))
+    assert inner == [Strip(0, 5, 5, False)]
+
+
+def test_rows_of_x_serve_several_rows_of_the_result() -> None:
+    """With kr = 4 two rows of a 3x3 convolution share one group; alone each has its own."""
+    problem = DepthwiseProblem.of(depthwise((9, 9), 4, (3, 3), padding=ALL))
+    assert Groups.of(problem, 1, 4).taps == {(0, 0): (0, 1, 2, None)}
+    assert Groups.of(problem, 2, 4).taps == {(0, 0): (0, 1, 2, None), (1, 0): (None, 0, 1, 2)}
+
+
+def test_a_depthwise_convolution_is_no_product_for_tiles() -> None:
+    region = depthwise((9, 9), 64, (3, 3), dtype="uint8")
+    machine = Machine("sapphirerapids", isa_named("amx"), 1, **DATA_SHEETS["sapphirerapids"])
+    config = default_config(region, machine)
+    assert why_vectors(region, config, machine) == DEPTHWISE
+    assert DEPTHWISE_CONV2D.kernel_name(region, config, machine.isa).startswith(
+        "avx512_vnni_u8s8s32_depthwise_"
+    )

@@ -1,0 +1,112 @@
+"""Convolution on AMX tiles: types, padding, tails, zero points; integers to the bit.
+
+Every test ends with no fault of a tile instruction and no thread configured (tests/conftest.py).
+"""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given, settings
+
+from microkernels.microkernel import Microkernel, tile_kernels_for
+from tests.amx_emulator import emulator
+from tests.tir_schedules.conv_regions import check, conv_region, convolutions
+from tests.tir_schedules.run_region import machine_for
+from tir_schedules.convolution.direct.config import ConvConfig, product_types
+from tir_schedules.convolution.geometry import ConvGeometry
+from tir_schedules.core.region import Region
+from tir_schedules.core.template import template_for
+from tir_schedules.cost.why_vectors import why_vectors
+
+pytestmark = pytest.mark.isa("amx")
+BLOCKS = ("32x32", "16x64")
+COUNTED = {"uint8": "tdpbusd", "int8": "tdpbssd", "bfloat16": "tdpbf16ps"}
+
+
+def on_tiles(region: Region, block: str, **fields: int) -> ConvConfig:
+    """A configuration with the largest tiles of a kernel, but for what is given."""
+    kernel = kernel_of(region, block)
+    geometry = ConvGeometry.of(region).as_volume()
+    vectors = math.ceil(geometry.group_out_channels / kernel.lanes)
+    numbers = {
+        "kernel": kernel.name,
+        "rows": min(kernel.mr, geometry.outputs[2]),
+        "vectors": min(kernel.vectors, vectors),
+        "band": geometry.outputs[1],
+        "staged": True,
+    }
+    return ConvConfig.from_dict({**numbers, **fields})
+
+
+def kernel_of(region: Region, block: str) -> Microkernel:
+    types = ("bfloat16", "bfloat16") if "int8" not in region.inputs[1].dtype else None
+    kernels = tile_kernels_for(machine_for("amx").isa, *(types or product_types(region)))
+    (found,) = (kernel for kernel in kernels if kernel.name.endswith(f"_{block}"))
+    return found
+
+
+def run_on_tiles(region: Region, config: ConvConfig, **options: bool) -> None:
+    emulator.reset()
+    check(region, "amx", config, **options)
+    executed = emulator.counts()
+    kind = product_types(region)[0] if "int8" in region.inputs[1].dtype else "bfloat16"
+    assert executed is None or executed[COUNTED[kind]] > 0
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int8", "bfloat16"])
+@pytest.mark.parametrize("block", BLOCKS)
+def test_padding_and_tails(dtype: str, block: str) -> None:
+    """Lines that tiles do not divide, tails of channels in and out, asymmetric padding."""
+    zero = {} if dtype == "bfloat16" else {"a_zero_point": -3 if dtype == "int8" else 9}
+    for channels, out_channels, width in ((5, 19, 37), (64, 70, 9)):
+        region = conv_region(
+            (6, width), channels, out_channels, (3, 2), padding=(1, 2, 1, 0), dtype=dtype, **zero
+        )
+        run_on_tiles(region, on_tiles(region, block, band=4), at_end=channels == 5)
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "bfloat16"])
+def test_groups_strides_and_dilation(dtype: str) -> None:
+    region = conv_region(
+        (9, 21), 6, 40, (3, 3), batch=2, strides=(2, 1), padding=(2, 1, 0, 1), dilation=(1, 2),
+        groups=2, dtype=dtype,
+    )  # fmt: skip
+    run_on_tiles(region, on_tiles(region, "16x64", threads_m=2, threads_n=2))
+
+
+def test_float_activations_become_bfloat16() -> None:
+    region = conv_region(
+        (5, 9), 3, 16, (3, 3), padding=(1,) * 4, dtype="float32", weight="bfloat16"
+    )
+    run_on_tiles(region, on_tiles(region, "32x32"))
+
+
+def test_a_first_layer() -> None:
+    region = conv_region((16, 20), 3, 16, (7, 7), strides=(2, 2), padding=(3,) * 4, dtype="uint8")
+    run_on_tiles(region, on_tiles(region, "16x64"))
+
+
+@settings(max_examples=12, deadline=None)
+@given(convolutions(("uint8", "int8", "bfloat16")))
+def test_any_convolution(region: Region) -> None:
+    run_on_tiles(region, on_tiles(region, BLOCKS[region.output.size % 2]))
+
+
+def test_large_layers_choose_tiles_and_others_say_why_not() -> None:
+    machine = machine_for("amx")
+    template = template_for("conv2d")
+    large = conv_region((28, 28), 128, 128, (3, 3), padding=(1,) * 4, dtype="uint8")
+    assert kernel_is_by_tiles(template.default_config(large, machine))
+    assert why_vectors(large, template.default_config(large, machine), machine) == ""
+    f32 = conv_region((28, 28), 128, 128, (3, 3), padding=(1,) * 4)
+    assert "not float32" in why_vectors(f32, template.default_config(f32, machine), machine)
+    small = conv_region((2, 2), 4, 3, (2, 2), dtype="uint8")
+    config = template.default_config(small, machine)
+    assert not kernel_is_by_tiles(config)
+    assert "AMX tiles" in why_vectors(small, config, machine)
+
+
+def kernel_is_by_tiles(config: ConvConfig) -> bool:
+    return config.kernel.startswith("amx")

@@ -1,0 +1,122 @@
+"""Tiles or vectors: what the rule says of few rows, many rows, and weights far away."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from microkernels.amx.scoreboard import TDP_CYCLES
+from microkernels.amx.tile_shapes import LAYOUTS
+from microkernels.isa import isa_named
+from tir_schedules.core.machine import DATA_SHEETS, Machine
+from tir_schedules.cost.amx_cost import (
+    LEAST_GAIN,
+    amx_blocks,
+    amx_cycles,
+    vector_cycles,
+    why_not_amx,
+)
+
+SPR = Machine("sapphirerapids", isa_named("amx"), 1, **DATA_SHEETS["sapphirerapids"])
+VNNI = "avx512_vnni_u8s8s32_6x64"
+
+
+def tiles(m: int, n: int, k_bytes: int, layout: str = "2x2") -> float:
+    shape = m, math.ceil(n / 16), math.ceil(k_bytes / 64) * 16
+    return amx_cycles(layout, *shape, **amx_blocks(layout, *shape, SPR), machine=SPR)
+
+
+def vectors(m: int, n: int, k_bytes: int) -> float:
+    """Of a tile of 6 x 64, or of one row and 256 columns."""
+    rows, width = (1, 16) if m == 1 else (min(m, 6), 4)
+    return vector_cycles(m, math.ceil(n / 16), k_bytes // 4, rows, width, k_bytes // 4, SPR)
+
+
+def reason(m: int, n: int, k_bytes: int) -> str | None:
+    best = min(tiles(m, n, k_bytes, layout) for layout in LAYOUTS)
+    return why_not_amx(m, best, vectors(m, n, k_bytes), VNNI)
+
+
+def test_the_rates_are_eight_to_one() -> None:
+    m = n = k = 512
+    # 1024 multiply-adds a cycle; in these units, half as many. 64 a vector product.
+    assert tiles(m, n, k) >= m * n * k / (1024 / 2)
+    assert vectors(m, n, k) / tiles(m, n, k) == pytest.approx(8, rel=0.25)
+
+
+@pytest.mark.parametrize("size", [(768, 768), (768, 3072), (3072, 768)])
+@pytest.mark.parametrize("width", [1, 2])
+def test_layers_of_bert_go_to_tiles_unless_they_have_one_row(
+    size: tuple[int, int], width: int
+) -> None:
+    n, k = size
+    for m in (32, 128, 384):
+        assert reason(m, n, k * width) is None
+    assert reason(1, n, k * width) is not None
+
+
+def test_few_rows_and_small_products_stay_on_vectors() -> None:
+    assert reason(2, 768, 768) is not None
+    assert reason(8, 64, 64) is not None  # the configuration alone takes 200 cycles
+    # From memory, fetching the weight is all that counts, on either.
+    far = reason(4, 32768, 8192)
+    assert far is not None and "1.00x as fast" in far
+
+
+@pytest.mark.parametrize(
+    ("m", "units", "text"),
+    [
+        (3, 1080, f"3 rows fill 19% of AMX tiles; they are estimated 1.08x as fast as {VNNI}"),
+        (1, 500, f"1 row fills 6% of AMX tiles; {VNNI} is estimated 2.0x as fast"),
+        (20, 800, f"20 rows fill 62% of AMX tiles; {VNNI} is estimated 1.2x as fast"),
+    ],
+)
+def test_reasons_are_told(m: int, units: float, text: str) -> None:
+    assert (why_not_amx(m, 1000, units, VNNI) or "").startswith(text)
+
+
+def test_what_gains_enough_has_no_reason() -> None:
+    assert why_not_amx(3, 1000, 1000 * LEAST_GAIN, VNNI) is None
+    assert why_not_amx(3, 1000, 999 * LEAST_GAIN, VNNI) is not None
+
+
+shapes = st.tuples(st.integers(1, 400), st.integers(1, 1200), st.integers(1, 60))
+
+
+@settings(deadline=None, max_examples=40)
+@given(shapes, st.sampled_from(sorted(LAYOUTS)))
+def test_blocks_are_legal_and_not_worse_than_whole_sums(
+    shape: tuple[int, int, int], layout: str
+) -> None:
+    m, n, depth = shape
+    n_vectors, steps = math.ceil(n / 16), 16 * depth
+    found = amx_blocks(layout, m, n_vectors, steps, SPR)
+    assert 1 <= found["rows"] <= m and 1 <= found["vectors"] <= LAYOUTS[layout][1]
+    assert found["m_block"] >= found["rows"] and found["k_block"] % 16 == 0
+    assert 1 <= found["k_block"] <= steps
+    best = amx_cycles(layout, m, n_vectors, steps, **found, machine=SPR)
+    found["k_block"] = steps
+    assert best <= amx_cycles(layout, m, n_vectors, steps, **found, machine=SPR)
+
+
+@settings(deadline=None, max_examples=40)
+@given(shapes)
+def test_more_columns_never_take_less(shape: tuple[int, int, int]) -> None:
+    m, n, depth = shape
+    once = tiles(m, n, 64 * depth)
+    # Another choice of blocks may come out within the ends of a block.
+    assert tiles(m, 2 * n, 64 * depth) >= once - 2 * TDP_CYCLES * 16
+    assert vectors(m, 2 * n, 64 * depth) >= vectors(m, n, 64 * depth)
+
+
+def test_many_rows_fetch_half_of_the_loads_from_l1() -> None:
+    """64 rows or more: a panel's piece is visited again, and has to stay."""
+    found = amx_blocks("2x2", 512, 64, 512, SPR)
+    assert found["k_block"] < 512
+    piece = found["k_block"] // 16
+    assert 1024 * (2 + 2) * piece + 32 * 2 * 64 <= SPR.l1_bytes
+    # One block of rows visits a panel once.
+    assert amx_blocks("2x2", 16, 64, 512, SPR)["k_block"] == 512

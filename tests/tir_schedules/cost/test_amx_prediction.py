@@ -1,0 +1,149 @@
+"""Predictions for parts of products: cuts, instructions, levels, and what must never happen."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from microkernels.amx.instructions import block_rows
+from microkernels.amx.scoreboard import LEVELS, TDP_CYCLES, TILE_BYTES
+from microkernels.amx.tile_shapes import LAYOUTS, ROWS
+from microkernels.isa import isa_named
+from tir_schedules.core.machine import DATA_SHEETS, Machine
+from tir_schedules.cost.amx_prediction import DEPTH, TilePart, level_of, predict
+
+SPR = Machine("sapphirerapids", isa_named("amx"), 1, **DATA_SHEETS["sapphirerapids"])
+
+
+@st.composite
+def parts(draw: st.DrawFn) -> TilePart:
+    layout = draw(st.sampled_from(sorted(LAYOUTS)))
+    m, tiles = draw(st.integers(1, 300)), draw(st.integers(1, 40))
+    return TilePart(
+        layout=layout,
+        m=m,
+        n_vectors=draw(st.integers(1, 60)),
+        steps=tiles * DEPTH,
+        rows=min(m, draw(st.sampled_from([block_rows(layout), 16, 5]))),
+        vectors=draw(st.integers(1, LAYOUTS[layout][1])),
+        m_block=draw(st.integers(1, 300)),
+        k_block=draw(st.integers(1, tiles * DEPTH)),
+        started=draw(st.booleans()),
+    )
+
+
+@given(parts())
+def test_a_part_is_cut_without_gaps(part: TilePart) -> None:
+    assert sum(part.pieces) * DEPTH == part.steps
+    assert sum(part.panels) == part.n_vectors and max(part.panels) <= part.vectors
+    rows = [block for band in part.bands for block in band]
+    assert sum(rows) == part.m and set(rows[:-1]) <= {part.rows}
+    assert all(sum(band) <= max(part.m_block, part.rows) for band in part.bands)
+
+
+@given(parts())
+def test_every_result_takes_its_products(part: TilePart) -> None:
+    counts = part.counts()
+    rows = [block for band in part.bands for block in band]
+    assert counts.tdp == sum(math.ceil(r / ROWS) for r in rows) * part.n_vectors * (
+        part.steps // DEPTH
+    )
+    assert counts.ldtilecfg == len(set(rows)) and counts.tilerelease == 1
+    assert counts.tilestored == counts.tdp * len(part.pieces) // sum(part.pieces)
+    resumed = counts.tilestored - (0 if part.started else counts.tilezero)
+    assert counts.tilezero == (0 if part.started else counts.tilestored // len(part.pieces))
+    assert resumed >= 0
+
+
+@settings(deadline=None, max_examples=50)
+@given(parts())
+def test_a_prediction_stays_below_the_peak_and_loads_every_byte(part: TilePart) -> None:
+    found = predict(part, SPR)
+    # Blocks of one kind overlap at their ends: the rhythm of a few of them may gain a product.
+    kinds = len(set(part.panels)) * 8 * len(part.pieces)
+    assert found.cycles >= TDP_CYCLES * (found.counts.tdp - kinds)
+    assert 0 < found.share < 1.05
+    # All of A for every panel, all of B for every block of rows, C once for every further piece.
+    rows = sum(len(band) for band in part.bands)
+    tiles = sum(part.pieces)
+    a = 64 * part.m * tiles * len(part.panels)
+    b = TILE_BYTES * part.n_vectors * tiles * rows
+    c = 64 * part.m * part.n_vectors * (len(part.pieces) - (0 if part.started else 1))
+    assert sum(found.bytes_loaded.values()) == a + b + c
+    assert found.bytes_stored == 64 * part.m * part.n_vectors * len(part.pieces)
+
+
+@settings(deadline=None, max_examples=40)
+@given(parts(), st.sampled_from(["l1_bytes", "l2_bytes", "l3_bytes"]))
+def test_larger_caches_never_cost(part: TilePart, cache: str) -> None:
+    larger = replace(SPR, **{cache: 4 * getattr(SPR, cache)})
+    few = TDP_CYCLES * 16 * len(part.bands) * len(part.panels) * len(part.pieces)
+    # In-order ports may pair instructions a little better by chance, at the ends of blocks.
+    assert predict(part, larger).cycles <= predict(part, SPR).cycles + few
+
+
+@settings(deadline=None, max_examples=40)
+@given(parts())
+def test_more_work_takes_longer(part: TilePart) -> None:
+    once = predict(part, SPR).cycles
+    twice = predict(replace(part, n_vectors=2 * part.n_vectors), SPR).cycles
+    longer = predict(replace(part, epilogue=12), SPR).cycles
+    assert twice > once and longer >= once
+
+
+def test_levels_hold_what_fits() -> None:
+    assert [level_of(size, SPR) for size in (48 << 10, 49 << 10, 3 << 20, 61 << 20)] == [*LEVELS]
+
+
+@pytest.mark.parametrize(("rows", "vectors", "layout"), [(32, 2, "2x2"), (16, 4, "1x4")])
+@pytest.mark.parametrize("k_bytes", [1024, 2048])
+def test_full_blocks_from_1024_on_reach_nine_tenths(
+    rows: int, vectors: int, layout: str, k_bytes: int
+) -> None:
+    """Of the product alone, weight in L2, a block of K that leaves the panel's piece in L1."""
+    part = TilePart(
+        layout=layout,
+        m=512,
+        n_vectors=32,
+        steps=k_bytes // 4,
+        rows=rows,
+        vectors=vectors,
+        m_block=512,
+        k_block=8 * DEPTH,
+        epilogue=None,
+    )
+    assert predict(part, SPR).share >= 0.9
+    # Without the cut, one load for a product comes from L2: 1024 bytes in 21 cycles, not in 16.
+    whole = replace(part, k_block=part.steps)
+    assert predict(whole, SPR).share < 0.8
+
+
+@given(parts())
+def test_fetching_moves_the_same_bytes_in_no_more_time(part: TilePart) -> None:
+    plain, ahead = predict(part, SPR), predict(replace(part, fetches=True), SPR)
+    assert ahead.bytes_loaded == plain.bytes_loaded and ahead.counts == plain.counts
+    assert ahead.cycles <= plain.cycles
+
+
+@pytest.mark.parametrize(("m", "gains"), [(128, True), (512, False)])
+def test_a_weight_in_l3_is_fetched_while_few_rows_are_multiplied(m: int, gains: bool) -> None:
+    """At 128 rows four blocks pass over a panel of two vectors, two panels are fetched; not 512."""
+    part = TilePart(
+        layout="2x2",
+        m=m,
+        n_vectors=192,
+        steps=192,
+        rows=32,
+        vectors=2,
+        m_block=m,
+        k_block=96,
+    )
+    plain, ahead = predict(part, SPR), predict(replace(part, fetches=True), SPR)
+    assert plain.bytes_loaded["L3"] > 0
+    assert (ahead.cycles < plain.cycles) == gains
+    # No faster than L3 gives the weight: 10 bytes a cycle.
+    assert ahead.cycles >= ahead.bytes_loaded["L3"] / 10

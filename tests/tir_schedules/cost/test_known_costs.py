@@ -1,0 +1,151 @@
+"""Loop nests: as many iterations as the problem has, and bytes that shrink towards the inside."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import pytest
+
+from microkernels.isa import isa_named
+from microkernels.microkernel import microkernel_named
+from tests.tir_schedules.attention_regions import Attention
+from tests.tir_schedules.chain_regions import ChainBuilder, f32_layer
+from tests.tir_schedules.conv_regions import conv_region
+from tests.tir_schedules.depthwise_regions import depthwise
+from tir_schedules.core.config import Config
+from tir_schedules.core.loop_nest import LoopNest, balance_of, pieces
+from tir_schedules.core.machine import Machine
+from tir_schedules.core.region import Region, Tensor
+from tir_schedules.core.template import template_for
+from tir_schedules.cost.known_costs import estimator, loop_nests
+from tir_schedules.product.matmul import MATMUL
+
+MACHINE = Machine("here", isa_named("avx512"), 2)
+
+
+def matmul(m: int, k: int, n: int, dtype: str = "float32") -> Region:
+    a = Tensor((m, k), "uint8" if dtype == "int8" else dtype)
+    output = Tensor((m, n), "int32" if dtype == "int8" else "float32")
+    return Region(op="matmul", inputs=(a, Tensor((k, n), dtype, True)), output=output)
+
+
+def batch_matmul() -> Region:
+    a, b = Tensor((4, 20, 24), "float32"), Tensor((4, 24, 40), "float32")
+    return Region(op="batch_matmul", inputs=(a, b), output=Tensor((4, 20, 40), "float32"))
+
+
+def chain() -> Region:
+    builder = ChainBuilder([Tensor((30, 13), "float32")])
+    first = builder.add(f32_layer((30,), 13, 64))
+    builder.add(f32_layer((30,), 64, 32), first)
+    return builder.region()
+
+
+REGIONS = {
+    "matmul": matmul(100, 70, 130),
+    "narrow": matmul(100, 70, 130, "int8"),
+    "batch_matmul": batch_matmul(),
+    "conv2d": conv_region((14, 14), 32, 48, (3, 3), padding=(1, 1, 1, 1)),
+    "grouped": conv_region((14, 14), 32, 64, (3, 3), padding=(1, 1, 1, 1), groups=2),
+    "winograd": conv_region(
+        (14, 14), 32, 48, (3, 3), padding=(1, 1, 1, 1), op="conv2d_winograd"
+    ),
+    "depthwise": depthwise((14, 14), 48, (3, 3), padding=(1, 1, 1, 1)),
+    "attention": Attention(batch=1, heads=4, m=40, n=36, d=32, e=24).region,
+    "chain": chain(),
+}  # fmt: skip
+
+
+def some_configs(region: Region) -> list[Config]:
+    configs = list(template_for(region.op).space(region, MACHINE))
+    return configs[:: max(1, len(configs) // 25)]
+
+
+def executed(nest: LoopNest) -> float:
+    return math.prod(loop.extent for loop in nest.loops)
+
+
+@pytest.mark.parametrize("name", REGIONS)
+def test_bytes_never_grow_towards_the_inside(name: str) -> None:
+    region = REGIONS[name]
+    for config in some_configs(region):
+        nests = loop_nests(region, config)
+        assert nests
+        for nest in nests:
+            assert all(loop.extent > 0 for loop in nest.loops)
+            assert nest.loops[-1].kind == "vector"
+            for outer, inner in itertools.pairwise(nest.loops):
+                for more, less in zip(outer.touched, inner.touched, strict=True):
+                    assert less <= more * (1 + 1e-9), (config, outer, inner)
+            assert 0 < nest.useful <= 1 and 0 < nest.balance <= 1
+
+
+@pytest.mark.parametrize("name", ["matmul", "narrow", "batch_matmul"])
+def test_products_run_every_multiplication_once(name: str) -> None:
+    region = REGIONS[name]
+    for config in some_configs(region):
+        (nest,) = loop_nests(region, config)
+        kernel = microkernel_named(config.to_dict()["kernel"])
+        assert executed(nest) * kernel.kr * nest.useful == pytest.approx(nest.operations)
+        assert 2 * nest.operations == template_for(region.op).flops(region)
+
+
+@pytest.mark.parametrize("name", ["conv2d", "grouped"])
+def test_convolutions_run_every_multiplication_at_least_once(name: str) -> None:
+    region = REGIONS[name]
+    for config in some_configs(region):
+        (nest,) = loop_nests(region, config)
+        done = executed(nest) * nest.useful / nest.operations
+        # The last band may be cut: it is counted whole.
+        assert 1 - 1e-9 <= done < 1.8, config
+
+
+@pytest.mark.parametrize("name", ["attention", "chain"])
+def test_merged_regions_count_the_products_of_all_parts(name: str) -> None:
+    region = REGIONS[name]
+    flops = template_for(region.op).flops(region)
+    for config in some_configs(region):
+        nests = loop_nests(region, config)
+        assert len(nests) == 2
+        assert 2 * sum(nest.operations for nest in nests) == flops
+
+
+def test_bytes_of_a_block_grow_with_the_block() -> None:
+    region = REGIONS["matmul"]
+    default = MATMUL.default_config(region, MACHINE).to_dict()
+
+    def panel_bytes(m_block: int, k_block: int) -> tuple[float, ...]:
+        config = MATMUL.config_type.from_dict(
+            {**default, "rows": 4, "m_block": m_block, "k_block": k_block, "threads_m": 1}
+        )
+        (nest,) = loop_nests(region, config)
+        return next(loop for loop in nest.loops if loop.name == "K block").touched
+
+    small, tall = panel_bytes(10, 70), panel_bytes(50, 70)
+    assert tall[0] == 5 * small[0] and tall[1] == small[1] and tall[2] == 5 * small[2]
+    assert panel_bytes(50, 35) == tall  # cutting K changes what is inside of that loop only
+
+
+@pytest.mark.parametrize("name", [name for name in REGIONS if name != "depthwise"])
+def test_estimates_are_those_that_the_default_was_chosen_by(name: str) -> None:
+    region = REGIONS[name]
+    estimate = estimator(region, MACHINE)
+    assert estimate is not None
+    cycles = [estimate(config) for config in some_configs(region)]
+    assert all(value > 0 for value in cycles)
+    assert len(set(cycles)) > 3
+
+
+def test_of_other_kinds_nothing_is_described() -> None:
+    x = Tensor((4, 8), "float32")
+    region = Region(op="softmax", inputs=(x,), output=x, attrs={"axis": 1})
+    config = template_for("softmax").default_config(region, MACHINE)
+    assert loop_nests(region, config) == ()
+    assert estimator(region, MACHINE) is None
+
+
+def test_pieces_and_balance() -> None:
+    assert [pieces(12, most) for most in (5, 6, 12, 13)] == [3, 2, 1, 1]
+    assert pieces(0.3 * 10, 1) == 3  # not four, for a rounding error
+    assert balance_of(6, 3) == 1.0 and balance_of(4, 3) == pytest.approx(2 / 3)

@@ -1,0 +1,110 @@
+"""Functions that cannot be read as nests still run, and a rule that fails fails nothing."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import tvm
+from tvm import relax, tirx
+from tvm.relax import op
+
+from tests.tir_schedules.run_generic import (
+    Shapes,
+    is_parallel,
+    lowered,
+    prim_funcs,
+    random_array,
+    run_guarded,
+    run_module,
+    scheduled,
+)
+from tests.tir_schedules.run_region import machine_for
+from tir_schedules.generic import schedule as generic
+from tir_schedules.generic.fallback import loops_as_written
+from tir_schedules.generic.inline import merge_nests
+from tir_schedules.generic.nest import NotHandledError, read_program
+
+
+def unknown_length() -> tvm.IRModule:
+    """exp(x) + x for x of a length known at run time only."""
+    builder = relax.BlockBuilder()
+    length = tirx.Var("n", "int64")
+    x = relax.Var("x", relax.TensorType([length, 8], "float32"))
+    with builder.function("main", [x]):
+        with builder.dataflow():
+            result = builder.emit_output(builder.normalize(op.add(op.exp(x), x)))
+        builder.emit_func_output(result)
+    passes = [relax.transform.LegalizeOps(), relax.transform.FuseOps(), relax.transform.FuseTIR()]
+    return tvm.ir.transform.Sequential(passes)(builder.get())
+
+
+@pytest.mark.parametrize("threads, name", [(1, "generic_serial"), (2, "generic_blocks")])
+def test_unknown_lengths(threads: int, name: str, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, logger="tvm_hybrid"):
+        mod, names, funcs = scheduled(unknown_length(), threads)
+    assert set(names) == {name}
+    assert "not known" in caplog.text
+    assert any(map(is_parallel, funcs)) == (threads == 2)
+    x = random_array((11, 8), "float32")
+    (result,) = run_module(mod, [x])
+    # A few roundings each.
+    np.testing.assert_allclose(result, np.exp(x.astype(float)) + x, rtol=1e-6, atol=1e-6)
+
+
+def test_a_failing_rule_hands_over_to_the_next(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(func: tirx.PrimFunc, machine: object) -> tuple[tirx.PrimFunc, str]:
+        raise IndexError("broken on purpose")
+
+    monkeypatch.setattr(generic, "RULES", (broken, *generic.RULES[1:]))
+    x = random_array((3, 20), "float32")
+    with caplog.at_level(logging.WARNING, logger="tvm_hybrid"):
+        result, name, _ = run_guarded(op.add, [x, x])
+    assert name == "generic_serial" and "broken on purpose" in caplog.text
+    np.testing.assert_array_equal(result, x + x)
+
+
+def test_erf_lowers_even_where_loops_stay() -> None:
+    mod = lowered(op.erf, [((4, 5), "float32")])
+    (func,) = prim_funcs(mod)
+    plain, name = loops_as_written(func, machine_for("scalar"))
+    assert name == "generic_serial"
+    library = tvm.compile(plain.with_attr("global_symbol", "kernel"), target="llvm")
+    x = tvm.runtime.tensor(np.zeros((4, 5), np.float32))
+    library["kernel"](x, x)
+    np.testing.assert_array_equal(x.numpy(), 0)
+
+
+def nests_of(build: Callable[..., Any], shapes: Shapes) -> list[list[str]]:
+    """Names of the merged nests of every function."""
+    return [
+        [nest.name for nest in merge_nests(read_program(func)).nests]
+        for func in prim_funcs(lowered(build, shapes))
+    ]
+
+
+def test_chains_become_one_nest() -> None:
+    shapes = [((8, 32), "float32")]
+    assert list(map(len, nests_of(lambda x: op.nn.gelu(x), shapes))) == [1]
+    assert list(map(len, nests_of(lambda x: op.mean(x, [1]), shapes))) == [1]
+    assert list(map(len, nests_of(lambda x: op.sum(op.exp(x), [1]), shapes))) == [1]
+
+
+def test_what_is_expensive_is_computed_once() -> None:
+    # exp is read by the sum and by the division; the padded image nine times.
+    (names,) = nests_of(op.nn.softmax, [((8, 32), "float32")])
+    assert "T_softmax_exp" in names
+    shapes = [((1, 4, 9, 9), "float32"), ((4, 4, 3, 3), "float32")]
+    (names,) = nests_of(lambda x, w: op.nn.conv2d(x, w, padding=1), shapes)
+    assert names == ["pad_temp", "conv2d_nchw"]
+
+
+def test_scans_are_not_nests() -> None:
+    (func,) = prim_funcs(lowered(lambda x: op.cumsum(x, 1), [((4, 8), "float32")]))
+    with pytest.raises(NotHandledError):
+        read_program(func)

@@ -1,0 +1,149 @@
+"""Generic schedules of transpositions: tiles, their edges, fused arithmetic."""
+
+from __future__ import annotations
+
+import itertools
+
+import ml_dtypes
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tvm import relax
+from tvm.relax import op
+
+from tests.tir_schedules.run_generic import (
+    RUNGS,
+    assembly,
+    is_parallel,
+    is_vectorized,
+    lowered,
+    random_array,
+    run_guarded,
+    run_module,
+    scheduled,
+)
+
+EPSILON = float(np.finfo(np.float32).eps)
+extents = st.sampled_from([1, 2, 7, 8, 9, 15, 16, 17, 31, 32, 33, 50])
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.lists(extents, min_size=2, max_size=4).filter(lambda s: np.prod(s) < 30000),
+    st.data(),
+    st.sampled_from(["float32", "uint8", "int16", "int64"]),
+    st.sampled_from(RUNGS),
+    st.booleans(),
+)
+def test_any_permutation_is_exact(
+    shape: list[int], data: st.DataObject, dtype: str, rung: str, at_end: bool
+) -> None:
+    axes = data.draw(st.permutations(range(len(shape))))
+    x = (np.arange(np.prod(shape)) * 37).reshape(shape).astype(dtype)
+    result, name, _ = run_guarded(lambda x: op.permute_dims(x, axes), [x], rung=rung, at_end=at_end)
+    assert name in ("generic_transpose", "generic_injective")
+    np.testing.assert_array_equal(result, x.transpose(axes))
+
+
+@pytest.mark.parametrize("rung", [rung for rung in RUNGS if rung != "scalar"])
+@pytest.mark.parametrize("rows, columns", [*itertools.product((15, 16, 17, 47), (15, 16, 33))])
+def test_tiles_and_their_edges(rung: str, rows: int, columns: int) -> None:
+    x, y = random_array((rows, columns), "float32"), random_array((columns, rows), "float32", 1)
+    result, name, func = run_guarded(
+        lambda x, y: op.add(op.permute_dims(x, [1, 0]), y), [x, y], rung=rung
+    )
+    assert name == "generic_transpose" and is_vectorized(func)
+    np.testing.assert_array_equal(result, x.T + y)
+
+
+@pytest.mark.parametrize("dtype", ["int8", "float16"])
+@pytest.mark.parametrize("channels", [16, 24, 100])
+@pytest.mark.parametrize("to_last", [True, False])
+def test_narrow_elements_move_by_words(dtype: str, channels: int, to_last: bool) -> None:
+    shape, axes = ((channels, 7, 9), [1, 2, 0]) if to_last else ((7, 9, channels), [2, 0, 1])
+    x = (np.arange(np.prod(shape)) * 37 % 251 - 120).reshape(shape)
+    x = x.astype(dtype)
+    result, name, _ = run_guarded(lambda x: op.permute_dims(x, axes), [x])
+    assert name == "generic_transpose"
+    np.testing.assert_array_equal(result, x.transpose(axes))
+
+
+def test_bfloat16_is_moved_as_bits() -> None:
+    x = random_array((40, 70), "float32").astype(ml_dtypes.bfloat16)
+    mod, names, _ = scheduled(
+        lowered(lambda x: op.permute_dims(x, [1, 0]), [(x.shape, "bfloat16")])
+    )
+    assert names == ["generic_transpose"]
+    (result,) = run_module(mod, [x])
+    np.testing.assert_array_equal(result.view(np.uint16), x.T.view(np.uint16))
+
+
+@pytest.mark.parametrize("rung", [rung for rung in RUNGS if rung != "scalar"])
+@pytest.mark.parametrize("dtype", ["float32", "uint8"])
+@pytest.mark.parametrize("planes", [2, 3, 4])
+def test_planes_of_an_image_become_pixels_and_back(rung: str, dtype: str, planes: int) -> None:
+    x = (np.arange(planes * 77) % 253).reshape(planes, 7, 11).astype(dtype)
+    result, name, func = run_guarded(lambda x: op.permute_dims(x, [1, 2, 0]), [x], rung=rung)
+    assert name == "generic_transpose" and is_vectorized(func)
+    np.testing.assert_array_equal(result, x.transpose(1, 2, 0))
+    back, _, func = run_guarded(lambda x: op.permute_dims(x, [2, 0, 1]), [result], rung=rung)
+    assert is_vectorized(func)
+    np.testing.assert_array_equal(back, x)
+
+
+def test_pixels_are_normalised_on_the_way() -> None:
+    x = (np.arange(3 * 9 * 20) % 251).reshape(3, 9, 20).astype("uint8")
+    mean, scale, other = (random_array(shape, "float32", 1) for shape in ((3,), (3,), (9, 20, 3)))
+
+    def build(x: relax.Expr, mean: relax.Expr, scale: relax.Expr, other: relax.Expr) -> relax.Expr:
+        pixels = op.astype(op.permute_dims(x, [1, 2, 0]), "float32")
+        return op.add(op.multiply(op.subtract(pixels, mean), scale), other)
+
+    result, name, _ = run_guarded(build, [x, mean, scale, other])
+    assert name == "generic_transpose"
+    expected = (x.transpose(1, 2, 0).astype(np.float32) - mean) * scale + other
+    # Whether the product is rounded before the addition is left to LLVM; 256 * 4 bounds it.
+    np.testing.assert_allclose(result, expected, rtol=0, atol=1024 * EPSILON)
+
+
+@pytest.mark.parametrize("times", [2, 3, 8])
+@pytest.mark.parametrize("dtype", ["float32", "uint8"])
+def test_elements_are_repeated_by_shuffles(times: int, dtype: str) -> None:
+    x = (np.arange(5 * 70) % 251).reshape(5, 70).astype(dtype)
+    result, name, func = run_guarded(lambda x: op.repeat(x, times, 1), [x])
+    assert name == "generic_transpose" and is_vectorized(func)
+    np.testing.assert_array_equal(result, x.repeat(times, 1))
+
+
+@pytest.mark.parametrize("step", [2, 3, 4])
+@pytest.mark.parametrize("count", [4, 16, 33])
+def test_every_nth_element(step: int, count: int) -> None:
+    x = random_array((3, step * (count - 1) + 1), "float32")
+    result, _, func = run_guarded(
+        lambda x: op.strided_slice(x, [1], [0], [x.ty.shape[1]], [step]), [x]
+    )
+    assert is_vectorized(func)
+    np.testing.assert_array_equal(result, x[:, ::step])
+
+
+def test_two_turned_operands() -> None:
+    x, y = random_array((40, 35), "float32"), random_array((40, 35), "float32", 1)
+    result, name, _ = run_guarded(lambda x, y: op.permute_dims(op.multiply(x, y), [1, 0]), [x, y])
+    assert name == "generic_transpose"
+    np.testing.assert_array_equal(result, (x * y).T)
+
+
+def test_integers_and_threads() -> None:
+    x = np.arange(300 * 400, dtype=np.int32).reshape(300, 400)
+    result, name, func = run_guarded(lambda x: op.permute_dims(x, [1, 0]), [x], threads=2)
+    assert name == "generic_transpose" and is_parallel(func)
+    np.testing.assert_array_equal(result, x.T)
+
+
+@pytest.mark.skipif("avx512" not in RUNGS, reason="the CPU has no AVX-512")
+def test_whole_registers_are_shuffled() -> None:
+    x = random_array((64, 64), "float32")
+    _, _, func = run_guarded(lambda x: op.permute_dims(x, [1, 0]), [x], rung="avx512")
+    text = assembly(func, "avx512")
+    assert "zmm" in text and ("vunpcklps" in text or "vperm" in text or "vshuf" in text)

@@ -1,0 +1,147 @@
+"""The batch_matmul template: stored orders, broadcasting, sizes around the tile, every rung."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from microkernels.errors import ConfigError
+from microkernels.isa import isa_named
+from tests.tir_schedules.run_region import (
+    RUNGS,
+    expected,
+    highest_native,
+    machine_for,
+    random_inputs,
+    run,
+)
+from tir_schedules.core.region import Region, Step, Tensor
+from tir_schedules.product.batch_matmul import BATCH_MATMUL, BatchMatmulConfig
+
+Shape = tuple[int, ...]
+
+
+def batch_region(
+    a: Shape,
+    b: Shape,
+    a_axes: Shape | None = None,
+    b_axes: Shape | None = None,
+    out_axes: Shape | None = None,
+    operands: tuple[Tensor, ...] = (),
+    epilogue: tuple[Step, ...] = (),
+) -> Region:
+    """A region over stored shapes."""
+    axes = {"a_axes": a_axes, "b_axes": b_axes, "out_axes": out_axes}
+    logical_a = [a[i] for i in a_axes or range(len(a))]
+    logical_b = [b[i] for i in b_axes or range(len(b))]
+    batch = np.broadcast_shapes(tuple(logical_a[:-2]), tuple(logical_b[:-2]))
+    return Region(
+        op="batch_matmul",
+        inputs=(Tensor(a, "float32"), Tensor(b, "float32")),
+        output=Tensor((*batch, logical_a[-2], logical_b[-1]), "float32"),
+        attrs={name: ",".join(map(str, value)) for name, value in axes.items() if value},
+        operands=operands,
+        epilogue=epilogue,
+    )
+
+
+def check(region: Region, rung: str = RUNGS[-1], **options) -> None:
+    arrays = random_inputs(region)
+    order = [int(axis) for axis in str(region.attrs.get("out_axes", "")).split(",") if axis]
+    shape = tuple(region.output.shape[i] for i in order) if order else region.output.shape
+    result = run(region, arrays, rung, stored_shape=shape, **options)
+    reference = expected(region, arrays)
+    magnitude = BATCH_MATMUL.reference(region, [np.abs(x) for x in arrays[:2]])
+    k = region.inputs[0].size  # at least K
+    bound = min(k, 4096) * np.finfo(np.float32).eps * (magnitude + np.abs(reference) + 1)
+    if order:
+        reference, bound = reference.transpose(order), bound.transpose(order)
+    assert (np.abs(result - reference) <= bound).all()
+
+
+@pytest.mark.parametrize("rung", RUNGS)
+@pytest.mark.parametrize("turned", [False, True])
+def test_sizes_around_the_tile_and_the_vector(rung: str, turned: bool) -> None:
+    lanes = machine_for(rung).isa.f32_lanes
+    for m, n, k in [
+        (1, 1, 1),
+        (5, lanes - 1 or 1, lanes + 1),
+        (7, 4 * lanes + 1, 2 * lanes),
+        (6, 64, 3),
+    ]:
+        b = (3, n, k) if turned else (3, k, n)
+        axes = (0, 2, 1) if turned else None
+        for at_end in (False, True):
+            check(batch_region((3, m, k), b, b_axes=axes), rung, at_end=at_end)
+
+
+def test_attention_heads_are_read_and_written_in_place() -> None:
+    scores = batch_region((1, 20, 3, 18), (1, 23, 3, 18), (0, 2, 1, 3), (0, 2, 3, 1))
+    check(scores)
+    context = batch_region((1, 3, 20, 23), (1, 23, 3, 18), None, (0, 2, 1, 3), (0, 2, 1, 3))
+    check(context)
+
+
+@pytest.mark.parametrize("axes", list(itertools.permutations(range(3))), ids=str)
+def test_any_stored_order_of_b(axes: Shape) -> None:
+    logical = (2, 9, 21)
+    stored = tuple(logical[axes.index(i)] for i in range(3))
+    check(batch_region((2, 5, 9), stored, b_axes=axes))
+
+
+@given(
+    st.sampled_from(
+        [((2,), (2,)), ((2,), (1,)), ((1,), (3,)), ((2, 3), (3,)), ((4,), ()), ((), (4,))]
+    ),
+    st.integers(1, 20),
+    st.integers(1, 40),
+    st.integers(1, 40),
+)
+@settings(max_examples=20, deadline=None)
+def test_batches_broadcast(batches: tuple[Shape, Shape], m: int, n: int, k: int) -> None:
+    check(batch_region((*batches[0], m, k), (*batches[1], k, n)))
+
+
+@pytest.mark.parametrize(
+    "shape", [(), (33,), (7, 33), (1, 7, 33), (2, 1, 1, 33), (2, 3, 7, 1)], ids=str
+)
+def test_scale_and_mask_in_the_epilogue(shape: Shape) -> None:
+    steps = (Step("constant", value=0.125), Step("multiply", (0, 2)), Step("add", (3, 1)))
+    region = batch_region(
+        (2, 3, 7, 16), (2, 3, 16, 33), operands=(Tensor(shape, "float32"),), epilogue=steps
+    )
+    check(region)
+
+
+def test_rows_are_shared_where_batches_are_too_few() -> None:
+    region = batch_region((1, 64, 64), (1, 64, 64))
+    config = BATCH_MATMUL.default_config(region, machine_for(RUNGS[-1], 2))
+    assert config.parallel and config.row_shares == 2
+    check(region, threads=2)
+    check(
+        batch_region((1, 7, 9), (1, 9, 33)),
+        config=BatchMatmulConfig(**{**config.to_dict(), "row_shares": 3, "rows": 2, "vectors": 1}),
+    )
+
+
+def test_space_holds_the_default_and_builds() -> None:
+    region = batch_region((2, 30, 40), (2, 40, 50))
+    rung = highest_native(RUNGS)
+    configs = list(BATCH_MATMUL.space(region, machine_for(rung)))
+    assert configs[0] == BATCH_MATMUL.default_config(region, machine_for(rung))
+    assert len(set(configs)) == len(configs)
+    for config in configs[::5]:
+        check(region, rung, config=config)
+
+
+def test_illegal_configs_and_regions_are_refused() -> None:
+    region = batch_region((2, 30, 40), (2, 40, 50))
+    config = BatchMatmulConfig(kernel="avx512_f32_6x64", rows=7, vectors=4, m_block=8, k_block=8)
+    with pytest.raises(ConfigError, match="rows=7: must be at least 1 and at most 6"):
+        BATCH_MATMUL.build(region, config, isa_named("avx512"))
+    columns_not_last = batch_region((2, 3, 4), (2, 4, 5), out_axes=(0, 2, 1))
+    assert "columns" in str(BATCH_MATMUL.reject(columns_not_last, isa_named("avx512")))

@@ -1,0 +1,72 @@
+"""Register tiles and blocks that tuning tries: different ones, all of them legal."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from microkernels.isa import isa_named
+from microkernels.microkernel import microkernel_named
+from tir_schedules.core.blocking import balanced
+from tir_schedules.core.machine import Machine
+from tir_schedules.core.region import Region, Tensor
+from tir_schedules.core.template import template_for
+from tir_schedules.product.tile_config import product_kernels
+from tir_schedules.product.tile_space import cuts, register_tiles
+
+KERNELS = product_kernels(isa_named("avx512"), "float32", "float32")
+
+
+def test_cuts_are_the_sizes_that_make_different_numbers_of_pieces() -> None:
+    assert cuts(14, 14) == [1, 2, 3, 4, 5, 7, 14]
+    assert cuts(3, 8) == [1, 2, 3]
+    assert [math.ceil(100 / size) for size in cuts(100, 9)] == [100, 50, 34, 25, 20, 17, 15, 13, 12]
+
+
+def test_each_tile_comes_once_with_the_smallest_kernel_that_holds_it() -> None:
+    tiles = list(register_tiles(KERNELS, 50, 20))
+    sizes = [(rows, vectors) for _, rows, vectors in tiles]
+    assert len(sizes) == len(set(sizes))
+    for kernel, rows, vectors in tiles:
+        holding = [k for k in KERNELS if rows <= k.mr and vectors <= k.vectors]
+        assert kernel.mr * kernel.vectors == min(k.mr * k.vectors for k in holding)
+        assert balanced(50, rows)[0].size == rows
+
+
+def matmul(dtype: str, m: int, k: int, n: int) -> Region:
+    weight = Tensor((k, n), dtype, True)
+    return Region(
+        op="matmul", inputs=(Tensor((m, k), dtype), weight), output=Tensor((m, n), "float32")
+    )
+
+
+def conv(size: int, channels: int, filters: int, kernel: int) -> Region:
+    padding = str((kernel // 2,) * 4).strip("()").replace(" ", "")
+    return Region(
+        op="conv2d",
+        inputs=(
+            Tensor((1, size, size, channels), "float32"),
+            Tensor((kernel, kernel, channels, filters), "float32", True),
+        ),
+        output=Tensor((1, size, size, filters), "float32"),
+        attrs={"strides": "1,1", "padding": padding, "dilation": "1,1", "groups": 1},
+    )
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize(
+    "region",
+    [matmul("float32", 100, 300, 200), matmul("bfloat16", 1, 64, 17), conv(28, 64, 128, 3)],
+    ids=lambda region: region.op,
+)
+def test_spaces_hold_many_legal_configurations(region: Region, threads: int) -> None:
+    """Every one passes the check, which comes before anything is built."""
+    machine = Machine("here", isa_named("avx512_bf16"), threads=threads)
+    template = template_for(region.op)
+    space = list(template.space(region, machine))
+    assert len(space) == len(set(space)) > (5 if region.output.size == 17 else 200)
+    for config in space:
+        template.check(region, config, machine.isa)
+        kernel = microkernel_named(config.kernel)
+        assert config.rows <= kernel.mr and config.vectors <= kernel.vectors

@@ -1,0 +1,186 @@
+"""Template "attention": softmax(q k^T * scale + mask) v as one program; nothing between is stored.
+
+A merged region of three parts, described in attention_problem.py. One parallel region over
+attentions (those that share k and v together), and shares of the queries where there are too few.
+k and v are packed once for each task; a band of scores stays in cache. With few queries nothing is
+packed: see attention_decode.py.
+
+The blocks follow FlashAttention (Dao et al., arXiv 2205.14135) where the keys are too many for a
+band of scores to stay in L1; otherwise the softmax is computed at once.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import tvm.tirx.script.builder.ir as I
+from tvm import tirx
+from tvm.script.ir_builder import IRBuilder
+
+from microkernels.isa import Isa
+from microkernels.vector.expressions import Expr, parameter
+from microkernels.vector.prefetch import PREFETCH_LLVM_IR
+from tir_schedules.chains.reference import part_result
+from tir_schedules.core.region import Region
+from tir_schedules.core.template import Template, register_template
+from tir_schedules.epilogue.epilogue import Epilogue
+from tir_schedules.product import batch_matmul
+from tir_schedules.product.tile_config import RESULT_DTYPES
+from tir_schedules.product.tile_loops import for_share
+from tir_schedules.product.zero_points import zero_point_inputs
+
+from .config import AttentionConfig, check, default_config, kernels_of, space
+from .decode import program as attention_decode
+from .problem import AttentionProblem, flat_view
+from .tiled.program import AttentionProgram, Blocks
+from .tiled.rows import row_shares, row_unit, tile_kernel
+
+
+def reject(region: Region, isa: Isa) -> str | None:
+    """Why the template cannot build a region, or None."""
+    if len(region.parts) != 3:
+        return "attention has three parts"
+    problem = AttentionProblem(region)
+    softmax = problem.softmax
+    if softmax.op != "softmax" or int(softmax.attrs["axis"]) != len(softmax.output.shape) - 1:
+        return "the softmax runs along another axis than the keys"
+    if softmax.operands or [s.op for s in softmax.epilogue if s.op != "constant"] not in (
+        [],
+        ["cast"],
+        ["quantize"],
+    ):
+        return "something else than a rounding between softmax and product"
+    if region.output.dtype not in RESULT_DTYPES or problem.scores.output.dtype != "float32":
+        return f"scores of type {problem.scores.output.dtype}, result {region.output.dtype}"
+    for part in (problem.scores, problem.product):
+        reason = batch_matmul.reject(part, isa)
+        if reason is not None:
+            return reason
+        if zero_point_inputs(part):
+            return "a zero point that is known at run time only"
+    return problem.reject()
+
+
+def build(region: Region, config: AttentionConfig, isa: Isa) -> tirx.PrimFunc:
+    """The kernel."""
+    check(region, config, isa)
+    if config.skinny:
+        return attention_decode.build_decode(region, config, isa)
+    problem = AttentionProblem(region)
+    kernels = kernels_of(config)
+    key_vectors = math.ceil(problem.n / isa.f32_lanes)
+    blocks = Blocks(
+        config.band,
+        config.score_vectors,
+        config.product_vectors,
+        min(config.key_block // isa.f32_lanes or key_vectors, key_vectors),
+        config.query_block,
+    )
+    of_rows = row_shares(problem.m, config.row_shares, row_unit(kernels))
+    share_count = sum(group.count for group in of_rows)
+    sets = problem.batches // problem.group
+    tasks = sets * share_count
+    with IRBuilder() as builder, I.prim_func(s_tir=True):
+        I.func_name("attention")
+        I.func_attr({"tirx.noalias": True})
+        parameters = [
+            parameter(f"input{i}", tensor.shape, tensor.dtype)
+            for i, tensor in enumerate(region.inputs)
+        ]
+        c = parameter("C", region.output.shape, region.output.dtype)
+        first = 3 + len(problem.scores.operands)
+        buffers = {
+            name: flat_view(buffer, problem.tensors[name])
+            for name, buffer in zip(("q", "k", "v", "out"), (*parameters[:3], c), strict=True)
+        }
+        program = AttentionProgram(
+            problem,
+            isa,
+            kernels,
+            blocks,
+            buffers,
+            Epilogue(problem.scores, parameters[3:first], kernels[0].narrow),
+            Epilogue(problem.product, parameters[first:], kernels[1].narrow),
+            config.prefetch,
+        )
+        on_tiles = tile_kernel(kernels)
+        if on_tiles is not None:
+            on_tiles.admit()
+        with (
+            I.attr(0, "pragma_import_llvm", PREFETCH_LLVM_IR),
+            I.parallel(tasks) if config.parallel and tasks > 1 else I.serial(tasks) as task,
+            I.sblock("task"),
+        ):
+            I.reads()
+            I.writes()
+            shared = I.floordiv(task, share_count)
+            following = tirx.Min(shared + 1, sets - 1)
+            program.pack(shared * problem.group)
+            program.allocate(of_rows[0].size)
+
+            def attend(member: Expr | int) -> None:
+                for_share(
+                    of_rows,
+                    I.floormod(task, share_count),
+                    lambda row, rows: program.emit(
+                        shared * problem.group + member,
+                        row,
+                        rows,
+                        following * problem.group + member,
+                    ),
+                )
+
+            if problem.group == 1:
+                attend(0)
+            else:
+                with I.serial(problem.group) as member:
+                    attend(member)
+    return builder.get()
+
+
+def kernel_name(region: Region, config: AttentionConfig, isa: Isa) -> str:
+    """The microkernels' names; the skinny form takes only their multiply-add."""
+    names = " + ".join(dict.fromkeys((config.scores_kernel, config.product_kernel)))
+    return f"skinny {names}" if config.skinny else names
+
+
+def flops(region: Region) -> int:
+    """Multiplications and additions of both products."""
+    return AttentionProblem(region).flops
+
+
+def reference(region: Region, inputs: list[np.ndarray]) -> np.ndarray:
+    """The parts one after the other, in float64; the result as it is stored."""
+    problem = AttentionProblem(region)
+    scores, softmax, product = region.parts
+    stored = dict(zip("qkv", inputs[:3], strict=True))
+    first = 3 + len(scores.operands)
+    q = problem.logical("q", stored["q"]).reshape(scores.inputs[0].shape)
+    k = problem.logical("k", stored["k"]).swapaxes(-1, -2).reshape(scores.inputs[1].shape)
+    v = problem.logical("v", stored["v"]).reshape(product.inputs[1].shape)
+    value = part_result(scores, [q, k, *inputs[3:first]])
+    if problem.causal is not None:
+        visible = np.tri(problem.m, problem.n, problem.causal, dtype=bool)
+        value = np.where(visible, value, -np.inf)
+    value = part_result(product, [part_result(softmax, [value]), v, *inputs[first:]])
+    result = np.zeros(region.output.shape, value.dtype)
+    view = problem.logical("out", result)
+    view[...] = value.reshape(view.shape)
+    return result
+
+
+ATTENTION = register_template(
+    Template(
+        name="attention",
+        config_type=AttentionConfig,
+        default_config=default_config,
+        space=space,
+        check=check,
+        build=build,
+        kernel_name=kernel_name,
+        flops=flops,
+        reference=reference,
+        reject=reject,
+    )
+)

@@ -1,0 +1,256 @@
+"""The numbers that make the template "attention" concrete, and how they are chosen.
+
+Tiles (AMX) are candidates for either product beside vector kernels; the estimate says which are
+taken. It leaves out the softmax, which takes more than half of the time where tiles multiply.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator
+
+import msgspec
+
+from microkernels.errors import ConfigError
+from microkernels.isa import Isa
+from microkernels.microkernel import Microkernel, kernels_for, microkernel_named, tile_kernels_for
+from tir_schedules.core.blocking import balanced
+from tir_schedules.core.config import Config
+from tir_schedules.core.machine import Machine
+from tir_schedules.core.region import Region
+from tir_schedules.cost.amx_cost import LEAST_GAIN
+from tir_schedules.product.batch_matmul import multiplied
+from tir_schedules.product.tile_config import PARALLEL_FLOPS, TileConfig, tile_cycles
+from tir_schedules.product.tile_space import cuts
+from tir_schedules.product.zero_points import is_integer
+
+from .decode import program as attention_decode
+from .problem import AttentionProblem
+from .tiled.rows import row_shares, row_unit
+
+MOST_KEYS = 2048  # of which a band of scores is well kept in cache
+KEY_BLOCK = 960
+QUERY_BLOCK = 64
+
+
+class AttentionConfig(Config, frozen=True, kw_only=True):
+    """Numbers that make the template concrete.
+
+    Attributes
+    ----------
+    scores_kernel, product_kernel : str
+        The microkernels of the two products.
+    band : int
+        Queries whose scores are in cache together.
+    score_vectors, product_vectors : int
+        Most vectors of columns of the register tiles.
+    key_block : int
+        Keys after which the softmax is brought up to date; 0: all of them at once.
+    query_block : int
+        Queries that share a block of keys in cache, if there are several.
+    row_shares : int
+        Tasks that the queries of one attention are cut into; each packs k and v for itself.
+    prefetch : bool
+        Whether the operands of the next task are fetched into L2 meanwhile.
+    parallel : bool
+        Whether the tasks run on all threads.
+    skinny : bool
+        Whether k and v are read where they are stored, for few queries; of the other numbers only
+        `parallel` and `key_shares` count then.
+    key_shares : int
+        Tasks that the keys are cut into, if skinny.
+    """
+
+    scores_kernel: str
+    product_kernel: str
+    band: int
+    score_vectors: int
+    product_vectors: int
+    key_block: int = 0
+    query_block: int = QUERY_BLOCK
+    row_shares: int = 1
+    prefetch: bool = False
+    parallel: bool = False
+    skinny: bool = False
+    key_shares: int = 1
+
+
+def default_config(region: Region, machine: Machine) -> AttentionConfig:
+    """The configuration with the fewest estimated cycles, of which tiles have to save some."""
+    problem = AttentionProblem(region)
+    best = min(
+        candidates(problem, machine),
+        key=lambda config: estimated_cycles(problem, config, machine, LEAST_GAIN),
+    )
+    if not attention_decode.fits(region):
+        return best
+    parallel, key_shares = attention_decode.default_shares(region, machine)
+    fields = {"skinny": True, "parallel": parallel, "key_shares": key_shares}
+    return msgspec.structs.replace(best, **fields)
+
+
+def space(region: Region, machine: Machine) -> Iterator[AttentionConfig]:
+    """Every pair of kernels with bands, panels and blocks of keys of several sizes."""
+    problem = AttentionProblem(region)
+    default = default_config(region, machine)
+    key_blocks = {k for k in (256, 512, 1024) if k < problem.n and _may_run_on(problem)}
+    found, lanes = {msgspec.structs.replace(default, skinny=False)}, machine.isa.f32_lanes
+    for config in candidates(problem, machine):
+        bands = {*cuts(problem.m, config.band)[::2], config.band, 2 * config.band}
+        numbers = itertools.product(
+            {band for band in bands if band < 2 * problem.m},
+            _panels(math.ceil(problem.n / lanes), config.score_vectors),
+            _panels(math.ceil(problem.e / lanes), config.product_vectors),
+            {config.key_block, *key_blocks},
+            (False, True),
+        )
+        names = ("band", "score_vectors", "product_vectors", "key_block", "prefetch")
+        found |= {
+            msgspec.structs.replace(config, **dict(zip(names, values, strict=True)))
+            for values in numbers
+        }
+    yield default
+    yield from sorted(
+        found - {default}, key=lambda config: estimated_cycles(problem, config, machine)
+    )
+
+
+def _panels(n_vectors: int, most: int) -> set[int]:
+    """Widths of panels: the widest one, the narrowest one, one between."""
+    widths = cuts(n_vectors, most)
+    return {widths[0], widths[len(widths) // 2], widths[-1]}
+
+
+def _kernels(problem: AttentionProblem, part: Region, isa: Isa) -> list[Microkernel]:
+    """The microkernels for one product; without the skinny ones, whose bands are too low."""
+    kernels = kernels_for(isa, *multiplied(part))
+    high = [kernel for kernel in kernels if kernel.mr >= 6] or list(kernels)
+    return [*high, *tile_kernels_for(isa, *_tile_types(problem, part))]
+
+
+def _tile_types(problem: AttentionProblem, part: Region) -> tuple[str, str]:
+    """Types of the operands on tiles: their own, of either sign.
+
+    But int8 probabilities from -128 on are multiplied as uint8, which need no zero point.
+    """
+    if not is_integer(part):
+        return multiplied(part)
+    a, b = (tensor.dtype for tensor in part.inputs[:2])
+    shifted = part is problem.product and part.attrs.get("a_zero_point") == -128
+    return "uint8" if shifted else a, b
+
+
+def _pairs(problem: AttentionProblem, isa: Isa) -> Iterator[tuple[Microkernel, Microkernel]]:
+    """Kernels for the two products; if both are of tiles, these are configured alike."""
+    for scores in _kernels(problem, problem.scores, isa):
+        for product in _kernels(problem, problem.product, isa):
+            if scores.mr == product.mr or not (scores.by_tiles and product.by_tiles):
+                yield scores, product
+
+
+def _may_run_on(problem: AttentionProblem) -> bool:
+    """Whether the softmax can go on from block to block: not if it is rounded to integers."""
+    return problem.softmax.output.dtype in ("float32", "bfloat16")
+
+
+def candidates(problem: AttentionProblem, machine: Machine) -> Iterator[AttentionConfig]:
+    """One configuration for every pair of kernels."""
+    lanes = machine.isa.f32_lanes
+    sets = problem.batches // problem.group
+    parallel = machine.threads > 1 and problem.flops >= PARALLEL_FLOPS
+    uneven = sets % machine.threads and sets < 4 * machine.threads
+    # As few as make the number of tasks a multiple of the threads': each packs k and v.
+    fewest = machine.threads // math.gcd(sets, machine.threads)
+    key_block = 0
+    whole = all(lanes % k.kr == 0 for k in _kernels(problem, problem.product, machine.isa))
+    if problem.n > MOST_KEYS and _may_run_on(problem) and whole:
+        key_block = KEY_BLOCK
+    stored = sum(tensor.size for tensor in problem.tensors.values())
+    for scores, product in _pairs(problem, machine.isa):
+        yield AttentionConfig(
+            scores_kernel=scores.name,
+            product_kernel=product.name,
+            band=min(problem.m, max(scores.mr, product.mr)),
+            score_vectors=min(scores.vectors, math.ceil(problem.n / lanes)),
+            product_vectors=min(product.vectors, math.ceil(problem.e / lanes)),
+            key_block=key_block,
+            row_shares=min(problem.m, fewest) if parallel and uneven else 1,
+            prefetch=problem.batches > 1 and 4 * stored > machine.l2_bytes,
+            parallel=parallel,
+        )
+
+
+def estimated_cycles(
+    problem: AttentionProblem, config: AttentionConfig, machine: Machine, handicap: float = 1.0
+) -> float:
+    """Estimated cycles of one attention's products; those of the softmax are the same for all.
+
+    Those of tiles are multiplied by `handicap`.
+    """
+    kernels = kernels_of(config)
+    rows = row_shares(problem.m, config.row_shares, row_unit(kernels))[0].size
+    total = 0.0
+    for kernel, n, k, vectors in zip(
+        kernels,
+        (problem.n, problem.e),
+        (problem.d, problem.n),
+        (config.score_vectors, config.product_vectors),
+        strict=True,
+    ):
+        tile = TileConfig(
+            kernel=kernel.name,
+            rows=min(kernel.mr, config.band),
+            vectors=vectors,
+            m_block=config.band,
+            k_block=kernel.steps(k),
+        )
+        columns = math.ceil(n / kernel.lanes)
+        if kernel.by_tiles:
+            total += handicap * tile_cycles(tile, rows, columns, k, machine)
+            continue
+        for group in balanced(rows, config.band):
+            total += group.count * tile_cycles(tile, group.size, columns, k, machine)
+    return total
+
+
+def kernels_of(config: AttentionConfig) -> tuple[Microkernel, Microkernel]:
+    """The microkernels of the scores and of the product."""
+    return microkernel_named(config.scores_kernel), microkernel_named(config.product_kernel)
+
+
+def check(region: Region, config: AttentionConfig, isa: Isa) -> None:
+    """Refuses numbers that are out of range.
+
+    Raises
+    ------
+    ConfigError
+        Saying which.
+    """
+    problem, kernels = AttentionProblem(region), kernels_of(config)
+    for kernel, part, vectors in zip(
+        kernels,
+        (problem.scores, problem.product),
+        (config.score_vectors, config.product_vectors),
+        strict=True,
+    ):
+        if not isa.includes(kernel.isa):
+            raise ConfigError(f"{kernel.name} needs {kernel.isa.name}; the target has {isa.name}")
+        types = _tile_types(problem, part) if kernel.by_tiles else multiplied(part)
+        if (kernel.a_dtype, kernel.b_dtype) != types:
+            raise ConfigError(f"{kernel.name} does not multiply what {part.key} does")
+        if not 1 <= vectors <= kernel.vectors:
+            raise ConfigError(f"{vectors} vectors: {kernel.name} has 1 to {kernel.vectors}")
+    if all(kernel.by_tiles for kernel in kernels) and kernels[0].mr != kernels[1].mr:
+        raise ConfigError(f"{kernels[0].name} and {kernels[1].name} need other tiles")
+    for name in ("band", "query_block", "row_shares", "key_shares"):
+        if getattr(config, name) < 1:
+            raise ConfigError(f"{name}={getattr(config, name)}: must be at least 1")
+    if config.skinny and not attention_decode.fits(region):
+        raise ConfigError(f"skinny: too many queries, or strides, in {region.key}")
+    if config.key_block and not _may_run_on(problem):
+        raise ConfigError("key_block: probabilities that are rounded to integers need all keys")
+    if config.key_block and isa.f32_lanes % microkernel_named(config.product_kernel).kr:
+        raise ConfigError(f"key_block: {config.product_kernel} takes more than one vector of keys")
+    if config.key_block % isa.f32_lanes:
+        raise ConfigError(f"key_block={config.key_block}: must be a multiple of {isa.f32_lanes}")

@@ -1,0 +1,218 @@
+"""How attention of few queries is cut into tasks, and what is kept between its phases.
+
+A "set" is one K and V with the rows of q that share it. A task takes one set or, where the rows of
+several are stored side by side ([B, N, H, D]), all of these, a few keys at a time: so memory is
+read from one end to the other. Each task's keys may be cut into shares.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+
+import tvm.tirx.script.builder.ir as I
+from tvm import tirx
+
+from microkernels.isa import Isa
+from microkernels.vector.exp2 import exp2
+from microkernels.vector.expressions import Expr, bind, lanes_of, like, splat
+from tir_schedules.attention.problem import AttentionProblem, columns_are_contiguous
+from tir_schedules.core.region import Region
+from tir_schedules.epilogue.quantize_steps import RANGES
+from tir_schedules.rows.normalize_rows import LOWEST
+from tir_schedules.rows.softmax_exp import exp_of_difference
+
+SIDE_BYTES = 512 << 10  # of K and V: less is in cache, whichever way it is read
+_SHIFT = 128
+
+
+def sets_side_by_side(problem: AttentionProblem) -> int:
+    """Consecutive sets whose rows of K, and of V, lie next to each other; 1: they do not."""
+    innermost = [
+        number
+        for number, extent in enumerate(problem.factors)
+        if extent > 1 and (problem.layouts["k"].batch[number] or problem.layouts["v"].batch[number])
+    ]
+    if not innermost or not columns_are_contiguous(problem.layouts["k"], problem.d):
+        return 1
+    count = problem.factors[innermost[-1]]
+    for name, width in (("k", problem.d), ("v", problem.e)):
+        layout = problem.layouts[name]
+        if not 0 < layout.batch[innermost[-1]] * count <= layout.row + width:
+            return 1
+    stored = problem.tensors["k"], problem.tensors["v"]
+    bits = sum(bits_of_element(tensor.dtype) for tensor in stored) // 2
+    read = count * problem.n * (problem.d + problem.e) * bits // 8
+    return count if read > SIDE_BYTES else 1
+
+
+def bits_of_element(dtype: str) -> int:
+    """Bits of an element of q, k or v."""
+    return {"float32": 32, "bfloat16": 16}.get(dtype, 8)
+
+
+class DecodePlan:
+    """Tasks, shares of keys, and the buffers between the phases.
+
+    A slot is where one set leaves its results. Without shares the slots are on the stack of their
+    task, else each set has one.
+
+    Parameters
+    ----------
+    problem : AttentionProblem
+        Extents and layouts.
+    isa : Isa
+        What the target has.
+    parallel : bool
+        Whether tasks run on all threads.
+    key_shares : int
+        Most shares of the keys.
+
+    Attributes
+    ----------
+    n, vectors : int
+        Keys that any query sees, and vectors of them.
+    rows : int
+        Queries of one set.
+    """
+
+    def __init__(
+        self, problem: AttentionProblem, isa: Isa, parallel: bool, key_shares: int
+    ) -> None:
+        self.problem, self.isa, self.lanes, self.parallel = problem, isa, isa.f32_lanes, parallel
+        self.rows = problem.group * problem.m
+        hidden_from = problem.m + problem.causal if problem.causal is not None else problem.n
+        self.n = min(problem.n, max(1, hidden_from))
+        self.vectors = math.ceil(self.n / self.lanes)
+        # An odd number of lines, so that the rows do not share a few sets of a cache.
+        self.pitch = (self.vectors | 1) * self.lanes
+        self.per_share = math.ceil(self.vectors / max(1, min(key_shares, self.vectors)))
+        self.shares = math.ceil(self.vectors / self.per_share)
+        # On all threads, sets that are read together leave too few tasks without shares.
+        together = self.shares > 1 or not parallel
+        self.side = sets_side_by_side(problem) if together else 1
+        self.sets = problem.batches // problem.group
+        self.tasks = self.sets // self.side
+
+    # --- loops -----------------------------------------------------------------------------------
+
+    def loop(self, count: int) -> AbstractContextManager[Expr]:
+        """A loop over tasks."""
+        return I.parallel(count) if self.parallel and count > 1 else I.serial(count)
+
+    def for_sets(self, task: Expr, body: Callable[[Expr, Expr], None]) -> None:
+        """Runs `body(set, slot)` for the sets of a task."""
+        if self.side == 1:
+            body(task, tirx.const(0, "int32") if self.shares == 1 else task)
+            return
+        with I.serial(self.side) as i:
+            number = bind(task * self.side + i)
+            body(number, i if self.shares == 1 else number)
+
+    def share(self, share: Expr) -> tuple[Expr, Expr | int]:
+        """First vector of keys of a share, and how many of its vectors are whole."""
+        whole = self.n // self.lanes
+        if self.shares == 1:
+            return share, whole
+        start = bind(share * self.per_share)
+        return start, bind(tirx.Min(tirx.const(self.per_share, "int32"), whole - start))
+
+    def for_vectors(self, share: Expr, body: Callable[[Expr, int], None]) -> None:
+        """Runs `body(vector, keys in it)` for the vectors of keys of a share."""
+        start, count = self.share(share)
+        if not (isinstance(count, int) and count == 0):
+            with I.serial(count) as vector:
+                body(start + vector, self.lanes)
+        cut = self.n % self.lanes
+        if cut and self.shares == 1:
+            body(tirx.const(self.n // self.lanes, "int32"), cut)
+        elif cut:
+            with I.If(share == self.shares - 1), I.Then():
+                body(tirx.const(self.n // self.lanes, "int32"), cut)
+
+    # --- what is kept ----------------------------------------------------------------------------
+
+    def allocate(self, partial: int, acc_dtype: str) -> int:
+        """The buffers; `partial` elements for the products of a set and a share."""
+        slots = self.side if self.shares == 1 else self.sets
+        rows = slots * self.shares * self.rows
+        self.scores = I.sblock_alloc_buffer((slots * self.rows * self.pitch,), "float32", align=64)
+        self.largest = I.sblock_alloc_buffer((rows,), "float32")
+        self.totals = I.sblock_alloc_buffer((rows,), "float32")
+        self.row_sums = I.sblock_alloc_buffer((rows,), "int32")
+        size = slots * self.shares * partial
+        self.partial = I.sblock_alloc_buffer((size,), acc_dtype, align=64)
+        return slots
+
+    def number(self, slot: Expr, share: Expr | int, row: Expr | int) -> Expr:
+        """Where a number for each row of a share lies."""
+        return (slot * self.shares + share) * self.rows + row
+
+    def score(self, slot: Expr, row: Expr, vector: Expr) -> Expr:
+        """Where a vector of scores begins."""
+        return (slot * self.rows + row) * self.pitch + vector * self.lanes
+
+    def whole_row(self, slot: Expr, r: Expr) -> tuple[Expr, Expr]:
+        """Largest score and sum of exponentials of a row, over all shares."""
+        if self.shares == 1:
+            at = self.number(slot, 0, r)
+            return self.largest[at], self.totals[at]
+        found = I.sblock_alloc_buffer((2,), "float32")
+        I.buffer_store(found, tirx.const(LOWEST, "float32"), [0])
+        I.buffer_store(found, tirx.const(0, "float32"), [1])
+        with I.serial(self.shares) as share:
+            largest = tirx.Max(found[0], self.largest[self.number(slot, share, r)])
+            I.buffer_store(found, largest, [0])
+        with I.serial(self.shares) as share:
+            at = self.number(slot, share, r)
+            weight = self.power(self.largest[at] - found[0])
+            I.buffer_store(found, found[1] + weight * self.totals[at], [1])
+        return bind(found[0]), bind(found[1])
+
+    def power(self, x: Expr) -> Expr:
+        """e^x for x <= 0."""
+        if self.lanes == 16 and lanes_of(x) == 16:
+            return exp2(x * like(math.log2(math.e), x), self.isa)
+        return exp_of_difference(bind(x))
+
+
+def zero_points(part: Region, rows_dtype: str, matrix_dtype: str) -> tuple[bool, int, int]:
+    """Whether the rows are the unsigned factor, and both zero points, shifted as the factors are.
+
+    The kernels multiply u8 by s8. The rows' type is chosen such that their zero point becomes 0 if
+    it can: then nobody has to add up the columns of the matrix.
+    """
+    if matrix_dtype not in RANGES:
+        return True, 0, 0
+    rows, matrix = (int(part.attrs.get(f"{name}_zero_point", 0)) for name in "ab")
+    unsigned_point = rows + (_SHIFT if rows_dtype == "int8" else 0)
+    unsigned = unsigned_point != _SHIFT
+    point = unsigned_point if unsigned else 0
+    shifted = matrix + (_SHIFT if matrix_dtype == "int8" else 0)
+    return unsigned, point, shifted - _SHIFT if unsigned else shifted
+
+
+def corrected(
+    value: Expr, points: tuple[bool, int, int], k: int, of_ones: Expr | None, row_sum: Expr | None
+) -> Expr:
+    """sum (a - za) (b - zb) = sum a b - za sum b - zb sum a + k za zb, for int32 lanes.
+
+    Parameters
+    ----------
+    value : Expr
+        sum a b.
+    points : tuple
+        From `zero_points`.
+    k : int
+        Terms of each sum.
+    of_ones, row_sum : Expr or None
+        sum b, needed unless za is 0; sum a, a scalar, needed unless zb is 0.
+    """
+    _unsigned, a, b = points
+    if of_ones is not None:
+        value = value - of_ones * like(a, value)
+    if row_sum is not None:
+        shift = row_sum * tirx.const(b, "int32") - tirx.const(k * a * b, "int32")
+        value = value - splat(shift, lanes_of(value))
+    return bind(value)

@@ -1,0 +1,232 @@
+"""The products of few queries' probabilities with V, merged over shares of keys, and the result."""
+
+from __future__ import annotations
+
+import math
+
+import tvm.tirx.script.builder.ir as I
+from tvm import tirx
+
+from microkernels.vector.expressions import Expr, bind, constant, like, ramp, settle, splat
+from tir_schedules.epilogue.epilogue import Columns, Epilogue, store_vector
+from tir_schedules.product.column_sums import ColumnSums
+from tir_schedules.product.skinny_product import Operands
+
+from .plan import DecodePlan, corrected, zero_points
+
+
+class DecodeProducts:
+    """The phases that read V and store the result.
+
+    Parameters
+    ----------
+    plan : DecodePlan
+        Tasks and buffers.
+    v, out : buffer
+        The stored tensors, flat.
+    rounding, epilogue : Epilogue
+        Of the softmax and of the product.
+    """
+
+    def __init__(
+        self, plan: DecodePlan, v: Expr, out: Expr, rounding: Epilogue, epilogue: Epilogue
+    ) -> None:
+        self.plan, self.problem, self.v, self.out = plan, plan.problem, v, out
+        self.rounding, self.epilogue = rounding, epilogue
+        part, dtype = self.problem.product, self.problem.tensors["v"].dtype
+        self.p_dtype = self.problem.softmax.output.dtype
+        self.points = zero_points(part, self.p_dtype, dtype)
+        operands = self.operands = Operands(
+            plan.isa, dtype, "rounded" in part.attrs, self.points[0], epilogue.narrow
+        )
+        # A row of ones adds up the columns of V.
+        self.sums = ColumnSums(operands, plan.rows + (self.points[1] != 0), self.problem.e)
+        # The exponentials themselves are multiplied with V if nothing is rounded before.
+        floats = self.p_dtype == operands.row_element == "float32"
+        self.deferred = floats and not self.problem.softmax.epilogue and not operands.rounded
+        used = plan.per_share * plan.lanes
+        self.pitch = (math.ceil(used / operands.group) | 1) * operands.group
+
+    def allocate(self) -> None:
+        """What lies between the phases."""
+        size = self.sums.rows * self.sums.width
+        self.plan.allocate(size, self.operands.kernel.acc_dtype)
+
+    # --- products with V -------------------------------------------------------------------------
+
+    def emit(self, task: Expr, share: Expr) -> None:
+        """The phase for one share of a task."""
+        plan, operands, lanes = self.plan, self.operands, self.plan.lanes
+        self.task = task
+        if not self.deferred:
+            size = plan.side * self.sums.rows * self.pitch
+            self.p = I.sblock_alloc_buffer((size,), operands.row_element, align=64)
+            plan.for_sets(task, lambda number, slot: self._probabilities(number, slot, share))
+        plan.for_sets(
+            task,
+            lambda _number, slot: self.sums.clear(plan.partial, slot * plan.shares + share),
+        )
+        start, count = plan.share(share)
+        if plan.side > 1:
+            plan.for_vectors(
+                share,
+                lambda vector, valid: plan.for_sets(
+                    task,
+                    lambda number, slot: self._add(
+                        number, slot, share, start, vector, valid // operands.kr, valid
+                    ),
+                ),
+            )
+            return
+
+        def add(number: Expr, slot: Expr, rest: int) -> None:
+            steps = count * (lanes // operands.kr) + rest // operands.kr
+            self._add(number, slot, share, start, start, steps, rest)
+
+        def both(number: Expr, slot: Expr) -> None:
+            cut = plan.n % lanes
+            if plan.shares == 1 or not cut:
+                add(number, slot, cut)
+                return
+            with I.If(share == plan.shares - 1):
+                with I.Then():
+                    add(number, slot, cut)
+                with I.Else():
+                    add(number, slot, 0)
+
+        plan.for_sets(task, both)
+
+    def _p_row(self, number: Expr, row: Expr | int) -> Expr:
+        """Where a row of probabilities begins."""
+        return ((number - self.task * self.plan.side) * self.sums.rows + row) * self.pitch
+
+    def _add(
+        self,
+        number: Expr,
+        slot: Expr,
+        share: Expr,
+        start: Expr,
+        vector: Expr,
+        steps: Expr | int,
+        terms: int,
+    ) -> None:
+        """Adds `steps` groups of keys, and what is left of `terms`, from a vector of keys on."""
+        plan, operands, layout = self.plan, self.operands, self.problem.layouts["v"]
+        kr, lanes = operands.kr, plan.lanes
+        base = problem_base = self.problem.base("v", number * self.problem.group)
+        base = bind(problem_base + vector * (lanes * layout.row))
+
+        def row(r: Expr, step: Expr) -> Expr:
+            if self.deferred:
+                place = plan.score(slot, r, vector) + step
+                return operands.spread(plan.scores[place])
+            place = self._p_row(number, r) + (vector - start) * lanes + step * kr
+            return operands.spread(self.p[ramp(place, kr)])
+
+        self.sums.add(
+            plan.partial,
+            slot * plan.shares + share,
+            steps,
+            terms % kr,
+            row,
+            lambda key, column, exist: operands.load(
+                self.v, base + key * layout.row + column, exist, operands.group
+            ),
+        )
+
+    def _probabilities(self, number: Expr, slot: Expr, share: Expr) -> None:
+        """What a share multiplies with V, zeros behind it, and the sums of its integers."""
+        plan, operands, lanes = self.plan, self.operands, self.plan.lanes
+        start, _count = plan.share(share)
+        zeros = constant(0, operands.row_element, lanes)
+        with I.serial(plan.rows) as r:
+            _high, total = high_total = plan.whole_row(slot, r)
+            at = bind(plan.number(slot, share, r))
+            factor = tirx.const(1, "float32") / total
+            if plan.shares > 1:
+                factor = plan.power(plan.largest[at] - high_total[0]) * factor
+            factor = settle(factor)
+            goal = bind(self._p_row(number, r))
+            if self.pitch > plan.per_share * lanes or plan.shares > 1:
+                with I.serial(self.pitch // lanes) as i:
+                    I.buffer_store(self.p, zeros, [ramp(goal + i * lanes, lanes)])
+
+            def step(vector: Expr, valid: int) -> None:
+                columns = Columns(vector * lanes, lanes, valid)
+                value = plan.scores[ramp(plan.score(slot, r, vector), lanes)]
+                value = bind(value * splat(factor, lanes))
+                value = self.rounding(value, number * plan.rows + r, columns)
+                value = operands.convert(value, self.p_dtype, operands.row_element)
+                if columns.mask is not None:
+                    value = tirx.Select(columns.mask, value, zeros)
+                I.buffer_store(self.p, value, [ramp(goal + (vector - start) * lanes, lanes)])
+
+            plan.for_vectors(share, step)
+            if self.points[2]:
+                total = operands.row_sum(self.p, goal, self.pitch // operands.group)
+                I.buffer_store(plan.row_sums, total, [at])
+        if self.points[1]:
+            goal = bind(self._p_row(number, plan.rows))
+            ones = constant(1, operands.row_element, lanes)
+            with I.serial(self.pitch // lanes) as i:
+                I.buffer_store(self.p, ones, [ramp(goal + i * lanes, lanes)])
+
+    # --- the result ------------------------------------------------------------------------------
+
+    def merge(self, number: Expr, slot: Expr) -> None:
+        """The shares' products added up, the epilogue, and the result of one set."""
+        plan, problem, lanes, layout = (
+            self.plan,
+            self.problem,
+            self.plan.lanes,
+            self.problem.layouts["out"],
+        )
+        first = slot * plan.shares
+        if plan.shares > 1:
+            self._add_shares(slot)
+        with I.serial(plan.rows) as r:
+            batch = number * problem.group + I.floordiv(r, problem.m)
+            base = bind(problem.base("out", batch) + I.floormod(r, problem.m) * layout.row)
+            row_sum = plan.row_sums[plan.number(slot, 0, r)] if self.points[2] else None
+            scale = None
+            if self.deferred:
+                scale = settle(tirx.const(1, "float32") / plan.whole_row(slot, r)[1])
+            for j in range(math.ceil(problem.e / lanes)):
+                columns = Columns(j * lanes, lanes, min(lanes, problem.e - j * lanes))
+                value = self.sums.vector(plan.partial, first, r, j)
+                of_ones = None
+                if self.points[1]:
+                    of_ones = self.sums.vector(plan.partial, first, plan.rows, j)
+                value = corrected(value, self.points, plan.n, of_ones, row_sum)
+                if scale is not None:
+                    value = value * splat(scale, lanes)
+                value = self.epilogue(bind(value), number * plan.rows + r, columns)
+                store_vector(self.out, value, (), Columns(base + j * lanes, lanes, columns.valid))
+
+    def _add_shares(self, slot: Expr) -> None:
+        """Adds the products of all shares to those of the first.
+
+        Exponentials of differences to the largest score of a share get their weight here.
+        """
+        plan, lanes, width = self.plan, self.plan.lanes, self.sums.width
+        first = slot * plan.shares
+        with I.serial(self.sums.rows) as r:
+            highest = plan.whole_row(slot, r)[0] if self.deferred else None
+            with I.serial(plan.shares) as share:
+                weight = None
+                if highest is not None:
+                    own = plan.largest[plan.number(slot, share, r)]
+                    weight = settle(plan.power(own - highest))
+                with I.serial(width // lanes) as j:
+                    source = ((first + share) * self.sums.rows + r) * width + j * lanes
+                    goal = ramp((first * self.sums.rows + r) * width + j * lanes, lanes)
+                    value = plan.partial[ramp(source, lanes)]
+                    if weight is not None:
+                        value = value * splat(weight, lanes)
+                    before = tirx.Select(share > 0, plan.partial[goal], like(0, value))
+                    I.buffer_store(plan.partial, before + value, [goal])
+        if self.points[2]:
+            with I.serial(plan.shares - 1) as share, I.serial(plan.rows) as r:
+                at = plan.number(slot, 0, r)
+                total = plan.row_sums[at] + plan.row_sums[plan.number(slot, share + 1, r)]
+                I.buffer_store(plan.row_sums, total, [at])

@@ -1,0 +1,143 @@
+"""Attention of few queries, as in decoding with a KV cache: the time is that of reading K and V.
+
+    scores[r, n] = epilogue(sum over d of q[r, d] * k[n, d])     rows r: queries of a group of heads
+    p            = epilogue(softmax(scores))
+    out[r, e]    = epilogue(sum over n of p[r, n] * v[n, e])
+
+K and V are read where they are stored, once, and nothing is packed (`skinny_product`). The rows of
+scores stay in cache. Where there are fewer K and V than threads, and they are long, their keys are
+shared out: every share has its own largest score and its own sums, which are merged in the end (Dao
+et al., "Flash-Decoding for long-context inference", 2023). All shares know the sum of the whole row
+before probabilities are rounded, so that sharing changes no rounding but that of sums.
+"""
+
+from __future__ import annotations
+
+import math
+from contextlib import nullcontext
+from typing import Protocol
+
+import tvm.tirx.script.builder.ir as I
+from tvm import tirx
+from tvm.script.ir_builder import IRBuilder
+
+from microkernels.isa import Isa
+from microkernels.microkernel import kernels_for
+from microkernels.vector.expressions import bind, parameter
+from tir_schedules.attention.problem import (
+    AttentionProblem,
+    columns_are_contiguous,
+    flat_view,
+)
+from tir_schedules.core.machine import Machine
+from tir_schedules.core.region import Region
+from tir_schedules.epilogue.epilogue import Epilogue
+
+from .plan import DecodePlan, bits_of_element, sets_side_by_side
+from .products import DecodeProducts
+from .scores import DecodeScores
+
+MOST_QUERIES = 4  # more are worth packing K and V
+MOST_ROWS = 32
+PARALLEL_BYTES = 96 << 10  # of K and V: less is read while threads fork and join
+SHARE_BYTES = 256 << 10  # of K and V: less is not worth two more joins
+
+
+class DecodeConfig(Protocol):
+    """The numbers that `build_decode` reads."""
+
+    @property
+    def parallel(self) -> bool:
+        """Whether tasks run on all threads."""
+
+    @property
+    def key_shares(self) -> int:
+        """Tasks that the keys of one K are cut into."""
+
+
+def fits(region: Region) -> bool:
+    """Whether few rows share each K and V, and these can be read where they are stored."""
+    problem = AttentionProblem(region)
+    if problem.m > MOST_QUERIES or problem.m * problem.group > MOST_ROWS:
+        return False
+    k, v, out = (problem.layouts[name] for name in ("k", "v", "out"))
+    reads_k = columns_are_contiguous(k, problem.d) or k.row == 1
+    columns = columns_are_contiguous(v, problem.e) and columns_are_contiguous(out, problem.e)
+    return reads_k and columns
+
+
+def default_shares(region: Region, machine: Machine) -> tuple[bool, int]:
+    """`parallel` and `key_shares` of the default configuration."""
+    problem = AttentionProblem(region)
+    sets = problem.batches // problem.group
+    k, v = (problem.tensors[name].dtype for name in "kv")
+    bits = problem.d * bits_of_element(k) + problem.e * bits_of_element(v)
+    read = sets * problem.n * bits // 8
+    if machine.threads == 1 or read < PARALLEL_BYTES:
+        return False, 1
+    tasks = sets // sets_side_by_side(problem)
+    if tasks >= machine.threads or read < SHARE_BYTES:
+        return sets > 1, 1
+    return True, min(math.ceil(machine.threads / tasks), math.ceil(problem.n / 64))
+
+
+def build_decode(region: Region, config: DecodeConfig, isa: Isa) -> tirx.PrimFunc:
+    """The kernel: inputs, output."""
+    problem = AttentionProblem(region)
+    plan = DecodePlan(problem, isa, config.parallel, config.key_shares)
+    first = len(problem.scores.operands) + 3
+    with IRBuilder() as builder, I.prim_func(s_tir=True):
+        I.func_name("attention_decode")
+        I.func_attr({"tirx.noalias": True})
+        inputs = [
+            parameter(f"input{i}", tensor.shape, tensor.dtype)
+            for i, tensor in enumerate(region.inputs)
+        ]
+        output = parameter("C", region.output.shape, region.output.dtype)
+        q, k, v, out = (
+            flat_view(buffer, tensor)
+            for buffer, tensor in zip((*inputs[:3], output), problem.tensors.values(), strict=True)
+        )
+        # Beside the kernel for bfloat16 f32 is narrowed by an instruction; the kernel brings that.
+        half = kernels_for(isa, "bfloat16", "bfloat16")[0]
+        functions = I.attr(0, "pragma_import_llvm", half.llvm_ir) if half.llvm_ir else nullcontext()
+        with functions:
+            scores = DecodeScores(
+                plan, q, k, Epilogue(problem.scores, inputs[3:first], half.narrow)
+            )
+            products = DecodeProducts(
+                plan,
+                v,
+                out,
+                Epilogue(problem.softmax, (), half.narrow),
+                Epilogue(problem.product, inputs[first:], half.narrow),
+            )
+            _emit(plan, scores, products)
+    return builder.get()
+
+
+def _emit(plan: DecodePlan, scores: DecodeScores, products: DecodeProducts) -> None:
+    """All phases: in one parallel region, or in one each if keys are shared out."""
+    if plan.shares == 1:
+        with plan.loop(plan.tasks) as task, I.sblock("task"):
+            I.reads()
+            I.writes()
+            products.allocate()
+            share = tirx.const(0, "int32")
+            scores.emit(task, share)
+            products.emit(task, share)
+            plan.for_sets(task, products.merge)
+        return
+    with I.sblock("decode"):
+        I.reads()
+        I.writes()
+        products.allocate()
+        for phase in (scores.emit, products.emit):
+            with plan.loop(plan.tasks * plan.shares) as item, I.sblock("share"):
+                I.reads()
+                I.writes()
+                phase(bind(I.floordiv(item, plan.shares)), bind(I.floormod(item, plan.shares)))
+        with plan.loop(plan.sets) as number, I.sblock("merge"):
+            I.reads()
+            I.writes()
+            products.merge(number, number)

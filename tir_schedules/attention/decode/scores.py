@@ -1,0 +1,233 @@
+"""The scores of few queries, their largest, their exponentials and the sums of these."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import tvm.tirx.script.builder.ir as I
+from tvm import tirx
+
+from microkernels.vector.expressions import Expr, bind, constant, like, ramp, settle, splat
+from tir_schedules.attention.problem import columns_are_contiguous
+from tir_schedules.core.reduce_lanes import reduce_lanes
+from tir_schedules.epilogue.epilogue import Columns, Epilogue
+from tir_schedules.product.column_sums import ColumnSums
+from tir_schedules.product.skinny_product import Operands, dots
+from tir_schedules.rows.normalize_rows import LOWEST
+
+from .plan import DecodePlan, corrected, zero_points
+
+_BLOCK_KEYS = 64  # at least, of keys whose elements are not next to each other
+# row, product, product of a row of ones, vector of keys, keys in it
+Finish = Callable[[Expr, Expr, Expr | None, Expr, int], None]
+
+
+class DecodeScores:
+    """The phase that reads K.
+
+    Parameters
+    ----------
+    plan : DecodePlan
+        Tasks and buffers.
+    q, k : buffer
+        The stored tensors, flat.
+    epilogue : Epilogue
+        Of the scores.
+    """
+
+    def __init__(self, plan: DecodePlan, q: Expr, k: Expr, epilogue: Epilogue) -> None:
+        self.plan, self.problem, self.q, self.k = plan, plan.problem, q, k
+        self.epilogue = epilogue
+        part = self.problem.scores
+        types = (self.problem.tensors[name].dtype for name in "qk")
+        self.points = zero_points(part, *types)
+        self.operands = Operands(
+            plan.isa,
+            self.problem.tensors["k"].dtype,
+            "rounded" in part.attrs,
+            self.points[0],
+            epilogue.narrow,
+        )
+        group = self.operands.group
+        self.width = math.ceil(self.problem.d / group) * group
+        # A row of ones adds up the elements of every key.
+        self.all_rows = plan.rows + (self.points[1] != 0)
+
+    def emit(self, task: Expr, share: Expr) -> None:
+        """The phase for one share of a task."""
+        plan, lanes, rows = self.plan, self.plan.lanes, self.plan.rows
+        self.task = task
+        size = plan.side * self.all_rows * self.width
+        self.rows = I.sblock_alloc_buffer((size,), self.operands.row_element, align=64)
+        self.sums = I.sblock_alloc_buffer((plan.side * rows,), "int32")
+        self.largest = I.sblock_alloc_buffer((plan.side * rows * lanes,), "float32", align=64)
+        with I.serial(plan.side * rows) as r:
+            lowest = constant(-math.inf, "float32", lanes)
+            I.buffer_store(self.largest, lowest, [ramp(r * lanes, lanes)])
+        plan.for_sets(task, self._load_queries)
+        if columns_are_contiguous(self.problem.layouts["k"], self.problem.d):
+            plan.for_vectors(
+                share,
+                lambda vector, valid: plan.for_sets(
+                    task, lambda number, slot: self._by_dots(number, slot, vector, valid)
+                ),
+            )
+        else:
+            plan.for_sets(task, lambda number, slot: self._by_columns(number, slot, share))
+        plan.for_sets(task, lambda number, slot: self._exponentials(number, slot, share))
+
+    def _local(self, number: Expr, row: Expr | int) -> Expr:
+        """Number of a row among those of the task; the row of ones has none."""
+        return (number - self.task * self.plan.side) * self.plan.rows + row
+
+    def _row(self, number: Expr, row: Expr | int) -> Expr:
+        """Where a row of q begins as it is multiplied."""
+        return ((number - self.task * self.plan.side) * self.all_rows + row) * self.width
+
+    def _load_queries(self, number: Expr, _slot: Expr) -> None:
+        """The rows of q as they are multiplied, padded with zeros, and their sums."""
+        problem, operands, group = self.problem, self.operands, self.operands.group
+        layout, element = problem.layouts["q"], self.operands.row_element
+        with I.serial(self.plan.rows) as r:
+            batch = number * problem.group + I.floordiv(r, problem.m)
+            base = bind(problem.base("q", batch) + I.floormod(r, problem.m) * layout.row)
+            goal = bind(self._row(number, r))
+            for start in range(0, self.width, group):
+                valid = min(group, problem.d - start)
+                place = ramp(goal + start, group)
+                if columns_are_contiguous(layout, problem.d):
+                    value = operands.load(self.q, base + start, valid, group, rows=True)
+                    I.buffer_store(self.rows, value, [place])
+                    continue
+                I.buffer_store(self.rows, constant(0, element, group), [place])
+                with I.serial(valid) as i:
+                    value = self.q[base + (start + i) * layout.column]
+                    value = operands.convert(value, problem.tensors["q"].dtype, element)
+                    I.buffer_store(self.rows, value, [goal + start + i])
+            if self.points[2]:
+                total = operands.row_sum(self.rows, goal, self.width // group)
+                I.buffer_store(self.sums, total, [self._local(number, r)])
+        if self.points[1]:
+            goal = bind(self._row(number, self.plan.rows))
+            with I.serial(self.width) as i:
+                one = tirx.Select(i < problem.d, tirx.const(1, element), tirx.const(0, element))
+                I.buffer_store(self.rows, one, [goal + i])
+
+    def _by_dots(self, number: Expr, slot: Expr, vector: Expr, valid: int) -> None:
+        """A vector of keys, each with its elements next to each other."""
+        problem, operands, lanes = self.problem, self.operands, self.plan.lanes
+        stride, group = problem.layouts["k"].row, operands.group
+        base = bind(problem.base("k", number * problem.group) + vector * (lanes * stride))
+
+        def product(r: Expr | int) -> Expr:
+            row = bind(self._row(number, r))
+            return dots(
+                operands,
+                problem.d,
+                valid,
+                lambda g: self.rows[ramp(row + g * group, group)],
+                lambda key, g, exist: operands.load(
+                    self.k, base + (g * group + key * stride), exist, group
+                ),
+            )
+
+        of_ones = settle(product(self.plan.rows)) if self.points[1] else None
+        with I.serial(self.plan.rows) as r:
+            self._finish(number, slot, r, product(r), of_ones, vector, valid)
+
+    def _by_columns(self, number: Expr, slot: Expr, share: Expr) -> None:
+        """Keys next to each other: blocks of them are columns of a product."""
+        problem, operands, lanes = self.problem, self.operands, self.plan.lanes
+        stride, kr, rows = problem.layouts["k"].column, operands.kr, self.all_rows
+        widest = math.ceil(_BLOCK_KEYS / operands.group) * operands.kr
+        k_base = bind(problem.base("k", number * problem.group))
+
+        def block(vector: Expr, vectors: int, keys: int) -> None:
+            sums = ColumnSums(operands, rows, keys)
+            buffer = I.sblock_alloc_buffer((rows * sums.width,), operands.kernel.acc_dtype)
+            zero = tirx.const(0, "int32")
+            sums.clear(buffer, zero)
+            sums.add(
+                buffer,
+                zero,
+                problem.d // kr,
+                problem.d % kr,
+                lambda r, step: operands.spread(
+                    self.rows[ramp(self._row(number, r) + step * kr, kr)]
+                ),
+                lambda d, column, exist: operands.load(
+                    self.k, k_base + (vector * lanes + column) + d * stride, exist, operands.group
+                ),
+            )
+            for j in range(vectors):
+                of_ones = None
+                if self.points[1]:
+                    of_ones = sums.vector(buffer, zero, self.plan.rows, j)
+                valid = min(lanes, keys - j * lanes)
+                with I.serial(self.plan.rows) as r:
+                    product = sums.vector(buffer, zero, r, j)
+                    self._finish(number, slot, r, product, of_ones, vector + j, valid)
+
+        start, count = self.plan.share(share)
+        if not isinstance(count, int):
+            self.plan.for_vectors(share, lambda vector, valid: block(vector, 1, valid))
+            return
+        blocks, left = divmod(count, widest)
+        if blocks:
+            with I.serial(blocks) as i:
+                block(start + i * widest, widest, widest * lanes)
+        tail = left * lanes + self.plan.n % lanes
+        if tail:
+            block(start + blocks * widest, math.ceil(tail / lanes), tail)
+
+    def _finish(
+        self,
+        number: Expr,
+        slot: Expr,
+        r: Expr,
+        value: Expr,
+        of_ones: Expr | None,
+        vector: Expr,
+        valid: int,
+    ) -> None:
+        """One vector of scores from its products: epilogue, masks, largest."""
+        problem, lanes = self.problem, self.plan.lanes
+        row_sum = self.sums[self._local(number, r)] if self.points[2] else None
+        value = corrected(value, self.points, problem.d, of_ones, row_sum)
+        columns = Columns(vector * lanes, lanes, valid)
+        score = self.epilogue(value, number * self.plan.rows + r, columns)
+        hidden = like(-math.inf, score)
+        if problem.causal is not None and (problem.m > 1 or problem.causal < 0):
+            last = splat(I.floormod(r, problem.m) + problem.causal, lanes)
+            visible = tirx.LE(ramp(vector * lanes, lanes), last)
+            score = tirx.Select(visible, score, hidden)
+        if columns.mask is not None:
+            score = tirx.Select(columns.mask, score, hidden)
+        score = settle(score)
+        I.buffer_store(self.plan.scores, score, [ramp(self.plan.score(slot, r, vector), lanes)])
+        place = ramp(self._local(number, r) * lanes, lanes)
+        I.buffer_store(self.largest, tirx.Max(self.largest[place], score), [place])
+
+    def _exponentials(self, number: Expr, slot: Expr, share: Expr) -> None:
+        """exp(score - largest) of a share, in place, and the sums of these."""
+        plan, lanes = self.plan, self.plan.lanes
+        with I.serial(plan.rows) as r:
+            largest = self.largest[ramp(self._local(number, r) * lanes, lanes)]
+            high = reduce_lanes(largest, tirx.Max)
+            # Finite, so that scores of -inf count nothing; a row of nothing else gives 0 / 0.
+            base = settle(tirx.Max(high, tirx.const(LOWEST, "float32")))
+            at = bind(plan.number(slot, share, r))
+            I.buffer_store(plan.largest, base, [at])
+            total = I.sblock_alloc_buffer((lanes,), "float32")
+            every = ramp(0, lanes)
+            I.buffer_store(total, constant(0, "float32", lanes), [every])
+
+            def step(vector: Expr, _valid: int) -> None:
+                index = ramp(plan.score(slot, r, vector), lanes)
+                value = settle(plan.power(plan.scores[index] - splat(base, lanes)))
+                I.buffer_store(plan.scores, value, [index])
+                I.buffer_store(total, total[every] + value, [every])
+
+            plan.for_vectors(share, step)
+            I.buffer_store(plan.totals, reduce_lanes(total[every], lambda a, b: a + b), [at])

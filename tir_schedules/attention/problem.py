@@ -1,0 +1,156 @@
+"""The operands of attention: logical extents, where elements are stored, what is shared.
+
+    scores[b, m, n] = epilogue(sum over d of q[b, m, d] * k[b, d, n])
+    out[b, m, e]    = epilogue(sum over n of softmax(scores)[b, m, n] * v[b, n, e])
+
+A merged region of three parts: a batch_matmul, a softmax and a batch_matmul. Its tensors are read
+and written as they are stored: the attributes "q_strides", "k_strides", "v_strides" and
+"out_strides" give one stride for each factor of the batch ("batch"), then those of the two logical
+dimensions, in elements; "q_offset" and so on the first element. Trailing factors along which
+neither k nor v moves (grouped queries) share one packed k and v.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import tvm.tirx.script.builder.ir as I
+from numpy.lib.stride_tricks import as_strided
+from tvm import DataType, tirx
+from tvm.sym import Analyzer
+
+from microkernels.vector.expressions import Expr
+from tir_schedules.core.region import Region, Tensor
+from tir_schedules.epilogue.epilogue import unflatten
+
+OPERANDS = ("q", "k", "v", "out")
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where the elements of one operand lie: strides of the batch factors, a row and a column."""
+
+    batch: tuple[int, ...]
+    row: int
+    column: int
+    offset: int = 0
+
+
+class AttentionProblem:
+    """The extents and layouts of an attention region.
+
+    Attributes
+    ----------
+    scores, softmax, product : Region
+        Its parts.
+    factors : tuple of int
+        Factors of the batch.
+    m, n, d, e : int
+        Queries, keys, columns of q and k, columns of v.
+    batches, group : int
+        Independent attentions, and how many consecutive ones share k and v.
+    causal : int or None
+        Key j is visible to query i if j <= i + causal.
+    layouts : dict
+        "q" [m, d], "k" [n, d], "v" [n, e], "out" [m, e] -> Layout.
+    """
+
+    def __init__(self, region: Region) -> None:
+        self.region = region
+        self.scores, self.softmax, self.product = region.parts
+        self.m, self.n = self.scores.output.shape[-2:]
+        self.d = self.scores.inputs[0].shape[-1]
+        self.e = self.product.output.shape[-1]
+        attrs = region.attrs
+        self.factors = _numbers(str(attrs["batch"]))
+        self.batches = math.prod(self.factors)
+        self.causal = int(attrs["causal"]) if "causal" in attrs else None
+        self.layouts = {
+            name: _layout(str(attrs[f"{name}_strides"]), int(attrs.get(f"{name}_offset", 0)))
+            for name in OPERANDS
+        }
+        self.group = 1
+        for number in reversed(range(len(self.factors))):
+            moving = (self.layouts[name].batch[number] for name in "kv")
+            if self.factors[number] > 1 and any(moving):
+                break
+            self.group *= self.factors[number]
+
+    @property
+    def tensors(self) -> dict[str, Tensor]:
+        """The stored q, k, v and result."""
+        return dict(zip(OPERANDS, (*self.region.inputs[:3], self.region.output), strict=True))
+
+    @property
+    def flops(self) -> int:
+        """Multiplications and additions of both products."""
+        return 2 * self.batches * self.m * self.n * (self.d + self.e)
+
+    def base(self, name: str, batch: Expr) -> Expr:
+        """Where an operand of one attention begins; `batch` counts attentions."""
+        layout = self.layouts[name]
+        offset: Expr = tirx.const(layout.offset, "int32")
+        for index, stride in zip(unflatten(batch, self.factors), layout.batch, strict=True):
+            offset = offset + index * stride
+        return Analyzer().simplify(offset)
+
+    def element(self, name: str, base: Expr, row: Expr | int, column: Expr | int) -> Expr:
+        """Where an element lies; of a vector along the columns, where it begins."""
+        layout = self.layouts[name]
+        return base + row * layout.row + column * layout.column
+
+    def reject(self) -> str | None:
+        """Why the numbers do not fit together, or None."""
+        rows = {"q": self.m, "k": self.n, "v": self.n, "out": self.m}
+        columns = {"q": self.d, "k": self.d, "v": self.e, "out": self.e}
+        if 0 in (self.m, self.n, self.d, self.e, self.batches):
+            return "a dimension is 0"
+        if math.prod(self.scores.output.shape[:-2]) != self.batches:
+            return f"a batch of {self.factors}, and scores {self.scores.output}"
+        for name, layout in self.layouts.items():
+            if len(layout.batch) != len(self.factors):
+                return f"{name}_strides and a batch of {len(self.factors)} factors"
+            extents = (*self.factors, rows[name], columns[name])
+            strides = (*layout.batch, layout.row, layout.column)
+            if min((*strides, layout.offset)) < 0:
+                return f"a negative stride of {name}"
+            last = sum(
+                (extent - 1) * stride for extent, stride in zip(extents, strides, strict=True)
+            )
+            if layout.offset + last >= self.tensors[name].size:
+                return f"{name} reaches beyond its tensor"
+        if self.layouts["out"].column != 1 and self.e > 1:
+            return "the result's columns are not next to each other"
+        return None
+
+    def logical(self, name: str, stored: np.ndarray) -> np.ndarray:
+        """An operand as [*factors, rows, columns], by numpy; a view."""
+        layout = self.layouts[name]
+        rows = self.m if name in ("q", "out") else self.n
+        columns = self.d if name in ("q", "k") else self.e
+        flat = np.ascontiguousarray(stored).reshape(-1)[layout.offset :]
+        item = flat.itemsize
+        strides = [item * s for s in (*layout.batch, layout.row, layout.column)]
+        return as_strided(flat, (*self.factors, rows, columns), strides)
+
+
+def flat_view(buffer: Expr, tensor: Tensor) -> Expr:
+    """A parameter as a vector of its elements."""
+    align = DataType(tensor.dtype).itemsize
+    return I.decl_buffer((tensor.size,), tensor.dtype, data=buffer.data, align=align)
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    return tuple(int(number) for number in text.split(",") if number)
+
+
+def _layout(strides: str, offset: int) -> Layout:
+    numbers = _numbers(strides)
+    return Layout(numbers[:-2], numbers[-2], numbers[-1], offset)
+
+
+def columns_are_contiguous(layout: Layout, columns: int) -> bool:
+    """Whether the columns of a row lie next to each other."""
+    return layout.column == 1 or columns == 1

@@ -1,0 +1,84 @@
+"""How the queries of attention are cut, so that tile registers are configured once for a height.
+
+Vector kernels have register tiles of any height: rows are cut into equal pieces. Tiles (AMX) are
+configured for the rows of a full block, then for those of the tail: all full blocks come first.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+from microkernels.microkernel import Microkernel
+from microkernels.vector.expressions import Expr
+from tir_schedules.core.blocking import Group, balanced, shares
+from tir_schedules.product.tile_loops import TileTask, for_groups
+
+
+def tile_kernel(kernels: Sequence[Microkernel]) -> Microkernel | None:
+    """The kernel that says how tiles are configured; None if all are vector kernels."""
+    return next((kernel for kernel in kernels if kernel.by_tiles), None)
+
+
+def row_unit(kernels: Sequence[Microkernel]) -> int:
+    """Rows of which every piece but the tail is a multiple."""
+    kernel = tile_kernel(kernels)
+    return 1 if kernel is None else kernel.mr
+
+
+def cut(rows: int, most: int, unit: int) -> tuple[Group, ...]:
+    """Cuts rows into pieces of at most `most`: whole units in all of them but the last.
+
+    >>> cut(70, 64, 32)
+    (Group(start=0, count=1, size=64), Group(start=64, count=1, size=6))
+    """
+    whole, tail = divmod(rows, unit)
+    groups = balanced(whole, max(1, most // unit)) if whole else ()
+    pieces = [Group(group.start * unit, group.count, group.size * unit) for group in groups]
+    if tail:
+        pieces.append(Group(rows - tail, 1, tail))
+    return tuple(pieces)
+
+
+def blocks_of(kernel: Microkernel, rows: int) -> tuple[Group, ...]:
+    """The register tiles of a band."""
+    return cut(rows, kernel.mr, row_unit([kernel]))
+
+
+def row_shares(rows: int, parts: int, unit: int) -> tuple[Group, ...]:
+    """Cuts rows into at most `parts` shares for tasks; the last one may be smaller."""
+    parts = min(parts, rows)
+    if unit == 1:
+        return shares(rows, parts)
+    size = math.ceil(rows / unit / parts) * unit
+    count, rest = divmod(rows, size)
+    groups = [Group(0, count, size)] if count else []
+    if rest:
+        groups.append(Group(count * size, 1, rest))
+    return tuple(groups)
+
+
+class TileRows:
+    """Runs bands of rows on tiles that are configured for them.
+
+    Parameters
+    ----------
+    kernels : sequence of Microkernel
+        Of both products.
+    """
+
+    def __init__(self, kernels: Sequence[Microkernel]) -> None:
+        self.kernel = tile_kernel(kernels)
+        self.unit = row_unit(kernels)
+        self._task = TileTask()
+
+    def each(self, rows: int, most: int, body: Callable[[Expr | int, int], None]) -> None:
+        """Runs `body(start, size)` for every piece, each on tiles of its own height."""
+        for group in cut(rows, most, self.unit):
+            if self.kernel is not None:
+                self._task.configure(self.kernel, min(group.size, self.unit))
+            for_groups([group], body)
+
+    def release(self) -> None:
+        """Emits the end of the task's tiles."""
+        self._task.release()

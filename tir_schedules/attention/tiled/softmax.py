@@ -1,0 +1,329 @@
+"""The softmax of a band of scores that lie in cache, and what becomes of its probabilities.
+
+Each step runs over all rows of the band before the next begins, so that the latency of adding up
+the lanes of one row is hidden behind the others. 8-bit probabilities are rounded after they have
+been divided by the sum; those of other types stay undivided: the product with v is divided instead.
+Between blocks of keys, maximum and sum go on as in Milakov and Gimelshein, "Online normalizer
+calculation for softmax" (arXiv 1805.02867).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import numpy as np
+import tvm.tirx.script.builder.ir as I
+from tvm import tirx
+
+from microkernels.isa import Isa
+from microkernels.microkernel import Microkernel
+from microkernels.vector.exp2 import exp2
+from microkernels.vector.expressions import (
+    Expr,
+    bind,
+    cast,
+    constant,
+    like,
+    ramp,
+    reinterpret,
+    splat,
+)
+from tir_schedules.core.reduce_lanes import combine_all, reduce_lanes
+from tir_schedules.core.region import Region
+from tir_schedules.epilogue.quantize_steps import RANGES
+
+from .matrix import Matrix
+from .scores import LOG2_E
+
+UNROLL = 4
+_MAGIC = 1.5 * 2.0**23  # added to a small f32, leaves its rounded integer in the low bits
+_MAGIC_BITS = 0x4B400000
+_INFINITY = math.inf
+_LARGE = 2.0**20
+
+
+@dataclass(frozen=True)
+class Quantization:
+    """How probabilities become 8-bit integers, as the kernel multiplies them.
+
+    Attributes
+    ----------
+    scale : float
+        Of one integer.
+    zero_point : int
+        Shifted by 128 where a kernel multiplies int8 as uint8.
+    highest : int
+        The largest integer.
+    """
+
+    scale: float
+    zero_point: int
+    highest: int = 255
+
+    @staticmethod
+    def of(softmax: Region, kernel: Microkernel) -> Quantization | None:
+        """The quantisation that a softmax ends with, for the product's kernel.
+
+        None if its result is no 8-bit type.
+        """
+        if softmax.output.dtype not in RANGES:
+            return None
+        first = 1 + len(softmax.operands)
+        scale, zero_point = (
+            softmax.epilogue[argument - first].value or 0.0
+            for argument in softmax.epilogue[-1].args[1:]
+        )
+        shift = 128 if (softmax.output.dtype, kernel.a_dtype) == ("int8", "uint8") else 0
+        return Quantization(float(scale), int(zero_point) + shift, RANGES[kernel.a_dtype][1])
+
+    @property
+    def saturates(self) -> bool:
+        """Whether a probability of 1 may lie beyond the range."""
+        return not np.rint(1.0001 / self.scale) + self.zero_point <= self.highest
+
+
+@dataclass(frozen=True)
+class Band:
+    """The rows of scores in cache.
+
+    Attributes
+    ----------
+    scores : Matrix
+        f32; probabilities overwrite it if they are f32.
+    edge : int
+        Column of a row's last vector, which holds the largest score of every lane, and later the
+        sums of the powers. (LLVM would keep a buffer of their own in registers, and spill it.)
+    maximum : buffer
+        [rows]: what is taken from the scores.
+    probabilities : Matrix
+        In the type of the kernel's lanes.
+    inverse : buffer
+        [rows]: what the product, or before it is rounded a power, is multiplied by.
+    sums : buffer or None
+        [rows]: int32 sums of the quantised probabilities.
+    """
+
+    scores: Matrix
+    edge: int
+    maximum: Expr
+    probabilities: Matrix
+    inverse: Expr
+    sums: Expr | None = None
+
+
+@dataclass(frozen=True)
+class Running:
+    """Maxima and sums of rows over the blocks of keys so far, and the rows' factor for what was
+    accumulated before this block; f32 buffers, one number a row."""
+
+    maxima: Expr
+    sums: Expr
+    factors: Expr
+
+
+class SoftmaxRows:
+    """Emits the softmax of single rows.
+
+    Parameters
+    ----------
+    isa : Isa
+        What the target has.
+    kernel : Microkernel
+        Of the product; says in which form it reads probabilities.
+    band : Band
+        Where scores are and probabilities go.
+    quantization : Quantization or None
+        Of the probabilities.
+    scale : float or None
+        What the scores have yet to be multiplied by; None if they are complete, and may be so
+        large that the product with log2(e) overflows.
+    """
+
+    def __init__(
+        self,
+        isa: Isa,
+        kernel: Microkernel,
+        band: Band,
+        quantization: Quantization | None,
+        scale: float | None,
+    ) -> None:
+        self.isa, self.kernel, self.band = isa, kernel, band
+        self.quantization, self.scale = quantization, scale
+        self.lanes = kernel.lanes
+        # A bfloat16 has 8 bits. Integers need them all: one that flips makes the next layers' flip.
+        self.degree = 3 if kernel.a_dtype == "bfloat16" else 5
+
+    def emit(
+        self, rows: int, vectors: Expr | int, keys: int, beside: Callable[[Expr], None]
+    ) -> None:
+        """The rows of a band, over as many vectors of keys.
+
+        Parameters
+        ----------
+        rows : int
+            Of the band.
+        vectors : Expr or int
+            How many are computed.
+        keys : int
+            Keys in all, to know what the padding adds to a sum.
+        beside : callable
+            Emits what else is done for a row.
+        """
+        scale = 1.0 if self.quantization is None else 1 / self.quantization.scale
+        with _each(rows) as row:
+            I.buffer_store(self.band.maximum, self._row_maximum(row), [row])
+        with _each(rows) as row:
+            self._powers(row, vectors, self.band.maximum[row])
+            beside(row)
+        with _each(rows) as row:
+            inverse = tirx.const(scale, "float32") / self._row_total(row)
+            I.buffer_store(self.band.inverse, inverse, [row])
+        if self.quantization is not None:
+            with _each(rows) as row:
+                self._quantize(row, vectors, keys)
+
+    def emit_running(
+        self,
+        rows: int,
+        vectors: Expr | int,
+        running: Running,
+        first: Expr | int,
+        beside: Callable[[Expr], None],
+    ) -> None:
+        """The rows of a band over one block of keys; `first` is the band's place in `running`."""
+        with _each(rows) as row:
+            before = bind(running.maxima[first + row])
+            after = bind(tirx.Max(before, self._row_maximum(row)))
+            nothing = tirx.LE(after, tirx.const(-_INFINITY, "float32"))
+            # Nothing visible yet: any finite number serves instead of -inf, and gives zeros.
+            shift = bind(tirx.Select(nothing, tirx.const(0, "float32"), after))
+            I.buffer_store(running.maxima, after, [first + row])
+            I.buffer_store(running.factors, self._factor(before - shift), [first + row])
+            I.buffer_store(self.band.maximum, shift, [row])
+        with _each(rows) as row:
+            self._powers(row, vectors, self.band.maximum[row])
+            beside(row)
+        with _each(rows) as row:
+            total = running.sums[first + row] * running.factors[first + row]
+            I.buffer_store(running.sums, total + self._row_total(row), [first + row])
+
+    def _factor(self, difference: Expr) -> Expr:
+        """The power of one difference of maxima, by the vector function."""
+        vector = splat(difference, self.lanes)
+        power = exp2(vector * like(LOG2_E * (self.scale or 1.0), vector), self.isa)
+        return power if self.lanes == 1 else tirx.Shuffle([power], [tirx.const(0, "int32")])
+
+    def _row_maximum(self, row: Expr) -> Expr:
+        return reduce_lanes(bind(self._edge(row)), tirx.Max)
+
+    def _row_total(self, row: Expr) -> Expr:
+        return reduce_lanes(bind(self._edge(row)), _add)
+
+    def _edge(self, row: Expr) -> Expr:
+        return self.band.scores.load(row, self.band.edge, self.lanes)
+
+    def _powers(self, row: Expr, vectors: Expr | int, maximum: Expr) -> None:
+        """Replaces the scores by the powers, and the maxima of the lanes by the lanes' sums."""
+        shift = bind(splat(maximum, self.lanes))
+        factor = like(LOG2_E * (self.scale or 1.0), shift)
+        if self.scale is None:
+            self._replace(row, vectors, lambda score: (score - shift) * factor)
+            return
+        # One FMA, unless the rounding of the product would matter: it is a factor of all powers.
+        scaled = bind(shift * factor)
+        size = bind(maximum * tirx.const(LOG2_E * self.scale, "float32"))
+        small = tirx.And(
+            tirx.LT(size, tirx.const(_LARGE, "float32")),
+            tirx.LT(tirx.const(-_LARGE, "float32"), size),
+        )
+        with I.If(small):
+            with I.Then():
+                self._replace(row, vectors, lambda score: score * factor - scaled)
+            with I.Else():
+                self._replace(row, vectors, lambda score: (score - shift) * factor)
+
+    def _replace(self, row: Expr, vectors: Expr | int, exponent: Callable[[Expr], Expr]) -> None:
+        """The loop of `_powers` over a row; `exponent` makes exponents of 2 of scores."""
+        lanes, band = self.lanes, self.band
+        total = I.sblock_alloc_buffer((lanes,), "float32")
+        lane = [ramp(0, lanes)]
+        I.buffer_store(total, constant(0, "float32", lanes), lane)
+
+        def body(first: Expr, count: int) -> None:
+            powers = []
+            for number in range(count):
+                score = band.scores.load(row, (first + number) * lanes, lanes)
+                powers.append(bind(exp2(exponent(score), self.isa, self.degree)))
+            I.buffer_store(total, total[tuple(lane)] + combine_all(powers, _add), lane)
+            for number, power in enumerate(powers):
+                column = (first + number) * lanes
+                if self.quantization is not None or self.kernel.a_dtype == "float32":
+                    band.scores.store(row, column, power)
+                else:
+                    band.probabilities.store(row, column, self.kernel.narrow(power))
+
+        for_vectors(vectors, UNROLL, body)
+        band.scores.store(row, band.edge, total[tuple(lane)])
+
+    def _quantize(self, row: Expr, vectors: Expr | int, keys: int) -> None:
+        """Divides by the sum and rounds to 8 bits."""
+        assert self.quantization is not None
+        lanes, band, points = self.lanes, self.band, self.quantization
+        factor = bind(splat(band.inverse[row], lanes))
+        sums = None
+        if band.sums is not None:
+            sums = I.sblock_alloc_buffer((lanes,), "int32")
+            I.buffer_store(sums, constant(0, "int32", lanes), [ramp(0, lanes)])
+
+        def body(first: Expr, count: int) -> None:
+            for number in range(count):
+                column = (first + number) * lanes
+                value = band.scores.load(row, column, lanes) * factor
+                bits = reinterpret("int32", value + like(_MAGIC, value))
+                integer = bits - like(_MAGIC_BITS - points.zero_point, bits)
+                if points.saturates:
+                    integer = tirx.Min(integer, like(points.highest, integer))
+                integer = bind(integer)
+                band.probabilities.store(row, column, cast(self.kernel.a_dtype, integer))
+                if sums is not None:
+                    lane = ramp(0, lanes)
+                    I.buffer_store(sums, sums[lane] + integer, [lane])
+
+        for_vectors(vectors, UNROLL, body)
+        if sums is not None and band.sums is not None:
+            count = vectors if isinstance(vectors, int) else math.ceil(keys / lanes)
+            padding = count * lanes - keys
+            found = reduce_lanes(sums[ramp(0, lanes)], _add)
+            I.buffer_store(band.sums, found - padding * points.zero_point, [row])
+
+
+@contextmanager
+def _each(rows: int) -> Iterator[Expr]:
+    """A loop over the rows of a band."""
+    with I.serial(rows) as row, I.sblock("softmax"):
+        I.reads()
+        I.writes()
+        yield row
+
+
+def for_vectors(vectors: Expr | int, unroll: int, body: Callable[[Expr, int], None]) -> None:
+    """Runs `body(first, count)` over a number of vectors, `unroll` at a time."""
+    if isinstance(vectors, int):
+        whole, rest = divmod(vectors, unroll)
+        if whole:
+            with I.serial(whole) as turn:
+                body(turn * unroll, unroll)
+        if rest:
+            body(tirx.const(whole * unroll, "int32"), rest)
+        return
+    with I.serial(I.floordiv(vectors, unroll)) as turn:
+        body(turn * unroll, unroll)
+    with I.serial(I.floormod(vectors, unroll)) as turn:
+        body(vectors - I.floormod(vectors, unroll) + turn, 1)
+
+
+def _add(a: Expr, b: Expr) -> Expr:
+    return a + b

@@ -1,0 +1,348 @@
+"""What it costs to compute a chain of row-local regions one by one, by rows, or by columns.
+
+    separate   every region is a kernel: a call and a barrier each, results pass through the caches
+    rows       one kernel: every thread takes blocks of rows through all regions, one barrier
+    columns    one kernel: the regions one after the other on all threads, a barrier each
+
+An explicit estimate in place of trying it, as the Graph Compiler's coarse-grain fusion has (Li et
+al., arXiv 2301.01333, section on coarse-grain fusion): calls and barriers saved, traffic between
+layers saved, against parallelism lost and weights that every block of rows streams again. The
+constants were measured on one machine (Zen 4, 2 cores, 3.7 GHz, 1 MB of L2, 32 MB of L3); cache
+sizes come from the Machine, and how fast it computes and reads from speeds.py. Tiles compute up to
+eight times as fast, so that more of a weight's way from L3 shows, and blocks of rows are whole
+tiles.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from tvm import DataType
+
+from microkernels.amx.tile_shapes import LAYOUTS, ROWS
+from tir_schedules.core.blocking import Group, shares
+from tir_schedules.core.machine import Machine
+from tir_schedules.core.region import Region, Tensor
+from tir_schedules.cost.speeds import has_tiles, speeds_of
+from tir_schedules.epilogue.epilogue import rows_and_columns
+from tir_schedules.product.matmul import MATMUL, estimated_cycles
+from tir_schedules.rows.normalize import default_config as normalize_config
+
+from .sources import sources_of
+
+VM_CALL_US = 0.35  # one more kernel called by the virtual machine
+FORK_JOIN_US = 1.0  # a parallel region on two threads
+NORM_CYCLES = 7.0  # a vector of a normalised row: 7.4 (layer_norm), 5.9 (rms_norm) measured
+
+TALLEST = ROWS * LAYOUTS["2x2"][0]  # rows of the block of tiles that takes the fewest loads
+
+# Share of the time to stream a weight that shows although the product takes longer. Measured with
+# 4 to 32 rows: 4 MB of L3 in 42 us make 71..571 us longer by 1..2; 32 MB, of which most come from
+# memory, in 1400 us make 572..4568 us longer by 215..326. From L2: in `estimate_cycles` already.
+L3_EXPOSED, MEMORY_EXPOSED = 0.05, 0.2
+# Rows that another core wrote (BERT, 32 rows: at a third of this, merges that lose seem to win).
+FOREIGN_RATE = 10e3
+# A result beyond L2 is read before it is written, written, and read by each that needs it.
+STORE_TRANSFERS = 2
+# What a merge has to save of the time of what it merges: less than this, the estimate cannot tell.
+# Where the weights of a whole model come from memory, it knows too little about what hides that
+# (measured: BERT, 32 rows, two threads, is 5% slower with merges that should save 1% to 4%).
+WORTH, WORTH_FROM_MEMORY = 0.0005, 0.05
+
+
+@dataclass(frozen=True)
+class ChainCost:
+    """Microseconds of the busiest thread.
+
+    Attributes
+    ----------
+    compute : float
+        Products and normalisations from cache; grows where threads are idle or tiles thin.
+    weights : float
+        Streaming weights from beyond L2, as far as computing does not hide it.
+    between : float
+        Moving intermediate results beyond L2 and between cores.
+    barriers : float
+        Calls of kernels, and forks and joins.
+    """
+
+    compute: float = 0.0
+    weights: float = 0.0
+    between: float = 0.0
+    barriers: float = 0.0
+
+    @property
+    def total(self) -> float:
+        """All of it."""
+        return self.compute + self.weights + self.between + self.barriers
+
+    def __add__(self, other: ChainCost) -> ChainCost:
+        return ChainCost(
+            self.compute + other.compute,
+            self.weights + other.weights,
+            self.between + other.between,
+            self.barriers + other.barriers,
+        )
+
+
+_TERMS = {
+    "compute": "compute",
+    "weights": "weights",
+    "between layers": "between",
+    "calls and barriers": "barriers",
+}
+
+
+@dataclass(frozen=True)
+class ChainPlan:
+    """One way to compute a chain.
+
+    Attributes
+    ----------
+    mode : str
+        "separate", "rows" or "columns".
+    cost : ChainCost
+        What it costs.
+    tasks : int
+        Threads that have work.
+    block : int
+        Rows that go through the whole chain together, by "rows"; else all of them.
+    """
+
+    mode: str
+    cost: ChainCost
+    tasks: int
+    block: int
+
+
+@dataclass(frozen=True)
+class ChainEstimate:
+    """A chain computed in every way.
+
+    Attributes
+    ----------
+    separate, rows : ChainPlan
+        One kernel for each region; one kernel in its best blocks of rows.
+    columns : ChainPlan or None
+        One kernel with a barrier for each region; None on one thread.
+    """
+
+    separate: ChainPlan
+    rows: ChainPlan
+    columns: ChainPlan | None
+
+    @property
+    def merged(self) -> ChainPlan:
+        """The better one of the ways that need one kernel; by rows if both are alike."""
+        if self.columns is not None and self.columns.cost.total < self.rows.cost.total:
+            return self.columns
+        return self.rows
+
+    @property
+    def saved(self) -> float:
+        """Microseconds that merging saves; negative if it costs time."""
+        return self.separate.cost.total - self.merged.cost.total
+
+    @property
+    def pays(self) -> bool:
+        """Whether merging saves more than the estimate's noise."""
+        return self.saved > WORTH * self.separate.cost.total
+
+    def __str__(self) -> str:
+        plan, before = self.merged, self.separate.cost
+        how = f"blocks of {plan.block} rows" if plan.mode == "rows" else "columns"
+        threads = "1 thread" if plan.tasks == 1 else f"{plan.tasks} threads"
+        terms = [
+            f"{name} {change:+.1f}"
+            for name, term in _TERMS.items()
+            if abs(change := getattr(plan.cost, term) - getattr(before, term)) >= 0.05
+        ]
+        return (
+            f"by {how} on {threads} an estimated {plan.cost.total:.1f} us instead of "
+            f"{before.total:.1f} ({', '.join(terms) or 'nothing saved'})"
+        )
+
+
+def estimate_chain(region: Region, machine: Machine) -> ChainEstimate:
+    """The cost of a chain's regions, separate and merged.
+
+    Parameters
+    ----------
+    region : Region
+        Of kind "mlp_chain": matmuls and normalisations of rows with equally many rows.
+    machine : Machine
+        Its threads share the work.
+    """
+    chain = _Chain(region, machine)
+    rows = min(chain.by_rows(), key=lambda plan: plan.cost.total)
+    return ChainEstimate(chain.separate(), rows, chain.by_columns())
+
+
+@dataclass(frozen=True)
+class _Share:
+    """What the busiest thread does of one part."""
+
+    compute: float  # microseconds
+    passes: int  # times that it streams its columns of the weight
+    threads_m: int = 1
+    threads_n: int = 1
+
+
+class _Chain:
+    """The parts of a chain on a machine."""
+
+    def __init__(self, region: Region, machine: Machine) -> None:
+        self.machine, self.speeds = machine, speeds_of(machine)
+        self.unit = TALLEST if has_tiles(machine) else 1
+        self.parts = region.parts
+        self.reads = [[s.number for s in found if s.part] for found in sources_of(region)]
+        self.m = rows_and_columns(region.output)[0]
+        self.weight_bytes = sum(map(_weight_bytes, self.parts))
+        self.shares = [_alone(part, machine) for part in self.parts]
+        last = len(self.parts) - 1
+        self.row_bytes = sum(_bytes(part.output) for part in self.parts[:last]) // self.m
+
+    def separate(self) -> ChainPlan:
+        """Every part as a kernel of its own."""
+        cost = self._in_turn(VM_CALL_US * len(self.parts))
+        return ChainPlan("separate", cost, max(map(_tasks, self.shares)), self.m)
+
+    def by_columns(self) -> ChainPlan | None:
+        """The parts in turn in one kernel."""
+        if self.machine.threads == 1:
+            return None
+        cost = self._in_turn(VM_CALL_US)
+        return ChainPlan("columns", cost, max(map(_tasks, self.shares)), self.m)
+
+    def by_rows(self) -> Iterator[ChainPlan]:
+        """Blocks of rows of several sizes, on one thread and on all."""
+        for tasks in sorted({1, min(self.machine.threads, self.m)}):
+            rows = math.ceil(self.m / tasks)
+            fits = self.machine.l2_bytes // 2 // self.row_bytes
+            fewest = math.ceil(rows / max(1, fits))
+            sizes = {self._whole(math.ceil(rows / (few * fewest))) for few in (1, 2, 4)}
+            for block in sorted({rows, *sizes}, reverse=True):  # few, where all are alike
+                yield ChainPlan("rows", self._in_blocks(rows, block, tasks), tasks, block)
+
+    def _whole(self, rows: int) -> int:
+        """So many rows or somewhat fewer, whole tiles if the machine has tiles."""
+        return rows // self.unit * self.unit if rows > self.unit else rows
+
+    def _in_turn(self, calls: float) -> ChainCost:
+        cost = ChainCost(barriers=calls)
+        for part, share, sources in zip(self.parts, self.shares, self.reads, strict=True):
+            fork_join = FORK_JOIN_US if _tasks(share) > 1 else 0.0
+            moved = sum(self._moved(source, share) for source in sources)
+            weights = self._streaming(part, share)
+            cost += ChainCost(share.compute, weights, moved, fork_join)
+        return cost
+
+    def _in_blocks(self, rows: int, block: int, tasks: int) -> ChainCost:
+        cost = ChainCost(barriers=VM_CALL_US + (FORK_JOIN_US if tasks > 1 else 0.0))
+        groups = row_groups(rows, math.ceil(rows / block), self.unit if block < rows else 1)
+        for part in self.parts:
+            pieces = [(group.count, _of_rows(part, group.size, self.machine)) for group in groups]
+            compute = sum(count * piece.compute for count, piece in pieces)
+            passes = sum(count * piece.passes for count, piece in pieces)
+            weights = self._streaming(part, _Share(compute, passes, tasks))
+            cost += ChainCost(compute, weights)
+        transfers = STORE_TRANSFERS + 1
+        beyond = max(0.0, block * self.row_bytes - self.machine.l2_bytes)
+        return cost + ChainCost(between=transfers * beyond * (rows / block) / self.speeds.l3_rate)
+
+    def _streaming(self, part: Region, share: _Share) -> float:
+        """Microseconds that reading a weight adds to computing with it."""
+        if self.weight_bytes <= self.machine.l2_bytes // 2:
+            return 0.0
+        speeds = self.speeds
+        rate, exposed = speeds.l3_rate, L3_EXPOSED
+        if self.weight_bytes > self.machine.l3_bytes // 2:
+            rate = min(speeds.memory_rate, speeds.shared_memory_rate / _tasks(share))
+            exposed = MEMORY_EXPOSED
+        time = share.passes * _weight_bytes(part) / share.threads_n / rate
+        return max(0.0, time - share.compute) + exposed * time
+
+    def _moved(self, source: int, share: _Share) -> float:
+        """Microseconds for a part to get rows of an earlier one, and for that one to store them."""
+        made = self.shares[source]
+        size = _bytes(self.parts[source].output)
+        beyond = max(0.0, size / _tasks(made) - self.machine.l2_bytes)
+        readers = sum(reads.count(source) for reads in self.reads)
+        stored = (STORE_TRANSFERS / readers + 1) * beyond / self.speeds.l3_rate
+        own = min(1.0, share.threads_m / made.threads_m) / made.threads_n
+        if _tasks(made) < _tasks(share):
+            own = 0.0  # that of a thread that had nothing to do before
+        return stored + (1 - own) * size / share.threads_m / FOREIGN_RATE
+
+
+def row_groups(m: int, blocks: int, unit: int = 1) -> tuple[Group, ...]:
+    """Blocks of rows whose sizes differ by one unit at most, but for the tail of the last one.
+
+    >>> row_groups(150, blocks=3, unit=32)
+    (Group(start=0, count=2, size=64), Group(start=128, count=1, size=22))
+    """
+    units = math.ceil(m / unit)
+    groups = []
+    for group in shares(units, min(units, blocks)):
+        start, size = group.start * unit, group.size * unit
+        whole = min(group.count, (m - start) // size)
+        if whole:
+            groups.append(Group(start, whole, size))
+        if whole < group.count:
+            end = start + whole * size
+            groups.append(Group(end, 1, m - end))
+    return tuple(groups)
+
+
+def worth(weights: int, machine: Machine) -> float:
+    """The share of its time that a merge has to save, in a model with so many bytes of weights."""
+    return WORTH_FROM_MEMORY if weights > machine.l3_bytes else WORTH
+
+
+def constant_bytes(region: Region) -> int:
+    """Bytes of a region's constant inputs."""
+    return sum(_bytes(tensor) for tensor in region.inputs if tensor.constant)
+
+
+def _alone(part: Region, machine: Machine) -> _Share:
+    """A part as a kernel of its own, in its default configuration."""
+    m, n = rows_and_columns(part.output)
+    if part.op != MATMUL.name:
+        threads = normalize_config(part, machine).threads
+        return _Share(_norm_us(math.ceil(m / threads), n, machine), 1, min(threads, m))
+    config = MATMUL.default_config(part, machine)
+    passes = math.ceil(math.ceil(m / config.threads_m) / config.m_block)
+    cycles = estimated_cycles(part, config, machine)
+    compute = cycles / speeds_of(machine).cycles_per_us
+    return _Share(compute, passes, config.threads_m, config.threads_n)
+
+
+def _of_rows(part: Region, rows: int, machine: Machine) -> _Share:
+    """Some rows of a part on one thread."""
+    n = part.output.shape[-1]
+    if part.op != MATMUL.name:
+        return _Share(_norm_us(rows, n, machine), 1)
+    a = part.inputs[0]
+    a = Tensor((rows, a.shape[-1]), a.dtype)
+    output = Tensor((rows, n), part.output.dtype)
+    rows_only = Region(op=part.op, inputs=(a, *part.inputs[1:]), output=output, attrs=part.attrs)
+    return _alone(rows_only, replace(machine, threads=1))
+
+
+def _norm_us(rows: int, n: int, machine: Machine) -> float:
+    vectors = rows * math.ceil(n / machine.isa.f32_lanes)
+    return vectors * NORM_CYCLES / speeds_of(machine).cycles_per_us
+
+
+def _tasks(share: _Share) -> int:
+    return share.threads_m * share.threads_n
+
+
+def _weight_bytes(part: Region) -> int:
+    return _bytes(part.inputs[1]) if part.op == MATMUL.name else 0
+
+
+def _bytes(tensor: Tensor) -> int:
+    return tensor.size * int(DataType(tensor.dtype).itemsize)

@@ -1,0 +1,313 @@
+"""Template "depthwise_pointwise": a depthwise convolution and the matmul over its channels.
+
+    part 0: H[p, c] = epilogue(depthwise convolution of X)     a band of lines, kept in L2
+    part 1: Y[p, n] = epilogue(sum over c of H[p, c] * W[c, n])
+
+Threads share the bands. Of each, all pixels and channels of the first part go to a buffer of the
+task, from which the matmul reads its rows: what is between them, often the largest tensor of a
+block of MobileNet, is never stored beyond L2. With integers and bfloat16 the first part's ring of
+staged rows goes on from one band to the next.
+
+The parts are regions as they would stand alone; the attribute "sources" says where their inputs and
+operands come from (chain_sources.py). The kernel's parameters are the merged region's inputs, then
+the last part's output.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import tvm.tirx.script.builder.ir as I
+from tvm import DataType, tirx
+from tvm.script.ir_builder import IRBuilder
+
+from microkernels.errors import ConfigError
+from microkernels.isa import Isa
+from microkernels.vector import bfloat16
+from microkernels.vector.expressions import Expr, bind, constant, parameter, ramp
+from microkernels.vector.prefetch import PREFETCH_LLVM_IR
+from tir_schedules.convolution.depthwise import depthwise_conv2d
+from tir_schedules.convolution.depthwise.config import dot_kernel
+from tir_schedules.convolution.depthwise.direct import DirectTiles
+from tir_schedules.convolution.depthwise.results import Results
+from tir_schedules.convolution.depthwise.staged import StagedTiles
+from tir_schedules.core.machine import Machine
+from tir_schedules.core.region import Region
+from tir_schedules.core.template import Packing, Template, register_template, template_for
+from tir_schedules.epilogue.epilogue import Columns, Epilogue, load_vector
+from tir_schedules.product import matmul
+from tir_schedules.product.activations import InPlace
+from tir_schedules.product.matmul_config import dimensions
+from tir_schedules.product.matmul_product import Product
+from tir_schedules.product.scaled_weight import further_inputs
+from tir_schedules.product.tile_loops import TileTask
+from tir_schedules.product.tile_stores import direct_store, row_store
+from tir_schedules.product.zero_points import is_dynamic, named_inputs
+from tir_schedules.rows.normalize_view import reshaped
+
+from .depthwise_pointwise_config import DepthwisePointwiseConfig, check, variations
+from .depthwise_pointwise_cost import estimate_pair
+from .depthwise_pointwise_packing import pack, packed_shape, packed_uses, parameter_dtype, unpack
+from .reference import chain_reference, parts_flops
+from .sources import Source, sources_of, tensors_of
+
+OPS = ("depthwise_conv2d", "matmul")
+
+
+def reject(region: Region, isa: Isa) -> str | None:
+    """Why the template cannot build a region, or None."""
+    if tuple(part.op for part in region.parts) != OPS:
+        return f"parts {', '.join(part.op for part in region.parts) or 'missing'}"
+    first, second = region.parts
+    for part in region.parts:
+        reason = template_for(part.op).reject(part, isa)
+        if reason is not None:
+            return f"{part.op}: {reason}"
+    if "window" in second.attrs or not second.inputs[1].constant:
+        return "matmul: windows, or a weight that is not constant"
+    if is_dynamic(second) or any(s.op == "range" for p in region.parts for s in p.epilogue):
+        return "a range that all pixels have together"
+    try:
+        sources = sources_of(region)
+    except ConfigError as error:
+        return str(error)
+    if [source for source in sources[1] if source.part] != [sources[1][0]]:
+        return "the depthwise result is not just what the matmul multiplies"
+    made, read = first.output, second.inputs[0]
+    if (made.dtype, made.size, made.shape[-1]) != (read.dtype, read.size, read.shape[-1]):
+        return f"{made} where {read} is read"
+    last = second.output
+    if (region.output.dtype, region.output.size) != (last.dtype, last.size):
+        return f"output {region.output} of a part with {last}"
+    return _reject_inputs(region)
+
+
+def _reject_inputs(region: Region) -> str | None:
+    """Why the parts cannot read the inputs."""
+    found = sources_of(region)
+    for part, sources in zip(region.parts, found, strict=True):
+        for source, tensor in zip(sources, tensors_of(part), strict=True):
+            given = None if source.part else region.inputs[source.number]
+            if given is not None and (given.dtype, given.size) != (tensor.dtype, tensor.size):
+                return f"{given} where {tensor} is read"
+    for index, tensor in enumerate(region.inputs):
+        everywhere = sum(sources.count(Source(False, index)) for sources in found)
+        if not everywhere:
+            return f"input {index} is not used"
+        if packed_uses(region, index) and (everywhere > 1 or not tensor.constant):
+            return f"input {index} is a weight, and not one part's alone"
+    return None
+
+
+def build(region: Region, config: DepthwisePointwiseConfig, isa: Isa) -> tirx.PrimFunc:
+    """The kernel; weights are flat, as `pack` makes them."""
+    check(region, config, isa)
+    with IRBuilder() as builder, I.prim_func(s_tir=True):
+        I.func_name("depthwise_pointwise")
+        I.func_attr({"tirx.noalias": True})
+        inputs = [
+            parameter(
+                f"input{i}",
+                packed_shape(region, config, isa, i),
+                parameter_dtype(region, config, i),
+            )
+            for i in range(len(region.inputs))
+        ]
+        output = parameter("C", region.output.shape, region.output.dtype)
+        pair = _Pair(region, config, isa, inputs, output)
+        pair.kernel.admit()
+        tasks = min(config.threads, pair.items)
+        with I.parallel(tasks) if tasks > 1 else I.serial(1) as task, I.sblock("task"):
+            I.reads()
+            I.writes()
+            with I.attr(0, "pragma_import_llvm", PREFETCH_LLVM_IR):
+                pair.share(
+                    I.floordiv(task * pair.items, tasks), I.floordiv((task + 1) * pair.items, tasks)
+                )
+    return builder.get()
+
+
+class _Pair:
+    """Both parts, around the kernel's parameters."""
+
+    def __init__(
+        self,
+        region: Region,
+        config: DepthwisePointwiseConfig,
+        isa: Isa,
+        inputs: Sequence[Expr],
+        output: Expr,
+    ) -> None:
+        self.region, self.config, self.isa = region, config, isa
+        self.problem, self.kernel = check(region, config, isa)
+        self.given = [list(self._given(number, inputs)) for number in range(2)]
+        second = region.parts[1]
+        self.m, self.n, self.k = dimensions(second)
+        self.output = reshaped(output, region.output, (self.m, self.n))
+
+    @property
+    def items(self) -> int:
+        """Pieces of work, which threads share: bands of all images."""
+        return self.problem.batch * self._bands
+
+    @property
+    def _bands(self) -> int:
+        return -(-self.problem.rows.outputs // self.config.lines)
+
+    def _given(self, number: int, inputs: Sequence[Expr]) -> Iterator[Expr | None]:
+        """What a part reads, in the shape that it reads it in; None: the other's result."""
+        part = self.region.parts[number]
+        sources = sources_of(self.region)[number]
+        for position, (source, tensor) in enumerate(zip(sources, tensors_of(part), strict=True)):
+            if source.part:
+                yield None
+            elif (number, position) in packed_uses(self.region, source.number):
+                yield inputs[source.number]
+            else:
+                given = self.region.inputs[source.number]
+                yield reshaped(inputs[source.number], given, tensor.shape)
+
+    def share(self, first: Expr, last: Expr) -> None:
+        """The bands from `first` to `last`, in the calling thread."""
+        problem, lines = self.problem, self.config.lines
+        width, outputs = problem.columns.outputs, problem.rows.outputs
+        made = self.region.parts[0].output
+        pitch = self._pitch()
+        kept = "uint16" if made.dtype == "bfloat16" else made.dtype  # see load_vector
+        self.rows = I.sblock_alloc_buffer((lines * width, pitch), kept, align=64)
+        if pitch > self.k:
+            _clear_ends(self.rows, lines * width, pitch)
+        tiles = self._tiles()
+        # Loops begin at 0: TVM loses what others begin with in the bounds of loops inside.
+        with tiles.prepared(), I.serial(last - first) as number:
+            item = bind(first + number)
+            band, sample = I.floormod(item, self._bands), I.floordiv(item, self._bands)
+            line = bind(band * lines)
+            self.first = bind((sample * outputs + line) * width)
+            with I.sblock("depthwise"):
+                I.reads()
+                I.writes()
+                height = self.config.depthwise.rows
+                most = tirx.Min(tirx.const(lines, "int32"), outputs - line)
+                begins = tirx.any(tirx.EQ(number, 0), tirx.EQ(line, 0))
+                count = I.floordiv(most + (height - 1), height)
+                tiles.bands(sample, I.floordiv(line, height), count, begins)
+            rest = outputs % lines
+            if not rest:
+                self._product(lines * width)
+                return
+            with I.If(band < outputs // lines):
+                with I.Then():
+                    self._product(lines * width)
+                with I.Else():
+                    self._product(rest * width)
+
+    def _pitch(self) -> int:
+        """Elements from one row of a band to the next, padded where tiles multiply it as it is."""
+        made = self.region.parts[0].output.dtype
+        as_it_is = self.kernel.by_tiles and made == self.kernel.a_dtype
+        return self.kernel.steps(self.k) * self.kernel.kr if as_it_is else self.k
+
+    def _tiles(self) -> DirectTiles | StagedTiles:
+        part, config = self.region.parts[0], self.config.depthwise
+        buffers = [buffer for buffer in self.given[0] if buffer is not None]
+        x, w, further = buffers[0], buffers[1], buffers[2 : len(part.inputs)]
+        kernel = dot_kernel(part, self.isa)
+        narrow = bfloat16.narrow if kernel is None else kernel.narrow
+        results = Results(
+            part,
+            self.problem,
+            self.isa.f32_lanes if kernel is None else kernel.lanes,
+            self.rows,
+            Epilogue(part, buffers[len(part.inputs) :], narrow),
+            lambda at: [at - self.first],
+        )
+        if kernel is None:
+            return DirectTiles(self.problem, config, self.isa.f32_lanes, x, w, results)
+        named = named_inputs(part, further)
+        return StagedTiles(part, self.problem, config, kernel, x, w, named, results)
+
+    def _product(self, rows: int) -> None:
+        """The matmul of the first `rows` rows of the band."""
+        part, given, kernel = self.region.parts[1], self.given[1], self.kernel
+        buffers = [buffer for buffer in given[1:] if buffer is not None]
+        weight, further = buffers[0], buffers[1 : len(part.inputs) - 1]
+        operands = buffers[len(part.inputs) - 1 :]
+        epilogue = Epilogue(part, operands, kernel.narrow, self.first)
+
+        def read_a(row: Expr, columns: Columns) -> Expr:
+            return load_vector(self.rows, part.inputs[0].dtype, [row], columns)
+
+        def leading(row: Expr) -> Sequence[Expr]:
+            return [self.first + row]
+
+        pitch = int(self.rows.shape[-1])
+        with I.sblock("pointwise"):
+            I.reads()
+            I.writes()
+            tiles = TileTask()
+            Product(
+                part,
+                self.config.pointwise,
+                kernel,
+                weight,
+                further_inputs(part, further),
+                read_a,
+                row_store(part, kernel.lanes, self.output, epilogue, leading),
+                epilogue.cost,
+                rows=InPlace(
+                    self.rows, lambda row, column: [row, column], pitch, padded=pitch > self.k
+                ),
+                direct=direct_store(part, kernel, self.output, leading, self.n),
+            ).run(rows, tiles)
+            tiles.release()
+
+
+def _clear_ends(rows: Expr, count: int, pitch: int) -> None:
+    """Zeros for the last step of tiles of every row, of which later stores leave the padding."""
+    lanes = 64 // DataType(rows.dtype).itemsize
+    with I.sblock("pad"):
+        I.reads()
+        I.writes()
+        with I.serial(count) as row:
+            zero = constant(0, str(rows.dtype), lanes)
+            I.buffer_store(rows, zero, [row, ramp(pitch - lanes, lanes)])
+
+
+def default_config(region: Region, machine: Machine) -> DepthwisePointwiseConfig:
+    """The bands that `estimate_pair` prefers; no tuning is needed."""
+    return estimate_pair(region, machine).config
+
+
+def space(region: Region, machine: Machine) -> Iterator[DepthwisePointwiseConfig]:
+    """The default; other bands; then other numbers for one part at a time."""
+    default = default_config(region, machine)
+    yield from dict.fromkeys((default, *variations(region, default, machine)))
+
+
+def kernel_name(region: Region, config: DepthwisePointwiseConfig, isa: Isa) -> str:
+    """The parts' kernels."""
+    first, second = region.parts
+    return " + ".join(
+        (
+            depthwise_conv2d.kernel_name(first, config.depthwise, isa),
+            matmul.kernel_name(second, config.pointwise, isa),
+        )
+    )
+
+
+DEPTHWISE_POINTWISE = register_template(
+    Template(
+        name="depthwise_pointwise",
+        config_type=DepthwisePointwiseConfig,
+        default_config=default_config,
+        space=space,
+        check=check,
+        build=build,
+        kernel_name=kernel_name,
+        flops=parts_flops,
+        reference=chain_reference,
+        reject=reject,
+        packing=Packing(pack, unpack, packed_shape),
+    )
+)

@@ -1,0 +1,228 @@
+"""What a depthwise convolution and the matmul that reads it cost, as two kernels and in bands.
+
+    separate   two kernels: two calls and barriers; what is between them goes through the caches
+               and, with several threads, to another core
+    bands      one kernel: every thread takes bands of lines through both, one barrier
+
+An explicit estimate, like `chains.cost`, whose constants for calls, barriers and weights it takes.
+Measured (Zen 4, 2 cores, pairs of MobileNet v1 and EfficientNet-Lite0): on one thread pairs of f32
+and bfloat16 stay as fast (0.92 to 1.03; 1.12 for one whose x is four times L2), because the core
+fetches what is between ahead of the products; those of 8-bit integers gain 2% to 6%. On two threads
+pairs of either gain 2% to 8%, but for those of so few lines that one thread waits.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from tvm import DataType
+
+from tir_schedules.convolution.depthwise import config as depthwise_config
+from tir_schedules.convolution.depthwise.config import DepthwiseConfig, dot_kernel
+from tir_schedules.convolution.depthwise.problem import DepthwiseProblem
+from tir_schedules.core.machine import Machine
+from tir_schedules.core.region import Region, Tensor
+from tir_schedules.cost.speeds import speeds_of
+from tir_schedules.product import matmul
+from tir_schedules.product.matmul_config import MatmulConfig
+
+from .cost import FORK_JOIN_US, L3_EXPOSED, STORE_TRANSFERS, VM_CALL_US
+from .depthwise_pointwise_config import (
+    DepthwisePointwiseConfig,
+    band_sizes,
+    in_bands,
+    pointwise_rows,
+)
+
+# Cycles of a depthwise multiply-add of one vector of f32 lanes: 1.1 to 1.4 (f32), 1.3 to 1.6.
+DEPTHWISE_CYCLES = 1.4
+# Share of the traffic beyond L2 that shows, on one thread, although the product is fetched ahead.
+EXPOSED = 0.1
+# Bytes per microsecond. Rows that the other thread wrote: 20 to 50 thousand measured, 28x240x40 to
+# 14x480x80; 8-bit results that need not leave L1: 25 to 100 thousand (of f32 nothing shows).
+FOREIGN_RATE, NARROW_RATE = 25e3, 50e3
+# A panel of a weight that fits L1 is read from L2 again for each band (28x28x256 by 256, f32: bands
+# of one line 1031 us, of 14 lines 957).
+PANEL_RATE = 100e3
+BAND_US = 0.25  # loops around one band more: 7x7x1152 in bands of one line or seven
+# What merging has to save of the time, at least: less than this, the estimate cannot tell.
+WORTH = 0.02
+
+
+@dataclass(frozen=True)
+class PairCost:
+    """Microseconds of the busiest thread.
+
+    Attributes
+    ----------
+    compute : float
+        Both parts from cache; grows where threads are idle, tiles ragged or bands many.
+    weights : float
+        Reading the matmul's weight again.
+    between : float
+        Moving what is between the parts.
+    barriers : float
+        Calls of kernels, and forks and joins.
+    """
+
+    compute: float
+    weights: float
+    between: float
+    barriers: float
+
+    @property
+    def total(self) -> float:
+        """All of it."""
+        return self.compute + self.weights + self.between + self.barriers
+
+
+_TERMS = {
+    "compute": "compute",
+    "weights": "weights",
+    "between": "between",
+    "calls and barriers": "barriers",
+}
+
+
+@dataclass(frozen=True)
+class PairEstimate:
+    """Both ways, and the configuration of the merged one."""
+
+    separate: PairCost
+    merged: PairCost
+    config: DepthwisePointwiseConfig
+
+    @property
+    def saved(self) -> float:
+        """Microseconds that merging saves; negative if it costs time."""
+        return self.separate.total - self.merged.total
+
+    @property
+    def pays(self) -> bool:
+        """Whether merging saves more than the estimate's noise."""
+        return self.saved > WORTH * self.separate.total
+
+    def __str__(self) -> str:
+        lines, tasks = self.config.lines, self.config.threads
+        terms = [
+            f"{name} {change:+.1f}"
+            for name, term in _TERMS.items()
+            if abs(change := getattr(self.merged, term) - getattr(self.separate, term)) >= 0.05
+        ]
+        return (
+            f"in bands of {lines} line{'s' * (lines > 1)} on {tasks} thread{'s' * (tasks > 1)} an "
+            f"estimated {self.merged.total:.1f} us instead of {self.separate.total:.1f} "
+            f"({', '.join(terms) or 'nothing saved'})"
+        )
+
+
+def estimate_pair(region: Region, machine: Machine) -> PairEstimate:
+    """The cost of both parts, separate and in the best bands.
+
+    Parameters
+    ----------
+    region : Region
+        Of kind "depthwise_pointwise".
+    machine : Machine
+        Its threads share the work.
+    """
+    pair = _Pair(region, machine)
+    found = []
+    for lines in band_sizes(pair.problem.rows.outputs):
+        for threads in sorted({1, machine.threads}):
+            if lines == 1 or lines * pair.line_bytes <= machine.l2_bytes // 2:
+                config = in_bands(region, machine, lines, threads)
+                found.append((pair.in_bands(config), config))
+    cost, config = min(found, key=lambda way: way[0].total)
+    return PairEstimate(pair.separate(), cost, config)
+
+
+class _Pair:
+    """Both parts on a machine."""
+
+    def __init__(self, region: Region, machine: Machine) -> None:
+        self.machine, self.speeds = machine, speeds_of(machine)
+        self.region = region
+        self.first, self.second = region.parts
+        self.problem = DepthwiseProblem.of(self.first)
+        self.made = _bytes(self.first.output)
+        self.lines = self.problem.batch * self.problem.rows.outputs
+        self.line_bytes = self.made // self.lines
+        self.weight = _bytes(self.second.inputs[1])
+
+    def separate(self) -> PairCost:
+        """Two kernels in their default configurations."""
+        first = depthwise_config.default_config(self.first, self.machine)
+        second = matmul.default_config(self.second, self.machine)
+        tasks = second.threads_m * second.threads_n
+        compute = self._depthwise() / first.threads + self._product(self.second, second)
+        forks = (first.threads > 1) + (tasks > 1)
+        barriers = 2 * VM_CALL_US + forks * FORK_JOIN_US
+        beyond = max(0.0, self.made / tasks - self.machine.l2_bytes)
+        shown = 1.0 if tasks > 1 else EXPOSED
+        between = shown * (STORE_TRANSFERS + 1) * beyond / self.speeds.l3_rate
+        read = self.made // second.threads_m
+        between += (1 - self._own(first, second)) * read / FOREIGN_RATE
+        between += self._narrow(read)
+        passes = math.ceil(self.lines * self.problem.columns.outputs / second.m_block)
+        weights = self._weights(second, passes / second.threads_m, compute) / second.threads_n
+        return PairCost(compute, weights, between, barriers)
+
+    def in_bands(self, config: DepthwisePointwiseConfig) -> PairCost:
+        """One kernel."""
+        bands = self.problem.batch * math.ceil(self.problem.rows.outputs / config.lines)
+        share = math.ceil(bands / config.threads)
+        lines = min(self.lines, share * config.lines)
+        width = self.problem.columns.outputs
+        rows = pointwise_rows(self.region, config.lines)
+        product = self._product(rows, config.pointwise) * lines / config.lines
+        compute = self._depthwise() * lines / self.lines + product + share * BAND_US
+        barriers = VM_CALL_US + (FORK_JOIN_US if config.threads > 1 else 0.0)
+        passes = share * math.ceil(config.lines * width / config.pointwise.m_block)
+        weights = self._weights(config.pointwise, passes, compute)
+        band = config.lines * self.line_bytes
+        between = self._narrow(lines * self.line_bytes) if band > self.machine.l1_bytes else 0.0
+        beyond = share * max(0.0, band - self.machine.l2_bytes)
+        between += (STORE_TRANSFERS + 1) * beyond / self.speeds.l3_rate
+        return PairCost(compute, weights, between, barriers)
+
+    def _narrow(self, size: int) -> float:
+        """Microseconds to move 8-bit results between L1 and L2; no time for others."""
+        narrow = DataType(self.first.output.dtype).itemsize == 1
+        return size / NARROW_RATE if narrow else 0.0
+
+    def _own(self, first: DepthwiseConfig, second: MatmulConfig) -> float:
+        """The part of what a thread of the matmul reads that it wrote itself.
+
+        The first kernel's threads share channels before they share lines.
+        """
+        if second.threads_m * second.threads_n == 1 and first.threads == 1:
+            return 1.0
+        kernel = dot_kernel(self.first, self.machine.isa)
+        lanes = self.machine.isa.f32_lanes
+        block = lanes * first.vectors if kernel is None else kernel.lanes * kernel.kr
+        chunks = math.ceil(self.problem.channels / (block * first.blocks))
+        by_lines = chunks < first.threads == second.threads_m
+        return 1.0 if by_lines else 1 / max(first.threads, second.threads_m)
+
+    def _depthwise(self) -> float:
+        """The first part on one thread, in microseconds."""
+        products = self.problem.flops / 2 / self.machine.isa.f32_lanes
+        return products * DEPTHWISE_CYCLES / self.speeds.cycles_per_us
+
+    def _product(self, part: Region, config: MatmulConfig) -> float:
+        cycles = matmul.estimated_cycles(part, config, self.machine)
+        return cycles / self.speeds.cycles_per_us
+
+    def _weights(self, config: MatmulConfig, passes: float, compute: float) -> float:
+        """Microseconds that so many passes over the weight add to computing with it."""
+        time = passes * self.weight / self.speeds.l3_rate
+        if self.weight > self.machine.l2_bytes // 2:
+            return max(0.0, time - compute) + L3_EXPOSED * time
+        panel = 64 * config.vectors * config.k_block  # bytes: a step is a line of each vector
+        return passes * self.weight / PANEL_RATE if panel <= self.machine.l1_bytes else 0.0
+
+
+def _bytes(tensor: Tensor) -> int:
+    return tensor.size * int(DataType(tensor.dtype).itemsize)

@@ -1,0 +1,352 @@
+"""Template "mlp_chain": matmuls and normalisations one after the other, as one program.
+
+    part 0: matmul(x, W0) + epilogue  ->  h        kept in a buffer of the block
+    part 1: layer_norm(h)             ->  g        kept as well
+    part 2: matmul(g, W1) + epilogue, residual x   stored
+
+Every row of a part depends on the same row of earlier parts only. In mode "rows" a task takes a
+block of rows through all parts, so that what is between them stays in its core's L2 and threads
+meet once, at the end; in mode "columns", for few rows, all threads share each part, with a barrier
+after it. Coarse-grain fusion of Li et al., "oneDNN Graph Compiler" (arXiv 2301.01333), section VI.
+
+The parts are regions as they would stand alone. The attribute "sources" says where their inputs and
+operands come from (chain_sources.py); the kernel's parameters are the merged region's inputs, then
+the last part's output.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import cast
+
+import tvm.tirx.script.builder.ir as I
+from tvm import DataType, tirx
+from tvm.script.ir_builder import IRBuilder
+
+from microkernels.isa import Isa
+from microkernels.microkernel import microkernel_named
+from microkernels.vector import bfloat16
+from microkernels.vector.expressions import Expr, constant, parameter, ramp
+from tir_schedules.core.blocking import Group, balanced
+from tir_schedules.core.region import Region, Tensor
+from tir_schedules.core.template import Packing, Template, register_template, template_for
+from tir_schedules.epilogue.epilogue import Columns, Epilogue, load_vector, unflatten
+from tir_schedules.product.activations import InPlace
+from tir_schedules.product.matmul_config import MatmulConfig
+from tir_schedules.product.matmul_config import check as check_matmul
+from tir_schedules.product.matmul_product import Product
+from tir_schedules.product.scaled_weight import further_inputs
+from tir_schedules.product.tile_loops import TileTask, for_groups
+from tir_schedules.product.tile_stores import direct_store, row_store
+from tir_schedules.rows import normalize
+from tir_schedules.rows.normalize import NormalizeConfig, share_rows
+from tir_schedules.rows.normalize_rows import Rows
+from tir_schedules.rows.normalize_view import NORM_OPS, reshaped
+
+from .mlp_chain_config import (
+    MlpChainConfig,
+    PartConfig,
+    blocks_of,
+    check,
+    default_config,
+    rows_of,
+    space,
+)
+from .mlp_chain_packing import pack, packed_shape, packed_uses, unpack
+from .mlp_chain_reject import reject
+from .reference import chain_reference, parts_flops
+from .sources import Source, Sources, sources_of, tensors_of
+
+Leading = Callable[[Expr], Sequence[Expr]]
+
+
+def build(region: Region, config: MlpChainConfig, isa: Isa) -> tirx.PrimFunc:
+    """The kernel; weights are flat, as `pack` makes them."""
+    configs = check(region, config, isa)
+    with IRBuilder() as builder, I.prim_func(s_tir=True):
+        I.func_name("mlp_chain")
+        I.func_attr({"tirx.noalias": True})
+        inputs = [
+            parameter(f"input{i}", *_parameter_type(region, config, isa, i))
+            for i in range(len(region.inputs))
+        ]
+        output = parameter("C", region.output.shape, region.output.dtype)
+        chain = _Chain(region, configs, isa, inputs, output)
+        chain.admit()
+        m = rows_of(region.parts[0])
+        if config.mode == "columns":
+            with I.sblock("chain"):
+                I.reads()
+                I.writes()
+                chain.share(m)
+        else:
+            blocks = blocks_of(m, config)
+            count = sum(group.count for group in blocks)
+            parallel = config.threads > 1 and count > 1
+            with I.parallel(count) if parallel else I.serial(count) as block, I.sblock("rows"):
+                I.reads()
+                I.writes()
+                _for_block(blocks, block, chain.run)
+    return builder.get()
+
+
+class _Chain:
+    """The parts, around the kernel's parameters."""
+
+    def __init__(
+        self,
+        region: Region,
+        configs: Sequence[PartConfig],
+        isa: Isa,
+        inputs: Sequence[Expr],
+        output: Expr,
+    ) -> None:
+        self.region, self.isa = region, isa
+        self.parts = list(zip(region.parts, configs, strict=True))
+        self.kernels = [
+            check_matmul(part, config, isa) if isinstance(config, MatmulConfig) else None
+            for part, config in self.parts
+        ]
+        self.sources: Sources = sources_of(region)
+        self.given = [
+            [
+                None if source.part else self._as_read(number, position, inputs)
+                for position, source in enumerate(found)
+            ]
+            for number, found in enumerate(self.sources)
+        ]
+        self.output = reshaped(output, region.output, region.parts[-1].output.shape)
+        self.pitches = [self._pitch(number) for number in range(len(self.parts) - 1)]
+
+    def admit(self) -> None:
+        """Emits what the process needs to run the parts' kernels, once."""
+        for kernel in self.kernels:
+            if kernel is not None and kernel.by_tiles:
+                kernel.admit()
+                return
+
+    def run(self, first: Expr, rows: int) -> None:
+        """All parts on the block of rows from `first` on, in the calling thread."""
+        with I.sblock("block"):
+            I.reads()
+            I.writes()
+            results = self._results(rows)
+            tiles = TileTask()
+            for number, (_, config) in enumerate(self.parts):
+                with I.sblock("part"):
+                    I.reads()
+                    I.writes()
+                    if isinstance(config, MatmulConfig):
+                        self._product(number, config, results, first).run(rows, tiles)
+                    else:
+                        norm = self._norm(number, config, results, first)
+                        for_groups(balanced(rows, config.rows), norm.block)
+            tiles.release()
+
+    def share(self, rows: int) -> None:
+        """Part after part, each shared among the threads of its configuration."""
+        results = self._results(rows)
+        for number, (_, config) in enumerate(self.parts):
+            if isinstance(config, MatmulConfig):
+                self._product(number, config, results, None).share()
+            else:
+                share_rows(self._norm(number, config, results, None), rows, config)
+
+    def _pitch(self, number: int) -> int:
+        """Elements from one row of a result to the next.
+
+        Where tiles multiply it as it is, its rows are padded to their steps of K.
+        """
+        made = self.region.parts[number].output
+        n = made.shape[-1]
+        for kernel, sources in zip(self.kernels, self.sources, strict=True):
+            if kernel is None or not kernel.by_tiles or sources[0] != Source(True, number):
+                continue
+            if made.dtype == kernel.a_dtype:
+                return kernel.steps(n) * kernel.kr
+        return n
+
+    def _results(self, rows: int) -> list[Expr]:
+        """A buffer for every result between the parts, as a matrix of so many rows."""
+        results = []
+        for part, pitch in zip(self.region.parts, self.pitches, strict=False):
+            n, dtype = part.output.shape[-1], part.output.dtype
+            kept = "uint16" if dtype == "bfloat16" else dtype  # see load_vector
+            result = I.sblock_alloc_buffer((rows, pitch), kept, align=64)
+            if pitch > n:
+                _clear_ends(result, rows, pitch)
+            results.append(result)
+        return results
+
+    def _as_read(self, number: int, position: int, inputs: Sequence[Expr]) -> Expr:
+        """What a part reads from outside, in the shape that it reads it in."""
+        part, index = self.region.parts[number], self.sources[number][position].number
+        if (number, position) in packed_uses(self.region, index):
+            return inputs[index]
+        shape = tensors_of(part)[position].shape
+        if part.op in NORM_OPS and position > 0:
+            seen = normalize.view(part)
+            further = position - len(part.inputs)
+            shape = (seen.n,) if further < 0 else seen.region.operands[further].shape
+        return reshaped(inputs[index], self.region.inputs[index], shape)
+
+    def _product(
+        self, number: int, config: MatmulConfig, results: Sequence[Expr], first: Expr | None
+    ) -> Product:
+        part, given, kernel = self.parts[number][0], self.given[number], self.kernels[number]
+        assert kernel is not None
+        epilogue = self._epilogue(part, number, results, first, kernel.narrow)
+        a, leading_a = self._rows_read(number, results, first)
+        c, leading_c = self._rows_stored(number, results, first)
+
+        def read_a(row: Expr, columns: Columns) -> Expr:
+            return load_vector(a, part.inputs[0].dtype, leading_a(row), columns)
+
+        further = [cast(Expr, buffer) for buffer in given[2 : len(part.inputs)]]
+        return Product(
+            part,
+            config,
+            kernel,
+            cast(Expr, given[1]),
+            further_inputs(part, further),
+            read_a,
+            row_store(part, kernel.lanes, c, epilogue, leading_c),
+            epilogue.cost,
+            rows=InPlace(
+                a,
+                lambda row, column: [*leading_a(row), column],
+                int(a.shape[-1]),
+                padded=int(a.shape[-1]) > part.inputs[0].shape[-1],
+            ),
+            direct=direct_store(part, kernel, c, leading_c, int(c.shape[-1])),
+        )
+
+    def _norm(
+        self, number: int, config: NormalizeConfig, results: Sequence[Expr], first: Expr | None
+    ) -> Rows:
+        part, given = self.parts[number][0], self.given[number]
+        seen = normalize.view(part)
+        x, leading_x = self._rows_read(number, results, first)
+        out, leading_out = self._rows_stored(number, results, first)
+        return Rows(
+            seen,
+            self.isa.f32_lanes,
+            config.unroll,
+            config.keep,
+            config.chunk,
+            x,
+            [cast(Expr, buffer) for buffer in given[1 : len(part.inputs)]],
+            out,
+            self._epilogue(seen.region, number, results, first),
+            leading_x,
+            leading_out,
+        )
+
+    def _epilogue(
+        self,
+        part: Region,
+        number: int,
+        results: Sequence[Expr],
+        first: Expr | None,
+        narrow: Callable[[Expr], Expr] = bfloat16.narrow,
+    ) -> Epilogue:
+        skipped = len(part.inputs)
+        sources, given = self.sources[number][skipped:], self.given[number][skipped:]
+        buffers = [
+            results[source.number] if buffer is None else buffer
+            for source, buffer in zip(sources, given, strict=True)
+        ]
+        local = {operand for operand, source in enumerate(sources) if source.part}
+        return Epilogue(part, buffers, narrow, first, local)
+
+    def _rows_read(
+        self, number: int, results: Sequence[Expr], first: Expr | None
+    ) -> tuple[Expr, Leading]:
+        """The buffer that a part's rows come from, and where a row lies in it."""
+        source, given = self.sources[number][0], self.given[number][0]
+        if given is None:
+            return results[source.number], _of_matrix
+        return given, _of_tensor(self.region.parts[number].inputs[0], first)
+
+    def _rows_stored(
+        self, number: int, results: Sequence[Expr], first: Expr | None
+    ) -> tuple[Expr, Leading]:
+        """The buffer that a part's rows go to, and where a row lies in it."""
+        if number < len(results):
+            return results[number], _of_matrix
+        return self.output, _of_tensor(self.region.parts[number].output, first)
+
+
+def _clear_ends(result: Expr, rows: int, pitch: int) -> None:
+    """Zeros for the last step of tiles of every row, of which later stores leave the padding."""
+    count = 64 // DataType(result.dtype).itemsize
+    with I.sblock("pad"):
+        I.reads()
+        I.writes()
+        with I.serial(rows) as row:
+            zero = constant(0, str(result.dtype), count)
+            I.buffer_store(result, zero, [row, ramp(pitch - count, count)])
+
+
+def _for_block(groups: Sequence[Group], index: Expr, body: Callable[[Expr, int], None]) -> None:
+    """Runs `body(first row, rows)` for the block number `index`; one branch for each size."""
+    group, *rest = groups
+    if not rest:
+        return body(group.start + index * group.size, group.size)
+    with I.If(index < group.count):
+        with I.Then():
+            body(group.start + index * group.size, group.size)
+        with I.Else():
+            _for_block(rest, index - group.count, body)
+
+
+def _of_matrix(row: Expr) -> Sequence[Expr]:
+    return [row]
+
+
+def _of_tensor(tensor: Tensor, first: Expr | None) -> Leading:
+    def leading(row: Expr) -> Sequence[Expr]:
+        return unflatten(row if first is None else first + row, tensor.shape[:-1])
+
+    return leading
+
+
+def _parameter_type(
+    region: Region, config: MlpChainConfig, isa: Isa, index: int
+) -> tuple[tuple[int, ...], str]:
+    """Shape and type of the kernel's parameter for an input."""
+    tensor = region.inputs[index]
+    for number, position in packed_uses(region, index):
+        shape = packed_shape(region, config, isa, index)
+        if position > 1:
+            return shape, tensor.dtype
+        found = config.of_parts(region)[number]
+        assert isinstance(found, MatmulConfig)
+        return shape, microkernel_named(found.kernel).b_dtype
+    return tensor.shape, tensor.dtype
+
+
+def kernel_name(region: Region, config: MlpChainConfig, isa: Isa) -> str:
+    """The parts' kernels, each once."""
+    names = [
+        template_for(part.op).kernel_name(part, found, isa)
+        for part, found in zip(region.parts, config.of_parts(region), strict=True)
+    ]
+    return " + ".join(dict.fromkeys(names))
+
+
+MLP_CHAIN = register_template(
+    Template(
+        name="mlp_chain",
+        config_type=MlpChainConfig,
+        default_config=default_config,
+        space=space,
+        check=check,
+        build=build,
+        kernel_name=kernel_name,
+        flops=parts_flops,
+        reference=chain_reference,
+        reject=reject,
+        packing=Packing(pack, unpack, packed_shape),
+    )
+)

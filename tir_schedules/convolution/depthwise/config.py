@@ -1,0 +1,173 @@
+"""The numbers that make the template "depthwise_conv2d" concrete, and what of them is legal."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from tvm import DataType
+
+from microkernels.errors import ConfigError
+from microkernels.isa import Isa
+from microkernels.microkernel import Microkernel, kernels_for
+from tir_schedules.core.config import Config
+from tir_schedules.core.machine import Machine
+from tir_schedules.core.region import Region
+from tir_schedules.product.tile_config import KERNEL_TYPES, PARALLEL_FLOPS
+
+from .problem import DepthwiseProblem
+
+# Multiplications of one register tile that are unrolled at most; LLVM takes 0.1 ms for each.
+MOST_UNROLLED = 4096
+MOST_COLUMNS = 32  # of a kernel: every column of x at the edges is code of its own
+
+
+class DepthwiseConfig(Config, frozen=True, kw_only=True):
+    """Numbers that make the template concrete.
+
+    Attributes
+    ----------
+    rows, columns : int
+        Pixels of a register tile.
+    vectors : int
+        Vectors of channels of a register tile; 1 where x is interleaved, which takes kr of them.
+    blocks : int
+        Register tiles of channels that are computed before the next pixels or, where x is staged,
+        before the next rows.
+    threads : int
+        Threads that share the rows of all images and the blocks of channels.
+    """
+
+    rows: int
+    columns: int
+    vectors: int = 1
+    blocks: int = 1
+    threads: int = 1
+
+
+def dot_kernel(region: Region, isa: Isa) -> Microkernel | None:
+    """The kernel whose multiply-add takes kr taps at once; None for f32, which has kr = 1."""
+    if region.inputs[1].dtype == "float32":
+        return None
+    return kernels_for(isa, *KERNEL_TYPES[region.inputs[1].dtype])[0]
+
+
+def check(region: Region, config: DepthwiseConfig, isa: Isa) -> DepthwiseProblem:
+    """The problem, for a configuration that is legal.
+
+    Raises
+    ------
+    ConfigError
+        Saying which number is out of range.
+    """
+    problem = DepthwiseProblem.of(region)
+    kernel = dot_kernel(region, isa)
+    vectors = math.ceil(problem.channels / isa.f32_lanes)
+    limits = {
+        "rows": problem.rows.outputs,
+        "columns": problem.columns.outputs,
+        "vectors": vectors if kernel is None else 1,
+        "blocks": vectors if kernel is None else _blocks(problem, kernel),
+        "threads": 4096,
+    }
+    for name, most in limits.items():
+        value = getattr(config, name)
+        if not 1 <= value <= most:
+            raise ConfigError(f"{name}={value} is not within 1..{most}, for {region.key}")
+    if config.rows > 1 and problem.rows.dilation > 1:
+        raise ConfigError(f"rows={config.rows} with taps that lie apart, for {region.key}")
+    unrolled = products(problem, config.rows, config.columns, config.vectors, kernel)
+    if unrolled > MOST_UNROLLED:
+        raise ConfigError(
+            f"a tile of {config.rows}x{config.columns} pixels has {unrolled} products, more than "
+            f"{MOST_UNROLLED}, for {region.key}"
+        )
+    return problem
+
+
+def products(
+    problem: DepthwiseProblem, rows: int, columns: int, vectors: int, kernel: Microkernel | None
+) -> int:
+    """Multiplications that a register tile unrolls."""
+    if kernel is None:
+        taps = problem.taps if rows > 1 else problem.columns.taps
+        return rows * columns * vectors * taps
+    groups = math.ceil(problem.rows.span(rows) / kernel.kr)
+    if rows == 1:
+        groups = math.ceil(problem.rows.taps / kernel.kr)
+    return rows * columns * groups * problem.columns.taps * kernel.kr
+
+
+def is_too_large(problem: DepthwiseProblem, kernel: Microkernel | None) -> bool:
+    """Whether not even one pixel can be unrolled."""
+    return products(problem, 1, 1, 1, kernel) > MOST_UNROLLED or problem.columns.taps > MOST_COLUMNS
+
+
+def default_config(region: Region, machine: Machine) -> DepthwiseConfig:
+    """A configuration by closed formula; no tuning is needed.
+
+    Most registers are accumulators. With one row of pixels a tile is at the peak from L2; images
+    beyond it are read less often with two (3x3 at 112x112x32, f32: 66 us instead of 73).
+    Interleaved taps beyond kr are further weights for each accumulator, so that half as many are
+    faster (5x5 at 28x28x240, int8: 60 us instead of 67), if that does not make two tiles of one
+    (7x7x1152: 17 instead of 14). (Zen 4, one thread.)
+    """
+    problem, kernel = DepthwiseProblem.of(region), dot_kernel(region, machine.isa)
+    x, outputs = region.inputs[0], problem.columns.outputs
+    large = x.size * DataType(x.dtype).itemsize > machine.l2_bytes
+    registers = 32 if machine.isa.f32_lanes == 16 else 16
+    rows, blocks = 1, 1
+    if kernel is None:
+        columns = registers * 7 // 16
+        if large and problem.taps <= 9 and problem.rows.dilation == 1:
+            rows, columns = min(2, problem.rows.outputs), columns * 2 // 7
+    else:
+        columns = registers * 7 // 8 // 4
+        if kernel.kr == 4 and problem.rows.taps > kernel.kr and columns < outputs:
+            columns = -(-columns // 2)
+        if large:
+            blocks = _blocks(problem, kernel)
+    columns = max(1, min(columns, outputs))
+    while columns > 1 and products(problem, rows, columns, 1, kernel) > MOST_UNROLLED // 4:
+        columns -= 1
+    threads = machine.threads if problem.flops >= PARALLEL_FLOPS else 1
+    return DepthwiseConfig(rows=rows, columns=columns, blocks=blocks, threads=threads)
+
+
+def space(region: Region, machine: Machine) -> Iterator[DepthwiseConfig]:
+    """The default, then other tiles and loop orders."""
+    problem, kernel = DepthwiseProblem.of(region), dot_kernel(region, machine.isa)
+    default = default_config(region, machine)
+    yield default
+    lanes = machine.isa.f32_lanes
+    vectors = math.ceil(problem.channels / lanes)
+    for rows in (1, 2, 4) if problem.rows.dilation == 1 else (1,):
+        for columns in sorted({1, 2, 3, 4, 7, 8, 14, default.columns}):
+            for width in (1, 2) if kernel is None else (1,):
+                tiles = vectors // width if kernel is None else _blocks(problem, kernel)
+                for blocks in {1, max(1, tiles)}:
+                    for threads in {1, machine.threads}:
+                        config = DepthwiseConfig(
+                            rows=rows,
+                            columns=columns,
+                            vectors=width,
+                            blocks=blocks,
+                            threads=threads,
+                        )
+                        if config != default and _fits(problem, config, vectors, kernel):
+                            yield config
+
+
+def _blocks(problem: DepthwiseProblem, kernel: Microkernel) -> int:
+    """Blocks of interleaved channels."""
+    return math.ceil(problem.channels / (kernel.lanes * kernel.kr))
+
+
+def _fits(
+    problem: DepthwiseProblem, config: DepthwiseConfig, vectors: int, kernel: Microkernel | None
+) -> bool:
+    """Whether a tile is no larger than the image, and not too much code."""
+    rows, columns = config.rows, config.columns
+    fits = rows <= problem.rows.outputs and columns <= problem.columns.outputs
+    unrolled = products(problem, rows, columns, config.vectors, kernel)
+    return fits and config.vectors <= vectors and unrolled <= MOST_UNROLLED

@@ -1,0 +1,122 @@
+"""Template "depthwise_conv2d": every channel with a window of its own, channels last.
+
+    Y[n, h, w, c] = epilogue(sum over i, j of X[n, h s + i d - p, w s' + j d' - p', c] * W[i, j, c])
+
+One or two axes, any kernel, strides, padding and dilation; vectors lie along the channels.
+f32 is multiplied where it lies (`convolution.depthwise.direct`); of integers and bfloat16 kr taps
+of a column are interleaved for the multiply-add of the matmul kernels
+(`convolution.depthwise.staged`), integers exact in int32, their zero points included
+(zero_points.py): padded pixels are the zero point.
+"""
+
+from __future__ import annotations
+
+import tvm.tirx.script.builder.ir as I
+from tvm import tirx
+from tvm.script.ir_builder import IRBuilder
+
+from microkernels.isa import Isa
+from microkernels.vector import bfloat16
+from microkernels.vector.expressions import parameter
+from tir_schedules.convolution.direct.config import reject_operands
+from tir_schedules.convolution.geometry import ConvGeometry, conv_reference, flops
+from tir_schedules.core.region import Region
+from tir_schedules.core.template import Packing, Template, register_template
+from tir_schedules.epilogue.epilogue import Epilogue, operand_parameters
+from tir_schedules.product.zero_points import named_inputs
+
+from .config import DepthwiseConfig, check, default_config, dot_kernel, is_too_large, space
+from .direct import DirectTiles
+from .problem import DepthwiseProblem
+from .results import Results
+from .staged import StagedTiles
+from .weight import pack, packed_shape, unpack
+
+X_DTYPES = {
+    "float32": ("float32",),
+    "bfloat16": ("bfloat16", "float32"),
+    "int8": ("uint8", "int8", "float32"),
+}
+
+
+def reject(region: Region, isa: Isa) -> str | None:
+    """Why the template cannot build a region, or None."""
+    rank = len(region.inputs[0].shape) - 2
+    if rank not in (1, 2):
+        return f"a depthwise convolution of {rank} axes"
+    reason = reject_operands(region, X_DTYPES)
+    if reason is not None:
+        return reason
+    geometry = ConvGeometry.of(region)
+    if not geometry.groups == geometry.channels == geometry.out_channels:
+        return (
+            f"{geometry.groups} groups, {geometry.channels} channels of x and "
+            f"{geometry.out_channels} of the result"
+        )
+    if is_too_large(DepthwiseProblem.of(region), dot_kernel(region, isa)):
+        return f"a kernel of {' by '.join(map(str, geometry.kernel))}"
+    return None
+
+
+def build(region: Region, config: DepthwiseConfig, isa: Isa) -> tirx.PrimFunc:
+    """The kernel; its weight parameter is flat, as `pack` makes it."""
+    problem = check(region, config, isa)
+    kernel = dot_kernel(region, isa)
+    with IRBuilder() as builder, I.prim_func(s_tir=True):
+        I.func_name("depthwise_conv2d")
+        I.func_attr({"tirx.noalias": True})
+        x = parameter("X", region.inputs[0].shape, region.inputs[0].dtype)
+        w = parameter("W", packed_shape(region, config, isa, 1), region.inputs[1].dtype)
+        further = [
+            parameter(f"input{i}", tensor.shape, tensor.dtype)
+            for i, tensor in enumerate(region.inputs[2:], 2)
+        ]
+        operands = operand_parameters(region)
+        y = parameter("Y", region.output.shape, region.output.dtype)
+        narrow = bfloat16.narrow if kernel is None else kernel.narrow
+        epilogue = Epilogue(region, operands, narrow)
+        lanes = isa.f32_lanes if kernel is None else kernel.lanes
+        results = Results(region, problem, lanes, y, epilogue)
+        tiles: DirectTiles | StagedTiles
+        if kernel is None:
+            tiles = DirectTiles(problem, config, lanes, x, w, results)
+        else:
+            inputs = named_inputs(region, further)
+            tiles = StagedTiles(region, problem, config, kernel, x, w, inputs, results)
+        tasks = min(config.threads, tiles.items)
+        with I.parallel(tasks) if tasks > 1 else I.serial(1) as task, I.sblock("task"):
+            I.reads()
+            I.writes()
+            tiles.share(
+                I.floordiv(task * tiles.items, tasks), I.floordiv((task + 1) * tiles.items, tasks)
+            )
+    return builder.get()
+
+
+def kernel_name(region: Region, config: DepthwiseConfig, isa: Isa) -> str:
+    """ISA, types and tile, such as "avx512_f32_depthwise_1x7x16"."""
+    kernel = dot_kernel(region, isa)
+    if kernel is None:
+        level = {1: "scalar", 8: "avx2", 16: "avx512"}[isa.f32_lanes]
+        channels = config.vectors * isa.f32_lanes
+        return f"{level}_f32_depthwise_{config.rows}x{config.columns}x{channels}"
+    types = kernel.name.removesuffix(f"_{kernel.mr}x{kernel.nr}")
+    channels = kernel.lanes * kernel.kr
+    return f"{types}_depthwise_{config.rows}x{config.columns}x{channels}"
+
+
+DEPTHWISE_CONV2D = register_template(
+    Template(
+        name="depthwise_conv2d",
+        config_type=DepthwiseConfig,
+        default_config=default_config,
+        space=space,
+        check=check,
+        build=build,
+        kernel_name=kernel_name,
+        flops=flops,
+        reference=conv_reference,
+        reject=reject,
+        packing=Packing(pack, unpack, packed_shape),
+    )
+)

@@ -1,0 +1,271 @@
+"""Depthwise tiles that read x where it lies: f32, one multiply-add for a tap and vector.
+
+Pixels times vectors of channels are accumulated in registers. A column of x is loaded once for all
+taps of a row that want it, and with several rows of pixels for those of all rows. Nothing is
+copied: taps outside of x are left out, along the columns at compile time (tiles at the edges are
+code of their own), along the rows by the bounds of a loop.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import tvm.tirx.script.builder.ir as I
+from tvm import tirx
+
+from microkernels.vector.expressions import Expr, bind, constant, ramp
+from tir_schedules.core.blocking import balanced
+from tir_schedules.epilogue.epilogue import Columns, load_vector
+
+from .config import DepthwiseConfig
+from .problem import DepthwiseProblem
+from .results import Accumulators, Corner, Results
+
+
+@dataclass(frozen=True)
+class Strip:
+    """`count` tiles of `size` columns from `start` on; `edge` if taps of one lie outside."""
+
+    start: int
+    count: int
+    size: int
+    edge: bool
+
+
+def strips(problem: DepthwiseProblem, most: int) -> Iterator[Strip]:
+    """The columns in balanced tiles: equal neighbours in one strip, tiles at the edges alone."""
+    pending: Strip | None = None
+    for group in balanced(problem.columns.outputs, most):
+        for number in range(group.count):
+            start = group.start + number * group.size
+            ends = (start, start + group.size - 1)
+            edge = not all(map(problem.columns.is_inside, ends))
+            if pending is not None and not edge and pending.size == group.size:
+                pending = Strip(pending.start, pending.count + 1, pending.size, False)
+                continue
+            if pending is not None:
+                yield pending
+            pending = Strip(start, 1, group.size, edge)
+            if edge:
+                yield pending
+                pending = None
+    if pending is not None:
+        yield pending
+
+
+@dataclass(frozen=True)
+class DirectTiles:
+    """The tiles of a region.
+
+    Attributes
+    ----------
+    problem : DepthwiseProblem
+        Its geometry.
+    config : DepthwiseConfig
+        Its numbers.
+    lanes : int
+        Of a vector.
+    x, w : Buffer
+        The image, and the weight as `convolution.depthwise.weight` packs it.
+    results : Results
+        Where they go.
+    """
+
+    problem: DepthwiseProblem
+    config: DepthwiseConfig
+    lanes: int
+    x: Expr
+    w: Expr
+    results: Results
+
+    @property
+    def items(self) -> int:
+        """Pieces of work, which threads share: a band of rows of some channels each."""
+        return self._chunks * self.problem.batch * self._bands
+
+    @property
+    def _bands(self) -> int:
+        return -(-self.problem.rows.outputs // self.config.rows)
+
+    @property
+    def _width(self) -> int:
+        """Channels of a register tile."""
+        return self.config.vectors * self.lanes
+
+    @property
+    def _chunks(self) -> int:
+        whole = self.problem.channels // self._width
+        return max(1, -(-whole // self.config.blocks))
+
+    def share(self, first: Expr, last: Expr) -> None:
+        """The items from `first` to `last`."""
+        # Loops begin at 0: TVM loses what others begin with in the bounds of loops inside.
+        with I.serial(last - first) as number:
+            item = bind(first + number)
+            band = I.floormod(item, self._bands)
+            rest = I.floordiv(item, self._bands)
+            sample = I.floormod(rest, self.problem.batch)
+            self._band(sample, band, I.floordiv(rest, self.problem.batch))
+
+    def prepared(self) -> contextlib.AbstractContextManager[None]:
+        """The scope in which `bands` may be emitted."""
+        return contextlib.nullcontext()
+
+    def bands(self, sample: Expr, first: Expr, count: Expr, begins: Expr) -> None:
+        """All channels of `count` neighbouring bands of an image, from `first` on.
+
+        `begins` says that the bands before the first have not been computed just before.
+        """
+        with I.serial(self._chunks) as chunk, I.serial(count) as number:
+            self._band(sample, first + number, chunk)
+
+    def _band(self, sample: Expr, band: Expr, chunk: Expr) -> None:
+        """One band of rows: all of them at once where all taps are inside, else row by row."""
+        axis, rows = self.problem.rows, self.config.rows
+        if rows == 1:
+            self._columns(sample, band, 1, chunk)
+            return
+        inside = [
+            number
+            for number in range(axis.outputs // rows)
+            if axis.is_inside(number * rows) and axis.is_inside(number * rows + rows - 1)
+        ]
+
+        def one_by_one() -> None:
+            most = tirx.Min(tirx.const(rows, "int32"), axis.outputs - band * rows)
+            with I.serial(most) as row:
+                self._columns(sample, band * rows + row, 1, chunk)
+
+        def at_once() -> None:
+            self._columns(sample, band * rows, rows, chunk)
+
+        if not inside:
+            one_by_one()
+        elif len(inside) == self._bands:
+            at_once()
+        else:
+            with I.If(tirx.all(band >= inside[0], band <= inside[-1])):
+                with I.Then():
+                    at_once()
+                with I.Else():
+                    one_by_one()
+
+    def _columns(self, sample: Expr, row: Expr, rows: int, chunk: Expr) -> None:
+        for strip in strips(self.problem, self.config.columns):
+            if strip.count == 1:
+                column = tirx.const(strip.start, "int32")
+                self._channels(Corner(sample, row, column), rows, strip, chunk)
+                continue
+            with I.serial(strip.count) as number:
+                corner = Corner(sample, row, strip.start + number * strip.size)
+                self._channels(corner, rows, strip, chunk)
+
+    def _channels(self, corner: Corner, rows: int, strip: Strip, chunk: Expr) -> None:
+        """All channels of a chunk; the last one has what is left over as well."""
+        width, blocks = self._width, self.config.blocks
+        whole, rest = divmod(self.problem.channels, width)
+        if whole:
+            most = tirx.const(blocks, "int32")
+            if whole % blocks:
+                most = tirx.Min(most, whole - chunk * blocks)
+            with I.serial(most) as number:
+                block = chunk * blocks + number
+                self._tile(corner, rows, strip, block * self.config.vectors, width)
+        if rest:
+            with I.If(chunk == self._chunks - 1), I.Then():
+                first = tirx.const(whole * self.config.vectors, "int32")
+                self._tile(corner, rows, strip, first, rest)
+
+    def _tile(self, corner: Corner, rows: int, strip: Strip, vector: Expr, valid: int) -> None:
+        with I.sblock("tile"):
+            I.reads()
+            I.writes()
+            vectors = -(-valid // self.lanes)
+            tile = Accumulators(rows, strip.size, vectors, self.lanes, "float32")
+            tile.fill(lambda _vector: constant(0.0, "float32", self.lanes))
+            axis = self.problem.rows
+            top = corner.row * axis.stride - axis.before
+            if rows == 1:
+                first, count = self._tap_rows(top)
+                with I.serial(count) as number:
+                    tap = first + number
+                    self._row(
+                        tile, corner, strip, vector, valid, top + tap * axis.dilation, [(0, tap)]
+                    )
+            else:
+                for offset in range(axis.span(rows)):
+                    taps = [
+                        (i, tirx.const(offset - i * axis.stride, "int32"))
+                        for i in range(rows)
+                        if 0 <= offset - i * axis.stride < axis.taps
+                    ]
+                    self._row(tile, corner, strip, vector, valid, top + offset, taps)
+            self.results.store(tile, corner, vector * self.lanes, valid)
+
+    def _tap_rows(self, top: Expr) -> tuple[Expr, Expr]:
+        """The first of the taps that lie within x, and how many do, for a window from `top` on."""
+        axis = self.problem.rows
+        step, zero = axis.dilation, tirx.const(0, "int32")
+        if all(axis.is_inside(row) for row in range(axis.outputs)):
+            return zero, tirx.const(axis.taps, "int32")
+        first = tirx.Max(zero, I.floordiv(step - 1 - top, step))
+        last = I.floordiv(axis.extent + step - 1 - top, step)
+        last = tirx.Min(tirx.const(axis.taps, "int32"), last)
+        first = bind(first)
+        return first, tirx.Max(tirx.const(0, "int32"), last - first)
+
+    def _row(
+        self,
+        tile: Accumulators,
+        corner: Corner,
+        strip: Strip,
+        vector: Expr,
+        valid: int,
+        row: Expr,
+        taps: Sequence[tuple[int, Expr]],
+    ) -> None:
+        """One row of x: `taps` are (row of the tile, row of the weight)."""
+        axis = self.problem.columns
+        start = strip.start if strip.edge else None
+        weights: dict[tuple[int, int, int], Expr] = {}
+
+        def weight(i: int, tap: int, j: int) -> Expr:
+            if (i, tap, j) not in weights:
+                weights[i, tap, j] = bind(self._weight(vector + j, dict(taps)[i], tap))
+            return weights[i, tap, j]
+
+        users = used_columns(axis.stride, axis.dilation, axis.taps, strip.size)
+        for offset, uses in users.items():
+            if start is not None:
+                position = start * axis.stride - axis.before + offset
+                if not 0 <= position < axis.extent:
+                    continue
+            column = corner.column * axis.stride - axis.before + offset
+            for j in range(tile.vectors):
+                columns = Columns(
+                    (vector + j) * self.lanes, self.lanes, min(self.lanes, valid - j * self.lanes)
+                )
+                pixel = self.problem.pixel(corner.sample, row, column)
+                value = bind(load_vector(self.x, "float32", pixel, columns))
+                for i, _tap in taps:
+                    for k, tap in uses:
+                        total = tile.get(i, k, j) + value * weight(i, tap, j)
+                        tile.set(i, k, j, total)
+
+    def _weight(self, vector: Expr, row: Expr, column: int) -> Expr:
+        problem = self.problem
+        tap = vector * problem.taps + row * problem.columns.taps + column
+        return self.w[ramp(tap * self.lanes, self.lanes)]
+
+
+def used_columns(
+    stride: int, dilation: int, taps: int, columns: int
+) -> dict[int, list[tuple[int, int]]]:
+    """Columns of x from the first one of a tile on -> (column of the tile, tap) that want them."""
+    found: dict[int, list[tuple[int, int]]] = {}
+    for column in range(columns):
+        for tap in range(taps):
+            found.setdefault(column * stride + tap * dilation, []).append((column, tap))
+    return dict(sorted(found.items()))

@@ -1,0 +1,121 @@
+"""The two axes of a depthwise convolution, and its buffers by row and column of an image.
+
+    Y[n, h, w, c] = sum over (i, j) of X[n, h * s + i * d - p, w * s' + j * d' - p', c] * W[i, j, c]
+
+Templates work on rows and columns. One axis counts as the rows, with a single column; so does the
+second of two if the first is a single row, because taps of a column share a loop, and those of a
+row are unrolled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tvm import tirx
+
+from microkernels.vector.expressions import Expr
+from tir_schedules.convolution.geometry import ConvGeometry
+from tir_schedules.core.region import Region
+
+
+@dataclass(frozen=True)
+class Axis:
+    """One axis: positions of x and of the result, taps, and what lies between and beside them."""
+
+    extent: int
+    taps: int
+    outputs: int
+    stride: int
+    dilation: int
+    before: int
+
+    def span(self, outputs: int) -> int:
+        """Positions of padded x that so many neighbouring results are computed from."""
+        return (outputs - 1) * self.stride + (self.taps - 1) * self.dilation + 1
+
+    def inside(self, output: int) -> range:
+        """The taps of one result that lie within x."""
+        start = output * self.stride - self.before
+        found = [t for t in range(self.taps) if 0 <= start + t * self.dilation < self.extent]
+        return range(found[0], found[-1] + 1) if found else range(0)
+
+    def is_inside(self, output: int) -> bool:
+        """Whether all taps of a result lie within x."""
+        start = output * self.stride - self.before
+        return start >= 0 and start + self.span(1) <= self.extent
+
+
+_SINGLE = Axis(1, 1, 1, 1, 1, 0)
+
+
+@dataclass(frozen=True)
+class DepthwiseProblem:
+    """Batch, channels and axes of a region.
+
+    Attributes
+    ----------
+    batch, channels : int
+        Samples, and channels of x, of the weight and of the result.
+    rows, columns : Axis
+        The axes of an image.
+    turned : bool
+        Whether the rows are the second axis of x.
+    rank : int
+        Axes of x.
+    """
+
+    batch: int
+    channels: int
+    rows: Axis
+    columns: Axis
+    turned: bool
+    rank: int
+
+    @staticmethod
+    def of(region: Region) -> DepthwiseProblem:
+        """The problem of a region with one or two axes."""
+        found = ConvGeometry.of(region)
+        axes = [
+            Axis(*numbers)
+            for numbers in zip(
+                found.extents,
+                found.kernel,
+                found.outputs,
+                found.strides,
+                found.dilation,
+                found.before,
+                strict=True,
+            )
+        ]
+        rank = len(axes)
+        if rank == 1:
+            axes.append(_SINGLE)
+        first = axes[0]
+        turned = rank == 2 and (first.extent, first.taps, first.outputs) == (1, 1, 1)
+        turned = turned and first.before == 0
+        rows, columns = reversed(axes) if turned else axes
+        return DepthwiseProblem(found.batch, found.channels, rows, columns, turned, rank)
+
+    @property
+    def taps(self) -> int:
+        """Taps of a window."""
+        return self.rows.taps * self.columns.taps
+
+    @property
+    def flops(self) -> int:
+        """Multiplications and additions, padding included."""
+        pixels = self.batch * self.rows.outputs * self.columns.outputs
+        return 2 * pixels * self.channels * self.taps
+
+    def pixel(self, sample: Expr, row: Expr, column: Expr) -> Sequence[Expr]:
+        """Leading indices of x."""
+        if self.rank == 1:
+            return [sample, row]
+        return [sample, column, row] if self.turned else [sample, row, column]
+
+    def output_row(self, sample: Expr, row: Expr, column: Expr) -> Expr:
+        """Flat index of a pixel of the result, as the epilogue counts rows."""
+        # With one of the axes turned the other has a single position.
+        row = sample * tirx.const(self.rows.outputs, "int32") + row
+        return row * tirx.const(self.columns.outputs, "int32") + column

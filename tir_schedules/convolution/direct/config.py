@@ -1,0 +1,152 @@
+"""The numbers that make the template of convolutions concrete."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping
+from typing import Literal
+
+from microkernels.errors import ConfigError
+from microkernels.isa import Isa
+from microkernels.microkernel import Microkernel, microkernel_named
+from tir_schedules.convolution.geometry import ConvGeometry
+from tir_schedules.core.blocking import Group, balanced
+from tir_schedules.core.config import Config
+from tir_schedules.core.region import Region
+from tir_schedules.product.tile_config import KERNEL_TYPES, RESULT_DTYPES
+from tir_schedules.product.zero_points import (
+    is_dynamic,
+    is_integer,
+    quantized_dtype,
+    reject_zero_points,
+)
+
+Form = Literal["fused", "split"]
+
+
+class ConvConfig(Config, frozen=True, kw_only=True):
+    """Numbers that make the template concrete.
+
+    Attributes
+    ----------
+    kernel : str
+        The microkernel.
+    rows : int
+        Most pixels of a register tile in one line of the image.
+    lines : int
+        Lines of the image that a register tile spans; more than 1 only if `staged`.
+    vectors : int
+        Most vectors of channels of a register tile.
+    band : int
+        Lines of the result that are finished, for all channels, before the next ones are begun.
+    staged : bool
+        Whether windows are read from a padded copy of the band's lines, else where x is.
+    threads_m, threads_n : int
+        Threads along bands and along channels.
+    """
+
+    kernel: str
+    rows: int
+    lines: int = 1
+    vectors: int
+    band: int
+    staged: bool = False
+    threads_m: int = 1
+    threads_n: int = 1
+
+
+def product_types(region: Region) -> tuple[str, str]:
+    """What a convolution multiplies, as of `tile_config.product_kernels`."""
+    a_dtype = quantized_dtype(region) if is_integer(region) else region.inputs[0].dtype
+    return a_dtype, region.inputs[1].dtype
+
+
+def reject_operands(region: Region, dtypes: Mapping[str, Collection[str]]) -> str | None:
+    """Why no template builds a convolution of such operands, or None.
+
+    Parameters
+    ----------
+    dtypes : mapping
+        Types of x for each type of the weight.
+    """
+    x, w = region.inputs[:2]
+    if not w.constant:
+        return "a weight that is not constant"
+    if x.dtype not in dtypes.get(w.dtype, ()):
+        return f"x of type {x.dtype} and weight of type {w.dtype}"
+    if region.output.dtype not in RESULT_DTYPES:
+        return f"output of type {region.output.dtype}"
+    geometry = ConvGeometry.of(region)
+    if min((*x.shape, *w.shape, *geometry.outputs)) <= 0:
+        return "a dimension is 0"
+    if min(geometry.before + geometry.after) < 0:
+        return "negative padding"
+    if not is_integer(region):
+        return None
+    if ("a_quantize" in region.attrs) != (x.dtype == "float32"):
+        return f"x of type {x.dtype}, quantised by the kernel"
+    if is_dynamic(region) or region.attrs.get("b_zero_point", 0):
+        return "a range that the kernel finds, or a zero point of the weight"
+    return reject_zero_points(region)
+
+
+def form_of(region: Region, kernel: Microkernel) -> Form:
+    """How the elements of a window follow each other where the kernel reads them.
+
+    "fused": taps of a line and their channels are one run of memory. "split": every tap is a run of
+    its own. A run is padded to whole steps of the kernel, with zeros in the weight; of floats a run
+    has to end there, because what follows it in memory could be an infinity.
+    """
+    geometry = ConvGeometry.of(region)
+    width = geometry.kernel[-1]
+    contiguous = width == 1 or (geometry.groups == 1 and geometry.dilation[-1] == 1)
+    unit = kernel.kr * kernel.depth
+    whole = width * geometry.group_channels % unit == 0
+    return "fused" if contiguous and (whole or is_integer(region)) else "split"
+
+
+def reads_in_place(region: Region, kernel: Microkernel) -> bool:
+    """Whether the kernel can read windows where x is."""
+    geometry = ConvGeometry.of(region)
+    dtype = region.inputs[0].dtype
+    matching = (kernel.a_dtype, "int8" if kernel.a_dtype == "uint8" else "")
+    if kernel.by_tiles or dtype not in matching:
+        return False
+    return geometry.group_channels % kernel.kr == 0
+
+
+def panels_of(geometry: ConvGeometry, config: ConvConfig, kernel: Microkernel) -> tuple[Group, ...]:
+    """The panels of one group of channels, in vectors."""
+    return balanced(math.ceil(geometry.group_out_channels / kernel.lanes), config.vectors)
+
+
+def check(region: Region, config: ConvConfig, isa: Isa) -> Microkernel:
+    """The microkernel of a legal configuration.
+
+    Raises
+    ------
+    ConfigError
+        Saying which field is out of range.
+    """
+    kernel = microkernel_named(config.kernel)
+    geometry = ConvGeometry.of(region)
+    most = {"vectors": kernel.vectors, "rows": kernel.mr, "lines": 1 << 30, "band": 1 << 30}
+    for field in ("rows", "lines", "vectors", "band", "threads_m", "threads_n"):
+        value = getattr(config, field)
+        if not 1 <= value <= most.get(field, 1 << 30):
+            limit = f" and at most {most[field]}" if field in most else ""
+            raise ConfigError(f"{field}={value}: must be at least 1{limit}, for {region.key}")
+    if not isa.includes(kernel.isa):
+        raise ConfigError(f"{kernel.name} needs {kernel.isa.name}; the target has {isa.name}")
+    types = product_types(region)
+    if (kernel.a_dtype, kernel.b_dtype) not in (KERNEL_TYPES.get(types[1]), types):
+        raise ConfigError(f"{kernel.name} does not multiply {' by '.join(types)}: {region.key}")
+    if not config.staged and not reads_in_place(region, kernel):
+        raise ConfigError(f"staged=False: {kernel.name} cannot read windows of {region.key}")
+    if config.lines > 1:
+        height = geometry.as_volume().outputs[1]
+        if not config.staged or kernel.by_tiles or config.band < height:
+            raise ConfigError(f"lines={config.lines}: only of staged whole images, {region.key}")
+        if config.rows * config.lines > kernel.mr:
+            raise ConfigError(f"{config.lines} lines of {config.rows} pixels exceed {kernel.name}")
+    return kernel

@@ -1,0 +1,175 @@
+"""Templates "conv1d", "conv2d", "conv3d": direct convolution on the registered microkernels.
+
+    Y[n, o.., oc] = epilogue(sum over (k.., ic) of X[n, o * s + k * d - p, ic] * W[k.., ic, oc])
+
+Channels last (x may also be channels first, if it has few). For one line of the kernel a window is
+one run of memory, so that a convolution is a product whose reduction runs over planes and lines of
+the kernel and over such runs; neither x nor its windows are copied, but where
+`convolution.direct.windows` says. The direct convolution of Georganas et al., "Anatomy of
+High-Performance Deep Learning Convolutions on SIMD Architectures" (arXiv 1808.05567), section II,
+on tiles of a matmul.
+
+The weight's type says what is multiplied, as of the template "matmul": f32, bfloat16 or 8-bit
+integers, exact in int32; pixels outside count as the zero point of x.
+"""
+
+from __future__ import annotations
+
+import tvm.tirx.script.builder.ir as I
+from tvm import tirx
+from tvm.script.ir_builder import IRBuilder
+
+from microkernels.isa import Isa
+from microkernels.vector.expressions import Expr, parameter, ramp, reinterpret_group
+from tir_schedules.convolution.geometry import conv_reference, flops
+from tir_schedules.core.region import Region
+from tir_schedules.core.template import Packing, Template, register_template
+from tir_schedules.epilogue.epilogue import (
+    Columns,
+    Epilogue,
+    operand_parameters,
+    store_vector,
+    unflatten,
+)
+from tir_schedules.product.matmul_config import ACTIVATION_DTYPES
+from tir_schedules.product.tile_stores import row_store
+from tir_schedules.product.zero_points import (
+    Start,
+    ZeroPoints,
+    is_integer,
+    named_inputs,
+    quantize_parameters,
+)
+
+from .config import ConvConfig, check, reject_operands
+from .cost import default_config, space
+from .loops import ConvLoops, Store
+from .loops import Start as StartOf
+from .weight import WeightLayout, pack, packed_shape, unpack
+from .windows import Windows
+
+X_DTYPES = {w: x for w, x in ACTIVATION_DTYPES.items() if w != "uint8"}
+
+
+def reject(region: Region, isa: Isa) -> str | None:
+    """Why the template cannot build a region, or None."""
+    return reject_operands(region, X_DTYPES)
+
+
+def build(region: Region, config: ConvConfig, isa: Isa) -> tirx.PrimFunc:
+    """The kernel; its weight parameter is flat, as `pack` makes it."""
+    kernel = check(region, config, isa)
+    layout = WeightLayout.of(region, config, kernel)
+    with IRBuilder() as builder, I.prim_func(s_tir=True):
+        I.func_name(region.op)
+        I.func_attr({"tirx.noalias": True})
+        x = parameter("X", region.inputs[0].shape, region.inputs[0].dtype)
+        w = parameter("W", layout.shape, kernel.b_dtype)
+        further = [
+            parameter(f"input{i}", tensor.shape, tensor.dtype)
+            for i, tensor in enumerate(region.inputs[2:], 2)
+        ]
+        operands = operand_parameters(region)
+        y = parameter("Y", region.output.shape, region.output.dtype)
+        epilogue = Epilogue(region, operands, kernel.narrow)
+        inputs = named_inputs(region, further)
+        kernel.admit()
+        threads = config.threads_m * config.threads_n
+        with I.parallel(threads) if threads > 1 else I.serial(1) as task, I.sblock("task"):
+            I.reads()
+            I.writes()
+            start, outside = _zero_point(region, layout, inputs, w)
+            windows = Windows(
+                region, config, layout, x, quantize_parameters(region, kernel, inputs), outside
+            )
+            store = _store(region, layout, y, epilogue)
+            ConvLoops(config, layout, windows, w, start, store, epilogue.cost).emit(task)
+    return builder.get()
+
+
+def _zero_point(
+    region: Region, layout: WeightLayout, inputs: dict[str, Expr], weight: Expr
+) -> tuple[StartOf | None, Expr | int]:
+    """What accumulators start with (as of `ConvLoops`), and what lies outside of x."""
+    kernel = layout.kernel
+    if not is_integer(region):
+        return None, 0
+    points = ZeroPoints.of(region, kernel)
+
+    def term(first: Expr) -> Expr:
+        lanes = kernel.lanes
+        return reinterpret_group("int32", weight[ramp(layout.size + 4 * first, 4 * lanes)], lanes)
+
+    start = Start(region, kernel, inputs, 0, term, lambda row: row)
+    outside: Expr | int = points.a
+    if points.a_runtime:
+        outside = start.a_zero_point()
+    if not start.needed:
+        return None, outside
+    columns = layout.geometry.groups * layout.columns
+
+    def begin(number: Expr | int, group: Expr | int, vector: Expr) -> Expr:
+        place = number * columns + group * layout.columns + vector * kernel.lanes
+        return start(tirx.const(0, "int32"), place)
+
+    return begin, outside
+
+
+def _store(region: Region, layout: WeightLayout, y: Expr, epilogue: Epilogue) -> Store:
+    """`ConvLoops.store`: the epilogue of one vector of channels of one pixel."""
+    lanes = layout.kernel.lanes
+    channels = layout.geometry.group_out_channels
+    if layout.geometry.groups == 1 or channels % lanes == 0:
+        of_row = row_store(region, lanes, y, epilogue)
+        vectors = channels // lanes
+
+        def store(pixel: Expr, group: Expr | int, vector: Expr, value: Expr, last: bool) -> None:
+            of_row(pixel, group * vectors + vector, value, last)
+
+        return store
+
+    def store_cut(pixel: Expr, group: Expr | int, vector: Expr, value: Expr, last: bool) -> None:
+        def put(valid: int) -> None:
+            columns = Columns(group * channels + vector * lanes, lanes, valid)
+            leading = unflatten(pixel, region.output.shape[:-1])
+            store_vector(y, epilogue(value, pixel, columns), leading, columns)
+
+        if not last:
+            put(lanes)
+        elif channels < lanes:
+            put(channels)
+        else:
+            with I.If(vector == channels // lanes):
+                with I.Then():
+                    put(channels % lanes)
+                with I.Else():
+                    put(lanes)
+
+    return store_cut
+
+
+def kernel_name(region: Region, config: ConvConfig, isa: Isa) -> str:
+    """The microkernel's name."""
+    return config.kernel
+
+
+def _register(name: str) -> None:
+    register_template(
+        Template(
+            name=name,
+            config_type=ConvConfig,
+            default_config=default_config,
+            space=space,
+            check=check,
+            build=build,
+            kernel_name=kernel_name,
+            flops=flops,
+            reference=conv_reference,
+            reject=reject,
+            packing=Packing(pack, unpack, packed_shape),
+        )
+    )
+
+
+for _axes in (1, 2, 3):
+    _register(f"conv{_axes}d")

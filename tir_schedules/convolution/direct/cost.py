@@ -1,0 +1,252 @@
+"""Which configuration a convolution gets: estimated cycles, by closed formula.
+
+A step of K of a tile takes what `blocking.estimate_cycles` says, of the taps that are inside.
+Pixels a multiple of 4 KB apart share one L1 set: more than 8 of them run at half speed (measured:
+49% of peak with 14 of 7x7x2048 f32, 98% with 7).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+
+from tvm import DataType
+
+from microkernels.isa import isa_named
+from microkernels.kernels.amx_family import AmxMicrokernel
+from microkernels.microkernel import Microkernel, microkernel_named
+from tir_schedules.convolution.geometry import ConvGeometry
+from tir_schedules.core.blocking import balanced, thread_grids
+from tir_schedules.core.machine import Machine
+from tir_schedules.core.region import Region
+from tir_schedules.cost.amx_cost import amx_cycles
+from tir_schedules.product.tile_config import PARALLEL_FLOPS, fewest_cycles, product_kernels
+from tir_schedules.product.tile_space import PIECES, register_tiles
+
+from .config import ConvConfig, form_of, product_types, reads_in_place
+
+STAGE_CYCLES = 2.0  # for a vector that is copied: a load, a store, some of the loop
+RUN_CYCLES = 4.0  # for a run: the loop around it
+SET_BYTES = 4096  # addresses so far apart share a set of L1
+SET_ROWS, SET_PENALTY = 8, 2.0
+LINE_CYCLES = 10.0  # for a line of the image
+FORK_CYCLES = 8000.0  # of a parallel region
+
+
+def default_config(region: Region, machine: Machine) -> ConvConfig:
+    """The configuration with the fewest estimated cycles; no tuning is needed."""
+    return fewest_cycles(
+        candidates(region, machine), lambda config: estimated_cycles(region, config, machine)
+    )
+
+
+def candidates(region: Region, machine: Machine) -> list[ConvConfig]:
+    """The best configuration of every kernel."""
+    found = []
+    for kernel in product_kernels(machine.isa, *product_types(region)):
+        configs = list(_configs(region, machine, kernel))
+        found.append(min(configs, key=lambda c: estimated_cycles(region, c, machine)))
+    return found
+
+
+def space(region: Region, machine: Machine) -> Iterator[ConvConfig]:
+    """Every register tile with bands of several sizes, staged or not, on every grid of threads."""
+    default = default_config(region, machine)
+    kernels = product_kernels(machine.isa, *product_types(region))
+    found = {
+        config
+        for kernel in kernels
+        for config in _configs(region, machine, kernel, every=True)
+        if kernel.by_tiles or config.lines > 1
+    }
+    found.update(_tiled(region, machine, kernels))
+    yield default
+    yield from sorted(
+        found - {default}, key=lambda config: estimated_cycles(region, config, machine)
+    )
+
+
+def _tiled(
+    region: Region, machine: Machine, kernels: Sequence[Microkernel]
+) -> Iterator[ConvConfig]:
+    """Legal configurations with tiles of one line, of vector kernels."""
+    geometry = ConvGeometry.of(region).as_volume()
+    _, height, width = geometry.outputs
+    n_vectors = math.ceil(geometry.group_out_channels / kernels[0].lanes)
+    grids = {(1, 1), *thread_grids(machine.threads)}
+    for kernel, rows, vectors in register_tiles(kernels, width, n_vectors):
+        for threads_m, threads_n in grids:
+            bands = {math.ceil(height / pieces) for pieces in PIECES}
+            bands.add(_band(region, geometry, machine, threads_m))
+            for band in bands:
+                for staged in {True, not reads_in_place(region, kernel)}:
+                    yield ConvConfig(
+                        kernel=kernel.name,
+                        rows=rows,
+                        vectors=vectors,
+                        band=band,
+                        staged=staged,
+                        threads_m=threads_m,
+                        threads_n=threads_n,
+                    )
+
+
+def _configs(
+    region: Region, machine: Machine, kernel: Microkernel, every: bool = False
+) -> Iterator[ConvConfig]:
+    """Legal configurations of one kernel."""
+    geometry = ConvGeometry.of(region).as_volume()
+    _, height, width = geometry.outputs
+    vectors = math.ceil(geometry.group_out_channels / kernel.lanes)
+    grids = [(1, 1)]
+    parallel = geometry.flops >= PARALLEL_FLOPS * kernel.kr
+    if machine.threads > 1 and (parallel or every):
+        grids = [*thread_grids(machine.threads), *([(1, 1)] if every else [])]
+    stagings = [True] if not reads_in_place(region, kernel) else [False, True]
+    if not geometry.padded and not every and len(stagings) > 1 and width >= kernel.mr:
+        stagings = [False]
+    for staged in stagings:
+        for rows, lines in _tiles(geometry, kernel, staged):
+            for threads_m, threads_n in grids:
+                bands = {_band(region, geometry, machine, threads_m)}
+                if every:
+                    bands |= {max(1, band // 2) for band in bands} | {height}
+                for band in {height} if lines > 1 else bands:
+                    yield ConvConfig(
+                        kernel=kernel.name,
+                        rows=rows,
+                        lines=lines,
+                        vectors=min(kernel.vectors, vectors),
+                        band=band,
+                        staged=staged,
+                        threads_m=threads_m,
+                        threads_n=threads_n,
+                    )
+
+
+def _tiles(geometry: ConvGeometry, kernel: Microkernel, staged: bool) -> Iterator[tuple[int, int]]:
+    """Pixels of a tile in a line, and lines of it: all that cut a line into equal pieces."""
+    _, height, width = geometry.outputs
+    if kernel.by_tiles:
+        yield min(kernel.mr, width), 1
+        return
+    fewest = math.ceil(width / kernel.mr)
+    sizes = {math.ceil(width / pieces) for pieces in range(fewest, min(width, 2 * fewest + 1) + 1)}
+    sizes |= {size for size in range(max(1, kernel.mr // 2), kernel.mr + 1) if width % size == 0}
+    for rows in sorted(sizes):
+        yield rows, 1
+    if staged and 2 * width <= kernel.mr and height > 1:
+        most = kernel.mr // width
+        yield from ((width, lines) for lines in range(2, min(most, height) + 1))
+
+
+def _band(region: Region, geometry: ConvGeometry, machine: Machine, threads: int) -> int:
+    """Lines of a band: half of L2 holds those of x; threads get equally many."""
+    height, planes = geometry.outputs[1], geometry.batch * geometry.outputs[0]
+    item = DataType(region.inputs[0].dtype).itemsize
+    line = geometry.extents[2] * geometry.channels * item * geometry.strides[1]
+    most = max(1, machine.l2_bytes // 2 // (line * geometry.kernel[0]))
+    bands = math.ceil(height / most)
+    while (planes * bands) % threads and bands < height:
+        bands += 1
+    return math.ceil(height / bands)
+
+
+def estimated_cycles(region: Region, config: ConvConfig, machine: Machine) -> float:
+    """Cycles of the busiest thread."""
+    geometry = ConvGeometry.of(region).as_volume()
+    kernel = microkernel_named(config.kernel)
+    depth, height, _ = geometry.outputs
+    bands = math.ceil(height / config.band)
+    panels = balanced(math.ceil(geometry.group_out_channels / kernel.lanes), config.vectors)
+    share_m = math.ceil(bands * geometry.batch * depth / config.threads_m)
+    lines = min(share_m * config.band, height * geometry.batch * depth)
+    pieces = sum(panel.count for panel in panels)
+    parts = geometry.groups if geometry.groups > 1 else pieces
+    share_n = math.ceil(parts / config.threads_n) / parts
+    total = 0.0
+    for panel in panels:
+        cycles = _line_cycles(region, geometry, config, kernel, panel.size, machine)
+        total += panel.count * cycles * lines / config.lines
+    total *= geometry.groups * share_n
+    if config.staged:
+        total += _stage_cycles(geometry, config, kernel) * lines
+    item = DataType(region.inputs[1].dtype).itemsize
+    weight = item * math.prod(region.inputs[1].shape) * share_n
+    if weight > machine.l2_bytes // 2:  # comes from L3, once for each band
+        total += share_m * weight / 16 / 4
+    threads = config.threads_m * config.threads_n
+    return total + (FORK_CYCLES if threads > 1 else 0)
+
+
+def _line_cycles(
+    region: Region,
+    geometry: ConvGeometry,
+    config: ConvConfig,
+    kernel: Microkernel,
+    vectors: int,
+    machine: Machine,
+) -> float:
+    """Cycles of one line of tiles for one panel."""
+    width = geometry.outputs[2]
+    form = form_of(region, kernel)
+    channels: float = kernel.steps(geometry.group_channels)
+    taps_z, taps_y, taps_x = geometry.kernel
+    if form == "fused":
+        steps: float = kernel.steps(taps_x * geometry.group_channels)
+        channels = steps / taps_x
+    else:
+        steps = taps_x * channels
+    outer = taps_z * taps_y * (1 if config.staged else _inside(geometry, 1))
+    runs = 1 if form == "fused" else taps_x
+    if isinstance(kernel, AmxMicrokernel):
+        rows = min(config.rows, width)
+        part = (rows, vectors, int(steps * taps_z * taps_y), rows, vectors)
+        blocks = (rows, int(steps * taps_z * taps_y))
+        once = amx_cycles(kernel.layout, *part, *blocks, machine=machine)
+        return math.ceil(width / rows) * once
+    pitch = geometry.strides[2] * geometry.channels * DataType(region.inputs[0].dtype).itemsize
+    shares = not config.staged and pitch % SET_BYTES == 0
+    two = 2 if machine.isa.includes(isa_named("amx")) else 1
+    cycles = LINE_CYCLES
+    for group in balanced(width, config.rows):
+        rows = group.size * config.lines
+        step = _step(rows, vectors, two) * (SET_PENALTY if shares and rows > SET_ROWS else 1)
+        whole = outer * (steps * step + runs * RUN_CYCLES) + 20 + 2 * rows * vectors
+        cycles += group.count * whole
+        if config.staged:
+            continue
+        for i in range(group.count):
+            first = group.start + i * group.size
+            inside = [
+                sum(
+                    low <= tap < high
+                    for low, high in (geometry.inside(2, c) for c in range(first, first + rows))
+                )
+                for tap in range(taps_x)
+            ]
+            if sum(inside) == rows * taps_x:
+                continue
+            edge = sum(channels * _step(count, vectors, two) for count in inside if count)
+            cycles += outer * (edge + taps_x * RUN_CYCLES - steps * step - runs * RUN_CYCLES)
+    return cycles
+
+
+def _step(rows: int, vectors: int, per_cycle: int) -> float:
+    tile = rows * vectors
+    return max(tile, 4 * per_cycle, rows / 2 + vectors) + vectors / 64
+
+
+def _inside(geometry: ConvGeometry, axis: int) -> float:
+    """The part of the taps of an axis that lies inside, of all positions."""
+    outputs = geometry.outputs[axis]
+    found = sum(high - low for low, high in (geometry.inside(axis, o) for o in range(outputs)))
+    return found / (outputs * geometry.kernel[axis])
+
+
+def _stage_cycles(geometry: ConvGeometry, config: ConvConfig, kernel: Microkernel) -> float:
+    """Cycles of copying what one line of the result needs."""
+    lines = (config.band - 1) * geometry.strides[1] + geometry.kernel[1]
+    elements = geometry.extents[2] * geometry.channels * geometry.kernel[0]
+    one = elements / kernel.lanes * STAGE_CYCLES + LINE_CYCLES * geometry.kernel[0]
+    return lines / config.band * one

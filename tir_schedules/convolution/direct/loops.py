@@ -1,0 +1,342 @@
+"""The loops of a convolution inside a thread.
+
+    for each band of lines of a plane (its part of x stays in L2)
+        for each panel of channels
+            for each line, for each tile of pixels in it:
+                multiply over planes, lines, columns and channels of the window; store
+
+Accumulators stay in registers over the whole window. Pieces of a line differ by at most one pixel
+(`balanced`); those whose windows reach outside beside have code of their own.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import tvm.tirx.script.builder.ir as I
+from tvm import tirx
+
+from microkernels.microkernel import Address, Place, Tile
+from microkernels.vector.expressions import Expr
+from tir_schedules.convolution.positions import PositionClasses
+from tir_schedules.core.blocking import Group, balanced
+from tir_schedules.product.tile_loops import TileTask, for_groups
+from tir_schedules.product.tile_stores import store_tile
+
+from .config import ConvConfig
+from .weight import WeightLayout
+from .windows import Windows
+
+# (class of positions, group, vector of its columns) -> what accumulators start with
+Start = Callable[["Expr | int", "Expr | int", Expr], Expr]
+# (flat pixel, group, vector of its columns, accumulators, whether it ends its panel)
+Store = Callable[[Expr, "Expr | int", Expr, Expr, bool], None]
+
+
+@dataclass(frozen=True)
+class ConvLoops:
+    """The loops for one convolution; `share` puts them into the PrimFunc under construction.
+
+    Attributes
+    ----------
+    config : ConvConfig
+        Its numbers.
+    layout : WeightLayout
+        Of its weight.
+    windows : Windows
+        Where windows are read.
+    weight : Buffer
+        Packed.
+    start : callable or None
+        What accumulators start with; zero if None.
+    store : callable
+        Emits the epilogue for one vector.
+    epilogue_cost : int
+        As of `store_tile`.
+    """
+
+    config: ConvConfig
+    layout: WeightLayout
+    windows: Windows
+    weight: Expr
+    start: Start | None
+    store: Store
+    epilogue_cost: int
+
+    def emit(self, task: Expr) -> None:
+        """The share of one thread of the grid."""
+        config, kernel = self.config, self.layout.kernel
+        _, height, _ = self.windows.geometry.outputs
+        scratch = None
+        if kernel.by_tiles:
+            # As wide as the widest panel: TVM cuts off columns that nobody visits, and tiles are
+            # told the distance of rows before.
+            shape = (self._rows, self.layout.panels[0].size * kernel.lanes)
+            scratch = I.sblock_alloc_buffer(shape, kernel.acc_dtype, align=64)
+        state = TileTask()
+        state.configure(kernel, self._rows)
+        bands = -(-height // config.band)
+        threads = config.threads_m
+        number = I.floormod(task, threads)
+        first, count = _share(bands * self._planes, number, threads)
+        with I.serial(count) as band:
+            index = first + band
+            plane, line = I.floordiv(index, bands), I.floormod(index, bands) * config.band
+            lines: Expr | int = config.band
+            if height % config.band:
+                lines = tirx.Min(tirx.const(config.band, "int32"), height - line)
+            self._band(I.floordiv(task, threads), plane, line, lines, scratch)
+        state.release()
+
+    @property
+    def _planes(self) -> int:
+        geometry = self.windows.geometry
+        return geometry.batch * geometry.outputs[0]
+
+    @property
+    def _rows(self) -> int:
+        """Pixels of the largest tile in a line."""
+        return min(self.config.rows, self.windows.geometry.outputs[2])
+
+    def _band(
+        self, share: Expr, plane: Expr, line: Expr, lines: Expr | int, scratch: Expr | None
+    ) -> None:
+        depth, groups = self.windows.geometry.outputs[0], self.windows.geometry.groups
+        self.windows.enter(I.floordiv(plane, depth), I.floormod(plane, depth), line, lines)
+
+        def panel(group: Expr | int, vector: Expr, vectors: int) -> None:
+            self._panel(group, vector, vectors, plane, line, lines, scratch)
+
+        if groups > 1:
+            first, count = _share(groups, share, self.config.threads_n)
+            with I.serial(count) as group:
+                for_groups(
+                    self.layout.panels,
+                    lambda vector, vectors: panel(first + group, vector, vectors),
+                )
+            return
+        number = sum(piece.count for piece in self.layout.panels)
+        first, count = _share(number, share, self.config.threads_n)
+        before = 0
+        for piece in self.layout.panels:
+            low = tirx.Max(first, tirx.const(before, "int32"))
+            high = tirx.Min(first + count, tirx.const(before + piece.count, "int32"))
+            with I.serial(tirx.Max(high - low, tirx.const(0, "int32"))) as i:
+                panel(0, piece.start + (low - before + i) * piece.size, piece.size)
+            before += piece.count
+
+    def _panel(
+        self,
+        group: Expr | int,
+        vector: Expr,
+        vectors: int,
+        plane: Expr,
+        line: Expr,
+        lines: Expr | int,
+        scratch: Expr | None,
+    ) -> None:
+        config, windows = self.config, self.windows
+        _, _, width = windows.geometry.outputs
+
+        def tile(at: Expr, height: int, column: Expr | int, columns: int, whole: bool) -> None:
+            with I.sblock("tile"):
+                I.reads()
+                I.writes()
+                emitter = _TileEmitter(self, group, vector, vectors, plane, at, column)
+                emitter.emit(height, columns, whole, scratch)
+
+        def in_lines(at: Expr, height: int) -> None:
+            if self.layout.kernel.by_tiles:
+                # One configuration does for all: the last tile overlaps the one before.
+                for_groups(
+                    _overlapping(width, self._rows), functools.partial(tile, at, height, whole=True)
+                )
+                return
+            for group_of_tiles, whole in self._pieces(width):
+                for_groups([group_of_tiles], functools.partial(tile, at, height, whole=whole))
+
+        if config.lines > 1:
+            assert isinstance(lines, int)
+            for_groups(balanced(lines, config.lines), in_lines)
+        else:
+            with I.serial(lines) as i:
+                in_lines(line + i, 1)
+
+    def _pieces(self, width: int) -> Iterator[tuple[Group, bool]]:
+        """Tiles of a line, those alike as one group, and whether their windows are whole."""
+        tiles = [
+            (group.start + i * group.size, group.size)
+            for group in balanced(width, self.config.rows)
+            for i in range(group.count)
+        ]
+        run: list[tuple[int, int]] = []
+        for tile in [*tiles, None]:
+            ends = tile is None or not self.windows.whole(*tile) or (run and run[0][1] != tile[1])
+            if ends and run:
+                yield Group(run[0][0], len(run), run[0][1]), True
+                run = []
+            if tile is not None:
+                if self.windows.whole(*tile):
+                    run.append(tile)
+                else:
+                    yield Group(tile[0], 1, tile[1]), False
+
+
+@dataclass(frozen=True)
+class _TileEmitter:
+    """One tile: `line` and `column` are its first pixel in a plane, `vector` its first columns."""
+
+    loops: ConvLoops
+    group: Expr | int
+    vector: Expr
+    vectors: int
+    plane: Expr
+    line: Expr
+    column: Expr | int
+
+    def emit(self, height: int, columns: int, whole: bool, scratch: Expr | None) -> None:
+        """Multiplies and stores `height` lines of `columns` pixels."""
+        loops, kernel = self.loops, self.loops.layout.kernel
+        windows = loops.windows
+        rows = height * columns
+        init = None
+        if loops.start is not None:
+            classes = loops.layout.classes
+
+            def init(i: Expr | int, j: int) -> Expr:
+                assert loops.start is not None
+                return loops.start(self._class(classes, i, columns), self.group, self.vector + j)
+
+        outer = self._outer()
+        taps = windows.geometry.kernel[2] if loops.layout.form == "split" else 1
+        steps = loops.layout.steps
+        if whole:
+            extents = [*(high - low for low, high in outer), taps]
+
+            def load_a(i: int, ks: Sequence[Expr]) -> Expr | Address:
+                tap = (*self._outer_tap(outer, ks), ks[2])
+                return windows.load(self._start(i, columns, tap), ks[-1])
+
+            def load_b(j: int, ks: Sequence[Expr]) -> Expr | Address:
+                return self._load_b(j, self._run(outer, ks, taps), ks[-1])
+
+            into = None if scratch is None else Place(scratch)
+            result = kernel.emit(rows, self.vectors, (*extents, steps), load_a, load_b, init, into)
+        else:
+            result = kernel.begin(rows, self.vectors, init)
+            for tap in range(windows.geometry.kernel[2]):
+                self._one_tap(result, outer, columns, tap)
+        store_tile(result, kernel, loops.epilogue_cost, self._store(columns))
+
+    def _one_tap(
+        self, result: Tile, outer: Sequence[tuple[Expr | int, Expr | int]], columns: int, tap: int
+    ) -> None:
+        """One column of all windows of a tile, for the pixels where it lies inside."""
+        loops, kernel = self.loops, self.loops.layout.kernel
+        windows = loops.windows
+        assert isinstance(self.column, int)
+        inside = windows.inside(self.column, columns, tap)
+        if not inside:
+            return
+        fused = loops.layout.form == "fused"
+        steps = windows.geometry.group_channels // kernel.kr
+        extents = [high - low for low, high in outer]
+
+        def load_a(i: int, ks: Sequence[Expr]) -> Expr | Address:
+            found = (*self._outer_tap(outer, ks), tap)
+            return windows.load(self._start(i, columns, found), ks[-1])
+
+        def load_b(j: int, ks: Sequence[Expr]) -> Expr | Address:
+            if fused:
+                return self._load_b(j, self._run(outer, ks, 1), tap * steps + ks[-1])
+            taps = windows.geometry.kernel[2]
+            return self._load_b(j, self._run(outer, ks, 1) * taps + tap, ks[-1])
+
+        kernel.accumulate(result, inside, (*extents, steps), load_a, load_b)
+
+    def _outer(self) -> list[tuple[Expr | int, Expr | int]]:
+        """Bounds of the loops over planes and lines of a window."""
+        windows = self.loops.windows
+        depth = windows.geometry.outputs[0]
+        return [
+            windows.bounds(0, I.floormod(self.plane, depth)),
+            windows.bounds(1, self.line),
+        ]
+
+    @staticmethod
+    def _outer_tap(
+        outer: Sequence[tuple[Expr | int, Expr | int]], ks: Sequence[Expr]
+    ) -> tuple[Expr, Expr]:
+        """Plane and line of a tap."""
+        (plane, _), (line, _) = outer
+        return plane + ks[0], line + ks[1]
+
+    def _run(
+        self, outer: Sequence[tuple[Expr | int, Expr | int]], ks: Sequence[Expr], inner: int
+    ) -> Expr:
+        """Number of a run of a window."""
+        plane, line = self._outer_tap(outer, ks)
+        found = plane * self.loops.windows.geometry.kernel[1] + line
+        return found * inner + ks[2] if inner > 1 else found
+
+    def _start(self, i: int, columns: int, tap: Sequence[Expr | int]) -> Expr:
+        line, column = self.line + i // columns, self.column + i % columns
+        return self.loops.windows.element(line, column, self.group, tap)
+
+    def _load_b(self, j: int, run: Expr, step: Expr) -> Expr | Address:
+        layout = self.loops.layout
+        size = layout.kernel.lanes * layout.kernel.kr
+        panel = self.vector * (layout.runs * layout.steps)
+        place = panel + (run * layout.steps + step) * self.vectors + j
+        start = self.group * layout.group_size + place * size
+        return layout.kernel.b_operand(self.loops.weight, start, self.vectors * size)
+
+    def _class(self, classes: PositionClasses | None, i: Expr | int, columns: int) -> Expr | int:
+        """The class of a pixel of the tile."""
+        assert classes is not None
+        if classes.whole:
+            return 0
+        assert isinstance(i, int)
+        depth, _, width = self.loops.windows.geometry.outputs
+        position = [
+            I.floormod(self.plane, depth),
+            self.line + i // columns,
+            self.column + i % columns,
+        ]
+        if not isinstance(self.column, int):  # a tile of whole windows: any of them
+            position[2] = next(c for c in range(width) if self.loops.windows.whole(c, 1))
+        return classes.number(position[3 - len(classes.axes) :])
+
+    def _store(self, columns: int) -> Callable[[Expr | int, int, Expr, bool], None]:
+        _, height, width = self.loops.windows.geometry.outputs
+
+        def store(i: Expr | int, j: int, value: Expr, last: bool) -> None:
+            if isinstance(i, int):
+                line, column = self.line + i // columns, self.column + i % columns
+            else:
+                line, column = (
+                    self.line + I.floordiv(i, columns),
+                    self.column + I.floormod(i, columns),
+                )
+            pixel = (self.plane * height + line) * width + column
+            self.loops.store(pixel, self.group, self.vector + j, value, last)
+
+        return store
+
+
+def _share(total: int, number: Expr, parts: int) -> tuple[Expr, Expr]:
+    """First and count of the pieces that part `number` of `parts` gets."""
+    if parts == 1:
+        return tirx.const(0, "int32"), tirx.const(total, "int32")
+    first = I.floordiv(number * total, parts)
+    return first, I.floordiv((number + 1) * total, parts) - first
+
+
+def _overlapping(width: int, size: int) -> list[Group]:
+    """Pieces of one size; the last one overlaps the one before if they do not fit."""
+    groups = [Group(0, width // size, size)]
+    if width % size:
+        groups.append(Group(width - size, 1, size))
+    return groups

@@ -1,0 +1,247 @@
+"""Where a convolution's kernel reads windows: in x itself, or in a padded copy of a band of lines.
+
+A copy is made where x cannot be read as it is: elements of another type, runs that are no whole
+steps of the kernel, tiles. It holds the lines that a band of the result needs, with
+what lies outside of the image filled in, so that every window is whole. In place, taps outside are
+left out: those above and below by the bounds of the loop, those beside by tiles of their own.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import tvm.tirx.script.builder.ir as I
+from tvm import DataType, tirx
+
+from microkernels.microkernel import Address, Microkernel
+from microkernels.vector.expressions import Expr, cast, constant, ramp, splat
+from tir_schedules.convolution.geometry import ConvGeometry
+from tir_schedules.core.region import Region
+from tir_schedules.epilogue.epilogue import Columns, load_vector, store_vector
+from tir_schedules.epilogue.quantize_steps import Number
+from tir_schedules.product.activations import as_operand, converts
+
+from .config import ConvConfig
+from .weight import WeightLayout
+
+Bounds = tuple[Expr | int, Expr | int]
+
+
+class Windows:
+    """The A operand of a convolution.
+
+    Parameters
+    ----------
+    region : Region
+        The convolution.
+    config : ConvConfig
+        Its numbers.
+    layout : WeightLayout
+        Of its weight.
+    x : Buffer
+        The parameter.
+    quantize : tuple or None
+        Scale and zero point with which f32 elements become the kernel's type.
+    outside : Expr or int
+        What lies outside of x, as the kernel multiplies it.
+    """
+
+    def __init__(
+        self,
+        region: Region,
+        config: ConvConfig,
+        layout: WeightLayout,
+        x: Expr,
+        quantize: tuple[Number, Number] | None,
+        outside: Expr | int,
+    ) -> None:
+        self.geometry = geometry = ConvGeometry.of(region).as_volume()
+        self.kernel: Microkernel = layout.kernel
+        self.dtype, self.staged = region.inputs[0].dtype, config.staged
+        self.quantize, self.outside = quantize, outside
+        item = int(DataType(self.dtype).itemsize)
+        self.x = I.decl_buffer((region.inputs[0].size,), self.dtype, data=x.data, align=item)
+        self.plane: Sequence[Expr] = ()
+        self.first: Expr = tirx.const(0, "int32")
+        if not self.staged:
+            self.pixel, self.group = geometry.channels, geometry.group_channels
+            return
+        unit = self.kernel.kr * self.kernel.depth
+        self.group = geometry.group_channels
+        if layout.form == "split":
+            self.group = math.ceil(self.group / unit) * unit
+        self.pixel = geometry.groups * self.group
+        span = [(k - 1) * d + 1 for k, d in zip(geometry.kernel, geometry.dilation, strict=True)]
+        self.most_lines = (config.band - 1) * geometry.strides[1] + span[1]
+        self.width = (geometry.outputs[2] - 1) * geometry.strides[2] + span[2]
+        vector = self.kernel.lanes * self.kernel.kr
+        # What a padded run reads behind the last window belongs to the line.
+        beyond = layout.steps * self.kernel.kr - layout.run
+        self.pitch = math.ceil((self.width * self.pixel + beyond) / vector) * vector
+        size = geometry.kernel[0] * self.most_lines * self.pitch
+        self.copy = I.sblock_alloc_buffer((size,), self.kernel.operand_dtype, align=64)
+
+    def bounds(self, axis: int, output: Expr | int) -> Bounds:
+        """The taps of an axis that are multiplied, for a position of the result: [first, last)."""
+        geometry = self.geometry
+        taps = geometry.kernel[axis]
+        padded = any(
+            geometry.inside(axis, end) != (0, taps) for end in (0, geometry.outputs[axis] - 1)
+        )
+        if not padded or self.staged:
+            return 0, taps
+        step, extent = geometry.dilation[axis], geometry.extents[axis]
+        start = output * geometry.strides[axis] - geometry.before[axis]
+        zero, most = tirx.const(0, "int32"), tirx.const(taps, "int32")
+        below = tirx.Max(I.floordiv(step - 1 - start, step), zero)
+        above = tirx.Min(I.floordiv(extent - start + step - 1, step), most)
+        return below, tirx.Max(above, below)
+
+    def inside(self, first: Expr | int, columns: int, tap: int) -> list[int]:
+        """The pixels of a tile in a line for which a tap beside is inside; `first` is a number."""
+        assert isinstance(first, int)
+        bounds = [self.geometry.inside(2, first + i) for i in range(columns)]
+        return [i for i, (low, high) in enumerate(bounds) if low <= tap < high]
+
+    def whole(self, first: int, columns: int) -> bool:
+        """Whether all windows of a tile in a line lie inside, beside."""
+        every = (0, self.geometry.kernel[2])
+        ends = (first, first + columns - 1)
+        return self.staged or all(self.geometry.inside(2, end) == every for end in ends)
+
+    def element(
+        self, line: Expr, column: Expr | int, group: Expr | int, tap: Sequence[Expr | int]
+    ) -> Expr:
+        """Where the run of one pixel starts.
+
+        Parameters
+        ----------
+        line, column : Expr
+            The pixel of the result, in the plane that `enter` was called for.
+        group : Expr or int
+            Number of the group of channels.
+        tap : sequence of Expr
+            (plane, line, column) of the run.
+        """
+        geometry = self.geometry
+        depth, height, width = tap
+        if not self.staged:
+            sample, plane = self.plane
+            z = plane * geometry.strides[0] - geometry.before[0] + depth * geometry.dilation[0]
+            y = line * geometry.strides[1] - geometry.before[1] + height * geometry.dilation[1]
+            x = column * geometry.strides[2] - geometry.before[2] + width * geometry.dilation[2]
+            place = ((sample * geometry.extents[0] + z) * geometry.extents[1] + y) * (
+                geometry.extents[2] * self.pixel
+            )
+            return place + x * self.pixel + group * self.group
+        y = (line - self.first) * geometry.strides[1] + height * geometry.dilation[1]
+        x = column * geometry.strides[2] + width * geometry.dilation[2]
+        return (depth * self.most_lines + y) * self.pitch + x * self.pixel + group * self.group
+
+    def load(self, start: Expr, step: Expr | int) -> Expr | Address:
+        """kr elements of a run, as the kernel's `emit` takes them."""
+        kr, kernel = self.kernel.kr, self.kernel
+        index = start + step * kr
+        if self.staged:
+            pitch = self.geometry.strides[2] * self.pixel
+            return kernel.a_operand(self.copy, [index], pitch)
+        value = self.x[ramp(index, kr)]
+        return kernel.spread(as_operand(value, self.dtype, kernel))
+
+    def enter(self, sample: Expr, plane: Expr, first: Expr, lines: Expr | int) -> None:
+        """What happens before a band is multiplied: `lines` lines of a plane from `first` on."""
+        self.plane, self.first = (sample, plane), first
+        if not self.staged:
+            return
+        geometry = self.geometry
+        depth = geometry.kernel[0]
+        height = (geometry.kernel[1] - 1) * geometry.dilation[1] + 1
+        count = (lines - 1) * geometry.strides[1] + height
+        with I.sblock("stage"):
+            I.reads()
+            I.writes()
+            with I.serial(depth) as z, I.serial(count) as y:
+                source_z = plane * geometry.strides[0] - geometry.before[0]
+                source_z = source_z + z * geometry.dilation[0]
+                source_y = first * geometry.strides[1] - geometry.before[1] + y
+                number = (sample * geometry.extents[0] + source_z) * geometry.extents[1] + source_y
+                start = number * (geometry.extents[2] * geometry.channels)
+                to = (z * self.most_lines + y) * self.pitch
+                self._stage(to, start, source_z, source_y)
+
+    def _stage(self, to: Expr, start: Expr, z: Expr, y: Expr) -> None:
+        """One line of x, or what lies outside, to a place in the copy."""
+        geometry = self.geometry
+        before = min(geometry.before[2], self.width)
+        used = max(0, min(geometry.extents[2], self.width - before))
+        after = self.width - before - used
+        conditions: list[Expr] = []
+        for axis, place in ((0, z), (1, y)):
+            if geometry.before[axis] or geometry.after[axis]:
+                conditions += [place >= 0, place < geometry.extents[axis]]
+
+        def inside() -> None:
+            self._fill(to, before * self.pixel)
+            self._copy(to + before * self.pixel, start, used)
+            self._fill(to + (before + used) * self.pixel, after * self.pixel)
+
+        if not conditions:
+            inside()
+            return
+        with I.If(tirx.all(*conditions)):
+            with I.Then():
+                inside()
+            with I.Else():
+                self._fill(to, self.width * self.pixel)
+
+    def _copy(self, to: Expr, start: Expr, pixels: int) -> None:
+        """Consecutive pixels of x, as the kernel multiplies them."""
+        geometry = self.geometry
+        if self.pixel == geometry.channels:
+            self._run(to, start, pixels * self.pixel)
+            return
+        with I.serial(pixels) as pixel, I.serial(geometry.groups) as group:
+            source = start + pixel * geometry.channels + group * geometry.group_channels
+            place = to + pixel * self.pixel + group * self.group
+            self._run(place, source, geometry.group_channels)
+            zeros = self.group - geometry.group_channels
+            self._fill(place + geometry.group_channels, zeros, 0)
+
+    def _run(self, to: Expr, start: Expr, count: int) -> None:
+        lanes = self.kernel.lanes
+        if not converts(self.dtype, self.kernel) and self.quantize is None:
+            lanes *= 4 // DataType(self.kernel.operand_dtype).itemsize
+
+        def move(offset: Expr | int, valid: int) -> None:
+            value = load_vector(self.x, self.dtype, [], Columns(start + offset, lanes, valid))
+            value = as_operand(value, self.dtype, self.kernel, self.quantize)
+            store_vector(self.copy, value, [], Columns(to + offset, lanes, valid))
+
+        self._vectors(count, lanes, move)
+
+    def _fill(self, to: Expr, count: int, number: Expr | int | None = None) -> None:
+        number = self.outside if number is None else number
+        dtype = self.kernel.operand_dtype
+        lanes = self.kernel.lanes * 4 // DataType(dtype).itemsize
+        if isinstance(number, int):
+            value = constant(number, dtype, lanes)
+        else:
+            value = splat(cast(dtype, number), lanes)
+
+        def put(offset: Expr | int, valid: int) -> None:
+            store_vector(self.copy, value, [], Columns(to + offset, lanes, valid))
+
+        self._vectors(count, lanes, put)
+
+    @staticmethod
+    def _vectors(count: int, lanes: int, emit: Any) -> None:
+        whole, rest = divmod(count, lanes)
+        if whole == 1:
+            emit(0, lanes)
+        elif whole:
+            with I.serial(whole) as vector:
+                emit(vector * lanes, lanes)
+        if rest:
+            emit(whole * lanes, rest)

@@ -1,0 +1,194 @@
+"""What a convolution region is: shapes, strides, padding, and its meaning by numpy.
+
+    Y[n, o.., oc] = sum over (k.., ic) of X[n, o * s + k * d - p, g * IC + ic] * W[k.., ic, oc]
+
+with strides s, dilation d, padding p. Inputs are x [N, *extents, C] and the weight
+[*kernel, C / groups, OC]; the output is [N, *outputs, OC]. Any number of axes; the attributes
+"strides", "dilation" and "padding" are numbers with commas, one for each axis ("padding" all
+beginnings, then all ends), "groups" is a number. What lies outside of x is 0 or, of integers, their
+zero point.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from tir_schedules.core.region import Region
+from tir_schedules.epilogue.quantize_steps import quantize_reference
+from tir_schedules.product.zero_points import is_integer, quantized_dtype, zero_point_inputs
+
+
+@dataclass(frozen=True)
+class ConvGeometry:
+    """Shape of a convolution; tuples have an entry for each axis.
+
+    Attributes
+    ----------
+    batch, channels, out_channels, groups : int
+        Samples, channels of x and of the result, and groups that both are cut into.
+    extents, kernel, outputs : tuple of int
+        Positions of x, of the weight, of the result.
+    strides, dilation, before, after : tuple of int
+        Steps between windows and between taps; positions added before and after x.
+    """
+
+    batch: int
+    channels: int
+    out_channels: int
+    groups: int
+    extents: tuple[int, ...]
+    kernel: tuple[int, ...]
+    outputs: tuple[int, ...]
+    strides: tuple[int, ...]
+    dilation: tuple[int, ...]
+    before: tuple[int, ...]
+    after: tuple[int, ...]
+
+    @staticmethod
+    def of(region: Region) -> ConvGeometry:
+        """The geometry of a region."""
+        x, w = region.inputs[0].shape, region.inputs[1].shape
+        rank = len(x) - 2
+        extents = x[1:-1]
+        strides, dilation = numbers(region, "strides"), numbers(region, "dilation")
+        padding = numbers(region, "padding")
+        before, after, kernel = padding[:rank], padding[rank:], w[:rank]
+        spans = [(taps - 1) * step + 1 for taps, step in zip(kernel, dilation, strict=True)]
+        outputs = tuple(
+            (extent + low + high - span) // stride + 1
+            for extent, low, high, span, stride in zip(
+                extents, before, after, spans, strides, strict=True
+            )
+        )
+        return ConvGeometry(
+            batch=x[0],
+            channels=x[-1],
+            out_channels=w[-1],
+            groups=int(region.attrs.get("groups", 1)),
+            extents=extents,
+            kernel=kernel,
+            outputs=outputs,
+            strides=strides,
+            dilation=dilation,
+            before=before,
+            after=after,
+        )
+
+    def as_volume(self) -> ConvGeometry:
+        """The same with three axes; where every window is a pixel, one line of all of them."""
+        one, zero = (1, 1, 1), (0, 0, 0)
+        if {*self.kernel, *self.strides} == {1} and not self.padded:
+            line = (1, 1, math.prod(self.extents))
+            return dataclasses.replace(
+                self, extents=line, outputs=line, kernel=one, strides=one, dilation=one,
+                before=zero, after=zero,
+            )  # fmt: skip
+        new = 3 - len(self.extents)
+        return dataclasses.replace(
+            self,
+            extents=one[:new] + self.extents,
+            kernel=one[:new] + self.kernel,
+            outputs=one[:new] + self.outputs,
+            strides=one[:new] + self.strides,
+            dilation=one[:new] + self.dilation,
+            before=zero[:new] + self.before,
+            after=zero[:new] + self.after,
+        )
+
+    @property
+    def group_channels(self) -> int:
+        """Channels of x that one result is computed from."""
+        return self.channels // self.groups
+
+    @property
+    def group_out_channels(self) -> int:
+        """Channels of the result that are computed from the same channels of x."""
+        return self.out_channels // self.groups
+
+    @property
+    def pixels(self) -> int:
+        """Positions of the result, of all samples."""
+        return self.batch * math.prod(self.outputs)
+
+    @property
+    def padded(self) -> bool:
+        """Whether a window reaches outside of x."""
+        return any(self.before) or any(self.after)
+
+    @property
+    def flops(self) -> int:
+        """Multiplications and additions, padding included."""
+        taps = math.prod(self.kernel) * self.group_channels
+        return 2 * self.pixels * self.out_channels * taps
+
+    def inside(self, axis: int, output: int) -> tuple[int, int]:
+        """The taps of an axis that lie within x, for one position of the result: [first, last)."""
+        start = output * self.strides[axis] - self.before[axis]
+        step, extent = self.dilation[axis], self.extents[axis]
+        first = max(0, -(start // step))
+        last = min(self.kernel[axis], max(first, -(-(extent - start) // step)))
+        return min(first, last), last
+
+
+def numbers(region: Region, name: str) -> tuple[int, ...]:
+    """An attribute that is a list of numbers."""
+    return tuple(map(int, str(region.attrs[name]).split(",")))
+
+
+def numbers_text(numbers: Iterable[int]) -> str:
+    """Numbers as an attribute."""
+    return ",".join(str(int(number)) for number in numbers)
+
+
+def flops(region: Region) -> int:
+    """Multiplications and additions of a convolution region, padding included."""
+    return ConvGeometry.of(region).flops
+
+
+def conv_reference(region: Region, inputs: list[np.ndarray]) -> np.ndarray:
+    """The convolution in float64 or, of integers, wrapped to int32; the weight unpacked."""
+    geometry = ConvGeometry.of(region)
+    x, w = inputs[:2]
+    if is_integer(region):
+        further = dict(zip(zero_point_inputs(region), inputs[2:], strict=True))
+        zero_point = region.attrs.get("a_zero_point", 0)
+        if isinstance(zero_point, str):
+            zero_point = int(further["range"][1] if zero_point == "range" else further["a"])
+        if "a_quantize" in region.attrs:
+            scale = region.attrs["a_scale"]
+            known = np.float32(further["range"][0] if isinstance(scale, str) else scale)
+            x = quantize_reference(
+                quantized_dtype(region), x, np.asarray(known), np.asarray(zero_point)
+            )
+        x = x.astype(np.float64) - zero_point
+    elif region.inputs[1].dtype == "bfloat16":
+        x = x.astype(w.dtype)
+    x, w = x.astype(np.float64), w.astype(np.float64)
+    result = _convolve(geometry, x, w)
+    return result.astype(np.int64).astype(np.int32) if is_integer(region) else result
+
+
+def _convolve(geometry: ConvGeometry, x: np.ndarray, w: np.ndarray) -> np.ndarray:
+    """One product for each tap."""
+    margins = zip(geometry.before, geometry.after, strict=True)
+    x = np.pad(x, ((0, 0), *margins, (0, 0)))
+    groups, channels = geometry.groups, geometry.group_channels
+    shape = (geometry.batch, *geometry.outputs)
+    total = np.zeros((*shape, groups, geometry.group_out_channels))
+    for taps in itertools.product(*map(range, geometry.kernel)):
+        window = tuple(
+            slice(tap * step, tap * step + (count - 1) * stride + 1, stride)
+            for tap, step, count, stride in zip(
+                taps, geometry.dilation, geometry.outputs, geometry.strides, strict=True
+            )
+        )
+        pixels = x[(slice(None), *window)].reshape(*shape, groups, 1, channels)
+        weight = w[taps].reshape(channels, groups, -1).transpose(1, 0, 2)
+        total += np.matmul(pixels, weight)[..., 0, :]
+    return total.reshape(*shape, geometry.out_channels)

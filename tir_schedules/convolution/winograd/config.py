@@ -1,0 +1,127 @@
+"""The numbers of the template "conv2d_winograd", and which of them are worth trying."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+
+from microkernels.errors import ConfigError
+from microkernels.isa import Isa
+from microkernels.microkernel import Microkernel, kernels_for
+from tir_schedules.core.blocking import Group, balanced, shares, thread_grids
+from tir_schedules.core.machine import Machine
+from tir_schedules.core.region import Region
+from tir_schedules.product.tile_config import PARALLEL_FLOPS, TileConfig, check_tile
+from tir_schedules.product.tile_space import register_tiles
+
+from .problem import WinogradProblem
+
+LINE = 16  # f32 values of a cache line
+_MOST_TILES = 128  # of a block: V of 16 channels is as large as L2 then
+_FEWEST_TILES = 4  # the weights pass through once for every block
+
+
+class WinogradConfig(TileConfig, frozen=True, kw_only=True):
+    """Numbers that make the template concrete.
+
+    `m_block` counts the tiles of 4x4 results that are transformed, multiplied and transformed back
+    before the next ones; it bounds what lies in L2. A block may have one tile more where blocks of
+    that size would be more than there are tiles.
+
+    Attributes
+    ----------
+    threads_tiles : int
+        Teams of threads, each with blocks of tiles of its own.
+    threads_panels : int
+        Threads of a team, which share the transform of a block, then its panels of channels.
+    """
+
+    threads_tiles: int = 1
+    threads_panels: int = 1
+
+    def teams(self, problem: WinogradProblem) -> int:
+        """Teams that have tiles."""
+        return min(self.threads_tiles, problem.tiles)
+
+    def blocks(self, problem: WinogradProblem) -> tuple[tuple[Group, ...], int]:
+        """The blocks of tiles, larger ones first, and how many a team takes at most."""
+        teams = self.teams(problem)
+        each = math.ceil(math.ceil(problem.tiles / teams) / self.m_block)
+        return shares(problem.tiles, min(problem.tiles, teams * each)), each
+
+    def panels(self, problem: WinogradProblem, kernel: Microkernel) -> tuple[Group, ...]:
+        """The panels of output channels, in vectors; wider ones first."""
+        return balanced(math.ceil(problem.geometry.out_channels / kernel.lanes), self.vectors)
+
+
+def panel_count(panels: Sequence[Group]) -> int:
+    """How many panels there are."""
+    return sum(group.count for group in panels)
+
+
+def odd_lines(elements: int) -> int:
+    """A distance in memory of at least so many f32 values: an odd number of cache lines.
+
+    Powers of two would put all 36 matrices, or all rows of a register tile, into one set of L1.
+    """
+    lines = math.ceil(elements / LINE)
+    return LINE * (lines + 1 - lines % 2)
+
+
+def check(region: Region, config: WinogradConfig, isa: Isa) -> Microkernel:
+    """The microkernel of a legal configuration; ConfigError for an illegal one."""
+    threads = {"threads_tiles": config.threads_tiles, "threads_panels": config.threads_panels}
+    kernel = check_tile(region, config, isa, ("float32", "float32"), **threads)
+    if kernel.by_tiles:
+        raise ConfigError(f"{kernel.name} multiplies tiles; choose a vector kernel: {region.key}")
+    return kernel
+
+
+def candidates(region: Region, machine: Machine) -> Iterator[WinogradConfig]:
+    """Every kernel with blocks of every size that cuts a team's tiles evenly, on every grid."""
+    problem = WinogradProblem.of(region)
+    geometry, tiles = problem.geometry, problem.tiles
+    grids = [(1, 1)]
+    if geometry.flops >= PARALLEL_FLOPS:
+        grids = list(thread_grids(machine.threads))
+    for teams, members in grids:
+        if teams > tiles:
+            continue
+        part = math.ceil(tiles / teams)
+        least = min(_FEWEST_TILES, part)
+        sizes = {balanced(part, most)[0].size for most in range(least, min(part, _MOST_TILES) + 1)}
+        for kernel in kernels_for(machine.isa, "float32", "float32"):
+            n_vectors = math.ceil(geometry.out_channels / kernel.lanes)
+            for size in sorted(sizes):
+                yield WinogradConfig(
+                    kernel=kernel.name,
+                    rows=min(kernel.mr, size),
+                    vectors=min(kernel.vectors, math.ceil(n_vectors / min(members, n_vectors))),
+                    m_block=size,
+                    k_block=geometry.channels,
+                    threads_tiles=teams,
+                    threads_panels=members,
+                )
+
+
+def other_tiles(region: Region, machine: Machine) -> Iterator[WinogradConfig]:
+    """Every register tile in blocks of some of the candidates' sizes."""
+    found = sorted({c.m_block for c in candidates(region, machine)})
+    sizes = {found[len(found) * part // 6] for part in range(6)}
+    problem = WinogradProblem.of(region)
+    kernels = kernels_for(machine.isa, "float32", "float32")
+    n_vectors = math.ceil(problem.geometry.out_channels / kernels[0].lanes)
+    for teams, members in thread_grids(machine.threads):
+        if teams > problem.tiles:
+            continue
+        for size in sorted(sizes):
+            for kernel, rows, vectors in register_tiles(kernels, size, n_vectors):
+                yield WinogradConfig(
+                    kernel=kernel.name,
+                    rows=rows,
+                    vectors=vectors,
+                    m_block=size,
+                    k_block=problem.geometry.channels,
+                    threads_tiles=teams,
+                    threads_panels=members,
+                )

@@ -1,0 +1,142 @@
+"""Template "conv2d_winograd": 3x3 convolutions of stride 1 with a quarter of the products.
+
+    Y = A^T [ sum over channels of (G g G^T) * (B^T d B) ] A        for every 4x4 tile of results
+
+The weight is transformed at compile time, in float64, and takes four times its bytes then. Blocks
+of tiles go through three stages, so that what lies between them stays in L2: the transform of x,
+36 products on the registered f32 microkernels, and the transform back with the epilogue in
+registers (Lavin and Gray, arXiv 1509.09308; the points of winograd_transforms.py). Padding and
+tiles that are cut are handled inside. Either threads take blocks of their own, or, where there are
+few tiles, they share the output channels of each block, with a barrier between the stages.
+
+Results differ from those of "conv2d" by rounding: see
+`convolution.winograd.transforms.expected_error`.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import tvm.tirx.script.builder.ir as I
+from tvm import relax, tirx
+from tvm.script.ir_builder import IRBuilder
+
+from microkernels.isa import Isa
+from microkernels.packing import pack_weight, packed_size
+from microkernels.vector.expressions import parameter
+from microkernels.vector.prefetch import PREFETCH_LLVM_IR
+from tir_schedules.convolution.geometry import ConvGeometry, conv_reference, flops
+from tir_schedules.core.region import Region
+from tir_schedules.core.template import Packing, Template, register_template
+from tir_schedules.epilogue.epilogue import operand_parameters
+from tir_schedules.product.tile_config import RESULT_DTYPES
+
+from .config import WinogradConfig, check
+from .cost import default_config, space
+from .output_transform import flat_epilogue
+from .problem import WinogradProblem
+from .program import WinogradProgram
+from .transforms import G_INVERSE, PRODUCTS, REACH, TAPS, transformed_weight
+
+
+def reject(region: Region, isa: Isa) -> str | None:
+    """Why the template cannot build a region, or None."""
+    x, w = region.inputs[:2]
+    if (x.dtype, w.dtype) != ("float32", "float32"):
+        return f"a convolution of {x.dtype} by {w.dtype}"
+    if region.output.dtype not in RESULT_DTYPES:
+        return f"output of type {region.output.dtype}"
+    if not w.constant:
+        return "the weight is not constant"
+    geometry = ConvGeometry.of(region)
+    if geometry.kernel != (TAPS, TAPS):
+        return f"a kernel of {'x'.join(map(str, geometry.kernel))}, not 3x3"
+    if geometry.strides != (1, 1) or geometry.dilation != (1, 1):
+        return "strides or dilation"
+    if geometry.groups != 1:
+        return f"{geometry.groups} groups"
+    if min(*x.shape, *geometry.outputs, geometry.out_channels) <= 0:
+        return "a dimension is 0"
+    return None
+
+
+def build(region: Region, config: WinogradConfig, isa: Isa) -> tirx.PrimFunc:
+    """The kernel; its weight parameter is flat, as `pack` makes it."""
+    kernel = check(region, config, isa)
+    with IRBuilder() as builder, I.prim_func(s_tir=True):
+        I.func_name("conv2d_winograd")
+        I.func_attr({"tirx.noalias": True})
+        x = parameter("X", region.inputs[0].shape, "float32")
+        w = parameter("W", packed_shape(region, config, isa, 1), "float32")
+        operands = operand_parameters(region)
+        out = parameter("Y", region.output.shape, region.output.dtype)
+        with I.sblock("winograd"):
+            I.reads()
+            I.writes()
+            with I.attr(0, "pragma_import_llvm", PREFETCH_LLVM_IR):
+                epilogue = flat_epilogue(region, operands, kernel)
+                problem = WinogradProblem.of(region)
+                WinogradProgram(problem, config, kernel, x, w, out, epilogue).emit()
+    return builder.get()
+
+
+def pack(
+    region: Region, config: WinogradConfig, isa: Isa, index: int, array: np.ndarray
+) -> np.ndarray:
+    """The transformed weight: panels [36][C][nr], one behind the other."""
+    kernel = check(region, config, isa)
+    matrix = transformed_weight(array).reshape(-1, array.shape[-1])
+    return pack_weight(matrix.astype(np.float32), _widths(region, config, isa), kernel)
+
+
+def unpack(
+    region: Region, config: WinogradConfig, isa: Isa, index: int, expr: relax.Expr
+) -> relax.Expr:
+    """The weight [3, 3, C, OC] as a Relax expression of its packed form, but for rounding."""
+    lanes = check(region, config, isa).lanes
+    _, _, channels, n = region.inputs[1].shape
+    rows, position, panels = PRODUCTS * channels, 0, []
+    for width in _widths(region, config, isa):
+        size = rows * width * lanes
+        panel = relax.op.strided_slice(expr, [0], [position], [position + size])
+        panels.append(relax.op.reshape(panel, (rows, width * lanes)))
+        position += size
+    matrix = relax.op.strided_slice(relax.op.concat(panels, axis=1), [1], [0], [n])
+    inverse = relax.const(G_INVERSE.astype(np.float32))
+    half = relax.op.matmul(inverse, relax.op.reshape(matrix, (REACH, REACH * channels * n)))
+    whole = relax.op.matmul(inverse, relax.op.reshape(half, (TAPS, REACH, channels * n)))
+    return relax.op.reshape(whole, (TAPS, TAPS, channels, n))
+
+
+def packed_shape(region: Region, config: WinogradConfig, isa: Isa, index: int) -> tuple[int, ...]:
+    """Shape of the packed weight."""
+    kernel = check(region, config, isa)
+    _, _, channels, n = region.inputs[1].shape
+    return (packed_size(PRODUCTS * channels, n, kernel),)
+
+
+def _widths(region: Region, config: WinogradConfig, isa: Isa) -> list[int]:
+    """Width of every panel, in vectors."""
+    panels = config.panels(WinogradProblem.of(region), check(region, config, isa))
+    return [group.size for group in panels for _ in range(group.count)]
+
+
+def kernel_name(region: Region, config: WinogradConfig, isa: Isa) -> str:
+    """The microkernel's name."""
+    return config.kernel
+
+
+CONV2D_WINOGRAD = register_template(
+    Template(
+        name="conv2d_winograd",
+        config_type=WinogradConfig,
+        default_config=default_config,
+        space=space,
+        check=check,
+        build=build,
+        kernel_name=kernel_name,
+        flops=flops,
+        reference=conv_reference,
+        reject=reject,
+        packing=Packing(pack, unpack, packed_shape),
+    )
+)

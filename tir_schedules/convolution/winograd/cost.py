@@ -1,0 +1,149 @@
+"""What a 3x3 convolution costs by Winograd's tiles, and directly: estimates with named terms.
+
+    products     36 for every tile, by `blocking.estimate_cycles`
+    transforms   of x and of the results, a number of cycles for each tile and vector of it
+    weights      their way from L3 or memory, once for every block of tiles, as far as it shows
+    spills       transformed tiles of a block that do not fit in L2
+    barriers     forks and joins of parallel regions, and tiles that another core transformed
+
+Measured on one machine (Zen 4, 3.7 GHz, 1 MB of L2, 32 MB of L3), one thread, cache hot; estimated
+and measured microseconds:
+
+    56x56x64     560  558       28x28x128   535  534       14x14x256    670  671
+    80x80x64    1141 1171       40x40x96    620  621       7x7x512     1676 1595
+    48x48x3x32    31   30       32x32x16     17   19       10x10x64      26   27
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from microkernels.microkernel import microkernel_named
+from tir_schedules.convolution.direct import cost as conv_cost
+from tir_schedules.core.blocking import estimate_cycles
+from tir_schedules.core.machine import Machine
+from tir_schedules.core.region import Region
+from tir_schedules.cost.speeds import speeds_of
+
+from .config import WinogradConfig, candidates, other_tiles
+from .problem import WinogradProblem
+from .transforms import PRODUCTS
+
+INPUT_CYCLES, OUTPUT_CYCLES = 110.0, 90.0  # of a vector of a tile, measured from L2
+TILE_CYCLES = 80.0  # of a tile: its place, its edges, the loops around its vectors
+BARRIER_CYCLES = 4000.0
+FOREIGN_RATE = 10e3  # bytes per microsecond of what lies in another core's L2 (see chain_cost.py)
+# Of the weights' way: what passes behind products, and what shows of that nevertheless.
+HIDDEN, EXPOSED = 0.95, 0.1
+F32_BYTES = 4
+
+
+@dataclass(frozen=True)
+class WinogradCost:
+    """Cycles of the busiest thread; the module's text says of what."""
+
+    products: float
+    transforms: float
+    weights: float
+    spills: float
+    barriers: float
+
+    @property
+    def total(self) -> float:
+        """All of it."""
+        return self.products + self.transforms + self.weights + self.spills + self.barriers
+
+
+def winograd_cost(
+    region: Region, config: WinogradConfig, machine: Machine, cold: bool = False
+) -> WinogradCost:
+    """What a configuration costs.
+
+    Parameters
+    ----------
+    cold : bool
+        Whether the weights come from memory, because those of the whole model do not fit in L3.
+    """
+    problem, lanes = WinogradProblem.of(region), microkernel_named(config.kernel).lanes
+    channels = problem.geometry.channels
+    blocks, each = config.blocks(problem)
+    tiles, members, teams = blocks[0].size, config.threads_panels, config.teams(problem)
+    n_vectors = math.ceil(problem.geometry.out_channels / lanes)
+    c_vectors = math.ceil(channels / lanes)
+    panels = config.panels(problem, microkernel_named(config.kernel))
+    widths = [group.size for group in panels for _ in range(group.count)]
+    share = sum(widths[: math.ceil(len(widths) / members)])  # vectors of the busiest thread
+    products = PRODUCTS * estimate_cycles(
+        tiles, share, channels, config.rows, config.vectors, config.k_block
+    )
+    of_inputs = math.ceil(c_vectors / members) * tiles
+    if c_vectors < members:
+        of_inputs = math.ceil(tiles / members) * c_vectors
+    transforms = of_inputs * INPUT_CYCLES + tiles * (share * OUTPUT_CYCLES + TILE_CYCLES)
+    whole = F32_BYTES * PRODUCTS * channels * n_vectors * lanes
+    weight = F32_BYTES * PRODUCTS * channels * share * lanes
+    kept = F32_BYTES * PRODUCTS * tiles * (channels + config.vectors * lanes)
+    beyond = whole > machine.l3_bytes
+    near = weight + kept <= machine.l2_bytes
+    first = _weight_cycles(weight, products, machine, members * teams, cold or beyond, False)
+    later = _weight_cycles(weight, products, machine, members * teams, beyond, near)
+    per_us = speeds_of(machine).cycles_per_us
+    over = max(0, kept - machine.l2_bytes * 3 // 4)
+    foreign = F32_BYTES * PRODUCTS * tiles * channels * (members - 1) / members
+    forks = 0 if members * teams == 1 else 1 if members == 1 else 2 * each
+    return WinogradCost(
+        products=each * products,
+        transforms=each * transforms,
+        weights=first + (each - 1) * later,
+        spills=each * 2 * over / speeds_of(machine).l3_rate * per_us,
+        barriers=forks * BARRIER_CYCLES + each * foreign / FOREIGN_RATE * per_us,
+    )
+
+
+def direct_cycles(region: Region, machine: Machine, cold: bool = False) -> float:
+    """What the same convolution costs in the template "conv2d", at its default configuration."""
+    config = conv_cost.default_config(region, machine)
+    computing = conv_cost.estimated_cycles(region, config, machine)
+    weight = F32_BYTES * math.prod(region.inputs[1].shape)
+    if not cold and weight <= machine.l3_bytes:
+        return computing
+    threads = config.threads_m * config.threads_n
+    return computing + _weight_cycles(
+        weight / config.threads_n, computing, machine, threads, True, False
+    )
+
+
+def _weight_cycles(
+    size: float, products: float, machine: Machine, threads: int, far: bool, near: bool
+) -> float:
+    """What shows of the weights' way while so many cycles of products are computed."""
+    if near:
+        return 0.0
+    speeds = speeds_of(machine)
+    rate = speeds.l3_rate
+    if far:
+        rate = min(speeds.memory_rate, speeds.shared_memory_rate / threads)
+    cycles = size / rate * speeds.cycles_per_us
+    return max(0.0, cycles - HIDDEN * products) + EXPOSED * min(cycles, products)
+
+
+def default_config(region: Region, machine: Machine) -> WinogradConfig:
+    """The configuration with the fewest estimated cycles; no tuning is needed."""
+    return min(candidates(region, machine), key=lambda config: _order(region, config, machine))
+
+
+def space(region: Region, machine: Machine) -> Iterator[WinogradConfig]:
+    """The default; every candidate and its blocks in other tiles, fastest estimated first."""
+    default = default_config(region, machine)
+    found = {*candidates(region, machine), *other_tiles(region, machine)}
+    yield default
+    yield from sorted(found - {default}, key=lambda config: _order(region, config, machine))
+
+
+def _order(region: Region, config: WinogradConfig, machine: Machine) -> tuple[float, str, int]:
+    # Weights of that size are hardly alone in their model: others take their place in L3.
+    whole = F32_BYTES * PRODUCTS * region.inputs[1].shape[-2] * region.inputs[1].shape[-1]
+    cold = whole > machine.l3_bytes // 4
+    return winograd_cost(region, config, machine, cold).total, config.kernel, config.m_block

@@ -1,0 +1,150 @@
+"""Stage 1 of the template "conv2d_winograd": tiles of x, transformed.
+
+    V [36][tiles][C]    B^T d B of every tile and channel
+
+Tiles overlap by two pixels. At the edges, what lies outside of x is replaced by 0 after a
+load from the nearest pixel; nothing is copied.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import tvm.tirx.script.builder.ir as I
+from tvm import tirx
+
+from microkernels.vector.expressions import Expr, bind, constant, ramp, splat, vector_type
+
+from .control import all_of, either, part_of
+from .problem import WinogradProblem
+from .transforms import REACH, TILE, input_transform
+
+
+@dataclass(frozen=True)
+class _Position:
+    """An index of x that exists, and what must hold for it to be the one that is meant."""
+
+    index: Expr
+    conditions: Sequence[Expr] = ()
+
+
+@dataclass(frozen=True)
+class InputTransform:
+    """Where tiles come from and where they go to.
+
+    Attributes
+    ----------
+    problem : WinogradProblem
+        The region in tiles.
+    x : Buffer
+        [N, H, W, C].
+    lanes : int
+        Of a vector.
+    v : Buffer
+        Flat.
+    pitches : tuple of int
+        Elements of V from one matrix, and from one tile, to the next.
+    """
+
+    problem: WinogradProblem
+    x: Expr
+    lanes: int
+    v: Expr
+    pitches: tuple[int, int]
+
+    @property
+    def vectors(self) -> int:
+        """Vectors of channels."""
+        return math.ceil(self.problem.geometry.channels / self.lanes)
+
+    def emit(self, start: Expr, first: Expr, tiles: Expr, members: int, member: Expr) -> None:
+        """One of several threads' share of a block.
+
+        Parameters
+        ----------
+        start : Expr
+            Of V.
+        first : Expr
+            The block's first tile.
+        tiles : Expr
+            Its tiles.
+        members, member : int and Expr
+            Threads that share the block, and which of them this is.
+        """
+        by_channels = self.vectors >= members
+        of_tiles = part_of(tiles, 1 if by_channels else members, member)
+        of_vectors = part_of(self.vectors, members if by_channels else 1, member)
+        top, left = self.problem.geometry.before
+        with I.serial(*of_tiles) as tile, I.sblock("transform"):
+            I.reads()
+            I.writes()
+            sample, row, column = self.problem.place(first + tile)
+            y, x = bind(row * TILE - top), bind(column * TILE - left)
+
+            def emit(edge: bool) -> None:
+                rows = [self._position(0, y, i, edge) for i in range(REACH)]
+                columns = [self._position(1, x, j, edge) for j in range(REACH)]
+
+                def load(vector: Expr, i: int, j: int) -> Expr:
+                    inside = all_of([*rows[i].conditions, *columns[j].conditions])
+                    return self._load([sample, rows[i].index, columns[j].index], vector, inside)
+
+                with I.serial(*of_vectors) as vector, I.sblock("vector"):
+                    I.reads()
+                    I.writes()
+                    self._vector(load, start + tile * self.pitches[1], vector)
+
+            inside = [*self._all_inside(0, y), *self._all_inside(1, x)]
+            either(inside, lambda: emit(False), lambda: emit(True))
+
+    def _vector(self, load: Callable[[Expr, int, int], Expr], start: Expr, vector: Expr) -> None:
+        """One vector of channels of one tile."""
+        columns = [
+            input_transform([bind(load(vector, i, j)) for i in range(REACH)]) for j in range(REACH)
+        ]
+        for i in range(REACH):
+            for j, value in enumerate(input_transform([column[i] for column in columns])):
+                at = start + (i * REACH + j) * self.pitches[0] + vector * self.lanes
+                I.buffer_store(self.v, value, [ramp(at, self.lanes)])
+
+    def _position(self, axis: int, start: Expr, offset: int, edge: bool) -> _Position:
+        """A position of a tile; at an edge it may lie outside."""
+        position, last = start + offset, self.problem.geometry.extents[axis] - 1
+        if not edge:
+            return _Position(position)
+        conditions = self._inside(axis, start, offset)
+        if conditions:
+            position = bind(tirx.Max(tirx.Min(position, last), 0))
+        return _Position(position, conditions)
+
+    def _inside(self, axis: int, start: Expr, offset: int) -> list[Expr]:
+        """What must hold for a position of a tile to lie in x; nothing if it always does."""
+        geometry = self.problem.geometry
+        lowest = offset - geometry.before[axis]
+        highest = lowest + TILE * ((self.problem.rows, self.problem.columns)[axis] - 1)
+        conditions = []
+        if lowest < 0:
+            conditions.append(tirx.GE(start, -offset))
+        if highest >= geometry.extents[axis]:
+            conditions.append(tirx.LT(start, geometry.extents[axis] - offset))
+        return conditions
+
+    def _all_inside(self, axis: int, start: Expr) -> list[Expr]:
+        """The same for all positions of a tile along an axis."""
+        first, last = (self._inside(axis, start, offset) for offset in (0, REACH - 1))
+        return [*first[: int(self.problem.geometry.before[axis] > 0)], *last[-1:]]
+
+    def _load(self, index: Sequence[Expr], vector: Expr, inside: Expr | None) -> Expr:
+        """A vector of channels of a pixel; zeros unless it is inside."""
+        lanes, channels = self.lanes, self.problem.geometry.channels
+        at = ramp(vector * lanes, lanes)
+        if channels % lanes:  # what lies in the other lanes no product reads
+            exists = tirx.LT(at, constant(channels, "int32", lanes))
+            value = I.masked_load(vector_type("float32", lanes), self.x, *index, at, exists)
+        else:
+            value = self.x[(*index, at)]
+        if inside is None:
+            return value
+        return tirx.Select(splat(inside, lanes), value, constant(0, "float32", lanes))

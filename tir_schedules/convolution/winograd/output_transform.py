@@ -1,0 +1,167 @@
+"""Stage 3 of the template "conv2d_winograd": products, transformed back, through the epilogue.
+
+    M [36][tiles][panel]    ->    A^T m A of every tile and output channel, as 4x4 pixels
+
+Where an image ends within a tile, or an epilogue is long, the 16 results pass through L1 and a loop
+runs over those that exist.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import tvm.tirx.script.builder.ir as I
+from tvm import tirx
+
+from microkernels.microkernel import Microkernel
+from microkernels.vector.expressions import Expr, bind, ramp
+from tir_schedules.core.collapse import item_operands
+from tir_schedules.core.region import Region, Tensor
+from tir_schedules.epilogue.epilogue import Columns, Epilogue, store_vector
+from tir_schedules.product.tile_stores import LONG_EPILOGUE, store_columns
+from tir_schedules.rows.normalize_view import reshaped
+
+from .control import either
+from .problem import WinogradProblem
+from .transforms import PRODUCTS, REACH, TILE, output_transform
+
+
+def flat_epilogue(region: Region, buffers: Sequence[Expr], kernel: Microkernel) -> Epilogue:
+    """The epilogue over a matrix [pixels, channels], if every operand is one too.
+
+    A row of the matrix is the address of a pixel then, without divisions.
+    """
+    *leading, n = region.output.shape
+    listed = item_operands(region)
+    operands, views = [], []
+    for number, (tensor, buffer) in enumerate(zip(region.operands, buffers, strict=True)):
+        shape = tensor.shape
+        if number not in listed and len(shape) > 1:
+            if shape[:-1] == tuple(leading):
+                shape = (math.prod(leading), shape[-1])
+            elif math.prod(shape[:-1]) == 1:
+                shape = shape[-1:]
+            else:
+                return Epilogue(region, buffers, kernel.narrow)
+        operands.append(Tensor(shape, tensor.dtype, tensor.constant))
+        views.append(reshaped(buffer, tensor, shape))
+    output = Tensor((math.prod(leading), n), region.output.dtype)
+    flat = region.replace(operands=tuple(operands), output=output)
+    return Epilogue(flat, views, kernel.narrow)
+
+
+@dataclass(frozen=True)
+class OutputTransform:
+    """Where products come from and where results go to.
+
+    Attributes
+    ----------
+    problem : WinogradProblem
+        The region in tiles.
+    out : Buffer
+        [N, OH, OW, OC].
+    epilogue : Epilogue
+        With rows counted over all pixels.
+    lanes : int
+        Of a vector.
+    m : Buffer
+        Flat.
+    pitches : tuple of int
+        Elements of M from one matrix, and from one tile, to the next.
+    """
+
+    problem: WinogradProblem
+    out: Expr
+    epilogue: Epilogue
+    lanes: int
+    m: Expr
+    pitches: tuple[int, int]
+
+    @property
+    def size(self) -> int:
+        """Elements of an M, and of a tile of results behind it."""
+        return PRODUCTS * self.pitches[0] + TILE * TILE * self.lanes
+
+    def emit(self, start: Expr, first: Expr, tiles: Expr, panel: Expr, width: Expr) -> None:
+        """The tiles of a block, for `width` vectors of output channels from `panel` on.
+
+        Parameters
+        ----------
+        start : Expr
+            Of M.
+        first : Expr
+            The block's first tile.
+        tiles : Expr
+            Its tiles.
+        """
+        matrix, tile_pitch = self.pitches
+        with I.serial(tiles) as tile, I.sblock("restore"):
+            I.reads()
+            I.writes()
+            sample, row, column = self.problem.place(first + tile)
+            y, x = bind(row * TILE), bind(column * TILE)
+            with I.serial(width) as vector, I.sblock("vector"):
+                I.reads()
+                I.writes()
+                at = start + tile * tile_pitch + vector * self.lanes
+                halves = [
+                    output_transform(
+                        [
+                            bind(self.m[ramp(at + (i * REACH + j) * matrix, self.lanes)])
+                            for i in range(REACH)
+                        ]
+                    )
+                    for j in range(REACH)
+                ]
+                results = [output_transform([half[p] for half in halves]) for p in range(TILE)]
+
+                def put(value: Expr, i: Expr | int, j: Expr | int) -> None:
+                    self._store(value, sample, y + i, x + j, panel + vector)
+
+                self._put_all(results, start + PRODUCTS * matrix, y, x, put)
+
+    def _put_all(
+        self,
+        results: Sequence[Sequence[Expr]],
+        rest: Expr,
+        y: Expr,
+        x: Expr,
+        put: Callable[[Expr, Expr | int, Expr | int], None],
+    ) -> None:
+        """The results that exist of a tile whose first pixel is (y, x)."""
+        ends = list(zip((y, x), self.problem.geometry.outputs, strict=True))
+
+        def whole() -> None:
+            for i in range(TILE):
+                for j in range(TILE):
+                    put(results[i][j], i, j)
+
+        def cut() -> None:
+            for i in range(TILE):
+                for j in range(TILE):
+                    place = ramp(rest + (i * TILE + j) * self.lanes, self.lanes)
+                    I.buffer_store(self.m, results[i][j], [place])
+            rows, columns = (tirx.Min(extent - pixel, TILE) for pixel, extent in ends)
+            with I.serial(rows) as i, I.serial(columns) as j, I.sblock("result"):
+                I.reads()
+                I.writes()
+                place = ramp(rest + (i * TILE + j) * self.lanes, self.lanes)
+                put(bind(self.m[place]), i, j)
+
+        if self.epilogue.cost > LONG_EPILOGUE:
+            cut()
+            return
+        inside = [tirx.LE(pixel + TILE, extent) for pixel, extent in ends if extent % TILE]
+        either(inside, whole, cut)
+
+    def _store(self, value: Expr, sample: Expr, y: Expr, x: Expr, vector: Expr) -> None:
+        """One vector of output channels of one pixel."""
+        height, width = self.problem.geometry.outputs
+        pixel = (sample * height + y) * width + x
+
+        def store(columns: Columns) -> None:
+            store_vector(self.out, self.epilogue(value, pixel, columns), [sample, y, x], columns)
+
+        store_columns(self.problem.geometry.out_channels, self.lanes, vector, True, store)

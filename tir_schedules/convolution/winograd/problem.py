@@ -1,0 +1,54 @@
+"""A 3x3 convolution in tiles of 4x4 results, for the template "conv2d_winograd"."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import tvm.tirx.script.builder.ir as I
+from tvm import tirx
+
+from microkernels.vector.expressions import Expr, bind
+from tir_schedules.convolution.geometry import ConvGeometry
+from tir_schedules.core.region import Region
+
+from .transforms import TILE
+
+
+@dataclass(frozen=True)
+class WinogradProblem:
+    """A region in tiles.
+
+    Attributes
+    ----------
+    geometry : ConvGeometry
+        Its shape.
+    rows, columns : int
+        Tiles along the height and the width of an image.
+    """
+
+    geometry: ConvGeometry
+    rows: int
+    columns: int
+
+    @staticmethod
+    def of(region: Region) -> WinogradProblem:
+        """The tiles of a region."""
+        geometry = ConvGeometry.of(region)
+        rows, columns = (math.ceil(extent / TILE) for extent in geometry.outputs)
+        return WinogradProblem(geometry, rows, columns)
+
+    @property
+    def tiles(self) -> int:
+        """Tiles of all samples."""
+        return self.geometry.batch * self.rows * self.columns
+
+    def place(self, tile: Expr) -> tuple[Expr, Expr, Expr]:
+        """Emits the sample, row and column of a tile."""
+        tile = bind(tile)
+        line = bind(I.floordiv(tile, self.columns))
+        column = bind(tile - line * self.columns)
+        if self.geometry.batch == 1:
+            return tirx.const(0, "int32"), line, column
+        sample = bind(I.floordiv(line, self.rows))
+        return sample, bind(line - sample * self.rows), column

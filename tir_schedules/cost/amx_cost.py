@@ -1,0 +1,170 @@
+"""When AMX tiles pay, and how to block for them: estimates that `explain` can show.
+
+All cycles here are those of `blocking.estimate_cycles`, in which a vector unit starts one product
+of 64 bytes in a cycle. A core with AMX starts two, so that its own cycles count double: 128 int8
+multiply-adds a cycle on vectors, 1024 on tiles.
+
+Tiles lose where few rows fill them: a tile takes its 16 cycles whatever its rows, and the
+configuration and the way of the results through memory have to be paid by few products. They win
+little where the weight comes from so far away that fetching it is all that counts.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TypedDict
+
+from microkernels.amx.instructions import block_rows
+from microkernels.amx.scoreboard import LEVELS, SAPPHIRE_RAPIDS, TILE_BYTES
+from microkernels.amx.tile_shapes import LAYOUTS, ROW_BYTES, ROWS
+from tir_schedules.core.blocking import estimate_cycles
+from tir_schedules.core.machine import Machine
+
+from .amx_prediction import DEPTH, TilePart, level_of, predict
+
+# Products of vectors that a core with AMX starts in a cycle, and cycles until one is done.
+VECTOR_RATE, VECTOR_LATENCY = 2, 5
+# Tiles have to be this much faster: the estimate cannot tell less, and they cost a thread's state.
+LEAST_GAIN = 1.1
+
+
+class Blocks(TypedDict):
+    """The fields of a `TileConfig` that the estimates choose."""
+
+    rows: int
+    vectors: int
+    m_block: int
+    k_block: int
+
+
+def amx_cycles(
+    layout: str,
+    m: int,
+    n_vectors: int,
+    steps: int,
+    rows: int,
+    vectors: int,
+    m_block: int,
+    k_block: int,
+    machine: Machine,
+    fetches: bool = False,
+) -> float:
+    """Estimated cycles of one thread for its part of a product on tiles.
+
+    Parameters
+    ----------
+    layout : str
+        The kernel's: "2x2" or "1x4".
+    m, n_vectors, steps : int
+        Rows, vectors of 16 columns and steps of K (4 bytes) of the thread's part.
+    rows, vectors, m_block, k_block : int
+        As of a `TileConfig`.
+    machine : Machine
+        Whose caches hold the operands.
+    fetches : bool
+        As of `TilePart`.
+    """
+    part = TilePart(
+        layout=layout,
+        m=m,
+        n_vectors=n_vectors,
+        steps=steps,
+        rows=min(rows, m),
+        vectors=vectors,
+        m_block=m_block,
+        k_block=k_block,
+        fetches=fetches,
+    )
+    return VECTOR_RATE * predict(part, machine).cycles
+
+
+def vector_cycles(
+    m: int, n_vectors: int, steps: int, rows: int, vectors: int, k_block: int, machine: Machine
+) -> float:
+    """Estimated cycles of the same part on the vector units of a machine with AMX.
+
+    `estimate_cycles`, but for tiles too small to hide the latency of two vector units, and for the
+    time to fetch the weight.
+    """
+    computing = estimate_cycles(m, n_vectors, steps, rows, vectors, k_block)
+    latency = VECTOR_RATE * VECTOR_LATENCY * steps * math.ceil(m / rows)
+    weight = ROW_BYTES * steps * n_vectors
+    rates = dict(zip(LEVELS[1:], SAPPHIRE_RAPIDS.rates, strict=True))
+    rate = rates.get(level_of(weight, machine))
+    fetching = VECTOR_RATE * weight / rate if rate else 0.0
+    least = max(computing, latency * math.ceil(n_vectors / vectors), fetching)
+    return least + computing / 1000  # decides where fetching is all that counts
+
+
+def amx_blocks(
+    layout: str, m: int, n_vectors: int, steps: int, machine: Machine, fetches: bool = False
+) -> Blocks:
+    """The blocking with the fewest estimated cycles; rows and vectors are the layout's.
+
+    One load for a product is as much as L2 can feed only if half of them come from L1. So K is cut
+    until a panel's piece, the rows' piece of A and the block of results lie in L1 together. A block
+    of rows is up to three quarters of L2: the weight passes from L3 once for each.
+
+    Parameters
+    ----------
+    layout : str
+        "2x2" or "1x4".
+    m, n_vectors, steps : int
+        Rows, vectors of 16 columns and steps of K (4 bytes).
+    machine : Machine
+        Its caches.
+    fetches : bool
+        As of `TilePart`.
+    """
+    rows, vectors = min(block_rows(layout), m), min(LAYOUTS[layout][1], n_vectors)
+    results = ROW_BYTES * rows * vectors
+    tiles = (machine.l1_bytes - results) // (ROW_BYTES * rows + TILE_BYTES * vectors)
+    # In pieces of equal size, as they will be.
+    pieces = math.ceil(steps / (max(tiles, 1) * DEPTH))
+    found: list[Blocks] = [
+        {
+            "rows": rows,
+            "vectors": vectors,
+            "m_block": max(rows, min(m, part_of_l2 // (4 * steps))),
+            "k_block": k_block,
+        }
+        for part_of_l2 in (machine.l2_bytes // 2, machine.l2_bytes * 3 // 4)
+        for k_block in (steps, math.ceil(steps / DEPTH / pieces) * DEPTH)
+    ]
+    part = (layout, m, n_vectors, steps)
+    return min(
+        found, key=lambda blocks: amx_cycles(*part, **blocks, machine=machine, fetches=fetches)
+    )
+
+
+def why_not_amx(
+    m: int, tiles: float, vectors: float, kernel: str, k_bytes: int = ROW_BYTES
+) -> str | None:
+    """Why a product stays on a vector kernel, or None if it goes to tiles.
+
+    Parameters
+    ----------
+    m : int
+        Rows of a thread's part.
+    tiles, vectors : float
+        `amx_cycles` and `vector_cycles` of the best configuration of each.
+    kernel : str
+        The vector kernel's name.
+    k_bytes : int
+        Bytes of K.
+    """
+    gain = vectors / tiles
+    if gain >= LEAST_GAIN:
+        return None
+    filled = m / (ROWS * math.ceil(m / ROWS))
+    size = "1 row" if m == 1 else f"{m} rows"
+    if k_bytes % ROW_BYTES:
+        filled *= k_bytes / (ROW_BYTES * math.ceil(k_bytes / ROW_BYTES))
+        fill = f"{size} and {k_bytes} bytes of K fill {filled:.0%}"
+    else:
+        fill = f"{size} {'fills' if m == 1 else 'fill'} {filled:.0%}"
+    if gain < 1 / LEAST_GAIN:
+        rest = f"{kernel} is estimated {1 / gain:.1f}x as fast"
+    else:
+        rest = f"they are estimated {gain:.2f}x as fast as {kernel}, {LEAST_GAIN}x is asked for"
+    return f"{fill} of AMX tiles; {rest}"

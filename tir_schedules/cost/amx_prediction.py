@@ -1,0 +1,227 @@
+"""What one thread's part of a product costs on AMX tiles, predicted: instructions, bytes, cycles.
+
+The part is cut as `TileLoops` cuts it. Where a tile is loaded from follows from how many bytes pass
+between two visits of it: it is in the nearest level that holds them all (least recently used).
+
+    B    again for every block of rows in a block of m_block; in between pass a piece of a panel
+         and the rows' piece of A
+    A    again for every panel; in between pass the block of A and one panel
+    C    again for every piece of K; in between pass the scratch, a piece of the panel and of A
+
+B that is fetched ahead (`TileLoops.fetch`) comes from L2; the part takes at least as long as that.
+What the fetches themselves take, sixteen beside four dot products or more, is left out.
+On the first visit, B is where the thread's part of the weight fits, and A in L2 or beyond: the
+product is one that is called again and again. In a model whose weights all come from memory, few
+rows take longer than this says, on tiles and on vectors alike.
+
+No number here was measured by us.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from microkernels.amx.instructions import (
+    InstructionCounts,
+    TileBlock,
+    full_then_tail,
+    product_counts,
+)
+from microkernels.amx.scoreboard import (
+    CONFIGURE_CYCLES,
+    LEVELS,
+    RELEASE_CYCLES,
+    SAPPHIRE_RAPIDS,
+    TDP_CYCLES,
+    TILE_BYTES,
+    block_cycles,
+)
+from microkernels.amx.tile_shapes import ROW_BYTES, ROWS
+from tir_schedules.core.blocking import balanced, shares
+from tir_schedules.core.machine import Machine
+from tir_schedules.product.tile_loops import PANELS_AHEAD
+
+DEPTH = 16  # steps of kr in a tile's 64 bytes of K
+EPILOGUE = 4  # operations on a vector of results: scale, bias, activation, conversion
+
+
+@dataclass(frozen=True, kw_only=True)
+class TilePart:
+    """One thread's part of a product on tiles.
+
+    Attributes
+    ----------
+    layout : str
+        "2x2" or "1x4".
+    m, n_vectors, steps : int
+        Rows, vectors of 16 columns, and steps of K of kr elements (4 bytes), padded to whole tiles.
+    rows, vectors, m_block, k_block : int
+        As of a `TileConfig`.
+    started : bool
+        Whether the accumulators start with something other than zero.
+    epilogue : int or None
+        Operations on every vector of results; None if tiles are stored as they are.
+    fetches : bool
+        Whether B is fetched into L2 a panel ahead where few rows pass over it.
+    """
+
+    layout: str
+    m: int
+    n_vectors: int
+    steps: int
+    rows: int
+    vectors: int
+    m_block: int
+    k_block: int
+    started: bool = False
+    epilogue: int | None = EPILOGUE
+    fetches: bool = False
+
+    @property
+    def pieces(self) -> list[int]:
+        """Tiles of K of every block of K."""
+        units = math.ceil(self.steps / DEPTH)
+        groups = shares(units, min(units, math.ceil(self.steps / self.k_block)))
+        return [group.size for group in groups for _ in range(group.count)]
+
+    @property
+    def panels(self) -> list[int]:
+        """Vectors of columns of every panel."""
+        groups = balanced(self.n_vectors, self.vectors)
+        return [group.size for group in groups for _ in range(group.count)]
+
+    @property
+    def bands(self) -> list[list[int]]:
+        """Rows of every register block, by blocks of m_block rows; the tail has its own."""
+        *whole, tail = full_then_tail(self.m, self.rows)
+        if tail == self.rows:
+            whole.append(tail)
+        blocks = balanced(len(whole), max(1, self.m_block // self.rows)) if whole else ()
+        found = [[self.rows] * group.size for group in blocks for _ in range(group.count)]
+        return found if tail == self.rows else [*found, [tail]]
+
+    def counts(self) -> InstructionCounts:
+        """The tile instructions that the part executes."""
+        rows = [block for band in self.bands for block in band]
+        return product_counts(self.layout, rows, self.panels, self.pieces, started=self.started)
+
+
+@dataclass
+class Prediction:
+    """What the model predicts of a part; nothing was measured.
+
+    Attributes
+    ----------
+    counts : InstructionCounts
+        Tile instructions.
+    cycles : float
+        From the first configuration to the release.
+    bytes_loaded : dict
+        By level, what tile loads fetch from it.
+    bytes_stored : int
+        What tile stores write.
+    """
+
+    counts: InstructionCounts
+    cycles: float = 0.0
+    bytes_loaded: dict[str, int] = field(default_factory=lambda: dict.fromkeys(LEVELS, 0))
+    bytes_stored: int = 0
+
+    @property
+    def share(self) -> float:
+        """Share of the peak: one dot product every 16 cycles is 1."""
+        return TDP_CYCLES * self.counts.tdp / self.cycles
+
+
+@dataclass(frozen=True)
+class _Visit:
+    """Blocks that are alike, `count` of them."""
+
+    block: TileBlock
+    rows: int
+    levels: tuple[str, str, str]
+    last: bool
+    count: int
+    fetched_from: str
+
+    @property
+    def fetch_cycles(self) -> float:
+        """Cycles that the tiles of B take to come into L2, if they were fetched ahead."""
+        if self.fetched_from == self.levels[1]:
+            return 0.0
+        rate = SAPPHIRE_RAPIDS.rates[LEVELS.index(self.fetched_from) - 1]
+        return TILE_BYTES * self.block.steps * self.block.column_tiles / rate
+
+
+def predict(part: TilePart, machine: Machine) -> Prediction:
+    """What a part costs on a machine with AMX, whose caches are the given one's."""
+    found = Prediction(part.counts())
+    found.cycles = found.counts.ldtilecfg * CONFIGURE_CYCLES + RELEASE_CYCLES
+    fetched = 0.0
+    for visit in _visits(part, machine):
+        block, levels = visit.block, dict(zip("ABC", visit.levels, strict=True))
+        epilogue = part.epilogue if visit.last else None
+        found.cycles += visit.count * block_cycles(block, levels, epilogue)
+        results = visit.rows * block.column_tiles * ROW_BYTES
+        found.bytes_stored += visit.count * results
+        fetched += visit.count * visit.fetch_cycles
+        loaded = {
+            "A": block.steps * visit.rows * ROW_BYTES,
+            "B": block.steps * block.column_tiles * TILE_BYTES,
+            "C": results if block.resume else 0,
+        }
+        for operand, size in loaded.items():
+            level = visit.fetched_from if operand == "B" else levels[operand]
+            found.bytes_loaded[level] += visit.count * size
+    found.cycles = max(found.cycles, fetched)
+    return found
+
+
+def _visits(part: TilePart, machine: Machine) -> Iterator[_Visit]:
+    """Every block of a part, those that are alike together."""
+    pieces, panels = part.pieces, part.panels
+    weight = TILE_BYTES * sum(pieces) * part.n_vectors
+    for band, of_band in Counter(map(tuple, part.bands)).items():
+        rows, height = band[0], sum(band)
+        a_band = height * ROW_BYTES * sum(pieces)
+        b_first = level_of(weight + a_band, machine)
+        a_first = max(level_of(a_band, machine), "L2", key=LEVELS.index)
+        for vectors, of_vectors in Counter(panels).items():
+            b_panel = TILE_BYTES * sum(pieces) * vectors
+            a_again = level_of(a_band + b_panel, machine)
+            for number, steps in enumerate(pieces):
+                block = TileBlock(
+                    part.layout,
+                    math.ceil(rows / ROWS),
+                    vectors,
+                    steps,
+                    part.started or number > 0,
+                )
+                a_piece, b_piece = rows * ROW_BYTES * steps, TILE_BYTES * steps * vectors
+                results = ROW_BYTES * vectors
+                b_again = level_of(a_piece + b_piece + rows * results, machine)
+                between = height * (ROW_BYTES * steps + results) + b_piece
+                c = level_of(between, machine) if number else "L1"
+                for at_first_panel in (True, False):
+                    # One of all panels is the first, whatever its width: that of the first group.
+                    first = int(vectors == panels[0])
+                    of_panels = first if at_first_panel else of_vectors - first
+                    a = a_first if at_first_panel else a_again
+                    for b, of_rows in ((b_first, 1), (b_again, len(band) - 1)):
+                        count = of_band * of_panels * of_rows
+                        if count:
+                            last = number == len(pieces) - 1
+                            ahead = part.fetches and len(band) <= PANELS_AHEAD * vectors
+                            near = min(b, "L2", key=LEVELS.index) if ahead else b
+                            yield _Visit(block, rows, (a, near, c), last, count, b)
+
+
+def level_of(size: int, machine: Machine) -> str:
+    """The nearest level of `LEVELS` that holds so many bytes."""
+    sizes = (machine.l1_bytes, machine.l2_bytes, machine.l3_bytes)
+    return next(
+        (level for level, most in zip(LEVELS, sizes, strict=False) if size <= most), "memory"
+    )

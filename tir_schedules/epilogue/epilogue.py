@@ -1,0 +1,407 @@
+"""Epilogue: what happens to an accumulator before it is stored; one emitter for every template.
+
+A template works on a matrix of rows (all leading dimensions of the output, flattened) and columns
+(its last dimension). `Epilogue` turns a region's steps into a function of (vector, row, column)
+whose result the template stores. Operands broadcast as in numpy; their addresses follow from
+their shapes, so that a scalar, a channel vector, a column of rows, a full tensor and anything
+between them are read in place.
+
+Between the steps 8-bit integers are int32 lanes and bfloat16 values f32 lanes. A region that
+dequantises rounds every product, so that its integers are those of the operators one by one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import tvm.tirx.script.builder.ir as I
+from tvm import tirx
+
+from microkernels.errors import ConfigError
+from microkernels.vector import bfloat16
+from microkernels.vector.expressions import (
+    Expr,
+    bind,
+    cast,
+    constant,
+    element_of,
+    parameter,
+    ramp,
+    splat,
+    vector_type,
+)
+from microkernels.vector.ieee import convert
+from tir_schedules.core.region import Region, Step, Tensor
+
+from .dequantized_steps import centred_steps
+from .fusible_ops import FUSIBLE_OPS
+from .lookup_table import LANES as LOOKUP_LANES
+from .lookup_table import emit_lookup, find_lookups, table_arguments
+from .quantize_steps import (
+    RANGES,
+    dequantize_reference,
+    emit_centred,
+    emit_dequantize,
+    emit_quantize,
+    quantize_reference,
+    rounded,
+)
+from .requantize_steps import emit_requantize, requantize_reference
+
+# Steps that are no entries of FUSIBLE_OPS, with their cost in instructions.
+SPECIAL_STEPS = {
+    "constant": 0,
+    "item": 0,
+    "range": 0,
+    "cast": 1,
+    "quantize": 6,
+    "dequantize": 3,
+    "requantize": 4,
+}
+Disturb = Callable[[Step, Sequence[np.ndarray], np.ndarray], np.ndarray]
+
+
+@dataclass(frozen=True)
+class Columns:
+    """A vector of consecutive columns: `start`, `lanes`, of which the first `valid` exist."""
+
+    start: Expr | int
+    lanes: int
+    valid: int
+
+    @property
+    def mask(self) -> Expr | None:
+        """The lanes that exist, or None if all do."""
+        if self.valid == self.lanes:
+            return None
+        return tirx.LT(ramp(0, self.lanes), constant(self.valid, "int32", self.lanes))
+
+
+def unflatten(index: Expr, shape: Sequence[int]) -> list[Expr]:
+    """The multi-index of a flat row-major index."""
+    indices: list[Expr] = []
+    for extent in reversed(shape[1:]):
+        indices.append(tirx.const(0, "int32") if extent == 1 else I.floormod(index, extent))
+        index = index if extent == 1 else I.floordiv(index, extent)
+    if shape:
+        indices.append(index)
+    return indices[::-1]
+
+
+def load_vector(buffer: Expr, dtype: str, leading: Sequence[Expr], columns: Columns) -> Expr:
+    """Consecutive elements of a row of a buffer; lanes that do not exist are not touched.
+
+    A buffer of the kernel's own holds bfloat16 as its bits: TVM fails on one of that type.
+    """
+    if dtype == "bfloat16" and buffer.dtype == "uint16":
+        return bfloat16.from_bits(load_vector(buffer, "uint16", leading, columns))
+    lanes, mask = columns.lanes, columns.mask
+    if mask is None:
+        return buffer[(*leading, ramp(columns.start, lanes))]
+    if columns.valid == 1:
+        return splat(buffer[(*leading, columns.start)], lanes)
+    return I.masked_load(
+        vector_type(dtype, lanes), buffer, *leading, ramp(columns.start, lanes), mask
+    )
+
+
+def store_vector(buffer: Expr, value: Expr, leading: Sequence[Expr], columns: Columns) -> None:
+    """Stores consecutive elements of a row; lanes that do not exist are not touched."""
+    index = ramp(columns.start, columns.lanes)
+    if element_of(value) == "bfloat16" and buffer.dtype == "uint16":
+        value = bfloat16.bits_of(value)
+    if columns.mask is None:
+        I.buffer_store(buffer, value, [*leading, index])
+    elif columns.valid == 1:
+        # LLVM 22 makes a masked store of one narrowed lane a store of its 32 bits.
+        first = tirx.Shuffle([value], [tirx.const(0, "int32")])
+        I.buffer_store(buffer, first, [*leading, columns.start])
+    else:
+        I.evaluate(I.masked_store(buffer, value, *leading, index, columns.mask))
+
+
+def operand_parameters(region: Region) -> list[Expr]:
+    """The parameters for a region's operands, added to the PrimFunc under construction."""
+    return [
+        parameter(f"operand{i}", tensor.shape, tensor.dtype)
+        for i, tensor in enumerate(region.operands)
+    ]
+
+
+class Epilogue:
+    """A region's steps, ready to be emitted.
+
+    Parameters
+    ----------
+    region : Region
+        Its operands, output and epilogue.
+    buffers : sequence of buffers
+        The kernel's parameters for `region.operands`.
+    narrow : callable
+        f32 -> bfloat16 (uint16 lanes).
+    first_row : Expr or None
+        The output's row that rows are counted from; 0 if None.
+    local : collection of int
+        Numbers of the operands that begin at that row, their buffers matrices.
+
+    Attributes
+    ----------
+    own_range : buffer or None
+        Scale and zero point that the kernel finds itself, for "range" steps.
+    """
+
+    def __init__(
+        self,
+        region: Region,
+        buffers: Sequence[Expr],
+        narrow: Callable[[Expr], Expr] = bfloat16.narrow,
+        first_row: Expr | None = None,
+        local: Collection[int] = (),
+    ) -> None:
+        self.region = region
+        self.first_row, self.local = first_row, local
+        self.narrow = narrow
+        self.buffers = tuple(buffers)
+        for step in region.epilogue:
+            if step.op not in SPECIAL_STEPS and step.op not in FUSIBLE_OPS:
+                raise ConfigError(f"{step.op!r} is not a fusible operator, in {region.key}")
+        self.exact = is_exact(region)
+        self.own_range: Expr | None = None
+        self.lookups = find_lookups(region)
+        self._centred = centred_steps(region, self.lookups)
+        self._tables: dict[int, np.ndarray] = {}
+
+    @property
+    def cost(self) -> int:
+        """Instructions for one vector, roughly."""
+        steps = (step.op for step in self.region.epilogue)
+        return sum(FUSIBLE_OPS[op].cost if op in FUSIBLE_OPS else SPECIAL_STEPS[op] for op in steps)
+
+    def quantized_by(self) -> tuple[float, float] | None:
+        """Scale and zero point with which the last step quantises; None if it does not."""
+        region = self.region
+        if not region.epilogue or region.epilogue[-1].op != "quantize":
+            return None
+        step, first = region.epilogue[-1], 1 + len(region.operands)
+        found = [region.epilogue[arg - first] for arg in step.args[1:] if arg >= first]
+        if [number.op for number in found] != ["constant", "constant"]:
+            return None
+        return float(found[0].value or 0.0), float(found[1].value or 0.0)
+
+    def requantized_by(self) -> int | None:
+        """Zero point with which the last step requantises; None if it does not."""
+        region = self.region
+        if not region.epilogue or region.epilogue[-1].op != "requantize":
+            return None
+        return self._zero_point(region.epilogue[-1])
+
+    def _zero_point(self, requantize: Step) -> int:
+        number = self.region.epilogue[requantize.args[1] - 1 - len(self.region.operands)]
+        return int(number.value or 0.0)
+
+    def __call__(
+        self, value: Expr, row: Expr, columns: Columns, wide: Callable[..., Expr] | None = None
+    ) -> Expr:
+        """What to store for one vector of the anchor's result.
+
+        Parameters
+        ----------
+        value : Expr
+            f32 or, of an integer product, int32; `columns.lanes` lanes.
+        row : Expr
+            Flat index over the output's leading dimensions, from `first_row` on.
+        columns : Columns
+            Where in the last dimension the vector lies.
+        wide : callable or None
+            Takes the place of the last step, which quantises: its arguments -> int32 lanes.
+        """
+        region = self.region
+        values: list[Expr | None] = [value] + [None] * len(region.operands)
+        lookups = self.lookups if columns.lanes == LOOKUP_LANES else {}
+        skipped = {number for lookup in lookups.values() for number in lookup.inside}
+        for number, step in enumerate(region.epilogue, len(values)):
+            if number in skipped:
+                values.append(None)
+                continue
+            if step.op == "constant":
+                values.append(constant(step.number, step.dtype, columns.lanes))
+                continue
+            if step.op == "range":
+                assert self.own_range is not None
+                item = self.own_range[tirx.const(int(step.value or 0), "int32")]
+                values.append(splat(item, columns.lanes))
+                continue
+            if step.op == "item":
+                item = self.buffers[step.args[0] - 1][tirx.const(int(step.value or 0), "int32")]
+                values.append(splat(item, columns.lanes))
+                continue
+            sources = (lookups[number].source,) if number in lookups else step.args
+            for argument in sources:
+                if values[argument] is None:
+                    values[argument] = bind(self.operand(argument - 1, row, columns))
+            arguments = [values[argument] for argument in sources]
+            if number in lookups:
+                emitted = emit_lookup(arguments[0], self._table(number))
+            else:
+                last = number == len(region.operands) + len(region.epilogue)
+                if last and wide is not None:
+                    return bind(wide(*arguments))
+                known = [argument for argument in arguments if argument is not None]
+                emitted = self._emit(step, known, last, number in self._centred)
+            # TVM's analyzer fails on a named vector of conditions; it is one instruction anyway.
+            values.append(emitted if element_of(emitted) == "bool" else bind(emitted))
+        result = values[-1] if region.epilogue else value
+        assert result is not None
+        return self._as_stored(result, region.output.dtype)
+
+    def _cast(self, dtype: str, value: Expr, last: bool) -> Expr:
+        """A cast of a value between steps; the store does the rest of the last one."""
+        if dtype == "bfloat16":
+            return value if last else bfloat16.widen(self.narrow(value))
+        converted = convert(dtype, value)
+        return cast("int32", converted) if dtype in RANGES and not last else converted
+
+    def _as_stored(self, value: Expr, dtype: str) -> Expr:
+        """A result in the type of the output."""
+        if dtype == "bfloat16" and element_of(value) == "float32":
+            return bfloat16.from_bits(self.narrow(value))
+        if dtype in RANGES and element_of(value) == "int32":
+            return cast(dtype, value)
+        return value
+
+    def _table(self, number: int) -> np.ndarray:
+        """What a value is for each of the 256 values that it is looked up by."""
+        if number not in self._tables:
+            lookup = self.lookups[number]
+            with np.errstate(all="ignore"):
+                entries = epilogue_reference(lookup.meaning, table_arguments(lookup), ())
+            self._tables[number] = np.asarray(entries)
+        return self._tables[number]
+
+    def _emit(self, step: Step, arguments: list[Expr], last: bool, centred: bool) -> Expr:
+        """The value of one step."""
+        if step.op == "cast":
+            return self._cast(step.dtype, arguments[0], last)
+        if step.op in ("quantize", "dequantize"):
+            scale, zero_point = self._numbers(step.args[1:], arguments[1:])
+            if step.op == "dequantize":
+                return emit_dequantize(arguments[0], scale, zero_point)
+            emit = emit_centred if centred else emit_quantize
+            return emit(arguments[0], scale, zero_point, step.dtype)
+        if step.op == "requantize":
+            return emit_requantize(arguments[0], self._zero_point(step), arguments[2:], step.dtype)
+        entry = FUSIBLE_OPS[step.op]
+        emitted = entry.emit(*arguments)
+        return rounded(emitted) if self.exact and step.op == "multiply" else emitted
+
+    def _numbers(self, args: Sequence[int], arguments: Sequence[Expr]) -> list[float | Expr]:
+        """Arguments of a step, as numbers where they are known."""
+        first = 1 + len(self.region.operands)
+        steps = self.region.epilogue
+        return [
+            float(steps[arg - first].value or 0.0)
+            if arg >= first and steps[arg - first].op == "constant"
+            else value
+            for arg, value in zip(args, arguments, strict=True)
+        ]
+
+    def operand(self, number: int, row: Expr, columns: Columns) -> Expr:
+        """One vector of an operand of the steps, as it travels between them."""
+        tensor, buffer = self.region.operands[number], self.buffers[number]
+        if not tensor.shape:
+            return as_lanes(splat(buffer[()], columns.lanes))
+        if number in self.local:
+            leading = [row]
+        else:
+            row = row if self.first_row is None else self.first_row + row
+            leading = broadcast_leading(row, self.region.output.shape, tensor.shape)
+        if tensor.shape[-1] == 1 and self.region.output.shape[-1] != 1:
+            columns = Columns(0, columns.lanes, 1)
+        return as_lanes(load_vector(buffer, tensor.dtype, leading, columns))
+
+
+def is_exact(region: Region) -> bool:
+    """Whether a region has integers in it, whose rounding must be that of single operators."""
+    ops = {step.op for step in region.epilogue}
+    return not ops.isdisjoint(("quantize", "dequantize")) or (
+        len(region.inputs) > 1 and region.inputs[1].dtype in RANGES
+    )
+
+
+def as_lanes(value: Expr) -> Expr:
+    """A loaded value as it travels between steps."""
+    element = element_of(value)
+    if element in RANGES:
+        return cast("int32", value)
+    if element == "bfloat16":
+        return bfloat16.widen(bfloat16.bits_of(value))
+    return value
+
+
+def broadcast_leading(row: Expr, output: Sequence[int], operand: Sequence[int]) -> list[Expr]:
+    """Leading indices of an operand for a flat row of the output it broadcasts to."""
+    indices = unflatten(row, output[:-1])
+    shape = operand[:-1]
+    aligned = indices[len(indices) - len(shape) :]
+    return [
+        tirx.const(0, "int32") if extent == 1 else index
+        for extent, index in zip(shape, aligned, strict=True)
+    ]
+
+
+def epilogue_reference(
+    region: Region,
+    result: np.ndarray,
+    operands: Sequence[np.ndarray],
+    own_range: np.ndarray | None = None,
+    disturb: Disturb | None = None,
+) -> np.ndarray:
+    """The epilogue by numpy, in the precision of `result`; for tests and verification.
+
+    Parameters
+    ----------
+    region : Region
+        Its operands, output and epilogue.
+    result : ndarray
+        The anchor's.
+    operands : sequence of ndarray
+        What the epilogue reads besides.
+    own_range : ndarray or None
+        Scale and zero point that the kernel finds itself.
+    disturb : callable or None
+        (step, its arguments, its value) -> the value to go on with, for every fusible operator: to
+        see what becomes of an error.
+    """
+    real = result.dtype if result.dtype.kind == "f" else np.dtype(np.float32)
+    values: list[np.ndarray] = [result, *operands]
+    for step in region.epilogue:
+        arguments = [values[i] for i in step.args]
+        if step.op == "constant":
+            values.append(np.asarray(step.number, dtype=real))
+        elif step.op == "item":
+            values.append(arguments[0][int(step.value or 0)])
+        elif step.op == "range":
+            assert own_range is not None
+            values.append(own_range[int(step.value or 0)])
+        elif step.op == "cast":
+            values.append(arguments[0].astype(step.dtype))
+        elif step.op == "quantize":
+            values.append(quantize_reference(step.dtype, *arguments))
+        elif step.op == "requantize":
+            values.append(requantize_reference(step.dtype, *arguments))
+        elif step.op == "dequantize":
+            values.append(dequantize_reference(*arguments))
+        else:
+            value = FUSIBLE_OPS[step.op].numpy(*arguments)
+            values.append(value if disturb is None else disturb(step, arguments, value))
+    return np.broadcast_to(values[-1] if region.epilogue else result, region.output.shape)
+
+
+def rows_and_columns(tensor: Tensor) -> tuple[int, int]:
+    """A tensor as a matrix: leading dimensions flattened, last dimension."""
+    if not tensor.shape:
+        return 1, 1
+    return math.prod(tensor.shape[:-1]), tensor.shape[-1]

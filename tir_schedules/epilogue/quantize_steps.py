@@ -1,0 +1,197 @@
+"""Quantising and dequantising in registers, exactly as ONNX says.
+
+    quantize(x) = saturate(round_half_even(x / scale) + zero_point)      QuantizeLinear
+    dequantize(q) = (q - zero_point) * scale                             DequantizeLinear
+
+The division is the rounded f32 one. A scale known at compile time is divided by through two
+multiplications with a reciprocal of twice the precision, and only where that is proven to give the
+same integers: the result can differ from the division's only next to the thresholds n + 1/2, which
+are all tried. 8-bit values are int32 lanes between the steps.
+"""
+
+from __future__ import annotations
+
+import functools
+
+import numpy as np
+import tvm.tirx.script.builder.ir as I
+from tvm import tirx
+
+from microkernels.vector.expressions import (
+    Expr,
+    bind,
+    cast,
+    element_of,
+    lanes_of,
+    like,
+    reinterpret,
+    splat,
+    vector_type,
+)
+
+Number = float | Expr
+
+RANGES = {"uint8": (0, 255), "int8": (-128, 127)}
+MAGIC = 1.5 * 2.0**23  # added to a small f32, leaves its rounded integer in the low bits
+MAGIC_BITS = 0x4B400000
+
+
+def rounded(value: Expr) -> Expr:
+    """A f32 value that LLVM must round here: it may not become part of an FMA."""
+    lanes = lanes_of(value)
+    name = "llvm.arithmetic.fence." + ("f32" if lanes == 1 else f"v{lanes}f32")
+    return I.call_llvm_pure_intrin(vector_type("float32", lanes), name, value)
+
+
+def emit_dequantize(value: Expr, scale: Number, zero_point: Number) -> Expr:
+    """(value - zero_point) * scale for int32 lanes, or for what `emit_centred` gives; in f32."""
+    centred = zero_point == 0 or element_of(value) == "float32"
+    shifted = value if centred else value - _integer(zero_point, value)
+    real = cast("float32", shifted)
+    return rounded(real * _everywhere(scale, real))
+
+
+def emit_quantize(value: Expr, scale: Number, zero_point: Number, dtype: str) -> Expr:
+    """Quantised f32 lanes, as int32 lanes within the range of `dtype` ("uint8" or "int8")."""
+    quotient = _within(value, scale, zero_point, dtype)
+    bits = reinterpret("int32", rounded(quotient) + like(MAGIC, value))
+    if isinstance(zero_point, float | int):
+        return bits - like(MAGIC_BITS - int(zero_point), bits)
+    return bits - like(MAGIC_BITS, bits) + _integer(zero_point, bits)
+
+
+def emit_centred(value: Expr, scale: Number, zero_point: Number, dtype: str) -> Expr:
+    """As `emit_quantize`, but less the zero point and in f32; what is 0 may be -0."""
+    quotient = rounded(_within(value, scale, zero_point, dtype))
+    lanes = lanes_of(value)
+    if lanes == 1:  # plain x86-64 rounds by calling a function
+        return rounded(quotient + like(MAGIC, value)) - like(MAGIC, value)
+    name = f"llvm.roundeven.v{lanes}f32"
+    return I.call_llvm_pure_intrin(vector_type("float32", lanes), name, quotient)
+
+
+def _within(value: Expr, scale: Number, zero_point: Number, dtype: str) -> Expr:
+    """value / scale within what the type can hold, yet to be rounded."""
+    known = isinstance(scale, float) and isinstance(zero_point, float | int)
+    parts = _reciprocal(scale, int(zero_point), dtype) if known else None
+    if parts is None:
+        quotient = value / _everywhere(scale, value)
+        low, high = (_bound(limit, zero_point, value) for limit in RANGES[dtype])
+        return tirx.Min(tirx.Max(quotient, low), high)
+    least, largest, reciprocal, rest = parts
+    value = bind(tirx.Min(tirx.Max(value, like(least, value)), like(largest, value)))
+    return _quotient(value, reciprocal, rest)
+
+
+def can_quantize_wide(scale: float, zero_point: float, dtype: str) -> bool:
+    """Whether `emit_quantize_wide` can."""
+    return _reciprocal(scale, int(zero_point), dtype) is not None
+
+
+def emit_quantize_wide(
+    value: Expr, scale: float, zero_point: float, dtype: str, bounded: bool
+) -> Expr:
+    """As `emit_quantize`, but int32 lanes without the zero point, which are yet to be saturated;
+    16 lanes of AVX-512.
+
+    Parameters
+    ----------
+    bounded : bool
+        Whether |value| is less than 2^30 * scale. Else what is too large is cut off: the conversion
+        makes everything outside of int32 the smallest number, which is right only on that side.
+    """
+    parts = _reciprocal(scale, int(zero_point), dtype)
+    assert parts is not None
+    high = parts[1]
+    if not bounded:
+        value = bind(tirx.Min(value, like(high, value)))
+    return I.call_llvm_pure_intrin(
+        "int32x16",
+        "llvm.x86.avx512.mask.cvtps2dq.512",
+        _quotient(value, *parts[2:]),
+        like(0, reinterpret("int32", value)),
+        tirx.const(-1, "int16"),
+        tirx.const(4, "int32"),  # rounds as all arithmetic does: to even
+    )
+
+
+def _quotient(value: Expr, reciprocal: float, rest: float) -> Expr:
+    """A value divided by the scale that has this reciprocal and rest of it."""
+    quotient = value if reciprocal == 1 else value * like(reciprocal, value)
+    if not rest:
+        return quotient
+    lanes = lanes_of(value)
+    name = "llvm.fma." + ("f32" if lanes == 1 else f"v{lanes}f32")
+    correction = rounded(value * like(rest, value))
+    return I.call_llvm_pure_intrin(
+        vector_type("float32", lanes), name, value, like(reciprocal, value), correction
+    )
+
+
+def quantize_reference(
+    dtype: str, value: np.ndarray, scale: np.ndarray, zero_point: np.ndarray
+) -> np.ndarray:
+    """QuantizeLinear by numpy."""
+    low, high = RANGES[dtype]
+    quotient = np.rint(np.asarray(value, np.float32) / np.asarray(scale, np.float32))
+    return np.clip(quotient + np.asarray(zero_point, np.float32), low, high).astype(dtype)
+
+
+def dequantize_reference(
+    value: np.ndarray, scale: np.ndarray, zero_point: np.ndarray
+) -> np.ndarray:
+    """DequantizeLinear by numpy."""
+    shifted = value.astype(np.int32) - np.asarray(zero_point).astype(np.int32)
+    return shifted.astype(np.float32) * np.asarray(scale, np.float32)
+
+
+def _everywhere(number: Number, value: Expr) -> Expr:
+    """A number in every lane, of the type of `value` if it is known at compile time."""
+    if isinstance(number, float | int):
+        return like(number, value)
+    lanes = lanes_of(value)
+    return splat(number, lanes) if lanes_of(number) == 1 else number
+
+
+def _integer(zero_point: Number, value: Expr) -> Expr:
+    """A zero point in every int32 lane."""
+    if isinstance(zero_point, float | int):
+        return like(int(zero_point), value)
+    return cast("int32", _everywhere(zero_point, value))
+
+
+def _bound(limit: int, zero_point: Number, value: Expr) -> Expr:
+    """limit - zero_point in every f32 lane."""
+    if isinstance(zero_point, float | int):
+        return like(float(limit - int(zero_point)), value)
+    return like(float(limit), value) - cast("float32", _everywhere(zero_point, value))
+
+
+@functools.cache
+def _reciprocal(
+    scale: float, zero_point: int, dtype: str
+) -> tuple[float, float, float, float] | None:
+    """(lowest x, highest x, reciprocal, its rest) with which no integer differs; None if some do.
+
+    x below the lowest and above the highest saturate.
+    """
+    exact = np.longdouble(np.float32(scale))
+    with np.errstate(over="ignore"):
+        low, high = (np.float32((limit - zero_point) * exact) for limit in RANGES[dtype])
+    tiny = np.finfo(np.float32).tiny
+    if not (np.isfinite([low, high]).all() and tiny * 2.0**60 < scale < 2.0**100):
+        return None
+    reciprocal = np.float32(1 / exact)
+    rest = np.float32((1 - np.longdouble(reciprocal) * exact) / exact)
+    thresholds = (np.arange(-257, 257, dtype=np.longdouble) + 0.5) * exact
+    candidates = [thresholds.astype(np.float32)]
+    for _ in range(3):
+        candidates.append(np.nextafter(candidates[-1], np.float32(np.inf)))
+        candidates.insert(0, np.nextafter(candidates[0], np.float32(-np.inf)))
+    x = np.concatenate([*candidates, [low, high]])
+    correction = (x.astype(np.longdouble) * rest).astype(np.float32)
+    product = x.astype(np.longdouble) * np.longdouble(reciprocal)
+    found = np.rint((product + correction).astype(np.float32))
+    if (found != np.rint(x / np.float32(scale))).any():
+        return None
+    return float(low), float(high), float(reciprocal), float(rest)

@@ -1,0 +1,320 @@
+"""Loops for nests whose points are independent: arithmetic, copies, gathers, concatenation.
+
+for i in range(100): y[i] = if_then_else(i < 40, a[i], b[i - 40])
+
+->  for f in range(2): for v in vectorized(16): y[f * 16 + v] = a[f * 16 + v]
+    for v in vectorized(8): y[32 + v] = a[32 + v]
+    (the same for 40 to 99 with b)
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from tvm import tirx
+from tvm.ir import Call
+from tvm.sym import Analyzer, detect_linear_equation
+
+from microkernels.vector.expressions import Expr
+from tir_schedules.core.machine import Machine
+
+from .expressions import (
+    call_name,
+    calls_of,
+    const_int,
+    divisions_of,
+    int64,
+    loads_of,
+    map_calls,
+    substitute,
+    variables_of,
+)
+from .interleave import interleaving_loops, interleaving_of
+from .loops import (
+    FORK_NANOSECONDS,
+    Strides,
+    access_strides,
+    collapsed,
+    nanoseconds,
+    nested,
+    sequence,
+    serial,
+    store_statement,
+    vectorized,
+)
+from .nest import Axis, Nest, Store, analyzer_for
+from .strided_reads import stage, strided_loads
+from .transpose import transpose_axes, transpose_loops
+
+MOST_PIECES = 16
+"""Loop nests that one nest may be split into to get rid of conditions."""
+
+_COMPARISONS = (tirx.LT, tirx.LE, tirx.GT, tirx.GE)
+
+
+def elementwise_loops(nest: Nest, machine: Machine, parallel: bool) -> tuple[tirx.Stmt, str]:
+    """Loops for a flat nest without reduction, and the name of the schedule."""
+    statements: list[tirx.Stmt] = []
+    names = []
+    rows: list[_Rows] = []
+    for part in split_at_conditions(nest):
+        part = collapsed(split_at_periods(part))
+        wide = parallel and nanoseconds(part) >= FORK_NANOSECONDS
+        loads, stores = access_strides(part)
+        tile = transpose_axes(part, loads, stores, machine)
+        mixed = interleaving_of(part, loads, stores, machine) if tile is None else None
+        if tile is None and mixed is None:
+            rows.append(_rows(part, loads, stores, machine, wide))
+            names.append("generic_injective")
+            continue
+        statements += _row_loops(rows, machine)
+        rows = []
+        names.append("generic_transpose")
+        if tile is not None:
+            statements.append(transpose_loops(part, tile, machine, wide))
+        elif mixed is not None:
+            statements.append(interleaving_loops(part, mixed, machine, wide))
+    return sequence([*statements, *_row_loops(rows, machine)]), max(names)
+
+
+def lanes_for(nest: Nest, machine: Machine) -> int:
+    """Lanes that fill a register with the widest element type up to 32 bits."""
+    bits = [int(load.ty.dtype.bits) for load in nest.reads()]
+    bits += [int(store.value.ty.dtype.bits) for store in nest.results]
+    widest = min(max(max(bits), 8), 32)
+    return max(machine.isa.vector_bits // widest, 1)
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """What is done for every point of some axes: a row, or, if not `whole`, a part of one."""
+
+    axes: tuple[Axis, ...]
+    body: tirx.Stmt
+    parallel: bool
+    whole: bool = True
+
+
+def _row_loops(parts: Sequence[_Rows], machine: Machine) -> list[tirx.Stmt]:
+    """Loops over the rows; parts of the same rows share them, so that a row is written once."""
+    statements = []
+    group: list[_Rows] = []
+
+    def flush() -> None:
+        if not group:
+            return
+        axes = group[0].axes
+        bodies = []
+        for part in group:
+            pairs = zip(part.axes, axes, strict=True)
+            bodies.append(substitute(part.body, {own.var: first.var for own, first in pairs}))
+        wide = any(part.parallel for part in group)
+        statements.append(nested(axes, sequence(bodies), machine, wide))
+        group.clear()
+
+    for part in parts:
+        extents = [axis.extent for axis in part.axes]
+        if group and (not part.whole or extents != [axis.extent for axis in group[0].axes]):
+            flush()
+        group.append(part)
+        if not part.whole:
+            flush()
+    flush()
+    return statements
+
+
+def _rows(
+    nest: Nest,
+    loads: list[Strides],
+    stores: list[Strides],
+    machine: Machine,
+    parallel: bool,
+) -> _Rows:
+    axes = nest.spatial
+    row = axes[-1] if axes else None
+    nest = conditions_as_selects(nest)
+    lanes = lanes_for(nest, machine)
+    if (
+        row is None
+        or lanes == 1
+        or any(strides[row.var] != 1 for strides in stores)
+        or any(strides[row.var] is None for strides in loads)
+        or _is_guarded_by(nest, row.var)
+    ):
+        return _Rows(axes, store_statement(nest, nest.stores, {}), parallel, whole=False)
+    main, tail = divmod(row.extent, lanes)
+
+    strided = strided_loads(nest, row)
+
+    def vector(start: Expr, width: int) -> tirx.Stmt:
+        staged = stage(strided, row, {row.var: start}, width)
+
+        def at_lane(lane: Expr) -> tirx.Stmt:
+            read = nest.with_loads(staged.lane(lane))
+            return store_statement(read, read.stores, {row.var: start + lane})
+
+        return sequence([*staged.statements, vectorized(width, at_lane)])
+
+    rest = [vector(int64(main * lanes), tail)] if tail else []
+    passes = math.prod(axis.extent for axis in axes[:-1])
+    if passes >= 8 * machine.threads or not parallel or main <= 1:
+        body = [serial(main, lambda step: vector(step * int64(lanes), lanes))] if main else []
+        return _Rows(axes[:-1], sequence([*body, *rest]), parallel)
+    step = Axis.new(main, "step")
+    body = [nested((*axes[:-1], step), vector(step.var * int64(lanes), lanes), machine, parallel)]
+    body += [nested(axes[:-1], each, machine, False) for each in rest]
+    return _Rows((), sequence(body), False, whole=False)
+
+
+def _is_guarded_by(nest: Nest, var: tirx.Var) -> bool:
+    """Whether an axis decides which value is computed, so that its points differ in kind."""
+    return any(
+        var in variables_of(call.args[0])
+        for expression in nest.expressions()
+        for call in calls_of(expression, "if_then_else")
+    )
+
+
+def conditions_as_selects(nest: Nest) -> Nest:
+    """The flat nest with if_then_else made Select where both sides may safely be computed."""
+    if not any(calls_of(value, "if_then_else") for value in nest.expressions()):
+        return nest
+    analyzer = analyzer_for(nest.axes())
+
+    def change(call: Call) -> Expr:
+        if call_name(call) != "if_then_else":
+            return call
+        if all(_in_bounds(side, analyzer) for side in call.args[1:]):
+            return tirx.Select(*call.args)
+        return call
+
+    def in_store(store: Store) -> Store:
+        return replace(store, value=map_calls(store.value, change))
+
+    return replace(
+        nest,
+        stores=tuple(map(in_store, nest.stores)),
+        epilogue=tuple(map(in_store, nest.epilogue)),
+        lets=tuple((var, map_calls(value, change)) for var, value in nest.lets),
+    )
+
+
+def _in_bounds(value: Expr, analyzer: Analyzer) -> bool:
+    for load in loads_of(value):
+        if loads_of(load.indices[0]):
+            return False
+        bound = analyzer.const_int_bound(load.indices[0])
+        size = const_int(load.source.shape[0])
+        if size is None or bound.min_value < 0 or bound.max_value >= size:
+            return False
+    return True
+
+
+def split_at_conditions(nest: Nest) -> list[Nest]:
+    """The nest cut along its axes where conditions on one axis change, conditions folded."""
+    cuts: dict[tirx.Var, set[int]] = {}
+    extents = {axis.var: axis.extent for axis in nest.spatial}
+    for expression in nest.expressions():
+        for call in calls_of(expression, "if_then_else"):
+            for var, position in _cuts_of(call.args[0], extents):
+                cuts.setdefault(var, set()).add(position)
+    parts: list[list[tuple[Axis, int, int]]] = []
+    count = 1
+    # Innermost axes first: a condition left on an outer axis is tested once per row.
+    for axis in reversed(nest.spatial):
+        borders = sorted({0, axis.extent, *cuts.get(axis.var, ())})
+        if count * (len(borders) - 1) > MOST_PIECES:
+            borders = [0, axis.extent]
+        count *= len(borders) - 1
+        parts.insert(0, [(axis, low, high) for low, high in itertools.pairwise(borders)])
+    if count == 1:
+        return [nest]
+    return [_restricted(nest, ranges) for ranges in itertools.product(*parts)]
+
+
+def _restricted(nest: Nest, ranges: tuple[tuple[Axis, int, int], ...]) -> Nest:
+    axes = []
+    values: dict[tirx.Var, Expr] = {}
+    for axis, low, high in ranges:
+        inner = Axis.new(high - low, axis.var.name)
+        axes.append(inner)
+        values[axis.var] = inner.var + int64(low)
+    return replace(nest.substituted(values), spatial=tuple(axes)).simplified()
+
+
+def split_at_periods(nest: Nest) -> Nest:
+    """The nest with an axis that is read modulo a divisor of its extent made two axes.
+
+    y[i] = x[i % 5]  ->  y[5 * j + k] = x[k]
+    """
+    axes: list[Axis] = []
+    values: dict[tirx.Var, Expr] = {}
+    for axis in nest.spatial:
+        periods = {
+            period
+            for load in nest.reads()
+            for period in _periods(load.indices[0], axis.var)
+            if axis.extent % period == 0 and 1 < period < axis.extent
+        }
+        if len(periods) != 1:
+            axes.append(axis)
+            continue
+        period = periods.pop()
+        outer, inner = Axis.new(axis.extent // period), Axis.new(period)
+        axes += [outer, inner]
+        values[axis.var] = outer.var * int64(period) + inner.var
+    if not values:
+        return nest
+    return replace(nest.substituted(values), spatial=tuple(axes)).simplified()
+
+
+def _periods(index: Expr, var: tirx.Var) -> list[int]:
+    """The constants by which an axis is divided, or taken modulo."""
+    found = []
+    for part in divisions_of(index):
+        divisor = const_int(part.b)
+        if isinstance(part.a, tirx.Var) and part.a.same_as(var) and divisor is not None:
+            found.append(divisor)
+    return found
+
+
+def _cuts_of(condition: Expr, extents: dict[tirx.Var, int]) -> list[tuple[tirx.Var, int]]:
+    """Where a condition changes: (axis, first position of the other side)."""
+    if isinstance(condition, tirx.And | tirx.Or):
+        return [*_cuts_of(condition.a, extents), *_cuts_of(condition.b, extents)]
+    if isinstance(condition, tirx.Not):
+        return _cuts_of(condition.a, extents)
+    if not isinstance(condition, (*_COMPARISONS, tirx.EQ, tirx.NE)) or loads_of(condition):
+        return []
+    used = variables_of(condition)
+    if len(used) != 1:
+        return []
+    var = used.pop()
+    difference = condition.a - condition.b
+    if var not in extents or not str(difference.ty.dtype).startswith("int"):
+        return []
+    coefficients = [const_int(c) for c in detect_linear_equation(difference, [var])]
+    if len(coefficients) != 2 or None in coefficients or coefficients[0] == 0:
+        return []
+    slope, base = int(coefficients[0] or 0), int(coefficients[1] or 0)
+    if isinstance(condition, tirx.EQ | tirx.NE):
+        firsts = [] if base % slope else [-base // slope, -base // slope + 1]
+    else:
+        firsts = [_first_change(condition, slope, base)]
+    return [(var, first) for first in firsts if 0 < first < extents[var]]
+
+
+def _first_change(condition: Expr, slope: int, base: int) -> int:
+    """The smallest x on the far side, where the condition is `slope * x + base` against zero."""
+    if slope < 0:
+        slope, base = -slope, -base
+        mirrored = {tirx.LT: tirx.GT, tirx.LE: tirx.GE, tirx.GT: tirx.LT, tirx.GE: tirx.LE}
+        kind = next(mirrored[k] for k in _COMPARISONS if isinstance(condition, k))
+    else:
+        kind = next(k for k in _COMPARISONS if isinstance(condition, k))
+    if kind in (tirx.LT, tirx.GE):
+        return -(base // slope)  # first x with slope * x + base >= 0
+    return -base // slope + 1  # first x with slope * x + base > 0

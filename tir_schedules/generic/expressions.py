@@ -1,0 +1,218 @@
+"""Questions about TIR expressions: what they read, how indices move, what they cost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import tvm_ffi
+from tvm import tirx
+from tvm.ir import Call
+from tvm.ir.expr import TensorLoad
+from tvm.sym import Analyzer, detect_linear_equation
+
+from microkernels.vector.expressions import Expr
+
+COSTS: dict[str, float] = {
+    "exp": 20,
+    "log": 20,
+    "erf": 25,
+    "tanh": 20,
+    "sigmoid": 22,
+    "pow": 45,
+    "rsqrt": 8,
+    "sqrt": 8,
+    "softplus": 28,
+    "reinterpret": 0,
+    "if_then_else": 3,
+}
+"""Operations that one call costs, in units of an addition."""
+
+OTHER_CALL_COST = 10.0
+DIVIDE_COST = 4.0
+
+_FREE = (tirx.IntImm, tirx.FloatImm, tirx.Var)
+_DIVIDES = (tirx.Div, tirx.Mod, tirx.FloorDiv, tirx.FloorMod)
+
+
+def int64(value: int) -> Expr:
+    """An index constant."""
+    return tirx.const(value, "int64")
+
+
+def ramp_at(start: Expr, lanes: int) -> Expr:
+    """The positions of `lanes` neighbours from `start` on."""
+    return tirx.Ramp(start, int64(1), lanes)
+
+
+def shuffle(vectors: list[Expr], lanes: Iterable[int]) -> Expr:
+    """Chosen lanes of several vectors, numbered through."""
+    return tirx.Shuffle(vectors, [tirx.const(lane, "int32") for lane in lanes])
+
+
+def const_int(value: Expr | int) -> int | None:
+    """The value of an integer constant, or None."""
+    if isinstance(value, int):
+        return value
+    return int(value.value) if isinstance(value, tirx.IntImm) else None
+
+
+def call_name(expression: Expr) -> str:
+    """The operator's name without its dialect if the expression is a call, else the empty text.
+
+    Of a function without effects that is called by its name, that name.
+    """
+    if not isinstance(expression, Call):
+        return ""
+    name = str(getattr(expression.op, "name", "")).rsplit(".", 1)[-1]
+    return str(expression.args[0].value) if name == "call_pure_extern" else name
+
+
+def substitute(expression: Expr, values: dict[tirx.Var, Expr]) -> Expr:
+    """The expression with variables replaced."""
+    if not values:
+        return expression
+    return tvm_ffi.structural_map(expression, (tirx.Var, lambda var: values.get(var, var)))
+
+
+def map_loads(expression: Expr, change: Callable[[TensorLoad], Expr]) -> Expr:
+    """The expression with every load replaced by `change(load)`, innermost loads first."""
+    return tvm_ffi.structural_map(expression, (TensorLoad, change))
+
+
+def is_call(expression: Expr, name: str) -> bool:
+    """Whether the expression is a call of the operator called `name`."""
+    return call_name(expression) == name
+
+
+def loads_of(expression: Expr) -> list[TensorLoad]:
+    """Every load, loads within indices of loads included."""
+    found: list[TensorLoad] = []
+    tvm_ffi.structural_walk(expression, (TensorLoad, found.append))
+    return found
+
+
+def variables_of(expression: Expr) -> set[tirx.Var]:
+    """Every variable, buffers included."""
+    found: set[tirx.Var] = set()
+    tvm_ffi.structural_walk(expression, (tirx.Var, found.add))
+    return found
+
+
+def variables_beside_loads(expression: Expr) -> set[tirx.Var]:
+    """The variables that are used as numbers, not only to index."""
+    return variables_of(map_loads(expression, lambda load: tirx.const(0, load.ty.dtype)))
+
+
+def calls_of(expression: Expr, name: str) -> list[Call]:
+    """Every call of the operator called `name`."""
+    found: list[Call] = []
+
+    def visit(call: Call) -> None:
+        if is_call(call, name):
+            found.append(call)
+
+    tvm_ffi.structural_walk(expression, (Call, visit))
+    return found
+
+
+def divisions_of(expression: Expr) -> list[Expr]:
+    """Every floor division and every remainder."""
+    found: list[Expr] = []
+    tvm_ffi.structural_walk(expression, ((tirx.FloorDiv, tirx.FloorMod), found.append))
+    return found
+
+
+def node_count(expression: Expr) -> int:
+    """Number of nodes, shared ones counted at every use."""
+    count = 0
+
+    def visit(_: Expr) -> None:
+        nonlocal count
+        count += 1
+
+    tvm_ffi.structural_walk(expression, (tirx.Expr, visit))
+    return count
+
+
+def same(left: Expr, right: Expr) -> bool:
+    """Whether two expressions are the same, node by node."""
+    return bool(tvm_ffi.structural_equal(left, right))
+
+
+def same_indices(left: Iterable[Expr], right: Iterable[Expr]) -> bool:
+    """Whether two index lists are the same, expression by expression."""
+    return all(same(a, b) for a, b in zip(left, right, strict=True))
+
+
+def cost_of(expression: Expr) -> float:
+    """Arithmetic work of one evaluation, in additions; index arithmetic and loads are free.
+
+    A load through another load (a gather) counts two.
+    """
+    total = 0.0
+    inner = 0
+
+    def visit(node: Expr) -> None:
+        nonlocal total, inner
+        if isinstance(node, TensorLoad):
+            nested = sum(len(loads_of(index)) for index in node.indices)
+            total += 2 * nested - sum(map(_index_cost, node.indices))
+            inner += nested
+        elif isinstance(node, Call):
+            total += COSTS.get(call_name(node), OTHER_CALL_COST)
+        elif isinstance(node, _DIVIDES):
+            total += DIVIDE_COST
+        elif isinstance(node, tirx.Cast):
+            total += 0.5
+        elif not isinstance(node, _FREE):
+            total += 1
+
+    tvm_ffi.structural_walk(expression, (tirx.Expr, visit))
+    return max(total, 0.0)
+
+
+def _index_cost(index: Expr) -> float:
+    return 0.0 if isinstance(index, _FREE) else cost_of(index)
+
+
+def strides_of(
+    offset: Expr, axes: list[tirx.Var], analyzer: Analyzer
+) -> dict[tirx.Var, int | None]:
+    """How far a flat offset moves when an axis takes a step.
+
+    Parameters
+    ----------
+    offset : Expr
+        Position in a flat buffer.
+    axes : list of Var
+        The loop variables.
+    analyzer : Analyzer
+        Knows the range of every axis.
+
+    Returns
+    -------
+    strides : dict
+        For every axis the constant distance, or None if it is not constant.
+    """
+    coefficients = list(detect_linear_equation(offset, axes)) if axes else []
+    if coefficients:
+        found = {
+            axis: const_int(coefficient)
+            for axis, coefficient in zip(axes, coefficients[:-1], strict=True)
+        }
+        if None not in found.values():
+            return found
+    used = variables_of(offset)
+    strides: dict[tirx.Var, int | None] = {}
+    for axis in axes:
+        if axis in used:
+            moved = substitute(offset, {axis: axis + int64(1)})
+            strides[axis] = const_int(analyzer.simplify(moved - offset))
+        else:
+            strides[axis] = 0
+    return strides
+
+
+def map_calls(expression: Expr, change: Callable[[Call], Expr]) -> Expr:
+    """The expression with every call replaced by `change(call)`, innermost calls first."""
+    return tvm_ffi.structural_map(expression, (Call, change))

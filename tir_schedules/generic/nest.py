@@ -1,0 +1,353 @@
+"""Loop nests: what a lowered function computes, without how it loops.
+
+A function out of FuseTIR is a list of blocks, each under its own loops:
+
+    for i, k in T.grid(8, 128):
+        with T.sblock("sum"):
+            v_i, v_k = T.axis.remap("SR", [i, k])
+            with T.init():
+                total[v_i] = 0.0
+            total[v_i] = total[v_i] + x[v_i, v_k]
+
+and becomes the list of nests that the generic schedule writes new loops for:
+
+    Nest("sum", spatial=[v_i: 8], reduce=[v_k: 128],
+         stores=[total[v_i] <- total[v_i] + x[v_i, v_k], init 0.0])
+
+Axes of extent one are gone, and index expressions are simplified with the axes' ranges.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+
+import tvm_ffi
+from tvm import s_tir, tirx
+from tvm.ir import Range
+from tvm.ir.expr import TensorLoad
+from tvm.sym import Analyzer
+
+from microkernels.vector.expressions import Expr
+
+from .expressions import const_int, int64, loads_of, map_loads, substitute
+from .floats import guard_floats
+
+
+class NotHandledError(Exception):
+    """A rule does not apply; the message says why. Never leaves the generic schedule."""
+
+
+def unchanged(load: TensorLoad) -> Expr:
+    """Leaves a load as it is."""
+    return load
+
+
+@dataclass(frozen=True)
+class Axis:
+    """A loop to be: its variable runs from 0 to `extent` - 1."""
+
+    var: tirx.Var
+    extent: int
+
+    @staticmethod
+    def new(extent: int, name: str = "i") -> Axis:
+        """An axis with a variable of its own."""
+        return Axis(tirx.Var(name, "int64"), extent)
+
+
+@dataclass(frozen=True)
+class Store:
+    """`buffer[indices] = value`; with `init`, `value` reads the element it updates."""
+
+    buffer: tirx.Var
+    indices: tuple[Expr, ...]
+    value: Expr
+    init: Expr | None = None
+
+
+@dataclass(frozen=True)
+class Nest:
+    """One block: every store, for every point of the axes.
+
+    Attributes
+    ----------
+    name : str
+        The block's name.
+    spatial, reduce : tuple of Axis
+        Axes whose points are independent, and axes that are accumulated over.
+    stores : tuple of Store
+        In execution order; later stores may read what earlier ones wrote.
+    lets : tuple of (Var, Expr)
+        Names that the values of `stores` use, outermost first.
+    epilogue : tuple of Store
+        For a reduction: what to do with the finished element, in place of storing it. Its values
+        read the elements of `stores`.
+    """
+
+    name: str
+    spatial: tuple[Axis, ...]
+    reduce: tuple[Axis, ...]
+    stores: tuple[Store, ...]
+    lets: tuple[tuple[tirx.Var, Expr], ...] = ()
+    epilogue: tuple[Store, ...] = ()
+
+    @property
+    def points(self) -> int:
+        """Number of points of all axes."""
+        return math.prod(axis.extent for axis in (*self.spatial, *self.reduce))
+
+    @property
+    def results(self) -> tuple[Store, ...]:
+        """The stores that leave the nest."""
+        return self.epilogue or self.stores
+
+    def expressions(self) -> list[Expr]:
+        """Every value, index and named expression."""
+        found = [value for _, value in self.lets]
+        for store in (*self.stores, *self.epilogue):
+            found += [store.value, *store.indices]
+            if store.init is not None:
+                found.append(store.init)
+        return found
+
+    def reads(self) -> list[Expr]:
+        """Every load in the nest."""
+        return [load for expression in self.expressions() for load in loads_of(expression)]
+
+    def substituted(self, values: dict[tirx.Var, Expr]) -> Nest:
+        """The nest with variables replaced in every expression."""
+
+        def in_store(store: Store) -> Store:
+            return Store(
+                store.buffer,
+                tuple(substitute(index, values) for index in store.indices),
+                substitute(store.value, values),
+                None if store.init is None else substitute(store.init, values),
+            )
+
+        return replace(
+            self,
+            stores=tuple(map(in_store, self.stores)),
+            epilogue=tuple(map(in_store, self.epilogue)),
+            lets=tuple((var, substitute(value, values)) for var, value in self.lets),
+        )
+
+    def with_loads(self, change: Callable[[TensorLoad], Expr]) -> Nest:
+        """The nest with every load in a value replaced."""
+        if change is unchanged:
+            return self
+
+        def in_store(store: Store) -> Store:
+            return replace(store, value=map_loads(store.value, change))
+
+        return replace(
+            self,
+            stores=tuple(map(in_store, self.stores)),
+            epilogue=tuple(map(in_store, self.epilogue)),
+            lets=tuple((var, map_loads(value, change)) for var, value in self.lets),
+        )
+
+    def simplified(self) -> Nest:
+        """The nest without unit axes, every expression simplified within the axes' ranges."""
+        units = {axis.var: int64(0) for axis in self.axes() if axis.extent == 1}
+        nest = self.substituted(units) if units else self
+        analyzer = analyzer_for(axis for axis in self.axes() if axis.extent != 1)
+
+        def simplify(value: Expr) -> Expr:
+            return floors(without_round_trips(analyzer.simplify(value)), analyzer)
+
+        def in_store(store: Store) -> Store:
+            return Store(
+                store.buffer, tuple(map(simplify, store.indices)), simplify(store.value), store.init
+            )
+
+        return replace(
+            nest,
+            spatial=tuple(axis for axis in nest.spatial if axis.extent != 1),
+            reduce=tuple(axis for axis in nest.reduce if axis.extent != 1),
+            stores=tuple(map(in_store, nest.stores)),
+            epilogue=tuple(map(in_store, nest.epilogue)),
+            lets=tuple((var, simplify(value)) for var, value in nest.lets),
+        )
+
+    def axes(self) -> tuple[Axis, ...]:
+        """All axes, spatial ones first."""
+        return (*self.spatial, *self.reduce)
+
+
+@dataclass(frozen=True)
+class Program:
+    """A function as nests: parameters, temporary buffers, and what is done in which order."""
+
+    func: tirx.PrimFunc
+    temporaries: tuple[tirx.Var, ...]
+    nests: tuple[Nest, ...]
+
+    def consumers(self, buffer: tirx.Var) -> list[int]:
+        """Positions of the nests that read a buffer which they do not write."""
+        return [
+            position
+            for position, nest in enumerate(self.nests)
+            if all(not store.buffer.same_as(buffer) for store in nest.stores)
+            and any(load.source.same_as(buffer) for load in nest.reads())
+        ]
+
+
+def floors(value: Expr, analyzer: Analyzer) -> Expr:
+    """Divisions of positions that are not negative as floor divisions, which simplify further."""
+
+    def change(division: tirx.Div) -> Expr:
+        divisor = const_int(division.b)
+        is_integer = str(division.ty.dtype).startswith("int")
+        if not is_integer or divisor is None or divisor <= 0:
+            return division
+        if analyzer.const_int_bound(division.a).min_value < 0:
+            return division
+        return tirx.FloorDiv(division.a, division.b)
+
+    return tvm_ffi.structural_map(value, (tirx.Div, change))
+
+
+def without_round_trips(value: Expr) -> Expr:
+    """Small integers that are made f32 and integers again (by TVM's resize) as they were."""
+
+    def change(outer: tirx.Cast) -> Expr:
+        inner = outer.value
+        if not isinstance(inner, tirx.Cast) or str(inner.ty.dtype) != "float32":
+            return outer
+        small = str(inner.value.ty.dtype) in ("uint8", "int8", "uint16", "int16")
+        return inner.value if small and outer.ty.dtype == inner.value.ty.dtype else outer
+
+    return tvm_ffi.structural_map(value, (tirx.Cast, change))
+
+
+def analyzer_for(axes: Iterable[Axis]) -> Analyzer:
+    """An analyzer that knows the range of every axis."""
+    analyzer = Analyzer()
+    for axis in axes:
+        analyzer.bind(axis.var, Range(int64(0), int64(axis.extent)))
+    return analyzer
+
+
+def read_program(func: tirx.PrimFunc) -> Program:
+    """The nests of a function.
+
+    Raises
+    ------
+    NotHandledError
+        If the function is not a list of plain blocks with known extents.
+    """
+    root = func.body
+    if not isinstance(root, s_tir.SBlockRealize) or root.block.iter_vars:
+        raise NotHandledError("the body is not a root block")
+    for buffer in (*func.params, *root.block.alloc_buffers):
+        _check_buffer(buffer)
+    nests = []
+    for number, statement in enumerate(_statements(root.block.body)):
+        nest = _without_reduction(_read_nest(statement, number)).simplified()
+        if not _is_shadow(nest):
+            nests.append(nest)
+    return Program(func, tuple(root.block.alloc_buffers), tuple(nests))
+
+
+def _statements(body: tirx.Stmt) -> list[tirx.Stmt]:
+    if isinstance(body, tirx.SeqStmt):
+        return [part for statement in body.seq for part in _statements(statement)]
+    return [body]
+
+
+def _without_reduction(nest: Nest) -> Nest:
+    """A nest that accumulates a single element is a plain store of it."""
+    if not nest.reduce or any(axis.extent != 1 for axis in nest.reduce):
+        return nest
+    starts = {store.buffer: store.init for store in nest.stores}
+
+    def change(load: TensorLoad) -> Expr:
+        start = starts.get(load.source)
+        return load if start is None else start
+
+    stores = tuple(
+        replace(store, value=map_loads(store.value, change), init=None) for store in nest.stores
+    )
+    return replace(nest, stores=stores)
+
+
+def _is_shadow(nest: Nest) -> bool:
+    """Whether the nest has no points at all."""
+    return nest.points == 0 and not nest.reduce
+
+
+def _check_buffer(buffer: tirx.Var) -> None:
+    shape = getattr(buffer, "shape", None)
+    if shape is None:
+        raise NotHandledError(f"parameter {buffer.name} is not a tensor")
+    if any(const_int(extent) is None for extent in shape):
+        raise NotHandledError(f"the shape of {buffer.name} is not known")
+    if len(buffer.strides):
+        raise NotHandledError(f"{buffer.name} has strides")
+
+
+def _read_nest(statement: tirx.Stmt, number: int) -> Nest:
+    loops: list[tirx.For] = []
+    while isinstance(statement, tirx.For):
+        if statement.kind != tirx.ForKind.SERIAL or const_int(statement.min) != 0:
+            raise NotHandledError(f"loop {statement.loop_var.name} is not a plain one")
+        loops.append(statement)
+        statement = statement.body
+    if not isinstance(statement, s_tir.SBlockRealize):
+        raise NotHandledError(f"statement {number} is not a block")
+    block = statement.block
+    if block.match_buffers or block.alloc_buffers or const_int(statement.predicate) != 1:
+        raise NotHandledError(f"block {block.name_hint} is not a plain one")
+    extents = {loop.loop_var: const_int(loop.extent) for loop in loops}
+    spatial, reduce = [], []
+    for iterator, value in zip(block.iter_vars, statement.iter_values, strict=True):
+        extent = const_int(iterator.dom.extent)
+        bound = extents.get(value) if isinstance(value, tirx.Var) else const_int(value)
+        if extent is None or const_int(iterator.dom.min) != 0:
+            raise NotHandledError(f"{block.name_hint} has an axis of unknown extent")
+        if bound != (extent if isinstance(value, tirx.Var) else 0):
+            raise NotHandledError(f"{block.name_hint} does not run over its loops one to one")
+        if iterator.iter_type == tirx.IterVar.DataPar:
+            spatial.append(Axis(iterator.var, extent))
+        elif iterator.iter_type == tirx.IterVar.CommReduce:
+            reduce.append(Axis(iterator.var, extent))
+        else:
+            raise NotHandledError(f"{block.name_hint} has an axis that is neither S nor R")
+    stores = _read_stores(block)
+    return Nest(f"{block.name_hint}", tuple(spatial), tuple(reduce), stores)
+
+
+def _value(value: Expr, block: s_tir.SBlock) -> Expr:
+    """A stored value; reductions are told by the form of theirs."""
+    return value if block.init is not None else guard_floats(value)
+
+
+def _read_stores(block: s_tir.SBlock) -> tuple[Store, ...]:
+    inits: dict[tirx.Var, Expr] = {}
+    if block.init is not None:
+        for statement in _statements(block.init):
+            if not isinstance(statement, tirx.BufferStore):
+                raise NotHandledError(f"{block.name_hint} has an unusual init")
+            inits[statement.buffer] = statement.value
+    names: dict[tirx.Var, Expr] = {}
+    stores: list[Store] = []
+    for statement in _statements(block.body):
+        if isinstance(statement, tirx.Bind):
+            if stores:
+                raise NotHandledError(f"{block.name_hint} names a value after a store")
+            names[statement.var] = substitute(statement.value, names)
+        elif isinstance(statement, tirx.BufferStore):
+            stores.append(
+                Store(
+                    statement.buffer,
+                    tuple(statement.indices),
+                    _value(substitute(statement.value, names), block),
+                    inits.get(statement.buffer),
+                )
+            )
+        else:
+            raise NotHandledError(f"{block.name_hint} does more than store elements")
+    return tuple(stores)

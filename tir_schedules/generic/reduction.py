@@ -1,0 +1,227 @@
+"""Loops for nests that accumulate: sums, maxima, pooling, convolutions, matrix products.
+
+Along the result, when neighbouring results read neighbouring elements (or the same one):
+
+    for i, k, j in grid: y[i, j] += a[i, k] * b[k, j]
+
+    ->  for it, jt in grid(n / 6, m / 64):
+            24 accumulators of 16 lanes in registers <- 0
+            for k: accumulator[i, j] += a[6 * it + i, k] * b[k, 64 * jt + j]
+            y <- accumulators (with the epilogue applied)
+
+Along the reduced axis, when that is where neighbours lie:
+
+    for i, k in grid: y[i] += x[i, k]
+
+    ->  for i: four accumulators of 16 lanes; for k in steps of 64: accumulate; add the lanes up
+
+A sum's order of additions so differs from the loops' (float addition is not associative).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tvm import tirx
+from tvm.ir.expr import TensorLoad
+
+from microkernels.vector.expressions import Expr
+from tir_schedules.core.machine import Machine
+
+from .accumulators import Accumulators, Plan, over_reduced, shared_axis, tiles_of
+from .combine import COMBINE
+from .elementwise import conditions_as_selects, lanes_for
+from .expressions import calls_of, int64, loads_of, same, variables_of
+from .loops import (
+    FORK_NANOSECONDS,
+    access_strides,
+    collapsed,
+    nanoseconds,
+    nested,
+    pieces,
+    sequence,
+    unrolled,
+    vectorized,
+)
+from .nest import Axis, Nest, NotHandledError
+from .padded_windows import without_padding
+from .pool import window_loops
+from .pool_window import window_of
+from .reduction_rows import reduced_row_loops
+from .strided_reads import Staged, stage, strided_loads
+
+_Write = Callable[[int, Expr, Expr, dict[tirx.Var, Expr], Staged], tirx.Stmt]
+
+
+def reduction_loops(nest: Nest, machine: Machine, parallel: bool) -> tuple[tirx.Stmt, str]:
+    """Loops for a flat nest with reduced axes, and the name of the schedule.
+
+    Raises
+    ------
+    NotHandledError
+        If the nest does more than update one element per store.
+    """
+    nest = _checked(nest)
+    wide = parallel and nanoseconds(nest) >= FORK_NANOSECONDS
+    lanes = lanes_for(nest, machine)
+    stripped = without_padding(nest)
+    inside, bounds = stripped if stripped is not None else (nest, {})
+    window = window_of(collapsed(inside, bounds), bounds) if lanes > 1 else None
+    if window is not None:
+        return window_loops(window, machine, wide, lanes), "generic_pool"
+    nest = conditions_as_selects(collapsed(nest))
+    loads, stores = access_strides(nest)
+    plan = Plan(nest, loads, stores, machine, wide)
+    along, strided = _along_result(plan)
+    inner = _along_reduced(plan)
+    if lanes > 1 and along is not None and (inner is None or 2 * along.extent >= lanes):
+        return _result_loops(plan, along, lanes), "generic_reduction"
+    if lanes > 1 and inner is not None and 2 * inner.extent >= lanes:
+        return reduced_row_loops(plan, inner, lanes), "generic_reduction"
+    if lanes > 1 and strided is not None and strided.extent >= 4:
+        return _result_loops(plan, strided, lanes), "generic_reduction"
+    return _scalar_loops(plan), "generic_reduction"
+
+
+def _checked(nest: Nest) -> Nest:
+    """The nest, if each store updates one element that no other store of it touches."""
+    if any(store.init is None for store in nest.stores):
+        raise NotHandledError(f"{nest.name} accumulates into an element that it does not set")
+    reduced = {axis.var for axis in nest.reduce}
+    own = {store.buffer: store.indices[0] for store in nest.stores}
+    for store in (*nest.stores, *nest.epilogue):
+        if reduced & variables_of(store.indices[0]):
+            raise NotHandledError(f"{nest.name} scatters what it accumulates")
+    for load in nest.reads():
+        index = own.get(load.source)
+        if index is not None and not same(load.indices[0], index):
+            raise NotHandledError(f"{nest.name} reads a neighbour of what it accumulates")
+    for position, store in enumerate(nest.stores):
+        earlier = {other.buffer for other in nest.stores[:position]}
+        if any(load.source in earlier for load in loads_of(store.value)):
+            raise NotHandledError(f"{nest.name} updates results one through the other")
+    return nest
+
+
+def _along_result(plan: Plan) -> tuple[Axis | None, Axis | None]:
+    """The axis to lay lanes along the results: with neighbouring reads, and with any reads."""
+    neighbours = strided = None
+    for axis in plan.nest.spatial:
+        if any(strides[axis.var] != 1 for strides in plan.stores):
+            continue
+        if any(
+            axis.var in variables_of(call.args[0])
+            for value in plan.nest.expressions()
+            for call in calls_of(value, "if_then_else")
+        ):
+            continue
+        steps = [strides[axis.var] for strides in plan.loads]
+        if None in steps:
+            continue
+        strided = axis
+        if all(step in (0, 1) for step in steps):
+            neighbours = axis
+    return neighbours, strided
+
+
+def _along_reduced(plan: Plan) -> Axis | None:
+    """The reduced axis along which neighbours lie, if partial results may be combined."""
+    own = {store.buffer for store in plan.nest.stores}
+    for store in plan.nest.stores:
+        value = store.value
+        if type(value) not in COMBINE:
+            return None
+        if not isinstance(value.a, TensorLoad) or value.a.source not in own:
+            return None
+        if any(load.source in own for load in loads_of(value.b)):
+            return None
+        if calls_of(value.b, "if_then_else"):
+            return None
+    if any(load.source in own for _, value in plan.nest.lets for load in loads_of(value)):
+        return None
+    for axis in reversed(plan.nest.reduce):
+        steps = [strides[axis.var] for strides in plan.loads]
+        if all(step in (0, 1) for step in steps) and 1 in steps:
+            return axis
+    return None
+
+
+def _result_loops(plan: Plan, along: Axis, lanes: int) -> tirx.Stmt:
+    nest, machine = plan.nest, plan.machine
+    shared = shared_axis(plan, along)
+    registers = 24 if machine.isa.vector_bits >= 512 else 12
+    registers //= len(nest.stores)
+    across = min(-(-along.extent // lanes), 4)
+    down = 1 if shared is None else max(min(shared.extent, registers // across, 6), 1)
+    others = [axis for axis in nest.spatial if axis is not along and axis is not shared]
+    statements = []
+    for row_start, rows, row_tiles in tiles_of(shared.extent if shared else 1, down):
+        for start, width, tiles in tiles_of(along.extent, across * lanes):
+            row_axis, column_axis = Axis.new(row_tiles, "rows"), Axis.new(tiles, "columns")
+            column = column_axis.var * int64(across * lanes) + int64(start)
+            row = row_axis.var * int64(down) + int64(row_start)
+            body = _register_tile(nest, along, shared, column, row, rows, pieces(width, lanes))
+            axes = (*others, row_axis, column_axis)
+            statements.append(nested(axes, body, machine, plan.parallel))
+    return sequence(statements)
+
+
+def _register_tile(
+    nest: Nest,
+    along: Axis,
+    shared: Axis | None,
+    column: Expr,
+    row: Expr,
+    rows: int,
+    vectors: list[tuple[int, int]],
+) -> tirx.Stmt:
+    registers = Accumulators(nest, [width for _, width in vectors], rows)
+
+    strided = strided_loads(nest, along, shared)
+
+    def everywhere(write: _Write, loads: list[TensorLoad]) -> tirx.Stmt:
+        statements: list[tirx.Stmt] = []
+        for piece, (start, width) in enumerate(vectors):
+            first: dict[tirx.Var, Expr] = {along.var: column + int64(start)}
+            staged = stage(loads, along, first, width)
+            statements += staged.statements
+            statements.append(unrolled(rows, _vector_of_row(piece, width, first, staged, write)))
+        return sequence(statements)
+
+    def _vector_of_row(
+        piece: int, width: int, first: dict[tirx.Var, Expr], staged: Staged, write: _Write
+    ) -> Callable[[Expr], tirx.Stmt]:
+        def of_row(number: Expr) -> tirx.Stmt:
+            def at_lane(lane: Expr) -> tirx.Stmt:
+                at = {along.var: first[along.var] + lane}
+                if shared is not None:
+                    at[shared.var] = row + number
+                return write(piece, number, lane, at, staged)
+
+            return vectorized(width, at_lane)
+
+        return of_row
+
+    return sequence(
+        [
+            *registers.allocations(),
+            everywhere(lambda piece, number, lane, *_: registers.start(piece, number, lane), []),
+            over_reduced(nest.reduce, everywhere(registers.update, strided)),
+            everywhere(lambda *where: registers.finish(*where[:4]), []),
+        ]
+    )
+
+
+def _scalar_loops(plan: Plan) -> tirx.Stmt:
+    """One element after the other, accumulated in registers."""
+    registers = Accumulators(plan.nest, [1], 1)
+    zero = int64(0)
+    body = sequence(
+        [
+            *registers.allocations(),
+            registers.start(0, zero, zero),
+            over_reduced(plan.nest.reduce, registers.update(0, zero, zero, {})),
+            registers.finish(0, zero, zero, {}),
+        ]
+    )
+    return nested(plan.nest.spatial, body, plan.machine, plan.parallel)

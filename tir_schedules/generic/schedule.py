@@ -1,0 +1,105 @@
+"""Loops for every function that no template builds: vectorised, parallel, fused.
+
+TVM lowers an operator to serial scalar loops. This schedule reads them as nests (what is computed,
+not how), merges the nests, and writes new loops:
+
+    for i, j in grid(128, 768): a[i, j] = x[i, j] + y[i, j]
+    for i, j in grid(128, 768): z[i, j] = max(a[i, j], 0)
+
+    ->  for f in parallel(6144):
+            for v in vectorized(16): z[16 * f + v] = max(x[16 * f + v] + y[16 * f + v], 0)
+
+Each rule either schedules a function or says why it does not; the last one, which leaves the loops
+as they are, takes everything.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from tvm import DataType, tirx
+
+from tir_schedules.core.machine import Machine
+
+from .bands import program_loops
+from .expressions import substitute
+from .fallback import loops_as_written, parallel_blocks
+from .inline import merge_nests
+from .names import names_in_memory
+from .nest import NotHandledError, read_program
+
+logger = logging.getLogger("tvm_hybrid")
+
+Rule = Callable[[tirx.PrimFunc, Machine], tuple[tirx.PrimFunc, str]]
+
+
+def _nests(func: tirx.PrimFunc, machine: Machine) -> tuple[tirx.PrimFunc, str]:
+    return program_loops(merge_nests(read_program(func)), machine)
+
+
+RULES: tuple[Rule, ...] = (_nests, parallel_blocks, loops_as_written)
+
+
+def schedule_generic(func: tirx.PrimFunc, machine: Machine) -> tuple[tirx.PrimFunc, str]:
+    """Loops for a function, by the first rule that can write them.
+
+    Parameters
+    ----------
+    func : tirx.PrimFunc
+        As it comes out of FuseTIR.
+    machine : Machine
+        With one thread, no loop is parallel.
+
+    Returns
+    -------
+    func : tirx.PrimFunc
+        The same function with other loops.
+    name : str
+        "generic_injective", "generic_transpose", "generic_pool", "generic_reduction",
+        "generic_blocks", or "generic_serial" for loops that stayed as they were; the reason is
+        logged.
+    """
+    func = _aligned_to_elements(func)
+    for rule in RULES[:-1]:
+        try:
+            return _settled(*rule(func, machine))
+        except NotHandledError as reason:
+            logger.info("%s: %s", _name(func), reason)
+        # A rule that fails must not fail the compilation: the next rule is slower, not wrong.
+        except Exception:
+            logger.warning("%s: %s failed", _name(func), rule.__name__, exc_info=True)
+    return _settled(*RULES[-1](func, machine))
+
+
+def _settled(func: tirx.PrimFunc, name: str) -> tuple[tirx.PrimFunc, str]:
+    return func.with_body(names_in_memory(func.body)), name
+
+
+def _aligned_to_elements(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """The function with parameters that need not be aligned to more than their elements.
+
+    TVM promises LLVM 64 bytes unless told otherwise, and a caller's array may lie anywhere.
+    """
+    params = []
+    for param in func.params:
+        if not hasattr(param, "shape"):
+            params.append(param)
+            continue
+        params.append(
+            tirx.decl_buffer(
+                param.shape,
+                param.dtype,
+                param.name,
+                strides=param.strides,
+                elem_offset=param.elem_offset,
+                data_alignment=max(1, DataType(param.dtype).itemsize),
+                offset_factor=param.offset_factor,
+            )
+        )
+    values = dict(zip(func.params, params, strict=True))
+    return tirx.PrimFunc(params, substitute(func.body, values), func.ret_type, func.attrs)
+
+
+def _name(func: tirx.PrimFunc) -> str:
+    return str(func.attrs.get("global_symbol", "a function")) if func.attrs else "a function"

@@ -1,0 +1,124 @@
+"""Replaces calls that would become scalar library calls by arithmetic that vectorises.
+
+    T.exp(x)            ->  polynomial of microkernels.vector.vector_math
+    T.pow(x, 2.0)       ->  x * x
+    T.bfloat16(x)       ->  integer arithmetic on the bits of x, rounding to nearest even
+    T.sinh(x)           ->  sinhf(x), of the C library
+    T.atan(half)        ->  T.float16(T.atan(T.float32(half)))
+    p == q, booleans    ->  T.uint8(p) == T.uint8(q)
+
+Calls in other types than float32, and functions that vector_math does not have, stay as they are
+where TVM compiles them, and its formula does not cancel: 0.5 * log((1 + x) / (1 - x)) is 0 for
+the atanh of a small x. TVM's own conversion to bfloat16 repeats its argument and turns a NaN into
+infinity. It compares booleans as if they were floats, which LLVM refuses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import tvm_ffi
+from tvm import tirx
+from tvm.ir import Call
+
+from microkernels.vector import bfloat16, vector_math
+from microkernels.vector.expressions import (
+    Expr,
+    cast,
+    element_of,
+    lanes_of,
+    let_scope,
+    like,
+    with_lets,
+)
+
+from .expressions import call_name
+
+_FUNCTIONS: dict[str, Callable[[Expr], Expr]] = {
+    "exp": vector_math.exp,
+    "log": vector_math.log,
+    "erf": vector_math.erf,
+    "tanh": vector_math.tanh,
+    "sigmoid": vector_math.sigmoid,
+    "rsqrt": vector_math.rsqrt,
+    "softplus": vector_math.softplus,
+}
+# Functions of the C library that TVM does not know, or has a formula for that cancels.
+_LIBRARY = {
+    "float32": ("atanh", "cosh", "exp10", "fmod", "sinh"),
+    "float64": ("atanh", "cosh", "exp10", "fmod", "sinh", "tanh"),
+}
+# Functions that TVM does not compile in float16, or not accurately.
+_NOT_IN_HALF = (
+    *("acos", "acosh", "asin", "asinh", "atan", "atan2", "atanh", "copysign", "cosh", "exp10"),
+    *("fmod", "hypot", "log1p", "sinh", "tan"),
+)
+_KNOWN = {*_FUNCTIONS, *_NOT_IN_HALF, *(name for names in _LIBRARY.values() for name in names)}
+_OF_PAIRS = (tirx.EQ, tirx.NE, tirx.LT, tirx.LE, tirx.GT, tirx.GE, tirx.Max, tirx.Min)
+
+
+def lower_math(expression: Expr) -> Expr:
+    """The expression with library calls replaced; it may be a scalar or a vector."""
+    rules = [(Call, _lowered), (tirx.Cast, _converted), *((kind, _of_bytes) for kind in _OF_PAIRS)]
+    return tvm_ffi.structural_map(expression, rules)
+
+
+def _of_bytes(pair: Expr) -> Expr:
+    """A comparison, maximum or minimum of booleans, on bytes; any other stays."""
+    if element_of(pair.a) != "bool":
+        return pair
+    return cast("bool", type(pair)(cast("uint8", pair.a), cast("uint8", pair.b)))
+
+
+def _converted(conversion: tirx.Cast) -> Expr:
+    """A cast between bfloat16 and f32 on bits; any other stays."""
+    source, target = element_of(conversion.value), element_of(conversion)
+    if (source, target) == ("bfloat16", "float32"):
+        return bfloat16.widen(bfloat16.bits_of(conversion.value))
+    if (source, target) == ("float32", "bfloat16"):
+        with let_scope() as lets:
+            return with_lets(lets, bfloat16.from_bits(bfloat16.narrow(conversion.value)))
+    return conversion
+
+
+def _lowered(call: Call) -> Expr:
+    name = call_name(call)
+    if name == "pow":
+        return _power(call)
+    if name not in _KNOWN:
+        return call  # such as an address, which has no elements
+    element = element_of(call)
+    if element == "float16" and name in _NOT_IN_HALF:
+        wide = getattr(tirx, name)(*(cast("float32", argument) for argument in call.args))
+        return cast(element, _lowered(wide))
+    if name in _LIBRARY.get(element, ()) and lanes_of(call) == 1:
+        symbol = f"{name}f" if element == "float32" else name
+        return tirx.call_pure_extern(element, symbol, *call.args)
+    if name not in _FUNCTIONS or element not in ("float32", "float16"):
+        return call
+    with let_scope() as lets:
+        result = _FUNCTIONS[name](cast("float32", call.args[-1]))
+        return with_lets(lets, cast(element, result))
+
+
+def _power(call: Call) -> Expr:
+    """A constant power by multiplications and roots; else the call."""
+    base, exponent = call.args
+    if not isinstance(exponent, tirx.FloatImm | tirx.IntImm) or not isinstance(base, tirx.Expr):
+        return call
+    value = float(exponent.value)
+    if value == 1.0:
+        return base
+    if value not in (2.0, 3.0, 4.0, -1.0, 0.5, -0.5):
+        return call
+    variable = tirx.Var("base", str(base.ty.dtype))
+    squared = variable * variable
+    results = {
+        2.0: lambda: squared,
+        3.0: lambda: squared * variable,
+        4.0: lambda: squared * squared,
+        -1.0: lambda: like(1.0, base) / variable,
+        0.5: lambda: tirx.sqrt(variable),
+        -0.5: lambda: like(1.0, base) / tirx.sqrt(variable),
+    }
+    return tirx.Let(variable, base, results[value]())

@@ -1,0 +1,242 @@
+"""Activations of a product: how the microkernel's A is read, directly or from a staged block.
+
+A block of rows is staged where its elements are not what the kernel multiplies: f32 to be quantised
+or rounded to bfloat16, rows whose length is no multiple of kr (64 bytes for tiles), elements far
+apart. Staging costs one pass over the block for as many columns as the weight has. Where only the
+last step of K is cut, tiles need a copy of that step alone (`tail`). Signed 8-bit activations are
+shifted by 128 for kernels that multiply u8 by s8 (see zero_points.py).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import tvm.tirx.script.builder.ir as I
+from tvm import tirx
+from tvm.sym import Analyzer
+
+from microkernels.microkernel import Address, Microkernel
+from microkernels.vector import bfloat16
+from microkernels.vector.expressions import Expr, cast, constant, like, ramp, reinterpret
+from tir_schedules.epilogue.epilogue import Columns, store_vector
+from tir_schedules.epilogue.quantize_steps import Number, emit_quantize
+
+Read = Callable[[Expr, Columns], Expr]
+_SIGN = 0x80
+
+
+@dataclass(frozen=True)
+class InPlace:
+    """Rows in memory, for kernels that take addresses.
+
+    Attributes
+    ----------
+    buffer : Buffer
+        Where they are.
+    index : callable
+        (row, column of K) -> indices of an element.
+    pitch : int
+        Elements from one row to the next.
+    padded : bool
+        Whether zeros fill the rows up to whole steps of tiles.
+    """
+
+    buffer: Expr
+    index: Callable[[Expr, Expr], Sequence[Expr]]
+    pitch: int
+    padded: bool = False
+
+
+class Activations:
+    """The A operand of one product.
+
+    Parameters
+    ----------
+    kernel : Microkernel
+        The register tile.
+    dtype : str
+        Element type in memory.
+    k : int
+        Elements of a row.
+    most_rows : int
+        Rows of the largest block.
+    read : callable
+        (row, columns of K) -> elements in memory; with `contiguous` false, one at a time.
+    contiguous : bool
+        Whether the elements of a row lie next to each other.
+    quantize : tuple or None
+        Scale and zero point with which f32 elements become uint8.
+    sums : bool
+        Whether the sums of the rows are needed.
+    rows : InPlace or None
+        The rows, if the same distance lies between all.
+    peels : bool
+        Whether the caller has the last step of K multiplied by itself, where `tail` says so.
+    """
+
+    def __init__(
+        self,
+        kernel: Microkernel,
+        dtype: str,
+        k: int,
+        most_rows: int,
+        read: Read,
+        contiguous: bool = True,
+        quantize: tuple[Number, Number] | None = None,
+        sums: bool = False,
+        rows: InPlace | None = None,
+        peels: bool = False,
+    ) -> None:
+        self.kernel, self.dtype, self.k, self.read = kernel, dtype, k, read
+        self.contiguous, self.quantize, self.rows = contiguous, quantize, rows
+        vector = kernel.lanes * kernel.kr
+        as_is = kernel.kr == 1 and quantize is None and kernel.a_dtype == "float32"
+        self.padded = kernel.by_tiles and rows is not None and rows.padded
+        whole = kernel.steps(k) * kernel.kr == k or self.padded
+        matching = contiguous and quantize is None and not self._converts
+        if kernel.by_tiles:
+            matching = matching and dtype == kernel.a_dtype and rows is not None
+        self.tail = kernel.by_tiles and matching and peels and not whole and k > vector
+        self.staged = not (as_is or (matching and (whole or self.tail)))
+        self.pitch = vector if self.tail else math.ceil(k / vector) * vector
+        self.block: Expr = tirx.const(0, "int32")
+        if self.staged or self.tail:
+            self.buffer = I.sblock_alloc_buffer(
+                (most_rows, self.pitch), kernel.operand_dtype, align=64
+            )
+        self.sums = I.sblock_alloc_buffer((most_rows,), "int32") if sums else None
+
+    @property
+    def _converts(self) -> bool:
+        """Whether an element changes its width on the way to the kernel."""
+        return converts(self.dtype, self.kernel)
+
+    def load(self, row: Expr, step: Expr | int) -> Expr | Address:
+        """kr elements of a row, as the kernel's `emit` takes them."""
+        kr = self.kernel.kr
+        if self.tail and isinstance(step, int):  # the last one, the only one that is no variable
+            place = [self._within(row), tirx.const(0, "int32")]
+            return self.kernel.a_operand(self.buffer, place, self.pitch)
+        if self.staged:
+            place = [self._within(row), step * kr]
+            return self.kernel.a_operand(self.buffer, place, self.pitch)
+        if self.kernel.by_tiles:
+            assert self.rows is not None
+            index = self.rows.index(row, step * kr)
+            return self.kernel.a_operand(self.rows.buffer, index, self.rows.pitch)
+        return self.kernel.spread(self._as_operand(self.read(row, Columns(step * kr, kr, kr))))
+
+    def begin(self, block: Expr, rows: int) -> None:
+        """What happens before a block of rows is multiplied: staging, sums."""
+        self.block = block
+        if not (self.staged or self.tail) and self.sums is None:
+            return
+        with I.sblock("stage"):
+            I.reads()
+            I.writes()
+            with I.serial(rows) as row:
+                if self.staged:
+                    self._stage(block + row, row, 0)
+                if self.tail:
+                    self._stage(block + row, row, self.k // self.pitch * self.pitch)
+                if self.sums is not None:
+                    self._sum(block + row, row)
+
+    def row_sum(self, row: Expr) -> Expr:
+        """The sum of a row's elements, as the kernel multiplies them; int32."""
+        assert self.sums is not None
+        return self.sums[self._within(row)]
+
+    def _within(self, row: Expr) -> Expr:
+        """A row's number within its block, simplified: TVM aborts on differences under an If."""
+        return Analyzer().simplify(row - self.block)
+
+    def _as_operand(self, value: Expr) -> Expr:
+        """Elements in memory as the kernel multiplies them."""
+        return as_operand(value, self.dtype, self.kernel, self.quantize)
+
+    def _stage(self, row: Expr, to: Expr, first: int) -> None:
+        """One row, from column `first` on, into the staged block, padded with zeros."""
+        lanes = self.kernel.lanes * (1 if self._converts else self.kernel.kr)
+        if not self.contiguous:
+            lanes = 1
+
+        def store(start: Expr, valid: int) -> None:
+            columns = Columns(start, lanes, valid)
+            if valid < lanes:
+                zero = constant(0, self.kernel.operand_dtype, lanes)
+                I.buffer_store(self.buffer, zero, [to, ramp(start, lanes)])
+            source = Columns(first + start, lanes, valid)
+            store_vector(self.buffer, self._as_operand(self.read(row, source)), [to], columns)
+
+        k = self.k - first
+        whole = k // lanes
+        if whole:
+            with I.serial(whole) as vector:
+                store(vector * lanes, lanes)
+        if k % lanes:
+            store(tirx.const(whole * lanes, "int32"), k % lanes)
+        for start in range(math.ceil(k / lanes) * lanes, self.pitch, lanes):
+            zero = constant(0, self.kernel.operand_dtype, lanes)
+            I.buffer_store(self.buffer, zero, [to, ramp(start, lanes)])
+
+    def _sum(self, row: Expr, to: Expr) -> None:
+        """The sum of one row, by the kernel's own products with ones."""
+        assert self.sums is not None
+        kernel = self.kernel
+        lanes = kernel.lanes * kernel.kr
+        total = I.sblock_alloc_buffer((kernel.lanes,), "int32")
+        index = [ramp(0, kernel.lanes)]
+        I.buffer_store(total, constant(0, "int32", kernel.lanes), index)
+
+        def add(start: Expr) -> None:
+            if self.staged:
+                value = self.buffer[to, ramp(start, lanes)]
+            else:
+                value = self._as_operand(self.read(row, Columns(start, lanes, lanes)))
+            I.buffer_store(total, kernel.add_up(total[tuple(index)], value), index)
+
+        filled = self.staged or self.padded
+        rest = 0 if filled else self.k % lanes
+        whole = (self.pitch if filled else self.k) // lanes
+        if whole:
+            with I.serial(whole) as vector:
+                add(vector * lanes)
+        parts = [total[tirx.const(lane, "int32")] for lane in range(kernel.lanes)]
+        while len(parts) > 1:
+            parts = [a + b for a, b in zip(parts[::2], parts[1::2], strict=True)]
+        I.buffer_store(self.sums, parts[0], [to])
+        if rest:
+            with I.serial(rest) as i:
+                element = self.read(row, Columns(self.k - rest + i, 1, 1))
+                term = cast("int32", self._as_operand(element))
+                I.buffer_store(self.sums, self.sums[to] + term, [to])
+
+
+def converts(dtype: str, kernel: Microkernel) -> bool:
+    """Whether elements of A change their width on the way from memory to a kernel."""
+    return dtype not in (kernel.a_dtype, "int8" if kernel.a_dtype == "uint8" else "")
+
+
+def as_operand(
+    value: Expr, dtype: str, kernel: Microkernel, quantize: tuple[Number, Number] | None = None
+) -> Expr:
+    """Elements of A in memory, of type `dtype`, as a kernel multiplies them.
+
+    `quantize` is as of `Activations`.
+    """
+    if kernel.a_dtype == "float32":
+        if dtype == "bfloat16":
+            return bfloat16.widen(bfloat16.bits_of(value))
+        return cast("float32", value)
+    if quantize is not None:
+        return cast(kernel.a_dtype, emit_quantize(value, *quantize, kernel.a_dtype))
+    if (dtype, kernel.a_dtype) == ("int8", "uint8"):
+        value = reinterpret("uint8", value)
+        return value ^ like(_SIGN, value)
+    if kernel.a_dtype == "bfloat16":
+        narrow = bfloat16.bits_of if dtype == "bfloat16" else kernel.narrow
+        return narrow(value)
+    return value

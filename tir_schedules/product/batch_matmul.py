@@ -1,0 +1,330 @@
+"""Template "batch_matmul": two activations, each read in place, B packed inside the kernel.
+
+    C[b, m, n] = epilogue(sum over k of A[b, m, k] * B[b, k, n])
+
+The operands may be stored in any order of dimensions (attributes `a_axes`, `b_axes`: the
+permutation that turns the stored tensor into the logical one), so that neither a transposed B nor
+the head layout of attention costs a copy; `out_axes` stores the result permuted. Batch dimensions
+broadcast.
+One parallel region over batches and, if they are too few, shares of rows.
+
+f32 operands are multiplied as they are or, with the attribute "rounded" = "bfloat16", rounded to it
+while they are packed; 8-bit integers as in matmul.py, with one zero point for all of B.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import ml_dtypes
+import numpy as np
+import tvm.tirx.script.builder.ir as I
+from tvm import tirx
+from tvm.script.ir_builder import IRBuilder
+
+from microkernels.isa import Isa
+from microkernels.microkernel import Microkernel, microkernel_named
+from microkernels.vector.expressions import Expr, parameter
+from tir_schedules.core.blocking import balanced, shares
+from tir_schedules.core.machine import Machine
+from tir_schedules.core.region import Region
+from tir_schedules.core.template import Template, register_template
+from tir_schedules.epilogue.epilogue import (
+    Columns,
+    Epilogue,
+    load_vector,
+    operand_parameters,
+    store_vector,
+    unflatten,
+)
+
+from .activations import Activations
+from .batch_operands import BatchProblem, PackedOperand
+from .tile_config import (
+    KERNEL_TYPES,
+    PARALLEL_FLOPS,
+    RESULT_DTYPES,
+    TileConfig,
+    check_tile,
+    default_tile,
+    fewest_cycles,
+    product_kernels,
+    tile_cycles,
+    worth_trying,
+)
+from .tile_loops import TileLoops, for_share
+from .tile_space import tiles_and_blocks
+from .tile_stores import direct_store, store_columns
+from .zero_points import (
+    Start,
+    ZeroPoints,
+    integer_reference,
+    is_integer,
+    named_inputs,
+    reject_zero_points,
+    zero_point_inputs,
+)
+
+# Types of the operands in memory, by what the kernel multiplies.
+OPERAND_DTYPES = {
+    "float32": ("float32",),
+    "bfloat16": ("bfloat16", "float32"),
+    "int8": ("uint8", "int8"),
+}
+
+
+class BatchMatmulConfig(TileConfig, frozen=True, kw_only=True):
+    """Numbers that make the template concrete.
+
+    Attributes
+    ----------
+    row_shares : int
+        Tasks that the rows of one batch are cut into; each packs B for itself.
+    parallel : bool
+        Whether the tasks run on all threads.
+    """
+
+    row_shares: int = 1
+    parallel: bool = False
+
+
+def reject(region: Region, isa: Isa) -> str | None:
+    """Why the template cannot build a region, or None."""
+    a, b = region.inputs[:2]
+    allowed = OPERAND_DTYPES.get(multiplied(region)[1], ())
+    if not {a.dtype, b.dtype} <= {*allowed} or region.output.dtype not in RESULT_DTYPES:
+        return f"operands of type {a.dtype} and {b.dtype}, output {region.output.dtype}"
+    if is_integer(region):
+        reason = reject_zero_points(region)
+        if reason or "b" in zero_point_inputs(region):
+            return reason or "a zero point for each column of an activation"
+    problem = BatchProblem(region)
+    if 0 in (problem.m, problem.n, problem.k, problem.batches):
+        return "a dimension is 0"
+    if problem.out_axes[-1] != len(problem.out_axes) - 1:
+        return "the result is stored with another dimension than its columns last"
+    if problem.a_shape[-1] != problem.k:
+        return f"K differs: {problem.a_shape[-1]} and {problem.k}"
+    return None
+
+
+def multiplied(region: Region) -> tuple[str, str]:
+    """Element types of the kernel's operands."""
+    b_dtype = str(region.attrs.get("rounded", region.inputs[1].dtype))
+    return KERNEL_TYPES.get(b_dtype, ("", ""))
+
+
+def default_config(region: Region, machine: Machine) -> BatchMatmulConfig:
+    """The configuration with the fewest estimated cycles."""
+    problem = BatchProblem(region)
+    return fewest_cycles(
+        candidates(region, machine), lambda config: estimated_cycles(problem, config, machine)
+    )
+
+
+def candidates(region: Region, machine: Machine) -> list[BatchMatmulConfig]:
+    """The best configuration of every kernel that is worth trying."""
+    kernels = worth_trying(_kernels(region, machine.isa), BatchProblem(region).m)
+    return [_config(region, machine, kernel) for kernel in kernels]
+
+
+def space(region: Region, machine: Machine) -> Iterator[BatchMatmulConfig]:
+    """Every register tile with blocks of several sizes, rows cut or not."""
+    problem = BatchProblem(region)
+    m, n, k = problem.m, problem.n, problem.k
+    default, kernels = default_config(region, machine), _kernels(region, machine.isa)
+    bases = [default_tile(kernel, m, n, k, machine) for kernel in kernels]
+    n_vectors = math.ceil(n / kernels[0].lanes)
+    found = {
+        BatchMatmulConfig(**tile, row_shares=row_shares, parallel=default.parallel)
+        for tile in tiles_and_blocks(kernels, m, n_vectors, k, bases)
+        for row_shares in {1, default.row_shares}
+    }
+    yield default
+    yield from sorted(
+        found - {default}, key=lambda config: estimated_cycles(problem, config, machine)
+    )
+
+
+def _kernels(region: Region, isa: Isa) -> tuple[Microkernel, ...]:
+    return product_kernels(isa, *product_types(region))
+
+
+def product_types(region: Region) -> tuple[str, str]:
+    """What a region multiplies, as of `product_kernels`."""
+    a, b = region.inputs[:2]
+    return a.dtype, str(region.attrs.get("rounded", b.dtype))
+
+
+def _config(region: Region, machine: Machine, kernel: Microkernel) -> BatchMatmulConfig:
+    """The best configuration of one kernel."""
+    problem = BatchProblem(region)
+    parallel = machine.threads > 1 and flops(region) >= PARALLEL_FLOPS * kernel.kr
+    uneven = problem.batches % machine.threads and problem.batches < 4 * machine.threads
+    return BatchMatmulConfig(
+        **default_tile(kernel, problem.m, problem.n, problem.k, machine),
+        row_shares=min(problem.m, machine.threads) if parallel and uneven else 1,
+        parallel=parallel,
+    )
+
+
+def estimated_cycles(problem: BatchProblem, config: BatchMatmulConfig, machine: Machine) -> float:
+    """Cycles of the largest task, without packing."""
+    n_vectors = math.ceil(problem.n / microkernel_named(config.kernel).lanes)
+    rows = math.ceil(problem.m / config.row_shares)
+    return tile_cycles(config, rows, n_vectors, problem.k, machine)
+
+
+def check(region: Region, config: BatchMatmulConfig, isa: Isa) -> Microkernel:
+    """The microkernel of a legal configuration; ConfigError for an illegal one."""
+    shares_of_rows = {"row_shares": config.row_shares}
+    return check_tile(region, config, isa, product_types(region), **shares_of_rows)
+
+
+def build(region: Region, config: BatchMatmulConfig, isa: Isa) -> tirx.PrimFunc:
+    """The kernel."""
+    kernel = check(region, config, isa)
+    problem = BatchProblem(region)
+    lanes = kernel.lanes
+    n_vectors = math.ceil(problem.n / lanes)
+    row_shares = shares(problem.m, min(config.row_shares, problem.m))
+    share_count = sum(group.count for group in row_shares)
+    tasks = problem.batches * share_count
+    output = problem.output_tensor()
+    with IRBuilder() as builder, I.prim_func(s_tir=True):
+        I.func_name("batch_matmul")
+        I.func_attr({"tirx.noalias": True})
+        a, b, *further = (
+            parameter(name, tensor.shape, tensor.dtype)
+            for name, tensor in zip(("A", "B", "input2", "input3"), region.inputs, strict=False)
+        )
+        operands = operand_parameters(region)
+        c = parameter("C", output.shape, output.dtype)
+        epilogue = Epilogue(region, operands, kernel.narrow)
+        kernel.admit()
+        with (
+            I.parallel(tasks) if config.parallel and tasks > 1 else I.serial(tasks) as task,
+            I.sblock("task"),
+        ):
+            I.reads()
+            I.writes()
+            batch = I.floordiv(task, share_count)
+
+            def logical_row(row: Expr) -> list[Expr]:
+                """Leading logical indices of a row of this batch."""
+                if problem.shared:
+                    return unflatten(row, region.output.shape[:-1])
+                return [*unflatten(batch, problem.batch_shape), row]
+
+            def read_a(row: Expr, columns: Columns) -> Expr:
+                index = problem.stored(
+                    problem.a_axes, problem.a_shape, [*logical_row(row), columns.start]
+                )
+                if columns.lanes == 1:
+                    return a[tuple(index)]
+                return load_vector(a, region.inputs[0].dtype, index[:-1], columns)
+
+            def stored_row(row: Expr) -> list[Expr]:
+                leading = logical_row(row)
+                return [leading[axis] for axis in problem.out_axes[:-1]]
+
+            def store(row: Expr, vector: Expr, value: Expr, last: bool) -> None:
+                flat = row if problem.shared else batch * problem.m + row
+                order = stored_row(row)
+                store_columns(
+                    problem.n,
+                    lanes,
+                    vector,
+                    last,
+                    lambda columns: store_vector(c, epilogue(value, flat, columns), order, columns),
+                )
+
+            packed = PackedOperand(
+                problem.stored_b(b, batch), kernel, balanced(n_vectors, config.vectors)
+            )
+            packed.pack()
+            integer = is_integer(region)
+            activations = Activations(
+                kernel,
+                region.inputs[0].dtype,
+                problem.k,
+                min(max(config.m_block, config.rows), row_shares[0].size),
+                read_a,
+                contiguous=problem.a_axes[-1] == len(problem.a_axes) - 1,
+                sums=integer and ZeroPoints.of(region, kernel).needs_row_sums,
+                rows=problem.rows_in_place(a, logical_row),
+                peels=True,
+            )
+            start = None
+            if integer:
+                start = Start(
+                    region,
+                    kernel,
+                    named_inputs(region, further),
+                    problem.k,
+                    packed.column_sum,
+                    activations.row_sum,
+                )
+                if start.zero_points.needs_column_sums:
+                    packed.column_sums()
+            loops = TileLoops(
+                kernel,
+                packed.steps,
+                config.rows,
+                config.vectors,
+                config.m_block,
+                config.k_block,
+                activations.load,
+                packed.load,
+                store,
+                epilogue.cost,
+                begin=activations.begin,
+                start=start if start is not None and start.needed else None,
+                peel=activations.tail,
+                direct=direct_store(region, kernel, c, stored_row, problem.out_pitch),
+            )
+            for_share(
+                row_shares,
+                I.floormod(task, share_count),
+                lambda row, rows: loops.emit(row, rows, tirx.const(0, "int32"), n_vectors),
+            )
+    return builder.get()
+
+
+def kernel_name(region: Region, config: BatchMatmulConfig, isa: Isa) -> str:
+    """The microkernel's name."""
+    return config.kernel
+
+
+def flops(region: Region) -> int:
+    """Multiplications and additions of all products."""
+    problem = BatchProblem(region)
+    return 2 * problem.batches * problem.m * problem.n * problem.k
+
+
+def reference(region: Region, inputs: list[np.ndarray]) -> np.ndarray:
+    """The product in float64 or, of integers, int32; before `out_axes`."""
+    problem = BatchProblem(region)
+    a, b = inputs[0].transpose(problem.a_axes), inputs[1].transpose(problem.b_axes)
+    if is_integer(region):
+        return integer_reference(region, [a, b, *inputs[2:]])
+    if multiplied(region)[1] == "bfloat16":
+        a, b = (x.astype(np.float32).astype(ml_dtypes.bfloat16) for x in (a, b))
+    return np.matmul(a.astype(np.float64), b.astype(np.float64))
+
+
+BATCH_MATMUL = register_template(
+    Template(
+        name="batch_matmul",
+        config_type=BatchMatmulConfig,
+        default_config=default_config,
+        space=space,
+        check=check,
+        build=build,
+        kernel_name=kernel_name,
+        flops=flops,
+        reference=reference,
+        reject=reject,
+    )
+)

@@ -1,0 +1,260 @@
+"""A few rows times a matrix that has its columns next to each other, read in place, once.
+
+    C[r, c] += sum over k of A[r, k] * B[k, c]        few rows r
+
+Elements of A stand in every lane. Where the kernel multiplies pairs or quadruples, as many rows of
+B are interleaved by shuffles, within parts of 128 bits; the sums rest in the order that follows
+from that, and are put in order when they are read.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+import tvm.tirx.script.builder.ir as I
+from tvm import tirx
+
+from microkernels.vector.expressions import Expr, bind, constant, lanes_of, like, ramp, settle
+from tir_schedules.core.blocking import balanced
+
+from .skinny_product import Operands, shuffled
+from .tile_loops import for_groups
+
+_CHUNK_BYTES = 16 << 10  # of the matrix, which several passes find in the first-level cache
+_CHAINS = 8  # independent sums that hide the latency of an addition
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Panel:
+    """Groups of columns that are summed up together, and where their sums lie.
+
+    Attributes
+    ----------
+    groups : tuple of (int, int, tuple of int)
+        First column, columns that exist, and which of the kr interleaved vectors have any.
+    first : int
+        Number of the first vector of sums.
+    """
+
+    groups: tuple[tuple[int, int, tuple[int, ...]], ...]
+    first: int
+
+    @property
+    def vectors(self) -> int:
+        """Vectors of sums."""
+        return sum(len(kept) for _, _, kept in self.groups)
+
+
+class ColumnSums:
+    """Sums over k of a few rows times columns that lie next to each other.
+
+    The sums rest in `buffer`, [slots, rows, width], in the order in which interleaving leaves them.
+
+    Parameters
+    ----------
+    operands : Operands
+        What is multiplied.
+    rows, columns : int
+        Extents of the product.
+    """
+
+    def __init__(self, operands: Operands, rows: int, columns: int) -> None:
+        self.operands, self.rows, self.columns = operands, rows, columns
+        lanes, kr, group = operands.lanes, operands.kr, operands.group
+        labels = _interleave(
+            [[(i, column) for column in range(group)] for i in range(kr)],
+            lambda a, b, chosen: [(a + b)[lane] for lane in chosen],
+            operands.matrix_element,
+        )
+        order = [[vector[lane * kr][1] for lane in range(lanes)] for vector in labels]
+        budget = operands.kernel.mr * operands.kernel.vectors - (2 * kr if kr > 1 else 0)
+        per_panel = max(1, budget // kr)
+        self.where: dict[int, tuple[int, int]] = {}
+        self.panels: list[Panel] = []
+        first = 0
+        for piece in balanced(math.ceil(columns / group), per_panel):
+            for number in range(piece.count):
+                groups = []
+                start = piece.start + number * piece.size
+                for g in range(start, start + piece.size):
+                    valid = min(group, columns - g * group)
+                    kept = tuple(i for i in range(kr) if min(order[i]) < valid)
+                    groups.append((g * group, valid, kept))
+                panel = Panel(tuple(groups), first)
+                self.panels.append(panel)
+                for column, _, kept in groups:
+                    for i in kept:
+                        for lane in range(lanes):
+                            self.where[column + order[i][lane]] = (first, lane)
+                        first += 1
+        self.width = first * lanes
+        most = max(panel.vectors for panel in self.panels)
+        self.row_block = max(1, min(rows, budget // most))
+        self.row_block = balanced(rows, self.row_block)[0].size
+        self.chains = max(1, _CHAINS // (self.row_block * most))
+
+    def clear(self, buffer: Expr, slot: Expr) -> None:
+        """Sets the sums to 0."""
+        lanes = self.operands.lanes
+        zero = constant(0, self.operands.kernel.acc_dtype, lanes)
+        with I.serial(self.rows * self.width // lanes) as i:
+            I.buffer_store(buffer, zero, [ramp((slot * self.rows * self.width) + i * lanes, lanes)])
+
+    def add(
+        self,
+        buffer: Expr,
+        slot: Expr,
+        steps: Expr | int,
+        rest: int,
+        row: Callable[[Expr, Expr], Expr],
+        matrix: Callable[[Expr, int, int], Expr],
+    ) -> None:
+        """Adds the products of some steps of k to the sums.
+
+        Parameters
+        ----------
+        buffer, slot : Expr
+            The sums, and which of them.
+        steps : Expr or int
+            Whole steps of kr.
+        rest : int
+            Further terms, fewer than kr.
+        row : callable
+            (row, step) -> kr elements in every lane, by `Operands.spread`.
+        matrix : callable
+            (k, first column, columns that exist) -> a row of B: `group` elements.
+        """
+        blocks = balanced(self.rows, self.row_block)
+        passes = len(self.panels) * sum(block.count for block in blocks)
+        bits = int(tirx.const(0, self.operands.matrix_element).ty.dtype.bits)
+        chunk = max(8, _CHUNK_BYTES * 8 // (self.columns * self.operands.kr * bits))
+
+        def over(start: Expr | int, count: Expr | int, terms: int) -> None:
+            piece = (start, count, terms)
+            for panel in self.panels:
+                tile = functools.partial(self._tile, buffer, slot, panel, piece, row, matrix)
+                for_groups(blocks, tile)
+
+        if passes == 1 or (isinstance(steps, int) and steps <= chunk):
+            over(0, steps, rest)
+            return
+        total = tirx.const(steps, "int32") if isinstance(steps, int) else steps
+        with I.serial(I.floordiv(total + (chunk - 1), chunk)) as part:
+            over(part * chunk, tirx.Min(tirx.const(chunk, "int32"), total - part * chunk), 0)
+        if rest:
+            over(total, 0, rest)
+
+    def vector(self, buffer: Expr, slot: Expr, row: Expr | int, number: int) -> Expr:
+        """The sums of one vector of columns, in order."""
+        lanes = self.operands.lanes
+        places = [self.where.get(number * lanes + lane, (-1, 0)) for lane in range(lanes)]
+        places = [place if place[0] >= 0 else places[0] for place in places]
+        sources = sorted({source for source, _ in places})
+        base = (slot * self.rows + row) * self.width
+        values = [bind(buffer[ramp(base + source * lanes, lanes)]) for source in sources]
+        chosen = [sources.index(source) * lanes + lane for source, lane in places]
+        if chosen == list(range(lanes)):
+            return values[0]
+        return settle(shuffled(values, chosen))
+
+    def _tile(
+        self,
+        buffer: Expr,
+        slot: Expr,
+        panel: Panel,
+        piece: tuple[Expr | int, Expr | int, int],
+        row: Callable[[Expr, Expr], Expr],
+        matrix: Callable[[Expr, int, int], Expr],
+        first: Expr | int,
+        rows: int,
+    ) -> None:
+        """Some rows and one panel, in registers; `piece` is first step, steps, further terms."""
+        operands, (start, count, terms) = self.operands, piece
+        lanes, kr = operands.lanes, operands.kr
+        zero = constant(0, operands.kernel.acc_dtype, lanes)
+        width = panel.vectors
+        shape = (width * lanes,)
+        sums = [
+            [I.sblock_alloc_buffer(shape, operands.kernel.acc_dtype) for _ in range(rows)]
+            for _ in range(self.chains)
+        ]
+        for chain in sums:
+            for total in chain:
+                for j in range(width):
+                    I.buffer_store(total, zero, [ramp(j * lanes, lanes)])
+
+        def step(number: Expr, chain: int, valid: int) -> None:
+            factors = [bind(row(first + i, number)) for i in range(rows)]
+            j = 0
+            for column, exist, kept in panel.groups:
+                loaded = [matrix(number * kr + i, column, exist) for i in range(valid)]
+                loaded += [like(0, loaded[0])] * (kr - valid)
+                vectors = interleave(loaded, operands.matrix_element)
+                for i in kept:
+                    index = ramp(j * lanes, lanes)
+                    for total, factor in zip(sums[chain], factors, strict=True):
+                        value = operands.multiply_add(total[index], factor, vectors[i])
+                        I.buffer_store(total, value, [index])
+                    j += 1
+
+        chains = self.chains
+        if not (isinstance(count, int) and count < chains):
+            with I.serial(count // chains) as turn:
+                for number in range(chains):
+                    step(start + turn * chains + number, number, kr)
+        left = count % chains
+        if chains > 1 and not (isinstance(left, int) and left == 0):
+            with I.serial(left) as extra:
+                step(start + (count - left) + extra, 0, kr)
+        if terms:
+            step(start + count, 0, terms)
+        for i in range(rows):
+            base = (slot * self.rows + first + i) * self.width + panel.first * lanes
+            for j in range(width):
+                value = sums[0][i][ramp(j * lanes, lanes)]
+                for chain in sums[1:]:
+                    value = value + chain[i][ramp(j * lanes, lanes)]
+                index = ramp(base + j * lanes, lanes)
+                I.buffer_store(buffer, buffer[index] + value, [index])
+
+
+def interleave(rows: Sequence[Expr], element: str) -> list[Expr]:
+    """kr rows of B as kr vectors whose lanes hold kr terms of one column each."""
+    return _interleave(list(rows), lambda a, b, lanes: bind(shuffled([a, b], lanes)), element)
+
+
+def _interleave(rows: list[T], choose: Callable[[T, T, list[int]], T], element: str) -> list[T]:
+    """Interleaves within parts of 128 bits, which is one instruction for two vectors."""
+    if len(rows) == 1:
+        return rows
+    bits = int(tirx.const(0, element).ty.dtype.bits)
+    size = _lanes_of_row(rows[0])
+    part = min(128 // bits, size)
+    vectors, unit = [[row] for row in rows], 1
+    while len(vectors) > 1:
+        merged = []
+        for left, right in zip(vectors[::2], vectors[1::2], strict=True):
+            both = []
+            for a, b in zip(left, right, strict=True):
+                for high in (0, part // 2):
+                    lanes = [
+                        side * size + base + high + at + i
+                        for base in range(0, size, part)
+                        for at in range(0, part // 2, unit)
+                        for side in (0, 1)
+                        for i in range(unit)
+                    ]
+                    both.append(choose(a, b, lanes))
+            merged.append(both)
+        vectors, unit = merged, unit * 2
+    return vectors[0]
+
+
+def _lanes_of_row(row: object) -> int:
+    """Elements of a row, which is a vector or a list of labels."""
+    return len(row) if isinstance(row, list) else lanes_of(row)

@@ -1,0 +1,262 @@
+"""Template "matmul": activations times a constant weight, with an epilogue in registers.
+
+    C[m, n] = epilogue(sum over k of A[m, k] * W[k, n])
+
+All leading dimensions of A are folded into m. With the attributes "window" (taps) and "stride",
+rows are overlapping windows of A [N, L, C] and W is [taps, C, n]: see matmul_window.py. The weight
+is packed at compile time, panel by panel: [N/nr][K/kr][nr][kr], the columns of the last panel
+padded with zeros to whole vectors. One parallel region over a grid of threads; inside a thread:
+blocks of rows, panels of columns, blocks of K, register tiles.
+
+The weight's type says what is multiplied: f32, bfloat16 (A is rounded to it if it is f32) or 8-bit
+integers, of which the product is exact in int32, zero points included (zero_points.py). With the
+attributes "a_quantize" (the 8-bit type), "a_scale" and "a_zero_point" a f32 A is quantised on the
+way in, with "dynamic" ones after its range has been found (DynamicQuantizeLinear). With
+"weight_scale" the rows of a f32 weight have factors (scaled_weight.py).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import numpy as np
+import tvm.tirx.script.builder.ir as I
+from tvm import tirx
+from tvm.script.ir_builder import IRBuilder
+
+from microkernels.isa import Isa
+from microkernels.microkernel import Microkernel, microkernel_named
+from microkernels.vector.expressions import Expr, parameter
+from tir_schedules.core.blocking import choose_thread_grid, thread_grids
+from tir_schedules.core.machine import Machine
+from tir_schedules.core.region import Region
+from tir_schedules.core.template import Packing, Template, register_template
+from tir_schedules.epilogue.epilogue import (
+    Columns,
+    Epilogue,
+    load_vector,
+    operand_parameters,
+    unflatten,
+)
+from tir_schedules.rows.quantization_range import emit_own_range
+
+from .activations import InPlace
+from .matmul_config import ACTIVATION_DTYPES, MatmulConfig, check, dimensions, product_types
+from .matmul_product import Product
+from .matmul_weight import pack, packed_shape, parameter_shape, unpack
+from .matmul_window import window_of
+from .scaled_weight import further_inputs, has_scale, reject_scale, scaled
+from .tile_config import (
+    PARALLEL_FLOPS,
+    RESULT_DTYPES,
+    default_tile,
+    fewest_cycles,
+    neighbouring_tiles,
+    product_kernels,
+    tile_cycles,
+    worth_trying,
+)
+from .tile_space import tiles_and_blocks
+from .tile_stores import direct_store, row_store
+from .zero_points import integer_reference, is_dynamic, is_integer, reject_zero_points
+
+
+def reject(region: Region, isa: Isa) -> str | None:
+    """Why the template cannot build a region, or None."""
+    a, w = region.inputs[:2]
+    if a.dtype not in ACTIVATION_DTYPES.get(w.dtype, ()):
+        return f"activations of type {a.dtype} and weight of type {w.dtype}"
+    if region.output.dtype not in RESULT_DTYPES:
+        return f"output of type {region.output.dtype}"
+    if min(dimensions(region)) <= 0:
+        return "a dimension is 0"
+    if w.dtype != "float32" and window_of(region) is not None:
+        return f"windows of type {w.dtype}"
+    if is_integer(region) and not has_scale(region):
+        if ("a_quantize" in region.attrs) != (a.dtype == "float32"):
+            return f"activations of type {a.dtype}, quantised by the kernel"
+        return reject_zero_points(region)
+    return reject_scale(region)
+
+
+def default_config(region: Region, machine: Machine) -> MatmulConfig:
+    """The configuration with the fewest estimated cycles; no tuning is needed."""
+    return fewest_cycles(
+        candidates(region, machine), lambda config: estimated_cycles(region, config, machine)
+    )
+
+
+def candidates(region: Region, machine: Machine) -> list[MatmulConfig]:
+    """The best configuration of every kernel that is worth trying."""
+    kernels = worth_trying(_kernels(region, machine.isa), dimensions(region)[0])
+    return [_config(region, machine, kernel) for kernel in kernels]
+
+
+def space(region: Region, machine: Machine) -> Iterator[MatmulConfig]:
+    """Every register tile with blocks of several sizes, on every grid of threads."""
+    m, n, k = dimensions(region)
+    kernels = _kernels(region, machine.isa)
+    bases = [_tile(region, machine, kernel) for kernel in kernels]
+    n_vectors = math.ceil(n / kernels[0].lanes)
+    yield from _sorted(region, machine, tiles_and_blocks(kernels, m, n_vectors, k, bases))
+
+
+def neighbourhood(region: Region, machine: Machine) -> Iterator[MatmulConfig]:
+    """The part of the space near the default tile of every kernel, for regions with many parts."""
+    m, _, k = dimensions(region)
+    near = (
+        tile
+        for kernel in _kernels(region, machine.isa)
+        for tile in neighbouring_tiles(_tile(region, machine, kernel), m, k)
+    )
+    yield from _sorted(region, machine, near)
+
+
+def _sorted(
+    region: Region, machine: Machine, tiles: Iterable[dict[str, Any]]
+) -> Iterator[MatmulConfig]:
+    """The default, then tiles on every grid of threads, the fastest estimated first."""
+    default = default_config(region, machine)
+    grids = {(1, 1), *thread_grids(machine.threads)}
+    found = {
+        MatmulConfig(**tile, threads_m=threads_m, threads_n=threads_n)
+        for tile in tiles
+        for threads_m, threads_n in grids
+    }
+    yield default
+    yield from sorted(
+        found - {default}, key=lambda config: estimated_cycles(region, config, machine)
+    )
+
+
+def estimated_cycles(region: Region, config: MatmulConfig, machine: Machine) -> float:
+    """Cycles of the busiest thread."""
+    m, n, k = dimensions(region)
+    n_vectors = math.ceil(n / microkernel_named(config.kernel).lanes)
+    rows, vectors = math.ceil(m / config.threads_m), math.ceil(n_vectors / config.threads_n)
+    return tile_cycles(config, rows, vectors, k, machine, fetches=True)
+
+
+def _kernels(region: Region, isa: Isa) -> tuple[Microkernel, ...]:
+    return product_kernels(isa, *product_types(region))
+
+
+def _tile(region: Region, machine: Machine, kernel: Microkernel) -> dict[str, Any]:
+    m, n, k = dimensions(region)
+    tile = default_tile(kernel, m, n, k, machine, fetches=True)
+    window = window_of(region)
+    if window is not None:  # overlapping rows take less of L2
+        block = machine.l2_bytes // 2 // (4 * window.pitch)
+        tile["m_block"] = max(tile["m_block"], min(m, block))
+    return tile
+
+
+def _config(region: Region, machine: Machine, kernel: Microkernel) -> MatmulConfig:
+    """The best configuration of one kernel."""
+    m, n, k = dimensions(region)
+    tile = _tile(region, machine, kernel)
+    grid = (1, 1)
+    if machine.threads > 1 and flops(region) >= PARALLEL_FLOPS * kernel.kr:
+        m_tiles = math.ceil(m / tile["rows"])
+        n_tiles = math.ceil(math.ceil(n / kernel.lanes) / tile["vectors"])
+        grid = choose_thread_grid(m_tiles, n_tiles, m, n, k, machine.threads)
+    return MatmulConfig(**tile, threads_m=grid[0], threads_n=grid[1])
+
+
+def build(region: Region, config: MatmulConfig, isa: Isa) -> tirx.PrimFunc:
+    """The kernel; its weight parameter is flat, as `pack` makes it."""
+    kernel = check(region, config, isa)
+    window = window_of(region)
+    with IRBuilder() as builder, I.prim_func(s_tir=True):
+        I.func_name("matmul")
+        I.func_attr({"tirx.noalias": True})
+        a = parameter("A", region.inputs[0].shape, region.inputs[0].dtype)
+        w = parameter("W", packed_shape(region, config, isa, 1), kernel.b_dtype)
+        further = [
+            parameter(f"input{i}", parameter_shape(region, config, isa, i), tensor.dtype)
+            for i, tensor in enumerate(region.inputs[2:], 2)
+        ]
+        operands = operand_parameters(region)
+        c = parameter("C", region.output.shape, region.output.dtype)
+        epilogue = Epilogue(region, operands, kernel.narrow)
+
+        def read_a(row: Expr, columns: Columns) -> Expr:
+            if window is not None:
+                return a[tuple(window.element(row, columns.start))]
+            leading = unflatten(row, region.inputs[0].shape[:-1])
+            return load_vector(a, region.inputs[0].dtype, leading, columns)
+
+        rows = None
+        if window is None:
+            rows = InPlace(
+                a,
+                lambda row, column: [*unflatten(row, region.inputs[0].shape[:-1]), column],
+                region.inputs[0].shape[-1],
+            )
+
+        def find_range() -> Expr:
+            epilogue.own_range = emit_own_range(isa.f32_lanes, region.inputs[0], a)
+            return epilogue.own_range
+
+        kernel.admit()
+        Product(
+            region,
+            config,
+            kernel,
+            w,
+            further_inputs(region, further),
+            read_a,
+            row_store(region, kernel.lanes, c, epilogue),
+            epilogue.cost,
+            find_range if is_dynamic(region) else None,
+            rows,
+            direct_store(
+                region,
+                kernel,
+                c,
+                lambda row: unflatten(row, region.output.shape[:-1]),
+                region.output.shape[-1],
+            ),
+        ).share()
+    return builder.get()
+
+
+def kernel_name(region: Region, config: MatmulConfig, isa: Isa) -> str:
+    """The microkernel's name."""
+    return config.kernel
+
+
+def flops(region: Region) -> int:
+    """Multiplications and additions of the product."""
+    return 2 * math.prod(dimensions(region))
+
+
+def reference(region: Region, inputs: list[np.ndarray]) -> np.ndarray:
+    """The product in float64 or, of integers, int32; the weight as it is before packing."""
+    if is_integer(region):
+        return integer_reference(region, inputs)
+    a, w = inputs[:2]
+    if region.inputs[1].dtype == "bfloat16":
+        a = a.astype(w.dtype)
+    a, w = a.astype(np.float64), scaled(w.astype(np.float64), inputs)
+    window = window_of(region)
+    return np.matmul(a, w) if window is None else window.product(a, w)
+
+
+MATMUL = register_template(
+    Template(
+        name="matmul",
+        config_type=MatmulConfig,
+        default_config=default_config,
+        space=space,
+        check=check,
+        build=build,
+        kernel_name=kernel_name,
+        flops=flops,
+        reference=reference,
+        reject=reject,
+        packing=Packing(pack, unpack, packed_shape),
+    )
+)

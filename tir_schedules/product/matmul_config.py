@@ -1,0 +1,65 @@
+"""What a matmul region is, and the numbers that make its template concrete."""
+
+from __future__ import annotations
+
+import math
+
+from microkernels.isa import Isa
+from microkernels.microkernel import Microkernel
+from tir_schedules.core.region import Region
+from tir_schedules.epilogue.epilogue import rows_and_columns
+
+from .matmul_window import window_of
+from .tile_config import TileConfig, check_tile
+from .zero_points import is_integer, quantized_dtype
+
+# Types of A that a weight of some type can be multiplied by; they are converted on the way in.
+ACTIVATION_DTYPES = {
+    "float32": (
+        "float32",
+        "float64",
+        "float16",
+        "bfloat16",
+        "int8",
+        "uint8",
+        "int32",
+        "int64",
+        "bool",
+    ),
+    "bfloat16": ("bfloat16", "float32"),
+    "int8": ("uint8", "int8", "float32"),
+    "uint8": ("uint8", "int8", "float32"),
+}
+
+
+class MatmulConfig(TileConfig, frozen=True, kw_only=True):
+    """Numbers that make the template concrete.
+
+    Attributes
+    ----------
+    threads_m, threads_n : int
+        Threads along rows and along columns.
+    """
+
+    threads_m: int = 1
+    threads_n: int = 1
+
+
+def dimensions(region: Region) -> tuple[int, int, int]:
+    """(M, N, K) of a matmul region."""
+    *steps, n = region.inputs[1].shape
+    window = window_of(region)
+    m = rows_and_columns(region.inputs[0])[0] if window is None else window.batch * window.count
+    return m, n, math.prod(steps)
+
+
+def product_types(region: Region) -> tuple[str, str]:
+    """What a matmul region multiplies, as of `product_kernels`."""
+    a_dtype = quantized_dtype(region) if is_integer(region) else region.inputs[0].dtype
+    return a_dtype, region.inputs[1].dtype
+
+
+def check(region: Region, config: MatmulConfig, isa: Isa) -> Microkernel:
+    """The microkernel of a legal configuration; ConfigError for an illegal one."""
+    threads = {"threads_m": config.threads_m, "threads_n": config.threads_n}
+    return check_tile(region, config, isa, product_types(region), **threads)

@@ -1,0 +1,152 @@
+"""One matmul inside a kernel: its loops around whatever buffers the kernel gives it.
+
+The template "matmul" runs one on parameters only; a merged kernel runs several, one after the
+other, whose rows come from and go to buffers of its own.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+import tvm.tirx.script.builder.ir as I
+from tvm import DataType, tirx
+
+from microkernels.microkernel import Address, Microkernel, Place
+from microkernels.packing import packed_size
+from microkernels.vector.expressions import Expr, ramp, reinterpret_group
+from microkernels.vector.prefetch import PREFETCH_LLVM_IR, prefetch
+from tir_schedules.core.region import Region
+
+from .activations import Activations, InPlace, Read
+from .matmul_config import MatmulConfig, dimensions
+from .scaled_weight import ScaledPanels
+from .tile_loops import ThreadGrid, TileLoops, TileTask
+from .zero_points import Start, ZeroPoints, is_integer, quantize_parameters
+
+_LINE = 64  # bytes of a cache line
+
+
+@dataclass(frozen=True)
+class Product:
+    """A matmul region and what it works on.
+
+    Attributes
+    ----------
+    region : Region
+        The matmul.
+    config : MatmulConfig
+        Its numbers.
+    kernel : Microkernel
+        The configuration's, as `matmul_config.check` returns it.
+    weight : Buffer
+        The packed weight.
+    inputs : mapping
+        The inputs after it, by `further_inputs`.
+    read_a : callable
+        (row, columns of K) -> elements of A in memory.
+    store : callable
+        As `TileLoops.store`.
+    epilogue_cost : int
+        As `TileLoops.epilogue_cost`.
+    find_range : callable or None
+        Emits the search for A's scale and zero point, and returns the buffer that holds them.
+    rows : InPlace or None
+        As of `Activations`.
+    direct : callable or None
+        As of `TileLoops`.
+    """
+
+    region: Region
+    config: MatmulConfig
+    kernel: Microkernel
+    weight: Expr
+    inputs: Mapping[str, Expr]
+    read_a: Read
+    store: Callable[[Expr, Expr, Expr, bool], None]
+    epilogue_cost: int
+    find_range: Callable[[], Expr] | None = None
+    rows: InPlace | None = None
+    direct: Callable[[Expr, Expr], Place] | None = None
+
+    def loops(self, most_rows: int) -> TileLoops:
+        """The loops, for at most so many rows at a time; their buffers are the current block's."""
+        region, config, kernel, weight = self.region, self.config, self.kernel, self.weight
+        _, n, k = dimensions(region)
+        lanes = kernel.lanes
+        steps = kernel.steps(k)
+
+        def load_b(panel: Expr, width: int, step: Expr, j: int) -> Expr | Address:
+            group = lanes * kernel.kr
+            start = (panel * steps + step * width + j) * group
+            return kernel.b_operand(weight, start, width * group)
+
+        item = int(DataType(kernel.b_dtype).itemsize)
+
+        def fetch(panel: Expr, line: Expr) -> None:
+            prefetch(weight[(panel * steps + line) * (lanes * kernel.kr)])
+
+        def column_term(vector: Expr) -> Expr:
+            first = packed_size(k, n, kernel) + vector * (4 * lanes)
+            return reinterpret_group("int32", weight[ramp(first, 4 * lanes)], lanes)
+
+        integer = is_integer(region)
+        inputs = dict(self.inputs)
+        if self.find_range is not None:
+            inputs["range"] = self.find_range()
+        activations = Activations(
+            kernel,
+            region.inputs[0].dtype,
+            k,
+            min(max(config.m_block, config.rows), most_rows),
+            self.read_a,
+            quantize=quantize_parameters(region, kernel, inputs),
+            sums=integer and ZeroPoints.of(region, kernel).needs_row_sums,
+            rows=self.rows,
+            peels=True,
+        )
+        start = None
+        if integer:
+            start = Start(region, kernel, inputs, k, column_term, activations.row_sum)
+        loops = TileLoops(
+            kernel,
+            steps,
+            config.rows,
+            config.vectors,
+            config.m_block,
+            config.k_block,
+            activations.load,
+            load_b,
+            self.store,
+            self.epilogue_cost,
+            begin=activations.begin,
+            start=start if start is not None and start.needed else None,
+            peel=activations.tail,
+            direct=self.direct,
+            fetch=fetch if lanes * kernel.kr * item == _LINE else None,
+        )
+        if "scale" not in inputs:
+            return loops
+        most = max(size for _, size in loops.pieces)
+        vectors = min(config.vectors, math.ceil(n / lanes))
+        panels = ScaledPanels(kernel, weight, inputs["scale"], k, most, vectors)
+        return replace(loops, stage_b=panels.stage)
+
+    def run(self, rows: int, tiles: TileTask) -> None:
+        """The product of the first `rows` rows, in the calling thread."""
+        zero = tirx.const(0, "int32")
+        n_vectors = math.ceil(dimensions(self.region)[1] / self.kernel.lanes)
+        with I.attr(0, "pragma_import_llvm", PREFETCH_LLVM_IR):
+            self.loops(rows).emit(zero, rows, zero, n_vectors, tiles)
+
+    def share(self) -> None:
+        """The whole product, in one parallel region over the configuration's grid of threads."""
+        m, n, _ = dimensions(self.region)
+        config, n_vectors = self.config, math.ceil(n / self.kernel.lanes)
+        grid = ThreadGrid(m, n_vectors, config.threads_m, config.threads_n)
+        with I.parallel(grid.tasks) if grid.tasks > 1 else I.serial(1) as task, I.sblock("task"):
+            I.reads()
+            I.writes()
+            with I.attr(0, "pragma_import_llvm", PREFETCH_LLVM_IR):
+                grid.emit(task, self.loops(grid.most_rows))

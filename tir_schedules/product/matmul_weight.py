@@ -1,0 +1,91 @@
+"""The constant inputs of a matmul region as its kernel reads them.
+
+    panels [N/nr][K/kr][nr][kr], then, where zero points ask for it, one int32 for each column
+
+All of it lies in one flat array of the weight's type; columns are padded to whole vectors.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from tvm import relax
+
+from microkernels.isa import Isa
+from microkernels.microkernel import Microkernel
+from microkernels.packing import pack_weight, packed_size
+from tir_schedules.core.blocking import panel_widths
+from tir_schedules.core.region import Region
+
+from .matmul_config import MatmulConfig, check, dimensions
+from .zero_points import ZeroPoints, b_shift_of, is_integer, shifted_columns, shifted_weight
+
+
+def pack(
+    region: Region, config: MatmulConfig, isa: Isa, index: int, array: np.ndarray
+) -> np.ndarray:
+    """The weight as `build` reads it, a zero point for each column as int32."""
+    kernel = check(region, config, isa)
+    if index > 1:
+        padding = packed_shape(region, config, isa, index)[0] - array.size
+        return np.pad(shifted_columns(region, kernel, array), (0, padding))
+    matrix = shifted_weight(array.reshape(-1, array.shape[-1]), kernel)
+    packed = pack_weight(matrix, _widths(region, config, kernel), kernel)
+    if packed_shape(region, config, isa, index)[0] > packed.size:
+        term = ZeroPoints.of(region, kernel).column_term(matrix)
+        padding = math.ceil(term.size / kernel.lanes) * kernel.lanes - term.size
+        packed = np.concatenate([packed, np.pad(term, (0, padding)).view(packed.dtype)])
+    return packed
+
+
+def unpack(
+    region: Region, config: MatmulConfig, isa: Isa, index: int, expr: relax.Expr
+) -> relax.Expr:
+    """The weight [K, N] or [taps, C, N] as a Relax expression of its packed form."""
+    kernel = check(region, config, isa)
+    _, n, k = dimensions(region)
+    if index > 1:
+        columns = relax.op.strided_slice(expr, [0], [0], [n])
+        if shift := b_shift_of(region, kernel):
+            columns = relax.op.add(columns, relax.const(shift, "int32"))
+        return relax.op.reshape(columns, region.inputs[index].shape)
+    padded = kernel.steps(k) * kernel.kr
+    panels, position = [], 0
+    for width in _widths(region, config, kernel):
+        columns = width * kernel.lanes
+        panel = relax.op.strided_slice(expr, [0], [position], [position + padded * columns])
+        if kernel.kr > 1:
+            groups = relax.op.reshape(panel, (padded // kernel.kr, columns, kernel.kr))
+            panel = relax.op.permute_dims(groups, [0, 2, 1])
+        panels.append(relax.op.reshape(panel, (padded, columns)))
+        position += padded * columns
+    matrix = relax.op.strided_slice(relax.op.concat(panels, axis=1), [0, 1], [0, 0], [k, n])
+    if shift := b_shift_of(region, kernel):
+        wide = relax.op.add(relax.op.astype(matrix, "int32"), relax.const(shift, "int32"))
+        matrix = relax.op.astype(wide, "uint8")
+    shape = region.inputs[1].shape
+    return matrix if len(shape) == 2 else relax.op.reshape(matrix, shape)
+
+
+def packed_shape(region: Region, config: MatmulConfig, isa: Isa, index: int) -> tuple[int, ...]:
+    """Shape of a packed constant: the weight, then four bytes for each column if needed."""
+    kernel = check(region, config, isa)
+    _, n, k = dimensions(region)
+    columns = math.ceil(n / kernel.lanes) * kernel.lanes
+    if index > 1:
+        return (columns,)
+    term = is_integer(region) and ZeroPoints.of(region, kernel).needs_column_sums
+    return (packed_size(k, n, kernel) + (4 * columns if term else 0),)
+
+
+def parameter_shape(region: Region, config: MatmulConfig, isa: Isa, index: int) -> tuple[int, ...]:
+    """Shape of the kernel's parameter for an input, packed if it is constant."""
+    tensor = region.inputs[index]
+    return packed_shape(region, config, isa, index) if tensor.constant else tensor.shape
+
+
+def _widths(region: Region, config: MatmulConfig, kernel: Microkernel) -> list[int]:
+    """Width of every panel, in vectors; panels do not cross the threads' shares."""
+    n_vectors = math.ceil(dimensions(region)[1] / kernel.lanes)
+    return panel_widths(n_vectors, config.threads_n, config.vectors)

@@ -1,0 +1,274 @@
+"""NarrowWeight: a constant weight whose elements take 2, 4 or 8 bits of memory.
+
+    W[k, n] = (Wq[k, n] - zero[k / block, n]) * scale[k / block, n]
+
+Elements of 2 and 4 bits lie in words of 32 bits, one column and 16 or 8 consecutive steps of K to a
+word, so that one load and one shift give a vector of columns for one step. Elements of 8 bits lie
+one step a byte. Either way panels are consecutive, [steps][columns] within each, padded with zeros
+to whole words and whole vectors. Scales and zero points lie in panels too: [blocks][columns].
+Unsigned bytes whose zero point is 128 are stored as signed ones without any.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import tvm.tirx.script.builder.ir as I
+from tvm import relax, tirx
+
+from microkernels.microkernel import Microkernel
+from microkernels.packing import pack_weight
+from microkernels.vector.expressions import (
+    Expr,
+    bind,
+    cast,
+    constant,
+    ramp,
+    reinterpret,
+    vector_type,
+)
+
+WORD_BITS = 32
+BITS = (2, 4, 8)
+
+
+@dataclass(frozen=True)
+class NarrowWeight:
+    """Format of one weight, for vectors of `lanes` columns.
+
+    Attributes
+    ----------
+    bits : int
+        2, 4 or 8: the low bits of an element of Wq, which are all that is kept.
+    signed : bool
+        Whether they are a two's complement number.
+    rows, columns : int
+        Shape of Wq as a matrix.
+    block : int
+        Steps of K that share a scale; the last block may be shorter.
+    zero : float
+        Zero point of every element; those that differ are a tensor of their own and not meant here.
+    lanes : int
+        Columns in a vector.
+    """
+
+    bits: int
+    signed: bool
+    rows: int
+    columns: int
+    block: int
+    zero: float
+    lanes: int
+
+    @property
+    def unit(self) -> int:
+        """Steps of K that are decoded together; a block begins at a multiple of it."""
+        if self.bits < 8:
+            return WORD_BITS // self.bits
+        return 8 if self.blocks == 1 else math.gcd(self.block, 8)
+
+    @property
+    def blocks(self) -> int:
+        """Blocks of K that have a scale each."""
+        return math.ceil(self.rows / self.block)
+
+    @property
+    def word_bytes(self) -> int:
+        """Bytes of one column that lie together."""
+        return 1 if self.bits == 8 else WORD_BITS // 8
+
+    @property
+    def flipped(self) -> bool:
+        """Whether the highest bit is stored inverted: q - 128 as a signed byte is q."""
+        return self.bits == 8 and not self.signed and self.zero == 128.0
+
+    @property
+    def words(self) -> int:
+        """Words of one column."""
+        return math.ceil(self.rows * self.bits / (8 * self.word_bytes))
+
+    @property
+    def vector_bytes(self) -> int:
+        """Bytes of one vector of columns over all steps."""
+        return self.words * self.word_bytes * self.lanes
+
+    @property
+    def packed_bytes(self) -> int:
+        """Bytes of the packed weight."""
+        return self.n_vectors * self.vector_bytes
+
+    @property
+    def n_vectors(self) -> int:
+        """Vectors of columns."""
+        return math.ceil(self.columns / self.lanes)
+
+    def pack(self, array: np.ndarray, widths: Sequence[int], kernel: Microkernel) -> np.ndarray:
+        """Wq in panels.
+
+        Parameters
+        ----------
+        array : ndarray
+            int8 or uint8, `rows` x `columns` elements in order.
+        widths : sequence of int
+            Width of every panel, in vectors.
+        kernel : Microkernel
+            Whose vectors these are.
+
+        Returns
+        -------
+        ndarray
+            Flat, of the same type.
+        """
+        per_byte = 8 // self.bits
+        elements = np.zeros((self.words * self.word_bytes, per_byte, self.columns), np.uint8)
+        matrix = np.ascontiguousarray(array).view(np.uint8).reshape(self.rows, self.columns)
+        low = matrix & (2**self.bits - 1)
+        elements.reshape(-1, self.columns)[: self.rows] = low ^ 128 if self.flipped else low
+        in_bytes = np.zeros((len(elements), self.columns), np.uint8)
+        for position in range(per_byte):
+            in_bytes |= elements[:, position] << (self.bits * position)
+        word_kernel = dataclasses.replace(kernel, kr=self.word_bytes)
+        return pack_weight(in_bytes, widths, word_kernel).view(array.dtype)
+
+    def unpack(self, packed: relax.Expr, widths: Sequence[int]) -> relax.Expr:
+        """Wq [rows, columns] as a Relax expression of what `pack` made."""
+        per_byte = 8 // self.bits
+        panels, position = [], 0
+        for width in widths:
+            columns = width * self.lanes
+            size = width * self.vector_bytes
+            panel = relax.op.strided_slice(packed, [0], [position], [position + size])
+            panel = relax.op.reshape(panel, (self.words, columns, self.word_bytes))
+            panel = relax.op.permute_dims(panel, [0, 2, 1])
+            panels.append(relax.op.reshape(panel, (self.words * self.word_bytes, columns)))
+            position += size
+        matrix = relax.op.strided_slice(relax.op.concat(panels, 1), [1], [0], [self.columns])
+        if self.flipped:
+            matrix = relax.op.bitwise_xor(matrix, relax.const(128, "uint8"))
+        if self.bits == 8:
+            return matrix
+        dtype = "int8" if self.signed else "uint8"
+        shifts = np.arange(per_byte, dtype=dtype).reshape(1, -1, 1) * self.bits
+        elements = relax.op.right_shift(relax.op.expand_dims(matrix, 1), relax.const(shifts, dtype))
+        low = relax.op.bitwise_and(elements, relax.const(2**self.bits - 1, dtype))
+        if self.signed:
+            sign = relax.const(2 ** (self.bits - 1), dtype)
+            low = relax.op.subtract(relax.op.bitwise_xor(low, sign), sign)
+        steps = relax.op.reshape(low, (self.words * self.word_bytes * per_byte, self.columns))
+        return relax.op.strided_slice(steps, [0], [0], [self.rows])
+
+    def per_block(self, array: np.ndarray) -> np.ndarray:
+        """Scales or zero points, of any shape that a block's or a column's may have, as
+        [blocks, columns]."""
+        shape = per_block_shape(array.shape)
+        return np.broadcast_to(array.reshape(shape), (self.blocks, self.columns))
+
+    def pack_per_block(
+        self, array: np.ndarray, widths: Sequence[int], kernel: Microkernel
+    ) -> np.ndarray:
+        """Scales or zero points in panels; flat, `per_block_size` elements."""
+        return pack_weight(self.per_block(array), widths, kernel)
+
+    @property
+    def per_block_size(self) -> int:
+        """Elements of packed scales or zero points."""
+        return self.blocks * self.n_vectors * self.lanes
+
+    def unpack_per_block(
+        self, packed: relax.Expr, widths: Sequence[int], shape: Sequence[int]
+    ) -> relax.Expr:
+        """The scales or zero points of the given shape as an expression of what is packed."""
+        panels, position = [], 0
+        for width in widths:
+            columns = width * self.lanes
+            size = self.blocks * columns
+            panel = relax.op.strided_slice(packed, [0], [position], [position + size])
+            panels.append(relax.op.reshape(panel, (self.blocks, columns)))
+            position += size
+        rows, columns = per_block_shape(shape)
+        matrix = relax.op.strided_slice(relax.op.concat(panels, 1), [0, 1], [0, 0], [rows, columns])
+        return relax.op.reshape(matrix, tuple(shape))
+
+    def values(self, array: np.ndarray) -> np.ndarray:
+        """The elements of Wq as float64 [rows, columns], less the common zero point."""
+        low = np.ascontiguousarray(array).view(np.uint8).reshape(self.rows, self.columns)
+        low = (low & (2**self.bits - 1)).astype(np.float64)
+        if self.signed:
+            low -= np.where(low >= 2 ** (self.bits - 1), 2.0**self.bits, 0.0)
+        return low - self.zero
+
+    def emit_unit(self, packed: Expr, panel: Expr, width: int, unit: Expr, j: int) -> list[Expr]:
+        """The f32 vectors of the `unit` steps of one unit, less the common zero point.
+
+        Parameters
+        ----------
+        packed : buffer
+            What `pack` made.
+        panel, width : Expr, int
+            The panel's first vector and its width in vectors.
+        unit : Expr
+            Which unit of K.
+        j : int
+            Vector within the panel.
+        """
+        start = panel * self.vector_bytes
+        bytes_ = self.lanes * self.word_bytes
+
+        def load(word: Expr) -> Expr:
+            return packed[ramp(start + (word * width + j) * bytes_, bytes_)]
+
+        if self.bits == 8:
+            loaded = [load(unit * self.unit + step) for step in range(self.unit)]
+            if self.flipped:
+                return [cast("float32", reinterpret("int8", element)) for element in loaded]
+            return [self._shifted(cast("float32", element)) for element in loaded]
+        word = bind(I.reinterpret(vector_type("int32", self.lanes), load(unit)))
+        if self.lanes == 16:
+            return [self._looked_up(word, step) for step in range(self.unit)]
+        return [self._shifted(cast("float32", self._bits(word, s))) for s in range(self.unit)]
+
+    def _shifted(self, value: Expr) -> Expr:
+        return value - constant(self.zero, "float32", self.lanes) if self.zero else value
+
+    def _bits(self, word: Expr, step: int) -> Expr:
+        """The element of one step as int32."""
+
+        def number(value: int) -> Expr:
+            return constant(value, "int32", self.lanes)
+
+        if not self.signed:
+            return tirx.bitwise_and(
+                tirx.shift_right(word, number(self.bits * step)), number(2**self.bits - 1)
+            )
+        high = tirx.shift_left(word, number(WORD_BITS - self.bits * (step + 1)))
+        return tirx.shift_right(high, number(WORD_BITS - self.bits))
+
+    def _looked_up(self, word: Expr, step: int) -> Expr:
+        """The element of one step as f32: vpermps looks at the low four bits of an index only."""
+        index = word
+        if step:
+            index = tirx.shift_right(word, constant(self.bits * step, "int32", self.lanes))
+        return I.call_llvm_pure_intrin(
+            "float32x16", "llvm.x86.avx512.permvar.sf.512", self._table(), index
+        )
+
+    def _table(self) -> Expr:
+        """What every value of an index's low four bits stands for."""
+        entry = ramp(0, 16)
+        size = constant(2**self.bits, "int32", 16)
+        low = tirx.floormod(entry, size)
+        if self.signed:
+            half = constant(2 ** (self.bits - 1), "int32", 16)
+            low = tirx.floormod(entry + half, size) - half
+        return self._shifted(cast("float32", low))
+
+
+def per_block_shape(shape: Sequence[int]) -> tuple[int, int]:
+    """Blocks and columns of a tensor of scales: (), (N,), (B, N) or (B, 1, N); each may be 1."""
+    if len(shape) < 2:
+        return 1, shape[0] if shape else 1
+    return shape[0], shape[-1]

@@ -1,0 +1,202 @@
+"""What the configurations of all GEMM-like templates share: the tile and its blocks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Protocol, TypeVar
+
+from microkernels.errors import ConfigError
+from microkernels.isa import Isa, isa_named
+from microkernels.kernels.amx_family import AmxMicrokernel
+from microkernels.microkernel import Microkernel, kernels_for, microkernel_named, tile_kernels_for
+from tir_schedules.core.blocking import estimate_cycles
+from tir_schedules.core.config import Config
+from tir_schedules.core.machine import Machine
+from tir_schedules.core.region import Region
+from tir_schedules.cost.amx_cost import LEAST_GAIN, amx_blocks, amx_cycles, vector_cycles
+
+PARALLEL_FLOPS = 400_000  # below it the fork and join of a parallel region cost more than they save
+RESULT_DTYPES = (
+    "float32",
+    "float64",
+    "float16",
+    "bfloat16",
+    "int8",
+    "uint8",
+    "int32",
+    "int64",
+)
+# What is multiplied by what, by the weight's type (or that of the second operand).
+KERNEL_TYPES = {
+    "float32": ("float32", "float32"),
+    "bfloat16": ("bfloat16", "bfloat16"),
+    "int8": ("uint8", "int8"),
+    "uint8": ("uint8", "int8"),
+}
+
+
+def product_kernels(isa: Isa, a_dtype: str, b_dtype: str) -> tuple[Microkernel, ...]:
+    """What can multiply operands of these types: vector kernels, then those of tiles.
+
+    Parameters
+    ----------
+    a_dtype, b_dtype : str
+        "float32", "bfloat16", "int8" or "uint8", as the product is defined; a f32 A is rounded to
+        a bfloat16 B.
+    """
+    vector = kernels_for(isa, *KERNEL_TYPES[b_dtype])
+    exact = (a_dtype if b_dtype in ("int8", "uint8") else b_dtype, b_dtype)
+    return (*vector, *tile_kernels_for(isa, *exact))
+
+
+class TileConfig(Config, frozen=True, kw_only=True):
+    """Base of the configurations of GEMM-like templates.
+
+    Attributes
+    ----------
+    kernel : str
+        The microkernel.
+    rows : int
+        Most rows of a register tile.
+    vectors : int
+        Most vectors of columns of a register tile; with the kernel's lanes, the panel's width.
+    m_block : int
+        Rows that are finished before the next ones are begun; bounds the part of A in cache.
+    k_block : int
+        Steps of K (kr elements each) between two visits of the accumulators; bounds the part of a
+        panel in cache.
+    """
+
+    kernel: str
+    rows: int
+    vectors: int
+    m_block: int
+    k_block: int
+
+
+class _OfKernel(Protocol):
+    """A configuration that names one microkernel."""
+
+    @property
+    def kernel(self) -> str: ...
+
+
+C = TypeVar("C", bound=_OfKernel)
+
+
+def worth_trying(kernels: Iterable[Microkernel], m: int) -> list[Microkernel]:
+    """Without the blocks of tiles that are too low: more loads for a product than the others."""
+    kernels = list(kernels)
+    highest = max(kernel.mr for kernel in kernels)
+    return [kernel for kernel in kernels if not kernel.by_tiles or kernel.mr >= min(m, highest)]
+
+
+def default_tile(
+    kernel: Microkernel, m: int, n: int, k: int, machine: Machine, fetches: bool = False
+) -> dict[str, Any]:
+    """The tile and blocks for a product, as fields of a TileConfig.
+
+    Half of L2 is for a block of rows of A, three eighths for the part of a panel in use. `k` counts
+    elements; a step of K is kr of them, some four bytes for every type. `fetches` says whether the
+    template has `TileLoops.fetch`.
+    """
+    k = kernel.steps(k)
+    if isinstance(kernel, AmxMicrokernel):
+        blocks = amx_blocks(kernel.layout, m, math.ceil(n / kernel.lanes), k, machine, fetches)
+        return {"kernel": kernel.name, **blocks}
+    vectors = min(kernel.vectors, math.ceil(n / kernel.lanes))
+    rows = min(kernel.mr, m)
+    step_bytes = 4 * vectors * kernel.lanes
+    k_blocks = math.ceil(k * step_bytes / (machine.l2_bytes * 3 // 8)) if m > rows else 1
+    return {
+        "kernel": kernel.name,
+        "rows": rows,
+        "vectors": vectors,
+        "m_block": max(rows, min(m, machine.l2_bytes // 2 // (4 * k))),
+        "k_block": math.ceil(k / k_blocks),
+    }
+
+
+def neighbouring_tiles(tile: dict[str, Any], m: int, k: int) -> Iterator[dict[str, Any]]:
+    """The tile with other legal sizes: lower, narrower, blocks halved or whole."""
+    kernel = microkernel_named(tile["kernel"])
+    k = kernel.steps(k)
+    lower = max(1, tile["rows"] - 1) if not kernel.by_tiles else min(tile["rows"], 16)
+    for rows in {tile["rows"], lower, min(kernel.mr, m)}:
+        for vectors in {tile["vectors"], max(1, tile["vectors"] - 1)}:
+            for m_block in {tile["m_block"], max(rows, tile["m_block"] // 2), m}:
+                for k_block in {tile["k_block"], math.ceil(tile["k_block"] / 2), k}:
+                    yield {
+                        **tile,
+                        "rows": rows,
+                        "vectors": vectors,
+                        "m_block": m_block,
+                        "k_block": k_block,
+                    }
+
+
+def tile_cycles(
+    config: TileConfig, m: int, n_vectors: int, k: int, machine: Machine, fetches: bool = False
+) -> float:
+    """Estimated cycles for one thread's part of a product of `k` elements a row.
+
+    `fetches` is as of `default_tile`.
+    """
+    kernel = microkernel_named(config.kernel)
+    part = (m, n_vectors, kernel.steps(k), config.rows, config.vectors)
+    if isinstance(kernel, AmxMicrokernel):
+        blocks = (config.m_block, config.k_block)
+        return amx_cycles(kernel.layout, *part, *blocks, machine=machine, fetches=fetches)
+    if machine.isa.includes(isa_named("amx")):
+        return vector_cycles(*part, config.k_block, machine)
+    return estimate_cycles(*part, config.k_block)
+
+
+def fewest_cycles(candidates: Iterable[C], cycles: Callable[[C], float]) -> C:
+    """The configuration with the fewest estimated cycles, of which tiles have to save some."""
+
+    def handicapped(config: C) -> float:
+        by_tiles = microkernel_named(config.kernel).by_tiles
+        return cycles(config) * (LEAST_GAIN if by_tiles else 1)
+
+    return min(candidates, key=handicapped)
+
+
+def check_tile(
+    region: Region,
+    config: TileConfig,
+    isa: Isa,
+    types: tuple[str, str] | None = None,
+    **positive: int,
+) -> Microkernel:
+    """The microkernel of a legal configuration.
+
+    Parameters
+    ----------
+    types : tuple of str or None
+        What the product multiplies, as of `product_kernels`; None if the kernel need not fit.
+    positive : int
+        Further fields that have to be at least 1.
+
+    Raises
+    ------
+    ConfigError
+        Saying which field is out of range.
+    """
+    kernel = microkernel_named(config.kernel)
+    most = {"rows": kernel.mr, "vectors": kernel.vectors}
+    fields = ("rows", "vectors", "m_block", "k_block")
+    for field, value in {**{name: getattr(config, name) for name in fields}, **positive}.items():
+        if not 1 <= value <= most.get(field, 1 << 30):
+            limit = f" and at most {most[field]}" if field in most else ""
+            raise ConfigError(f"{field}={value}: must be at least 1{limit}, for {region.key}")
+    if not isa.includes(kernel.isa):
+        raise ConfigError(f"{kernel.name} needs {kernel.isa.name}; the target has {isa.name}")
+    multiplied = kernel.a_dtype, kernel.b_dtype
+    if types is not None and multiplied not in (KERNEL_TYPES.get(types[1]), types):
+        raise ConfigError(
+            f"{kernel.name} multiplies {' by '.join(multiplied)}, not {' by '.join(types)}; choose "
+            f"another kernel for {region.key}"
+        )
+    return kernel

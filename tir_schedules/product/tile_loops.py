@@ -1,0 +1,376 @@
+"""The loops that every GEMM-like template has inside a thread: row blocks, panels, K blocks, tiles.
+
+    for each block of rows (its part of A stays in L2)
+        for each panel of columns
+            for each block of K (its part of the panel stays in cache)
+                for each register tile: multiply; after the last block of K, store
+
+Sizes are compile-time numbers, so that every loop body is exact; pieces of one loop differ by at
+most one (`balanced`), so there is no thin tail. Between blocks of K the accumulators rest in a
+scratch tile.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import tvm.tirx.script.builder.ir as I
+
+from microkernels.microkernel import Address, Microkernel, Place, Tile
+from microkernels.vector.expressions import Expr, ramp
+from tir_schedules.core.blocking import Group, balanced, shares
+
+from .tile_stores import rest, store_tile
+
+# Panels that are fetched ahead at most: with few rows a panel is left before the next one has come
+# from L3 or memory. Whole models of 32 rows became 1% to 9% faster (Zen 4). A fetch needs so many
+# products beside it: a single row, which takes what memory gives, became 20% slower.
+PANELS_AHEAD, PRODUCTS_PER_FETCH = 2, 8
+Piece = tuple[int, int]  # first step of K and number of steps
+LoadPanel = Callable[[Expr, int, Expr, int], Expr | Address]
+Start = Callable[[Expr | int, int], Expr]
+
+
+class TileTask:
+    """The tile registers' configuration along straight-line code; nothing of it without tiles."""
+
+    def __init__(self) -> None:
+        self._kernel: Microkernel | None = None
+        self._rows = 0
+
+    def configure(self, kernel: Microkernel, rows: int) -> None:
+        """Emits the configuration for so many rows, unless it is there."""
+        if not kernel.by_tiles:
+            return
+        if not self.holds(kernel, rows):
+            kernel.configure(rows)
+        self._kernel, self._rows = kernel, rows
+
+    def holds(self, kernel: Microkernel, rows: int) -> bool:
+        """Whether the configuration is there."""
+        same = self._kernel is not None and self._kernel.mr == kernel.mr
+        return same and self._rows == rows
+
+    def release(self) -> None:
+        """Emits the end of it."""
+        if self._kernel is not None:
+            self._kernel.release()
+        self._kernel = None
+
+
+@dataclass(frozen=True)
+class TileLoops:
+    """The loops for one problem; `emit` puts them into the PrimFunc under construction.
+
+    Attributes
+    ----------
+    kernel : Microkernel
+        The register tile.
+    k : int
+        Steps of the reduction, of kr elements each.
+    rows, vectors : int
+        Most rows and vectors of a tile.
+    m_block, k_block : int
+        Most rows and steps of K of a block.
+    load_a : callable
+        (row, step of K) -> A as the kernel's `emit` takes it.
+    load_b : callable
+        (first vector of the panel, its width in vectors, step of K, vector within the panel) -> one
+        vector of packed B, likewise.
+    store : callable
+        (row, vector, accumulators, whether the vector ends its panel) -> None; emits the epilogue.
+    epilogue_cost : int
+        Instructions of the epilogue for one vector. A long one is not repeated for every row of the
+        tile, which would cost LLVM seconds: the tile passes through L1 and a loop runs over its
+        rows.
+    k_align : int
+        Every block of K begins at a multiple of it.
+    stage_b : callable or None
+        (first vector of the panel, its width, block of K) -> the load_b for that block; emits what
+        has to be done once before the tiles of a block, such as expanding a compressed panel.
+    multiply : callable or None
+        (row, rows, first vector of the panel, its width, block of K, start) -> accumulators; the
+        product of one tile where it is not simply `kernel.emit`. `start` is as its `init`.
+    begin : callable or None
+        (first row, rows) of a block -> None; emits what has to be done before it is multiplied.
+    start : callable or None
+        (row, vector) -> what the accumulators start with; zero if None.
+    peel : bool
+        As of `Microkernel.emit`, for the last block of K.
+    direct : callable or None
+        (row, vector) -> where tiles are stored as they are, in place of `store`.
+    fetch : callable or None
+        (first vector of a panel, line of the panel) -> None; fetches that line of packed B, of
+        which a step has one for each vector. With few rows the tiles have it called while they
+        multiply the panel before.
+    """
+
+    kernel: Microkernel
+    k: int
+    rows: int
+    vectors: int
+    m_block: int
+    k_block: int
+    load_a: Callable[[Expr, Expr], Expr | Address]
+    load_b: LoadPanel
+    store: Callable[[Expr, Expr, Expr, bool], None]
+    epilogue_cost: int = 0
+    k_align: int = 1
+    stage_b: Callable[[Expr, int, Piece], LoadPanel] | None = None
+    multiply: Callable[[Expr, int, Expr, int, Piece, Start | None], Tile] | None = None
+    begin: Callable[[Expr, int], None] | None = None
+    start: Callable[[Expr, Expr], Expr] | None = None
+    peel: bool = False
+    direct: Callable[[Expr, Expr], Place] | None = None
+    fetch: Callable[[Expr, Expr], None] | None = None
+
+    @property
+    def pieces(self) -> list[Piece]:
+        """The blocks of K."""
+        align = math.lcm(self.k_align, self.kernel.depth)
+        units = math.ceil(self.k / align)
+        groups = shares(units, min(units, math.ceil(self.k / self.k_block)))
+        starts = [group.start + i * group.size for group in groups for i in range(group.count)]
+        ends = [*starts[1:], units]
+        return [
+            (start * align, min(self.k, end * align) - start * align)
+            for start, end in zip(starts, ends, strict=True)
+        ]
+
+    def emit(
+        self, row: Expr, rows: int, vector: Expr, vectors: int, tiles: TileTask | None = None
+    ) -> None:
+        """The loops over `rows` rows from `row` and `vectors` vectors of columns from `vector`.
+
+        `tiles` is the state of a task that goes on afterwards and releases it. The tail is last,
+        unless its configuration is there.
+        """
+        pieces = self.pieces
+        bands = self._bands(rows)
+        scratch = None
+        if (len(pieces) > 1 or self.kernel.by_tiles) and self.direct is None:
+            # As wide as the widest panel: TVM cuts off columns that nobody visits, and tiles are
+            # told the distance of rows before.
+            width = balanced(vectors, self.vectors)[0].size * self.kernel.lanes
+            height = bands[0][1][0].size if len(pieces) > 1 else bands[0][0]
+            scratch = I.sblock_alloc_buffer((height, width), self.kernel.acc_dtype, align=64)
+
+        def emit_block(block: Expr | int, block_rows: int) -> None:
+            if self.begin is not None:
+                self.begin(row + block, block_rows)
+            for_groups(
+                balanced(vectors, self.vectors),
+                lambda panel, size: self._panel(
+                    row + block, block_rows, vector + panel, size, pieces, scratch
+                ),
+            )
+
+        state = tiles or TileTask()
+        if state.holds(self.kernel, bands[-1][0]):  # by the product before, which ended with it
+            bands.reverse()
+        for tile_rows, blocks in bands:
+            state.configure(self.kernel, tile_rows)
+            for_groups(blocks, emit_block)
+        if tiles is None:
+            state.release()
+
+    def _bands(self, rows: int) -> list[tuple[int, tuple[Group, ...]]]:
+        """Rows as (most rows of a tile, blocks): tiles are configured for a height, tails last."""
+        if not self.kernel.by_tiles:
+            return [(min(self.rows, rows), balanced(rows, self.m_block))]
+        tail = rows % self.rows
+        found = []
+        if rows > tail:
+            whole = rows // self.rows
+            groups = balanced(whole, max(1, self.m_block // self.rows))
+            blocks = tuple(
+                Group(group.start * self.rows, group.count, group.size * self.rows)
+                for group in groups
+            )
+            found.append((self.rows, blocks))
+        if tail:
+            found.append((tail, (Group(rows - tail, 1, tail),)))
+        return found
+
+    def _panel(
+        self,
+        row: Expr,
+        rows: int,
+        vector: Expr,
+        vectors: int,
+        pieces: Sequence[Piece],
+        scratch: Expr | None,
+    ) -> None:
+        for number, piece in enumerate(pieces):
+            load_b = self.load_b if self.stage_b is None else self.stage_b(vector, vectors, piece)
+            groups = balanced(rows, self.rows)
+            tiles = 0
+            for group in groups:
+                ahead = self._ahead(vector, vectors, piece, groups, group, tiles)
+                emit_tile = functools.partial(
+                    self._tile,
+                    row,
+                    vector=vector,
+                    vectors=vectors,
+                    piece=piece,
+                    load_b=load_b,
+                    scratch=scratch,
+                    first=number == 0,
+                    last=number == len(pieces) - 1,
+                    ahead=ahead,
+                )
+                for_groups([group], emit_tile)
+                tiles += group.count
+
+    def _ahead(
+        self,
+        vector: Expr,
+        vectors: int,
+        piece: Piece,
+        groups: Sequence[Group],
+        group: Group,
+        before: int,
+    ) -> Callable[[Expr | int, Expr], None] | None:
+        """(row of a tile of the group, step) -> None; fetches the tile's share of what comes next.
+
+        `before` counts the tiles before the group.
+        """
+        tiles = sum(each.count for each in groups)
+        fetch, lines = self.fetch, math.ceil(vectors / tiles)
+        few = lines * PRODUCTS_PER_FETCH > group.size * vectors
+        if fetch is None or few or tiles > PANELS_AHEAD * vectors:
+            return None
+
+        def ahead(tile: Expr | int, step: Expr) -> None:
+            number = before + (tile - group.start) // group.size
+            first = (number * self.k + piece[0] + step) * lines
+            for line in range(lines * self.kernel.depth):
+                fetch(vector + vectors, first + line)
+
+        return ahead
+
+    def _tile(
+        self,
+        block: Expr,
+        tile: Expr | int,
+        rows: int,
+        vector: Expr,
+        vectors: int,
+        piece: Piece,
+        load_b: LoadPanel,
+        scratch: Expr | None,
+        first: bool,
+        last: bool,
+        ahead: Callable[[Expr | int, Expr], None] | None,
+    ) -> None:
+        lanes = self.kernel.lanes
+        k_start, k_size = piece
+        with I.sblock("tile"):
+            I.reads()
+            I.writes()
+
+            def start(i: Expr | int, j: int) -> Expr:
+                if not first:
+                    assert scratch is not None
+                    return scratch[tile + i, ramp(j * lanes, lanes)]
+                assert self.start is not None
+                return self.start(block + tile + i, vector + j)
+
+            def read_b(j: int, ks: Sequence[Expr]) -> Expr | Address:
+                if ahead is not None and j == 0:
+                    ahead(tile, ks[0])
+                return load_b(vector, vectors, k_start + ks[0], j)
+
+            into, resume = None, False
+            if self.kernel.by_tiles:
+                into = Place(scratch, 0 if first and last else tile)
+                if self.direct is not None:
+                    into = self.direct(block + tile, vector)
+                resume = not first
+            init = None if resume or (first and self.start is None) else start
+            if self.multiply is not None:
+                result = self.multiply(block + tile, rows, vector, vectors, piece, init)
+            else:
+                result = self.kernel.emit(
+                    rows,
+                    vectors,
+                    (k_size,),
+                    lambda i, ks: self.load_a(block + tile + i, k_start + ks[0]),
+                    read_b,
+                    init,
+                    into,
+                    resume,
+                    self.peel and last,
+                )
+            if not last and result.place is None:
+                assert scratch is not None
+                rest(result, scratch, tile)
+            if not last or self.direct is not None:
+                return
+            store_tile(
+                result,
+                self.kernel,
+                self.epilogue_cost,
+                lambda i, j, value, ends: self.store(block + tile + i, vector + j, value, ends),
+            )
+
+
+def for_groups(groups: Sequence[Group], body: Callable[[Expr | int, int], None]) -> None:
+    """Runs `body(start, size)` for every piece; a loop for each group."""
+    for group in groups:
+        if group.count == 1:
+            body(group.start, group.size)
+        else:
+            with I.serial(group.count) as piece:
+                body(group.start + piece * group.size, group.size)
+
+
+def for_share(groups: Sequence[Group], index: Expr, body: Callable[[Expr, int], None]) -> None:
+    """Runs `body(start, size)` for the piece number `index`; one branch for each size."""
+    if len(groups) == 1:
+        body(index * groups[0].size, groups[0].size)
+        return
+    larger, smaller = groups
+    with I.If(index < larger.count):
+        with I.Then():
+            body(index * larger.size, larger.size)
+        with I.Else():
+            body(smaller.start + (index - larger.count) * smaller.size, smaller.size)
+
+
+class ThreadGrid:
+    """Rows and vectors of columns cut among a grid of threads.
+
+    Parameters
+    ----------
+    m, n_vectors : int
+        Rows and vectors of the whole product.
+    threads_m, threads_n : int
+        Threads along each; no more than there are rows or vectors are used.
+    """
+
+    def __init__(self, m: int, n_vectors: int, threads_m: int, threads_n: int) -> None:
+        self.rows = shares(m, min(threads_m, m))
+        self.columns = shares(n_vectors, min(threads_n, n_vectors))
+        self.threads_m = sum(group.count for group in self.rows)
+        self.tasks = self.threads_m * sum(group.count for group in self.columns)
+
+    @property
+    def most_rows(self) -> int:
+        """Rows of the largest share."""
+        return self.rows[0].size
+
+    def emit(self, task: Expr, loops: TileLoops) -> None:
+        """The loops over one thread's share."""
+        for_share(
+            self.rows,
+            I.floormod(task, self.threads_m),
+            lambda row, rows: for_share(
+                self.columns,
+                I.floordiv(task, self.threads_m),
+                lambda vector, vectors: loops.emit(row, rows, vector, vectors),
+            ),
+        )

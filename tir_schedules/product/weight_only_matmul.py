@@ -1,0 +1,354 @@
+"""Template "weight_only_matmul": f32 activations times a weight that is 2, 4 or 8 bits in memory.
+
+    C[m, n] = epilogue(sum over k of A[m, k] * (Wq[k, n] - Z[k / block, n]) * S[k / block, n])
+
+Inputs are A [.., K], Wq [K, N] (int8 or uint8, constant), S and perhaps Z (f32, constant, broadcast
+to [blocks, N]). Attributes: "bits" (the low bits of Wq that count), "block", and "zero_point" if it
+is one number for all. Wq may have more rows than A has columns: padding of the last block.
+
+Few rows: the weight is decoded in registers next to the multiplication, and a block is scaled once
+it is summed, so that memory and the decoding of one vector a step are the limits. Many rows
+(`staged`): a block of a panel is expanded to f32 in cache once per block of rows, and the f32 tiles
+run over it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import tvm.tirx.script.builder.ir as I
+from tvm import relax, tirx
+from tvm.script.ir_builder import IRBuilder
+
+from microkernels.isa import Isa
+from microkernels.microkernel import Microkernel, kernels_for, microkernel_named
+from microkernels.vector.expressions import Expr, cast, parameter, splat
+from tir_schedules.core.blocking import choose_thread_grid, panel_widths, thread_grids
+from tir_schedules.core.machine import Machine
+from tir_schedules.core.region import Region
+from tir_schedules.core.template import Packing, Template, register_template
+from tir_schedules.epilogue.epilogue import (
+    Epilogue,
+    operand_parameters,
+    rows_and_columns,
+    unflatten,
+)
+
+from .matmul_config import ACTIVATION_DTYPES, MatmulConfig
+from .narrow_weight import BITS, NarrowWeight, per_block_shape
+from .tile_config import (
+    PARALLEL_FLOPS,
+    RESULT_DTYPES,
+    check_tile,
+    default_tile,
+    neighbouring_tiles,
+    tile_cycles,
+)
+from .tile_loops import LoadPanel, Piece, ThreadGrid, TileLoops
+from .tile_stores import row_store
+from .weight_only_tiles import WeightOnlyTiles
+
+Store = Callable[[Expr, Expr, Expr, bool], None]
+
+MOST_STAGED_ROWS = 128
+
+
+class WeightOnlyConfig(MatmulConfig, frozen=True, kw_only=True):
+    """Numbers that make the template concrete.
+
+    Attributes
+    ----------
+    staged : bool
+        Whether a block of a panel is expanded to f32 before the tiles use it.
+    """
+
+    staged: bool = False
+
+
+def dimensions(region: Region) -> tuple[int, int, int]:
+    """(M, N, K) of the product."""
+    m, k = rows_and_columns(region.inputs[0])
+    return m, region.inputs[1].shape[-1], k
+
+
+def weight_format(region: Region, lanes: int) -> NarrowWeight:
+    """How the region's weight lies in memory, for vectors of `lanes` columns."""
+    rows, columns = rows_and_columns(region.inputs[1])
+    return NarrowWeight(
+        bits=int(region.attrs["bits"]),
+        signed=region.inputs[1].dtype == "int8",
+        rows=rows,
+        columns=columns,
+        block=int(region.attrs["block"]),
+        zero=float(region.attrs.get("zero_point", 0.0)),
+        lanes=lanes,
+    )
+
+
+def reject(region: Region, isa: Isa) -> str | None:
+    """Why the template cannot build a region, or None."""
+    a, w, *per_block = region.inputs
+    bits, block = int(region.attrs["bits"]), int(region.attrs["block"])
+    if a.dtype not in ACTIVATION_DTYPES["float32"]:
+        return f"activations of type {a.dtype}"
+    if w.dtype not in ("int8", "uint8") or region.output.dtype not in RESULT_DTYPES:
+        return f"weight of type {w.dtype}, output of type {region.output.dtype}"
+    if not all(tensor.constant for tensor in region.inputs[1:]):
+        return "the weight or its scale is not a constant"
+    if bits not in BITS or block < 1:
+        return f"{bits} bits in blocks of {block}"
+    if min(dimensions(region)) <= 0:
+        return "a dimension is 0"
+    weight = weight_format(region, 1)
+    if weight.rows < dimensions(region)[2]:
+        return f"a weight of {weight.rows} rows for {dimensions(region)[2]} columns"
+    if weight.blocks > 1 and block % weight.unit:
+        return f"blocks of {block} are no multiple of {weight.unit}"
+    whole = (weight.blocks, weight.columns)
+    for tensor in per_block:
+        shape = per_block_shape(tensor.shape)
+        if math.prod(shape) != tensor.size or any(
+            extent not in (1, full) for extent, full in zip(shape, whole, strict=True)
+        ):
+            return f"{tensor} is not broadcast to {whole[0]} blocks of {whole[1]} columns"
+        if tensor.dtype != "float32":
+            return f"scales or zero points of type {tensor.dtype}"
+    return None
+
+
+def default_config(region: Region, machine: Machine) -> WeightOnlyConfig:
+    """The configuration with the fewest estimated cycles; no tuning is needed."""
+    return min(
+        _defaults(region, machine), key=lambda config: estimated_cycles(region, config, machine)
+    )
+
+
+def _defaults(region: Region, machine: Machine) -> Iterator[WeightOnlyConfig]:
+    """Either way for every kernel."""
+    for kernel in kernels_for(machine.isa, "float32", "float32"):
+        for staged in (False, True):
+            yield _config(region, machine, _tile(region, machine, kernel, staged), staged)
+
+
+def space(region: Region, machine: Machine) -> Iterator[WeightOnlyConfig]:
+    """Both ways, every kernel with neighbouring tiles and blocks, on every grid of threads."""
+    m, _, k = dimensions(region)
+    default = default_config(region, machine)
+    grids = {(1, 1), *thread_grids(machine.threads)}
+    found = {
+        WeightOnlyConfig(**tile, threads_m=threads_m, threads_n=threads_n, staged=base.staged)
+        for base in _defaults(region, machine)
+        for tile in neighbouring_tiles(_tile_fields(base), m, k)
+        for threads_m, threads_n in grids
+    }
+    yield default
+    yield from sorted(
+        found - {default}, key=lambda config: estimated_cycles(region, config, machine)
+    )
+
+
+def _tile(region: Region, machine: Machine, kernel: Microkernel, staged: bool) -> dict[str, Any]:
+    m, n, k = dimensions(region)
+    tile = default_tile(kernel, m, n, k, machine)
+    if staged:
+        # Expanding a block is worth many rows, even if their part of A leaves L2.
+        tile["m_block"] = max(tile["m_block"], min(m, MOST_STAGED_ROWS))
+        step_bytes = 4 * tile["vectors"] * kernel.lanes
+        tile["k_block"] = min(tile["k_block"], max(1, machine.l2_bytes * 3 // 8 // step_bytes))
+        return tile
+    rows = tile["rows"]
+    if kernel.lanes < 16:
+        vectors = max(1 if rows > 4 else 2, 6 // rows)
+    elif rows > 3:  # every broadcast of A is used once, as the memory operand of a multiply-add
+        vectors = 1
+    else:  # two sets of accumulators, and a row has its zero points besides
+        vectors = 6 if rows == 1 and len(region.inputs) > 3 else 12 // rows
+    return {**tile, "vectors": min(tile["vectors"], vectors), "m_block": m, "k_block": k}
+
+
+def _tile_fields(config: WeightOnlyConfig) -> dict[str, Any]:
+    return {
+        field: getattr(config, field)
+        for field in ("kernel", "rows", "vectors", "m_block", "k_block")
+    }
+
+
+def _config(
+    region: Region, machine: Machine, tile: dict[str, Any], staged: bool
+) -> WeightOnlyConfig:
+    """A tile with its grid of threads."""
+    m, n, k = dimensions(region)
+    grid = (1, 1)
+    if machine.threads > 1 and flops(region) >= PARALLEL_FLOPS:
+        lanes = microkernel_named(tile["kernel"]).lanes
+        m_tiles = math.ceil(m / tile["rows"])
+        n_tiles = math.ceil(math.ceil(n / lanes) / tile["vectors"])
+        grid = choose_thread_grid(m_tiles, n_tiles, m, n, k, machine.threads)
+    return WeightOnlyConfig(**tile, threads_m=grid[0], threads_n=grid[1], staged=staged)
+
+
+def estimated_cycles(region: Region, config: WeightOnlyConfig, machine: Machine) -> float:
+    """Cycles of the busiest thread."""
+    m, n, k = dimensions(region)
+    lanes = microkernel_named(config.kernel).lanes
+    rows = math.ceil(m / config.threads_m)
+    n_vectors = math.ceil(math.ceil(n / lanes) / config.threads_n)
+    times = math.ceil(rows / (config.m_block if config.staged else config.rows))
+    # What a vector of the weight costs besides its multiplications, measured on Zen 4: decoded next
+    # to them, for every tile, or staged, for every block of rows.
+    beside, staged = (0.3, 2.4) if lanes == 16 else (1.3, 2.6)
+    decoding = staged if config.staged else beside
+    return tile_cycles(config, rows, n_vectors, k, machine) + times * decoding * k * n_vectors
+
+
+def check(region: Region, config: WeightOnlyConfig, isa: Isa) -> Microkernel:
+    """The microkernel of a legal configuration; ConfigError for an illegal one."""
+    return check_tile(region, config, isa, threads_m=config.threads_m, threads_n=config.threads_n)
+
+
+def build(region: Region, config: WeightOnlyConfig, isa: Isa) -> tirx.PrimFunc:
+    """The kernel; its constant parameters are flat, as `pack` makes them."""
+    kernel = check(region, config, isa)
+    m, _, k = dimensions(region)
+    lanes = kernel.lanes
+    weight = weight_format(region, lanes)
+    grid = ThreadGrid(m, weight.n_vectors, config.threads_m, config.threads_n)
+    with IRBuilder() as builder, I.prim_func(s_tir=True):
+        I.func_name("weight_only_matmul")
+        I.func_attr({"tirx.noalias": True})
+        a = parameter("A", region.inputs[0].shape, region.inputs[0].dtype)
+        packed = parameter("W", (weight.packed_bytes,), region.inputs[1].dtype)
+        per_block = [
+            parameter(name, (weight.per_block_size,), "float32")
+            for name, _ in zip("SZ", region.inputs[2:], strict=False)
+        ]
+        operands = operand_parameters(region)
+        c = parameter("C", region.output.shape, region.output.dtype)
+        epilogue = Epilogue(region, operands)
+
+        def load_a(row: Expr, step: Expr) -> Expr:
+            indices = (*unflatten(row, region.inputs[0].shape[:-1]), step)
+            return splat(cast("float32", a[indices]), lanes)
+
+        store = row_store(region, lanes, c, epilogue)
+        zeros = per_block[1] if len(per_block) > 1 else None
+        tiles = WeightOnlyTiles(kernel, weight, load_a, packed, per_block[0], zeros)
+        with I.parallel(grid.tasks) if grid.tasks > 1 else I.serial(1) as task, I.sblock("task"):
+            I.reads()
+            I.writes()
+            loops = _loops(config, tiles, k, store, epilogue.cost)
+            grid.emit(task, loops)
+    return builder.get()
+
+
+def _loops(
+    config: WeightOnlyConfig, tiles: WeightOnlyTiles, k: int, store: Store, epilogue_cost: int
+) -> TileLoops:
+    """The loops of one thread; a buffer for expanded blocks is added to the block at hand."""
+    weight = tiles.weight
+    loops = TileLoops(
+        tiles.kernel,
+        k,
+        config.rows,
+        config.vectors,
+        config.m_block,
+        config.k_block,
+        tiles.load_a,
+        _no_panel,
+        store,
+        epilogue_cost,
+        k_align=weight.unit if config.staged or weight.blocks == 1 else weight.block,
+    )
+    if not config.staged:
+        return dataclasses.replace(loops, multiply=tiles.multiply)
+    steps = max(size for _, size in loops.pieces)
+    vectors = min(config.vectors, weight.n_vectors)
+    expanded = I.sblock_alloc_buffer((steps * vectors * weight.lanes,), "float32")
+
+    def stage(panel: Expr, width: int, piece: Piece) -> LoadPanel:
+        return tiles.stage(panel, width, piece, expanded)
+
+    return dataclasses.replace(loops, stage_b=stage)
+
+
+def _no_panel(_panel: Expr, _width: int, _step: Expr, _j: int) -> Expr:
+    raise AssertionError("the weight is not read without being decoded")
+
+
+def pack(
+    region: Region, config: WeightOnlyConfig, isa: Isa, index: int, array: np.ndarray
+) -> np.ndarray:
+    """The weight, scales or zero points as `build` reads them."""
+    kernel = check(region, config, isa)
+    weight = weight_format(region, kernel.lanes)
+    widths = panel_widths(weight.n_vectors, config.threads_n, config.vectors)
+    if index == 1:
+        return weight.pack(array, widths, kernel)
+    return weight.pack_per_block(array, widths, kernel)
+
+
+def unpack(
+    region: Region, config: WeightOnlyConfig, isa: Isa, index: int, expr: relax.Expr
+) -> relax.Expr:
+    """The original constant as a Relax expression of its packed form."""
+    weight = weight_format(region, check(region, config, isa).lanes)
+    widths = panel_widths(weight.n_vectors, config.threads_n, config.vectors)
+    shape = region.inputs[index].shape
+    if index > 1:
+        return weight.unpack_per_block(expr, widths, shape)
+    return relax.op.reshape(weight.unpack(expr, widths), shape)
+
+
+def packed_shape(region: Region, config: WeightOnlyConfig, isa: Isa, index: int) -> tuple[int, ...]:
+    """Shape of a packed constant."""
+    weight = weight_format(region, check(region, config, isa).lanes)
+    return (weight.packed_bytes if index == 1 else weight.per_block_size,)
+
+
+def kernel_name(region: Region, config: WeightOnlyConfig, isa: Isa) -> str:
+    """The f32 microkernel's name and the weight's type."""
+    sign = "" if region.inputs[1].dtype == "int8" else "u"
+    return f"{config.kernel}+{sign}int{region.attrs['bits']}"
+
+
+def flops(region: Region) -> int:
+    """Multiplications and additions of the product."""
+    return 2 * math.prod(dimensions(region))
+
+
+def dequantised(region: Region, inputs: list[np.ndarray]) -> np.ndarray:
+    """The weight [K, N] in float64."""
+    weight = weight_format(region, 1)
+    values = weight.values(inputs[1])
+    scale, *zeros = (
+        np.repeat(weight.per_block(array.astype(np.float64)), weight.block, 0)[: weight.rows]
+        for array in inputs[2:]
+    )
+    values = (values - zeros[0] if zeros else values) * scale
+    return values[: dimensions(region)[2]]
+
+
+def reference(region: Region, inputs: list[np.ndarray]) -> np.ndarray:
+    """The product in float64; constants as they are before packing."""
+    return np.matmul(inputs[0].astype(np.float64), dequantised(region, inputs))
+
+
+WEIGHT_ONLY_MATMUL = register_template(
+    Template(
+        name="weight_only_matmul",
+        config_type=WeightOnlyConfig,
+        default_config=default_config,
+        space=space,
+        check=check,
+        build=build,
+        kernel_name=kernel_name,
+        flops=flops,
+        reference=reference,
+        reject=reject,
+        packing=Packing(pack, unpack, packed_shape),
+    )
+)

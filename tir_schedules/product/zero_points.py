@@ -1,0 +1,266 @@
+"""Zero points of an integer product, taken care of by what the accumulators start with.
+
+    sum over k of (A - zA) * (B - zB) = AB - zA * colsum(B) - zB * rowsum(A) + K * zA * zB
+
+Vector kernels multiply u8 by s8, so a signed A is shifted by +128 and an unsigned B by -128, and
+their zero points with them; tiles (AMX) multiply either sign as it is. What is constant is computed
+when the weight is packed and stored behind it; see oneDNN Graph Compiler (Li et al., arXiv
+2301.01333), low-precision optimisation.
+
+A region says what it knows in its attributes: `a_zero_point` and `b_zero_point` are numbers, or
+"input" for a further input (a scalar for A; one int32 for each column of a constant B), or, for A,
+"range": a f32 input of two elements, scale and zero point. Absent means 0. "dynamic" means that the
+kernel itself finds A's range first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from tvm import tirx
+
+from microkernels.microkernel import Microkernel
+from microkernels.vector.expressions import Expr, cast, constant, ramp, splat
+from tir_schedules.core.region import Region
+from tir_schedules.epilogue.quantize_steps import RANGES, Number, quantize_reference
+from tir_schedules.rows.quantization_range import dynamic_range
+
+_SHIFT = 128
+
+
+def is_integer(region: Region) -> bool:
+    """Whether a product is one of 8-bit integers."""
+    return region.inputs[1].dtype in RANGES
+
+
+def zero_point_inputs(region: Region) -> list[str]:
+    """What the inputs after A and B are, in order: "range", "a", "b"."""
+    attrs = region.attrs
+    found = []
+    if "range" in (attrs.get("a_scale"), attrs.get("a_zero_point")):
+        found.append("range")
+    return found + [name for name in "ab" if attrs.get(f"{name}_zero_point") == "input"]
+
+
+def reject_zero_points(region: Region) -> str | None:
+    """Why the further inputs of an integer product make no sense, or None."""
+    names = zero_point_inputs(region)
+    if (region.attrs.get("a_zero_point") == "dynamic") != is_dynamic(region):
+        return "a zero point that is found without its scale"
+    if (names[:1] == ["range"] or is_dynamic(region)) and quantized_dtype(region) != "uint8":
+        return "a range of int8 values"
+    if len(region.inputs) != 2 + len(names):
+        return f"{len(region.inputs)} inputs, where the zero points are {names}"
+    for name, tensor in zip(names, region.inputs[2:], strict=True):
+        if name == "range" and (tensor.shape, tensor.dtype) != ((2,), "float32"):
+            return f"scale and zero point in {tensor}"
+        if name == "a" and tensor.size != 1:
+            return f"a zero point of A in {tensor}"
+        if name == "b" and not (tensor.constant and tensor.shape == region.output.shape[-1:]):
+            return f"zero points of B in {tensor}"
+    return None
+
+
+def quantized_dtype(region: Region) -> str:
+    """The 8-bit type of A, as it is or as the kernel quantises it."""
+    return str(region.attrs.get("a_quantize", region.inputs[0].dtype))
+
+
+@dataclass(frozen=True)
+class ZeroPoints:
+    """Shifted zero points: numbers, or 0 where they are only known at run time.
+
+    Attributes
+    ----------
+    a, b : int
+        Numbers known at compile time.
+    a_runtime : bool
+        Whether A's is an input.
+    b_columns : bool
+        Whether B has one for each column.
+    """
+
+    a: int
+    b: int
+    a_runtime: bool
+    b_columns: bool
+
+    @staticmethod
+    def of(region: Region, kernel: Microkernel) -> ZeroPoints:
+        """The zero points of an integer product, as a kernel multiplies it."""
+        a, b = (region.attrs.get(f"{name}_zero_point", 0) for name in "ab")
+        a_shift, b_shift = a_shift_of(region, kernel), -b_shift_of(region, kernel)
+        return ZeroPoints(
+            0 if isinstance(a, str) else int(a) + a_shift,
+            0 if isinstance(b, str) else int(b) + b_shift,
+            isinstance(a, str),
+            isinstance(b, str),
+        )
+
+    @property
+    def needs_column_sums(self) -> bool:
+        """Whether the accumulators start with something for each column."""
+        return self.a_runtime or self.a != 0
+
+    @property
+    def needs_row_sums(self) -> bool:
+        """Whether they start with something for each row."""
+        return self.b_columns or self.b != 0
+
+    def column_term(self, matrix: np.ndarray) -> np.ndarray:
+        """int32 for each column of a constant shifted B [K, N], as packed behind it."""
+        sums = matrix.astype(np.int64).sum(axis=0)
+        if not self.a_runtime:
+            sums = self.a * (len(matrix) * self.b - sums)
+        return sums.astype(np.int32)  # wraps as the accumulators do
+
+
+def a_shift_of(region: Region, kernel: Microkernel) -> int:
+    """What a kernel adds to the elements of A."""
+    return _SHIFT if (quantized_dtype(region), kernel.a_dtype) == ("int8", "uint8") else 0
+
+
+def b_shift_of(region: Region, kernel: Microkernel) -> int:
+    """What a kernel takes from the elements of B."""
+    return _SHIFT if (region.inputs[1].dtype, kernel.b_dtype) == ("uint8", "int8") else 0
+
+
+def shifted_columns(region: Region, kernel: Microkernel, zero_points: np.ndarray) -> np.ndarray:
+    """B's zero points for each column, as `shifted_weight` moves them; int32."""
+    return zero_points.reshape(-1).astype(np.int32) - np.int32(b_shift_of(region, kernel))
+
+
+def shifted_weight(matrix: np.ndarray, kernel: Microkernel) -> np.ndarray:
+    """An 8-bit weight as a kernel multiplies it: unsigned values less 128 where it takes int8."""
+    if (matrix.dtype, kernel.b_dtype) == (np.uint8, "int8"):
+        return (matrix ^ np.uint8(_SHIFT)).view(np.int8)
+    return matrix
+
+
+class Start:
+    """What the accumulators of an integer product start with.
+
+    Parameters
+    ----------
+    region : Region
+        The product.
+    kernel : Microkernel
+        What multiplies it.
+    inputs : dict
+        `named_inputs` of the region.
+    k : int
+        Terms of each sum.
+    column_term : callable
+        Vector of columns -> int32 lanes: `ZeroPoints.column_term`; the columns' sums if B is no
+        constant.
+    row_sum : callable
+        Row -> int32 sum of A's elements.
+    """
+
+    def __init__(
+        self,
+        region: Region,
+        kernel: Microkernel,
+        inputs: Mapping[str, Expr],
+        k: int,
+        column_term: Callable[[Expr], Expr],
+        row_sum: Callable[[Expr], Expr],
+    ) -> None:
+        self.zero_points = ZeroPoints.of(region, kernel)
+        self.shift = a_shift_of(region, kernel)
+        self.inputs = inputs
+        self.region, self.k, self.lanes = region, k, kernel.lanes
+        self.column_term, self.row_sum = column_term, row_sum
+
+    @property
+    def needed(self) -> bool:
+        """Whether the accumulators start with anything but zeros."""
+        return self.zero_points.needs_column_sums or self.zero_points.needs_row_sums
+
+    def a_zero_point(self) -> Expr:
+        """A's shifted zero point; int32."""
+        found = self.region.attrs.get("a_zero_point")
+        if found in ("range", "dynamic"):
+            value = cast("int32", self.inputs["range"][tirx.const(1, "int32")])
+        else:
+            tensor = self.region.inputs[2 + zero_point_inputs(self.region).index("a")]
+            zeros = (tirx.const(0, "int32"),) * len(tensor.shape)
+            value = cast("int32", self.inputs["a"][zeros])
+        return value + tirx.const(self.shift, "int32") if self.shift else value
+
+    def __call__(self, row: Expr, vector: Expr) -> Expr:
+        """The accumulators of one row and one vector of columns before the first product."""
+        points, lanes = self.zero_points, self.lanes
+        value = constant(0, "int32", lanes)
+        corrected: Expr = tirx.const(0 if points.a_runtime else self.k * points.a, "int32")
+        packed = self.region.inputs[1].constant
+        if points.needs_column_sums:
+            value = self.column_term(vector)
+            if not packed and not points.a_runtime:
+                value = value * constant(-points.a, "int32", lanes)
+        if points.a_runtime:
+            a_zero_point = self.a_zero_point()
+            value = value * splat(tirx.const(0, "int32") - a_zero_point, lanes)
+            corrected = a_zero_point * tirx.const(self.k, "int32")
+        if points.b_columns:
+            weights = self.inputs["b"][ramp(vector * lanes, lanes)]
+            return value + weights * splat(corrected - self.row_sum(row), lanes)
+        if points.b:
+            # The constant part of a known zA is in the packed column term.
+            known = tirx.const(0, "int32") if packed and not points.a_runtime else corrected
+            row_term = (known - self.row_sum(row)) * tirx.const(points.b, "int32")
+            return value + splat(row_term, lanes)
+        return value
+
+
+def named_inputs(region: Region, buffers: Sequence[Expr]) -> dict[str, Expr]:
+    """The kernel's parameters for the inputs after A and B, by `zero_point_inputs`."""
+    return dict(zip(zero_point_inputs(region), buffers, strict=True))
+
+
+def is_dynamic(region: Region) -> bool:
+    """Whether the kernel finds A's scale and zero point itself."""
+    return region.attrs.get("a_scale") == "dynamic"
+
+
+def quantize_parameters(
+    region: Region, kernel: Microkernel, inputs: Mapping[str, Expr]
+) -> tuple[Number, Number] | None:
+    """Scale and zero point with which A becomes the kernel's type; None if it does not."""
+    if "a_quantize" not in region.attrs:
+        return None
+    scale, zero_point = region.attrs["a_scale"], region.attrs.get("a_zero_point", 0)
+    if scale in ("range", "dynamic"):
+        source = inputs["range"]
+        return source[tirx.const(0, "int32")], source[tirx.const(1, "int32")]
+    return float(scale), float(int(zero_point) + a_shift_of(region, kernel))
+
+
+def own_range(region: Region, inputs: Sequence[np.ndarray]) -> np.ndarray | None:
+    """The scale and zero point that the kernel finds itself, by numpy; None if it does not."""
+    return dynamic_range(inputs[0]) if is_dynamic(region) else None
+
+
+def integer_reference(region: Region, inputs: Sequence[np.ndarray]) -> np.ndarray:
+    """The product by numpy, wrapped to int32; float64 sums, exact below 2^53, for their speed."""
+    further = dict(zip(zero_point_inputs(region), inputs[2:], strict=True))
+    a, b = inputs[:2]
+    found = own_range(region, inputs)
+    if found is not None:
+        further["range"] = found
+    a_zero_point, b_zero_point = (region.attrs.get(f"{name}_zero_point", 0) for name in "ab")
+    if a_zero_point in ("range", "dynamic"):
+        a_zero_point = int(further["range"][1])
+    if a_zero_point == "input":
+        a_zero_point = int(further["a"].reshape(()))
+    if "a_quantize" in region.attrs:
+        scale = region.attrs["a_scale"]
+        known = np.asarray(
+            further["range"][0] if scale in ("range", "dynamic") else scale, np.float32
+        )
+        a = quantize_reference(str(region.attrs["a_quantize"]), a, known, np.array(a_zero_point))
+    columns = further["b"].astype(np.float64) if b_zero_point == "input" else int(b_zero_point)
+    product = np.matmul(a.astype(np.float64) - int(a_zero_point), b.astype(np.float64) - columns)
+    return product.astype(np.int64).astype(np.int32)

@@ -1,0 +1,334 @@
+"""Templates "softmax", "log_softmax", "layer_norm", "rms_norm", with an epilogue in registers.
+
+    softmax       y = exp(x - max) / sum(exp(x - max))
+    log_softmax   y = x - max - log(sum(exp(x - max)))
+    layer_norm    y = (x - mean) / sqrt(variance + epsilon) * gamma + beta
+    rms_norm      y = x / sqrt(mean(x * x) + epsilon) * weight
+
+Softmax runs along any one axis (`axis`); the norms run over all axes from `axis` on. Contiguous
+rows are `normalize_rows`, inner axes `normalize_columns`. Rows, or strips of columns, are shared
+among the threads of one parallel region.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+import tvm.tirx.script.builder.ir as I
+from tvm import tirx
+from tvm.script.ir_builder import IRBuilder
+
+from microkernels.errors import ConfigError
+from microkernels.isa import Isa
+from microkernels.vector.expressions import Expr, parameter
+from tir_schedules.core.blocking import balanced, shares
+from tir_schedules.core.config import Config
+from tir_schedules.core.machine import Machine
+from tir_schedules.core.region import Region
+from tir_schedules.core.template import Template, register_template
+from tir_schedules.epilogue.epilogue import Epilogue, operand_parameters
+from tir_schedules.product.tile_loops import for_groups, for_share
+
+from .normalize_columns import ColumnStrip
+from .normalize_rows import Rows
+from .normalize_view import NORM_OPS, SOFTMAX_OPS, View, reshaped, view_of
+
+OUTPUT_DTYPES = ("float32", "bfloat16", "uint8", "int8")
+PARALLEL_VECTORS = 2048  # fewer vectors of 16 take less time than forking and joining saves
+
+
+class NormalizeConfig(Config, frozen=True):
+    """Numbers that make the template concrete.
+
+    Attributes
+    ----------
+    rows : int
+        Rows that are interleaved; 1 for an inner axis.
+    unroll : int
+        Vectors in one iteration along a row, or side by side for an inner axis.
+    keep : bool
+        Whether a row stays in registers between its reductions and the store.
+    chunk : int
+        Vectors after which statistics are merged, for rows beyond cache.
+    threads : int
+        Threads that share the rows.
+    """
+
+    rows: int
+    unroll: int
+    keep: bool
+    chunk: int
+    threads: int = 1
+
+
+def view(region: Region) -> View:
+    """The region as extents.
+
+    Raises
+    ------
+    ConfigError
+        If it is not one that the template builds.
+    """
+    result = view_of(region)
+    if isinstance(result, str):
+        raise ConfigError(f"{result}, in {region.key}")
+    return result
+
+
+def reject(region: Region, isa: Isa) -> str | None:
+    """Why the template cannot build a region, or None."""
+    for tensor in region.inputs:
+        if tensor.dtype != "float32":
+            return f"a tensor of type {tensor.dtype}"
+    if region.output.dtype not in OUTPUT_DTYPES:
+        return f"output of type {region.output.dtype}"
+    x = region.inputs[0]
+    if x.size == 0:
+        return "a dimension is 0"
+    if region.output.shape != x.shape:
+        return f"output of shape {region.output.shape}, not {x.shape}"
+    seen = view_of(region)
+    if isinstance(seen, str):
+        return seen
+    if seen.inner > 1 and region.output.dtype != "float32":
+        return f"output of type {region.output.dtype} along an inner axis"
+    for weight in region.inputs[1:]:
+        if weight.size != seen.n:
+            return f"a weight of {weight.size} numbers for {seen.n}"
+    return None
+
+
+def default_config(region: Region, machine: Machine) -> NormalizeConfig:
+    """A configuration by closed formula; no tuning is needed."""
+    seen, lanes = view(region), machine.isa.f32_lanes
+    vectors = math.ceil(seen.n / lanes)
+    work = seen.outer * vectors if seen.inner == 1 else region.inputs[0].size // lanes
+    threads = machine.threads if work >= PARALLEL_VECTORS * 16 // lanes else 1
+    if seen.inner > 1:
+        unroll = min(4, math.ceil(seen.inner / lanes))
+        return NormalizeConfig(rows=1, unroll=unroll, keep=False, chunk=1 << 20, threads=threads)
+    # A few vectors stay in registers; more are as fast from L1, and compile sooner.
+    keep = vectors <= 4
+    rows = min(_rows_in_flight(region, vectors, 4 * seen.n), seen.outer)
+    unroll = min(8 // rows, vectors)  # eight chains hide the latency of an addition
+    fits = machine.l2_bytes // 2 // (4 * lanes * rows)
+    chunk = vectors if vectors <= fits else machine.l1_bytes // 2 // (4 * lanes * rows)
+    return NormalizeConfig(rows=rows, unroll=unroll, keep=keep, chunk=chunk, threads=threads)
+
+
+def _rows_in_flight(region: Region, vectors: int, pitch: int) -> int:
+    """How many rows at once hide the latency of their reductions; long rows have enough work.
+
+    Rows a multiple of 4 KB apart, and those of the result, share one L1 set of 8 ways: four rows of
+    1024 numbers took up to twice the time of two.
+    """
+    if region.op not in NORM_OPS:
+        return 4 if vectors <= 16 else 2
+    if pitch % 4096 == 0:
+        return 2
+    return 6 if vectors <= 32 else 4
+
+
+def space(region: Region, machine: Machine) -> Iterator[NormalizeConfig]:
+    """The default, then other numbers of rows and vectors, held in registers or not."""
+    default = default_config(region, machine)
+    yield default
+    seen = view(region)
+    vectors = math.ceil(seen.n / machine.isa.f32_lanes)
+    for rows in (1, 2, 3, 4, 6, 8) if seen.inner == 1 else (1,):
+        for unroll in (1, 2, 4, 8):
+            for keep in (False, True):
+                holds = not keep or (seen.inner == 1 and rows * vectors <= 64)
+                config = NormalizeConfig(
+                    rows=rows,
+                    unroll=unroll,
+                    keep=keep,
+                    chunk=default.chunk,
+                    threads=default.threads,
+                )
+                if holds and rows <= seen.outer and config != default:
+                    yield config
+
+
+def check(region: Region, config: NormalizeConfig, isa: Isa) -> None:
+    """Refuses a configuration that is not legal.
+
+    Raises
+    ------
+    ConfigError
+        Saying which field is out of range.
+    """
+    limits = {"rows": 16, "unroll": 32, "chunk": 1 << 30, "threads": 4096}
+    for name, most in limits.items():
+        value = getattr(config, name)
+        if not 1 <= value <= most:
+            raise ConfigError(f"{name}={value} is not within 1..{most}, for {region.key}")
+    if config.keep:
+        seen = view(region)
+        vectors = math.ceil(seen.n / isa.f32_lanes)
+        if seen.inner > 1 or config.rows * vectors > 256 or config.chunk < vectors:
+            raise ConfigError(
+                f"{config.rows} rows of {vectors} vectors cannot be kept, for {region.key}"
+            )
+
+
+def build(region: Region, config: NormalizeConfig, isa: Isa) -> tirx.PrimFunc:
+    """The kernel: x, weights, operands, output."""
+    check(region, config, isa)
+    seen = view(region)
+    names = ["X", "gamma", "beta"]
+    with IRBuilder() as builder, I.prim_func(s_tir=True):
+        I.func_name(region.op)
+        I.func_attr({"tirx.noalias": True})
+        inputs = [
+            parameter(name, tensor.shape, tensor.dtype)
+            for name, tensor in zip(names, region.inputs, strict=False)
+        ]
+        operands = operand_parameters(region)
+        output = parameter("Y", region.output.shape, region.output.dtype)
+        x = reshaped(inputs[0], region.inputs[0], seen.shape)
+        weights = [
+            reshaped(buffer, tensor, (seen.n,))
+            for buffer, tensor in zip(inputs[1:], region.inputs[1:], strict=True)
+        ]
+        flat = [
+            reshaped(buffer, tensor, shaped.shape)
+            for buffer, tensor, shaped in zip(
+                operands, region.operands, seen.region.operands, strict=True
+            )
+        ]
+        out = reshaped(output, region.output, seen.shape)
+        epilogue = Epilogue(seen.region, flat)
+        if seen.inner == 1:
+            loops = Rows(
+                seen,
+                isa.f32_lanes,
+                config.unroll,
+                config.keep,
+                config.chunk,
+                x,
+                weights,
+                out,
+                epilogue,
+            )
+            share_rows(loops, seen.outer, config)
+        else:
+            strip = ColumnStrip(seen, isa.f32_lanes, config.unroll, x, out, epilogue)
+            _share_strips(strip, seen.outer, config)
+    return builder.get()
+
+
+def share_rows(loops: Rows, count: int, config: NormalizeConfig) -> None:
+    """All rows, in one parallel region over the configuration's threads."""
+    rows = shares(count, min(config.threads, count))
+    tasks = sum(group.count for group in rows)
+    with I.parallel(tasks) if tasks > 1 else I.serial(1) as task, I.sblock("task"):
+        I.reads()
+        I.writes()
+        for_share(
+            rows,
+            task,
+            lambda start, size: for_groups(
+                balanced(size, config.rows), lambda row, many: loops.block(start + row, many)
+            ),
+        )
+
+
+def _share_strips(strip: ColumnStrip, outer: int, config: NormalizeConfig) -> None:
+    """Every thread gets a share of the (outer index, strip) pairs."""
+    groups = balanced(strip.vectors, config.unroll)
+    cut = strip.view.inner % strip.lanes
+    strips = sum(group.count for group in groups)
+    items = shares(outer * strips, min(config.threads, outer * strips))
+    tasks = sum(group.count for group in items)
+
+    def item(index: Expr) -> None:
+        number = I.floormod(index, strips)
+        at = I.floordiv(index, strips)
+        for_strip(at, number)
+
+    def for_strip(at: Expr, number: Expr) -> None:
+        last = groups[-1]
+        special = last.count > 1 and cut
+        if len(groups) == 1 and not special:
+            strip.block(at, number * groups[0].size, groups[0].size, cut)
+            return
+        larger = groups[0]
+        with I.If(number == strips - 1):
+            with I.Then():
+                strip.block(at, tirx.const(strip.vectors - last.size, "int32"), last.size, cut)
+            with I.Else():
+                if len(groups) == 1 or last.count == 1:
+                    strip.block(at, number * larger.size, larger.size, 0)
+                else:
+                    with I.If(number < larger.count):
+                        with I.Then():
+                            strip.block(at, number * larger.size, larger.size, 0)
+                        with I.Else():
+                            start = last.start + (number - larger.count) * last.size
+                            strip.block(at, start, last.size, 0)
+
+    with I.parallel(tasks) if tasks > 1 else I.serial(1) as task, I.sblock("task"):
+        I.reads()
+        I.writes()
+        for_share(
+            items,
+            task,
+            lambda start, size: for_groups(
+                balanced(size, 1), lambda offset, _one: item(start + offset)
+            ),
+        )
+
+
+def kernel_name(region: Region, config: NormalizeConfig, isa: Isa) -> str:
+    """Which loops, on which ISA, such as "avx512_rows_softmax"."""
+    level = {1: "scalar", 8: "avx2", 16: "avx512"}[isa.f32_lanes]
+    where = "rows" if view(region).inner == 1 else "columns"
+    return f"{level}_{where}_{region.op}"
+
+
+def flops(region: Region) -> int:
+    """Operations, with an exponential as one: 5 for each number of softmax, 7 of layer_norm."""
+    return {"softmax": 5, "log_softmax": 5, "layer_norm": 7, "rms_norm": 4}[
+        region.op
+    ] * region.inputs[0].size
+
+
+def reference(region: Region, inputs: list[np.ndarray]) -> np.ndarray:
+    """The result in float64, without the epilogue."""
+    x = inputs[0].astype(np.float64)
+    axis = int(region.attrs["axis"])
+    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
+        if region.op in SOFTMAX_OPS:
+            shifted = x - x.max(axis=axis, keepdims=True)
+            total = np.exp(shifted).sum(axis=axis, keepdims=True)
+            if region.op == "softmax":
+                return np.exp(shifted) / total
+            return shifted - np.log(total)
+        axes = tuple(range(axis, x.ndim))
+        if region.op == "layer_norm":
+            x = x - x.mean(axis=axes, keepdims=True)
+        variance = np.square(x).mean(axis=axes, keepdims=True)
+        result = x / np.sqrt(variance + float(region.attrs["epsilon"]))
+        for weight, combine in zip(inputs[1:], (np.multiply, np.add), strict=False):
+            result = combine(result, weight.astype(np.float64).reshape(x.shape[axis:]))
+        return result
+
+
+for _op in (*SOFTMAX_OPS, *NORM_OPS):
+    register_template(
+        Template(
+            name=_op,
+            config_type=NormalizeConfig,
+            default_config=default_config,
+            space=space,
+            check=check,
+            build=build,
+            kernel_name=kernel_name,
+            flops=flops,
+            reference=reference,
+            reject=reject,
+        )
+    )

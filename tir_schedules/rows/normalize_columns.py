@@ -1,0 +1,123 @@
+"""Softmax along an inner axis: vectors across the contiguous dimension, one column each lane."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import tvm.tirx.script.builder.ir as I
+from tvm import tirx
+
+from microkernels.vector import vector_math
+from microkernels.vector.expressions import Expr, bind, constant, ramp
+from tir_schedules.epilogue.epilogue import (
+    Columns,
+    Epilogue,
+    load_vector,
+    store_vector,
+    unflatten,
+)
+
+from .normalize_view import View
+from .softmax_exp import exp_of_difference
+
+Step = Callable[[Expr, int, Columns], None]
+
+
+@dataclass
+class ColumnStrip:
+    """The loops over one strip of columns.
+
+    Attributes
+    ----------
+    view : View
+        The data: (*lead, n, inner).
+    lanes : int
+        Of a vector register.
+    unroll : int
+        Most vectors side by side; as many accumulators.
+    x, out : Buffer
+        In the shape of the view.
+    epilogue : Epilogue
+        Applied to every vector before it is stored.
+    """
+
+    view: View
+    lanes: int
+    unroll: int
+    x: Expr
+    out: Expr
+    epilogue: Epilogue
+
+    @property
+    def vectors(self) -> int:
+        """Vectors across, the last of which may be cut."""
+        return math.ceil(self.view.inner / self.lanes)
+
+    def block(self, outer: Expr, first: Expr, vectors: int, cut: int) -> None:
+        """Normalises `vectors` vectors of columns; `cut` columns of the last one exist if not 0."""
+        with I.sblock("columns"):
+            I.reads()
+            I.writes()
+            lanes = self.lanes
+            valid = [lanes] * (vectors - 1) + [cut or lanes]
+            self.strip = [
+                Columns((first + j) * lanes, lanes, count) for j, count in enumerate(valid)
+            ]
+            self.outer = outer
+            self.lead = unflatten(outer, self.view.lead)
+            self._softmax()
+
+    def _softmax(self) -> None:
+        logarithm = self.view.region.op == "log_softmax"
+        high = self._accumulators(-math.inf)
+        total = self._accumulators(0.0)
+
+        def find_high(k: Expr, j: int, columns: Columns) -> None:
+            self._update(high, j, tirx.Max(self._at(high, j), self._load(self.x, k, columns)))
+
+        def sum_up(k: Expr, j: int, columns: Columns) -> None:
+            shifted = bind(self._load(self.x, k, columns) - top[j])
+            value = bind(exp_of_difference(shifted))
+            if not logarithm:
+                store_vector(self.out, value, (*self.lead, k), columns)
+            self._update(total, j, self._at(total, j) + value)
+
+        def finish(k: Expr, j: int, columns: Columns) -> None:
+            if logarithm:
+                result = self._load(self.x, k, columns) - top[j] - scale[j]
+            else:
+                result = self._load(self.out, k, columns) * scale[j]
+            row = self.outer * self.view.n + k
+            result = self.epilogue(bind(result), row, columns)
+            store_vector(self.out, result, (*self.lead, k), columns)
+
+        self._sweep(find_high)
+        top = [bind(self._at(high, j)) for j in range(len(self.strip))]
+        self._sweep(sum_up)
+        sums = [bind(self._at(total, j)) for j in range(len(self.strip))]
+        one = constant(1.0, "float32", self.lanes)
+        scale = [bind(vector_math.log(s) if logarithm else one / s) for s in sums]
+        self._sweep(finish)
+
+    def _sweep(self, step: Step) -> None:
+        with I.serial(self.view.n) as k:
+            for j, columns in enumerate(self.strip):
+                step(k, j, columns)
+
+    def _load(self, buffer: Expr, k: Expr, columns: Columns) -> Expr:
+        return load_vector(buffer, "float32", (*self.lead, k), columns)
+
+    def _accumulators(self, start: float) -> list[Expr]:
+        buffers = [I.sblock_alloc_buffer((self.lanes,), "float32") for _ in self.strip]
+        for buffer in buffers:
+            value = constant(start, "float32", self.lanes)
+            I.buffer_store(buffer, value, [ramp(0, self.lanes)])
+        return buffers
+
+    def _at(self, buffers: list[Expr], j: int) -> Expr:
+        return buffers[j][ramp(0, self.lanes)]
+
+    def _update(self, buffers: list[Expr], j: int, value: Expr) -> None:
+        I.buffer_store(buffers[j], value, [ramp(0, self.lanes)])

@@ -1,0 +1,350 @@
+"""Normalising contiguous rows: a few rows at a time, vectors along the row.
+
+One pass over memory where a row fits cache: the first sweep loads the row, later ones find it in
+registers or in L1. Several rows are interleaved, because a row alone is a chain of dependent
+reductions. Rows beyond cache are read twice: statistics are gathered chunk by chunk, and merged.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import tvm.tirx.script.builder.ir as I
+from tvm import tirx
+
+from microkernels.vector import vector_math
+from microkernels.vector.expressions import Expr, bind, constant, ramp, settle, splat
+from tir_schedules.core.reduce_lanes import Combine, combine_all, reduce_lanes
+from tir_schedules.epilogue.epilogue import (
+    Columns,
+    Epilogue,
+    load_vector,
+    store_vector,
+    unflatten,
+)
+
+from .normalize_view import View
+from .softmax_exp import exp_of_difference
+
+LOWEST = float(np.finfo(np.float32).min)
+Term = Callable[[int, Columns], Expr]
+Leading = Callable[[Expr], Sequence[Expr]]
+
+
+def add(a: Expr, b: Expr) -> Expr:
+    """Sum of two expressions."""
+    return a + b
+
+
+def f32(value: float) -> Expr:
+    """A number as a scalar expression."""
+    return tirx.const(value, "float32")
+
+
+@dataclass
+class Rows:
+    """The loops over one block of rows.
+
+    Attributes
+    ----------
+    view : View
+        The data.
+    lanes : int
+        Of a vector register.
+    unroll : int
+        Vectors in one iteration of a loop along the row; as many accumulators.
+    keep : bool
+        Whether a row stays in registers between sweeps; else it is read again.
+    chunk : int
+        Vectors after which the statistics of a long row are merged.
+    x, out : Buffer
+        In the shape of the view.
+    weights : sequence of Buffer
+        Vectors of n numbers: scale, or scale and shift.
+    epilogue : Epilogue
+        Applied to every vector before it is stored.
+    x_leading, out_leading : callable or None
+        Row -> leading indices of x, and of out; those of the view if None.
+    """
+
+    view: View
+    lanes: int
+    unroll: int
+    keep: bool
+    chunk: int
+    x: Expr
+    weights: Sequence[Expr]
+    out: Expr
+    epilogue: Epilogue
+    x_leading: Leading | None = None
+    out_leading: Leading | None = None
+    kept: dict[tuple[int, int], Expr] = field(default_factory=dict)
+    held: Expr | None = None
+
+    def block(self, row: Expr, rows: int) -> None:
+        """Normalises `rows` rows from `row`."""
+        with I.sblock("rows"):
+            I.reads()
+            I.writes()
+            self.kept = {}
+            op = self.view.region.op
+            self.flat = [bind(row + i) for i in range(rows)]
+            self.leading = [self._leading(index, self.x_leading) for index in self.flat]
+            self.target = [self._leading(index, self.out_leading) for index in self.flat]
+            self.held = None
+            if op == "softmax" and self._chunks() == 1 and not (self.keep or self._is_f32):
+                self.held = I.sblock_alloc_buffer((rows, self.view.n), "float32")
+            if op == "softmax":
+                self._softmax()
+            elif op == "log_softmax":
+                self._log_softmax()
+            else:
+                self._norm(centered=op == "layer_norm")
+
+    def _leading(self, row: Expr, mapping: Leading | None) -> Sequence[Expr]:
+        return unflatten(row, self.view.lead) if mapping is None else mapping(row)
+
+    @property
+    def _is_f32(self) -> bool:
+        return self.view.region.output.dtype == "float32"
+
+    # --- the operators -----------------------------------------------------------------------
+
+    def _softmax(self) -> None:
+        if self._chunks() > 1:
+            high, total = self._online_softmax()
+        else:
+            high = self._reduce(self._load, tirx.Max, -math.inf)
+            total = self._reduce(self._exponential(high, hold=True), add, 0.0)
+        scale = [settle(f32(1) / value) for value in total]
+        term = self._exponential(high, hold=False) if self._chunks() > 1 else self._held
+        self._store(lambda i, columns: term(i, columns) * splat(scale[i], columns.lanes))
+
+    def _log_softmax(self) -> None:
+        if self._chunks() > 1:
+            high, total = self._online_softmax()
+        else:
+            high = self._reduce(self._load, tirx.Max, -math.inf)
+            total = self._reduce(self._exponential(high, hold=False), add, 0.0)
+        shift = [settle(vector_math.log(splat(value, self.lanes))) for value in total]
+        self._store(lambda i, columns: self._centered(high)(i, columns) - shift[i])
+
+    def _norm(self, centered: bool) -> None:
+        epsilon = float(self.view.region.attrs["epsilon"])
+        inverse = f32(1 / self.view.n)
+        value: Term = self._load
+        if not centered:
+            square_sum = self._reduce(_squared(value), add, 0.0)
+        elif self._chunks() > 1:
+            mean, square_sum = self._online_moments()
+            value = self._centered(mean)
+        else:
+            mean = [settle(s * inverse) for s in self._reduce(self._load, add, 0.0)]
+            value = self._centered(mean)
+            square_sum = self._reduce(_squared(value), add, 0.0)
+        scale = [settle(f32(1) / I.sqrt(s * inverse + f32(epsilon))) for s in square_sum]
+        self._store(lambda i, columns: value(i, columns) * splat(scale[i], columns.lanes))
+
+    # --- rows beyond cache ---------------------------------------------------------------------
+
+    def _online_softmax(self) -> tuple[list[Expr], list[Expr]]:
+        """Largest number and sum of exponentials of every row, in one pass.
+
+        Milakov and Gimelshein, "Online normalizer calculation for softmax", arXiv 1805.02867.
+        The reference is clamped to a finite number, so that a chunk of -inf counts nothing.
+        """
+        high = self._scalars(-math.inf)
+        total = self._scalars(0.0)
+
+        def merge(start: Expr | int, vectors: int, cut: int) -> None:
+            part = self._reduce(self._load, tirx.Max, -math.inf, start, vectors, cut)
+            old = [bind(h[()]) for h in high]
+            new = [bind(tirx.Max(o, p)) for o, p in zip(old, part, strict=True)]
+            base = [settle(tirx.Max(n, f32(LOWEST))) for n in new]
+            sums = self._reduce(self._exponential(base, False), add, 0.0, start, vectors, cut)
+            for i, value in enumerate(sums):
+                before = tirx.Max(old[i], f32(LOWEST)) - base[i]
+                rest = total[i][()] * exp_of_difference(bind(before))
+                I.buffer_store(total[i], rest + value, [])
+                I.buffer_store(high[i], new[i], [])
+
+        self._for_chunks(merge)
+        return [bind(h[()]) for h in high], [bind(t[()]) for t in total]
+
+    def _online_moments(self) -> tuple[list[Expr], list[Expr]]:
+        """Mean and sum of squared deviations of every row, in one pass.
+
+        Chan, Golub and LeVeque, "Updating formulae and a pairwise algorithm for computing sample
+        variances" (1979), equations 2.1.
+        """
+        mean = self._scalars(0.0)
+        square_sum = self._scalars(0.0)
+        count = I.sblock_alloc_buffer((), "float32")
+        I.buffer_store(count, f32(0), [])
+
+        def merge(start: Expr | int, vectors: int, cut: int) -> None:
+            size = vectors * self.lanes + cut
+            sums = self._reduce(self._load, add, 0.0, start, vectors, cut)
+            part = [settle(s * f32(1 / size)) for s in sums]
+            squares = self._reduce(_squared(self._centered(part)), add, 0.0, start, vectors, cut)
+            before = bind(count[()])
+            share = bind(f32(size) / (before + f32(size)))
+            for i, value in enumerate(squares):
+                delta = bind(part[i] - mean[i][()])
+                I.buffer_store(mean[i], mean[i][()] + delta * share, [])
+                apart = delta * delta * before * share
+                I.buffer_store(square_sum[i], square_sum[i][()] + value + apart, [])
+            I.buffer_store(count, before + f32(size), [])
+
+        self._for_chunks(merge)
+        return [bind(m[()]) for m in mean], [bind(s[()]) for s in square_sum]
+
+    def _scalars(self, start: float) -> list[Expr]:
+        buffers = [I.sblock_alloc_buffer((), "float32") for _ in self.flat]
+        for buffer in buffers:
+            I.buffer_store(buffer, f32(start), [])
+        return buffers
+
+    def _chunks(self) -> int:
+        return math.ceil(math.ceil(self.view.n / self.lanes) / self.chunk)
+
+    def _for_chunks(self, body: Callable[[Expr | int, int, int], None]) -> None:
+        """Runs `body(first column, vectors, columns of a cut vector)` for every chunk."""
+        vectors, cut = divmod(self.view.n, self.lanes)
+        whole, rest = divmod(vectors, self.chunk)
+        if whole:
+            with I.serial(whole) as chunk:
+                body(chunk * (self.chunk * self.lanes), self.chunk, 0)
+        if rest or cut:
+            body(whole * self.chunk * self.lanes, rest, cut)
+
+    # --- sweeps ----------------------------------------------------------------------------------
+
+    def _sweep(
+        self,
+        body: Callable[[Columns, int], None],
+        start: Expr | int = 0,
+        vectors: int | None = None,
+        cut: int | None = None,
+    ) -> None:
+        """Runs `body(columns, accumulator)` along the row: whole vectors, then the cut one."""
+        lanes = self.lanes
+        if vectors is None or cut is None:
+            vectors, cut = divmod(self.view.n, lanes)
+        unroll = vectors if self.keep else self.unroll
+        repeat = vectors // unroll if unroll else 0
+        if repeat > 1:
+            with I.serial(repeat) as i:
+                for slot in range(unroll):
+                    body(Columns(start + (i * unroll + slot) * lanes, lanes, lanes), slot)
+        for vector in range(repeat * unroll if repeat > 1 else 0, vectors):
+            body(Columns(start + vector * lanes, lanes, lanes), vector % self.unroll)
+        if cut:
+            body(Columns(start + vectors * lanes, lanes, cut), vectors % self.unroll)
+
+    def _reduce(
+        self,
+        term: Term,
+        combine: Combine,
+        identity: float,
+        start: Expr | int = 0,
+        vectors: int | None = None,
+        cut: int | None = None,
+    ) -> list[Expr]:
+        """Combines the terms of every row to a scalar; `unroll` independent chains each."""
+        lanes, unroll = self.lanes, self.unroll
+        if vectors is None or cut is None:
+            vectors, cut = divmod(self.view.n, lanes)
+        slots = min(unroll, vectors + bool(cut))
+        neutral = constant(identity, "float32", lanes)
+        sums = [I.sblock_alloc_buffer((slots * lanes,), "float32") for _ in self.flat]
+        for buffer in sums:
+            for slot in range(slots):
+                I.buffer_store(buffer, neutral, [ramp(slot * lanes, lanes)])
+
+        def step(columns: Columns, slot: int) -> None:
+            index = ramp(slot * lanes, lanes)
+            for i, buffer in enumerate(sums):
+                value = term(i, columns)
+                if columns.mask is not None:
+                    value = tirx.Select(columns.mask, value, neutral)
+                I.buffer_store(buffer, combine(buffer[index], value), [index])
+
+        self._sweep(step, start, vectors, cut)
+        totals = [
+            combine_all([bind(b[ramp(s * lanes, lanes)]) for s in range(slots)], combine)
+            for b in sums
+        ]
+        return [reduce_lanes(total, combine) for total in totals]
+
+    def _store(self, value: Term) -> None:
+        """Scale and shift of a norm, the epilogue, and the store of every vector."""
+
+        def step(columns: Columns, _slot: int) -> None:
+            weights = [bind(load_vector(w, "float32", (), columns)) for w in self.weights]
+            for i, leading in enumerate(self.target):
+                result = value(i, columns)
+                if weights:
+                    result = result * weights[0]
+                if len(weights) > 1:
+                    result = result + weights[1]
+                result = self.epilogue(bind(result), self.flat[i], columns)
+                store_vector(self.out, result, leading, columns)
+
+        self._sweep(step)
+
+    # --- terms -----------------------------------------------------------------------------------
+
+    def _load(self, i: int, columns: Columns) -> Expr:
+        """x, from registers if it is kept there."""
+        return self._remembered(
+            i, columns, lambda: load_vector(self.x, "float32", self.leading[i], columns)
+        )
+
+    def _remembered(self, i: int, columns: Columns, compute: Callable[[], Expr]) -> Expr:
+        if not self.keep:
+            return bind(compute())
+        key = (i, int(columns.start))
+        if key not in self.kept:
+            self.kept[key] = bind(compute())
+        return self.kept[key]
+
+    def _centered(self, middle: Sequence[Expr]) -> Term:
+        return lambda i, columns: self._load(i, columns) - splat(middle[i], columns.lanes)
+
+    def _exponential(self, high: Sequence[Expr], hold: bool) -> Term:
+        """exp(x - high); held for the last sweep, in registers or in memory."""
+
+        def term(i: int, columns: Columns) -> Expr:
+            value = bind(exp_of_difference(bind(self._centered(high)(i, columns))))
+            if hold and self.keep:
+                self.kept[i, int(columns.start)] = value
+            elif hold:
+                buffer, leading = self._row_held(i)
+                store_vector(buffer, value, leading, columns)
+            return value
+
+        return term
+
+    def _held(self, i: int, columns: Columns) -> Expr:
+        if self.keep:
+            return self.kept[i, int(columns.start)]
+        buffer, leading = self._row_held(i)
+        return bind(load_vector(buffer, "float32", leading, columns))
+
+    def _row_held(self, i: int) -> tuple[Expr, Sequence[Expr]]:
+        """Where a row's f32 numbers are held: in the output, or apart if that is narrower."""
+        if self.held is None:
+            return self.out, self.target[i]
+        return self.held, [tirx.const(i, "int32")]
+
+
+def _squared(term: Term) -> Term:
+    def square(i: int, columns: Columns) -> Expr:
+        value = bind(term(i, columns))
+        return value * value
+
+    return square

@@ -1,0 +1,93 @@
+"""Normalised tensors as three extents: what stands before, inside and after the normalised axes.
+
+    softmax, axis 1 of (2, 5, 3, 4)        ->  lead (2,), n = 5, inner = 12
+    layer_norm, from axis 1 of (2, 5, 4)   ->  lead (2,), n = 20, inner = 1
+
+Leading dimensions stay as they are, so that operands of the epilogue broadcast along them; the
+others are flattened, which operands allow if they are full or broadcast over each part as a whole.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import tvm.tirx.script.builder.ir as I
+
+from microkernels.vector.expressions import Expr
+from tir_schedules.core.region import Region, Tensor
+
+SOFTMAX_OPS = ("softmax", "log_softmax")
+NORM_OPS = ("layer_norm", "rms_norm")
+
+
+@dataclass(frozen=True)
+class View:
+    """A region in the form that the loops are written for.
+
+    Attributes
+    ----------
+    region : Region
+        Output and operands flattened behind the leading dimensions.
+    lead : tuple of int
+        The dimensions before the normalised ones.
+    n : int
+        Numbers that are normalised together.
+    inner : int
+        Distance between them in memory; 1 if a row is contiguous.
+    """
+
+    region: Region
+    lead: tuple[int, ...]
+    n: int
+    inner: int
+
+    @property
+    def outer(self) -> int:
+        """Extent of the leading dimensions together."""
+        return math.prod(self.lead)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of the data in this view."""
+        return (*self.lead, self.n) if self.inner == 1 else (*self.lead, self.n, self.inner)
+
+
+def view_of(region: Region) -> View | str:
+    """The view of a region, or why there is none."""
+    shape, axis = region.inputs[0].shape, int(region.attrs["axis"])
+    if not 0 <= axis < len(shape):
+        return f"axis {axis} of a tensor of rank {len(shape)}"
+    end = axis + 1 if region.op in SOFTMAX_OPS else len(shape)
+    n, inner = math.prod(shape[axis:end]), math.prod(shape[end:])
+    operands = []
+    for operand in region.operands:
+        flat = _flatten(operand, shape, axis, end)
+        if flat is None:
+            return f"operand {operand} broadcasts within the dimensions that are flattened"
+        operands.append(flat)
+    lead = shape[:axis]
+    flat_shape = (*lead, n) if inner == 1 else (*lead, n, inner)
+    output = Tensor(flat_shape, region.output.dtype)
+    return View(region.replace(operands=tuple(operands), output=output), lead, n, inner)
+
+
+def _flatten(operand: Tensor, shape: tuple[int, ...], axis: int, end: int) -> Tensor | None:
+    padded = (1,) * (len(shape) - len(operand.shape)) + operand.shape
+    flat = list(padded[:axis])
+    parts = [(axis, end)] if math.prod(shape[end:]) == 1 else [(axis, end), (end, len(shape))]
+    for start, stop in parts:
+        extent, full = math.prod(padded[start:stop]), math.prod(shape[start:stop])
+        if extent not in (1, full):
+            return None
+        flat.append(extent)
+    return Tensor(tuple(flat), operand.dtype, operand.constant)
+
+
+def reshaped(buffer: Expr, tensor: Tensor, shape: tuple[int, ...]) -> Expr:
+    """The same memory under another shape of equal size."""
+    if tensor.shape == shape:
+        return buffer
+    align = np.dtype(tensor.dtype).itemsize
+    return I.decl_buffer(shape, tensor.dtype, data=buffer.data, align=align)

@@ -1,0 +1,291 @@
+"""Template "quantization_range": scale and zero point of DynamicQuantizeLinear.
+
+    x f32, any shape  ->  f32[2] = (scale, zero point)
+
+    scale = (max(0, max(x)) - min(0, min(x))) / 255
+    zero point = saturate(round_half_even(-min(0, min(x)) / scale))     to 0..255
+
+as ONNX says, all arithmetic in f32; a scale of 0, of an input of zeros, becomes 1 with zero
+point 0, as in ONNX Runtime. The zero point is an integer in a f32, for one output to hold both.
+A NaN is passed over.
+
+The reduction reads x once, with several independent minima and maxima to hide their latency. Large
+inputs are shared among threads, whose results are then combined.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import tvm.tirx.script.builder.ir as I
+from tvm import tirx
+from tvm.script.ir_builder import IRBuilder
+
+from microkernels.errors import ConfigError
+from microkernels.isa import Isa
+from microkernels.vector.expressions import Expr, bind, constant, parameter, ramp, settle
+from tir_schedules.core.blocking import shares
+from tir_schedules.core.config import Config
+from tir_schedules.core.machine import Machine
+from tir_schedules.core.reduce_lanes import combine_all, reduce_lanes
+from tir_schedules.core.region import Region, Tensor
+from tir_schedules.core.template import Template, register_template
+from tir_schedules.epilogue.epilogue import Columns, load_vector
+from tir_schedules.product.tile_loops import for_share
+
+from .normalize_view import reshaped
+
+LARGEST = 255.0
+ROUND = 1.5 * 2.0**23  # added to a small f32 and subtracted, rounds it to even
+OWN_UNROLL = 8  # independent minima and maxima where no configuration says
+THREAD_VECTORS = 4096
+"""Vectors of one thread below which forking and joining costs more than it saves."""
+
+
+class RangeConfig(Config, frozen=True):
+    """Numbers that make the template concrete.
+
+    Attributes
+    ----------
+    unroll : int
+        Vectors in one iteration; as many minima and maxima.
+    threads : int
+        Threads that share the work.
+    """
+
+    unroll: int
+    threads: int = 1
+
+
+def emit_extremes(
+    lanes: int, size: int, unroll: int, load: Callable[[Columns], Expr]
+) -> tuple[Expr, Expr]:
+    """The loop: (smallest, largest) of 0 and `size` numbers, as scalar expressions.
+
+    For a block of the PrimFunc under construction.
+
+    Parameters
+    ----------
+    lanes : int
+        Of a vector register.
+    size : int
+        How many numbers.
+    unroll : int
+        Independent minima and maxima.
+    load : callable
+        Columns, all of which exist -> f32 vector, or f32 if `size` is less than a vector. The last
+        one may overlap the one before it.
+    """
+    # Numbers fewer than a vector are taken one by one. (A masked load of which Select keeps the
+    # existing lanes is made an unmasked one by LLVM 22, and faults.)
+    lanes = lanes if size >= lanes else 1
+    vectors, cut = divmod(size, lanes)
+    slots = max(1, min(unroll, vectors))
+    buffers = [I.sblock_alloc_buffer((slots * lanes,), "float32") for _ in range(2)]
+    for buffer in buffers:
+        for slot in range(slots):
+            I.buffer_store(buffer, constant(0.0, "float32", lanes), [ramp(slot * lanes, lanes)])
+
+    def one(start: Expr | int, slot: int) -> None:
+        value = bind(load(Columns(start, lanes, lanes)))
+        index = ramp(slot * lanes, lanes)
+        # In this order an x86 minimum drops a NaN in `value`.
+        for buffer, combine in zip(buffers, (tirx.Min, tirx.Max), strict=True):
+            I.buffer_store(buffer, combine(value, buffer[index]), [index])
+
+    steps, left = divmod(vectors, slots)
+    with I.serial(steps) as step:
+        for slot in range(slots):
+            one((step * slots + slot) * lanes, slot)
+    for slot in range(left):
+        one((steps * slots + slot) * lanes, slot)
+    if cut:
+        one(size - lanes, left)
+    low, high = (
+        reduce_lanes(
+            combine_all([bind(b[ramp(s * lanes, lanes)]) for s in range(slots)], combine), combine
+        )
+        for b, combine in zip(buffers, (tirx.Min, tirx.Max), strict=True)
+    )
+    return low, high
+
+
+def emit_parameters(low: Expr, high: Expr) -> tuple[Expr, Expr]:
+    """(scale, zero point) as f32 scalars, of the extremes of numbers and 0."""
+    distance = settle((high - low) / tirx.const(LARGEST, "float32"))
+    zero = tirx.const(0.0, "float32")
+    scale = settle(tirx.Select(tirx.EQ(distance, zero), tirx.const(1.0, "float32"), distance))
+    exact = (zero - low) / scale
+    # Within these bounds the sum below is exact up to the rounding that is wanted; a NaN, of
+    # infinite numbers, becomes 0.
+    bounded = settle(tirx.Min(tirx.Max(exact, zero), tirx.const(LARGEST, "float32")))
+    return scale, settle(
+        settle(bounded + tirx.const(ROUND, "float32")) - tirx.const(ROUND, "float32")
+    )
+
+
+def emit_range(
+    lanes: int, size: int, unroll: int, load: Callable[[Columns], Expr]
+) -> tuple[Expr, Expr]:
+    """(scale, zero point) of `size` numbers as f32 scalars; parameters as in `emit_extremes`."""
+    return emit_parameters(*emit_extremes(lanes, size, unroll, load))
+
+
+def emit_own_range(lanes: int, tensor: Tensor, buffer: Expr) -> Expr:
+    """Scale and zero point of a whole tensor, in a f32[2] buffer of the calling thread.
+
+    For a kernel that quantises its own input.
+    """
+    found = I.sblock_alloc_buffer((2,), "float32")
+    load = _loader(reshaped(buffer, tensor, (tensor.size,)), 0)
+    with I.sblock("range"):
+        I.reads()
+        I.writes()
+        for index, value in enumerate(emit_range(lanes, tensor.size, OWN_UNROLL, load)):
+            I.buffer_store(found, value, [index])
+    return found
+
+
+def reject(region: Region, isa: Isa) -> str | None:
+    """Why the template cannot build a region, or None."""
+    if len(region.inputs) != 1 or region.inputs[0].dtype != "float32":
+        return f"inputs {', '.join(map(str, region.inputs))}, not one of type float32"
+    if region.inputs[0].size == 0:
+        return "a dimension is 0"
+    if (region.output.shape, region.output.dtype) != ((2,), "float32"):
+        return f"output {region.output}, not float32[2]"
+    if region.epilogue:
+        return "an epilogue"
+    return None
+
+
+def default_config(region: Region, machine: Machine) -> RangeConfig:
+    """A configuration by closed formula; no tuning is needed."""
+    vectors = math.ceil(region.inputs[0].size / machine.isa.f32_lanes)
+    threads = max(1, min(machine.threads, vectors * machine.isa.f32_lanes // (16 * THREAD_VECTORS)))
+    return RangeConfig(unroll=min(4, vectors), threads=threads)
+
+
+def space(region: Region, machine: Machine) -> Iterator[RangeConfig]:
+    """The default, then other numbers of vectors in one iteration."""
+    default = default_config(region, machine)
+    yield default
+    for unroll in (1, 2, 4, 8):
+        if unroll != default.unroll:
+            yield RangeConfig(unroll=unroll, threads=default.threads)
+
+
+def check(region: Region, config: RangeConfig, isa: Isa) -> None:
+    """Refuses a configuration that is not legal.
+
+    Raises
+    ------
+    ConfigError
+        Saying which field is out of range.
+    """
+    for name, most in {"unroll": 16, "threads": 4096}.items():
+        value = getattr(config, name)
+        if not 1 <= value <= most:
+            raise ConfigError(f"{name}={value} is not within 1..{most}, for {region.key}")
+
+
+def build(region: Region, config: RangeConfig, isa: Isa) -> tirx.PrimFunc:
+    """The kernel: x, output."""
+    check(region, config, isa)
+    source, lanes = region.inputs[0], isa.f32_lanes
+    size = source.size
+    tasks = min(config.threads, max(1, size // lanes))
+    with IRBuilder() as builder, I.prim_func(s_tir=True):
+        I.func_name(region.op)
+        I.func_attr({"tirx.noalias": True})
+        given = parameter("X", source.shape, source.dtype)
+        y = parameter("Y", (2,), "float32")
+        x = reshaped(given, source, (size,))
+        with I.sblock("range"):
+            I.reads()
+            I.writes()
+            if tasks == 1:
+                low, high = emit_extremes(lanes, size, config.unroll, _loader(x, 0))
+            else:
+                low, high = _shared_extremes(x, size, lanes, config.unroll, tasks)
+            for index, value in enumerate(emit_parameters(low, high)):
+                I.buffer_store(y, value, [index])
+    return builder.get()
+
+
+def _loader(x: Expr, start: Expr | int) -> Callable[[Columns], Expr]:
+    """Loads vectors of x from `start` on."""
+    return lambda columns: load_vector(
+        x, "float32", (), Columns(start + columns.start, columns.lanes, columns.valid)
+    )
+
+
+def _shared_extremes(x: Expr, size: int, lanes: int, unroll: int, tasks: int) -> tuple[Expr, Expr]:
+    """The extremes of every thread's share, combined."""
+    parts = I.sblock_alloc_buffer((tasks, 2), "float32")
+    with I.parallel(tasks) as task, I.sblock("task"):
+        I.reads()
+        I.writes()
+
+        def share(start: Expr, count: int) -> None:
+            extremes = emit_extremes(lanes, count * lanes, unroll, _loader(x, start * lanes))
+            for index, value in enumerate(extremes):
+                I.buffer_store(parts, value, [task, index])
+
+        for_share(shares(size // lanes, tasks), task, share)
+    # The last vector holds what is left over.
+    low, high = emit_extremes(lanes, lanes, 1, _loader(x, size - lanes))
+    totals = I.sblock_alloc_buffer((2,), "float32")
+    for index, value in enumerate((low, high)):
+        I.buffer_store(totals, value, [index])
+    with I.serial(tasks) as task:
+        for index, combine in enumerate((tirx.Min, tirx.Max)):
+            I.buffer_store(totals, combine(totals[index], parts[task, index]), [index])
+    return bind(totals[0]), bind(totals[1])
+
+
+def kernel_name(region: Region, config: RangeConfig, isa: Isa) -> str:
+    """Which loops, on which ISA, such as "avx512_quantization_range"."""
+    level = {1: "scalar", 8: "avx2", 16: "avx512"}[isa.f32_lanes]
+    return f"{level}_quantization_range"
+
+
+def flops(region: Region) -> int:
+    """A minimum and a maximum for every number."""
+    return 2 * region.inputs[0].size
+
+
+def reference(region: Region, inputs: list[np.ndarray]) -> np.ndarray:
+    """Scale and zero point by numpy; exact."""
+    return dynamic_range(inputs[0])
+
+
+def dynamic_range(x: np.ndarray) -> np.ndarray:
+    """Scale and zero point of a tensor by numpy, in f32 as ONNX says."""
+    x = x.astype(np.float32)
+    zero = np.float32(0)
+    low, high = np.fmin(zero, np.fmin.reduce(x, None)), np.fmax(zero, np.fmax.reduce(x, None))
+    with np.errstate(over="ignore", invalid="ignore"):
+        scale = (high - low) / np.float32(LARGEST)
+        if scale == 0:
+            scale = np.float32(1)
+        zero_point = np.rint(np.clip((zero - low) / scale, 0, LARGEST))
+    return np.array([scale, zero_point], np.float32)
+
+
+QUANTIZATION_RANGE = register_template(
+    Template(
+        name="quantization_range",
+        config_type=RangeConfig,
+        default_config=default_config,
+        space=space,
+        check=check,
+        build=build,
+        kernel_name=kernel_name,
+        flops=flops,
+        reference=reference,
+        reject=reject,
+    )
+)

@@ -1,0 +1,1 @@
+"""What maintainers run: fits of polynomials, measurements of their errors. Not installed."""
