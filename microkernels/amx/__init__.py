@@ -1,5 +1,5 @@
-"""Tile registers (AMX): permission, shapes, the tiles' own TensorIntrins, predicted time.
+"""Tile registers (AMX): permission to use them, their shapes, predicted time.
 
-In: what a product needs of its tiles. Out: statements that configure and use them, and estimates
-of how long these take. The microkernels themselves are in `kernels`.
+In: what a product needs of its tiles. Out: statements that configure them, and estimates of how
+long it takes. The microkernels themselves are in `kernels`.
 """

@@ -19,7 +19,7 @@ from typing import cast as typed
 import tvm.tirx.script.builder.ir as I
 from tvm import DataType, tirx
 
-from microkernels.amx import tile_shapes as amx_config
+from microkernels.amx import tile_shapes
 from microkernels.amx.permission import emit_permission_check
 from microkernels.amx.tile_shapes import FIRST_A, ROWS, accumulator, b_register, emit_tile
 from microkernels.isa import isa_named
@@ -74,11 +74,11 @@ class AmxMicrokernel(Microkernel):
         """Emits the configuration for blocks of so many rows, and columns if not whole tiles."""
         columns = self.nr if columns is None else columns
         self.check(rows, -(-columns // self.lanes))
-        amx_config.emit_configure(self.layout, rows, columns)
+        tile_shapes.emit_configure(self.layout, rows, columns)
 
     def release(self) -> None:
         """Emits the end of a task that has configured tiles."""
-        amx_config.emit_release()
+        tile_shapes.emit_release()
 
     def emit(
         self,

@@ -42,13 +42,13 @@ def register_tensor_intrin(kernel: Microkernel, rows: int, columns: int, k: int)
     Raises
     ------
     IsaError
-        If the kernel has no such tile; or if its accumulators are AMX tiles, which take three
-        intrinsics, those of `amx.tensor_intrin.register_amx_intrins`.
+        If the kernel has no such tile; or if its accumulators are AMX tiles, which outlive the
+        block that one intrinsic replaces.
     """
     if isinstance(kernel, AmxMicrokernel):
         raise IsaError(
             f"{kernel.name} keeps its accumulators in tile registers, which one intrinsic cannot "
-            "express: use microkernels.amx.tensor_intrin.register_amx_intrins, and configure_tiles"
+            "express: take a vector kernel of the same types"
         )
     whole = columns % kernel.lanes == 0 and k % kernel.kr == 0
     if not (whole and 0 < rows <= kernel.mr and 0 < columns <= kernel.nr and k > 0):

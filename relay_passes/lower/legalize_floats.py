@@ -87,7 +87,7 @@ def _softplus(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
         return _default(builder, call)
 
     def element(x: tirx.Expr) -> tirx.Expr:
-        if dtype != "float64":  # generic_math has it
+        if dtype != "float64":  # generic.vector_math has it
             return tirx.call_pure_extern(dtype, "softplus", x)
         zero = tirx.const(0, dtype)
         return te.max(x, zero) + tirx.log1p(tirx.exp(zero - tirx.abs(x)))

@@ -24,8 +24,8 @@ import tvm_ffi
 from tvm import DataType, s_tir, tirx
 from tvm.ir import Call
 
-from microkernels.tensorize.statements import with_body, with_children
 from tir_schedules.core.placement import Placement
+from tir_schedules.core.statements import with_body, with_children
 from tir_schedules.generic.expressions import call_name, is_call, substitute
 
 

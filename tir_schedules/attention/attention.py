@@ -1,9 +1,9 @@
 """Template "attention": softmax(q k^T * scale + mask) v as one program; nothing between is stored.
 
-A merged region of three parts, described in attention_problem.py. One parallel region over
+A merged region of three parts, described in problem.py. One parallel region over
 attentions (those that share k and v together), and shares of the queries where there are too few.
 k and v are packed once for each task; a band of scores stays in cache. With few queries nothing is
-packed: see attention_decode.py.
+packed: see `decode`.
 
 The blocks follow FlashAttention (Dao et al., arXiv 2205.14135) where the keys are too many for a
 band of scores to stay in L1; otherwise the softmax is computed at once.

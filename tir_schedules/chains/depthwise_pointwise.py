@@ -9,7 +9,7 @@ block of MobileNet, is never stored beyond L2. With integers and bfloat16 the fi
 staged rows goes on from one band to the next.
 
 The parts are regions as they would stand alone; the attribute "sources" says where their inputs and
-operands come from (chain_sources.py). The kernel's parameters are the merged region's inputs, then
+operands come from (sources.py). The kernel's parameters are the merged region's inputs, then
 the last part's output.
 """
 

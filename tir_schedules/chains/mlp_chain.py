@@ -10,7 +10,7 @@ meet once, at the end; in mode "columns", for few rows, all threads share each p
 after it. Coarse-grain fusion of Li et al., "oneDNN Graph Compiler" (arXiv 2301.01333), section VI.
 
 The parts are regions as they would stand alone. The attribute "sources" says where their inputs and
-operands come from (chain_sources.py); the kernel's parameters are the merged region's inputs, then
+operands come from (sources.py); the kernel's parameters are the merged region's inputs, then
 the last part's output.
 """
 

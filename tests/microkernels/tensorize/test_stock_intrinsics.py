@@ -62,7 +62,7 @@ def test_a_stock_schedule_builds_and_is_exact() -> None:
 
 def test_importing_tvm_is_enough() -> None:
     done = run_python(
-        "import tvm; from tests.microkernels import test_stock_intrinsics as stock;"
+        "import tvm; from tests.microkernels.tensorize import test_stock_intrinsics as stock;"
         "stock.check(stock.tensorized())"
     )
     assert done.returncode == 0, done.stderr

@@ -116,3 +116,8 @@ def test_tiles_it_does_not_have_are_refused(name: str, tiles: list[tuple[int, in
     for rows, columns, k in tiles:
         with pytest.raises(IsaError, match=rf"{name} has no {rows}x{columns}x{k} tile"):
             register_tensor_intrin(microkernel_named(name), rows, columns, k)
+
+
+def test_tile_registers_are_refused() -> None:
+    with pytest.raises(IsaError, match=r"amx_bf16_32x32 keeps .* take a vector kernel"):
+        register_tensor_intrin(microkernel_named("amx_bf16_32x32"), 32, 32, 32)

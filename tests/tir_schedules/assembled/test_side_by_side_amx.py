@@ -11,7 +11,6 @@ from tvm import tirx
 
 from microkernels.amx.permission import PERMISSION_LLVM_IR
 from microkernels.microkernel import microkernel_named
-from microkernels.tensorize.statements import walk
 from tests.amx_emulator import emulator
 from tests.stand_ins import running
 from tests.tir_schedules.chain_regions import bf16_mlp
@@ -20,6 +19,7 @@ from tir_schedules.assembled.side_by_side import assign, combine, serial_us
 from tir_schedules.core.config import Config
 from tir_schedules.core.machine import Machine
 from tir_schedules.core.region import Region, Tensor
+from tir_schedules.core.statements import walk
 from tir_schedules.core.template import template_for
 
 from .test_side_by_side import BF16, DENSE, INT8, SOFTMAX, bits

@@ -18,7 +18,6 @@ from microkernels.amx.permission import PERMISSION_LLVM_IR
 from microkernels.isa import isa_named
 from microkernels.kernels.amx_family import AmxMicrokernel
 from microkernels.microkernel import microkernel_named
-from microkernels.tensorize.statements import walk
 from tests.amx_emulator import emulator
 from tests.tir_schedules.chain_regions import (
     INPUT,
@@ -38,6 +37,7 @@ from tir_schedules.chains.mlp_chain import MLP_CHAIN
 from tir_schedules.chains.mlp_chain_config import MlpChainConfig, blocks_of, by_rows
 from tir_schedules.core.blocking import Group
 from tir_schedules.core.region import Region, Step, Tensor
+from tir_schedules.core.statements import walk
 from tir_schedules.cost.amx_prediction import TilePart
 from tvm_hybrid.tuning.chains import chain_arguments, expected_of_chain
 

@@ -5,7 +5,7 @@
 The weight is transformed at compile time, in float64, and takes four times its bytes then. Blocks
 of tiles go through three stages, so that what lies between them stays in L2: the transform of x,
 36 products on the registered f32 microkernels, and the transform back with the epilogue in
-registers (Lavin and Gray, arXiv 1509.09308; the points of winograd_transforms.py). Padding and
+registers (Lavin and Gray, arXiv 1509.09308; the points of transforms.py). Padding and
 tiles that are cut are handled inside. Either threads take blocks of their own, or, where there are
 few tiles, they share the output channels of each block, with a barrier between the stages.
 

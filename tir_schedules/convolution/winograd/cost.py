@@ -34,7 +34,7 @@ from .transforms import PRODUCTS
 INPUT_CYCLES, OUTPUT_CYCLES = 110.0, 90.0  # of a vector of a tile, measured from L2
 TILE_CYCLES = 80.0  # of a tile: its place, its edges, the loops around its vectors
 BARRIER_CYCLES = 4000.0
-FOREIGN_RATE = 10e3  # bytes per microsecond of what lies in another core's L2 (see chain_cost.py)
+FOREIGN_RATE = 10e3  # bytes per microsecond of what lies in another core's L2 (see chains.cost)
 # Of the weights' way: what passes behind products, and what shows of that nevertheless.
 HIDDEN, EXPOSED = 0.95, 0.1
 F32_BYTES = 4
