@@ -38,7 +38,7 @@ format: $(STAMP)
 	$(BIN)/ruff format .
 
 # Set-up is done anew when what it depends on changes.
-$(STAMP): setup.cfg pyproject.toml
+$(STAMP): setup.cfg pyproject.toml tvm_hybrid/__init__.py
 	@test -n "$(PYTHON)" || \
 		{ echo "Error: no Python 3.10 or newer; name one: make PYTHON=/path/to/python3.11"; exit 1; }
 	@command -v g++ >/dev/null || \

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from .targets import resolve_target
     from .tuning import tune
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "Executable",

@@ -8,6 +8,7 @@ import msgspec
 
 from relay_passes.decisions import Decision
 
+from . import __version__
 from .record_use import RecordUse
 from .tensors import TensorInfo
 
@@ -97,8 +98,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 def package_versions() -> dict[str, str]:
     """The versions that decide what the compiler makes of a model."""
-    versions = {}
-    for name in ("tvm_hybrid", "apache-tvm", "apache-tvm-ffi"):
+    versions = {"tvm_hybrid": __version__}
+    for name in ("apache-tvm", "apache-tvm-ffi"):
         try:
             versions[name] = version(name)
         except PackageNotFoundError:

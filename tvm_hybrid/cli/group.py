@@ -6,7 +6,6 @@ Exit codes: 0 all went well, 1 a check failed, 2 wrong usage or bad input, 130 i
 from __future__ import annotations
 
 import importlib
-import importlib.metadata
 import importlib.util
 import logging
 import os
@@ -17,6 +16,7 @@ import click
 
 from microkernels.errors import TvmHybridError, VerifyError
 
+from .. import __version__
 from ..interruptible import interruptible
 from ..logs import LOG_VARIABLE
 from ..report.console import error_console
@@ -66,15 +66,8 @@ def _module_of(name: str) -> str:
     return f"{__package__}.{name.replace('-', '_')}"
 
 
-def _version() -> str:
-    try:
-        return importlib.metadata.version("tvm_hybrid")
-    except importlib.metadata.PackageNotFoundError:
-        return "not installed"
-
-
 @click.command(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(_version(), prog_name="tvm-hybrid")
+@click.version_option(__version__, prog_name="tvm-hybrid")
 @click.option("--debug", is_flag=True, help="Show the traceback of an error.")
 @click.pass_context
 def cli(context: click.Context, debug: bool) -> None:
