@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
 from tvm import IRModule, ir, relax
+from tvm.ir.transform import Pass
 from tvm.target import Target
 
 from tir_schedules.core.machine import Machine
@@ -144,156 +146,139 @@ def check_fusion(fusion: str) -> None:
     check_choice("fusion level", fusion, FUSION_LEVELS)
 
 
-def clean_up(
-    precision: str = "auto",
-    layouts: ChooseLabels | None = None,
-    decisions: DecisionLog | None = None,
-) -> list[ir.transform.Pass]:
-    """Phase 1: one way to write everything."""
-    return [
-        relax.transform.ConvertToDataflow(min_size=1),
-        relax.transform.CanonicalizeBindings(),
-        isolate_casts(),
-        decompose_attention(),
-        fold_empty(),
-        widen_bf16("float32" if precision == "f32" else "bfloat16"),
-        fold_weights(),
-        clip_indices(),
-        drop_views(),
-        recognize_norms(),
-        recognize_gelu(),
-        recognize_activations(),
-        decompose_prelu(),
-        recognize_one_hot(),
-        decompose_conv_transpose(),
-        conv1d_channels_last(),
-        integer_mean(),
-        propagate_layout(layouts, decisions),
-        fold_channel_shuffle(),
-        pointwise_conv(),
-        sink_concat(),
-        safe_softmax(),
-        sink_scale(),
-        sink_permutes(),
-        relax.transform.EliminateCommonSubexpr(),
-        relax.transform.CanonicalizeBindings(),
-        relax.transform.DeadCodeElimination(),
-    ]
+class Phase(Enum):
+    """The phases, in order."""
+
+    CLEAN_UP = "one way to write everything"
+    LOWER_PRECISION = "products of 8-bit integers and of bfloat16"
+    FORM_REGIONS = "anchors with what is fused with them, and regions of regions"
+    CONFIGURE_REGIONS = "configurations and packed weights; regions are still Relax"
+    BUILD_KERNELS = "a kernel for every region"
+    BUILD_LEFTOVERS = "kernels for everything that no template took"
+    SHARE_KERNELS = "one kernel for those that differ in numbers only"
+    LOWER_TO_VM = "TVM's own lowering, with memory planned"
 
 
-def lower_precision(options: PipelineOptions, decisions: DecisionLog) -> list[ir.transform.Pass]:
-    """Phase 2: products of 8-bit integers and of bfloat16."""
-    bf16 = [bf16_precision()] if options.precision == "bf16" else []
-    coarse = options.fusion == "coarse"
-    projections = [merge_projections(options.threads, decisions)] if coarse else []
-    return [
-        stock_dynamic_quantize(),
-        sink_dequantize(),
-        lift_quantize(),
-        fold_weights(),
-        integer_mean(any_layout=False),
-        integer_conv(decisions),
-        narrow_conv_weights(),
-        integer_matmul(decisions),
-        fold_dequantize(),
-        weight_only_matmul(),
-        *bf16,
-        raise_bf16_casts(),
-        relax.transform.EliminateCommonSubexpr(),
-        relax.transform.CanonicalizeBindings(),
-        relax.transform.DeadCodeElimination(),
-        *projections,
-        quantization_ranges(fuse=options.fusion != "none"),
-    ]
-
-
-def form_regions(options: PipelineOptions, decisions: DecisionLog) -> list[ir.transform.Pass]:
-    """Phase 3: anchors and what is fused with them, and regions of regions."""
-    isa, fuse = options.machine.isa, options.fusion != "none"
-    merging = merge_regions(options, decisions) if options.fusion == "coarse" else []
-    scaling = [scale_weight(options.threads)] if fuse else []
-    winograd = select_winograd(options.machine, options.fast_math)
-    parting = partition(isa, decisions, options.strict, fuse)
-    return [*scaling, parting, requantize(), *merging, winograd]
-
-
-def merge_regions(options: PipelineOptions, decisions: DecisionLog) -> list[ir.transform.Pass]:
-    """The part of phase 3 that makes one region of several."""
+def phases(options: PipelineOptions, decisions: DecisionLog) -> dict[Phase, list[Pass]]:
+    """Every pass by phase, in the order in which they run."""
     machine = options.machine
-    return [merge_attention(machine.isa), merge_depthwise(machine), merge_chains(machine)]
+    fuse, coarse = options.fusion != "none", options.fusion == "coarse"
+    bf16 = options.precision == "bf16"
+    return {
+        Phase.CLEAN_UP: [
+            relax.transform.ConvertToDataflow(min_size=1),
+            relax.transform.CanonicalizeBindings(),
+            isolate_casts(),
+            decompose_attention(),
+            fold_empty(),
+            widen_bf16("float32" if options.precision == "f32" else "bfloat16"),
+            fold_weights(),
+            clip_indices(),
+            drop_views(),
+            recognize_norms(),
+            recognize_gelu(),
+            recognize_activations(),
+            decompose_prelu(),
+            recognize_one_hot(),
+            decompose_conv_transpose(),
+            conv1d_channels_last(),
+            integer_mean(),
+            propagate_layout(options.layouts, decisions),
+            fold_channel_shuffle(),
+            pointwise_conv(),
+            sink_concat(),
+            safe_softmax(),
+            sink_scale(),
+            sink_permutes(),
+            relax.transform.EliminateCommonSubexpr(),
+            relax.transform.CanonicalizeBindings(),
+            relax.transform.DeadCodeElimination(),
+        ],
+        Phase.LOWER_PRECISION: [
+            stock_dynamic_quantize(),
+            sink_dequantize(),
+            lift_quantize(),
+            fold_weights(),
+            integer_mean(any_layout=False),
+            integer_conv(decisions),
+            narrow_conv_weights(),
+            integer_matmul(decisions),
+            fold_dequantize(),
+            weight_only_matmul(),
+            *only_if(bf16, bf16_precision()),
+            raise_bf16_casts(),
+            relax.transform.EliminateCommonSubexpr(),
+            relax.transform.CanonicalizeBindings(),
+            relax.transform.DeadCodeElimination(),
+            *only_if(coarse, merge_projections(options.threads, decisions)),
+            quantization_ranges(fuse),
+        ],
+        Phase.FORM_REGIONS: [
+            *only_if(fuse, scale_weight(options.threads)),
+            partition(machine.isa, decisions, options.strict, fuse),
+            requantize(),
+            *only_if(coarse, merge_attention(machine.isa)),
+            *only_if(coarse, merge_depthwise(machine)),
+            *only_if(coarse, merge_chains(machine)),
+            select_winograd(machine, options.fast_math),
+            note_reorders(decisions),
+        ],
+        Phase.CONFIGURE_REGIONS: [
+            select_configs(machine, options.lookup),
+            prepack(machine.isa),
+        ],
+        Phase.BUILD_KERNELS: [
+            lower_regions(machine, decisions),
+            *only_if(coarse, merge_side_by_side(machine, decisions)),
+            *only_if(coarse, concat_in_place(machine, decisions)),
+        ],
+        Phase.BUILD_LEFTOVERS: [
+            bits_entry(),
+            relax.backend.DispatchSampling(),
+            relax.backend.DispatchSortScan(),
+            legalize_operators(),
+            reduction_identities(),
+            relax.transform.AnnotateTIROpPattern(),
+            relax.transform.FoldConstant(),
+            relax.transform.FuseOps(),
+            relax.transform.FuseTIR(),
+            relax.transform.DeadCodeElimination(),
+            relax.transform.RewriteDataflowReshape(),
+            relax.transform.DeadCodeElimination(),
+            schedule_leftovers(machine, decisions),
+        ],
+        Phase.SHARE_KERNELS: [
+            share_kernels(decisions),
+            *only_if(options.suffix != "", rename_kernels(options.suffix, decisions)),
+        ],
+        Phase.LOWER_TO_VM: [
+            relax.transform.ToNonDataflow(),
+            relax.transform.RemovePurityChecking(),
+            relax.transform.CallTIRRewrite(),
+            allocate_empty(),
+            relax.transform.StaticPlanBlockMemory(),
+            relax.transform.LowerAllocTensor(),
+            relax.transform.KillAfterLastUse(),
+            relax.transform.LowerRuntimeBuiltin(),
+            relax.transform.ComputePrimValue(),
+            relax.transform.VMShapeLower(),
+            drop_checks(),
+            relax.transform.AttachGlobalSymbol(),
+        ],
+    }
 
 
-def configure_regions(machine: Machine, lookup: Lookup | None) -> list[ir.transform.Pass]:
-    """The part of phase 4 that leaves regions in Relax."""
-    return [select_configs(machine, lookup), prepack(machine.isa)]
+def only_if(condition: bool, each: Pass) -> list[Pass]:
+    """A pass that some options leave out."""
+    return [each] if condition else []
 
 
-def build_regions(
-    machine: Machine, lookup: Lookup | None, decisions: DecisionLog
-) -> list[ir.transform.Pass]:
-    """Phase 4: configurations, packed weights, kernels."""
-    return [*configure_regions(machine, lookup), lower_regions(machine, decisions)]
-
-
-def merge_kernels(machine: Machine, decisions: DecisionLog) -> list[ir.transform.Pass]:
-    """The part of phase 4 that works on kernels as they are built."""
-    return [merge_side_by_side(machine, decisions), concat_in_place(machine, decisions)]
-
-
-def build_leftovers(machine: Machine, decisions: DecisionLog) -> list[ir.transform.Pass]:
-    """Phase 5: everything that no template took."""
-    return [
-        bits_entry(),
-        relax.backend.DispatchSampling(),
-        relax.backend.DispatchSortScan(),
-        legalize_operators(),
-        reduction_identities(),
-        relax.transform.AnnotateTIROpPattern(),
-        relax.transform.FoldConstant(),
-        relax.transform.FuseOps(),
-        relax.transform.FuseTIR(),
-        relax.transform.DeadCodeElimination(),
-        relax.transform.RewriteDataflowReshape(),
-        relax.transform.DeadCodeElimination(),
-        schedule_leftovers(machine, decisions),
-    ]
-
-
-def lower_to_vm() -> list[ir.transform.Pass]:
-    """Phase 6: TVM's own lowering, with memory planned."""
-    return [
-        relax.transform.ToNonDataflow(),
-        relax.transform.RemovePurityChecking(),
-        relax.transform.CallTIRRewrite(),
-        allocate_empty(),
-        relax.transform.StaticPlanBlockMemory(),
-        relax.transform.LowerAllocTensor(),
-        relax.transform.KillAfterLastUse(),
-        relax.transform.LowerRuntimeBuiltin(),
-        relax.transform.ComputePrimValue(),
-        relax.transform.VMShapeLower(),
-        drop_checks(),
-        relax.transform.AttachGlobalSymbol(),
-    ]
-
-
-def lowering_passes(options: PipelineOptions, decisions: DecisionLog) -> list[ir.transform.Pass]:
-    """Phases 1 to 5: from Relax as imported to calls of TIR kernels."""
-    return [*kernel_passes(options, decisions), share_kernels(decisions)]
-
-
-def kernel_passes(options: PipelineOptions, decisions: DecisionLog) -> list[ir.transform.Pass]:
-    """The same, before kernels that differ in numbers only become one."""
-    machine = options.machine
-    return [
-        *clean_up(options.precision, options.layouts, decisions),
-        *lower_precision(options, decisions),
-        *form_regions(options, decisions),
-        note_reorders(decisions),
-        *build_regions(machine, options.lookup, decisions),
-        *(merge_kernels(machine, decisions) if options.fusion == "coarse" else []),
-        *build_leftovers(machine, decisions),
-    ]
+def passes_through(last: Phase, options: PipelineOptions, decisions: DecisionLog) -> list[Pass]:
+    """The passes of every phase until the end of one."""
+    order = list(Phase)
+    reached = order[: order.index(last) + 1]
+    table = phases(options, decisions)
+    return [each for phase in reached for each in table[phase]]
 
 
 def partition_module(mod: IRModule, options: PipelineOptions, decisions: DecisionLog) -> IRModule:
@@ -301,15 +286,8 @@ def partition_module(mod: IRModule, options: PipelineOptions, decisions: Decisio
 
     Weights are packed and configurations chosen; what is left is to compile each function.
     """
-    machine = options.machine
-    passes = [
-        *clean_up(options.precision, options.layouts, decisions),
-        *lower_precision(options, decisions),
-        *form_regions(options, decisions),
-        *configure_regions(machine, options.lookup),
-        annotate_codegen(options.target, options.threads),
-    ]
-    return _run(mod, passes, options)
+    passes = passes_through(Phase.CONFIGURE_REGIONS, options, decisions)
+    return _run(mod, [*passes, annotate_codegen(options.target, options.threads)], options)
 
 
 def collect_regions(mod: IRModule, options: PipelineOptions) -> list[Region]:
@@ -324,36 +302,32 @@ def layout_problems(mod: IRModule, options: PipelineOptions) -> list[LayoutProbl
     """
     found: list[LayoutProblem] = []
     # `append` returns None, so every block keeps the labels of its cheapest cut.
-    _run(mod, clean_up(options.precision, found.append), options)
+    asked = replace(options, layouts=found.append)
+    _run(mod, passes_through(Phase.CLEAN_UP, asked, []), options)
     return found
 
 
 def lower_module(mod: IRModule, options: PipelineOptions) -> IRModule:
     """The module as calls of TIR kernels, each with its own numbers, none of them compiled."""
-    return _run(mod, kernel_passes(options, []), options)
+    return _run(mod, passes_through(Phase.BUILD_LEFTOVERS, options, []), options)
 
 
 def count_regions(mod: IRModule, options: PipelineOptions) -> list[tuple[Region, int]]:
     """The different regions of a module and how often it calls each; for tuning."""
-    passes = [
-        *clean_up(options.precision, options.layouts),
-        *lower_precision(options, []),
-        *form_regions(replace(options, strict=False), []),
-    ]
-    return region_counts(_run(mod, passes, options))
+    lenient = replace(options, strict=False)
+    return region_counts(_run(mod, passes_through(Phase.FORM_REGIONS, lenient, []), options))
 
 
 def compile_module(mod: IRModule, options: PipelineOptions) -> CompiledModule:
     """Runs every phase on a Relax module and compiles the result."""
     decisions: DecisionLog = []
-    renaming = [rename_kernels(options.suffix, decisions)] if options.suffix else []
-    lowered = _run(mod, [*lowering_passes(options, decisions), *renaming], options)
+    lowered = _run(mod, passes_through(Phase.SHARE_KERNELS, options, decisions), options)
     with options.target:
-        calling = ir.transform.Sequential(lower_to_vm())(lowered)
+        calling = ir.transform.Sequential(phases(options, [])[Phase.LOWER_TO_VM])(lowered)
     return CompiledModule(compile_native(calling, options.target), lowered, decisions)
 
 
-def _run(mod: IRModule, passes: list[ir.transform.Pass], options: PipelineOptions) -> IRModule:
+def _run(mod: IRModule, passes: list[Pass], options: PipelineOptions) -> IRModule:
     """The passes under the target, dumping the IR after each if asked to."""
     instruments = [] if options.dump_ir is None else [DumpIR(options.dump_ir)]
     with ir.transform.PassContext(opt_level=3, instruments=instruments), options.target:

@@ -9,12 +9,12 @@ from tvm import IRModule, ir, relax
 from tvm.target import Target
 
 from relay_passes.pipeline import (
+    Phase,
     PipelineOptions,
     check_fusion,
     check_precision,
-    lower_to_vm,
-    lowering_passes,
     partition_module,
+    passes_through,
 )
 from relay_passes.regions.select_winograd import check_fast_math
 
@@ -80,6 +80,6 @@ def build_pipeline() -> ir.transform.Pass:
     def pipeline(mod: IRModule, _context: ir.transform.PassContext) -> IRModule:
         plain = PipelineOptions(resolve_target(Target.current(True)), default_threads())
         options = with_records(plain, lookup_of(None))
-        return ir.transform.Sequential([*lowering_passes(options, []), *lower_to_vm()])(mod)
+        return ir.transform.Sequential(passes_through(Phase.LOWER_TO_VM, options, []))(mod)
 
     return pipeline

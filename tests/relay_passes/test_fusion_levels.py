@@ -12,10 +12,11 @@ from tvm import relax
 from microkernels.errors import CompileError
 from relay_passes.pipeline import (
     FUSION_LEVELS,
+    Phase,
     PipelineOptions,
     check_fusion,
     collect_regions,
-    form_regions,
+    phases,
 )
 from relay_passes.quantize.dynamic_quantize import emit_dynamic_quantize
 from tests.relay_passes.graphs import TARGET, constant, module, operators
@@ -119,7 +120,7 @@ def test_fine_fusion_grows_epilogues(case: Case) -> None:
 
 def test_below_coarse_fusion_nothing_is_merged() -> None:
     for level in ("fine", "none"):
-        passes = form_regions(PipelineOptions(TARGET, fusion=level), [])
+        passes = phases(PipelineOptions(TARGET, fusion=level), [])[Phase.FORM_REGIONS]
         names = [str(each.info.name) for each in passes]
         scaling = ["tvm_hybrid.scale_weight"] if level == "fine" else []
         assert names[: len(scaling) + 1] == [*scaling, "tvm_hybrid.partition"]

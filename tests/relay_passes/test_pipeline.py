@@ -9,10 +9,11 @@ from tvm import relax
 
 from microkernels.errors import CompileError
 from relay_passes.pipeline import (
+    Phase,
     PipelineOptions,
     check_precision,
     collect_regions,
-    lowering_passes,
+    passes_through,
 )
 from relay_passes.quantize.dynamic_quantize import emit_dynamic_quantize
 from tests.relay_passes.graphs import constant, module, operators
@@ -121,7 +122,9 @@ def test_the_order_of_the_passes() -> None:
     """What one pass writes, the next one reads."""
     names = [
         str(each.info.name).removeprefix("tvm_hybrid.")
-        for each in lowering_passes(PipelineOptions(TARGET, precision="bf16"), [])
+        for each in passes_through(
+            Phase.SHARE_KERNELS, PipelineOptions(TARGET, precision="bf16"), []
+        )
     ]
     chain = [
         "widen_bf16",  # before weights are folded in the type that they stay in

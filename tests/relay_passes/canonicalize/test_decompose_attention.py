@@ -11,8 +11,8 @@ from tvm.ir import assert_structural_equal
 
 from relay_passes.canonicalize.decompose_attention import decompose_attention
 from relay_passes.ir.graph import op_name
-from relay_passes.pipeline import clean_up
-from tests.relay_passes.graphs import module, run
+from relay_passes.pipeline import Phase, PipelineOptions, passes_through
+from tests.relay_passes.graphs import TARGET, module, run
 from tests.relay_passes.quantized import operators, tidy
 
 op = relax.op
@@ -146,7 +146,7 @@ def test_permutations_of_pytorch_cancel() -> None:
         return op.permute_dims(op.nn.attention(*turned), [0, 2, 1, 3])
 
     mod = module(body, *[((2, 3, 5, 8), "float32")] * 3)
-    for each in clean_up():
+    for each in passes_through(Phase.CLEAN_UP, PipelineOptions(TARGET), []):
         mod = each(mod)
     # Only keys are still turned, which their product reads in place.
     assert operators(mod)["permute_dims"] == 1 and operators(mod)["matmul"] == 2
@@ -156,7 +156,7 @@ def test_bfloat16_through_the_pass_that_widens() -> None:
     """Scores and softmax are float32, the operands of both products bfloat16."""
     narrow = ((1, 5, 2, 8), "bfloat16")
     mod = module(op.nn.attention, narrow, narrow, narrow)
-    for each in clean_up():
+    for each in passes_through(Phase.CLEAN_UP, PipelineOptions(TARGET), []):
         mod = each(mod)
     found: dict[str, set[tuple[str, str]]] = {}
     for binding in mod["main"].body.blocks[0].bindings:

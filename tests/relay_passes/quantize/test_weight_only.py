@@ -11,7 +11,7 @@ from tvm import IRModule, relax
 
 from microkernels.isa import isa_named
 from relay_passes.ir.graph import DataflowGraph, binding_value
-from relay_passes.pipeline import build_leftovers, build_regions, lower_to_vm
+from relay_passes.pipeline import Phase, PipelineOptions, phases
 from relay_passes.quantize.weight_only import match_weight_only
 from relay_passes.regions.anchor import Anchor
 from relay_passes.regions.partition import partition
@@ -172,10 +172,12 @@ def test_the_region_computes_what_the_chain_says(options: dict[str, Any]) -> Non
     (region,) = regions(mod)
     assert region.op == "weight_only_matmul" and operators(region) == ["add", "relu"]
     decisions: list[Any] = []
-    passes = [*build_regions(MACHINE, None, decisions), *build_leftovers(MACHINE, decisions)]
+    table = phases(PipelineOptions(TARGET), decisions)
+    building = (Phase.CONFIGURE_REGIONS, Phase.BUILD_KERNELS, Phase.BUILD_LEFTOVERS)
+    passes = [each for phase in building for each in table[phase]]
     with TARGET, tvm.ir.transform.PassContext(opt_level=3):
         lowered = tvm.ir.transform.Sequential(passes)(mod)
-        vm_passes = tvm.ir.transform.Sequential(lower_to_vm())
+        vm_passes = tvm.ir.transform.Sequential(table[Phase.LOWER_TO_VM])
         executable = tvm.compile(lowered, target=TARGET, relax_pipeline=vm_passes)
     (decision,) = decisions
     assert decision.kernel.startswith("avx512_f32_") and decision.kernel.endswith("+uint4")
