@@ -1,0 +1,55 @@
+"""The architecture page says what the code says."""
+
+from pathlib import Path
+
+import pytest
+
+from tools.architecture import FLOORS, PAGE, Room, page, read_rooms
+
+
+@pytest.fixture(scope="module")
+def rooms() -> dict[str, Room]:
+    return read_rooms()
+
+
+def test_the_page_is_up_to_date(rooms: dict[str, Room]) -> None:
+    assert PAGE.read_text() == page(rooms), "run `python -m tools.architecture`"
+
+
+def test_every_room_says_what_comes_in_and_what_goes_out(rooms: dict[str, Room]) -> None:
+    silent = [
+        name
+        for name, room in rooms.items()
+        if name.split(".")[0] != "tvm_hybrid" and "." in name
+        for text in (room.text, *room.folders.values())
+        if "\nIn: " not in text or " Out: " not in text.replace("\n", " ")
+    ]
+    assert not silent
+
+
+def test_imports_of_every_form_are_seen(tmp_path: Path) -> None:
+    files = {
+        "tir_schedules/core/config.py": "",
+        "tir_schedules/core/deep/__init__.py": '"""Deep."""\nfrom ..config import x\n',
+        "tir_schedules/rows/a.py": "def f():\n    from ..core import config\n",
+        "tir_schedules/rows/b.py": "from . import a\nfrom .a import f\nimport os.path\n",
+        "relay_passes/pipeline.py": "import tir_schedules.rows.a\nfrom .ir import graph\n",
+        "relay_passes/ir/graph.py": "from .. import pipeline\nfrom tir_schedules.top import x\n",
+        "tir_schedules/top.py": "",
+    }
+    folders = {*FLOORS, "tir_schedules/core", "tir_schedules/rows", "relay_passes/ir"}
+    files |= {f"{folder}/__init__.py": f'"""{folder}."""' for folder in folders}
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    rooms = read_rooms(tmp_path)
+    assert {name: room.uses for name, room in rooms.items() if room.uses} == {
+        "tir_schedules.rows": {"tir_schedules.core"},
+        "relay_passes": {"tir_schedules.rows", "relay_passes.ir"},
+        "relay_passes.ir": {"relay_passes", "tir_schedules"},
+    }
+    assert rooms["tir_schedules.core"].folders == {"deep": "Deep."}
+    text = page(rooms)
+    assert "    relay_passes --> tir_schedules\n" in text
+    assert "    room_rows --> room_core\n" in text
+    assert "Imports from: `relay_passes`, `tir_schedules`. Imported by: `relay_passes`." in text

@@ -1,0 +1,195 @@
+"""Writes docs/architecture.md from the code: `python -m tools.architecture`.
+
+A floor is one of the four packages. A room is a folder of a floor; a folder inside a room belongs
+to it. A room's text is the docstring of its `__init__`; an arrow is an import, wherever it stands
+in a file.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGE = ROOT / "docs" / "architecture.md"
+FLOORS = ("microkernels", "tir_schedules", "relay_passes", "tvm_hybrid")
+PURPOSES = {
+    "microkernels": "a register tile for one instruction set",
+    "tir_schedules": "loops around microkernels",
+    "relay_passes": "which operators form a region",
+    "tvm_hybrid": "the public face",
+}
+
+INTRODUCTION = """\
+<!-- Written by `python -m tools.architecture`. Do not edit. -->
+# Architecture
+
+The compiler has four floors, one package each. A floor imports only from those to its left.
+A floor consists of rooms, one folder each. An arrow goes from a room to a room that it imports
+from. A thick line joins two rooms that import from each other. Files at the top of a floor belong
+to no room; the pictures of single floors leave them out.
+"""
+
+
+@dataclass
+class Room:
+    """A folder of a floor, or the files at the top of a floor.
+
+    Attributes
+    ----------
+    name : str
+        `floor.folder`, or `floor` alone.
+    text : str
+        The docstring of its `__init__`.
+    folders : dict of str to str
+        The docstrings of the folders in it, by their names.
+    uses : set of str
+        The rooms that it imports from.
+    """
+
+    name: str
+    text: str
+    folders: dict[str, str] = field(default_factory=dict)
+    uses: set[str] = field(default_factory=set)
+
+
+def read_rooms(root: Path = ROOT) -> dict[str, Room]:
+    """The rooms of all floors by their names, floors from left to right.
+
+    Parameters
+    ----------
+    root : Path
+        The folder that holds the floors.
+
+    Returns
+    -------
+    dict of str to Room
+    """
+    sources = {
+        path.relative_to(root): ast.parse(path.read_text())
+        for floor in FLOORS
+        for path in sorted((root / floor).rglob("*.py"))
+    }
+    rooms: dict[str, Room] = {}
+    for path, tree in sources.items():
+        if path.name == "__init__.py":
+            folder, text = ".".join(path.parts[:-1]), ast.get_docstring(tree) or ""
+            name = _room_of(path.parts)
+            if name == folder:
+                rooms[name] = Room(name, text)
+            else:
+                rooms[name].folders[folder.removeprefix(f"{name}.")] = text
+    for path, tree in sources.items():
+        name = _room_of(path.parts)
+        for module in _imported(tree, path):
+            used = _room_of((*module, "?"), rooms)
+            if module[0] in FLOORS and used != name:
+                rooms[name].uses.add(used)
+    return rooms
+
+
+def _room_of(parts: tuple[str, ...], rooms: dict[str, Room] | None = None) -> str:
+    """The room of a file, or of a module followed by a name."""
+    folder = ".".join(parts[: min(2, len(parts) - 1)])
+    return folder if rooms is None or folder in rooms else parts[0]
+
+
+def _imported(tree: ast.Module, path: Path) -> list[tuple[str, ...]]:
+    """The modules, perhaps followed by a name, that a file imports."""
+    found = []
+    for node in _statements(tree):
+        if isinstance(node, ast.Import):
+            found += [tuple(alias.name.split(".")) for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            package = path.parts[: len(path.parts) - node.level] if node.level else ()
+            base = (*package, *(node.module or "").split(".")) if node.module else package
+            found += [(*base, alias.name) for alias in node.names]
+    return found
+
+
+def _statements(node: ast.AST) -> Iterator[ast.AST]:
+    """All statements in a node. Imports are statements, so expressions need no visit."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, (ast.stmt, ast.excepthandler, ast.match_case)):
+            yield child
+            yield from _statements(child)
+
+
+def page(rooms: dict[str, Room]) -> str:
+    """The page as Markdown, with its pictures as Mermaid graphs."""
+    parts = [INTRODUCTION, _picture_of_floors(rooms)]
+    for floor in FLOORS:
+        inside = {name: room for name, room in rooms.items() if name.startswith(f"{floor}.")}
+        parts.append(f"## {floor}\n\n{_paragraphs(rooms[floor].text)}\n")
+        parts.append(_picture_of_rooms(inside))
+        parts += [_section(room, rooms) for room in inside.values()]
+    return "\n".join(parts)
+
+
+def _picture_of_floors(rooms: dict[str, Room]) -> str:
+    lines = ["```mermaid", "flowchart RL"]
+    for floor in FLOORS:
+        names = [name.partition(".")[2] for name in rooms if name.startswith(f"{floor}.")]
+        label = "<br>".join([f"<b>{floor}</b>", f"<i>{PURPOSES[floor]}</i>", *names])
+        lines.append(f'    {floor}["{label}"]')
+    pairs = {
+        (name.split(".")[0], used.split(".")[0])
+        for name, room in rooms.items()
+        for used in room.uses
+    }
+    lines += [f"    {a} --> {b}" for a, b in sorted(pairs) if a != b]
+    return "\n".join([*lines, "```", ""])
+
+
+def _picture_of_rooms(inside: dict[str, Room]) -> str:
+    lines = ["```mermaid", "flowchart TB"]
+    lines += [f'    {_node(name)}["{name.partition(".")[2]}"]' for name in inside]
+    for name, room in inside.items():
+        for used in sorted(room.uses & inside.keys()):
+            mutual = name in inside[used].uses
+            if not mutual:
+                lines.append(f"    {_node(name)} --> {_node(used)}")
+            elif name < used:
+                lines.append(f"    {_node(name)} <==> {_node(used)}")
+    return "\n".join([*lines, "```", ""])
+
+
+def _node(name: str) -> str:
+    """A name for Mermaid, which reserves a few words."""
+    return "room_" + name.partition(".")[2]
+
+
+def _section(room: Room, rooms: dict[str, Room]) -> str:
+    users = sorted(name for name, other in rooms.items() if room.name in other.uses)
+    folder = room.name.replace(".", "/")
+    parts = [
+        f"### [{folder}](../{folder})",
+        _paragraphs(room.text),
+        *(f"- `{name}`: {_prose(text)}" for name, text in room.folders.items()),
+        f"Imports from: {_names(sorted(room.uses))}. Imported by: {_names(users)}.",
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _names(names: list[str]) -> str:
+    return ", ".join(f"`{name}`" for name in names) or "none"
+
+
+def _paragraphs(docstring: str) -> str:
+    """A docstring with its paragraphs on one line each; literal blocks stay as they are."""
+    blocks = re.split(r"\n{2,}", docstring)
+    return "\n\n".join(
+        block if block.startswith("    ") else " ".join(block.split()) for block in blocks
+    )
+
+
+def _prose(docstring: str) -> str:
+    """What a docstring says before its first literal block, on one line."""
+    return " ".join(docstring.split("\n    ")[0].split())
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(read_rooms()))
