@@ -319,6 +319,16 @@ def load(path: str | os.PathLike[str]) -> Executable:
     Nothing of the library is executed before it is found whole and fit for this CPU. A library
     is code: load only what you trust.
 
+    Parameters
+    ----------
+    path : path-like
+        The library.
+
+    Returns
+    -------
+    Executable
+        The compiled model.
+
     Raises
     ------
     ArtifactError

@@ -1,0 +1,164 @@
+"""Finds the public names of tvm_hybrid: functions, classes with their methods, errors, commands."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import click
+
+import tvm_hybrid
+from tvm_hybrid.cli.group import cli
+
+SECTIONS = ("Parameters", "Attributes", "Returns", "Yields", "Raises", "Notes", "Examples")
+
+
+@dataclass(frozen=True)
+class Docstring:
+    """A NumPy-style docstring.
+
+    Attributes
+    ----------
+    text : str
+        What stands before the first section.
+    sections : dict of str to str
+        The text of each section by its title.
+    """
+
+    text: str
+    sections: dict[str, str]
+
+    @classmethod
+    def of(cls, owner: Any) -> Docstring:
+        """Reads the docstring of a function, class or property.
+
+        Parameters
+        ----------
+        owner : object
+            What has the docstring.
+
+        Returns
+        -------
+        Docstring
+            Empty where there is none.
+        """
+        pieces = re.split(
+            rf"^({'|'.join(SECTIONS)})\n-+\n", inspect.getdoc(owner) or "", flags=re.M
+        )
+        sections = dict(zip(pieces[1::2], (text.strip("\n") for text in pieces[2::2]), strict=True))
+        return cls(pieces[0].strip(), sections)
+
+    def entries(self, section: str) -> list[tuple[str, str]]:
+        """The entries of a section: its lines without indentation, each with what is below it.
+
+        Parameters
+        ----------
+        section : str
+            The section's title.
+
+        Returns
+        -------
+        list of (str, str)
+        """
+        pieces = re.split(r"^(\S.*)\n?", self.sections.get(section, ""), flags=re.M)
+        return [
+            (head, inspect.cleandoc("\n" + text).strip())
+            for head, text in zip(pieces[1::2], pieces[2::2], strict=True)
+        ]
+
+    def names(self, section: str) -> set[str]:
+        """The names that the entries of a section describe; one entry may have several.
+
+        Parameters
+        ----------
+        section : str
+            The section's title.
+
+        Returns
+        -------
+        set of str
+        """
+        heads = [head.partition(" : ")[0] for head, _ in self.entries(section)]
+        return {name.strip(" *") for head in heads for name in head.split(",")}
+
+
+def public_objects() -> dict[str, Any]:
+    """Functions and classes in `tvm_hybrid.__all__`, and the public members of these classes.
+
+    Returns
+    -------
+    dict of str to object
+        Functions, classes and properties by their dotted names.
+    """
+    found: dict[str, Any] = {}
+    for name in tvm_hybrid.__all__:
+        value = getattr(tvm_hybrid, name)
+        if inspect.ismodule(value):
+            continue
+        found[name] = value
+        if inspect.isclass(value):
+            found |= {f"{name}.{key}": member for key, member in _members(value).items()}
+    return found
+
+
+def _members(owner: type) -> dict[str, Any]:
+    """Public methods and properties of a class, in the order of the source."""
+    found: dict[str, Any] = {}
+    for base in reversed(owner.__mro__[:-1]):
+        for key, value in vars(base).items():
+            member = getattr(value, "__func__", value)
+            if not key.startswith("_") and (callable(member) or isinstance(member, property)):
+                found[key] = member
+    return found
+
+
+def function_of(value: Any) -> Callable[..., Any]:
+    """The function whose parameters and errors a public object has.
+
+    Parameters
+    ----------
+    value : function, class or property
+
+    Returns
+    -------
+    callable
+    """
+    if isinstance(value, property):
+        assert value.fget is not None
+        return value.fget
+    found: Callable[..., Any] = value.__init__ if inspect.isclass(value) else value
+    return inspect.unwrap(found)
+
+
+def public_errors() -> dict[str, type[Exception]]:
+    """The error classes in `tvm_hybrid.errors` by their names.
+
+    Returns
+    -------
+    dict of str to type
+    """
+    return {name: getattr(tvm_hybrid.errors, name) for name in tvm_hybrid.errors.__all__}
+
+
+def public_commands() -> dict[str, click.Command]:
+    """The commands of the command line, those in groups too, by what one types.
+
+    Returns
+    -------
+    dict of str to click.Command
+    """
+    return _commands("tvm-hybrid", cli)
+
+
+def _commands(name: str, command: click.Command) -> dict[str, click.Command]:
+    found = {name: command}
+    if isinstance(command, click.Group):
+        context = click.Context(command, info_name=name)
+        for key in command.list_commands(context):
+            inner = command.get_command(context, key)
+            assert inner is not None
+            found |= _commands(f"{name} {key}", inner)
+    return found
