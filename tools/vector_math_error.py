@@ -107,7 +107,6 @@ FUNCTIONS: dict[str, Function] = {
     ),
     "hardswish": Function(vector_math.hardswish, _hardswish, (Bound(2.5, 2.5),)),
     "softplus": Function(vector_math.softplus, _softplus, (Bound(2.4, 3),)),
-    "sqrt": Function(vector_math.sqrt, np.sqrt, (Bound(0.5, 0.5),)),
     "rsqrt": Function(vector_math.rsqrt, lambda x: 1 / np.sqrt(x), (Bound(1.5, 1.5),)),
 }
 

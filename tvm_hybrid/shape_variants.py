@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 
@@ -18,14 +18,12 @@ from microkernels.errors import FeedError
 from .logs import logger
 from .tensors import OpenTensorInfo
 
-if TYPE_CHECKING:
-    from .session import InferenceSession
-
+Session = TypeVar("Session")
 Shape = tuple[int, ...]
 MOST_VARIANTS = 8
 
 
-class ShapeVariants:
+class ShapeVariants(Generic[Session]):
     """The sessions of one model by the shapes of its inputs; the oldest is dropped.
 
     Parameters
@@ -39,14 +37,14 @@ class ShapeVariants:
     def __init__(
         self,
         inputs: tuple[OpenTensorInfo, ...],
-        compile_for: Callable[[dict[str, Shape]], InferenceSession],
+        compile_for: Callable[[dict[str, Shape]], Session],
     ) -> None:
         self._inputs = inputs
         self._compile_for = compile_for
-        self._sessions: OrderedDict[tuple[Shape, ...], InferenceSession] = OrderedDict()
+        self._sessions: OrderedDict[tuple[Shape, ...], Session] = OrderedDict()
         self._lock = threading.Lock()
 
-    def session_for(self, feeds: Mapping[str, Any]) -> InferenceSession:
+    def session_for(self, feeds: Mapping[str, Any]) -> Session:
         """The session for inputs of these shapes, compiled if there is none yet.
 
         Raises

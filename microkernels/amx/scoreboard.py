@@ -148,17 +148,6 @@ class Scoreboard:
         return end
 
 
-def stream_cycles(
-    stream: Iterable[TileInstruction],
-    levels: Mapping[str, str] = ALL_L1,
-    core: Core = SAPPHIRE_RAPIDS,
-) -> float:
-    """Predicted cycles of a stream of tile instructions, from an idle core to an idle core."""
-    board = Scoreboard(core, levels)
-    board.run(stream)
-    return board.retired
-
-
 def block_cycles(
     block: TileBlock,
     levels: Mapping[str, str] = ALL_L1,

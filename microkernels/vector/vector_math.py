@@ -261,14 +261,6 @@ def softplus(x: Expr) -> Expr:
     return _at_least(0, x) + _polynomial(LOG1P, small)
 
 
-def sqrt(x: Expr) -> Expr:
-    """Square root, one instruction.
-
-    Error: 0.5 ulp, 0.5 plain. NaN for x < 0, sqrt(-0) = -0.
-    """
-    return tirx.sqrt(x)
-
-
 def rsqrt(x: Expr) -> Expr:
     """1 / sqrt(x), two instructions, one of them a division.
 

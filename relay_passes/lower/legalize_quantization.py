@@ -31,11 +31,6 @@ _FLOATS = ("float32", "float16")
 _RANGES = {**INTEGERS, "uint16": (0, 65535), "int16": (-32768, 32767)}
 
 
-def legalize_quantization() -> ir.transform.Pass:
-    """LegalizeOps with these legalisations instead of TVM's."""
-    return relax.transform.LegalizeOps(customize_legalize_map=LEGALIZATIONS)
-
-
 def _quantize(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     dtype, data_dtype = str(call.ty.dtype), str(call.args[0].ty.dtype)
     if dtype not in _RANGES or data_dtype not in _FLOATS:

@@ -11,7 +11,7 @@ from tvm import IRModule, ir, relax
 from tvm.ir import assert_structural_equal
 
 from relay_passes.canonicalize.fold_weights import fold_weights
-from relay_passes.lower.legalize_quantization import legalize_quantization
+from relay_passes.lower.legalize_quantization import LEGALIZATIONS
 from tests.relay_passes.graphs import run
 
 op = relax.op
@@ -60,6 +60,11 @@ def inputs(mod: IRModule, seed: int = 0) -> list[np.ndarray]:
 def outputs(mod: IRModule, arrays: list[np.ndarray]) -> list[np.ndarray]:
     """What main computes in generic code, without FMA: every operator rounds."""
     return run(legalize_quantization()(mod), arrays)
+
+
+def legalize_quantization() -> ir.transform.Pass:
+    """LegalizeOps with ours of quantisation instead of TVM's."""
+    return relax.transform.LegalizeOps(customize_legalize_map=LEGALIZATIONS)
 
 
 def assert_same_bits(before: IRModule, after: IRModule) -> None:

@@ -13,7 +13,7 @@ from tests.guard import guarded
 from tests.tir_schedules.conv_regions import conv_region
 from tests.tir_schedules.run_region import compiled, expected, machine_for, packed, random_inputs
 from tir_schedules.convolution.winograd.problem import WinogradProblem
-from tir_schedules.convolution.winograd.transforms import REACH, TILE, error_bound, magnitudes
+from tir_schedules.convolution.winograd.transforms import A_T, B_T, REACH, TILE, G
 from tir_schedules.core.config import Config
 from tir_schedules.core.region import Region, Tensor
 from tir_schedules.core.template import template_for
@@ -21,6 +21,7 @@ from tvm_hybrid.dlpack import tensor_of
 
 Shape = tuple[int, int]
 ONES = (1, 1, 1, 1)
+UNIT = 2.0**-24
 
 
 def region_of(
@@ -61,6 +62,47 @@ def outputs(
         output[...] = 85 if output.dtype.kind in "iu" else np.nan
         kernel(*(tensor_of(guarded(x, at_end)) for x in inputs), tensor_of(output))
         yield output
+
+
+def error_bound(channels: int, sums: np.ndarray) -> np.ndarray:
+    """What no error exceeds, whatever the data.
+
+    Every result is reached through at most n roundings one after the other: four in each of the
+    four transforms of data, one of the weight, and one for each channel. So its error is at most
+    n u / (1 - n u) times `sums` (Higham, "Accuracy and Stability", section 3.1).
+
+    Parameters
+    ----------
+    channels : int
+        Channels of x.
+    sums : ndarray
+        The results with all matrices, x and weight replaced by their magnitudes (`magnitudes`).
+    """
+    roundings = 4 * 4 + 1 + channels
+    bound: np.ndarray = roundings * UNIT / (1 - roundings * UNIT) * sums
+    return bound
+
+
+def magnitudes(x: np.ndarray, weight: np.ndarray) -> np.ndarray:
+    """|A^T| [(|G| |g| |G^T|) * (|B^T| |d| |B|)] |A|, summed over channels.
+
+    Parameters
+    ----------
+    x : ndarray
+        [tiles, 6, 6, C].
+    weight : ndarray
+        [3, 3, C, OC].
+
+    Returns
+    -------
+    ndarray
+        [tiles, 4, 4, OC].
+    """
+    a, g, b = np.abs(A_T), np.abs(G), np.abs(B_T)
+    v = np.einsum("ij,tjkc,lk->tilc", b, np.abs(x), b, optimize=True)
+    u = np.einsum("ij,jkco,lk->ilco", g, np.abs(weight), g, optimize=True)
+    m = np.einsum("tilc,ilco->tilo", v, u, optimize=True)
+    return np.asarray(np.einsum("pi,tilo,ql->tpqo", a, m, a, optimize=True))
 
 
 def bound(region: Region, arrays: Sequence[np.ndarray]) -> np.ndarray:

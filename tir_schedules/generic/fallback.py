@@ -6,8 +6,6 @@ scattering, scans.
 
 from __future__ import annotations
 
-import logging
-
 import tvm_ffi
 from tvm import s_tir, tirx
 from tvm.tirx import ForKind
@@ -17,8 +15,6 @@ from tir_schedules.core.machine import Machine
 from .floats import guard_floats
 from .nest import NotHandledError
 from .vector_math import lower_math
-
-logger = logging.getLogger("tvm_hybrid")
 
 
 def parallel_blocks(func: tirx.PrimFunc, machine: Machine) -> tuple[tirx.PrimFunc, str]:

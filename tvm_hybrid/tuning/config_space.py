@@ -73,10 +73,6 @@ class ConfigSpace:
         """The place of a configuration; None if the space lacks it."""
         return self._index.get(config_key(config.to_dict()))
 
-    def index_at(self, point: np.ndarray) -> int | None:
-        """The configuration at a point of the grid; None if there is no legal one."""
-        return self._at.get(np.ascontiguousarray(point, np.int32).tobytes())
-
     def neighbours(self, index: int) -> list[int]:
         """The configurations that differ from one in exactly one knob."""
         found = []

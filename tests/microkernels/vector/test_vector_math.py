@@ -33,7 +33,6 @@ SPECIAL = {
     "gelu_tanh": "0 -> 0, -0.0 -> -0.0, inf -> inf, -inf -> nan, 3e38 -> 3e38, -3e38 -> -0.0",
     "hardswish": "0 -> 0, inf -> inf, -inf -> nan, 3 -> 3, 3.3 -> 3.3, 3e38 -> 3e38, -3 -> -0.0",
     "softplus": "inf -> inf, -inf -> 0, 3e38 -> 3e38, -3e38 -> 0, 100 -> 100, -100 -> 0",
-    "sqrt": "0 -> 0, -0.0 -> -0.0, inf -> inf, -1 -> nan, -inf -> nan, 4 -> 2",
     "rsqrt": "0 -> inf, -0.0 -> -inf, inf -> 0, -1 -> nan, -inf -> nan, 4 -> 0.5",
 }
 

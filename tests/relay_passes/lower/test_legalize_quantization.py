@@ -10,12 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tvm import ir, relax
 
-from relay_passes.lower.legalize_quantization import legalize_quantization
 from relay_passes.lower.schedule_generic import schedule_leftovers
 from tests.onnx_reference.arithmetic import quantize as reference
 from tests.onnx_reference.arithmetic import quantized
 from tests.relay_passes.graphs import MACHINE, TARGET, module
-from tests.relay_passes.quantized import dequantize, outputs, quantize
+from tests.relay_passes.quantized import dequantize, legalize_quantization, outputs, quantize
 
 op = relax.op
 LIMITS = {"uint8": (0, 255), "int8": (-128, 127), "uint16": (0, 65535), "int16": (-32768, 32767)}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 import tvm.tirx.script.builder.ir as I
 from tvm import tirx
@@ -19,8 +18,6 @@ from tir_schedules.rows.normalize_rows import LOWEST
 from .plan import DecodePlan, corrected, zero_points
 
 _BLOCK_KEYS = 64  # at least, of keys whose elements are not next to each other
-# row, product, product of a row of ones, vector of keys, keys in it
-Finish = Callable[[Expr, Expr, Expr | None, Expr, int], None]
 
 
 class DecodeScores:

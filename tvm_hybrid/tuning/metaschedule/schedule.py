@@ -34,7 +34,6 @@ from tir_schedules.generic.expressions import const_int, substitute
 from .tiling import Tiling, tiling_of
 from .workload import LAYOUT_FREE, anchor_block
 
-Loop = Any
 Block = Any
 _INTRINSIC = re.compile(r"tvm_hybrid\.(\w+)\.(\d+)x(\d+)x(\d+)")
 _WEIGHT = 1  # the anchor's second input

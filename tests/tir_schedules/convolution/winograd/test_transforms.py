@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.tir_schedules.winograd_regions import error_bound, magnitudes
 from tir_schedules.convolution.winograd.transforms import (
     A_T,
     B_T,
@@ -14,9 +15,7 @@ from tir_schedules.convolution.winograd.transforms import (
     GROWTH,
     WORST_GROWTH,
     G,
-    error_bound,
     expected_error,
-    magnitudes,
     transformed_weight,
 )
 
