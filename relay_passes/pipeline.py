@@ -36,7 +36,7 @@ from .canonicalize.safe_softmax import safe_softmax
 from .canonicalize.sink_concat import sink_concat
 from .canonicalize.sink_permutes import sink_permutes
 from .canonicalize.sink_scale import sink_scale
-from .choices import check_choice
+from .check_option import check_option
 from .decisions import DecisionLog
 from .dump_ir import DumpIR
 from .layout.fold_channel_shuffle import fold_channel_shuffle
@@ -138,12 +138,12 @@ class CompiledModule:
 
 def check_precision(precision: str) -> None:
     """Refuses, by CompileError, what is not in PRECISIONS."""
-    check_choice("precision", precision, PRECISIONS)
+    check_option("precision", precision, PRECISIONS)
 
 
 def check_fusion(fusion: str) -> None:
     """Refuses, by CompileError, what is not in FUSION_LEVELS."""
-    check_choice("fusion level", fusion, FUSION_LEVELS)
+    check_option("fusion level", fusion, FUSION_LEVELS)
 
 
 class Phase(Enum):

@@ -1,8 +1,8 @@
 """The CPU features that generated code may use, and how to tell whether a CPU has them.
 
 Each feature is told twice: from /proc/cpuinfo, for checks in Python, and from `cpuid`, for the
-check inside an exported library (`cpu_guard.py`). LLVM may use every feature of a target on its
-own account, except AMX, which only our own kernels use, and which Linux must permit besides.
+check inside an exported library (`library_loader.py`). LLVM may use every feature of a target on
+its own account, except AMX, which only our own kernels use, and which Linux must permit besides.
 """
 
 from __future__ import annotations

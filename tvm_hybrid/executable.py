@@ -22,11 +22,11 @@ from relay_passes.lower.native_code import emit_machine_code
 from . import threads
 from .artifact import append_manifest, copy_atomically, read_manifest
 from .cpu_features import require_host
-from .cpu_guard import CHOSEN_PREFIX
 from .explanation import Explanation
 from .fallback import description, report_fallback, require_program, takes_fallback
 from .feeds import to_array, to_tensor
 from .library import Program, link_library
+from .library_loader import CHOSEN_PREFIX
 from .manifest import Manifest
 from .profile import Profile, profile_runs
 from .tensors import TensorInfo, numpy_dtype

@@ -16,8 +16,8 @@ from tvm_ffi import libinfo
 
 from microkernels.errors import CompileError
 
-from .cpu_guard import KIND_PREFIX, GuardedProgram, Piece, guard_source
 from .cxx_compiler import find_compiler, run_compiler
+from .library_loader import KIND_PREFIX, LoadableProgram, Piece, loader_source
 from .vm_code import tensor_places, write_code
 
 # Constants of at least this size are stored once if two programs have them.
@@ -70,28 +70,28 @@ def link_library(output: Path, programs: Sequence[Program]) -> str:
     folder = output.with_name(f"{output.name}.parts")
     folder.mkdir()
     native: list[Path] = []
-    guarded = []
+    loadable = []
     stored: dict[str, Piece] = {}
     for place, program in enumerate(programs):
         native += _write_native_code(program.module, folder, f"code{place}_")
         pieces = _write_machine_code(program.module, folder, f"machine{place}")
         if len(programs) > 1:
             pieces = _share(pieces, stored)
-        guarded.append(GuardedProgram(program.cpu, program.features, tuple(pieces)))
+        loadable.append(LoadableProgram(program.cpu, program.features, tuple(pieces)))
     digest = _digest(
         [
-            *(piece for program in guarded for piece in program.pieces),
+            *(piece for program in loadable for piece in program.pieces),
             *(Piece(path, 0, path.stat().st_size) for path in native),
         ]
     )
     frame = folder / "frame.bin"
     frame.write_bytes(_frame(KIND_PREFIX + digest, bool(native)))
-    guard = folder / "guard.cc"
-    guard.write_text(guard_source(digest, frame, guarded), encoding="utf-8")
+    loader = folder / "loader.cc"
+    loader.write_text(loader_source(digest, frame, loadable), encoding="utf-8")
     arguments = [
         *("-shared", "-fPIC", "-O1", "-Wl,--strip-debug"),
         *("-I", libinfo.find_include_path(), "-I", libinfo.find_dlpack_include_path()),
-        *("-o", str(output), str(guard), *map(str, native)),
+        *("-o", str(output), str(loader), *map(str, native)),
     ]
     run_compiler(compiler, arguments, folder)
     if not output.is_file():

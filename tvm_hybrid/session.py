@@ -85,7 +85,7 @@ def _feeder(info: TensorInfo, anywhere: bool) -> Feed:
     return feed
 
 
-class _Lane:
+class _ThreadState:
     """What one thread runs with."""
 
     def __init__(self, executable: Executable) -> None:
@@ -309,21 +309,21 @@ class InferenceSession:
             If the model was compiled for a CPU that this one is not.
         """
         try:
-            lane = self._local.lane
+            state = self._local.state
         except AttributeError:
-            lane = self._local.lane = self._new_lane()
+            state = self._local.state = self._new_state()
         if self._threads > 1 and threads.current.count != self._threads:
             threads.use_threads(self._threads)
         try:
-            tensors = [feed(input_feed[name]) for name, feed in lane.feeds]
+            tensors = [feed(input_feed[name]) for name, feed in state.feeds]
             if len(input_feed) != len(tensors):
                 raise KeyError
         except (LookupError, AttributeError, TypeError):
-            tensors = self._feed_slowly(lane, input_feed)
+            tensors = self._feed_slowly(state, input_feed)
         if run_options is not None:
             raise FeedError("run_options are not supported; pass None")
         places = None if output_names is None else self._find(output_names)
-        result = lane.main(*tensors)
+        result = state.main(*tensors)
         if type(result) is Tensor:
             arrays = [from_dlpack(result)]
         else:
@@ -334,16 +334,16 @@ class InferenceSession:
             arrays = [a.copy() if s else a for a, s in zip(arrays, self._shared, strict=True)]
         return arrays if places is None else [arrays[place] for place in places]
 
-    def _new_lane(self) -> _Lane:
+    def _new_state(self) -> _ThreadState:
         """What the calling thread runs with; the first one may get the short way."""
-        lane = _Lane(self.executable)
+        state = _ThreadState(self.executable)
         manifest = self.executable.manifest
         plain = manifest.unaligned_inputs == (True,) and manifest.shared_outputs == (False,)
         if plain and "run" not in self.__dict__:
-            self.__dict__["run"] = _short_run(self.executable, lane.main, self.run)
-        return lane
+            self.__dict__["run"] = _short_run(self.executable, state.main, self.run)
+        return state
 
-    def _feed_slowly(self, lane: _Lane, feeds: Any) -> list[Any]:
+    def _feed_slowly(self, state: _ThreadState, feeds: Any) -> list[Any]:
         """Feeds anything acceptable, or says what is not."""
         names = [info.name for info in self.executable.inputs]
         if not isinstance(feeds, Mapping):
@@ -361,7 +361,7 @@ class InferenceSession:
         infos = self.executable.inputs
         return [
             feed(to_array(feeds[name], info))
-            for info, (name, feed) in zip(infos, lane.feeds, strict=True)
+            for info, (name, feed) in zip(infos, state.feeds, strict=True)
         ]
 
     def _find(self, names: Sequence[str]) -> list[int]:

@@ -30,7 +30,7 @@ import msgspec
 from tvm import IRModule, ir, relax
 from tvm.ir.transform import PassContext, module_pass
 
-from relay_passes.choices import check_choice
+from relay_passes.check_option import check_option
 from tir_schedules.convolution.winograd.cost import default_config, direct_cycles, winograd_cost
 from tir_schedules.convolution.winograd.transforms import expected_error
 from tir_schedules.core.machine import Machine
@@ -56,7 +56,7 @@ class Choice(msgspec.Struct, frozen=True):
 
 def check_fast_math(fast_math: str) -> None:
     """Refuses, by CompileError, what is not in FAST_MATH_LEVELS."""
-    check_choice("fast_math level", fast_math, FAST_MATH_LEVELS)
+    check_option("fast_math level", fast_math, FAST_MATH_LEVELS)
 
 
 def select_winograd(machine: Machine, fast_math: str = "default") -> ir.transform.Pass:

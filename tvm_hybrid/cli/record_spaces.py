@@ -35,11 +35,11 @@ def command(names: tuple[str, ...], folder: Path, cpu: int | None, only_list: bo
 
     from ..targets import resolve_target
     from ..tuning.config_space import ConfigSpace
+    from ..tuning.local_measurer import LocalMeasurer
     from ..tuning.locked_file import require_appendable
     from ..tuning.public_regions import public_names, public_regions
     from ..tuning.record_space import record_space
     from ..tuning.records import RecordStore, latest
-    from ..tuning.worker_process import WorkerProcess
 
     unknown = ", ".join(sorted(set(names) - set(public_names())))
     if unknown:
@@ -57,9 +57,9 @@ def command(names: tuple[str, ...], folder: Path, cpu: int | None, only_list: bo
     for name, region in regions.items():
         path = folder / f"{name}.jsonl"
         store = RecordStore(path, must_exist=False)
-        with WorkerProcess(options.machine, str(options.target), cpu=cpu) as worker:
+        with LocalMeasurer(options.machine, str(options.target), cpu=cpu) as measurer:
             tell = partial(console.print, f"{name}:", highlight=False)
-            record_space(region, options.machine, worker, store, tell)
+            record_space(region, options.machine, measurer, store, tell)
         tried = latest(store.tried(region, template_for(region.op), options.machine))
         lines = b"".join(located.record.to_line() for located in tried)
         write_whole(path.with_suffix(".jsonl.xz"), lzma.compress(lines, preset=9))

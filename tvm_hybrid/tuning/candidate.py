@@ -17,7 +17,7 @@ from tir_schedules.core.region import Region
 from tir_schedules.core.template import Template
 
 from ..dlpack import tensor_of
-from .arguments import element_type
+from .verification.arguments import element_type
 
 SAMPLE_SECONDS = 1e-3
 SLICES = 4

@@ -18,9 +18,9 @@ from collections.abc import Callable
 import msgspec
 import numpy as np
 
-from .arguments import element_type
 from .candidate import Rotation, Sampled
 from .sampling import Effort, interruptions_of, sample_in_turns
+from .verification.arguments import element_type
 from .worker import die_with
 
 EFFORT = Effort(samples=15, seconds=0.3, accuracy=0.01)

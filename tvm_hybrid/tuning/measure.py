@@ -19,9 +19,9 @@ from tir_schedules.core.region import Region
 from tir_schedules.core.template import Template
 
 from .candidate import Kernel, Rotation, never_right
-from .known_case import known_case
 from .record import Status
 from .sampling import Effort, interruptions_of, sample_in_turns
+from .verification.known_case import known_case
 
 __all__ = ["Bench", "Effort", "Measurement", "Report"]
 

@@ -15,9 +15,9 @@ from relay_passes.ir.graph import static_tensor
 from relay_passes.pipeline import PipelineOptions, compile_module
 
 from ..threads import use_threads
-from .arguments import FLOATS, element_type
 from .candidate import Sampled
 from .sampling import Effort, interruptions_of, sample_in_turns
+from .verification.arguments import FLOATS, element_type
 
 RACE_EFFORT = Effort(samples=101, seconds=20.0)
 MOST_DIFFERENCE = 0.02

@@ -35,6 +35,7 @@ from ..targets import resolve_target
 from ..threads import resolve_threads
 from .events import Callback
 from .joint_layout_tune import joint_layouts, rest_of, with_layouts
+from .local_measurer import LocalMeasurer
 from .locked_file import require_appendable
 from .measurer import Measurer
 from .records import RecordStore
@@ -46,7 +47,6 @@ from .strategies.registry import DEFAULT_STRATEGY, check_strategy
 from .tune_regions import tune_regions
 from .tune_result import TuneResult
 from .tuning_task import Plan
-from .worker_process import WorkerProcess
 
 logger = logging.getLogger("tvm_hybrid")
 
@@ -268,7 +268,7 @@ def make_measurer(
             seed,
         )
     require_on_host(options.machine.isa)
-    return WorkerProcess(options.machine, str(options.target), timeout, footprint_bytes, seed)
+    return LocalMeasurer(options.machine, str(options.target), timeout, footprint_bytes, seed)
 
 
 def _check_layouts(layouts: str, here: bool) -> None:

@@ -1,243 +1,132 @@
-"""The tuner's side of worker processes: starts them, asks them, and outlives them.
-
-Serial kernels are measured on one CPU while the next is built on another:
-
-    process 1   build A | measure A | build C ...   | measure C
-    process 2   build B ............ | measure B    | build D
-"""
+"""One worker process, the candidate that it has, and what its death means."""
 
 from __future__ import annotations
 
-import logging
-import math
-import os
-from collections import deque
-from collections.abc import Generator, Iterator, Sequence
-from typing import Any
+import signal
+import time
+from typing import NamedTuple
 
 import msgspec
 
-from microkernels.errors import ConfigError
-from tir_schedules.core.config import Config
-from tir_schedules.core.machine import Machine
-from tir_schedules.core.region import Region
-from tir_schedules.core.template import Template
+from microkernels.errors import CompileError
 
-from ..threads import same_core
-from .child_process import ChildProcess, wait_for
-from .lane import Death, Lane
-from .measure import Effort, Measurement, joined
-from .worker import Job, Setting
+from .child_process import ChildProcess
+from .measure import Measurement
+from .worker import Job, Reply, Stage, Turn
 
-logger = logging.getLogger("tvm_hybrid")
+OUTSIDE = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+"""What ends a process from outside; no candidate does that to itself."""
 
-MANY = 8
-"""Candidates for which a second process is worth its start."""
 
-_THREADS_VARIABLE = "TVM_NUM_THREADS"
+class Death(NamedTuple):
+    """How a worker ended while it had a candidate."""
+
+    stage: str
+    how: str
+    code: int
+
+    @property
+    def from_outside(self) -> bool:
+        """Whether no candidate does that to itself."""
+        return -self.code in OUTSIDE
+
+    def measurement(self) -> Measurement:
+        """What it says about the candidate."""
+        building = self.stage in ("prepare", "compile")
+        return Measurement(
+            status="compile_error" if building else "runtime_error",
+            error=f"the worker {self.how} in stage {self.stage!r}",
+        )
 
 
 class WorkerProcess:
-    """Measures candidates in processes of their own, started when needed, again after each death.
-
-    A candidate that crashes, hangs, or yields something wrong is a result like any other. After a
-    wrong one the process is replaced: whatever that kernel wrote elsewhere is gone with it. A
-    process that somebody ended from outside (by SIGKILL, as the kernel does when memory runs out,
-    SIGTERM, SIGINT or SIGHUP) is replaced too, and its candidate measured once more; if that one
-    is ended as well, it is taken for the candidate's doing.
+    """One worker process and the candidate that it has.
 
     Parameters
     ----------
-    machine : Machine
-        ISA and threads.
-    target : str
-        The TVM target as JSON.
-    timeout : float
-        Seconds that building and checking one candidate may take, and measuring it as many again.
-    footprint_bytes : int
-        Bytes of all constants of the model; decides how cold the caches are kept.
-    seed : int
-        For the arguments of the kernels.
-    cpu : int or None
-        Where serial kernels are measured; None: on the last CPU that this process may use, because
-        the first ones serve most interrupts. Kernels of several threads run on all that it may use.
-    builders : sequence of int or None
-        CPUs on which a second process builds serial kernels while one is measured; empty: there is
-        no second process. None: all that this process may use, but for those of the core that
-        measures.
+    child : ChildProcess
+        Runs `worker`.
 
-    Raises
-    ------
-    ConfigError
-        If there is no such CPU.
+    Attributes
+    ----------
+    job : Job or None
+        The candidate; None if it is idle.
+    number : int
+        The candidate's, as `give` was told.
+    stage : str
+        What the worker does: a stage of `Bench.measure`, "prepare" before them, or "wait".
     """
 
-    def __init__(
-        self,
-        machine: Machine,
-        target: str,
-        timeout: float = 30.0,
-        footprint_bytes: int = 0,
-        seed: int = 0,
-        cpu: int | None = None,
-        builders: Sequence[int] | None = None,
-    ) -> None:
-        self.machine, self.target, self.timeout = machine, target, timeout
-        self.footprint_bytes, self.seed = footprint_bytes, seed
-        measuring, building = "", ""
-        if machine.threads == 1:
-            measuring, building = _cpus(cpu, builders)
-        lanes = 2 if building else 1
-        arguments = [measuring, building or measuring]
-        environment = {_THREADS_VARIABLE: str(machine.threads)}
-        self._lanes = [
-            Lane(ChildProcess(f"{__package__}.worker", arguments, environment))
-            for _ in range(lanes)
-        ]
+    def __init__(self, child: ChildProcess) -> None:
+        self.child = child
+        self.job: Job | None = None
+        self.number = 0
+        self.stage = ""
+        self._timeout = self._end = 0.0
 
-    @property
-    def pid(self) -> int | None:
-        """The first process's id while it lives."""
-        return self._lanes[0].child.pid
-
-    def measure(
-        self,
-        region: Region,
-        template: Template[Any],
-        configs: Sequence[Config],
-        baseline: Config | None,
-        effort: Effort,
-    ) -> Generator[tuple[Config, Measurement], None, None]:
-        """Each candidate with what came of it, in order of completion; see `Measurer.measure`.
-
-        If `effort` names the best so far, what is found becomes the best for those that follow.
+    def give(self, number: int, job: Job, timeout: float) -> None:
+        """Has it build within so many seconds, wait for its turn, and measure within as many.
 
         Raises
         ------
         CompileError
-            If no process can be started, or none can measure any candidate of this region.
+            If it cannot start.
         """
-        if effort.processes == 1:
-            yield from self._measure(region, template, configs, baseline, effort)
-            return
-        share = msgspec.structs.replace(
-            effort,
-            processes=1,
-            samples=math.ceil(effort.samples / effort.processes),
-            seconds=effort.seconds / effort.processes,
+        self.number, self.stage, self.job = number, "prepare", job
+        self._timeout = timeout
+        self.child.ask(job)
+        self._end = time.monotonic() + timeout
+
+    @property
+    def seconds_left(self) -> float | None:
+        """Until it is too late; None while it waits for its turn."""
+        return None if self.stage == "wait" else max(0.0, self._end - time.monotonic())
+
+    def take_turn(self) -> None:
+        """Has it measure."""
+        self.stage, self._end = "measure", time.monotonic() + self._timeout
+        self.child.ask(Turn())
+
+    def outcome(self) -> Measurement | Death | None:
+        """What became of the candidate, after which it is idle; None if it is not done yet.
+
+        Raises
+        ------
+        CompileError
+            If no candidate of this region can be measured.
+        """
+        while True:
+            try:
+                line = self.child.answer(0)
+            except TimeoutError:
+                return self._late()
+            if line is None:
+                self.job = None
+                code, how = self.child.ended()
+                return Death(self.stage, how, code)
+            message = msgspec.json.decode(line, type=Stage | Reply)
+            if isinstance(message, Reply):
+                return self._reply(message)
+            self.stage = message.stage
+
+    def _reply(self, reply: Reply) -> Measurement:
+        job, self.job = self.job, None
+        if reply.measurement is None:
+            assert job is not None
+            raise CompileError(f"cannot measure {job.region.key}: {reply.fatal}")
+        if reply.measurement.status == "wrong_result":
+            self.close()  # it may have written elsewhere, too
+        return reply.measurement
+
+    def _late(self) -> Measurement | None:
+        if self.seconds_left != 0.0:
+            return None
+        self.close()
+        return Measurement(
+            status="timeout", error=f"not done after {self._timeout:g} s, in stage {self.stage!r}"
         )
-        for config in configs:
-            parts: list[Measurement] = []
-            while len(parts) < effort.processes and all(part.status == "ok" for part in parts):
-                self.close()
-                ((_, found),) = self._measure(region, template, [config], baseline, share)
-                parts.append(found)
-            yield config, joined(parts)
-
-    def _measure(
-        self,
-        region: Region,
-        template: Template[Any],
-        configs: Sequence[Config],
-        baseline: Config | None,
-        effort: Effort,
-    ) -> Generator[tuple[Config, Measurement], None, None]:
-        """The same in the processes that there are."""
-        todo = deque(range(len(configs)))
-        tried: set[int] = set()
-
-        def go_on() -> None:
-            """Gives idle processes something to do."""
-            for lane in self._lanes:
-                if lane.job is None and todo and self._joins(lane, len(todo)):
-                    number = todo.popleft()
-                    job = self._job(region, template, configs[number], baseline, effort)
-                    lane.give(number, job, self.timeout)
-            self._pass_turn()
-
-        try:
-            go_on()
-            while any(lane.job for lane in self._lanes):
-                for lane, outcome in self._outcomes():
-                    if isinstance(outcome, Death):
-                        if outcome.from_outside and lane.number not in tried:
-                            logger.info("a worker %s; its candidate is tried again", outcome.how)
-                            tried.add(lane.number)
-                            todo.appendleft(lane.number)
-                            continue
-                        outcome = outcome.measurement()
-                    effort = with_best(effort, outcome)
-                    number = lane.number
-                    if len(self._lanes) > 1:
-                        go_on()  # on other CPUs than whoever looks at this
-                    yield configs[number], outcome
-                go_on()
-        finally:
-            for lane in self._lanes:
-                if lane.job is not None:
-                    lane.close()
-
-    def _joins(self, lane: Lane, candidates: int) -> bool:
-        return lane is self._lanes[0] or lane.child.pid is not None or candidates >= MANY
-
-    def _job(
-        self,
-        region: Region,
-        template: Template[Any],
-        config: Config,
-        baseline: Config | None,
-        effort: Effort,
-    ) -> Job:
-        setting = Setting(self.machine, self.target, self.footprint_bytes, self.seed)
-        return setting.job(region, template, config, baseline, effort)
-
-    def _outcomes(self) -> Iterator[tuple[Lane, Measurement | Death]]:
-        """The candidates that are done; waits for something to happen."""
-        busy = [lane for lane in self._lanes if lane.job is not None]
-        limits = [left for lane in busy if (left := lane.seconds_left) is not None]
-        wait_for([lane.child for lane in busy], min(limits, default=None))
-        for lane in busy:
-            outcome = lane.outcome()
-            if outcome is not None:
-                yield lane, outcome
-        self._pass_turn()
-
-    def _pass_turn(self) -> None:
-        """One process measures at a time."""
-        if not any(lane.job is not None and lane.stage == "measure" for lane in self._lanes):
-            for lane in self._lanes:
-                if lane.job is not None and lane.stage == "wait":
-                    lane.take_turn()
-                    return
 
     def close(self) -> None:
-        """Ends the workers, whatever they are doing."""
-        for lane in self._lanes:
-            lane.close()
-
-    def __enter__(self) -> WorkerProcess:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.close()
-
-
-def _cpus(cpu: int | None, builders: Sequence[int] | None) -> tuple[str, str]:
-    """Where to measure and where to build meanwhile, as lists of numbers."""
-    allowed = sorted(os.sched_getaffinity(0))
-    measuring = allowed[-1] if cpu is None else cpu
-    if builders is None:
-        builders = [other for other in allowed if not same_core(measuring, other)]
-    count = os.cpu_count() or 1
-    for number in (measuring, *builders):
-        if not 0 <= number < count:
-            raise ConfigError(f"there is no CPU {number} here; there are 0 to {count - 1}")
-    return str(measuring), ",".join(map(str, builders))
-
-
-def with_best(effort: Effort, measured: Measurement) -> Effort:
-    """The effort for the candidates after this one."""
-    ratio = measured.ratio
-    if effort.best_ratio is None or ratio is None or ratio >= effort.best_ratio:
-        return effort
-    return msgspec.structs.replace(effort, best_ratio=ratio)
+        """Ends the process, whatever it is doing."""
+        self.job = None
+        self.child.close()

@@ -29,8 +29,8 @@ from tir_schedules.cost.why_vectors import DEPTHWISE, why_vectors
 from tir_schedules.product.tile_config import product_kernels
 from tvm_hybrid.report.predict_regions import products_of
 from tvm_hybrid.targets import resolve_target
-from tvm_hybrid.tuning.chains import chain_arguments, expected_of_chain
 from tvm_hybrid.tuning.measure import Bench, Effort
+from tvm_hybrid.tuning.verification.chain_bounds import chain_arguments, expected_of_chain
 
 ALL = (1, 1, 1, 1)
 RUNGS_OF = {"float32": RUNGS, "uint8": INTEGER_RUNGS, "int8": INTEGER_RUNGS, "bfloat16": BF16_RUNGS}

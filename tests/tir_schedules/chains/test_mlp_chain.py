@@ -36,7 +36,7 @@ from tir_schedules.chains.mlp_chain import MLP_CHAIN
 from tir_schedules.chains.mlp_chain_config import MlpChainConfig, by_rows
 from tir_schedules.chains.sources import sources_of, sources_text
 from tir_schedules.core.region import Region, Step, Tensor
-from tvm_hybrid.tuning.chains import chain_arguments, expected_of_chain
+from tvm_hybrid.tuning.verification.chain_bounds import chain_arguments, expected_of_chain
 
 BEST = INTEGER_RUNGS[-1]
 
@@ -122,7 +122,7 @@ def test_quantising_on_the_way_in_and_an_integer_residual() -> None:
 
 @pytest.mark.parametrize("rung", RUNGS)
 def test_normalisations_and_residuals(rung: str) -> None:
-    """Within what the parts may be off by, and what that becomes (tvm_hybrid/tuning/chains.py)."""
+    """Within what the parts may be off by, and what that becomes (`chain_bounds`)."""
     region = transformer_block((3, 5), 20, 24)
     arrays = values(region)
     expected = expected_of_chain(region, arrays, 0)

@@ -39,7 +39,7 @@ from tir_schedules.core.blocking import Group
 from tir_schedules.core.region import Region, Step, Tensor
 from tir_schedules.core.statements import walk
 from tir_schedules.cost.amx_prediction import TilePart
-from tvm_hybrid.tuning.chains import chain_arguments, expected_of_chain
+from tvm_hybrid.tuning.verification.chain_bounds import chain_arguments, expected_of_chain
 
 pytestmark = pytest.mark.isa("amx")
 

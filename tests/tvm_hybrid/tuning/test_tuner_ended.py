@@ -31,7 +31,7 @@ def tune_toys(path: str) -> TuneResult:
     """Tunes many toys with a real worker."""
     from tvm.target import Target, codegen
 
-    from tvm_hybrid.tuning.worker_process import WorkerProcess
+    from tvm_hybrid.tuning.local_measurer import LocalMeasurer
 
     from . import toy
 
@@ -39,9 +39,9 @@ def tune_toys(path: str) -> TuneResult:
     machine = Machine.from_target(target)
     store = RecordStore(path, must_exist=False)
     regions = [toy.region(64 * size) for size in range(1, 40)]
-    with WorkerProcess(machine, str(target)) as worker:
+    with LocalMeasurer(machine, str(target)) as measurer:
         return tune_regions(
-            regions, machine, worker, store, Plan("grid", min_gain=0.0, finals=False)
+            regions, machine, measurer, store, Plan("grid", min_gain=0.0, finals=False)
         )
 
 

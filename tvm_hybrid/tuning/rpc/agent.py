@@ -12,8 +12,8 @@ import microkernels.errors as errors
 from microkernels.errors import CompileError, TvmHybridError
 
 from ..child_process import ChildProcess
-from ..lane import OUTSIDE
 from ..measure import Measurement
+from ..worker_process import OUTSIDE
 from .tracker import Address
 from .worker import BUILDING, CONNECTING, TRYING, WAITING, AtServer, Done, Local, RemoteJob
 

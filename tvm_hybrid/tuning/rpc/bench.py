@@ -24,9 +24,9 @@ from tir_schedules.core.template import Template
 
 from ...threads import use_threads
 from ..candidate import MOST_COPIES, Sampled, never_right
-from ..known_case import known_case
 from ..measure import LARGEST_ROTATION, Measurement, Report, measured
 from ..sampling import Effort, sample_in_turns
+from ..verification.known_case import known_case
 from .driver import KERNELS, Linker
 
 

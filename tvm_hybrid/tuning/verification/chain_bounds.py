@@ -1,7 +1,7 @@
 """Arguments for a chain of regions, and how far off a correct kernel of one may be.
 
 Arguments are drawn part by part, for the results that the parts before really have, so that no part
-is too quiet or too loud. Each part may be off by what check.py allows it alone. What that does to
+is too quiet or too loud. Each part may be off by what bounds.py allows it alone. What that does to
 the parts after it is found by trying: the chain is evaluated with every result off by so much, up,
 down and at random. The largest difference that shows at the end is allowed twice, for errors of
 other signs, everywhere, for which element it reaches is chance. Where no part may be off, neither
@@ -18,7 +18,7 @@ from tir_schedules.core.region import Region
 from tir_schedules.core.template import template_for
 
 from .arguments import element_type, random_arguments
-from .check import Expected, expected_result
+from .bounds import Expected, expected_result
 
 RANDOM_TRIALS = 3
 

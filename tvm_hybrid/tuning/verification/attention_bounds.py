@@ -12,8 +12,8 @@ value is that of exact sums and, if they are floats, of probabilities that are n
   single step. 4 u of its distance to the largest score of its row come on top, for the exponent.
 - A score's error delta multiplies its power by e^delta and, through the sum of the row, every
   probability by at most e^(mean delta), the mean weighted by the probabilities.
-- A sum of n powers, and the product with v, are off by 8 sqrt(n) u (see check.py) of the sum of the
-  magnitudes.
+- A sum of n powers, and the product with v, are off by 8 sqrt(n) u (see bounds.py) of the sum of
+  the magnitudes.
 - Floats that are narrower than f32 (of unit h) round each probability, or its power, by itself. A
   rounding is uniform in [-h, h] of the probability at most, so the sum of n of them is beyond
   5 sqrt(sum (h p v)^2) with a probability of 2 e^-37 (Hoeffding, "Probability inequalities for sums
@@ -23,7 +23,7 @@ value is that of exact sums and, if they are floats, of probabilities that are n
 - Probabilities that are rounded to integers are exact but next to a tie, where they may be the
   other integer: that moves the product by |v - zero point|.
 
-What the second epilogue makes of this is found as in check.py.
+What the second epilogue makes of this is found as in bounds.py.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from tir_schedules.epilogue.quantize_steps import RANGES
 from tir_schedules.product.batch_matmul import product_types
 
 from .arguments import FLOATS, element_type, random_arguments
-from .check import EXACT, F32_UNIT, FUNCTION_ERROR, NARROW_UNIT, Expected, after_epilogue
+from .bounds import EXACT, F32_UNIT, FUNCTION_ERROR, NARROW_UNIT, Expected, after_epilogue
 
 # Relative errors of 2^x (microkernels.vector.exp2): with the polynomial of degree 5, and with that
 # of degree 3, which is for powers that are rounded to bfloat16.

@@ -10,9 +10,9 @@ from tir_schedules.core.region import Region
 from tir_schedules.core.template import Template
 
 from .arguments import random_arguments
-from .attentions import attention_arguments, expected_of_attention, is_attention
-from .chains import chain_arguments, expected_of_chain, is_chain
-from .check import Expected, expected_result
+from .attention_bounds import attention_arguments, expected_of_attention, is_attention
+from .bounds import Expected, expected_result
+from .chain_bounds import chain_arguments, expected_of_chain, is_chain
 
 
 def known_case(

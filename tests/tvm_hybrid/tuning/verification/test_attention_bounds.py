@@ -16,11 +16,14 @@ from tir_schedules.core.machine import Machine
 from tir_schedules.core.region import Region
 from tir_schedules.core.template import template_for
 from tvm_hybrid.targets import resolve_target
-from tvm_hybrid.tuning.arguments import element_type
-from tvm_hybrid.tuning.attentions import attention_arguments, expected_of_attention
-from tvm_hybrid.tuning.check import Expected
-from tvm_hybrid.tuning.known_case import known_case
 from tvm_hybrid.tuning.measure import Bench, Effort
+from tvm_hybrid.tuning.verification.arguments import element_type
+from tvm_hybrid.tuning.verification.attention_bounds import (
+    attention_arguments,
+    expected_of_attention,
+)
+from tvm_hybrid.tuning.verification.bounds import Expected
+from tvm_hybrid.tuning.verification.known_case import known_case
 
 PLAIN = case(batch=1, heads=2, m=16, n=64, d=48, e=32, mask="keys")
 STEPWISE = replace(of_kind(PLAIN, "int8"), score_scale=0.05)

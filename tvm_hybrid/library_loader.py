@@ -259,7 +259,7 @@ class Piece:
 
 
 @dataclass(frozen=True)
-class GuardedProgram:
+class LoadableProgram:
     """One of the programs of a library.
 
     Attributes
@@ -278,8 +278,8 @@ class GuardedProgram:
     pieces: tuple[Piece, ...]
 
 
-def guard_source(digest: str, frame: Path, programs: Sequence[GuardedProgram]) -> str:
-    """The C++ source of the guard.
+def loader_source(digest: str, frame: Path, programs: Sequence[LoadableProgram]) -> str:
+    """The C++ source of the loader.
 
     Parameters
     ----------
@@ -287,7 +287,7 @@ def guard_source(digest: str, frame: Path, programs: Sequence[GuardedProgram]) -
         What tells the library from others; letters and digits.
     frame : Path
         File with the content of `__tvm_ffi__library_bin`: a module of kind `KIND_PREFIX` + digest.
-    programs : sequence of GuardedProgram
+    programs : sequence of LoadableProgram
         The best first.
     """
     order = {

@@ -1,4 +1,4 @@
-"""Options that are one of a few words."""
+"""Refuses an option that is not one of a few words."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from microkernels.errors import CompileError
 
 
-def check_choice(option: str, value: str, known: Sequence[str]) -> None:
+def check_option(option: str, value: str, known: Sequence[str]) -> None:
     """Refuses a value that is not among those known.
 
     Raises

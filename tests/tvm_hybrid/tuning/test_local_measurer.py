@@ -19,12 +19,12 @@ import pytest
 from microkernels.errors import CompileError, ConfigError
 from tir_schedules.core.machine import Machine
 from tir_schedules.core.template import Template
+from tvm_hybrid.tuning import local_measurer
 from tvm_hybrid.tuning import worker as worker_module
-from tvm_hybrid.tuning import worker_process
-from tvm_hybrid.tuning.lane import Lane
+from tvm_hybrid.tuning.local_measurer import LocalMeasurer, with_best
 from tvm_hybrid.tuning.measure import Effort, Measurement
 from tvm_hybrid.tuning.measure import measured as outcome_of
-from tvm_hybrid.tuning.worker_process import WorkerProcess, with_best
+from tvm_hybrid.tuning.worker_process import WorkerProcess
 
 from .forked_worker import fork_workers
 
@@ -40,42 +40,42 @@ FAILURES = [
 
 
 @pytest.fixture(scope="module")
-def processes() -> Iterator[list[WorkerProcess]]:
-    """The worker that this file's tests share, once one has made it."""
-    made: list[WorkerProcess] = []
+def processes() -> Iterator[list[LocalMeasurer]]:
+    """The measurer that this file's tests share, once one has made it."""
+    made: list[LocalMeasurer] = []
     yield made
-    for worker in made:
-        worker.close()
+    for measurer in made:
+        measurer.close()
 
 
 @pytest.fixture
-def worker(
-    host: tuple[Machine, str], processes: list[WorkerProcess], monkeypatch: pytest.MonkeyPatch
-) -> WorkerProcess:
+def measurer(
+    host: tuple[Machine, str], processes: list[LocalMeasurer], monkeypatch: pytest.MonkeyPatch
+) -> LocalMeasurer:
     fork_workers(monkeypatch)
     if not processes:
-        processes.append(WorkerProcess(*host, timeout=60, footprint_bytes=1 << 16, builders=()))
+        processes.append(LocalMeasurer(*host, timeout=60, footprint_bytes=1 << 16, builders=()))
     return processes[0]
 
 
 @pytest.fixture
-def lanes(
+def workers(
     host: tuple[Machine, str], monkeypatch: pytest.MonkeyPatch
-) -> Iterator[tuple[WorkerProcess, list[Lane]]]:
+) -> Iterator[tuple[LocalMeasurer, list[WorkerProcess]]]:
     """Two processes, even where there is only one CPU."""
     fork_workers(monkeypatch)
-    monkeypatch.setattr(worker_process, "MANY", 1)
+    monkeypatch.setattr(local_measurer, "MANY", 1)
     allowed = sorted(os.sched_getaffinity(0))
-    with WorkerProcess(*host, timeout=60, cpu=allowed[-1], builders=allowed[:1]) as made:
-        yield made, made._lanes
+    with LocalMeasurer(*host, timeout=60, cpu=allowed[-1], builders=allowed[:1]) as made:
+        yield made, made._workers
 
 
 def measure(
-    worker: WorkerProcess, toy: ModuleType, mode: str, effort: Effort = QUICK
+    measurer: LocalMeasurer, toy: ModuleType, mode: str, effort: Effort = QUICK
 ) -> Measurement:
     config = toy.ToyConfig(block=16, mode=mode)
     default = toy.ToyConfig(block=8)
-    [(measured, result)] = worker.measure(toy.region(), toy.TOY, [config], default, effort)
+    [(measured, result)] = measurer.measure(toy.region(), toy.TOY, [config], default, effort)
     assert measured == config
     return result
 
@@ -90,15 +90,15 @@ def alive(pid: int) -> bool:
 
 
 @contextmanager
-def killer(lane: Lane, stage: str, times: int) -> Iterator[list[int]]:
-    """Kills a lane's process whenever it is seen in a stage, each once; the ids of the killed."""
+def killer(worker: WorkerProcess, stage: str, times: int) -> Iterator[list[int]]:
+    """Kills a worker's process whenever it is seen in a stage, each once; the ids of the killed."""
     killed: list[int] = []
     done = threading.Event()
 
     def kill() -> None:
         while len(killed) < times and not done.wait(0.01):
-            pid = lane.child.pid
-            if pid is not None and pid not in killed and lane.job and lane.stage == stage:
+            pid = worker.child.pid
+            if pid is not None and pid not in killed and worker.job and worker.stage == stage:
                 killed.append(pid)
                 os.kill(pid, 9)
 
@@ -111,60 +111,60 @@ def killer(lane: Lane, stage: str, times: int) -> Iterator[list[int]]:
         thread.join()
 
 
-def test_a_right_candidate(worker: WorkerProcess, toy: ModuleType) -> None:
-    measured = measure(worker, toy, "right")
+def test_a_right_candidate(measurer: LocalMeasurer, toy: ModuleType) -> None:
+    measured = measure(measurer, toy, "right")
     assert (measured.status, measured.error) == ("ok", "")
     assert 3 <= len(measured.times_us) <= QUICK.samples and min(measured.times_us) > 0
     assert len(measured.baseline_times_us) == len(measured.times_us)
     assert measured.baseline_us is not None and measured.baseline_us > 0
     config = toy.ToyConfig(block=16)
-    [(_, alone)] = worker.measure(toy.region(), toy.TOY, [config], None, QUICK)
+    [(_, alone)] = measurer.measure(toy.region(), toy.TOY, [config], None, QUICK)
     assert alone.status == "ok" and alone.baseline_us is None and alone.ratio is None
 
 
 def test_samples_are_shared_among_fresh_processes(
-    worker: WorkerProcess, toy: ModuleType, monkeypatch: pytest.MonkeyPatch
+    measurer: LocalMeasurer, toy: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where one of them happens to place things decides nothing alone."""
-    measure(worker, toy, "right")
-    pids, close = [worker.pid], worker.close
+    measure(measurer, toy, "right")
+    pids, close = [measurer.pid], measurer.close
 
     def closed() -> None:
-        pids.append(worker.pid)
+        pids.append(measurer.pid)
         close()
 
-    monkeypatch.setattr(worker, "close", closed)
+    monkeypatch.setattr(measurer, "close", closed)
     effort = Effort(samples=7, seconds=60.0, processes=2)
-    found = measure(worker, toy, "right", effort)
+    found = measure(measurer, toy, "right", effort)
     assert found.status == "ok" and len(found.times_us) == len(found.baseline_times_us) == 8
-    assert len({*pids[1:], worker.pid}) == 3, "the one before, and two of its own"
-    assert measure(worker, toy, "raise", effort).status == "compile_error"
+    assert len({*pids[1:], measurer.pid}) == 3, "the one before, and two of its own"
+    assert measure(measurer, toy, "raise", effort).status == "compile_error"
 
 
 def test_a_program_of_its_own(host: tuple[Machine, str], toy: ModuleType) -> None:
-    with WorkerProcess(*host, timeout=60, builders=()) as worker:
-        assert measure(worker, toy, "right").status == "ok"
-        first = worker.pid
+    with LocalMeasurer(*host, timeout=60, builders=()) as measurer:
+        assert measure(measurer, toy, "right").status == "ok"
+        first = measurer.pid
         assert first is not None
         assert worker_module.__name__ in Path(f"/proc/{first}/cmdline").read_text()
-        measured = measure(worker, toy, "segfault")
+        measured = measure(measurer, toy, "segfault")
         assert measured.status == "runtime_error" and "SIGSEGV" in measured.error
-        assert measure(worker, toy, "right").status == "ok" and worker.pid != first
+        assert measure(measurer, toy, "right").status == "ok" and measurer.pid != first
     assert not alive(first)
 
 
 def test_what_fails_is_a_result_and_the_next_one_is_measured(
-    worker: WorkerProcess, toy: ModuleType
+    measurer: LocalMeasurer, toy: ModuleType
 ) -> None:
     modes = ["right", *(mode for mode, _, _ in FAILURES), "right"]
     blocks = [4, 16, 16, 16, 16, 32]
     configs = [toy.ToyConfig(block=b, mode=m) for b, m in zip(blocks, modes, strict=True)]
     found, pids = {}, []
-    for config, result in worker.measure(
+    for config, result in measurer.measure(
         toy.region(), toy.TOY, configs, toy.ToyConfig(block=8), QUICK
     ):
         found[config] = result
-        pids.append(worker.pid)
+        pids.append(measurer.pid)
     assert list(found) == configs
     # Whatever wrote something wrong may have written it elsewhere, too; an exception wrote nothing.
     assert pids[0] is not None and pids[1] is None and pids[2] is not None
@@ -176,51 +176,53 @@ def test_what_fails_is_a_result_and_the_next_one_is_measured(
         assert measured.baseline_us is None
 
 
-def test_one_that_hangs(worker: WorkerProcess, toy: ModuleType) -> None:
-    assert measure(worker, toy, "right").status == "ok"
-    hung, worker.timeout = worker.pid, 1.0
+def test_one_that_hangs(measurer: LocalMeasurer, toy: ModuleType) -> None:
+    assert measure(measurer, toy, "right").status == "ok"
+    hung, measurer.timeout = measurer.pid, 1.0
     try:
-        measured = measure(worker, toy, "hang")
+        measured = measure(measurer, toy, "hang")
     finally:
-        worker.timeout = 60.0
-    assert (measured.status, worker.pid) == ("timeout", None)
+        measurer.timeout = 60.0
+    assert (measured.status, measurer.pid) == ("timeout", None)
     assert "in stage 'check'" in measured.error
     assert hung is not None and not alive(hung)
 
 
 def test_one_killed_while_it_is_measured_is_measured_again(
-    worker: WorkerProcess, toy: ModuleType
+    measurer: LocalMeasurer, toy: ModuleType
 ) -> None:
-    with killer(worker._lanes[0], "measure", 1) as killed:
-        measured = measure(worker, toy, "right", LONG)
+    with killer(measurer._workers[0], "measure", 1) as killed:
+        measured = measure(measurer, toy, "right", LONG)
     assert measured.status == "ok" and len(killed) == 1
-    assert worker.pid not in killed
+    assert measurer.pid not in killed
     # An idle one as well.
-    assert worker.pid is not None
-    os.kill(worker.pid, 9)
+    assert measurer.pid is not None
+    os.kill(measurer.pid, 9)
     time.sleep(0.1)
-    assert measure(worker, toy, "right").status == "ok"
+    assert measure(measurer, toy, "right").status == "ok"
 
 
-def test_one_killed_twice_is_to_blame(worker: WorkerProcess, toy: ModuleType) -> None:
-    with killer(worker._lanes[0], "check", 2) as killed:
-        measured = measure(worker, toy, "hang")
+def test_one_killed_twice_is_to_blame(measurer: LocalMeasurer, toy: ModuleType) -> None:
+    with killer(measurer._workers[0], "check", 2) as killed:
+        measured = measure(measurer, toy, "hang")
     assert len(killed) == 2
     assert measured.status == "runtime_error"
     assert "died of SIGKILL in stage 'check'" in measured.error
 
 
-def test_whoever_had_enough_leaves_nothing_running(worker: WorkerProcess, toy: ModuleType) -> None:
+def test_whoever_had_enough_leaves_nothing_running(
+    measurer: LocalMeasurer, toy: ModuleType
+) -> None:
     configs = [toy.ToyConfig(block=block) for block in (1, 2, 4)]
-    running = worker.measure(toy.region(), toy.TOY, configs, None, QUICK)
+    running = measurer.measure(toy.region(), toy.TOY, configs, None, QUICK)
     assert next(running)[0] == configs[0]
-    pid = worker.pid
+    pid = measurer.pid
     running.close()
-    assert worker._lanes[0].job is None
-    assert measure(worker, toy, "right").status == "ok" and worker.pid == pid
+    assert measurer._workers[0].job is None
+    assert measure(measurer, toy, "right").status == "ok" and measurer.pid == pid
 
 
-def test_a_template_that_the_worker_cannot_import(worker: WorkerProcess, toy: ModuleType) -> None:
+def test_a_template_that_the_worker_cannot_import(measurer: LocalMeasurer, toy: ModuleType) -> None:
     def build(*arguments: object) -> None:
         raise AssertionError("never called here")
 
@@ -228,14 +230,14 @@ def test_a_template_that_the_worker_cannot_import(worker: WorkerProcess, toy: Mo
     strange: Template = dataclasses.replace(toy.TOY, name="strange", build=build)
     region = toy.region().replace(op="strange")
     with pytest.raises(CompileError, match="No module named 'no'"):
-        list(worker.measure(region, strange, [toy.ToyConfig(block=8)], None, QUICK))
-    assert measure(worker, toy, "right").status == "ok"
+        list(measurer.measure(region, strange, [toy.ToyConfig(block=8)], None, QUICK))
+    assert measure(measurer, toy, "right").status == "ok"
 
 
 def test_one_builds_while_another_measures(
-    lanes: tuple[WorkerProcess, list[Lane]], toy: ModuleType
+    workers: tuple[LocalMeasurer, list[WorkerProcess]], toy: ModuleType
 ) -> None:
-    worker, (first, second) = lanes
+    measurer, (first, second) = workers
     modes = ["right"] * 6 + ["segfault"]
     configs = [
         toy.ToyConfig(block=block, mode=mode)
@@ -245,10 +247,13 @@ def test_one_builds_while_another_measures(
     found = {}
 
     def work() -> None:
-        for config, measured in worker.measure(toy.region(), toy.TOY, configs, configs[3], QUICK):
+        for config, measured in measurer.measure(toy.region(), toy.TOY, configs, configs[3], QUICK):
             found[config] = measured.status
             measuring.append(
-                sum(lane.job is not None and lane.stage == "measure" for lane in (first, second))
+                sum(
+                    worker.job is not None and worker.stage == "measure"
+                    for worker in (first, second)
+                )
             )
 
     # A thread that ends takes no process with it.
@@ -257,11 +262,11 @@ def test_one_builds_while_another_measures(
     thread.join()
     assert found == {config: "ok" for config in configs[:6]} | {configs[6]: "runtime_error"}
     assert max(measuring) <= 1
-    left = [lane.child.pid for lane in (first, second) if lane.child.pid is not None]
+    left = [worker.child.pid for worker in (first, second) if worker.child.pid is not None]
     assert left and all(alive(pid) for pid in left)
-    running = worker.measure(toy.region(), toy.TOY, configs[:6], None, LONG)
+    running = measurer.measure(toy.region(), toy.TOY, configs[:6], None, LONG)
     next(running)
-    busy = [lane.child.pid for lane in (first, second) if lane.job is not None]
+    busy = [worker.child.pid for worker in (first, second) if worker.job is not None]
     assert len(busy) == 2
     running.close()
     assert not any(pid is not None and alive(pid) for pid in busy)
@@ -269,9 +274,9 @@ def test_one_builds_while_another_measures(
 
 def test_a_cpu_that_there_is_not(host: tuple[Machine, str]) -> None:
     with pytest.raises(ConfigError, match="no CPU 100000 here"):
-        WorkerProcess(*host, cpu=100000)
+        LocalMeasurer(*host, cpu=100000)
     with pytest.raises(ConfigError, match="no CPU -1 here"):
-        WorkerProcess(*host, builders=[-1])
+        LocalMeasurer(*host, builders=[-1])
 
 
 def test_the_best_so_far_gets_better_only() -> None:

@@ -15,12 +15,12 @@ from tvm.target import Target
 from tir_schedules.core.machine import Machine
 from tir_schedules.core.region import Region, Step
 from tir_schedules.core.template import Template, template_for
-from tvm_hybrid.tuning.arguments import element_type, random_arguments
 from tvm_hybrid.tuning.candidate import never_right
-from tvm_hybrid.tuning.check import expected_result
 from tvm_hybrid.tuning.measure import Bench, Effort, Measurement
+from tvm_hybrid.tuning.verification.arguments import element_type, random_arguments
+from tvm_hybrid.tuning.verification.bounds import expected_result
 
-from .low_precision_regions import REGIONS
+from ..low_precision_regions import REGIONS
 
 every_region = pytest.mark.parametrize("name", REGIONS)
 SHORT = Effort(samples=1, seconds=0.001)
