@@ -1,6 +1,6 @@
-"""Register tiles: one instruction set each, the innermost loops of every kernel.
+"""Microkernels: the innermost loops of every kernel, each for one instruction set.
 
-The registry is `microkernel`; what CPUs have, `isa`. Rooms: `kernels` (the tiles), `vector` (what
-they and every other kernel compute with vectors), `amx` (tile registers), `tensorize` (tiles as
-TensorIntrins, for schedules of others).
+`microkernel` holds the registry. `isa` says which instruction sets there are and which a CPU has.
+Rooms: `kernels` (the microkernels), `vector` (arithmetic on vectors, for these and all other
+kernels), `amx` (tile registers), `tensorize` (microkernels as TensorIntrins, for TVM's schedules).
 """

@@ -1,9 +1,9 @@
 """Instruction set levels: what a target has, what this CPU has, and what we may use.
 
-The levels form a ladder, and a CPU gets the highest rung whose features it has. A rung usually has
-everything below it, but not always: AVX-512 CPUs may lack the 256-bit AVX-VNNI of `avx2_vnni`, so
-ask `includes`. `TVM_HYBRID_ISA=<name>` caps the rung that is chosen, for tests and for telling
-which rung a problem comes from.
+The levels are ordered, and a CPU gets the highest one whose features it has. A level usually has
+everything below it, but not always: AVX-512 CPUs may lack the 256-bit AVX-VNNI of `avx2_vnni`. So
+ask `includes`. `TVM_HYBRID_ISA=<name>` caps the level that is chosen: for tests, and to find which
+instruction set a problem comes from.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ _RENAMES_TILES = (
 
 @dataclass(frozen=True)
 class Isa:
-    """One rung of the ladder.
+    """One instruction set level.
 
     Attributes
     ----------
     name : str
         The name used in kernel names, records and `TVM_HYBRID_ISA`.
     features : tuple of str
-        LLVM feature names, complete: a CPU with all of them runs this rung's code.
+        LLVM feature names, complete: a CPU with all of them runs this level's code.
     vector_bits : int
         Width of the registers that f32 code uses; 32 means scalar code.
     """
@@ -53,11 +53,11 @@ class Isa:
 
     @property
     def level(self) -> int:
-        """Position on the ladder, which orders rungs by preference; 0 is scalar."""
+        """Position in LADDER, which orders levels by preference; 0 is scalar."""
         return LADDER.index(self)
 
     def includes(self, other: Isa) -> bool:
-        """Whether code for `other` runs on every CPU of this rung."""
+        """Whether code for `other` runs on every CPU of this level."""
         return set(other.features).issubset(self.features)
 
 
@@ -78,12 +78,12 @@ LADDER: tuple[Isa, ...] = (
 
 
 def isa_named(name: str) -> Isa:
-    """The rung called `name`.
+    """The level called `name`.
 
     Raises
     ------
     IsaError
-        If there is no such rung.
+        If there is no such level.
     """
     for isa in LADDER:
         if isa.name == name:
@@ -93,7 +93,7 @@ def isa_named(name: str) -> Isa:
 
 
 def _highest(present: frozenset[str]) -> Isa:
-    """The last rung whose features are all present."""
+    """The highest level whose features are all present."""
     return next(isa for isa in reversed(LADDER) if present.issuperset(isa.features))
 
 
@@ -133,17 +133,17 @@ def _cpu_features() -> frozenset[str]:
 
 
 def host_isa() -> Isa:
-    """The highest rung that this CPU has and `TVM_HYBRID_ISA` allows; emulation does not count."""
+    """The highest level that this CPU has and `TVM_HYBRID_ISA` allows; emulation does not count."""
     return _highest(_under_cap(host_features().difference(_emulated_features())))
 
 
 def allowed_on_host(isa: Isa) -> bool:
-    """Whether this process runs a rung's code and `TVM_HYBRID_ISA` allows it."""
+    """Whether this process runs a level's code and `TVM_HYBRID_ISA` allows it."""
     return _under_cap(host_features()).issuperset(isa.features)
 
 
 def emulated_on_host(isa: Isa) -> bool:
-    """Whether a rung's code runs here only because an emulator executes some instructions."""
+    """Whether a level's code runs here only because an emulator executes some instructions."""
     return not _emulated_features().isdisjoint(isa.features)
 
 
@@ -152,7 +152,7 @@ def _emulated_features() -> frozenset[str]:
 
 
 def target_isa(target: Target) -> Isa:
-    """The highest rung that a target has and `TVM_HYBRID_ISA` allows.
+    """The highest level that a target has and `TVM_HYBRID_ISA` allows.
 
     Parameters
     ----------

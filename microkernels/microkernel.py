@@ -2,10 +2,10 @@
 
     C[i, j] (+)= sum over r, k of A[r][i, k] * B[r][k, j]        i < mr, j < nr
 
-The accumulators stay in registers over the whole reduction, which may be nested (several loops
-around the innermost one). A microkernel has two faces made from one body: `emit`, to inline it in
-a template, and `tensor_intrin.register_tensor_intrin`, for `sch.tensorize`. Registering one enrols
-it in the contract tests and in kernel selection.
+The accumulators stay in registers over the whole reduction, which may have several loops. A
+microkernel has one body and two uses: `emit` inlines it in a template, and
+`tensor_intrin.register_tensor_intrin` registers it for `sch.tensorize`. The contract tests and
+kernel selection take every microkernel that is registered.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class Microkernel:
     name : str
         ISA, types and tile, such as "avx512_f32_6x64".
     isa_name : str
-        The lowest rung that can run it.
+        The lowest level that can run it.
     a_dtype, b_dtype, acc_dtype : str
         Element types of the operands and of the accumulators.
     mr, nr : int
@@ -124,7 +124,7 @@ class Microkernel:
 
     @property
     def isa(self) -> Isa:
-        """The lowest rung that can run it."""
+        """The lowest level that can run it."""
         return isa_named(self.isa_name)
 
     @property
@@ -139,7 +139,7 @@ class Microkernel:
 
     @property
     def narrow(self) -> Callable[[Expr], Expr]:
-        """f32 -> bfloat16 (uint16 lanes), in the fastest way beside this kernel."""
+        """f32 -> bfloat16 (uint16 lanes), in the way that is fastest next to this kernel."""
         return bfloat16.narrow_by_instruction if self.llvm_ir else bfloat16.narrow
 
     @property
@@ -355,12 +355,12 @@ def all_microkernels() -> tuple[Microkernel, ...]:
 
 
 def kernels_for(isa: Isa, a_dtype: str, b_dtype: str) -> tuple[Microkernel, ...]:
-    """The vector kernels for these operand types on the highest rung within `isa` that has any.
+    """The vector kernels for these operand types on the highest level within `isa` that has any.
 
     Raises
     ------
     IsaError
-        If no rung has one.
+        If no level has one.
     """
     fitting = [kernel for kernel in _fitting(isa, a_dtype, b_dtype) if not kernel.by_tiles]
     if not fitting:
@@ -370,7 +370,7 @@ def kernels_for(isa: Isa, a_dtype: str, b_dtype: str) -> tuple[Microkernel, ...]
 
 
 def tile_kernels_for(isa: Isa, a_dtype: str, b_dtype: str) -> tuple[Microkernel, ...]:
-    """The kernels for these operand types that multiply tile registers; none on most rungs."""
+    """The kernels for these operand types that multiply tile registers; none on most levels."""
     return tuple(kernel for kernel in _fitting(isa, a_dtype, b_dtype) if kernel.by_tiles)
 
 

@@ -1,7 +1,8 @@
 """Files that appear whole or not at all.
 
-What is written goes into a fresh folder beside the file and takes the file's name in the end. What
-cannot be written is told with the system's own words, and before the work where that can be known.
+Data is written into a new folder next to the file, and gets the file's name last. If it cannot be
+written, the error has the system's own words. Where that can be known, the error comes before the
+work.
 """
 
 from __future__ import annotations
@@ -98,7 +99,7 @@ def require_room(folder: Path) -> None:
 def replacing(
     path: str | os.PathLike[str], kind: type[TvmHybridError] = OutputError, what: str = ""
 ) -> Iterator[Path]:
-    """A path in a fresh folder beside a file; what is written there takes the file's name.
+    """A path in a new folder next to a file; what is written there gets the file's name.
 
     If anything goes wrong inside, Ctrl-C too, the file stays as it was and the folder goes. A
     device or a pipe is written to, not replaced.

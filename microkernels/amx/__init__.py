@@ -1,5 +1,5 @@
-"""Tile registers (AMX): permission to use them, their shapes, predicted time.
+"""AMX tile registers: permission to use them, their shapes, and predicted times.
 
-In: what a product needs of its tiles. Out: statements that configure them, and estimates of how
-long it takes. The microkernels themselves are in `kernels`.
+In: the sizes of a product. Out: statements that configure the tile registers, and estimates of the
+product's time. The microkernels themselves are in `kernels`.
 """

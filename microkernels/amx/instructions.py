@@ -1,11 +1,11 @@
-"""The tile instructions of AMX products, in the order in which they are emitted, and their numbers.
+"""Which tile instructions an AMX product executes, in which order, and how many.
 
-    start    tilezero, or tileloadd where a block of K goes on with resting accumulators
+    start    tilezero, or tileloadd where a block of K continues with stored accumulators
     a step   A0, B0, TDP(0,0), B1, TDP(0,1), A1, TDP(1,0), TDP(1,1)     64 bytes of K, layout "2x2"
              A0, B0, TDP(0,0), B1, TDP(0,1), B2, TDP(0,2), ...          layout "1x4"
     end      tilestored, row by row of tiles
 
-The emulator counts what a kernel executes, and the tests hold that against `product_counts`.
+The emulator counts what a kernel executes; tests compare that with `product_counts`.
 `amx.scoreboard` predicts how long a stream takes.
 """
 

@@ -1,12 +1,12 @@
 """Permission to use AMX tiles, which Linux gives to a process that asks for it.
 
-Until then the first tile instruction kills the process. Generated code asks for itself, because an
-exported library runs where this package is not: `emit_permission_check` puts a check in front of
-a PrimFunc, which costs a load and a branch once permission is given. `tile_permission` asks for
-this process from Python.
+Without permission the first tile instruction kills the process. Generated code asks for permission
+itself, because an exported library runs without this package: `emit_permission_check` puts a check
+in front of a PrimFunc. Once permission is given, the check costs a load and a branch.
+`tile_permission` asks for this process from Python.
 
-A function `int amx_emulator_active(void)` that is visible to the whole process and returns nonzero
-stands for permission: an emulator executes the tile instructions then.
+An emulator may execute the tile instructions instead. It counts as permission: a function
+`int amx_emulator_active(void)` that is visible to the whole process and returns nonzero.
 
 Source: Linux, Documentation/arch/x86/xstate.rst; errors from arch/x86/kernel/fpu/xstate.c.
 """

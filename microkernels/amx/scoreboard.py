@@ -1,7 +1,8 @@
-"""How long a stream of tile instructions takes, predicted: nothing here was measured by us.
+"""Predicts how long a stream of tile instructions takes. Nothing here was measured.
 
-A scoreboard: instructions enter the reorder buffer in order, start when their operands are there
-and their port is free, and leave in order. A port serves its instructions in program order.
+The model is a scoreboard: instructions enter the reorder buffer in order, start when their operands
+are ready and their port is free, and leave in order. A port serves its instructions in program
+order.
 
 Sources: throughputs and latencies of tile instructions, "Intel 64 and IA-32 Architectures
 Optimization Reference Manual" (248966), chapter "Intel AMX instructions", table of throughput and

@@ -3,8 +3,9 @@
     layout "2x2"  accumulators tmm0-3 (row tile i, column tile j: 2i + j), A tmm4-5, B tmm6-7
     layout "1x4"  accumulators tmm0-3, A tmm4, B tmm5-7
 
-A configuration fits every block that leaves some of its tiles unused. Loading one zeroes all tiles
-and takes some 200 cycles; so tasks finish their full blocks before they load that of their tail.
+A configuration also fits blocks that leave some of its tiles unused. Loading a configuration zeroes
+all tiles and takes some 200 cycles. So a task finishes its full blocks before it loads the
+configuration of its tail.
 The 64 bytes are the constant data of an imported LLVM function: a buffer of TIR would become a heap
 allocation. Intel, "Architecture Instruction Set Extensions Programming Reference" (319433), 3.2.
 """

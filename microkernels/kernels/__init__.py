@@ -1,7 +1,7 @@
-"""Register tiles: a file for each instruction set and type, and one for what a family shares.
+"""The microkernels: one file for each instruction set and type, and one for what a family shares.
 
-In: blocks of A and B, packed as `packing` says. Out: accumulators in registers, or stored. A family
-registers its tiles in `microkernel`; adding one is a new file and its name here.
+In: blocks of A and B, packed as `packing` says. Out: accumulators, in registers or stored. Each
+file registers its microkernels in `microkernel`. To add a file, add its name to FAMILIES.
 """
 
 # Loaded when the registry is first asked.

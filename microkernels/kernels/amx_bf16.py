@@ -1,4 +1,4 @@
-"""AMX bf16: TDPBF16PS; sums of even and of odd products are kept apart until they are added."""
+"""AMX bf16: TDPBF16PS. It sums even and odd products separately and adds the two sums last."""
 
 from .amx_family import register_amx_blocks
 from .bf16_family import DOT_LLVM_IR, dot_by_dpbf16

@@ -1,12 +1,12 @@
-"""Microkernels of AMX tiles: accumulators in tile registers, stored once K is done.
+"""AMX microkernels: accumulators stay in tile registers and are stored after the last step of K.
 
     for each 64 bytes of K:  A0 B0 A0*B0  B1 A0*B1  A1 A1*B0 A1*B1      one load for a product
 
-A block of 32x32 takes 8 loads of A and B for 8 products ("2x2"); one of up to 16 rows is 64 columns
-wide ("1x4"). Rows of A lie anywhere, their distance is the load's stride; B keeps the packing of
-VNNI, of which a tile takes 16 steps. Who emits a block has loaded the configuration (`configure`)
-that fits its rows, and releases the tiles at the end of the task. What follows the product reads
-the accumulators from memory, which is L1.
+Layout "2x2" is a block of 32x32: 8 loads of A and B for 8 products. Layout "1x4" is a block of up
+to 16 rows and 64 columns. Rows of A may be any distance apart; the distance is the load's stride. B
+is packed as for VNNI; a tile holds 16 steps of that packing. The caller loads the configuration
+(`configure`) that fits a block's rows before it emits the block, and releases the tiles at the end
+of the task. The epilogue reads the accumulators from memory, where they are in L1.
 """
 
 from __future__ import annotations

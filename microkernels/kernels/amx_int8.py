@@ -1,4 +1,4 @@
-"""AMX int8: TDPB[SU][SU]D, signed and unsigned both ways, so that nothing is shifted by 128."""
+"""AMX int8: TDPB[SU][SU]D. Either operand may be signed or unsigned; none is shifted by 128."""
 
 from .amx_family import register_amx_blocks
 from .int8_family import dot_by_vnni

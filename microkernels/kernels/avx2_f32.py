@@ -1,4 +1,4 @@
-"""AVX2 + FMA f32 tiles: 16 registers of 8 lanes, so 12 accumulators; skinny ones for few rows."""
+"""AVX2 + FMA f32 tiles: 12 of the 16 registers accumulate; wide tiles for few rows."""
 
 from microkernels.isa import isa_named
 

@@ -1,4 +1,4 @@
-"""AVX2 int8 tiles: widened to 16 bits, two products a lane and instruction."""
+"""AVX2 int8 tiles: operands are widened to 16 bits; one instruction does two products per lane."""
 
 from microkernels.isa import isa_named
 

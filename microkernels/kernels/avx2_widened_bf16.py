@@ -1,4 +1,4 @@
-"""bf16 tiles on AVX2: widened to f32 on the way in."""
+"""bf16 tiles on AVX2: operands are widened to f32 when they are loaded."""
 
 from microkernels.isa import isa_named
 

@@ -1,4 +1,4 @@
-"""AVX-512 BF16 tiles: the same shapes as f32, two products a lane and instruction."""
+"""AVX-512 BF16 tiles: the same shapes as f32; one instruction does two products per lane."""
 
 from microkernels.isa import isa_named
 

@@ -1,6 +1,6 @@
-"""AVX-512 int8 tiles without VNNI: widened to 16 bits, two products a lane and instruction.
+"""AVX-512 int8 tiles without VNNI: operands are widened to 16 bits, two products per lane.
 
-One register of A and one of B more than with VNNI, for the widened operands.
+The widened operands take one register of A and one of B more than with VNNI.
 """
 
 from microkernels.isa import isa_named

@@ -1,4 +1,4 @@
-"""AVX-512 VNNI int8 tiles: the same shapes as f32, four products a lane and instruction."""
+"""AVX-512 VNNI int8 tiles: the same shapes as f32; one instruction does four products per lane."""
 
 from microkernels.isa import isa_named
 

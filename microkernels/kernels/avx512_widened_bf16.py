@@ -1,6 +1,6 @@
-"""bf16 tiles on AVX-512 without vdpbf16ps: widened to f32 on the way in.
+"""bf16 tiles on AVX-512 without vdpbf16ps: operands are widened to f32 when they are loaded.
 
-No faster than f32 in arithmetic; the weight takes half the bytes.
+The arithmetic is no faster than f32, but the weight takes half the bytes.
 """
 
 from microkernels.isa import isa_named

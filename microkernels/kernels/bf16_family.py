@@ -1,4 +1,4 @@
-"""What the bf16 families of every ISA share: bf16 x bf16 -> f32; operands are uint16 lanes."""
+"""What the bf16 families of all ISAs share: bf16 x bf16 -> f32; operands are uint16 lanes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the f32 families of every ISA share: multiply-add by FMA contraction, one tile a size."""
+"""What the f32 families of all ISAs share: LLVM contracts multiply and add to an FMA."""
 
 from __future__ import annotations
 

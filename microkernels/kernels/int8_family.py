@@ -1,8 +1,8 @@
-"""What the int8 families of every ISA share: u8 x s8 -> s32, exact, in one register tile.
+"""What the int8 families of all ISAs share: u8 x s8 -> s32, exact.
 
-No rung saturates: the products are widened to 32 bits before anything can overflow, so that every
-ISA gives the same integers. Signed activations come in shifted by 128 (`tir_schedules` takes the
-shift back by compensation).
+No kernel saturates: products are widened to 32 bits before anything can overflow, so that every ISA
+gives the same integers. Signed activations are shifted by 128 before they come here;
+`tir_schedules` corrects the sums (`zero_points`).
 """
 
 from __future__ import annotations

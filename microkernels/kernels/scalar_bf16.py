@@ -1,4 +1,4 @@
-"""Scalar bf16 tiles: the meaning of the family, for any x86-64."""
+"""Scalar bf16 tiles: the reference of the family; they run on any x86-64 CPU."""
 
 from microkernels.isa import isa_named
 

@@ -1,4 +1,4 @@
-"""Scalar f32 tile: the reference that every ISA falls back to; runs on any x86-64 CPU."""
+"""Scalar f32 tile: the reference of the family; it runs on any x86-64 CPU."""
 
 from microkernels.isa import isa_named
 

@@ -1,4 +1,4 @@
-"""Scalar int8 tiles: the meaning of the family, for any x86-64."""
+"""Scalar int8 tiles: the reference of the family; they run on any x86-64 CPU."""
 
 from microkernels.isa import isa_named
 from microkernels.vector.expressions import Expr, cast

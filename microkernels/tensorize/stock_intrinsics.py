@@ -1,4 +1,4 @@
-"""TVM's own TensorIntrin `dot_16x4_vnni`, mended.
+"""Corrects TVM's own TensorIntrin `dot_16x4_vnni`.
 
 TVM 0.27 passes vpdpbusd its operands as vectors of int32, LLVM wants vectors of int8: every program
 that was tensorized with TVM's version fails LLVM's verification, and with it all of MetaSchedule's

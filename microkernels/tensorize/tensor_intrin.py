@@ -1,4 +1,4 @@
-"""The second face of a microkernel: a TensorIntrin, for `sch.tensorize`.
+"""A microkernel as a TensorIntrin, for `sch.tensorize`.
 
 The intrinsic's meaning, on a rows x columns tile with the whole of K, is
 

@@ -1,4 +1,4 @@
-"""bfloat16 in vector code: the upper half of a f32, carried as uint16 lanes.
+"""bfloat16 in vector code: the upper half of an f32, held in uint16 lanes.
 
 TVM's LLVM back end has no bfloat type, so values are moved as 16-bit integers and computed in f32.
 """
@@ -44,7 +44,7 @@ def widen(bits: Expr) -> Expr:
 def narrow_by_instruction(value: Expr) -> Expr:
     """`narrow` by vcvtneps2bf16, for 16 or 32 lanes; it takes subnormal numbers for 0.
 
-    Only beside a microkernel of the avx512_bf16 family, which brings the function called here.
+    Only in kernels with a microkernel of the avx512_bf16 family, which brings the function called.
     """
     if lanes_of(value) == 32:
         value = bind(value)

@@ -2,9 +2,10 @@
 
     2^x = 2^n * 2^(x - n), n the nearest integer
 
-AVX-512 has the scaling in one instruction (vscalefps), which underflows and takes -inf by itself,
-so that nothing has to be clamped. (vreduceps would give x - n in one, but takes as long as both;
-adding a magic number instead takes more: Zen 4 starts about 1.4 operations of 512 bits a cycle.)
+AVX-512 scales by 2^n in one instruction (vscalefps). It handles underflow and -inf, so that nothing
+has to be clamped. (vreduceps gives x - n in one instruction, but takes as long as the two that it
+replaces. Rounding by a magic number takes longer: Zen 4 starts about 1.4 operations of 512 bits a
+cycle.)
 The polynomials are minimax fits on [-1/2, 1/2] (`vector_math_fit.fit_polynomial`).
 """
 

@@ -4,10 +4,10 @@
 under construction it becomes a statement; inside `let_scope` (when a plain expression is wanted,
 as in a rewriting pass) it becomes a Let around the final expression.
 
-TVM takes every name for an index. It looks through names that read no memory, in StmtSimplify and
-again while it writes LLVM's code, so that a value computed from names of names grows
-exponentially; and it multiplies the interval of a Select as if it were an integer's, which fails
-for a float. What is in memory it leaves alone: `settle` puts a value there, and LLVM takes it out.
+TVM treats every name as an index. It substitutes names that read no memory, in StmtSimplify and
+again while it writes LLVM's code, so that a chain of names grows exponentially. It also multiplies
+the interval of a Select as if it were an integer's, which fails for a float. TVM does not
+substitute what is in memory: `settle` puts a value there, and LLVM makes a register of it again.
 """
 
 from __future__ import annotations

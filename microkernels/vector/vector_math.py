@@ -1,9 +1,9 @@
 """Transcendental functions of f32 vectors, as arithmetic TIR: exp, log, erf, tanh, gelu, ...
 
 Every function takes an f32 expression of any number of lanes and returns one of the same type. It
-uses only what LLVM has vector instructions for on every x86-64 (add, multiply, divide, compare and
-select, shifts, conversions, square root), so it never becomes a library call or scalar code, and
-TVM's own vectorizer can widen it.
+uses only operations with vector instructions on every x86-64 CPU (add, multiply, divide, compare
+and select, shifts, conversions, square root). So it never becomes a library call or scalar code,
+and TVM's own vectoriser can widen it.
 
 The error in a docstring is the largest against float64, in ulp of the correctly rounded result:
 first with fused multiply-add (AVX2 and AVX-512 code, which give the same bits), then "plain",
