@@ -1,4 +1,4 @@
-"""Kernels that store their result as a part of a larger tensor, at any kernel's own speed.
+"""Lets a kernel store its result as a part of a larger tensor, at no cost.
 
 Before
 
@@ -12,8 +12,8 @@ After
                           elem_offset=64)
         C[n, y, x, 0:16] = ...
 
-No template knows of it, but what assumes that rows lie one behind the other is refused: tiles that
-are stored as they are, and views of the result that no strides describe.
+No template knows of this. Kernels that need rows directly one after the other are refused: AMX
+tiles that are stored directly, and views of the result that have no strides.
 """
 
 from __future__ import annotations

@@ -1,13 +1,12 @@
-"""Side by side: independent kernels that each leave threads idle, in one parallel region.
+"""Side by side: one parallel region for independent kernels that each leave threads idle.
 
     for i in T.parallel(2):
         if i == 0: ...body of the first kernel...
         else: ...body of the second kernel...
 
-Every kernel is built serial by its own template. Who runs what is a longest-first assignment to the
-threads (Graham, Bounds on Multiprocessing Timing Anomalies, 1969). Whether it pays is an explicit
-estimate: calls and idle threads saved against one fork, and results that the next kernel fetches
-from another core.
+Every kernel is built serial by its own template. The kernels are assigned to threads longest first
+(Graham, Bounds on Multiprocessing Timing Anomalies, 1969). An estimate says whether it pays: calls
+and idle threads saved, against one fork and results that the next kernel fetches from another core.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Regions merged from regions: several templates' work in one program, its parts in cache.
+"""Merged regions: several templates' work in one kernel; what lies between stays in cache.
 
-In: regions of which each reads the one before. Out: one TIR function, or the reason for none.
+In: regions, each of which reads the result of the one before. Out: one TIR function, or the reason
+for none.
 """

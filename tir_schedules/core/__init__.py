@@ -1,4 +1,4 @@
-"""What every template is made of: regions, configurations, machines, cuts of work.
+"""What all templates share: regions, configurations, machines, and how work is divided.
 
-In: the description of a region. Out: what the rooms of the templates share to build its kernel.
+In: the description of a region. Out: the classes and functions with which templates build kernels.
 """

@@ -1,4 +1,4 @@
-"""Blocking: how extents are cut into tiles and work into threads; plain Python, no kernels."""
+"""Blocking: how sizes are divided into tiles and work among threads; plain Python, no kernels."""
 
 from __future__ import annotations
 

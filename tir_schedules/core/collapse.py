@@ -1,12 +1,12 @@
-"""Collapsing dimensions: the fewest under which a tensor and its operands broadcast alike.
+"""Collapses dimensions to the fewest under which a tensor and its operands broadcast alike.
 
     output (2, 128, 384), operands (2, 128, 384) and ()     ->  output (98304,)
     output (2, 128, 384), operand (384,)                    ->  output (256, 384)
     output (1, 64, 56, 56), operand (64, 1, 1)              ->  output (64, 3136), operand (64, 1)
 
-Neighbouring dimensions become one if every operand either has both or broadcasts over both; all of
-them lie in memory as before. Operands of which "item" steps read single elements stay as they are.
-With the attribute "row" dimensions stay apart where rows of so many elements begin.
+Neighbouring dimensions become one if every operand either has both or broadcasts over both. Memory
+does not change. An operand of which an "item" step reads a single element stays as it is. The
+attribute "row" gives a number of elements; dimensions are not merged across rows of that many.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""The f32 numbers that stand in a kernel, so that kernels alike but for them can be one.
+"""Makes a parameter of the f32 constants in a kernel, so that kernels that differ in them become
+one.
 
 Before
 
@@ -10,9 +11,9 @@ After `numbers_as_parameter(matmul, {0: 0}, place=2)`
     def matmul(A, W, S: T.Buffer((1,)), C):
         C[...] = A[...] * T.Broadcast(S[0], 16)
 
-A number in machine code is read from memory, too; with other pointers known to be apart (as
-`tirx.noalias` says) its load moves to where the constant's would be. Numbers are counted in the
-order of TVM's structural traversal.
+This costs nothing: machine code reads a constant from memory, too. `tirx.noalias` says that no
+other pointer reaches the parameter, so LLVM places its load where that of the constant would be.
+Constants are numbered in the order of TVM's structural traversal.
 """
 
 from __future__ import annotations

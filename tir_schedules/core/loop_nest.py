@@ -5,9 +5,9 @@
             ...
               for lane  vector      ...
 
-What a cost model reads in place of the program (Chen et al., arXiv 1805.08166, section 3.1): a
-build takes longer than a thousand of these. Sizes are averages where pieces differ, so that they
-need not be whole.
+A cost model reads this instead of the program (Chen et al., arXiv 1805.08166, section 3.1):
+building a program takes longer than making a thousand of these. Where pieces differ in size, a size
+is their average, so it may be a fraction.
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
-"""Placement: where the elements of a tensor lie within a larger one that it is a part of.
+"""Placement: where the elements of a tensor lie in a larger tensor that contains it.
 
     concat of [56, 56, 64] and [56, 56, 32] along the last axis, second part:
         extents (3136, 32), strides (96, 1), offset 64
 
-A part's flat index is written in digits, coarse to fine; each digit has a distance in memory. A
-tensor of another shape with as many elements may be placed there too, if its axes divide digits.
+The flat index of the part is split into digits, coarse to fine; `extents` are their ranges,
+`strides` their distances in memory. A tensor of another shape with as many elements fits the same
+placement if its axes divide the digits.
 """
 
 from __future__ import annotations

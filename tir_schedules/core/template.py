@@ -1,7 +1,8 @@
-"""Template: the three faces that every region kind has, and the registry of them.
+"""Template: the functions that build and describe one kind of region, and the registry of
+templates.
 
-A template file ends with `register_template(Template(...))`. Registering enrols it in lowering,
-tuning and the contract tests.
+A template's file ends with `register_template(Template(...))`. Lowering, tuning and the contract
+tests take every template that is registered.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
 """When AMX tiles pay, and how to block for them: estimates that `explain` can show.
 
-All cycles here are those of `blocking.estimate_cycles`, in which a vector unit starts one product
-of 64 bytes in a cycle. A core with AMX starts two, so that its own cycles count double: 128 int8
+A cycle here is that of `blocking.estimate_cycles`, in which a vector unit starts one product of 64
+bytes. A core with AMX starts two of these, so that its own cycles count double: 128 int8
 multiply-adds a cycle on vectors, 1024 on tiles.
 
-Tiles lose where few rows fill them: a tile takes its 16 cycles whatever its rows, and the
-configuration and the way of the results through memory have to be paid by few products. They win
-little where the weight comes from so far away that fetching it is all that counts.
+Tiles are slower when a product has few rows. A tile takes 16 cycles however many of its rows are
+used, and few products then have to pay for the configuration and for storing results to memory.
+Tiles gain little where the time is that of fetching the weight from far away.
 """
 
 from __future__ import annotations

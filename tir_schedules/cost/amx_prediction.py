@@ -1,20 +1,21 @@
-"""What one thread's part of a product costs on AMX tiles, predicted: instructions, bytes, cycles.
+"""Predicts what one thread's part of a product costs on AMX tiles: instructions, bytes, cycles.
 
-The part is cut as `TileLoops` cuts it. Where a tile is loaded from follows from how many bytes pass
-between two visits of it: it is in the nearest level that holds them all (least recently used).
+The part is divided as `TileLoops` divides it. The bytes that are read between two loads of the same
+tile tell where it is loaded from: the nearest cache level that holds them all (least recently
+used).
 
-    B    again for every block of rows in a block of m_block; in between pass a piece of a panel
-         and the rows' piece of A
-    A    again for every panel; in between pass the block of A and one panel
-    C    again for every piece of K; in between pass the scratch, a piece of the panel and of A
+    B    again for every block of rows in a block of m_block; in between a piece of a panel and the
+         rows' piece of A are read
+    A    again for every panel; in between the block of A and one panel are read
+    C    again for every piece of K; in between the scratch, a piece of the panel and of A are read
 
-B that is fetched ahead (`TileLoops.fetch`) comes from L2; the part takes at least as long as that.
-What the fetches themselves take, sixteen beside four dot products or more, is left out.
-On the first visit, B is where the thread's part of the weight fits, and A in L2 or beyond: the
-product is one that is called again and again. In a model whose weights all come from memory, few
-rows take longer than this says, on tiles and on vectors alike.
+B that is prefetched (`TileLoops.fetch`) comes from L2; the part takes at least as long as the
+prefetch. The prefetch instructions themselves are not counted: at most sixteen for four dot
+products. The product is taken for one that is called repeatedly: B is first in the cache that holds
+the thread's part of the weight, A in L2 or beyond. In a model whose weights all come from memory,
+products of few rows take longer than predicted, on tiles and on vectors alike.
 
-No number here was measured by us.
+No number here was measured.
 """
 
 from __future__ import annotations

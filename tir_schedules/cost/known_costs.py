@@ -1,6 +1,6 @@
 """What is known of a configuration before it is built: its loop nests and its estimated cycles.
 
-The tables have an entry for each kind of region; of a kind that is in neither, a cost model knows
+The tables have an entry for each kind of region. For a kind without an entry, a cost model sees
 only the configuration itself.
 """
 

@@ -1,7 +1,7 @@
 """How fast a machine computes and moves data: what turns estimated cycles and bytes into time.
 
-Measured on one machine (Zen 4, 2 cores, 3.7 GHz). Of machines with AMX nothing was measured: their
-numbers are those of `amx_cost`'s model, at the clock and the memory of a data sheet.
+Measured on one machine (Zen 4, 2 cores, 3.7 GHz). No machine with AMX was measured: for those the
+numbers come from the model in `amx_cost`, with clock and memory bandwidth of a data sheet.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Why a product stays on vector kernels although the machine has tiles (AMX): for `explain`.
+"""Says why a product uses vector kernels although the machine has AMX tiles; for `explain`.
 
     matmul of 1 row     1 row fills 6% of AMX tiles; avx512_vnni_... is estimated 3.1x as fast
     attention of f32    AMX multiplies 8-bit integers and bfloat16, not float32
@@ -237,7 +237,7 @@ def _winograd(region: Region, config: WinogradConfig, machine: Machine) -> _Prod
 
 
 def _types(region: Region) -> tuple[str, str]:
-    """What a product multiplies; a f32 operand beside a bfloat16 one is rounded to it."""
+    """What a product multiplies; if one operand is bfloat16, an f32 one is rounded to it."""
     b = region.inputs[1]
     if is_integer(region):
         return quantized_dtype(region), b.dtype

@@ -1,9 +1,9 @@
-"""Quantised values that stay f32: those that are only dequantised again.
+"""Keeps quantised values in f32 if they are only dequantised again.
 
     dequantize(quantize(x, s, z), s, z) = s * round(x / s, within the type)
 
-A tensor that a model quantises between two fused operators is never stored. Its zero point is
-added and subtracted for nothing then, and so are two conversions. A product of K = 64 with 256
+A value that a model quantises between two fused operators is never stored as an integer. So adding
+and subtracting its zero point and converting it twice are useless. A product of K = 64 with 256
 columns that is quantised, then added to a residual, takes 6% less time without them.
 """
 

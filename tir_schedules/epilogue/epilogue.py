@@ -1,4 +1,4 @@
-"""Epilogue: what happens to an accumulator before it is stored; one emitter for every template.
+"""Epilogue: what happens to an accumulator before it is stored, for every template.
 
 A template works on a matrix of rows (all leading dimensions of the output, flattened) and columns
 (its last dimension). `Epilogue` turns a region's steps into a function of (vector, row, column)
@@ -6,8 +6,9 @@ whose result the template stores. Operands broadcast as in numpy; their addresse
 their shapes, so that a scalar, a channel vector, a column of rows, a full tensor and anything
 between them are read in place.
 
-Between the steps 8-bit integers are int32 lanes and bfloat16 values f32 lanes. A region that
-dequantises rounds every product, so that its integers are those of the operators one by one.
+Between steps, 8-bit integers are held as int32 lanes and bfloat16 values as f32 lanes. A region
+that dequantises rounds every product by itself, so that its integers equal those of single
+operators.
 """
 
 from __future__ import annotations

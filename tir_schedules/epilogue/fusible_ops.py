@@ -1,7 +1,7 @@
-"""Fusible operators: one entry each, and every template has it in its epilogue.
+"""Fusible operators: one entry gives an operator to the epilogue of every template.
 
-An entry holds the vector emitter, the numpy meaning (in the precision of its arguments) and the
-Relax operator it stands for. All values are f32, except conditions (bool).
+An entry holds the vector emitter, the meaning by NumPy (in the precision of its arguments) and the
+Relax operator that it stands for. All values are f32, except conditions (bool).
 """
 
 from __future__ import annotations

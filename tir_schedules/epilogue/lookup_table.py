@@ -1,11 +1,11 @@
-"""Steps between two 8-bit values as a table of 256 entries, in registers.
+"""Replaces the steps between two 8-bit values by a table of 256 entries in registers.
 
     quantize(gelu(dequantize(q)))    ->    table[q]
 
-Whatever is computed from one 8-bit value and numbers known at compile time, and quantised again, is
-a function of 256 arguments. With 16 lanes a table is four registers: two `vpermi2d` find the
-word of four entries that holds the wanted one, and a shift takes it out. That is some ten
-instructions instead of forty for an activation (measured: 4 to 5 times as fast).
+What is computed from one 8-bit value and constants, and quantised again, is a function of 256
+arguments. With 16 lanes its table takes four registers. Two `vpermi2d` find the word of four
+entries that holds the right one; a shift extracts it. That takes about ten instructions, where an
+activation takes forty (measured: 4 to 5 times as fast).
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
-"""Storing rows of 8-bit results: four vectors of int32 become one vector of bytes, saturated.
+"""Stores rows of 8-bit results: four vectors of int32 become one vector of bytes, saturated.
 
     16 + 16 + 16 + 16 int32  --vpackssdw, vpaddsw, vpackuswb, vpermd-->  64 bytes, in order
 
-Narrowing each vector by itself takes two instructions and a store for 16 bytes, after two that keep
-the numbers within the type. The packing instructions saturate, so that quantising may leave that to
-them (`emit_quantize_wide`), and the zero point is added to two vectors at once. Three products
-13-512-256-128, of which storing their results took an eighth of the time, became 2% faster.
-Where the low 16 bits are the result (`emit_words`), vpermi2w takes the place of the first two. A
-product of K = 64 with 256 columns then takes 13% less time than with a quantisation.
+To narrow one vector by itself takes two instructions to clamp it, two to narrow it, and a store of
+16 bytes. The packing instructions saturate, so quantising need not clamp (`emit_quantize_wide`),
+and the zero point is added to two vectors at once. A perceptron 13-512-256-128 spent an eighth of
+its time on storing results, and became 2% faster. Where the low 16 bits are the result
+(`emit_words`), vpermi2w replaces the first two instructions. A product of K = 64 with 256 columns
+then takes 13% less time than with a quantisation.
 """
 
 from __future__ import annotations

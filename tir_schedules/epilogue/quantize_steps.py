@@ -1,12 +1,12 @@
-"""Quantising and dequantising in registers, exactly as ONNX says.
+"""Quantises and dequantises in registers, exactly as ONNX says.
 
     quantize(x) = saturate(round_half_even(x / scale) + zero_point)      QuantizeLinear
     dequantize(q) = (q - zero_point) * scale                             DequantizeLinear
 
-The division is the rounded f32 one. A scale known at compile time is divided by through two
-multiplications with a reciprocal of twice the precision, and only where that is proven to give the
-same integers: the result can differ from the division's only next to the thresholds n + 1/2, which
-are all tried. 8-bit values are int32 lanes between the steps.
+The division is the rounded f32 one. For a scale known at compile time, two multiplications by a
+reciprocal of twice the precision replace it, only where that is proven to give the same integers:
+results can differ only next to the thresholds n + 1/2, and all of these are tried. Between steps,
+8-bit values are held as int32 lanes.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""Requantising in registers: scaling a sum of products and rounding it, in one or two products.
+"""Requantises in registers: scales a sum of products and rounds it, by one or two multiplications.
 
     requantize(q, z, s)    = saturate(round_half_even(f32(q) * s + z))
     requantize(q, z, s, t) = saturate(round_half_even(f32(f32(q) * s) * t + z))
 
-The last product and the sum are rounded together, by an FMA: adding 1.5 * 2^23 leaves the integer
-in the low bits. Results must fit in 16 bits before they are saturated. The pass that makes such
-steps proves it, and that the integers are those of the operators that a step stands for.
+An FMA does the last multiplication and the rounding: adding 1.5 * 2^23 leaves the integer in the
+low bits. Results must fit in 16 bits before they are saturated. The pass that makes such steps
+proves that, and that the integers equal those of the operators that a step replaces.
 """
 
 from __future__ import annotations

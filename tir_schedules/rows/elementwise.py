@@ -1,11 +1,11 @@
-"""Template "elementwise": an epilogue over a tensor, for what stands between other regions.
+"""Template "elementwise": an epilogue applied to a tensor, for operators between other regions.
 
     y = epilogue(x)        such as quantize(dequantize(a) + dequantize(b)), or a quantisation alone
 
-x is float32, bfloat16, or an integer that travels as int32 lanes. Dimensions are collapsed first
-(`collapse`), mostly to one long row. The loops go over full vectors; a rest is one more vector that
-overlaps the one before it, and computes the same again, so that nothing is masked unless a row is
-shorter than a vector.
+x is float32, bfloat16, or an integer that is held as int32 lanes. Dimensions are collapsed first
+(`collapse`), mostly to one long row. The loops go over full vectors. The last vector of a row may
+overlap the one before it and compute the same results again, so that no mask is needed unless a row
+is shorter than a vector.
 """
 
 from __future__ import annotations

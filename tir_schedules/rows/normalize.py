@@ -5,9 +5,9 @@
     layer_norm    y = (x - mean) / sqrt(variance + epsilon) * gamma + beta
     rms_norm      y = x / sqrt(mean(x * x) + epsilon) * weight
 
-Softmax runs along any one axis (`axis`); the norms run over all axes from `axis` on. Contiguous
-rows are `normalize_rows`, inner axes `normalize_columns`. Rows, or strips of columns, are shared
-among the threads of one parallel region.
+Softmax runs along any one axis (`axis`); the norms run over all axes from `axis` on.
+`normalize_rows` handles contiguous rows, `normalize_columns` inner axes. The threads of one
+parallel region share the rows, or strips of columns.
 """
 
 from __future__ import annotations

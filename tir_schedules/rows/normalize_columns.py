@@ -1,4 +1,4 @@
-"""Softmax along an inner axis: vectors across the contiguous dimension, one column each lane."""
+"""Softmax along an inner axis: vectors lie along the contiguous dimension, one column per lane."""
 
 from __future__ import annotations
 

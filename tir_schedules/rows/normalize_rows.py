@@ -1,8 +1,9 @@
-"""Normalising contiguous rows: a few rows at a time, vectors along the row.
+"""Normalises contiguous rows: a few rows at a time, vectors along the row.
 
-One pass over memory where a row fits cache: the first sweep loads the row, later ones find it in
-registers or in L1. Several rows are interleaved, because a row alone is a chain of dependent
-reductions. Rows beyond cache are read twice: statistics are gathered chunk by chunk, and merged.
+A row that fits in cache is read from memory once: the first sweep loads it, later sweeps find it in
+registers or in L1. Several rows are interleaved, because one row alone is a chain of dependent
+reductions. A row that does not fit is read twice: statistics are computed chunk by chunk and
+merged.
 """
 
 from __future__ import annotations

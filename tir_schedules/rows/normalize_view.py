@@ -1,10 +1,11 @@
-"""Normalised tensors as three extents: what stands before, inside and after the normalised axes.
+"""Views a normalised tensor as three extents: before, inside and after the normalised axes.
 
     softmax, axis 1 of (2, 5, 3, 4)        ->  lead (2,), n = 5, inner = 12
     layer_norm, from axis 1 of (2, 5, 4)   ->  lead (2,), n = 20, inner = 1
 
-Leading dimensions stay as they are, so that operands of the epilogue broadcast along them; the
-others are flattened, which operands allow if they are full or broadcast over each part as a whole.
+Leading dimensions stay as they are, so that operands of the epilogue broadcast along them. The
+other dimensions are flattened. An operand allows that if it is full or broadcasts over a whole
+part.
 """
 
 from __future__ import annotations

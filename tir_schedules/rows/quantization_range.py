@@ -5,12 +5,12 @@
     scale = (max(0, max(x)) - min(0, min(x))) / 255
     zero point = saturate(round_half_even(-min(0, min(x)) / scale))     to 0..255
 
-as ONNX says, all arithmetic in f32; a scale of 0, of an input of zeros, becomes 1 with zero
-point 0, as in ONNX Runtime. The zero point is an integer in a f32, for one output to hold both.
-A NaN is passed over.
+This is ONNX's formula, computed in f32. An input of zeros has scale 1 and zero point 0, as in ONNX
+Runtime. The zero point is an integer stored as f32, so that one output holds both. NaNs are
+ignored.
 
-The reduction reads x once, with several independent minima and maxima to hide their latency. Large
-inputs are shared among threads, whose results are then combined.
+The reduction reads x once, with several independent minima and maxima to hide their latency.
+Threads share large inputs and combine their results.
 """
 
 from __future__ import annotations

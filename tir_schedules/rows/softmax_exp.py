@@ -1,4 +1,4 @@
-"""The exponential of a softmax: arguments are differences to the largest number, never positive."""
+"""The exponential of a softmax. Its arguments are never positive: the largest was subtracted."""
 
 from __future__ import annotations
 

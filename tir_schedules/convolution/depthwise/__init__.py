@@ -1,4 +1,5 @@
-"""Template "depthwise_conv2d": every channel has a window of its own.
+"""Template "depthwise_conv2d": every channel has a filter of its own.
 
-In: an image, a weight of one filter a channel. Out: a TIR function, vectors along the channels.
+In: an image, and a weight with one filter per channel. Out: a TIR function with vectors along the
+channels.
 """
