@@ -24,7 +24,6 @@ from __future__ import annotations
 import ml_dtypes
 from tvm import ir, relax
 
-from relay_passes.ir.blocks import Bindings, block_pass
 from relay_passes.ir.convolution import (
     convolution_of,
     is_convolution,
@@ -32,6 +31,7 @@ from relay_passes.ir.convolution import (
     output_channels,
 )
 from relay_passes.ir.graph import DataflowGraph, binding_value, op_name, static_tensor, variables
+from relay_passes.ir.rewrite import Bindings, block_pass
 
 
 def bf16_precision() -> ir.transform.Pass:

@@ -36,7 +36,6 @@ from dataclasses import dataclass, field
 
 from tvm import ir, relax
 
-from relay_passes.ir.blocks import Bindings, block_pass
 from relay_passes.ir.convolution import is_convolution
 from relay_passes.ir.graph import DataflowGraph, binding_value, op_name, static_tensor, variables
 from relay_passes.ir.moving_operators import (
@@ -47,6 +46,7 @@ from relay_passes.ir.moving_operators import (
     parts_of_concat,
     picks_largest,
 )
+from relay_passes.ir.rewrite import Bindings, block_pass
 
 NARROW, WIDE = "bfloat16", "float32"
 _ALSO_MOVE = ("relax.repeat", "relax.tile", "relax.strided_slice")

@@ -30,10 +30,10 @@ import numpy as np
 import tvm_ffi
 from tvm import ir, relax
 
-from relay_passes.ir.blocks import Bindings, block_pass
 from relay_passes.ir.convolution import convolution_of, is_convolution, is_transposed
 from relay_passes.ir.graph import DataflowGraph, binding_value, op_name, variables
 from relay_passes.ir.moving_operators import moves
+from relay_passes.ir.rewrite import Bindings, block_pass
 
 NARROW, WIDE = "bfloat16", "float32"
 _JOINS = ("relax.concat", "relax.split")

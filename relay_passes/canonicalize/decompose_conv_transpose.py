@@ -32,9 +32,9 @@ from dataclasses import replace
 
 from tvm import ir, relax
 
-from relay_passes.ir.blocks import Bindings, block_pass
 from relay_passes.ir.elementwise_calls import read_elementwise
 from relay_passes.ir.graph import DataflowGraph, variables
+from relay_passes.ir.rewrite import Bindings, block_pass
 from relay_passes.quantize.quantization import read_dequantize
 
 from .interleaved import Interleaved

@@ -19,9 +19,8 @@ from __future__ import annotations
 import numpy as np
 from tvm import ir, relax
 
-from relay_passes.ir.blocks import Bindings, block_pass
-from relay_passes.ir.graph import DataflowGraph, op_name, static_tensor
-from relay_passes.ir.replace_values import is_f32
+from relay_passes.ir.graph import DataflowGraph, is_f32, op_name, static_tensor
+from relay_passes.ir.rewrite import Bindings, block_pass
 
 
 def decompose_prelu() -> ir.transform.Pass:

@@ -20,8 +20,8 @@ import math
 
 from tvm import ir, relax
 
-from relay_passes.ir.blocks import block_pass
 from relay_passes.ir.graph import DataflowGraph, op_name, static_tensor
+from relay_passes.ir.rewrite import block_pass
 
 _RESHAPES = ("relax.reshape", "relax.expand_dims", "relax.squeeze")
 _SOFTMAX = {

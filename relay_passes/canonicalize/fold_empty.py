@@ -28,8 +28,8 @@ import tvm
 from tvm import ir, relax
 
 from microkernels.errors import CompileError
-from relay_passes.ir.blocks import block_pass
 from relay_passes.ir.graph import DataflowGraph, op_name, static_tensor
+from relay_passes.ir.rewrite import block_pass
 from tir_schedules.core.region import Tensor
 
 Number = Callable[[relax.Call, str], float]

@@ -15,8 +15,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from tvm import relax
 
-from relay_passes.ir.blocks import Bindings
 from relay_passes.ir.graph import static_tensor
+from relay_passes.ir.rewrite import Bindings
 
 
 @dataclass(frozen=True)

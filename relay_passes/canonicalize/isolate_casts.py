@@ -31,7 +31,8 @@ from tvm import IRModule, ir, relax
 from tvm.ir.transform import PassContext, module_pass
 
 from relay_passes.ir.graph import binding_value, variables
-from relay_passes.regions.merge_regions import substitute
+from relay_passes.ir.region_functions import substitute
+from relay_passes.ir.rewrite import is_relax, map_functions, with_blocks
 
 
 def isolate_casts() -> ir.transform.Pass:
@@ -39,11 +40,7 @@ def isolate_casts() -> ir.transform.Pass:
 
     @module_pass(opt_level=0, name="tvm_hybrid.isolate_casts")
     def run(mod: IRModule, _context: PassContext) -> IRModule:
-        updated = IRModule(dict(mod.functions_items()), mod.attrs, mod.global_infos)
-        for gvar, function in mod.functions_items():
-            if isinstance(function, relax.Function):
-                updated.update_func(gvar, _apart(function))
-        return relax.transform.CanonicalizeBindings()(updated)
+        return relax.transform.CanonicalizeBindings()(map_functions(mod, is_relax, _apart))
 
     return run
 
@@ -52,8 +49,7 @@ def _apart(function: relax.Function) -> relax.Function:
     blocks: list[relax.BindingBlock] = []
     for block in function.body.blocks:
         blocks += _segments(block) if isinstance(block, relax.DataflowBlock) else [block]
-    body = relax.SeqExpr(blocks, function.body.body)
-    return relax.Function(function.params, body, function.ret_ty, function.is_pure, function.attrs)
+    return with_blocks(function, blocks)
 
 
 def _segments(block: relax.DataflowBlock) -> list[relax.BindingBlock]:

@@ -26,8 +26,8 @@ import math
 from tvm import ir, relax
 
 from relay_passes.ir.axis_view import view_axes
-from relay_passes.ir.blocks import Bindings, block_pass
 from relay_passes.ir.graph import DataflowGraph, op_name, static_tensor
+from relay_passes.ir.rewrite import Bindings, block_pass
 from relay_passes.ir.transposed_constants import is_turnable, with_axes
 from relay_passes.layout.channel_axes import ELEMENTWISE
 

@@ -31,9 +31,8 @@ from dataclasses import dataclass
 from tvm import ir, relax
 
 from relay_passes.ir.algebra import ONE, expand, monomial, uniform_constant
-from relay_passes.ir.blocks import Bindings, block_pass
-from relay_passes.ir.graph import DataflowGraph, op_name
-from relay_passes.ir.replace_values import downstream, is_f32, same_shape
+from relay_passes.ir.graph import DataflowGraph, downstream, is_f32, op_name, same_shape
+from relay_passes.ir.rewrite import Bindings, block_pass
 
 _X, _CLIP = "x", "clip"
 _INSIDE = 4  # operators between x and the clip, at most

@@ -25,14 +25,8 @@ from collections.abc import Callable
 from tvm import ir, relax
 
 from relay_passes.ir.algebra import Polynomial, close, expand, monomial
-from relay_passes.ir.graph import DataflowGraph, op_name, variables
-from relay_passes.ir.replace_values import (
-    Replacements,
-    downstream,
-    is_f32,
-    replacing_pass,
-    same_shape,
-)
+from relay_passes.ir.graph import DataflowGraph, downstream, is_f32, op_name, same_shape, variables
+from relay_passes.ir.rewrite import Replacements, block_pass, replaced
 
 _X, _F = "x", "f"
 _ROOT = math.sqrt(2 / math.pi)
@@ -58,7 +52,7 @@ _OUTSIDE = 4  # operators after the inner function, at most
 
 def recognize_gelu() -> ir.transform.Pass:
     """The pass; it needs A-normal form."""
-    return replacing_pass("tvm_hybrid.recognize_gelu", _find)
+    return block_pass("tvm_hybrid.recognize_gelu", lambda graph: replaced(graph, _find(graph)))
 
 
 def _find(graph: DataflowGraph) -> Replacements:

@@ -28,14 +28,16 @@ import numpy as np
 from tvm import ir, relax
 
 from relay_passes.ir.algebra import ONE, Polynomial, expand
-from relay_passes.ir.graph import DataflowGraph, op_name, scalar_constant, static_tensor
-from relay_passes.ir.replace_values import (
-    Replacements,
+from relay_passes.ir.graph import (
+    DataflowGraph,
     downstream,
     is_f32,
-    replacing_pass,
+    op_name,
     same_shape,
+    scalar_constant,
+    static_tensor,
 )
+from relay_passes.ir.rewrite import Replacements, block_pass, replaced
 
 _DATA, _SPREAD = "data", "spread"
 _OUTSIDE = 6  # operators after the sum with epsilon, at most
@@ -43,7 +45,7 @@ _OUTSIDE = 6  # operators after the sum with epsilon, at most
 
 def recognize_norms() -> ir.transform.Pass:
     """The pass; it needs A-normal form."""
-    return replacing_pass("tvm_hybrid.recognize_norms", _find)
+    return block_pass("tvm_hybrid.recognize_norms", lambda graph: replaced(graph, _find(graph)))
 
 
 @dataclass(frozen=True)

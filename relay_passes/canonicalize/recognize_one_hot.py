@@ -22,8 +22,8 @@ from __future__ import annotations
 import numpy as np
 from tvm import ir, relax
 
-from relay_passes.ir.blocks import Bindings, block_pass
 from relay_passes.ir.graph import DataflowGraph, op_name, static_tensor, variables
+from relay_passes.ir.rewrite import Bindings, block_pass
 from tir_schedules.epilogue.fusible_ops import FUSIBLE_BY_RELAX
 
 _VIEWS = ("relax.reshape", "relax.expand_dims")

@@ -26,7 +26,6 @@ from __future__ import annotations
 import numpy as np
 from tvm import ir, relax
 
-from relay_passes.ir.blocks import Bindings, block_pass
 from relay_passes.ir.graph import (
     DataflowGraph,
     binding_value,
@@ -34,6 +33,7 @@ from relay_passes.ir.graph import (
     scalar_constant,
     static_tensor,
 )
+from relay_passes.ir.rewrite import Bindings, block_pass
 
 
 def safe_softmax() -> ir.transform.Pass:

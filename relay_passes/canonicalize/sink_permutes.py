@@ -26,8 +26,8 @@ from dataclasses import dataclass, field
 from tvm import DataType, ir, relax
 
 from relay_passes.ir.axis_view import AxisView, identity, view_axes
-from relay_passes.ir.blocks import Bindings, block_pass
 from relay_passes.ir.graph import DataflowGraph, binding_value, op_name, static_tensor
+from relay_passes.ir.rewrite import Bindings, block_pass
 from tir_schedules.epilogue.fusible_ops import FUSIBLE_BY_RELAX
 
 _ARITY = {

@@ -29,7 +29,6 @@ from dataclasses import dataclass
 import numpy as np
 from tvm import ir, relax
 
-from relay_passes.ir.blocks import Bindings, block_pass
 from relay_passes.ir.graph import (
     DataflowGraph,
     binding_value,
@@ -38,6 +37,7 @@ from relay_passes.ir.graph import (
     static_tensor,
 )
 from relay_passes.ir.moving_operators import moves, on
+from relay_passes.ir.rewrite import Bindings, block_pass
 
 LEAST, LARGEST = 2.0**-32, 2.0**32  # scales that sums of f32 products have room for
 

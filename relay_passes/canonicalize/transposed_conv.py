@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 from tvm import ir, relax
 
-from relay_passes.ir.blocks import Bindings
 from relay_passes.ir.graph import DataflowGraph, op_name, static_tensor
+from relay_passes.ir.rewrite import Bindings
 from relay_passes.quantize.quantization import Quantized, read_dequantize
 
 from .transposed_taps import TransposedAxis, Window

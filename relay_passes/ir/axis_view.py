@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 from tvm import ir, relax
 
-from .blocks import Bindings
 from .graph import op_name, static_tensor
+from .rewrite import Bindings
 
 Axes = tuple[int | None, ...]
 

@@ -93,6 +93,20 @@ class DataflowGraph:
         return any(user not in inside for user in self.users.get(var, ()))
 
 
+def downstream(graph: DataflowGraph, var: relax.Var, depth: int) -> Iterator[int]:
+    """Positions of bindings that use a value, directly or through at most `depth` operators."""
+    reached = {var}
+    frontier = [var]
+    found: set[int] = set()
+    for _ in range(depth):
+        users = {user for v in frontier for user in graph.users.get(v, ())}
+        found |= users
+        frontier = [graph.bindings[user].var for user in users]
+        frontier = [v for v in frontier if v not in reached]
+        reached.update(frontier)
+    return iter(sorted(found))
+
+
 def binding_value(binding: relax.Binding) -> relax.Expr:
     """What a binding binds."""
     return binding.value
@@ -127,6 +141,18 @@ def static_tensor(expr: relax.Expr) -> Tensor | None:
         return None
     shape = tuple(int(extent.value) for extent in extents)
     return Tensor(shape, str(ty.dtype), isinstance(expr, ir.GenericConst))
+
+
+def is_f32(expr: relax.Expr) -> bool:
+    """Whether an expression is a float32 tensor of known shape."""
+    tensor = static_tensor(expr)
+    return tensor is not None and tensor.dtype == "float32"
+
+
+def same_shape(a: relax.Expr, b: relax.Expr) -> bool:
+    """Whether two tensors have the same known shape."""
+    first, second = static_tensor(a), static_tensor(b)
+    return first is not None and second is not None and first.shape == second.shape
 
 
 def scalar_constant(expr: relax.Expr) -> float | None:

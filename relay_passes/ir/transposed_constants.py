@@ -18,9 +18,9 @@ from relay_passes.layout.channel_axes import ELEMENTWISE
 from relay_passes.quantize.quantization import read_dequantize
 
 from .axis_view import Axes, AxisView, identity, view_axes
-from .blocks import Bindings
 from .call_attrs import with_attrs
 from .graph import DataflowGraph, op_name, static_tensor
+from .rewrite import Bindings
 
 
 def is_turnable(graph: DataflowGraph, expr: relax.Expr) -> bool:

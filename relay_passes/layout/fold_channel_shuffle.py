@@ -30,9 +30,9 @@ from dataclasses import dataclass, field
 import numpy as np
 from tvm import ir, relax
 
-from relay_passes.ir.blocks import Bindings, block_pass
 from relay_passes.ir.call_attrs import with_attrs
 from relay_passes.ir.graph import DataflowGraph, op_name, static_tensor
+from relay_passes.ir.rewrite import Bindings, block_pass
 from relay_passes.ir.strided_view import RESHAPES
 from relay_passes.quantize.quantization import read_dequantize
 

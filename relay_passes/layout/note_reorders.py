@@ -13,7 +13,7 @@ from tvm.ir.transform import PassContext, module_pass
 from relay_passes.decisions import Decision, DecisionLog
 from relay_passes.ir.axis_view import view_axes
 from relay_passes.ir.graph import binding_value, op_name, static_tensor
-from relay_passes.regions.partition import is_region_function
+from relay_passes.ir.region_functions import is_region_function
 
 from .channel_layouts import Form, moves
 

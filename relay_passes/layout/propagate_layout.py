@@ -32,9 +32,8 @@ from tvm import ir, relax
 
 from relay_passes.decisions import Decision, DecisionLog
 from relay_passes.ir.axis_view import view_axes
-from relay_passes.ir.blocks import Bindings, block_pass
-from relay_passes.ir.graph import DataflowGraph, op_name, static_tensor
-from relay_passes.ir.replace_values import same_shape
+from relay_passes.ir.graph import DataflowGraph, op_name, same_shape, static_tensor
+from relay_passes.ir.rewrite import Bindings, block_pass
 from relay_passes.ir.transposed_constants import is_turnable, turned
 
 from .assign_layouts import LayoutPlan

@@ -19,6 +19,7 @@ from tvm.ir.transform import PassContext, module_pass
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from relay_passes.ir.graph import static_tensor
+from relay_passes.ir.rewrite import is_relax, map_functions, with_body
 
 
 def allocate_empty() -> ir.transform.Pass:
@@ -26,11 +27,7 @@ def allocate_empty() -> ir.transform.Pass:
 
     @module_pass(opt_level=0, name="tvm_hybrid.allocate_empty")
     def run(mod: IRModule, _context: PassContext) -> IRModule:
-        updated = IRModule(dict(mod.functions_items()), attrs=mod.attrs)
-        for gvar, function in mod.functions_items():
-            if isinstance(function, relax.Function):
-                updated.update_func(gvar, _allocated(function))
-        return updated
+        return map_functions(mod, is_relax, _allocated)
 
     return run
 
@@ -41,8 +38,7 @@ def _allocated(function: relax.Function) -> relax.Function:
     if not found.bindings:
         return function
     blocks = [relax.BindingBlock(found.bindings), *body.blocks]
-    whole = relax.BlockBuilder().normalize(relax.SeqExpr(blocks, body.body))
-    return relax.Function(function.params, whole, function.ret_ty, function.is_pure, function.attrs)
+    return with_body(function, relax.BlockBuilder().normalize(relax.SeqExpr(blocks, body.body)))
 
 
 @mutator

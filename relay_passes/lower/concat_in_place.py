@@ -30,9 +30,9 @@ from tvm import IRModule, ir, relax, tirx
 from tvm.ir.transform import PassContext, module_pass
 
 from relay_passes.decisions import Decision, DecisionLog
-from relay_passes.ir.blocks import with_blocks
 from relay_passes.ir.graph import DataflowGraph, op_name, static_tensor
-from relay_passes.regions.partition import REGION, is_region_function
+from relay_passes.ir.region_functions import REGION, region_of
+from relay_passes.ir.rewrite import rewrite_blocks
 from tir_schedules.assembled.placed_output import place_output
 from tir_schedules.core.machine import Machine
 from tir_schedules.core.placement import Placement
@@ -60,10 +60,7 @@ def concat_in_place(machine: Machine, decisions: DecisionLog) -> ir.transform.Pa
     def run(mod: IRModule, _context: PassContext) -> IRModule:
         builder = relax.BlockBuilder(mod)
         placer = _Placer(mod, builder, machine, decisions)
-        for gvar, function in list(mod.functions_items()):
-            if isinstance(function, relax.Function) and not is_region_function(function):
-                builder.update_func(gvar, with_blocks(function, placer.block))
-        return relax.transform.DeadCodeElimination()(builder.get())
+        return rewrite_blocks(builder, placer.block)
 
     return run
 
@@ -107,8 +104,8 @@ class _Placer:
         self.placed: dict[object, tirx.PrimFunc | str] = {}
         self.functions: dict[object, relax.GlobalVar] = {}
 
-    def block(self, block: relax.DataflowBlock) -> relax.DataflowBlock:
-        """The block with its concatenations in place; the same one if there are none."""
+    def block(self, block: relax.DataflowBlock) -> list[relax.Binding] | None:
+        """The block with its concatenations in place; None if there are none."""
         graph = DataflowGraph(block)
         inside: set[int] = set()
         found: dict[int, list[_Part]] = {}
@@ -120,7 +117,7 @@ class _Placer:
                     found[position] = parts
                     inside |= passed
         if not found:
-            return block
+            return None
         replaced = {
             at: binding
             for position, parts in found.items()
@@ -132,7 +129,7 @@ class _Placer:
                 bindings += replaced[position]
             elif position not in inside:
                 bindings.append(binding)
-        return relax.DataflowBlock(bindings)
+        return bindings
 
     def parts(self, graph: DataflowGraph, position: int, passed: set[int]) -> list[_Part] | None:
         """What a concatenation consists of; None to leave it. `passed`: bindings not needed."""
@@ -219,7 +216,7 @@ class _Placer:
             return "no kernel of a region makes it"
         key = (call.args[0], joint.shape, placement)
         if key not in self.placed:
-            region = Region.from_json(str(function.attrs[REGION]))
+            region = region_of(function)
             if region.op == "elementwise":
                 self.placed[key] = self.elementwise(region, joint, placement)
             else:

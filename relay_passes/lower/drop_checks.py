@@ -20,6 +20,7 @@ from tvm import IRModule, ir, relax, tirx
 from tvm.ir.transform import PassContext, module_pass
 
 from relay_passes.ir.graph import binding_value, variables
+from relay_passes.ir.rewrite import is_relax, map_functions, with_blocks
 
 _CHECKS = ("vm.builtin.check_tensor_info", "vm.builtin.match_shape")
 
@@ -29,11 +30,7 @@ def drop_checks() -> ir.transform.Pass:
 
     @module_pass(opt_level=0, name="tvm_hybrid.drop_checks")
     def run(mod: IRModule, _context: PassContext) -> IRModule:
-        updated = IRModule(dict(mod.functions_items()), attrs=mod.attrs)
-        for gvar, function in mod.functions_items():
-            if isinstance(function, relax.Function):
-                updated.update_func(gvar, _without_checks(mod, function))
-        return updated
+        return map_functions(mod, is_relax, lambda function: _without_checks(mod, function))
 
     return run
 
@@ -55,12 +52,10 @@ def _without_checks(mod: IRModule, function: relax.Function) -> relax.Function:
         value = binding_value(binding)
         return not (_is_check(value) and value.args[0] in checked)
 
-    blocks = [
-        relax.BindingBlock([binding for binding in block.bindings if is_needed(binding)])
-        for block in function.body.blocks
-    ]
-    body = relax.SeqExpr(blocks, function.body.body)
-    return relax.Function(function.params, body, function.ret_ty, function.is_pure, function.attrs)
+    return with_blocks(
+        function,
+        [relax.BindingBlock(list(filter(is_needed, b.bindings))) for b in function.body.blocks],
+    )
 
 
 def _is_open(param: relax.Var) -> bool:

@@ -19,9 +19,8 @@ from tvm.ir.transform import PassContext, module_pass
 
 from microkernels.errors import CompileError, TvmHybridError
 from relay_passes.decisions import Decision, DecisionLog
-from relay_passes.ir.region_calls import rewrite_region_calls
-from relay_passes.regions.merge_regions import REASON
-from relay_passes.regions.partition import REGION, is_region_function
+from relay_passes.ir.region_functions import REASON, REGION, is_region_function, region_of
+from relay_passes.ir.rewrite import rewrite_region_calls
 from tir_schedules.core.config import Config
 from tir_schedules.core.machine import Machine
 from tir_schedules.core.region import Region
@@ -47,9 +46,7 @@ def lower_regions(machine: Machine, decisions: DecisionLog) -> ir.transform.Pass
             )
         )
         lowerer = _Lowerer(builder, machine, decisions)
-        for gvar, function in rewrite_region_calls(mod, lowerer.call).items():
-            builder.update_func(gvar, function)
-        return builder.get()
+        return rewrite_region_calls(mod, builder, lowerer.call)
 
     return run
 
@@ -94,7 +91,7 @@ class _Lowerer:
 
     def call(self, binding: relax.VarBinding, callee: relax.Function) -> relax.Expr:
         """The call_tir that replaces a region's call."""
-        region = Region.from_json(str(callee.attrs[REGION]))
+        region = region_of(callee)
         config = config_of(callee, region)
         kernel = self.kernel(region, config)
         self.note(binding, callee, region, config, kernel)

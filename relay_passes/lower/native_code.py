@@ -28,7 +28,7 @@ from tvm import IRModule, ir, relax, tirx
 from tvm.ir.transform import PassContext
 from tvm.target import Target
 
-from relay_passes.ir.graph import binding_value
+from relay_passes.ir.rewrite import with_values
 
 from .kernel_context import kernel_context
 
@@ -139,17 +139,11 @@ def _calls_outside(function: relax.Function, groups: Iterable[Kernels]) -> relax
     }
     if not names or not isinstance(function, relax.Function):
         return function
-    blocks = []
-    for block in function.body.blocks:
-        bindings = []
-        for binding in block.bindings:
-            call = binding_value(binding)
-            if isinstance(call, relax.Call) and call.op in names:
-                call = relax.Call(
-                    names[call.op], call.args, call.attrs, call.ty_args, ret_ty=call.ty
-                )
-                binding = relax.VarBinding(binding.var, call)
-            bindings.append(binding)
-        blocks.append(type(block)(bindings))
-    body = relax.SeqExpr(blocks, function.body.body)
-    return relax.Function(function.params, body, function.ret_ty, function.is_pure, function.attrs)
+
+    def changed(binding: relax.VarBinding) -> relax.Expr | None:
+        call = binding.value
+        if not isinstance(call, relax.Call) or call.op not in names:
+            return None
+        return relax.Call(names[call.op], call.args, call.attrs, call.ty_args, ret_ty=call.ty)
+
+    return with_values(function, changed)

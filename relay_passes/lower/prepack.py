@@ -19,8 +19,13 @@ from tvm import IRModule, ir, relax
 from tvm.ir.transform import PassContext, module_pass
 
 from microkernels.isa import Isa
-from relay_passes.ir.region_calls import emit_body, rewrite_region_calls
-from relay_passes.regions.partition import REGION, is_region_function
+from relay_passes.ir.region_functions import (
+    emit_body,
+    is_region_function,
+    region_function,
+    region_of,
+)
+from relay_passes.ir.rewrite import rewrite_region_calls
 from tir_schedules.core.config import Config
 from tir_schedules.core.region import Region
 from tir_schedules.core.template import template_for
@@ -47,7 +52,7 @@ def prepack(isa: Isa) -> ir.transform.Pass:
 
         def pack_call(binding: relax.VarBinding, function: relax.Function) -> relax.Expr:
             call = binding.value
-            region = Region.from_json(str(function.attrs[REGION]))
+            region = region_of(function)
             packing = template_for(region.op).packing
             arguments = list(call.args)
             if packing is not None and PACKED not in function.attrs:
@@ -61,9 +66,7 @@ def prepack(isa: Isa) -> ir.transform.Pass:
                     arguments[index] = packed[key]
             return relax.Call(renamed[call.op], arguments, ret_ty=call.ty)
 
-        for gvar, function in rewrite_region_calls(mod, pack_call).items():
-            builder.update_func(gvar, function)
-        return builder.get()
+        return rewrite_region_calls(mod, builder, pack_call)
 
     return run
 
@@ -81,11 +84,10 @@ def _constant_inputs(region: Region) -> list[int]:
 
 def _with_unpacking(function: relax.Function, isa: Isa) -> relax.Function:
     """The region function with packed parameters, which its body unpacks first."""
-    region = Region.from_json(str(function.attrs[REGION]))
+    region = region_of(function)
     template = template_for(region.op)
     if template.packing is None or PACKED in function.attrs or not _constant_inputs(region):
         return function
-    builder = relax.BlockBuilder()
     packing, config = template.packing, config_of(function, region)
     constants = _constant_inputs(region)
     parameters = [relax.Var(parameter.name, parameter.ty) for parameter in function.params]
@@ -93,14 +95,12 @@ def _with_unpacking(function: relax.Function, isa: Isa) -> relax.Function:
         shape = packing.shape(region, config, isa, index)
         ty = relax.TensorType(shape, region.inputs[index].dtype)
         parameters[index] = relax.Var(function.params[index].name, ty)
-    with builder.function("region", parameters, attrs=dict(function.attrs), private=True):
-        with builder.dataflow():
-            values: dict[relax.Expr, relax.Expr] = dict(
-                zip(function.params, parameters, strict=True)
-            )
-            for index in constants:
-                unpacked = packing.unpack(region, config, isa, index, parameters[index])
-                values[function.params[index]] = builder.emit(unpacked)
-            output = builder.emit_output(emit_body(builder, function, values))
-        builder.emit_func_output(output)
-    return builder.get()["region"].with_attr(PACKED, True)
+
+    def emit(builder: relax.BlockBuilder) -> relax.Expr:
+        values: dict[relax.Expr, relax.Expr] = dict(zip(function.params, parameters, strict=True))
+        for index in constants:
+            unpacked = packing.unpack(region, config, isa, index, parameters[index])
+            values[function.params[index]] = builder.emit(unpacked)
+        return emit_body(builder, function, values)
+
+    return region_function(region, parameters, emit, {**function.attrs, PACKED: True})

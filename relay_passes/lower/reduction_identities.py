@@ -26,6 +26,7 @@ from tvm import IRModule, ir, tirx
 from tvm.ir.expr import TensorLoad
 from tvm.ir.transform import PassContext, module_pass
 
+from relay_passes.ir.rewrite import is_kernel, map_functions
 from tir_schedules.generic.expressions import call_name, loads_of
 
 _IDENTITIES = {tirx.Max: (tirx.min_value, -math.inf), tirx.Min: (tirx.max_value, math.inf)}
@@ -36,11 +37,7 @@ def reduction_identities() -> ir.transform.Pass:
 
     @module_pass(opt_level=0, name="tvm_hybrid.reduction_identities")
     def run(mod: IRModule, _context: PassContext) -> IRModule:
-        updated = IRModule(dict(mod.functions_items()), attrs=mod.attrs)
-        for gvar, function in mod.functions_items():
-            if isinstance(function, tirx.PrimFunc):
-                updated.update_func(gvar, function.with_body(_mended(function.body)))
-        return updated
+        return map_functions(mod, is_kernel, lambda each: each.with_body(_mended(each.body)))
 
     return run
 

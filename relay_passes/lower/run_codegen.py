@@ -24,9 +24,8 @@ from tvm.ir.transform import PassContext, module_pass
 from tvm.target import Target
 
 from microkernels.errors import CompileError
-from relay_passes.regions.partition import COMPOSITE, REGION, is_region_function
+from relay_passes.ir.region_functions import COMPOSITE, REGION, is_region_function, region_of
 from tir_schedules.core.machine import Machine
-from tir_schedules.core.region import Region
 
 from .kernel_context import kernel_context
 from .lower_regions import build_kernel
@@ -75,7 +74,7 @@ def _compile(function: relax.Function) -> Any:
         )
     description = json.loads(str(function.attrs[MACHINE]))
     target = Target(description["target"])
-    region = Region.from_json(str(function.attrs[REGION]))
+    region = region_of(function)
     machine = Machine.from_target(target, int(description["threads"]))
     kernel = build_kernel(region, config_of(function, region), machine)
     with kernel_context():

@@ -22,7 +22,8 @@ from tvm import IRModule, ir, relax
 from tvm.ir.transform import PassContext, module_pass
 
 from microkernels.errors import ConfigError
-from relay_passes.regions.partition import REGION, is_region_function
+from relay_passes.ir.region_functions import is_region_function, region_of
+from relay_passes.ir.rewrite import map_functions
 from tir_schedules.core.config import Config
 from tir_schedules.core.machine import Machine
 from tir_schedules.core.region import Region
@@ -40,16 +41,14 @@ def select_configs(machine: Machine, lookup: Lookup | None) -> ir.transform.Pass
 
     @module_pass(opt_level=0, name="tvm_hybrid.select_configs")
     def run(mod: IRModule, _context: PassContext) -> IRModule:
-        updated = IRModule(dict(mod.functions_items()), attrs=mod.attrs)
-        for gvar, function in mod.functions_items():
-            if is_region_function(function) and CONFIG not in function.attrs:
-                region = Region.from_json(str(function.attrs[REGION]))
-                config, source = choose(region, machine, lookup)
-                text = msgspec.json.encode(config).decode()
-                updated.update_func(
-                    gvar, function.with_attr(CONFIG, text).with_attr(SOURCE, source)
-                )
-        return updated
+        def configured(function: relax.Function) -> relax.Function:
+            if CONFIG in function.attrs:
+                return function
+            config, source = choose(region_of(function), machine, lookup)
+            text = msgspec.json.encode(config).decode()
+            return function.with_attr(CONFIG, text).with_attr(SOURCE, source)
+
+        return map_functions(mod, is_region_function, configured)
 
     return run
 

@@ -26,8 +26,9 @@ from tvm import IRModule, ir, relax, tirx
 from tvm.ir.transform import PassContext, module_pass
 
 from relay_passes.decisions import DecisionLog
-from relay_passes.ir.graph import binding_value, op_name
-from relay_passes.regions.partition import REGION
+from relay_passes.ir.graph import op_name
+from relay_passes.ir.region_functions import REGION
+from relay_passes.ir.rewrite import with_values
 from tir_schedules.core.kernel_numbers import numbers_as_parameter, numbers_of, without_numbers
 
 CALLS = ("relax.call_tir", "relax.call_tir_inplace")
@@ -155,18 +156,14 @@ def _with_calls(
     function: relax.Function, builder: relax.BlockBuilder, shared: dict[ir.GlobalVar, _Shared]
 ) -> relax.Function:
     """A function that calls shared kernels."""
-    blocks = []
-    for block in function.body.blocks:
-        bindings = []
-        for binding in block.bindings:
-            call = binding_value(binding)
-            if op_name(call) in CALLS and call.args[0] in shared:
-                value = _call(call, shared[call.args[0]])
-                binding = relax.VarBinding(binding.var, builder.normalize(value))
-            bindings.append(binding)
-        blocks.append(type(block)(bindings))
-    body = relax.SeqExpr(blocks, function.body.body)
-    return relax.Function(function.params, body, function.ret_ty, function.is_pure, function.attrs)
+
+    def changed(binding: relax.VarBinding) -> relax.Expr | None:
+        call = binding.value
+        if op_name(call) not in CALLS or call.args[0] not in shared:
+            return None
+        return builder.normalize(_call(call, shared[call.args[0]]))
+
+    return with_values(function, changed)
 
 
 def _call(call: relax.Call, shared: _Shared) -> relax.Call:

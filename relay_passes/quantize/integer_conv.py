@@ -30,7 +30,6 @@ import numpy as np
 from tvm import ir, relax
 
 from relay_passes.decisions import DecisionLog
-from relay_passes.ir.blocks import Bindings, block_pass
 from relay_passes.ir.convolution import (
     is_convolution,
     is_transposed,
@@ -38,6 +37,7 @@ from relay_passes.ir.convolution import (
     output_channels,
 )
 from relay_passes.ir.graph import DataflowGraph, static_tensor
+from relay_passes.ir.rewrite import Bindings, block_pass
 
 from .integer_product import (
     LIMIT,

@@ -25,8 +25,8 @@ import numpy as np
 from tvm import ir, relax
 
 from relay_passes.decisions import DecisionLog
-from relay_passes.ir.blocks import Bindings, block_pass
 from relay_passes.ir.graph import DataflowGraph, op_name, static_tensor
+from relay_passes.ir.rewrite import Bindings, block_pass
 
 from .integer_product import (
     LIMIT,

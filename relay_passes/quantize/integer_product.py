@@ -35,8 +35,8 @@ import numpy as np
 from tvm import ir, relax
 
 from relay_passes.decisions import Decision, DecisionLog
-from relay_passes.ir.blocks import Bindings
 from relay_passes.ir.graph import DataflowGraph, binding_value, op_name, static_tensor
+from relay_passes.ir.rewrite import Bindings
 
 from .quantization import INTEGERS, Quantized, read_dequantize
 

@@ -33,8 +33,14 @@ from math import inf
 
 from tvm import ir, relax
 
-from relay_passes.ir.blocks import Bindings, block_pass
-from relay_passes.ir.graph import DataflowGraph, binding_value, op_name, scalar_constant
+from relay_passes.ir.graph import (
+    DataflowGraph,
+    binding_value,
+    is_f32,
+    op_name,
+    same_shape,
+    scalar_constant,
+)
 from relay_passes.ir.moving_operators import (
     argument_axis,
     joined_axis,
@@ -44,7 +50,7 @@ from relay_passes.ir.moving_operators import (
     parts_of_concat,
     picks_largest,
 )
-from relay_passes.ir.replace_values import is_f32, same_shape
+from relay_passes.ir.rewrite import Bindings, block_pass
 
 from .quantization import Quantization, read_dequantize, read_quantize
 

@@ -20,9 +20,9 @@ from collections.abc import Callable
 import numpy as np
 from tvm import ir, relax
 
-from relay_passes.ir.blocks import Bindings, block_pass
 from relay_passes.ir.convolution import convolution_of, is_convolution
 from relay_passes.ir.graph import DataflowGraph, binding_value, op_name, static_tensor
+from relay_passes.ir.rewrite import Bindings, block_pass
 
 
 def narrow_conv_weights() -> ir.transform.Pass:

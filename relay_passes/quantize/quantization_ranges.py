@@ -22,10 +22,10 @@ from __future__ import annotations
 from tvm import IRModule, ir, relax
 from tvm.ir.transform import PassContext, module_pass
 
-from relay_passes.ir.blocks import Bindings
 from relay_passes.ir.graph import DataflowGraph, static_tensor
+from relay_passes.ir.region_functions import region_function, substitute
+from relay_passes.ir.rewrite import Bindings, rewrite_blocks
 from relay_passes.regions.integer_anchor import feeds_one_product
-from relay_passes.regions.partition import COMPOSITE, PREFIX, REGION, is_region_function
 from tir_schedules.core.region import Region, Tensor
 
 from .dynamic_quantize import DynamicQuantize, match_dynamic_quantize
@@ -42,27 +42,12 @@ def quantization_ranges(fuse: bool = True) -> ir.transform.Pass:
     @module_pass(opt_level=0, name="tvm_hybrid.quantization_ranges")
     def run(mod: IRModule, _context: PassContext) -> IRModule:
         builder = relax.BlockBuilder(mod)
-        for gvar, function in list(mod.functions_items()):
-            if isinstance(function, relax.Function) and not is_region_function(function):
-                builder.update_func(gvar, _function(builder, function, fuse))
-        return relax.transform.DeadCodeElimination()(builder.get())
+        return rewrite_blocks(builder, lambda block: _rewrite(builder, DataflowGraph(block, fuse)))
 
     return run
 
 
-def _function(builder: relax.BlockBuilder, function: relax.Function, fuse: bool) -> relax.Function:
-    blocks = [
-        _block(builder, block, fuse) if isinstance(block, relax.DataflowBlock) else block
-        for block in function.body.blocks
-    ]
-    body = relax.SeqExpr(blocks, function.body.body)
-    return relax.Function(function.params, body, function.ret_ty, function.is_pure, function.attrs)
-
-
-def _block(
-    builder: relax.BlockBuilder, block: relax.DataflowBlock, fuse: bool
-) -> relax.DataflowBlock:
-    graph = DataflowGraph(block, fuse)
+def _rewrite(builder: relax.BlockBuilder, graph: DataflowGraph) -> list[relax.Binding] | None:
     chains: dict[relax.Var, DynamicQuantize] = {}
     for position in range(len(graph.bindings)):
         chain = match_dynamic_quantize(graph, position)
@@ -71,7 +56,7 @@ def _block(
         if not feeds_one_product(graph, chain.q):  # whose kernel finds the range itself
             chains[chain.scale] = chain
     if not chains:
-        return block
+        return None
     out = Bindings()
     zero_points = {chain.zero_point for chain in chains.values()}
     for binding in graph.bindings:
@@ -80,7 +65,7 @@ def _block(
             _emit(builder, out, graph, chain)
         elif binding.var not in zero_points:
             out.bindings.append(binding)
-    return relax.DataflowBlock(out.bindings)
+    return out.bindings
 
 
 def _emit(
@@ -109,22 +94,16 @@ def _region_function(graph: DataflowGraph, chain: DynamicQuantize) -> relax.Func
         output=Tensor((2,), "float32"),
     )
     parameter = relax.Var("x", chain.x.ty)
-    inner = relax.BlockBuilder()
-    attrs = {COMPOSITE: PREFIX + OP, REGION: region.to_json()}
-    with inner.function("region", [parameter], attrs=attrs, private=True):
-        with inner.dataflow():
-            values: dict[relax.Expr, relax.Expr] = {chain.x: parameter}
-            for position in chain.positions[:-1]:
-                call = graph.value(position)
-                assert isinstance(call, relax.Call)
-                mapped = [values.get(arg, arg) for arg in call.args]
-                emitted = inner.emit(relax.Call(call.op, mapped, call.attrs, call.ty_args))
-                values[graph.bindings[position].var] = emitted
-            numbers = (
-                values[chain.scale],
-                inner.emit(relax.op.astype(values[chain.zero_point], "float32")),
-            )
-            parts = [inner.emit(relax.op.reshape(number, (1,))) for number in numbers]
-            output = inner.emit_output(relax.op.concat(parts))
-        inner.emit_func_output(output)
-    return inner.get()["region"]
+
+    def emit(inner: relax.BlockBuilder) -> relax.Expr:
+        values: dict[relax.Expr, relax.Expr] = {chain.x: parameter}
+        for position in chain.positions[:-1]:
+            var = graph.bindings[position].var
+            values[var] = inner.emit(substitute(graph.value(position), values))
+        numbers = (
+            values[chain.scale],
+            inner.emit(relax.op.astype(values[chain.zero_point], "float32")),
+        )
+        return relax.op.concat([inner.emit(relax.op.reshape(number, (1,))) for number in numbers])
+
+    return region_function(region, [parameter], emit)

@@ -21,8 +21,8 @@ import numpy as np
 from tvm import IRModule, ir, relax
 from tvm.ir.transform import PassContext, module_pass
 
-from relay_passes.ir.region_calls import emit_body, rewrite_region_calls
-from relay_passes.regions.partition import REGION
+from relay_passes.ir.region_functions import emit_body, region_function, region_of
+from relay_passes.ir.rewrite import rewrite_region_calls
 from tir_schedules.core.region import Region, Step, Tensor
 
 from .requantize_chain import RequantizingChain, bounds_of_sums, requantizing_chain
@@ -38,7 +38,7 @@ def requantize() -> ir.transform.Pass:
 
         def with_factors(binding: relax.VarBinding, function: relax.Function) -> relax.Expr:
             call = binding.value
-            region = Region.from_json(str(function.attrs[REGION]))
+            region = region_of(function)
             found = _requantizing(region, list(call.args))
             if found is None:
                 return call
@@ -50,9 +50,8 @@ def requantize() -> ir.transform.Pass:
             factors = [relax.const(factor) for factor in found.factors]
             return relax.Call(gvar, [*call.args[:inputs], *kept, *factors], ret_ty=call.ty)
 
-        for gvar, function in rewrite_region_calls(mod, with_factors).items():
-            builder.update_func(gvar, function)
-        return relax.transform.DeadCodeElimination()(builder.get())
+        written = rewrite_region_calls(mod, builder, with_factors)
+        return relax.transform.DeadCodeElimination()(written)
 
     return run
 
@@ -115,7 +114,7 @@ def _with_constants(
     function: relax.Function, region: Region, arguments: list[relax.Expr], found: _Requantizing
 ) -> relax.Function:
     """The region's function for the changed region: operands that it lacks are constants inside."""
-    builder, inputs = relax.BlockBuilder(), len(region.inputs)
+    inputs = len(region.inputs)
     values: dict[relax.Expr, relax.Expr] = dict(zip(function.params, arguments, strict=True))
     parameters = []
     for number in (*range(inputs), *(inputs + number for number in found.kept)):
@@ -124,9 +123,6 @@ def _with_constants(
         parameters.append(values[old])
     for number, factor in enumerate(found.factors):
         parameters.append(relax.Var(f"factor{number}", relax.TensorType(factor.shape, "float32")))
-    attrs = {**function.attrs, REGION: found.region.to_json()}
-    with builder.function("region", parameters, attrs=attrs, private=True):
-        with builder.dataflow():
-            output = builder.emit_output(emit_body(builder, function, values))
-        builder.emit_func_output(output)
-    return builder.get()["region"]
+    return region_function(
+        found.region, parameters, lambda b: emit_body(b, function, values), dict(function.attrs)
+    )

@@ -23,7 +23,6 @@ from __future__ import annotations
 
 from tvm import ir, relax
 
-from relay_passes.ir.blocks import Bindings, block_pass
 from relay_passes.ir.call_attrs import with_attrs
 from relay_passes.ir.graph import DataflowGraph, binding_value, op_name, scalar_constant
 from relay_passes.ir.moving_operators import (
@@ -34,6 +33,7 @@ from relay_passes.ir.moving_operators import (
     picks_largest,
     result_axis,
 )
+from relay_passes.ir.rewrite import Bindings, block_pass
 
 from .quantization import Quantized, read_dequantize
 

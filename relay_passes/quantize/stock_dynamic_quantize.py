@@ -23,8 +23,8 @@ from __future__ import annotations
 
 from tvm import ir, relax
 
-from relay_passes.ir.blocks import Bindings, block_pass
 from relay_passes.ir.graph import DataflowGraph
+from relay_passes.ir.rewrite import Bindings, block_pass
 
 from .dynamic_quantize import LEVELS, ChainReader, bind_scale, bind_zero_point, is_number
 

@@ -21,8 +21,8 @@ from __future__ import annotations
 import numpy as np
 from tvm import ir, relax
 
-from relay_passes.ir.blocks import Bindings, block_pass
 from relay_passes.ir.graph import DataflowGraph, binding_value, op_name, static_tensor
+from relay_passes.ir.rewrite import Bindings, block_pass
 
 from .quantization import INTEGERS, Quantized, read_dequantize
 

@@ -14,8 +14,8 @@ import tvm
 import tvm_ffi
 from tvm import ir, relax
 
-from relay_passes.ir.blocks import Bindings
 from relay_passes.ir.graph import DataflowGraph, op_name, static_tensor
+from relay_passes.ir.rewrite import Bindings
 
 # Operators that stand between a product and its constants: a weight's zero point, scales that are
 # found at run time.

@@ -31,8 +31,8 @@ from collections.abc import Sequence
 from tvm import ir, relax
 
 from relay_passes.decisions import Decision, DecisionLog
-from relay_passes.ir.blocks import Bindings, block_pass
 from relay_passes.ir.graph import DataflowGraph, op_name, static_tensor
+from relay_passes.ir.rewrite import Bindings, block_pass
 from tir_schedules.chains.cost import FORK_JOIN_US, VM_CALL_US
 
 from .join_columns import ColumnJoiner, alike

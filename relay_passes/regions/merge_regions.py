@@ -33,13 +33,18 @@ from tvm import IRModule, ir, relax
 from tvm.ir.transform import PassContext, module_pass
 
 from microkernels.errors import CompileError
-from relay_passes.ir.blocks import with_blocks
-from relay_passes.ir.graph import DataflowGraph, binding_value, static_tensor
+from relay_passes.ir.graph import DataflowGraph, static_tensor
+from relay_passes.ir.region_functions import (
+    REASON,
+    emit_as_used,
+    emit_body,
+    is_region_function,
+    region_function,
+    region_of,
+    substitute,
+)
+from relay_passes.ir.rewrite import rewrite_blocks
 from tir_schedules.core.region import Region
-
-from .partition import COMPOSITE, PREFIX, REGION, is_region_function
-
-REASON = "tvm_hybrid.reason"
 
 
 class RegionGraph(DataflowGraph):
@@ -63,7 +68,7 @@ class RegionGraph(DataflowGraph):
                 callee = mod[call.op]
                 if is_region_function(callee):
                     self.callees[position] = callee
-                    self.regions[position] = Region.from_json(str(callee.attrs[REGION]))
+                    self.regions[position] = region_of(callee)
 
     def calls(self, *kinds: str) -> list[int]:
         """Positions of the calls of regions of some kinds (of all kinds, if none is named)."""
@@ -158,21 +163,18 @@ def merging_pass(name: str, match: Matcher) -> ir.transform.Pass:
     def run(mod: IRModule, _context: PassContext) -> IRModule:
         builder = relax.BlockBuilder(mod)
 
-        def rewritten(block: relax.DataflowBlock) -> relax.DataflowBlock:
+        def rewritten(block: relax.DataflowBlock) -> list[relax.Binding]:
             graph = RegionGraph(block, mod)
             return _merged_block(builder, graph, match(graph))
 
-        for gvar, function in list(mod.functions_items()):
-            if isinstance(function, relax.Function) and not is_region_function(function):
-                builder.update_func(gvar, with_blocks(function, rewritten))
-        return relax.transform.DeadCodeElimination()(builder.get())
+        return rewrite_blocks(builder, rewritten)
 
     return run
 
 
 def _merged_block(
     builder: relax.BlockBuilder, graph: RegionGraph, found: Findings
-) -> relax.DataflowBlock:
+) -> list[relax.Binding]:
     """The block with one call for every merge; what is not needed any more is still in it."""
     merges: dict[int, Merge] = {}
     merged: set[int] = set()
@@ -192,7 +194,7 @@ def _merged_block(
             bindings.append(_refused(builder, graph, position, found.refusals[position]))
         else:
             bindings.append(binding)
-    return relax.DataflowBlock(bindings)
+    return bindings
 
 
 def _call(builder: relax.BlockBuilder, graph: RegionGraph, merge: Merge) -> list[relax.Binding]:
@@ -220,30 +222,19 @@ def _merged_function(
 ) -> relax.Function:
     """All members as one function of the arguments, in ordinary Relax."""
     parameters = [relax.Var(f"p{i}", argument.ty) for i, argument in enumerate(arguments)]
-    region = merge.region
-    attrs = {COMPOSITE: PREFIX + region.op, REGION: region.to_json(), REASON: merge.reason}
-    inner = relax.BlockBuilder()
-    with inner.function("region", parameters, attrs=attrs, private=True):
-        with inner.dataflow():
-            values: dict[relax.Expr, relax.Expr] = {}
-            for original, parameter in zip(merge.arguments, parameters, strict=True):
-                if original not in values:
-                    values[original] = _as_used(inner, original, parameter)
-            for position in merge.members:
-                var = graph.bindings[position].var
-                if var not in values:  # not what an argument is already
-                    values[var] = _inlined(inner, graph, position, values)
-            output = inner.emit_output(values[graph.bindings[merge.members[-1]].var])
-        inner.emit_func_output(output)
-    return inner.get()["region"]
 
+    def emit(inner: relax.BlockBuilder) -> relax.Expr:
+        values: dict[relax.Expr, relax.Expr] = {}
+        for original, parameter in zip(merge.arguments, parameters, strict=True):
+            if original not in values:
+                values[original] = emit_as_used(inner, original, parameter)
+        for position in merge.members:
+            var = graph.bindings[position].var
+            if var not in values:  # not what an argument is already
+                values[var] = _inlined(inner, graph, position, values)
+        return values[graph.bindings[merge.members[-1]].var]
 
-def _as_used(builder: relax.BlockBuilder, expr: relax.Expr, parameter: relax.Var) -> relax.Expr:
-    """An argument in the shape in which the members use it."""
-    actual, seen = static_tensor(expr), static_tensor(parameter)
-    if actual is None or seen is None or actual.shape == seen.shape:
-        return parameter
-    return builder.emit(relax.op.reshape(parameter, actual.shape))
+    return region_function(merge.region, parameters, emit, {REASON: merge.reason})
 
 
 def _inlined(
@@ -261,25 +252,7 @@ def _inlined(
         parameter: substitute(argument, values)
         for parameter, argument in zip(callee.params, value.args, strict=True)
     }
-    for block in callee.body.blocks:
-        for binding in block.bindings:
-            expr = substitute(binding_value(binding), inside)
-            inside[binding.var] = expr if isinstance(expr, relax.Var) else builder.emit(expr)
-    return inside[callee.body.body]
-
-
-def substitute(expr: relax.Expr, values: Mapping[relax.Expr, relax.Expr]) -> relax.Expr:
-    """An expression in normal form with its variables and constants replaced."""
-    if expr in values:
-        return values[expr]
-    if isinstance(expr, relax.Call):
-        arguments = [substitute(argument, values) for argument in expr.args]
-        return relax.Call(expr.op, arguments, expr.attrs, expr.ty_args)
-    if isinstance(expr, relax.Tuple):
-        return relax.Tuple([substitute(item, values) for item in expr.fields])
-    if isinstance(expr, relax.TupleGetItem):
-        return relax.TupleGetItem(substitute(expr.tuple_value, values), expr.index)
-    return expr
+    return emit_body(builder, callee, inside)
 
 
 def _refused(

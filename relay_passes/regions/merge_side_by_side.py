@@ -30,8 +30,9 @@ from tvm import IRModule, ir, relax, tirx
 from tvm.ir.transform import PassContext, module_pass
 
 from relay_passes.decisions import Decision, DecisionLog
-from relay_passes.ir.blocks import with_blocks
 from relay_passes.ir.graph import DataflowGraph, op_name, static_tensor, variables
+from relay_passes.ir.region_functions import REGION, region_of
+from relay_passes.ir.rewrite import rewrite_blocks
 from relay_passes.lower.lower_regions import KERNEL, build_kernel
 from tir_schedules.assembled.side_by_side import (
     MOST_PARTS,
@@ -47,8 +48,6 @@ from tir_schedules.core.machine import Machine
 from tir_schedules.core.region import Region
 from tir_schedules.core.template import template_for
 from tir_schedules.cost.why_vectors import why_vectors
-
-from .partition import REGION, is_region_function
 
 NAME = "side_by_side"
 
@@ -70,10 +69,7 @@ def merge_side_by_side(machine: Machine, decisions: DecisionLog) -> ir.transform
             return mod
         builder = relax.BlockBuilder(mod)
         merger = _Merger(mod, builder, machine, decisions)
-        for gvar, function in list(mod.functions_items()):
-            if isinstance(function, relax.Function) and not is_region_function(function):
-                builder.update_func(gvar, with_blocks(function, merger.block))
-        return relax.transform.DeadCodeElimination()(builder.get())
+        return rewrite_blocks(builder, merger.block)
 
     return run
 
@@ -103,8 +99,8 @@ class _Merger:
         self.decisions = decisions
         self.regions: dict[relax.GlobalVar, tuple[Region, Piece] | None] = {}
 
-    def block(self, block: relax.DataflowBlock) -> relax.DataflowBlock:
-        """The block with one call for every group that pays; the same one if none does."""
+    def block(self, block: relax.DataflowBlock) -> list[relax.Binding] | None:
+        """The block with one call for every group that pays; None if none does."""
         graph = DataflowGraph(block)
         groups: list[tuple[list[_Candidate], Estimate]] = []
         for candidates in self.levels(graph):
@@ -114,7 +110,7 @@ class _Merger:
             else:
                 self.note_apart(graph, candidates, found)
         if not groups:
-            return block
+            return None
         merged = {group[0].position: self.bindings(graph, group, how) for group, how in groups}
         units = list(range(len(graph.bindings)))
         for group, _ in groups:
@@ -123,7 +119,7 @@ class _Merger:
         bindings: list[relax.Binding] = []
         for unit in _ordered(graph, units):
             bindings += merged.get(unit, [graph.bindings[unit]])
-        return relax.DataflowBlock(bindings)
+        return bindings
 
     def levels(self, graph: DataflowGraph) -> list[list[_Candidate]]:
         """Candidates by depth, two or more at each, in order of their positions."""
@@ -161,7 +157,7 @@ class _Merger:
         tasks = tasks_of(function)
         if tasks >= self.machine.threads:
             return None
-        region = Region.from_json(str(function.attrs[REGION]))
+        region = region_of(function)
         return region, piece_of(region, tasks, self.machine)
 
     def serial(self, candidate: _Candidate) -> tuple[tirx.PrimFunc, Config | None]:

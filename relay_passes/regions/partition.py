@@ -28,8 +28,15 @@ from tvm.ir.transform import PassContext, module_pass
 from microkernels.errors import CompileError
 from microkernels.isa import Isa
 from relay_passes.decisions import Decision, DecisionLog
-from relay_passes.ir.blocks import with_blocks
 from relay_passes.ir.graph import DataflowGraph, binding_value, op_name, static_tensor
+from relay_passes.ir.region_functions import (
+    emit_as_used,
+    is_region_function,
+    region_function,
+    region_of,
+    substitute,
+)
+from relay_passes.ir.rewrite import rewrite_blocks
 from relay_passes.layout.search_space import LAYOUTS
 from relay_passes.quantize.dynamic_quantize import ranges_in_place
 from tir_schedules.core.region import Region
@@ -38,17 +45,6 @@ from tir_schedules.core.template import has_template, template_for
 from .anchor import Anchor
 from .grow_epilogue import Growth, grow
 from .match_anchors import match_anchor, match_conversion
-
-COMPOSITE = "Composite"
-REGION = "tvm_hybrid.region"
-PREFIX = "tvm_hybrid."
-
-
-def is_region_function(function: object) -> bool:
-    """Whether a function of a module is one that `partition` made."""
-    return (
-        isinstance(function, relax.Function) and bool(function.attrs) and REGION in function.attrs
-    )
 
 
 def partition(
@@ -64,10 +60,7 @@ def partition(
     @module_pass(opt_level=0, name="tvm_hybrid.partition")
     def run(mod: IRModule, _context: PassContext) -> IRModule:
         builder = relax.BlockBuilder(mod)
-        for gvar, function in list(mod.functions_items()):
-            if isinstance(function, relax.Function) and not is_region_function(function):
-                partitioner = _Partitioner(builder, isa, decisions, fuse)
-                builder.update_func(gvar, with_blocks(function, partitioner.block))
+        written = rewrite_blocks(builder, _Partitioner(builder, isa, decisions, fuse).block)
         left = [
             f"{d.op} ({d.node}): {d.reason}" for d in decisions if not d.taken and d.op != LAYOUTS
         ]
@@ -76,20 +69,20 @@ def partition(
                 f"strict: no template takes {'; '.join(left)}. Compile without strict to run these "
                 "by generic schedules"
             )
-        return relax.transform.DeadCodeElimination()(builder.get())
+        return written
 
     return run
 
 
 class _Partitioner:
-    """Rewrites one function."""
+    """Rewrites the blocks of one module."""
 
     def __init__(
         self, builder: relax.BlockBuilder, isa: Isa, decisions: DecisionLog, fuse: bool
     ) -> None:
         self.builder, self.isa, self.decisions, self.fuse = builder, isa, decisions, fuse
 
-    def block(self, block: relax.DataflowBlock) -> relax.DataflowBlock:
+    def block(self, block: relax.DataflowBlock) -> list[relax.Binding]:
         """The block with every region replaced by one call."""
         graph = DataflowGraph(block, self.fuse)
         if self.fuse:
@@ -111,7 +104,7 @@ class _Partitioner:
                 bindings += self.call(graph, regions[position])
             elif position not in graph.taken:
                 bindings.append(binding)
-        return relax.DataflowBlock(bindings)
+        return bindings
 
     def region_at(self, graph: DataflowGraph, position: int) -> Growth | None:
         """The region whose anchor stands at a position, or None."""
@@ -174,36 +167,21 @@ def _region_function(
 ) -> relax.Function:
     """The region as a function of its arguments, in ordinary Relax."""
     parameters = [relax.Var(f"p{i}", argument.ty) for i, argument in enumerate(arguments)]
-    inner = relax.BlockBuilder()
-    attrs = {COMPOSITE: PREFIX + region.op, REGION: region.to_json()}
-    with inner.function("region", parameters, attrs=attrs, private=True):
-        with inner.dataflow():
-            values: dict[relax.Expr, relax.Expr] = {}
-            for expr, parameter in zip(growth.anchor.inputs, parameters, strict=False):
-                values.setdefault(expr, parameter)
-            operand_parameters = parameters[len(growth.anchor.inputs) :]
-            for (expr, _), parameter in zip(growth.operands, operand_parameters, strict=True):
-                values.setdefault(expr, _as_used(inner, expr, parameter))
-            result = None
-            inlined = sorted({*growth.epilogue.inlined} - {*growth.anchor.absorbed})
-            for position in (*growth.anchor.absorbed, *inlined, *growth.members):
-                binding = graph.bindings[position]
-                call = binding_value(binding)
-                mapped = [values.get(arg, arg) for arg in call.args]
-                result = inner.emit(relax.Call(call.op, mapped, call.attrs, call.ty_args))
-                values[binding.var] = result
-            output = inner.emit_output(result)
-        inner.emit_func_output(output)
-    return inner.get()["region"]
+    inputs = len(growth.anchor.inputs)
 
+    def emit(inner: relax.BlockBuilder) -> relax.Expr:
+        values: dict[relax.Expr, relax.Expr] = {}
+        for expr, parameter in zip(growth.anchor.inputs, parameters, strict=False):
+            values.setdefault(expr, parameter)
+        for (expr, _), parameter in zip(growth.operands, parameters[inputs:], strict=True):
+            values.setdefault(expr, emit_as_used(inner, expr, parameter))
+        inlined = sorted({*growth.epilogue.inlined} - {*growth.anchor.absorbed})
+        for position in (*growth.anchor.absorbed, *inlined, *growth.members):
+            value = substitute(graph.value(position), values)
+            values[graph.bindings[position].var] = inner.emit(value)
+        return values[growth.result]
 
-def _as_used(builder: relax.BlockBuilder, expr: relax.Expr, parameter: relax.Var) -> relax.Expr:
-    """An operand in the shape in which the original operators use it."""
-    actual, seen = static_tensor(expr), static_tensor(parameter)
-    assert actual is not None and seen is not None
-    if actual.shape == seen.shape:
-        return parameter
-    return builder.emit(relax.op.reshape(parameter, actual.shape))
+    return region_function(region, parameters, emit)
 
 
 def region_counts(mod: IRModule) -> list[tuple[Region, int]]:
@@ -218,7 +196,7 @@ def region_counts(mod: IRModule) -> list[tuple[Region, int]]:
     found: dict[str, tuple[Region, list[str]]] = {}
     for gvar, function in sorted(mod.functions_items(), key=lambda item: item[0].name_hint):
         if is_region_function(function):
-            region = Region.from_json(str(function.attrs[REGION]))
+            region = region_of(function)
             found.setdefault(region.key, (region, []))[1].append(gvar.name_hint)
         elif isinstance(function, relax.Function):
             relax.analysis.post_order_visit(function, visit)

@@ -27,8 +27,8 @@ import math
 
 from tvm import ir, relax
 
-from relay_passes.ir.blocks import Bindings, block_pass
 from relay_passes.ir.graph import DataflowGraph, binding_value, op_name, static_tensor
+from relay_passes.ir.rewrite import Bindings, block_pass
 from tir_schedules.product.scaled_weight import SCALE
 
 from .integer_anchor import Operand, feeds_this_alone

@@ -31,15 +31,21 @@ from tvm import IRModule, ir, relax
 from tvm.ir.transform import PassContext, module_pass
 
 from relay_passes.check_option import check_option
+from relay_passes.ir.region_functions import (
+    COMPOSITE,
+    PREFIX,
+    REASON,
+    REGION,
+    is_region_function,
+    region_of,
+)
+from relay_passes.ir.rewrite import map_functions
 from tir_schedules.convolution.winograd.cost import default_config, direct_cycles, winograd_cost
 from tir_schedules.convolution.winograd.transforms import expected_error
 from tir_schedules.core.machine import Machine
 from tir_schedules.core.region import Region
 from tir_schedules.core.template import template_for
 from tir_schedules.cost.speeds import speeds_of
-
-from .merge_regions import REASON
-from .partition import COMPOSITE, PREFIX, REGION, is_region_function
 
 FAST_MATH_LEVELS = ("off", "default", "on")
 TOLERANCE = 5e-5  # up to 1500 channels; a network's own noise is far above, bfloat16's is 4e-3
@@ -72,22 +78,21 @@ def select_winograd(machine: Machine, fast_math: str = "default") -> ir.transfor
 
     @module_pass(opt_level=0, name="tvm_hybrid.select_winograd")
     def run(mod: IRModule, _context: PassContext) -> IRModule:
-        updated = IRModule(dict(mod.functions_items()), attrs=mod.attrs)
         cold = constant_bytes(mod) > machine.l3_bytes
-        for gvar, function in mod.functions_items():
-            if not is_region_function(function):
-                continue
-            region = Region.from_json(str(function.attrs[REGION]))
+
+        def chosen(function: relax.Function) -> relax.Function:
+            region = region_of(function)
             moved = region.replace(op=WINOGRAD)
             if region.op != DIRECT or template_for(WINOGRAD).reject(moved, machine.isa) is not None:
-                continue
+                return function
             choice = choose(region, machine, fast_math, cold)
             function = function.with_attr(REASON, choice.reason)
-            if choice.winograd:
-                function = function.with_attr(REGION, moved.to_json())
-                function = function.with_attr(COMPOSITE, PREFIX + WINOGRAD)
-            updated.update_func(gvar, function)
-        return updated
+            if not choice.winograd:
+                return function
+            function = function.with_attr(REGION, moved.to_json())
+            return function.with_attr(COMPOSITE, PREFIX + WINOGRAD)
+
+        return map_functions(mod, is_region_function, chosen)
 
     return run
 

@@ -12,7 +12,8 @@ from tvm import IRModule, relax
 from microkernels.isa import isa_named
 from relay_passes.canonicalize.fold_weights import fold_weights
 from relay_passes.decisions import DecisionLog
-from relay_passes.regions.partition import REGION, is_region_function, partition
+from relay_passes.ir.region_functions import REGION, is_region_function
+from relay_passes.regions.partition import partition
 from tir_schedules.core.machine import Machine
 from tir_schedules.core.region import Region
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from tvm import relax
 
-from relay_passes.ir.blocks import Bindings
 from relay_passes.ir.graph import DataflowGraph
+from relay_passes.ir.rewrite import Bindings
 from relay_passes.ir.transposed_constants import is_turnable, turned
 from tests.relay_passes.graphs import constant, module, run
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from tvm import IRModule, relax
 
+from relay_passes.ir.region_functions import PREFIX
 from relay_passes.quantize.requantize import requantize
-from relay_passes.regions.partition import PREFIX
 from tests.relay_passes.graphs import Body, module, partitioned, regions
 from tests.relay_passes.quantized import constant, inputs, outputs, quantize
 from tests.relay_passes.region_checks import assert_equal, kernel_outputs

@@ -14,7 +14,8 @@ from tvm.script import relax as R
 
 from relay_passes.decisions import DecisionLog
 from relay_passes.ir.graph import binding_value, op_name
-from relay_passes.regions.partition import COMPOSITE, REGION, is_region_function, partition
+from relay_passes.ir.region_functions import COMPOSITE, REGION, is_region_function
+from relay_passes.regions.partition import partition
 from tests.relay_passes.graphs import MACHINE, Body, module, operators, regions
 from tests.relay_passes.quantized import constant, dequantize, inputs, outputs, quantize
 from tests.relay_passes.region_checks import assert_equal, kernel_outputs

@@ -9,6 +9,7 @@ from tvm import relax, tirx
 
 import tvm_hybrid._autoload
 from microkernels.errors import CompileError
+from relay_passes.ir.region_functions import REGION, is_region_function
 from relay_passes.lower.lower_regions import KERNEL, lower_regions
 from relay_passes.lower.prepack import prepack
 from relay_passes.lower.run_codegen import compile_functions
@@ -19,7 +20,6 @@ from relay_passes.pipeline import (
     compile_module,
     partition_module,
 )
-from relay_passes.regions.partition import REGION, is_region_function
 from tests.relay_passes.graphs import MACHINE, TARGET, constant, module, partitioned, run
 from tir_schedules.core.region import Region
 from tir_schedules.product.matmul import MATMUL, MatmulConfig

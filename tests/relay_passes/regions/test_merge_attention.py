@@ -13,10 +13,11 @@ from tvm.script import relax as R
 
 from microkernels.isa import isa_named
 from relay_passes.ir.graph import op_name
+from relay_passes.ir.region_functions import COMPOSITE, REASON, REGION
 from relay_passes.regions.merge_attention import REASON as ONE_PROGRAM
 from relay_passes.regions.merge_attention import find_attention, merge_attention
-from relay_passes.regions.merge_regions import REASON, merging_pass
-from relay_passes.regions.partition import COMPOSITE, REGION, partition
+from relay_passes.regions.merge_regions import merging_pass
+from relay_passes.regions.partition import partition
 from tests.relay_passes.graphs import Body, module, regions, run
 from tests.relay_passes.quantized import constant as number
 from tests.relay_passes.quantized import quantize

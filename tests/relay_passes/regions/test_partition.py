@@ -10,7 +10,8 @@ from tvm.script import ir as I
 from tvm.script import relax as R
 
 from microkernels.errors import CompileError
-from relay_passes.regions.partition import COMPOSITE, REGION, partition
+from relay_passes.ir.region_functions import COMPOSITE, REGION
+from relay_passes.regions.partition import partition
 from tests.relay_passes.graphs import (
     MACHINE,
     constant,

@@ -10,9 +10,8 @@ import tvm
 from tvm import IRModule, relax
 
 from microkernels.errors import CompileError
+from relay_passes.ir.region_functions import COMPOSITE, REASON, is_region_function
 from relay_passes.pipeline import PipelineOptions, collect_regions, compile_module
-from relay_passes.regions.merge_regions import REASON
-from relay_passes.regions.partition import COMPOSITE, is_region_function
 from relay_passes.regions.select_winograd import (
     FAST_MATH_LEVELS,
     TOLERANCE,

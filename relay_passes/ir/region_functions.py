@@ -1,0 +1,112 @@
+"""Region functions: private functions of a module, each one region with its meaning in Relax.
+
+@R.function(private=True)
+def fused_matmul(x, w, b):
+    R.func_attr({"Composite": "tvm_hybrid.matmul", "tvm_hybrid.region": "{...}"})
+    ...the operators...
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from tvm import relax, tirx
+
+from tir_schedules.core.region import Region
+
+from .graph import binding_value, static_tensor
+
+COMPOSITE = "Composite"
+REGION = "tvm_hybrid.region"  # the Region as JSON; kernels have it too, until they are merged
+REASON = "tvm_hybrid.reason"  # why a region is as it is, for `explain`
+PREFIX = "tvm_hybrid."
+NO_ATTRS: Mapping[str, Any] = {}
+
+
+def is_region_function(function: object) -> bool:
+    """Whether a function of a module is one that `region_function` made."""
+    return (
+        isinstance(function, relax.Function) and bool(function.attrs) and REGION in function.attrs
+    )
+
+
+def region_of(function: relax.Function | tirx.PrimFunc) -> Region:
+    """The region of a region function, or of a kernel that was built for one."""
+    return Region.from_json(str(function.attrs[REGION]))
+
+
+def region_function(
+    region: Region,
+    parameters: Sequence[relax.Var],
+    emit: Callable[[relax.BlockBuilder], relax.Expr],
+    attrs: Mapping[str, Any] = NO_ATTRS,
+) -> relax.Function:
+    """A region as a function.
+
+    Parameters
+    ----------
+    region : Region
+        It becomes an attribute.
+    parameters : sequence of relax.Var
+        For the region's inputs, then its operands.
+    emit : callable
+        Emits what the region computes of the parameters; returns the result.
+    attrs : mapping
+        Further attributes.
+    """
+    named = {**attrs, COMPOSITE: PREFIX + region.op, REGION: region.to_json()}
+    builder = relax.BlockBuilder()
+    with builder.function("region", parameters, attrs=named, private=True):
+        with builder.dataflow():
+            output = builder.emit_output(emit(builder))
+        builder.emit_func_output(output)
+    return builder.get()["region"]
+
+
+def emit_body(
+    builder: relax.BlockBuilder, function: relax.Function, values: dict[relax.Expr, relax.Expr]
+) -> relax.Expr:
+    """Emits the body of a region function into a dataflow block.
+
+    Parameters
+    ----------
+    builder : BlockBuilder
+        Within a dataflow block.
+    function : Function
+        The region function; it stays as it is.
+    values : dict
+        What stands for its parameters; receives what stands for its variables.
+
+    Returns
+    -------
+    Expr
+        The result.
+    """
+    for block in function.body.blocks:
+        for binding in block.bindings:
+            expr = substitute(binding_value(binding), values)
+            values[binding.var] = expr if isinstance(expr, relax.Var) else builder.emit(expr)
+    return values[function.body.body]
+
+
+def emit_as_used(builder: relax.BlockBuilder, expr: relax.Expr, parameter: relax.Var) -> relax.Expr:
+    """The parameter of an argument, in the shape in which the operators inside use it."""
+    actual, seen = static_tensor(expr), static_tensor(parameter)
+    if actual is None or seen is None or actual.shape == seen.shape:
+        return parameter
+    return builder.emit(relax.op.reshape(parameter, actual.shape))
+
+
+def substitute(expr: relax.Expr, values: Mapping[relax.Expr, relax.Expr]) -> relax.Expr:
+    """An expression in normal form with its variables and constants replaced."""
+    if expr in values:
+        return values[expr]
+    if isinstance(expr, relax.Call):
+        arguments = [substitute(argument, values) for argument in expr.args]
+        return relax.Call(expr.op, arguments, expr.attrs, expr.ty_args)
+    if isinstance(expr, relax.Tuple):
+        return relax.Tuple([substitute(item, values) for item in expr.fields])
+    if isinstance(expr, relax.TupleGetItem):
+        return relax.TupleGetItem(substitute(expr.tuple_value, values), expr.index)
+    return expr

@@ -1,0 +1,191 @@
+"""Writing Relax anew: blocks and functions with some of their bindings changed, the rest kept.
+
+A pass says what becomes of one function, one block or one binding; the kit does the rest.
+
+    block_pass              a pass: graph of a block -> its new bindings
+    rewrite_blocks          the same for a pass that also adds functions to the module
+    rewrite_region_calls    calls of region functions replaced
+    map_functions           functions of one kind changed
+    with_values             a function that binds other values to some variables
+
+Blocks and calls are those of ordinary functions: a region function is as its template knows it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from tvm import IRModule, ir, relax, tirx
+from tvm.ir.transform import PassContext, module_pass
+
+from .graph import DataflowGraph
+from .region_functions import is_region_function
+
+Replacements = dict[int, relax.Expr]  # by the position of the binding
+RewriteBlock = Callable[[relax.DataflowBlock], "list[relax.Binding] | None"]
+RewriteGraph = Callable[[DataflowGraph], "list[relax.Binding] | None"]
+RewriteCall = Callable[[relax.VarBinding, relax.Function], relax.Expr]
+
+
+class Bindings:
+    """The bindings of a block under construction, each a single operator."""
+
+    def __init__(self) -> None:
+        self.builder = relax.BlockBuilder()
+        self.bindings: list[relax.Binding] = []
+
+    def emit(self, expr: relax.Expr, name: str = "lv") -> relax.Var:
+        """Binds an expression to a new variable."""
+        value = self.builder.normalize(expr)
+        var = relax.DataflowVar(name, value.ty)
+        self.bindings.append(relax.VarBinding(var, value))
+        return var
+
+    def bind(self, var: relax.Var, expr: relax.Expr) -> None:
+        """Binds an expression to a variable of the original block."""
+        self.bindings.append(relax.VarBinding(var, self.builder.normalize(expr)))
+
+
+def with_body(function: relax.Function, body: relax.SeqExpr) -> relax.Function:
+    """A function with another body."""
+    return relax.Function(function.params, body, function.ret_ty, function.is_pure, function.attrs)
+
+
+def with_blocks(function: relax.Function, blocks: Iterable[relax.BindingBlock]) -> relax.Function:
+    """A function of other blocks that returns the same."""
+    return with_body(function, relax.SeqExpr(list(blocks), function.body.body))
+
+
+def with_values(
+    function: relax.Function, change: Callable[[relax.VarBinding], relax.Expr | None]
+) -> relax.Function:
+    """A function with other values bound to some variables.
+
+    Parameters
+    ----------
+    function : relax.Function
+        It stays as it is.
+    change : callable
+        Binding of any block -> the value to bind instead; None to leave it.
+    """
+
+    def changed(binding: relax.Binding) -> relax.Binding:
+        value = change(binding) if isinstance(binding, relax.VarBinding) else None
+        return binding if value is None else relax.VarBinding(binding.var, value)
+
+    return with_blocks(
+        function,
+        (type(block)(list(map(changed, block.bindings))) for block in function.body.blocks),
+    )
+
+
+def is_relax(function: object) -> bool:
+    """Whether a function of a module is written in Relax."""
+    return isinstance(function, relax.Function)
+
+
+def is_kernel(function: object) -> bool:
+    """Whether a function of a module is a kernel in TIR."""
+    return isinstance(function, tirx.PrimFunc)
+
+
+def map_functions(
+    mod: IRModule, is_kind: Callable[[Any], bool], change: Callable[[Any], ir.BaseFunc]
+) -> IRModule:
+    """A module with its functions of one kind changed, under the same global variables."""
+    updated = IRModule(dict(mod.functions_items()), mod.attrs, mod.global_infos)
+    for gvar, function in mod.functions_items():
+        if is_kind(function):
+            updated.update_func(gvar, change(function))
+    return updated
+
+
+def rewrite_blocks(builder: relax.BlockBuilder, rewrite: RewriteBlock) -> IRModule:
+    """A module with its dataflow blocks written anew, and without what is unused then.
+
+    Parameters
+    ----------
+    builder : BlockBuilder
+        Of the module; `rewrite` may add functions to it.
+    rewrite : callable
+        Dataflow block -> its new bindings, among them the same outputs; None to leave it.
+    """
+
+    def rewritten(block: relax.BindingBlock) -> relax.BindingBlock:
+        bindings = rewrite(block) if isinstance(block, relax.DataflowBlock) else None
+        return block if bindings is None else relax.DataflowBlock(bindings)
+
+    for gvar, function in list(builder.get().functions_items()):
+        if _is_ordinary(function):
+            blocks = list(map(rewritten, function.body.blocks))
+            builder.update_func(gvar, with_blocks(function, blocks))
+    return relax.transform.DeadCodeElimination()(builder.get())
+
+
+def block_pass(name: str, rewrite: RewriteGraph) -> ir.transform.Pass:
+    """A module pass that writes dataflow blocks anew, and drops what is unused.
+
+    Parameters
+    ----------
+    name : str
+        Of the pass.
+    rewrite : callable
+        Graph of a block -> its new bindings, as for `rewrite_blocks`.
+    """
+
+    @module_pass(opt_level=0, name=name)
+    def run(mod: IRModule, _context: PassContext) -> IRModule:
+        written = rewrite_blocks(relax.BlockBuilder(mod), lambda b: rewrite(DataflowGraph(b)))
+        return relax.transform.DeadCodeElimination()(
+            relax.transform.CanonicalizeBindings()(written)
+        )
+
+    return run
+
+
+def rewrite_region_calls(
+    mod: IRModule, builder: relax.BlockBuilder, rewrite: RewriteCall
+) -> IRModule:
+    """A builder's module with every call to a region replaced, wherever it stands.
+
+    Parameters
+    ----------
+    mod : IRModule
+        Holds the region functions.
+    builder : BlockBuilder
+        Of a module with the same ordinary functions.
+    rewrite : callable
+        (binding of the call, region function) -> the expression to bind instead.
+    """
+
+    def changed(binding: relax.VarBinding) -> relax.Expr | None:
+        call = binding.value
+        called = isinstance(call, relax.Call) and isinstance(call.op, relax.GlobalVar)
+        callee = mod[call.op] if called else None
+        return rewrite(binding, callee) if is_region_function(callee) else None
+
+    for gvar, function in mod.functions_items():
+        if _is_ordinary(function):
+            builder.update_func(gvar, with_values(function, changed))
+    return builder.get()
+
+
+def _is_ordinary(function: object) -> bool:
+    return isinstance(function, relax.Function) and not is_region_function(function)
+
+
+def replaced(graph: DataflowGraph, values: Replacements) -> list[relax.Binding] | None:
+    """The bindings of a block, some of them of other values.
+
+    The values use only what stands before, or constants.
+    """
+    if not values:
+        return None
+    block = Bindings()
+    for position, binding in enumerate(graph.bindings):
+        if position in values:
+            block.bind(binding.var, values[position])
+        else:
+            block.bindings.append(binding)
+    return block.bindings
