@@ -1,4 +1,4 @@
-"""What a convolution region is: shapes, strides, padding, and its meaning by numpy.
+"""What a convolution region is: shapes, strides, padding, and its meaning by NumPy.
 
     Y[n, o.., oc] = sum over (k.., ic) of X[n, o * s + k * d - p, g * IC + ic] * W[k.., ic, oc]
 

@@ -1,8 +1,8 @@
-"""Which taps of a window lie within the image, by classes of positions.
+"""Groups the positions of a window by which of its taps lie within the image.
 
-The sums of weights that a zero point is multiplied by differ where a window reaches outside. Along
-an axis there are few different sets of taps: the first positions each have their own, then all taps
-are inside, then the last positions each have their own.
+A zero point is multiplied by the sum of the weights of these taps, so the sum differs at the edges.
+Along an axis there are few classes: each of the first positions is one, all positions with every
+tap inside are one, and each of the last positions is one.
 """
 
 from __future__ import annotations

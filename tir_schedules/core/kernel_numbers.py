@@ -1,5 +1,4 @@
-"""Makes a parameter of the f32 constants in a kernel, so that kernels that differ in them become
-one.
+"""Replaces the f32 constants of a kernel by a parameter, so that similar kernels become one.
 
 Before
 

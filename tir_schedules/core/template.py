@@ -1,5 +1,4 @@
-"""Template: the functions that build and describe one kind of region, and the registry of
-templates.
+"""Template: what builds and describes one kind of region, and the registry of all templates.
 
 A template's file ends with `register_template(Template(...))`. Lowering, tuning and the contract
 tests take every template that is registered.

@@ -1,10 +1,11 @@
-"""Activations of a product: how the microkernel's A is read, directly or from a staged block.
+"""Activations of a product: the kernel reads A directly, or from a staged copy of a block.
 
-A block of rows is staged where its elements are not what the kernel multiplies: f32 to be quantised
-or rounded to bfloat16, rows whose length is no multiple of kr (64 bytes for tiles), elements far
-apart. Staging costs one pass over the block for as many columns as the weight has. Where only the
-last step of K is cut, tiles need a copy of that step alone (`tail`). Signed 8-bit activations are
-shifted by 128 for kernels that multiply u8 by s8 (see zero_points.py).
+A block of rows is staged where the kernel cannot multiply its elements as they are: f32 to be
+quantised or rounded to bfloat16, rows whose length is no multiple of kr (64 bytes for AMX tiles),
+elements that are not next to each other. Staging costs one pass over the block for all columns of
+the weight. If only the last step of K is incomplete, AMX tiles need a copy of that step alone
+(`tail`). Signed 8-bit activations are shifted by 128 for kernels that multiply u8 by s8 (see
+zero_points.py).
 """
 
 from __future__ import annotations

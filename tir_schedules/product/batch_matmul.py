@@ -2,11 +2,10 @@
 
     C[b, m, n] = epilogue(sum over k of A[b, m, k] * B[b, k, n])
 
-The operands may be stored in any order of dimensions (attributes `a_axes`, `b_axes`: the
-permutation that turns the stored tensor into the logical one), so that neither a transposed B nor
-the head layout of attention costs a copy; `out_axes` stores the result permuted. Batch dimensions
-broadcast.
-One parallel region over batches and, if they are too few, shares of rows.
+The operands may be stored in any order of dimensions, so that neither a transposed B nor the head
+layout of attention costs a copy. The attributes `a_axes` and `b_axes` are the permutations from the
+stored tensors to the logical ones; `out_axes` stores the result permuted. Batch dimensions
+broadcast. One parallel region runs over batches and, if they are too few, over blocks of rows.
 
 f32 operands are multiplied as they are or, with the attribute "rounded" = "bfloat16", rounded to it
 while they are packed; 8-bit integers as in matmul.py, with one zero point for all of B.

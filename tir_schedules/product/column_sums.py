@@ -1,10 +1,10 @@
-"""A few rows times a matrix that has its columns next to each other, read in place, once.
+"""Multiplies a few rows by a matrix whose columns lie next to each other; the matrix is read once.
 
     C[r, c] += sum over k of A[r, k] * B[k, c]        few rows r
 
-Elements of A stand in every lane. Where the kernel multiplies pairs or quadruples, as many rows of
-B are interleaved by shuffles, within parts of 128 bits; the sums rest in the order that follows
-from that, and are put in order when they are read.
+An element of A is broadcast to all lanes. Where an instruction multiplies pairs or quadruples, two
+or four rows of B are interleaved by shuffles within 128 bits. The sums then lie in another order;
+they are sorted when they are read.
 """
 
 from __future__ import annotations

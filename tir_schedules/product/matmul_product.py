@@ -1,7 +1,7 @@
 """One matmul inside a kernel: its loops around whatever buffers the kernel gives it.
 
-The template "matmul" runs one on parameters only; a merged kernel runs several, one after the
-other, whose rows come from and go to buffers of its own.
+The template "matmul" has one product, whose rows are parameters. A merged kernel has several, one
+after the other, whose rows may be buffers inside the kernel.
 """
 
 from __future__ import annotations

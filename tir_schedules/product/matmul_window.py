@@ -2,8 +2,9 @@
 
     Y[n, t, o] = sum over (tap, c) of X[n, t * stride + tap, c] * W[tap, c, o]
 
-The window of one t is contiguous in X, taps * C elements from (t * stride) * C on; so this is a
-product with K = taps * C whose rows lie stride * C apart and overlap. Nothing is copied.
+The window of one t is contiguous in X: taps * C elements, beginning at (t * stride) * C. So this is
+a product with K = taps * C. Its rows begin stride * C elements apart and overlap. Nothing is
+copied.
 """
 
 from __future__ import annotations

@@ -2,11 +2,11 @@
 
     W[k, n] = (Wq[k, n] - zero[k / block, n]) * scale[k / block, n]
 
-Elements of 2 and 4 bits lie in words of 32 bits, one column and 16 or 8 consecutive steps of K to a
-word, so that one load and one shift give a vector of columns for one step. Elements of 8 bits lie
-one step a byte. Either way panels are consecutive, [steps][columns] within each, padded with zeros
-to whole words and whole vectors. Scales and zero points lie in panels too: [blocks][columns].
-Unsigned bytes whose zero point is 128 are stored as signed ones without any.
+Elements of 2 and 4 bits are packed in words of 32 bits. A word holds 16 or 8 consecutive steps of K
+of one column, so that one load and one shift give a vector of columns for one step. Elements of 8
+bits take one byte each. Panels are consecutive. Within a panel the order is [steps][columns],
+padded with zeros to whole words and whole vectors. Scales and zero points lie in panels too:
+[blocks][columns]. Unsigned bytes with zero point 128 are stored as signed ones without zero point.
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
-"""Scaled weight: every row of a constant weight has a factor that is known at run time only.
+"""Scaled weight: every row of a constant weight has a factor that is known only at run time.
 
     C = (A * s) W = A (diag(s) W)        A [M, K], s [K], W [K, N]
 
-as after squeeze and excite of one sample (Hu et al., "Squeeze-and-Excitation Networks", arXiv
-1709.01507, section 3). Scaling W takes N * K products for every block of rows of A, in cache, where
-scaling A takes M * K, a pass over memory and a kernel of its own.
+This occurs after squeeze and excite of one sample (Hu et al., "Squeeze-and-Excitation Networks",
+arXiv 1709.01507, section 3). To scale W takes N * K multiplications in cache for every block of
+rows of A. To scale A instead would take M * K multiplications, a pass over memory and another
+kernel.
 
 A region says so by the attribute "weight_scale", whose value is "input": s is the input after W.
 """

@@ -1,11 +1,11 @@
-"""A few rows times a matrix that is read where it is stored, once: its time is the matrix's.
+"""Multiplies a few rows by a matrix that is read in place, once; the time is that of reading it.
 
     C[r, c] = sum over k of A[r, k] * B[k, c]        few rows r
 
-Nothing is packed. `dots` is for a matrix that has the terms of each column next to each other:
-every vector of B is multiplied by as many elements of a row, and the partial sums of `lanes`
-columns are added up together, in a tree (`sum_each`). `column_sums` is for a matrix that has its
-columns next to each other.
+Nothing is packed. `dots` is for a matrix in which the elements of one column are neighbours: every
+vector of B is multiplied by as many elements of a row, and the partial sums of `lanes` columns are
+added together in a tree (`sum_each`). `column_sums` is for a matrix in which the elements of one
+row are neighbours.
 """
 
 from __future__ import annotations

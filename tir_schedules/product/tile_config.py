@@ -1,4 +1,4 @@
-"""What the configurations of all GEMM-like templates share: the tile and its blocks."""
+"""The part of a configuration that all GEMM-like templates share: register tile and blocks."""
 
 from __future__ import annotations
 

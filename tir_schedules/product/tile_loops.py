@@ -1,13 +1,13 @@
-"""The loops that every GEMM-like template has inside a thread: row blocks, panels, K blocks, tiles.
+"""The loops that all GEMM-like templates have inside a thread: row blocks, panels, K blocks, tiles.
 
     for each block of rows (its part of A stays in L2)
         for each panel of columns
             for each block of K (its part of the panel stays in cache)
                 for each register tile: multiply; after the last block of K, store
 
-Sizes are compile-time numbers, so that every loop body is exact; pieces of one loop differ by at
-most one (`balanced`), so there is no thin tail. Between blocks of K the accumulators rest in a
-scratch tile.
+Sizes are known at compile time, so every loop body has exact sizes. The pieces of one loop differ
+by at most one (`balanced`), so there is no thin tail. Between blocks of K the accumulators are
+stored in a scratch tile.
 """
 
 from __future__ import annotations

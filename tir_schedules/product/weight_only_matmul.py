@@ -6,10 +6,10 @@ Inputs are A [.., K], Wq [K, N] (int8 or uint8, constant), S and perhaps Z (f32,
 to [blocks, N]). Attributes: "bits" (the low bits of Wq that count), "block", and "zero_point" if it
 is one number for all. Wq may have more rows than A has columns: padding of the last block.
 
-Few rows: the weight is decoded in registers next to the multiplication, and a block is scaled once
-it is summed, so that memory and the decoding of one vector a step are the limits. Many rows
-(`staged`): a block of a panel is expanded to f32 in cache once per block of rows, and the f32 tiles
-run over it.
+With few rows the weight is decoded in registers, directly before the multiplication, and the sum of
+a block is scaled once. The limits are memory, and decoding one vector per step. With many rows
+(`staged`) a block of a panel is expanded to f32 in cache once per block of rows; the f32
+microkernels then multiply it.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
-"""Zero points of an integer product, taken care of by what the accumulators start with.
+"""Zero points of an integer product: the accumulators start with the corrections that they need.
 
     sum over k of (A - zA) * (B - zB) = AB - zA * colsum(B) - zB * rowsum(A) + K * zA * zB
 
-Vector kernels multiply u8 by s8, so a signed A is shifted by +128 and an unsigned B by -128, and
-their zero points with them; tiles (AMX) multiply either sign as it is. What is constant is computed
-when the weight is packed and stored behind it; see oneDNN Graph Compiler (Li et al., arXiv
-2301.01333), low-precision optimisation.
+Vector kernels multiply u8 by s8. So a signed A is shifted by +128 and an unsigned B by -128, with
+their zero points. AMX tiles multiply either sign as it is. Constant terms are computed when the
+weight is packed, and stored after it; see oneDNN Graph Compiler (Li et al., arXiv 2301.01333),
+low-precision optimisation.
 
-A region says what it knows in its attributes: `a_zero_point` and `b_zero_point` are numbers, or
+A region's attributes say what is known: `a_zero_point` and `b_zero_point` are numbers, or
 "input" for a further input (a scalar for A; one int32 for each column of a constant B), or, for A,
 "range": a f32 input of two elements, scale and zero point. Absent means 0. "dynamic" means that the
 kernel itself finds A's range first.

@@ -1,4 +1,4 @@
-"""The numbers that make the template "depthwise_conv2d" concrete, and what of them is legal."""
+"""The configuration of the template "depthwise_conv2d", and which values are legal."""
 
 from __future__ import annotations
 

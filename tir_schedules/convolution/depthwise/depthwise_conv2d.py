@@ -1,12 +1,12 @@
-"""Template "depthwise_conv2d": every channel with a window of its own, channels last.
+"""Template "depthwise_conv2d": every channel has a filter of its own; channels last.
 
     Y[n, h, w, c] = epilogue(sum over i, j of X[n, h s + i d - p, w s' + j d' - p', c] * W[i, j, c])
 
-One or two axes, any kernel, strides, padding and dilation; vectors lie along the channels.
-f32 is multiplied where it lies (`convolution.depthwise.direct`); of integers and bfloat16 kr taps
-of a column are interleaved for the multiply-add of the matmul kernels
-(`convolution.depthwise.staged`), integers exact in int32, their zero points included
-(zero_points.py): padded pixels are the zero point.
+One or two axes, any kernel, strides, padding and dilation; vectors lie along the channels. f32 is
+read in place (`convolution.depthwise.direct`). For integers and bfloat16 kr taps of a column are
+interleaved, as the multiply-add of the matmul kernels wants them (`convolution.depthwise.staged`).
+Integer sums are exact in int32, zero points included (zero_points.py); padded pixels have the value
+of the zero point.
 """
 
 from __future__ import annotations

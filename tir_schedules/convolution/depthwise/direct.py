@@ -1,9 +1,9 @@
-"""Depthwise tiles that read x where it lies: f32, one multiply-add for a tap and vector.
+"""Depthwise tiles of f32 that read x in place, with one multiply-add for each tap and vector.
 
-Pixels times vectors of channels are accumulated in registers. A column of x is loaded once for all
-taps of a row that want it, and with several rows of pixels for those of all rows. Nothing is
-copied: taps outside of x are left out, along the columns at compile time (tiles at the edges are
-code of their own), along the rows by the bounds of a loop.
+A tile of pixels and vectors of channels is accumulated in registers. A column of x is loaded once
+for all taps that use it, in all rows of the tile. Nothing is copied, and taps outside of x are left
+out: along the columns at compile time (tiles at the edges have code of their own), along the rows
+by the bounds of a loop.
 """
 
 from __future__ import annotations

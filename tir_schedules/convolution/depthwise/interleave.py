@@ -1,10 +1,10 @@
-"""Interleaving rows of an image, so that one multiply-add takes kr taps of every channel.
+"""Interleaves rows of an image, so that one multiply-add takes kr taps of every channel.
 
     kr = 4    64 bytes of four rows   ->   4 vectors of 16 channels with 4 taps each
     kr = 2    32 words of two rows    ->   2 vectors of 16 channels with 2 taps each
 
-x86 unpacks within 128 bits. A vector is therefore staged with its groups of kr elements in such an
-order that what comes out of unpacking are neighbouring channels.
+x86's unpack instructions work within 128 bits. So a vector is staged with its groups of kr elements
+in an order from which unpacking makes neighbouring channels.
 """
 
 from __future__ import annotations

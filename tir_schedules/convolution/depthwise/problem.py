@@ -2,9 +2,9 @@
 
     Y[n, h, w, c] = sum over (i, j) of X[n, h * s + i * d - p, w * s' + j * d' - p', c] * W[i, j, c]
 
-Templates work on rows and columns. One axis counts as the rows, with a single column; so does the
-second of two if the first is a single row, because taps of a column share a loop, and those of a
-row are unrolled.
+Templates work on rows and columns. A single axis is taken for the rows, with one column. If the
+first of two axes is a single row, the axes are swapped, because taps of a column share a loop while
+those of a row are unrolled.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tir_schedules.core.region import Region
 
 @dataclass(frozen=True)
 class Axis:
-    """One axis: positions of x and of the result, taps, and what lies between and beside them."""
+    """One axis: positions of x and of the result, taps, stride, dilation and padding."""
 
     extent: int
     taps: int

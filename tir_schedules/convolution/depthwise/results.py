@@ -1,4 +1,4 @@
-"""Storing the accumulators of depthwise tiles: epilogue, tails of channels, packed bytes."""
+"""Stores the accumulators of depthwise tiles: epilogue, tails of channels, packed bytes."""
 
 from __future__ import annotations
 

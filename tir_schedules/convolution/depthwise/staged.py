@@ -1,9 +1,9 @@
 """Depthwise tiles of integers and bfloat16: rows of x are staged, and their taps interleaved.
 
-A block of channels of each row of x is copied once into a ring of rows in cache: widened or
-shifted as the kernel multiplies it, with what padding stands for on either side, and in the order
-that `interleave` takes. So tiles have no edges, and one multiply-add takes kr taps of a column;
-what has been interleaved of a column serves all taps of its row and all rows of the tile.
+A block of channels of each row of x is copied once into a ring of rows in cache. The copy is
+widened or shifted as the kernel needs it, has padding on either side, and has the order that
+`interleave` takes. So no tile needs code for edges, and one multiply-add takes kr taps of a column.
+A column is interleaved once for all taps of its row and all rows of the tile.
 """
 
 from __future__ import annotations

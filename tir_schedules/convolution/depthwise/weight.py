@@ -3,9 +3,9 @@
     f32            [C / lanes][KH][KW][lanes]
     interleaved    [C / (lanes kr)][pair][KW][kr][lanes][kr], then int32 [C] where zero points ask
 
-A vector of interleaved channels has kr taps of a column in every lane. With R rows of pixels in a
-tile, kr neighbouring rows of x serve all that want some of them: a pair is a row of the tile and
-such a group of rows, and of its taps those that the row does not want are 0.
+A vector of interleaved channels has kr taps of a column in every lane. A tile has R rows of pixels,
+and all of them use the same groups of kr neighbouring rows of x. A pair is a row of the tile with
+such a group; the taps that this row does not use are 0.
 
     3x3, kr = 4, R = 2     rows 0 to 3 of x, with w0 w1 w2 0 for one result, 0 w0 w1 w2 for the next
 """

@@ -1,4 +1,4 @@
-"""The numbers that make the template of convolutions concrete."""
+"""The configuration of the templates of direct convolution."""
 
 from __future__ import annotations
 

@@ -2,15 +2,15 @@
 
     Y[n, o.., oc] = epilogue(sum over (k.., ic) of X[n, o * s + k * d - p, ic] * W[k.., ic, oc])
 
-Channels last (x may also be channels first, if it has few). For one line of the kernel a window is
-one run of memory, so that a convolution is a product whose reduction runs over planes and lines of
-the kernel and over such runs; neither x nor its windows are copied, but where
-`convolution.direct.windows` says. The direct convolution of Georganas et al., "Anatomy of
-High-Performance Deep Learning Convolutions on SIMD Architectures" (arXiv 1808.05567), section II,
-on tiles of a matmul.
+Channels are last (x may also have them first, if they are few). For one line of the kernel, a
+window is contiguous memory: a run. So a convolution is a product whose reduction goes over planes
+and lines of the kernel, and along the run of each line. Neither x nor its windows are copied,
+except where `convolution.direct.windows` says so. This is the direct convolution of Georganas et
+al., "Anatomy of High-Performance Deep Learning Convolutions on SIMD Architectures" (arXiv
+1808.05567), section II, on the microkernels of matmul.
 
-The weight's type says what is multiplied, as of the template "matmul": f32, bfloat16 or 8-bit
-integers, exact in int32; pixels outside count as the zero point of x.
+The weight's type says what is multiplied, as for the template "matmul": f32, bfloat16 or 8-bit
+integers, exact in int32. Pixels outside of x have the value of its zero point.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Which configuration a convolution gets: estimated cycles, by closed formula.
+"""Estimated cycles of a convolution, by which its configuration is chosen.
 
-A step of K of a tile takes what `blocking.estimate_cycles` says, of the taps that are inside.
-Pixels a multiple of 4 KB apart share one L1 set: more than 8 of them run at half speed (measured:
-49% of peak with 14 of 7x7x2048 f32, 98% with 7).
+`blocking.estimate_cycles` says what a step of K of a tile takes; taps outside of the image are not
+counted. Pixels a multiple of 4 KB apart share one L1 set: tiles with more than 8 such pixels run at
+half speed (measured on 7x7x2048 f32: 49% of peak with 14 pixels, 98% with 7).
 """
 
 from __future__ import annotations

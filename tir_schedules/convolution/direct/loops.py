@@ -5,8 +5,8 @@
             for each line, for each tile of pixels in it:
                 multiply over planes, lines, columns and channels of the window; store
 
-Accumulators stay in registers over the whole window. Pieces of a line differ by at most one pixel
-(`balanced`); those whose windows reach outside beside have code of their own.
+Accumulators stay in registers over the whole window. The tiles of a line differ by at most one
+pixel (`balanced`). Tiles whose windows reach over the left or right edge have code of their own.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
     for each group, each panel of channels: [runs][K of a run / kr][columns][kr]
     then, where a zero point asks for it, int32 for each class of positions and each column
 
-A run is what the kernel reads from consecutive memory (`convolution.direct.config.form_of`), padded
-with zeros to whole steps; the columns of a group are padded to whole vectors.
+A run is the part of a window that is contiguous in memory (`convolution.direct.config.form_of`). It
+is padded with zeros to whole steps, and the columns of a group are padded to whole vectors.
 """
 
 from __future__ import annotations

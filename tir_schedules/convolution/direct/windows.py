@@ -1,9 +1,10 @@
 """Where a convolution's kernel reads windows: in x itself, or in a padded copy of a band of lines.
 
 A copy is made where x cannot be read as it is: elements of another type, runs that are no whole
-steps of the kernel, tiles. It holds the lines that a band of the result needs, with
-what lies outside of the image filled in, so that every window is whole. In place, taps outside are
-left out: those above and below by the bounds of the loop, those beside by tiles of their own.
+steps of the kernel, AMX tiles. It holds the lines that a band of the result needs, with padding
+filled in, so that every window is complete. Without a copy, taps outside of the image are left out:
+above and below by the bounds of the loop, at the left and right edges by tiles with code of their
+own.
 """
 
 from __future__ import annotations
@@ -100,13 +101,13 @@ class Windows:
         return below, tirx.Max(above, below)
 
     def inside(self, first: Expr | int, columns: int, tap: int) -> list[int]:
-        """The pixels of a tile in a line for which a tap beside is inside; `first` is a number."""
+        """The pixels of a tile for which a tap lies within the line; `first` is a number."""
         assert isinstance(first, int)
         bounds = [self.geometry.inside(2, first + i) for i in range(columns)]
         return [i for i, (low, high) in enumerate(bounds) if low <= tap < high]
 
     def whole(self, first: int, columns: int) -> bool:
-        """Whether all windows of a tile in a line lie inside, beside."""
+        """Whether no window of a tile reaches over the left or right edge."""
         every = (0, self.geometry.kernel[2])
         ends = (first, first + columns - 1)
         return self.staged or all(self.geometry.inside(2, end) == every for end in ends)

@@ -1,4 +1,4 @@
-"""The numbers of the template "conv2d_winograd", and which of them are worth trying."""
+"""The configuration of the template "conv2d_winograd", and which values are worth trying."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Conditions, branches and shares, as the parts of the template "conv2d_winograd" emit them."""
+"""Emits conditions, branches and shares of work for the template "conv2d_winograd"."""
 
 from __future__ import annotations
 

@@ -2,12 +2,12 @@
 
     Y = A^T [ sum over channels of (G g G^T) * (B^T d B) ] A        for every 4x4 tile of results
 
-The weight is transformed at compile time, in float64, and takes four times its bytes then. Blocks
-of tiles go through three stages, so that what lies between them stays in L2: the transform of x,
-36 products on the registered f32 microkernels, and the transform back with the epilogue in
-registers (Lavin and Gray, arXiv 1509.09308; the points of transforms.py). Padding and
-tiles that are cut are handled inside. Either threads take blocks of their own, or, where there are
-few tiles, they share the output channels of each block, with a barrier between the stages.
+The weight is transformed at compile time, in float64; it then takes four times its bytes. A block
+of tiles goes through three stages, and what lies between them stays in L2: the transform of x, 36
+products on the registered f32 microkernels, and the inverse transform with the epilogue in
+registers (Lavin and Gray, arXiv 1509.09308; with the points of transforms.py). Padding and
+incomplete tiles need no copy. Threads take blocks of their own or, where there are few tiles, share
+the output channels of each block, with a barrier between the stages.
 
 Results differ from those of "conv2d" by rounding: see
 `convolution.winograd.transforms.expected_error`.

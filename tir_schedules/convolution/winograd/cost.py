@@ -2,7 +2,7 @@
 
     products     36 for every tile, by `blocking.estimate_cycles`
     transforms   of x and of the results, a number of cycles for each tile and vector of it
-    weights      their way from L3 or memory, once for every block of tiles, as far as it shows
+    weights      reading them from L3 or memory, once a block of tiles; what products do not hide
     spills       transformed tiles of a block that do not fit in L2
     barriers     forks and joins of parallel regions, and tiles that another core transformed
 

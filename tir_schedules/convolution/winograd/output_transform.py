@@ -2,8 +2,8 @@
 
     M [36][tiles][panel]    ->    A^T m A of every tile and output channel, as 4x4 pixels
 
-Where an image ends within a tile, or an epilogue is long, the 16 results pass through L1 and a loop
-runs over those that exist.
+Where an image ends within a tile, or an epilogue is long, the 16 results are stored in L1, and a
+loop runs over those that exist.
 """
 
 from __future__ import annotations
