@@ -1,12 +1,13 @@
-"""Template "attention": softmax(q k^T * scale + mask) v as one program; nothing between is stored.
+"""Template "attention": softmax(q k^T * scale + mask) v in one kernel.
 
-A merged region of three parts, described in problem.py. One parallel region over
-attentions (those that share k and v together), and shares of the queries where there are too few.
-k and v are packed once for each task; a band of scores stays in cache. With few queries nothing is
-packed: see `decode`.
+problem.py describes the region, which is merged from three parts. One parallel region runs over the
+heads; heads that share k and v are one task. If there are too few heads, the queries of a head are
+divided too. k and v are packed once for each task; a band of scores stays in cache. With few
+queries nothing is packed: see `decode`.
 
-The blocks follow FlashAttention (Dao et al., arXiv 2205.14135) where the keys are too many for a
-band of scores to stay in L1; otherwise the softmax is computed at once.
+Where there are too many keys for a band of scores to stay in L1, keys are taken in blocks, as in
+FlashAttention (Dao et al., arXiv 2205.14135). Otherwise the softmax is computed over all keys at
+once.
 """
 
 from __future__ import annotations

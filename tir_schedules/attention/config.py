@@ -1,7 +1,7 @@
-"""The numbers that make the template "attention" concrete, and how they are chosen.
+"""The configuration of the template "attention", and how it is chosen.
 
-Tiles (AMX) are candidates for either product beside vector kernels; the estimate says which are
-taken. It leaves out the softmax, which takes more than half of the time where tiles multiply.
+An estimate decides for either product between AMX tiles and vector kernels. It leaves out the
+softmax, which takes more than half of the time where AMX tiles multiply.
 """
 
 from __future__ import annotations

@@ -1,16 +1,16 @@
-"""What it costs to compute a chain of row-local regions one by one, by rows, or by columns.
+"""What a chain of regions costs as separate kernels, by rows, and by columns.
 
-    separate   every region is a kernel: a call and a barrier each, results pass through the caches
+    separate   one kernel per region, each with a call and a barrier; results go through the caches
     rows       one kernel: every thread takes blocks of rows through all regions, one barrier
     columns    one kernel: the regions one after the other on all threads, a barrier each
 
-An explicit estimate in place of trying it, as the Graph Compiler's coarse-grain fusion has (Li et
-al., arXiv 2301.01333, section on coarse-grain fusion): calls and barriers saved, traffic between
-layers saved, against parallelism lost and weights that every block of rows streams again. The
-constants were measured on one machine (Zen 4, 2 cores, 3.7 GHz, 1 MB of L2, 32 MB of L3); cache
-sizes come from the Machine, and how fast it computes and reads from speeds.py. Tiles compute up to
-eight times as fast, so that more of a weight's way from L3 shows, and blocks of rows are whole
-tiles.
+In every region of a chain, a row of the result depends on the same row of the input only. The
+estimate replaces measuring, as in the Graph Compiler's coarse-grain fusion (Li et al., arXiv
+2301.01333, section on coarse-grain fusion). A chain saves calls, barriers and traffic between
+regions; it loses parallelism, and every block of rows reads the weights again. The constants were
+measured on one machine (Zen 4, 2 cores, 3.7 GHz, 1 MB of L2, 32 MB of L3). Cache sizes come from
+the Machine, speeds from speeds.py. AMX tiles compute up to eight times as fast, so that less of the
+time of reading a weight from L3 is hidden; blocks of rows are then whole tiles.
 """
 
 from __future__ import annotations

@@ -3,13 +3,13 @@
     part 0: H[p, c] = epilogue(depthwise convolution of X)     a band of lines, kept in L2
     part 1: Y[p, n] = epilogue(sum over c of H[p, c] * W[c, n])
 
-Threads share the bands. Of each, all pixels and channels of the first part go to a buffer of the
-task, from which the matmul reads its rows: what is between them, often the largest tensor of a
-block of MobileNet, is never stored beyond L2. With integers and bfloat16 the first part's ring of
-staged rows goes on from one band to the next.
+Threads share the bands. The first part writes all pixels and channels of a band to a buffer of the
+task, from which the matmul reads its rows. So the tensor between the two, often the largest of a
+block of MobileNet, never leaves L2. With integers and bfloat16 the first part keeps its ring of
+staged rows from one band to the next.
 
-The parts are regions as they would stand alone; the attribute "sources" says where their inputs and
-operands come from (sources.py). The kernel's parameters are the merged region's inputs, then
+The parts are regions like those outside of a chain; the attribute "sources" says where their inputs
+and operands come from (sources.py). The kernel's parameters are the merged region's inputs, then
 the last part's output.
 """
 

@@ -1,4 +1,4 @@
-"""What a depthwise and a pointwise convolution together are, and the numbers of their template."""
+"""The region and the configuration of a depthwise and a pointwise convolution in one kernel."""
 
 from __future__ import annotations
 

@@ -1,14 +1,14 @@
 """What a depthwise convolution and the matmul that reads it cost, as two kernels and in bands.
 
-    separate   two kernels: two calls and barriers; what is between them goes through the caches
+    separate   two kernels: two calls and barriers; the tensor between them goes through the caches
                and, with several threads, to another core
-    bands      one kernel: every thread takes bands of lines through both, one barrier
+    bands      one kernel: every thread takes bands of lines through both parts, one barrier
 
-An explicit estimate, like `chains.cost`, whose constants for calls, barriers and weights it takes.
-Measured (Zen 4, 2 cores, pairs of MobileNet v1 and EfficientNet-Lite0): on one thread pairs of f32
-and bfloat16 stay as fast (0.92 to 1.03; 1.12 for one whose x is four times L2), because the core
-fetches what is between ahead of the products; those of 8-bit integers gain 2% to 6%. On two threads
-pairs of either gain 2% to 8%, but for those of so few lines that one thread waits.
+The estimate takes its constants for calls, barriers and weights from `chains.cost`. Measured (Zen
+4, 2 cores, pairs of MobileNet v1 and EfficientNet-Lite0): on one thread, pairs of f32 and bfloat16
+stay as fast (0.92 to 1.03; 1.12 for one whose x is four times L2), because the core prefetches the
+tensor between them; pairs of 8-bit integers gain 2% to 6%. On two threads all pairs gain 2% to 8%,
+except those with so few lines that one thread waits.
 """
 
 from __future__ import annotations

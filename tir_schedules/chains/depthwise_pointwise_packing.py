@@ -1,4 +1,4 @@
-"""Constant inputs of a depthwise and a pointwise convolution together, as their parts pack them."""
+"""Packs the constant inputs of both parts of a depthwise and a pointwise convolution."""
 
 from __future__ import annotations
 

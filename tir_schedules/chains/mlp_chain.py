@@ -1,16 +1,17 @@
-"""Template "mlp_chain": matmuls and normalisations one after the other, as one program.
+"""Template "mlp_chain": matmuls and normalisations one after the other, in one kernel.
 
     part 0: matmul(x, W0) + epilogue  ->  h        kept in a buffer of the block
     part 1: layer_norm(h)             ->  g        kept as well
     part 2: matmul(g, W1) + epilogue, residual x   stored
 
-Every row of a part depends on the same row of earlier parts only. In mode "rows" a task takes a
-block of rows through all parts, so that what is between them stays in its core's L2 and threads
-meet once, at the end; in mode "columns", for few rows, all threads share each part, with a barrier
-after it. Coarse-grain fusion of Li et al., "oneDNN Graph Compiler" (arXiv 2301.01333), section VI.
+Every row of a part depends only on the same row of earlier parts. In mode "rows" a task takes a
+block of rows through all parts. So results between parts stay in the core's L2, and there is one
+barrier, at the end. In mode "columns", for few rows, all threads share each part, with a barrier
+after it. This is the coarse-grain fusion of Li et al., "oneDNN Graph Compiler" (arXiv 2301.01333),
+section VI.
 
-The parts are regions as they would stand alone. The attribute "sources" says where their inputs and
-operands come from (sources.py); the kernel's parameters are the merged region's inputs, then
+The parts are regions like those outside of a chain. The attribute "sources" says where their inputs
+and operands come from (sources.py). The kernel's parameters are the merged region's inputs, then
 the last part's output.
 """
 

@@ -1,4 +1,4 @@
-"""What a chain is, and the numbers that make its template concrete.
+"""What a chain is, and the configuration of its template.
 
 Two modes: "rows", where a task takes a block of rows through all parts, and "columns", where all
 threads work on one part after the other. Which is better, and how large a block is, cost.py

@@ -1,6 +1,6 @@
-"""The constant inputs of a chain as its kernel reads them: weights as "matmul" packs them.
+"""The constant inputs of a chain as its kernel reads them.
 
-What a part's epilogue or a normalisation reads stays as it is.
+Weights are packed as for "matmul". Operands of epilogues and normalisations stay as they are.
 """
 
 from __future__ import annotations

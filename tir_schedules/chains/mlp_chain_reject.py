@@ -1,7 +1,7 @@
 """Which merged regions are chains that the template "mlp_chain" builds.
 
-Every part works row by row, on as many rows as the first; a weight is one part's alone, because
-parts may pack it differently.
+Every part works row by row, on as many rows as the first part. No two parts share a weight, because
+they may pack it differently.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""What a merged region means: that of its parts, one after the other, by numpy.
+"""The meaning of a merged region by NumPy: that of its parts, one after the other.
 
-Between parts a value is what would be stored, except that f32 numbers computed in float64 keep that
-precision: nothing else can be a reference for kernels whose sums differ in order.
+Between parts, values are rounded as if they were stored. Only f32 values computed in float64 stay
+in float64: kernels add in different orders, and their reference must be more precise than any of
+them.
 """
 
 from __future__ import annotations

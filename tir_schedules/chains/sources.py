@@ -2,8 +2,8 @@
 
     "i0,i1,i2;p0,i3,i4,i0"
 
-Parts are separated by ";". For each there stand its inputs, then its operands: "iN" is input N of
-the merged region, "pN" the result of part N.
+Parts are separated by ";". Each part lists its inputs, then its operands: "iN" is input N of the
+merged region, "pN" the result of part N.
 """
 
 from __future__ import annotations

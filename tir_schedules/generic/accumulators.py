@@ -1,4 +1,4 @@
-"""What a reduction accumulates in: local buffers that LLVM keeps in registers."""
+"""The accumulators of a reduction: local buffers that LLVM keeps in registers."""
 
 from __future__ import annotations
 

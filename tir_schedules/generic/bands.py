@@ -1,11 +1,11 @@
-"""Puts nests that feed each other under common outer loops, so that rows stay in cache.
+"""Puts nests that read each other's results under common outer loops, so that rows stay in cache.
 
     for i, k: m[i] = max(m[i], x[i, k])            for i in parallel(...):
     for i, j: e[i, j] = exp(x[i, j] - m[i])    ->      m = ...; e[0:n] = ...; s = ...
     for i, k: s[i] += e[i, k]                          y[i, 0:n] = e[0:n] / s
     for i, j: y[i, j] = e[i, j] / s[i]
 
-Temporary buffers of one band shrink to what one pass of its outer loops needs.
+The temporary buffers of a band shrink to what one iteration of its outer loops needs.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
     y[i] = max(y[i], x[i, k])    ->    y[i] = y[i] <= inf ? max(y[i], x[i, k]) : y[i]
 
-x86's maximum gives its second argument if either is a NaN: what is new comes second, and a NaN that
-is old is kept by a comparison. That is one instruction more on AVX-512 (a masked maximum), and two
+x86's maximum returns its second argument if either is a NaN. So the new value comes second, and a
+comparison keeps an old NaN. That takes one more instruction on AVX-512 (a masked maximum), and two
 more elsewhere.
 """
 

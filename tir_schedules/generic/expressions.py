@@ -1,4 +1,4 @@
-"""Questions about TIR expressions: what they read, how indices move, what they cost."""
+"""Finds out about TIR expressions: what they read, how their indices move, what they cost."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
-"""What is left for functions that cannot be read as nests: loops over unknown extents, sorting,
-scattering, scans.
+"""Schedules functions that cannot be read as nests: unknown extents, sorting, scattering, scans.
 
-    for i in range(n): with T.sblock("b"): ...  ->  for i in T.parallel(n): with T.sblock("b"): ...
+for i in range(n): with T.sblock("b"): ...  ->  for i in T.parallel(n): with T.sblock("b"): ...
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""Floats in TVM's own expressions, with their IEEE 754 meaning (see `microkernels.vector.ieee`).
+"""Gives floats in TVM's own expressions their IEEE 754 meaning (see `microkernels.vector.ieee`).
 
     max(x, 0)    ->  max(0, x)             in this order x86 keeps a NaN in x
     max(x, y)    ->  llvm.maximum(x, y)
     x - y        ->  hidden(x) - y         TVM makes 0 of x - x
     x == x       ->  hidden(x) == x
 
-What TVM folds while an expression is built, such as x * 0, is gone before this is asked; see
+TVM folds some expressions, such as x * 0, while they are built, before this can see them; see
 relay_passes/lower/legalize_floats.py.
 """
 

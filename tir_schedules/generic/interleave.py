@@ -1,4 +1,4 @@
-"""Loops for nests whose last axis is short, and whose elements come from rows along another axis.
+"""Loops for nests with a short last axis whose elements come from rows along another axis.
 
 y[3 * i + c] = x[c, i]          (planes of an image made pixels)
 
@@ -30,7 +30,7 @@ from .transposed_blocks import as_bits, interleaved_by_chain
 from .vector_math import lower_math
 
 MOST_ROWS = 4
-"""Rows that are interleaved; more are better turned by tiles."""
+"""Rows that are interleaved; more are transposed by tiles, which is faster."""
 
 MOST_REPEATS = 16
 """Times that an element may be repeated."""

@@ -1,4 +1,4 @@
-"""Loops of a generic schedule: flat buffers, merged axes, vector pieces, parallel outer loops.
+"""Writes the loops of a generic schedule: flat buffers, merged axes, vectors, parallel outer loops.
 
 for i, j in grid(64, 48): y[i, j] = x[i, j] * b[0]     (all reads and writes step alike)
 

@@ -1,4 +1,4 @@
-"""Puts the names within expressions into memory, where TVM leaves them alone.
+"""Puts named values within expressions into memory, so that TVM does not substitute them.
 
 Before
 
@@ -13,7 +13,7 @@ After
         else:     c[v] = 0
         y[v] = a[v] * a[v] + c[v]
 
-TVM looks through a Let while it writes LLVM's code, so that a chain of them grows exponentially
+TVM substitutes a Let while it writes LLVM's code, so that a chain of them grows exponentially
 (see `microkernels.vector.expressions`). LLVM makes registers of the buffers.
 """
 

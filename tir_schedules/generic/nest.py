@@ -1,4 +1,4 @@
-"""Loop nests: what a lowered function computes, without how it loops.
+"""Loop nests: what a lowered function computes, without the order of its loops.
 
 A function out of FuseTIR is a list of blocks, each under its own loops:
 

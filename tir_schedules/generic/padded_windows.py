@@ -1,4 +1,4 @@
-"""Windows that slide over padded pixels: which of their positions count, in place of a padded copy.
+"""Pools and sums over padded images: skips padded pixels, so that no padded copy is needed.
 
     padded[h, w, c] = if_then_else(1 <= h < 113 and 1 <= w < 113, x[h - 1, w - 1, c], lowest)
     y[i, j, c] = max over k, l of padded[2 * i + k, 2 * j + l, c]
@@ -6,7 +6,7 @@
 ->  y[i, j, c] = max over k in [max(0, 1 - 2 * i), min(3, 113 - 2 * i)), l likewise
                  of x[2 * i + k - 1, 2 * j + l - 1, c]
 
-A padded pixel leaves a maximum, minimum or sum as it is, so leaving it out changes nothing.
+A padded pixel does not change a maximum, minimum or sum, so it can be skipped.
 """
 
 from __future__ import annotations

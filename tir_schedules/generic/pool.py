@@ -9,8 +9,8 @@
             for k that counts: accumulator[m] = max(accumulator[m], x[i + k - 1, j + m - 1, c])
             y[i, j + n, c] = max(accumulator[n], accumulator[n + 1], accumulator[n + 2])
 
-A column of the image is so read once for all windows of a step, where a loop over k and l reads it
-once for every window that it lies in. A row of the image in which there was a NaN is done once more
+A column of the image is read once for all windows of a step. A loop over k and l would read it once
+for every window that contains it. A row of the image that contains a NaN is computed again
 (`generic.pool_watch`).
 """
 

@@ -1,4 +1,4 @@
-"""One step of pooling: columns accumulated over the rows of some windows, then combined.
+"""One step of pooling: accumulates columns over the rows of some windows, then combines them.
 
 six accumulators <- lowest
 for k that counts: accumulator[m] = max(accumulator[m], x[i + k - 1, j + m - 1, c])

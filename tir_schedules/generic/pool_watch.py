@@ -1,12 +1,12 @@
-"""Notices a NaN among the columns of a pool, so that its maxima may be x86's, which lose some.
+"""Detects a NaN in the columns of a pool, so that it may use x86's maximum, which loses some NaNs.
 
 for k that counts:
-    accumulator[m] = max(accumulator[m], x[i + k - 1, j + m - 1, c])    # a NaN that comes is seen
+    accumulator[m] = max(accumulator[m], x[i + k - 1, j + m - 1, c])    # a new NaN is kept
     watch += 1 + accumulator[0] * accumulator[1] + accumulator[2] * accumulator[3] + ...
-if the watch is NaN: all again, with maxima that keep a NaN
+if the watch is NaN: compute all again, with maxima that keep a NaN
 
-One FMA for two elements is less than any maximum that keeps a NaN. Infinities may raise a false
-alarm, which costs time only; the 1 keeps products of small numbers from becoming subnormal.
+One FMA for two elements takes less than any maximum that keeps a NaN. Infinities may cause a false
+alarm, which costs only time. The 1 keeps products of small numbers from becoming subnormal.
 """
 
 from __future__ import annotations

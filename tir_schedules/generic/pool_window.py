@@ -1,4 +1,4 @@
-"""How windows slide over a flat array: along which axis, how far, what of them counts.
+"""How windows slide over a flat array: along which axis, by how much, and which positions count.
 
 y[i, j, c] = max over k, l of x[2 * i + k - 1, 2 * j + l - 1, c]
 

@@ -9,13 +9,13 @@ Along the result, when neighbouring results read neighbouring elements (or the s
             for k: accumulator[i, j] += a[6 * it + i, k] * b[k, 64 * jt + j]
             y <- accumulators (with the epilogue applied)
 
-Along the reduced axis, when that is where neighbours lie:
+Along the reduced axis, when neighbouring elements lie along it:
 
     for i, k in grid: y[i] += x[i, k]
 
     ->  for i: four accumulators of 16 lanes; for k in steps of 64: accumulate; add the lanes up
 
-A sum's order of additions so differs from the loops' (float addition is not associative).
+So the order of additions differs from that of the loops (float addition is not associative).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Loops of reductions along the reduced axis, where that is where neighbouring elements lie.
+"""Loops of reductions along the reduced axis, for neighbouring elements that lie along it.
 
 for i, k in grid(n, 100): y[i] += x[i, k]
 

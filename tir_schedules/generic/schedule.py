@@ -9,8 +9,8 @@ not how), merges the nests, and writes new loops:
     ->  for f in parallel(6144):
             for v in vectorized(16): z[16 * f + v] = max(x[16 * f + v] + y[16 * f + v], 0)
 
-Each rule either schedules a function or says why it does not; the last one, which leaves the loops
-as they are, takes everything.
+Each rule either schedules a function or says why it cannot. The last rule takes every function and
+leaves its loops as they are.
 """
 
 from __future__ import annotations

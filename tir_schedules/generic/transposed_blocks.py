@@ -1,11 +1,11 @@
-"""Turns blocks in registers: a few vectors along one axis become vectors along the other.
+"""Transposes blocks in registers: a few vectors along one axis become vectors along the other.
 
 Eight rows of sixteen elements, a0 a1 .. a15, b0 .. b15, .. h0 .. h15, become
 
     a0 b0 c0 .. h0 a1 b1 .. h1,   a2 b2 .. h3,   ...
 
-by rounds that interleave the first half of the rows with the second half. Bytes are first gathered
-by fours, and 16-bit elements by pairs, so that every round moves 32 bits at once.
+by rounds that interleave the first half of the rows with the second half. Four bytes, or two 16-bit
+elements, are first combined to one, so that every round moves 32 bits at once.
 """
 
 from __future__ import annotations

@@ -7,10 +7,10 @@
     T.atan(half)        ->  T.float16(T.atan(T.float32(half)))
     p == q, booleans    ->  T.uint8(p) == T.uint8(q)
 
-Calls in other types than float32, and functions that vector_math does not have, stay as they are
-where TVM compiles them, and its formula does not cancel: 0.5 * log((1 + x) / (1 - x)) is 0 for
-the atanh of a small x. TVM's own conversion to bfloat16 repeats its argument and turns a NaN into
-infinity. It compares booleans as if they were floats, which LLVM refuses.
+Calls in other types than float32, and functions that vector_math lacks, stay as they are if TVM
+compiles them by an accurate formula. (TVM's 0.5 * log((1 + x) / (1 - x)) gives 0 for the atanh of a
+small x.) TVM's own conversion to bfloat16 repeats its argument and makes infinity of a NaN. TVM
+compares booleans as if they were floats, which LLVM refuses.
 """
 
 from __future__ import annotations

@@ -299,7 +299,7 @@ class PackedOperand:
         return merged
 
     def _turn(self, panel: Expr | int, width: int) -> None:
-        """Steps of K stored next to each other: square blocks of words turned in registers."""
+        """Steps of K stored next to each other: square blocks of words transposed in registers."""
         self._each_vector(panel, width, functools.partial(self._turn_vector, panel, width))
 
     def _turn_vector(self, panel: Expr | int, width: int, j: int, columns: Columns) -> None:

@@ -25,9 +25,10 @@ from tir_schedules.core.blocking import Group, balanced, shares
 
 from .tile_stores import rest, store_tile
 
-# Panels that are fetched ahead at most: with few rows a panel is left before the next one has come
-# from L3 or memory. Whole models of 32 rows became 1% to 9% faster (Zen 4). A fetch needs so many
-# products beside it: a single row, which takes what memory gives, became 20% slower.
+# The most panels that are prefetched. With few rows a panel is finished before the next one has
+# arrived from L3 or memory. Prefetching made whole models of 32 rows 1% to 9% faster (Zen 4). Each
+# prefetch needs PRODUCTS_PER_FETCH products to hide it: with a single row, where memory is the
+# limit, prefetching was 20% slower.
 PANELS_AHEAD, PRODUCTS_PER_FETCH = 2, 8
 Piece = tuple[int, int]  # first step of K and number of steps
 LoadPanel = Callable[[Expr, int, Expr, int], Expr | Address]

@@ -1,8 +1,8 @@
-"""How attention of few queries is cut into tasks, and what is kept between its phases.
+"""How attention of few queries is divided into tasks, and what is kept between its phases.
 
-A "set" is one K and V with the rows of q that share it. A task takes one set or, where the rows of
-several are stored side by side ([B, N, H, D]), all of these, a few keys at a time: so memory is
-read from one end to the other. Each task's keys may be cut into shares.
+A "set" is one K and V with the rows of q that share it. A task takes one set. If several sets are
+stored interleaved ([B, N, H, D]), a task takes all of them, a few keys at a time, so that memory is
+read in order. The keys of a task may be divided into shares for several threads.
 """
 
 from __future__ import annotations

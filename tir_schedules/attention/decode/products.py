@@ -1,4 +1,4 @@
-"""The products of few queries' probabilities with V, merged over shares of keys, and the result."""
+"""Multiplies the probabilities of few queries by V, and merges the shares of keys."""
 
 from __future__ import annotations
 

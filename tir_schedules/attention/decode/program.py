@@ -4,11 +4,11 @@
     p            = epilogue(softmax(scores))
     out[r, e]    = epilogue(sum over n of p[r, n] * v[n, e])
 
-K and V are read where they are stored, once, and nothing is packed (`skinny_product`). The rows of
-scores stay in cache. Where there are fewer K and V than threads, and they are long, their keys are
-shared out: every share has its own largest score and its own sums, which are merged in the end (Dao
-et al., "Flash-Decoding for long-context inference", 2023). All shares know the sum of the whole row
-before probabilities are rounded, so that sharing changes no rounding but that of sums.
+K and V are read in place, once, and nothing is packed (`skinny_product`). The rows of scores stay
+in cache. Where there are fewer pairs of K and V than threads, and many keys, threads share the keys
+of a pair: every share has its own largest score and its own sums, which are merged in the end (Dao
+et al., "Flash-Decoding for long-context inference", 2023). The sum of the whole row is known before
+probabilities are rounded, so sharing changes the rounding of sums only.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def build_decode(region: Region, config: DecodeConfig, isa: Isa) -> tirx.PrimFun
             flat_view(buffer, tensor)
             for buffer, tensor in zip((*inputs[:3], output), problem.tensors.values(), strict=True)
         )
-        # Beside the kernel for bfloat16 f32 is narrowed by an instruction; the kernel brings that.
+        # The kernel for bfloat16 brings the instruction that narrows f32.
         half = kernels_for(isa, "bfloat16", "bfloat16")[0]
         functions = I.attr(0, "pragma_import_llvm", half.llvm_ir) if half.llvm_ir else nullcontext()
         with functions:

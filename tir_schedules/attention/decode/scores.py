@@ -1,4 +1,4 @@
-"""The scores of few queries, their largest, their exponentials and the sums of these."""
+"""The scores of few queries: their maxima, exponentials, and sums of exponentials."""
 
 from __future__ import annotations
 

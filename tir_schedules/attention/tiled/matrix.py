@@ -1,8 +1,8 @@
-"""Matrices in cache whose rows tile registers (AMX) read and write: flat buffers with a pitch.
+"""Matrices in cache whose rows AMX tiles read and write: flat buffers with a fixed row distance.
 
-Tiles are told the distance of rows as a number. TVM lowers a matrix to the columns that it believes
-to be visited, fewer than there are or, where a loop's extent is not constant, more; then the number
-would be wrong. Rows of a flat buffer stay where they are.
+Tile instructions get the distance between rows as a number. TVM shrinks or widens a 2-D buffer to
+the columns that it believes to be visited, and the number would then be wrong. The rows of a flat
+buffer stay where they are.
 """
 
 from __future__ import annotations

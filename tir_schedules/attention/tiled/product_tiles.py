@@ -1,8 +1,8 @@
 """The register tiles of the probabilities times v, and the store of the result.
 
-Tile registers (AMX) read the probabilities where the softmax has put them, 64 bytes of keys at a
-time, so that zeros follow the last key. A result that is not complete yet grows where it rests;
-others pass through a block of results in L1.
+AMX tiles read the probabilities where the softmax stored them, 64 bytes of keys at a time; zeros
+follow the last key. A result that is not complete yet is accumulated where it is stored; a complete
+one goes through a block in L1 to the epilogue.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""How the queries of attention are cut, so that tile registers are configured once for a height.
+"""How the queries of attention are divided, so that AMX tiles are configured once for each height.
 
-Vector kernels have register tiles of any height: rows are cut into equal pieces. Tiles (AMX) are
-configured for the rows of a full block, then for those of the tail: all full blocks come first.
+Vector kernels have register tiles of any height, so rows are divided into equal pieces. AMX tiles
+are configured for full blocks, then for the tail, so all full blocks come first.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""The register tiles of q k^T, and what becomes of their accumulators in cache.
+"""The register tiles of q k^T, and how their accumulators are stored as scores in cache.
 
-A tile is short: D / kr steps. What it costs besides are its stores: on Zen 4 a store of 512 bits
-keeps the FMA pipes for two cycles, 48 to 64 of the tile's 400 to 1600 with those of the maxima.
-Additions, conversions and maxima run beside the FMAs for nothing. Two stores of 256 bits would take
-less, but LLVM joins them, and where it is kept from that nothing is gained.
+A tile has few steps, D / kr, so its stores matter. On Zen 4 a store of 512 bits occupies the FMA
+pipes for two cycles: with the stores of maxima 48 to 64 of a tile's 400 to 1600 cycles. Additions,
+conversions and maxima run in parallel with the FMAs at no cost. Two stores of 256 bits would take
+less, but LLVM merges them, and preventing that gains nothing.
 
-Tile registers (AMX) are stored where the scores belong; what a vector kernel does with them in
-registers follows while they are in L1, beside the products of the next tiles.
+AMX tiles are stored directly as scores. Scale, mask and maxima are then computed from L1, while the
+next tiles are multiplied; a vector kernel computes them in registers.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""The scores of attention on their way to the softmax: scale, mask, running maximum.
+"""What happens to the scores of attention before the softmax: scale, mask, running maximum.
 
 If the epilogue of the scores is a positive scale and a mask, the register tile only adds mask /
-scale, which costs nothing beside its FMAs, and the softmax multiplies by the scale in the FMA that
-takes the maximum off. Any other epilogue is computed row by row from the stored accumulators.
+scale, which costs no time next to its FMAs; the softmax multiplies by the scale in the FMA that
+subtracts the maximum. Any other epilogue is computed row by row from the stored accumulators.
 """
 
 from __future__ import annotations

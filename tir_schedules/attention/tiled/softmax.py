@@ -1,9 +1,9 @@
-"""The softmax of a band of scores that lie in cache, and what becomes of its probabilities.
+"""The softmax of a band of scores in cache, and how its probabilities are stored.
 
-Each step runs over all rows of the band before the next begins, so that the latency of adding up
-the lanes of one row is hidden behind the others. 8-bit probabilities are rounded after they have
-been divided by the sum; those of other types stay undivided: the product with v is divided instead.
-Between blocks of keys, maximum and sum go on as in Milakov and Gimelshein, "Online normalizer
+Each step runs over all rows of the band before the next step begins, so that the latency of adding
+up the lanes of one row is hidden behind other rows. 8-bit probabilities are divided by the sum,
+then rounded. Probabilities of other types are not divided; the product with v is divided instead.
+Between blocks of keys, maximum and sum continue as in Milakov and Gimelshein, "Online normalizer
 calculation for softmax" (arXiv 1805.02867).
 """
 
