@@ -1,6 +1,6 @@
 """Writes a module after every pass into a folder: 000_Normalize.py, 001_FoldConstant.py, ...
 
-TVM's own instrument of this name goes on with a warning when a file cannot be written.
+If a file cannot be written, this is an error; TVM's own instrument of this name only warns.
 """
 
 from __future__ import annotations

@@ -11,11 +11,11 @@ After
     lv1 = R.matmul(lv, const_w', out_dtype="float32")
     lv2 = R.add(lv1, const_b)
 
-Both operands are rounded to nearest even, constants now. A product of two bfloat16 numbers is exact
-in f32 and sums are f32, so the two roundings are all that is lost; normalisations, softmax,
-residuals and biases stay f32. `raise_bf16_casts` moves the casts to where they cost least. Products
-whose shapes are not known, of a vector, or of a weight that is decoded from a smaller type on its
-way (weight-only quantisation) stay as they are, and so do convolutions whose channels are not last
+Both operands are rounded to nearest even, constants at compile time. A product of two bfloat16
+numbers is exact in f32 and sums are f32, so only these two roundings lose precision.
+Normalisations, softmax, residuals and biases stay f32. `raise_bf16_casts` moves the casts to where
+they cost least. These stay as they are: products of unknown shape, of a vector, or of a weight that
+is decoded from a smaller type (weight-only quantisation); convolutions whose channels are not last
 or whose weight is not a constant.
 """
 

@@ -14,18 +14,18 @@ After
     lv2 = R.reshape(lv1, [1, 128, 12, 32])
     lv3 = R.permute_dims(lv2, [0, 2, 1, 3])
 
-A cast passes operators that only move elements or pick the largest, where nothing needs their f32
-result; a reshape costs nothing and is done in both types if both are needed. A value has one cast,
-which all share.
+A cast moves up past operators that only move elements or pick the largest, if nothing needs their
+f32 result. A reshape costs nothing, so it is done in both types if both are needed. All readers of
+a value share one cast.
 
-What a convolution reads (or a product of pixels [N, H, W, C]) is large, and a residual connection
-reads it again. It is stored as bfloat16 alone, which the others read:
+The input of a convolution (or of a product of pixels [N, H, W, C]) is large, and a residual
+connection often reads it again. It is stored as bfloat16 only, and all readers take that:
 
     lv = R.nn.relu(y)                               # read by a convolution and by R.add
     lv1 = R.astype(lv, "bfloat16")
     lv2 = R.astype(lv1, "float32")                  # R.add reads this, in its registers
 
-as other libraries keep values between convolutions in bfloat16. Results of the model are not
+Other libraries also keep values between convolutions in bfloat16. Results of the model are not
 rounded.
 """
 

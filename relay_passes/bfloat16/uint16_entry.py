@@ -1,18 +1,18 @@
-"""Bits entry: a second way into a model with bfloat16 inputs or outputs, for callers without them.
+"""Adds a second entry to a model with bfloat16 inputs or outputs, for callers that lack the type.
 
 Before
 
     def main(x: R.Tensor((4, 8), "bfloat16")): ...
 
-After, besides
+After, in addition
 
     def main_bits(x: R.Tensor((4, 8), "uint16")):
         lv = R.memory.view(x, dtype="bfloat16")
         lv1 = main(lv)
         return R.memory.view(lv1, dtype="uint16")
 
-NumPy cannot hand its arrays over as bfloat16; their bits it can, and a view made inside the model
-costs a tenth of one made in Python.
+NumPy cannot pass arrays as bfloat16, but it can pass their bits as uint16. A view made inside the
+model takes a tenth of the time of one made in Python.
 """
 
 from __future__ import annotations

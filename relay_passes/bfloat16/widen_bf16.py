@@ -16,10 +16,10 @@ After
     lv4 = R.matmul(lv3, const_v, out_dtype="float32")
     gv = R.astype(lv4, "bfloat16")
 
-The model asks for a rounding after every operator. Values that only pass from one operator to the
-next stay f32 instead, which is at least as near to the real numbers (oneDNN and OpenVINO do so as
-well); casts that the model itself writes do round. With `products="float32"` the products have f32
-operands too. Operators that only move elements move bfloat16 where the value is there as such.
+A bfloat16 model means a rounding after every operator. Here, values between two operators stay f32,
+which is at least as precise (oneDNN and OpenVINO do the same). Casts that the model itself contains
+do round. With `products="float32"` the operands of products are f32 too. Operators that only move
+elements move bfloat16 if the value is stored in it.
 """
 
 from __future__ import annotations

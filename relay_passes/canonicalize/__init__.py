@@ -1,4 +1,4 @@
-"""One way to write everything: passes that recognise, fold and simplify.
+"""Writes every formula in one standard form: passes that recognise, fold and simplify.
 
-In: Relax as imported. Out: the same values from operators that later passes know.
+In: Relax as imported. Out: the same values, computed by operators that later passes know.
 """

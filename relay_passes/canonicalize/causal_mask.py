@@ -1,4 +1,4 @@
-"""Causal masks: which masks of scores only say that a query sees no later key.
+"""Recognises causal masks: masks of scores which only say that a query sees no later key.
 
     scores[i, j] is visible if j <= i + c
 
@@ -7,7 +7,7 @@
     const_mask                      # 0 where j <= i + c, at most -1e30 elsewhere; to be added
     R.where(const_condition, scores, R.const(-inf))     # or with the last two exchanged
 
-An attention program that knows c skips what nobody sees, and reads no mask.
+An attention kernel that knows c skips the keys that no query sees, and reads no mask.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Clip: an index below 0 counts from the end, and one outside stays inside.
+"""Clip: a negative index counts from the end, and an index out of range is clipped.
 
 Before
 
@@ -8,12 +8,12 @@ After
 
     R.take(table, R.where(R.less(indices, 0), R.add(indices, 5), indices), axis=0, mode="clip")
 
-A constant index becomes the one that is meant. So do the indices of gather_elements, gather_nd,
-scatter_elements, scatter_nd, index_tensor and index_put, which have no mode: they are clipped by
-minimum and maximum.
+Constant indices are computed at compile time. gather_elements, gather_nd, scatter_elements,
+scatter_nd, index_tensor and index_put have no mode: their indices are clipped by minimum and
+maximum.
 
-ONNX and PyTorch count negative indices from the end and call one outside an error. TVM trusts the
-model: a token id that is too large would end the process, or overwrite what is not its own.
+In ONNX and PyTorch a negative index counts from the end, and an index out of range is an error. TVM
+does not check: a token id that is too large would crash the process or overwrite other memory.
 """
 
 from __future__ import annotations

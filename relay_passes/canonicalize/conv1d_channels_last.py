@@ -1,4 +1,4 @@
-"""Convolutions along one axis, with channels last, where a window is contiguous memory.
+"""Writes convolutions along one axis with channels last, so that a window is contiguous memory.
 
 Before
 
@@ -12,9 +12,9 @@ After
     lv3 = R.permute_dims(lv2, [0, 2, 1])
     lv4 = R.reshape(lv3, [1, 512, 508, 1])
 
-Likewise nn.conv1d in NCW. Only what the template "matmul" builds is rewritten: a constant f32
-weight, one group, no dilation, no padding along the axis. `sink_permutes` moves the permutations
-on.
+Likewise nn.conv1d in NCW. Only convolutions that the template "matmul" builds are rewritten: a
+constant f32 weight, one group, no dilation, no padding along the axis. `sink_permutes` moves the
+permutations on.
 """
 
 from __future__ import annotations

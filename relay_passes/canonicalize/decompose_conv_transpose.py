@@ -15,14 +15,14 @@ After
     lv4 = R.reshape(lv3, [1, 10, 10, 3])
     gv = R.permute_dims(lv4, [0, 3, 1, 2])
 
-`transposed_taps` says which taps meet which results. Phases are convolutions of their own (products
-if windows do not overlap), put together along the channels by R.concat, of which `concat_in_place`
-leaves nothing; or more channels of one convolution and a pass over its result, by `transposed_conv`
-whichever costs less. Elementwise operators that follow go before the interleaving, and so does a
-transposed convolution whose windows do not overlap. One, two or three axes, any groups, dilation,
-padding and output padding; the weight is a constant or dequantised from one. Others stay. Where a
-weight has zeros between its taps, x times them is added, which is no difference unless x is
-infinite or NaN.
+`transposed_taps` says which taps contribute to which results. There are two forms;
+`transposed_conv` takes the cheaper one. Either each phase is a convolution (a product if windows do
+not overlap), and R.concat joins them along the channels; `concat_in_place` later removes the copy.
+Or all phases are channels of one convolution, and another pass interleaves its result. Elementwise
+operators that follow move before the interleaving, and so does a transposed convolution whose
+windows do not overlap. One, two or three axes, any groups, dilation, padding and output padding;
+the weight is a constant or dequantised from one. Other calls stay. A weight may get zeros between
+its taps; adding x times 0 changes nothing unless x is infinite or NaN.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""PReLU as elementwise operators, which every epilogue has.
+"""Writes PReLU as elementwise operators, which every epilogue can compute.
 
 Before
 
@@ -10,7 +10,7 @@ After
     lv1 = R.multiply(x, const_slope')               # [C, 1, 1]
     gv = R.where(lv, lv1, x)
 
-No branches: both sides are computed. (The larger of x and slope * x is something else for slopes
+Both sides are computed, without a branch. (The maximum of x and slope * x would differ for slopes
 above 1, and for a slope of 0 and an infinite x.)
 """
 

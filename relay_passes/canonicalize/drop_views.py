@@ -1,4 +1,4 @@
-"""Reshapes that change nothing, or that a softmax needs none of.
+"""Drops reshapes that change nothing, or that a softmax does not need.
 
 Before
 
@@ -10,8 +10,9 @@ After
 
     gv = R.nn.softmax(x, axis=-1)
 
-Older ONNX models have every softmax so. The axes that the reshape joins must, but for one, have one
-element. A reshape of a reshape is one, and a reshape to the same shape is none.
+Older ONNX models write every softmax so. Of the axes that the reshape joins, only one may have more
+than one element. A reshape of a reshape becomes one reshape; a reshape to the same shape is
+dropped.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Fold: nothing is computed on tensors without elements, so that no template ever sees one.
+"""Fold: removes operators on tensors without elements, so that no template sees one.
 
 Before
 
@@ -13,9 +13,9 @@ After
     lv2 = R.broadcast_to(R.const(-inf), [1, 4, 16])
     gv = R.broadcast_to(R.const(0), [2, 3])
 
-An empty result is an empty constant. A result with elements cannot depend on an operand without
-any: it is the sum, product or maximum of no elements, or what the other operands make of it. Where
-there is nothing to choose from (argmax, look-ups, pools) there is no result, and that is an error.
+An empty result becomes an empty constant. A result with elements cannot depend on an empty operand:
+it is the sum, product or maximum of no elements, or follows from the other operands. Operators that
+choose an element (argmax, look-ups, pools) have no result then, and that is an error.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Fold: permutations, reshapes and casts of constants are done now, by numpy.
+"""Fold: permutes, reshapes and casts constants at compile time, by NumPy.
 
 Before
 

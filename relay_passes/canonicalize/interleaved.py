@@ -1,8 +1,9 @@
-"""Results of convolutions that are still to be interleaved, and what may be done to them before.
+"""Results of transposed convolutions before their phases are interleaved.
 
-A value stands for a tensor [N, *outputs, C] whose elements lie elsewhere: as channels of one tensor
-(a level of factors for each transposed convolution passed), or as one tensor for each phase.
-Operators that treat every element alike, or every channel, do it before the interleaving.
+A value stands for a tensor [N, *outputs, C] that is not interleaved yet. Its elements are channels
+of one tensor (with a level of factors for each transposed convolution), or one tensor for each
+phase. Operators that treat all elements alike, or all elements of a channel, run before the
+interleaving.
 """
 
 from __future__ import annotations

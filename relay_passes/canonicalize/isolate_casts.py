@@ -1,4 +1,4 @@
-"""Match casts between dataflow blocks, where no other pass looks.
+"""Moves match casts out of dataflow blocks, where no other pass touches them.
 
 Before
 
@@ -18,8 +18,8 @@ After
         gv = R.add(lv1, lv1)
         R.output(gv)
 
-A match cast checks a shape when the model runs, and says what its variables are from there on. A
-pass that moved or renamed it would lose both. One that is known to hold is only another name.
+A match cast checks a shape at run time and defines the variables in it. A pass that moved or
+renamed it would lose both. A cast that is known to hold is dropped.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Convolutions of one tap are products of pixels and a matrix.
+"""Writes convolutions of one tap as products of pixels and a matrix.
 
 Before
 

@@ -1,4 +1,4 @@
-"""Hard activations in the cheapest form: hard-swish, hard-sigmoid, and what scales and shifts them.
+"""Writes hard-swish and hard-sigmoid, with their scales and shifts, in the cheapest form.
 
 Before
 
@@ -18,8 +18,8 @@ After
     gv = R.add(lv3, R.const(b))
 
 s x clip(p x + q, low, high) + t is x clip(s p x + s q, s low, s high) + t: four instructions in
-place of eight. s clip(p x + q, low, high) + t likewise is one clip. Factors and terms may stand in
-any order and be grouped in any way. Where integers begin or end, the formula stays as it is: its
+place of eight. Likewise s clip(p x + q, low, high) + t becomes one clip. Factors and terms may have
+any order and grouping. A formula that begins or ends with integers stays as it is, because its
 roundings decide ties.
 """
 

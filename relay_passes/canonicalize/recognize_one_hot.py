@@ -1,4 +1,4 @@
-"""Products with one-hot rows are look-ups, and what follows a look-up can be done to its table.
+"""Makes look-ups of products with one-hot rows, and applies to the table what follows them.
 
 Before
 

@@ -1,4 +1,4 @@
-"""Safe softmax: rows that see no key are zeroed after the product, not before it.
+"""Safe softmax: zeroes the rows that see no key after the product, not before it.
 
 Before
 
@@ -15,10 +15,10 @@ After
     lv3 = R.max(R.where(R.greater(mask, -inf), 1, 0), axis=-1, keepdims=True)
     gv = R.where(R.greater(lv3, 0), lv2, R.const(0.0))
 
-This is how PyTorch exports attention with a mask of bools. Scores, softmax and product can then be
-one program, and only a row of the mask is looked at, not a matrix of probabilities; not even that
-if the mask is constant and shows every query a key. Where scores are NaN or +inf, which no mask
-makes them, the result is NaN and no longer 0.
+PyTorch exports attention with a boolean mask in this form. Scores, softmax and product can then be
+one kernel, and only the mask is tested, not the matrix of probabilities. If the mask is constant
+and every query sees a key, nothing is tested. No mask makes a score NaN or +inf; where scores are
+so, the result is now NaN and no longer 0.
 """
 
 from __future__ import annotations

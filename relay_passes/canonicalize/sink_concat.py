@@ -1,4 +1,4 @@
-"""Elementwise operators after a concatenation are computed on its parts.
+"""Moves elementwise operators after a concatenation to its parts.
 
 Before
 
@@ -14,10 +14,10 @@ After
     lv3 = R.nn.relu(lv2)
     gv = R.concat((lv1, lv3), axis=-1)
 
-There they become part of the regions that make the parts, and the concatenation, written in place
-(`concat_in_place`), costs nothing. Only where most of the result is needed for nothing else: what
-is, would be read and written once more. Conversions have passes of their own (`lift_quantize`,
-`sink_dequantize`, `raise_bf16_casts`).
+There they are fused into the regions that compute the parts, and the concatenation costs nothing,
+because the parts are written in place (`concat_in_place`). This is done only if most of the result
+has no other reader: a part with another reader would be read and written once more. Conversions
+have passes of their own (`lift_quantize`, `sink_dequantize`, `raise_bf16_casts`).
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
-"""Sink: permutations move down through elementwise operators and reductions, where they meet
-their inverses, vanish in a reduction, or are left for the end.
+"""Sink: moves permutations down past elementwise operators and reductions.
+
+There they cancel with their inverses, vanish in a reduction, or stay at the end.
 
 Before
 
@@ -14,8 +15,8 @@ After
     lv1 = R.nn.relu(lv)
     gv = R.max(lv1, axis=[1])
 
-Reshapes that only put in or leave out extents of 1 move along. Constants are permuted now. A chain
-is rewritten only if afterwards neither more permutations run nor more elements are moved.
+Reshapes that only add or drop axes of extent 1 move along. Constants are permuted at compile time.
+A chain is rewritten only if it then has neither more permutations nor more elements to move.
 Permutations that a batch_matmul takes into its store stay.
 """
 

@@ -1,4 +1,4 @@
-"""Sink: the scale of an attention's query or key moves behind their product.
+"""Sink: moves the scale of an attention's query or key behind their product.
 
 Before
 
@@ -12,13 +12,14 @@ After
     lv1 = R.matmul(lv, k)
     lv2 = R.multiply(lv1, R.const(0.125))
 
-The product then reads q where it lies, and the scale is a step of its epilogue; scales of both
-operands become one. Only numbers move, past operators that only move elements and past roundings
-to bfloat16, and only if nothing else needs the scaled value. Products with constants keep theirs.
+The product then reads q in place, and the scale is a step of its epilogue; scales of both operands
+become one. A scale moves only if it is a constant number, past operators that only move elements
+and past roundings to bfloat16, and if nothing else reads the scaled value. Products with constant
+operands keep their scales.
 
-Each term q k is rounded once less and the sum once more: with K terms results differ by no more
-than (K + 3) 2^-24 of the sum of their magnitudes; and by nothing if the scale is a power of two and
-nothing underflows. Of bfloat16 operands, rounding q in place of q * scale is as good: 2^-9 of each.
+Each term q k is rounded once less and the sum once more. With K terms, results differ by at most
+(K + 3) 2^-24 of the sum of their magnitudes. They do not differ if the scale is a power of two and
+nothing underflows. With bfloat16 operands, rounding q is as precise as rounding q * scale: 2^-9.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Reading a transposed convolution, and the weights of the ordinary ones that it becomes."""
+"""Reads a transposed convolution, and computes the weights of the ordinary ones that replace it."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
-"""A transposed convolution as ordinary ones of stride 1: which taps meet which results.
+"""Which taps of a transposed convolution contribute to which results.
 
     y[o] = sum of x[i] * w[t] over all i, t with o = i * s + t * d - p
 
-Along one axis let q, phase = divmod(o + p, s). The taps that meet o are those with t * d = phase
-(mod s), and they meet x[q - t * d // s]: for each phase a convolution over q with every s-th tap.
-Either all phases are computed at once, as more channels of one convolution whose weight has zeros
-where a phase has no tap, or each by itself with no zeros. In both, q begins with any first one.
+Along one axis let q, phase = divmod(o + p, s). The taps for o are those with t * d = phase (mod s);
+they multiply x[q - t * d // s]. So each phase is a convolution over q, of stride 1, with every s-th
+tap. The phases are computed together, as more channels of one convolution whose weight has zeros
+where a phase has no tap, or each by itself without zeros. In both forms the first q is free.
 """
 
 from __future__ import annotations

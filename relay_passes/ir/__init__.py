@@ -1,4 +1,4 @@
-"""Reading and rewriting Relax: blocks, calls, views, arithmetic; no pass is here.
+"""Reads and rewrites Relax: blocks, calls, views, arithmetic. There is no pass here.
 
-In: a dataflow block. Out: questions answered about it, and blocks written anew.
+In: a dataflow block. Out: facts about it, and new blocks.
 """

@@ -1,4 +1,4 @@
-"""Views: tensors that are others with axes reordered and axes of extent 1 put in or left out.
+"""Views of tensors: axes are reordered, and axes of extent 1 are added or dropped.
 
 A view of x [1, 512, 256] with axes (0, 2, 1, None) is [1, 256, 512, 1].
 """

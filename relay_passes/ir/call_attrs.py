@@ -1,4 +1,4 @@
-"""Calls with other operands and some other attributes, for any Relax operator."""
+"""Copies a call of any Relax operator with other operands and some other attributes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reading and writing calls of R.nn.conv*: the same for any number of axes, and transposed ones."""
+"""Reads and writes calls of R.nn.conv*, for any number of axes, transposed ones too."""
 
 from __future__ import annotations
 

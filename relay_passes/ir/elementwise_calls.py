@@ -1,4 +1,4 @@
-"""Operators that compute every element of their result from the same elements of their tensors."""
+"""Elementwise operators: each element of the result depends on the same element of each operand."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reading a dataflow block: who defines a value, who uses it, what a call is."""
+"""Reads a dataflow block: who defines a value, who uses it, what a call is."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Operators that move elements and compute nothing: where an axis of their argument goes.
 
-An operator that acts on every element alone, quantising for one, may as well run before them as
-after. One that differs along an axis needs to know where that axis is on the other side.
+An elementwise operator, such as quantising, may run before or after them. If it has parameters
+along an axis, one must know where that axis is on the other side.
 """
 
 from __future__ import annotations

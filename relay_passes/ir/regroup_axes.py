@@ -1,4 +1,4 @@
-"""Regrouping: axes are split, permuted and joined again, in whatever layout the ends are.
+"""Regrouping: splits, permutes and joins axes, in any layout.
 
 lv = R.reshape(x, [N, 4, 28, H, W])                 # x: [N, 112, H, W]: a channel shuffle
 lv1 = R.permute_dims(lv, [0, 2, 1, 3, 4])

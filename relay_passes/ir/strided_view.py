@@ -1,8 +1,7 @@
-"""StridedView: where the elements of a tensor lie that reshapes, permutations, slices and repeats
-make out of another one.
+"""StridedView: where the elements of a reshaped, permuted, sliced or repeated tensor lie.
 
-    lv = R.reshape(x, R.shape([2, 5, 8, 4]))            # x: [2, 5, 32]
-    lv1 = R.permute_dims(lv, axes=[0, 2, 1, 3])         # element [b, h, s, d] = x[160b+4h+32s+d]
+lv = R.reshape(x, R.shape([2, 5, 8, 4]))            # x: [2, 5, 32]
+lv1 = R.permute_dims(lv, axes=[0, 2, 1, 3])         # element [b, h, s, d] = x[160b+4h+32s+d]
 """
 
 from __future__ import annotations

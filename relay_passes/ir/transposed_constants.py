@@ -1,4 +1,4 @@
-"""Constants seen with other axes, permuted now: also behind dequantisation, casts and reshapes.
+"""Permutes constants at compile time, also through dequantisation, casts and reshapes.
 
 Before
 

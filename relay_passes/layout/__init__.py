@@ -1,5 +1,5 @@
-"""Where the channels of every tensor lie.
+"""Chooses the layout of every tensor: channels first or last.
 
-In: operators in the layout of the model. Out: channels last where it pays, and the fewest bytes
+In: operators in the layout of the model. Out: channels last where it pays, with the fewest bytes
 reordered.
 """

@@ -4,7 +4,7 @@
     lv1 = R.add(lv, y)                          # so that of lv1 and of y too
     lv2 = R.permute_dims(lv1, [0, 2, 3, 1])     # axis 3
 
-It is a guess where to look for layouts, not a promise: who uses it checks what he relies on.
+This is a guess of where to look for layouts. Callers check what they rely on.
 """
 
 from __future__ import annotations

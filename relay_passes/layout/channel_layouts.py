@@ -1,4 +1,4 @@
-"""Layouts: the two ways to store a tensor that has channels, and how an operator runs in either.
+"""Layouts: the two ways to store a tensor with channels, and how an operator runs in each.
 
 FIRST    [N, C, H, W]    order (0, 1, 2, 3) of a tensor imported so, (0, 3, 1, 2) of one imported
 LAST     [N, H, W, C]    order (0, 2, 3, 1)  channels last             (0, 1, 2, 3)

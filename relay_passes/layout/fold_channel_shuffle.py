@@ -1,4 +1,4 @@
-"""Channel shuffles vanish in the weights of a convolution before or after them.
+"""Folds channel shuffles into the weights of a convolution before or after them.
 
 Before
 
@@ -14,11 +14,12 @@ After
     lv4 = R.reshape(lv3, [1, 14, 14 * 4, 68])
     lv5 = R.nn.conv2d(lv4, const_v', strides=[1, 4], groups=4)                 # [1, 4, 17, 272]
 
-A shuffle goes past operators that treat every channel by itself, with its constants reordered. It
-ends in a convolution or product that sums over all channels: downward in what it reads, upward in
-what it writes. A grouped convolution cannot be reordered across its groups; but if each of its
-groups has a part of every factor of the shuffle, these are taps along the row of a convolution over
-pixels that are the factors. Channels are last; this runs after `propagate_layout`.
+A shuffle moves past operators that treat every channel by itself; their constants are reordered. It
+ends at a convolution or product that sums over all channels: going down it reorders the weight's
+input channels, going up the output channels. The weight of a grouped convolution cannot be
+reordered across groups. But if each group has a part of every factor of the shuffle, the factors
+become pixels and the parts become taps along a row. Channels are last; this runs after
+`propagate_layout`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""LayoutCut: which of two labels every node of a graph gets, so that reorders cost least; exactly.
+"""LayoutCut: gives every node of a graph one of two labels, at the least cost of reorders.
 
 A tensor that is stored under one label and read under the other is reordered, once for all its
 readers. With two labels that is a minimum cut: nodes on the side of the source get FIRST, those on

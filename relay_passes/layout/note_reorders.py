@@ -1,4 +1,4 @@
-"""Notes: which reorders no region has taken in, and how many bytes each moves.
+"""Notes which reorders are in no region, and how many bytes each of them moves.
 
 lv = R.permute_dims(image, [0, 2, 3, 1])    ->    "reorder NCHW -> NHWC of image: 602112 bytes"
 """

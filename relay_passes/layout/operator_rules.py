@@ -1,4 +1,4 @@
-"""What runs in which layout: for every operator that can run channels first and last, how.
+"""How operators run in either layout: for each that can run channels first and channels last.
 
     R.nn.max_pool2d(x, layout="NCHW")       R.nn.max_pool2d(x', layout="NHWC")
     R.softmax(x, axis=1)                    R.softmax(x', axis=3)

@@ -1,4 +1,4 @@
-"""Layouts: channels last from border to border, and as few bytes reordered as can be.
+"""Layouts: channels last throughout a model, with as few bytes reordered as possible.
 
 Before
 
@@ -14,13 +14,13 @@ After
     lv3 = R.nn.max_pool2d(lv2, layout="NHWC")
     gv = R.permute_dims(lv3, [0, 3, 1, 2])
 
-Convolutions run channels last; inputs, outputs and operators that `layout.operator_rules` does not
-know are as imported; everything else runs in either layout. The labels that make the bytes of all
-reorders together least are a minimum cut (`layout.minimum_cut`): exact, as in arXiv 2210.12415,
-section 5, for chains. A reorder of a tensor with one channel or one pixel is a reshape and costs
-nothing. Constants are permuted now.
+Convolutions run channels last. Inputs, outputs and operators that `layout.operator_rules` does not
+know stay as imported. Everything else runs in either layout. A minimum cut (`layout.minimum_cut`)
+gives the labels with the fewest reordered bytes; it is exact, as arXiv 2210.12415, section 5, is
+for chains. A reorder of a tensor with one channel or one pixel is a reshape and costs nothing.
+Constants are permuted at compile time.
 
-Bytes are a guess at time. Labels that were measured to be faster may be given instead, see
+Bytes only approximate time. Labels that were measured to be faster may be given instead; see
 `layout.search_space`.
 """
 

@@ -1,13 +1,13 @@
-"""LayoutProblem: what can be chosen about the layouts of a block, for those who measure.
+"""LayoutProblem: what can be chosen about the layouts of a block, for tuning.
 
     problem.operators       3 max_pool2d 1x64x56x56: channels first or last; ...
     problem.cheapest({"3 max_pool2d 1x64x56x56": FIRST})
                             the labels of all of them where that one runs channels first
 
-Only operators that do much lead: as in ALT (arXiv 2210.12415), what is elementwise between
-them takes over a layout or is where the reorder is; here the cut decides which. Names hold the
-operator's place, so they are valid for blocks of one key only: those with the same operators on the
-same shapes. Weights do not matter; how they are stored is part of every region's configuration.
+Only operators with much work choose a layout, as in ALT (arXiv 2210.12415). An elementwise operator
+between them takes over a layout, or the reorder is there; here the cut decides which. Names hold
+the operator's position, so they are valid only for blocks with the same key: the same operators on
+the same shapes. Weights do not matter: their layout is part of every region's configuration.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Allocate: a tensor without elements is made when it is needed, not kept as a constant.
+"""Allocate: makes a tensor without elements at run time instead of keeping it as a constant.
 
 Before
 

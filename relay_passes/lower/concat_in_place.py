@@ -1,4 +1,4 @@
-"""Concat in place: kernels write their results where a concatenation wants them.
+"""Concat in place: kernels write their results directly into a concatenation's result.
 
 Before
 
@@ -12,11 +12,11 @@ After
     lv2 = R.call_tir_inplace(tvm_hybrid_conv2d1_placed, (x, const_w1, lv),
                              out_ty=R.Tensor((1, 56, 56, 128)), inplace_indices=[2])
 
-The first kernel leaves the others' parts as they are; nothing is copied, and TVM plans memory for
-one tensor. Concatenations of concatenations and reshapes between are one (such as the phases of a
-transposed convolution, interleaved). Parts that nobody's kernel makes, or that are needed besides,
-are copied, if most of the result is not; else the concatenation stays. The pass works on kernels as
-they are built (`tir_schedules.assembled.placed_output`), so that every template has it.
+Each kernel writes its own part only; nothing is copied, and TVM plans memory for one tensor. Nested
+concatenations, with reshapes between them, are treated as one (such as the interleaved phases of a
+transposed convolution). A part that no kernel computes, or that has another reader, is copied, if
+most of the result is not copied; otherwise the concatenation stays. The pass works on finished
+kernels (`tir_schedules.assembled.placed_output`), so it works for every template.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Drop checks: what every kernel checks by itself is not checked once more at a function's entry.
+"""Drop checks: removes checks at a function's entry that every kernel repeats.
 
 Before
 
@@ -10,7 +10,7 @@ After
 
     cls.tvm_hybrid_matmul(x, const_packed, alloc)
 
-A kernel called with an argument of another shape or type refuses it before it reads anything. A
+A kernel refuses an argument of another shape or type before it reads anything. A
 parameter that anything but a kernel uses, such as a view, keeps its checks.
 """
 

@@ -1,8 +1,8 @@
-"""Kernel context: which of TVM's passes our kernels skip on their way to LLVM.
+"""Kernel context: which of TVM's passes are skipped when our kernels are compiled.
 
-LLVM finds common subexpressions and hoists conditions as well; on unrolled register tiles and long
-epilogues TVM's passes for it take up to a quarter of the time of compiling, and leave the same
-machine code. Passes for GPUs visit every statement and change nothing.
+TVM's passes that find common subexpressions and hoist conditions take up to a quarter of the
+compile time on unrolled register tiles and long epilogues. LLVM does the same work, and the machine
+code is the same without them. Passes for GPUs visit every statement and change nothing.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Legalises: R.argmax and R.argmin, whose result is the place of an element for any values.
+"""Legalises R.argmax and R.argmin, so that their result is a valid index for all values.
 
 Before
 
@@ -11,8 +11,8 @@ After
     with T.init(): place[i], most[i] = 0, -inf
     place[i], most[i] = most[i] >= x[i, k] ? (place[i], most[i]) : (k, x[i, k])
 
-The first of equal elements counts, and the first NaN before all numbers, as in NumPy. TVM begins
-with the place -1, and keeps it where nothing is larger than the least number of the type.
+The result is the first NaN or else the first of equal elements, as in NumPy. TVM begins with the
+index -1, and keeps it if nothing is larger than the least number of the type.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Legalises: operators on floats for which TVM's own legalisation is wrong for some value.
+"""Legalises operators on floats for which TVM's own legalisation is wrong for some values.
 
 Before
 
@@ -12,7 +12,7 @@ After
     lv1 = R.call_tir(sign, (y,))                    # NaN for NaN
     lv2 = R.call_tir(softplus, (z,))                # accurate for negative z
 
-A leaky ReLU is built here for a slope of 0, a cast to an integer for what does not fit.
+Leaky ReLU is here for a slope of 0, and casts to integers for values that do not fit.
 """
 
 from __future__ import annotations

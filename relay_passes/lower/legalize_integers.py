@@ -1,4 +1,4 @@
-"""Legalises: divisions of integers, defined for every value.
+"""Legalises divisions of integers, so that every value has a defined result.
 
 Before
 
@@ -10,9 +10,9 @@ After
 
     y[i] = b[i] == 0 ? 0 : b[i] == -1 ? -a[i] : a[i] / (b[i] == 0 or b[i] == -1 ? 1 : b[i])
 
-Integer division by zero is an error in ONNX Runtime, and it ends the process where nothing is done
-about it, as does the least integer by -1. Here the quotient and the remainder of the first are 0,
-and those of the second the least integer and 0.
+Integer division by zero is an error in ONNX Runtime. On x86 it crashes the process, and so does the
+least integer divided by -1. Here quotient and remainder are 0 for a division by zero; for the least
+integer by -1 they are the least integer and 0.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Legalises: every operator that is left, by TVM's LegalizeOps, some of them our way.
+"""Legalises all operators that are left: by TVM's LegalizeOps, some by functions of our own.
 
 Before
 

@@ -1,4 +1,4 @@
-"""Legalises: R.quantize, R.dequantize and R.round in generic code, with ONNX's rounding.
+"""Legalises R.quantize, R.dequantize and R.round in generic code, with ONNX's rounding.
 
 Before
 
@@ -10,10 +10,10 @@ After
 
     y[i] = cast("uint8", cast("int32", nearest(min(max(x[i] / s, 0 - z), 255 - z))) + z)
 
-QuantizeLinear rounds x / s, a f32 division, to the nearest integer and ties to the even one, adds
-the zero point and saturates; Round rounds ties to the even one, too. TVM's own legalisations round
-ties away from zero. Saturating before the rounding gives the same, as the bounds are integers, and
-keeps infinities out of the conversion; a NaN becomes the least integer, as in ONNX Runtime.
+QuantizeLinear rounds x / s, an f32 division, to the nearest integer (ties to even), adds the zero
+point and saturates. Round also rounds ties to even. TVM's own legalisations round ties away from
+zero. Saturating before rounding gives the same result, because the bounds are integers, and keeps
+infinities out of the conversion. A NaN becomes the least integer, as in ONNX Runtime.
 """
 
 from __future__ import annotations

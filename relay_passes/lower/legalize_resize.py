@@ -1,4 +1,4 @@
-"""Legalises: R.image.resize2d in generic code, as weighted sums along one axis after the other.
+"""Legalises R.image.resize2d in generic code, as weighted sums along one axis after the other.
 
 Before
 
@@ -11,10 +11,10 @@ After
     t[h, w, c] = row_weights[h, 0] * x[rows[h, 0], w, c] + row_weights[h, 1] * x[rows[h, 1], w, c]
     y[h, w, c] = column_weights[w, 0] * t[h, columns[w, 0], c] + ...
 
-TVM's own legalisation works out places and weights anew for every element, and reads four elements
-(linear) or sixteen (cubic) for each. Here they are constants, and a row between two rows is made
-once. The weights of a cubic are those of R. Keys, "Cubic Convolution Interpolation for Digital
-Image Processing" (IEEE Trans. ASSP, 1981). Crops, and what is not f32, are left to TVM.
+TVM's own legalisation computes indices and weights again for every element, and reads four elements
+(linear) or sixteen (cubic) for each. Here indices and weights are constants, and each interpolated
+row is computed once. Cubic weights are those of R. Keys, "Cubic Convolution Interpolation for
+Digital Image Processing" (IEEE Trans. ASSP, 1981). TVM legalises crops and other types than f32.
 """
 
 from __future__ import annotations

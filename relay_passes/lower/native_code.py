@@ -1,4 +1,4 @@
-"""Native code: a lowered module's kernels become machine code, several at once.
+"""Native code: compiles a lowered module's kernels to machine code, several at once.
 
 Before
 
@@ -9,10 +9,9 @@ After
     executable of main
       imports: LLVM module of kernel_a ... kernel_d, LLVM module of kernel_e ... kernel_h, ...
 
-TVM compiles all of a module's kernels one after the other. They have nothing to do with each other,
-and TVM and LLVM run outside Python's lock: groups of kernels are compiled by as many threads as the
-process may use CPUs. How kernels are grouped depends on the model alone, so that machines with any
-number of CPUs make the same library.
+TVM compiles the kernels of a module one after the other. But they are independent, and TVM and LLVM
+release Python's lock. So as many threads as the process may use CPUs compile groups of kernels. The
+groups depend only on the model, so that any number of CPUs makes the same library.
 """
 
 from __future__ import annotations

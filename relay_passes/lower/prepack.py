@@ -1,4 +1,4 @@
-"""Prepack: constant inputs of regions are brought into the layout that their kernels read.
+"""Prepack: stores constant inputs of regions in the layout that their kernels read.
 
 Before
 
@@ -9,7 +9,7 @@ After
     gv = fused_matmul(x, const_packed, b)       # const_packed: flat panels, made at compile time
 
     def fused_matmul(x, packed, b):
-        w = ...slices of packed, put together...   # the meaning stays whole
+        w = ...slices of packed, put together...   # the function keeps its meaning
 """
 
 from __future__ import annotations

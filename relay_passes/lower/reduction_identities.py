@@ -12,9 +12,9 @@ After
     with T.init(): y[i] = -inf
     y[i] = max(y[i], padded[2 * i + k])
 
-TVM begins with the least finite number, which is larger than -inf. Of integers the least number is
-the identity already. The pass comes when each function is one operator still: a number that the
-model itself pads with is in another function.
+TVM begins with the least finite number, which is larger than -inf. For integers the least number is
+already right. The pass runs while each function is still one operator, so that it cannot change a
+number with which the model itself pads: that is in another function.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""RunCodegen support: regions compiled one by one, for those who assemble their own pipeline.
+"""RunCodegen support: compiles regions one by one, for users who assemble their own pipeline.
 
 `annotate_codegen` marks the functions of a partitioned module for TVM's RunCodegen pass, which
 hands them to `relax.ext.tvm_hybrid`.

@@ -1,4 +1,4 @@
-"""Generic: what no template took is fused by TVM and given a vectorised, parallel schedule.
+"""Generic: gives functions that no template built a vectorised, parallel schedule.
 
 Before
 

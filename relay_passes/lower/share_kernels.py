@@ -1,4 +1,4 @@
-"""Share: kernels that differ in nothing but f32 numbers become one, which reads them.
+"""Share: merges kernels that differ only in f32 constants; the constants become an input.
 
 Before
 
@@ -10,9 +10,9 @@ After
     lv = R.call_tir(tvm_hybrid_conv2d_shared, (x, const_w, [0.0107]), ...)
     lv1 = R.call_tir(tvm_hybrid_conv2d_shared, (lv, const_w1, [0.0132]), ...)
 
-Layers of a quantised network are equal but for their scales and zero points: of ResNet-50's 58
-kernels 34 are left. Numbers that all the kernels have in common stay in the code. Results do not
-change by a bit.
+Layers of a quantised network often differ only in scales and zero points: ResNet-50 has 34 kernels
+instead of 58. Constants that all merged kernels have in common stay in the code. Results stay the
+same, bit for bit.
 """
 
 from __future__ import annotations

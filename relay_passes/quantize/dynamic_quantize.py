@@ -10,9 +10,9 @@
 
 This is ONNX's definition (operator DynamicQuantizeLinear): scale = (high - low) / 255,
 zero_point = saturate(round_half_even(0 - low / scale)), q = saturate(round_half_even(x / scale) +
-zero_point). ONNX leaves a tensor without extent (all zero) open, since low / 0 is no number; as in
-ONNX Runtime its scale is 1 and its zero point 0 (and so where the step underflows to 0). R.quantize
-is what rounds to even and saturates, so both roundings follow it.
+zero_point). ONNX does not define the result for a tensor of zeros, where low / 0 is NaN. Here its
+scale is 1 and its zero point 0, as in ONNX Runtime; also where the step underflows to 0. R.quantize
+rounds to even and saturates, so it does both roundings.
 """
 
 from __future__ import annotations

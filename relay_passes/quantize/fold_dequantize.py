@@ -1,4 +1,4 @@
-"""Fold: biases and other small constants are dequantised now; weights stay 8 bits.
+"""Fold: dequantises biases and other small constants at compile time; weights stay 8 bits.
 
 Before
 

@@ -14,14 +14,14 @@ After
     lv2 = R.nn.conv2d(lv, lv1, padding=[1, 1], out_dtype="int32")
     lv3 = R.multiply(R.astype(R.add(lv2, const_b), "float32"), sX * sW)
 
-Scales and bias as `integer_product` explains. What is padded is 0 in x - zX as it is 0 in the f32
-tensor: an integer that pads is the zero point. The weight is of the form that `narrow_conv_weights`
+`integer_product` explains scales and bias. Padding is 0 in x - zX, as it is 0 in the f32 tensor; so
+the integer tensor is padded with its zero point. The weight has the form that `narrow_conv_weights`
 gives to all integer convolutions.
 
-Likewise one and three axes, groups, and transposed convolutions of one group. A scale of x that
-differs along an axis, or one of the weight along another than output channels, stands inside the
-sum; such convolutions stay in f32, as do those whose sum could leave 32 bits, and those of a weight
-that is no constant.
+One or three axes, groups, and transposed convolutions of one group work alike. These stay in f32:
+convolutions whose scale cannot be taken out of the sum (a scale of x along an axis, or of the
+weight along another axis than output channels), whose sum could exceed 32 bits, or whose weight is
+no constant.
 """
 
 from __future__ import annotations

@@ -13,10 +13,10 @@ After
     lv2 = R.matmul(lv, lv1, out_dtype="int32")
     lv3 = R.multiply(R.astype(lv2, "float32"), sA * sW)
 
-as `integer_product` explains, which also takes a bias into the sum.
+`integer_product` explains this, and adds a bias to the sum.
 
-A scale that differs along K stands inside the sum, and one that differs along M would need a
-product of another form: such matmuls stay in f32, as do those whose sum could leave 32 bits.
+A scale along K cannot be taken out of the sum, and one along M would need another kind of product.
+Such matmuls stay in f32, and so do those whose sum could exceed 32 bits.
 """
 
 from __future__ import annotations

@@ -11,15 +11,15 @@ After
     lv1 = R.subtract(lv, H * W * z)                     # not if z is 0
     lv2 = R.multiply(R.astype(lv1, "float32"), s / (H * W))
 
-Likewise R.nn.adaptive_avg_pool* to one position. R.nn.avg_pool* becomes a convolution of every
-channel with ones, which integer kernels are there for:
+Likewise R.nn.adaptive_avg_pool* to one position. R.nn.avg_pool* becomes a depthwise convolution
+with ones, for which there are integer kernels:
 
     lv = R.nn.avg_pool2d(R.dequantize(q, s, z), pool_size=[3, 3])
       -> R.nn.conv2d(R.subtract(R.astype(q, "int32"), z), ones [3, 3, 1, C], groups=C), scaled alike
 
-The sum is exact, and the same in whatever order; s / (H * W) is rounded to f32 once. ONNX Runtime's
-QLinearAveragePool and QLinearGlobalAveragePool sum integers as well. Where padding is not counted,
-the divisor differs from pixel to pixel, and so does the factor: a constant.
+The sum is exact in any order; s / (H * W) is rounded to f32 once. ONNX Runtime's QLinearAveragePool
+and QLinearGlobalAveragePool sum integers as well. Where padding is not counted, the divisor differs
+from pixel to pixel; the factors are then a constant tensor.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What products and convolutions of two dequantised tensors share: one integer sum, scaled after.
+"""What integer products and integer convolutions share: one integer sum, scaled afterwards.
 
 Before
 
@@ -16,14 +16,13 @@ After
     lv4 = R.multiply(R.astype(lv2, "float32"), sA * sW)
 
 sum_k (a - zA) sA (w - zW) sW = sA sW sum_k (a - zA) (w - zW): the low-precision conversion of the
-oneDNN Graph Compiler (arXiv 2301.01333). The integer sum is exact; it replaces a rounded sum of
-rounded products, and is rounded twice: to f32, and when it is scaled. The two factors are
-multiplied now if they are constants (which rounds as well), else by an operator of their own.
+oneDNN Graph Compiler (arXiv 2301.01333). The integer sum is exact. It replaces a rounded sum of
+rounded products, and is rounded twice: to f32, and when it is scaled. If the two scales are
+constants, they are multiplied at compile time (with one more rounding), else by an operator.
 
-A bias in steps of sA * sW (the same number in f32) without a zero point is a part of the integer
-sum. It is stored so because it is meant so: ONNX Runtime's QLinearConv and QGemm, which it makes of
-these operators, add it there. Added to the scaled sum it would be rounded once more. Any other bias
-is added in f32.
+A bias with scale sA * sW (the same f32 number) and no zero point is added to the integer sum. That
+is what it is stored for: ONNX Runtime makes QLinearConv and QGemm of these operators, which add it
+there. Added to the scaled sum it would be rounded once more. Any other bias is added in f32.
 """
 
 from __future__ import annotations

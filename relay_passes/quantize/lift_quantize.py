@@ -1,4 +1,4 @@
-"""Lift: quantising goes up past operators that only move elements.
+"""Lift: moves quantisations up past operators that only move elements.
 
 Before
 
@@ -12,17 +12,17 @@ After
     lv1 = R.reshape(lv, [3, 32, 12, 32])
     lv2 = R.permute_dims(lv1, [0, 2, 3, 1])
 
-What computes x can then write 8-bit numbers, and these are what moves, or what a pool picks the
-largest of: quantising is increasing. A value that is needed in f32 as well is reshaped twice, but
-not permuted twice. Two more things are done on the way:
+The kernel that computes x can then write 8-bit numbers, and fewer bytes are moved. Quantising also
+moves up past a maximum pool, because it is monotonic. A value that is also needed in f32 is
+reshaped twice, but not permuted twice. The pass also does two simplifications:
 
-- R.quantize(R.dequantize(q, s, z), s, z) is q: (q - z) * s divided by s is off q - z by far less
-  than a half.
+- R.quantize(R.dequantize(q, s, z), s, z) is q: (q - z) * s divided by s differs from q - z by far
+  less than a half.
 - A relu or clip is left out if the quantisation saturates at its bounds anyway.
 
-All values stay what they are, bit for bit; only what a NaN is quantised to may change with a relu
-or clip left out. Scales and zero points must be constants: what measures a range at run time stays
-together with what quantises to it.
+All values stay the same, bit for bit, except that a NaN may be quantised differently without a relu
+or clip. Scales and zero points must be constants: a range that is measured at run time stays next
+to the quantisation that uses it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Narrow: integer convolutions have int8 weights without a zero point.
+"""Narrow: gives integer convolutions int8 weights without a zero point.
 
 Before
 
@@ -9,8 +9,8 @@ After
 
     lv1 = R.nn.conv2d(x, R.astype(const_w', "int32"), out_dtype="int32")    # const_w': int8
 
-This is what the kernels multiply. A weight less its zero point that does not fit int8 is the sum of
-several int8 weights, and the convolution the sum of theirs, which is exact.
+The kernels multiply such weights. If a weight minus its zero point does not fit in int8, it is
+split into a sum of int8 weights, and the convolution into a sum of convolutions, which is exact.
 """
 
 from __future__ import annotations

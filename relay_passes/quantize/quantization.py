@@ -1,4 +1,4 @@
-"""Reading and writing R.quantize and R.dequantize: what 8-bit numbers stand for.
+"""Reads and writes R.quantize and R.dequantize.
 
 R.dequantize(q, scale, zero_point, axis)        q stands for scale * (q - zero_point)
 R.quantize(x, scale, zero_point, axis)          the q that stands for the number nearest to x

@@ -1,4 +1,4 @@
-"""Ranges: scale and zero point of a dynamic quantisation with several users come from one kernel.
+"""Ranges: one kernel computes scale and zero point of a dynamic quantisation with several users.
 
 Before
 
@@ -13,8 +13,8 @@ After
     q = R.quantize(x, scale, zero_point)
 
 The region's body is the chain. Regions that need the scale or the zero point read the range itself
-(`DataflowGraph.item_of_range`), so that the slices are rarely computed. The chain of a tensor that
-is quantised for one product with a constant weight stays: that product's region takes it in.
+(`DataflowGraph.item_of_range`), so that the slices are rarely computed. If a tensor is quantised
+for a single product with a constant weight, its chain stays: the product's region takes it in.
 """
 
 from __future__ import annotations

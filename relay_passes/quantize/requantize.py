@@ -1,16 +1,17 @@
-"""Requantise: what a sum of integer products is scaled and quantised by becomes one or two factors.
+"""Requantise: replaces the scaling and quantising of an integer sum by one or two factors.
 
 Before, the region of a call
 
     matmul(..) cast(acc) multiply(%0, scales) quantize(%1, 0.0371, 131):uint8
 
-After, if that is proven to give the same integers for every sum there can be
+After, if that is proven to give the same integers for every possible sum
 
     matmul(..) requantize(acc, 131, factors):uint8
 
-A bias of int32 is added before either. The function keeps its operators as its meaning, with the
-constants that the kernel no longer reads inside; the factors are parameters that the kernel alone
-reads. What cannot be proven stays as it is: see requantize_factors.py.
+An int32 bias is added first in both forms. The function keeps its operators, which state its
+meaning; constants that the kernel no longer reads move into it. The factors are parameters that
+only the kernel reads. A chain for which no proof is found stays as it is: see
+requantize_factors.py.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""What a region does with its sums of integer products, if all of it is known at compile time.
+"""The chain of operators after an integer sum, if all its parameters are known at compile time.
 
     cast(acc + bias) multiply(%0, scales) relu(%1) quantize(%2, 0.0371, 131):uint8
 
-is a function of the sum alone, column by column, that never falls.
+is, for each column, a function of the sum alone, and it never decreases.
 """
 
 from __future__ import annotations

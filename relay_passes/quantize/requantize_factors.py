@@ -1,16 +1,16 @@
-"""Factors with which one or two products requantise as a chain of operators does, for every sum.
+"""Finds factors with which one or two products equal a chain of operators, for every sum.
 
     chain(a)  = quantize(f32(a) * s * .., scale, z)            for integers a of low..high
     result(a) = saturate(round(f32(f32(a) * f) * g + z))       or without the product by f
 
-Both are staircases that rise with a: they are equal if they reach every integer k at the same a.
-Each column's staircase is found by evaluating the chain itself next to where each step must be.
+Both are step functions that never decrease. They are equal if they reach every integer k at the
+same a. Each column's steps are found by evaluating the chain itself near where each step must be.
 Factors are then tried until one pair has the same steps. Products of two f32 numbers are exact in
 f64, so that the comparison is a proof.
 
-One factor mostly serves steps of 2^8 sums or fewer: with more, the chain's own roundings move some
-step by one sum, which one product does not repeat. The rounding of a first product can: factors f
-times any number, g divided by it, round differently each, and one of them may fit.
+One factor is mostly enough where a step has at most 2^8 sums. With more, the chain's own roundings
+move some step by one sum, and one product does not reproduce that. Two products may: f times any
+number and g divided by it give the same scale but other roundings, and one such pair may fit.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Sink: dequantising goes down past operators that only move elements.
+"""Sink: moves dequantisations down past operators that only move elements.
 
 Before
 
@@ -14,9 +14,9 @@ After
     lv2 = R.dequantize(lv1, s, z)
     lv3 = R.matmul(x, lv2)
 
-Padding with zeros becomes padding with the zero point. What moves is then 8-bit numbers, and a
-matmul finds next to it how its operand is quantised. Every use of a dequantised value gets a
-dequantisation of its own where that lets it sink. All values stay what they are, bit for bit.
+Padding with zeros becomes padding with the zero point. Then 8-bit numbers are moved, and the
+dequantisation is next to the matmul that uses it. A dequantisation with several users is copied for
+each if that lets it sink. All values stay the same, bit for bit.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""DynamicQuantizeLinear as TVM's ONNX importer writes it becomes the chain that we recognise.
+"""Rewrites DynamicQuantizeLinear from the form of TVM's ONNX importer to the one that we recognise.
 
 Before
 
@@ -14,8 +14,8 @@ After
     scale = R.where(R.equal(step, R.const(0.0)), R.const(1.0), step)
     zero_point = R.quantize(R.negative(low), scale, R.const(0, "uint8"), out_dtype="uint8")
 
-where high and low are the extremes of a tensor and 0. Both are the same numbers, except that a
-tensor of zeros gets the scale 1 and the zero point 0, as in ONNX Runtime, where TVM's importer
+high is the maximum of a tensor and 0, low the minimum. Both forms give the same numbers, except for
+a tensor of zeros: its scale is 1 and its zero point 0, as in ONNX Runtime, where TVM's importer
 divides 0 by 0.
 """
 

@@ -1,4 +1,4 @@
-"""Recognises products with a weight that stays 8 bits or less: the anchor of weight_only_matmul.
+"""Recognises products with a weight that stays at 8 bits or less, for weight_only_matmul.
 
     lv = R.astype(const_w, "float32")                   # int8 or uint8 [B, K / B, N]
     lv1 = R.subtract(lv, const_z)                       # f32, broadcast from [B, 1, N]; or missing
@@ -6,9 +6,9 @@
     lv3 = R.reshape(lv2, [K, N])
     lv4 = R.matmul(x, lv3)
 
-The constant may stand before a reshape; without any reshape there is one block. A strided_slice
-after the last reshape cuts the padding of a short last block. How many bits are kept follows from
-the numbers themselves.
+There may be a reshape of the constant; without any reshape there is one block. A strided_slice
+after the last reshape drops the padding of a short last block. The number of bits follows from the
+values of the constant.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Weight only: a f32 tensor times a dequantised constant, written so that the weight stays 8 bits.
+"""Weight only: rewrites products with a dequantised constant so that it stays at 8 bits.
 
 Before
 
@@ -11,9 +11,9 @@ After
     lv1 = R.multiply(R.subtract(lv, z'), s')            # z', s': f32 [1, 1, N]; no z' if it is 0
     lv2 = R.matmul(x, R.reshape(lv1, [K, N]))
 
-which is how a weight of K / b blocks with scales of their own is written, too; here b is K. A
-scale that differs along K makes blocks of one row, and as many scales as weights: such weights
-stay as they are. The weight's value is the same, bit for bit.
+A weight with K / b blocks, each with its own scales, has the same form; here b is K. A scale that
+differs along K would mean blocks of one row and as many scales as weights, so such weights stay as
+they are. The weight's value is the same, bit for bit.
 """
 
 from __future__ import annotations

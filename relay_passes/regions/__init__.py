@@ -1,5 +1,5 @@
-"""Which operators become one kernel.
+"""Decides which operators become one kernel.
 
-In: a block of operators. Out: functions that hold an anchor with all that is fused with it, and
-regions merged from several.
+In: a block of operators. Out: regions. A region is a function with an anchor, such as a matmul, and
+the operators fused with it; several regions may be merged to one.
 """

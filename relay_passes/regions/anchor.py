@@ -1,4 +1,4 @@
-"""Anchor: one operator that a region grows from, as a matcher describes it."""
+"""Anchor: the operator from which a region grows, as a matcher describes it."""
 
 from __future__ import annotations
 

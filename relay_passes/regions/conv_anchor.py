@@ -2,7 +2,7 @@
 
     lv = R.nn.conv2d(x, const_w, data_layout="NHWC", kernel_layout="HWIO", out_layout="NHWC")
 
-Of 8-bit integers and of bfloat16 x and the weight are what `integer_anchor` finds behind them.
+For 8-bit integers and bfloat16, `integer_anchor` finds the tensors that x and the weight come from.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Steps of an epilogue from Relax operators: which are fusible and what they become.
+"""Makes steps of an epilogue from Relax operators: which are fusible, and as which steps.
 
 A value inside a region is named ("acc", 0), ("operand", i) or ("step", i). An argument that is
-computed outside is an operand, unless computing it anew costs nothing: a dequantised tensor is read
-as the 8-bit one, one widened from bfloat16 as that one, a scale times a vector of scales is
-multiplied in registers, and the scale or zero point of a dynamic quantisation is read out of its
-range.
+computed outside is an operand, unless the region can compute it at no cost: a dequantised tensor is
+read as the 8-bit one, a tensor widened from bfloat16 as the bfloat16 one, a scale times a vector of
+scales is multiplied in registers, and the scale or zero point of a dynamic quantisation is read
+from its range.
 """
 
 from __future__ import annotations

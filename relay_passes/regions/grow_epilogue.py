@@ -1,8 +1,8 @@
-"""Growing a region: which operators after an anchor are computed in its registers.
+"""Grows a region: finds the operators after an anchor that are computed in its registers.
 
-Operators are taken in order as long as they are fusible; the region is then cut back to the largest
-part of which exactly one value is needed outside. Reshapes that only regroup leading dimensions
-are passed through, and a final permutation of the result may be taken into the store.
+Operators are taken in order while they are fusible. Then the region is reduced to the largest part
+of which exactly one value is needed outside. Reshapes that only regroup leading dimensions do not
+end a region, and a final permutation may become part of the store.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""Anchors of integer and bfloat16 products: what their operands are read from.
+"""Anchors of integer and bfloat16 products: which tensors their operands are read from.
 
     lv = R.subtract(R.astype(q, "int32"), z)        # zero point; or R.astype alone
     lv1 = R.matmul(lv, R.astype(const_w, "int32"), out_dtype="int32")
 
-The kernel reads q, z and const_w; if nothing else needs q = R.quantize(x, ...), it reads x and
-quantises on the way in. A bfloat16 operand that is a f32 tensor rounded for this product alone is
-likewise read as f32.
+The kernel reads q, z and const_w. If nothing else needs q = R.quantize(x, ...), it reads x and
+quantises it itself. Likewise, an f32 tensor that is rounded to bfloat16 for this product alone is
+read as f32.
 """
 
 from __future__ import annotations

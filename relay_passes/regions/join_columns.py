@@ -1,4 +1,4 @@
-"""Joining: the arguments of like operators on several tensors, side by side along the last axis.
+"""Joins the arguments of equal operators on several tensors along the last axis.
 
 (w0 [K, N0], w1 [K, N1])              ->  [K, N0 + N1]
 (bias [N0], scalar)                   ->  [N0 + N1]

@@ -1,7 +1,7 @@
-"""Anchors: the operators that regions grow from, and how each is described.
+"""Matches anchors: the operators from which regions grow.
 
-An anchor is one call, together with the permutations of its inputs that its template reads in
-place.
+An anchor is one call, together with the permutations of its inputs that its template reads without
+a copy.
 """
 
 from __future__ import annotations

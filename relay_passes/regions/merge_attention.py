@@ -1,4 +1,4 @@
-"""Attention: scores, softmax and product become one region.
+"""Merges the scores, the softmax and the product of an attention into one region.
 
 Before
 
@@ -12,7 +12,7 @@ After
 
     gv = fused_attention(q, k, v, mask)             # attributes: q_strides = "160,4,32,1", ...
 
-q, k and v are read where they lie: reshapes, permutations, slices and repeated heads are strides.
+q, k and v are read in place: reshapes, permutations, slices and repeated heads become strides.
 The result is written where the reshapes and permutations that follow would put it. A causal mask
 becomes a number (see causal_mask.py).
 """

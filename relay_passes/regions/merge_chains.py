@@ -11,10 +11,10 @@ After
     gv = fused_mlp_chain(x, w0, b0, w1, g, b)
     # sources "i0,i1,i2;p0,i3;p1,i4,i5,i0": what every part reads, inputs and results of parts
 
-A chain begins at a matmul or a normalisation and grows along its users, in order. Where everything
-between its parts is needed inside only, it is closed, and `chains.cost` decides whether it goes on:
-a step that does not pay ends the chain before it, and leaves its reason at the region it refuses.
-Reshapes between the parts may regroup rows; they must keep the last dimension.
+A chain begins at a matmul or a normalisation and grows along its users, in order. Whenever all
+results between its parts are needed only inside, `chains.cost` decides whether it continues. A step
+that does not pay ends the chain before it; the refused region keeps the reason. Reshapes between
+the parts may regroup rows, but must keep the last dimension.
 """
 
 from __future__ import annotations

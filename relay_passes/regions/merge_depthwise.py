@@ -1,4 +1,4 @@
-"""Merge depthwise convolutions with the pointwise ones that read them, where that pays.
+"""Merges depthwise convolutions with the pointwise ones that read them, where that pays.
 
 Before
 
@@ -10,8 +10,8 @@ After
     gv = fused_depthwise_pointwise(x, w0, b0, w1, b1)
     # sources "i0,i1,i2;p0,i3,i4": what either part reads, inputs and results of parts
 
-The matmul must be all that needs the convolution's result. `depthwise_pointwise_cost` decides; a
-matmul that it leaves alone keeps the reason.
+Only the matmul may read the convolution's result. `depthwise_pointwise_cost` decides; a matmul that
+is not merged keeps the reason.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Projections: products of one tensor with the weights of one attention become one product.
+"""Projections: merges the products of one tensor with the weights of an attention into one product.
 
 Before
 
@@ -12,16 +12,15 @@ After
     q = R.strided_slice(qkv, axes=[-1], begin=[0], end=[N])
     ...k and v alike...
 
-Elementwise operators that all products have in common are joined with them, their constants side
-by side. A kernel less is a call less and, with several threads, a fork; and a tensor that is
-quantised dynamically or rounded to bfloat16 for these products alone is so by the one kernel on the
-way in, instead of a kernel of its own that writes the narrow tensor.
+Elementwise operators that all products have in common are merged too, their constants side by side.
+One kernel instead of three saves calls and, with several threads, forks. And a tensor that is
+quantised dynamically or rounded to bfloat16 only for these products is converted by the one kernel;
+no other kernel has to write the converted tensor.
 
-Only queries, keys and values of an attention are merged, as the merged attention reads slices
-where they lie. Elementwise operators in between, such as a rotary embedding, read them in kernels
-that take longer for it: an estimate decides. Products that are quantised with different constant
-scales stay apart: in one kernel, scales of columns would need a division where a constant one needs
-a multiplication.
+Only queries, keys and values of an attention are merged, because the merged attention reads slices
+in place. Elementwise operators between, such as a rotary embedding, become slower when they read
+slices: an estimate decides. Products that are quantised with different constant scales are not
+merged: scales per column need a division, a constant scale a multiplication.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Merging calls of region functions: what the coarse passes share.
+"""Merges calls of region functions: the part that all merging passes share.
 
-A pass brings a matcher, which finds in a block of a partitioned module what one program is to
-compute: calls of region functions and the glue between them (reshape, permute_dims, ...).
+A pass has a matcher. It finds in a block of a partitioned module what one kernel shall compute:
+calls of region functions and the operators between them (reshape, permute_dims, ...), called glue.
 
 Before
 
@@ -20,8 +20,8 @@ After
                      "tvm_hybrid.reason": "template attention: ..."})
         ...the operators of all three functions, and the reshape...
 
-Glue that others need too stays where it was, besides. A call that a matcher looked at and left
-keeps the reason as an attribute of its function.
+Glue with other users is also kept where it was. If a matcher refuses a call, the function keeps the
+reason as an attribute.
 """
 
 from __future__ import annotations

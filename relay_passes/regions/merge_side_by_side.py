@@ -12,11 +12,10 @@ After
     lv = both[0]
     lv1 = both[1]
 
-Looked at are kernels at the same depth, which is the number of kernels on the longest way to them:
-none of these can depend on another. A kernel that keeps all threads busy is left alone; whether the
-others gain is an estimate (tir_schedules/assembled/side_by_side.py), of which `explain` shows the
-result. The pass works on kernels as they are built, so that every part has its own configuration
-and tuning record.
+Candidates are kernels at the same depth, the number of kernels on the longest path to them: none of
+these can depend on another. A kernel that keeps all threads busy is not merged. For the others an
+estimate decides (tir_schedules/assembled/side_by_side.py), and `explain` shows it. The pass works
+on finished kernels, so that every part has its own configuration and tuning record.
 """
 
 from __future__ import annotations

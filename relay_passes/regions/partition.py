@@ -1,4 +1,4 @@
-"""Partition: gathers every anchor and what is fused with it into a function of its own.
+"""Partition: puts every anchor, with the operators fused with it, into a function of its own.
 
 Before
 

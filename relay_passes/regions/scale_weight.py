@@ -11,10 +11,10 @@ After
     lv1 = R.multiply(lv, const_w)
     lv2 = R.matmul(x, lv1)
 
-The product then reads x as it is, and its kernel scales the weight, block by block in cache
-(tir_schedules/product/scaled_weight.py): N * C numbers for each thread in place of H * W * C, a
-pass over memory. Only f32 products, whose factors are the same for all rows; only where nothing
-else needs the scaled activations; and only where a thread has more rows than the weight has
+The product then reads x directly, and its kernel scales the weight, block by block in cache
+(tir_schedules/product/scaled_weight.py). That scales N * C numbers for each thread instead of
+H * W * C in a pass over memory. Conditions: the product is f32, its factors are the same for all
+rows, nothing else reads the scaled activations, and a thread has more rows than the weight has
 columns.
 
 Each term is rounded as often as before, (s w) in place of (x s): with K terms, results differ by no

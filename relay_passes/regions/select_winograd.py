@@ -1,4 +1,4 @@
-"""Select Winograd: 3x3 convolutions of stride 1 that a quarter of the products computes faster.
+"""Select Winograd: uses Winograd's algorithm for 3x3 convolutions of stride 1 that it makes faster.
 
 Before
 
@@ -10,16 +10,15 @@ After
                  "tvm_hybrid.region": "{"op": "conv2d_winograd", ...}",
                  "tvm_hybrid.reason": "template conv2d_winograd: 0.56 ms estimated, ..."})
 
-Winograd's transforms let rounding errors grow, and the transformed weights take four times their
-bytes. So a region is moved where both hold:
+Winograd's transforms increase rounding errors, and transformed weights take four times the bytes.
+So a region is changed only if both hold:
 
 - `fast_math` allows it. The largest error of a result, over the root mean square of the results, is
   expected (`convolution.winograd.transforms.expected_error`) to be within `TOLERANCE` ("default"),
-  or is not asked for ("on"). "off" moves nothing: every sum is then as accurate as its length
-  allows.
+  or does not matter ("on"). "off" changes nothing.
 - it is estimated to take at most `LEAST_GAIN` of the time of the template "conv2d"
-  (tir_schedules/convolution/winograd/cost.py). Weights count as lying in memory where those of the
-  whole module do not fit in L3, since every run passes over all of them.
+  (tir_schedules/convolution/winograd/cost.py). Weights are assumed to come from memory if those of
+  the whole module do not fit in L3, because every run reads all of them.
 
 `explain` shows both times, or why a region that Winograd could compute stays.
 """
