@@ -17,7 +17,8 @@ from relay_passes.regions.partition import partition
 from tir_schedules.core.machine import Machine
 from tir_schedules.core.region import Region
 
-GENERIC = tvm.target.Target({"kind": "llvm"})
+# For references: they are compiled far more often than they run, so LLVM optimises nothing.
+GENERIC = tvm.target.Target({"kind": "llvm", "opt-level": 0})
 TARGET = tvm.target.Target({"kind": "llvm", "mcpu": "skylake-avx512"})
 MACHINE = Machine("skylake-avx512", isa_named("avx512"))
 Body = Callable[..., relax.Expr]

@@ -85,12 +85,15 @@ def test_every_sum() -> None:
 def test_steps_of_few_sums_always_have_factors(
     slope: float, out: float, kind: tuple[str, int]
 ) -> None:
-    """With up to 32 sums a step, roundings of the operators show at exact ties alone, which an odd
-    zero point turns to the other side."""
+    """With up to 32 sums a step, roundings of the operators show at ties alone: at exact ones, which
+    an odd zero point turns to the other side, and where three roundings may make one."""
     operators = Operators(np.array([2.0 ** (slope + out)]), 2.0**out, *kind)
     factors = operators.factors(-1000, 1000)
-    ties = np.arange(-1000, 1001) * operators.slope[0] % 1 == 0.5
-    assert factors is not None or (kind[1] % 2 and ties.any())
+    scaled = np.arange(-1000, 1001) * operators.slope[0]
+    distances = np.abs(scaled % 1 - 0.5)
+    exact = kind[1] % 2 and (distances == 0).any()
+    made = ((distances > 0) & (distances <= 3 * 2.0**-24 * np.abs(scaled))).any()
+    assert factors is not None or exact or made
 
 
 def test_one_factor_mostly_and_two_where_roundings_show() -> None:
