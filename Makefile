@@ -16,13 +16,14 @@ WORKERS ?= 2
 demo: $(STAMP)
 	$(BIN)/python -m tvm_hybrid.demo
 
-PYTEST := $(BIN)/python -m pytest --nbmake --nbmake-timeout=300 -n $(WORKERS) --dist loadfile
+# Bytecode is kept: to rewrite the assertions of all tests takes half the time of collecting them.
+PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --nbmake --nbmake-timeout=300 -n $(WORKERS) --dist loadfile
 
 test: lint types
 	$(PYTEST) -m "not slow"
 
-# With what `test` leaves out: more models on AMX tiles, more forms of quantised ones, and on CPUs without
-# AVX-512 two thirds of the sizes and forms for which its code runs by stand-ins.
+# With what `test` leaves out: tests marked slow, two notebooks, and two thirds of the sizes and forms of tests
+# marked sampled and, on CPUs without AVX-512, of tests whose code runs by stand-ins.
 test-all: lint types
 	$(PYTEST)
 

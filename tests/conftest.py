@@ -26,7 +26,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 RUNGS = "rungs"  # which of them a test ran, in its report
-SLOW_NOTEBOOKS = {"tuning.ipynb"}
+SLOW_NOTEBOOKS = {"low_precision.ipynb", "tuning.ipynb"}
 _LEFT_OUT = "slow tests left out"  # by a process, in what it tells the one that started it
 _left_out = 0
 

@@ -22,6 +22,7 @@ def imported_layers(source: str, package: str) -> set[str]:
     return found & set(LAYERS)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("layer", LAYERS)
 def test_a_package_imports_only_from_its_left(layer: str) -> None:
     allowed = set(LAYERS[: LAYERS.index(layer) + 1])

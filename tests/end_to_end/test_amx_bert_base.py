@@ -63,6 +63,7 @@ def products(form: str, target: str) -> list[Decision]:
     return [decision for decision in explanation.taken if "matmul" in decision.op]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("form", FORMS)
 def test_what_is_large_is_on_tiles_and_the_rest_says_why(form: str) -> None:
     kernel = "amx_bf16" if form == "bf16" else "amx_u8"

@@ -111,6 +111,7 @@ FORMS = [
 CPUS = [SPR, pytest.param(GNR, marks=pytest.mark.slow)]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(("name", "form"), FORMS)
 def test_integer_transformers_have_the_bits_of_vnni(name: str, form: str) -> None:
     """Sums of integers are exact in any order, and what is between is computed alike."""
@@ -126,6 +127,7 @@ def test_integer_transformers_have_the_bits_of_vnni(name: str, form: str) -> Non
         np.testing.assert_array_equal(run(session, feeds, "tdpb"), run(vectors, feeds))
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", ["bert", pytest.param("llama", marks=pytest.mark.slow)])
 def test_bf16_transformers_are_as_near_to_f32_as_without_tiles(name: str) -> None:
     """Rounded operands give the bound; instructions with other orders of sums cannot be nearer."""

@@ -41,6 +41,7 @@ def distance(a: NDArray[Any], b: NDArray[Any]) -> float:
     return float(np.sqrt(np.mean(np.square(a.astype(np.float64) - b))))
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", MODELS)
 def test_one_kernel_a_layer(name: str) -> None:
     """Within f32 rounding of ONNX Runtime.

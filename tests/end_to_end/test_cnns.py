@@ -73,6 +73,7 @@ def rms(values: NDArray[Any]) -> float:
     return float(np.sqrt(np.square(values, dtype=np.float64).mean()))
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(("batch", "threads"), [(1, 1), (3, 2)])
 @pytest.mark.parametrize("block", BLOCKS, ids=lambda block: block.__name__)
 def test_f32(block: Block, batch: int, threads: int) -> None:
@@ -89,6 +90,7 @@ def test_f32(block: Block, batch: int, threads: int) -> None:
     assert set(found) <= allowed, str(session.explain())
 
 
+@pytest.mark.sampled
 @pytest.mark.isa("avx512_bf16")
 @pytest.mark.parametrize(
     "block", [cnn_blocks.residual, cnn_blocks.squeeze_and_excite, cnn_blocks.shuffle]
@@ -106,6 +108,7 @@ def test_bf16(block: Block) -> None:
     assert all("bf16_bf16" in kernel for kernel in kernels), kernels
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     "block", [cnn_blocks.residual, cnn_blocks.squeeze_and_excite, cnn_blocks.fire]
 )
@@ -130,6 +133,7 @@ def test_winograd() -> None:
     assert np.abs(got - wanted).max() <= 5e-5 * net.layers * rms(wanted)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("quantized", [False, True])
 def test_equal_blocks_share_their_kernels(quantized: bool) -> None:
     net, model = made(cnn_blocks.equal_blocks, quantized=quantized)

@@ -39,6 +39,7 @@ def model_of(nodes: list[onnx.NodeProto], outputs: list[str], values: dict[str, 
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("threads", [1, 2])
 def test_f32(threads: int) -> None:
     nodes: list[onnx.NodeProto] = []

@@ -64,6 +64,7 @@ CASES = [
 ]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(("link", "product", "fusion"), CASES)
 def test_a_chain_of_twenty(
     link: Callable[[OnnxBuilder, str, int], str], product: bool, fusion: str

@@ -162,6 +162,7 @@ FORMS = {
 }
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     ("form", "target"),
     [*(("QDQ", target) for target in TARGETS), ("signed QDQ", "host"), ("QOperator", "host")],

@@ -20,6 +20,7 @@ def is_tie(steps: np.ndarray) -> np.ndarray:
     return steps - np.floor(steps) == 0.5
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("rank", [1, 2])
 @pytest.mark.parametrize("dtype", DTYPES)

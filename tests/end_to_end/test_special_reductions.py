@@ -29,6 +29,7 @@ REDUCTIONS = {
 }
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("dtype", ["float32", "float16", "uint8", "int8", "int32", "int64"])
 def test_rows_of_nothing_but_an_extreme(dtype: str) -> None:
     """Also which index counts among equal ones: the first or last, a NaN before all numbers."""
@@ -88,6 +89,7 @@ def layer_norm(x: np.ndarray) -> np.ndarray:
     return np.asarray(centred / np.sqrt(np.square(centred).mean(-1, keepdims=True) + 1e-5))
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("length", [7, 40, 300])
 @pytest.mark.parametrize("fusion", ["coarse", "none"])
 def test_rows_with_special_values(length: int, fusion: str) -> None:
@@ -120,6 +122,7 @@ def test_rows_with_special_values(length: int, fusion: str) -> None:
         )
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("opset", [12, 17, 18])
 def test_logarithms_of_sums_of_powers(opset: int) -> None:
     """-inf for nothing but -inf, inf beside an inf, NaN beside a NaN; in every opset."""
@@ -167,6 +170,7 @@ def test_padding_of_a_pool_never_wins(dtype: str) -> None:
         np.testing.assert_array_equal(result, want)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("queries, keys", [(20, 24), (20, 2600), (1, 40)])
 def test_attention_with_special_scores(queries: int, keys: int) -> None:
     """A NaN among a row's scores makes it NaN, though the running maximum may lose it."""

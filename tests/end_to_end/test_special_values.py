@@ -187,6 +187,7 @@ def _wrong(got: np.ndarray, expected: np.ndarray, signs: np.ndarray) -> np.ndarr
     return np.where(nan, np.isnan(got) != np.isnan(expected), ~near | turned)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     ("rung", "fusion"), [("scalar", "coarse"), ("avx2", "none"), ("avx512", "coarse")]
 )

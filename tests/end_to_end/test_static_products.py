@@ -262,6 +262,7 @@ score_models = st.builds(
 )
 
 
+@pytest.mark.slow
 @examples(25)
 @given(score_models, st.sampled_from(list(TARGETS)))
 def test_products_of_activations(scores: Scores, target: str) -> None:

@@ -58,6 +58,7 @@ def distance(a: NDArray[Any], b: NDArray[Any]) -> float:
     return float(np.sqrt(np.mean(np.square(a.astype(np.float64) - b))))
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("name", MODELS)
 def test_quantized_transformers(name: str, form: str) -> None:
@@ -85,6 +86,7 @@ def test_quantized_transformers(name: str, form: str) -> None:
         assert distance(ours, exact) <= 1.2 * moved
 
 
+@pytest.mark.slow
 def test_two_threads_give_the_same_bits() -> None:
     """Integers leave no choice of order, and rows are normalised by one thread each."""
     model = quantized_model("bert", "qdq_u8s8")

@@ -1,8 +1,9 @@
-"""Which tests of code by stand-ins are left to `make test-all`, where the CPU lacks many rungs.
+"""Which tests are left to `make test-all`, because others like them run.
 
-Code by stand-ins compiles and runs more slowly. Of each test and rung every third set of parameters
-stays, beginning with another one from test to test. Tests of microkernels stay, where a parameter
-is a kernel, and those of the AMX emulator, which are quick.
+Of each test marked `sampled` every third set of parameters stays, beginning with another one from
+test to test. So it is with each test of code for a rung that the CPU lacks, rung by rung: code by
+stand-ins compiles and runs more slowly. But tests of microkernels stay, where a parameter is a
+kernel, and those of the AMX emulator, which are quick.
 """
 
 from __future__ import annotations
@@ -28,8 +29,10 @@ def left_out(items: Iterable[pytest.Item]) -> Iterator[pytest.Item]:
     groups: dict[tuple[str, str], list[pytest.Item]] = {}
     for item in items:
         rung = _rung_of(item)
-        if rung in lacking and not item.nodeid.startswith(_WHOLE):
-            groups.setdefault((item.nodeid.split("[")[0], rung), []).append(item)
+        by_stand_ins = rung in lacking and not item.nodeid.startswith(_WHOLE)
+        if by_stand_ins or item.get_closest_marker("sampled"):
+            key = (item.nodeid.split("[")[0], rung if by_stand_ins else "")
+            groups.setdefault(key, []).append(item)
     for key, group in groups.items():
         first = zlib.crc32(" ".join(key).encode()) % min(_EVERY, len(group))
         yield from (item for n, item in enumerate(group) if n % _EVERY != first)

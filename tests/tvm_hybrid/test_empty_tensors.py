@@ -278,6 +278,7 @@ def table_model() -> tuple[onnx.ModelProto, list[tuple[str, np.ndarray]]]:
     return g.model(), expected
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("fusion", ["coarse", "fine", "none"])
 def test_every_operator(fusion: str) -> None:
     model, expected = table_model()

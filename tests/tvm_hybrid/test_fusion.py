@@ -37,6 +37,7 @@ def called(executable: Executable, arrays: list[np.ndarray]) -> int:
     return sum(row.calls for row in executable.profile(arrays, repeat=1).rows if row.kernel)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 def test_levels_differ_in_kernels_and_not_in_results(case: Case) -> None:
     mod = module(case.body, *case.inputs)

@@ -61,6 +61,7 @@ def functions(target: str) -> dict[str, Function]:
     return {function.name.removesuffix("_compute_"): function for function in found}
 
 
+@pytest.mark.sampled
 @every_target
 def test_the_target_gets_amx_and_every_kernel_is_there(target: str) -> None:
     assert target_isa(AMX_TARGETS[target]).name == "amx"

@@ -58,6 +58,7 @@ def tensorized(kernel: Microkernel, m: int, n: int, k: int) -> s_tir.Schedule:
     return schedule
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("kernel", runnable(KERNELS))
 def test_tensorize_replaces_the_loops_and_keeps_the_result(kernel: Microkernel) -> None:
     m, n, k = 2 * kernel.mr, 2 * kernel.nr, 48

@@ -62,6 +62,7 @@ def _assert_packed(instructions: list[str]) -> None:
     assert scalar <= {"movss", "vmovss", "vbroadcastss"}
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("mcpu", HOST_LEVELS)
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_error_is_within_the_stated_bound(name: str, mcpu: str) -> None:

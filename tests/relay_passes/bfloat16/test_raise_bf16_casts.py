@@ -214,6 +214,7 @@ def test_images_keep_their_values() -> None:
     np.testing.assert_array_equal(got, wanted)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("seed", range(8))
 def test_random_graphs_keep_every_bit(seed: int) -> None:
     rng = np.random.default_rng(seed)

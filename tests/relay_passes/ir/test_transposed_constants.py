@@ -45,6 +45,7 @@ def swapped(x: relax.Expr) -> relax.Expr:
     return bind(op.permute_dims(x, [1, 0, 3, 2]))
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("trims", [False, True])
 @pytest.mark.parametrize(
     "make",

@@ -72,6 +72,7 @@ def same_values(before: IRModule, after: IRModule) -> None:
         np.testing.assert_allclose(result, wanted, rtol=0, atol=2e-5 * np.abs(wanted).max())
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     "body",
     [

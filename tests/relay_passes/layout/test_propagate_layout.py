@@ -338,6 +338,7 @@ def random_operator(rng: np.random.Generator, values: list[relax.Expr]) -> relax
     ][int(rng.integers(9))]()
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("seed", range(3))
 def test_random_graphs_keep_their_values(seed: int) -> None:
     """Their reorders are no more bytes than if every convolution had two of its own."""

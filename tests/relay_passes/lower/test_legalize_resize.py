@@ -58,6 +58,7 @@ def image(layout: str) -> np.ndarray:
     return x if layout == "NCHW" else np.ascontiguousarray(x.transpose(0, 2, 3, 1))
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     "method, layout", [("linear", "NHWC"), ("linear", "NCHW"), ("cubic", "NHWC")]
 )
@@ -70,6 +71,7 @@ def test_interpolates_as_tvm_does(method: str, layout: str, coordinates: str) ->
         np.testing.assert_allclose(ours, stock, rtol=0, atol=16 * 13 * EPSILON)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("coordinates, rounding", [*itertools.product(COORDINATES, ROUNDINGS)])
 def test_takes_the_element_that_tvm_takes(coordinates: str, rounding: str) -> None:
     layout, dtype = ("NCHW", "uint8") if rounding == "ceil" else ("NHWC", "float32")

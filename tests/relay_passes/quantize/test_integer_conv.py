@@ -175,6 +175,7 @@ LAYOUTS = {3: ("NWC", "WIO"), 4: ("NHWC", "HWIO"), 5: ("NDHWC", "DHWIO")}
 OPERATORS = {3: op.nn.conv1d, 4: op.nn.conv2d, 5: op.nn.conv3d}
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(("x_type", "w_type"), [("uint8", "int8"), ("int8", "uint8")])
 @pytest.mark.parametrize("form", FORMS)
 def test_every_form_bit_by_bit(form: str, x_type: str, w_type: str) -> None:

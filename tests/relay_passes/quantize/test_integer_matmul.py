@@ -137,6 +137,7 @@ def test_scales_and_zero_points_of_run_time(shape: tuple[int, ...]) -> None:
     np.testing.assert_array_equal(outputs(mod, arrays)[0], wanted)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("a_type", INTEGERS)
 @pytest.mark.parametrize("w_type", INTEGERS)
 @pytest.mark.parametrize("per_column", [False, True])

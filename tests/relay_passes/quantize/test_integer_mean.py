@@ -60,6 +60,7 @@ POOLS: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("layout", ["NHWC", "NCHW"])
 @pytest.mark.parametrize("name", POOLS)
 def test_windows(name: str, layout: str) -> None:

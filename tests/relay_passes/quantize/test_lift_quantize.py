@@ -273,6 +273,7 @@ def random_move(
     return op.nn.relu(x), shape
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("seed", range(12))
 def test_random_graphs_keep_their_values(seed: int) -> None:
     """Quantised along every axis in turn, with moves and quantisations in random order."""

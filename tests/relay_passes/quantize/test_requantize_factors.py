@@ -85,7 +85,7 @@ def test_every_sum() -> None:
 def test_steps_of_few_sums_always_have_factors(
     slope: float, out: float, kind: tuple[str, int]
 ) -> None:
-    """With up to 32 sums a step, roundings of the operators show at ties alone: at exact ones, which
+    """With up to 32 sums a step, roundings of the operators show at ties alone: exact ones, which
     an odd zero point turns to the other side, and where three roundings may make one."""
     operators = Operators(np.array([2.0 ** (slope + out)]), 2.0**out, *kind)
     factors = operators.factors(-1000, 1000)

@@ -28,6 +28,7 @@ def weight(dtype: str) -> relax.Expr:
     return relax.const(rng.integers(limits.min, limits.max, (6, 4), np.dtype(dtype), endpoint=True))
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("dtype", ["uint8", "int8"])
 @pytest.mark.parametrize("scale", [0.2, SCALES], ids=["one scale", "scales of columns"])
 @pytest.mark.parametrize("zero", [0, 7, [0, 1, 2, 3]], ids=str)

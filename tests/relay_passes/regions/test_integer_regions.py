@@ -125,6 +125,7 @@ def test_a_product_with_its_scale_becomes_one_function() -> None:
     assert_structural_equal(partition(MACHINE.isa, [])(bind(Before)), bind(After))
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("shape", [(4,), (1, 4)], ids=str)
 @pytest.mark.parametrize(
     ("zero", "w_zero", "attrs"),

@@ -292,6 +292,7 @@ def test_lengths_and_widths_may_differ() -> None:
     assert region.output == Tensor((1, H, 2, 6), F)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("lower", [-INFINITY, np.float32(-3.4e38)])
 def test_a_constant_causal_mask_becomes_a_number(lower: np.float32) -> None:
     mask = np.where(np.tri(S, S, dtype=bool), np.float32(0), lower)[None, None]

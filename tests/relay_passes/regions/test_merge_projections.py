@@ -201,6 +201,7 @@ VECTOR = np.linspace(0.01, 0.05, WIDTH)
 ZEROS = np.arange(WIDTH) - 3
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     ("zeros", "scales"),
     [

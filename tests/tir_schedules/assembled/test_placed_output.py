@@ -64,6 +64,7 @@ REGIONS = {
 }  # fmt: skip
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("rung", sorted({RUNGS[0], RUNGS[-1]}))
 @pytest.mark.parametrize("name", REGIONS)
 def test_a_part_is_written_and_nothing_else(name: str, rung: str) -> None:

@@ -26,6 +26,7 @@ SIZES = [
 ]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("number", range(len(SIZES)), ids=map(str, SIZES))
 def test_lengths_and_head_sizes(number: int) -> None:
     """Buffers end at an unmapped page, then begin at one."""
@@ -64,6 +65,7 @@ DECODING = [
 ]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("number", range(len(LAYOUTS)), ids=["-".join(x[0]) for x in LAYOUTS])
 def test_operands_are_read_and_written_where_they_are_stored(number: int) -> None:
     layouts, heads, group = LAYOUTS[number]

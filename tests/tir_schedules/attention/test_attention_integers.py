@@ -43,6 +43,7 @@ def check_integers(attention: Attention, rung: str | None = None, **options: Any
     assert np.mean(equal) >= SHARE, f"only {np.mean(equal):.1%} of the results are equal"
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("number", range(len(TYPES)), ids=["-".join(x[0]) for x in TYPES])
 def test_types_and_zero_points(number: int) -> None:
     types, zeros = TYPES[number]
@@ -52,6 +53,7 @@ def test_types_and_zero_points(number: int) -> None:
     check_integers(attention, at_end=number % 2 == 0)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("number", range(len(SIZES)), ids=map(str, SIZES))
 def test_lengths_and_head_sizes(number: int) -> None:
     m, n, d = SIZES[number]
@@ -60,6 +62,7 @@ def test_lengths_and_head_sizes(number: int) -> None:
     check(attention, at_end=False)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     ("output", "p_scale"),
     [("float32", 0.0029), ("bfloat16", 1 / 255), ("uint8", 1 / 2000), ("int8", 1 / 255)],
@@ -84,6 +87,7 @@ def test_layouts_and_groups() -> None:
     check_integers(of_kind(case(m=17, n=35, d=18, layouts=turned), "int8"), at_end=False)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("rung", RUNGS_OF["int8"])
 def test_every_rung(rung: str) -> None:
     types, zeros, n = [

@@ -18,6 +18,7 @@ LOWEST = float(np.finfo(np.float32).min)
 KINDS = ("f32", "bf16", "rounded")
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("mask", MASKS)
 def test_masks(mask: str) -> None:
     """Of lengths with and without a tail, added to scaled and to divided scores."""
@@ -31,6 +32,7 @@ def test_masks(mask: str) -> None:
         check(of_kind(replace(base, n=64, absent=LOWEST), KINDS[1 + (number == 1)]), at_end=False)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     ("m", "n", "causal"),
     [(40, 40, 0), (7, 100, 93), (1, 90, 89), (90, 33, 0), (130, 130, 0), (9, 9, 50)],

@@ -16,6 +16,7 @@ from tir_schedules.core.region import Tensor
 from tir_schedules.core.template import template_for
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     ("kind", "rung"), [(kind, rung) for kind in ("f32", "bf16") for rung in RUNGS_OF[kind]]
 )
@@ -36,6 +37,7 @@ def test_steps_after_the_product(kind: str, output: str) -> None:
     check(replace(of_kind(base, kind), output=output, out_zero=3))
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     "attention",
     [
@@ -53,6 +55,7 @@ def test_threads_share_the_work(attention: Attention) -> None:
         check(attention, threads=3)
 
 
+@pytest.mark.slow
 def test_shape_of_the_space() -> None:
     """The default comes first, every configuration is another one, and all compute the same."""
     attention, template = case(batch=1, m=50, n=70, d=32, mask="keys"), template_for("attention")

@@ -57,6 +57,7 @@ def bands(region: Region, rung: str, lines: int, threads: int = 1) -> DepthwiseP
     return in_bands(region, machine_for(rung, threads), lines, threads)
 
 
+@pytest.mark.sampled
 @every_type
 def test_every_rung(dtype: str) -> None:
     """Two images, bands that leave a lower one, channels and columns that are cut."""
@@ -65,6 +66,7 @@ def test_every_rung(dtype: str) -> None:
         check(region, rung, config=bands(region, rung, 3))
 
 
+@pytest.mark.sampled
 @every_type
 def test_bands_and_threads(dtype: str) -> None:
     """One line, lines that do not divide the image, the whole image; more threads than images."""
@@ -75,6 +77,7 @@ def test_bands_and_threads(dtype: str) -> None:
         check(region, BEST[dtype], config=config, threads=threads, at_end=lines > 1)
 
 
+@pytest.mark.sampled
 @every_type
 def test_tiles_of_two_rows(dtype: str) -> None:
     region = pair((7, 6), 70, 20, padding=ALL, dtype=dtype)

@@ -54,6 +54,7 @@ def test_f32(rung: str, rows: int) -> None:
     check_exact(region, small_integers(region), rung)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("rung", INTEGER_RUNGS)
 def test_integers(rung: str) -> None:
     for rows in (1, 33):
@@ -67,6 +68,7 @@ def test_bfloat16(rung: str) -> None:
     check_exact(region, small_integers(region), rung)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("way", ["one block", "three blocks", "two threads", "columns"])
 @pytest.mark.parametrize("at_end", [False, True])
 def test_every_way_to_share_the_work(way: str, at_end: bool) -> None:

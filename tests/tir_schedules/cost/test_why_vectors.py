@@ -52,6 +52,7 @@ def test_many_rows_could_be_on_tiles() -> None:
         assert why_vectors(region, config, replace(machine, isa=AMX.isa)) == CONFIGURED
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("threads", [1, 2, 8])
 def test_what_is_chosen_for_amx_has_a_reason_or_tiles(threads: int) -> None:
     """The templates and the reasons go by the same estimates."""
@@ -131,6 +132,7 @@ def test_attention_gives_a_reason_for_each_product() -> None:
     assert "32 rows and 32 bytes of K fill 50% of AMX tiles" in reason
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("threads", [1, 8])
 @pytest.mark.parametrize("kind", ["int8", "bf16", "rounded"])
 def test_attention_on_amx_has_a_reason_or_tiles(kind: str, threads: int) -> None:

@@ -41,6 +41,7 @@ def centred(region: Region) -> frozenset[int]:
     return centred_steps(region, find_lookups(region))
 
 
+@pytest.mark.sampled
 @every_rung
 @pytest.mark.parametrize(("dtype", "zero"), [("uint8", 131), ("int8", -5)])
 def test_the_same_bits(rung: str, dtype: str, zero: int) -> None:

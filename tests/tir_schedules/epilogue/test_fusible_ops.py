@@ -60,6 +60,7 @@ def arrays_for(name: str, region: Region) -> list[np.ndarray]:
     return [a, w, *values]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("rung", RUNGS)
 @pytest.mark.parametrize("name", FUSIBLE_OPS)
 def test_operator_in_the_epilogue(name: str, rung: str) -> None:
@@ -93,6 +94,7 @@ SPECIAL: dict[str, tuple[bool, tuple[Tensor, ...], tuple[Step, ...]]] = {
 }  # fmt: skip
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("rung", RUNGS)
 @pytest.mark.parametrize("name", SPECIAL_STEPS)
 def test_every_other_step_in_the_epilogue(name: str, rung: str) -> None:

@@ -63,6 +63,7 @@ def test_every_entry_of_an_exact_function(source: str, target: str) -> None:
     assert (run(region, [x], "avx512") == quantize(real, 0.01, np.array(3, target))).all()
 
 
+@pytest.mark.sampled
 @pytest.mark.isa("avx512")
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("function", ["gelu", "sigmoid", "tanh", "hardswish", "exp"])

@@ -61,6 +61,7 @@ def packs(region: Region, lanes: int = LANES) -> bool:
     return wide_bytes(region, lanes, Epilogue(region, ())) is not None
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(("dtype", "zero"), [("uint8", 131), ("int8", 0), ("int8", -77)])
 @pytest.mark.parametrize("operand", [False, True])
 def test_saturated_as_the_operators_do(dtype: str, zero: int, operand: bool) -> None:

@@ -154,6 +154,7 @@ def whole_vectors(x: np.ndarray) -> np.ndarray:
     return np.resize(x, -(-x.size // 16) * 16)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("rung", RUNGS)
 @pytest.mark.parametrize("dtype", RANGES)
 def test_code_for_known_numbers(rung: str, dtype: str) -> None:

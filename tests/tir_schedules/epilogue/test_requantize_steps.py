@@ -55,6 +55,7 @@ def expected(region: Region, arrays: list[np.ndarray]) -> np.ndarray:
     return epilogue_reference(region, MATMUL.reference(region, arrays[:2]), arrays[2:])
 
 
+@pytest.mark.sampled
 @every_rung
 @pytest.mark.parametrize("dtype", ZEROS)
 @pytest.mark.parametrize("factors", [1, 2])

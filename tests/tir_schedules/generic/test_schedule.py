@@ -404,6 +404,7 @@ CASES = {
 }
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", CASES)
 def test_operator_is_scheduled_and_right(name: str) -> None:
     case = CASES[name]

@@ -46,6 +46,7 @@ def test_any_permutation_is_exact(
     np.testing.assert_array_equal(result, x.transpose(axes))
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("rung", [rung for rung in RUNGS if rung != "scalar"])
 @pytest.mark.parametrize("rows, columns", [*itertools.product((15, 16, 17, 47), (15, 16, 33))])
 def test_tiles_and_their_edges(rung: str, rows: int, columns: int) -> None:
@@ -57,6 +58,7 @@ def test_tiles_and_their_edges(rung: str, rows: int, columns: int) -> None:
     np.testing.assert_array_equal(result, x.T + y)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("dtype", ["int8", "float16"])
 @pytest.mark.parametrize("channels", [16, 24, 100])
 @pytest.mark.parametrize("to_last", [True, False])

@@ -95,6 +95,7 @@ def arguments(dtype: str, arity: int) -> list[np.ndarray]:
         return [X.astype(dtype), np.roll(X, 7).astype(dtype)][:arity]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("dtype", ULP)
 @pytest.mark.parametrize(("functions", "arity"), [(UNARY, 1), (BINARY, 2)])
 def test_error(functions: dict[str, Meaning], arity: int, dtype: str) -> None:

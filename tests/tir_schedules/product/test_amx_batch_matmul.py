@@ -54,6 +54,7 @@ def check(region: Region, config: TileConfig | None = None, **options: Any) -> N
     assert executed is None or executed[counted(config)] > 0
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(("a", "b"), TYPES)
 def test_types_and_zero_points(a: str, b: str) -> None:
     first = TYPES.index((a, b)) % 2
@@ -63,6 +64,7 @@ def test_types_and_zero_points(a: str, b: str) -> None:
         check(region, on_tiles(region, BLOCKS[number // 2 % 2]), at_end=axes == PLAIN)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("turned", [False, True])
 @pytest.mark.parametrize("dtypes", [("int8", "uint8"), (F, F), (B, B)], ids=str)
 def test_sizes_around_the_tile(dtypes: tuple[str, str], turned: bool) -> None:

@@ -77,6 +77,7 @@ def test_every_height(rows: range) -> None:
         check(region, on_tiles(region, BLOCKS[m % 2]), at_end=m % 3 == 0)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("kind", ["u8", "s8", F, B])
 @pytest.mark.parametrize("block", BLOCKS)
 def test_sizes_around_the_tile(kind: str, block: str) -> None:

@@ -78,6 +78,7 @@ def amx(names: list[str]) -> list[AmxMicrokernel]:
     return [kernel for kernel in kernels if isinstance(kernel, AmxMicrokernel)]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("program", programs())
 def test_tiles_are_as_the_layout_has_them(program: str, target: str) -> None:
@@ -116,6 +117,7 @@ def is_whole(cpu: str) -> bool:
     return True
 
 
+@pytest.mark.slow
 def test_amx_counts_for_the_cpus_that_leave_tiles_alone() -> None:
     """For some, LLVM renames registers after allocation: `target_isa` knows them all."""
     given_amx = {cpu for cpu in cpus() if target_isa(with_amx(cpu)).name == "amx"}

@@ -63,6 +63,7 @@ def check(region: Region, rung: str = RUNGS[-1], **options) -> None:
     assert (np.abs(result - reference) <= bound).all()
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("rung", RUNGS)
 @pytest.mark.parametrize("turned", [False, True])
 def test_sizes_around_the_tile_and_the_vector(rung: str, turned: bool) -> None:
@@ -128,6 +129,7 @@ def test_rows_are_shared_where_batches_are_too_few() -> None:
     )
 
 
+@pytest.mark.slow
 def test_space_holds_the_default_and_builds() -> None:
     region = batch_region((2, 30, 40), (2, 40, 50))
     rung = highest_native(RUNGS)

@@ -41,6 +41,7 @@ def check(region: Region, rung: str = BEST, **options: Any) -> None:
     np.testing.assert_array_equal(result, exact(a, w)[0])
 
 
+@pytest.mark.sampled
 @every_rung
 @pytest.mark.parametrize("dtype", [F, B])
 def test_sizes_around_the_tile_and_the_vector(rung: str, dtype: str) -> None:
@@ -55,6 +56,7 @@ def test_sizes_around_the_tile_and_the_vector(rung: str, dtype: str) -> None:
             check(matmul_region((m,), k, n, dtype), rung, at_end=at_end)
 
 
+@pytest.mark.sampled
 @every_rung
 @pytest.mark.parametrize("dtype", [F, B])
 def test_every_short_k_and_few_rows(rung: str, dtype: str) -> None:
@@ -81,6 +83,7 @@ def blocked(draw: st.DrawFn, rung: str) -> tuple[Region, MatmulConfig, bool]:
     return matmul_region(*sizes, draw(st.sampled_from([F, B]))), config, draw(st.booleans())
 
 
+@pytest.mark.sampled
 @every_rung
 def test_every_block_size_and_thread_grid(rung: str) -> None:
     @given(blocked(rung))

@@ -34,6 +34,7 @@ A_ZEROS: tuple[int | str, ...] = (0, 3, "input", "range")
 W_ZEROS: tuple[int | str, ...] = (0, 5, "input")
 
 
+@pytest.mark.sampled
 @every_rung
 @pytest.mark.parametrize(("a", "w"), TYPES)
 def test_types_and_zero_points(rung: str, a: str, w: str) -> None:
@@ -44,6 +45,7 @@ def test_types_and_zero_points(rung: str, a: str, w: str) -> None:
             check(matmul_region((5,), 13, 2 * lanes + 1, a, w, a_zero, w_zero), rung)
 
 
+@pytest.mark.sampled
 @every_rung
 @pytest.mark.parametrize("at_end", [False, True])
 def test_sizes_around_the_tile_and_the_vector(rung: str, at_end: bool) -> None:
@@ -59,6 +61,7 @@ def test_sizes_around_the_tile_and_the_vector(rung: str, at_end: bool) -> None:
         check(matmul_region((m,), k, n, "uint8", "int8", 7, 0), rung, at_end=at_end)
 
 
+@pytest.mark.sampled
 @every_rung
 def test_every_short_k(rung: str) -> None:
     for k in (*range(1, 10), 63, 65):
@@ -66,6 +69,7 @@ def test_every_short_k(rung: str) -> None:
         check(matmul_region((3,), k, 17, "uint8", "uint8", "input", 9), rung, at_end=at_end)
 
 
+@pytest.mark.sampled
 @every_rung
 @pytest.mark.parametrize("m", [1, 2, 3, 4, 5])
 def test_few_rows(rung: str, m: int) -> None:
@@ -73,6 +77,7 @@ def test_few_rows(rung: str, m: int) -> None:
         check(matmul_region((m,), 33, n, "int8", "int8", 0, 1), rung, at_end=n % 2 == 0)
 
 
+@pytest.mark.sampled
 @every_rung
 @pytest.mark.parametrize(("a", "w"), TYPES)
 def test_extreme_values_never_saturate(rung: str, a: str, w: str) -> None:
@@ -112,6 +117,7 @@ def blocked(draw: st.DrawFn, rung: str) -> tuple[Region, MatmulConfig, bool]:
     return region, config, draw(st.booleans())
 
 
+@pytest.mark.sampled
 @every_rung
 def test_every_block_size_and_thread_grid(rung: str) -> None:
     """Accumulators rest between blocks of K, and start once with what the zero points give."""
@@ -125,6 +131,7 @@ def test_every_block_size_and_thread_grid(rung: str) -> None:
     any_of_them()
 
 
+@pytest.mark.sampled
 @every_rung
 @pytest.mark.parametrize(("k", "k_block"), [(13, 1), (51, 8)])
 def test_blocks_of_k_smaller_than_k(rung: str, k: int, k_block: int) -> None:

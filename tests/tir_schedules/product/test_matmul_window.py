@@ -83,6 +83,7 @@ def test_the_reference_is_the_definition(taps: int, stride: int) -> None:
     )
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("rung", RUNGS)
 @pytest.mark.parametrize("at_end", [False, True])
 @pytest.mark.parametrize("batch", [1, 3])

@@ -110,6 +110,7 @@ every_integer_rung = pytest.mark.parametrize("rung", INTEGER_RUNGS)
 every_bf16_rung = pytest.mark.parametrize("rung", BF16_RUNGS)
 
 
+@pytest.mark.sampled
 @every_integer_rung
 @pytest.mark.parametrize(("a", "b"), TYPES)
 def test_types_and_zero_points(rung: str, a: str, b: str) -> None:
@@ -121,6 +122,7 @@ def test_types_and_zero_points(rung: str, a: str, b: str) -> None:
             check(region, rung, at_end=axes == PLAIN)
 
 
+@pytest.mark.sampled
 @every_integer_rung
 @pytest.mark.parametrize("turned", [False, True])
 def test_integers_of_sizes_around_the_tile_and_the_vector(rung: str, turned: bool) -> None:
@@ -136,6 +138,7 @@ def test_integers_of_sizes_around_the_tile_and_the_vector(rung: str, turned: boo
         check(region, rung, at_end=at_end)
 
 
+@pytest.mark.sampled
 @every_bf16_rung
 @pytest.mark.parametrize("turned", [False, True])
 @pytest.mark.parametrize("dtype", [F, B])
@@ -152,6 +155,7 @@ def test_bfloat16_of_sizes_around_the_tile_and_the_vector(
         check(region_of((3, m, k), (3, k, n), dtype, dtype, b_axes=axes), rung, at_end=at_end)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("k", range(1, 10))
 @pytest.mark.parametrize("axes", [PLAIN, TURNED], ids=["plain", "turned"])
 def test_every_short_k(k: int, axes: Shape) -> None:
@@ -160,6 +164,7 @@ def test_every_short_k(k: int, axes: Shape) -> None:
     check(region_of((2, 3, k), (2, k, 9), F, B, b_axes=axes), BF16_RUNGS[-1])
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("b_axes", list(itertools.permutations(range(3))), ids=str)
 def test_any_stored_order(b_axes: Shape) -> None:
     for a_axes in (PLAIN, (2, 1, 0)):

@@ -32,6 +32,7 @@ def awkward(scale: float, shape: tuple[int, ...]) -> np.ndarray:
     return ties
 
 
+@pytest.mark.sampled
 @every_rung
 @pytest.mark.parametrize("a", DTYPES)
 def test_the_kernel_quantises_a(rung: str, a: str) -> None:
@@ -49,6 +50,7 @@ def test_the_kernel_quantises_a(rung: str, a: str) -> None:
             np.testing.assert_array_equal(result, product(region, arrays))
 
 
+@pytest.mark.sampled
 @every_rung
 def test_the_kernel_quantises_a_by_a_range(rung: str) -> None:
     region = matmul_region((3,), 37, 19, "uint8", "int8", "range", "input", quantized="range")
@@ -62,6 +64,7 @@ def test_the_kernel_quantises_a_by_a_range(rung: str) -> None:
             np.testing.assert_array_equal(result, product(region, arrays))
 
 
+@pytest.mark.sampled
 @every_rung
 def test_the_kernel_finds_the_range_of_a(rung: str) -> None:
     """DynamicQuantizeLinear, the product, and the scales, on several threads too."""
@@ -116,6 +119,7 @@ def requantizing(dtype: str) -> tuple[Step, ...]:
     )
 
 
+@pytest.mark.sampled
 @every_rung
 @pytest.mark.parametrize(("dtype", "residual"), TYPES)
 def test_requantising_with_a_quantised_residual(rung: str, dtype: str, residual: str) -> None:

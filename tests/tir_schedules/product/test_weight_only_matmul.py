@@ -117,6 +117,7 @@ FORMATS = [
 ]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("rung", RUNGS)
 @pytest.mark.parametrize(("bits", "dtype", "zero"), FORMATS, ids=str)
 def test_formats(rung: str, bits: int, dtype: str, zero: float | str) -> None:
@@ -126,6 +127,7 @@ def test_formats(rung: str, bits: int, dtype: str, zero: float | str) -> None:
             check(region, rung, config=config_for(region, rung, staged), at_end=staged)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("block", [16, 32, 64, 128, 200])
 @pytest.mark.parametrize("bits", [4, 8])
 def test_blocks_and_a_short_last_one(bits: int, block: int) -> None:
@@ -133,6 +135,7 @@ def test_blocks_and_a_short_last_one(bits: int, block: int) -> None:
         check(region_of((m,), 200, 70, bits, block, zero="blocks"))
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("rung", RUNGS)
 @pytest.mark.parametrize("at_end", [False, True])
 @pytest.mark.parametrize("m", [1, 2, 3, 4, 5])
@@ -213,6 +216,7 @@ def test_the_result_is_cast_on_the_way_out() -> None:
     np.testing.assert_array_equal(run(region, arrays, BEST), expected(region, arrays))
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(("bits", "dtype", "zero"), FORMATS, ids=str)
 def test_unpacking_undoes_packing(bits: int, dtype: str, zero: float | str) -> None:
     region = region_of((3,), 90, 37, bits, 32, dtype, zero)

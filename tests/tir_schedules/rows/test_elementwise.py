@@ -95,6 +95,7 @@ def sizes(rung: str) -> list[int]:
     return sorted({1, max(1, lanes - 1), lanes, lanes + 1, 4 * lanes - 1, 4 * lanes + 1, 9 * lanes})
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("rung", RUNGS)
 def test_sizes_around_vectors_between_guard_pages(rung: str, dtype: str) -> None:

@@ -102,6 +102,7 @@ def check(region: Region, rung: str, arrays: list[np.ndarray] | None = None, **o
     assert (np.abs(result - expected(region, arrays)) <= bound(region, arrays)).all()
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("op", [*SOFTMAXES, *NORMS])
 @pytest.mark.parametrize("rung", RUNGS)
 def test_row_one_less_than_a_vector_a_vector_and_one_more(op: str, rung: str) -> None:
@@ -156,6 +157,7 @@ def test_a_row_in_chunks(op: str, rows: int, n: int, chunk: int, unroll: int, bl
     )
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("op", [*SOFTMAXES, *NORMS])
 def test_every_fifth_configuration_of_the_space(op: str) -> None:
     region = region_for(op, (7, 75))
@@ -353,6 +355,7 @@ def test_error_of_the_exponential() -> None:
     assert np.allclose(exponentials(special), wanted, rtol=0, atol=TINY, equal_nan=True)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("op", [*SOFTMAXES, *NORMS])
 def test_lowering_does_not_inline_without_bounds(op: str) -> None:
     region = region_for(op, (8, 75))

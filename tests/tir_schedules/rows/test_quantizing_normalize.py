@@ -40,6 +40,7 @@ def storing(region: Region, dtype: str, scale: float) -> Region:
     return region.replace(output=Tensor(region.output.shape, dtype), epilogue=steps)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("rung", RUNGS)
 @pytest.mark.parametrize("dtype", ["uint8", "int8", "bfloat16"])
 @pytest.mark.parametrize("op", ["softmax", "log_softmax", "layer_norm", "rms_norm"])

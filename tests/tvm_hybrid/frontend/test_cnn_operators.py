@@ -180,6 +180,7 @@ def model_of(cases: Sequence[Case], opset: int) -> onnx.ModelProto:
     return model
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     ("cases", "opset"),
     [

@@ -55,6 +55,7 @@ def constants_of(imported: ImportedModel) -> list[tuple[tuple[int, ...], str]]:
     return found
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("pair", PAIRS, ids="-".join)
 @pytest.mark.parametrize("zero_points", ["absent", "zero", "left", "right", "both", "columns"])
 def test_matmul_integer(pair: tuple[str, str], zero_points: str) -> None:
@@ -132,6 +133,7 @@ SCALE = {"sa": 0.02, "sb": 0.0313, "sy": 3.1}
 PER_COLUMN = SCALE | {"sb": [0.01, 0.02, 0.03, 0.04, 0.05]}
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("scales", [SCALE, PER_COLUMN], ids=["tensor", "columns"])
 @pytest.mark.parametrize("pair", PAIRS, ids="-".join)
 @pytest.mark.parametrize("offset", [0, 13])
@@ -204,6 +206,7 @@ def test_qlinear_matmul_with_a_scale_for_each_row() -> None:
     compare(model, {"a": a}, [wanted.astype(np.uint8)])
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("quantized", [True, False])
 @pytest.mark.parametrize("flags", [(1, 0), (0, 1)])
 @pytest.mark.parametrize("per_column", [True, False])
@@ -234,6 +237,7 @@ def test_qgemm(
     assert ((24, 5), pair[1]) in constants_of(imported)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("per_column", [True, False])
 @pytest.mark.parametrize("dtype", ["int8", "uint8"])
@@ -277,6 +281,7 @@ CONVOLUTIONS: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]]
 }
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", CONVOLUTIONS)
 @pytest.mark.parametrize("zero_points", [[], ["zx"], ["zx", "zw"]], ids=len)
 def test_conv_integer(name: str, zero_points: list[str]) -> None:

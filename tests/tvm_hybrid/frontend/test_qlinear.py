@@ -80,6 +80,7 @@ TIES = {
 }
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("op_type", TIES)
 @pytest.mark.parametrize("dtype", TYPES)
 def test_ties_with_an_odd_zero_point(op_type: str, dtype: str) -> None:
@@ -245,6 +246,7 @@ CONVOLUTIONS: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]]
 }
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("per_channel", [True, False])
 @pytest.mark.parametrize("name", CONVOLUTIONS)
 @pytest.mark.parametrize("pair", [("uint8", "int8"), ("uint8", "uint8"), ("int8", "int8")])

@@ -71,6 +71,7 @@ def awkward(step: float) -> NDArray[np.float32]:
     return x
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("opset", [10, 13, 19, 21, 24])
 @pytest.mark.parametrize("zero_point", [None, 0, 7])
 @pytest.mark.parametrize("dtype", ["uint8", "int8"])

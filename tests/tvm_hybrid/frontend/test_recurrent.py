@@ -70,6 +70,7 @@ def _weights(gates: int, directions: int) -> dict[str, NDArray]:
     }
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("direction", ["forward", "reverse", "bidirectional"])
 @pytest.mark.parametrize("steps", [1, 3])
 def test_lstm(direction: str, steps: int) -> None:
@@ -94,6 +95,7 @@ def test_lstm(direction: str, steps: int) -> None:
     compare(model, {"x": x, "h": h, "c": c}, wanted)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("reset_after", [0, 1])
 @pytest.mark.parametrize("direction", ["forward", "bidirectional"])
 def test_gru(direction: str, reset_after: int) -> None:
@@ -138,6 +140,7 @@ def test_unsupported_forms_of_lstm(attributes: dict[str, Any], word: str) -> Non
     assert "'cell'" in str(caught.value)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     ("direction", "per_channel", "batch"),
     [("forward", False, 1), ("reverse", True, 1), ("bidirectional", True, 1),

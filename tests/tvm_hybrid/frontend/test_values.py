@@ -180,6 +180,7 @@ def test_space_to_depth(mode: str) -> None:
     )
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("opset", [10, 16])
 @pytest.mark.parametrize("mode", ["avg", "max"])
 @pytest.mark.parametrize("ratio", [0, 2])

@@ -66,6 +66,7 @@ def nbits_model(
     return model, weight.reshape(columns, -1)[:, :depth].T
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("zero_points", ["none", "packed", "float"])
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize(
@@ -241,6 +242,7 @@ def test_blocks_of_values_of_run_time(axis: int) -> None:
     compare(model, feeds, reference(model, feeds), rtol=0, atol=0)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("zero_points", [True, False])
 @pytest.mark.parametrize("bits", [4, 8])
 def test_gather_block_quantized(bits: int, zero_points: bool) -> None:

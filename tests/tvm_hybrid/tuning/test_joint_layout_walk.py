@@ -57,6 +57,7 @@ def tried(problem: LayoutProblem, seed: int, tries: int = 60) -> tuple[WalkResul
     return walk([problem], prices, tries, seed), prices
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("seed", range(5))
 def test_neighbours_that_must_turn_together_are_found(problem: LayoutProblem, seed: int) -> None:
     states = itertools.product((0, 1), repeat=CONVOLUTIONS)

@@ -141,6 +141,7 @@ def test_samples_are_shared_among_fresh_processes(
     assert measure(measurer, toy, "raise", effort).status == "compile_error"
 
 
+@pytest.mark.slow
 def test_a_program_of_its_own(host: tuple[Machine, str], toy: ModuleType) -> None:
     with LocalMeasurer(*host, timeout=60, builders=()) as measurer:
         assert measure(measurer, toy, "right").status == "ok"

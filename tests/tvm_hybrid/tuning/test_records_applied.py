@@ -177,6 +177,7 @@ def test_records_that_cannot_be_built_are_passed_over(
     assert caplog.text.count("this record is not used") == 4 * (len(SIZES) - 1)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("threads", [1, 2])
 def test_tune_writes_what_compile_reads(tmp_path: Path, threads: int) -> None:
     path = tmp_path / "r.jsonl"

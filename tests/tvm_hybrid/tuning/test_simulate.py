@@ -176,6 +176,7 @@ def test_damaged_lines_are_skipped_by_name(
     assert f"{path}:2: skipped" in caplog.text
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", STRATEGIES)
 def test_a_search_of_the_whole_space_finds_the_optimum(name: str, recording: Recording) -> None:
     trace = simulate(name, recording, seed=1)

@@ -117,6 +117,7 @@ def products(executable: Executable, kernel: str) -> int:
     return sum(kernel in decision.kernel for decision in executable.explain().taken)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", CASES)
 def test_what_is_tuned_is_compiled(name: str, tmp_path: Path) -> None:
     case = CASES[name]
@@ -152,6 +153,7 @@ def test_what_is_tuned_is_compiled(name: str, tmp_path: Path) -> None:
         )
 
 
+@pytest.mark.slow
 def test_every_configuration_of_an_integer_product_gives_the_same_bits(tmp_path: Path) -> None:
     model = dynamic().SerializeToString()
     path = tmp_path / "r.jsonl"

@@ -68,6 +68,7 @@ def test_a_model_from_python(tmp_path: Path) -> None:
     assert len(list(RecordStore(path))) > count
 
 
+@pytest.mark.slow
 def test_what_is_done_if_nothing_is_asked_for(tmp_path: Path) -> None:
     """The learning strategy, with what the package knows of this CPU."""
     path = tmp_path / "r.jsonl"

@@ -66,6 +66,7 @@ def test_what_the_file_holds_is_not_measured_again(
     assert anew.blocks == first.blocks
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("strategy", ["grid", "random", "evolutionary", "model"])
 @pytest.mark.parametrize("interrupt_at", [1, 2, 5, 7, 11])
 def test_an_interrupted_run_is_continued(

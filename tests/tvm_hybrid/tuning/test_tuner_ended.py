@@ -67,6 +67,7 @@ def children(pid: int) -> list[int]:
     ]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
 def test_a_tuner_that_is_killed_loses_nothing(
     how: signal.Signals, tmp_path: Path, toy: ModuleType

@@ -118,6 +118,7 @@ FLOATS = [
 ]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("number", range(len(FLOATS)))
 def test_floats_and_instructions(number: int) -> None:
     """Rows, keys and columns cut; as many instructions as the model says, in two runs."""
@@ -140,6 +141,7 @@ TYPES = [
 ]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("number", range(len(TYPES)), ids=["-".join(x[0]) for x in TYPES])
 def test_integers_are_those_of_vectors_to_the_bit(number: int) -> None:
     """Either sign as it is: the integers, and so all that follows, are those of VNNI."""
@@ -166,6 +168,7 @@ MASKS = [
 ]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("number", range(len(MASKS)))
 def test_masks(number: int) -> None:
     """In the pass over a stored tile, or over a row; keys that nobody sees are left out."""

@@ -163,6 +163,7 @@ def test_a_long_epilogue_and_one_factor_for_each_channel_of_a_sample() -> None:
         np.testing.assert_allclose(result, expected(region, arrays), rtol=0, atol=40 * 10 * 2**-23)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("channels", [32, 64, 80, 70])
 @pytest.mark.parametrize("dtype", ["uint8", "int8"])
 def test_integers_out(dtype: str, channels: int) -> None:

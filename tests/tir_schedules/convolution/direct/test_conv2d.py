@@ -46,6 +46,7 @@ def test_any_convolution(region: Region) -> None:
     check(region, BEST[region.inputs[0].dtype][-1])
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("staged", [False, True])
 @pytest.mark.parametrize("at_end", [False, True])
@@ -60,6 +61,7 @@ def test_padded_edges_and_tails(dtype: str, staged: bool, at_end: bool) -> None:
     check(region, rung, config, at_end=at_end)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_every_rung(dtype: str) -> None:
     zero = {"a_zero_point": 3} if dtype in ("uint8", "int8") else {}

@@ -93,6 +93,7 @@ def applied(mod: IRModule, folder: Path, packed: bool) -> IRModule:
     return mod
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("packed", [False, True], ids=["as it is", "packed"])
 @pytest.mark.parametrize("name", REGIONS)
 def test_the_stock_pass_puts_our_kernel_in(name: str, packed: bool, tmp_path: Path) -> None:

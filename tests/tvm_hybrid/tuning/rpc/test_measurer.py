@@ -84,6 +84,7 @@ def test_a_batch_that_nobody_reads_to_its_end(
     assert servers.count() == COUNT
 
 
+@pytest.mark.slow
 def test_lost_servers_cost_no_candidate(
     servers: Servers, toy: ModuleType, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -50,6 +50,7 @@ def drawn(attention: Attention, seed: int = 0) -> tuple[list[np.ndarray], Expect
     return arrays, expected_of_attention(attention.region, arrays)
 
 
+@pytest.mark.sampled
 @every_case
 def test_right_kernels_pass_and_others_do_not(name: str) -> None:
     """The machine's kernel and the template's reference, which round at different places."""

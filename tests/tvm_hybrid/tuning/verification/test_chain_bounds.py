@@ -29,6 +29,7 @@ CHAINS = {
 every_chain = pytest.mark.parametrize("name", CHAINS)
 
 
+@pytest.mark.sampled
 @every_chain
 def test_right_kernels_are_right(name: str) -> None:
     target = resolve_target(None)

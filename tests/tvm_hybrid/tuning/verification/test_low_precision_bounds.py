@@ -44,6 +44,7 @@ def measured(found: Bench, config: Any) -> Measurement:
     return found.measure(config, None, SHORT, lambda stage: None)
 
 
+@pytest.mark.sampled
 @every_region
 def test_right_kernels_pass(name: str, serial: tuple[Machine, Target]) -> None:
     machine, target = serial
