@@ -22,7 +22,7 @@ PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --nbmake --nbmake-tim
 test: lint types
 	$(PYTEST) -m "not slow"
 
-# With what `test` leaves out: tests marked slow, two notebooks, and two thirds of the sizes and forms of tests
+# With what `test` leaves out: tests marked slow, two notebooks, and three quarters of the sizes and forms of tests
 # marked sampled and, on CPUs without AVX-512, of tests whose code runs by stand-ins.
 test-all: lint types
 	$(PYTEST)

@@ -10,6 +10,7 @@ from math import sqrt
 
 import numpy as np
 import onnx
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 

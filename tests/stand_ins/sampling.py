@@ -1,6 +1,6 @@
 """Which tests are left to `make test-all`, because others like them run.
 
-Of each test marked `sampled` every third set of parameters stays, beginning with another one from
+Of each test marked `sampled` every fourth set of parameters stays, beginning with another one from
 test to test. So it is with each test of code for a rung that the CPU lacks, rung by rung: code by
 stand-ins compiles and runs more slowly. But tests of microkernels stay, where a parameter is a
 kernel, and those of the AMX emulator, which are quick.
@@ -18,7 +18,7 @@ from tests.microkernels.rungs import target_of
 
 from .building import lacks
 
-_EVERY = 3
+_EVERY = 4
 _NAMES = {isa.name for isa in LADDER}
 _WHOLE = ("tests/microkernels/", "tests/amx_emulator/")
 
