@@ -20,10 +20,11 @@ import numpy as np
 from tvm import ir, relax
 
 from relay_passes.ir.graph import DataflowGraph, op_name, scalar_constant
+from relay_passes.ir.traits import RESHAPES
 from tir_schedules.core.region import Region, Step
 
 HIDDEN = -1e30  # no score of a model comes near
-_VIEWS = ("relax.reshape", "relax.expand_dims", "relax.squeeze", "relax.broadcast_to")
+_VIEWS = (*RESHAPES, "relax.broadcast_to")
 _FILL = {"relax.full": 1, "relax.broadcast_to": 0}  # which argument is the number
 
 

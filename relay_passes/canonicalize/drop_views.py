@@ -23,8 +23,8 @@ from tvm import ir, relax
 
 from relay_passes.ir.graph import DataflowGraph, op_name, static_tensor
 from relay_passes.ir.rewrite import block_pass
+from relay_passes.ir.traits import RESHAPES
 
-_RESHAPES = ("relax.reshape", "relax.expand_dims", "relax.squeeze")
 _SOFTMAX = {
     "relax.nn.softmax": relax.op.nn.softmax,
     "relax.nn.log_softmax": relax.op.nn.log_softmax,
@@ -52,7 +52,7 @@ def _rewrite(graph: DataflowGraph) -> list[relax.Binding] | None:
 
 def _simpler(graph: DataflowGraph, call: relax.Expr) -> relax.Expr | None:
     """What a reshape is, if it is less; else None."""
-    if op_name(call) not in _RESHAPES:
+    if op_name(call) not in RESHAPES:
         return None
     result, source = static_tensor(call), static_tensor(call.args[0])
     if result is None or source is None:
@@ -63,7 +63,7 @@ def _simpler(graph: DataflowGraph, call: relax.Expr) -> relax.Expr | None:
     if softmax is not None:
         return softmax
     inner = graph.definition(call.args[0])
-    if op_name(inner) not in _RESHAPES:
+    if op_name(inner) not in RESHAPES:
         return None
     assert inner is not None
     first = static_tensor(inner.args[0])
@@ -80,7 +80,7 @@ def _softmax(graph: DataflowGraph, value: relax.Expr, shape: tuple[int, ...]) ->
         return None
     assert softmax is not None
     view = graph.definition(softmax.args[0])
-    if op_name(view) not in _RESHAPES:
+    if op_name(view) not in RESHAPES:
         return None
     assert view is not None
     source, flat = static_tensor(view.args[0]), static_tensor(view)

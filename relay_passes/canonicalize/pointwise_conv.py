@@ -28,8 +28,8 @@ from tvm import ir, relax
 from relay_passes.ir.axis_view import view_axes
 from relay_passes.ir.graph import DataflowGraph, op_name, static_tensor
 from relay_passes.ir.rewrite import Bindings, block_pass
+from relay_passes.ir.traits import ELEMENTWISE
 from relay_passes.ir.transposed_constants import is_turnable, with_axes
-from relay_passes.layout.channel_axes import ELEMENTWISE
 
 _LAYOUTS = {
     "relax.nn.conv1d": ("NWC", "WIO"),

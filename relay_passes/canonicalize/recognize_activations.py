@@ -33,11 +33,11 @@ from tvm import ir, relax
 from relay_passes.ir.algebra import ONE, expand, monomial, uniform_constant
 from relay_passes.ir.graph import DataflowGraph, downstream, is_f32, op_name, same_shape
 from relay_passes.ir.rewrite import Bindings, block_pass
+from relay_passes.ir.traits import QUANTIZING
 
 _X, _CLIP = "x", "clip"
 _INSIDE = 4  # operators between x and the clip, at most
 _OUTSIDE = 5  # operators after the clip, at most
-_INTEGERS = ("relax.quantize", "relax.dequantize")
 
 
 @dataclass(frozen=True)
@@ -134,7 +134,7 @@ def _uses(graph: DataflowGraph, var: relax.Var, clip: _Clip) -> dict[int, _Activ
 def _rounds(graph: DataflowGraph, result: relax.Var) -> bool:
     """Whether a value becomes integers at once."""
     users = graph.users.get(result, ())
-    return any(op_name(graph.value(user)) in _INTEGERS for user in users)
+    return any(op_name(graph.value(user)) in QUANTIZING for user in users)
 
 
 def _clips(graph: DataflowGraph, var: relax.Var) -> Iterator[_Clip]:
@@ -147,7 +147,7 @@ def _clips(graph: DataflowGraph, var: relax.Var) -> Iterator[_Clip]:
     value, low, high = bounds
     scale, shift = 1.0, 0.0
     for _ in range(_INSIDE):
-        if op_name(graph.definition(value)) in _INTEGERS:
+        if op_name(graph.definition(value)) in QUANTIZING:
             return
         if isinstance(value, relax.Var) and same_shape(value, var):
             yield _Clip(value, scale, shift, low, high)

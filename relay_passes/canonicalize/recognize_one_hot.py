@@ -24,9 +24,9 @@ from tvm import ir, relax
 
 from relay_passes.ir.graph import DataflowGraph, op_name, static_tensor, variables
 from relay_passes.ir.rewrite import Bindings, block_pass
+from relay_passes.ir.traits import RESHAPES
 from tir_schedules.epilogue.fusible_ops import FUSIBLE_BY_RELAX
 
-_VIEWS = ("relax.reshape", "relax.expand_dims")
 _INDICES = ("int32", "int64")
 _LONGEST = 6  # elementwise operators after a look-up
 
@@ -102,7 +102,7 @@ def _without_last_axis(
     graph: DataflowGraph, spread: relax.Expr, rows: tuple[int, ...]
 ) -> relax.Expr | None:
     """The integers [...] that were viewed as [..., 1] for a comparison of the shape `rows`."""
-    view, tensor = _called(graph, spread, *_VIEWS), static_tensor(spread)
+    view, tensor = _called(graph, spread, *RESHAPES), static_tensor(spread)
     if view is None or tensor is None or tensor.shape != (*rows[:-1], 1):
         return None
     source = static_tensor(view.args[0])

@@ -29,15 +29,8 @@ from tvm import DataType, ir, relax
 from relay_passes.ir.axis_view import AxisView, identity, view_axes
 from relay_passes.ir.graph import DataflowGraph, binding_value, op_name, static_tensor
 from relay_passes.ir.rewrite import Bindings, block_pass
-from tir_schedules.epilogue.fusible_ops import FUSIBLE_BY_RELAX
+from relay_passes.ir.traits import MOVABLE
 
-_ARITY = {
-    **{name: entry.arity for name, entry in FUSIBLE_BY_RELAX.items()},
-    "relax.clip": 1,
-    "relax.nn.leakyrelu": 1,
-    "relax.power": 2,
-    "relax.astype": 1,
-}
 _REDUCTIONS = {
     "relax.sum": relax.op.sum,
     "relax.mean": relax.op.mean,
@@ -116,8 +109,8 @@ class _Plan:
         name = op_name(call)
         if name == "relax.astype" and _widens(call):
             return None
-        if name in _ARITY:
-            view, arguments = self._elementwise(call, _ARITY[name])
+        if name in MOVABLE:
+            view, arguments = self._elementwise(call, MOVABLE[name])
         elif name in _REDUCTIONS:
             view, arguments = self._reduction(call, name)
         else:

@@ -13,6 +13,7 @@ from tvm import ir, relax
 
 from .graph import op_name, static_tensor
 from .rewrite import Bindings
+from .traits import RESHAPES
 
 Axes = tuple[int | None, ...]
 
@@ -103,7 +104,7 @@ def identity(expr: relax.Expr) -> AxisView | None:
 def view_axes(call: relax.Expr) -> Axes | None:
     """The axes by which an operator views its argument; None if it does something else."""
     name = op_name(call)
-    if name not in ("relax.permute_dims", *_RESHAPES):
+    if name not in ("relax.permute_dims", *RESHAPES):
         return None
     before, after = static_tensor(call.args[0]), static_tensor(call)
     if before is None or after is None:
@@ -113,9 +114,6 @@ def view_axes(call: relax.Expr) -> Axes | None:
         order = call.attrs.axes
         return tuple(range(rank))[::-1] if order is None else tuple(int(a) % rank for a in order)
     return _reshape_axes(before.shape, after.shape)
-
-
-_RESHAPES = ("relax.reshape", "relax.squeeze", "relax.expand_dims", "relax.flatten")
 
 
 def _reshape_axes(before: tuple[int, ...], after: tuple[int, ...]) -> Axes | None:

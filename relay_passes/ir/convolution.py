@@ -6,9 +6,10 @@ from tvm import relax
 
 from .call_attrs import with_attrs
 from .graph import op_name
+from .traits import CONVOLUTIONS, TRANSPOSED_CONVOLUTIONS
 
-_TRANSPOSED = ("relax.nn.conv1d_transpose", "relax.nn.conv2d_transpose")
-_CONVOLUTIONS = ("relax.nn.conv1d", "relax.nn.conv2d", "relax.nn.conv3d", *_TRANSPOSED)
+_TRANSPOSED = TRANSPOSED_CONVOLUTIONS[:2]  # those over three axes stay as they are
+_CONVOLUTIONS = (*CONVOLUTIONS, *_TRANSPOSED)
 
 
 def is_convolution(call: relax.Expr) -> bool:

@@ -8,19 +8,7 @@ from dataclasses import dataclass
 from tvm import relax
 
 from .graph import op_name, static_tensor
-
-UNARY = {
-    f"relax.{name}"
-    for name in (
-        *("abs", "astype", "clip", "erf", "exp", "log", "negative", "rsqrt", "sigmoid", "sqrt"),
-        *("square", "tanh", "nn.gelu", "nn.gelu_tanh", "nn.leakyrelu", "nn.relu", "nn.silu"),
-        *("nn.softplus", "nn.selu"),
-    )
-}
-BINARY = {
-    f"relax.{name}" for name in ("add", "divide", "maximum", "minimum", "multiply", "subtract")
-}
-QUANTIZING = {"relax.quantize", "relax.dequantize"}  # with one scale for all
+from .traits import MOVABLE, QUANTIZING
 
 
 @dataclass(frozen=True)
@@ -49,15 +37,9 @@ def read_elementwise(
 ) -> ElementwiseCall | None:
     """A call as an elementwise operator on some of `tensors` and constants; None if it is none."""
     name = op_name(expr)
-    if name in UNARY:
-        count = 1
-    elif name in BINARY:
-        count = 2
-    elif name in QUANTIZING and _single(expr.args[1]) and _single(expr.args[2]):
-        count = 1
-    else:
-        return None
-    return _read(expr, tensors, is_constant, count)
+    if name in QUANTIZING and _single(expr.args[1]) and _single(expr.args[2]):
+        return _read(expr, tensors, is_constant, 1)
+    return _read(expr, tensors, is_constant, MOVABLE[name]) if name in MOVABLE else None
 
 
 def _single(expr: relax.Expr) -> bool:

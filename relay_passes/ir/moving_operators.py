@@ -12,6 +12,7 @@ from collections.abc import Callable
 from tvm import relax
 
 from .graph import op_name, static_tensor
+from .traits import MAX_POOLS, RESHAPES, RESIZES
 
 # (call, axis of its argument or result) -> the axis on the other side; None if it is none there.
 MapAxis = Callable[[relax.Call, int], "int | None"]
@@ -22,25 +23,25 @@ def moves(call: relax.Expr) -> bool:
     name = op_name(call)
     return (
         name in _TO_RESULT
-        and name not in _POOLS
+        and name not in MAX_POOLS
         and not (name == "relax.take" and call.attrs.mode == "nan")
-        and not (name in _RESIZES and not _copies_nearest(call))
+        and not (name in RESIZES and not _copies_nearest(call))
     )
 
 
 def moves_all(call: relax.Expr) -> bool:
     """Whether in addition no element is left out, so that work done before is not wasted."""
-    if op_name(call) in _RESIZES:
+    if op_name(call) in RESIZES:
         before, after = static_tensor(call.args[0]), static_tensor(call)
         if before is None or after is None or not _copies_nearest(call):
             return False
         return all(map(int.__le__, before.shape, after.shape))
-    return op_name(call) in _TO_ARGUMENT and op_name(call) not in _POOLS
+    return op_name(call) in _TO_ARGUMENT and op_name(call) not in MAX_POOLS
 
 
 def keeps_order(call: relax.Expr) -> bool:
     """Whether an expression only gives its argument another shape."""
-    return op_name(call) in _RESHAPES
+    return op_name(call) in RESHAPES
 
 
 def picks_largest(call: relax.Expr) -> bool:
@@ -48,7 +49,7 @@ def picks_largest(call: relax.Expr) -> bool:
 
     Increasing functions, such as dequantising, give the same before and after.
     """
-    if op_name(call) not in _POOLS or bool(call.attrs.ceil_mode):
+    if op_name(call) not in MAX_POOLS or bool(call.attrs.ceil_mode):
         return False
     attrs = call.attrs
     if str(attrs.out_layout) != str(attrs.layout):
@@ -176,14 +177,8 @@ def _tiled(call: relax.Call, axis: int) -> int | None:
     return other if after.shape[other] == before.shape[axis] else None
 
 
-_RESHAPES = ("relax.reshape", "relax.squeeze", "relax.expand_dims", "relax.flatten")
-
-_RESIZES = ("relax.image.resize2d", "relax.image.resize3d")
-
-_POOLS = ("relax.nn.max_pool1d", "relax.nn.max_pool2d", "relax.nn.max_pool3d")
-
 _TO_RESULT: dict[str, MapAxis] = {
-    **dict.fromkeys(_RESHAPES, _reshaped),
+    **dict.fromkeys(RESHAPES, _reshaped),
     "relax.permute_dims": lambda call, axis: _order(call).index(axis),
     "relax.broadcast_to": _broadcast,
     "relax.strided_slice": _sliced,
@@ -191,11 +186,11 @@ _TO_RESULT: dict[str, MapAxis] = {
     "relax.flip": _flipped,
     "relax.repeat": _repeated,
     "relax.tile": _tiled,
-    **dict.fromkeys((*_POOLS, *_RESIZES), _pooled),
+    **dict.fromkeys((*MAX_POOLS, *RESIZES), _pooled),
 }
 _TO_ARGUMENT: dict[str, MapAxis] = {
-    **dict.fromkeys(_RESHAPES, _unreshaped),
+    **dict.fromkeys(RESHAPES, _unreshaped),
     "relax.permute_dims": lambda call, axis: _order(call)[axis],
     "relax.broadcast_to": _unbroadcast,
-    **dict.fromkeys((*_POOLS, *_RESIZES), _pooled),
+    **dict.fromkeys((*MAX_POOLS, *RESIZES), _pooled),
 }

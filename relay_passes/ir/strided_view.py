@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from tvm import relax
 
 from .graph import DataflowGraph, op_name, static_tensor
+from .traits import RESHAPES
 
 Factor = tuple[int, int]  # extent, stride in elements
-RESHAPES = ("relax.reshape", "relax.squeeze", "relax.expand_dims", "relax.flatten")
 
 
 def coalesced(factors: Iterable[Factor]) -> tuple[Factor, ...]:

@@ -14,13 +14,13 @@ from __future__ import annotations
 
 from tvm import ir, relax
 
-from relay_passes.layout.channel_axes import ELEMENTWISE
 from relay_passes.quantize.quantization import read_dequantize
 
 from .axis_view import Axes, AxisView, identity, view_axes
 from .call_attrs import with_attrs
 from .graph import DataflowGraph, op_name, static_tensor
 from .rewrite import Bindings
+from .traits import ELEMENTWISE
 
 
 def is_turnable(graph: DataflowGraph, expr: relax.Expr) -> bool:

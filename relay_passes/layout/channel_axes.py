@@ -17,37 +17,17 @@ from tvm import relax
 
 from relay_passes.ir.axis_view import view_axes
 from relay_passes.ir.graph import DataflowGraph, binding_value, op_name, static_tensor
-from relay_passes.ir.strided_view import RESHAPES
-from tir_schedules.epilogue.fusible_ops import FUSIBLE_BY_RELAX
+from relay_passes.ir.traits import (
+    CONVOLUTIONS,
+    ELEMENTWISE,
+    POOLS,
+    REDUCTIONS,
+    RESHAPES,
+    RESIZES,
+    SAME_AXES,
+    TRANSPOSED_CONVOLUTIONS,
+)
 
-ELEMENTWISE = {
-    **{name: entry.arity for name, entry in FUSIBLE_BY_RELAX.items()},
-    **dict.fromkeys(("relax.power", "relax.mod", "relax.floor_divide", "relax.floor_mod"), 2),
-    **dict.fromkeys(("relax.equal", "relax.not_equal"), 2),
-    **dict.fromkeys(("relax.logical_and", "relax.logical_or", "relax.logical_xor"), 2),
-    **dict.fromkeys(("relax.bitwise_and", "relax.bitwise_or", "relax.bitwise_xor"), 2),
-    **dict.fromkeys(("relax.left_shift", "relax.right_shift"), 2),
-    **dict.fromkeys(("relax.clip", "relax.astype", "relax.nn.leakyrelu", "relax.nn.relu6"), 1),
-    **dict.fromkeys(("relax.nn.selu", "relax.sin", "relax.cos", "relax.tan", "relax.sinh"), 1),
-    **dict.fromkeys(("relax.cosh", "relax.atan", "relax.asin", "relax.acos", "relax.sign"), 1),
-    **dict.fromkeys(("relax.floor", "relax.ceil", "relax.round", "relax.trunc"), 1),
-    **dict.fromkeys(("relax.logical_not", "relax.bitwise_not"), 1),
-    **dict.fromkeys(("relax.isnan", "relax.isinf", "relax.isfinite"), 1),
-}
-CONVOLUTIONS = tuple(f"relax.nn.conv{n}d{end}" for n in "123" for end in ("", "_transpose"))
-POOLS = tuple(f"relax.nn.{kind}_pool{n}d" for n in "123" for kind in ("max", "avg", "adaptive_avg"))
-RESIZES = ("relax.image.resize2d", "relax.image.resize3d")
-REDUCTIONS = tuple(
-    f"relax.{name}"
-    for name in ("sum", "mean", "max", "min", "prod", "std", "variance", "argmax", "argmin")
-)
-# Operators whose result has the axes of their first argument.
-LIKE_FIRST = (
-    *("relax.nn.softmax", "relax.nn.log_softmax", "relax.nn.prelu", "relax.nn.batch_norm"),
-    *("relax.nn.group_norm", "relax.nn.instance_norm", "relax.nn.layer_norm"),
-    *("relax.nn.pad", "relax.split", "relax.strided_slice", "relax.quantize", "relax.dequantize"),
-    *("relax.cumsum", "relax.flip"),
-)
 _Axes = dict[int, int]
 _Link = tuple[relax.Var, relax.Var, _Axes]  # for axes of one, those of the other
 
@@ -55,7 +35,7 @@ _Link = tuple[relax.Var, relax.Var, _Axes]  # for axes of one, those of the othe
 def layout_attribute(call: relax.Expr) -> str:
     """The layout of a convolution, pool or resize; "" of others."""
     name = op_name(call)
-    if name in CONVOLUTIONS:
+    if name in (*CONVOLUTIONS, *TRANSPOSED_CONVOLUTIONS):
         return str(call.attrs.data_layout)
     return str(call.attrs.layout) if name in (*POOLS, *RESIZES) else ""
 
@@ -103,7 +83,7 @@ def _links(var: relax.Var, value: relax.Expr) -> Iterator[_Link]:
     if tensor is None:
         return
     rank = len(tensor.shape)
-    if name in LIKE_FIRST:
+    if name in SAME_AXES:
         yield value.args[0], var, _same(rank)
     elif name in REDUCTIONS:
         yield value.args[0], var, _kept(value, rank)

@@ -34,14 +34,20 @@ from tvm import ir, relax
 from relay_passes.ir.call_attrs import with_attrs
 from relay_passes.ir.graph import DataflowGraph, op_name, static_tensor
 from relay_passes.ir.rewrite import Bindings, block_pass
-from relay_passes.ir.strided_view import RESHAPES
+from relay_passes.ir.traits import (
+    CONVOLUTIONS,
+    ELEMENTWISE,
+    POOLS,
+    QUANTIZING,
+    REDUCTIONS,
+    RESHAPES,
+    RESIZES,
+)
 from relay_passes.quantize.quantization import read_dequantize
 
-from .channel_axes import ELEMENTWISE, POOLS, RESIZES, reduced_axes
+from .channel_axes import reduced_axes
 from .channel_shuffle import Shuffle, match_shuffle
 
-_CONVOLUTIONS = ("relax.nn.conv1d", "relax.nn.conv2d", "relax.nn.conv3d")
-_REDUCTIONS = ("relax.mean", "relax.sum", "relax.max", "relax.min")
 _Taken = Callable[[Bindings], relax.Expr]
 
 
@@ -180,14 +186,13 @@ class _Rewrite:
         if tensor is None:
             return False
         rank = len(tensor.shape)
-        if name in _REDUCTIONS:
+        if name in REDUCTIONS:
             return rank - 1 not in reduced_axes(call, rank)
         if name in RESHAPES:
             return tensor.shape[-1:] == (self.channels,)
         if name == "relax.nn.pad":
             return not any(int(width) for width in call.attrs.pad_width[-2:])
-        quantizing = name in ("relax.quantize", "relax.dequantize")
-        return quantizing and not any(int(arg.ty.ndim) for arg in call.args[1:])
+        return name in QUANTIZING and not any(int(arg.ty.ndim) for arg in call.args[1:])
 
 
 class _Upward(_Rewrite):
@@ -259,7 +264,7 @@ class _Downward(_Rewrite):
     def _ends(self, position: int, index: np.ndarray, moved: set[relax.Expr]) -> bool:
         """Plans an operator that takes the shuffle in; whether it does."""
         call = self.graph.value(position)
-        if op_name(call) not in (*_CONVOLUTIONS, "relax.matmul") or call.args[0] not in moved:
+        if op_name(call) not in (*CONVOLUTIONS, "relax.matmul") or call.args[0] not in moved:
             return False
         if sums_all_channels(call):
             weight = take(self.graph, call.args[1], -2, index)
@@ -303,7 +308,7 @@ class _Downward(_Rewrite):
 
 def channels_last_conv(call: relax.Expr) -> bool:
     """Whether an expression is a convolution with channels last in all its tensors."""
-    if op_name(call) not in _CONVOLUTIONS:
+    if op_name(call) not in CONVOLUTIONS:
         return False
     attrs = call.attrs
     data, kernel = str(attrs.data_layout), str(attrs.kernel_layout)

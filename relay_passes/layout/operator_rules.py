@@ -21,15 +21,24 @@ from relay_passes.ir.call_attrs import with_attrs
 from relay_passes.ir.graph import binding_value, op_name
 from relay_passes.ir.moving_operators import parts_of_concat
 from relay_passes.ir.regroup_axes import match_regroup
-from relay_passes.ir.strided_view import RESHAPES
+from relay_passes.ir.traits import (
+    CHANNEL_WISE,
+    CONVOLUTIONS,
+    ELEMENTWISE,
+    GROUP_NORMS,
+    POOLS,
+    QUANTIZING,
+    REDUCTIONS,
+    RESHAPES,
+    RESIZES,
+    SOFTMAXES,
+)
 from relay_passes.ir.transposed_constants import is_turnable
 
-from .channel_axes import ELEMENTWISE, POOLS, REDUCTIONS, RESIZES, reduced_axes
+from .channel_axes import reduced_axes
 from .channel_layouts import LABELS, Form, Forms, How, Operand, Role, moves, permuted, same_memory
 from .minimum_cut import FIRST, LAST
 
-_CONVOLUTIONS = ("relax.nn.conv1d", "relax.nn.conv2d", "relax.nn.conv3d")
-_QUANTIZING = ("relax.quantize", "relax.dequantize")
 _Match = Callable[[Forms, relax.Call, Form], "Role | None"]
 
 
@@ -99,7 +108,7 @@ def _along(forms: Forms, call: relax.Call, result: Form) -> Role | None:
     if x is None or x.axis != result.axis or call.attrs.axis is None:
         return None
     axis, rest = int(call.attrs.axis) % x.rank, list(call.args[1:])
-    if op_name(call) in _QUANTIZING and not any(int(each.ty.ndim) for each in rest):
+    if op_name(call) in QUANTIZING and not any(int(each.ty.ndim) for each in rest):
         return Role((Operand(call.args[0]),), lambda _, read: with_attrs(call, [*read, *rest]))
 
     def build(label: int, read: list[relax.Expr]) -> relax.Expr:
@@ -290,13 +299,12 @@ def _regrouped(forms: Forms, position: int) -> Role | None:
 _MATCHES: dict[str, _Match] = {
     **dict.fromkeys(ELEMENTWISE, _elementwise),
     **dict.fromkeys((*POOLS, *RESIZES), _windows),
-    **dict.fromkeys(_CONVOLUTIONS, _convolution),
+    **dict.fromkeys(CONVOLUTIONS, _convolution),
     **dict.fromkeys(REDUCTIONS, _reduction),
     **dict.fromkeys(("relax.permute_dims", *RESHAPES), _view),
-    **dict.fromkeys(("relax.nn.softmax", "relax.nn.log_softmax", "relax.nn.prelu"), _along),
-    **dict.fromkeys(("relax.nn.batch_norm", "relax.split", "relax.cumsum", "relax.flip"), _along),
-    **dict.fromkeys(_QUANTIZING, _along),
-    **dict.fromkeys(("relax.nn.group_norm", "relax.nn.instance_norm"), _normalization),
+    **dict.fromkeys((*SOFTMAXES, *CHANNEL_WISE, *QUANTIZING), _along),
+    **dict.fromkeys(("relax.split", "relax.cumsum", "relax.flip"), _along),
+    **dict.fromkeys(GROUP_NORMS, _normalization),
     "relax.concat": _concat,
     "relax.nn.pad": _pad,
     "relax.strided_slice": _slice,

@@ -19,10 +19,9 @@ from dataclasses import dataclass
 from tvm import ir, relax
 
 from relay_passes.ir.graph import DataflowGraph, binding_value, op_name, static_tensor
-from relay_passes.ir.strided_view import RESHAPES
+from relay_passes.ir.traits import CHANNEL_WISE, ELEMENTWISE, QUANTIZING, VIEWS
 
 from .assign_layouts import LayoutPlan
-from .channel_axes import ELEMENTWISE
 from .minimum_cut import FIRST, LAST
 
 LAYOUTS = "layouts"
@@ -30,12 +29,7 @@ LAYOUTS = "layouts"
 
 Labels = Mapping[str, int]
 LABEL_NAMES = {FIRST: "first", LAST: "last"}
-_FOLLOWERS = {
-    *ELEMENTWISE,
-    *RESHAPES,
-    *("relax.permute_dims", "relax.quantize", "relax.dequantize", "relax.broadcast_to"),
-    *("relax.nn.prelu", "relax.nn.batch_norm", "relax.split", "relax.strided_slice"),
-}
+_FOLLOWERS = {*ELEMENTWISE, *QUANTIZING, *VIEWS, *CHANNEL_WISE, "relax.split"}
 
 
 @dataclass(frozen=True)

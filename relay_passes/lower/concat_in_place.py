@@ -33,6 +33,7 @@ from relay_passes.decisions import Decision, DecisionLog
 from relay_passes.ir.graph import DataflowGraph, op_name, static_tensor
 from relay_passes.ir.region_functions import REGION, region_of
 from relay_passes.ir.rewrite import rewrite_blocks
+from relay_passes.ir.traits import RESHAPES
 from tir_schedules.assembled.placed_output import place_output
 from tir_schedules.core.machine import Machine
 from tir_schedules.core.placement import Placement
@@ -41,8 +42,6 @@ from tir_schedules.core.template import template_for
 from tir_schedules.rows.elementwise import X_DTYPES
 
 from .lower_regions import KERNEL, build_kernel
-
-RESHAPES = ("relax.reshape", "relax.squeeze", "relax.expand_dims", "relax.flatten")
 
 
 def concat_in_place(machine: Machine, decisions: DecisionLog) -> ir.transform.Pass:

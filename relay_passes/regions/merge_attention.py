@@ -29,7 +29,8 @@ from tvm import ir, relax
 from microkernels.isa import Isa
 from relay_passes.canonicalize.causal_mask import without_causal_mask
 from relay_passes.ir.graph import op_name, static_tensor, variables
-from relay_passes.ir.strided_view import RESHAPES, StridedView, common_digits, sources, through
+from relay_passes.ir.strided_view import StridedView, common_digits, sources, through
+from relay_passes.ir.traits import RESHAPES
 from tir_schedules.core.region import Region, Scalar, Tensor
 from tir_schedules.core.template import template_for
 

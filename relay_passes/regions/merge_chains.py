@@ -25,6 +25,7 @@ from dataclasses import dataclass, field
 from tvm import ir, relax
 
 from relay_passes.ir.graph import op_name, static_tensor
+from relay_passes.ir.traits import RESHAPES
 from tir_schedules.chains.cost import ChainEstimate, constant_bytes, estimate_chain, worth
 from tir_schedules.chains.sources import Source, sources_text
 from tir_schedules.core.machine import Machine
@@ -36,7 +37,6 @@ from .merge_regions import Findings, Merge, RegionGraph, merging_pass
 
 KIND = "mlp_chain"
 ROW_LOCAL = ("matmul", "layer_norm", "rms_norm")
-RESHAPES = ("relax.reshape", "relax.squeeze", "relax.expand_dims", "relax.flatten")
 MOST_PARTS = 12
 
 

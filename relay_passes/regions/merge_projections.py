@@ -32,32 +32,17 @@ from tvm import ir, relax
 from relay_passes.decisions import Decision, DecisionLog
 from relay_passes.ir.graph import DataflowGraph, op_name, static_tensor
 from relay_passes.ir.rewrite import Bindings, block_pass
+from relay_passes.ir.traits import QUANTIZING, VIEWS
 from tir_schedules.chains.cost import FORK_JOIN_US, VM_CALL_US
 
 from .join_columns import ColumnJoiner, alike
 
 MERGE = "merge projections"
-MOVING = (
-    "relax.reshape",
-    "relax.permute_dims",
-    "relax.expand_dims",
-    "relax.squeeze",
-    "relax.broadcast_to",
-    "relax.repeat",
-    "relax.strided_slice",
-    "relax.split",
-    "relax.concat",
-)
-ELEMENTWISE = (
-    "relax.add",
-    "relax.subtract",
-    "relax.multiply",
-    "relax.divide",
-    "relax.negative",
-    "relax.astype",
-    "relax.where",
-    "relax.quantize",
-    "relax.dequantize",
+MOVING = (*VIEWS, "relax.split", "relax.concat")
+# What may stand between a projection and the product that it is for.
+BETWEEN = (
+    *(*MOVING, *QUANTIZING, "relax.astype", "relax.where"),
+    *("relax.add", "relax.subtract", "relax.multiply", "relax.divide", "relax.negative"),
 )
 # What may follow each of the merged products, if all of them have it.
 JOINED = ("relax.add", "relax.subtract", "relax.multiply", "relax.divide", "relax.astype")
@@ -277,7 +262,7 @@ class _Merger:
                     if self.weight(call.args[1]) is not None:
                         return None
                     found.add(user)
-                elif op_name(call) not in (*MOVING, *ELEMENTWISE) and isinstance(call, relax.Call):
+                elif op_name(call) not in BETWEEN and isinstance(call, relax.Call):
                     return None
                 elif result not in seen:
                     seen.add(result)

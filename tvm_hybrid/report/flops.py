@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from tvm import IRModule, relax
 
 from relay_passes.ir.moving_operators import moves
+from relay_passes.ir.traits import CONVOLUTIONS, SOFTMAXES, SUMS
 
 from .compare import Tolerance, tolerance_for
 
@@ -102,28 +103,25 @@ def _sum_length(call: relax.Call) -> int | None:
     if name == "relax.matmul":
         left = _static_shape(call.args[0])
         return left[-1] if left else None
-    if name in ("relax.nn.conv1d", "relax.nn.conv2d", "relax.nn.conv3d"):
+    if name in CONVOLUTIONS:
         weight = _static_shape(call.args[1])
         output_first = str(call.attrs.kernel_layout).startswith("O")
         return math.prod(weight[1:]) if weight and output_first else None
     return None
 
 
-_REDUCTIONS = ("sum", "mean", "variance", "std", "prod")
-
-
 def _reduced(call: relax.Call) -> list[int]:
     """How many elements of its argument each element of a call's result adds up, if it does."""
-    name = _name(call).removeprefix("relax.")
+    name = _name(call)
     given = _static_shape(call.args[0]) if call.args else None
     if given is None or not math.prod(given):
         return []
-    if name in _REDUCTIONS:
+    if name in SUMS:
         return [math.prod(given) // math.prod(_static_shape(call) or (1,))]
-    if name in ("nn.softmax", "nn.log_softmax"):
+    if name in SOFTMAXES:
         return [given[int(call.attrs.axis)]]
-    if name in ("nn.layer_norm", "nn.rms_norm"):
+    if name in ("relax.nn.layer_norm", "relax.nn.rms_norm"):
         return [math.prod(given[int(axis)] for axis in call.attrs.axes)]
-    if name.startswith("nn.avg_pool"):
+    if name.startswith("relax.nn.avg_pool"):
         return [math.prod(map(int, call.attrs.pool_size))]
     return []

@@ -1,0 +1,71 @@
+"""What kinds of operators there are: the one table that every pass asks.
+
+relax.add           elementwise: each element of the result is of the same elements of operands
+relax.reshape       moves elements, computes nothing
+relax.mean          reduces axes
+relax.nn.conv2d     names its channels by a layout
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from tir_schedules.epilogue.fusible_ops import FUSIBLE_BY_RELAX
+
+
+def _named(*names: str) -> tuple[str, ...]:
+    return tuple(f"relax.{name}" for name in names)
+
+
+def _arity(count: int, *names: str) -> dict[str, int]:
+    return dict.fromkeys(_named(*names), count)
+
+
+def _each(kinds: Iterable[str], axes: Iterable[int], end: str = "") -> tuple[str, ...]:
+    return tuple(f"relax.nn.{kind}{count}d{end}" for count in axes for kind in kinds)
+
+
+# Elementwise operators, by how many tensors they read; those broadcast. The other operands are
+# numbers.
+#
+# What passes take to the other side of an operator that moves elements: what epilogues have, and
+# activations that become one.
+MOVABLE: dict[str, int] = {
+    **{name: entry.arity for name, entry in FUSIBLE_BY_RELAX.items()},
+    **_arity(1, "astype", "clip", "nn.leakyrelu", "nn.selu"),
+    **_arity(2, "power"),
+}
+ELEMENTWISE: dict[str, int] = {
+    **MOVABLE,
+    **_arity(1, "nn.relu6", "sign", "floor", "ceil", "round", "trunc"),
+    **_arity(1, "sin", "cos", "tan", "sinh", "cosh", "asin", "acos", "atan"),
+    **_arity(1, "logical_not", "bitwise_not", "isnan", "isinf", "isfinite"),
+    **_arity(2, "mod", "floor_divide", "floor_mod", "equal", "not_equal"),
+    **_arity(2, "logical_and", "logical_or", "logical_xor"),
+    **_arity(2, "bitwise_and", "bitwise_or", "bitwise_xor", "left_shift", "right_shift"),
+}
+QUANTIZING = _named("quantize", "dequantize")  # elementwise but for the axis of their scales
+
+# Operators that move elements of their first operand.
+RESHAPES = _named("reshape", "squeeze", "expand_dims", "flatten")  # keep their order
+VIEWS = (*RESHAPES, *_named("permute_dims", "broadcast_to", "repeat", "strided_slice"))
+
+# Operators that reduce axes.
+SUMS = _named("sum", "mean", "variance", "std", "prod")
+REDUCTIONS = (*SUMS, *_named("max", "min", "argmax", "argmin"))
+
+# Operators whose layout says which axis holds channels.
+CONVOLUTIONS = _each(["conv"], (1, 2, 3))
+TRANSPOSED_CONVOLUTIONS = _each(["conv"], (1, 2, 3), "_transpose")
+MAX_POOLS = _each(["max_pool"], (1, 2, 3))
+POOLS = _each(["max_pool", "avg_pool", "adaptive_avg_pool"], (1, 2, 3))
+RESIZES = _named("image.resize2d", "image.resize3d")
+
+# Operators whose result has the axes of their first operand, but that are not elementwise.
+SOFTMAXES = _named("nn.softmax", "nn.log_softmax")
+CHANNEL_WISE = _named("nn.prelu", "nn.batch_norm")  # with numbers for every channel
+GROUP_NORMS = _named("nn.group_norm", "nn.instance_norm")
+SAME_AXES = (
+    *(*SOFTMAXES, *CHANNEL_WISE, *GROUP_NORMS, *QUANTIZING),
+    *_named("nn.layer_norm", "nn.pad", "split", "strided_slice", "cumsum", "flip"),
+)
