@@ -59,17 +59,25 @@ def describe_reorder(call: relax.Expr, reshaped: Mapping[relax.Expr, relax.Expr]
     reshaped : mapping
         What variables are reshapes of, for their name.
     """
-    if op_name(call) != "relax.permute_dims":
+    order = reorder_axes(call)
+    if order is None:
         return ""
-    tensor, axes = static_tensor(call.args[0]), view_axes(call)
-    if tensor is None or axes is None:
-        return ""
-    order = tuple(axis for axis in axes if axis is not None)
-    if not moves(tensor.shape, order):
-        return ""
+    tensor = static_tensor(call.args[0])
+    assert tensor is not None
     form = Form(tensor.shape, tensor.dtype)
     name = getattr(reshaped.get(call.args[0], call.args[0]), "name", "a constant")
     return f"reorder {_letters(order)} of {name}: {form.bytes} bytes"
+
+
+def reorder_axes(call: relax.Expr) -> tuple[int, ...] | None:
+    """The axes of a permutation that moves elements; None if an expression is none."""
+    if op_name(call) != "relax.permute_dims":
+        return None
+    tensor, axes = static_tensor(call.args[0]), view_axes(call)
+    if tensor is None or axes is None:
+        return None
+    order = tuple(axis for axis in axes if axis is not None)
+    return order if moves(tensor.shape, order) else None
 
 
 def _letters(order: tuple[int, ...]) -> str:

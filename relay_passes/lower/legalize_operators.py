@@ -19,10 +19,11 @@ from .legalize_arg_extremes import LEGALIZATIONS as ARG_EXTREMES
 from .legalize_floats import LEGALIZATIONS as FLOATS
 from .legalize_integers import LEGALIZATIONS as INTEGERS
 from .legalize_quantization import LEGALIZATIONS as QUANTIZATION
+from .legalize_reorders import LEGALIZATIONS as REORDERS
 from .legalize_resize import LEGALIZATIONS as RESIZE
 
 
 def legalize_operators() -> ir.transform.Pass:
     """LegalizeOps with the legalisations of this package instead of TVM's."""
-    ours = {**ARG_EXTREMES, **FLOATS, **INTEGERS, **QUANTIZATION, **RESIZE}
+    ours = {**ARG_EXTREMES, **FLOATS, **INTEGERS, **QUANTIZATION, **REORDERS, **RESIZE}
     return relax.transform.LegalizeOps(customize_legalize_map=ours)

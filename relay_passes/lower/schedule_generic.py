@@ -26,9 +26,8 @@ from relay_passes.layout.note_reorders import REORDER
 from tir_schedules.core.machine import Machine
 from tir_schedules.generic.schedule import schedule_generic
 
+from .legalize_reorders import reorders_in
 from .lower_regions import KERNEL
-
-_TURNS = "transpose"  # in the name of a kernel for every permutation that it does
 
 
 def schedule_leftovers(machine: Machine, decisions: DecisionLog) -> ir.transform.Pass:
@@ -38,20 +37,27 @@ def schedule_leftovers(machine: Machine, decisions: DecisionLog) -> ir.transform
     def run(mod: IRModule, _context: PassContext) -> IRModule:
         updated = IRModule(dict(mod.functions_items()), attrs=mod.attrs)
         schedules: dict[str, str] = {}
+        reorders: dict[str, int] = {}
         for gvar, function in mod.functions_items():
             if isinstance(function, tirx.PrimFunc) and KERNEL not in function.attrs:
                 scheduled, name = schedule_generic(function, machine)
                 updated.update_func(gvar, scheduled.with_attr(KERNEL, name))
                 schedules[str(gvar.name_hint)] = name
+                reorders[str(gvar.name_hint)] = reorders_in(function)
         for _, function in mod.functions_items():
             if isinstance(function, relax.Function):
-                _note(function, schedules, decisions)
+                _note(function, schedules, reorders, decisions)
         return updated
 
     return run
 
 
-def _note(function: relax.Function, schedules: dict[str, str], decisions: DecisionLog) -> None:
+def _note(
+    function: relax.Function,
+    schedules: dict[str, str],
+    reorders: dict[str, int],
+    decisions: DecisionLog,
+) -> None:
     """One decision for every call to a scheduled function; a noted reorder gets its kernel."""
     calls = [
         (str(binding.var.name), name)
@@ -59,11 +65,11 @@ def _note(function: relax.Function, schedules: dict[str, str], decisions: Decisi
         for binding in block.bindings
         if (name := _callee(binding_value(binding))) in schedules
     ]
-    reorders = [i for i, each in enumerate(decisions) if each.op == REORDER and not each.kernel]
-    turning = [place for place, (_, name) in enumerate(calls) for _ in range(name.count(_TURNS))]
-    if len(turning) != len(reorders):  # one was folded, or an operator has such a name
-        turning, reorders = [], []
-    for place, index in zip(turning, reorders, strict=True):
+    noted = [i for i, each in enumerate(decisions) if each.op == REORDER and not each.kernel]
+    done = [place for place, (_, name) in enumerate(calls) for _ in range(reorders[name])]
+    if len(done) != len(noted):  # one was folded
+        done, noted = [], []
+    for place, index in zip(done, noted, strict=True):
         name = calls[place][1]
         decisions[index] = structs.replace(decisions[index], function=name, kernel=schedules[name])
     decisions.extend(
@@ -76,7 +82,7 @@ def _note(function: relax.Function, schedules: dict[str, str], decisions: Decisi
             reason="no template; generic schedule",
         )
         for place, (node, name) in enumerate(calls)
-        if place not in turning
+        if place not in done
     )
 
 

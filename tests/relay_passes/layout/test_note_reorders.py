@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from tvm import relax
+from typing import Any
+
+from tvm import relax, tirx
 
 from relay_passes.decisions import DecisionLog
 from relay_passes.layout.note_reorders import note_reorders
@@ -41,3 +43,19 @@ def test_one_line_with_the_kernel_in_an_explanation() -> None:
     assert reorder.reason == "reorder NCHW -> NHWC of x0: 960 bytes"
     assert reorder.kernel.startswith("generic_")
     assert [d.function for d in decisions].count(reorder.function) == 1
+
+
+def test_a_reorder_is_known_by_its_mark() -> None:
+    """Not by the name of its kernel: a permutation of unknown extents is "transpose", too."""
+
+    def body(x: relax.Expr, y: relax.Expr) -> list[relax.Expr]:
+        return [op.cumsum(op.permute_dims(each, [1, 0]), 0) for each in (x, y)]
+
+    extents: list[Any] = [(tirx.Var("n", "int64"), 3), (4, 3)]
+    mod = module(body, *((shape, F) for shape in extents))
+    decisions = compile_module(mod, PipelineOptions(TARGET)).decisions
+    (reorder,) = [decision for decision in decisions if decision.op == "reorder"]
+    assert reorder.reason == "reorder by axes 1, 0 of x1: 48 bytes"
+    assert reorder.kernel.startswith("generic_")
+    (other,) = [decision for decision in decisions if decision.op.startswith("transpose")]
+    assert other.function != reorder.function
