@@ -34,6 +34,7 @@ from tir_schedules.product.zero_points import zero_point_inputs
 from .config import AttentionConfig, check, default_config, kernels_of, space
 from .decode import program as attention_decode
 from .problem import AttentionProblem, flat_view
+from .products import estimate, nests, products, why_vectors
 from .tiled.program import AttentionProgram, Blocks
 from .tiled.rows import row_shares, row_unit, tile_kernel
 
@@ -183,5 +184,9 @@ ATTENTION = register_template(
         flops=flops,
         reference=reference,
         reject=reject,
+        nests=nests,
+        estimate=estimate,
+        products=products,
+        why_vectors=why_vectors,
     )
 )

@@ -18,10 +18,11 @@ from microkernels.microkernel import Microkernel, kernels_for, microkernel_named
 from tir_schedules.core.blocking import balanced
 from tir_schedules.core.config import Config
 from tir_schedules.core.machine import Machine
+from tir_schedules.core.product import TileConfig
 from tir_schedules.core.region import Region
 from tir_schedules.cost.amx_cost import LEAST_GAIN
 from tir_schedules.product.batch_matmul import multiplied
-from tir_schedules.product.tile_config import PARALLEL_FLOPS, TileConfig, tile_cycles
+from tir_schedules.product.tile_config import PARALLEL_FLOPS, tile_cycles
 from tir_schedules.product.tile_space import cuts
 from tir_schedules.product.zero_points import is_integer
 
@@ -191,20 +192,13 @@ def estimated_cycles(
     kernels = kernels_of(config)
     rows = row_shares(problem.m, config.row_shares, row_unit(kernels))[0].size
     total = 0.0
-    for kernel, n, k, vectors in zip(
+    for kernel, tile, n, k in zip(
         kernels,
+        tiles_of(problem, config),
         (problem.n, problem.e),
         (problem.d, problem.n),
-        (config.score_vectors, config.product_vectors),
         strict=True,
     ):
-        tile = TileConfig(
-            kernel=kernel.name,
-            rows=min(kernel.mr, config.band),
-            vectors=vectors,
-            m_block=config.band,
-            k_block=kernel.steps(k),
-        )
         columns = math.ceil(n / kernel.lanes)
         if kernel.by_tiles:
             total += handicap * tile_cycles(tile, rows, columns, k, machine)
@@ -212,6 +206,26 @@ def estimated_cycles(
         for group in balanced(rows, config.band):
             total += group.count * tile_cycles(tile, group.size, columns, k, machine)
     return total
+
+
+def tiles_of(problem: AttentionProblem, config: AttentionConfig) -> tuple[TileConfig, TileConfig]:
+    """The tiles and blocks of the scores and of the product."""
+    scores, product = kernels_of(config)
+    vectors = config.score_vectors, config.product_vectors
+    return (
+        _tile(scores, vectors[0], problem.d, config.band),
+        _tile(product, vectors[1], problem.n, config.band),
+    )
+
+
+def _tile(kernel: Microkernel, vectors: int, k: int, band: int) -> TileConfig:
+    return TileConfig(
+        kernel=kernel.name,
+        rows=min(kernel.mr, band),
+        vectors=vectors,
+        m_block=band,
+        k_block=kernel.steps(k),
+    )
 
 
 def kernels_of(config: AttentionConfig) -> tuple[Microkernel, Microkernel]:

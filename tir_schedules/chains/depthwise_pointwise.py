@@ -38,7 +38,7 @@ from tir_schedules.epilogue.epilogue import Columns, Epilogue, load_vector
 from tir_schedules.product import matmul
 from tir_schedules.product.activations import InPlace
 from tir_schedules.product.matmul_config import dimensions
-from tir_schedules.product.matmul_product import Product
+from tir_schedules.product.matmul_product import MatmulProduct
 from tir_schedules.product.scaled_weight import further_inputs
 from tir_schedules.product.tile_loops import TileTask
 from tir_schedules.product.tile_stores import direct_store, row_store
@@ -48,6 +48,7 @@ from tir_schedules.rows.normalize_view import reshaped
 from .depthwise_pointwise_config import DepthwisePointwiseConfig, check, variations
 from .depthwise_pointwise_cost import estimate_pair
 from .depthwise_pointwise_packing import pack, packed_shape, packed_uses, parameter_dtype, unpack
+from .depthwise_pointwise_products import nests, products, why_vectors
 from .reference import chain_reference, parts_flops
 from .sources import Source, sources_of, tensors_of
 
@@ -246,7 +247,7 @@ class _Pair:
             I.reads()
             I.writes()
             tiles = TileTask()
-            Product(
+            MatmulProduct(
                 part,
                 self.config.pointwise,
                 kernel,
@@ -309,5 +310,8 @@ DEPTHWISE_POINTWISE = register_template(
         reference=chain_reference,
         reject=reject,
         packing=Packing(pack, unpack, packed_shape),
+        nests=nests,
+        products=products,
+        why_vectors=why_vectors,
     )
 )

@@ -35,7 +35,7 @@ from tir_schedules.epilogue.epilogue import Columns, Epilogue, load_vector, unfl
 from tir_schedules.product.activations import InPlace
 from tir_schedules.product.matmul_config import MatmulConfig
 from tir_schedules.product.matmul_config import check as check_matmul
-from tir_schedules.product.matmul_product import Product
+from tir_schedules.product.matmul_product import MatmulProduct
 from tir_schedules.product.scaled_weight import further_inputs
 from tir_schedules.product.tile_loops import TileTask, for_groups
 from tir_schedules.product.tile_stores import direct_store, row_store
@@ -54,6 +54,7 @@ from .mlp_chain_config import (
     space,
 )
 from .mlp_chain_packing import pack, packed_shape, packed_uses, unpack
+from .mlp_chain_products import estimate, nests, products
 from .mlp_chain_reject import reject
 from .reference import chain_reference, parts_flops
 from .sources import Source, Sources, sources_of, tensors_of
@@ -193,7 +194,7 @@ class _Chain:
 
     def _product(
         self, number: int, config: MatmulConfig, results: Sequence[Expr], first: Expr | None
-    ) -> Product:
+    ) -> MatmulProduct:
         part, given, kernel = self.parts[number][0], self.given[number], self.kernels[number]
         assert kernel is not None
         epilogue = self._epilogue(part, number, results, first, kernel.narrow)
@@ -204,7 +205,7 @@ class _Chain:
             return load_vector(a, part.inputs[0].dtype, leading_a(row), columns)
 
         further = [cast(Expr, buffer) for buffer in given[2 : len(part.inputs)]]
-        return Product(
+        return MatmulProduct(
             part,
             config,
             kernel,
@@ -349,5 +350,8 @@ MLP_CHAIN = register_template(
         reference=chain_reference,
         reject=reject,
         packing=Packing(pack, unpack, packed_shape),
+        nests=nests,
+        estimate=estimate,
+        products=products,
     )
 )

@@ -17,7 +17,9 @@ from microkernels.errors import ConfigError
 from microkernels.isa import Isa
 
 from .config import Config
+from .loop_nest import LoopNest
 from .machine import Machine
+from .product import Product
 from .region import Region
 
 C = TypeVar("C", bound=Config)
@@ -41,6 +43,11 @@ class Packing(Generic[C]):
     pack: Callable[[Region, C, Isa, int, np.ndarray], np.ndarray]
     unpack: Callable[[Region, C, Isa, int, relax.Expr], relax.Expr]
     shape: Callable[[Region, C, Isa, int], tuple[int, ...]]
+
+
+def _none(*_: Any) -> Iterator[Any]:
+    """Nothing is described."""
+    return iter(())
 
 
 @dataclass(frozen=True)
@@ -74,6 +81,21 @@ class Template(Generic[C]):
         (region, isa) -> None if the template can build the region, else the reason why not.
     packing : Packing or None
         How constant inputs are laid out; None if they are read as they are.
+    nests : callable
+        (region, config) -> its loop nests, in the order in which they run. Without them, a cost
+        model knows only the configuration itself.
+    estimate : callable or None
+        (region, config, machine) -> cycles, by the template's own formula. What all configurations
+        have in common may be missing from it.
+    refuses_loans : bool
+        Whether a configuration that was tuned for another region is left, if `estimate` finds it
+        worse here than there.
+    products : callable
+        (region, config, machine) -> its matrix products: for predictions, and for the reason why
+        one is not on tiles (AMX).
+    why_vectors : callable or None
+        (region, config, machine with tiles) -> why products stay on vectors, "" if none does; None
+        if its products tell.
     version : int
         Raised when a change makes old measurements meaningless.
     """
@@ -89,6 +111,11 @@ class Template(Generic[C]):
     reference: Callable[[Region, list[np.ndarray]], np.ndarray]
     reject: Callable[[Region, Isa], str | None]
     packing: Packing[C] | None = None
+    nests: Callable[[Region, C], Iterator[LoopNest]] = _none
+    estimate: Callable[[Region, C, Machine], float] | None = None
+    refuses_loans: bool = False
+    products: Callable[[Region, C, Machine], Iterator[Product]] = _none
+    why_vectors: Callable[[Region, C, Machine], str] | None = None
     version: int = 1
 
 

@@ -13,6 +13,7 @@ while they are packed; 8-bit integers as in matmul.py, with one zero point for a
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Iterator
 
@@ -26,9 +27,12 @@ from microkernels.isa import Isa
 from microkernels.microkernel import Microkernel, microkernel_named
 from microkernels.vector.expressions import Expr, parameter
 from tir_schedules.core.blocking import balanced, shares
+from tir_schedules.core.loop_nest import Loop, LoopNest
 from tir_schedules.core.machine import Machine
+from tir_schedules.core.product import Product, TileConfig
 from tir_schedules.core.region import Region
 from tir_schedules.core.template import Template, register_template
+from tir_schedules.cost.product_nest import kind_of, product_nest
 from tir_schedules.epilogue.epilogue import (
     Columns,
     Epilogue,
@@ -44,7 +48,6 @@ from .tile_config import (
     KERNEL_TYPES,
     PARALLEL_FLOPS,
     RESULT_DTYPES,
-    TileConfig,
     check_tile,
     default_tile,
     fewest_cycles,
@@ -116,9 +119,8 @@ def multiplied(region: Region) -> tuple[str, str]:
 
 def default_config(region: Region, machine: Machine) -> BatchMatmulConfig:
     """The configuration with the fewest estimated cycles."""
-    problem = BatchProblem(region)
     return fewest_cycles(
-        candidates(region, machine), lambda config: estimated_cycles(problem, config, machine)
+        candidates(region, machine), lambda config: estimated_cycles(region, config, machine)
     )
 
 
@@ -142,7 +144,7 @@ def space(region: Region, machine: Machine) -> Iterator[BatchMatmulConfig]:
     }
     yield default
     yield from sorted(
-        found - {default}, key=lambda config: estimated_cycles(problem, config, machine)
+        found - {default}, key=lambda config: estimated_cycles(region, config, machine)
     )
 
 
@@ -168,11 +170,41 @@ def _config(region: Region, machine: Machine, kernel: Microkernel) -> BatchMatmu
     )
 
 
-def estimated_cycles(problem: BatchProblem, config: BatchMatmulConfig, machine: Machine) -> float:
+def estimated_cycles(region: Region, config: BatchMatmulConfig, machine: Machine) -> float:
     """Cycles of the largest task, without packing."""
+    problem = BatchProblem(region)
     n_vectors = math.ceil(problem.n / microkernel_named(config.kernel).lanes)
     rows = math.ceil(problem.m / config.row_shares)
     return tile_cycles(config, rows, n_vectors, problem.k, machine)
+
+
+def nests(region: Region, config: BatchMatmulConfig) -> Iterator[LoopNest]:
+    """The loops of all batches; packing is left out."""
+    problem = BatchProblem(region)
+    row_shares = min(config.row_shares, problem.m)
+    nest = product_nest(problem.m, problem.n, problem.k, config, row_shares, 1)
+    a, b, c = (size * problem.batches for size in nest.loops[0].touched)
+    whole = Loop("batch", problem.batches, kind_of(config.parallel), (a, b, c))
+    operations = nest.operations * problem.batches
+    yield dataclasses.replace(nest, loops=(whole, *nest.loops), operations=operations)
+
+
+def products(region: Region, config: BatchMatmulConfig, machine: Machine) -> Iterator[Product]:
+    """The product of one task."""
+    problem = BatchProblem(region)
+    yield Product(
+        part=region,
+        config=config,
+        m=math.ceil(problem.m / config.row_shares),
+        n=problem.n,
+        k=problem.k,
+        copies=problem.batches * config.row_shares,
+        cycles=estimated_cycles(region, config, machine),
+        others=lambda: [
+            (other.kernel, estimated_cycles(region, other, machine))
+            for other in candidates(region, machine)
+        ],
+    )
 
 
 def check(region: Region, config: BatchMatmulConfig, isa: Isa) -> Microkernel:
@@ -325,5 +357,8 @@ BATCH_MATMUL = register_template(
         flops=flops,
         reference=reference,
         reject=reject,
+        nests=nests,
+        estimate=estimated_cycles,
+        products=products,
     )
 )

@@ -30,9 +30,12 @@ from microkernels.isa import Isa
 from microkernels.microkernel import Microkernel, microkernel_named
 from microkernels.vector.expressions import Expr, parameter
 from tir_schedules.core.blocking import choose_thread_grid, thread_grids
+from tir_schedules.core.loop_nest import LoopNest
 from tir_schedules.core.machine import Machine
+from tir_schedules.core.product import Product
 from tir_schedules.core.region import Region
 from tir_schedules.core.template import Packing, Template, register_template
+from tir_schedules.cost.product_nest import product_nest
 from tir_schedules.epilogue.epilogue import (
     Columns,
     Epilogue,
@@ -44,7 +47,7 @@ from tir_schedules.rows.quantization_range import emit_own_range
 
 from .activations import InPlace
 from .matmul_config import ACTIVATION_DTYPES, MatmulConfig, check, dimensions, product_types
-from .matmul_product import Product
+from .matmul_product import MatmulProduct
 from .matmul_weight import pack, packed_shape, parameter_shape, unpack
 from .matmul_window import window_of
 from .scaled_weight import further_inputs, has_scale, reject_scale, scaled
@@ -139,6 +142,35 @@ def estimated_cycles(region: Region, config: MatmulConfig, machine: Machine) -> 
     return tile_cycles(config, rows, vectors, k, machine, fetches=True)
 
 
+def nests(region: Region, config: MatmulConfig) -> Iterator[LoopNest]:
+    """The loops of the product."""
+    yield product_nest(*dimensions(region), config, config.threads_m, config.threads_n)
+
+
+def products(region: Region, config: MatmulConfig, machine: Machine) -> Iterator[Product]:
+    """The product itself."""
+    yield product_of(region, config, machine)
+
+
+def product_of(region: Region, config: MatmulConfig, machine: Machine) -> Product:
+    """The busiest thread's part of a matmul."""
+    m, n, k = dimensions(region)
+    lanes = microkernel_named(config.kernel).lanes
+    columns = math.ceil(math.ceil(n / lanes) / config.threads_n) * lanes
+    return Product(
+        part=region,
+        config=config,
+        m=math.ceil(m / config.threads_m),
+        n=min(n, columns),
+        k=k,
+        cycles=estimated_cycles(region, config, machine),
+        others=lambda: [
+            (other.kernel, estimated_cycles(region, other, machine))
+            for other in candidates(region, machine)
+        ],
+    )
+
+
 def _kernels(region: Region, isa: Isa) -> tuple[Microkernel, ...]:
     return product_kernels(isa, *product_types(region))
 
@@ -201,7 +233,7 @@ def build(region: Region, config: MatmulConfig, isa: Isa) -> tirx.PrimFunc:
             return epilogue.own_range
 
         kernel.admit()
-        Product(
+        MatmulProduct(
             region,
             config,
             kernel,
@@ -258,5 +290,8 @@ MATMUL = register_template(
         reference=reference,
         reject=reject,
         packing=Packing(pack, unpack, packed_shape),
+        nests=nests,
+        estimate=estimated_cycles,
+        products=products,
     )
 )

@@ -6,11 +6,12 @@ import math
 
 from microkernels.isa import Isa
 from microkernels.microkernel import Microkernel
+from tir_schedules.core.product import TileConfig
 from tir_schedules.core.region import Region
 from tir_schedules.epilogue.epilogue import rows_and_columns
 
 from .matmul_window import window_of
-from .tile_config import TileConfig, check_tile
+from .tile_config import check_tile
 from .zero_points import is_integer, quantized_dtype
 
 # Types of A that a weight of some type can be multiplied by; they are converted on the way in.

@@ -29,7 +29,7 @@ _LINE = 64  # bytes of a cache line
 
 
 @dataclass(frozen=True)
-class Product:
+class MatmulProduct:
     """A matmul region and what it works on.
 
     Attributes

@@ -1,4 +1,4 @@
-"""The part of a configuration that all GEMM-like templates share: register tile and blocks."""
+"""How the tiles and blocks of all GEMM-like templates are chosen and checked."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from microkernels.isa import Isa, isa_named
 from microkernels.kernels.amx_family import AmxMicrokernel
 from microkernels.microkernel import Microkernel, kernels_for, microkernel_named, tile_kernels_for
 from tir_schedules.core.blocking import estimate_cycles
-from tir_schedules.core.config import Config
 from tir_schedules.core.machine import Machine
+from tir_schedules.core.product import TileConfig
 from tir_schedules.core.region import Region
 from tir_schedules.cost.amx_cost import LEAST_GAIN, amx_blocks, amx_cycles, vector_cycles
 
@@ -48,31 +48,6 @@ def product_kernels(isa: Isa, a_dtype: str, b_dtype: str) -> tuple[Microkernel, 
     vector = kernels_for(isa, *KERNEL_TYPES[b_dtype])
     exact = (a_dtype if b_dtype in ("int8", "uint8") else b_dtype, b_dtype)
     return (*vector, *tile_kernels_for(isa, *exact))
-
-
-class TileConfig(Config, frozen=True, kw_only=True):
-    """Base of the configurations of GEMM-like templates.
-
-    Attributes
-    ----------
-    kernel : str
-        The microkernel.
-    rows : int
-        Most rows of a register tile.
-    vectors : int
-        Most vectors of columns of a register tile; with the kernel's lanes, the panel's width.
-    m_block : int
-        Rows that are finished before the next ones are begun; bounds the part of A in cache.
-    k_block : int
-        Steps of K (kr elements each) between two visits of the accumulators; bounds the part of a
-        panel in cache.
-    """
-
-    kernel: str
-    rows: int
-    vectors: int
-    m_block: int
-    k_block: int
 
 
 class _OfKernel(Protocol):

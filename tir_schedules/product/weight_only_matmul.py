@@ -28,9 +28,11 @@ from microkernels.isa import Isa
 from microkernels.microkernel import Microkernel, kernels_for, microkernel_named
 from microkernels.vector.expressions import Expr, cast, parameter, splat
 from tir_schedules.core.blocking import choose_thread_grid, panel_widths, thread_grids
+from tir_schedules.core.loop_nest import LoopNest
 from tir_schedules.core.machine import Machine
 from tir_schedules.core.region import Region
 from tir_schedules.core.template import Packing, Template, register_template
+from tir_schedules.cost.product_nest import product_nest
 from tir_schedules.epilogue.epilogue import (
     Epilogue,
     operand_parameters,
@@ -205,6 +207,17 @@ def estimated_cycles(region: Region, config: WeightOnlyConfig, machine: Machine)
     return tile_cycles(config, rows, n_vectors, k, machine) + times * decoding * k * n_vectors
 
 
+def nests(region: Region, config: WeightOnlyConfig) -> Iterator[LoopNest]:
+    """The loops of the product."""
+    yield product_nest(*dimensions(region), config, config.threads_m, config.threads_n)
+
+
+def why_vectors(region: Region, config: WeightOnlyConfig, machine: Machine) -> str:
+    """Why the product stays on vectors."""
+    bits = region.attrs["bits"]
+    return f"the weight of {bits} bits is expanded to float32, which AMX does not multiply"
+
+
 def check(region: Region, config: WeightOnlyConfig, isa: Isa) -> Microkernel:
     """The microkernel of a legal configuration; ConfigError for an illegal one."""
     return check_tile(region, config, isa, threads_m=config.threads_m, threads_n=config.threads_n)
@@ -350,5 +363,8 @@ WEIGHT_ONLY_MATMUL = register_template(
         reference=reference,
         reject=reject,
         packing=Packing(pack, unpack, packed_shape),
+        nests=nests,
+        estimate=estimated_cycles,
+        why_vectors=why_vectors,
     )
 )

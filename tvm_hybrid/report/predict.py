@@ -30,7 +30,7 @@ from tir_schedules.cost.amx_prediction import EPILOGUE, Prediction, predict
 from ..model_input import import_model
 from ..targets import cpu_name, resolve_target
 from ..tuning.record_lookup import lookup_of
-from .predict_regions import operations_of, products_of, starts_loaded, tile_part
+from .predict_regions import operations_of, starts_loaded, tile_part
 
 LABEL = "prediction, not measured"
 # Rows, columns and K of the layers of BERT-base with 128 tokens, and of squares.
@@ -245,18 +245,19 @@ def _products(
 
     `name` and `epilogue` take the place of what the region's operators tell.
     """
-    for part, found, (m, n, k), copies in products_of(region, config):
-        kernel = microkernel_named(found.kernel)
-        if not isinstance(kernel, AmxMicrokernel):
+    for product in template_for(region.op).products(region, config, machine):
+        kernel, part = microkernel_named(product.config.kernel), product.part
+        if not isinstance(kernel, AmxMicrokernel) or not product.copies:
             continue
-        blocks = {field: getattr(found, field) for field in BLOCK_FIELDS}
-        blocks["rows"] = min(blocks["rows"], m)
+        sizes = product.m, product.n, product.k
+        blocks = {field: getattr(product.config, field) for field in BLOCK_FIELDS}
+        blocks["rows"] = min(blocks["rows"], product.m)
         started = starts_loaded(part, kernel)
         operations = operations_of(part, kernel) if epilogue is None else epilogue
-        tiles = tile_part(kernel, (m, n, k), blocks, started, operations, part.op == "matmul")
+        tiles = tile_part(kernel, sizes, blocks, started, operations, part.op == "matmul")
         label = name or (_name(part) if part is region else f"{_name(part)}, of {region.op}")
         prediction = predict(tiles, machine)
-        yield _predicted(label, kernel, (m, n, k), blocks, prediction, copies, region.key)
+        yield _predicted(label, kernel, sizes, blocks, prediction, product.copies, region.key)
 
 
 def _predicted(

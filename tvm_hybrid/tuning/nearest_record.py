@@ -10,18 +10,17 @@ the nearest region counts, within a distance of FARTHEST; if its own default was
 this one's. Its best must have been confirmed to be faster than its default by LEAST_GAIN at least,
 on this very machine with as many threads. It is fitted to the region's sizes, within its space (see
 `fit_config`), and must not look worse to the template, beside its default, than where it was
-measured.
+measured, if the template `refuses_loans`.
 """
 
 from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 from typing import Any, NamedTuple, Protocol
 
 from microkernels.errors import ConfigError
-from tir_schedules.convolution.direct import cost as conv_cost
 from tir_schedules.core.machine import Machine
 from tir_schedules.core.region import Region, Tensor
 from tir_schedules.core.template import Template, template_for
@@ -38,11 +37,6 @@ LEAST_GAIN = 0.03
 """What must have been gained over the default, as a fraction of the time after that."""
 MARGIN = 0.05
 """By how much more than there a template may expect it to be slower than the default here."""
-
-ESTIMATES: dict[str, Callable[[Region, Any, Machine], float]] = {
-    "conv2d": conv_cost.estimated_cycles
-}
-"""Template -> cycles that it expects of a configuration, where it has such a formula."""
 
 
 class HasRecords(Protocol):
@@ -130,7 +124,7 @@ class NearestRecords:
         ours = fit_config(theirs, *spaces)
         if ours is None or ours == spaces[1].configs[0]:
             return None
-        if estimate := ESTIMATES.get(template.name):
+        if template.refuses_loans and (estimate := template.estimate) is not None:
             configs = (theirs, ours)
             there, here = (
                 estimate(one, config, machine) / estimate(one, space.configs[0], machine)

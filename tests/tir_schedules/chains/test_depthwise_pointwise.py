@@ -23,11 +23,11 @@ from tests.tir_schedules.run_region import (
 from tir_schedules.chains.depthwise_pointwise import DEPTHWISE_POINTWISE
 from tir_schedules.chains.depthwise_pointwise_config import DepthwisePointwiseConfig, in_bands
 from tir_schedules.chains.depthwise_pointwise_config import check as check_config
+from tir_schedules.convolution.depthwise.nests import WHY_VECTORS
 from tir_schedules.core.machine import DATA_SHEETS, Machine
 from tir_schedules.core.region import Region, Step, Tensor
-from tir_schedules.cost.why_vectors import DEPTHWISE, why_vectors
+from tir_schedules.cost.why_vectors import why_vectors
 from tir_schedules.product.tile_config import product_kernels
-from tvm_hybrid.report.predict_regions import products_of
 from tvm_hybrid.targets import resolve_target
 from tvm_hybrid.tuning.measure import Bench, Effort
 from tvm_hybrid.tuning.verification.chain_bounds import chain_arguments, expected_of_chain
@@ -191,9 +191,10 @@ def test_tiles_read_rows_of_bands() -> None:
     text = str(DEPTHWISE_POINTWISE.build(region, config, amx.isa))
     assert "(64, 128)" in text  # 72 channels in two steps of 64 bytes
     reason = why_vectors(region, config, amx)
-    assert reason == f"part 0: {DEPTHWISE}"
-    (product,) = products_of(region, config)
-    assert product.part == second and product.sizes == (64, 64, 72) and product.copies == 2
+    assert reason == f"part 0: {WHY_VECTORS}"
+    (product,) = DEPTHWISE_POINTWISE.products(region, config, amx)
+    assert product.part == second and product.copies == 2
+    assert (product.m, product.n, product.k) == (64, 64, 72)
 
 
 def pair_with(**changes: Any) -> Region:

@@ -14,12 +14,13 @@ from tests.tir_schedules.chain_regions import int8_layer, mixed, mlp
 from tests.tir_schedules.integer_regions import matmul_region
 from tests.tir_schedules.winograd_regions import region_of
 from tir_schedules.attention.attention import ATTENTION
+from tir_schedules.attention.products import SKINNY
 from tir_schedules.chains.mlp_chain_config import by_columns, by_rows
 from tir_schedules.core.config import Config
 from tir_schedules.core.machine import DATA_SHEETS, Machine
 from tir_schedules.core.region import Region, Tensor
 from tir_schedules.core.template import template_for
-from tir_schedules.cost.why_vectors import CONFIGURED, SKINNY, why_vectors
+from tir_schedules.cost.why_vectors import CONFIGURED, why_vectors
 from tir_schedules.product.batch_matmul import BATCH_MATMUL
 from tir_schedules.product.matmul import MATMUL
 from tir_schedules.product.matmul_config import MatmulConfig

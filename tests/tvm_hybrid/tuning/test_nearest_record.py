@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import math
 from dataclasses import replace
 from pathlib import Path
@@ -12,10 +11,9 @@ from typing import Any
 import pytest
 
 from microkernels.isa import isa_named
+from tir_schedules.core import template
 from tir_schedules.core.machine import Machine
 from tir_schedules.core.region import Region, Step, Tensor
-from tir_schedules.core.template import template_for
-from tvm_hybrid.tuning import nearest_record
 from tvm_hybrid.tuning.nearest_record import NearestRecords, distance, kind_of, sizes_of
 from tvm_hybrid.tuning.record import Record
 from tvm_hybrid.tuning.record_file import RecordFile
@@ -172,30 +170,18 @@ def test_what_looks_worse_to_the_template_than_where_it_was_measured_is_not_borr
         worse = {128: 1.5, 96: 1.55, 64: 1.6}[region.output.size]
         return worse if config.block == 32 else 1.0
 
-    monkeypatch.setitem(nearest_record.ESTIMATES, tuned.toy.NAME, cycles)
-    assert tuned.borrowed(96, machine) is not None
-    assert tuned.borrowed(64, machine) is None
-    monkeypatch.delitem(nearest_record.ESTIMATES, tuned.toy.NAME)
+    with_estimate = replace(tuned.toy.TOY, estimate=cycles, refuses_loans=True)
+    with monkeypatch.context() as patch:
+        patch.setitem(template._templates, tuned.toy.NAME, with_estimate)
+        assert tuned.borrowed(96, machine) is not None
+        assert tuned.borrowed(64, machine) is None
     assert tuned.borrowed(64, machine) is not None
 
 
-def test_templates_with_an_estimate_have_the_function() -> None:
-    attrs: dict[str, bool | int | float | str] = {
-        "padding": "1,1,1,1",
-        "strides": "1,1",
-        "dilation": "1,1",
-        "groups": 1,
-    }
-    region = Region(
-        op="conv2d",
-        inputs=(Tensor((1, 14, 14, 64), "float32"), Tensor((3, 3, 64, 64), "float32", True)),
-        output=Tensor((1, 14, 14, 64), "float32"),
-        attrs=attrs,
-    )
-    machine = Machine("znver4", isa_named("avx512"))
-    importlib.import_module("relay_passes.pipeline")  # registers all templates
-    default = template_for("conv2d").default_config(region, machine)
-    assert nearest_record.ESTIMATES["conv2d"](region, default, machine) > 0
+def test_convolutions_refuse_loans() -> None:
+    asked = {found.name for found in template.all_templates() if found.refuses_loans}
+    assert asked == {"conv1d", "conv2d", "conv3d"}
+    assert all(template.template_for(name).estimate is not None for name in asked)
 
 
 def test_new_records_are_found(tuned: Tuned, machine: Machine) -> None:

@@ -27,6 +27,7 @@ from tir_schedules.product.zero_points import named_inputs
 
 from .config import DepthwiseConfig, check, default_config, dot_kernel, is_too_large, space
 from .direct import DirectTiles
+from .nests import nests, why_vectors
 from .problem import DepthwiseProblem
 from .results import Results
 from .staged import StagedTiles
@@ -118,5 +119,7 @@ DEPTHWISE_CONV2D = register_template(
         reference=conv_reference,
         reject=reject,
         packing=Packing(pack, unpack, packed_shape),
+        nests=nests,
+        why_vectors=why_vectors,
     )
 )

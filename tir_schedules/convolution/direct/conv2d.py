@@ -42,9 +42,10 @@ from tir_schedules.product.zero_points import (
 )
 
 from .config import ConvConfig, check, reject_operands
-from .cost import default_config, space
+from .cost import default_config, estimated_cycles, space
 from .loops import ConvLoops, Store
 from .loops import Start as StartOf
+from .products import nests, products
 from .weight import WeightLayout, pack, packed_shape, unpack
 from .windows import Windows
 
@@ -167,6 +168,10 @@ def _register(name: str) -> None:
             reference=conv_reference,
             reject=reject,
             packing=Packing(pack, unpack, packed_shape),
+            nests=nests,
+            estimate=estimated_cycles,
+            refuses_loans=True,
+            products=products,
         )
     )
 

@@ -10,8 +10,9 @@ from microkernels.isa import Isa
 from microkernels.microkernel import Microkernel, kernels_for
 from tir_schedules.core.blocking import Group, balanced, shares, thread_grids
 from tir_schedules.core.machine import Machine
+from tir_schedules.core.product import TileConfig
 from tir_schedules.core.region import Region
-from tir_schedules.product.tile_config import PARALLEL_FLOPS, TileConfig, check_tile
+from tir_schedules.product.tile_config import PARALLEL_FLOPS, check_tile
 from tir_schedules.product.tile_space import register_tiles
 
 from .problem import WinogradProblem

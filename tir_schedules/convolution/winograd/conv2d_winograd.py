@@ -34,6 +34,7 @@ from .config import WinogradConfig, check
 from .cost import default_config, space
 from .output_transform import flat_epilogue
 from .problem import WinogradProblem
+from .products import estimate, nests, products
 from .program import WinogradProgram
 from .transforms import G_INVERSE, PRODUCTS, REACH, TAPS, transformed_weight
 
@@ -138,5 +139,8 @@ CONV2D_WINOGRAD = register_template(
         reference=conv_reference,
         reject=reject,
         packing=Packing(pack, unpack, packed_shape),
+        nests=nests,
+        estimate=estimate,
+        products=products,
     )
 )

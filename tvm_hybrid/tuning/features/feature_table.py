@@ -11,7 +11,7 @@ import numpy as np
 from tir_schedules.core.config import Config
 from tir_schedules.core.machine import Machine
 from tir_schedules.core.region import Region
-from tir_schedules.cost.known_costs import estimator, loop_nests
+from tir_schedules.core.template import template_for
 
 from ..config_space import ConfigSpace
 from .config_features import config_features
@@ -73,10 +73,11 @@ def shared_features(
 def _relations(
     region: Region, machine: Machine, configs: Sequence[Config]
 ) -> tuple[NestArrays, np.ndarray | None, Features]:
-    nests = [loop_nests(region, config) for config in configs]
+    template = template_for(region.op)
+    nests = [tuple(template.nests(region, config)) for config in configs]
     arrays = NestArrays.of(nests) if all(nests) else NestArrays.unknown(len(configs))
-    estimate = estimator(region, machine)
     cycles = None
-    if estimate is not None:
-        cycles = np.array([estimate(config) for config in configs], np.float64)
+    if (estimate := template.estimate) is not None:
+        estimates = [estimate(region, config, machine) for config in configs]
+        cycles = np.array(estimates, np.float64)
     return arrays, cycles, relation_features(arrays, cycles, machine)

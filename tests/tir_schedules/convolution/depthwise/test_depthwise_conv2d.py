@@ -19,11 +19,12 @@ from tests.tir_schedules.run_region import RUNGS, bias_relu, expected, machine_f
 from tir_schedules.convolution.depthwise.config import default_config
 from tir_schedules.convolution.depthwise.depthwise_conv2d import DEPTHWISE_CONV2D
 from tir_schedules.convolution.depthwise.direct import Strip, strips
+from tir_schedules.convolution.depthwise.nests import WHY_VECTORS
 from tir_schedules.convolution.depthwise.problem import DepthwiseProblem
 from tir_schedules.convolution.depthwise.weight import Groups
 from tir_schedules.core.machine import DATA_SHEETS, Machine
 from tir_schedules.core.region import Region, Step, Tensor
-from tir_schedules.cost.why_vectors import DEPTHWISE, why_vectors
+from tir_schedules.cost.why_vectors import why_vectors
 
 BEST = {dtype: rungs[-1] for dtype, rungs in RUNGS_OF.items()}
 ALL = (1, 1, 1, 1)
@@ -314,7 +315,7 @@ def test_a_depthwise_convolution_is_no_product_for_tiles() -> None:
     region = depthwise((9, 9), 64, (3, 3), dtype="uint8")
     machine = Machine("sapphirerapids", isa_named("amx"), 1, **DATA_SHEETS["sapphirerapids"])
     config = default_config(region, machine)
-    assert why_vectors(region, config, machine) == DEPTHWISE
+    assert why_vectors(region, config, machine) == WHY_VECTORS
     assert DEPTHWISE_CONV2D.kernel_name(region, config, machine.isa).startswith(
         "avx512_vnni_u8s8s32_depthwise_"
     )

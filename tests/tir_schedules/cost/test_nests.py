@@ -18,7 +18,6 @@ from tir_schedules.core.loop_nest import LoopNest, balance_of, pieces
 from tir_schedules.core.machine import Machine
 from tir_schedules.core.region import Region, Tensor
 from tir_schedules.core.template import template_for
-from tir_schedules.cost.known_costs import estimator, loop_nests
 from tir_schedules.product.matmul import MATMUL
 
 MACHINE = Machine("here", isa_named("avx512"), 2)
@@ -60,6 +59,10 @@ REGIONS = {
 def some_configs(region: Region) -> list[Config]:
     configs = list(template_for(region.op).space(region, MACHINE))
     return configs[:: max(1, len(configs) // 25)]
+
+
+def loop_nests(region: Region, config: Config) -> tuple[LoopNest, ...]:
+    return tuple(template_for(region.op).nests(region, config))
 
 
 def executed(nest: LoopNest) -> float:
@@ -130,9 +133,9 @@ def test_bytes_of_a_block_grow_with_the_block() -> None:
 @pytest.mark.parametrize("name", [name for name in REGIONS if name != "depthwise"])
 def test_estimates_are_those_that_the_default_was_chosen_by(name: str) -> None:
     region = REGIONS[name]
-    estimate = estimator(region, MACHINE)
+    estimate = template_for(region.op).estimate
     assert estimate is not None
-    cycles = [estimate(config) for config in some_configs(region)]
+    cycles = [estimate(region, config, MACHINE) for config in some_configs(region)]
     assert all(value > 0 for value in cycles)
     assert len(set(cycles)) > 3
 
@@ -142,7 +145,7 @@ def test_of_other_kinds_nothing_is_described() -> None:
     region = Region(op="softmax", inputs=(x,), output=x, attrs={"axis": 1})
     config = template_for("softmax").default_config(region, MACHINE)
     assert loop_nests(region, config) == ()
-    assert estimator(region, MACHINE) is None
+    assert template_for("softmax").estimate is None
 
 
 def test_pieces_and_balance() -> None:

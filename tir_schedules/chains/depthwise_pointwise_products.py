@@ -1,0 +1,58 @@
+"""A depthwise and a pointwise convolution before they are built: their loops, and the product.
+
+bands > the loops of the depthwise part, those of the matmul
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterator
+
+from tir_schedules.convolution.depthwise.nests import WHY_VECTORS, lines_nest
+from tir_schedules.convolution.depthwise.problem import DepthwiseProblem
+from tir_schedules.core.loop_nest import Loop, LoopNest, balance_of, pieces
+from tir_schedules.core.machine import Machine
+from tir_schedules.core.product import Product
+from tir_schedules.core.region import Region
+from tir_schedules.cost.product_nest import kind_of
+from tir_schedules.cost.why_vectors import reasons
+from tir_schedules.product import matmul
+
+from .depthwise_pointwise_config import DepthwisePointwiseConfig, pointwise_rows
+
+
+def nests(region: Region, config: DepthwisePointwiseConfig) -> Iterator[LoopNest]:
+    """The loops of both parts in bands."""
+    problem = DepthwiseProblem.of(region.parts[0])
+    bands = problem.batch * pieces(problem.rows.outputs, config.lines)
+    lines = min(config.lines, problem.rows.outputs)
+    first = lines_nest(region.parts[0], config.depthwise, lines)
+    (second,) = matmul.nests(pointwise_rows(region, lines), config.pointwise)
+    kind = kind_of(config.threads > 1)
+    for nest in (first, second):
+        a, b, c = nest.loops[0].touched
+        yield dataclasses.replace(
+            nest,
+            loops=(Loop("band", bands, kind, (a * bands, b, c * bands)), *nest.loops),
+            operations=nest.operations * bands,
+            balance=balance_of(bands, min(config.threads, bands)),
+        )
+
+
+def products(
+    region: Region, config: DepthwisePointwiseConfig, machine: Machine
+) -> Iterator[Product]:
+    """The matmul of a band."""
+    image = DepthwiseProblem.of(region.parts[0])
+    one = dataclasses.replace(machine, threads=1)
+    rows = pointwise_rows(region, config.lines)
+    copies = image.batch * math.ceil(image.rows.outputs / config.lines)
+    product = matmul.product_of(rows, config.pointwise, one)
+    yield dataclasses.replace(product, part=region.parts[1], copies=copies)
+
+
+def why_vectors(region: Region, config: DepthwisePointwiseConfig, machine: Machine) -> str:
+    """Why the parts stay on vectors."""
+    second = reasons(products(region, config, machine), machine)
+    return f"part 0: {WHY_VECTORS}" + (f"; part 1: {second}" if second else "")

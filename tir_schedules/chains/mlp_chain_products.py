@@ -1,0 +1,82 @@
+"""The products of a chain before they are built: their loops, their sizes, their kernels.
+
+blocks of rows > the loops of every matmul, or those one after the other
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+
+from tir_schedules.core.blocking import shares
+from tir_schedules.core.loop_nest import Loop, LoopNest, balance_of
+from tir_schedules.core.machine import Machine
+from tir_schedules.core.product import Product
+from tir_schedules.core.region import Region
+from tir_schedules.cost.product_nest import kind_of
+from tir_schedules.product import matmul
+from tir_schedules.product.matmul_config import MatmulConfig
+
+from .mlp_chain_config import MlpChainConfig, blocks_of, rows_of, with_rows
+
+
+def nests(region: Region, config: MlpChainConfig) -> Iterator[LoopNest]:
+    """The loops of every matmul; normalisations are left out."""
+    blocks, rows = 1, 0
+    if config.mode == "rows":
+        groups = blocks_of(rows_of(region.parts[0]), config)
+        blocks, rows = sum(group.count for group in groups), groups[0].size
+    for part, found in zip(region.parts, config.of_parts(region), strict=True):
+        if not isinstance(found, MatmulConfig):
+            continue
+        if not rows:
+            yield from matmul.nests(part, found)
+            continue
+        (nest,) = matmul.nests(with_rows(part, rows), found)
+        a, b, c = nest.loops[0].touched
+        whole = Loop(
+            "row block",
+            blocks,
+            kind_of(config.threads > 1),
+            (a * blocks, b, c * blocks),
+        )
+        # With the others' weights and rows in between, as much passes until a weight comes again.
+        yield dataclasses.replace(
+            nest,
+            loops=(whole, *nest.loops),
+            operations=nest.operations / rows * rows_of(part),  # the last block may be cut
+            balance=balance_of(blocks, config.threads),
+        )
+
+
+def estimate(region: Region, config: MlpChainConfig, machine: Machine) -> float:
+    """Cycles of the busiest thread's products; barriers, traffic and norms are left out."""
+    groups = [(1, 0)]
+    parts = list(zip(region.parts, config.of_parts(region), strict=True))
+    if config.mode == "rows":
+        blocks = blocks_of(rows_of(region.parts[0]), config)
+        tasks = [group.size for group in blocks for _ in range(group.count)]
+        mine = tasks[: shares(len(tasks), min(config.threads, len(tasks)))[0].size]
+        groups = [(mine.count(size), size) for size in sorted(set(mine))]
+    return sum(
+        count * matmul.estimated_cycles(with_rows(part, size) if size else part, found, machine)
+        for count, size in groups
+        for part, found in parts
+        if isinstance(found, MatmulConfig)
+    )
+
+
+def products(region: Region, config: MlpChainConfig, machine: Machine) -> Iterator[Product]:
+    """Every matmul: of a block of rows, or as if it stood alone."""
+    for number, (part, found) in enumerate(zip(region.parts, config.of_parts(region), strict=True)):
+        if not isinstance(found, MatmulConfig):
+            continue
+        name = f"part {number}"
+        if config.mode == "columns":
+            yield dataclasses.replace(matmul.product_of(part, found, machine), name=name)
+            continue
+        blocks = blocks_of(rows_of(part), config)
+        one = dataclasses.replace(machine, threads=1)
+        product = matmul.product_of(with_rows(part, blocks[0].size), found, one)
+        copies = sum(group.count for group in blocks)
+        yield dataclasses.replace(product, part=part, copies=copies, name=name)

@@ -1,0 +1,111 @@
+"""A convolution before it is built: its loops, and the product that its tiles compute.
+
+threads > bands > panels > lines > tiles > taps > channels > tile
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from tvm import DataType
+
+from microkernels.microkernel import microkernel_named
+from tir_schedules.convolution.geometry import ConvGeometry
+from tir_schedules.core.loop_nest import (
+    Bytes,
+    Loop,
+    LoopNest,
+    balance_of,
+    nested,
+    pieces,
+    register_tile,
+)
+from tir_schedules.core.machine import Machine
+from tir_schedules.core.product import Product, TileConfig
+from tir_schedules.core.region import Region
+
+from .config import ConvConfig, form_of
+from .cost import candidates, estimated_cycles
+
+
+def nests(region: Region, config: ConvConfig) -> Iterator[LoopNest]:
+    """The loops of the convolution."""
+    geometry, kernel = ConvGeometry.of(region).as_volume(), microkernel_named(config.kernel)
+    planes = geometry.batch * geometry.outputs[0]
+    _, height, width = geometry.outputs
+    bands = planes * math.ceil(height / config.band)
+    channels, groups = geometry.group_channels, geometry.groups
+    n_vectors = math.ceil(geometry.group_out_channels / kernel.lanes)
+    panels = pieces(n_vectors, config.vectors)
+    vectors = n_vectors / panels
+    parts = groups if groups > 1 else panels
+    threads_m, threads_n = min(config.threads_m, bands), min(config.threads_n, parts)
+    taps_z, taps_y, taps_x = geometry.kernel
+    split = form_of(region, kernel) == "split"
+    runs = math.prod(geometry.kernel) if split else taps_z * taps_y
+    steps = kernel.steps(channels) if split else kernel.steps(taps_x * channels)
+    x_item = 4 / kernel.kr if config.staged else DataType(region.inputs[0].dtype).itemsize
+    tiles = pieces(width, config.rows)
+    lines = min(config.lines, config.band)
+    band_lines = math.ceil(config.band / lines)
+
+    def touched(
+        planes: float, lines: float, columns: float, vectors: float, groups: float
+    ) -> Bytes:
+        high = min((lines - 1) * geometry.strides[1] + taps_y, geometry.extents[1])
+        wide = min((columns - 1) * geometry.strides[2] + taps_x, geometry.extents[2])
+        x = planes * taps_z * high * wide * channels * groups * x_item
+        results = planes * lines * columns * vectors * groups * kernel.lanes * 4.0
+        return x, runs * steps * vectors * groups * kernel.lanes * 4.0, results
+
+    share_groups = groups / threads_n if groups > 1 else 1.0
+    share_panels = panels if groups > 1 else panels / threads_n
+    share_vectors = vectors * share_panels
+    rows = width / tiles * lines
+    mine = share_vectors, share_groups
+    of_all = touched(planes, height, width, n_vectors, groups)
+    of_thread = touched(planes / threads_m, height, width, *mine)
+    of_band = touched(1, config.band, width, *mine)
+    loops = [
+        Loop("thread", threads_m * threads_n, "parallel", of_all),
+        Loop("band", bands / threads_m, "serial", of_thread),
+        Loop("panel", share_panels * share_groups, "serial", of_band),
+        Loop("line", band_lines, "serial", touched(1, config.band, width, vectors, 1)),
+        Loop("tile", tiles, "serial", touched(1, lines, width, vectors, 1)),
+        Loop("tap", runs, "reduction", touched(1, lines, width / tiles, vectors, 1)),
+        *register_tile(rows, vectors, steps, kernel.lanes, ("pixel", "vector", "channel")),
+    ]
+    useful = geometry.group_out_channels / (n_vectors * kernel.lanes)
+    useful *= math.prod(geometry.kernel) * channels / (runs * steps * kernel.kr)
+    balance = balance_of(bands, threads_m) * balance_of(parts, threads_n)
+    yield LoopNest(nested(loops), geometry.flops / 2, useful, balance)
+
+
+def products(region: Region, config: ConvConfig, machine: Machine) -> Iterator[Product]:
+    """Tiles of pixels of a line; what overlaps at its end is computed twice."""
+    line = ConvGeometry.of(region)
+    geometry, kernel = line.as_volume(), microkernel_named(config.kernel)
+    depth, height, width = geometry.outputs
+    rows, k = min(config.rows, width), math.prod(geometry.kernel) * geometry.group_channels
+    bands = geometry.batch * depth * math.ceil(height / config.band)
+    lines = min(math.ceil(bands / config.threads_m) * config.band, geometry.batch * depth * height)
+    tile = TileConfig(
+        kernel=kernel.name, rows=rows, vectors=config.vectors, m_block=rows, k_block=kernel.steps(k)
+    )
+    panels = math.ceil(geometry.group_out_channels / kernel.lanes / config.vectors)
+    share = min(panels, math.ceil(panels / config.threads_n)) * config.vectors * kernel.lanes
+    yield Product(
+        part=region,
+        config=tile,
+        m=rows,
+        n=min(geometry.group_out_channels, share),
+        k=k,
+        copies=lines * math.ceil(width / rows) * geometry.groups,
+        cycles=estimated_cycles(region, config, machine),
+        others=lambda: [
+            (other.kernel, estimated_cycles(region, other, machine))
+            for other in candidates(region, machine)
+        ],
+        filled=(line.outputs[-1], line.kernel[-1] * line.group_channels),
+    )

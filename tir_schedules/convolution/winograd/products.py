@@ -1,0 +1,81 @@
+"""The products of Winograd's tiles before they are built: their loops, and what `explain` tells.
+
+blocks of tiles > panels > 36 products > row block > K block > tile
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from microkernels.microkernel import microkernel_named
+from tir_schedules.core.loop_nest import (
+    Bytes,
+    Loop,
+    LoopNest,
+    balance_of,
+    nested,
+    pieces,
+    product_loops,
+)
+from tir_schedules.core.machine import Machine
+from tir_schedules.core.product import Product
+from tir_schedules.core.region import Region
+from tir_schedules.cost.product_nest import tiling_of
+
+from .config import WinogradConfig
+from .cost import winograd_cost
+from .problem import WinogradProblem
+from .transforms import PRODUCTS
+
+
+def nests(region: Region, config: WinogradConfig) -> Iterator[LoopNest]:
+    """The products, between the transforms."""
+    problem, kernel = WinogradProblem.of(region), microkernel_named(config.kernel)
+    geometry, tiles = problem.geometry, problem.tiles
+    blocks, each = config.blocks(problem)
+    teams, members = config.teams(problem), config.threads_panels
+    block = tiles / sum(group.count for group in blocks)
+    k, n_vectors = geometry.channels, math.ceil(geometry.out_channels / kernel.lanes)
+    share = n_vectors / members
+    panels = pieces(share, config.vectors)
+    tiling = tiling_of(config)
+    # The 36 products are between the panels and a product's own loops, whose panel is one.
+    inner = product_loops((block, share / panels, k), tiling, kernel.lanes, ("tiles", "panel", "C"))
+    weight = 4.0 * PRODUCTS * k * kernel.lanes
+
+    def touched(tiles: float, vectors: float) -> Bytes:
+        results = 4.0 * PRODUCTS * tiles * vectors * kernel.lanes
+        return 4.0 * PRODUCTS * tiles * k, weight * vectors, results
+
+    loops = [
+        Loop("thread", teams * members, "parallel", touched(tiles, n_vectors)),
+        Loop("block", each, "serial", touched(tiles / teams, share)),
+        Loop("panel", panels, "serial", touched(block, share)),
+        Loop("matrix", PRODUCTS, "serial", touched(block, share / panels)),
+        *inner,
+    ]
+    useful = geometry.out_channels / (n_vectors * kernel.lanes)
+    useful *= math.prod(geometry.outputs) * geometry.batch / (16 * tiles)
+    balance = balance_of(tiles, teams) * balance_of(n_vectors, members)
+    yield LoopNest(nested(loops), geometry.flops / 2, useful, balance)
+
+
+def estimate(region: Region, config: WinogradConfig, machine: Machine) -> float:
+    """Cycles of the busiest thread."""
+    return winograd_cost(region, config, machine).total
+
+
+def products(region: Region, config: WinogradConfig, machine: Machine) -> Iterator[Product]:
+    """One of the products, of f32 alone, which tiles do not multiply."""
+    geometry = WinogradProblem.of(region).geometry
+    yield Product(
+        part=region,
+        config=config,
+        m=config.m_block,
+        n=geometry.out_channels,
+        k=geometry.channels,
+        copies=0,
+        cycles=winograd_cost(region, config, machine).products,
+        others=list,
+    )
