@@ -1,7 +1,8 @@
-"""What `import tvm` runs: registers our target tags and pipeline and mends an intrinsic of TVM's.
+"""What `import tvm` runs: registers our target tags, pipeline and code generator.
 
-TVM calls `register` through the entry-point group "tvm.backends" at the end of its own import.
-Whatever costs time is put off until it is used.
+These are names of ours; what TVM does without them stays as it is. TVM calls `register` through
+the entry-point group "tvm.backends" at the end of its own import. Whatever costs time is put off
+until it is used.
 """
 
 from __future__ import annotations
@@ -17,8 +18,6 @@ _registered = False
 def register() -> None:
     """Makes TVM know our targets, the pipeline "tvm_hybrid" and `relax.ext.tvm_hybrid`.
 
-    Stock schedules that tensorize with TVM's "dot_16x4_vnni" get one that LLVM accepts.
-
     Where TVM has only its runtime loaded there is no compiler to register with.
     """
     global _registered
@@ -29,12 +28,9 @@ def register() -> None:
     _registered = True
     from tvm import relax
 
-    from microkernels.tensorize.stock_intrinsics import mend_dot_16x4_vnni
-
     from .target_tags import register_tags
 
     register_tags()
-    mend_dot_16x4_vnni()
     relax.register_pipeline(PIPELINE)(_pipeline)
     tvm.register_global_func(CODEGEN, _codegen, override=True)
 

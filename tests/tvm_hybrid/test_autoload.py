@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import configparser
 from pathlib import Path
 
@@ -32,23 +33,50 @@ def installed(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_importing_tvm_registers_tags_and_pipeline(installed: Path) -> None:
-    done = run_python(
-        """
+# To turn all hooks off would leave out TVM's own.
+WITHOUT_HOOK = """
+import sys, types
+sys.modules["tvm_hybrid._autoload"] = types.SimpleNamespace(register=lambda: None)
+"""
+# What the hook changes, and on the lines after it what it could change of TVM.
+STATE = """
 import warnings
 warnings.simplefilter("error")
-import sys, tvm
-print(tvm.target.Target("tvm_hybrid/spr").attrs["mcpu"])
+import inspect, sys, tvm, tvm_ffi
 from tvm.relax.pipeline import PIPELINE_MAP
-print("tvm_hybrid" in PIPELINE_MAP)
-heavy = ("onnx", "rich", "xgboost", "relay_passes", "tir_schedules", "microkernels.microkernel",
+from tvm.s_tir import TensorIntrin
+
+heavy = ("onnx", "rich", "xgboost", "relay_passes", "tir_schedules", "microkernels",
          "tvm.s_tir.tensor_intrin")
 print([name for name in heavy if name in sys.modules])
-""",
-        path=installed,
-    )
-    assert done.stdout.splitlines() == ["sapphirerapids", "True", "[]"], done.stderr
-    assert done.stderr == ""
+registries = [tvm.target.list_tags(), PIPELINE_MAP, tvm_ffi.registry.list_global_func_names()]
+print([sorted(name for name in names if "tvm_hybrid" in name) for names in registries])
+print([sorted(name for name in names if "tvm_hybrid" not in name) for names in registries])
+print(TensorIntrin.get("dot_16x4_vnni", allow_missing=True))
+for module in [module for name, module in sys.modules.items() if name.split(".")[0] == "tvm"]:
+    for owner in [module, *filter(inspect.isclass, vars(module).values())]:
+        for key, value in vars(owner).items():
+            function = value.__func__ if isinstance(value, staticmethod) else value
+            if inspect.isfunction(function):  # a wrapper may have the name of what it wraps
+                code = function.__code__
+                print(module.__name__, owner.__name__, key, code.co_filename, code.co_firstlineno)
+"""
+
+
+def test_importing_tvm_registers_names_of_ours_and_changes_nothing_else(installed: Path) -> None:
+    stock = run_python(WITHOUT_HOOK + STATE, path=installed)
+    hooked = run_python(STATE, path=installed)
+    assert stock.returncode == hooked.returncode == 0, stock.stderr + hooked.stderr
+    assert hooked.stderr == ""
+    heavy, ours, *theirs = hooked.stdout.splitlines()
+    tags, pipelines, functions = ast.literal_eval(ours)
+    assert heavy == "[]"
+    assert {"tvm_hybrid/spr", "tvm_hybrid/sapphirerapids"} <= set(tags)
+    assert pipelines == ["tvm_hybrid"] and functions == ["relax.ext.tvm_hybrid"]
+    before = stock.stdout.splitlines()
+    assert before[:2] == ["[]", "[[], [], []]"]
+    assert any(line.startswith("tvm.s_tir TensorIntrin register ") for line in theirs)
+    assert sorted(theirs) == sorted(before[2:])
 
 
 def test_the_hook_can_be_turned_off(installed: Path) -> None:
