@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from tvm import ir, relax
+from tvm import relax
+
+from relay_passes.tvm_compat import attrs_with
 
 
 def with_attrs(call: relax.Call, args: Sequence[relax.Expr], **changed: Any) -> relax.Call:
@@ -20,9 +22,5 @@ def with_attrs(call: relax.Call, args: Sequence[relax.Expr], **changed: Any) -> 
     **changed
         Attributes that have other values than in `call`.
     """
-    attrs = call.attrs
-    if changed:
-        info = type(attrs).__tvm_ffi_type_info__
-        values = {field.name: getattr(attrs, field.name) for field in info.fields}
-        attrs = ir.make_node(info.type_key, **{**values, **changed})
+    attrs = attrs_with(call.attrs, **changed) if changed else call.attrs
     return relax.Call(call.op, list(args), attrs, call.ty_args)

@@ -21,8 +21,7 @@ from tvm.ir.transform import PassContext, module_pass
 
 from relay_passes.ir.graph import binding_value, variables
 from relay_passes.ir.rewrite import is_relax, map_functions, with_blocks
-
-_CHECKS = ("vm.builtin.check_tensor_info", "vm.builtin.match_shape")
+from relay_passes.tvm_compat import ENTRY_CHECKS
 
 
 def drop_checks() -> ir.transform.Pass:
@@ -69,7 +68,7 @@ def _is_check(value: relax.Expr) -> bool:
     return (
         isinstance(value, relax.Call)
         and isinstance(value.op, relax.ExternFunc)
-        and str(value.op.global_symbol) in _CHECKS
+        and str(value.op.global_symbol) in ENTRY_CHECKS
     )
 
 

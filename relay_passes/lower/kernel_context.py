@@ -9,24 +9,7 @@ from __future__ import annotations
 
 from tvm.ir.transform import PassContext
 
-CONDITIONS = ("s_tir.HoistIfThenElse", "s_tir.InsertHoistIfThenElse")
-# They look for what no kernel for a CPU has: threads of a GPU, its memories and its instructions.
-FOR_GPUS = (
-    "s_tir.InferFragment",
-    "s_tir.InjectPermutedLayout",
-    "s_tir.InjectSoftwarePipeline",
-    "s_tir.InjectVirtualThread",
-    "s_tir.LiftThreadBinding",
-    "s_tir.LowerAutoCopy",
-    "s_tir.LowerThreadAllreduce",
-    "s_tir.LowerVtcmAlloc",
-    "s_tir.MergeSharedMemoryAllocations",
-    "s_tir.ThreadSync",
-    "s_tir.TransformMmaBufferLayout",
-    "s_tir.UnifyThreadBinding",
-)
-SKIPPED = (*CONDITIONS, *FOR_GPUS)
-CONFIG = {"tirx.disable_cse_tir": True}
+from relay_passes.tvm_compat import GPU_PASSES, SLOW_PASSES, WITHOUT_CSE
 
 
 def kernel_context() -> PassContext:
@@ -35,6 +18,6 @@ def kernel_context() -> PassContext:
     return PassContext(
         opt_level=outer.opt_level,
         required_pass=list(outer.required_pass),
-        disabled_pass=[*outer.disabled_pass, *SKIPPED],
-        config={**outer.config, **CONFIG},
+        disabled_pass=[*outer.disabled_pass, *SLOW_PASSES, *GPU_PASSES],
+        config={**outer.config, **WITHOUT_CSE},
     )

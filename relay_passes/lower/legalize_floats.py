@@ -23,6 +23,7 @@ import numpy as np
 from tvm import ir, relax, te, tirx, topi
 
 from microkernels.vector import ieee
+from relay_passes.tvm_compat import legalize_by_tvm
 
 Legalize = Callable[[relax.BlockBuilder, relax.Call], relax.Expr]
 Element = Callable[[tirx.Expr], tirx.Expr]
@@ -34,15 +35,10 @@ _ARITHMETIC = {
 }
 
 
-def _default(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
-    """TVM's own legalisation of an operator."""
-    return call.op.get_attr("FLegalize")(builder, call)
-
-
 def _arithmetic(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     """A constant 0 stays a tensor, which TVM cannot fold."""
     if not any(_is_zero(arg) for arg in call.args):
-        return _default(builder, call)
+        return legalize_by_tvm(builder, call)
     return builder.call_te(_ARITHMETIC[str(call.op.name)], *call.args)
 
 
@@ -64,7 +60,7 @@ def _elementwise(builder: relax.BlockBuilder, call: relax.Call, element: Element
 def _sign(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     dtype = str(call.ty.dtype)
     if "float" not in dtype:
-        return _default(builder, call)
+        return legalize_by_tvm(builder, call)
     zero, one, minus = (tirx.const(number, dtype) for number in (0, 1, -1))
 
     def element(x: tirx.Expr) -> tirx.Expr:
@@ -84,7 +80,7 @@ def _softplus(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     dtype = str(call.ty.dtype)
     plain = call.attrs is None or (call.attrs.beta == 1.0 and call.attrs.threshold == 20.0)
     if not plain or dtype not in ("float16", "float32", "float64"):
-        return _default(builder, call)
+        return legalize_by_tvm(builder, call)
 
     def element(x: tirx.Expr) -> tirx.Expr:
         if dtype != "float64":  # generic.vector_math has it
@@ -98,7 +94,7 @@ def _softplus(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
 def _cast(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     source, dtype = str(call.args[0].ty.dtype), str(call.ty.dtype)
     if source not in ("float16", "float32", "float64") or not dtype.startswith(("int", "uint")):
-        return _default(builder, call)
+        return legalize_by_tvm(builder, call)
     return _elementwise(builder, call, lambda x: ieee.convert(dtype, x))
 
 

@@ -22,6 +22,8 @@ from collections.abc import Callable
 import numpy as np
 from tvm import ir, relax, te, tirx
 
+from relay_passes.tvm_compat import legalize_by_tvm
+
 from .legalize_floats import LEGALIZATIONS as FLOATS
 
 Legalize = Callable[[relax.BlockBuilder, relax.Call], relax.Expr]
@@ -87,7 +89,7 @@ def _is_one(extent: tirx.Expr) -> bool:
 def _default(name: str, builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     """The legalisation of floats, or TVM's own."""
     own = FLOATS.get(name)
-    return own(builder, call) if own else ir.Op.get(name).get_attr("FLegalize")(builder, call)
+    return own(builder, call) if own else legalize_by_tvm(builder, call)
 
 
 LEGALIZATIONS: dict[str, Legalize] = {

@@ -25,6 +25,7 @@ from tvm import ir, relax, te, tirx
 
 from relay_passes.ir.graph import static_tensor
 from relay_passes.quantize.quantization import INTEGERS
+from relay_passes.tvm_compat import legalize_by_tvm
 
 Legalize = Callable[[relax.BlockBuilder, relax.Call], relax.Expr]
 _FLOATS = ("float32", "float16")
@@ -34,7 +35,7 @@ _RANGES = {**INTEGERS, "uint16": (0, 65535), "int16": (-32768, 32767)}
 def _quantize(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     dtype, data_dtype = str(call.ty.dtype), str(call.args[0].ty.dtype)
     if dtype not in _RANGES or data_dtype not in _FLOATS:
-        return _default("relax.quantize", builder, call)
+        return legalize_by_tvm(builder, call)
     low, high = _RANGES[dtype]
     axis = _axis(call)
 
@@ -57,7 +58,7 @@ def _quantize(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
 def _dequantize(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     dtype, data_dtype = str(call.ty.dtype), str(call.args[0].ty.dtype)
     if dtype not in _FLOATS or data_dtype not in (*_RANGES, "int32"):
-        return _default("relax.dequantize", builder, call)
+        return legalize_by_tvm(builder, call)
     axis = _axis(call)
 
     def compute(data: te.Tensor, *parameters: te.Tensor) -> te.Tensor:
@@ -110,11 +111,6 @@ def _rounded(value: tirx.Expr) -> tirx.Expr:
 def _intrinsic(name: str, value: tirx.Expr) -> tirx.Expr:
     """A call of a function of LLVM that has a form for every floating-point type."""
     return tirx.call_llvm_pure_intrin(str(value.ty.dtype), name, value)
-
-
-def _default(name: str, builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
-    """TVM's own legalisation of an operator."""
-    return ir.Op.get(name).get_attr("FLegalize")(builder, call)
 
 
 def _axis(call: relax.Call) -> int:

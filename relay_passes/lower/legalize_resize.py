@@ -27,16 +27,14 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from tvm import ir, relax, te, tirx
+from tvm import relax, te, tirx
 
 from relay_passes.ir.graph import static_tensor
+from relay_passes.tvm_compat import OP_PATTERN, OUT_ELEMENTWISE_FUSABLE, legalize_by_tvm
 
 Legalize = Callable[[relax.BlockBuilder, relax.Call], relax.Expr]
 Taps = tuple[NDArray[np.int32], NDArray[np.float32]]
 """For every output along an axis, [outputs, taps]: which elements it is made of, and how much."""
-
-OUT_ELEMENTWISE_FUSABLE = 4
-"""TVM's name for a function into which elementwise ones after it are fused, but none before."""
 
 
 def resize2d(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
@@ -44,15 +42,15 @@ def resize2d(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     data, result = static_tensor(call.args[0]), static_tensor(call)
     layout, exact = str(call.attrs.layout), str(call.attrs.method) == "nearest_neighbor"
     if data is None or result is None or layout not in ("NCHW", "NHWC"):
-        return _default(builder, call)
+        return legalize_by_tvm(builder, call)
     if data.dtype != result.dtype or (not exact and data.dtype != "float32"):
-        return _default(builder, call)
+        return legalize_by_tvm(builder, call)
     first = layout.index("H")
     extents, outputs = data.shape[first : first + 2], result.shape[first : first + 2]
     taps = [_taps(call, n, m) for n, m in zip(extents, outputs, strict=True)]
     known = [each for each in taps if each is not None]
     if len(known) != 2:
-        return _default(builder, call)
+        return legalize_by_tvm(builder, call)
     if exact:
         return _nearest_elements(builder, call.args[0], first, extents, [t for t, _ in known])
     # Rows between two rows cost more to keep than to make twice, unless lanes lie along them; and
@@ -66,7 +64,7 @@ def resize2d(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
         rows = _summed(x, first, given[0], given[1], "rows")
         return _summed(rows, first + 1, given[2], given[3], "resized")
 
-    attrs = {} if at_once else {"primfunc_attrs": {"op_pattern": OUT_ELEMENTWISE_FUSABLE}}
+    attrs = {} if at_once else {"primfunc_attrs": {OP_PATTERN: OUT_ELEMENTWISE_FUSABLE}}
     tables = [relax.const(table) for pair in known for table in pair]
     return builder.call_te(compute, call.args[0], *tables, primfunc_name_hint="resize2d", **attrs)
 
@@ -103,10 +101,6 @@ def _nearest_elements(
         return te.compute(shape, element, name="resized")
 
     return builder.call_te(compute, x, *given, primfunc_name_hint="resize2d")
-
-
-def _default(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
-    return ir.Op.get("relax.image.resize2d").get_attr("FLegalize")(builder, call)
 
 
 def _summed(x: te.Tensor, axis: int, index: te.Tensor, weights: te.Tensor, name: str) -> te.Tensor:

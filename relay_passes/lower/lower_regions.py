@@ -21,6 +21,7 @@ from microkernels.errors import CompileError, TvmHybridError
 from relay_passes.decisions import Decision, DecisionLog
 from relay_passes.ir.region_functions import REASON, REGION, is_region_function, region_of
 from relay_passes.ir.rewrite import rewrite_region_calls
+from relay_passes.tvm_compat import OP_PATTERN, OPAQUE
 from tir_schedules.core.config import Config
 from tir_schedules.core.machine import Machine
 from tir_schedules.core.region import Region
@@ -31,7 +32,6 @@ from .select_configs import SOURCE, config_of
 
 KERNEL = "tvm_hybrid.kernel"
 UNALIGNED = "tvm_hybrid.unaligned"  # the kernel's parameters may lie at any element's address
-OPAQUE = 8  # TVM's kOpaque: FuseOps leaves the kernel alone
 
 
 def lower_regions(machine: Machine, decisions: DecisionLog) -> ir.transform.Pass:
@@ -69,7 +69,7 @@ def build_kernel(region: Region, config: Config, machine: Machine) -> tirx.PrimF
     name = template.kernel_name(region, config, machine.isa)
     private = function.without_attr("global_symbol")  # the module names it
     marked = private.with_attr(KERNEL, name).with_attr(UNALIGNED, True)
-    return marked.with_attr("op_pattern", OPAQUE).with_attr(REGION, region.to_json())
+    return marked.with_attr(OP_PATTERN, OPAQUE).with_attr(REGION, region.to_json())
 
 
 def operators_of(region: Region) -> str:

@@ -27,6 +27,7 @@ from tvm import IRModule, ir, relax, tirx
 from tvm.ir.transform import PassContext
 from tvm.target import Target
 
+from relay_passes import tvm_compat
 from relay_passes.ir.rewrite import with_values
 
 from .kernel_context import kernel_context
@@ -86,13 +87,7 @@ def emit_machine_code(executable: tvm.runtime.Module) -> None:
     modules = [each for each in executable.imports if each.kind == "llvm"]
     if len(modules) > 1:
         with _workers(len(modules)) as pool:
-            list(pool.map(_emit, modules))
-
-
-def _emit(module: tvm.runtime.Module) -> None:
-    symbols = module.get_function("get_func_names")()
-    if len(symbols):
-        module.get_function(str(symbols[0]).removeprefix("__tvm_ffi_"))
+            list(pool.map(tvm_compat.emit_machine_code, modules))
 
 
 @contextmanager

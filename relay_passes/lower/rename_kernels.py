@@ -18,9 +18,9 @@ from __future__ import annotations
 import msgspec
 from tvm import IRModule, ir, relax, tirx
 from tvm.ir.transform import PassContext, module_pass
-from tvm.relax.expr import _update_type
 
 from relay_passes.decisions import DecisionLog
+from relay_passes.tvm_compat import set_type
 
 GLOBAL_SYMBOL = "global_symbol"
 
@@ -34,7 +34,7 @@ def rename_kernels(suffix: str, decisions: DecisionLog) -> ir.transform.Pass:
         for gvar, function in mod.functions_items():
             if isinstance(function, tirx.PrimFunc):
                 renamed[gvar] = ir.GlobalVar(gvar.name_hint + suffix)
-                _update_type(renamed[gvar], gvar.ty)
+                set_type(renamed[gvar], gvar.ty)
         names = {gvar.name_hint for gvar in renamed}
         decisions[:] = [
             msgspec.structs.replace(decision, function=decision.function + suffix)

@@ -1,0 +1,129 @@
+"""What `relay_passes.tvm_compat` needs of TVM; on another TVM a test here says what is not so."""
+
+from __future__ import annotations
+
+import pytest
+import tvm
+from tvm import IRModule, ir, relax, te, tirx
+from tvm.ir.instrument import pass_instrument
+
+from relay_passes import tvm_compat
+from relay_passes.pipeline import lower_to_vm
+from tests.relay_passes.graphs import TARGET
+
+op = relax.op
+
+
+def doubled() -> tirx.PrimFunc:
+    """y = 2 x, of four elements."""
+    x = te.placeholder((4,), "float32", "x")
+    function = te.create_prim_func([x, te.compute((4,), lambda i: x[i] * 2.0, "y")])
+    return function.without_attr("global_symbol")
+
+
+def module(body: object) -> IRModule:
+    """main(x: [4, 4]) of what `body` makes of x."""
+    builder = relax.BlockBuilder()
+    x = relax.Var("x", relax.TensorType((4, 4), "float32"))
+    with builder.function("main", [x]):
+        with builder.dataflow():
+            y = builder.emit_output(body(x))  # type: ignore[operator]
+        builder.emit_func_output(y)
+    return builder.get()
+
+
+def test_a_global_variable_takes_a_type_once_it_is_made() -> None:
+    var, ty = ir.GlobalVar("f"), relax.TensorType((2,), "float32")
+    tvm_compat.set_type(var, ty)
+    assert var.ty.same_as(ty)
+
+
+def test_attributes_are_made_anew_from_their_fields() -> None:
+    x = relax.Var("x", relax.TensorType((1, 3, 8, 8), "float32"))
+    w = relax.Var("w", relax.TensorType((4, 3, 3, 3), "float32"))
+    attrs = op.nn.conv2d(x, w, strides=2, padding=1).attrs
+    changed = tvm_compat.attrs_with(attrs, groups=3)
+    expected = op.nn.conv2d(x, w, strides=2, padding=1, groups=3).attrs
+    ir.assert_structural_equal(changed, expected)
+
+
+def test_patterns_have_the_numbers_that_tvm_gives_them() -> None:
+    mod = relax.transform.LegalizeOps()(module(lambda x: op.matmul(x, x)))
+    mod = relax.transform.AnnotateTIROpPattern()(mod)
+    (matmul,) = (f for f in mod.functions.values() if isinstance(f, tirx.PrimFunc))
+    assert int(matmul.attrs[tvm_compat.OP_PATTERN]) == tvm_compat.OUT_ELEMENTWISE_FUSABLE
+
+
+@pytest.mark.parametrize(("pattern", "calls"), [(None, 1), (tvm_compat.OPAQUE, 2)])
+def test_fuse_ops_leaves_opaque_kernels_alone(pattern: int | None, calls: int) -> None:
+    function = doubled()
+    if pattern is not None:
+        function = function.with_attr(tvm_compat.OP_PATTERN, pattern)
+    builder = relax.BlockBuilder()
+    x = relax.Var("x", relax.TensorType((4,), "float32"))
+    kernel = builder.add_func(function, "doubled")
+    with builder.function("main", [x]):
+        with builder.dataflow():
+            y = builder.emit(relax.call_tir(kernel, [x], out_ty=x.ty))
+            z = builder.emit_output(relax.call_tir(kernel, [y], out_ty=x.ty))
+        builder.emit_func_output(z)
+    passes = [relax.transform.AnnotateTIROpPattern(), relax.transform.FuseOps()]
+    fused = ir.transform.Sequential(passes)(builder.get())
+    assert len(fused["main"].body.blocks[0].bindings) == calls
+
+
+@pass_instrument
+class Names:
+    """Collects the names of the passes that run."""
+
+    def __init__(self) -> None:
+        self.seen: set[str] = set()
+
+    def run_before_pass(self, mod: IRModule, info: ir.transform.PassInfo) -> None:
+        self.seen.add(str(info.name))
+
+
+def test_passes_named_by_strings_are_part_of_tvms_lowering() -> None:
+    names = Names()
+    with ir.transform.PassContext(instruments=[names]):
+        tvm.compile(doubled().with_attr("global_symbol", "doubled"), target=TARGET)
+    missing = {*tvm_compat.SLOW_PASSES, *tvm_compat.GPU_PASSES} - names.seen
+    assert not missing, "TVM lowers kernels without these: they may have other names"
+
+
+def test_tvm_knows_the_setting() -> None:
+    assert dict(ir.transform.PassContext(config=tvm_compat.WITHOUT_CSE).config)
+    with pytest.raises(AttributeError, match="nonesuch"):
+        ir.transform.PassContext(config={"tirx.nonesuch": True})
+
+
+def test_functions_check_their_parameters_at_the_entry() -> None:
+    keep = [each for each in lower_to_vm() if each.info.name != "tvm_hybrid.drop_checks"]
+    with TARGET:
+        lowered = ir.transform.Sequential(keep)(module(lambda x: op.reshape(x, (16,))))
+    main = lowered["main"]
+    calls = [
+        binding.value
+        for block in main.body.blocks
+        for binding in block.bindings
+        if isinstance(binding.value, relax.Call) and isinstance(binding.value.op, relax.ExternFunc)
+    ]
+    checks = [c for c in calls if str(c.op.global_symbol) in tvm_compat.ENTRY_CHECKS]
+    assert {str(call.op.global_symbol) for call in checks} == set(tvm_compat.ENTRY_CHECKS)
+    assert all(call.args[0].same_as(main.params[0]) for call in checks)
+
+
+def test_tvms_own_legalisation_can_be_called() -> None:
+    builder = relax.BlockBuilder()
+    x = relax.Var("x", relax.TensorType((4, 4), "float32"))
+    with builder.function("main", [x]):
+        legal = tvm_compat.legalize_by_tvm(builder, builder.normalize(op.exp(x)))
+        builder.emit_func_output(builder.emit(legal))
+    assert legal.op == ir.Op.get("relax.call_tir")
+
+
+def test_looking_for_a_function_makes_the_machine_code() -> None:
+    built = tvm.compile(doubled().with_attr("global_symbol", "doubled"), target=TARGET).mod
+    names = [str(name) for name in built.get_function("get_func_names")()]
+    assert names == [f"{tvm_compat.SYMBOL_PREFIX}doubled"]
+    tvm_compat.emit_machine_code(built)
