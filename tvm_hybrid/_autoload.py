@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from .tvm_compat.runtime import only_runtime
+
 PIPELINE = "tvm_hybrid"
 CODEGEN = "relax.ext.tvm_hybrid"
 
@@ -21,9 +23,9 @@ def register() -> None:
     Where TVM has only its runtime loaded there is no compiler to register with.
     """
     global _registered
-    import tvm
+    import tvm  # if we are installed, it calls this function
 
-    if _registered or getattr(tvm.base, "_RUNTIME_ONLY", False):
+    if _registered or only_runtime():
         return
     _registered = True
     from tvm import relax

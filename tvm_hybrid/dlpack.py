@@ -15,6 +15,8 @@ import tvm
 import tvm_ffi
 from tvm.runtime import Tensor
 
+from .tvm_compat.runtime import create_view
+
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 BITS = np.dtype(np.uint16)
 
@@ -34,13 +36,8 @@ def array_of(tensor: Tensor) -> np.ndarray:
 
 
 def _view(tensor: Tensor, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Tensor:
-    """The tensor's memory with another element type; `Tensor._create_view`, but 7 times faster."""
-    return _create_view()(tensor, _shape(shape), _dtype(dtype.name), 0)
-
-
-@functools.cache
-def _create_view() -> Any:
-    return tvm.get_global_func("runtime.TVMTensorCreateView")
+    """The tensor's memory with another element type."""
+    return create_view()(tensor, _shape(shape), _dtype(dtype.name), 0)
 
 
 @functools.lru_cache(maxsize=256)

@@ -30,6 +30,7 @@ from .library_loader import CHOSEN_PREFIX
 from .manifest import Manifest
 from .profile import Profile, profile_runs
 from .tensors import TensorInfo, numpy_dtype
+from .tvm_compat.runtime import holds_program, open_library
 
 if TYPE_CHECKING:
     from .single_kernel import SingleKernel
@@ -343,12 +344,11 @@ def load(path: str | os.PathLike[str]) -> Executable:
     manifest = read_manifest(library)
     require_program(manifest, str(library))
     threads.require_runnable(manifest.threads, str(library))
-    loader = tvm.get_global_func("ffi.Module.load_from_file.so")
     try:
-        module = loader(str(library.resolve()), "so")
+        module = open_library(str(library.resolve()))
     except Exception as error:
         raise ArtifactError(f"TVM cannot open {library}: {error}") from error
-    if not module.implements_function("vm_load_executable", query_imports=True):
+    if not holds_program(module):
         raise ArtifactError(f"{library} holds no model, though its manifest describes one")
     if (
         manifest.fallback is None

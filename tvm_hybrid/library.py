@@ -6,7 +6,6 @@ import errno
 import hashlib
 import os
 import resource
-import struct
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +17,9 @@ from microkernels.errors import CompileError
 
 from .cxx_compiler import find_compiler, run_compiler
 from .library_loader import KIND_PREFIX, LoadableProgram, Piece, loader_source
-from .vm_code import tensor_places, write_code
+from .tvm_compat.library_file import library_data
+from .tvm_compat.vm_file import tensor_places
+from .vm_code import write_code
 
 # Constants of at least this size are stored once if two programs have them.
 SHARED_BYTES = 1 << 12
@@ -85,7 +86,7 @@ def link_library(output: Path, programs: Sequence[Program]) -> str:
         ]
     )
     frame = folder / "frame.bin"
-    frame.write_bytes(_frame(KIND_PREFIX + digest, bool(native)))
+    frame.write_bytes(library_data(KIND_PREFIX + digest, bool(native)))
     loader = folder / "loader.cc"
     loader.write_text(loader_source(digest, frame, loadable), encoding="utf-8")
     arguments = [
@@ -152,26 +153,6 @@ def _share(pieces: Sequence[Piece], stored: dict[str, Piece]) -> list[Piece]:
         if digest:
             stored.setdefault(digest, piece)
     return shared
-
-
-def _frame(kind: str, has_code: bool) -> bytes:
-    """The library's data as TVM finds it: one module of this kind, and a word that nobody reads.
-
-    The layout is that of `ProcessLibraryBin` in tvm_ffi's library_module.cc: number of bytes; the
-    import tree as two vectors in compressed row form; then each module's kind and bytes, where the
-    kind "_lib" stands for the library's own code and has none. A module's bytes cannot be empty.
-    """
-    tree = _vector([0, 1, 1]) + _vector([1]) if has_code else _vector([0, 0]) + _vector([])
-    content = tree + _text(kind) + _text("guard") + (_text("_lib") if has_code else b"")
-    return struct.pack("<Q", len(content)) + content
-
-
-def _vector(numbers: list[int]) -> bytes:
-    return struct.pack(f"<{len(numbers) + 1}Q", len(numbers), *numbers)
-
-
-def _text(text: str) -> bytes:
-    return struct.pack("<Q", len(text)) + text.encode()
 
 
 def _digest(pieces: Iterable[Piece]) -> str:

@@ -20,6 +20,8 @@ from pathlib import Path
 from microkernels.amx import permission as amx_permission
 
 from .cpu_features import AMX_STATE, FEATURES
+from .tvm_compat.library_file import DATA_SYMBOL, LOADER_PREFIX
+from .tvm_compat.vm_file import KIND as VM_KIND
 
 _SOURCE = r"""
 #include <cpuid.h>
@@ -40,9 +42,9 @@ _SOURCE = r"""
 
 asm(".section .tvm_hybrid_model, \"a\", @progbits\n"
     ".balign 64\n"
-    ".globl __tvm_ffi__library_bin\n"
-    ".type __tvm_ffi__library_bin, @object\n"
-    "__tvm_ffi__library_bin:\n"
+    ".globl @SYMBOL@\n"
+    ".type @SYMBOL@, @object\n"
+    "@SYMBOL@:\n"
     ".incbin " @FRAME@ "\n"
 @DATA@    ".previous\n");
 
@@ -182,7 +184,7 @@ int Load(void*, const TVMFFIAny*, int32_t, TVMFFIAny* result) {
     TVMFFIErrorSetRaisedFromCStr("RuntimeError", text.data);
     return -1;
   }
-  const char* name = "ffi.Module.load_from_bytes.relax.VMExecutable";
+  const char* name = @LOADER@;
   TVMFFIByteArray key = {name, strlen(name)};
   TVMFFIObjectHandle loader = nullptr;
   if (TVMFFIFunctionGetGlobal(&key, &loader) != 0) return -1;
@@ -228,7 +230,7 @@ void Register(const char* name, TVMFFISafeCallType function) {
 
 __attribute__((constructor)) void RegisterLoader() {
   if (!TVMFFIFunctionCreate || !TVMFFIFunctionSetGlobal) return;
-  Register("ffi.Module.load_from_bytes." @KIND@, Load);
+  Register(@OWN_LOADER@, Load);
   Register(@CHOSEN@, Chosen);
 }
 
@@ -323,7 +325,9 @@ def loader_source(digest: str, frame: Path, programs: Sequence[LoadableProgram])
             f"{len(runs[place])}}},\n"
             for place, program in enumerate(programs)
         ),
-        "@KIND@": json.dumps(KIND_PREFIX + digest),
+        "@SYMBOL@": DATA_SYMBOL,
+        "@LOADER@": json.dumps(LOADER_PREFIX + VM_KIND),
+        "@OWN_LOADER@": json.dumps(LOADER_PREFIX + KIND_PREFIX + digest),
         "@CHOSEN@": json.dumps(CHOSEN_PREFIX + digest),
         "@TILE_STATE@": f"{AMX_STATE:#x}u",
         "@REFUSALS@": "".join(

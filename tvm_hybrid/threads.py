@@ -24,6 +24,7 @@ from typing import NoReturn
 from microkernels.errors import TargetError
 
 from .logs import logger
+from .tvm_compat.runtime import configure_threads
 
 # Taken at import: TVM may narrow the calling thread's affinity later.
 _ALLOWED_CPUS = sorted(os.sched_getaffinity(0))
@@ -33,7 +34,6 @@ _OPENMP_VARIABLE = "OMP_NUM_THREADS"
 _ARGUMENT = "num_threads"
 MOST_PER_CPU = 4
 MOST_ANYWHERE = 8192
-_SHARE_ALL_CORES = -3  # ThreadGroup::kSpecifyThreadShareAllCore
 
 
 class _Current(threading.local):
@@ -142,10 +142,9 @@ def use_threads(count: int) -> None:
     from tvm_ffi import get_global_func
 
     workers = max(count, len(_ALLOWED_CPUS), default_threads())
-    cpus = islice(cycle(_ALLOWED_CPUS), workers)
-    get_global_func("runtime.config_threadpool")(_SHARE_ALL_CORES, count, [str(c) for c in cpus])
+    cpus = list(islice(cycle(_ALLOWED_CPUS), workers))
+    available = configure_threads(get_global_func, count, cpus)
     current.count = count
-    available = get_global_func("runtime.NumThreads")()
     if available < count:
         logger.warning(
             "%d threads were asked for, but this thread's TVM pool has started with %d; set "

@@ -1,15 +1,12 @@
 """The virtual machine's code and constants as a file, without the part that makes TVM chatter.
 
-TVM 0.27 stores a memory scope for every constant, empty on a CPU, and prints a warning for each
-whenever one is written or read. The format has an older form without scopes, which the same
-reader takes; we write that one.
+See `tvm_compat.vm_file`: of the two forms that TVM reads, we write the older one.
 """
 
 from __future__ import annotations
 
 import os
 import shutil
-import struct
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -17,18 +14,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
-# src/runtime/vm/executable.cc
-_MAGIC_WITHOUT_SCOPES = 0xD225DE2F4214151D
-_MAGIC_WITH_SCOPES = 0xD225DE2F4214151E
+from .tvm_compat.vm_file import KIND, WARNING, without_scopes
+
 _CHUNK = 1 << 20
-_CHATTER = b"Scope Saving:"
-# Kinds of constants, from include/tvm/ffi/c_api.h, and how many bytes those of fixed size take.
-_TEXT, _SHAPE, _TENSOR = 65, 69, 70
-_FIXED = {1: 8, 3: 8, 5: 4}  # integer, float, element type
-# A tensor begins with a magic number, a reserved one, the device, the number of dimensions and the
-# element type; include/tvm/runtime/tensor.h.
-_TENSOR_HEAD = struct.Struct("<QQiiiI")
-_TENSOR_MAGIC = 0xDD5E40F096B4A13F
 
 
 def write_code(module: Any, path: Path) -> tuple[bytes, int]:
@@ -43,70 +31,13 @@ def write_code(module: Any, path: Path) -> tuple[bytes, int]:
     ------
     OSError
         If it cannot be written.
+    CompileError
+        If TVM writes it in a form that we do not know.
     """
     with path.open("w+b") as file:
         _write(module, file)
         file.seek(0)
-        return _without_scopes(file)
-
-
-def tensor_places(path: Path, constants: int) -> list[tuple[int, int]]:
-    """Where the values of constant tensors lie in a file, as offsets and numbers of bytes.
-
-    `constants` is where constants begin: the offset that `write_code` returns. Tensors behind a
-    constant of a kind that we do not know are not found.
-    """
-    places = []
-    with path.open("rb") as file:
-        file.seek(constants)
-        for _ in range(_number(file)):
-            (kind,) = struct.unpack("<i", file.read(4))
-            if kind in _FIXED:
-                file.seek(_FIXED[kind], os.SEEK_CUR)
-            elif kind == _TEXT:
-                _skip_text(file)
-            elif kind == _SHAPE:
-                file.seek(8 * _number(file), os.SEEK_CUR)
-            elif kind == _TENSOR:
-                magic, _, _, _, dimensions, _ = _TENSOR_HEAD.unpack(file.read(_TENSOR_HEAD.size))
-                if magic != _TENSOR_MAGIC:
-                    break
-                file.seek(8 * dimensions, os.SEEK_CUR)  # shape
-                size = _number(file)
-                places.append((file.tell(), size))
-                file.seek(size, os.SEEK_CUR)
-            else:
-                break
-    return places
-
-
-def _without_scopes(file: BinaryIO) -> tuple[bytes, int]:
-    (magic,) = struct.unpack("<Q", file.read(8))
-    if magic != _MAGIC_WITH_SCOPES:
-        return b"", 0
-    _skip_text(file)  # version
-    for _ in range(_number(file)):  # functions
-        file.seek(4, os.SEEK_CUR)  # kind
-        _skip_text(file)  # name
-        file.seek(4 * 8, os.SEEK_CUR)  # first and last instruction, arguments, registers
-        for _ in range(_number(file)):  # parameters
-            _skip_text(file)
-    scopes = file.tell()
-    for _ in range(_number(file)):
-        file.seek(8, os.SEEK_CUR)  # constant
-        _skip_text(file)  # scope
-    rest = file.tell()
-    file.seek(8)
-    return struct.pack("<Q", _MAGIC_WITHOUT_SCOPES) + file.read(scopes - 8), rest
-
-
-def _number(file: BinaryIO) -> int:
-    (number,) = struct.unpack("<Q", file.read(8))
-    return number
-
-
-def _skip_text(file: BinaryIO) -> None:
-    file.seek(_number(file), os.SEEK_CUR)
+        return without_scopes(file)
 
 
 def _write(module: Any, file: BinaryIO) -> None:
@@ -116,7 +47,7 @@ def _write(module: Any, file: BinaryIO) -> None:
         try:
             copied = pool.submit(_copy, reading, file)
             with _without_chatter():
-                module.write_to_file(f"/proc/self/fd/{writing}", "relax.VMExecutable")
+                module.write_to_file(f"/proc/self/fd/{writing}", KIND)
         finally:
             os.close(writing)
         copied.result()
@@ -146,6 +77,6 @@ def _without_chatter() -> Iterator[None]:
             os.dup2(saved, 2)
             os.close(saved)
             held.seek(0)
-            kept = b"".join(line for line in held if _CHATTER not in line)
+            kept = b"".join(line for line in held if WARNING not in line)
             if kept:
                 os.write(2, kept)

@@ -8,10 +8,11 @@ from tvm import IRModule, ir, relax, te, tirx
 from tvm.ir.instrument import pass_instrument
 
 from relay_passes import tvm_compat
-from relay_passes.pipeline import lower_to_vm
-from tests.relay_passes.graphs import TARGET
+from relay_passes.pipeline import Phase, PipelineOptions, phases
+from tests.relay_passes.graphs import TARGET, module
 
 op = relax.op
+SQUARE = ((4, 4), "float32")
 
 
 def doubled() -> tirx.PrimFunc:
@@ -19,17 +20,6 @@ def doubled() -> tirx.PrimFunc:
     x = te.placeholder((4,), "float32", "x")
     function = te.create_prim_func([x, te.compute((4,), lambda i: x[i] * 2.0, "y")])
     return function.without_attr("global_symbol")
-
-
-def module(body: object) -> IRModule:
-    """main(x: [4, 4]) of what `body` makes of x."""
-    builder = relax.BlockBuilder()
-    x = relax.Var("x", relax.TensorType((4, 4), "float32"))
-    with builder.function("main", [x]):
-        with builder.dataflow():
-            y = builder.emit_output(body(x))  # type: ignore[operator]
-        builder.emit_func_output(y)
-    return builder.get()
 
 
 def test_a_global_variable_takes_a_type_once_it_is_made() -> None:
@@ -48,7 +38,7 @@ def test_attributes_are_made_anew_from_their_fields() -> None:
 
 
 def test_patterns_have_the_numbers_that_tvm_gives_them() -> None:
-    mod = relax.transform.LegalizeOps()(module(lambda x: op.matmul(x, x)))
+    mod = relax.transform.LegalizeOps()(module(lambda x: op.matmul(x, x), SQUARE))
     mod = relax.transform.AnnotateTIROpPattern()(mod)
     (matmul,) = (f for f in mod.functions.values() if isinstance(f, tirx.PrimFunc))
     assert int(matmul.attrs[tvm_compat.OP_PATTERN]) == tvm_compat.OUT_ELEMENTWISE_FUSABLE
@@ -98,9 +88,11 @@ def test_tvm_knows_the_setting() -> None:
 
 
 def test_functions_check_their_parameters_at_the_entry() -> None:
-    keep = [each for each in lower_to_vm() if each.info.name != "tvm_hybrid.drop_checks"]
+    passes = phases(PipelineOptions(TARGET), [])[Phase.LOWER_TO_VM]
+    keep = [each for each in passes if each.info.name != "tvm_hybrid.drop_checks"]
+    assert len(keep) == len(passes) - 1
     with TARGET:
-        lowered = ir.transform.Sequential(keep)(module(lambda x: op.reshape(x, (16,))))
+        lowered = ir.transform.Sequential(keep)(module(lambda x: op.reshape(x, (16,)), SQUARE))
     main = lowered["main"]
     calls = [
         binding.value

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import warnings
 from collections.abc import Sequence
 from typing import Any
@@ -10,10 +9,10 @@ from typing import Any
 import onnx
 from onnx import helper
 from tvm import IRModule, relax
-from tvm.relax.frontend.onnx.onnx_frontend import ONNXGraphImporter, onnx_input
 
 from microkernels.errors import ModelError, UnsupportedOperatorError
 
+from ..tvm_compat.onnx_importer import OnnxImporter, node_inputs
 from .bfloat16_converters import BFLOAT16, is_widened, widen
 from .converters import CONVERTERS
 from .expressions import literal, static_shape_of
@@ -30,45 +29,38 @@ class _RefusedError(BaseException):
         self.error = error
 
 
-class _Importer(ONNXGraphImporter):
-    """TVM's importer with our converters, checked types, and weights that come as arrays."""
+class _Importer(OnnxImporter):
+    """TVM's importer with our converters, and with types that are checked."""
 
     def __init__(self, graph: Graph, nodes: dict[str, onnx.NodeProto]) -> None:
-        # Given apart from the graph, where TVM takes a size of 0 for an unknown one.
-        shapes = {item.name: list(graph.shape(item.name) or ()) for item in graph.inputs}
-        super().__init__(shapes, {}, keep_params_in_input=False, sanitize=True)
+        super().__init__({item.name: graph.shape(item.name) or () for item in graph.inputs})
         self._graph = graph
         self._sources = nodes
 
-    def _parse_graph_initializers(self, graph: onnx.GraphProto) -> None:
+    def constants(self) -> dict[str, relax.Expr]:
         # An array needs no way through a TensorProto and back.
-        for name, array in self._graph.constants.items():
-            self._nodes[name] = literal(array)
+        return {name: literal(array) for name, array in self._graph.constants.items()}
 
-    def _check_for_unsupported_ops(self, graph: onnx.GraphProto) -> None:
-        """to_relax has looked at every node; TVM does not know our converters' operators."""
-
-    def _convert_operator(
-        self, op_name: str, inputs: Sequence[Any], attrs: dict[str, Any], opset: int
+    def convert(
+        self, node: str, op_type: str, inputs: Sequence[Any], attrs: dict[str, Any], opset: int
     ) -> relax.Expr:
-        name = attrs["tvm_custom"]["name"]
         try:
-            if is_widened(op_name, inputs):
-                wide = onnx_input(widen(self.bb, inputs))
-                result = self._rounded(self._convert(op_name, wide, attrs, opset))
+            if is_widened(op_type, inputs):
+                wide = node_inputs(widen(self.bb, inputs))
+                result = self._rounded(self._convert(op_type, wide, attrs, opset))
             else:
-                result = self._convert(op_name, inputs, attrs, opset)
-            self._check_types(self._sources[name], result)
+                result = self._convert(op_type, inputs, attrs, opset)
+            self._check_types(self._sources[node], result)
             return result
         except Exception as error:
-            raise _RefusedError(name, error) from error
+            raise _RefusedError(node, error) from error
 
     def _convert(
-        self, op_name: str, inputs: Sequence[Any], attrs: dict[str, Any], opset: int
+        self, op_type: str, inputs: Sequence[Any], attrs: dict[str, Any], opset: int
     ) -> relax.Expr:
-        own = CONVERTERS[op_name](self.bb, inputs, attrs) if op_name in CONVERTERS else None
+        own = CONVERTERS[op_type](self.bb, inputs, attrs) if op_type in CONVERTERS else None
         if own is None:
-            own = super()._convert_operator(op_name, inputs, attrs, opset)
+            own = self.convert_by_tvm(op_type, inputs, attrs, opset)
         return self.bb.normalize(own)
 
     def _rounded(self, value: relax.Expr) -> relax.Expr:
@@ -123,7 +115,7 @@ def to_relax(graph: Graph) -> IRModule:
             warnings.simplefilter("ignore")  # about renamed inputs
             return importer.from_onnx(proto, graph.opset)
     except _RefusedError as refusal:
-        _close(importer)
+        importer.close()
         node = nodes[refusal.name]
         shapes = ", ".join(f"{name!r} {graph.shape(name)}" for name in node.input if name)
         raise UnsupportedOperatorError(
@@ -131,14 +123,8 @@ def to_relax(graph: Graph) -> IRModule:
             f"{_first_line(refusal.error)}"
         ) from refusal.error
     except Exception as error:  # Python and C++ errors of any kind
-        _close(importer)
+        importer.close()
         raise ModelError(f"TVM's importer fails: {_first_line(error)}") from error
-
-
-def _close(importer: _Importer) -> None:
-    """Closes the block left open: TVM prints a warning when a builder dies with one."""
-    with contextlib.suppress(Exception):
-        importer.bb._end_block()
 
 
 def _trim(node: onnx.NodeProto) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from functools import cache
 
 import onnx
-from tvm.relax.frontend.onnx import onnx_frontend
 
+from ..tvm_compat.onnx_importer import operators_of_tvm
 from .converters import CONVERTERS
 from .graph import OWN_DOMAIN, is_standard
 
@@ -21,7 +21,7 @@ OWN = frozenset({"CausalMask", "DequantizeBlocks"})
 
 @cache
 def _converters() -> frozenset[str]:
-    return frozenset(onnx_frontend._get_convert_map()) | CONVERTERS.keys()
+    return operators_of_tvm() | CONVERTERS.keys()
 
 
 def has_converter(node: onnx.NodeProto) -> bool:

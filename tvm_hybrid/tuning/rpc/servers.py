@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from microkernels.errors import ServerError
 
+from ...tvm_compat.runtime import available_threads
 from .tracker import Address, Tracker
 from .worker import server_cpu
 
@@ -82,7 +83,7 @@ def _ask(address: Address, answers: queue.Queue[Servers | Exception]) -> None:
         with Tracker(address) as tracker:
             server = tracker.request()
         session = rpc.connect(server.host, server.port, server.password)
-        threads = int(session.get_function("runtime.NumThreads")())
+        threads = available_threads(session.get_function)
         answers.put(Servers(address, server_cpu(session), threads))
     except ServerError as error:
         answers.put(error)

@@ -9,13 +9,17 @@ from __future__ import annotations
 import contextlib
 import socket
 import struct
-from typing import Any
+from collections.abc import Callable
+from typing import TypeVar
 
 import msgspec
 
 from microkernels.errors import ServerError
 
+from ...tvm_compat.tracker_protocol import count_servers, greet, request_server
+
 SECONDS = 10.0
+Answer = TypeVar("Answer")
 
 
 class Address(msgspec.Struct, frozen=True):
@@ -84,45 +88,29 @@ class Tracker:
     """
 
     def __init__(self, address: Address) -> None:
-        from tvm.rpc import base
-
         self.address = address
         try:
             self._socket = socket.create_connection((address.host, address.port), SECONDS)
-            self._socket.sendall(struct.pack("<i", base.RPC_TRACKER_MAGIC))
-            answer = struct.unpack("<i", base.recvall(self._socket, 4))[0]
+            answer = greet(self._socket)
         except (OSError, struct.error) as error:
             raise self._unreachable(error) from error
-        if answer != base.RPC_TRACKER_MAGIC:
+        if answer is not None:
             raise self._unreachable(f"something else answers there: {answer:#x}")
 
     def servers(self) -> int:
         """How many servers of the key there are, free or not."""
-        from tvm.rpc import base
-
-        found = self._ask([base.TrackerCode.SUMMARY])
-        wanted = f"server:{self.address.key}"
-        return sum(info.get("key") == wanted for info in found["server_info"])
+        return self._ask(count_servers)
 
     def request(self) -> Server:
         """The next free server of the key; waits until there is one."""
-        from tvm.rpc import base
-
         self._socket.settimeout(None)
-        host, port, password = self._ask([base.TrackerCode.REQUEST, self.address.key, "", 1])
-        return Server(host, port, password)
+        return Server(*self._ask(request_server))
 
-    def _ask(self, question: list[Any]) -> Any:
-        from tvm.rpc import base
-
+    def _ask(self, question: Callable[[socket.socket, str], Answer]) -> Answer:
         try:
-            base.sendjson(self._socket, question)
-            code, answer = base.recvjson(self._socket)
+            return question(self._socket, self.address.key)
         except (OSError, ValueError, TypeError, struct.error) as error:
             raise self._unreachable(error) from error
-        if code != base.TrackerCode.SUCCESS:
-            raise self._unreachable(f"it answers {code}")
-        return answer
 
     def _unreachable(self, reason: object) -> ServerError:
         return ServerError(

@@ -24,6 +24,7 @@ import msgspec
 from microkernels.errors import ServerError, TvmHybridError
 from microkernels.isa import Isa, isa_named
 
+from ...tvm_compat.runtime import configure_threads, system_cpu
 from ..measure import Measurement, error_text
 from ..worker import Job, template_of
 from .bench import Library, RemoteBench
@@ -195,7 +196,7 @@ class _Worker:
 def server_cpu(session: Any) -> str:
     """LLVM's name of a server's CPU; "" if it has only TVM's runtime, which does not know."""
     try:
-        return str(session.get_function("target.llvm_get_system_cpu")())
+        return system_cpu(session.get_function)
     except AttributeError:
         return ""
 
@@ -226,16 +227,12 @@ def require_suitable(session: Any, server: Server, isa: Isa, cpu: str, threads: 
         )
     if threads > 1:
         # All cores: TVM would bind its threads to the same ones in every server of a machine.
-        session.get_function("runtime.config_threadpool")(_SHARE_ALL_CORES, threads)
-        available = session.get_function("runtime.NumThreads")()
+        available = configure_threads(session.get_function, threads)
         if available < threads:
             raise ServerError(
                 f"the server {server} runs {available} threads at most, not {threads}; start it "
                 f"with TVM_NUM_THREADS={threads} in its environment, or tune with fewer threads"
             )
-
-
-_SHARE_ALL_CORES = -3  # ThreadGroup::kSpecifyThreadShareAllCore
 
 
 def _fatal(error: Exception) -> Done:

@@ -1,0 +1,151 @@
+"""What `tvm_hybrid.tvm_compat` needs of TVM; on another TVM a test here says what is not so."""
+
+from __future__ import annotations
+
+import io
+import os
+import socket
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+import tvm
+import tvm_ffi
+from onnx import TensorProto, helper
+from tvm import relax
+from tvm.target import codegen
+
+from tests.tvm_hybrid.small_models import MLP_BIAS, MLP_WEIGHT, mlp
+from tvm_hybrid.errors import CompileError
+from tvm_hybrid.tvm_compat import library_file, runtime, tracker_protocol, vm_file
+from tvm_hybrid.tvm_compat.onnx_importer import OnnxImporter, node_inputs, operators_of_tvm
+from tvm_hybrid.vm_code import write_code
+
+
+def test_tvm_says_whether_it_has_a_compiler() -> None:
+    assert tvm.base._RUNTIME_ONLY is False
+    assert not runtime.only_runtime()
+
+
+def test_a_pool_has_the_threads_asked_for_and_is_not_bound() -> None:
+    def configured() -> tuple[int, int, set[int]]:
+        cpus = 3 * sorted(os.sched_getaffinity(0))
+        first = runtime.configure_threads(tvm_ffi.get_global_func, 3, cpus)
+        second = runtime.configure_threads(tvm_ffi.get_global_func, 2)
+        return first, second, os.sched_getaffinity(0)
+
+    allowed = os.sched_getaffinity(0)
+    with ThreadPoolExecutor(1) as pool:  # the setting belongs to a thread
+        assert pool.submit(configured).result() == (3, 2, allowed)
+
+
+def test_the_runtime_tells_its_cpu() -> None:
+    assert runtime.system_cpu(tvm_ffi.get_global_func) == codegen.llvm_get_system_cpu()
+
+
+def test_a_view_has_another_shape_and_type_and_the_same_memory() -> None:
+    tensor = tvm.runtime.tensor(np.arange(6, dtype=np.float32))
+    shape, dtype = tvm_ffi.Shape((2, 3)), tvm.DataType("uint32")
+    view = runtime.create_view()(tensor, shape, dtype, 0)
+    np.testing.assert_array_equal(
+        np.from_dlpack(view), np.arange(6, dtype=np.float32).view(np.uint32).reshape(2, 3)
+    )
+    assert np.from_dlpack(view).ctypes.data == np.from_dlpack(tensor).ctypes.data
+
+
+def test_the_older_form_of_a_program_is_read_and_its_constants_are_found(tmp_path: Path) -> None:
+    path = tmp_path / "code"
+    head, constants = write_code(mlp().program().module, path)
+    raw = path.read_bytes()
+    loader = tvm_ffi.get_global_func(library_file.LOADER_PREFIX + vm_file.KIND)
+    assert runtime.holds_program(loader(head + raw[constants:]))
+    found = {raw[start : start + size] for start, size in vm_file.tensor_places(path, constants)}
+    assert MLP_BIAS.tobytes() in found
+    assert MLP_WEIGHT.nbytes in map(len, found)
+
+
+def test_a_program_in_an_unknown_form_is_an_error() -> None:
+    with pytest.raises(CompileError, match=r"begins with 0x3837363534333231 .*TVM 0\.27"):
+        vm_file.without_scopes(io.BytesIO(b"12345678 and the rest"))
+
+
+def test_the_runtime_finds_a_librarys_data_by_its_symbol(tmp_path: Path) -> None:
+    path = mlp().export(tmp_path / "model.of_another_name")
+    assert library_file.DATA_SYMBOL.encode() in path.read_bytes()
+    assert runtime.holds_program(runtime.open_library(str(path)))
+
+
+class Recording(OnnxImporter):
+    """Doubles every result, and keeps what it is asked."""
+
+    def __init__(self) -> None:
+        super().__init__({"x": (0, 3)})
+        self.asked: list[tuple[str, str, int, int]] = []
+
+    def constants(self) -> dict[str, relax.Expr]:
+        return {"w": relax.const(np.ones(3, np.float32))}
+
+    def convert(
+        self, node: str, op_type: str, inputs: Sequence[Any], attrs: dict[str, Any], opset: int
+    ) -> relax.Expr:
+        self.asked.append((node, op_type, len(inputs), opset))
+        if op_type == "Nonesuch":
+            raise KeyError(op_type)
+        value = self.convert_by_tvm(op_type, inputs, attrs, opset)
+        return self.bb.normalize(relax.op.add(value, value))
+
+
+def graph(op_type: str) -> onnx.GraphProto:
+    """y[0, 3] = op(x[0, 3], w[3]); w comes from elsewhere."""
+    x, y = (helper.make_tensor_value_info(n, TensorProto.FLOAT, (0, 3)) for n in "xy")
+    node = helper.make_node(op_type, ["x", "w"], ["y"], name="some_node")
+    return helper.make_graph([node], "graph", [x], [y])
+
+
+def test_the_importer_asks_a_subclass_for_weights_and_values() -> None:
+    importer = Recording()
+    main = importer.from_onnx(graph("Mul"), 13)["main"]
+    assert importer.asked == [("some_node", "Mul", 2, 13)]
+    assert [int(extent) for extent in main.params[0].ty.shape] == [0, 3]
+    assert len(main.params) == 1 and "R.add" in main.script()
+
+
+def test_after_an_error_the_importer_can_be_closed(capfd: pytest.CaptureFixture[str]) -> None:
+    importer = Recording()
+    with pytest.raises(KeyError, match="Nonesuch"):
+        importer.from_onnx(graph("Nonesuch"), 13)
+    importer.close()
+    del importer
+    assert capfd.readouterr().err == ""
+
+
+def test_the_importer_names_its_operators_and_takes_absent_inputs() -> None:
+    assert {"Conv", "MatMul", "Softmax"} <= operators_of_tvm()
+    assert "Nonesuch" not in operators_of_tvm()
+    given = node_inputs(["data"])
+    assert given[0] == "data" and given[5] is None
+
+
+@pytest.mark.parametrize("answer", [None, 0x1234])
+def test_a_tracker_is_greeted_and_asked(answer: int | None) -> None:
+    from tvm.rpc import base
+
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        magic = base.RPC_TRACKER_MAGIC
+        theirs.sendall((magic if answer is None else answer).to_bytes(4, "little"))
+        assert tracker_protocol.greet(ours) == answer
+        assert int.from_bytes(base.recvall(theirs, 4), "little") == magic
+        base.sendjson(theirs, [base.TrackerCode.SUCCESS, ["host", 9090, "password"]])
+        assert tracker_protocol.request_server(ours, "key") == ("host", 9090, "password")
+        assert base.recvjson(theirs) == [base.TrackerCode.REQUEST, "key", "", 1]
+        servers = [{"key": "server:key"}, {"key": "server:other"}]
+        base.sendjson(theirs, [base.TrackerCode.SUCCESS, {"server_info": servers}])
+        assert tracker_protocol.count_servers(ours, "key") == 1
+        base.sendjson(theirs, [base.TrackerCode.FAIL, None])
+        with pytest.raises(ValueError, match="it answers -1"):
+            tracker_protocol.count_servers(ours, "key")
