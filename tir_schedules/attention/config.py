@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 
 import msgspec
 
@@ -18,7 +19,7 @@ from microkernels.microkernel import Microkernel, kernels_for, microkernel_named
 from tir_schedules.core.blocking import balanced
 from tir_schedules.core.config import Config
 from tir_schedules.core.machine import Machine
-from tir_schedules.core.product import TileConfig
+from tir_schedules.core.product_plan import ProductPlan
 from tir_schedules.core.region import Region
 from tir_schedules.cost.amx_cost import LEAST_GAIN
 from tir_schedules.product.batch_matmul import multiplied
@@ -189,42 +190,36 @@ def estimated_cycles(
 
     Those of tiles are multiplied by `handicap`.
     """
-    kernels = kernels_of(config)
-    rows = row_shares(problem.m, config.row_shares, row_unit(kernels))[0].size
     total = 0.0
-    for kernel, tile, n, k in zip(
-        kernels,
-        tiles_of(problem, config),
-        (problem.n, problem.e),
-        (problem.d, problem.n),
-        strict=True,
-    ):
-        columns = math.ceil(n / kernel.lanes)
-        if kernel.by_tiles:
-            total += handicap * tile_cycles(tile, rows, columns, k, machine)
+    for plan in plans_of(problem, config):
+        if plan.kernel.by_tiles:
+            total += handicap * tile_cycles(plan, machine)
             continue
-        for group in balanced(rows, config.band):
-            total += group.count * tile_cycles(tile, group.size, columns, k, machine)
+        for group in balanced(plan.m, config.band):
+            total += group.count * tile_cycles(replace(plan, m=group.size), machine)
     return total
 
 
-def tiles_of(problem: AttentionProblem, config: AttentionConfig) -> tuple[TileConfig, TileConfig]:
-    """The tiles and blocks of the scores and of the product."""
-    scores, product = kernels_of(config)
-    vectors = config.score_vectors, config.product_vectors
+def plans_of(problem: AttentionProblem, config: AttentionConfig) -> tuple[ProductPlan, ProductPlan]:
+    """How the busiest thread's scores and product are cut, those of all keys."""
+    kernels = kernels_of(config)
+    rows = row_shares(problem.m, config.row_shares, row_unit(kernels))[0].size
+
+    def plan(kernel: Microkernel, n: int, k: int, vectors: int) -> ProductPlan:
+        return ProductPlan(
+            kernel=kernel,
+            m=rows,
+            n=n,
+            k=k,
+            rows=min(kernel.mr, config.band),
+            vectors=vectors,
+            m_block=config.band,
+            k_block=kernel.steps(k),
+        )
+
     return (
-        _tile(scores, vectors[0], problem.d, config.band),
-        _tile(product, vectors[1], problem.n, config.band),
-    )
-
-
-def _tile(kernel: Microkernel, vectors: int, k: int, band: int) -> TileConfig:
-    return TileConfig(
-        kernel=kernel.name,
-        rows=min(kernel.mr, band),
-        vectors=vectors,
-        m_block=band,
-        k_block=kernel.steps(k),
+        plan(kernels[0], problem.n, problem.d, config.score_vectors),
+        plan(kernels[1], problem.e, problem.n, config.product_vectors),
     )
 
 

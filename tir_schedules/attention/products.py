@@ -25,7 +25,7 @@ from tir_schedules.cost.amx_cost import LEAST_GAIN
 from tir_schedules.cost.product_nest import kind_of
 from tir_schedules.cost.why_vectors import reasons
 
-from .config import AttentionConfig, candidates, estimated_cycles, kernels_of, tiles_of
+from .config import AttentionConfig, candidates, estimated_cycles, kernels_of, plans_of
 from .problem import AttentionProblem
 from .tiled.rows import row_shares, row_unit
 
@@ -99,17 +99,11 @@ def products(region: Region, config: AttentionConfig, machine: Machine) -> Itera
         found = candidates(problem, machine)
         return [(getattr(other, field), cycles(other) / LEAST_GAIN) for other in found]
 
-    parts = (
-        ("scores", problem.scores, problem.n, problem.d),
-        ("product", problem.product, problem.e, problem.n),
-    )
-    for (name, part, n, k), tile in zip(parts, tiles_of(problem, config), strict=True):
+    parts = {"scores": problem.scores, "product": problem.product}
+    for (name, part), plan in zip(parts.items(), plans_of(problem, config), strict=True):
         yield Product(
             part=part,
-            config=tile,
-            m=shares[0].size,
-            n=n,
-            k=k,
+            plan=plan,
             copies=copies if known else 0,
             cycles=cycles(config),
             others=partial(others, f"{name}_kernel"),

@@ -5,33 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from .config import Config
+from .product_plan import ProductPlan
 from .region import Region
-
-
-class TileConfig(Config, frozen=True, kw_only=True):
-    """Base of the configurations of GEMM-like templates.
-
-    Attributes
-    ----------
-    kernel : str
-        The microkernel.
-    rows : int
-        Most rows of a register tile.
-    vectors : int
-        Most vectors of columns of a register tile; with the kernel's lanes, the panel's width.
-    m_block : int
-        Rows that are finished before the next ones are begun; bounds the part of A in cache.
-    k_block : int
-        Steps of K (kr elements each) between two visits of the accumulators; bounds the part of a
-        panel in cache.
-    """
-
-    kernel: str
-    rows: int
-    vectors: int
-    m_block: int
-    k_block: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,10 +17,8 @@ class Product:
     ----------
     part : Region
         The product.
-    config : TileConfig
-        Its numbers.
-    m, n, k : int
-        Rows, columns and elements of K.
+    plan : ProductPlan
+        How it is cut.
     copies : int
         How many such products one call does; 0 if that is not known beforehand.
     cycles : float
@@ -55,14 +28,11 @@ class Product:
     name : str
         Which product of the region it is; "" of the only one.
     filled : tuple of int or None
-        Rows and elements of K that tiles are filled with; None: `m` and `k`.
+        Rows and elements of K that tiles are filled with; None: all of them.
     """
 
     part: Region
-    config: TileConfig
-    m: int
-    n: int
-    k: int
+    plan: ProductPlan
     copies: int = 1
     cycles: float
     others: Callable[[], Sequence[tuple[str, float]]]

@@ -17,8 +17,10 @@ from typing import TypedDict
 from microkernels.amx.instructions import block_rows
 from microkernels.amx.scoreboard import LEVELS, SAPPHIRE_RAPIDS, TILE_BYTES
 from microkernels.amx.tile_shapes import LAYOUTS, ROW_BYTES, ROWS
+from microkernels.kernels.amx_family import AmxMicrokernel
 from tir_schedules.core.blocking import estimate_cycles
 from tir_schedules.core.machine import Machine
+from tir_schedules.core.product_plan import ProductPlan
 
 from .amx_prediction import DEPTH, TilePart, level_of, predict
 
@@ -37,67 +39,40 @@ class Blocks(TypedDict):
     k_block: int
 
 
-def amx_cycles(
-    layout: str,
-    m: int,
-    n_vectors: int,
-    steps: int,
-    rows: int,
-    vectors: int,
-    m_block: int,
-    k_block: int,
-    machine: Machine,
-    fetches: bool = False,
-) -> float:
+def amx_cycles(plan: ProductPlan, machine: Machine, fetches: bool = False) -> float:
     """Estimated cycles of one thread for its part of a product on tiles.
 
     Parameters
     ----------
-    layout : str
-        The kernel's: "2x2" or "1x4".
-    m, n_vectors, steps : int
-        Rows, vectors of 16 columns and steps of K (4 bytes) of the thread's part.
-    rows, vectors, m_block, k_block : int
-        As of a `TileConfig`.
+    plan : ProductPlan
+        The thread's part.
     machine : Machine
         Whose caches hold the operands.
     fetches : bool
         As of `TilePart`.
     """
-    part = TilePart(
-        layout=layout,
-        m=m,
-        n_vectors=n_vectors,
-        steps=steps,
-        rows=min(rows, m),
-        vectors=vectors,
-        m_block=m_block,
-        k_block=k_block,
-        fetches=fetches,
-    )
-    return VECTOR_RATE * predict(part, machine).cycles
+    return VECTOR_RATE * predict(TilePart(plan=plan, fetches=fetches), machine).cycles
 
 
-def vector_cycles(
-    m: int, n_vectors: int, steps: int, rows: int, vectors: int, k_block: int, machine: Machine
-) -> float:
+def vector_cycles(plan: ProductPlan, machine: Machine) -> float:
     """Estimated cycles of the same part on the vector units of a machine with AMX.
 
     `estimate_cycles`, but for tiles too small to hide the latency of two vector units, and for the
     time to fetch the weight.
     """
-    computing = estimate_cycles(m, n_vectors, steps, rows, vectors, k_block)
-    latency = VECTOR_RATE * VECTOR_LATENCY * steps * math.ceil(m / rows)
+    n_vectors, steps = plan.n_vectors, plan.steps
+    computing = estimate_cycles(plan.m, n_vectors, steps, plan.rows, plan.vectors, plan.k_block)
+    latency = VECTOR_RATE * VECTOR_LATENCY * steps * math.ceil(plan.m / plan.rows)
     weight = ROW_BYTES * steps * n_vectors
     rates = dict(zip(LEVELS[1:], SAPPHIRE_RAPIDS.rates, strict=True))
     rate = rates.get(level_of(weight, machine))
     fetching = VECTOR_RATE * weight / rate if rate else 0.0
-    least = max(computing, latency * math.ceil(n_vectors / vectors), fetching)
+    least = max(computing, latency * math.ceil(n_vectors / plan.vectors), fetching)
     return least + computing / 1000  # decides where fetching is all that counts
 
 
 def amx_blocks(
-    layout: str, m: int, n_vectors: int, steps: int, machine: Machine, fetches: bool = False
+    kernel: AmxMicrokernel, m: int, n: int, k: int, machine: Machine, fetches: bool = False
 ) -> Blocks:
     """The blocking with the fewest estimated cycles; rows and vectors are the layout's.
 
@@ -107,16 +82,17 @@ def amx_blocks(
 
     Parameters
     ----------
-    layout : str
-        "2x2" or "1x4".
-    m, n_vectors, steps : int
-        Rows, vectors of 16 columns and steps of K (4 bytes).
+    kernel : AmxMicrokernel
+        Of a layout "2x2" or "1x4".
+    m, n, k : int
+        Rows, columns and elements of K.
     machine : Machine
         Its caches.
     fetches : bool
         As of `TilePart`.
     """
-    rows, vectors = min(block_rows(layout), m), min(LAYOUTS[layout][1], n_vectors)
+    n_vectors, steps = math.ceil(n / kernel.lanes), kernel.steps(k)
+    rows, vectors = min(block_rows(kernel.layout), m), min(LAYOUTS[kernel.layout][1], n_vectors)
     results = ROW_BYTES * rows * vectors
     tiles = (machine.l1_bytes - results) // (ROW_BYTES * rows + TILE_BYTES * vectors)
     # In pieces of equal size, as they will be.
@@ -131,10 +107,12 @@ def amx_blocks(
         for part_of_l2 in (machine.l2_bytes // 2, machine.l2_bytes * 3 // 4)
         for k_block in (steps, math.ceil(steps / DEPTH / pieces) * DEPTH)
     ]
-    part = (layout, m, n_vectors, steps)
-    return min(
-        found, key=lambda blocks: amx_cycles(*part, **blocks, machine=machine, fetches=fetches)
-    )
+
+    def cycles(blocks: Blocks) -> float:
+        plan = ProductPlan(kernel=kernel, m=m, n=n, k=k, **blocks)
+        return amx_cycles(plan, machine, fetches)
+
+    return min(found, key=cycles)
 
 
 def why_not_amx(

@@ -1,6 +1,6 @@
 """Predicts what one thread's part of a product costs on AMX tiles: instructions, bytes, cycles.
 
-The part is divided as `TileLoops` divides it. The bytes that are read between two loads of the same
+The part is divided as a `ProductPlan` says. The bytes that are read between two loads of the same
 tile tell where it is loaded from: the nearest cache level that holds them all (least recently
 used).
 
@@ -28,7 +28,6 @@ from dataclasses import dataclass, field
 from microkernels.amx.instructions import (
     InstructionCounts,
     TileBlock,
-    full_then_tail,
     product_counts,
 )
 from microkernels.amx.scoreboard import (
@@ -41,8 +40,9 @@ from microkernels.amx.scoreboard import (
     block_cycles,
 )
 from microkernels.amx.tile_shapes import ROW_BYTES, ROWS
-from tir_schedules.core.blocking import balanced, shares
+from microkernels.kernels.amx_family import AmxMicrokernel
 from tir_schedules.core.machine import Machine
+from tir_schedules.core.product_plan import ProductPlan
 from tir_schedules.product.tile_loops import PANELS_AHEAD
 
 DEPTH = 16  # steps of kr in a tile's 64 bytes of K
@@ -55,12 +55,8 @@ class TilePart:
 
     Attributes
     ----------
-    layout : str
-        "2x2" or "1x4".
-    m, n_vectors, steps : int
-        Rows, vectors of 16 columns, and steps of K of kr elements (4 bytes), padded to whole tiles.
-    rows, vectors, m_block, k_block : int
-        As of a `TileConfig`.
+    plan : ProductPlan
+        How it is cut; of one thread.
     started : bool
         Whether the accumulators start with something other than zero.
     epilogue : int or None
@@ -69,40 +65,36 @@ class TilePart:
         Whether B is fetched into L2 a panel ahead where few rows pass over it.
     """
 
-    layout: str
-    m: int
-    n_vectors: int
-    steps: int
-    rows: int
-    vectors: int
-    m_block: int
-    k_block: int
+    plan: ProductPlan
     started: bool = False
     epilogue: int | None = EPILOGUE
     fetches: bool = False
 
     @property
+    def layout(self) -> str:
+        """The kernel's: "2x2" or "1x4"."""
+        assert isinstance(self.plan.kernel, AmxMicrokernel)
+        return self.plan.kernel.layout
+
+    @property
     def pieces(self) -> list[int]:
         """Tiles of K of every block of K."""
-        units = math.ceil(self.steps / DEPTH)
-        groups = shares(units, min(units, math.ceil(self.steps / self.k_block)))
-        return [group.size for group in groups for _ in range(group.count)]
+        return [size // DEPTH for _, size in self.plan.pieces]
 
     @property
     def panels(self) -> list[int]:
         """Vectors of columns of every panel."""
-        groups = balanced(self.n_vectors, self.vectors)
-        return [group.size for group in groups for _ in range(group.count)]
+        return [*self.plan.panels.widths]
 
     @property
     def bands(self) -> list[list[int]]:
         """Rows of every register block, by blocks of m_block rows; the tail has its own."""
-        *whole, tail = full_then_tail(self.m, self.rows)
-        if tail == self.rows:
-            whole.append(tail)
-        blocks = balanced(len(whole), max(1, self.m_block // self.rows)) if whole else ()
-        found = [[self.rows] * group.size for group in blocks for _ in range(group.count)]
-        return found if tail == self.rows else [*found, [tail]]
+        return [
+            [rows] * (group.size // rows)
+            for rows, groups in self.plan.bands(self.plan.m)
+            for group in groups
+            for _ in range(group.count)
+        ]
 
     def counts(self) -> InstructionCounts:
         """The tile instructions that the part executes."""
@@ -184,7 +176,7 @@ def predict(part: TilePart, machine: Machine) -> Prediction:
 def _visits(part: TilePart, machine: Machine) -> Iterator[_Visit]:
     """Every block of a part, those that are alike together."""
     pieces, panels = part.pieces, part.panels
-    weight = TILE_BYTES * sum(pieces) * part.n_vectors
+    weight = TILE_BYTES * sum(pieces) * part.plan.n_vectors
     for band, of_band in Counter(map(tuple, part.bands)).items():
         rows, height = band[0], sum(band)
         a_band = height * ROW_BYTES * sum(pieces)

@@ -5,9 +5,6 @@ threads > row block > column panel > K block > row tile > tile
 
 from __future__ import annotations
 
-import math
-
-from microkernels.microkernel import microkernel_named
 from tir_schedules.core.loop_nest import (
     Kind,
     Loop,
@@ -17,18 +14,17 @@ from tir_schedules.core.loop_nest import (
     nested,
     product_loops,
 )
-from tir_schedules.core.product import TileConfig
+from tir_schedules.core.product_plan import ProductPlan
 
 
-def product_nest(
-    m: int, n: int, k: int, config: TileConfig, threads_m: int, threads_n: int
-) -> LoopNest:
-    """A product of so many rows, columns and elements of K."""
-    kernel = microkernel_named(config.kernel)
-    n_vectors, steps = math.ceil(n / kernel.lanes), kernel.steps(k)
-    threads_m, threads_n = min(threads_m, m), min(threads_n, n_vectors)
+def product_nest(plan: ProductPlan) -> LoopNest:
+    """The loops of a product on a grid of threads."""
+    kernel, m, n, k = plan.kernel, plan.m, plan.n, plan.k
+    n_vectors, steps = plan.n_vectors, plan.steps
+    threads_m, threads_n = min(plan.threads_m, m), min(plan.threads_n, n_vectors)
     share = m / threads_m, n_vectors / threads_n, float(steps)
-    loops = product_loops(share, tiling_of(config), kernel.lanes)
+    tiling = Tiling(plan.rows, plan.vectors, plan.m_block, plan.k_block)
+    loops = product_loops(share, tiling, kernel.lanes)
     a, b, c = 4.0 * m * steps, 4.0 * kernel.lanes * n_vectors * steps, 4.0 * kernel.lanes * m * n
     return LoopNest(
         nested([Loop("thread", threads_m * threads_n, "parallel", (a, b, c)), *loops]),
@@ -36,11 +32,6 @@ def product_nest(
         useful=n / (n_vectors * kernel.lanes) * k / (steps * kernel.kr),
         balance=balance_of(m, threads_m) * balance_of(n_vectors, threads_n),
     )
-
-
-def tiling_of(config: TileConfig) -> Tiling:
-    """How a configuration blocks a product."""
-    return Tiling(config.rows, config.vectors, config.m_block, config.k_block)
 
 
 def kind_of(parallel: bool) -> Kind:

@@ -59,16 +59,16 @@ def reasons(products: Iterable[Product], machine: Machine) -> str:
 
 def _reason(product: Product, machine: Machine) -> str | None:
     """Why one product is not computed on tiles; None if it is."""
-    kernel, types = product.config.kernel, _types(product.part)
-    if microkernel_named(kernel).by_tiles:
+    plan, types = product.plan, _types(product.part)
+    if plan.kernel.by_tiles:
         return None
     if not tile_kernels_for(machine.isa, *types):
         multiplied = " by ".join(dict.fromkeys(types))
         return f"AMX multiplies 8-bit integers and bfloat16, not {multiplied}"
     tiles = min(cycles for kernel, cycles in product.others() if microkernel_named(kernel).by_tiles)
-    m, k = product.filled or (product.m, product.k)
+    m, k = product.filled or (plan.m, plan.k)
     k_bytes = k * DataType(types[0]).itemsize
-    return why_not_amx(m, tiles, product.cycles, kernel, k_bytes) or CONFIGURED
+    return why_not_amx(m, tiles, product.cycles, plan.kernel.name, k_bytes) or CONFIGURED
 
 
 def _types(region: Region) -> tuple[str, str]:

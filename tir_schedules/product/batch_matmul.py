@@ -24,12 +24,13 @@ from tvm import tirx
 from tvm.script.ir_builder import IRBuilder
 
 from microkernels.isa import Isa
-from microkernels.microkernel import Microkernel, microkernel_named
+from microkernels.microkernel import Microkernel
 from microkernels.vector.expressions import Expr, parameter
-from tir_schedules.core.blocking import balanced, shares
+from tir_schedules.core.blocking import balanced
 from tir_schedules.core.loop_nest import Loop, LoopNest
 from tir_schedules.core.machine import Machine
-from tir_schedules.core.product import Product, TileConfig
+from tir_schedules.core.product import Product
+from tir_schedules.core.product_plan import ProductPlan, TileConfig
 from tir_schedules.core.region import Region
 from tir_schedules.core.template import Template, register_template
 from tir_schedules.cost.product_nest import kind_of, product_nest
@@ -124,6 +125,11 @@ def default_config(region: Region, machine: Machine) -> BatchMatmulConfig:
     )
 
 
+def plan_of(problem: BatchProblem, config: BatchMatmulConfig) -> ProductPlan:
+    """How a configuration cuts the product of one batch."""
+    return ProductPlan.of(config, problem.m, problem.n, problem.k, threads_m=config.row_shares)
+
+
 def candidates(region: Region, machine: Machine) -> list[BatchMatmulConfig]:
     """The best configuration of every kernel that is worth trying."""
     kernels = worth_trying(_kernels(region, machine.isa), BatchProblem(region).m)
@@ -172,17 +178,13 @@ def _config(region: Region, machine: Machine, kernel: Microkernel) -> BatchMatmu
 
 def estimated_cycles(region: Region, config: BatchMatmulConfig, machine: Machine) -> float:
     """Cycles of the largest task, without packing."""
-    problem = BatchProblem(region)
-    n_vectors = math.ceil(problem.n / microkernel_named(config.kernel).lanes)
-    rows = math.ceil(problem.m / config.row_shares)
-    return tile_cycles(config, rows, n_vectors, problem.k, machine)
+    return tile_cycles(plan_of(BatchProblem(region), config).busiest, machine)
 
 
 def nests(region: Region, config: BatchMatmulConfig) -> Iterator[LoopNest]:
     """The loops of all batches; packing is left out."""
     problem = BatchProblem(region)
-    row_shares = min(config.row_shares, problem.m)
-    nest = product_nest(problem.m, problem.n, problem.k, config, row_shares, 1)
+    nest = product_nest(plan_of(problem, config))
     a, b, c = (size * problem.batches for size in nest.loops[0].touched)
     whole = Loop("batch", problem.batches, kind_of(config.parallel), (a, b, c))
     operations = nest.operations * problem.batches
@@ -194,10 +196,7 @@ def products(region: Region, config: BatchMatmulConfig, machine: Machine) -> Ite
     problem = BatchProblem(region)
     yield Product(
         part=region,
-        config=config,
-        m=math.ceil(problem.m / config.row_shares),
-        n=problem.n,
-        k=problem.k,
+        plan=plan_of(problem, config).busiest,
         copies=problem.batches * config.row_shares,
         cycles=estimated_cycles(region, config, machine),
         others=lambda: [
@@ -217,9 +216,8 @@ def build(region: Region, config: BatchMatmulConfig, isa: Isa) -> tirx.PrimFunc:
     """The kernel."""
     kernel = check(region, config, isa)
     problem = BatchProblem(region)
-    lanes = kernel.lanes
-    n_vectors = math.ceil(problem.n / lanes)
-    row_shares = shares(problem.m, min(config.row_shares, problem.m))
+    lanes, plan = kernel.lanes, plan_of(problem, config)
+    row_shares = plan.row_shares
     share_count = sum(group.count for group in row_shares)
     tasks = problem.batches * share_count
     output = problem.output_tensor()
@@ -272,7 +270,7 @@ def build(region: Region, config: BatchMatmulConfig, isa: Isa) -> tirx.PrimFunc:
                 )
 
             packed = PackedOperand(
-                problem.stored_b(b, batch), kernel, balanced(n_vectors, config.vectors)
+                problem.stored_b(b, batch), kernel, balanced(plan.n_vectors, config.vectors)
             )
             packed.pack()
             integer = is_integer(region)
@@ -300,12 +298,7 @@ def build(region: Region, config: BatchMatmulConfig, isa: Isa) -> tirx.PrimFunc:
                 if start.zero_points.needs_column_sums:
                     packed.column_sums()
             loops = TileLoops(
-                kernel,
-                packed.steps,
-                config.rows,
-                config.vectors,
-                config.m_block,
-                config.k_block,
+                plan,
                 activations.load,
                 packed.load,
                 store,
@@ -318,7 +311,7 @@ def build(region: Region, config: BatchMatmulConfig, isa: Isa) -> tirx.PrimFunc:
             for_share(
                 row_shares,
                 I.floormod(task, share_count),
-                lambda row, rows: loops.emit(row, rows, tirx.const(0, "int32"), n_vectors),
+                lambda row, rows: loops.emit(row, rows, tirx.const(0, "int32"), plan.n_vectors),
             )
     return builder.get()
 

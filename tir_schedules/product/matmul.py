@@ -27,7 +27,7 @@ from tvm import tirx
 from tvm.script.ir_builder import IRBuilder
 
 from microkernels.isa import Isa
-from microkernels.microkernel import Microkernel, microkernel_named
+from microkernels.microkernel import Microkernel
 from microkernels.vector.expressions import Expr, parameter
 from tir_schedules.core.blocking import choose_thread_grid, thread_grids
 from tir_schedules.core.loop_nest import LoopNest
@@ -46,7 +46,14 @@ from tir_schedules.epilogue.epilogue import (
 from tir_schedules.rows.quantization_range import emit_own_range
 
 from .activations import InPlace
-from .matmul_config import ACTIVATION_DTYPES, MatmulConfig, check, dimensions, product_types
+from .matmul_config import (
+    ACTIVATION_DTYPES,
+    MatmulConfig,
+    check,
+    dimensions,
+    plan_of,
+    product_types,
+)
 from .matmul_product import MatmulProduct
 from .matmul_weight import pack, packed_shape, parameter_shape, unpack
 from .matmul_window import window_of
@@ -136,15 +143,12 @@ def _sorted(
 
 def estimated_cycles(region: Region, config: MatmulConfig, machine: Machine) -> float:
     """Cycles of the busiest thread."""
-    m, n, k = dimensions(region)
-    n_vectors = math.ceil(n / microkernel_named(config.kernel).lanes)
-    rows, vectors = math.ceil(m / config.threads_m), math.ceil(n_vectors / config.threads_n)
-    return tile_cycles(config, rows, vectors, k, machine, fetches=True)
+    return tile_cycles(plan_of(region, config).busiest, machine, fetches=True)
 
 
 def nests(region: Region, config: MatmulConfig) -> Iterator[LoopNest]:
     """The loops of the product."""
-    yield product_nest(*dimensions(region), config, config.threads_m, config.threads_n)
+    yield product_nest(plan_of(region, config))
 
 
 def products(region: Region, config: MatmulConfig, machine: Machine) -> Iterator[Product]:
@@ -154,15 +158,9 @@ def products(region: Region, config: MatmulConfig, machine: Machine) -> Iterator
 
 def product_of(region: Region, config: MatmulConfig, machine: Machine) -> Product:
     """The busiest thread's part of a matmul."""
-    m, n, k = dimensions(region)
-    lanes = microkernel_named(config.kernel).lanes
-    columns = math.ceil(math.ceil(n / lanes) / config.threads_n) * lanes
     return Product(
         part=region,
-        config=config,
-        m=math.ceil(m / config.threads_m),
-        n=min(n, columns),
-        k=k,
+        plan=plan_of(region, config).busiest,
         cycles=estimated_cycles(region, config, machine),
         others=lambda: [
             (other.kernel, estimated_cycles(region, other, machine))

@@ -6,7 +6,7 @@ import math
 
 from microkernels.isa import Isa
 from microkernels.microkernel import Microkernel
-from tir_schedules.core.product import TileConfig
+from tir_schedules.core.product_plan import ProductPlan, TileConfig
 from tir_schedules.core.region import Region
 from tir_schedules.epilogue.epilogue import rows_and_columns
 
@@ -52,6 +52,12 @@ def dimensions(region: Region) -> tuple[int, int, int]:
     window = window_of(region)
     m = rows_and_columns(region.inputs[0])[0] if window is None else window.batch * window.count
     return m, n, math.prod(steps)
+
+
+def plan_of(region: Region, config: MatmulConfig) -> ProductPlan:
+    """How a configuration cuts a matmul region."""
+    m, n, k = dimensions(region)
+    return ProductPlan.of(config, m, n, k, threads_m=config.threads_m, threads_n=config.threads_n)
 
 
 def product_types(region: Region) -> tuple[str, str]:

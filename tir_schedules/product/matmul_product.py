@@ -6,7 +6,6 @@ after the other, whose rows may be buffers inside the kernel.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
@@ -14,13 +13,12 @@ import tvm.tirx.script.builder.ir as I
 from tvm import DataType, tirx
 
 from microkernels.microkernel import Address, Microkernel, Place
-from microkernels.packing import packed_size
 from microkernels.vector.expressions import Expr, ramp, reinterpret_group
 from microkernels.vector.prefetch import PREFETCH_LLVM_IR, prefetch
 from tir_schedules.core.region import Region
 
 from .activations import Activations, InPlace, Read
-from .matmul_config import MatmulConfig, dimensions
+from .matmul_config import MatmulConfig, plan_of
 from .scaled_weight import ScaledPanels
 from .tile_loops import ThreadGrid, TileLoops, TileTask
 from .zero_points import Start, ZeroPoints, is_integer, quantize_parameters
@@ -73,22 +71,20 @@ class MatmulProduct:
     def loops(self, most_rows: int) -> TileLoops:
         """The loops, for at most so many rows at a time; their buffers are the current block's."""
         region, config, kernel, weight = self.region, self.config, self.kernel, self.weight
-        _, n, k = dimensions(region)
-        lanes = kernel.lanes
-        steps = kernel.steps(k)
+        plan = plan_of(region, config)
+        panels, k, lanes = plan.panels, plan.k, kernel.lanes
 
         def load_b(panel: Expr, width: int, step: Expr, j: int) -> Expr | Address:
-            group = lanes * kernel.kr
-            start = (panel * steps + step * width + j) * group
-            return kernel.b_operand(weight, start, width * group)
+            start = panels.start(panel, width, step, j)
+            return kernel.b_operand(weight, start, width * lanes * kernel.kr)
 
         item = int(DataType(kernel.b_dtype).itemsize)
 
         def fetch(panel: Expr, line: Expr) -> None:
-            prefetch(weight[(panel * steps + line) * (lanes * kernel.kr)])
+            prefetch(weight[panels.start(panel, 1, line, 0)])
 
         def column_term(vector: Expr) -> Expr:
-            first = packed_size(k, n, kernel) + vector * (4 * lanes)
+            first = panels.size + vector * (4 * lanes)
             return reinterpret_group("int32", weight[ramp(first, 4 * lanes)], lanes)
 
         integer = is_integer(region)
@@ -110,12 +106,7 @@ class MatmulProduct:
         if integer:
             start = Start(region, kernel, inputs, k, column_term, activations.row_sum)
         loops = TileLoops(
-            kernel,
-            steps,
-            config.rows,
-            config.vectors,
-            config.m_block,
-            config.k_block,
+            plan,
             activations.load,
             load_b,
             self.store,
@@ -128,23 +119,21 @@ class MatmulProduct:
         )
         if "scale" not in inputs:
             return loops
-        most = max(size for _, size in loops.pieces)
-        vectors = min(config.vectors, math.ceil(n / lanes))
-        panels = ScaledPanels(kernel, weight, inputs["scale"], k, most, vectors)
-        return replace(loops, stage_b=panels.stage)
+        most = max(size for _, size in plan.pieces)
+        vectors = min(config.vectors, plan.n_vectors)
+        scaled = ScaledPanels(kernel, weight, inputs["scale"], k, most, vectors)
+        return replace(loops, stage_b=scaled.stage)
 
     def run(self, rows: int, tiles: TileTask) -> None:
         """The product of the first `rows` rows, in the calling thread."""
         zero = tirx.const(0, "int32")
-        n_vectors = math.ceil(dimensions(self.region)[1] / self.kernel.lanes)
+        n_vectors = plan_of(self.region, self.config).n_vectors
         with I.attr(0, "pragma_import_llvm", PREFETCH_LLVM_IR):
             self.loops(rows).emit(zero, rows, zero, n_vectors, tiles)
 
     def share(self) -> None:
         """The whole product, in one parallel region over the configuration's grid of threads."""
-        m, n, _ = dimensions(self.region)
-        config, n_vectors = self.config, math.ceil(n / self.kernel.lanes)
-        grid = ThreadGrid(m, n_vectors, config.threads_m, config.threads_n)
+        grid = ThreadGrid(plan_of(self.region, self.config))
         with I.parallel(grid.tasks) if grid.tasks > 1 else I.serial(1) as task, I.sblock("task"):
             I.reads()
             I.writes()

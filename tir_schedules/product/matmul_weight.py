@@ -13,12 +13,9 @@ import numpy as np
 from tvm import relax
 
 from microkernels.isa import Isa
-from microkernels.microkernel import Microkernel
-from microkernels.packing import pack_weight, packed_size
-from tir_schedules.core.blocking import panel_widths
 from tir_schedules.core.region import Region
 
-from .matmul_config import MatmulConfig, check, dimensions
+from .matmul_config import MatmulConfig, check, plan_of
 from .zero_points import ZeroPoints, b_shift_of, is_integer, shifted_columns, shifted_weight
 
 
@@ -31,7 +28,7 @@ def pack(
         padding = packed_shape(region, config, isa, index)[0] - array.size
         return np.pad(shifted_columns(region, kernel, array), (0, padding))
     matrix = shifted_weight(array.reshape(-1, array.shape[-1]), kernel)
-    packed = pack_weight(matrix, _widths(region, config, kernel), kernel)
+    packed = plan_of(region, config).panels.pack(matrix)
     if packed_shape(region, config, isa, index)[0] > packed.size:
         term = ZeroPoints.of(region, kernel).column_term(matrix)
         padding = math.ceil(term.size / kernel.lanes) * kernel.lanes - term.size
@@ -43,24 +40,13 @@ def unpack(
     region: Region, config: MatmulConfig, isa: Isa, index: int, expr: relax.Expr
 ) -> relax.Expr:
     """The weight [K, N] or [taps, C, N] as a Relax expression of its packed form."""
-    kernel = check(region, config, isa)
-    _, n, k = dimensions(region)
+    kernel, panels = check(region, config, isa), plan_of(region, config).panels
     if index > 1:
-        columns = relax.op.strided_slice(expr, [0], [0], [n])
+        columns = relax.op.strided_slice(expr, [0], [0], [panels.n])
         if shift := b_shift_of(region, kernel):
             columns = relax.op.add(columns, relax.const(shift, "int32"))
         return relax.op.reshape(columns, region.inputs[index].shape)
-    padded = kernel.steps(k) * kernel.kr
-    panels, position = [], 0
-    for width in _widths(region, config, kernel):
-        columns = width * kernel.lanes
-        panel = relax.op.strided_slice(expr, [0], [position], [position + padded * columns])
-        if kernel.kr > 1:
-            groups = relax.op.reshape(panel, (padded // kernel.kr, columns, kernel.kr))
-            panel = relax.op.permute_dims(groups, [0, 2, 1])
-        panels.append(relax.op.reshape(panel, (padded, columns)))
-        position += padded * columns
-    matrix = relax.op.strided_slice(relax.op.concat(panels, axis=1), [0, 1], [0, 0], [k, n])
+    matrix = panels.unpack(expr)
     if shift := b_shift_of(region, kernel):
         wide = relax.op.add(relax.op.astype(matrix, "int32"), relax.const(shift, "int32"))
         matrix = relax.op.astype(wide, "uint8")
@@ -70,22 +56,14 @@ def unpack(
 
 def packed_shape(region: Region, config: MatmulConfig, isa: Isa, index: int) -> tuple[int, ...]:
     """Shape of a packed constant: the weight, then four bytes for each column if needed."""
-    kernel = check(region, config, isa)
-    _, n, k = dimensions(region)
-    columns = math.ceil(n / kernel.lanes) * kernel.lanes
+    kernel, panels = check(region, config, isa), plan_of(region, config).panels
     if index > 1:
-        return (columns,)
+        return (panels.columns,)
     term = is_integer(region) and ZeroPoints.of(region, kernel).needs_column_sums
-    return (packed_size(k, n, kernel) + (4 * columns if term else 0),)
+    return (panels.size + (4 * panels.columns if term else 0),)
 
 
 def parameter_shape(region: Region, config: MatmulConfig, isa: Isa, index: int) -> tuple[int, ...]:
     """Shape of the kernel's parameter for an input, packed if it is constant."""
     tensor = region.inputs[index]
     return packed_shape(region, config, isa, index) if tensor.constant else tensor.shape
-
-
-def _widths(region: Region, config: MatmulConfig, kernel: Microkernel) -> list[int]:
-    """Width of every panel, in vectors; panels do not cross the threads' shares."""
-    n_vectors = math.ceil(dimensions(region)[1] / kernel.lanes)
-    return panel_widths(n_vectors, config.threads_n, config.vectors)

@@ -20,8 +20,6 @@ import numpy as np
 import tvm.tirx.script.builder.ir as I
 from tvm import relax, tirx
 
-from microkernels.microkernel import Microkernel
-from microkernels.packing import pack_weight
 from microkernels.vector.expressions import (
     Expr,
     bind,
@@ -31,6 +29,7 @@ from microkernels.vector.expressions import (
     reinterpret,
     vector_type,
 )
+from tir_schedules.core.panels import Panels
 
 WORD_BITS = 32
 BITS = (2, 4, 8)
@@ -106,17 +105,15 @@ class NarrowWeight:
         """Vectors of columns."""
         return math.ceil(self.columns / self.lanes)
 
-    def pack(self, array: np.ndarray, widths: Sequence[int], kernel: Microkernel) -> np.ndarray:
+    def pack(self, array: np.ndarray, panels: Panels) -> np.ndarray:
         """Wq in panels.
 
         Parameters
         ----------
         array : ndarray
             int8 or uint8, `rows` x `columns` elements in order.
-        widths : sequence of int
-            Width of every panel, in vectors.
-        kernel : Microkernel
-            Whose vectors these are.
+        panels : Panels
+            Those of the f32 weight.
 
         Returns
         -------
@@ -131,22 +128,17 @@ class NarrowWeight:
         in_bytes = np.zeros((len(elements), self.columns), np.uint8)
         for position in range(per_byte):
             in_bytes |= elements[:, position] << (self.bits * position)
-        word_kernel = dataclasses.replace(kernel, kr=self.word_bytes)
-        return pack_weight(in_bytes, widths, word_kernel).view(array.dtype)
+        return self._of_words(panels).pack(in_bytes).view(array.dtype)
 
-    def unpack(self, packed: relax.Expr, widths: Sequence[int]) -> relax.Expr:
+    def _of_words(self, panels: Panels) -> Panels:
+        """The panels of what lies in memory, whose steps are words."""
+        kernel = dataclasses.replace(panels.kernel, kr=self.word_bytes)
+        return dataclasses.replace(panels, kernel=kernel, k=self.words * self.word_bytes)
+
+    def unpack(self, packed: relax.Expr, panels: Panels) -> relax.Expr:
         """Wq [rows, columns] as a Relax expression of what `pack` made."""
         per_byte = 8 // self.bits
-        panels, position = [], 0
-        for width in widths:
-            columns = width * self.lanes
-            size = width * self.vector_bytes
-            panel = relax.op.strided_slice(packed, [0], [position], [position + size])
-            panel = relax.op.reshape(panel, (self.words, columns, self.word_bytes))
-            panel = relax.op.permute_dims(panel, [0, 2, 1])
-            panels.append(relax.op.reshape(panel, (self.words * self.word_bytes, columns)))
-            position += size
-        matrix = relax.op.strided_slice(relax.op.concat(panels, 1), [1], [0], [self.columns])
+        matrix = self._of_words(panels).unpack(packed)
         if self.flipped:
             matrix = relax.op.bitwise_xor(matrix, relax.const(128, "uint8"))
         if self.bits == 8:
@@ -167,11 +159,9 @@ class NarrowWeight:
         shape = per_block_shape(array.shape)
         return np.broadcast_to(array.reshape(shape), (self.blocks, self.columns))
 
-    def pack_per_block(
-        self, array: np.ndarray, widths: Sequence[int], kernel: Microkernel
-    ) -> np.ndarray:
+    def pack_per_block(self, array: np.ndarray, panels: Panels) -> np.ndarray:
         """Scales or zero points in panels; flat, `per_block_size` elements."""
-        return pack_weight(self.per_block(array), widths, kernel)
+        return dataclasses.replace(panels, k=self.blocks).pack(self.per_block(array))
 
     @property
     def per_block_size(self) -> int:
@@ -179,18 +169,12 @@ class NarrowWeight:
         return self.blocks * self.n_vectors * self.lanes
 
     def unpack_per_block(
-        self, packed: relax.Expr, widths: Sequence[int], shape: Sequence[int]
+        self, packed: relax.Expr, panels: Panels, shape: Sequence[int]
     ) -> relax.Expr:
         """The scales or zero points of the given shape as an expression of what is packed."""
-        panels, position = [], 0
-        for width in widths:
-            columns = width * self.lanes
-            size = self.blocks * columns
-            panel = relax.op.strided_slice(packed, [0], [position], [position + size])
-            panels.append(relax.op.reshape(panel, (self.blocks, columns)))
-            position += size
         rows, columns = per_block_shape(shape)
-        matrix = relax.op.strided_slice(relax.op.concat(panels, 1), [0, 1], [0, 0], [rows, columns])
+        whole = dataclasses.replace(panels, k=self.blocks).unpack(packed)
+        matrix = relax.op.strided_slice(whole, [0, 1], [0, 0], [rows, columns])
         return relax.op.reshape(matrix, tuple(shape))
 
     def values(self, array: np.ndarray) -> np.ndarray:

@@ -12,7 +12,7 @@ from microkernels.kernels.amx_family import AmxMicrokernel
 from microkernels.microkernel import Microkernel, kernels_for, microkernel_named, tile_kernels_for
 from tir_schedules.core.blocking import estimate_cycles
 from tir_schedules.core.machine import Machine
-from tir_schedules.core.product import TileConfig
+from tir_schedules.core.product_plan import ProductPlan, TileConfig
 from tir_schedules.core.region import Region
 from tir_schedules.cost.amx_cost import LEAST_GAIN, amx_blocks, amx_cycles, vector_cycles
 
@@ -76,20 +76,19 @@ def default_tile(
     elements; a step of K is kr of them, some four bytes for every type. `fetches` says whether the
     template has `TileLoops.fetch`.
     """
-    k = kernel.steps(k)
     if isinstance(kernel, AmxMicrokernel):
-        blocks = amx_blocks(kernel.layout, m, math.ceil(n / kernel.lanes), k, machine, fetches)
-        return {"kernel": kernel.name, **blocks}
+        return {"kernel": kernel.name, **amx_blocks(kernel, m, n, k, machine, fetches)}
+    steps = kernel.steps(k)
     vectors = min(kernel.vectors, math.ceil(n / kernel.lanes))
     rows = min(kernel.mr, m)
     step_bytes = 4 * vectors * kernel.lanes
-    k_blocks = math.ceil(k * step_bytes / (machine.l2_bytes * 3 // 8)) if m > rows else 1
+    k_blocks = math.ceil(steps * step_bytes / (machine.l2_bytes * 3 // 8)) if m > rows else 1
     return {
         "kernel": kernel.name,
         "rows": rows,
         "vectors": vectors,
-        "m_block": max(rows, min(m, machine.l2_bytes // 2 // (4 * k))),
-        "k_block": math.ceil(k / k_blocks),
+        "m_block": max(rows, min(m, machine.l2_bytes // 2 // (4 * steps))),
+        "k_block": math.ceil(steps / k_blocks),
     }
 
 
@@ -111,21 +110,14 @@ def neighbouring_tiles(tile: dict[str, Any], m: int, k: int) -> Iterator[dict[st
                     }
 
 
-def tile_cycles(
-    config: TileConfig, m: int, n_vectors: int, k: int, machine: Machine, fetches: bool = False
-) -> float:
-    """Estimated cycles for one thread's part of a product of `k` elements a row.
-
-    `fetches` is as of `default_tile`.
-    """
-    kernel = microkernel_named(config.kernel)
-    part = (m, n_vectors, kernel.steps(k), config.rows, config.vectors)
-    if isinstance(kernel, AmxMicrokernel):
-        blocks = (config.m_block, config.k_block)
-        return amx_cycles(kernel.layout, *part, *blocks, machine=machine, fetches=fetches)
+def tile_cycles(plan: ProductPlan, machine: Machine, fetches: bool = False) -> float:
+    """Estimated cycles for one thread's part of a product; `fetches` is as of `default_tile`."""
+    if plan.kernel.by_tiles:
+        return amx_cycles(plan, machine, fetches)
     if machine.isa.includes(isa_named("amx")):
-        return vector_cycles(*part, config.k_block, machine)
-    return estimate_cycles(*part, config.k_block)
+        return vector_cycles(plan, machine)
+    part = (plan.m, plan.n_vectors, plan.steps, plan.rows, plan.vectors)
+    return estimate_cycles(*part, plan.k_block)
 
 
 def fewest_cycles(candidates: Iterable[C], cycles: Callable[[C], float]) -> C:

@@ -21,7 +21,8 @@ import tvm.tirx.script.builder.ir as I
 
 from microkernels.microkernel import Address, Microkernel, Place, Tile
 from microkernels.vector.expressions import Expr, ramp
-from tir_schedules.core.blocking import Group, balanced, shares
+from tir_schedules.core.blocking import Group, balanced
+from tir_schedules.core.product_plan import Piece, ProductPlan
 
 from .tile_stores import rest, store_tile
 
@@ -30,7 +31,6 @@ from .tile_stores import rest, store_tile
 # prefetch needs PRODUCTS_PER_FETCH products to hide it: with a single row, where memory is the
 # limit, prefetching was 20% slower.
 PANELS_AHEAD, PRODUCTS_PER_FETCH = 2, 8
-Piece = tuple[int, int]  # first step of K and number of steps
 LoadPanel = Callable[[Expr, int, Expr, int], Expr | Address]
 Start = Callable[[Expr | int, int], Expr]
 
@@ -68,14 +68,8 @@ class TileLoops:
 
     Attributes
     ----------
-    kernel : Microkernel
-        The register tile.
-    k : int
-        Steps of the reduction, of kr elements each.
-    rows, vectors : int
-        Most rows and vectors of a tile.
-    m_block, k_block : int
-        Most rows and steps of K of a block.
+    plan : ProductPlan
+        How the product is cut.
     load_a : callable
         (row, step of K) -> A as the kernel's `emit` takes it.
     load_b : callable
@@ -87,8 +81,6 @@ class TileLoops:
         Instructions of the epilogue for one vector. A long one is not repeated for every row of the
         tile, which would cost LLVM seconds: the tile passes through L1 and a loop runs over its
         rows.
-    k_align : int
-        Every block of K begins at a multiple of it.
     stage_b : callable or None
         (first vector of the panel, its width, block of K) -> the load_b for that block; emits what
         has to be done once before the tiles of a block, such as expanding a compressed panel.
@@ -109,17 +101,11 @@ class TileLoops:
         multiply the panel before.
     """
 
-    kernel: Microkernel
-    k: int
-    rows: int
-    vectors: int
-    m_block: int
-    k_block: int
+    plan: ProductPlan
     load_a: Callable[[Expr, Expr], Expr | Address]
     load_b: LoadPanel
     store: Callable[[Expr, Expr, Expr, bool], None]
     epilogue_cost: int = 0
-    k_align: int = 1
     stage_b: Callable[[Expr, int, Piece], LoadPanel] | None = None
     multiply: Callable[[Expr, int, Expr, int, Piece, Start | None], Tile] | None = None
     begin: Callable[[Expr, int], None] | None = None
@@ -127,19 +113,6 @@ class TileLoops:
     peel: bool = False
     direct: Callable[[Expr, Expr], Place] | None = None
     fetch: Callable[[Expr, Expr], None] | None = None
-
-    @property
-    def pieces(self) -> list[Piece]:
-        """The blocks of K."""
-        align = math.lcm(self.k_align, self.kernel.depth)
-        units = math.ceil(self.k / align)
-        groups = shares(units, min(units, math.ceil(self.k / self.k_block)))
-        starts = [group.start + i * group.size for group in groups for i in range(group.count)]
-        ends = [*starts[1:], units]
-        return [
-            (start * align, min(self.k, end * align) - start * align)
-            for start, end in zip(starts, ends, strict=True)
-        ]
 
     def emit(
         self, row: Expr, rows: int, vector: Expr, vectors: int, tiles: TileTask | None = None
@@ -149,52 +122,34 @@ class TileLoops:
         `tiles` is the state of a task that goes on afterwards and releases it. The tail is last,
         unless its configuration is there.
         """
-        pieces = self.pieces
-        bands = self._bands(rows)
+        plan, kernel = self.plan, self.plan.kernel
+        pieces, bands = plan.pieces, plan.bands(rows)
         scratch = None
-        if (len(pieces) > 1 or self.kernel.by_tiles) and self.direct is None:
+        if (len(pieces) > 1 or kernel.by_tiles) and self.direct is None:
             # As wide as the widest panel: TVM cuts off columns that nobody visits, and tiles are
             # told the distance of rows before.
-            width = balanced(vectors, self.vectors)[0].size * self.kernel.lanes
+            width = balanced(vectors, plan.vectors)[0].size * kernel.lanes
             height = bands[0][1][0].size if len(pieces) > 1 else bands[0][0]
-            scratch = I.sblock_alloc_buffer((height, width), self.kernel.acc_dtype, align=64)
+            scratch = I.sblock_alloc_buffer((height, width), kernel.acc_dtype, align=64)
 
         def emit_block(block: Expr | int, block_rows: int) -> None:
             if self.begin is not None:
                 self.begin(row + block, block_rows)
             for_groups(
-                balanced(vectors, self.vectors),
+                balanced(vectors, plan.vectors),
                 lambda panel, size: self._panel(
                     row + block, block_rows, vector + panel, size, pieces, scratch
                 ),
             )
 
         state = tiles or TileTask()
-        if state.holds(self.kernel, bands[-1][0]):  # by the product before, which ended with it
+        if state.holds(kernel, bands[-1][0]):  # by the product before, which ended with it
             bands.reverse()
         for tile_rows, blocks in bands:
-            state.configure(self.kernel, tile_rows)
+            state.configure(kernel, tile_rows)
             for_groups(blocks, emit_block)
         if tiles is None:
             state.release()
-
-    def _bands(self, rows: int) -> list[tuple[int, tuple[Group, ...]]]:
-        """Rows as (most rows of a tile, blocks): tiles are configured for a height, tails last."""
-        if not self.kernel.by_tiles:
-            return [(min(self.rows, rows), balanced(rows, self.m_block))]
-        tail = rows % self.rows
-        found = []
-        if rows > tail:
-            whole = rows // self.rows
-            groups = balanced(whole, max(1, self.m_block // self.rows))
-            blocks = tuple(
-                Group(group.start * self.rows, group.count, group.size * self.rows)
-                for group in groups
-            )
-            found.append((self.rows, blocks))
-        if tail:
-            found.append((tail, (Group(rows - tail, 1, tail),)))
-        return found
 
     def _panel(
         self,
@@ -207,7 +162,7 @@ class TileLoops:
     ) -> None:
         for number, piece in enumerate(pieces):
             load_b = self.load_b if self.stage_b is None else self.stage_b(vector, vectors, piece)
-            groups = balanced(rows, self.rows)
+            groups = balanced(rows, self.plan.rows)
             tiles = 0
             for group in groups:
                 ahead = self._ahead(vector, vectors, piece, groups, group, tiles)
@@ -247,8 +202,8 @@ class TileLoops:
 
         def ahead(tile: Expr | int, step: Expr) -> None:
             number = before + (tile - group.start) // group.size
-            first = (number * self.k + piece[0] + step) * lines
-            for line in range(lines * self.kernel.depth):
+            first = (number * self.plan.steps + piece[0] + step) * lines
+            for line in range(lines * self.plan.kernel.depth):
                 fetch(vector + vectors, first + line)
 
         return ahead
@@ -267,7 +222,8 @@ class TileLoops:
         last: bool,
         ahead: Callable[[Expr | int, Expr], None] | None,
     ) -> None:
-        lanes = self.kernel.lanes
+        kernel = self.plan.kernel
+        lanes = kernel.lanes
         k_start, k_size = piece
         with I.sblock("tile"):
             I.reads()
@@ -286,7 +242,7 @@ class TileLoops:
                 return load_b(vector, vectors, k_start + ks[0], j)
 
             into, resume = None, False
-            if self.kernel.by_tiles:
+            if kernel.by_tiles:
                 into = Place(scratch, 0 if first and last else tile)
                 if self.direct is not None:
                     into = self.direct(block + tile, vector)
@@ -295,7 +251,7 @@ class TileLoops:
             if self.multiply is not None:
                 result = self.multiply(block + tile, rows, vector, vectors, piece, init)
             else:
-                result = self.kernel.emit(
+                result = kernel.emit(
                     rows,
                     vectors,
                     (k_size,),
@@ -313,7 +269,7 @@ class TileLoops:
                 return
             store_tile(
                 result,
-                self.kernel,
+                kernel,
                 self.epilogue_cost,
                 lambda i, j, value, ends: self.store(block + tile + i, vector + j, value, ends),
             )
@@ -343,19 +299,10 @@ def for_share(groups: Sequence[Group], index: Expr, body: Callable[[Expr, int], 
 
 
 class ThreadGrid:
-    """Rows and vectors of columns cut among a grid of threads.
+    """Rows and vectors of columns of a plan, cut among its threads."""
 
-    Parameters
-    ----------
-    m, n_vectors : int
-        Rows and vectors of the whole product.
-    threads_m, threads_n : int
-        Threads along each; no more than there are rows or vectors are used.
-    """
-
-    def __init__(self, m: int, n_vectors: int, threads_m: int, threads_n: int) -> None:
-        self.rows = shares(m, min(threads_m, m))
-        self.columns = shares(n_vectors, min(threads_n, n_vectors))
+    def __init__(self, plan: ProductPlan) -> None:
+        self.rows, self.columns = plan.row_shares, plan.column_shares
         self.threads_m = sum(group.count for group in self.rows)
         self.tasks = self.threads_m * sum(group.count for group in self.columns)
 

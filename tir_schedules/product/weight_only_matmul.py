@@ -27,9 +27,10 @@ from tvm.script.ir_builder import IRBuilder
 from microkernels.isa import Isa
 from microkernels.microkernel import Microkernel, kernels_for, microkernel_named
 from microkernels.vector.expressions import Expr, cast, parameter, splat
-from tir_schedules.core.blocking import choose_thread_grid, panel_widths, thread_grids
+from tir_schedules.core.blocking import choose_thread_grid, thread_grids
 from tir_schedules.core.loop_nest import LoopNest
 from tir_schedules.core.machine import Machine
+from tir_schedules.core.product_plan import Piece, ProductPlan
 from tir_schedules.core.region import Region
 from tir_schedules.core.template import Packing, Template, register_template
 from tir_schedules.cost.product_nest import product_nest
@@ -50,7 +51,7 @@ from .tile_config import (
     neighbouring_tiles,
     tile_cycles,
 )
-from .tile_loops import LoadPanel, Piece, ThreadGrid, TileLoops
+from .tile_loops import LoadPanel, ThreadGrid, TileLoops
 from .tile_stores import row_store
 from .weight_only_tiles import WeightOnlyTiles
 
@@ -195,21 +196,20 @@ def _config(
 
 def estimated_cycles(region: Region, config: WeightOnlyConfig, machine: Machine) -> float:
     """Cycles of the busiest thread."""
-    m, n, k = dimensions(region)
     lanes = microkernel_named(config.kernel).lanes
-    rows = math.ceil(m / config.threads_m)
-    n_vectors = math.ceil(math.ceil(n / lanes) / config.threads_n)
-    times = math.ceil(rows / (config.m_block if config.staged else config.rows))
+    plan = _plan(region, config, weight_format(region, lanes)).busiest
+    times = math.ceil(plan.m / (config.m_block if config.staged else config.rows))
     # What a vector of the weight costs besides its multiplications, measured on Zen 4: decoded next
     # to them, for every tile, or staged, for every block of rows.
     beside, staged = (0.3, 2.4) if lanes == 16 else (1.3, 2.6)
     decoding = staged if config.staged else beside
-    return tile_cycles(config, rows, n_vectors, k, machine) + times * decoding * k * n_vectors
+    return tile_cycles(plan, machine) + times * decoding * plan.k * plan.n_vectors
 
 
 def nests(region: Region, config: WeightOnlyConfig) -> Iterator[LoopNest]:
     """The loops of the product."""
-    yield product_nest(*dimensions(region), config, config.threads_m, config.threads_n)
+    lanes = microkernel_named(config.kernel).lanes
+    yield product_nest(_plan(region, config, weight_format(region, lanes)))
 
 
 def why_vectors(region: Region, config: WeightOnlyConfig, machine: Machine) -> str:
@@ -226,10 +226,10 @@ def check(region: Region, config: WeightOnlyConfig, isa: Isa) -> Microkernel:
 def build(region: Region, config: WeightOnlyConfig, isa: Isa) -> tirx.PrimFunc:
     """The kernel; its constant parameters are flat, as `pack` makes them."""
     kernel = check(region, config, isa)
-    m, _, k = dimensions(region)
     lanes = kernel.lanes
     weight = weight_format(region, lanes)
-    grid = ThreadGrid(m, weight.n_vectors, config.threads_m, config.threads_n)
+    plan = _plan(region, config, weight)
+    grid = ThreadGrid(plan)
     with IRBuilder() as builder, I.prim_func(s_tir=True):
         I.func_name("weight_only_matmul")
         I.func_attr({"tirx.noalias": True})
@@ -253,33 +253,32 @@ def build(region: Region, config: WeightOnlyConfig, isa: Isa) -> tirx.PrimFunc:
         with I.parallel(grid.tasks) if grid.tasks > 1 else I.serial(1) as task, I.sblock("task"):
             I.reads()
             I.writes()
-            loops = _loops(config, tiles, k, store, epilogue.cost)
+            loops = _loops(plan, config.staged, tiles, store, epilogue.cost)
             grid.emit(task, loops)
     return builder.get()
 
 
+def _plan(region: Region, config: WeightOnlyConfig, weight: NarrowWeight) -> ProductPlan:
+    """How a configuration cuts the product; blocks of K are whole units or blocks of the weight."""
+    return ProductPlan.of(
+        config,
+        *dimensions(region),
+        threads_m=config.threads_m,
+        threads_n=config.threads_n,
+        k_align=weight.unit if config.staged or weight.blocks == 1 else weight.block,
+    )
+
+
 def _loops(
-    config: WeightOnlyConfig, tiles: WeightOnlyTiles, k: int, store: Store, epilogue_cost: int
+    plan: ProductPlan, staged: bool, tiles: WeightOnlyTiles, store: Store, epilogue_cost: int
 ) -> TileLoops:
     """The loops of one thread; a buffer for expanded blocks is added to the block at hand."""
     weight = tiles.weight
-    loops = TileLoops(
-        tiles.kernel,
-        k,
-        config.rows,
-        config.vectors,
-        config.m_block,
-        config.k_block,
-        tiles.load_a,
-        _no_panel,
-        store,
-        epilogue_cost,
-        k_align=weight.unit if config.staged or weight.blocks == 1 else weight.block,
-    )
-    if not config.staged:
+    loops = TileLoops(plan, tiles.load_a, _no_panel, store, epilogue_cost)
+    if not staged:
         return dataclasses.replace(loops, multiply=tiles.multiply)
-    steps = max(size for _, size in loops.pieces)
-    vectors = min(config.vectors, weight.n_vectors)
+    steps = max(size for _, size in plan.pieces)
+    vectors = min(plan.vectors, weight.n_vectors)
     expanded = I.sblock_alloc_buffer((steps * vectors * weight.lanes,), "float32")
 
     def stage(panel: Expr, width: int, piece: Piece) -> LoadPanel:
@@ -298,10 +297,8 @@ def pack(
     """The weight, scales or zero points as `build` reads them."""
     kernel = check(region, config, isa)
     weight = weight_format(region, kernel.lanes)
-    widths = panel_widths(weight.n_vectors, config.threads_n, config.vectors)
-    if index == 1:
-        return weight.pack(array, widths, kernel)
-    return weight.pack_per_block(array, widths, kernel)
+    panels = _plan(region, config, weight).panels
+    return weight.pack(array, panels) if index == 1 else weight.pack_per_block(array, panels)
 
 
 def unpack(
@@ -309,11 +306,11 @@ def unpack(
 ) -> relax.Expr:
     """The original constant as a Relax expression of its packed form."""
     weight = weight_format(region, check(region, config, isa).lanes)
-    widths = panel_widths(weight.n_vectors, config.threads_n, config.vectors)
+    panels = _plan(region, config, weight).panels
     shape = region.inputs[index].shape
     if index > 1:
-        return weight.unpack_per_block(expr, widths, shape)
-    return relax.op.reshape(weight.unpack(expr, widths), shape)
+        return weight.unpack_per_block(expr, panels, shape)
+    return relax.op.reshape(weight.unpack(expr, panels), shape)
 
 
 def packed_shape(region: Region, config: WeightOnlyConfig, isa: Isa, index: int) -> tuple[int, ...]:

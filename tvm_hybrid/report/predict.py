@@ -7,8 +7,7 @@ every field and column with a predicted number says "predicted".
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from operator import itemgetter
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import msgspec
@@ -17,20 +16,21 @@ from tvm.target import Target
 from microkernels.errors import TargetError
 from microkernels.isa import isa_named
 from microkernels.kernels.amx_family import AmxMicrokernel
-from microkernels.microkernel import all_microkernels, microkernel_named
+from microkernels.microkernel import all_microkernels
 from relay_passes.lower.select_configs import choose
 from relay_passes.pipeline import PipelineOptions, collect_regions
 from tir_schedules.core.config import Config
 from tir_schedules.core.machine import Machine
+from tir_schedules.core.product_plan import ProductPlan
 from tir_schedules.core.region import Region, Tensor
 from tir_schedules.core.template import template_for
 from tir_schedules.cost.amx_cost import amx_blocks
-from tir_schedules.cost.amx_prediction import EPILOGUE, Prediction, predict
+from tir_schedules.cost.amx_prediction import EPILOGUE, Prediction, TilePart, predict
 
 from ..model_input import import_model
 from ..targets import cpu_name, resolve_target
 from ..tuning.record_lookup import lookup_of
-from .predict_regions import operations_of, starts_loaded, tile_part
+from .predict_regions import operations_of, starts_loaded
 
 LABEL = "prediction, not measured"
 # Rows, columns and K of the layers of BERT-base with 128 tokens, and of squares.
@@ -220,10 +220,10 @@ def predict_kernels(machine: Machine) -> list[PredictedProduct]:
     for kernel in all_microkernels():
         if not isinstance(kernel, AmxMicrokernel):
             continue
-        chosen = amx_blocks(kernel.layout, m, n // kernel.lanes, kernel.steps(k), machine)
-        blocks = dict(zip(BLOCK_FIELDS, itemgetter(*BLOCK_FIELDS)(chosen), strict=True))
-        part = tile_part(kernel, (m, n, k), blocks, started=False, epilogue=None)
-        found.append(_predicted("full blocks", kernel, (m, n, k), blocks, predict(part, machine)))
+        blocks = amx_blocks(kernel, m, n, k, machine)
+        plan = ProductPlan(kernel=kernel, m=m, n=n, k=k, **blocks)
+        part = TilePart(plan=plan, epilogue=None)
+        found.append(_predicted("full blocks", plan, predict(part, machine)))
     return found
 
 
@@ -246,39 +246,38 @@ def _products(
     `name` and `epilogue` take the place of what the region's operators tell.
     """
     for product in template_for(region.op).products(region, config, machine):
-        kernel, part = microkernel_named(product.config.kernel), product.part
+        plan, part, kernel = product.plan, product.part, product.plan.kernel
         if not isinstance(kernel, AmxMicrokernel) or not product.copies:
             continue
-        sizes = product.m, product.n, product.k
-        blocks = {field: getattr(product.config, field) for field in BLOCK_FIELDS}
-        blocks["rows"] = min(blocks["rows"], product.m)
         started = starts_loaded(part, kernel)
         operations = operations_of(part, kernel) if epilogue is None else epilogue
-        tiles = tile_part(kernel, sizes, blocks, started, operations, part.op == "matmul")
+        tiles = TilePart(
+            plan=plan, started=started, epilogue=operations, fetches=part.op == "matmul"
+        )
         label = name or (_name(part) if part is region else f"{_name(part)}, of {region.op}")
         prediction = predict(tiles, machine)
-        yield _predicted(label, kernel, sizes, blocks, prediction, product.copies, region.key)
+        yield _predicted(label, plan, prediction, product.copies, region.key)
 
 
 def _predicted(
     name: str,
-    kernel: AmxMicrokernel,
-    sizes: Sequence[int],
-    blocks: Mapping[str, int],
+    plan: ProductPlan,
     found: Prediction,
     copies: int = 1,
     workload: str = "",
 ) -> PredictedProduct:
-    m, n, k = sizes
+    kernel = plan.kernel
+    assert isinstance(kernel, AmxMicrokernel)
+    blocks = {field: getattr(plan, field) for field in BLOCK_FIELDS}
     return PredictedProduct(
         name=name,
         workload=workload,
         kernel=kernel.name,
-        m=m,
-        n=n,
-        k=k,
+        m=plan.m,
+        n=plan.n,
+        k=plan.k,
         copies=copies,
-        blocks=dict(blocks),
+        blocks={**blocks, "rows": min(plan.rows, plan.m)},
         predicted_cycles=round(found.cycles),
         predicted_share_of_peak=round(found.share, 4),
         predicted_instructions=found.counts.named(kernel.product),

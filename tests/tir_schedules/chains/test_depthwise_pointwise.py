@@ -194,7 +194,7 @@ def test_tiles_read_rows_of_bands() -> None:
     assert reason == f"part 0: {WHY_VECTORS}"
     (product,) = DEPTHWISE_POINTWISE.products(region, config, amx)
     assert product.part == second and product.copies == 2
-    assert (product.m, product.n, product.k) == (64, 64, 72)
+    assert (product.plan.m, product.plan.n, product.plan.k) == (64, 64, 72)
 
 
 def pair_with(**changes: Any) -> Region:

@@ -16,7 +16,6 @@ from tvm import s_tir, tirx
 from microkernels.amx.instructions import InstructionCounts
 from microkernels.amx.permission import PERMISSION_LLVM_IR
 from microkernels.isa import isa_named
-from microkernels.kernels.amx_family import AmxMicrokernel
 from microkernels.microkernel import microkernel_named
 from tests.amx_emulator import emulator
 from tests.tir_schedules.chain_regions import (
@@ -36,6 +35,7 @@ from tests.tir_schedules.run_region import machine_for, run
 from tir_schedules.chains.mlp_chain import MLP_CHAIN
 from tir_schedules.chains.mlp_chain_config import MlpChainConfig, blocks_of, by_rows
 from tir_schedules.core.blocking import Group
+from tir_schedules.core.product_plan import ProductPlan
 from tir_schedules.core.region import Region, Step, Tensor
 from tir_schedules.core.statements import walk
 from tir_schedules.cost.amx_prediction import TilePart
@@ -228,20 +228,9 @@ def modelled(region: Region, config: MlpChainConfig) -> InstructionCounts:
     total = InstructionCounts()
     for group in blocks_of(region.output.shape[0], config):
         for part, found in zip(region.parts, config.matmuls, strict=True):
-            kernel = microkernel_named(found.kernel)
-            assert isinstance(kernel, AmxMicrokernel)
             k, n = part.inputs[1].shape
-            tiles = TilePart(
-                layout=kernel.layout,
-                m=group.size,
-                n_vectors=math.ceil(n / kernel.lanes),
-                steps=kernel.steps(k),
-                rows=min(found.rows, group.size),
-                vectors=found.vectors,
-                m_block=found.m_block,
-                k_block=found.k_block,
-            )
-            total += tiles.counts() * group.count
+            plan = ProductPlan.of(found, group.size, n, k)
+            total += TilePart(plan=plan).counts() * group.count
     return dataclasses.replace(total, ldtilecfg=0, tilerelease=0)
 
 

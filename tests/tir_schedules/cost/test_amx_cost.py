@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -11,7 +11,10 @@ from hypothesis import strategies as st
 from microkernels.amx.scoreboard import TDP_CYCLES
 from microkernels.amx.tile_shapes import LAYOUTS
 from microkernels.isa import isa_named
+from microkernels.kernels.amx_family import AmxMicrokernel
+from microkernels.microkernel import all_microkernels, microkernel_named
 from tir_schedules.core.machine import DATA_SHEETS, Machine
+from tir_schedules.core.product_plan import ProductPlan
 from tir_schedules.cost.amx_cost import (
     LEAST_GAIN,
     amx_blocks,
@@ -22,17 +25,33 @@ from tir_schedules.cost.amx_cost import (
 
 SPR = Machine("sapphirerapids", isa_named("amx"), 1, **DATA_SHEETS["sapphirerapids"])
 VNNI = "avx512_vnni_u8s8s32_6x64"
+TILES = {
+    kernel.layout: kernel
+    for kernel in all_microkernels()
+    if isinstance(kernel, AmxMicrokernel) and kernel.name.startswith("amx_u8s8s32_")
+}
 
 
 def tiles(m: int, n: int, k_bytes: int, layout: str = "2x2") -> float:
-    shape = m, math.ceil(n / 16), math.ceil(k_bytes / 64) * 16
-    return amx_cycles(layout, *shape, **amx_blocks(layout, *shape, SPR), machine=SPR)
+    kernel = TILES[layout]
+    blocks = amx_blocks(kernel, m, n, k_bytes, SPR)
+    return amx_cycles(ProductPlan(kernel=kernel, m=m, n=n, k=k_bytes, **blocks), SPR)
 
 
 def vectors(m: int, n: int, k_bytes: int) -> float:
     """Of a tile of 6 x 64, or of one row and 256 columns."""
     rows, width = (1, 16) if m == 1 else (min(m, 6), 4)
-    return vector_cycles(m, math.ceil(n / 16), k_bytes // 4, rows, width, k_bytes // 4, SPR)
+    plan = ProductPlan(
+        kernel=microkernel_named(VNNI),
+        m=m,
+        n=n,
+        k=k_bytes,
+        rows=rows,
+        vectors=width,
+        m_block=m,
+        k_block=k_bytes // 4,
+    )
+    return vector_cycles(plan, SPR)
 
 
 def reason(m: int, n: int, k_bytes: int) -> str | None:
@@ -92,14 +111,13 @@ def test_blocks_are_legal_and_not_worse_than_whole_sums(
     shape: tuple[int, int, int], layout: str
 ) -> None:
     m, n, depth = shape
-    n_vectors, steps = math.ceil(n / 16), 16 * depth
-    found = amx_blocks(layout, m, n_vectors, steps, SPR)
+    kernel, steps = TILES[layout], 16 * depth
+    found = amx_blocks(kernel, m, n, 4 * steps, SPR)
     assert 1 <= found["rows"] <= m and 1 <= found["vectors"] <= LAYOUTS[layout][1]
     assert found["m_block"] >= found["rows"] and found["k_block"] % 16 == 0
     assert 1 <= found["k_block"] <= steps
-    best = amx_cycles(layout, m, n_vectors, steps, **found, machine=SPR)
-    found["k_block"] = steps
-    assert best <= amx_cycles(layout, m, n_vectors, steps, **found, machine=SPR)
+    best = ProductPlan(kernel=kernel, m=m, n=n, k=4 * steps, **found)
+    assert amx_cycles(best, SPR) <= amx_cycles(replace(best, k_block=steps), SPR)
 
 
 @settings(deadline=None, max_examples=40)
@@ -114,9 +132,9 @@ def test_more_columns_never_take_less(shape: tuple[int, int, int]) -> None:
 
 def test_many_rows_fetch_half_of_the_loads_from_l1() -> None:
     """64 rows or more: a panel's piece is visited again, and has to stay."""
-    found = amx_blocks("2x2", 512, 64, 512, SPR)
+    found = amx_blocks(TILES["2x2"], 512, 1024, 2048, SPR)
     assert found["k_block"] < 512
     piece = found["k_block"] // 16
     assert 1024 * (2 + 2) * piece + 32 * 2 * 64 <= SPR.l1_bytes
     # One block of rows visits a panel once.
-    assert amx_blocks("2x2", 16, 64, 512, SPR)["k_block"] == 512
+    assert amx_blocks(TILES["2x2"], 16, 1024, 2048, SPR)["k_block"] == 512

@@ -13,18 +13,27 @@ from microkernels.amx.instructions import block_rows
 from microkernels.amx.scoreboard import LEVELS, TDP_CYCLES, TILE_BYTES
 from microkernels.amx.tile_shapes import LAYOUTS, ROWS
 from microkernels.isa import isa_named
+from microkernels.microkernel import microkernel_named
 from tir_schedules.core.machine import DATA_SHEETS, Machine
+from tir_schedules.core.product_plan import ProductPlan
 from tir_schedules.cost.amx_prediction import DEPTH, TilePart, level_of, predict
 
 SPR = Machine("sapphirerapids", isa_named("amx"), 1, **DATA_SHEETS["sapphirerapids"])
+KERNELS = {"2x2": "amx_u8s8s32_32x32", "1x4": "amx_u8s8s32_16x64"}
+
+
+def plan_of(layout: str, n_vectors: int, steps: int, **fields: int) -> ProductPlan:
+    """The plan of a product of bytes."""
+    kernel = microkernel_named(KERNELS[layout])
+    return ProductPlan(kernel=kernel, n=n_vectors * kernel.lanes, k=steps * kernel.kr, **fields)
 
 
 @st.composite
 def parts(draw: st.DrawFn) -> TilePart:
     layout = draw(st.sampled_from(sorted(LAYOUTS)))
     m, tiles = draw(st.integers(1, 300)), draw(st.integers(1, 40))
-    return TilePart(
-        layout=layout,
+    plan = plan_of(
+        layout,
         m=m,
         n_vectors=draw(st.integers(1, 60)),
         steps=tiles * DEPTH,
@@ -32,25 +41,25 @@ def parts(draw: st.DrawFn) -> TilePart:
         vectors=draw(st.integers(1, LAYOUTS[layout][1])),
         m_block=draw(st.integers(1, 300)),
         k_block=draw(st.integers(1, tiles * DEPTH)),
-        started=draw(st.booleans()),
     )
+    return TilePart(plan=plan, started=draw(st.booleans()))
 
 
 @given(parts())
 def test_a_part_is_cut_without_gaps(part: TilePart) -> None:
-    assert sum(part.pieces) * DEPTH == part.steps
-    assert sum(part.panels) == part.n_vectors and max(part.panels) <= part.vectors
+    assert sum(part.pieces) * DEPTH == part.plan.steps
+    assert sum(part.panels) == part.plan.n_vectors and max(part.panels) <= part.plan.vectors
     rows = [block for band in part.bands for block in band]
-    assert sum(rows) == part.m and set(rows[:-1]) <= {part.rows}
-    assert all(sum(band) <= max(part.m_block, part.rows) for band in part.bands)
+    assert sum(rows) == part.plan.m and set(rows[:-1]) <= {part.plan.rows}
+    assert all(sum(band) <= max(part.plan.m_block, part.plan.rows) for band in part.bands)
 
 
 @given(parts())
 def test_every_result_takes_its_products(part: TilePart) -> None:
     counts = part.counts()
     rows = [block for band in part.bands for block in band]
-    assert counts.tdp == sum(math.ceil(r / ROWS) for r in rows) * part.n_vectors * (
-        part.steps // DEPTH
+    assert counts.tdp == sum(math.ceil(r / ROWS) for r in rows) * part.plan.n_vectors * (
+        part.plan.steps // DEPTH
     )
     assert counts.ldtilecfg == len(set(rows)) and counts.tilerelease == 1
     assert counts.tilestored == counts.tdp * len(part.pieces) // sum(part.pieces)
@@ -70,11 +79,11 @@ def test_a_prediction_stays_below_the_peak_and_loads_every_byte(part: TilePart) 
     # All of A for every panel, all of B for every block of rows, C once for every further piece.
     rows = sum(len(band) for band in part.bands)
     tiles = sum(part.pieces)
-    a = 64 * part.m * tiles * len(part.panels)
-    b = TILE_BYTES * part.n_vectors * tiles * rows
-    c = 64 * part.m * part.n_vectors * (len(part.pieces) - (0 if part.started else 1))
+    a = 64 * part.plan.m * tiles * len(part.panels)
+    b = TILE_BYTES * part.plan.n_vectors * tiles * rows
+    c = 64 * part.plan.m * part.plan.n_vectors * (len(part.pieces) - (0 if part.started else 1))
     assert sum(found.bytes_loaded.values()) == a + b + c
-    assert found.bytes_stored == 64 * part.m * part.n_vectors * len(part.pieces)
+    assert found.bytes_stored == 64 * part.plan.m * part.plan.n_vectors * len(part.pieces)
 
 
 @settings(deadline=None, max_examples=40)
@@ -90,7 +99,7 @@ def test_larger_caches_never_cost(part: TilePart, cache: str) -> None:
 @given(parts())
 def test_more_work_takes_longer(part: TilePart) -> None:
     once = predict(part, SPR).cycles
-    twice = predict(replace(part, n_vectors=2 * part.n_vectors), SPR).cycles
+    twice = predict(replace(part, plan=replace(part.plan, n=2 * part.plan.n)), SPR).cycles
     longer = predict(replace(part, epilogue=12), SPR).cycles
     assert twice > once and longer >= once
 
@@ -105,8 +114,8 @@ def test_full_blocks_from_1024_on_reach_nine_tenths(
     rows: int, vectors: int, layout: str, k_bytes: int
 ) -> None:
     """Of the product alone, weight in L2, a block of K that leaves the panel's piece in L1."""
-    part = TilePart(
-        layout=layout,
+    plan = plan_of(
+        layout,
         m=512,
         n_vectors=32,
         steps=k_bytes // 4,
@@ -114,11 +123,11 @@ def test_full_blocks_from_1024_on_reach_nine_tenths(
         vectors=vectors,
         m_block=512,
         k_block=8 * DEPTH,
-        epilogue=None,
     )
+    part = TilePart(plan=plan, epilogue=None)
     assert predict(part, SPR).share >= 0.9
     # Without the cut, one load for a product comes from L2: 1024 bytes in 21 cycles, not in 16.
-    whole = replace(part, k_block=part.steps)
+    whole = replace(part, plan=replace(plan, k_block=plan.steps))
     assert predict(whole, SPR).share < 0.8
 
 
@@ -132,16 +141,8 @@ def test_fetching_moves_the_same_bytes_in_no_more_time(part: TilePart) -> None:
 @pytest.mark.parametrize(("m", "gains"), [(128, True), (512, False)])
 def test_a_weight_in_l3_is_fetched_while_few_rows_are_multiplied(m: int, gains: bool) -> None:
     """At 128 rows four blocks pass over a panel of two vectors, two panels are fetched; not 512."""
-    part = TilePart(
-        layout="2x2",
-        m=m,
-        n_vectors=192,
-        steps=192,
-        rows=32,
-        vectors=2,
-        m_block=m,
-        k_block=96,
-    )
+    plan = plan_of("2x2", m=m, n_vectors=192, steps=192, rows=32, vectors=2, m_block=m, k_block=96)
+    part = TilePart(plan=plan)
     plain, ahead = predict(part, SPR), predict(replace(part, fetches=True), SPR)
     assert plain.bytes_loaded["L3"] > 0
     assert (ahead.cycles < plain.cycles) == gains

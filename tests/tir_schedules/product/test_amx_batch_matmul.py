@@ -21,7 +21,7 @@ from tests.onnx_reference.arithmetic import quantize
 from tests.tir_schedules.bf16_products import exact, normal
 from tests.tir_schedules.on_tiles import BLOCKS, counted, cut_in_any_way, on_tiles
 from tests.tir_schedules.run_region import run
-from tir_schedules.core.product import TileConfig
+from tir_schedules.core.product_plan import TileConfig
 from tir_schedules.core.region import Region, Step, Tensor
 
 from .test_narrow_batch_matmul import (

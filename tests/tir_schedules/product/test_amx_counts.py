@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 import pytest
 
@@ -13,7 +11,7 @@ from tests.amx_emulator import emulator
 from tests.tir_schedules.run_region import expected, random_inputs, run
 from tir_schedules.core.region import Region, Tensor
 from tir_schedules.cost.amx_prediction import TilePart
-from tir_schedules.product.matmul_config import MatmulConfig
+from tir_schedules.product.matmul_config import MatmulConfig, plan_of
 
 pytestmark = pytest.mark.isa("amx")
 
@@ -49,17 +47,7 @@ def test_executed_instructions_are_the_predicted_ones(
     arrays = random_inputs(region)
     emulator.reset()
     result = run(region, arrays, "amx", config)
-    part = TilePart(
-        layout=kernel.layout,
-        m=m,
-        n_vectors=math.ceil(n / kernel.lanes),
-        steps=kernel.steps(k),
-        rows=min(rows, m),
-        vectors=vectors,
-        m_block=m_block,
-        k_block=k_block,
-        started=zero_point != 0,
-    )
+    part = TilePart(plan=plan_of(region, config), started=zero_point != 0)
     executed = emulator.counts()
     if executed is not None:  # hardware does not count
         counted = {instruction: count for instruction, count in executed.items() if count}

@@ -21,7 +21,7 @@ from tests.tir_schedules.bf16_products import exact, normal, rounded, small_inte
 from tests.tir_schedules.integer_regions import TYPES, matmul_region, product, values
 from tests.tir_schedules.on_tiles import BLOCKS, counted, cut_in_any_way, kernel_of, on_tiles
 from tests.tir_schedules.run_region import run
-from tir_schedules.core.product import TileConfig
+from tir_schedules.core.product_plan import TileConfig
 from tir_schedules.core.region import Region, Step, Tensor
 from tir_schedules.product.matmul import MATMUL, MatmulConfig
 from tvm_hybrid.dlpack import BFLOAT16

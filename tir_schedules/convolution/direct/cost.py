@@ -13,11 +13,11 @@ from collections.abc import Iterator, Sequence
 from tvm import DataType
 
 from microkernels.isa import isa_named
-from microkernels.kernels.amx_family import AmxMicrokernel
 from microkernels.microkernel import Microkernel, microkernel_named
 from tir_schedules.convolution.geometry import ConvGeometry
 from tir_schedules.core.blocking import balanced, thread_grids
 from tir_schedules.core.machine import Machine
+from tir_schedules.core.product_plan import ProductPlan
 from tir_schedules.core.region import Region
 from tir_schedules.cost.amx_cost import amx_cycles
 from tir_schedules.product.tile_config import PARALLEL_FLOPS, fewest_cycles, product_kernels
@@ -199,11 +199,21 @@ def _line_cycles(
         steps = taps_x * channels
     outer = taps_z * taps_y * (1 if config.staged else _inside(geometry, 1))
     runs = 1 if form == "fused" else taps_x
-    if isinstance(kernel, AmxMicrokernel):
+    if kernel.by_tiles:
         rows = min(config.rows, width)
-        part = (rows, vectors, int(steps * taps_z * taps_y), rows, vectors)
-        blocks = (rows, int(steps * taps_z * taps_y))
-        once = amx_cycles(kernel.layout, *part, *blocks, machine=machine)
+        taps = taps_z * taps_y * runs
+        plan = ProductPlan(
+            kernel=kernel,
+            m=rows,
+            n=vectors * kernel.lanes,
+            k=taps_x // runs * geometry.group_channels,
+            rows=rows,
+            vectors=vectors,
+            m_block=rows,
+            k_block=int(steps * taps_z * taps_y),
+            runs=taps,
+        )
+        once = amx_cycles(plan, machine)
         return math.ceil(width / rows) * once
     pitch = geometry.strides[2] * geometry.channels * DataType(region.inputs[0].dtype).itemsize
     shares = not config.staged and pitch % SET_BYTES == 0

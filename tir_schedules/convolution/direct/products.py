@@ -22,7 +22,8 @@ from tir_schedules.core.loop_nest import (
     register_tile,
 )
 from tir_schedules.core.machine import Machine
-from tir_schedules.core.product import Product, TileConfig
+from tir_schedules.core.product import Product
+from tir_schedules.core.product_plan import ProductPlan
 from tir_schedules.core.region import Region
 
 from .config import ConvConfig, form_of
@@ -90,17 +91,20 @@ def products(region: Region, config: ConvConfig, machine: Machine) -> Iterator[P
     rows, k = min(config.rows, width), math.prod(geometry.kernel) * geometry.group_channels
     bands = geometry.batch * depth * math.ceil(height / config.band)
     lines = min(math.ceil(bands / config.threads_m) * config.band, geometry.batch * depth * height)
-    tile = TileConfig(
-        kernel=kernel.name, rows=rows, vectors=config.vectors, m_block=rows, k_block=kernel.steps(k)
-    )
     panels = math.ceil(geometry.group_out_channels / kernel.lanes / config.vectors)
     share = min(panels, math.ceil(panels / config.threads_n)) * config.vectors * kernel.lanes
     yield Product(
         part=region,
-        config=tile,
-        m=rows,
-        n=min(geometry.group_out_channels, share),
-        k=k,
+        plan=ProductPlan(
+            kernel=kernel,
+            m=rows,
+            n=min(geometry.group_out_channels, share),
+            k=k,
+            rows=rows,
+            vectors=config.vectors,
+            m_block=rows,
+            k_block=kernel.steps(k),
+        ),
         copies=lines * math.ceil(width / rows) * geometry.groups,
         cycles=estimated_cycles(region, config, machine),
         others=lambda: [

@@ -17,10 +17,10 @@ from tvm import relax
 
 from microkernels.isa import Isa
 from microkernels.microkernel import Microkernel
-from microkernels.packing import pack_weight
 from tir_schedules.convolution.geometry import ConvGeometry
 from tir_schedules.convolution.positions import PositionClasses
 from tir_schedules.core.blocking import Group
+from tir_schedules.core.panels import Panels
 from tir_schedules.core.region import Region
 from tir_schedules.product.zero_points import ZeroPoints, is_integer
 
@@ -37,10 +37,10 @@ class WeightLayout:
         As of `form_of`.
     runs, run, steps : int
         Runs of a window, elements of one, and steps of kr that it is padded to.
-    columns : int
-        Columns of a group, padded.
     panels : tuple of Group
         Panels of a group, in vectors.
+    packed : Panels
+        The layout of one group.
     classes : PositionClasses or None
         Of the terms behind the weight, if there are any.
     """
@@ -52,8 +52,8 @@ class WeightLayout:
     runs: int
     run: int
     steps: int
-    columns: int
     panels: tuple[Group, ...]
+    packed: Panels
     classes: PositionClasses | None
 
     @staticmethod
@@ -65,23 +65,31 @@ class WeightLayout:
         classes = None
         if is_integer(region) and ZeroPoints.of(region, kernel).needs_column_sums:
             classes = PositionClasses(geometry, config.staged)
+        panels = panels_of(geometry, config, kernel)
+        widths = tuple(panel.size for panel in panels for _ in range(panel.count))
+        runs = math.prod(geometry.kernel) * channels // run
         return WeightLayout(
             region=region,
             kernel=kernel,
             geometry=geometry,
             form=form,
-            runs=math.prod(geometry.kernel) * channels // run,
+            runs=runs,
             run=run,
             steps=kernel.steps(run),
-            columns=math.ceil(geometry.group_out_channels / kernel.lanes) * kernel.lanes,
-            panels=panels_of(geometry, config, kernel),
+            panels=panels,
+            packed=Panels(kernel, run, geometry.group_out_channels, widths, runs),
             classes=classes,
         )
 
     @property
+    def columns(self) -> int:
+        """Columns of a group, padded."""
+        return self.packed.columns
+
+    @property
     def group_size(self) -> int:
         """Elements of a group's panels."""
-        return self.runs * self.steps * self.kernel.kr * self.columns
+        return self.packed.size
 
     @property
     def size(self) -> int:
@@ -99,14 +107,9 @@ class WeightLayout:
         """Shape of the packed array."""
         return (self.size + 4 * self.terms,)
 
-    @property
-    def widths(self) -> list[int]:
-        """Width of every panel of a group."""
-        return [panel.size for panel in self.panels for _ in range(panel.count)]
-
     def pack(self, array: np.ndarray) -> np.ndarray:
         """The weight [*kernel, IC, OC] as the kernel reads it."""
-        parts = [self._pack_group(group) for group in np.split(array, self.geometry.groups, -1)]
+        parts = [self.packed.pack(group) for group in np.split(array, self.geometry.groups, -1)]
         if self.classes is not None:
             points = ZeroPoints.of(self.region, self.kernel)
             found = np.stack([points.column_term(taps) for taps in self.classes.taps(array)])
@@ -116,31 +119,12 @@ class WeightLayout:
             parts.append(terms.reshape(-1).view(array.dtype))
         return np.concatenate(parts)
 
-    def _pack_group(self, group: np.ndarray) -> np.ndarray:
-        runs = group.reshape(self.runs, self.run, group.shape[-1])
-        padding = self.steps * self.kernel.kr - self.run
-        padded = np.pad(runs, ((0, 0), (0, padding), (0, 0)))
-        return pack_weight(padded.reshape(-1, group.shape[-1]), self.widths, self.kernel)
-
     def unpack(self, expr: relax.Expr) -> relax.Expr:
         """The weight as a Relax expression of its packed form."""
-        op, kernel, geometry = relax.op, self.kernel, self.geometry
-        depth = self.runs * self.steps * kernel.kr
-        groups, position = [], 0
-        for _ in range(geometry.groups):
-            panels = []
-            for width in self.widths:
-                columns = width * kernel.lanes
-                panel = op.strided_slice(expr, [0], [position], [position + depth * columns])
-                panel = op.reshape(panel, (depth // kernel.kr, columns, kernel.kr))
-                panels.append(op.reshape(op.permute_dims(panel, [0, 2, 1]), (depth, columns)))
-                position += depth * columns
-            matrix = panels[0] if len(panels) == 1 else op.concat(panels, axis=1)
-            runs = op.reshape(matrix, (self.runs, self.steps * kernel.kr, self.columns))
-            n = geometry.group_out_channels
-            groups.append(op.strided_slice(runs, [1, 2], [0, 0], [self.run, n]))
-        weight = groups[0] if len(groups) == 1 else op.concat(groups, axis=2)
-        return op.reshape(weight, self.region.inputs[1].shape)
+        starts = range(0, self.size, self.group_size)
+        groups = [self.packed.unpack(expr, start) for start in starts]
+        weight = groups[0] if len(groups) == 1 else relax.op.concat(groups, axis=1)
+        return relax.op.reshape(weight, self.region.inputs[1].shape)
 
 
 def pack(region: Region, config: ConvConfig, isa: Isa, index: int, array: np.ndarray) -> np.ndarray:

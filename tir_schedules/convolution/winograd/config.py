@@ -10,7 +10,7 @@ from microkernels.isa import Isa
 from microkernels.microkernel import Microkernel, kernels_for
 from tir_schedules.core.blocking import Group, balanced, shares, thread_grids
 from tir_schedules.core.machine import Machine
-from tir_schedules.core.product import TileConfig
+from tir_schedules.core.product_plan import ProductPlan, TileConfig
 from tir_schedules.core.region import Region
 from tir_schedules.product.tile_config import PARALLEL_FLOPS, check_tile
 from tir_schedules.product.tile_space import register_tiles
@@ -49,6 +49,11 @@ class WinogradConfig(TileConfig, frozen=True, kw_only=True):
         teams = self.teams(problem)
         each = math.ceil(math.ceil(problem.tiles / teams) / self.m_block)
         return shares(problem.tiles, min(problem.tiles, teams * each)), each
+
+    def plan(self, problem: WinogradProblem) -> ProductPlan:
+        """How each of the products of all tiles is cut."""
+        geometry = problem.geometry
+        return ProductPlan.of(self, problem.tiles, geometry.out_channels, geometry.channels)
 
     def panels(self, problem: WinogradProblem, kernel: Microkernel) -> tuple[Group, ...]:
         """The panels of output channels, in vectors; wider ones first."""

@@ -15,16 +15,18 @@ Results differ from those of "conv2d" by rounding: see
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import tvm.tirx.script.builder.ir as I
 from tvm import relax, tirx
 from tvm.script.ir_builder import IRBuilder
 
 from microkernels.isa import Isa
-from microkernels.packing import pack_weight, packed_size
 from microkernels.vector.expressions import parameter
 from microkernels.vector.prefetch import PREFETCH_LLVM_IR
 from tir_schedules.convolution.geometry import ConvGeometry, conv_reference, flops
+from tir_schedules.core.panels import Panels
 from tir_schedules.core.region import Region
 from tir_schedules.core.template import Packing, Template, register_template
 from tir_schedules.epilogue.epilogue import operand_parameters
@@ -84,24 +86,16 @@ def pack(
     region: Region, config: WinogradConfig, isa: Isa, index: int, array: np.ndarray
 ) -> np.ndarray:
     """The transformed weight: panels [36][C][nr], one behind the other."""
-    kernel = check(region, config, isa)
     matrix = transformed_weight(array).reshape(-1, array.shape[-1])
-    return pack_weight(matrix.astype(np.float32), _widths(region, config, isa), kernel)
+    return _panels(region, config).pack(matrix.astype(np.float32))
 
 
 def unpack(
     region: Region, config: WinogradConfig, isa: Isa, index: int, expr: relax.Expr
 ) -> relax.Expr:
     """The weight [3, 3, C, OC] as a Relax expression of its packed form, but for rounding."""
-    lanes = check(region, config, isa).lanes
     _, _, channels, n = region.inputs[1].shape
-    rows, position, panels = PRODUCTS * channels, 0, []
-    for width in _widths(region, config, isa):
-        size = rows * width * lanes
-        panel = relax.op.strided_slice(expr, [0], [position], [position + size])
-        panels.append(relax.op.reshape(panel, (rows, width * lanes)))
-        position += size
-    matrix = relax.op.strided_slice(relax.op.concat(panels, axis=1), [1], [0], [n])
+    matrix = _panels(region, config).unpack(expr)
     inverse = relax.const(G_INVERSE.astype(np.float32))
     half = relax.op.matmul(inverse, relax.op.reshape(matrix, (REACH, REACH * channels * n)))
     whole = relax.op.matmul(inverse, relax.op.reshape(half, (TAPS, REACH, channels * n)))
@@ -110,15 +104,12 @@ def unpack(
 
 def packed_shape(region: Region, config: WinogradConfig, isa: Isa, index: int) -> tuple[int, ...]:
     """Shape of the packed weight."""
-    kernel = check(region, config, isa)
-    _, _, channels, n = region.inputs[1].shape
-    return (packed_size(PRODUCTS * channels, n, kernel),)
+    return (_panels(region, config).size,)
 
 
-def _widths(region: Region, config: WinogradConfig, isa: Isa) -> list[int]:
-    """Width of every panel, in vectors."""
-    panels = config.panels(WinogradProblem.of(region), check(region, config, isa))
-    return [group.size for group in panels for _ in range(group.count)]
+def _panels(region: Region, config: WinogradConfig) -> Panels:
+    """The layout of the weights of all products together: panel by panel, each of every product."""
+    return replace(config.plan(WinogradProblem.of(region)).panels, runs=PRODUCTS)
 
 
 def kernel_name(region: Region, config: WinogradConfig, isa: Isa) -> str:

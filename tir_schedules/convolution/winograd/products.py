@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 
 from microkernels.microkernel import microkernel_named
 from tir_schedules.core.loop_nest import (
     Bytes,
     Loop,
     LoopNest,
+    Tiling,
     balance_of,
     nested,
     pieces,
@@ -21,7 +23,6 @@ from tir_schedules.core.loop_nest import (
 from tir_schedules.core.machine import Machine
 from tir_schedules.core.product import Product
 from tir_schedules.core.region import Region
-from tir_schedules.cost.product_nest import tiling_of
 
 from .config import WinogradConfig
 from .cost import winograd_cost
@@ -39,7 +40,7 @@ def nests(region: Region, config: WinogradConfig) -> Iterator[LoopNest]:
     k, n_vectors = geometry.channels, math.ceil(geometry.out_channels / kernel.lanes)
     share = n_vectors / members
     panels = pieces(share, config.vectors)
-    tiling = tiling_of(config)
+    tiling = Tiling(config.rows, config.vectors, config.m_block, config.k_block)
     # The 36 products are between the panels and a product's own loops, whose panel is one.
     inner = product_loops((block, share / panels, k), tiling, kernel.lanes, ("tiles", "panel", "C"))
     weight = 4.0 * PRODUCTS * k * kernel.lanes
@@ -68,13 +69,10 @@ def estimate(region: Region, config: WinogradConfig, machine: Machine) -> float:
 
 def products(region: Region, config: WinogradConfig, machine: Machine) -> Iterator[Product]:
     """One of the products, of f32 alone, which tiles do not multiply."""
-    geometry = WinogradProblem.of(region).geometry
+    plan = config.plan(WinogradProblem.of(region))
     yield Product(
         part=region,
-        config=config,
-        m=config.m_block,
-        n=geometry.out_channels,
-        k=geometry.channels,
+        plan=replace(plan, m=config.m_block),
         copies=0,
         cycles=winograd_cost(region, config, machine).products,
         others=list,

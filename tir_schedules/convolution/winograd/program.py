@@ -15,7 +15,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import tvm.tirx.script.builder.ir as I
@@ -191,12 +191,7 @@ class WinogradProgram:
                 prefetch(self.weight[start + (k * width + line) * lanes])
 
             TileLoops(
-                kernel,
-                kernel.steps(k),
-                self.config.rows,
-                self.config.vectors,
-                tiles,
-                self.config.k_block,
+                replace(self.config.plan(self.problem), m=tiles, m_block=tiles),
                 load_a,
                 load_b,
                 store,

@@ -1,0 +1,162 @@
+"""ProductPlan: how one product A[m, k] B[k, n] is cut, for all who have to agree on it.
+
+    loops            blocks of rows, panels of columns, blocks of K, register tiles
+    packing of B     panels that no two threads share
+    loop nests       the same as numbers, for tuning
+    predictions      tiles and tails of the busiest thread's part
+
+Pieces of one loop differ by at most one (`balanced`); only tile registers have a tail of rows.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+from microkernels.microkernel import Microkernel, microkernel_named
+
+from .blocking import Group, balanced, panel_widths, shares
+from .config import Config
+from .panels import Panels
+
+Piece = tuple[int, int]  # first step of K and number of steps
+
+
+class TileConfig(Config, frozen=True, kw_only=True):
+    """Base of the configurations of GEMM-like templates.
+
+    Attributes
+    ----------
+    kernel : str
+        The microkernel.
+    rows : int
+        Most rows of a register tile.
+    vectors : int
+        Most vectors of columns of a register tile; with the kernel's lanes, the panel's width.
+    m_block : int
+        Rows that are finished before the next ones are begun; bounds the part of A in cache.
+    k_block : int
+        Steps of K (kr elements each) between two visits of the accumulators; bounds the part of a
+        panel in cache.
+    """
+
+    kernel: str
+    rows: int
+    vectors: int
+    m_block: int
+    k_block: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProductPlan:
+    """The cuts of one product.
+
+    Attributes
+    ----------
+    kernel : Microkernel
+        The register tile.
+    m, n, k : int
+        Rows, columns, and elements of a run of K.
+    rows, vectors : int
+        Most rows and vectors of a tile.
+    m_block, k_block : int
+        Most rows and steps of K of a block.
+    threads_m, threads_n : int
+        Threads along rows and columns; no more than there are rows or vectors are used.
+    runs : int
+        Runs of K, each padded to whole steps.
+    k_align : int
+        Every block of K begins at a multiple of so many steps.
+    """
+
+    kernel: Microkernel
+    m: int
+    n: int
+    k: int
+    rows: int
+    vectors: int
+    m_block: int
+    k_block: int
+    threads_m: int = 1
+    threads_n: int = 1
+    runs: int = 1
+    k_align: int = 1
+
+    @staticmethod
+    def of(config: TileConfig, m: int, n: int, k: int, **fields: int) -> ProductPlan:
+        """The plan of a configuration; `fields` are further ones."""
+        return ProductPlan(
+            kernel=microkernel_named(config.kernel),
+            m=m,
+            n=n,
+            k=k,
+            rows=config.rows,
+            vectors=config.vectors,
+            m_block=config.m_block,
+            k_block=config.k_block,
+            **fields,
+        )
+
+    @property
+    def steps(self) -> int:
+        """Steps of K, of kr elements each, as the operands are padded."""
+        return self.runs * self.kernel.steps(self.k)
+
+    @property
+    def n_vectors(self) -> int:
+        """Vectors of columns."""
+        return math.ceil(self.n / self.kernel.lanes)
+
+    @property
+    def panels(self) -> Panels:
+        """The layout of packed B."""
+        widths = tuple(panel_widths(self.n_vectors, self.threads_n, self.vectors))
+        return Panels(self.kernel, self.k, self.n, widths, self.runs)
+
+    @property
+    def row_shares(self) -> tuple[Group, ...]:
+        """Rows of every thread along them."""
+        return shares(self.m, min(self.threads_m, self.m))
+
+    @property
+    def column_shares(self) -> tuple[Group, ...]:
+        """Vectors of columns of every thread along them."""
+        return shares(self.n_vectors, min(self.threads_n, self.n_vectors))
+
+    @property
+    def busiest(self) -> ProductPlan:
+        """The part of the thread with the most rows and columns."""
+        columns = math.ceil(self.n_vectors / self.threads_n) * self.kernel.lanes
+        m, n = math.ceil(self.m / self.threads_m), min(self.n, columns)
+        return replace(self, m=m, n=n, threads_m=1, threads_n=1)
+
+    @property
+    def pieces(self) -> list[Piece]:
+        """The blocks of K."""
+        align = math.lcm(self.k_align, self.kernel.depth)
+        units = math.ceil(self.steps / align)
+        groups = shares(units, min(units, math.ceil(self.steps / self.k_block)))
+        starts = [group.start + i * group.size for group in groups for i in range(group.count)]
+        ends = [*starts[1:], units]
+        return [
+            (start * align, min(self.steps, end * align) - start * align)
+            for start, end in zip(starts, ends, strict=True)
+        ]
+
+    def bands(self, rows: int) -> list[tuple[int, tuple[Group, ...]]]:
+        """Rows as (most rows of a tile, blocks): tiles are configured for a height, tails last."""
+        if not self.kernel.by_tiles:
+            return [(min(self.rows, rows), balanced(rows, self.m_block))]
+        tail = rows % self.rows
+        found = []
+        if rows > tail:
+            whole = rows // self.rows
+            groups = balanced(whole, max(1, self.m_block // self.rows))
+            blocks = tuple(
+                Group(group.start * self.rows, group.count, group.size * self.rows)
+                for group in groups
+            )
+            found.append((self.rows, blocks))
+        if tail:
+            found.append((tail, (Group(rows - tail, 1, tail),)))
+        return found
