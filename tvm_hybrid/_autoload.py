@@ -1,8 +1,8 @@
 """What `import tvm` runs: registers our target tags, pipeline and code generator.
 
 These are names of ours; what TVM does without them stays as it is. TVM calls `register` through
-the entry-point group "tvm.backends" at the end of its own import. Whatever costs time is put off
-until it is used.
+the entry-point group "tvm.backends" at the end of its own import. What takes time is
+done later, on first use.
 """
 
 from __future__ import annotations

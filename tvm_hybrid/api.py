@@ -93,11 +93,11 @@ def compile(
     dump_ir : path-like, optional
         Folder that receives the IR after every pass; that of the fallback goes to a folder in it.
     fallback : str, mapping or tvm.target.Target, optional
-        A second, lower CPU to compile for as well: a target, or the name of a rung such as
-        "avx512_vnni", which stands for `target` without what is above that rung. It runs where the
-        code for `target` cannot, be it that the CPU lacks something or that Linux denies AMX tiles.
-        Executable and exported library hold both programs, with packed weights for each; constants
-        that both read alike are exported once.
+        A second, lower CPU to compile for as well: a target, or the name of an instruction set
+        such as "avx512_vnni", which stands for `target` without what is above it. It runs where the
+        code for `target` cannot: the CPU lacks a feature, or Linux denies AMX tiles. Executable and
+        exported library hold both programs, with packed weights for each; constants that both read
+        alike are exported once.
 
     Returns
     -------

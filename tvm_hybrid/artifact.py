@@ -2,8 +2,8 @@
 
     ELF shared library | manifest as JSON | SHA-256 of both | length of the manifest | magic
 
-The dynamic loader ignores what follows the library. The manifest is read, and the whole file
-checked, before the library is opened: opening a truncated library crashes the process.
+The dynamic loader ignores what follows the library. The whole file is checked before the library is
+opened, because opening a truncated library crashes the process.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The two ways into the compiler that TVM's users know: partitioning, and a named pipeline."""
+"""Two entries to the compiler that TVM's users know: partitioning, and a named pipeline."""
 
 from __future__ import annotations
 

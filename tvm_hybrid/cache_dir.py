@@ -1,4 +1,4 @@
-"""The folder for what is downloaded or made once and can be had again."""
+"""The folder for files that were downloaded or generated, and can be made again."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Arrays as tensors and back, without a copy.
 
-NumPy's DLPack knows no bfloat16, so such an array crosses over as its bits (uint16), and its type
-is put right on the other side.
+NumPy's DLPack has no bfloat16. So such an array is passed as its bits (uint16), and the receiver
+corrects the type.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The second program of an executable: for which CPU it is, and when it runs.
 
-A model that is compiled for a CPU with AMX may meet a machine of that kind whose Linux denies
-tiles, or an older machine. With a fallback it runs there too, on the code of a lower rung.
+A model that is compiled for a CPU with AMX may be run where Linux denies AMX tiles, or on an older
+CPU. With a fallback it runs there too, by code for a lower instruction set.
 """
 
 from __future__ import annotations
@@ -28,37 +28,37 @@ def fallback_target(target: Target, wanted: TargetLike) -> Target:
     target : tvm.target.Target
         That of the first program.
     wanted : str, mapping or tvm.target.Target
-        A target, as `resolve_target` takes it; or the name of a rung, such as "avx512_vnni", which
-        stands for the same CPU without what is above that rung.
+        A target, as `resolve_target` takes it; or the name of an instruction set, such as
+        "avx512_vnni", which stands for the same CPU without what is above it.
 
     Raises
     ------
     TargetError
-        If there is no such target, or its rung is not below that of the first program.
+        If there is no such target, or its instruction set is not below the first program's.
     """
-    rung = next((isa for isa in LADDER if isa.name == wanted), None)
-    second = resolve_target(wanted) if rung is None else _restricted(target, rung)
+    level = next((isa for isa in LADDER if isa.name == wanted), None)
+    second = resolve_target(wanted) if level is None else _restricted(target, level)
     first_isa, second_isa = target_isa(target), target_isa(second)
     if second_isa.level >= first_isa.level:
         raise TargetError(
             f"the fallback, {cpu_name(second)} ({second_isa.name}), is not below the target, "
-            f"{cpu_name(target)} ({first_isa.name}); name a lower rung, such as avx512_vnni, or an "
-            "older CPU"
+            f"{cpu_name(target)} ({first_isa.name}); name a lower instruction set, such as "
+            "avx512_vnni, or an older CPU"
         )
     return second
 
 
-def _restricted(target: Target, rung: Isa) -> Target:
+def _restricted(target: Target, level: Isa) -> Target:
     present = {str(name) for name in codegen.llvm_get_cpu_features(target)}
     known = dict.fromkeys(name for isa in LADDER for name in isa.features)
-    above = [f"-{name}" for name in known if name in present and name not in rung.features]
+    above = [f"-{name}" for name in known if name in present and name not in level.features]
     config: dict[str, Any] = {"kind": target.kind.name, **target.attrs}
     config["mattr"] = [*map(str, config.get("mattr", ())), *above]
     return Target(config)
 
 
 def description(manifest: Manifest) -> str:
-    """A program's CPU and rung."""
+    """A program's CPU and instruction set."""
     return f"{manifest.cpu} ({manifest.isa})"
 
 

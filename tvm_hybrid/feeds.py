@@ -1,8 +1,8 @@
-"""Arrays as callers give them, checked and turned into the tensors that kernels read.
+"""Checks the arrays that callers give, and makes tensors of them that kernels can read.
 
-NumPy aligns to 16 bytes. Our templates read an array wherever it lies; TVM's own kernels expect 64
-bytes. So a value is copied if it goes to one of those and is not aligned, or if it is so small that
-a copy costs less than handing it over.
+NumPy aligns arrays to 16 bytes. Our templates read arrays of any alignment; TVM's own kernels
+expect 64 bytes. So an array is copied if it goes to one of TVM's kernels and is not aligned, or if
+it is so small that a copy costs less than passing it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Which inputs of a compiled model kernels read wherever they lie.
+"""Which inputs of a compiled model may have any alignment.
 
-Our templates ask for no more alignment than an element has. TVM's own kernels assume 64 bytes, so
-an array that goes to one of them has to be moved if it is not aligned so.
+Our templates need no more alignment than an element has. TVM's own kernels assume 64 bytes, so an
+array for one of them has to be copied if it is not aligned.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Ctrl-C that is not lost, for programs of ours; the library leaves signals alone.
+"""Keeps Ctrl-C from being lost in our own programs; the library does not touch signals.
 
-In a destructor, or a callback that may not fail, KeyboardInterrupt is reported and forgotten, and
-the program goes on. Elsewhere, as when NumPy is imported from C, it comes out as another error.
+Python ignores a KeyboardInterrupt in a destructor, or in a callback that may not fail, after
+reporting it. In other places, as when NumPy is imported from C, it becomes another error.
 """
 
 from __future__ import annotations

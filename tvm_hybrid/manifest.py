@@ -1,4 +1,4 @@
-"""Manifest: what an executable tells about itself, and what an exported library carries."""
+"""Manifest: what an executable knows about itself; it is stored in an exported library."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     target : str
         TVM's text of the target.
     isa : str
-        The rung of the ISA ladder that kernels were chosen from.
+        The highest instruction set that kernels may use.
     features : tuple of str
         What a CPU must have to run it, in LLVM's spelling.
     threads : int

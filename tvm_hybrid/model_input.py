@@ -1,4 +1,4 @@
-"""Whatever a user calls a model, as a Relax module with named inputs and outputs."""
+"""Reads a model in any accepted form as a Relax module with named inputs and outputs."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Which outputs of a compiled model may share memory with something that outlives the call.
 
-An output that a kernel writes is fresh memory. One that is a view of an input or of a weight, or
-that is returned twice, is not, and a session has to copy it before it hands it out.
+An output that a kernel writes has memory of its own. An output that is a view of an input or of a
+weight, or that is returned twice, has not; a session copies it before it returns it.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Profile: where the time of a run goes, kernel by kernel.
 
-The virtual machine calls an instrument before and after every kernel. What is measured for a kernel
-includes the way to the instrument and back, about half a microsecond; the whole run is timed
-without the instrument.
+The virtual machine calls an instrument before and after every kernel. The time of a kernel
+includes the call of the instrument, about half a microsecond. The whole run is timed without the
+instrument.
 """
 
 from __future__ import annotations

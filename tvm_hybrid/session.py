@@ -1,4 +1,4 @@
-"""InferenceSession: takes the place of ONNX Runtime's class of that name."""
+"""InferenceSession: a replacement for ONNX Runtime's class of the same name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sessions of one model for every shape that its inputs come in.
+"""Compiles one model for every combination of input shapes that arrives.
 
 A model with open dimensions is compiled when inputs of a new shape arrive, as users of ONNX Runtime
 expect of such a model; what was compiled is kept.

@@ -4,8 +4,8 @@
         gv = R.call_tir(tvm_hybrid_matmul, (x, const_packed, const_bias), out_ty=...)
         return gv
 
-All that the virtual machine does for such a model is to allocate the result and call the kernel. A
-caller who knows the kernel can do that in half the time.
+For such a model the virtual machine only allocates the result and calls the kernel. A caller that
+knows the kernel does that in half the time.
 """
 
 from __future__ import annotations

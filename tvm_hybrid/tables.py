@@ -1,4 +1,4 @@
-"""rich tables as plain text, for `str()` of what is shown as a table."""
+"""Renders rich tables as plain text, for `str()`."""
 
 from __future__ import annotations
 

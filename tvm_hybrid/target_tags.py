@@ -1,4 +1,4 @@
-"""Target tags: `tvm_hybrid/spr` and its like, which TVM knows once they are registered."""
+"""Target tags such as `tvm_hybrid/spr`, which TVM knows once they are registered."""
 
 from __future__ import annotations
 

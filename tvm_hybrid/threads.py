@@ -2,7 +2,7 @@
 
 TVM keeps one pool for every thread that calls it. A pool gets its workers on first use and never
 more; the number that a parallel loop is split over can then be lowered and raised within that.
-Left alone, TVM makes a pool of half the logical CPUs, pins the calling thread to the first of
+By default TVM makes a pool of half the logical CPUs, pins the calling thread to the first of
 them, and counts the CPUs anew in every parallel loop (6 us). So `use_threads` configures the
 calling thread's pool before its first run, with every CPU that the process may use and no pinning.
 

@@ -1,7 +1,7 @@
 """Refuses (apache-tvm, apache-tvm-ffi) pairs that are known not to work, before TVM is imported.
 
-Left alone, pip pairs apache-tvm 0.27 with apache-tvm-ffi 0.1.15, which crashes the process while
-saving IR. A message with the command that mends it is worth more than a segmentation fault.
+By default pip installs apache-tvm-ffi 0.1.15 with apache-tvm 0.27. That pair crashes the process
+while it saves IR. This gives an error with the right pip command instead.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The virtual machine's code and constants as a file, without the part that makes TVM chatter.
+"""Writes the virtual machine's code and constants in a form that TVM reads without warnings.
 
 See `tvm_compat.vm_file`: of the two forms that TVM reads, we write the older one.
 """

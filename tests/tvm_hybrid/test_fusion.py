@@ -72,8 +72,15 @@ def self_attention() -> onnx.ModelProto:
 OPTIONS = ["--threads", "1", "--repeat", "1", "--seconds", "0"]
 
 
-def test_bench_shows_three_arms(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    arguments = ["bench", str(saved(tmp_path, self_attention())), "--arms", "--peers", "", *OPTIONS]
+def test_bench_shows_three_variants(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = [
+        "bench",
+        str(saved(tmp_path, self_attention())),
+        "--variants",
+        "--peers",
+        "",
+        *OPTIONS,
+    ]
     assert main([*arguments, "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
     names = ["tvm_hybrid", "tvm_hybrid (fine)", "tvm_hybrid (none)"]
@@ -94,7 +101,7 @@ def test_bench_of_one_level(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     assert main([*arguments, "--peers", "", *OPTIONS]) == 0
     shown = capsys.readouterr().out
     assert "our fusion: none" in shown and "kernels" not in shown
-    assert main([*arguments, "--arms"]) == 2
+    assert main([*arguments, "--variants"]) == 2
     assert "leave --fusion out" in capsys.readouterr().err
 
 

@@ -55,7 +55,7 @@ from .options import CompileSettings, compile_options, json_option
     help="Write the tables of --layers as a page of documentation into this file.",
 )
 @click.option(
-    "--arms",
+    "--variants",
     is_flag=True,
     help="Let us also run without coarse fusion (fine) and without any (none), with what it costs.",
 )
@@ -77,7 +77,7 @@ def command(
     openvino_python: str | None,
     layers: str | None,
     markdown: Path | None,
-    arms: bool,
+    variants: bool,
     predict: bool,
     settings: CompileSettings,
     as_json: bool,
@@ -89,7 +89,7 @@ def command(
 
     The contestants take turns; each runs with the same number of threads on the same inputs. Only
     ratios within one table mean anything. GFLOP/s count matrix products and convolutions, and
-    refer to the least time. With --arms the ratio of such a row is what fusion gains.
+    refer to the least time. With --variants the ratio of such a row is what fusion gains.
 
     With --layers each convolution of a network is a model of its own. One table gives the time of
     such a model, whose input and output are NCHW, and that of its kernel alone. Without --threads
@@ -100,16 +100,16 @@ def command(
     so. Without --target it is about Sapphire Rapids.
     """
     if predict:
-        if arrays or archive or arms or layers:
+        if arrays or archive or variants or layers:
             raise click.UsageError(
-                "--predict runs nothing; leave --input, --inputs, --arms, --layers out"
+                "--predict runs nothing; leave --input, --inputs, --variants, --layers out"
             )
         _predict(model, settings, as_json)
         return 0
     if layers is not None:
-        if model or arrays or archive or arms:
+        if model or arrays or archive or variants:
             raise click.UsageError(
-                "--layers makes its models; leave MODEL, --input, --inputs, --arms out"
+                "--layers makes its models; leave MODEL, --input, --inputs, --variants out"
             )
         names = _names(peers, "ort,openvino")
         return bench_layers(
@@ -133,8 +133,8 @@ def command(
     unknown = [name for name in names if name not in PEERS]
     if unknown:
         raise click.BadParameter(f"{unknown[0]!r} is not one of {', '.join(PEERS)}")
-    if arms and settings.fusion != FUSION_LEVELS[0]:
-        raise click.UsageError("--arms measures every level of fusion; leave --fusion out")
+    if variants and settings.fusion != FUSION_LEVELS[0]:
+        raise click.UsageError("--variants measures every level of fusion; leave --fusion out")
     given = load_feeds(arrays, archive)
     sums = ProductSums(import_onnx(model, shapes=settings.shapes).mod)
     session = session_of(model, settings)
@@ -143,7 +143,7 @@ def command(
     precision, fusion = manifest.precision, manifest.fusion
     lower = {
         level: session_of(model, replace(settings, fusion=level, dump_ir=None))
-        for level in (FUSION_LEVELS[1:] if arms else ())
+        for level in (FUSION_LEVELS[1:] if variants else ())
     }
     note_random(drawn)
     with working(f"measuring {model.name}"):
@@ -163,7 +163,7 @@ def command(
             precision=precision,
             fusion=fusion,
             fast_math=manifest.fast_math,
-            arms=lower,
+            variants=lower,
         )
     if as_json:
         print_json(msgspec.to_builtins(report))

@@ -41,7 +41,7 @@ COMMANDS = (
 
 
 class LazyGroup(click.Group):
-    """A group whose commands are the modules beside this one.
+    """A group whose commands are the other modules of this package.
 
     A command's module has a `click.Command` of the command's name. It is imported when the command
     is used, or when help lists it, so that one command does not pay for the imports of another.

@@ -140,8 +140,8 @@ def compile_options(command: Callable[..., Any]) -> Callable[..., Any]:
     @click.option(
         "--fallback",
         type=TargetName(),
-        help="Compile also for this lower CPU, or for the same one restricted to a rung, such as "
-        "avx512_vnni: code to run where AMX is missing or denied.",
+        help="Compile also for this lower CPU, or for the same one with a lower instruction set, "
+        "such as avx512_vnni: code to run where AMX is missing or denied.",
     )
     @click.option(
         "--threads",

@@ -1,4 +1,4 @@
-"""Errors of the library, which speak of Python's keywords, in the options of the command line.
+"""Rewords errors of the library: Python's keyword arguments become options of the command line.
 
 for example shapes={'x': (1, 128)} or shapes={'batch': 1}
 for example --shape x=1x128 or --dim batch=1

@@ -5,8 +5,8 @@
     Softmax(x: bfloat16)
         ->  R.astype(R.nn.softmax(R.astype(x, "float32")), "bfloat16")
 
-TVM's converters would accumulate in bfloat16, whose eight bits stop growing after 256 terms of a
-kind, or refuse it.
+TVM's converters refuse bfloat16 or accumulate in it: with its eight bits, a sum of equal terms
+stops growing after 256 of them.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Casting constants as kernels do (`microkernels.vector.ieee.convert`), whatever numpy does.
+"""Casts constants exactly as kernels do (`microkernels.vector.ieee.convert`).
 
-Numpy leaves a float that its integer type cannot hold to the CPU's instruction, which differs
-between vectors and the rest of them.
+For a float that the integer type cannot hold, NumPy's result depends on the CPU's instruction,
+which may differ between vectors and single elements.
 """
 
 from __future__ import annotations

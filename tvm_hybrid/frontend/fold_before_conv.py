@@ -3,8 +3,9 @@
     Relu -> Mul(., scale) -> Add(., shift) -> Conv(., W, b)
                                   ->    Relu -> Conv(., W * scale, b + sum over inputs of W * shift)
 
-Likewise Gemm, and the factors before a MatMul. A shift does not pass a convolution that pads: what
-it pads is zero after the shift. fold_into_conv.py comes first: what follows a product goes there.
+Likewise Gemm, and the factors before a MatMul. A shift cannot move
+through a convolution with padding, because padding is zero after the shift. fold_into_conv.py runs
+first and takes constants after a product.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Padding before a convolution or a pool becomes its own.
+"""Merges padding before a convolution or a pool into its own padding.
 
     Conv(Pad(x, [0, 0, 0, 0, 0, 0, 1, 1]), W)    ->    Conv(x, W, pads=[0, 0, 1, 1])
     AveragePool(Pad(x))                          ->    AveragePool(x, pads=..., count_include_pad=1)

@@ -1,4 +1,4 @@
-"""What an importer hands to the compiler: a Relax module and its interface."""
+"""The result of an importer: a Relax module and its interface."""
 
 from __future__ import annotations
 

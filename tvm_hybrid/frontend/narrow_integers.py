@@ -1,7 +1,7 @@
 """Constants of 2 or 4 bits per element, kept as 8-bit arrays.
 
-Such values only ever are dequantised, which gives the same of 8 bits; numpy and TVM have no
-arrays of them. Where the width matters (a zero point that says what to quantise to) a rewrite
+NumPy and TVM have no arrays of such elements. The values are only dequantised, which gives the same
+result from 8 bits. Where the width matters (a zero point gives the type to quantise to), a rewrite
 finds it in Graph.narrow.
 """
 

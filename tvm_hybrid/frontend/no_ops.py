@@ -1,4 +1,4 @@
-"""Which nodes hand their first input on unchanged, once all shapes are known."""
+"""Which nodes return their first input unchanged, once all shapes are known."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pad as operators that layouts pass through.
+"""Converts Pad to operators that the layout pass can handle.
 
     Pad(x, pads)                            ->    R.nn.pad(x, pads)
     Pad(x, pads), some of them negative     ->    R.nn.pad(R.strided_slice(x, ...), ...)

@@ -1,4 +1,4 @@
-"""Which operators can be imported: those with a converter, TVM's or ours."""
+"""Which operators can be imported: those with a converter of TVM's or of our own."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Benchmark of one model: this plugin, ONNX Runtime, stock TVM, OpenVINO in one interleaved run.
 
-The plugin may take part several times, with and without parts of its fusion: the three arms of the
-oneDNN Graph Compiler's evaluation (arXiv 2301.01333). ONNX Runtime without optimisation judges
-everybody's results, as in `verify`.
+The plugin may take part several times, with and without parts of its fusion: the three variants of
+the oneDNN Graph Compiler's evaluation (arXiv 2301.01333). All results are compared with those of
+ONNX Runtime without optimisation, as in `verify`.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class BenchRow(msgspec.Struct, frozen=True, kw_only=True):
     note : str
         Why it is missing, or what is odd.
     kernels : tuple of str
-        What each kernel of one run computes, in the report of a run with arms; else empty.
+        What each kernel of one run computes, in the report of a run with variants; else empty.
     """
 
     name: str
@@ -106,7 +106,7 @@ def bench(
     precision: str = "auto",
     fusion: str = "coarse",
     fast_math: str = "default",
-    arms: Mapping[str, InferenceSession] | None = None,
+    variants: Mapping[str, InferenceSession] | None = None,
     openvino_python: str | None = None,
     progress: Callable[[str], object] = lambda message: None,
 ) -> BenchReport:
@@ -135,7 +135,7 @@ def bench(
         As for `timing.interleave`.
     precision, fusion, fast_math : str
         What our session was compiled with; peers run the model as it is.
-    arms : mapping, optional
+    variants : mapping, optional
         Level of fusion -> the same model compiled with it; each gets a row of its own.
     openvino_python : str or None
         The Python that has OpenVINO; see `openvino_peer.openvino_python`.
@@ -144,10 +144,10 @@ def bench(
     """
     missing: list[BenchRow] = []
     contestants: dict[str, Any] = {OURS: SessionContestant(session, feeds)}
-    kernels: dict[str, tuple[str, ...]] = {OURS: _kernels(session)} if arms else {}
-    for level, arm in (arms or {}).items():
-        contestants[arm_name(level)] = SessionContestant(arm, feeds)
-        kernels[arm_name(level)] = _kernels(arm)
+    kernels: dict[str, tuple[str, ...]] = {OURS: _kernels(session)} if variants else {}
+    for level, variant in (variants or {}).items():
+        contestants[variant_name(level)] = SessionContestant(variant, feeds)
+        kernels[variant_name(level)] = _kernels(variant)
 
     def prepare(name: str) -> Any:
         if name == ONNX_RUNTIME:
@@ -194,7 +194,7 @@ def bench(
     )
 
 
-def arm_name(level: str) -> str:
+def variant_name(level: str) -> str:
     """What a row is called in which we take part with a lower level of fusion."""
     return f"{OURS} ({level})"
 

@@ -1,7 +1,8 @@
 """The contestants of a benchmark: this plugin, ONNX Runtime, TVM without the plugin.
 
-Each is prepared once, keeps its outputs for comparison, and has `run_for` (see `timing`). What
-cannot be prepared raises ContestantError, and the benchmark names it and goes on without it.
+Each is prepared once, keeps its outputs for comparison, and has `run_for` (see `timing`). A
+contestant that cannot be prepared raises ContestantError; the benchmark says so and continues
+without it.
 """
 
 from __future__ import annotations

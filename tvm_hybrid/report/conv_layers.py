@@ -1,8 +1,8 @@
 """Measures convolutions of a network one by one: us, ONNX Runtime and OpenVINO, interleaved.
 
-Two times count for each contestant. That of a run of the whole model, NCHW in and out, charges
-everyone for reorders. That of the kernel alone is what the convolution costs inside of a network,
-where layouts stay (see `kernel_times`): the mean of a few runs, the least that was seen.
+There are two times for each contestant. The time of the whole model, NCHW in and out, includes
+reorders. The time of the kernel alone is what the convolution takes inside a network, where layouts
+stay (see `kernel_times`): the least of several means of a few runs.
 """
 
 from __future__ import annotations

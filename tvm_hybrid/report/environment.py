@@ -96,7 +96,7 @@ def _cpu() -> list[Fact]:
 
     from ..targets import cpu_name, host_target
 
-    def rungs() -> str:
+    def levels() -> str:
         present = host_features()
         return ", ".join(isa.name for isa in LADDER if present.issuperset(isa.features))
 
@@ -109,7 +109,7 @@ def _cpu() -> list[Fact]:
     return [
         Fact("cpu", "model", _processor()),
         _checked("cpu", "LLVM's name", lambda: cpu_name(host_target())),
-        _checked("cpu", "instruction sets", rungs),
+        _checked("cpu", "instruction sets", levels),
         _checked("cpu", "features", lambda: ", ".join(sorted(used & host_features())) or "none"),
         _amx(),
         _checked("cpu", "code is made for", lambda: host_isa().name),
@@ -126,7 +126,7 @@ def _amx() -> Fact:
     if permission.state == "absent":
         return Fact("cpu", "AMX", "none on this CPU")
     if permission.state == "denied":
-        advice = "code for this machine is made for the rung below"
+        advice = "code for this machine is made for the next lower instruction set"
         return Fact("cpu", "AMX", f"{permission.reason}; {advice}", WARNING)
     return Fact("cpu", "AMX", f"usable: {permission.reason}")
 

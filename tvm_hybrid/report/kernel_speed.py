@@ -47,7 +47,7 @@ class KernelSpeed(msgspec.Struct, frozen=True, kw_only=True):
     name : str
         The microkernel.
     isa : str
-        The rung that it is made for.
+        The instruction set that it is made for.
     types : str
         Its operands and accumulators, such as "uint8 x int8 -> int32".
     tile : str
@@ -216,7 +216,7 @@ def tile_program(
 
 
 def markdown_table(report: KernelReport) -> str:
-    """One row for every rung and pair of types: its tiles, each with its share of the peak."""
+    """One row for every instruction set and pair of types: its tiles and their shares of the peak."""
     lines = [
         f"Measured on {report.cpu}, one core, operands in the first-level cache. Percentages are",
         "of the peak of the same types, measured in the same run.",
@@ -226,7 +226,7 @@ def markdown_table(report: KernelReport) -> str:
     ]
     for types, peak in report.peaks.items():
         of_types = [kernel for kernel in report.kernels if kernel.types == types]
-        for isa in _rungs(of_types):
+        for isa in _levels(of_types):
             tiles = ", ".join(
                 f"{kernel.tile} {kernel.share:.0%}" for kernel in of_types if kernel.isa == isa
             )
@@ -236,7 +236,7 @@ def markdown_table(report: KernelReport) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _rungs(kernels: Iterable[KernelSpeed]) -> list[str]:
-    """Names of the rungs of some kernels, highest first."""
+def _levels(kernels: Iterable[KernelSpeed]) -> list[str]:
+    """Names of the instruction sets of some kernels, highest first."""
     present = {kernel.isa for kernel in kernels}
     return [isa.name for isa in reversed(LADDER) if isa.name in present]

@@ -1,4 +1,4 @@
-"""Contestants that tell how long the kernels of a model take, without borders and calls.
+"""Contestants that measure the kernels of a model alone, without reorders at its borders and calls.
 
 A model of one convolution takes its input and gives its output channel by channel (NCHW), a layout
 that fast kernels reorder on the way in and out. Such a contestant tells how long what is neither a

@@ -1,6 +1,6 @@
 """OpenVINO as a contestant: in a worker, with a Python of its own if need be.
 
-It is optional: where no Python that has it is at hand, benchmarks name it and go on without it.
+It is optional: without a Python that has it, benchmarks say so and continue without it.
 """
 
 from __future__ import annotations

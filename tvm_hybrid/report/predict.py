@@ -1,4 +1,4 @@
-"""What AMX kernels are predicted to do; nothing here is measured, and nothing is run.
+"""Predicts the time of AMX kernels; nothing here is measured, and nothing is run.
 
 The numbers come from a model of the processor (`microkernels.amx.scoreboard`) and of its caches
 (`tir_schedules.cost.amx_prediction`). Whoever shows them says so: every report carries `LABEL`, and

@@ -1,4 +1,4 @@
-"""What this machine can do at most: operations a second by type, bytes a second from memory.
+"""The limits of this machine: operations per second by type, bytes per second from memory.
 
 Both together are a roofline (Williams, Waterman, Patterson: CACM 52(4), 2009): a kernel that does
 i operations for every byte of its tensors is no faster than min(peak, i * bandwidth).
@@ -21,7 +21,7 @@ from tir_schedules.core.machine import Machine
 from ..targets import host_target
 from .kernel_speed import measure_kernels, types_of
 
-# Tiles of the highest rung that are measured to find a peak; the largest come near it.
+# Tiles of the highest instruction set that are measured to find a peak; the largest come near it.
 TILES_FOR_PEAK = 3
 LEAST_COPY, LARGEST_COPY = 64 << 20, 256 << 20
 COPIES = 5

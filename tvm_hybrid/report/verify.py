@@ -1,8 +1,8 @@
 """Checks a compiled model against ONNX Runtime, and finds the first region that differs.
 
 The reference is ONNX Runtime without graph optimisation and without kernels that saturate (see
-`onnx_runtime.literal_session`): the literal meaning of the model, on every CPU. How far ONNX
-Runtime is from that once it optimises stands beside our own distance, and decides nothing.
+`onnx_runtime.literal_session`): the literal meaning of the model, on every CPU. The report
+also shows how far optimised ONNX Runtime is from that; it decides nothing.
 """
 
 from __future__ import annotations

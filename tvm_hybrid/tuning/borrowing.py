@@ -1,4 +1,4 @@
-"""How borrowing would have done on recorded spaces: what each region would get from the others.
+"""Simulates borrowing on recorded spaces: what each region would get from the others.
 
 for loan in simulate_borrowing([load_recording(name) for name in shipped_recordings()]):
     print(loan.lender, "->", loan.borrower, loan.gain, "of", loan.best)

@@ -1,4 +1,4 @@
-"""A configuration of one region fitted to the sizes of another of its kind.
+"""Fits a configuration of one region to the sizes of another region of its kind.
 
 Blocks depend on sizes: that of K = 128 in one piece is k_block 128, that of K = 256 in one piece is
 256. So a number is taken to mean either itself or its share of the largest that its space has, and

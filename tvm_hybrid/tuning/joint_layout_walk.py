@@ -5,8 +5,8 @@ loops for it for some rounds, and the best time that was found is the layout's r
 here, with a seeded annealing walk (Kirkpatrick, Gelatt and Vecchi, 1983) in place of the layout
 actor's network, which a few dozen proposals could not train. A state is what operators that lead
 are asked to run in; those in between follow by the cheapest cut
-(`relay_passes.layout.search_space`). A move turns one such operator around, or several that are
-connected: where a layout pays only if neighbours have it too, no single turn leads there.
+(`relay_passes.layout.search_space`). A move changes the layout of one such operator, or of
+several connected ones: a layout may pay only if neighbours have it too.
 """
 
 from __future__ import annotations

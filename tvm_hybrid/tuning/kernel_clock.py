@@ -1,8 +1,9 @@
 """KernelClock: how long the kernels of a lowered module take, each alone, in a process of its own.
 
-Regions are tuned with records; what else a model runs, such as the conversions between layouts, has
-none. Here all kernels are timed alike, as they are compiled, so that their sum tells two programs
-of one model apart. A kernel that both have is timed once, and takes no part in the difference.
+Regions have tuning records; other kernels of a model, such as conversions between layouts, have
+none. Here all kernels are timed in the same way, as they are compiled, so that their sum compares
+two programs of one model. A kernel of both programs is timed once, and does not add to the
+difference.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The process that times kernels: `python -m tvm_hybrid.tuning.kernel_clock_worker PARENT CPU,...`.
 
 Unlike a candidate of a region, a kernel of a lowered module has no reference to be checked against:
-it is what the compiler makes of a model anyway. Floats are a half and integers 0, which no kernel
-takes amiss: 0 is in the range of every index.
+it is what the compiler makes of a model anyway. Floats are a half and integers 0, which every
+kernel accepts: 0 is a valid index.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """A file of lines that several processes append to, and that one may rewrite meanwhile.
 
-Whoever writes holds the lock, a file `NAME.lock` beside the real one, and opens the file only when
-it does: it may have been replaced while it waited. A line is written by one call, flushed to the
-disk, always after a newline, so that a process killed at any instant leaves at most one torn line,
-the last one, and the next one mends it. A file is rewritten as a new one that takes its name, so
-that readers see the old or the new one, whole.
+A writer holds the lock, a file `NAME.lock` next to the real one, before it opens the file, because
+the file may be replaced while it waits. A line is written by one call, always after a newline, and
+flushed to the disk. So a process that is killed leaves at most one torn line, the last one, and the
+next writer ends it. To rewrite a file, a new one is written and renamed, so that readers see the
+old or the new file, complete.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Measurer: whoever measures candidates: a worker process, remote machines, former records."""
+"""Measurer: what measures candidates: a worker process, remote machines, or recorded results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Two programs of one model, run in turns: which is faster, and do they compute the same?"""
+"""Runs two programs of one model in turns: which is faster, and do they compute the same?"""
 
 from __future__ import annotations
 

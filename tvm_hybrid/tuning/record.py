@@ -35,7 +35,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False):
     version : int
         The template's version; measurements of another version are not used.
     isa : str
-        The rung that the code was built for.
+        The instruction set that the code was built for.
     machine : str
         The CPU's LLVM name.
     threads : int

@@ -1,7 +1,7 @@
 """Records a whole space: every configuration of a region, and the fastest of them with more care.
 
-Of many measurements the fastest is partly luck. So whatever is near the optimum is measured again,
-longer, until the optimum is one that was.
+The fastest of many measurements is partly luck. So configurations near the optimum are measured
+again, longer, until the optimum itself was measured so.
 """
 
 from __future__ import annotations

@@ -7,9 +7,9 @@ median lies between the k-th smallest and the k-th largest unless fewer than k o
 side of it, each with probability 1/2. That holds for any distribution: one bad moment moves the
 interval's ends by no more than one place.
 
-Looking after every pair, and stopping when the interval is to one's liking, errs a little more
-often than one interval does. That suits a search; what is claimed in the end is measured with a
-fixed number of pairs (`accuracy` and `best_ratio` left alone).
+Testing the interval after every pair, and stopping when it is narrow enough, errs a little more
+often than a single interval. That is good enough for a search. Final claims are measured with a
+fixed number of pairs (`accuracy` and `best_ratio` at their defaults).
 """
 
 from __future__ import annotations

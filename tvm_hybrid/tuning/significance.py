@@ -1,4 +1,4 @@
-"""Whether a candidate is faster than the default configuration, or was only lucky.
+"""Tests whether a candidate is faster than the default configuration, or was only lucky.
 
 Both were sampled in turns, so that each pair of samples saw the same machine. The exact sign test
 (Dixon and Mood, 1946) asks how likely so many pairs in favour of the candidate would be if in

@@ -1,4 +1,4 @@
-"""What records of other workloads say about this one: the global model of arXiv 1805.08166.
+"""Learns from records of other workloads: the global model of arXiv 1805.08166.
 
     f(s) = f_global(relation features of s) + f_local(all features of s)        section 4
 

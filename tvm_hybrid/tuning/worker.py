@@ -43,7 +43,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     config, baseline : dict, dict or None
         Fields of the candidate's and of the default Config.
     isa : str
-        The rung to build for.
+        The instruction set to build for.
     target : str
         The TVM target as JSON.
     threads : int

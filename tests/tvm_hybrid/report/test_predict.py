@@ -144,7 +144,7 @@ def test_bench_predict(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
     [
         (["bench"], "Missing argument 'MODEL'"),
         (["bench", "--predict", "--target", "zen4"], "znver4 has avx512_bf16"),
-        (["bench", "--predict", "--arms"], "--predict runs nothing"),
+        (["bench", "--predict", "--variants"], "--predict runs nothing"),
         (["bench", "nothing.onnx", "--predict"], "nothing.onnx"),
     ],
 )

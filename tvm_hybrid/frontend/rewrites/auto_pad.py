@@ -1,4 +1,4 @@
-"""auto_pad in numbers.
+"""Replaces auto_pad by explicit padding.
 
 Conv(x, W, auto_pad=SAME_UPPER, strides=[2, 2])    ->    Conv(x, W, pads=[0, 0, 1, 1], ...)
 

@@ -1,4 +1,4 @@
-"""CastLike as the Cast that it is once types are known.
+"""Replaces CastLike by Cast, once types are known.
 
 CastLike(x, like: int32)    ->    Cast(x, to=INT32)
 """

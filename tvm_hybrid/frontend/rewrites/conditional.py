@@ -1,4 +1,4 @@
-"""If without control flow.
+"""Rewrites If without control flow.
 
 If(constant)                  ->  the nodes of the branch taken
 If(condition) with two pure   ->  the nodes of both branches, then Where(condition, then, else)

@@ -1,4 +1,4 @@
-"""ConvInteger, checked; with its padding in numbers. The converter takes every form."""
+"""Checks ConvInteger and makes its padding explicit. The converter takes every form."""
 
 from __future__ import annotations
 

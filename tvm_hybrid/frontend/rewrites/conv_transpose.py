@@ -1,10 +1,10 @@
-"""output_shape of a transposed convolution in numbers.
+"""Replaces output_shape of a transposed convolution by explicit padding.
 
 ConvTranspose(x, W, output_shape=[10, 12], ...)    ->    ConvTranspose(x, W, pads=[1, 1, 0, 0], ...)
 
-TVM's importer ignores the attribute. The amounts are those of the ONNX operator: what the result
-has too much is cut off, an odd one at the beginning unless auto_pad is SAME_UPPER. What it has too
-little is added at its end, as ONNX Runtime does.
+TVM's importer ignores the attribute. The amounts are those of the ONNX operator: if the result
+is too large, it is cropped on both sides, an odd element at the beginning unless auto_pad is
+SAME_UPPER. If it is too small, it is padded at its end, as ONNX Runtime does.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
     ReduceLogSumExp(x)    ->    m = Clip(ReduceMax(x), finite);  Log(ReduceSum(Exp(x - m))) + m
 
-The largest element is taken off so that no power overflows. If it is infinite, as in a row of
-nothing but -inf, that would be inf - inf: the largest or least finite number serves as well.
+The largest element is subtracted so that no power overflows. If it is infinite, as in a row of
+-inf, that would be inf - inf; so the largest or least finite number is subtracted instead.
 """
 
 from __future__ import annotations

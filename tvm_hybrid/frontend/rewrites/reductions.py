@@ -3,8 +3,8 @@
     ReduceSumSquare(x, axes=[], noop_with_empty_axes=1)    ->    Mul(x, x)
     ReduceMean(x: int32)                                   ->    Cast(ReduceMean(Cast(x)))
 
-Without axes TVM's importer hands the input on, which is right for sums, but not for what else an
-operator does with every element. Its mean of int32 is an int64.
+Without axes TVM's importer returns the input. That is right for sums, but not for operators that
+also compute something from each element. Its mean of int32 is an int64.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the servers of a key are: what to compile for, and whose times the records hold."""
+"""What the servers of a key are: which CPU to compile for and to name in records."""
 
 from __future__ import annotations
 

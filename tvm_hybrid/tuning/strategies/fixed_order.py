@@ -1,4 +1,4 @@
-"""FixedOrder: what strategies are that do not learn: the space in an order known beforehand."""
+"""FixedOrder: the base of strategies that do not learn: the space in a fixed order."""
 
 from __future__ import annotations
 
