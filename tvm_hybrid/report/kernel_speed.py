@@ -216,7 +216,7 @@ def tile_program(
 
 
 def markdown_table(report: KernelReport) -> str:
-    """One row for every instruction set and pair of types: its tiles and their shares of the peak."""
+    """One row for every instruction set and pair of types: its tiles and shares of the peak."""
     lines = [
         f"Measured on {report.cpu}, one core, operands in the first-level cache. Percentages are",
         "of the peak of the same types, measured in the same run.",
