@@ -33,7 +33,7 @@ from relay_passes.decisions import Decision, DecisionLog
 from relay_passes.ir.graph import DataflowGraph, op_name, static_tensor
 from relay_passes.ir.rewrite import Bindings, block_pass
 from relay_passes.ir.traits import QUANTIZING, VIEWS
-from tir_schedules.chains.cost import FORK_JOIN_US, VM_CALL_US
+from tir_schedules.cost.parallel import FORK_JOIN_US, VM_CALL_US
 
 from .join_columns import ColumnJoiner, alike
 

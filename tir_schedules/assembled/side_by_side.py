@@ -22,11 +22,12 @@ from tvm.ir import StringImm
 from tvm.tirx import ForKind
 
 from microkernels.amx.permission import PERMISSION_LLVM_IR
-from tir_schedules.chains.cost import FORK_JOIN_US, NORM_CYCLES, VM_CALL_US
+from tir_schedules.chains.cost import NORM_CYCLES
 from tir_schedules.core.machine import Machine
 from tir_schedules.core.region import Region, Tensor
 from tir_schedules.core.statements import children, with_children
 from tir_schedules.core.template import template_for
+from tir_schedules.cost.parallel import FORK_JOIN_US, VM_CALL_US
 from tir_schedules.cost.speeds import MEASURED, has_tiles, speeds_of
 from tir_schedules.product.matmul import MATMUL, estimated_cycles
 

@@ -22,8 +22,9 @@ from tir_schedules.core.machine import Machine
 from tir_schedules.core.product_plan import ProductPlan
 from tir_schedules.core.region import Region
 from tir_schedules.cost.amx_cost import LEAST_GAIN
+from tir_schedules.cost.parallel import worth_parallel
 from tir_schedules.product.batch_matmul import multiplied
-from tir_schedules.product.tile_config import PARALLEL_FLOPS, tile_cycles
+from tir_schedules.product.tile_config import tile_cycles
 from tir_schedules.product.tile_space import cuts
 from tir_schedules.product.zero_points import is_integer
 
@@ -160,7 +161,7 @@ def candidates(problem: AttentionProblem, machine: Machine) -> Iterator[Attentio
     """One configuration for every pair of kernels."""
     lanes = machine.isa.f32_lanes
     sets = problem.batches // problem.group
-    parallel = machine.threads > 1 and problem.flops >= PARALLEL_FLOPS
+    parallel = worth_parallel(machine, flops=problem.flops)
     uneven = sets % machine.threads and sets < 4 * machine.threads
     # As few as make the number of tasks a multiple of the threads': each packs k and v.
     fewest = machine.threads // math.gcd(sets, machine.threads)

@@ -25,6 +25,8 @@ from microkernels.amx.tile_shapes import LAYOUTS, ROWS
 from tir_schedules.core.blocking import Group, shares
 from tir_schedules.core.machine import Machine
 from tir_schedules.core.region import Region, Tensor
+from tir_schedules.cost.cost import Cost
+from tir_schedules.cost.parallel import FORK_JOIN_US, VM_CALL_US
 from tir_schedules.cost.speeds import has_tiles, speeds_of
 from tir_schedules.epilogue.epilogue import rows_and_columns
 from tir_schedules.product.matmul import MATMUL, estimated_cycles
@@ -32,8 +34,6 @@ from tir_schedules.rows.normalize import default_config as normalize_config
 
 from .sources import sources_of
 
-VM_CALL_US = 0.35  # one more kernel called by the virtual machine
-FORK_JOIN_US = 1.0  # a parallel region on two threads
 NORM_CYCLES = 7.0  # a vector of a normalised row: 7.4 (layer_norm), 5.9 (rms_norm) measured
 
 TALLEST = ROWS * LAYOUTS["2x2"][0]  # rows of the block of tiles that takes the fewest loads
@@ -53,49 +53,6 @@ WORTH, WORTH_FROM_MEMORY = 0.0005, 0.05
 
 
 @dataclass(frozen=True)
-class ChainCost:
-    """Microseconds of the busiest thread.
-
-    Attributes
-    ----------
-    compute : float
-        Products and normalisations from cache; grows where threads are idle or tiles thin.
-    weights : float
-        Streaming weights from beyond L2, as far as computing does not hide it.
-    between : float
-        Moving intermediate results beyond L2 and between cores.
-    barriers : float
-        Calls of kernels, and forks and joins.
-    """
-
-    compute: float = 0.0
-    weights: float = 0.0
-    between: float = 0.0
-    barriers: float = 0.0
-
-    @property
-    def total(self) -> float:
-        """All of it."""
-        return self.compute + self.weights + self.between + self.barriers
-
-    def __add__(self, other: ChainCost) -> ChainCost:
-        return ChainCost(
-            self.compute + other.compute,
-            self.weights + other.weights,
-            self.between + other.between,
-            self.barriers + other.barriers,
-        )
-
-
-_TERMS = {
-    "compute": "compute",
-    "weights": "weights",
-    "between layers": "between",
-    "calls and barriers": "barriers",
-}
-
-
-@dataclass(frozen=True)
 class ChainPlan:
     """One way to compute a chain.
 
@@ -103,7 +60,7 @@ class ChainPlan:
     ----------
     mode : str
         "separate", "rows" or "columns".
-    cost : ChainCost
+    cost : Cost
         What it costs.
     tasks : int
         Threads that have work.
@@ -112,7 +69,7 @@ class ChainPlan:
     """
 
     mode: str
-    cost: ChainCost
+    cost: Cost
     tasks: int
     block: int
 
@@ -154,14 +111,10 @@ class ChainEstimate:
         plan, before = self.merged, self.separate.cost
         how = f"blocks of {plan.block} rows" if plan.mode == "rows" else "columns"
         threads = "1 thread" if plan.tasks == 1 else f"{plan.tasks} threads"
-        terms = [
-            f"{name} {change:+.1f}"
-            for name, term in _TERMS.items()
-            if abs(change := getattr(plan.cost, term) - getattr(before, term)) >= 0.05
-        ]
+        changes = plan.cost.changes(before, between="between layers", barriers="calls and barriers")
         return (
             f"by {how} on {threads} an estimated {plan.cost.total:.1f} us instead of "
-            f"{before.total:.1f} ({', '.join(terms) or 'nothing saved'})"
+            f"{before.total:.1f} ({changes})"
         )
 
 
@@ -230,27 +183,27 @@ class _Chain:
         """So many rows or somewhat fewer, whole tiles if the machine has tiles."""
         return rows // self.unit * self.unit if rows > self.unit else rows
 
-    def _in_turn(self, calls: float) -> ChainCost:
-        cost = ChainCost(barriers=calls)
+    def _in_turn(self, calls: float) -> Cost:
+        cost = Cost(barriers=calls)
         for part, share, sources in zip(self.parts, self.shares, self.reads, strict=True):
             fork_join = FORK_JOIN_US if _tasks(share) > 1 else 0.0
             moved = sum(self._moved(source, share) for source in sources)
             weights = self._streaming(part, share)
-            cost += ChainCost(share.compute, weights, moved, fork_join)
+            cost += Cost(share.compute, 0.0, weights, moved, fork_join)
         return cost
 
-    def _in_blocks(self, rows: int, block: int, tasks: int) -> ChainCost:
-        cost = ChainCost(barriers=VM_CALL_US + (FORK_JOIN_US if tasks > 1 else 0.0))
+    def _in_blocks(self, rows: int, block: int, tasks: int) -> Cost:
+        cost = Cost(barriers=VM_CALL_US + (FORK_JOIN_US if tasks > 1 else 0.0))
         groups = row_groups(rows, math.ceil(rows / block), self.unit if block < rows else 1)
         for part in self.parts:
             pieces = [(group.count, _of_rows(part, group.size, self.machine)) for group in groups]
             compute = sum(count * piece.compute for count, piece in pieces)
             passes = sum(count * piece.passes for count, piece in pieces)
             weights = self._streaming(part, _Share(compute, passes, tasks))
-            cost += ChainCost(compute, weights)
+            cost += Cost(compute, weights=weights)
         transfers = STORE_TRANSFERS + 1
         beyond = max(0.0, block * self.row_bytes - self.machine.l2_bytes)
-        return cost + ChainCost(between=transfers * beyond * (rows / block) / self.speeds.l3_rate)
+        return cost + Cost(between=transfers * beyond * (rows / block) / self.speeds.l3_rate)
 
     def _streaming(self, part: Region, share: _Share) -> float:
         """Microseconds that reading a weight adds to computing with it."""

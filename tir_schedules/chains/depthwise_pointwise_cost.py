@@ -23,11 +23,13 @@ from tir_schedules.convolution.depthwise.config import DepthwiseConfig, dot_kern
 from tir_schedules.convolution.depthwise.problem import DepthwiseProblem
 from tir_schedules.core.machine import Machine
 from tir_schedules.core.region import Region, Tensor
+from tir_schedules.cost.cost import Cost
+from tir_schedules.cost.parallel import FORK_JOIN_US, VM_CALL_US
 from tir_schedules.cost.speeds import speeds_of
 from tir_schedules.product import matmul
 from tir_schedules.product.matmul_config import MatmulConfig
 
-from .cost import FORK_JOIN_US, L3_EXPOSED, STORE_TRANSFERS, VM_CALL_US
+from .cost import L3_EXPOSED, STORE_TRANSFERS
 from .depthwise_pointwise_config import (
     DepthwisePointwiseConfig,
     band_sizes,
@@ -51,46 +53,11 @@ WORTH = 0.02
 
 
 @dataclass(frozen=True)
-class PairCost:
-    """Microseconds of the busiest thread.
-
-    Attributes
-    ----------
-    compute : float
-        Both parts from cache; grows where threads are idle, tiles ragged or bands many.
-    weights : float
-        Reading the matmul's weight again.
-    between : float
-        Moving what is between the parts.
-    barriers : float
-        Calls of kernels, and forks and joins.
-    """
-
-    compute: float
-    weights: float
-    between: float
-    barriers: float
-
-    @property
-    def total(self) -> float:
-        """All of it."""
-        return self.compute + self.weights + self.between + self.barriers
-
-
-_TERMS = {
-    "compute": "compute",
-    "weights": "weights",
-    "between": "between",
-    "calls and barriers": "barriers",
-}
-
-
-@dataclass(frozen=True)
 class PairEstimate:
     """Both ways, and the configuration of the merged one."""
 
-    separate: PairCost
-    merged: PairCost
+    separate: Cost
+    merged: Cost
     config: DepthwisePointwiseConfig
 
     @property
@@ -105,15 +72,11 @@ class PairEstimate:
 
     def __str__(self) -> str:
         lines, tasks = self.config.lines, self.config.threads
-        terms = [
-            f"{name} {change:+.1f}"
-            for name, term in _TERMS.items()
-            if abs(change := getattr(self.merged, term) - getattr(self.separate, term)) >= 0.05
-        ]
+        changes = self.merged.changes(self.separate, barriers="calls and barriers")
         return (
             f"in bands of {lines} line{'s' * (lines > 1)} on {tasks} thread{'s' * (tasks > 1)} an "
             f"estimated {self.merged.total:.1f} us instead of {self.separate.total:.1f} "
-            f"({', '.join(terms) or 'nothing saved'})"
+            f"({changes})"
         )
 
 
@@ -151,7 +114,7 @@ class _Pair:
         self.line_bytes = self.made // self.lines
         self.weight = _bytes(self.second.inputs[1])
 
-    def separate(self) -> PairCost:
+    def separate(self) -> Cost:
         """Two kernels in their default configurations."""
         first = depthwise_config.default_config(self.first, self.machine)
         second = matmul.default_config(self.second, self.machine)
@@ -167,9 +130,9 @@ class _Pair:
         between += self._narrow(read)
         passes = math.ceil(self.lines * self.problem.columns.outputs / second.m_block)
         weights = self._weights(second, passes / second.threads_m, compute) / second.threads_n
-        return PairCost(compute, weights, between, barriers)
+        return Cost(compute, weights=weights, between=between, barriers=barriers)
 
-    def in_bands(self, config: DepthwisePointwiseConfig) -> PairCost:
+    def in_bands(self, config: DepthwisePointwiseConfig) -> Cost:
         """One kernel."""
         bands = self.problem.batch * math.ceil(self.problem.rows.outputs / config.lines)
         share = math.ceil(bands / config.threads)
@@ -185,7 +148,7 @@ class _Pair:
         between = self._narrow(lines * self.line_bytes) if band > self.machine.l1_bytes else 0.0
         beyond = share * max(0.0, band - self.machine.l2_bytes)
         between += (STORE_TRANSFERS + 1) * beyond / self.speeds.l3_rate
-        return PairCost(compute, weights, between, barriers)
+        return Cost(compute, weights=weights, between=between, barriers=barriers)
 
     def _narrow(self, size: int) -> float:
         """Microseconds to move 8-bit results between L1 and L2; no time for others."""

@@ -33,6 +33,7 @@ from tir_schedules.core.product import Product
 from tir_schedules.core.product_plan import ProductPlan, TileConfig
 from tir_schedules.core.region import Region
 from tir_schedules.core.template import Template, register_template
+from tir_schedules.cost.parallel import worth_parallel
 from tir_schedules.cost.product_nest import kind_of, product_nest
 from tir_schedules.epilogue.epilogue import (
     Columns,
@@ -47,7 +48,6 @@ from .activations import Activations
 from .batch_operands import BatchProblem, PackedOperand
 from .tile_config import (
     KERNEL_TYPES,
-    PARALLEL_FLOPS,
     RESULT_DTYPES,
     check_tile,
     default_tile,
@@ -167,7 +167,7 @@ def product_types(region: Region) -> tuple[str, str]:
 def _config(region: Region, machine: Machine, kernel: Microkernel) -> BatchMatmulConfig:
     """The best configuration of one kernel."""
     problem = BatchProblem(region)
-    parallel = machine.threads > 1 and flops(region) >= PARALLEL_FLOPS * kernel.kr
+    parallel = worth_parallel(machine, flops=flops(region) / kernel.kr)
     uneven = problem.batches % machine.threads and problem.batches < 4 * machine.threads
     return BatchMatmulConfig(
         **default_tile(kernel, problem.m, problem.n, problem.k, machine),

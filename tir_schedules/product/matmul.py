@@ -35,6 +35,7 @@ from tir_schedules.core.machine import Machine
 from tir_schedules.core.product import Product
 from tir_schedules.core.region import Region
 from tir_schedules.core.template import Packing, Template, register_template
+from tir_schedules.cost.parallel import worth_parallel
 from tir_schedules.cost.product_nest import product_nest
 from tir_schedules.epilogue.epilogue import (
     Columns,
@@ -59,7 +60,6 @@ from .matmul_weight import pack, packed_shape, parameter_shape, unpack
 from .matmul_window import window_of
 from .scaled_weight import further_inputs, has_scale, reject_scale, scaled
 from .tile_config import (
-    PARALLEL_FLOPS,
     RESULT_DTYPES,
     default_tile,
     fewest_cycles,
@@ -188,7 +188,7 @@ def _config(region: Region, machine: Machine, kernel: Microkernel) -> MatmulConf
     m, n, k = dimensions(region)
     tile = _tile(region, machine, kernel)
     grid = (1, 1)
-    if machine.threads > 1 and flops(region) >= PARALLEL_FLOPS * kernel.kr:
+    if worth_parallel(machine, flops=flops(region) / kernel.kr):
         m_tiles = math.ceil(m / tile["rows"])
         n_tiles = math.ceil(math.ceil(n / kernel.lanes) / tile["vectors"])
         grid = choose_thread_grid(m_tiles, n_tiles, m, n, k, machine.threads)

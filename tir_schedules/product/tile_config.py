@@ -16,7 +16,6 @@ from tir_schedules.core.product_plan import ProductPlan, TileConfig
 from tir_schedules.core.region import Region
 from tir_schedules.cost.amx_cost import LEAST_GAIN, amx_blocks, amx_cycles, vector_cycles
 
-PARALLEL_FLOPS = 400_000  # below it the fork and join of a parallel region cost more than they save
 RESULT_DTYPES = (
     "float32",
     "float64",

@@ -33,6 +33,7 @@ from tir_schedules.core.machine import Machine
 from tir_schedules.core.product_plan import Piece, ProductPlan
 from tir_schedules.core.region import Region
 from tir_schedules.core.template import Packing, Template, register_template
+from tir_schedules.cost.parallel import worth_parallel
 from tir_schedules.cost.product_nest import product_nest
 from tir_schedules.epilogue.epilogue import (
     Epilogue,
@@ -44,7 +45,6 @@ from tir_schedules.epilogue.epilogue import (
 from .matmul_config import ACTIVATION_DTYPES, MatmulConfig
 from .narrow_weight import BITS, NarrowWeight, per_block_shape
 from .tile_config import (
-    PARALLEL_FLOPS,
     RESULT_DTYPES,
     check_tile,
     default_tile,
@@ -186,7 +186,7 @@ def _config(
     """A tile with its grid of threads."""
     m, n, k = dimensions(region)
     grid = (1, 1)
-    if machine.threads > 1 and flops(region) >= PARALLEL_FLOPS:
+    if worth_parallel(machine, flops=flops(region)):
         lanes = microkernel_named(tile["kernel"]).lanes
         m_tiles = math.ceil(m / tile["rows"])
         n_tiles = math.ceil(math.ceil(n / lanes) / tile["vectors"])

@@ -27,6 +27,7 @@ from tir_schedules.core.config import Config
 from tir_schedules.core.machine import Machine
 from tir_schedules.core.region import Region
 from tir_schedules.core.template import Template, register_template
+from tir_schedules.cost.parallel import threads_worth
 from tir_schedules.epilogue.epilogue import (
     Columns,
     Epilogue,
@@ -44,8 +45,6 @@ from tir_schedules.product.tile_loops import for_share
 from .normalize_view import reshaped
 
 X_DTYPES = ("float32", "bfloat16", "uint8", "int8", "int32")
-THREAD_NANOSECONDS = 5000
-"""Work of one thread below which forking and joining costs more than it saves."""
 
 
 class ElementwiseConfig(Config, frozen=True):
@@ -89,7 +88,7 @@ def default_config(region: Region, machine: Machine) -> ElementwiseConfig:
     packed = region.output.dtype in RANGES and lanes == PACKED_LANES  # four at a time
     unroll = 4 if cost <= 12 or (packed and cost <= 32) else 2 if cost <= 24 else 1
     nanoseconds = rows * math.ceil(n / lanes) * (2 + cost) / 4
-    threads = max(1, min(machine.threads, int(nanoseconds / THREAD_NANOSECONDS)))
+    threads = threads_worth(machine, nanoseconds=nanoseconds)
     return ElementwiseConfig(unroll=min(unroll, max(1, n // lanes)), threads=threads)
 
 

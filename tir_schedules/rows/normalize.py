@@ -28,6 +28,7 @@ from tir_schedules.core.config import Config
 from tir_schedules.core.machine import Machine
 from tir_schedules.core.region import Region
 from tir_schedules.core.template import Template, register_template
+from tir_schedules.cost.parallel import worth_parallel
 from tir_schedules.epilogue.epilogue import Epilogue, operand_parameters
 from tir_schedules.product.tile_loops import for_groups, for_share
 
@@ -36,7 +37,6 @@ from .normalize_rows import Rows
 from .normalize_view import NORM_OPS, SOFTMAX_OPS, View, reshaped, view_of
 
 OUTPUT_DTYPES = ("float32", "bfloat16", "uint8", "int8")
-PARALLEL_VECTORS = 2048  # fewer vectors of 16 take less time than forking and joining saves
 
 
 class NormalizeConfig(Config, frozen=True):
@@ -105,7 +105,7 @@ def default_config(region: Region, machine: Machine) -> NormalizeConfig:
     seen, lanes = view(region), machine.isa.f32_lanes
     vectors = math.ceil(seen.n / lanes)
     work = seen.outer * vectors if seen.inner == 1 else region.inputs[0].size // lanes
-    threads = machine.threads if work >= PARALLEL_VECTORS * 16 // lanes else 1
+    threads = machine.threads if worth_parallel(machine, elements=work * lanes) else 1
     if seen.inner > 1:
         unroll = min(4, math.ceil(seen.inner / lanes))
         return NormalizeConfig(rows=1, unroll=unroll, keep=False, chunk=1 << 20, threads=threads)

@@ -32,6 +32,7 @@ from tir_schedules.core.machine import Machine
 from tir_schedules.core.reduce_lanes import combine_all, reduce_lanes
 from tir_schedules.core.region import Region, Tensor
 from tir_schedules.core.template import Template, register_template
+from tir_schedules.cost.parallel import threads_worth
 from tir_schedules.epilogue.epilogue import Columns, load_vector
 from tir_schedules.product.tile_loops import for_share
 
@@ -40,8 +41,6 @@ from .normalize_view import reshaped
 LARGEST = 255.0
 ROUND = 1.5 * 2.0**23  # added to a small f32 and subtracted, rounds it to even
 OWN_UNROLL = 8  # independent minima and maxima where no configuration says
-THREAD_VECTORS = 4096
-"""Vectors of one thread below which forking and joining costs more than it saves."""
 
 
 class RangeConfig(Config, frozen=True):
@@ -164,7 +163,7 @@ def reject(region: Region, isa: Isa) -> str | None:
 def default_config(region: Region, machine: Machine) -> RangeConfig:
     """A configuration by closed formula; no tuning is needed."""
     vectors = math.ceil(region.inputs[0].size / machine.isa.f32_lanes)
-    threads = max(1, min(machine.threads, vectors * machine.isa.f32_lanes // (16 * THREAD_VECTORS)))
+    threads = threads_worth(machine, elements=vectors * machine.isa.f32_lanes)
     return RangeConfig(unroll=min(4, vectors), threads=threads)
 
 

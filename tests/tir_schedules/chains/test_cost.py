@@ -11,16 +11,15 @@ import pytest
 from microkernels.isa import isa_named
 from tir_schedules.chains.cost import (
     FOREIGN_RATE,
-    FORK_JOIN_US,
-    VM_CALL_US,
     WORTH,
-    ChainCost,
     ChainEstimate,
     estimate_chain,
     row_groups,
 )
 from tir_schedules.core.machine import Machine
 from tir_schedules.core.region import Region, Scalar, Tensor
+from tir_schedules.cost.cost import Cost
+from tir_schedules.cost.parallel import FORK_JOIN_US, VM_CALL_US
 from tir_schedules.cost.speeds import MEASURED, WITH_AMX, speeds_of
 
 F = "float32"
@@ -59,7 +58,7 @@ def chain(m: int, widths: Sequence[int], dtypes: tuple[str, str] = (F, F)) -> Re
     )
 
 
-def costs(estimate: ChainEstimate) -> tuple[ChainCost, ChainCost]:
+def costs(estimate: ChainEstimate) -> tuple[Cost, Cost]:
     """Of the parts alone, and merged as it is best."""
     return estimate.separate.cost, estimate.merged.cost
 

@@ -31,6 +31,7 @@ from tir_schedules.attention.problem import (
 )
 from tir_schedules.core.machine import Machine
 from tir_schedules.core.region import Region
+from tir_schedules.cost.parallel import worth_parallel
 from tir_schedules.epilogue.epilogue import Epilogue
 
 from .plan import DecodePlan, bits_of_element, sets_side_by_side
@@ -39,7 +40,6 @@ from .scores import DecodeScores
 
 MOST_QUERIES = 4  # more are worth packing K and V
 MOST_ROWS = 32
-PARALLEL_BYTES = 96 << 10  # of K and V: less is read while threads fork and join
 SHARE_BYTES = 256 << 10  # of K and V: less is not worth two more joins
 
 
@@ -73,7 +73,7 @@ def default_shares(region: Region, machine: Machine) -> tuple[bool, int]:
     k, v = (problem.tensors[name].dtype for name in "kv")
     bits = problem.d * bits_of_element(k) + problem.e * bits_of_element(v)
     read = sets * problem.n * bits // 8
-    if machine.threads == 1 or read < PARALLEL_BYTES:
+    if not worth_parallel(machine, bytes=read):
         return False, 1
     tasks = sets // sets_side_by_side(problem)
     if tasks >= machine.threads or read < SHARE_BYTES:

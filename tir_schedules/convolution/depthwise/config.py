@@ -13,7 +13,8 @@ from microkernels.microkernel import Microkernel, kernels_for
 from tir_schedules.core.config import Config
 from tir_schedules.core.machine import Machine
 from tir_schedules.core.region import Region
-from tir_schedules.product.tile_config import KERNEL_TYPES, PARALLEL_FLOPS
+from tir_schedules.cost.parallel import worth_parallel
+from tir_schedules.product.tile_config import KERNEL_TYPES
 
 from .problem import DepthwiseProblem
 
@@ -130,7 +131,7 @@ def default_config(region: Region, machine: Machine) -> DepthwiseConfig:
     columns = max(1, min(columns, outputs))
     while columns > 1 and products(problem, rows, columns, 1, kernel) > MOST_UNROLLED // 4:
         columns -= 1
-    threads = machine.threads if problem.flops >= PARALLEL_FLOPS else 1
+    threads = machine.threads if worth_parallel(machine, flops=problem.flops) else 1
     return DepthwiseConfig(rows=rows, columns=columns, blocks=blocks, threads=threads)
 
 

@@ -20,7 +20,8 @@ from tir_schedules.core.machine import Machine
 from tir_schedules.core.product_plan import ProductPlan
 from tir_schedules.core.region import Region
 from tir_schedules.cost.amx_cost import amx_cycles
-from tir_schedules.product.tile_config import PARALLEL_FLOPS, fewest_cycles, product_kernels
+from tir_schedules.cost.parallel import FORK_CYCLES, worth_parallel
+from tir_schedules.product.tile_config import fewest_cycles, product_kernels
 from tir_schedules.product.tile_space import PIECES, register_tiles
 
 from .config import ConvConfig, form_of, product_types, reads_in_place
@@ -30,7 +31,6 @@ RUN_CYCLES = 4.0  # for a run: the loop around it
 SET_BYTES = 4096  # addresses so far apart share a set of L1
 SET_ROWS, SET_PENALTY = 8, 2.0
 LINE_CYCLES = 10.0  # for a line of the image
-FORK_CYCLES = 8000.0  # of a parallel region
 
 
 def default_config(region: Region, machine: Machine) -> ConvConfig:
@@ -99,8 +99,7 @@ def _configs(
     _, height, width = geometry.outputs
     vectors = math.ceil(geometry.group_out_channels / kernel.lanes)
     grids = [(1, 1)]
-    parallel = geometry.flops >= PARALLEL_FLOPS * kernel.kr
-    if machine.threads > 1 and (parallel or every):
+    if worth_parallel(machine, flops=geometry.flops / kernel.kr) or (every and machine.threads > 1):
         grids = [*thread_grids(machine.threads), *([(1, 1)] if every else [])]
     stagings = [True] if not reads_in_place(region, kernel) else [False, True]
     if not geometry.padded and not every and len(stagings) > 1 and width >= kernel.mr:

@@ -12,7 +12,8 @@ from tir_schedules.core.blocking import Group, balanced, shares, thread_grids
 from tir_schedules.core.machine import Machine
 from tir_schedules.core.product_plan import ProductPlan, TileConfig
 from tir_schedules.core.region import Region
-from tir_schedules.product.tile_config import PARALLEL_FLOPS, check_tile
+from tir_schedules.cost.parallel import worth_parallel
+from tir_schedules.product.tile_config import check_tile
 from tir_schedules.product.tile_space import register_tiles
 
 from .problem import WinogradProblem
@@ -88,7 +89,7 @@ def candidates(region: Region, machine: Machine) -> Iterator[WinogradConfig]:
     problem = WinogradProblem.of(region)
     geometry, tiles = problem.geometry, problem.tiles
     grids = [(1, 1)]
-    if geometry.flops >= PARALLEL_FLOPS:
+    if worth_parallel(machine, flops=geometry.flops):
         grids = list(thread_grids(machine.threads))
     for teams, members in grids:
         if teams > tiles:

@@ -1,9 +1,9 @@
 """What a 3x3 convolution costs by Winograd's tiles, and directly: estimates with named terms.
 
-    products     36 for every tile, by `blocking.estimate_cycles`
+    compute      36 products for every tile, by `blocking.estimate_cycles`
     transforms   of x and of the results, a number of cycles for each tile and vector of it
     weights      reading them from L3 or memory, once a block of tiles; what products do not hide
-    spills       transformed tiles of a block that do not fit in L2
+    between      transformed tiles of a block that do not fit in L2
     barriers     forks and joins of parallel regions, and tiles that another core transformed
 
 Measured on one machine (Zen 4, 3.7 GHz, 1 MB of L2, 32 MB of L3), one thread, cache hot; estimated
@@ -18,13 +18,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from microkernels.microkernel import microkernel_named
 from tir_schedules.convolution.direct import cost as conv_cost
 from tir_schedules.core.blocking import estimate_cycles
 from tir_schedules.core.machine import Machine
 from tir_schedules.core.region import Region
+from tir_schedules.cost.cost import Cost
+from tir_schedules.cost.parallel import BARRIER_CYCLES
 from tir_schedules.cost.speeds import speeds_of
 
 from .config import WinogradConfig, candidates, other_tiles
@@ -33,32 +34,15 @@ from .transforms import PRODUCTS
 
 INPUT_CYCLES, OUTPUT_CYCLES = 110.0, 90.0  # of a vector of a tile, measured from L2
 TILE_CYCLES = 80.0  # of a tile: its place, its edges, the loops around its vectors
-BARRIER_CYCLES = 4000.0
 FOREIGN_RATE = 10e3  # bytes per microsecond of what lies in another core's L2 (see chains.cost)
 # Of the weights' way: what passes behind products, and what shows of that nevertheless.
 HIDDEN, EXPOSED = 0.95, 0.1
 F32_BYTES = 4
 
 
-@dataclass(frozen=True)
-class WinogradCost:
-    """Cycles of the busiest thread; the module's text says of what."""
-
-    products: float
-    transforms: float
-    weights: float
-    spills: float
-    barriers: float
-
-    @property
-    def total(self) -> float:
-        """All of it."""
-        return self.products + self.transforms + self.weights + self.spills + self.barriers
-
-
 def winograd_cost(
     region: Region, config: WinogradConfig, machine: Machine, cold: bool = False
-) -> WinogradCost:
+) -> Cost:
     """What a configuration costs.
 
     Parameters
@@ -93,11 +77,11 @@ def winograd_cost(
     over = max(0, kept - machine.l2_bytes * 3 // 4)
     foreign = F32_BYTES * PRODUCTS * tiles * channels * (members - 1) / members
     forks = 0 if members * teams == 1 else 1 if members == 1 else 2 * each
-    return WinogradCost(
-        products=each * products,
+    return Cost(
+        compute=each * products,
         transforms=each * transforms,
         weights=first + (each - 1) * later,
-        spills=each * 2 * over / speeds_of(machine).l3_rate * per_us,
+        between=each * 2 * over / speeds_of(machine).l3_rate * per_us,
         barriers=forks * BARRIER_CYCLES + each * foreign / FOREIGN_RATE * per_us,
     )
 

@@ -74,6 +74,6 @@ def products(region: Region, config: WinogradConfig, machine: Machine) -> Iterat
         part=region,
         plan=replace(plan, m=config.m_block),
         copies=0,
-        cycles=winograd_cost(region, config, machine).products,
+        cycles=winograd_cost(region, config, machine).compute,
         others=list,
     )
