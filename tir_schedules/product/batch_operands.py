@@ -26,6 +26,7 @@ from microkernels.vector.expressions import (
 )
 from microkernels.vector.transpose import transpose_block
 from tir_schedules.core.blocking import Group
+from tir_schedules.core.panels import Panels
 from tir_schedules.core.region import Region, Tensor
 from tir_schedules.epilogue.epilogue import Columns, load_vector, unflatten
 
@@ -164,23 +165,23 @@ class PackedOperand:
         self.source, self.kernel, self.panels = source, kernel, panels
         self.dtype = source.dtype
         self.lanes, self.kr = kernel.lanes, kernel.kr
-        self.steps = kernel.steps(source.k)
-        self.n_vectors = math.ceil(source.n / kernel.lanes)
+        widths = tuple(group.size for group in panels for _ in range(group.count))
+        self.layout = Panels(kernel, source.k, source.n, widths)
+        self.steps = self.layout.steps
         self.group = self.lanes * self.kr
         self.element = "uint16" if kernel.b_dtype == "bfloat16" else kernel.b_dtype
-        size = self.steps * self.n_vectors * self.group
-        self.buffer = I.sblock_alloc_buffer((size,), self.element, align=64)
+        self.buffer = I.sblock_alloc_buffer((self.layout.size,), self.element, align=64)
         self.sums: Expr | None = None
 
     def load(self, panel: Expr, width: int, step: Expr, j: int | Expr) -> Expr | Address:
         """One vector of a panel, `lanes` columns of kr elements each, as `emit` takes it."""
-        start = self._offset(panel, width, step, j)
+        start = self.layout.start(panel, width, step, j)
         return self.kernel.b_operand(self.buffer, start, width * self.group)
 
     def column_sums(self) -> None:
         """Adds up the columns, by the kernel's own products with ones."""
         kernel, lanes = self.kernel, self.lanes
-        self.sums = I.sblock_alloc_buffer((self.n_vectors * lanes,), "int32", align=64)
+        self.sums = I.sblock_alloc_buffer((self.layout.columns,), "int32", align=64)
 
         def panel(start: Expr | int, width: int) -> None:
             total = I.sblock_alloc_buffer((width * lanes,), "int32")
@@ -189,7 +190,7 @@ class PackedOperand:
             with I.serial(self.steps) as step:
                 for j in range(width):
                     index = ramp(j * lanes, lanes)
-                    group = self.buffer[ramp(self._offset(start, width, step, j), self.group)]
+                    group = self.buffer[ramp(self.layout.start(start, width, step, j), self.group)]
                     I.buffer_store(total, kernel.add_up(total[index], group), [index])
             for j in range(width):
                 value = total[ramp(j * lanes, lanes)]
@@ -227,7 +228,7 @@ class PackedOperand:
             zero = constant(0, self.element, self.group)
             with I.serial(self.steps - first) as step:
                 for j in range(width):
-                    offset = self._offset(panel, width, first + step, j)
+                    offset = self.layout.start(panel, width, first + step, j)
                     I.buffer_store(self.buffer, zero, [ramp(offset, self.group)])
 
     def _each_vector(
@@ -243,9 +244,6 @@ class PackedOperand:
                 functools.partial(emit, j),
             )
 
-    def _offset(self, panel: Expr | int, width: int, step: Expr, j: Expr | int) -> Expr:
-        return (panel * self.steps + step * width + j) * self.group
-
     def _bits(self, value: Expr) -> Expr:
         """Elements in memory as the bits that the kernel multiplies; f32 as it is."""
         if self.kernel.b_dtype == "bfloat16":
@@ -260,7 +258,7 @@ class PackedOperand:
         value = words
         if self.kernel.b_dtype != "float32":
             value = reinterpret_group(self.element, words, self.group)
-        offset = self._offset(panel, width, step, j)
+        offset = self.layout.start(panel, width, step, j)
         I.buffer_store(self.buffer, value, [ramp(offset, self.group)])
 
     def _copy(self, panel: Expr | int, width: int) -> None:
@@ -356,7 +354,7 @@ class PackedOperand:
         self, panel: Expr | int, width: int, j: int, columns: Columns, step: Expr, valid: int
     ) -> None:
         """One step of K, element by element."""
-        offset = self._offset(panel, width, step, j)
+        offset = self.layout.start(panel, width, step, j)
         for lane in range(self.lanes):
             for i in range(self.kr):
                 value = tirx.const(0, self.element)
