@@ -7,7 +7,7 @@ as in a rewriting pass) it becomes a Let around the final expression.
 TVM treats every name as an index. It substitutes names that read no memory, in StmtSimplify and
 again while it writes LLVM's code, so that a chain of names grows exponentially. It also multiplies
 the interval of a Select as if it were an integer's, which fails for a float. TVM does not
-substitute what is in memory: `settle` puts a value there, and LLVM makes a register of it again.
+substitute what is in memory: `materialise` puts a value there, and LLVM makes a register of it.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def cast(element: str, value: Expr) -> Expr:
 
 MOST_USES = 48
 """Uses of values in memory that a name may stand for, all names in it replaced, before it is
-settled."""
+materialised."""
 
 
 class _Names(threading.local):
@@ -105,7 +105,7 @@ class _Names(threading.local):
         self.uses: dict[tirx.Var, int] = {}
         self.count, self.chooses = 0, False
 
-    def settles(self, value: Expr) -> bool:
+    def materialises(self, value: Expr) -> bool:
         """Whether a value is not for TVM's eyes; the uses that it stands for are `self.count`."""
         builder = IRBuilder.current()
         if self.builder is None or not self.builder.same_as(builder):
@@ -139,14 +139,14 @@ def bind(value: Expr | int) -> Expr:
         return variable
     if lanes_of(value) == 1 and not element_of(value).startswith("float"):
         return I.bind(value)  # may be an index, which TVM shall look through
-    if _names.settles(value):
-        return settle(value)
+    if _names.materialises(value):
+        return materialise(value)
     name = I.bind(value)
     _names.uses[name] = _names.count
     return name
 
 
-def settle(value: Expr) -> Expr:
+def materialise(value: Expr) -> Expr:
     """Names a value in a way that TVM cannot look through."""
     buffer = I.sblock_alloc_buffer((lanes_of(value),), element_of(value))
     index = ramp(0, lanes_of(value))

@@ -29,7 +29,7 @@ from relay_passes.ir.axis_view import view_axes
 from relay_passes.ir.graph import DataflowGraph, op_name, static_tensor
 from relay_passes.ir.rewrite import Bindings, block_pass
 from relay_passes.ir.traits import ELEMENTWISE
-from relay_passes.ir.transposed_constants import is_turnable, with_axes
+from relay_passes.ir.transposed_constants import is_transposable, with_axes
 
 _LAYOUTS = {
     "relax.nn.conv1d": ("NWC", "WIO"),
@@ -61,7 +61,7 @@ def is_pointwise(graph: DataflowGraph, call: relax.Expr) -> bool:
     alone."""
     if not _laid_out(call, _LAYOUTS) or static_tensor(call.args[0]) is None:
         return False
-    return _has_one_tap(call) and is_turnable(graph, call.args[1])
+    return _has_one_tap(call) and is_transposable(graph, call.args[1])
 
 
 def runs_on_planes(call: relax.Expr) -> bool:

@@ -185,17 +185,17 @@ class _Plan:
         leader = max(candidates, key=lambda view: view.moves)
         if any(axis is None and output.shape[i] != 1 for i, axis in enumerate(leader.axes)):
             return None, []
-        turned = [self._turned(arg, leader, rank) for arg in arguments]
-        if any(view is None for view in turned):
+        permuted = [self._permuted(arg, leader, rank) for arg in arguments]
+        if any(view is None for view in permuted):
             return None, []
-        operands = [self._operand(view) for view in turned if view is not None]
+        operands = [self._operand(view) for view in permuted if view is not None]
         applied = relax.Call(call.op, [*operands, *call.args[arity:]], call.attrs, call.ty_args)
         result = self.block.emit(applied)
         tensor = static_tensor(result)
         assert tensor is not None
         return leader.of(result, tensor.shape), arguments
 
-    def _turned(self, expr: relax.Expr, leader: AxisView, rank: int) -> AxisView | None:
+    def _permuted(self, expr: relax.Expr, leader: AxisView, rank: int) -> AxisView | None:
         """An operand of `rank` axes or less in the axes of the leader's source; None if that takes
         a permutation."""
         view = self._look(expr)
@@ -208,12 +208,12 @@ class _Plan:
             aligned[leader.axes.index(axis)] if axis in leader.axes else None
             for axis in range(len(leader.source_shape))
         )
-        turned = AxisView(view.source, view.source_shape, axes)
-        short = turned.without_leading_ones()
+        permuted = AxisView(view.source, view.source_shape, axes)
+        short = permuted.without_leading_ones()
         constant = isinstance(view.source, ir.GenericConst)
         if constant or short.trivial:
             return short
-        return None if turned.moves else turned
+        return None if permuted.moves else permuted
 
     def _operand(self, view: AxisView) -> relax.Expr:
         expr = view.source if view.trivial else view.emit(self.block)

@@ -23,7 +23,7 @@ from .rewrite import Bindings
 from .traits import ELEMENTWISE
 
 
-def is_turnable(graph: DataflowGraph, expr: relax.Expr) -> bool:
+def is_transposable(graph: DataflowGraph, expr: relax.Expr) -> bool:
     """Whether an expression is made of constants by casts, dequantisation and arithmetic."""
     if static_tensor(expr) is None:
         return False
@@ -33,12 +33,12 @@ def is_turnable(graph: DataflowGraph, expr: relax.Expr) -> bool:
     if call is None:
         return False
     if read_dequantize(call) is not None or view_axes(call) is not None:
-        return is_turnable(graph, call.args[0])
+        return is_transposable(graph, call.args[0])
     arity = ELEMENTWISE.get(op_name(call), 0)
-    return arity > 0 and all(is_turnable(graph, arg) for arg in call.args[:arity])
+    return arity > 0 and all(is_transposable(graph, arg) for arg in call.args[:arity])
 
 
-def turned(
+def transposed(
     graph: DataflowGraph, expr: relax.Expr, order: tuple[int, ...], trims: bool, block: Bindings
 ) -> relax.Expr:
     """A turnable expression with its axes in another order.
@@ -48,7 +48,7 @@ def turned(
     graph : DataflowGraph
         Where it is defined.
     expr : relax.Expr
-        For which `is_turnable`.
+        For which `is_transposable`.
     order : tuple of int
         The axis for each axis of the result, after leading axes of extent 1 have been added where
         there are fewer.
@@ -72,7 +72,7 @@ def with_axes(graph: DataflowGraph, expr: relax.Expr, axes: Axes, block: Binding
     Parameters
     ----------
     graph, expr, block
-        As for `turned`.
+        As for `transposed`.
     axes : tuple of (int or None)
         As those of an `AxisView`: None is a new one of extent 1, and those left out have extent 1.
     """

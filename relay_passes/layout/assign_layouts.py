@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from tvm import relax
 
 from relay_passes.ir.graph import DataflowGraph, variables
-from relay_passes.ir.transposed_constants import is_turnable
+from relay_passes.ir.transposed_constants import is_transposable
 
 from .channel_layouts import LABELS, Form, Forms, How, Operand, moves
 from .minimum_cut import FIRST, LayoutCut
@@ -69,7 +69,7 @@ class LayoutPlan:
 
     def read_order(self, operand: Operand, label: int) -> tuple[int, ...]:
         """The order in which an operand is read."""
-        if operand.how is How.TURNED:
+        if operand.how is How.TRANSPOSED:
             return operand.orders[label]
         form = self.forms.of(operand.expr)
         if form is None or operand.how is How.PLAIN:
@@ -139,7 +139,7 @@ class LayoutPlan:
 
     def _turning(self, operand: Operand, label: int) -> int:
         """Bytes of an operand that only this operator has permuted."""
-        if operand.how is not How.TURNED or is_turnable(self.graph, operand.expr):
+        if operand.how is not How.TRANSPOSED or is_transposable(self.graph, operand.expr):
             return 0
         form = self.forms.of(operand.expr)
         assert form is not None
@@ -169,7 +169,7 @@ class LayoutPlan:
             for operand in role.operands if role is not None else ():
                 if operand.how is How.SAME and isinstance(operand.expr, relax.Var):
                     self._note(operand.expr, position)
-                computed = operand.how is How.TURNED and is_turnable(graph, operand.expr)
+                computed = operand.how is How.TRANSPOSED and is_transposable(graph, operand.expr)
                 if computed or operand.how is How.SAME:
                     plain.discard(operand.expr)
             if not isinstance(binding.var, relax.DataflowVar):

@@ -120,7 +120,7 @@ class How(Enum):
     """How an operator reads an operand."""
 
     SAME = "in the layout in which the operator runs"
-    TURNED = "permuted for this operator alone; a constant now"
+    TRANSPOSED = "permuted for this operator alone; a constant now"
     PLAIN = "as imported"
 
 
@@ -135,9 +135,10 @@ class Operand:
     how : How
         How it is read.
     orders : tuple of Order
-        For TURNED: the order for each label; leading axes of extent 1 are added where it has fewer.
+        For TRANSPOSED: the order for each label; where it has fewer axes, leading axes of extent 1
+        are added.
     trims : bool
-        For TURNED: whether a constant may do without leading axes of extent 1.
+        For TRANSPOSED: whether a constant may do without leading axes of extent 1.
     """
 
     expr: relax.Expr

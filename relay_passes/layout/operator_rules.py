@@ -33,7 +33,7 @@ from relay_passes.ir.traits import (
     RESIZES,
     SOFTMAXES,
 )
-from relay_passes.ir.transposed_constants import is_turnable
+from relay_passes.ir.transposed_constants import is_transposable
 
 from .channel_axes import reduced_axes
 from .channel_layouts import LABELS, Form, Forms, How, Operand, Role, moves, permuted, same_memory
@@ -62,7 +62,7 @@ def role_of(forms: Forms, position: int) -> Role | None:
 
 
 def _turned(expr: relax.Expr, result: Form, trims: bool = False) -> Operand:
-    return Operand(expr, How.TURNED, result.orders, trims)
+    return Operand(expr, How.TRANSPOSED, result.orders, trims)
 
 
 def _alike(forms: Forms, expr: relax.Expr, result: Form) -> bool:
@@ -70,7 +70,7 @@ def _alike(forms: Forms, expr: relax.Expr, result: Form) -> bool:
     form = forms.labelled(expr)
     if form is None or (form.axis, form.rank) != (result.axis, result.rank):
         return False
-    return not is_turnable(forms.graph, expr)
+    return not is_transposable(forms.graph, expr)
 
 
 def _elementwise(forms: Forms, call: relax.Call, result: Form) -> Role | None:
@@ -93,7 +93,7 @@ def _concat(forms: Forms, call: relax.Call, result: Form) -> Role | None:
     parts = parts_of_concat(call)
     if result.axis is None or not parts or call.attrs.axis is None:
         return None
-    if not all(_alike(forms, p, result) or is_turnable(forms.graph, p) for p in parts):
+    if not all(_alike(forms, p, result) or is_transposable(forms.graph, p) for p in parts):
         return None
     axis = int(call.attrs.axis) % result.rank
     return Role(
@@ -254,7 +254,7 @@ def _convolution(forms: Forms, call: relax.Call, result: Form) -> Role | None:
         return None
     if data[0] != "N" or str(attrs.out_layout) not in ("", data):
         return None
-    if not is_turnable(forms.graph, call.args[1]):
+    if not is_transposable(forms.graph, call.args[1]):
         return None
 
     def letters(label: int) -> tuple[str, str]:
@@ -268,7 +268,7 @@ def _convolution(forms: Forms, call: relax.Call, result: Form) -> Role | None:
         return with_attrs(call, read, **changed)
 
     first, last = (tuple(map(kernel.index, letters(label)[1])) for label in LABELS)
-    operands = (Operand(call.args[0]), Operand(call.args[1], How.TURNED, (first, last)))
+    operands = (Operand(call.args[0]), Operand(call.args[1], How.TRANSPOSED, (first, last)))
     return Role(operands, build, (LAST,), (FIRST,) if runs_on_planes(call) else ())
 
 
@@ -285,8 +285,8 @@ def _regrouped(forms: Forms, position: int) -> Role | None:
     def build(label: int, read: list[relax.Expr]) -> relax.Expr:
         shape, order = regroup.between(x.order(label), result.order(label))
         parts = relax.op.reshape(read[0], shape)
-        turned = relax.op.permute_dims(parts, order) if moves(shape, order) else parts
-        return relax.op.reshape(turned, result.stored(label))
+        transposed = relax.op.permute_dims(parts, order) if moves(shape, order) else parts
+        return relax.op.reshape(transposed, result.stored(label))
 
     moved = [
         result.bytes * moves(*regroup.between(x.order(label), result.order(label)))

@@ -34,7 +34,7 @@ from relay_passes.decisions import Decision, DecisionLog
 from relay_passes.ir.axis_view import view_axes
 from relay_passes.ir.graph import DataflowGraph, op_name, same_shape, static_tensor
 from relay_passes.ir.rewrite import Bindings, block_pass
-from relay_passes.ir.transposed_constants import is_turnable, turned
+from relay_passes.ir.transposed_constants import is_transposable, transposed
 
 from .assign_layouts import LayoutPlan
 from .channel_layouts import Form, How, Operand, Role, moves, permuted
@@ -129,8 +129,8 @@ class _Writer:
         if operand.how is How.PLAIN:
             return expr
         graph, order = self.plan.graph, operand.orders[label]
-        if is_turnable(graph, expr):
-            return turned(graph, expr, order, operand.trims, self.block)
+        if is_transposable(graph, expr):
+            return transposed(graph, expr, order, operand.trims, self.block)
         form = self.plan.forms.of(expr)
         assert form is not None
         if form.rank == 0:  # a number of run time

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from tvm import tirx
 
-from microkernels.vector.expressions import Expr, bind, lanes_of, settle
+from microkernels.vector.expressions import Expr, bind, lanes_of, materialise
 
 Combine = Callable[[Expr, Expr], Expr]
 
@@ -25,12 +25,12 @@ def reduce_lanes(value: Expr, combine: Combine) -> Expr:
         Associative and commutative, on expressions of any number of lanes.
     """
     lanes = lanes_of(value)
-    value = settle(value)
+    value = materialise(value)
     while lanes > 1:
         lanes //= 2
         value = bind(value)
         value = combine(_lanes(value, 0, lanes), _lanes(value, lanes, lanes))
-    return settle(value)
+    return materialise(value)
 
 
 def combine_all(values: list[Expr], combine: Combine) -> Expr:

@@ -25,7 +25,7 @@ from tir_schedules.core.machine import Machine
 from .expressions import calls_of, int64, loads_of, map_loads, ramp_at, same, strides_of, substitute
 from .loops import Strides, nested, sequence, store_statement, vectorized
 from .nest import Axis, Nest, analyzer_for
-from .transposed_blocks import as_bits, turned
+from .transposed_blocks import as_bits, transposed
 
 LEAST_WORDS = 4
 """Words of 32 bits that a tile must have along both axes to be worth its shuffles."""
@@ -38,18 +38,18 @@ class Tile:
     Attributes
     ----------
     written, read : Axis
-        Along which results, and elements of `turned`, are neighbours.
-    turned : tuple of TensorLoad
+        Along which results, and elements of `transposed`, are neighbours.
+    transposed : tuple of TensorLoad
         Loads to turn.
     bits : int
-        Of the elements of `turned`.
+        Of the elements of `transposed`.
     width, height : int
         Elements of a tile along `written` and along `read`.
     """
 
     written: Axis
     read: Axis
-    turned: tuple[TensorLoad, ...]
+    transposed: tuple[TensorLoad, ...]
     bits: int
     width: int
     height: int
@@ -128,14 +128,16 @@ def covering(extent: int, size: int, name: str) -> tuple[Axis, Expr]:
 def _tile(nest: Nest, tile: Tile, at: dict[tirx.Var, Expr]) -> tirx.Stmt:
     statements: list[tirx.Stmt] = []
     rows_of: list[list[tirx.Var]] = []
-    for load in tile.turned:
+    for load in tile.transposed:
         vectors = []
         for number in range(tile.width):
             point = {**at, tile.written.var: at[tile.written.var] + int64(number)}
             start = substitute(load.indices[0], point)
             vectors.append(tirx.BufferLoad(load.source, [ramp_at(start, tile.height)]))
         with let_scope() as lets:
-            columns = turned([bind(as_bits(vector, tile.bits)) for vector in vectors], tile.bits)
+            columns = transposed(
+                [bind(as_bits(vector, tile.bits)) for vector in vectors], tile.bits
+            )
         statements += [tirx.Bind(var, value) for var, value in lets]
         rows = []
         for column in columns:
@@ -159,7 +161,7 @@ def _store(
 
     def at_lane(lane: Expr) -> tirx.Stmt:
         def change(load: TensorLoad) -> Expr:
-            for row, other in zip(rows, tile.turned, strict=True):
+            for row, other in zip(rows, tile.transposed, strict=True):
                 if same(load, other):
                     element = tirx.BufferLoad(row, [lane])
                     dtype = str(load.ty.dtype)

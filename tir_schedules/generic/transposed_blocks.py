@@ -36,7 +36,7 @@ def as_bits(value: Expr, bits: int) -> Expr:
     return value if element_of(value) == element else reinterpret(element, value)
 
 
-def turned(rows: Sequence[Expr], bits: int) -> list[Expr]:
+def transposed(rows: Sequence[Expr], bits: int) -> list[Expr]:
     """For every lane of the rows, the vector of that lane of all rows.
 
     Parameters

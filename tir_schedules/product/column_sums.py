@@ -18,7 +18,7 @@ from typing import TypeVar
 import tvm.tirx.script.builder.ir as I
 from tvm import tirx
 
-from microkernels.vector.expressions import Expr, bind, constant, lanes_of, like, ramp, settle
+from microkernels.vector.expressions import Expr, bind, constant, lanes_of, like, materialise, ramp
 from tir_schedules.core.blocking import balanced
 
 from .skinny_product import Operands, shuffled
@@ -160,7 +160,7 @@ class ColumnSums:
         chosen = [sources.index(source) * lanes + lane for source, lane in places]
         if chosen == list(range(lanes)):
             return values[0]
-        return settle(shuffled(values, chosen))
+        return materialise(shuffled(values, chosen))
 
     def _tile(
         self,

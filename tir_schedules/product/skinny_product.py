@@ -26,9 +26,9 @@ from microkernels.vector.expressions import (
     element_of,
     lanes_of,
     like,
+    materialise,
     ramp,
     reinterpret,
-    settle,
     splat,
 )
 from tir_schedules.core.reduce_lanes import reduce_lanes
@@ -157,7 +157,7 @@ def sum_each(vectors: Sequence[Expr]) -> Expr:
         kept = [lane if not lane & half else size + lane - half for lane in range(size)]
         added = [lane + half if not lane & half else size + lane for lane in range(size)]
         pairs = list(zip(vectors[:half], vectors[half:], strict=True))
-        vectors = [settle(shuffled(pair, kept) + shuffled(pair, added)) for pair in pairs]
+        vectors = [materialise(shuffled(pair, kept) + shuffled(pair, added)) for pair in pairs]
         half //= 2
     return vectors[0]
 

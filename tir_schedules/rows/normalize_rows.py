@@ -17,7 +17,7 @@ import tvm.tirx.script.builder.ir as I
 from tvm import tirx
 
 from microkernels.vector import vector_math
-from microkernels.vector.expressions import Expr, bind, constant, ramp, settle, splat
+from microkernels.vector.expressions import Expr, bind, constant, materialise, ramp, splat
 from tir_schedules.core.reduce_lanes import Combine, combine_all, reduce_lanes
 from tir_schedules.epilogue.epilogue import (
     Columns,
@@ -120,7 +120,7 @@ class Rows:
         else:
             high = self._reduce(self._load, tirx.Max, -math.inf)
             total = self._reduce(self._exponential(high, hold=True), add, 0.0)
-        scale = [settle(f32(1) / value) for value in total]
+        scale = [materialise(f32(1) / value) for value in total]
         term = self._exponential(high, hold=False) if self._chunks() > 1 else self._held
         self._store(lambda i, columns: term(i, columns) * splat(scale[i], columns.lanes))
 
@@ -130,7 +130,7 @@ class Rows:
         else:
             high = self._reduce(self._load, tirx.Max, -math.inf)
             total = self._reduce(self._exponential(high, hold=False), add, 0.0)
-        shift = [settle(vector_math.log(splat(value, self.lanes))) for value in total]
+        shift = [materialise(vector_math.log(splat(value, self.lanes))) for value in total]
         self._store(lambda i, columns: self._centered(high)(i, columns) - shift[i])
 
     def _norm(self, centered: bool) -> None:
@@ -143,10 +143,10 @@ class Rows:
             mean, square_sum = self._online_moments()
             value = self._centered(mean)
         else:
-            mean = [settle(s * inverse) for s in self._reduce(self._load, add, 0.0)]
+            mean = [materialise(s * inverse) for s in self._reduce(self._load, add, 0.0)]
             value = self._centered(mean)
             square_sum = self._reduce(_squared(value), add, 0.0)
-        scale = [settle(f32(1) / I.sqrt(s * inverse + f32(epsilon))) for s in square_sum]
+        scale = [materialise(f32(1) / I.sqrt(s * inverse + f32(epsilon))) for s in square_sum]
         self._store(lambda i, columns: value(i, columns) * splat(scale[i], columns.lanes))
 
     # --- rows beyond cache ---------------------------------------------------------------------
@@ -164,7 +164,7 @@ class Rows:
             part = self._reduce(self._load, tirx.Max, -math.inf, start, vectors, cut)
             old = [bind(h[()]) for h in high]
             new = [bind(tirx.Max(o, p)) for o, p in zip(old, part, strict=True)]
-            base = [settle(tirx.Max(n, f32(LOWEST))) for n in new]
+            base = [materialise(tirx.Max(n, f32(LOWEST))) for n in new]
             sums = self._reduce(self._exponential(base, False), add, 0.0, start, vectors, cut)
             for i, value in enumerate(sums):
                 before = tirx.Max(old[i], f32(LOWEST)) - base[i]
@@ -189,7 +189,7 @@ class Rows:
         def merge(start: Expr | int, vectors: int, cut: int) -> None:
             size = vectors * self.lanes + cut
             sums = self._reduce(self._load, add, 0.0, start, vectors, cut)
-            part = [settle(s * f32(1 / size)) for s in sums]
+            part = [materialise(s * f32(1 / size)) for s in sums]
             squares = self._reduce(_squared(self._centered(part)), add, 0.0, start, vectors, cut)
             before = bind(count[()])
             share = bind(f32(size) / (before + f32(size)))

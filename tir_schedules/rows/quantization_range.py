@@ -25,7 +25,7 @@ from tvm.script.ir_builder import IRBuilder
 
 from microkernels.errors import ConfigError
 from microkernels.isa import Isa
-from microkernels.vector.expressions import Expr, bind, constant, parameter, ramp, settle
+from microkernels.vector.expressions import Expr, bind, constant, materialise, parameter, ramp
 from tir_schedules.core.blocking import shares
 from tir_schedules.core.config import Config
 from tir_schedules.core.machine import Machine
@@ -113,15 +113,15 @@ def emit_extremes(
 
 def emit_parameters(low: Expr, high: Expr) -> tuple[Expr, Expr]:
     """(scale, zero point) as f32 scalars, of the extremes of numbers and 0."""
-    distance = settle((high - low) / tirx.const(LARGEST, "float32"))
+    distance = materialise((high - low) / tirx.const(LARGEST, "float32"))
     zero = tirx.const(0.0, "float32")
-    scale = settle(tirx.Select(tirx.EQ(distance, zero), tirx.const(1.0, "float32"), distance))
+    scale = materialise(tirx.Select(tirx.EQ(distance, zero), tirx.const(1.0, "float32"), distance))
     exact = (zero - low) / scale
     # Within these bounds the sum below is exact up to the rounding that is wanted; a NaN, of
     # infinite numbers, becomes 0.
-    bounded = settle(tirx.Min(tirx.Max(exact, zero), tirx.const(LARGEST, "float32")))
-    return scale, settle(
-        settle(bounded + tirx.const(ROUND, "float32")) - tirx.const(ROUND, "float32")
+    bounded = materialise(tirx.Min(tirx.Max(exact, zero), tirx.const(LARGEST, "float32")))
+    return scale, materialise(
+        materialise(bounded + tirx.const(ROUND, "float32")) - tirx.const(ROUND, "float32")
     )
 
 

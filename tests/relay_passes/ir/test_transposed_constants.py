@@ -10,7 +10,7 @@ from tvm import relax
 
 from relay_passes.ir.graph import DataflowGraph
 from relay_passes.ir.rewrite import Bindings
-from relay_passes.ir.transposed_constants import is_turnable, turned
+from relay_passes.ir.transposed_constants import is_transposable, transposed
 from tests.relay_passes.graphs import constant, module, run
 
 op = relax.op
@@ -62,9 +62,9 @@ def test_the_values_in_another_order(make: Callable[[], relax.Expr], trims: bool
     before = module(lambda x: op.add(x, make()), (SHAPE, "float32"))
     graph = DataflowGraph(before["main"].body.blocks[0])
     wanted = graph.value(len(graph.bindings) - 1).args[1]
-    assert is_turnable(graph, wanted)
+    assert is_transposable(graph, wanted)
     block, order = Bindings(), (0, 2, 3, 1)
-    result = turned(graph, wanted, order, trims, block)
+    result = transposed(graph, wanted, order, trims, block)
     turns = [b.value.op.name for b in block.bindings]
     assert "relax.permute_dims" not in turns
     x = relax.Var("x", relax.TensorType((2, 4, 5, 3), "float32"))
@@ -84,4 +84,4 @@ def test_the_values_in_another_order(make: Callable[[], relax.Expr], trims: bool
 def test_what_depends_on_an_input_is_not_turnable() -> None:
     mod = module(lambda x: op.exp(bind(op.multiply(x, constant(5)))), (SHAPE, "float32"))
     graph = DataflowGraph(mod["main"].body.blocks[0])
-    assert not is_turnable(graph, graph.bindings[-1].var)
+    assert not is_transposable(graph, graph.bindings[-1].var)

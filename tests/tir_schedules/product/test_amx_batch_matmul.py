@@ -26,7 +26,7 @@ from tir_schedules.core.region import Region, Step, Tensor
 
 from .test_narrow_batch_matmul import (
     PLAIN,
-    TURNED,
+    TRANSPOSED,
     TYPES,
     ZEROS,
     Shape,
@@ -59,7 +59,7 @@ def check(region: Region, config: TileConfig | None = None, **options: Any) -> N
 def test_types_and_zero_points(a: str, b: str) -> None:
     first = TYPES.index((a, b)) % 2
     for number, (a_zero, b_zero) in enumerate(ZEROS):
-        axes = (PLAIN, TURNED)[(number + first) % 2]
+        axes = (PLAIN, TRANSPOSED)[(number + first) % 2]
         region = region_of((2, 19, 70), (2, 70, 37), a, b, a_zero, b_zero, b_axes=axes)
         check(region, on_tiles(region, BLOCKS[number // 2 % 2]), at_end=axes == PLAIN)
 
@@ -74,7 +74,7 @@ def test_sizes_around_the_tile(dtypes: tuple[str, str], turned: bool) -> None:
     if dtypes[1] == F and turned:  # packing f32 so takes LLVM a second each
         sizes = sizes[:2]
     for number, (m, n, k) in enumerate(sizes):
-        axes = TURNED if turned else None
+        axes = TRANSPOSED if turned else None
         region = region_of((2, m, k), (2, k, n), *dtypes, *zeros, b_axes=axes)
         check(region, on_tiles(region, BLOCKS[number % 2]), at_end=number % 2 == 0)
 
@@ -116,9 +116,9 @@ def test_any_product_cut_in_any_way(data: st.DataObject, region: Region, at_end:
 @pytest.mark.parametrize("dtypes", [(F, F), (B, B)], ids=str)
 def test_sums_of_any_values_are_within_the_bound(dtypes: tuple[str, str]) -> None:
     rng = np.random.default_rng(1)
-    region = region_of((2, 37, 160), (2, 160, 33), *dtypes, b_axes=TURNED)
+    region = region_of((2, 37, 160), (2, 160, 33), *dtypes, b_axes=TRANSPOSED)
     arrays = [normal(rng, tensor.shape, tensor.dtype) for tensor in region.inputs]
-    wanted, bound = exact(arrays[0], arrays[1].transpose(TURNED))
+    wanted, bound = exact(arrays[0], arrays[1].transpose(TRANSPOSED))
     for config in (on_tiles(region), on_tiles(region, "16x64", k_block=16)):
         assert (np.abs(run(region, arrays, "amx", config) - wanted) <= bound).all()
 

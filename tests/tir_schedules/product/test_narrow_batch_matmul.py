@@ -28,7 +28,7 @@ Shape = tuple[int, ...]
 F, B = "float32", "bfloat16"
 BEST = INTEGER_RUNGS[-1]
 TYPES = list(itertools.product(("uint8", "int8"), repeat=2))
-TURNED, PLAIN = (0, 2, 1), (0, 1, 2)
+TRANSPOSED, PLAIN = (0, 2, 1), (0, 1, 2)
 ZEROS: list[tuple[int | str, int]] = [(0, 0), ("input", 2), (3, 0), (0, 5), ("input", 0), (7, -3)]
 
 
@@ -114,7 +114,7 @@ every_bf16_rung = pytest.mark.parametrize("rung", BF16_RUNGS)
 @every_integer_rung
 @pytest.mark.parametrize(("a", "b"), TYPES)
 def test_types_and_zero_points(rung: str, a: str, b: str) -> None:
-    stored_orders, n = [PLAIN, TURNED], min(17, 2 * machine_for(rung).isa.f32_lanes + 1)
+    stored_orders, n = [PLAIN, TRANSPOSED], min(17, 2 * machine_for(rung).isa.f32_lanes + 1)
     first = 0 if rung == BEST else TYPES.index((a, b)) % 2
     for a_zero, b_zero in ZEROS[first :: 1 if rung == BEST else 2]:
         for axes in stored_orders if rung == BEST and b_zero else stored_orders[first:][:1]:
@@ -133,7 +133,7 @@ def test_integers_of_sizes_around_the_tile_and_the_vector(rung: str, turned: boo
         (3, lanes, 4 * lanes - 1),
         (7, 4 * lanes + 1, 8 * lanes),
     ]:
-        axes, at_end = TURNED if turned else None, n % 2 == 0
+        axes, at_end = TRANSPOSED if turned else None, n % 2 == 0
         region = region_of((3, m, k), (3, k, n), "int8", "uint8", -7, 11, b_axes=axes)
         check(region, rung, at_end=at_end)
 
@@ -151,13 +151,13 @@ def test_bfloat16_of_sizes_around_the_tile_and_the_vector(
         (5, lanes + 15, 4 * lanes - 1),
         (7, 2 * lanes, 2 * lanes),
     ]:
-        axes, at_end = TURNED if turned else None, n % 2 == 0
+        axes, at_end = TRANSPOSED if turned else None, n % 2 == 0
         check(region_of((3, m, k), (3, k, n), dtype, dtype, b_axes=axes), rung, at_end=at_end)
 
 
 @pytest.mark.sampled
 @pytest.mark.parametrize("k", range(1, 10))
-@pytest.mark.parametrize("axes", [PLAIN, TURNED], ids=["plain", "turned"])
+@pytest.mark.parametrize("axes", [PLAIN, TRANSPOSED], ids=["plain", "turned"])
 def test_every_short_k(k: int, axes: Shape) -> None:
     for rung in {*INTEGER_RUNGS} & {"scalar", "avx2", BEST}:
         check(region_of((2, 3, k), (2, k, 9), "uint8", "uint8", 9, 4, b_axes=axes), rung)
@@ -223,9 +223,9 @@ def test_blocks_of_rows_on_threads_with_unequal_shares() -> None:
 @every_bf16_rung
 def test_sums_of_any_values_are_within_the_bound(rung: str) -> None:
     rng = np.random.default_rng(1)
-    region = region_of((2, 7, 65), (2, 65, 33), F, F, b_axes=TURNED)
+    region = region_of((2, 7, 65), (2, 65, 33), F, F, b_axes=TRANSPOSED)
     arrays = [normal(rng, tensor.shape, F) for tensor in region.inputs]
-    wanted, bound = exact(arrays[0], arrays[1].transpose(TURNED))
+    wanted, bound = exact(arrays[0], arrays[1].transpose(TRANSPOSED))
     assert (np.abs(run(region, arrays, rung) - wanted) <= bound).all()
 
 

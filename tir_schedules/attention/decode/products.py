@@ -7,7 +7,7 @@ import math
 import tvm.tirx.script.builder.ir as I
 from tvm import tirx
 
-from microkernels.vector.expressions import Expr, bind, constant, like, ramp, settle, splat
+from microkernels.vector.expressions import Expr, bind, constant, like, materialise, ramp, splat
 from tir_schedules.epilogue.epilogue import Columns, Epilogue, store_vector
 from tir_schedules.product.column_sums import ColumnSums
 from tir_schedules.product.skinny_product import Operands
@@ -145,7 +145,7 @@ class DecodeProducts:
             factor = tirx.const(1, "float32") / total
             if plan.shares > 1:
                 factor = plan.power(plan.largest[at] - high_total[0]) * factor
-            factor = settle(factor)
+            factor = materialise(factor)
             goal = bind(self._p_row(number, r))
             if self.pitch > plan.per_share * lanes or plan.shares > 1:
                 with I.serial(self.pitch // lanes) as i:
@@ -190,7 +190,7 @@ class DecodeProducts:
             row_sum = plan.row_sums[plan.number(slot, 0, r)] if self.points[2] else None
             scale = None
             if self.deferred:
-                scale = settle(tirx.const(1, "float32") / plan.whole_row(slot, r)[1])
+                scale = materialise(tirx.const(1, "float32") / plan.whole_row(slot, r)[1])
             for j in range(math.ceil(problem.e / lanes)):
                 columns = Columns(j * lanes, lanes, min(lanes, problem.e - j * lanes))
                 value = self.sums.vector(plan.partial, first, r, j)
@@ -216,7 +216,7 @@ class DecodeProducts:
                 weight = None
                 if highest is not None:
                     own = plan.largest[plan.number(slot, share, r)]
-                    weight = settle(plan.power(own - highest))
+                    weight = materialise(plan.power(own - highest))
                 with I.serial(width // lanes) as j:
                     source = ((first + share) * self.sums.rows + r) * width + j * lanes
                     goal = ramp((first * self.sums.rows + r) * width + j * lanes, lanes)

@@ -7,7 +7,7 @@ import math
 import tvm.tirx.script.builder.ir as I
 from tvm import tirx
 
-from microkernels.vector.expressions import Expr, bind, constant, like, ramp, settle, splat
+from microkernels.vector.expressions import Expr, bind, constant, like, materialise, ramp, splat
 from tir_schedules.attention.problem import columns_are_contiguous
 from tir_schedules.core.reduce_lanes import reduce_lanes
 from tir_schedules.epilogue.epilogue import Columns, Epilogue
@@ -129,7 +129,7 @@ class DecodeScores:
                 ),
             )
 
-        of_ones = settle(product(self.plan.rows)) if self.points[1] else None
+        of_ones = materialise(product(self.plan.rows)) if self.points[1] else None
         with I.serial(self.plan.rows) as r:
             self._finish(number, slot, r, product(r), of_ones, vector, valid)
 
@@ -201,7 +201,7 @@ class DecodeScores:
             score = tirx.Select(visible, score, hidden)
         if columns.mask is not None:
             score = tirx.Select(columns.mask, score, hidden)
-        score = settle(score)
+        score = materialise(score)
         I.buffer_store(self.plan.scores, score, [ramp(self.plan.score(slot, r, vector), lanes)])
         place = ramp(self._local(number, r) * lanes, lanes)
         I.buffer_store(self.largest, tirx.Max(self.largest[place], score), [place])
@@ -213,7 +213,7 @@ class DecodeScores:
             largest = self.largest[ramp(self._local(number, r) * lanes, lanes)]
             high = reduce_lanes(largest, tirx.Max)
             # Finite, so that scores of -inf count nothing; a row of nothing else gives 0 / 0.
-            base = settle(tirx.Max(high, tirx.const(LOWEST, "float32")))
+            base = materialise(tirx.Max(high, tirx.const(LOWEST, "float32")))
             at = bind(plan.number(slot, share, r))
             I.buffer_store(plan.largest, base, [at])
             total = I.sblock_alloc_buffer((lanes,), "float32")
@@ -222,7 +222,7 @@ class DecodeScores:
 
             def step(vector: Expr, _valid: int) -> None:
                 index = ramp(plan.score(slot, r, vector), lanes)
-                value = settle(plan.power(plan.scores[index] - splat(base, lanes)))
+                value = materialise(plan.power(plan.scores[index] - splat(base, lanes)))
                 I.buffer_store(plan.scores, value, [index])
                 I.buffer_store(total, total[every] + value, [every])
 

@@ -59,7 +59,7 @@ class DepthwiseProblem:
         Samples, and channels of x, of the weight and of the result.
     rows, columns : Axis
         The axes of an image.
-    turned : bool
+    swapped : bool
         Whether the rows are the second axis of x.
     rank : int
         Axes of x.
@@ -69,7 +69,7 @@ class DepthwiseProblem:
     channels: int
     rows: Axis
     columns: Axis
-    turned: bool
+    swapped: bool
     rank: int
 
     @staticmethod
@@ -92,10 +92,10 @@ class DepthwiseProblem:
         if rank == 1:
             axes.append(_SINGLE)
         first = axes[0]
-        turned = rank == 2 and (first.extent, first.taps, first.outputs) == (1, 1, 1)
-        turned = turned and first.before == 0
-        rows, columns = reversed(axes) if turned else axes
-        return DepthwiseProblem(found.batch, found.channels, rows, columns, turned, rank)
+        swapped = rank == 2 and (first.extent, first.taps, first.outputs) == (1, 1, 1)
+        swapped = swapped and first.before == 0
+        rows, columns = reversed(axes) if swapped else axes
+        return DepthwiseProblem(found.batch, found.channels, rows, columns, swapped, rank)
 
     @property
     def taps(self) -> int:
@@ -112,10 +112,10 @@ class DepthwiseProblem:
         """Leading indices of x."""
         if self.rank == 1:
             return [sample, row]
-        return [sample, column, row] if self.turned else [sample, row, column]
+        return [sample, column, row] if self.swapped else [sample, row, column]
 
     def output_row(self, sample: Expr, row: Expr, column: Expr) -> Expr:
         """Flat index of a pixel of the result, as the epilogue counts rows."""
-        # With one of the axes turned the other has a single position.
+        # With one of the axes swapped the other has a single position.
         row = sample * tirx.const(self.rows.outputs, "int32") + row
         return row * tirx.const(self.columns.outputs, "int32") + column

@@ -21,9 +21,9 @@ from microkernels.vector.expressions import (
     bind,
     cast,
     constant,
+    materialise,
     ramp,
     reinterpret_group,
-    settle,
     splat,
 )
 from tir_schedules.core.blocking import balanced
@@ -184,7 +184,7 @@ class StagedTiles:
     def _columns(self, corner: Corner, rows: int, ring: Expr, block: Expr, valid: int) -> None:
         axis = self.problem.rows
         lines = {
-            offset: settle(ring + self._line(corner.row * axis.stride + offset))
+            offset: materialise(ring + self._line(corner.row * axis.stride + offset))
             for group in self.groups.offsets
             for offset in group
             if offset < axis.span(rows)
