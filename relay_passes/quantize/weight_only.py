@@ -21,7 +21,7 @@ from tvm import ir, relax
 
 from relay_passes.ir.graph import DataflowGraph, op_name, static_tensor
 from relay_passes.regions.anchor import Anchor
-from tir_schedules.core.region import Scalar
+from tir_schedules.core.attributes import Attribute
 from tir_schedules.product.narrow_weight import per_block_shape
 
 
@@ -97,7 +97,7 @@ def match_weight_only(graph: DataflowGraph, position: int, call: relax.Call) -> 
     parameters = [scale] if zero is None else [scale, zero]
     if not same_columns or not all(_per_block(each, shape, reshaped) for each in parameters):
         return None
-    attrs: dict[str, Scalar] = {"block": shape[1]}
+    attrs: dict[str, Attribute] = {"block": shape[1]}
     attrs["bits"] = _bits(chain.expr.value.numpy(), shape)
     common = None if zero is None else _common(zero)
     if common is not None:

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from tvm import relax
 
 from relay_passes.ir.graph import DataflowGraph, static_tensor
-from tir_schedules.core.region import Region, Scalar, Tensor
+from tir_schedules.core.attributes import Attribute
+from tir_schedules.core.region import Region, Tensor
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,7 @@ class Anchor:
     op: str
     inputs: tuple[relax.Expr, ...]
     output: Tensor
-    attrs: dict[str, Scalar] = field(default_factory=dict)
+    attrs: dict[str, Attribute] = field(default_factory=dict)
     absorbed: tuple[int, ...] = ()
     otherwise: str = ""
 

@@ -10,8 +10,7 @@ from __future__ import annotations
 from tvm import ir, relax
 
 from relay_passes.ir.graph import DataflowGraph, op_name, static_tensor
-from tir_schedules.convolution.geometry import numbers_text
-from tir_schedules.core.region import Scalar
+from tir_schedules.core.attributes import Attribute
 
 from .anchor import Anchor
 from .integer_anchor import Operand, integer_operand, quantized_on_the_way, rounded_on_the_way
@@ -42,10 +41,10 @@ def match_conv(graph: DataflowGraph, position: int, call: relax.Call) -> Anchor 
     if not isinstance(w.source, ir.GenericConst):
         return "a weight that is no constant"
     groups = int(attrs.groups)
-    described: dict[str, Scalar] = {
-        "strides": numbers_text(attrs.strides),
-        "padding": numbers_text(attrs.padding),
-        "dilation": numbers_text(attrs.dilation),
+    described: dict[str, Attribute] = {
+        "strides": tuple(map(int, attrs.strides)),
+        "padding": tuple(map(int, attrs.padding)),
+        "dilation": tuple(map(int, attrs.dilation)),
         "groups": groups,
     }
     op, otherwise = op_name(call).rpartition(".")[2], ""

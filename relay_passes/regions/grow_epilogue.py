@@ -180,7 +180,7 @@ def _with_output_permutation(
     if op_name(call) != "relax.permute_dims" or not inside_only or call.attrs.axes is None:
         return growth
     rank = len(growth.output.shape)
-    axes = ",".join(str(int(axis) % rank) for axis in call.attrs.axes)
+    axes = tuple(int(axis) % rank for axis in call.attrs.axes)
     anchor = growth.anchor
     permuted = growth.copy()
     permuted.anchor = Anchor(

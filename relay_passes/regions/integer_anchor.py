@@ -18,7 +18,7 @@ from tvm import ir, relax
 
 from relay_passes.ir.graph import DataflowGraph, op_name, scalar_constant, static_tensor
 from relay_passes.quantize.dynamic_quantize import match_dynamic_quantize
-from tir_schedules.core.region import Scalar
+from tir_schedules.core.attributes import Attribute
 from tir_schedules.epilogue.quantize_steps import RANGES
 
 from .epilogue_steps import is_fusible
@@ -41,7 +41,7 @@ class Operand:
     """
 
     source: relax.Expr
-    attrs: dict[str, Scalar] = field(default_factory=dict)
+    attrs: dict[str, Attribute] = field(default_factory=dict)
     inputs: dict[str, relax.Expr] = field(default_factory=dict)
     absorbed: list[int] = field(default_factory=list)
 
@@ -80,7 +80,7 @@ def quantized_on_the_way(graph: DataflowGraph, found: Operand) -> None:
     x, scale, zero_point = call.args
     if str(x.ty.dtype) != "float32" or static_tensor(x) is None:
         return
-    attrs: dict[str, Scalar] = {"a_quantize": str(found.source.ty.dtype)}
+    attrs: dict[str, Attribute] = {"a_quantize": str(found.source.ty.dtype)}
     item, number = graph.item_of_range(scale), scalar_constant(scale)
     if found.attrs.get("a_zero_point") == "dynamic":
         if match_dynamic_quantize(graph, graph.position[found.source]) is None:

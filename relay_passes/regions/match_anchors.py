@@ -10,7 +10,8 @@ from tvm import ir, relax
 
 from relay_passes.ir.graph import DataflowGraph, binding_value, op_name, static_tensor
 from relay_passes.quantize.weight_only import match_weight_only
-from tir_schedules.core.region import Scalar, Tensor
+from tir_schedules.core.attributes import Attribute, Numbers
+from tir_schedules.core.region import Tensor
 
 from .anchor import Anchor, Matcher
 from .conv_anchor import match_conv
@@ -91,7 +92,7 @@ def _product(
     left: Operand,
     right: Operand,
     output: Tensor,
-    attrs: dict[str, Scalar],
+    attrs: dict[str, Attribute],
 ) -> Anchor:
     further = {**left.inputs, **right.inputs}
     names = (name for name in ("range", "a", "b", "scale") if name in further)
@@ -110,7 +111,7 @@ def _conv1d(graph: DataflowGraph, position: int, call: relax.Call) -> Anchor | s
         return match_conv(graph, position, call)
     if not isinstance(call.args[1], ir.GenericConst) or w.dtype != "float32":
         return match_conv(graph, position, call)
-    window: dict[str, Scalar] = {"window": w.shape[0], "stride": int(attrs.strides[0])}
+    window: dict[str, Attribute] = {"window": w.shape[0], "stride": int(attrs.strides[0])}
     return Anchor(position, "matmul", tuple(call.args), output, window)
 
 
@@ -125,7 +126,7 @@ def _before_cast(graph: DataflowGraph, expr: relax.Expr) -> tuple[relax.Expr, li
     return call.args[0], [graph.position[expr]]
 
 
-def _permuted(graph: DataflowGraph, expr: relax.Expr) -> tuple[relax.Expr, str, list[int]]:
+def _permuted(graph: DataflowGraph, expr: relax.Expr) -> tuple[relax.Expr, Numbers, list[int]]:
     """What an operand is a permutation of: (stored tensor, axes, bindings passed)."""
     call = graph.definition(expr)
     if op_name(call) == "relax.permute_dims" and graph.position[expr] not in graph.taken:
@@ -133,8 +134,8 @@ def _permuted(graph: DataflowGraph, expr: relax.Expr) -> tuple[relax.Expr, str, 
         rank = len(expr.ty.shape.values)
         axes = call.attrs.axes
         order = [int(axis) % rank for axis in axes] if axes is not None else range(rank)[::-1]
-        return call.args[0], ",".join(map(str, order)), [graph.position[expr]]
-    return expr, ",".join(map(str, range(len(expr.ty.shape.values)))), []
+        return call.args[0], tuple(order), [graph.position[expr]]
+    return expr, tuple(range(len(expr.ty.shape.values))), []
 
 
 def match_conversion(graph: DataflowGraph, position: int) -> Anchor | None:
@@ -175,7 +176,7 @@ def _norm(name: str) -> Matcher:
             return f"normalised axes {axes} are not the last ones"
         if name == "layer_norm" and not (call.attrs.center and call.attrs.scale):
             return "layer_norm without scale or shift"
-        attrs: dict[str, Scalar] = {"axis": axes[0], "epsilon": float(call.attrs.epsilon)}
+        attrs: dict[str, Attribute] = {"axis": axes[0], "epsilon": float(call.attrs.epsilon)}
         return Anchor(position, name, tuple(call.args), output, attrs)
 
     return match

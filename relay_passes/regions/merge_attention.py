@@ -31,7 +31,8 @@ from relay_passes.canonicalize.causal_mask import without_causal_mask
 from relay_passes.ir.graph import op_name, static_tensor, variables
 from relay_passes.ir.strided_view import StridedView, common_digits, sources, through
 from relay_passes.ir.traits import RESHAPES
-from tir_schedules.core.region import Region, Scalar, Tensor
+from tir_schedules.core.attributes import Attribute, Numbers
+from tir_schedules.core.region import Region, Tensor
 from tir_schedules.core.template import template_for
 
 from .merge_regions import Findings, Merge, RegionGraph, merging_pass
@@ -204,10 +205,11 @@ def _check(scores: Region, softmax: Region, product: Region) -> None:
         raise _Refusal("the probabilities are changed by another tensor")
     if len(scores.inputs) != 2 or len(product.inputs) != 2:
         raise _Refusal("a zero point is not known at compile time")
-    if _axes(scores, "out_axes", len(scores.output.shape)) != [*range(len(scores.output.shape))]:
+    rank = len(scores.output.shape)
+    if _axes(scores, "out_axes", rank) != tuple(range(rank)):
         raise _Refusal("the scores are stored permuted")
     rank = len(product.inputs[0].shape)
-    if _axes(product, "a_axes", rank) != [*range(rank)]:
+    if _axes(product, "a_axes", rank) != tuple(range(rank)):
         raise _Refusal("the probabilities are permuted")
     for shape, last in (
         (scores.output.shape, (m, n)),
@@ -218,10 +220,9 @@ def _check(scores: Region, softmax: Region, product: Region) -> None:
             raise _Refusal("scores, probabilities and result have different batches")
 
 
-def _axes(region: Region, name: str, rank: int) -> list[int]:
-    """An axes attribute of batch_matmul as numbers."""
-    text = str(region.attrs.get(name, ""))
-    return [int(axis) for axis in text.split(",")] if text else [*range(rank)]
+def _axes(region: Region, name: str, rank: int) -> Numbers:
+    """The order in which a batch_matmul reads or stores axes."""
+    return region.numbers(name, range(rank))
 
 
 def _logical(region: Region, index: int) -> tuple[int, ...]:
@@ -313,23 +314,19 @@ def _stride(view: StridedView, axis: int, default: int) -> int:
     return view.dims[axis][0][1] if view.dims[axis] else default
 
 
-def _layout(places: Sequence[_Place]) -> dict[str, Scalar] | None:
+def _layout(places: Sequence[_Place]) -> dict[str, Attribute] | None:
     """The attributes that say where q, k, v and the result lie; None if their heads differ."""
     digits = common_digits([StridedView(place.view.dims[:1]) for place in places])
     if digits is None:
         return None
     batch, strides = digits
-    attrs: dict[str, Scalar] = {"batch": _text(batch)}
+    attrs: dict[str, Attribute] = {"batch": tuple(batch)}
     for name, place, leading in zip(("q", "k", "v", "out"), places, strides, strict=True):
         last = (_stride(place.view, 1, 0), _stride(place.view, 2, 1))
-        attrs[f"{name}_strides"] = _text((*leading, *last))
+        attrs[f"{name}_strides"] = (*leading, *last)
         if place.view.offset:
             attrs[f"{name}_offset"] = place.view.offset
     return attrs
-
-
-def _text(numbers: Sequence[int]) -> str:
-    return ",".join(map(str, numbers))
 
 
 def _computed(graph: RegionGraph, exprs: Sequence[relax.Expr]) -> set[int]:

@@ -27,7 +27,7 @@ from tvm import ir, relax
 from relay_passes.ir.graph import op_name, static_tensor
 from relay_passes.ir.traits import RESHAPES
 from tir_schedules.chains.cost import ChainEstimate, constant_bytes, estimate_chain, worth
-from tir_schedules.chains.sources import Source, sources_text
+from tir_schedules.core.attributes import Source
 from tir_schedules.core.machine import Machine
 from tir_schedules.core.region import Region, Tensor
 from tir_schedules.core.template import has_template, template_for
@@ -143,7 +143,7 @@ class _Chain:
             op=KIND,
             inputs=tuple(self.inputs),
             output=parts[-1].output,
-            attrs={"sources": sources_text(self.sources)},
+            attrs={"sources": tuple(map(tuple, self.sources))},
             parts=parts,
         )
 

@@ -19,7 +19,7 @@ from __future__ import annotations
 from tvm import ir, relax
 
 from tir_schedules.chains.depthwise_pointwise_cost import PairEstimate, estimate_pair
-from tir_schedules.chains.sources import Source, sources_text
+from tir_schedules.core.attributes import Source
 from tir_schedules.core.machine import Machine
 from tir_schedules.core.region import Region, Tensor
 from tir_schedules.core.template import template_for
@@ -94,7 +94,7 @@ def _pair(graph: RegionGraph, first: int, second: int) -> tuple[Region, tuple[re
         op=KIND,
         inputs=tuple(inputs),
         output=parts[1].output,
-        attrs={"sources": sources_text(sources)},
+        attrs={"sources": tuple(map(tuple, sources))},
         parts=parts,
     )
     return region, tuple(arguments)

@@ -9,7 +9,8 @@ import numpy as np
 
 from tests.microkernels.operands import random_operand
 from tests.tir_schedules.run_region import dtype_named
-from tir_schedules.core.region import Region, Scalar, Step, Tensor
+from tir_schedules.core.attributes import Attribute
+from tir_schedules.core.region import Region, Step, Tensor
 
 Shape = tuple[int, ...]
 F, B = "float32", "bfloat16"
@@ -172,9 +173,9 @@ class Attention:
     def region(self) -> Region:
         """The merged region."""
         parts = (self._scores(), self._softmax(), self._product())
-        attrs: dict[str, Scalar] = {"batch": _text(self.factors)}
+        attrs: dict[str, Attribute] = {"batch": tuple(self.factors)}
         for name in ("q", "k", "v", "out"):
-            attrs[f"{name}_strides"] = _text(self.strides(name))
+            attrs[f"{name}_strides"] = tuple(self.strides(name))
             if name != "out" and self.offset(name):
                 attrs[f"{name}_offset"] = self.offset(name)
         if self.causal is not None:
@@ -271,7 +272,7 @@ class Attention:
         """Scale of the integer product with v."""
         return np.float32(self.p_scale) * np.float32(self.v_scale)
 
-    def _product_attrs(self, a: int, b: int) -> dict[str, Scalar]:
+    def _product_attrs(self, a: int, b: int) -> dict[str, Attribute]:
         if self.kind == "int8":
             names = zip(("a_zero_point", "b_zero_point"), (a, b), strict=True)
             return {name: self.zeros[i] for name, i in names if self.zeros[i]}
@@ -290,10 +291,6 @@ class _Steps:
 
     def constant(self, value: float) -> int:
         return self.add("constant", value=float(np.float32(value)))
-
-
-def _text(numbers: Shape | list[int]) -> str:
-    return ",".join(map(str, numbers))
 
 
 def case(**fields: Any) -> Attention:

@@ -11,8 +11,9 @@ import numpy as np
 from tests.tir_schedules.integer_regions import matmul_region as integer_matmul
 from tests.tir_schedules.run_region import dtype_named, machine_for
 from tir_schedules.chains.mlp_chain_config import MlpChainConfig, by_columns, by_rows
-from tir_schedules.chains.sources import Source, sources_text, tensors_of
-from tir_schedules.core.region import Region, Scalar, Step, Tensor
+from tir_schedules.chains.sources import tensors_of
+from tir_schedules.core.attributes import Attribute, Source
+from tir_schedules.core.region import Region, Step, Tensor
 
 INPUT = Source(False, 0)
 Given = Source | None
@@ -51,7 +52,7 @@ class ChainBuilder:
             op="mlp_chain",
             inputs=tuple(self.inputs),
             output=self.parts[-1].output,
-            attrs={"sources": sources_text(self.sources)},
+            attrs={"sources": tuple(map(tuple, self.sources))},
             parts=tuple(self.parts),
         )
 
@@ -90,7 +91,7 @@ def norm(lead: tuple[int, ...], n: int, op: str = "layer_norm", output: str = "f
             Step("constant", value=128.0),
             Step("quantize", (0, 1, 2), dtype="uint8"),
         )
-    attrs: dict[str, Scalar] = {"axis": len(lead), "epsilon": 1e-5}
+    attrs: dict[str, Attribute] = {"axis": len(lead), "epsilon": 1e-5}
     weights = (Tensor((n,), "float32"),) * (2 if op == "layer_norm" else 1)
     return Region(
         op=op,

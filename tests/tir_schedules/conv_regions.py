@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from tests.tir_schedules.run_region import expected, product_bound, random_inputs, run
-from tir_schedules.convolution.geometry import ConvGeometry, numbers_text
+from tir_schedules.convolution.geometry import ConvGeometry
 from tir_schedules.core.config import Config
 from tir_schedules.core.region import Region, Step, Tensor
 
@@ -39,9 +39,9 @@ def conv_region(
     rank = len(extents)
     weight = weight or WEIGHTS[dtype]
     described = {
-        "strides": numbers_text(strides or (1,) * rank),
-        "dilation": numbers_text(dilation or (1,) * rank),
-        "padding": numbers_text(padding or (0,) * 2 * rank),
+        "strides": tuple(strides or (1,) * rank),
+        "dilation": tuple(dilation or (1,) * rank),
+        "padding": tuple(padding or (0,) * 2 * rank),
         "groups": groups,
         **attrs,
     }

@@ -13,7 +13,8 @@ from microkernels.microkernel import Microkernel, kernels_for
 from tests.microkernels.operands import random_operand
 from tests.onnx_reference.arithmetic import dynamic_quantize, integer_product, quantize
 from tests.tir_schedules.run_region import INTEGER_RUNGS, machine_for, run
-from tir_schedules.core.region import Region, Scalar, Tensor
+from tir_schedules.core.attributes import Attribute
+from tir_schedules.core.region import Region, Tensor
 from tir_schedules.product.matmul import MATMUL, MatmulConfig
 
 DTYPES = ("uint8", "int8")
@@ -54,7 +55,7 @@ def matmul_region(
     fields : Any
         Further fields of the Region.
     """
-    attrs: dict[str, Scalar] = {}
+    attrs: dict[str, Attribute] = {}
     if a_zero != 0:
         attrs["a_zero_point"] = a_zero
     if w_zero != 0:

@@ -22,6 +22,7 @@ from tvm import DataType, tirx
 from tvm.sym import Analyzer
 
 from microkernels.vector.expressions import Expr
+from tir_schedules.core.attributes import Numbers
 from tir_schedules.core.region import Region, Tensor
 from tir_schedules.epilogue.epilogue import unflatten
 
@@ -64,11 +65,11 @@ class AttentionProblem:
         self.d = self.scores.inputs[0].shape[-1]
         self.e = self.product.output.shape[-1]
         attrs = region.attrs
-        self.factors = _numbers(str(attrs["batch"]))
+        self.factors = region.numbers("batch")
         self.batches = math.prod(self.factors)
         self.causal = int(attrs["causal"]) if "causal" in attrs else None
         self.layouts = {
-            name: _layout(str(attrs[f"{name}_strides"]), int(attrs.get(f"{name}_offset", 0)))
+            name: _layout(region.numbers(f"{name}_strides"), int(attrs.get(f"{name}_offset", 0)))
             for name in OPERANDS
         }
         self.group = 1
@@ -142,13 +143,8 @@ def flat_view(buffer: Expr, tensor: Tensor) -> Expr:
     return I.decl_buffer((tensor.size,), tensor.dtype, data=buffer.data, align=align)
 
 
-def _numbers(text: str) -> tuple[int, ...]:
-    return tuple(int(number) for number in text.split(",") if number)
-
-
-def _layout(strides: str, offset: int) -> Layout:
-    numbers = _numbers(strides)
-    return Layout(numbers[:-2], numbers[-2], numbers[-1], offset)
+def _layout(strides: Numbers, offset: int) -> Layout:
+    return Layout(strides[:-2], strides[-2], strides[-1], offset)
 
 
 def columns_are_contiguous(layout: Layout, columns: int) -> bool:

@@ -31,6 +31,7 @@ from tir_schedules.convolution.depthwise.config import dot_kernel
 from tir_schedules.convolution.depthwise.direct import DirectTiles
 from tir_schedules.convolution.depthwise.results import Results
 from tir_schedules.convolution.depthwise.staged import StagedTiles
+from tir_schedules.core.attributes import Source
 from tir_schedules.core.machine import Machine
 from tir_schedules.core.region import Region
 from tir_schedules.core.template import Packing, Template, register_template, template_for
@@ -50,7 +51,7 @@ from .depthwise_pointwise_cost import estimate_pair
 from .depthwise_pointwise_packing import pack, packed_shape, packed_uses, parameter_dtype, unpack
 from .depthwise_pointwise_products import nests, products, why_vectors
 from .reference import chain_reference, parts_flops
-from .sources import Source, sources_of, tensors_of
+from .sources import sources_of, tensors_of
 
 OPS = ("depthwise_conv2d", "matmul")
 

@@ -7,12 +7,13 @@ from tvm import relax
 
 from microkernels.isa import Isa
 from microkernels.microkernel import microkernel_named
+from tir_schedules.core.attributes import Source
 from tir_schedules.core.config import Config
 from tir_schedules.core.region import Region
 from tir_schedules.core.template import Packing, template_for
 
 from .depthwise_pointwise_config import DepthwisePointwiseConfig
-from .sources import Source, sources_of
+from .sources import sources_of
 
 
 def packed_uses(region: Region, index: int) -> list[tuple[int, int]]:

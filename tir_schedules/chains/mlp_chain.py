@@ -28,6 +28,7 @@ from microkernels.isa import Isa
 from microkernels.microkernel import microkernel_named
 from microkernels.vector import bfloat16
 from microkernels.vector.expressions import Expr, constant, parameter, ramp
+from tir_schedules.core.attributes import Source, Sources
 from tir_schedules.core.blocking import Group, balanced
 from tir_schedules.core.region import Region, Tensor
 from tir_schedules.core.template import Packing, Template, register_template, template_for
@@ -57,7 +58,7 @@ from .mlp_chain_packing import pack, packed_shape, packed_uses, unpack
 from .mlp_chain_products import estimate, nests, products
 from .mlp_chain_reject import reject
 from .reference import chain_reference, parts_flops
-from .sources import Source, Sources, sources_of, tensors_of
+from .sources import sources_of, tensors_of
 
 Leading = Callable[[Expr], Sequence[Expr]]
 

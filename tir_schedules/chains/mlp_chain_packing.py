@@ -9,12 +9,13 @@ import numpy as np
 from tvm import relax
 
 from microkernels.isa import Isa
+from tir_schedules.core.attributes import Source
 from tir_schedules.core.region import Region
 from tir_schedules.product import matmul_weight
 from tir_schedules.product.matmul_config import MatmulConfig
 
 from .mlp_chain_config import MlpChainConfig
-from .sources import Source, sources_of
+from .sources import sources_of
 
 
 def packed_uses(region: Region, index: int) -> list[tuple[int, int]]:

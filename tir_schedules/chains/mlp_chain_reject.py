@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from microkernels.errors import ConfigError
 from microkernels.isa import Isa
+from tir_schedules.core.attributes import Source
 from tir_schedules.core.region import Region
 from tir_schedules.product import matmul
 from tir_schedules.product.zero_points import is_dynamic
@@ -18,7 +19,7 @@ from tir_schedules.rows.normalize_view import NORM_OPS
 
 from .mlp_chain_config import rows_of
 from .mlp_chain_packing import packed_uses
-from .sources import Source, sources_of, tensors_of
+from .sources import sources_of, tensors_of
 
 
 def reject(region: Region, isa: Isa) -> str | None:

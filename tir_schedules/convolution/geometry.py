@@ -4,7 +4,7 @@
 
 with strides s, dilation d, padding p. Inputs are x [N, *extents, C] and the weight
 [*kernel, C / groups, OC]; the output is [N, *outputs, OC]. Any number of axes; the attributes
-"strides", "dilation" and "padding" are numbers with commas, one for each axis ("padding" all
+"strides", "dilation" and "padding" are lists, one number for each axis ("padding" all
 beginnings, then all ends), "groups" is a number. What lies outside of x is 0 or, of integers, their
 zero point.
 """
@@ -14,7 +14,6 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -56,8 +55,8 @@ class ConvGeometry:
         x, w = region.inputs[0].shape, region.inputs[1].shape
         rank = len(x) - 2
         extents = x[1:-1]
-        strides, dilation = numbers(region, "strides"), numbers(region, "dilation")
-        padding = numbers(region, "padding")
+        strides, dilation = region.numbers("strides"), region.numbers("dilation")
+        padding = region.numbers("padding")
         before, after, kernel = padding[:rank], padding[rank:], w[:rank]
         spans = [(taps - 1) * step + 1 for taps, step in zip(kernel, dilation, strict=True)]
         outputs = tuple(
@@ -134,16 +133,6 @@ class ConvGeometry:
         first = max(0, -(start // step))
         last = min(self.kernel[axis], max(first, -(-(extent - start) // step)))
         return min(first, last), last
-
-
-def numbers(region: Region, name: str) -> tuple[int, ...]:
-    """An attribute that is a list of numbers."""
-    return tuple(map(int, str(region.attrs[name]).split(",")))
-
-
-def numbers_text(numbers: Iterable[int]) -> str:
-    """Numbers as an attribute."""
-    return ",".join(str(int(number)) for number in numbers)
 
 
 def flops(region: Region) -> int:

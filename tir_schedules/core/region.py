@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
 
-Scalar = bool | int | float | str
+from .attributes import SOURCES, Numbers, Sources, attribute_text, typed
 
 
 class Tensor(msgspec.Struct, frozen=True):
@@ -79,7 +80,7 @@ class Region(msgspec.Struct, frozen=True, kw_only=True):
     output : Tensor
         The result. The kernel's parameters are inputs, operands, output.
     attrs : dict
-        The anchor's own attributes, such as transposition.
+        The anchor's own attributes, such as transposition; each has its type in `attributes`.
     epilogue : tuple of Step
         In execution order; the last one is the result. Empty: the anchor's result is stored.
     parts : tuple of Region
@@ -92,14 +93,28 @@ class Region(msgspec.Struct, frozen=True, kw_only=True):
     inputs: tuple[Tensor, ...]
     output: Tensor
     operands: tuple[Tensor, ...] = ()
-    attrs: dict[str, Scalar] = {}
+    attrs: dict[str, Any] = {}
     epilogue: tuple[Step, ...] = ()
     parts: tuple[Region, ...] = ()
+
+    def __post_init__(self) -> None:
+        attrs = {name: typed(name, value) for name, value in self.attrs.items()}
+        msgspec.structs.force_setattr(self, "attrs", attrs)
+
+    def numbers(self, name: str, default: Iterable[int] = ()) -> Numbers:
+        """An attribute that is a list of numbers, or the default where it is absent or empty."""
+        return self.attrs.get(name) or tuple(default)
+
+    @property
+    def sources(self) -> Sources:
+        """Where the inputs and operands of every part come from; none if that is not said."""
+        return self.attrs.get(SOURCES, ())
 
     @property
     def key(self) -> str:
         """Canonical text: equal for equal work, readable, one line."""
-        attrs = ",".join(f"{name}={self.attrs[name]}" for name in sorted(self.attrs))
+        named = sorted(self.attrs.items())
+        attrs = ",".join(f"{name}={attribute_text(value)}" for name, value in named)
         text = f"{self.op}({', '.join(map(str, self.inputs))}"
         text += f"; {attrs})" if attrs else ")"
         if self.parts:

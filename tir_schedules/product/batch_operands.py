@@ -37,21 +37,15 @@ from .tile_stores import store_columns
 _SIGN = 0x80
 
 
-def parse_axes(region: Region, name: str, rank: int) -> list[int]:
-    """An axes attribute as numbers; the identity if it is absent."""
-    text = str(region.attrs.get(name, "")) or ",".join(map(str, range(rank)))
-    return [int(axis) for axis in text.split(",")]
-
-
 class BatchProblem:
     """Logical shapes of a region: batches over which B varies, rows, columns, K."""
 
     def __init__(self, region: Region) -> None:
         self.region = region
         a, b = region.inputs[:2]
-        self.a_axes = parse_axes(region, "a_axes", len(a.shape))
-        self.b_axes = parse_axes(region, "b_axes", len(b.shape))
-        self.out_axes = parse_axes(region, "out_axes", len(region.output.shape))
+        self.a_axes = list(region.numbers("a_axes", range(len(a.shape))))
+        self.b_axes = list(region.numbers("b_axes", range(len(b.shape))))
+        self.out_axes = list(region.numbers("out_axes", range(len(region.output.shape))))
         self.a_shape = [a.shape[axis] for axis in self.a_axes]
         self.b_shape = [b.shape[axis] for axis in self.b_axes]
         self.n, self.k = self.b_shape[-1], self.b_shape[-2]

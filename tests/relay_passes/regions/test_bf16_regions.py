@@ -125,7 +125,7 @@ def test_activations_are_rounded_before_and_after_permutations(
 
     (region,) = check(scores, (HEADS, F), (HEADS, F))
     assert region.inputs == (Tensor(HEADS, F),) * 2
-    assert region.attrs == {"rounded": B, "a_axes": "0,2,1,3", "b_axes": "0,2,3,1"}
+    assert region.attrs == {"rounded": B, "a_axes": (0, 2, 1, 3), "b_axes": (0, 2, 3, 1)}
 
 
 def test_an_activation_is_read_as_f32_and_the_other_as_bfloat16() -> None:
@@ -135,7 +135,7 @@ def test_an_activation_is_read_as_f32_and_the_other_as_bfloat16() -> None:
 
     (region,) = [r for r in check(body, X, ((4, 6), F)) if r.op == "batch_matmul"]
     assert [tensor.dtype for tensor in region.inputs] == [F, B]
-    assert region.attrs["b_axes"] == "1,0"
+    assert region.attrs["b_axes"] == (1, 0)
 
 
 def test_rounding_stays_in_the_epilogue() -> None:

@@ -39,7 +39,7 @@ def test_attributes_and_epilogue() -> None:
     )
     assert region.op == "conv2d"
     assert region.attrs == {
-        "strides": "2,1", "padding": "1,0,2,1", "dilation": "1,1", "groups": 2
+        "strides": (2, 1), "padding": (1, 0, 2, 1), "dilation": (1, 1), "groups": 2
     }  # fmt: skip
     assert operators(region) == ["add", "relu"]
     assert region.output.shape == (2, 5, 7, 20)

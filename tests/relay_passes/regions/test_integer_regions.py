@@ -189,8 +189,8 @@ def test_activations_are_read_through_permutations() -> None:
     (region,) = check(scores, (heads, U8), (heads, U8))
     assert region.op == "batch_matmul" and region.inputs == (Tensor(heads, U8),) * 2
     assert region.attrs == {
-        "a_axes": "0,2,1,3",
-        "b_axes": "0,2,3,1",
+        "a_axes": (0, 2, 1, 3),
+        "b_axes": (0, 2, 3, 1),
         "a_zero_point": 128,
         "b_zero_point": 121,
     }

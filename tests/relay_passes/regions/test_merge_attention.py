@@ -135,11 +135,13 @@ PARTS = (
         output=Tensor((2, H, S, D), F),
     ),
 )
+STRIDES = ("q_strides", "k_strides", "v_strides", "out_strides")
 JSON = Region(
     op="attention",
     inputs=(*(Tensor((2, S, H * D), F),) * 3, Tensor((2, 1, 1, S), F)),
     output=Tensor((2, S, H * D), F),
-    attrs={"batch": "2,4"} | {f"{name}_strides": "60,3,12,1" for name in ("q", "k", "v", "out")},
+    attrs={"batch": (2, 4)}
+    | {f"{name}_strides": (60, 3, 12, 1) for name in ("q", "k", "v", "out")},
     parts=PARTS,
 ).to_json()
 
@@ -236,7 +238,15 @@ def test_grouped_heads_have_stride_0() -> None:
         return rows(attention(heads(q), repeated(k), repeated(v)))
 
     few = ((2, S, 2 * D), F)
-    check(body, ROWS[0], few, few, batch="2,2,2", q_strides="60,6,3,12,1", k_strides="30,3,0,6,1")
+    check(
+        body,
+        ROWS[0],
+        few,
+        few,
+        batch=(2, 2, 2),
+        q_strides=(60, 6, 3, 12, 1),
+        k_strides=(30, 3, 0, 6, 1),
+    )
 
 
 def test_one_head_for_all_queries_by_broadcasting_or_repeating() -> None:
@@ -245,7 +255,7 @@ def test_one_head_for_all_queries_by_broadcasting_or_repeating() -> None:
 
     q, one = ((2, H, S, D), F), ((2, 1, S, D), F)
     for body in (repeated, attention):
-        check(body, q, one, one, batch="2,4", k_strides="15,0,3,1", v_strides="15,0,3,1")
+        check(body, q, one, one, batch=(2, 4), k_strides=(15, 0, 3, 1), v_strides=(15, 0, 3, 1))
 
 
 def test_slices_of_one_projection_are_read_from_it() -> None:
@@ -263,7 +273,7 @@ def test_slices_of_one_projection_are_read_from_it() -> None:
 
     for body in (sliced, split, first_permuted):
         region = check(
-            body, ((2, S, 3 * H * D), F), q_strides="180,3,36,1", k_offset=12, v_offset=24
+            body, ((2, S, 3 * H * D), F), q_strides=(180, 3, 36, 1), k_offset=12, v_offset=24
         )
         assert "q_offset" not in region.attrs
         assert region.inputs == (Tensor((2, S, 36), F),) * 3
@@ -271,7 +281,7 @@ def test_slices_of_one_projection_are_read_from_it() -> None:
 
 def test_heads_in_three_dimensions() -> None:
     flat = ((2 * H, S, D), F)
-    check(attention, flat, flat, flat, batch="8", q_strides="15,3,1", out_strides="15,3,1")
+    check(attention, flat, flat, flat, batch=(8,), q_strides=(15, 3, 1), out_strides=(15, 3, 1))
 
 
 def test_reshapes_between_the_three_are_passed() -> None:
@@ -281,14 +291,14 @@ def test_reshapes_between_the_three_are_passed() -> None:
         return op.matmul(op.reshape(probabilities, (2 * H, S, S)), v)
 
     flat = ((2 * H, S, D), F)
-    region = check(body, flat, flat, flat, ((2 * H, S, S), F), batch="8")
+    region = check(body, flat, flat, flat, ((2 * H, S, S), F), batch=(8,))
     assert region.parts[0].operands == (Tensor((2, H, S, S), F),)
     assert region.inputs[3] == Tensor((2, H, S, S), F)
 
 
 def test_lengths_and_widths_may_differ() -> None:
     q, k, v = ((1, H, 2, D), F), ((1, H, 7, D), F), ((1, H, 7, 6), F)
-    region = check(attention, q, k, v, batch="4", v_strides="42,6,1")
+    region = check(attention, q, k, v, batch=(4,), v_strides=(42, 6, 1))
     assert region.output == Tensor((1, H, 2, 6), F)
 
 
@@ -368,7 +378,7 @@ def test_int8_with_constant_scales() -> None:
     assert scores.attrs == {"a_zero_point": 118}
     assert product.attrs == {"a_zero_point": 3, "b_zero_point": 7}
     assert [step.op for step in softmax.epilogue] == ["constant", "constant", "quantize"]
-    assert region.output == Tensor((2, S, 12), U8) and region.attrs["q_strides"] == "60,3,12,1"
+    assert region.output == Tensor((2, S, 12), U8) and region.attrs["q_strides"] == (60, 3, 12, 1)
 
 
 def test_bfloat16_and_what_is_rounded_on_the_way() -> None:

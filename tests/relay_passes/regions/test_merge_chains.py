@@ -19,6 +19,7 @@ from relay_passes.regions.merge_chains import merge_chains
 from relay_passes.regions.partition import partition
 from tests.relay_passes.graphs import MACHINE, TARGET, Body, constant, module, regions, run
 from tests.relay_passes.quantized import dequantize, quantize
+from tir_schedules.core.attributes import attribute_text
 from tir_schedules.core.machine import Machine
 from tir_schedules.core.region import Region
 from tvm_hybrid.dlpack import BFLOAT16
@@ -70,7 +71,7 @@ def reasons(mod: IRModule) -> list[str]:
 
 def sources(region: Region) -> str:
     assert region.op == "mlp_chain"
-    return str(region.attrs["sources"])
+    return attribute_text(region.sources)
 
 
 def check_meaning(before: IRModule, after: IRModule) -> None:

@@ -14,6 +14,7 @@ from relay_passes.pipeline import PipelineOptions, collect_regions
 from relay_passes.regions.merge_depthwise import merge_depthwise
 from relay_passes.regions.partition import partition
 from tests.relay_passes.graphs import MACHINE, TARGET, Body, constant, module, regions, run
+from tir_schedules.core.attributes import attribute_text
 from tir_schedules.core.region import Region
 
 op = relax.op
@@ -90,7 +91,7 @@ def test_both_become_one_region() -> None:
     assert kinds(before) == ["depthwise_conv2d", "matmul"]
     (pair,) = regions(after)
     assert pair.op == "depthwise_pointwise" and pair.parts == tuple(regions(before))
-    assert pair.attrs["sources"] == "i0,i1,i2;p0,i3,i4"
+    assert attribute_text(pair.sources) == "i0,i1,i2;p0,i3,i4"
     assert [tensor.shape for tensor in pair.inputs] == [
         (1, 14, 14, 240), (3, 3, 1, 240), (240,), (240, 40), (40,)
     ]  # fmt: skip
@@ -125,7 +126,7 @@ def test_a_residual_is_read_from_outside_once() -> None:
 
     before, after = merged(body, X)
     (pair,) = pairs(after)
-    assert pair.attrs["sources"] == "i0,i1,i2;p0,i3,i0"
+    assert attribute_text(pair.sources) == "i0,i1,i2;p0,i3,i0"
     check_meaning(before, after)
 
 

@@ -160,9 +160,9 @@ def test_head_permutations_disappear_into_batch_matmul() -> None:
     heads = ((1, 6, 2, 4), F)
     mod, _ = partitioned(module(attention, heads, heads, heads))
     scores, context = regions(mod)
-    assert scores.attrs == {"a_axes": "0,2,1,3", "b_axes": "0,2,3,1"}
+    assert scores.attrs == {"a_axes": (0, 2, 1, 3), "b_axes": (0, 2, 3, 1)}
     assert operators(scores) == ["multiply"]
-    assert context.attrs["out_axes"] == "0,2,1,3"
+    assert context.attrs["out_axes"] == (0, 2, 1, 3)
     assert "permute_dims" not in mod["main"].script()
 
 
@@ -178,7 +178,7 @@ def test_a_permutation_that_another_region_stored_is_read_as_stored() -> None:
     first, second = regions(mod)
     assert first.output.shape == (2, 6, 6) and "out_axes" in first.attrs
     assert [tensor.shape for tensor in second.inputs] == [(6, 2, 6)] * 2
-    assert (second.attrs["a_axes"], second.attrs["b_axes"]) == ("0,1,2", "0,2,1")
+    assert (second.attrs["a_axes"], second.attrs["b_axes"]) == ((0, 1, 2), (0, 2, 1))
 
 
 def test_a_cast_that_another_region_stored_is_not_read_through() -> None:

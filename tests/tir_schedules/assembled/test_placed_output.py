@@ -29,7 +29,7 @@ from tir_schedules.core.template import template_for
 from tvm_hybrid.dlpack import tensor_of
 
 F = "float32"
-IMAGE = {"strides": "1,1", "padding": "1,1,1,1", "dilation": "1,1", "groups": 1}
+IMAGE = {"strides": (1, 1), "padding": (1, 1, 1, 1), "dilation": (1, 1), "groups": 1}
 QUANTIZED = (
     Step("cast", (0,)),
     Step("constant", (), 0.5),

@@ -39,10 +39,10 @@ def test_numpy_in_single_precision_is_within_the_bound(attention: Attention, kin
 @every_case
 def test_strides_find_what_transposing_finds(attention: Attention) -> None:
     region, arrays = attention.region, values(attention)
-    factors = [int(x) for x in str(region.attrs["batch"]).split(",")]
+    factors = region.numbers("batch")
     assert np.prod(factors) == np.prod(region.parts[0].output.shape[:-2])
     for name, array in zip(("q", "k", "v"), arrays, strict=False):
-        strides = [int(x) * array.itemsize for x in str(region.attrs[f"{name}_strides"]).split(",")]
+        strides = [n * array.itemsize for n in region.numbers(f"{name}_strides")]
         flat = array.reshape(-1)[int(region.attrs.get(f"{name}_offset", 0)) :]
         _, length, size = attention.extents(name)
         seen = as_strided(flat, (*factors, length, size), strides)
@@ -50,7 +50,7 @@ def test_strides_find_what_transposing_finds(attention: Attention) -> None:
         np.testing.assert_array_equal(seen.reshape(wanted.shape), wanted)
     shape = (attention.batch, attention.heads, attention.m, attention.columns)
     order = np.arange(np.prod(shape)).reshape(shape)
-    strides = [int(x) for x in str(region.attrs["out_strides"]).split(",")]
+    strides = list(region.numbers("out_strides"))
     stored = reference.as_stored(attention, order).reshape(-1)
     index = np.indices((*factors, *shape[2:])).reshape(len(strides), -1)
     np.testing.assert_array_equal(stored[np.tensordot(strides, index, 1)], order.reshape(-1))

@@ -98,7 +98,7 @@ def test_what_it_does_not_build_has_a_reason() -> None:
     assert template.reject(region, isa) is None
     outside = region.replace(attrs={**region.attrs, "k_offset": 1})
     assert "k" in str(template.reject(outside, isa))
-    shorter = region.replace(attrs={**region.attrs, "batch": "2,3"})
+    shorter = region.replace(attrs={**region.attrs, "batch": (2, 3)})
     assert "2, 3" in str(template.reject(shorter, isa))
     empty = replace(case(), n=0)
     assert "0" in str(template.reject(empty.region, isa))

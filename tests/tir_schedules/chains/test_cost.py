@@ -16,8 +16,9 @@ from tir_schedules.chains.cost import (
     estimate_chain,
     row_groups,
 )
+from tir_schedules.core.attributes import Attribute
 from tir_schedules.core.machine import Machine
-from tir_schedules.core.region import Region, Scalar, Tensor
+from tir_schedules.core.region import Region, Tensor
 from tir_schedules.cost.cost import Cost
 from tir_schedules.cost.parallel import FORK_JOIN_US, VM_CALL_US
 from tir_schedules.cost.speeds import MEASURED, WITH_AMX, speeds_of
@@ -45,7 +46,7 @@ def chain(m: int, widths: Sequence[int], dtypes: tuple[str, str] = (F, F)) -> Re
     for k, n in itertools.pairwise(widths):
         w = Tensor((k, n), weight, constant=True)
         a, output = Tensor((m, k), activation), Tensor((m, n), activation)
-        attrs: dict[str, Scalar] = {"a_zero_point": 0} if weight == "int8" else {}
+        attrs: dict[str, Attribute] = {"a_zero_point": 0} if weight == "int8" else {}
         sources.append(f"{f'p{len(parts) - 1}' if parts else 'i0'},i{len(inputs)}")
         parts.append(Region(op="matmul", inputs=(a, w), output=output, attrs=attrs))
         inputs.append(w)

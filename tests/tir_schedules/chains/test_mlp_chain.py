@@ -34,7 +34,8 @@ from tests.tir_schedules.run_region import (
 )
 from tir_schedules.chains.mlp_chain import MLP_CHAIN
 from tir_schedules.chains.mlp_chain_config import MlpChainConfig, by_rows
-from tir_schedules.chains.sources import sources_of, sources_text
+from tir_schedules.chains.sources import sources_of
+from tir_schedules.core.attributes import attribute_text
 from tir_schedules.core.region import Region, Step, Tensor
 from tvm_hybrid.tuning.verification.chain_bounds import chain_arguments, expected_of_chain
 
@@ -265,5 +266,5 @@ def test_illegal_configurations_are_refused(changes: dict[str, Any]) -> None:
 
 def test_sources_are_text_both_ways() -> None:
     region = transformer_block((4,), 8, 8)
-    assert sources_text(sources_of(region)) == region.attrs["sources"]
-    assert str(region.attrs["sources"]).startswith("i0,i1,i2;p0,i3,i4,i0;p1,i5,i6;p2,i7,i8;")
+    assert sources_of(region) == region.sources
+    assert attribute_text(region.sources).startswith("i0,i1,i2;p0,i3,i4,i0;p1,i5,i6;p2,i7,i8;")

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from microkernels.errors import ConfigError
 from microkernels.isa import isa_named
 from tests.tir_schedules.run_region import RUNGS, expected, machine_for, run
-from tir_schedules.core.region import Region, Scalar, Step, Tensor
+from tir_schedules.core.attributes import Attribute
+from tir_schedules.core.region import Region, Step, Tensor
 from tir_schedules.epilogue.epilogue import SPECIAL_STEPS, Epilogue, epilogue_reference
 from tir_schedules.epilogue.fusible_ops import FUSIBLE_OPS
 from tir_schedules.product.matmul import MATMUL
@@ -99,7 +100,7 @@ SPECIAL: dict[str, tuple[bool, tuple[Tensor, ...], tuple[Step, ...]]] = {
 @pytest.mark.parametrize("name", SPECIAL_STEPS)
 def test_every_other_step_in_the_epilogue(name: str, rung: str) -> None:
     integers, operands, steps = SPECIAL[name]
-    dynamic: dict[str, Scalar] = {
+    dynamic: dict[str, Attribute] = {
         "a_quantize": "uint8",
         "a_scale": "dynamic",
         "a_zero_point": "dynamic",

@@ -55,7 +55,7 @@ def test_what_is_staged(region: Region, isa: Isa, staged: bool) -> None:
 
 
 def test_columns_of_a_turned_a_are_staged() -> None:
-    for axes, staged in [("0,1,2", False), ("0,2,1", True)]:
+    for axes, staged in [((0, 1, 2), False), ((0, 2, 1), True)]:
         region = Region(
             op="batch_matmul",
             inputs=(Tensor((2, 16, 16), U8), Tensor((2, 16, 16), I8)),

@@ -43,7 +43,7 @@ def batch_region(
         op="batch_matmul",
         inputs=(Tensor(a, "float32"), Tensor(b, "float32")),
         output=Tensor((*batch, logical_a[-2], logical_b[-1]), "float32"),
-        attrs={name: ",".join(map(str, value)) for name, value in axes.items() if value},
+        attrs={name: tuple(value) for name, value in axes.items() if value},
         operands=operands,
         epilogue=epilogue,
     )
@@ -51,7 +51,7 @@ def batch_region(
 
 def check(region: Region, rung: str = RUNGS[-1], **options) -> None:
     arrays = random_inputs(region)
-    order = [int(axis) for axis in str(region.attrs.get("out_axes", "")).split(",") if axis]
+    order = region.numbers("out_axes")
     shape = tuple(region.output.shape[i] for i in order) if order else region.output.shape
     result = run(region, arrays, rung, stored_shape=shape, **options)
     reference = expected(region, arrays)

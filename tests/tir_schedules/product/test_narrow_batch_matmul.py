@@ -21,7 +21,8 @@ from tests.tir_schedules.run_region import (
     machine_for,
     run,
 )
-from tir_schedules.core.region import Region, Scalar, Step, Tensor
+from tir_schedules.core.attributes import Attribute
+from tir_schedules.core.region import Region, Step, Tensor
 from tir_schedules.product.batch_matmul import BATCH_MATMUL, BatchMatmulConfig
 
 Shape = tuple[int, ...]
@@ -46,7 +47,7 @@ def region_of(
 ) -> Region:
     """A product of tensors of logical shapes `a` and `b`, stored so that the axes restore them."""
     axes = {"a_axes": a_axes, "b_axes": b_axes, "out_axes": out_axes}
-    attrs: dict[str, Scalar] = {k: ",".join(map(str, v)) for k, v in axes.items() if v}
+    attrs: dict[str, Attribute] = {k: tuple(v) for k, v in axes.items() if v}
     integers = dtype_named(b_dtype).kind in "iu"
     if integers:
         attrs |= {"a_zero_point": a_zero, "b_zero_point": b_zero}

@@ -42,7 +42,6 @@ def matmul(dtype: str, m: int, k: int, n: int) -> Region:
 
 
 def conv(size: int, channels: int, filters: int, kernel: int) -> Region:
-    padding = str((kernel // 2,) * 4).strip("()").replace(" ", "")
     return Region(
         op="conv2d",
         inputs=(
@@ -50,7 +49,7 @@ def conv(size: int, channels: int, filters: int, kernel: int) -> Region:
             Tensor((kernel, kernel, channels, filters), "float32", True),
         ),
         output=Tensor((1, size, size, filters), "float32"),
-        attrs={"strides": "1,1", "padding": padding, "dilation": "1,1", "groups": 1},
+        attrs={"strides": (1, 1), "padding": (kernel // 2,) * 4, "dilation": (1, 1), "groups": 1},
     )
 
 

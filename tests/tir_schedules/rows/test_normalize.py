@@ -23,7 +23,8 @@ from tests.tir_schedules.run_region import (
     random_inputs,
     run,
 )
-from tir_schedules.core.region import Region, Scalar, Step, Tensor
+from tir_schedules.core.attributes import Attribute
+from tir_schedules.core.region import Region, Step, Tensor
 from tir_schedules.core.template import template_for
 from tir_schedules.rows import normalize
 from tir_schedules.rows.normalize import NormalizeConfig
@@ -45,7 +46,7 @@ def region_for(
 ) -> Region:
     axis %= len(shape)
     x, weight = Tensor(shape, "float32"), Tensor(shape[axis:], "float32", True)
-    attrs: dict[str, Scalar] = {"axis": axis}
+    attrs: dict[str, Attribute] = {"axis": axis}
     if op in NORMS:
         attrs["epsilon"] = epsilon
     weights = {"layer_norm": 2, "rms_norm": 1}.get(op, 0)

@@ -8,7 +8,8 @@ import pytest
 from microkernels.isa import isa_named
 from tests.onnx_reference.arithmetic import quantize
 from tests.tir_schedules.run_region import RUNGS, dtype_named, random_inputs, run
-from tir_schedules.core.region import Region, Scalar, Step, Tensor
+from tir_schedules.core.attributes import Attribute
+from tir_schedules.core.region import Region, Step, Tensor
 from tir_schedules.core.template import template_for
 from tir_schedules.rows.normalize import NormalizeConfig
 
@@ -23,7 +24,7 @@ CONFIGS: list[NormalizeConfig | None] = [
 def region_for(op: str, shape: tuple[int, ...], axis: int = -1) -> Region:
     """The operator alone, in f32."""
     axis %= len(shape)
-    attrs: dict[str, Scalar] = {"axis": axis}
+    attrs: dict[str, Attribute] = {"axis": axis}
     weights = {"layer_norm": 2, "rms_norm": 1}.get(op, 0)
     if weights:
         attrs["epsilon"] = 1e-5

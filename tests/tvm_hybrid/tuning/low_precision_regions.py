@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tests.tir_schedules.integer_regions import matmul_region
+from tir_schedules.core.attributes import Numbers
 from tir_schedules.core.region import Region, Step, Tensor
 
 F32 = "float32"
@@ -51,7 +52,7 @@ def product(
     a: str,
     b: str,
     out: str,
-    axes: str = "0,1,3,2",
+    axes: Numbers = (0, 1, 3, 2),
     steps: tuple[Step, ...] = (),
     **attrs: str | int,
 ) -> Region:

@@ -15,13 +15,14 @@ from typing import Any, TypeAlias
 from tvm import IRModule, ir, relax, tirx
 
 from microkernels.errors import ConfigError, ModelError
-from tir_schedules.core.region import Region, Scalar
+from tir_schedules.core.attributes import Attribute
+from tir_schedules.core.region import Region
 
 from ...model_input import import_model, is_onnx
 from .recognize import region_of
 from .workload import legalized, normalized
 
-ProductKey: TypeAlias = "tuple[str, tuple[Any, ...], tuple[tuple[str, Scalar], ...]]"
+ProductKey: TypeAlias = "tuple[str, tuple[Any, ...], tuple[tuple[str, Attribute], ...]]"
 
 
 def product_key(region: Region) -> ProductKey:

@@ -16,7 +16,8 @@ from tvm.ir.expr import TensorLoad
 from tvm.s_tir import Schedule
 
 from microkernels.errors import ConfigError
-from tir_schedules.core.region import Region, Scalar, Step, Tensor
+from tir_schedules.core.attributes import Attribute
+from tir_schedules.core.region import Region, Step, Tensor
 from tir_schedules.generic.expressions import call_name
 
 from .workload import LAYOUT_FREE, anchor_block, workload_of
@@ -106,17 +107,17 @@ def _anchors(left: Tensor, right: Tensor, output: Tensor) -> Iterator[tuple[str,
     if len(right.shape) == 2 and len(left.shape) >= 2:
         yield "matmul", {}
     elif right.shape[:-2] == left.shape[:-2] and right.shape[-2] == left.shape[-1]:
-        axes = ",".join(str(axis) for axis in range(len(left.shape)))
+        axes = tuple(range(len(left.shape)))
         yield "batch_matmul", {"a_axes": axes, "b_axes": axes}
     elif len(left.shape) == len(right.shape) == len(output.shape) == 4:
         groups = left.shape[3] // max(right.shape[2], 1)
         for stride in _STRIDES:
             paddings = (_paddings(left, right, output, axis, stride) for axis in (0, 1))
             for (top, bottom), (before, after) in itertools.product(*paddings):
-                attrs: dict[str, Scalar] = {
-                    "strides": f"{stride},{stride}",
-                    "padding": f"{top},{before},{bottom},{after}",
-                    "dilation": "1,1",
+                attrs: dict[str, Attribute] = {
+                    "strides": (stride, stride),
+                    "padding": (top, before, bottom, after),
+                    "dilation": (1, 1),
                     "groups": groups,
                 }
                 yield "conv2d", attrs

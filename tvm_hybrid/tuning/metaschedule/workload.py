@@ -23,7 +23,7 @@ from tvm import IRModule, ir, relax, tirx
 from tvm.s_tir import Schedule
 
 from microkernels.errors import ConfigError
-from tir_schedules.convolution.geometry import numbers
+from tir_schedules.core.attributes import Numbers, attribute_text
 from tir_schedules.core.region import Region, Step
 from tir_schedules.epilogue.fusible_ops import FUSIBLE_OPS
 
@@ -160,7 +160,7 @@ def _check(region: Region) -> None:
         raise ConfigError(f"{left} by {right}: TVM has no such product")
     attrs = {name: value for name, value in region.attrs.items() if name not in _ATTRS[region.op]}
     if attrs:
-        text = ", ".join(f"{name}={value}" for name, value in sorted(attrs.items()))
+        text = ", ".join(f"{name}={attribute_text(value)}" for name, value in sorted(attrs.items()))
         raise ConfigError(f"the anchor's attributes {text}, for which TVM has no operator")
     for step in region.epilogue:
         entry = FUSIBLE_OPS.get(step.op)
@@ -179,25 +179,23 @@ def _anchor(region: Region, parameters: list[relax.Var]) -> relax.Expr:
         return relax.op.nn.conv2d(
             x,
             w,
-            strides=list(numbers(region, "strides")),
-            padding=list(numbers(region, "padding")),
-            dilation=list(numbers(region, "dilation")),
+            strides=list(region.numbers("strides")),
+            padding=list(region.numbers("padding")),
+            dilation=list(region.numbers("dilation")),
             groups=int(region.attrs["groups"]),
             data_layout="NHWC",
             kernel_layout="HWIO",
             out_dtype=out_dtype,
         )
     x, w = (
-        _permuted(operand, str(region.attrs.get(name, "")))
-        for operand, name in ((x, "a_axes"), (w, "b_axes"))
+        _permuted(operand, region.numbers(name)) for operand, name in ((x, "a_axes"), (w, "b_axes"))
     )
     return relax.op.matmul(x, w, out_dtype=out_dtype)
 
 
-def _permuted(operand: relax.Expr, axes: str) -> relax.Expr:
+def _permuted(operand: relax.Expr, axes: Numbers) -> relax.Expr:
     """The operand as the product sees it; TVM permutes in a program of its own."""
-    order = [int(axis) for axis in axes.split(",") if axis]
-    return operand if order == sorted(order) else relax.op.permute_dims(operand, order)
+    return operand if list(axes) == sorted(axes) else relax.op.permute_dims(operand, list(axes))
 
 
 def _step(step: Step, values: list[relax.Expr]) -> relax.Expr:

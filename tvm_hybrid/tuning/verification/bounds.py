@@ -27,7 +27,6 @@ import numpy as np
 from tir_schedules.core.region import Region, Step
 from tir_schedules.core.template import Template
 from tir_schedules.epilogue.epilogue import SPECIAL_STEPS, epilogue_reference, is_exact
-from tir_schedules.product.batch_operands import parse_axes
 from tir_schedules.product.zero_points import own_range
 
 from .arguments import FLOATS, anchor_result, element_type, terms_of_a_sum
@@ -190,4 +189,4 @@ class _Evaluation:
 
 def as_stored(region: Region, value: np.ndarray) -> np.ndarray:
     """A result of the region's shape in the order of dimensions in which kernels store it."""
-    return value.transpose(parse_axes(region, "out_axes", value.ndim))
+    return value.transpose(region.numbers("out_axes", range(value.ndim)))

@@ -9,16 +9,22 @@ from tvm import IRModule, relax
 
 from microkernels.kernels.amx_family import AmxMicrokernel
 from microkernels.microkernel import microkernel_named
+from tir_schedules.core.attributes import Attribute
 from tir_schedules.core.config import Config
 from tir_schedules.core.machine import Machine
-from tir_schedules.core.region import Region, Scalar, Step, Tensor
+from tir_schedules.core.region import Region, Step, Tensor
 from tir_schedules.core.template import template_for
 from tvm_hybrid.targets import host_target
 from tvm_hybrid.tuning.record import Record, make_record
 
 RELU_OF_SUM = (Step("add", (0, 1)), Step("relu", (2,)))
-CONV: dict[str, Scalar] = {"strides": "1,1", "padding": "1,1,1,1", "dilation": "1,1", "groups": 1}
-AXES: dict[str, Scalar] = {"a_axes": "0,1,2", "b_axes": "0,1,2"}
+CONV: dict[str, Attribute] = {
+    "strides": (1, 1),
+    "padding": (1, 1, 1, 1),
+    "dilation": (1, 1),
+    "groups": 1,
+}
+AXES: dict[str, Attribute] = {"a_axes": (0, 1, 2), "b_axes": (0, 1, 2)}
 
 
 def matmul(m: int, k: int, n: int, dtypes: tuple[str, str] = ("float32", "float32")) -> Region:
@@ -47,7 +53,7 @@ def turned_batch_matmul(batch: int, m: int, k: int, n: int) -> Region:
     """A product with a second operand that is stored with its columns first."""
     plain = batch_matmul(batch, m, k, n)
     stored = (plain.inputs[0], Tensor((batch, n, k), "float32"))
-    return plain.replace(inputs=stored, attrs={**AXES, "b_axes": "0,2,1"})
+    return plain.replace(inputs=stored, attrs={**AXES, "b_axes": (0, 2, 1)})
 
 
 def conv2d(size: int, channels: int, out_channels: int, stride: int = 1) -> Region:
@@ -61,7 +67,7 @@ def conv2d(size: int, channels: int, out_channels: int, stride: int = 1) -> Regi
         ),
         operands=(Tensor((out_channels,), "float32"),),
         output=Tensor((1, positions, positions, out_channels), "float32"),
-        attrs={**CONV, "strides": f"{stride},{stride}"},
+        attrs={**CONV, "strides": (stride, stride)},
         epilogue=RELU_OF_SUM,
     )
 
@@ -108,7 +114,7 @@ def operators(region: Region) -> IRModule:
                 result = relax.op.nn.conv2d(
                     parameters[0],
                     parameters[1],
-                    strides=[int(stride) for stride in str(region.attrs["strides"]).split(",")],
+                    strides=list(region.numbers("strides")),
                     padding=(1, 1),
                     data_layout="NHWC",
                     kernel_layout="HWIO",
@@ -118,7 +124,7 @@ def operators(region: Region) -> IRModule:
                 x, w = parameters[:2]
                 if region.inputs[0].dtype == "float32" and region.inputs[1].dtype == "bfloat16":
                     x = builder.emit(relax.op.astype(x, "bfloat16"))
-                if region.attrs.get("b_axes") == "0,2,1":
+                if region.numbers("b_axes") == (0, 2, 1):
                     w = builder.emit(relax.op.permute_dims(w, [0, 2, 1]))
                 result = relax.op.matmul(x, w, out_dtype=accumulators)
             result = builder.emit(result)

@@ -161,7 +161,7 @@ np.save({str(tmp_path / "result.npy")!r}, result.numpy())
         (conv2d(12, 32, 36), "36 is not a multiple of"),
         (
             batch_matmul(3, 32, 48, 48).replace(
-                attrs={"a_axes": "0,1,2", "b_axes": "0,1,2", "out_axes": "1,0,2"}
+                attrs={"a_axes": (0, 1, 2), "b_axes": (0, 1, 2), "out_axes": (1, 0, 2)}
             ),
             "the anchor's attributes out_axes=1,0,2",
         ),

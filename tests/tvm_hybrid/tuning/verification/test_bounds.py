@@ -143,7 +143,7 @@ def test_a_permuted_result_is_compared_as_it_is_stored() -> None:
         op="batch_matmul",
         inputs=(Tensor((2, 5, 8), "float32"), Tensor((2, 8, 3), "float32")),
         output=Tensor((2, 5, 3), "float32"),
-        attrs={"out_axes": "1,0,2"},
+        attrs={"out_axes": (1, 0, 2)},
     )
     a, b = arrays = random_arguments(region, MATMUL, 0)
     expected = expected_result(region, MATMUL, arrays)
