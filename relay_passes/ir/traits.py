@@ -37,7 +37,7 @@ MOVABLE: dict[str, int] = {
 }
 ELEMENTWISE: dict[str, int] = {
     **MOVABLE,
-    **_arity(1, "nn.relu6", "sign", "floor", "ceil", "round", "trunc"),
+    **_arity(1, "sign", "floor", "ceil", "round", "trunc"),
     **_arity(1, "sin", "cos", "tan", "sinh", "cosh", "asin", "acos", "atan"),
     **_arity(1, "logical_not", "bitwise_not", "isnan", "isinf", "isfinite"),
     **_arity(2, "mod", "floor_divide", "floor_mod", "equal", "not_equal"),
