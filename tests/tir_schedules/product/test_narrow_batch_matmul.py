@@ -69,8 +69,7 @@ def stored(logical: Shape, axes: Shape | None) -> Shape:
 
 
 def axes_of(region: Region, name: str, rank: int) -> list[int]:
-    text = str(region.attrs.get(name, ""))
-    return [int(axis) for axis in text.split(",")] if text else list(range(rank))
+    return list(region.numbers(name, range(rank)))
 
 
 def values(region: Region) -> list[np.ndarray]:
