@@ -134,7 +134,7 @@ def shifted_columns(region: Region, kernel: Microkernel, zero_points: np.ndarray
 
 def shifted_weight(matrix: np.ndarray, kernel: Microkernel) -> np.ndarray:
     """An 8-bit weight as a kernel multiplies it: unsigned values less 128 where it takes int8."""
-    if (matrix.dtype, kernel.b_dtype) == (np.uint8, "int8"):
+    if matrix.dtype == np.uint8 and kernel.b_dtype == "int8":
         return (matrix ^ np.uint8(_SHIFT)).view(np.int8)
     return matrix
 

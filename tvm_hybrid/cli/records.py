@@ -14,9 +14,10 @@ from .records_exchange import export, import_, show_traces
 
 if TYPE_CHECKING:
     from ..tuning.record import Record
+    from ..tuning.record_file import Located
     from ..tuning.record_line import OtherLine
     from ..tuning.record_rewrite import Rewritten
-    from ..tuning.records import Located, RecordStore
+    from ..tuning.records import RecordStore
 
 path_type = click.Path(dir_okay=False, path_type=Path)
 file_argument = click.argument("file", type=path_type)

@@ -19,7 +19,8 @@ from microkernels.errors import OutputError, RecordError, TvmHybridError
 from tir_schedules.core.template import has_template, template_for
 
 from ..record import Record
-from ..records import Located, RecordStore, trusted
+from ..record_file import Located
+from ..records import RecordStore, trusted
 from .model import ProductKey, product_key, programs_of
 from .own_record import tuning_record
 from .recognize import knows_constants
