@@ -13,10 +13,14 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import tvm.tirx.script.builder.ir as I
 from tvm import tirx
 
 from .expressions import Expr, cast, element_of, lanes_of, like, reinterpret, vector_type
+
+LOWEST = float(np.finfo(np.float32).min)
+"""The lowest finite f32."""
 
 _SAME_WIDTH = {"float16": "int16", "float32": "int32", "float64": "int64"}
 _HALF_RANGE = {"uint32": 31, "uint64": 63}

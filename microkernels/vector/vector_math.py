@@ -23,6 +23,7 @@ from tvm import tirx
 
 from .expressions import Expr, bind, cast, like, reinterpret
 from .ieee import absolute
+from .rounding import ROUND, ROUND_BITS
 
 # Tables, lowest power first, as `vector_math_fit` prints them.
 # e^x on [0, ln 2].
@@ -58,8 +59,8 @@ _LN2_HIGH = 355 / 512
 _LN2_LOW = math.log(2) - _LN2_HIGH
 # Adding this rounds to an integer n (to nearest, even) and leaves n + 127, the biased exponent of
 # 2^n, in the lowest bits.
-_ROUND_BIASED = float(3 * 2**22 + 127)
-_ROUND_BIASED_BITS = 0x4B40007F
+_ROUND_BIASED = ROUND + 127
+_ROUND_BIASED_BITS = ROUND_BITS + 127
 _MANTISSA_BITS = 23
 _SMALLEST_NORMAL = 2.0**-126
 
@@ -89,7 +90,7 @@ def _clamp(low: float, x: Expr, high: float) -> Expr:
     return _at_least(low, _at_most(high, x))
 
 
-def _polynomial(coefficients: Sequence[float], x: Expr) -> Expr:
+def polynomial(coefficients: Sequence[float], x: Expr) -> Expr:
     """Horner's scheme, lowest power first; `x` must be bound. A constant 0 costs a multiply."""
     value = like(coefficients[-1], x)
     for coefficient in reversed(coefficients[:-1]):
@@ -97,7 +98,7 @@ def _polynomial(coefficients: Sequence[float], x: Expr) -> Expr:
     return value
 
 
-def _round_and_scale(x: Expr) -> tuple[Expr, Expr]:
+def round_and_scale(x: Expr) -> tuple[Expr, Expr]:
     """n = round(x) and 2^n of a bound x; 2^n is zero for n = -127, infinite for n = 128.
 
     Beyond those ends the scale is wrong: clamp x first.
@@ -115,10 +116,10 @@ def _exp_within(x: Expr) -> Expr:
     """exp of a bound x that is already clamped to where the exponent fits."""
     # Rounding x / ln 2 - 1/2 leaves a remainder in [0, ln 2], so that both ends of the exponent
     # range serve: at n = 127 the result is below 2^128, at n = -126 not below 2^-126.
-    nearest, scale = _round_and_scale(bind(x * like(1 / math.log(2), x) - like(0.5, x)))
+    nearest, scale = round_and_scale(bind(x * like(1 / math.log(2), x) - like(0.5, x)))
     remainder = bind(x - nearest * like(_LN2_HIGH, x))
     remainder = bind(remainder - nearest * like(_LN2_LOW, x))
-    return _polynomial(EXP, remainder) * scale
+    return polynomial(EXP, remainder) * scale
 
 
 def exp(x: Expr) -> Expr:
@@ -148,7 +149,7 @@ def log(x: Expr) -> Expr:
     n = bind(n)
     f = bind(mantissa - like(1, x))
     square = bind(f * f)
-    tail = _polynomial(LOG[3:], f) * (square * f) + n * like(_LN2_LOW, x)
+    tail = polynomial(LOG[3:], f) * (square * f) + n * like(_LN2_LOW, x)
     value = n * like(_LN2_HIGH, x) + (f + (tail - like(0.5, x) * square))
     at_zero = tirx.Select(tirx.EQ(x, like(0, x)), like(-math.inf, x), like(math.nan, x))
     value = tirx.Select(x > like(0, x), value, at_zero)
@@ -159,7 +160,7 @@ def _odd_rational(p: Sequence[float], q: Sequence[float], x: Expr, end: float) -
     """x P(x^2) / Q(x^2), which passes 1 at `end`, and stays 1 from there on."""
     x = bind(_clamp(-end, x, end))
     square = bind(x * x)
-    return _clamp(-1, x * _polynomial(p, square) / _polynomial(q, square), 1)
+    return _clamp(-1, x * polynomial(p, square) / polynomial(q, square), 1)
 
 
 def erf(x: Expr) -> Expr:
@@ -232,9 +233,9 @@ def gelu_erf(x: Expr) -> Expr:
     negative = reinterpret("float32", tirx.bitwise_or(bits, like(-(2**31), bits)))
     negative = bind(_at_least(-_NORMAL_TAIL_END, negative))  # -t
     turned = [-each if power % 2 else each for power, each in enumerate(NORMAL_TAIL)]
-    log2_tail = bind(_polynomial(turned, negative))
-    nearest, scale = _round_and_scale(log2_tail)
-    tail = _polynomial(EXP2, bind(log2_tail - nearest)) * scale
+    log2_tail = bind(polynomial(turned, negative))
+    nearest, scale = round_and_scale(log2_tail)
+    tail = polynomial(EXP2, bind(log2_tail - nearest)) * scale
     # min(-t, x) is -t wherever the tail is not 0, and infinite at -inf alone.
     return _at_least(0, x) + tirx.Min(negative, x) * tail
 
@@ -258,7 +259,7 @@ def softplus(x: Expr) -> Expr:
     # log(1 + e^x) = max(x, 0) + log(1 + e^-|x|).
     x = bind(x)
     small = bind(_exp_negated(bind(_at_most(-_EXP_LOW, absolute(x)))))
-    return _at_least(0, x) + _polynomial(LOG1P, small)
+    return _at_least(0, x) + polynomial(LOG1P, small)
 
 
 def rsqrt(x: Expr) -> Expr:

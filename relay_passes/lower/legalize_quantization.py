@@ -23,20 +23,20 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from tvm import ir, relax, te, tirx
 
+from microkernels.integers import RANGES
 from relay_passes.ir.graph import static_tensor
-from relay_passes.quantize.quantization import INTEGERS
 from relay_passes.tvm_compat import legalize_by_tvm
 
 Legalize = Callable[[relax.BlockBuilder, relax.Call], relax.Expr]
 _FLOATS = ("float32", "float16")
-_RANGES = {**INTEGERS, "uint16": (0, 65535), "int16": (-32768, 32767)}
+_LIMITS = {**RANGES, "uint16": (0, 65535), "int16": (-32768, 32767)}
 
 
 def _quantize(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     dtype, data_dtype = str(call.ty.dtype), str(call.args[0].ty.dtype)
-    if dtype not in _RANGES or data_dtype not in _FLOATS:
+    if dtype not in _LIMITS or data_dtype not in _FLOATS:
         return legalize_by_tvm(builder, call)
-    low, high = _RANGES[dtype]
+    low, high = _LIMITS[dtype]
     axis = _axis(call)
 
     def compute(data: te.Tensor, *parameters: te.Tensor) -> te.Tensor:
@@ -57,7 +57,7 @@ def _quantize(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
 
 def _dequantize(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     dtype, data_dtype = str(call.ty.dtype), str(call.args[0].ty.dtype)
-    if dtype not in _FLOATS or data_dtype not in (*_RANGES, "int32"):
+    if dtype not in _FLOATS or data_dtype not in (*_LIMITS, "int32"):
         return legalize_by_tvm(builder, call)
     axis = _axis(call)
 

@@ -31,11 +31,12 @@ from collections.abc import Sequence
 import numpy as np
 from tvm import ir, relax
 
+from microkernels.integers import RANGES
 from relay_passes.ir.graph import DataflowGraph, binding_value, op_name, static_tensor
 from relay_passes.ir.rewrite import Bindings, block_pass
 
 from .integer_product import LIMIT, largest, widened
-from .quantization import INTEGERS, Quantized, read_dequantize
+from .quantization import Quantized, read_dequantize
 
 _GLOBAL = {f"relax.nn.adaptive_avg_pool{rank}d" for rank in (1, 2, 3)}
 _POOLS = {
@@ -80,7 +81,7 @@ def _mean(
     q = read_dequantize(graph.definition(call.args[0]))
     if q is None or q.quantization.known is None or q.quantization.axis is not None:
         return None
-    if q.dtype != "float32" or q.data_dtype not in INTEGERS or static_tensor(q.data) is None:
+    if q.dtype != "float32" or q.data_dtype not in RANGES or static_tensor(q.data) is None:
         return None
     if op_name(call) in _POOLS:
         wanted = any_layout or str(call.attrs.layout).endswith("C")

@@ -33,11 +33,12 @@ from dataclasses import dataclass
 import numpy as np
 from tvm import ir, relax
 
+from microkernels.integers import RANGES
 from relay_passes.decisions import Decision, DecisionLog
 from relay_passes.ir.graph import DataflowGraph, binding_value, op_name, static_tensor
 from relay_passes.ir.rewrite import Bindings
 
-from .quantization import INTEGERS, Quantized, read_dequantize
+from .quantization import Quantized, read_dequantize
 
 LIMIT = 2**31
 
@@ -145,7 +146,7 @@ def centred(quantized: Quantized) -> np.ndarray | None:
 
 def largest(quantized: Quantized) -> int:
     """Largest magnitude that integers less their zero point can have."""
-    low, high = INTEGERS[quantized.data_dtype]
+    low, high = RANGES[quantized.data_dtype]
     zero_point = quantized.quantization.zero_point
     if not isinstance(zero_point, ir.GenericConst):
         return high - low
@@ -162,7 +163,7 @@ def read_factors(graph: DataflowGraph, call: relax.Call) -> tuple[Quantized, Qua
     if first is None or second is None:
         return None
     types = (first.dtype, second.dtype)
-    if types != ("float32", "float32") or not {first.data_dtype, second.data_dtype} <= {*INTEGERS}:
+    if types != ("float32", "float32") or not {first.data_dtype, second.data_dtype} <= {*RANGES}:
         return None
     return first, second
 

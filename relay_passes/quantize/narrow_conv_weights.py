@@ -20,6 +20,7 @@ from collections.abc import Callable
 import numpy as np
 from tvm import ir, relax
 
+from microkernels.integers import RANGES
 from relay_passes.ir.convolution import convolution_of, is_convolution
 from relay_passes.ir.graph import DataflowGraph, binding_value, op_name, static_tensor
 from relay_passes.ir.rewrite import Bindings, block_pass
@@ -48,7 +49,7 @@ def int8_parts(values: np.ndarray) -> list[np.ndarray]:
     parts: list[np.ndarray] = []
     left = values
     while not parts or left.any():
-        parts.append(np.clip(left, -128, 127).astype(np.int8))
+        parts.append(np.clip(left, *RANGES["int8"]).astype(np.int8))
         left = left - parts[-1]
     return parts
 

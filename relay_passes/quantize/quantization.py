@@ -12,10 +12,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 from tvm import ir, relax
 
+from microkernels.integers import RANGES
 from relay_passes.ir.graph import op_name, static_tensor
 
-INTEGERS = {"uint8": (0, 255), "int8": (-128, 127)}
-_TYPES = (*INTEGERS, "uint16", "int16", "int32")
+_TYPES = (*RANGES, "uint16", "int16", "int32")
 
 
 @dataclass(frozen=True)
@@ -71,10 +71,10 @@ class Quantization:
         A clip to low..high before the quantisation then changes nothing.
         """
         known = self.known
-        if known is None or dtype not in INTEGERS:
+        if known is None or dtype not in RANGES:
             return False
         scale, zero_point = known
-        least, largest = INTEGERS[dtype]
+        least, largest = RANGES[dtype]
         bounds = [np.rint(np.float32(bound) / scale) + zero_point for bound in (low, high)]
         return bool(np.all(bounds[0] <= least) and np.all(bounds[1] >= largest))
 
@@ -122,7 +122,7 @@ def read_dequantize(call: relax.Expr) -> Quantized | None:
 
 def read_quantize(call: relax.Expr) -> Quantization | None:
     """How a call of R.quantize quantises; None if it is none, or to another type than 8 bits."""
-    if op_name(call) != "relax.quantize" or str(call.ty.dtype) not in INTEGERS:
+    if op_name(call) != "relax.quantize" or str(call.ty.dtype) not in RANGES:
         return None
     return _read(call)
 

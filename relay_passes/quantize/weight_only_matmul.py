@@ -21,10 +21,11 @@ from __future__ import annotations
 import numpy as np
 from tvm import ir, relax
 
+from microkernels.integers import RANGES
 from relay_passes.ir.graph import DataflowGraph, binding_value, op_name, static_tensor
 from relay_passes.ir.rewrite import Bindings, block_pass
 
-from .quantization import INTEGERS, Quantized, read_dequantize
+from .quantization import Quantized, read_dequantize
 
 
 def weight_only_matmul() -> ir.transform.Pass:
@@ -52,7 +53,7 @@ def _weight(graph: DataflowGraph, call: relax.Expr) -> Quantized | None:
     if op_name(call) != "relax.matmul" or str(call.ty.dtype) != "float32":
         return None
     weight = read_dequantize(graph.definition(call.args[1]))
-    if weight is None or weight.data_dtype not in INTEGERS or weight.dtype != "float32":
+    if weight is None or weight.data_dtype not in RANGES or weight.dtype != "float32":
         return None
     tensor = static_tensor(weight.data)
     if tensor is None or not tensor.constant or len(tensor.shape) != 2:

@@ -14,10 +14,10 @@ from dataclasses import dataclass, field
 
 from tvm import relax
 
+from microkernels.integers import RANGES
 from relay_passes.ir.graph import DataflowGraph, op_name, scalar_constant, static_tensor
 from tir_schedules.core.region import Step, Tensor
 from tir_schedules.epilogue.fusible_ops import FUSIBLE_BY_RELAX
-from tir_schedules.epilogue.quantize_steps import RANGES
 
 Value = tuple[str, int]
 ACC = ("acc", 0)

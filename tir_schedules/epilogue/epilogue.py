@@ -22,6 +22,7 @@ import tvm.tirx.script.builder.ir as I
 from tvm import tirx
 
 from microkernels.errors import ConfigError
+from microkernels.integers import RANGES
 from microkernels.vector import bfloat16
 from microkernels.vector.expressions import (
     Expr,
@@ -42,7 +43,6 @@ from .fusible_ops import FUSIBLE_OPS
 from .lookup_table import LANES as LOOKUP_LANES
 from .lookup_table import emit_lookup, find_lookups, table_arguments
 from .quantize_steps import (
-    RANGES,
     dequantize_reference,
     emit_centred,
     emit_dequantize,

@@ -19,11 +19,13 @@ from dataclasses import dataclass
 import tvm.tirx.script.builder.ir as I
 from tvm import tirx
 
+from microkernels.integers import RANGES
 from microkernels.vector.expressions import Expr, cast, like
+from microkernels.vector.rounding import ROUND_BITS
 from tir_schedules.core.region import Region
 
 from .epilogue import Columns, Epilogue, store_vector
-from .quantize_steps import MAGIC_BITS, RANGES, can_quantize_wide, emit_quantize_wide
+from .quantize_steps import can_quantize_wide, emit_quantize_wide
 from .requantize_steps import emit_words, saturated
 
 LANES = 16  # of AVX-512
@@ -97,7 +99,7 @@ class PackedBytes:
     def _integers(self, value: Expr) -> Expr:
         """One vector as int32, with the zero point."""
         if self.words:
-            return value - like(MAGIC_BITS, value)
+            return value - like(ROUND_BITS, value)
         if self.zero_point < 0:  # what is too small is the least number, which must not wrap around
             value = tirx.Max(value, like(-(2**15), value))
         return value + like(self.zero_point, value) if self.zero_point else value

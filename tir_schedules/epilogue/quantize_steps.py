@@ -17,6 +17,7 @@ import numpy as np
 import tvm.tirx.script.builder.ir as I
 from tvm import tirx
 
+from microkernels.integers import RANGES
 from microkernels.vector.expressions import (
     Expr,
     bind,
@@ -28,12 +29,9 @@ from microkernels.vector.expressions import (
     splat,
     vector_type,
 )
+from microkernels.vector.rounding import ROUND, round_to_integer
 
 Number = float | Expr
-
-RANGES = {"uint8": (0, 255), "int8": (-128, 127)}
-MAGIC = 1.5 * 2.0**23  # added to a small f32, leaves its rounded integer in the low bits
-MAGIC_BITS = 0x4B400000
 
 
 def rounded(value: Expr) -> Expr:
@@ -53,11 +51,11 @@ def emit_dequantize(value: Expr, scale: Number, zero_point: Number) -> Expr:
 
 def emit_quantize(value: Expr, scale: Number, zero_point: Number, dtype: str) -> Expr:
     """Quantised f32 lanes, as int32 lanes within the range of `dtype` ("uint8" or "int8")."""
-    quotient = _within(value, scale, zero_point, dtype)
-    bits = reinterpret("int32", rounded(quotient) + like(MAGIC, value))
+    quotient = rounded(_within(value, scale, zero_point, dtype))
     if isinstance(zero_point, float | int):
-        return bits - like(MAGIC_BITS - int(zero_point), bits)
-    return bits - like(MAGIC_BITS, bits) + _integer(zero_point, bits)
+        return round_to_integer(quotient, int(zero_point))
+    integer = round_to_integer(quotient)
+    return integer + _integer(zero_point, integer)
 
 
 def emit_centred(value: Expr, scale: Number, zero_point: Number, dtype: str) -> Expr:
@@ -65,7 +63,7 @@ def emit_centred(value: Expr, scale: Number, zero_point: Number, dtype: str) -> 
     quotient = rounded(_within(value, scale, zero_point, dtype))
     lanes = lanes_of(value)
     if lanes == 1:  # plain x86-64 rounds by calling a function
-        return rounded(quotient + like(MAGIC, value)) - like(MAGIC, value)
+        return rounded(quotient + like(ROUND, value)) - like(ROUND, value)
     name = f"llvm.roundeven.v{lanes}f32"
     return I.call_llvm_pure_intrin(vector_type("float32", lanes), name, quotient)
 

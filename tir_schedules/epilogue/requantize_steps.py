@@ -14,9 +14,11 @@ import numpy as np
 import tvm.tirx.script.builder.ir as I
 from tvm import tirx
 
+from microkernels.integers import RANGES
 from microkernels.vector.expressions import Expr, cast, lanes_of, like, reinterpret, vector_type
+from microkernels.vector.rounding import ROUND, ROUND_BITS
 
-from .quantize_steps import MAGIC, MAGIC_BITS, RANGES, rounded
+from .quantize_steps import rounded
 
 WORD = 2**15
 """Results before saturation lie within -WORD..WORD - 1."""
@@ -43,7 +45,7 @@ def emit_words(value: Expr, zero_point: int, factors: list[Expr]) -> Expr:
         "llvm.fma." + ("f32" if lanes == 1 else f"v{lanes}f32"),
         real,
         factors[-1],
-        like(MAGIC + zero_point, real),
+        like(ROUND + zero_point, real),
     )
     return reinterpret("int32", fused)
 
@@ -51,7 +53,7 @@ def emit_words(value: Expr, zero_point: int, factors: list[Expr]) -> Expr:
 def emit_requantize(value: Expr, zero_point: int, factors: list[Expr], dtype: str) -> Expr:
     """int32 lanes within the range of `dtype`; parameters as of `emit_words`."""
     words = emit_words(value, zero_point, factors)
-    return saturated(words - like(MAGIC_BITS, words), dtype)
+    return saturated(words - like(ROUND_BITS, words), dtype)
 
 
 def saturated(value: Expr, dtype: str) -> Expr:

@@ -20,6 +20,7 @@ import numpy as np
 import tvm.tirx.script.builder.ir as I
 from tvm import relax, tirx
 
+from microkernels.integers import SHIFT
 from microkernels.vector.expressions import (
     Expr,
     bind,
@@ -83,7 +84,7 @@ class NarrowWeight:
     @property
     def flipped(self) -> bool:
         """Whether the highest bit is stored inverted: q - 128 as a signed byte is q."""
-        return self.bits == 8 and not self.signed and self.zero == 128.0
+        return self.bits == 8 and not self.signed and self.zero == SHIFT
 
     @property
     def words(self) -> int:
@@ -124,7 +125,7 @@ class NarrowWeight:
         elements = np.zeros((self.words * self.word_bytes, per_byte, self.columns), np.uint8)
         matrix = np.ascontiguousarray(array).view(np.uint8).reshape(self.rows, self.columns)
         low = matrix & (2**self.bits - 1)
-        elements.reshape(-1, self.columns)[: self.rows] = low ^ 128 if self.flipped else low
+        elements.reshape(-1, self.columns)[: self.rows] = low ^ SHIFT if self.flipped else low
         in_bytes = np.zeros((len(elements), self.columns), np.uint8)
         for position in range(per_byte):
             in_bytes |= elements[:, position] << (self.bits * position)
@@ -140,7 +141,7 @@ class NarrowWeight:
         per_byte = 8 // self.bits
         matrix = self._of_words(panels).unpack(packed)
         if self.flipped:
-            matrix = relax.op.bitwise_xor(matrix, relax.const(128, "uint8"))
+            matrix = relax.op.bitwise_xor(matrix, relax.const(SHIFT, "uint8"))
         if self.bits == 8:
             return matrix
         dtype = "int8" if self.signed else "uint8"

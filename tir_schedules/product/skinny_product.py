@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 import tvm.tirx.script.builder.ir as I
 from tvm import tirx
 
+from microkernels.integers import RANGES
 from microkernels.isa import Isa
 from microkernels.microkernel import Microkernel, kernels_for
 from microkernels.vector import bfloat16
@@ -32,7 +33,6 @@ from microkernels.vector.expressions import (
     splat,
 )
 from tir_schedules.core.reduce_lanes import reduce_lanes
-from tir_schedules.epilogue.quantize_steps import RANGES
 
 from .tile_config import KERNEL_TYPES
 

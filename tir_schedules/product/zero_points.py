@@ -21,13 +21,12 @@ from dataclasses import dataclass
 import numpy as np
 from tvm import tirx
 
+from microkernels.integers import RANGES, SHIFT
 from microkernels.microkernel import Microkernel
 from microkernels.vector.expressions import Expr, cast, constant, ramp, splat
 from tir_schedules.core.region import Region
-from tir_schedules.epilogue.quantize_steps import RANGES, Number, quantize_reference
+from tir_schedules.epilogue.quantize_steps import Number, quantize_reference
 from tir_schedules.rows.quantization_range import dynamic_range
-
-_SHIFT = 128
 
 
 def is_integer(region: Region) -> bool:
@@ -119,12 +118,12 @@ class ZeroPoints:
 
 def a_shift_of(region: Region, kernel: Microkernel) -> int:
     """What a kernel adds to the elements of A."""
-    return _SHIFT if (quantized_dtype(region), kernel.a_dtype) == ("int8", "uint8") else 0
+    return SHIFT if (quantized_dtype(region), kernel.a_dtype) == ("int8", "uint8") else 0
 
 
 def b_shift_of(region: Region, kernel: Microkernel) -> int:
     """What a kernel takes from the elements of B."""
-    return _SHIFT if (region.inputs[1].dtype, kernel.b_dtype) == ("uint8", "int8") else 0
+    return SHIFT if (region.inputs[1].dtype, kernel.b_dtype) == ("uint8", "int8") else 0
 
 
 def shifted_columns(region: Region, kernel: Microkernel, zero_points: np.ndarray) -> np.ndarray:
@@ -135,7 +134,7 @@ def shifted_columns(region: Region, kernel: Microkernel, zero_points: np.ndarray
 def shifted_weight(matrix: np.ndarray, kernel: Microkernel) -> np.ndarray:
     """An 8-bit weight as a kernel multiplies it: unsigned values less 128 where it takes int8."""
     if matrix.dtype == np.uint8 and kernel.b_dtype == "int8":
-        return (matrix ^ np.uint8(_SHIFT)).view(np.int8)
+        return (matrix ^ np.uint8(SHIFT)).view(np.int8)
     return matrix
 
 

@@ -19,6 +19,7 @@ from tvm import tirx
 from tvm.script.ir_builder import IRBuilder
 
 from microkernels.errors import ConfigError
+from microkernels.integers import RANGES
 from microkernels.isa import Isa
 from microkernels.vector.expressions import Expr, bind, parameter
 from tir_schedules.core.blocking import shares
@@ -39,7 +40,6 @@ from tir_schedules.epilogue.epilogue import (
 )
 from tir_schedules.epilogue.packed_bytes import LANES as PACKED_LANES
 from tir_schedules.epilogue.packed_bytes import wide_bytes
-from tir_schedules.epilogue.quantize_steps import RANGES
 from tir_schedules.product.tile_loops import for_share
 
 from .normalize_view import reshaped

@@ -10,6 +10,7 @@ import tvm.tirx.script.builder.ir as I
 from tvm import tirx
 
 from microkernels.vector import vector_math
+from microkernels.vector.exp2 import exp_of_difference
 from microkernels.vector.expressions import Expr, bind, constant, ramp
 from tir_schedules.epilogue.epilogue import (
     Columns,
@@ -20,7 +21,6 @@ from tir_schedules.epilogue.epilogue import (
 )
 
 from .normalize_view import View
-from .softmax_exp import exp_of_difference
 
 Step = Callable[[Expr, int, Columns], None]
 

@@ -12,12 +12,13 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-import numpy as np
 import tvm.tirx.script.builder.ir as I
 from tvm import tirx
 
 from microkernels.vector import vector_math
+from microkernels.vector.exp2 import exp_of_difference
 from microkernels.vector.expressions import Expr, bind, constant, materialise, ramp, splat
+from microkernels.vector.ieee import LOWEST
 from tir_schedules.core.reduce_lanes import Combine, combine_all, reduce_lanes
 from tir_schedules.epilogue.epilogue import (
     Columns,
@@ -28,9 +29,7 @@ from tir_schedules.epilogue.epilogue import (
 )
 
 from .normalize_view import View
-from .softmax_exp import exp_of_difference
 
-LOWEST = float(np.finfo(np.float32).min)
 Term = Callable[[int, Columns], Expr]
 Leading = Callable[[Expr], Sequence[Expr]]
 

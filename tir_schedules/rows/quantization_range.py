@@ -26,6 +26,7 @@ from tvm.script.ir_builder import IRBuilder
 from microkernels.errors import ConfigError
 from microkernels.isa import Isa
 from microkernels.vector.expressions import Expr, bind, constant, materialise, parameter, ramp
+from microkernels.vector.rounding import ROUND
 from tir_schedules.core.blocking import shares
 from tir_schedules.core.config import Config
 from tir_schedules.core.machine import Machine
@@ -39,7 +40,6 @@ from tir_schedules.product.tile_loops import for_share
 from .normalize_view import reshaped
 
 LARGEST = 255.0
-ROUND = 1.5 * 2.0**23  # added to a small f32 and subtracted, rounds it to even
 OWN_UNROLL = 8  # independent minima and maxima where no configuration says
 
 

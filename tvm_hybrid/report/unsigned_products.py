@@ -21,6 +21,8 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
+from microkernels.integers import SHIFT
+
 # Where an operator's inputs hold an operand: value, scale (None: there is none), zero point.
 _Operand = tuple[int, int | None, int]
 _TWO_OPERANDS: dict[str, tuple[_Operand, _Operand]] = {
@@ -38,7 +40,6 @@ _WEIGHTS: dict[str, tuple[_Operand, ...]] = {
     "DynamicQuantizeLSTM": ((1, 8, 9), (2, 10, 11)),
 }
 PRODUCTS = _TWO_OPERANDS.keys() | _WEIGHTS.keys()
-_SHIFT = 128
 
 
 def unsigned_products(model: onnx.ModelProto) -> onnx.ModelProto:
@@ -110,7 +111,7 @@ class _Rewriter:
         if name not in self._unsigned:
             self._unsigned[name] = f"{name}/unsigned"
             if name in self._constants:
-                wide = numpy_helper.to_array(self._constants[name]).astype(np.int32) + _SHIFT
+                wide = numpy_helper.to_array(self._constants[name]).astype(np.int32) + SHIFT
                 tensor = numpy_helper.from_array(wide.astype(np.uint8), self._unsigned[name])
                 self._graph.initializer.append(tensor)
             else:
@@ -130,6 +131,6 @@ class _Rewriter:
 
     def _constant(self, name: str, shape: tuple[int, ...], dtype: type) -> str:
         """Adds an array of 128."""
-        tensor = numpy_helper.from_array(np.full(shape, _SHIFT, dtype), name)
+        tensor = numpy_helper.from_array(np.full(shape, SHIFT, dtype), name)
         self._graph.initializer.append(tensor)
         return name

@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from tvm import tirx
 from tvm.script.ir_builder import IRBuilder
 
+from microkernels.integers import RANGES
 from microkernels.vector.expressions import bind, parameter, ramp, splat
 from tests.guard import guarded
 from tests.onnx_reference.arithmetic import quantize, quantized
 from tests.tir_schedules.run_region import RUNGS, compiled, machine_for
 from tir_schedules.epilogue.quantize_steps import (
-    RANGES,
     _reciprocal,
     dequantize_reference,
     emit_dequantize,

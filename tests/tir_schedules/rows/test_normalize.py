@@ -5,19 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import tvm
-import tvm.tirx.script.builder.ir as I
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tvm.ir.instrument import pass_instrument
-from tvm.script.ir_builder import IRBuilder
 
 from microkernels.errors import ConfigError
 from microkernels.isa import isa_named
-from microkernels.vector.expressions import bind, parameter, ramp
 from tests.tir_schedules.run_region import (
     MCPU,
     RUNGS,
-    compiled,
     expected,
     machine_for,
     random_inputs,
@@ -28,7 +24,6 @@ from tir_schedules.core.region import Region, Step, Tensor
 from tir_schedules.core.template import template_for
 from tir_schedules.rows import normalize
 from tir_schedules.rows.normalize import NormalizeConfig
-from tir_schedules.rows.softmax_exp import exp_of_difference
 
 EPS = np.finfo(np.float32).eps
 TINY = float(np.finfo(np.float32).tiny)
@@ -328,32 +323,6 @@ def test_code_is_vector_code(rung: str, register: str, op: str, axis: int) -> No
     assert "TVMBackendAllocWorkspace" not in code
     # Masked loads and stores of the cut vector are single instructions, not branches a lane.
     assert ("{%k" if rung == "avx512" else "vmaskmovps") in code
-
-
-def exponentials(x: np.ndarray) -> np.ndarray:
-    with IRBuilder() as builder, I.prim_func(s_tir=True):
-        source, result = parameter("X", x.shape, "float32"), parameter("Y", x.shape, "float32")
-        with I.serial(x.size // 8) as i, I.sblock("exp"):
-            I.reads()
-            I.writes()
-            value = exp_of_difference(bind(source[ramp(i * 8, 8)]))
-            I.buffer_store(result, value, [ramp(i * 8, 8)])
-    function = builder.get().with_attr("global_symbol", "kernel")
-    y = np.empty_like(x)
-    compiled(function, RUNGS[-1])(x, y)
-    return y
-
-
-def test_error_of_the_exponential() -> None:
-    x = np.linspace(-87.3, 0, 1 << 18, dtype=np.float32)
-    exact = np.exp(x.astype(np.float64))
-    error = np.abs(exponentials(x) - exact)
-    assert (error <= (0.62 * np.abs(x) + 2) * EPS * exact).all()
-    assert error.max() <= 2 * EPS
-    special = np.array([0, -np.inf, -3e38, np.nan, -88, -1e-30, -200, -0.0], np.float32)
-    wanted = np.array([1, 0, 0, np.nan, 0, 1, 0, 1], np.float32)
-    # e^-88 is below the smallest normal number, and may be flushed to zero.
-    assert np.allclose(exponentials(special), wanted, rtol=0, atol=TINY, equal_nan=True)
 
 
 @pytest.mark.sampled

@@ -14,17 +14,15 @@ from contextlib import AbstractContextManager
 import tvm.tirx.script.builder.ir as I
 from tvm import tirx
 
+from microkernels.integers import RANGES, SHIFT
 from microkernels.isa import Isa
-from microkernels.vector.exp2 import exp2
+from microkernels.vector.exp2 import LOG2_E, exp2, exp_of_difference
 from microkernels.vector.expressions import Expr, bind, lanes_of, like, splat
+from microkernels.vector.ieee import LOWEST
 from tir_schedules.attention.problem import AttentionProblem, columns_are_contiguous
 from tir_schedules.core.region import Region
-from tir_schedules.epilogue.quantize_steps import RANGES
-from tir_schedules.rows.normalize_rows import LOWEST
-from tir_schedules.rows.softmax_exp import exp_of_difference
 
 SIDE_BYTES = 512 << 10  # of K and V: less is in cache, whichever way it is read
-_SHIFT = 128
 
 
 def sets_side_by_side(problem: AttentionProblem) -> int:
@@ -173,7 +171,7 @@ class DecodePlan:
     def power(self, x: Expr) -> Expr:
         """e^x for x <= 0."""
         if self.lanes == 16 and lanes_of(x) == 16:
-            return exp2(x * like(math.log2(math.e), x), self.isa)
+            return exp2(x * like(LOG2_E, x), self.isa)
         return exp_of_difference(bind(x))
 
 
@@ -186,11 +184,11 @@ def zero_points(part: Region, rows_dtype: str, matrix_dtype: str) -> tuple[bool,
     if matrix_dtype not in RANGES:
         return True, 0, 0
     rows, matrix = (int(part.attrs.get(f"{name}_zero_point", 0)) for name in "ab")
-    unsigned_point = rows + (_SHIFT if rows_dtype == "int8" else 0)
-    unsigned = unsigned_point != _SHIFT
+    unsigned_point = rows + (SHIFT if rows_dtype == "int8" else 0)
+    unsigned = unsigned_point != SHIFT
     point = unsigned_point if unsigned else 0
-    shifted = matrix + (_SHIFT if matrix_dtype == "int8" else 0)
-    return unsigned, point, shifted - _SHIFT if unsigned else shifted
+    shifted = matrix + (SHIFT if matrix_dtype == "int8" else 0)
+    return unsigned, point, shifted - SHIFT if unsigned else shifted
 
 
 def corrected(

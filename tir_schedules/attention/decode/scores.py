@@ -8,12 +8,12 @@ import tvm.tirx.script.builder.ir as I
 from tvm import tirx
 
 from microkernels.vector.expressions import Expr, bind, constant, like, materialise, ramp, splat
+from microkernels.vector.ieee import LOWEST
 from tir_schedules.attention.problem import columns_are_contiguous
 from tir_schedules.core.reduce_lanes import reduce_lanes
 from tir_schedules.epilogue.epilogue import Columns, Epilogue
 from tir_schedules.product.column_sums import ColumnSums
 from tir_schedules.product.skinny_product import Operands, dots
-from tir_schedules.rows.normalize_rows import LOWEST
 
 from .plan import DecodePlan, corrected, zero_points
 

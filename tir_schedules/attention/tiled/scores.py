@@ -10,16 +10,14 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-import numpy as np
 import tvm.tirx.script.builder.ir as I
 from tvm import tirx
 
 from microkernels.vector.expressions import Expr, bind, constant, like, ramp, splat
+from microkernels.vector.ieee import LOWEST
 from tir_schedules.core.region import Region
 from tir_schedules.epilogue.epilogue import Columns, Epilogue
 
-LOG2_E = math.log2(math.e)
-_LOWEST = float(np.finfo(np.float32).min)
 _INFINITY = math.inf
 
 
@@ -151,7 +149,7 @@ class FusedScores:
         assert self.form.operand is not None
         mask = bind(self.epilogue.operand(self.form.operand, row, columns))
         # Far from overflow when the softmax has multiplied it by the scale and log2(e) again.
-        lowest = _LOWEST / max(2.0, 2 * self.form.scale)
+        lowest = LOWEST / max(2.0, 2 * self.form.scale)
         finite = tirx.Max(like(lowest, mask), mask * like(self.form.weight / self.form.scale, mask))
         infinite = tirx.LE(mask, like(-_INFINITY, mask))
         return tirx.Select(infinite, mask, finite)

@@ -18,9 +18,10 @@ import numpy as np
 import tvm.tirx.script.builder.ir as I
 from tvm import tirx
 
+from microkernels.integers import RANGES
 from microkernels.isa import Isa
 from microkernels.microkernel import Microkernel
-from microkernels.vector.exp2 import exp2
+from microkernels.vector.exp2 import LOG2_E, exp2
 from microkernels.vector.expressions import (
     Expr,
     bind,
@@ -28,19 +29,15 @@ from microkernels.vector.expressions import (
     constant,
     like,
     ramp,
-    reinterpret,
     splat,
 )
+from microkernels.vector.rounding import round_to_integer
 from tir_schedules.core.reduce_lanes import combine_all, reduce_lanes
 from tir_schedules.core.region import Region
-from tir_schedules.epilogue.quantize_steps import RANGES
 
 from .matrix import Matrix
-from .scores import LOG2_E
 
 UNROLL = 4
-_MAGIC = 1.5 * 2.0**23  # added to a small f32, leaves its rounded integer in the low bits
-_MAGIC_BITS = 0x4B400000
 _INFINITY = math.inf
 _LARGE = 2.0**20
 
@@ -282,8 +279,7 @@ class SoftmaxRows:
             for number in range(count):
                 column = (first + number) * lanes
                 value = band.scores.load(row, column, lanes) * factor
-                bits = reinterpret("int32", value + like(_MAGIC, value))
-                integer = bits - like(_MAGIC_BITS - points.zero_point, bits)
+                integer = round_to_integer(value, points.zero_point)
                 if points.saturates:
                     integer = tirx.Min(integer, like(points.highest, integer))
                 integer = bind(integer)

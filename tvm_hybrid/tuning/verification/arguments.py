@@ -14,10 +14,10 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from microkernels.integers import RANGES
 from tir_schedules.core.region import Region, Step, Tensor
 from tir_schedules.core.template import Template
 from tir_schedules.epilogue.epilogue import epilogue_reference
-from tir_schedules.epilogue.quantize_steps import RANGES
 from tir_schedules.epilogue.requantize_steps import WORD
 from tir_schedules.product.zero_points import own_range, quantized_dtype, zero_point_inputs
 from tvm_hybrid.dlpack import BFLOAT16

@@ -32,12 +32,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from microkernels.integers import RANGES
 from tir_schedules.attention.problem import AttentionProblem
 from tir_schedules.chains.reference import part_result
 from tir_schedules.core.region import Region, Step
 from tir_schedules.core.template import template_for
 from tir_schedules.epilogue.epilogue import epilogue_reference, is_exact
-from tir_schedules.epilogue.quantize_steps import RANGES
 from tir_schedules.product.batch_matmul import product_types
 
 from .arguments import FLOATS, element_type, random_arguments
