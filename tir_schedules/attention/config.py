@@ -14,6 +14,7 @@ from dataclasses import replace
 import msgspec
 
 from microkernels.errors import ConfigError
+from microkernels.integers import SHIFT
 from microkernels.isa import Isa
 from microkernels.microkernel import Microkernel, kernels_for, microkernel_named, tile_kernels_for
 from tir_schedules.core.blocking import balanced
@@ -140,7 +141,7 @@ def _tile_types(problem: AttentionProblem, part: Region) -> tuple[str, str]:
     if not is_integer(part):
         return multiplied(part)
     a, b = (tensor.dtype for tensor in part.inputs[:2])
-    shifted = part is problem.product and part.attrs.get("a_zero_point") == -128
+    shifted = part is problem.product and part.attrs.get("a_zero_point") == -SHIFT
     return "uint8" if shifted else a, b
 
 

@@ -19,8 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tir_schedules.core.region import Region
-from tir_schedules.epilogue.quantize_steps import quantize_reference
-from tir_schedules.product.zero_points import is_integer, quantized_dtype, zero_point_inputs
+from tir_schedules.product.zero_points import centred_inputs, is_integer
 
 
 @dataclass(frozen=True)
@@ -145,17 +144,7 @@ def conv_reference(region: Region, inputs: list[np.ndarray]) -> np.ndarray:
     geometry = ConvGeometry.of(region)
     x, w = inputs[:2]
     if is_integer(region):
-        further = dict(zip(zero_point_inputs(region), inputs[2:], strict=True))
-        zero_point = region.attrs.get("a_zero_point", 0)
-        if isinstance(zero_point, str):
-            zero_point = int(further["range"][1] if zero_point == "range" else further["a"])
-        if "a_quantize" in region.attrs:
-            scale = region.attrs["a_scale"]
-            known = np.float32(further["range"][0] if isinstance(scale, str) else scale)
-            x = quantize_reference(
-                quantized_dtype(region), x, np.asarray(known), np.asarray(zero_point)
-            )
-        x = x.astype(np.float64) - zero_point
+        x, w = centred_inputs(region, inputs)
     elif region.inputs[1].dtype == "bfloat16":
         x = x.astype(w.dtype)
     x, w = x.astype(np.float64), w.astype(np.float64)

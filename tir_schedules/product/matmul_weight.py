@@ -44,11 +44,11 @@ def unpack(
     if index > 1:
         columns = relax.op.strided_slice(expr, [0], [0], [panels.n])
         if shift := b_shift_of(region, kernel):
-            columns = relax.op.add(columns, relax.const(shift, "int32"))
+            columns = relax.op.add(columns, relax.const(-shift, "int32"))
         return relax.op.reshape(columns, region.inputs[index].shape)
     matrix = panels.unpack(expr)
     if shift := b_shift_of(region, kernel):
-        wide = relax.op.add(relax.op.astype(matrix, "int32"), relax.const(shift, "int32"))
+        wide = relax.op.add(relax.op.astype(matrix, "int32"), relax.const(-shift, "int32"))
         matrix = relax.op.astype(wide, "uint8")
     shape = region.inputs[1].shape
     return matrix if len(shape) == 2 else relax.op.reshape(matrix, shape)

@@ -90,13 +90,27 @@ class ZeroPoints:
     def of(region: Region, kernel: Microkernel) -> ZeroPoints:
         """The zero points of an integer product, as a kernel multiplies it."""
         a, b = (region.attrs.get(f"{name}_zero_point", 0) for name in "ab")
-        a_shift, b_shift = a_shift_of(region, kernel), -b_shift_of(region, kernel)
         return ZeroPoints(
-            0 if isinstance(a, str) else int(a) + a_shift,
-            0 if isinstance(b, str) else int(b) + b_shift,
+            0 if isinstance(a, str) else int(a) + a_shift_of(region, kernel),
+            0 if isinstance(b, str) else int(b) + b_shift_of(region, kernel),
             isinstance(a, str),
             isinstance(b, str),
         )
+
+    @staticmethod
+    def of_either_order(region: Region, a_dtype: str, b_dtype: str) -> tuple[bool, ZeroPoints]:
+        """Whether A is the unsigned factor of u8 by s8, and the zero points of known numbers.
+
+        A's type is chosen such that its zero point becomes 0 if it can: then nobody has to add up
+        the columns of B. Without zero points if B is no 8-bit type.
+        """
+        if b_dtype not in RANGES:
+            return True, ZeroPoints(0, 0, False, False)
+        a, b = (int(region.attrs.get(f"{name}_zero_point", 0)) for name in "ab")
+        unsigned = a + shift_of(a_dtype, "int8") != 0
+        a_type, b_type = ("uint8", "int8") if unsigned else ("int8", "uint8")
+        a, b = a + shift_of(a_dtype, a_type), b + shift_of(b_dtype, b_type)
+        return unsigned, ZeroPoints(a, b, False, False)
 
     @property
     def needs_column_sums(self) -> bool:
@@ -108,6 +122,11 @@ class ZeroPoints:
         """Whether they start with something for each row."""
         return self.b_columns or self.b != 0
 
+    @property
+    def needed(self) -> bool:
+        """Whether the accumulators start with anything but zeros."""
+        return self.needs_column_sums or self.needs_row_sums
+
     def column_term(self, matrix: np.ndarray) -> np.ndarray:
         """int32 for each column of a constant shifted B [K, N], as packed behind it."""
         sums = matrix.astype(np.int64).sum(axis=0)
@@ -116,25 +135,67 @@ class ZeroPoints:
         return sums.astype(np.int32)  # wraps as the accumulators do
 
 
+def correction(
+    a: int | Expr,
+    b: int | Expr,
+    k: int,
+    column_sums: Expr | None,
+    row_sum: Expr | None,
+    lanes: int,
+) -> Expr:
+    """-a * column sums + b * (k * a - row sum), as int32 lanes.
+
+    Parameters
+    ----------
+    a : int or Expr
+        A's zero point, a number or an int32 scalar.
+    b : int or Expr
+        B's, a number or int32 lanes.
+    k : int
+        Terms of each sum.
+    column_sums, row_sum : Expr or None
+        int32 lanes and an int32 scalar; None if the other zero point is 0.
+    lanes : int
+        Of the result.
+    """
+    value = constant(0, "int32", lanes)
+    if column_sums is not None and isinstance(a, int):
+        value = column_sums * constant(-a, "int32", lanes)
+    elif column_sums is not None:
+        value = column_sums * splat(tirx.const(0, "int32") - a, lanes)
+    if row_sum is None:
+        return value
+    known = isinstance(a, int)
+    rows = (tirx.const(k * a, "int32") if known else a * tirx.const(k, "int32")) - row_sum
+    if isinstance(b, int):
+        return value + splat(rows * tirx.const(b, "int32"), lanes)
+    return value + b * splat(rows, lanes)
+
+
+def shift_of(dtype: str, multiplied: str) -> int:
+    """What is added to 8-bit integers of one type to multiply them as another."""
+    return {("int8", "uint8"): SHIFT, ("uint8", "int8"): -SHIFT}.get((dtype, multiplied), 0)
+
+
 def a_shift_of(region: Region, kernel: Microkernel) -> int:
     """What a kernel adds to the elements of A."""
-    return SHIFT if (quantized_dtype(region), kernel.a_dtype) == ("int8", "uint8") else 0
+    return shift_of(quantized_dtype(region), kernel.a_dtype)
 
 
 def b_shift_of(region: Region, kernel: Microkernel) -> int:
-    """What a kernel takes from the elements of B."""
-    return SHIFT if (region.inputs[1].dtype, kernel.b_dtype) == ("uint8", "int8") else 0
+    """What is added to the elements of B."""
+    return shift_of(region.inputs[1].dtype, kernel.b_dtype)
 
 
 def shifted_columns(region: Region, kernel: Microkernel, zero_points: np.ndarray) -> np.ndarray:
     """B's zero points for each column, as `shifted_weight` moves them; int32."""
-    return zero_points.reshape(-1).astype(np.int32) - np.int32(b_shift_of(region, kernel))
+    return zero_points.reshape(-1).astype(np.int32) + np.int32(b_shift_of(region, kernel))
 
 
 def shifted_weight(matrix: np.ndarray, kernel: Microkernel) -> np.ndarray:
     """An 8-bit weight as a kernel multiplies it: unsigned values less 128 where it takes int8."""
-    if matrix.dtype == np.uint8 and kernel.b_dtype == "int8":
-        return (matrix ^ np.uint8(SHIFT)).view(np.int8)
+    if shift_of(str(matrix.dtype), kernel.b_dtype):
+        return (matrix ^ np.uint8(SHIFT)).view(kernel.b_dtype)
     return matrix
 
 
@@ -176,7 +237,7 @@ class Start:
     @property
     def needed(self) -> bool:
         """Whether the accumulators start with anything but zeros."""
-        return self.zero_points.needs_column_sums or self.zero_points.needs_row_sums
+        return self.zero_points.needed
 
     def a_zero_point(self) -> Expr:
         """A's shifted zero point; int32."""
@@ -192,26 +253,19 @@ class Start:
     def __call__(self, row: Expr, vector: Expr) -> Expr:
         """The accumulators of one row and one vector of columns before the first product."""
         points, lanes = self.zero_points, self.lanes
-        value = constant(0, "int32", lanes)
-        corrected: Expr = tirx.const(0 if points.a_runtime else self.k * points.a, "int32")
-        packed = self.region.inputs[1].constant
-        if points.needs_column_sums:
-            value = self.column_term(vector)
-            if not packed and not points.a_runtime:
-                value = value * constant(-points.a, "int32", lanes)
-        if points.a_runtime:
-            a_zero_point = self.a_zero_point()
-            value = value * splat(tirx.const(0, "int32") - a_zero_point, lanes)
-            corrected = a_zero_point * tirx.const(self.k, "int32")
+        columns = self.column_term(vector) if points.needs_column_sums else None
+        row_sum = self.row_sum(row) if points.needs_row_sums else None
+        b: int | Expr = points.b
         if points.b_columns:
-            weights = self.inputs["b"][ramp(vector * lanes, lanes)]
-            return value + weights * splat(corrected - self.row_sum(row), lanes)
-        if points.b:
-            # The constant part of a known zA is in the packed column term.
-            known = tirx.const(0, "int32") if packed and not points.a_runtime else corrected
-            row_term = (known - self.row_sum(row)) * tirx.const(points.b, "int32")
-            return value + splat(row_term, lanes)
-        return value
+            b = self.inputs["b"][ramp(vector * lanes, lanes)]
+        if points.a_runtime:
+            return correction(self.a_zero_point(), b, self.k, columns, row_sum, lanes)
+        if not self.region.inputs[1].constant:
+            return correction(points.a, b, self.k, columns, row_sum, lanes)
+        # The packed column term has A's zero point, and what it is multiplied with a known B's.
+        a = points.a if points.b_columns else 0
+        term = correction(a, b, self.k, None, row_sum, lanes)
+        return term if columns is None else columns + term
 
 
 def named_inputs(region: Region, buffers: Sequence[Expr]) -> dict[str, Expr]:
@@ -244,6 +298,12 @@ def own_range(region: Region, inputs: Sequence[np.ndarray]) -> np.ndarray | None
 
 def integer_reference(region: Region, inputs: Sequence[np.ndarray]) -> np.ndarray:
     """The product by numpy, wrapped to int32; float64 sums, exact below 2^53, for their speed."""
+    product = np.matmul(*centred_inputs(region, inputs))
+    return product.astype(np.int64).astype(np.int32)
+
+
+def centred_inputs(region: Region, inputs: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    """A, quantised if the kernel does that, and B, both less their zero points; float64."""
     further = dict(zip(zero_point_inputs(region), inputs[2:], strict=True))
     a, b = inputs[:2]
     found = own_range(region, inputs)
@@ -261,5 +321,4 @@ def integer_reference(region: Region, inputs: Sequence[np.ndarray]) -> np.ndarra
         )
         a = quantize_reference(str(region.attrs["a_quantize"]), a, known, np.array(a_zero_point))
     columns = further["b"].astype(np.float64) if b_zero_point == "input" else int(b_zero_point)
-    product = np.matmul(a.astype(np.float64) - int(a_zero_point), b.astype(np.float64) - columns)
-    return product.astype(np.int64).astype(np.int32)
+    return a.astype(np.float64) - int(a_zero_point), b.astype(np.float64) - columns

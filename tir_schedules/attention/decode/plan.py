@@ -14,13 +14,12 @@ from contextlib import AbstractContextManager
 import tvm.tirx.script.builder.ir as I
 from tvm import tirx
 
-from microkernels.integers import RANGES, SHIFT
 from microkernels.isa import Isa
 from microkernels.vector.exp2 import LOG2_E, exp2, exp_of_difference
-from microkernels.vector.expressions import Expr, bind, lanes_of, like, splat
+from microkernels.vector.expressions import Expr, bind, lanes_of, like
 from microkernels.vector.ieee import LOWEST
 from tir_schedules.attention.problem import AttentionProblem, columns_are_contiguous
-from tir_schedules.core.region import Region
+from tir_schedules.product.zero_points import ZeroPoints, correction
 
 SIDE_BYTES = 512 << 10  # of K and V: less is in cache, whichever way it is read
 
@@ -175,42 +174,22 @@ class DecodePlan:
         return exp_of_difference(bind(x))
 
 
-def zero_points(part: Region, rows_dtype: str, matrix_dtype: str) -> tuple[bool, int, int]:
-    """Whether the rows are the unsigned factor, and both zero points, shifted as the factors are.
-
-    The kernels multiply u8 by s8. The rows' type is chosen such that their zero point becomes 0 if
-    it can: then nobody has to add up the columns of the matrix.
-    """
-    if matrix_dtype not in RANGES:
-        return True, 0, 0
-    rows, matrix = (int(part.attrs.get(f"{name}_zero_point", 0)) for name in "ab")
-    unsigned_point = rows + (SHIFT if rows_dtype == "int8" else 0)
-    unsigned = unsigned_point != SHIFT
-    point = unsigned_point if unsigned else 0
-    shifted = matrix + (SHIFT if matrix_dtype == "int8" else 0)
-    return unsigned, point, shifted - SHIFT if unsigned else shifted
-
-
 def corrected(
-    value: Expr, points: tuple[bool, int, int], k: int, of_ones: Expr | None, row_sum: Expr | None
+    value: Expr, points: ZeroPoints, k: int, of_ones: Expr | None, row_sum: Expr | None
 ) -> Expr:
-    """sum (a - za) (b - zb) = sum a b - za sum b - zb sum a + k za zb, for int32 lanes.
+    """The product of rows and matrix less their zero points.
 
     Parameters
     ----------
     value : Expr
-        sum a b.
-    points : tuple
-        From `zero_points`.
+        The product as it is multiplied.
+    points : ZeroPoints
+        Those of the rows and of the matrix.
     k : int
         Terms of each sum.
     of_ones, row_sum : Expr or None
-        sum b, needed unless za is 0; sum a, a scalar, needed unless zb is 0.
+        The columns' sums and the row's, a scalar; None where not needed.
     """
-    _unsigned, a, b = points
-    if of_ones is not None:
-        value = value - of_ones * like(a, value)
-    if row_sum is not None:
-        shift = row_sum * tirx.const(b, "int32") - tirx.const(k * a * b, "int32")
-        value = value - splat(shift, lanes_of(value))
-    return bind(value)
+    if not points.needed:
+        return bind(value)
+    return bind(value + correction(points.a, points.b, k, of_ones, row_sum, lanes_of(value)))

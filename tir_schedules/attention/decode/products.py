@@ -11,8 +11,9 @@ from microkernels.vector.expressions import Expr, bind, constant, like, material
 from tir_schedules.epilogue.epilogue import Columns, Epilogue, store_vector
 from tir_schedules.product.column_sums import ColumnSums
 from tir_schedules.product.skinny_product import Operands
+from tir_schedules.product.zero_points import ZeroPoints
 
-from .plan import DecodePlan, corrected, zero_points
+from .plan import DecodePlan, corrected
 
 
 class DecodeProducts:
@@ -35,12 +36,12 @@ class DecodeProducts:
         self.rounding, self.epilogue = rounding, epilogue
         part, dtype = self.problem.product, self.problem.tensors["v"].dtype
         self.p_dtype = self.problem.softmax.output.dtype
-        self.points = zero_points(part, self.p_dtype, dtype)
+        rows_unsigned, self.points = ZeroPoints.of_either_order(part, self.p_dtype, dtype)
         operands = self.operands = Operands(
-            plan.isa, dtype, "rounded" in part.attrs, self.points[0], epilogue.narrow
+            plan.isa, dtype, "rounded" in part.attrs, rows_unsigned, epilogue.narrow
         )
         # A row of ones adds up the columns of V.
-        self.sums = ColumnSums(operands, plan.rows + (self.points[1] != 0), self.problem.e)
+        self.sums = ColumnSums(operands, plan.rows + self.points.needs_column_sums, self.problem.e)
         # The exponentials themselves are multiplied with V if nothing is rounded before.
         floats = self.p_dtype == operands.row_element == "float32"
         self.deferred = floats and not self.problem.softmax.epilogue and not operands.rounded
@@ -162,10 +163,10 @@ class DecodeProducts:
                 I.buffer_store(self.p, value, [ramp(goal + (vector - start) * lanes, lanes)])
 
             plan.for_vectors(share, step)
-            if self.points[2]:
+            if self.points.needs_row_sums:
                 total = operands.row_sum(self.p, goal, self.pitch // operands.group)
                 I.buffer_store(plan.row_sums, total, [at])
-        if self.points[1]:
+        if self.points.needs_column_sums:
             goal = bind(self._p_row(number, plan.rows))
             ones = constant(1, operands.row_element, lanes)
             with I.serial(self.pitch // lanes) as i:
@@ -187,7 +188,7 @@ class DecodeProducts:
         with I.serial(plan.rows) as r:
             batch = number * problem.group + I.floordiv(r, problem.m)
             base = bind(problem.base("out", batch) + I.floormod(r, problem.m) * layout.row)
-            row_sum = plan.row_sums[plan.number(slot, 0, r)] if self.points[2] else None
+            row_sum = plan.row_sums[plan.number(slot, 0, r)] if self.points.needs_row_sums else None
             scale = None
             if self.deferred:
                 scale = materialise(tirx.const(1, "float32") / plan.whole_row(slot, r)[1])
@@ -195,7 +196,7 @@ class DecodeProducts:
                 columns = Columns(j * lanes, lanes, min(lanes, problem.e - j * lanes))
                 value = self.sums.vector(plan.partial, first, r, j)
                 of_ones = None
-                if self.points[1]:
+                if self.points.needs_column_sums:
                     of_ones = self.sums.vector(plan.partial, first, plan.rows, j)
                 value = corrected(value, self.points, plan.n, of_ones, row_sum)
                 if scale is not None:
@@ -225,7 +226,7 @@ class DecodeProducts:
                         value = value * splat(weight, lanes)
                     before = tirx.Select(share > 0, plan.partial[goal], like(0, value))
                     I.buffer_store(plan.partial, before + value, [goal])
-        if self.points[2]:
+        if self.points.needs_row_sums:
             with I.serial(plan.shares - 1) as share, I.serial(plan.rows) as r:
                 at = plan.number(slot, 0, r)
                 total = plan.row_sums[at] + plan.row_sums[plan.number(slot, share + 1, r)]

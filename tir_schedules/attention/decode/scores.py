@@ -14,8 +14,9 @@ from tir_schedules.core.reduce_lanes import reduce_lanes
 from tir_schedules.epilogue.epilogue import Columns, Epilogue
 from tir_schedules.product.column_sums import ColumnSums
 from tir_schedules.product.skinny_product import Operands, dots
+from tir_schedules.product.zero_points import ZeroPoints
 
-from .plan import DecodePlan, corrected, zero_points
+from .plan import DecodePlan, corrected
 
 _BLOCK_KEYS = 64  # at least, of keys whose elements are not next to each other
 
@@ -38,18 +39,18 @@ class DecodeScores:
         self.epilogue = epilogue
         part = self.problem.scores
         types = (self.problem.tensors[name].dtype for name in "qk")
-        self.points = zero_points(part, *types)
+        rows_unsigned, self.points = ZeroPoints.of_either_order(part, *types)
         self.operands = Operands(
             plan.isa,
             self.problem.tensors["k"].dtype,
             "rounded" in part.attrs,
-            self.points[0],
+            rows_unsigned,
             epilogue.narrow,
         )
         group = self.operands.group
         self.width = math.ceil(self.problem.d / group) * group
         # A row of ones adds up the elements of every key.
-        self.all_rows = plan.rows + (self.points[1] != 0)
+        self.all_rows = plan.rows + self.points.needs_column_sums
 
     def emit(self, task: Expr, share: Expr) -> None:
         """The phase for one share of a task."""
@@ -102,10 +103,10 @@ class DecodeScores:
                     value = self.q[base + (start + i) * layout.column]
                     value = operands.convert(value, problem.tensors["q"].dtype, element)
                     I.buffer_store(self.rows, value, [goal + start + i])
-            if self.points[2]:
+            if self.points.needs_row_sums:
                 total = operands.row_sum(self.rows, goal, self.width // group)
                 I.buffer_store(self.sums, total, [self._local(number, r)])
-        if self.points[1]:
+        if self.points.needs_column_sums:
             goal = bind(self._row(number, self.plan.rows))
             with I.serial(self.width) as i:
                 one = tirx.Select(i < problem.d, tirx.const(1, element), tirx.const(0, element))
@@ -129,7 +130,7 @@ class DecodeScores:
                 ),
             )
 
-        of_ones = materialise(product(self.plan.rows)) if self.points[1] else None
+        of_ones = materialise(product(self.plan.rows)) if self.points.needs_column_sums else None
         with I.serial(self.plan.rows) as r:
             self._finish(number, slot, r, product(r), of_ones, vector, valid)
 
@@ -159,7 +160,7 @@ class DecodeScores:
             )
             for j in range(vectors):
                 of_ones = None
-                if self.points[1]:
+                if self.points.needs_column_sums:
                     of_ones = sums.vector(buffer, zero, self.plan.rows, j)
                 valid = min(lanes, keys - j * lanes)
                 with I.serial(self.plan.rows) as r:
@@ -190,7 +191,7 @@ class DecodeScores:
     ) -> None:
         """One vector of scores from its products: epilogue, masks, largest."""
         problem, lanes = self.problem, self.plan.lanes
-        row_sum = self.sums[self._local(number, r)] if self.points[2] else None
+        row_sum = self.sums[self._local(number, r)] if self.points.needs_row_sums else None
         value = corrected(value, self.points, problem.d, of_ones, row_sum)
         columns = Columns(vector * lanes, lanes, valid)
         score = self.epilogue(value, number * self.plan.rows + r, columns)

@@ -34,6 +34,7 @@ from microkernels.vector.expressions import (
 from microkernels.vector.rounding import round_to_integer
 from tir_schedules.core.reduce_lanes import combine_all, reduce_lanes
 from tir_schedules.core.region import Region
+from tir_schedules.product.zero_points import shift_of
 
 from .matrix import Matrix
 
@@ -73,7 +74,7 @@ class Quantization:
             softmax.epilogue[argument - first].value or 0.0
             for argument in softmax.epilogue[-1].args[1:]
         )
-        shift = 128 if (softmax.output.dtype, kernel.a_dtype) == ("int8", "uint8") else 0
+        shift = shift_of(softmax.output.dtype, kernel.a_dtype)
         return Quantization(float(scale), int(zero_point) + shift, RANGES[kernel.a_dtype][1])
 
     @property
