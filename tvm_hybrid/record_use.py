@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import os
 from typing import Literal
 
 import msgspec
@@ -28,7 +30,7 @@ class RecordUse(msgspec.Struct, frozen=True, kw_only=True):
     measured : str
         Key of the region that it was measured on.
     sha256 : str
-        Hash of the record's line as `Record.to_line` writes it.
+        Hash of the record's line as its `to_line` writes it.
     """
 
     workload: str
@@ -38,3 +40,19 @@ class RecordUse(msgspec.Struct, frozen=True, kw_only=True):
     line: int
     measured: str
     sha256: str
+
+    @staticmethod
+    def of(
+        workload: str, how: How, shipped: bool, place: str, measured: str, line: bytes
+    ) -> RecordUse:
+        """The use of the record that stands at `place`, FILE:LINE, as this line."""
+        file, _, number = place.rpartition(":")
+        return RecordUse(
+            workload=workload,
+            how=how,
+            shipped=shipped,
+            file=os.path.basename(file) if shipped else file,
+            line=int(number),
+            measured=measured,
+            sha256=hashlib.sha256(line).hexdigest(),
+        )

@@ -19,9 +19,9 @@ import msgspec
 import numpy as np
 
 from .candidate import Rotation, Sampled
+from .child_answers import Answers, die_with
 from .sampling import Effort, interruptions_of, sample_in_turns
 from .verification.arguments import element_type
-from .worker import die_with
 
 EFFORT = Effort(samples=15, seconds=0.3, accuracy=0.01)
 
@@ -115,14 +115,10 @@ def main() -> None:
     die_with(int(sys.argv[1]))
     if sys.argv[2]:
         os.sched_setaffinity(0, map(int, sys.argv[2].split(",")))
-    answers = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)
-    answers.write(b"ready\n")
-    answers.flush()
+    answer = Answers()
+    answer(KernelTime())  # ready
     for line in sys.stdin.buffer:
-        answers.write(msgspec.json.encode(time_kernel(msgspec.json.decode(line, type=KernelJob))))
-        answers.write(b"\n")
-        answers.flush()
+        answer(time_kernel(msgspec.json.decode(line, type=KernelJob)))
 
 
 if __name__ == "__main__":

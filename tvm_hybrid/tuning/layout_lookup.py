@@ -6,7 +6,6 @@ neither from another machine nor from a similar graph.
 
 from __future__ import annotations
 
-import hashlib
 import os
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -49,18 +48,11 @@ class LayoutLookup:
                 continue
             record, place = found
             shipped = store is not self._lookup.store
-            file, _, line = place.rpartition(":")
             name = f"layouts {problem.key}"
             labels = labels_of(record)
             if problem.refusal(labels) is None:
-                self._lookup.uses[name] = RecordUse(
-                    workload=name,
-                    how="exact",
-                    shipped=shipped,
-                    file=os.path.basename(file) if shipped else file,
-                    line=int(line),
-                    measured=name,
-                    sha256=hashlib.sha256(record.to_line()).hexdigest(),
+                self._lookup.uses[name] = RecordUse.of(
+                    name, "exact", shipped, place, name, record.to_line()
                 )
             kind = "shipped record" if shipped else "record"
             return LayoutChoice(labels, f"{kind} {os.path.basename(place) if shipped else place}")

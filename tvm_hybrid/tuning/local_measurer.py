@@ -117,8 +117,10 @@ class LocalMeasurer:
         CompileError
             If no process can be started, or none can measure any candidate of this region.
         """
+        setting = Setting(self.machine, self.target, self.footprint_bytes, self.seed)
         if effort.processes == 1:
-            yield from self._measure(region, template, configs, baseline, effort)
+            jobs = [setting.job(region, template, each, baseline, effort) for each in configs]
+            yield from self._measure(configs, jobs, effort)
             return
         share = msgspec.structs.replace(
             effort,
@@ -127,22 +129,18 @@ class LocalMeasurer:
             seconds=effort.seconds / effort.processes,
         )
         for config in configs:
+            job = setting.job(region, template, config, baseline, share)
             parts: list[Measurement] = []
             while len(parts) < effort.processes and all(part.status == "ok" for part in parts):
                 self.close()
-                ((_, found),) = self._measure(region, template, [config], baseline, share)
+                ((_, found),) = self._measure([config], [job], share)
                 parts.append(found)
             yield config, joined(parts)
 
     def _measure(
-        self,
-        region: Region,
-        template: Template[Any],
-        configs: Sequence[Config],
-        baseline: Config | None,
-        effort: Effort,
+        self, configs: Sequence[Config], jobs: Sequence[Job], effort: Effort
     ) -> Generator[tuple[Config, Measurement], None, None]:
-        """The same in the processes that there are."""
+        """The same, of the candidates' jobs, in the processes that there are."""
         todo = deque(range(len(configs)))
         tried: set[int] = set()
 
@@ -151,7 +149,7 @@ class LocalMeasurer:
             for worker in self._workers:
                 if worker.job is None and todo and self._joins(worker, len(todo)):
                     number = todo.popleft()
-                    job = self._job(region, template, configs[number], baseline, effort)
+                    job = msgspec.structs.replace(jobs[number], effort=effort)
                     worker.give(number, job, self.timeout)
             self._pass_turn()
 
@@ -179,17 +177,6 @@ class LocalMeasurer:
 
     def _joins(self, worker: WorkerProcess, candidates: int) -> bool:
         return worker is self._workers[0] or worker.child.pid is not None or candidates >= MANY
-
-    def _job(
-        self,
-        region: Region,
-        template: Template[Any],
-        config: Config,
-        baseline: Config | None,
-        effort: Effort,
-    ) -> Job:
-        setting = Setting(self.machine, self.target, self.footprint_bytes, self.seed)
-        return setting.job(region, template, config, baseline, effort)
 
     def _outcomes(self) -> Iterator[tuple[WorkerProcess, Measurement | Death]]:
         """The candidates that are done; waits for something to happen."""

@@ -11,7 +11,6 @@ If none has one, the template's default is used.
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Sequence
 
@@ -87,15 +86,9 @@ class RecordLookup:
     def _use(
         self, region: Region, found: Found, how: How, shipped: bool, text: str
     ) -> tuple[Config, str]:
-        file, _, line = found.place.rpartition(":")
-        self.uses[region.key] = RecordUse(
-            workload=region.key,
-            how=how,
-            shipped=shipped,
-            file=os.path.basename(file) if shipped else file,
-            line=int(line),
-            measured=found.record.workload,
-            sha256=hashlib.sha256(found.record.to_line()).hexdigest(),
+        record = found.record
+        self.uses[region.key] = RecordUse.of(
+            region.key, how, shipped, found.place, record.workload, record.to_line()
         )
         return found.config, text
 

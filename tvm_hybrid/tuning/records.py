@@ -127,19 +127,6 @@ class RecordStore:
             if located.record.fits(template, machine) and located.record.machine == machine.name
         ]
 
-    def lookup(self, region: Region, machine: Machine) -> tuple[Config, str] | None:
-        """The best known configuration, with "record FILE:LINE".
-
-        A record of this machine comes before one of another machine with the same ISA, which is
-        used if there is nothing else.
-        """
-        for elsewhere in (False, True):
-            found = self.find(region, machine, elsewhere)
-            if found is not None:
-                foreign = f" (measured on {found.record.machine})" if elsewhere else ""
-                return found.config, f"record {found.place}{foreign}"
-        return None
-
     def find(self, region: Region, machine: Machine, elsewhere: bool = False) -> Found | None:
         """The best known configuration of exactly this region.
 

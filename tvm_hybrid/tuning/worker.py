@@ -8,14 +8,13 @@ else may be measuring still. It dies with its parent, and so does whatever candi
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import importlib
 import json
 import os
-import signal
 import sys
-from typing import Any, BinaryIO, NamedTuple
+from collections.abc import Callable
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import msgspec
 
@@ -26,9 +25,8 @@ from tir_schedules.core.machine import Machine
 from tir_schedules.core.region import Region
 from tir_schedules.core.template import Template, all_templates, template_for
 
+from .child_answers import Answers, die_with
 from .measure import Bench, Effort, Measurement
-
-_PR_SET_PDEATHSIG = 1
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True):
@@ -126,27 +124,67 @@ class Turn(msgspec.Struct, frozen=True):
     """To the worker: nobody else is measuring."""
 
 
-class _Worker:
-    def __init__(self, answers: BinaryIO, measuring: set[int], building: set[int]) -> None:
-        self.answers = answers
-        self.measuring, self.building = measuring, building
-        self.bench: tuple[Any, Bench] | None = None
+B = TypeVar("B")
 
-    def answer(self, message: Stage | Reply) -> None:
-        self.answers.write(msgspec.json.encode(message) + b"\n")
-        self.answers.flush()
+
+class Benches(Generic[B]):
+    """The bench of the region that jobs are for; one at a time.
+
+    Parameters
+    ----------
+    make : callable
+        Region, template, ISA, target, threads, footprint in bytes, seed -> its bench.
+    """
+
+    def __init__(self, make: Callable[..., B]) -> None:
+        self._make = make
+        self._known: tuple[object, B] | None = None
+
+    def prepare(self, job: Job) -> tuple[B, Config, Config | None]:
+        """What a job is measured by, its candidate and its baseline.
+
+        Raises
+        ------
+        TvmHybridError, ImportError
+            If no candidate of this region can be measured.
+        """
+        import tvm
+
+        template = template_of(job)
+        key = (job.region.key, job.isa, job.target, job.threads, job.footprint_bytes, job.seed)
+        if self._known is None or self._known[0] != key:
+            self._known = None  # frees the former region's arrays first
+            gc.unfreeze()
+            target = tvm.target.Target(json.loads(job.target))
+            setting = (job.threads, job.footprint_bytes, job.seed)
+            bench = self._make(job.region, template, isa_named(job.isa), target, *setting)
+            self._known = (key, bench)
+            # What lives now lives as long as the region: looking it through for garbage after every
+            # candidate would take as long as a third of the measuring.
+            gc.collect()
+            gc.freeze()
+        config = template.config_type.from_dict(job.config)
+        baseline = template.config_type.from_dict(job.baseline) if job.baseline else None
+        return self._known[1], config, baseline
+
+
+class _Worker:
+    def __init__(self, answer: Answers, measuring: set[int], building: set[int]) -> None:
+        self.answer = answer
+        self.measuring, self.building = measuring, building
+        self.benches = Benches(Bench)
 
     def handle(self, job: Job) -> Reply:
+        from ..threads import use_threads
+
         self.answer(Stage("prepare"))
+        use_threads(job.threads)
         try:
-            template = template_of(job)
-            bench = self._bench(job, template)
-            config = template.config_type.from_dict(job.config)
-            baseline = job.baseline and template.config_type.from_dict(job.baseline)
+            bench, config, baseline = self.benches.prepare(job)
         except (TvmHybridError, ImportError) as error:
             return Reply(fatal=f"{type(error).__name__}: {error}")
         _go_to(self.building)
-        return Reply(bench.measure(config, baseline or None, job.effort, self._enter))
+        return Reply(bench.measure(config, baseline, job.effort, self._enter))
 
     def _enter(self, stage: str) -> None:
         if stage == "measure":
@@ -155,32 +193,6 @@ class _Worker:
                 sys.exit(0)
             _go_to(self.measuring)
         self.answer(Stage(stage))
-
-    def _bench(self, job: Job, template: Template) -> Bench:
-        import tvm
-
-        from ..threads import use_threads
-
-        use_threads(job.threads)
-        key = (job.region.key, job.isa, job.target, job.threads, job.footprint_bytes, job.seed)
-        if self.bench is None or self.bench[0] != key:
-            self.bench = None  # frees the former region's arrays first
-            gc.unfreeze()
-            bench = Bench(
-                job.region,
-                template,
-                isa_named(job.isa),
-                tvm.target.Target(json.loads(job.target)),
-                job.threads,
-                job.footprint_bytes,
-                job.seed,
-            )
-            self.bench = (key, bench)
-            # What lives now lives as long as the region: looking it through for garbage after every
-            # candidate would take as long as a third of the measuring.
-            gc.collect()
-            gc.freeze()
-        return self.bench[1]
 
 
 def _go_to(cpus: set[int]) -> None:
@@ -195,25 +207,16 @@ def template_of(job: Job) -> Template:
     return template_for(job.region.op)
 
 
-def die_with(parent: int) -> None:
-    """Has the kernel end this process when its parent ends."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:
-        sys.exit(0)  # it was gone before we asked
-
-
 def main() -> None:
     """Answers jobs until standard input ends."""
     die_with(int(sys.argv[1]))
     measuring, building = ({int(cpu) for cpu in arg.split(",") if cpu} for arg in sys.argv[2:4])
     _go_to(building)
-    # What a candidate prints must not end up among the answers.
-    answers = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)
-    worker = _Worker(answers, measuring, building)
-    worker.answer(Stage("ready"))
+    answer = Answers()
+    worker = _Worker(answer, measuring, building)
+    answer(Stage("ready"))
     for line in sys.stdin.buffer:
-        worker.answer(worker.handle(msgspec.json.decode(line, type=Job)))
+        answer(worker.handle(msgspec.json.decode(line, type=Job)))
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ from types import ModuleType
 import pytest
 
 from tir_schedules.core.machine import Machine
+from tvm_hybrid.tuning.record_lookup import RecordLookup
 from tvm_hybrid.tuning.records import RecordStore
 from tvm_hybrid.tuning.tune_regions import tune_regions
 
@@ -57,7 +58,7 @@ def test_what_is_not_confirmed_is_never_chosen(
     assert sorted(pretended.finals) == [1, 2, 4, 16, 32, 64]
     assert result.regions[0].best == {"block": 8, "mode": "right"}
     assert result.regions[0].speedup == 1.0 and result.best_us == result.default_us == 8.0
-    found = store.lookup(toy.region(), machine)
+    found = RecordLookup(store)(toy.region(), machine)
     assert found is not None and found[0] == toy.ToyConfig(block=8)
     again = Pretended(time_us)
     tune_regions([toy.region()], machine, again, store, ALL)
@@ -71,7 +72,7 @@ def test_what_looks_a_little_faster_gets_no_final(
     result = tune_regions([toy.region()], machine, pretended, store, ALL)
     assert pretended.finals == []
     assert result.regions[0].best == {"block": 8, "mode": "right"}
-    found = store.lookup(toy.region(), machine)
+    found = RecordLookup(store)(toy.region(), machine)
     assert found is not None and found[0] == toy.ToyConfig(block=8)
 
 
@@ -110,7 +111,7 @@ def test_another_default_is_a_new_comparison(
     assert (pretended.blocks, pretended.finals) == ([8], [2, 1, 64])
     assert result.regions[0].best == {"block": 64, "mode": "right"}
     assert result.regions[0].speedup == 8 / 7
-    found = store.lookup(toy.region(), machine)
+    found = RecordLookup(store)(toy.region(), machine)
     assert found is not None and found[0] == toy.ToyConfig(block=64)
     again = Pretended(time_us)
     tune_regions([toy.region()], machine, again, store, plan)

@@ -16,6 +16,7 @@ from microkernels.isa import isa_named
 from tir_schedules.core.machine import Machine
 from tvm_hybrid.tuning.record import Record
 from tvm_hybrid.tuning.record_file import RecordFile
+from tvm_hybrid.tuning.record_lookup import RecordLookup
 from tvm_hybrid.tuning.records import RecordStore, default_record_paths
 
 from .conftest import MakeRecord
@@ -30,9 +31,9 @@ def store_of(folder: Path, *records: Record, name: str = "r.jsonl") -> RecordSto
 
 def test_the_fastest(tmp_path: Path, toy: ModuleType, machine: Machine, record: MakeRecord) -> None:
     store = store_of(tmp_path, record(1, 9.0), record(16, 2.0), record(4, 5.0))
-    found = store.lookup(toy.region(), machine)
+    found = RecordLookup(store)(toy.region(), machine)
     assert found == (toy.ToyConfig(block=16), f"record {tmp_path}/r.jsonl:2")
-    assert store.lookup(toy.region(128), machine) is None
+    assert RecordLookup(store)(toy.region(128), machine) is None
 
 
 def test_quotients_count_more_than_times(
@@ -40,7 +41,7 @@ def test_quotients_count_more_than_times(
 ) -> None:
     # The second was measured while the machine was twice as fast.
     store = store_of(tmp_path, record(16, 2.0, baseline_us=4.0), record(4, 1.5, baseline_us=2.0))
-    found = store.lookup(toy.region(), machine)
+    found = RecordLookup(store)(toy.region(), machine)
     assert found is not None and found[0] == toy.ToyConfig(block=16)
 
 
@@ -55,7 +56,7 @@ def test_equals_are_told_apart_whatever_their_order(
     found = set()
     for name, blocks in {"up": (1, 4, 16), "down": (16, 4, 1)}.items():
         equals = [record(block, 2.0, baseline_us=baseline_us) for block in blocks]
-        known = store_of(tmp_path, *equals, name=name).lookup(toy.region(), machine)
+        known = RecordLookup(store_of(tmp_path, *equals, name=name))(toy.region(), machine)
         assert known is not None
         found.add(known[0])
     assert len(found) == 1
@@ -72,7 +73,7 @@ def test_the_newest_measurement_of_a_configuration_counts(
         record(16, 3.0),
         record(2, status="wrong_result", times_us=[]),
     )
-    found = store.lookup(toy.region(), machine)
+    found = RecordLookup(store)(toy.region(), machine)
     assert found == (toy.ToyConfig(block=4), f"record {tmp_path}/r.jsonl:2")
 
 
@@ -95,7 +96,7 @@ def test_records_that_do_not_fit(
     change: dict[str, object],
 ) -> None:
     store = store_of(tmp_path, record(16, **{"time_us": 0.5, **change}), record(4, 9.0))
-    found = store.lookup(toy.region(), machine)
+    found = RecordLookup(store)(toy.region(), machine)
     assert found is not None and found[0] == toy.ToyConfig(block=4)
 
 
@@ -103,14 +104,14 @@ def test_another_machine_only_for_want_of_better(
     tmp_path: Path, toy: ModuleType, machine: Machine, record: MakeRecord
 ) -> None:
     store = store_of(tmp_path, record(16, 0.1, machine="elsewhere"))
-    found = store.lookup(toy.region(), machine)
+    found = RecordLookup(store)(toy.region(), machine)
     assert found is not None
     assert found[1] == f"record {tmp_path}/r.jsonl:1 (measured on elsewhere)"
     store.append(record(4, 9.0))
-    found = store.lookup(toy.region(), machine)
+    found = RecordLookup(store)(toy.region(), machine)
     assert found == (toy.ToyConfig(block=4), f"record {tmp_path}/r.jsonl:2")
-    assert store.lookup(toy.region(), Machine("here", isa_named("avx512"))) is None
-    assert store.lookup(toy.region(), dataclasses.replace(machine, threads=2)) is None
+    assert RecordLookup(store)(toy.region(), Machine("here", isa_named("avx512"))) is None
+    assert RecordLookup(store)(toy.region(), dataclasses.replace(machine, threads=2)) is None
 
 
 @pytest.mark.parametrize(
@@ -135,7 +136,7 @@ def test_a_configuration_that_cannot_be_built(
 ) -> None:
     store = store_of(tmp_path, record(1, 0.1, config=config), record(4, 9.0))
     with caplog.at_level(logging.WARNING, "tvm_hybrid"):
-        found = store.lookup(toy.region(), machine)
+        found = RecordLookup(store)(toy.region(), machine)
     assert found is not None and found[0] == toy.ToyConfig(block=4)
     assert f"{tmp_path}/r.jsonl:1: this record is not used" in caplog.text
     assert reason in caplog.text
@@ -147,13 +148,13 @@ def test_several_files_and_growth(
     store_of(tmp_path, record(16, 2.0), name="a.jsonl")
     store_of(tmp_path, record(4, 1.0), name="b.jsonl")
     store = RecordStore([tmp_path / "a.jsonl", str(tmp_path / "b.jsonl")])
-    found = store.lookup(toy.region(), machine)
+    found = RecordLookup(store)(toy.region(), machine)
     assert found == (toy.ToyConfig(block=4), f"record {tmp_path}/b.jsonl:1")
     RecordFile(tmp_path / "b.jsonl").append(record(32, 0.5))
-    found = store.lookup(toy.region(), machine)
+    found = RecordLookup(store)(toy.region(), machine)
     assert found == (toy.ToyConfig(block=32), f"record {tmp_path}/b.jsonl:2")
     store.append(record(64, 0.1))
-    found = store.lookup(toy.region(), machine)
+    found = RecordLookup(store)(toy.region(), machine)
     assert found == (toy.ToyConfig(block=64), f"record {tmp_path}/a.jsonl:2")
 
 
@@ -165,14 +166,14 @@ def test_many_lookups_read_the_file_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     store = store_of(tmp_path, *(record(block) for block in (1, 2, 4, 8)))
-    store.lookup(toy.region(), machine)
+    RecordLookup(store)(toy.region(), machine)
     monkeypatch.setattr(Record, "from_line", None)
     builds: list[object] = []
     monkeypatch.setattr(
         msgspec.json, "decode", lambda *arguments, **keywords: builds.append(arguments)
     )
     for _ in range(100):
-        assert store.lookup(toy.region(), machine) is not None
+        assert RecordLookup(store)(toy.region(), machine) is not None
     assert not builds
 
 

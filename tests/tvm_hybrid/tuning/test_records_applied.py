@@ -20,6 +20,7 @@ from relay_passes.pipeline import CompiledModule, PipelineOptions, collect_regio
 from tir_schedules.core.config import Config
 from tir_schedules.core.template import template_for
 from tvm_hybrid.tuning.record import make_record
+from tvm_hybrid.tuning.record_lookup import RecordLookup
 from tvm_hybrid.tuning.records import RecordStore, latest
 
 SIZES = (40, 96, 64, 8)
@@ -96,7 +97,7 @@ def test_the_code_changes_with_the_record_and_only_there(
 ) -> None:
     plain = compile_module(mlp(), options)
     again = compile_module(mlp(), options)
-    with_lookup = replace(options, lookup=RecordStore(records).lookup)
+    with_lookup = replace(options, lookup=RecordLookup(RecordStore(records)))
     tuned = compile_module(mlp(), with_lookup)
     assert len(plain.decisions) == len(tuned.decisions) == len(SIZES) - 1
     for before, same, after in zip(plain.decisions, again.decisions, tuned.decisions, strict=True):
@@ -172,7 +173,7 @@ def test_records_that_cannot_be_built_are_passed_over(
             )
             fields = {name: getattr(good, name) for name in good.__struct_fields__}
             store.append(type(good)(**{**fields, "config": {**default, **wild}}))
-    compiled = compile_module(mlp(), replace(options, lookup=store.lookup))
+    compiled = compile_module(mlp(), replace(options, lookup=RecordLookup(store)))
     assert {decision.source for decision in compiled.decisions} == {"default"}
     assert caplog.text.count("this record is not used") == 4 * (len(SIZES) - 1)
 

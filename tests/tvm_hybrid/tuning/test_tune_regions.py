@@ -13,6 +13,7 @@ from microkernels.errors import CompileError
 from tir_schedules.core.config import Config
 from tir_schedules.core.machine import Machine
 from tvm_hybrid.tuning.measure import Effort, Measurement
+from tvm_hybrid.tuning.record_lookup import RecordLookup
 from tvm_hybrid.tuning.records import RecordStore
 from tvm_hybrid.tuning.replay import Replay
 from tvm_hybrid.tuning.strategies.grid import GridSearch
@@ -39,7 +40,7 @@ def test_default_first_then_the_space_then_the_best_again(
     assert (region.trials, region.tried, region.known, region.failures) == (10, 7, 0, 0)
     assert result.reason == region.stopped == "every configuration was tried"
     assert not result.interrupted and "8.000x" in str(result)
-    found = store.lookup(toy.region(), machine)
+    found = RecordLookup(store)(toy.region(), machine)
     assert found is not None and found[0] == toy.ToyConfig(block=64)
 
 
@@ -163,7 +164,7 @@ def test_a_default_that_fails(toy: ModuleType, machine: Machine, store: RecordSt
     assert result.regions[0].default_us is None
     assert result.regions[0].best == {"block": 64, "mode": "right"}
     assert "failed -> 1.00 us" in str(result)
-    found = store.lookup(toy.region(), machine)
+    found = RecordLookup(store)(toy.region(), machine)
     assert found is not None and found[0] == toy.ToyConfig(block=64)
     everything_fails = Pretended(lambda block, final: -1)
     result = tune_regions([toy.region(16)], machine, everything_fails, store, ALL)

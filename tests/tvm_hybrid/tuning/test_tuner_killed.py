@@ -17,6 +17,7 @@ from tvm_hybrid.tuning.events import Trial
 from tvm_hybrid.tuning.measure import Effort, Measurement
 from tvm_hybrid.tuning.record import Record
 from tvm_hybrid.tuning.record_file import RecordFile
+from tvm_hybrid.tuning.record_lookup import RecordLookup
 from tvm_hybrid.tuning.records import RecordStore
 from tvm_hybrid.tuning.tune_regions import tune_regions
 from tvm_hybrid.tuning.tuning_task import Plan
@@ -101,7 +102,7 @@ def test_tuners_that_are_killed(memory_folder: Path, toy: ModuleType, machine: M
         made = trials(path)
         assert set(made.values()) == {1} and set(made) <= set(trials(whole))
         assert all(number % 2 for number in set(trials(whole)) - set(made))
-        lookup = RecordStore(path).lookup
+        lookup = RecordLookup(RecordStore(path))
         for region in regions:
             config, _ = lookup(region, machine) or (None, "")
             assert config == toy.ToyConfig(block=32)

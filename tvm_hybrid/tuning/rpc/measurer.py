@@ -101,7 +101,15 @@ class RpcMeasurer:
         """
         if not configs:
             return
-        tasks = [self._task(region, template, config, baseline, effort) for config in configs]
+        setting = Setting(self.machine, self.target, self.footprint_bytes, self.seed)
+        tasks = [
+            RemoteJob(
+                job=setting.job(region, template, config, baseline, effort),
+                cpu=self.machine.name,
+                session_seconds=self.session_seconds + effort.seconds,
+            )
+            for config in configs
+        ]
         batch = Batch(tasks)
         batch.start(self._enough(len(tasks)))
         try:
@@ -111,19 +119,6 @@ class RpcMeasurer:
                 self._check_servers(batch)
         finally:
             batch.stop()
-
-    def _task(
-        self,
-        region: Region,
-        template: Template[Any],
-        config: Config,
-        baseline: Config | None,
-        effort: Effort,
-    ) -> RemoteJob:
-        setting = Setting(self.machine, self.target, self.footprint_bytes, self.seed)
-        job = setting.job(region, template, config, baseline, effort)
-        seconds = self.session_seconds + effort.seconds
-        return RemoteJob(job=job, cpu=self.machine.name, session_seconds=seconds)
 
     def _enough(self, tasks: int) -> list[Agent]:
         """As many agents as can be busy."""

@@ -8,7 +8,7 @@ why it is a process of its own, which can be killed.
 
 from __future__ import annotations
 
-import json
+import functools
 import os
 import queue
 import shutil
@@ -17,16 +17,17 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import msgspec
 
 from microkernels.errors import ServerError, TvmHybridError
-from microkernels.isa import Isa, isa_named
+from microkernels.isa import Isa
 
 from ...tvm_compat.runtime import configure_threads, system_cpu
+from ..child_answers import Answers
 from ..measure import Measurement, error_text
-from ..worker import Job, template_of
+from ..worker import Benches, Job
 from .bench import Library, RemoteBench
 from .driver import Linker
 from .tracker import Address, Server, Tracker
@@ -92,29 +93,20 @@ class Local(msgspec.Struct, frozen=True, tag="local"):
 
 
 class _Worker:
-    def __init__(self, answers: BinaryIO, address: Address, folder: Path) -> None:
-        self.answers, self.address = answers, address
-        self.linker = Linker(folder)
-        self.bench: tuple[Any, RemoteBench] | None = None
+    def __init__(self, answer: Answers, address: Address, folder: Path) -> None:
+        self.answer, self.address = answer, address
+        self.benches = Benches(functools.partial(RemoteBench, linker=Linker(folder)))
         self.tracker: Tracker | None = None
 
-    def answer(self, message: Local | AtServer | Done) -> None:
-        self.answers.write(msgspec.json.encode(message) + b"\n")
-        self.answers.flush()
-
     def handle(self, task: RemoteJob) -> Done:
-        job = task.job
         self.answer(Local("prepare"))
         try:
-            template = template_of(job)
-            bench = self._bench(job, template)
-            config = template.config_type.from_dict(job.config)
-            baseline = job.baseline and template.config_type.from_dict(job.baseline)
+            bench, config, baseline = self.benches.prepare(task.job)
         except (TvmHybridError, ImportError) as error:
             return _fatal(error)
         self.answer(Local("compile"))
         try:
-            library = bench.build(config, baseline or None)
+            library = bench.build(config, baseline)
         except Exception as error:  # whatever a candidate does is a result
             return Done(Measurement(status="compile_error", error=error_text(error)))
         self.answer(Local(TRYING))
@@ -172,25 +164,6 @@ class _Worker:
             except Exception as error:  # TVM raises several kinds
                 reason = f"{server}: {error_text(error)}"
             time.sleep(PAUSE_SECONDS)
-
-    def _bench(self, job: Job, template: Any) -> RemoteBench:
-        import tvm
-
-        key = (job.region.key, job.isa, job.target, job.threads, job.footprint_bytes, job.seed)
-        if self.bench is None or self.bench[0] != key:
-            self.bench = None  # frees the former region's arrays first
-            bench = RemoteBench(
-                job.region,
-                template,
-                isa_named(job.isa),
-                tvm.target.Target(json.loads(job.target)),
-                job.threads,
-                job.footprint_bytes,
-                job.seed,
-                self.linker,
-            )
-            self.bench = (key, bench)
-        return self.bench[1]
 
 
 def server_cpu(session: Any) -> str:
@@ -256,15 +229,13 @@ def _lines(folder: Path) -> Iterator[bytes]:
 
 def main() -> None:
     """Answers jobs until standard input ends."""
-    # What a candidate prints must not end up among the answers.
-    answers = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)
+    answer = Answers()
     address = msgspec.json.decode(sys.argv[2], type=Address)
     folder = Path(sys.argv[3])
-    worker = _Worker(answers, address, folder)
-    worker.answer(Local("ready"))
+    worker = _Worker(answer, address, folder)
+    answer(Local("ready"))
     for line in _lines(folder):
-        worker.answer(worker.handle(msgspec.json.decode(line, type=RemoteJob)))
+        answer(worker.handle(msgspec.json.decode(line, type=RemoteJob)))
 
 
 if __name__ == "__main__":

@@ -22,6 +22,7 @@ from tvm_hybrid.tuning.metaschedule.own_record import note_of
 from tvm_hybrid.tuning.metaschedule.recognize import region_of
 from tvm_hybrid.tuning.metaschedule.workload import workload_of
 from tvm_hybrid.tuning.record import Record
+from tvm_hybrid.tuning.record_lookup import RecordLookup
 from tvm_hybrid.tuning.records import RecordStore
 
 from .regions import batch_matmul, conv2d, host_machine, matmul, record_of
@@ -115,7 +116,7 @@ def test_a_foreign_trace_is_kept_but_never_chosen(tmp_path: Path) -> None:
     assert (trace.region, trace.machine, trace.threads) == (region, "znver4", 2)
     assert trace.median_us == pytest.approx(3.0)
     # Lookup still finds the template's configuration, although the trace was faster.
-    found = store.lookup(region, host_machine(2))
+    found = RecordLookup(store)(region, host_machine(2))
     assert found is not None and found[0].to_dict() == next(iter(store)).record.config
     assert import_records(folder, store).known == 1
 
