@@ -36,7 +36,7 @@ def results(emit: Callable[[Expr], Expr], rung: str, x: np.ndarray) -> np.ndarra
     return y
 
 
-@pytest.mark.parametrize("rung", ["avx512"])
+@pytest.mark.parametrize("rung", RUNGS)
 def test_error_of_powers_of_two(rung: str) -> None:
     x = np.concatenate([np.linspace(-126, 0, (1 << 17) - 16, dtype=np.float32), SPECIAL, SPECIAL])
     found = results(lambda value: exp2(value, isa_named(rung)), rung, x)

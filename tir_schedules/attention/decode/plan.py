@@ -15,7 +15,7 @@ import tvm.tirx.script.builder.ir as I
 from tvm import tirx
 
 from microkernels.isa import Isa
-from microkernels.vector.exp2 import LOG2_E, exp2, exp_of_difference
+from microkernels.vector.exp2 import LOG2_E, exp2
 from microkernels.vector.expressions import Expr, bind, lanes_of, like
 from microkernels.vector.ieee import LOWEST
 from tir_schedules.attention.problem import AttentionProblem, columns_are_contiguous
@@ -169,9 +169,7 @@ class DecodePlan:
 
     def power(self, x: Expr) -> Expr:
         """e^x for x <= 0."""
-        if self.lanes == 16 and lanes_of(x) == 16:
-            return exp2(x * like(LOG2_E, x), self.isa)
-        return exp_of_difference(bind(x))
+        return exp2(x * like(LOG2_E, x), self.isa)
 
 
 def corrected(

@@ -45,7 +45,7 @@ from .bounds import EXACT, F32_UNIT, FUNCTION_ERROR, NARROW_UNIT, Expected, afte
 
 # Relative errors of 2^x (microkernels.vector.exp2): with the polynomial of degree 5, and with that
 # of degree 3, which is for powers that are rounded to bfloat16.
-_EXP2, _SHORT_EXP2 = 9 * F32_UNIT, 7.6e-5
+_EXP2, _SHORT_EXP2 = 5 * F32_UNIT, 7.6e-5
 _STEP_ROUNDING = 2 * F32_UNIT
 _ROUNDED_STEPS = {"add", "subtract", "multiply", "divide", "sqrt"}
 _FUSED_BELOW = 2.0**20
