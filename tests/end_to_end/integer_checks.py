@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -38,9 +39,12 @@ def session_for(model: onnx.ModelProto, target: str) -> tvm_hybrid.InferenceSess
 
 
 def examples(count: int) -> settings:
-    """So many models; a failing one is reported as it is, for each costs a compilation."""
+    """So many models in `make test-all`, a third of them in `make test`.
+
+    A failing one is reported as it is, for each costs a compilation.
+    """
     return settings(
-        max_examples=count,
+        max_examples=count if "TVM_HYBRID_ALL_TESTS" in os.environ else -(-count // 3),
         phases=(Phase.explicit, Phase.reuse, Phase.generate),
         suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
     )
