@@ -6,7 +6,7 @@ PYTHON ?= $(shell for name in python3 python3.11 python3.12 python3.13 python3.1
 	done)
 VENV := .venv
 BIN := $(VENV)/bin
-PACKAGES := microkernels tir_schedules relay_passes tvm_hybrid tools
+PACKAGES := microkernels tir_schedules relay_passes tvm_hybrid tvm_hybrid_command.py tools
 STAMP := $(VENV)/.installed
 # Tests run in this many processes, each file in one.
 WORKERS ?= 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import configparser
 import gc
 import json
 import os
@@ -40,6 +41,40 @@ def test_every_command_at_some_moments(tmp_path: Path) -> None:
             # What was tuned by then is kept; all else is whole or not there.
             assert set(row["files"]) <= {"r.jsonl", "r.jsonl.lock"}, row
     assert len(finished) <= 2, finished
+
+
+# The import of the last word of the command is where Ctrl-C is pressed.
+EARLY = """
+import signal, sys
+import tvm_hybrid_command
+
+class Presses:
+    def find_spec(self, name, path=None, target=None):
+        if name == sys.argv[-1]:
+            signal.raise_signal(signal.SIGINT)
+
+sys.meta_path.insert(0, Presses())
+sys.argv = ["tvm-hybrid", "doctor", sys.argv[-1]]
+sys.exit(tvm_hybrid_command.main())
+"""
+
+
+@pytest.mark.parametrize(
+    "module",
+    ["tvm_hybrid", "tvm_hybrid.logs", "click", "tvm_hybrid.cli.group", "tvm_hybrid.cli.doctor"],
+)
+def test_ctrl_c_while_modules_are_imported(module: str) -> None:
+    done = run_python(EARLY, module)
+    assert (done.returncode, done.stdout) == (130, "")
+    assert done.stderr.strip() == "Error: interrupted"
+
+
+def test_the_installed_command_is_outside_of_the_package() -> None:
+    setup = configparser.ConfigParser()
+    setup.read(ROOT / "setup.cfg")
+    script = setup["options.entry_points"]["console_scripts"].strip()
+    assert script == "tvm-hybrid = tvm_hybrid_command:main"
+    assert setup["options"]["py_modules"] == "tvm_hybrid_command"
 
 
 def test_a_pass_that_is_interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
