@@ -11,7 +11,7 @@ from hypothesis import settings
 
 from microkernels.isa import CAP_VARIABLE, allowed_on_host, isa_named
 from tests.amx_emulator import emulator
-from tests.stand_ins import rungs_run, running, sampling
+from tests.stand_ins import isas_run, running, sampling
 
 # Compiling takes as long as the machine lets it; time must not fail a test. Developers' runs draw
 # new examples; continuous integration draws the same ones every time.
@@ -25,55 +25,55 @@ os.environ["TVM_HYBRID_RECORDS"] = "none"
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-RUNGS = "rungs"  # which of them a test ran, in its report
+ISAS = "isas"  # which of them a test ran, in its report
 SLOW_NOTEBOOKS = {"low_precision.ipynb", "tuning.ipynb"}
 _LEFT_OUT = "slow tests left out"  # by a process, in what it tells the one that started it
 _left_out = 0
 
 
-def _rungs(item: pytest.Item) -> list[str]:
-    """The names of the rungs that a test needs."""
+def _isas(item: pytest.Item) -> list[str]:
+    """The names of the instruction sets that a test needs."""
     return [mark.args[0] for mark in item.iter_markers("isa")]
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
-    """Sets up and runs tests marked `isa(name)` as on a CPU with that rung."""
+    """Sets up and runs tests marked `isa(name)` as on a CPU with that instruction set."""
     with ExitStack() as stack:
-        for name in _rungs(item):
+        for name in _isas(item):
             stack.enter_context(running.pretending(name))
         return (yield)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Skips tests marked `isa(name)` for a rung that neither this CPU nor a stand-in runs.
+    """Skips tests marked `isa(name)` for an ISA that neither this CPU nor a stand-in runs.
 
     AMX is emulated where it is missing, from the first test that needs it on: earlier, pytest's own
     handler of SIGILL would take its place.
     """
-    rungs_run.taken()
-    for name in _rungs(item):
+    isas_run.taken()
+    for name in _isas(item):
         if name == "amx":
             emulator.install()
         allowed = allowed_on_host(isa_named(name))
-        if not allowed or not rungs_run.can_run(name):
-            rungs_run.note_skipped(name)
-            item.user_properties.append((RUNGS, rungs_run.taken()))
+        if not allowed or not isas_run.can_run(name):
+            isas_run.note_skipped(name)
+            item.user_properties.append((ISAS, isas_run.taken()))
             reason = f"{CAP_VARIABLE} forbids {name}"
             pytest.skip(f"this CPU has no {name}, and no stand-in" if allowed else reason)
-        rungs_run.note(name)
+        isas_run.note(name)
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
     """Notes what ran, and fails tests for AMX that left a fault or a configured thread behind."""
-    tiles = "amx" in _rungs(item)
+    tiles = "amx" in _isas(item)
     if tiles:
         emulator.reset()
     try:
         yield
     finally:
-        item.user_properties.append((RUNGS, rungs_run.taken()))
+        item.user_properties.append((ISAS, isas_run.taken()))
     if tiles:
         emulator.check()
 
@@ -108,15 +108,15 @@ def pytest_testnodedown(node: Any) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Says which rungs' code ran, and how. Reports bring it along from other processes too."""
+    """Says which ISAs' code ran, and how. Reports bring it along from other processes too."""
     reports = [report for some in terminalreporter.stats.values() for report in some]
     reports = [report for report in reports if isinstance(report, pytest.TestReport)]
     # What is skipped may never come to its call.
     last = [each for each in reports if each.when == "call" or each.skipped]
-    tests = [pairs for each in last for key, pairs in each.user_properties if key == RUNGS]
+    tests = [pairs for each in last for key, pairs in each.user_properties if key == ISAS]
     if any(tests):
         terminalreporter.section("tests that ran code for each instruction set")
-        for line in rungs_run.table(tests):
+        for line in isas_run.table(tests):
             terminalreporter.write_line(line)
     if _left_out:
         terminalreporter.write_line(f"{_left_out} slow tests are left to `make test-all`")

@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 
 import tvm_hybrid
 from tests.onnx_reference.evaluate import evaluate
-from tests.stand_ins import rungs_run, running
+from tests.stand_ins import isas_run, running
 
 Feeds = Mapping[str, NDArray[Any]]
 
-# Rungs with int8 kernels of their own, and targets for them; the first is this machine.
+# Instruction sets with int8 kernels of their own, and targets for them; the first is this machine.
 TARGETS = {
     "host": None,
     "avx512_vnni": "tvm_hybrid/clx",
@@ -33,7 +33,7 @@ def session_for(model: onnx.ModelProto, target: str) -> tvm_hybrid.InferenceSess
     source = model.SerializeToString()
     with ExitStack() as stack:
         if target != "host":
-            rungs_run.note(target)
+            isas_run.note(target)
             stack.enter_context(running.pretending(target))
         return tvm_hybrid.InferenceSession(source, target=TARGETS[target], num_threads=1)
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from tests.onnx_builder import OnnxBuilder
 
-# One less, exactly and one more than tiles and vectors of any rung, and steps of K.
+# One less, exactly and one more than tiles and vectors of any instruction set, and steps of K.
 ROWS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 13, 17, 31, 33)
 COLUMNS = (1, 8, 15, 16, 17, 31, 32, 33, 47, 48, 49, 63, 64, 65, 97)
 DEPTHS = (1, 2, 3, 4, 5, 7, 8, 9, 31, 33, 63, 64, 65, 127, 130)

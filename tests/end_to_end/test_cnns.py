@@ -13,7 +13,7 @@ import pytest
 from numpy.typing import NDArray
 
 import tvm_hybrid
-from tests.microkernels.rungs import target_of
+from tests.microkernels.isa_targets import target_of
 from tvm_hybrid.report.onnx_runtime import literal_session
 
 from . import cnn_blocks

@@ -1,5 +1,5 @@
 """NaN, infinities, zeros of both signs and denormals in every elementwise operator: alone and
-behind a product, with fusion and without, on every rung of the ladder that this CPU runs."""
+behind a product, with fusion and without, on every ISA of the ladder that runs here."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ import pytest
 from onnx import helper, numpy_helper
 
 import tvm_hybrid
-from tests.microkernels.rungs import target_of
+from tests.microkernels.isa_targets import target_of
 from tests.stand_ins import running
-from tests.stand_ins.rungs_run import substitute_of
+from tests.stand_ins.isas_run import substitute_of
 
 F = np.float32
 NAN, INF = np.nan, np.inf
@@ -189,17 +189,17 @@ def _wrong(got: np.ndarray, expected: np.ndarray, signs: np.ndarray) -> np.ndarr
 
 @pytest.mark.sampled
 @pytest.mark.parametrize(
-    ("rung", "fusion"), [("scalar", "coarse"), ("avx2", "none"), ("avx512", "coarse")]
+    ("isa", "fusion"), [("scalar", "coarse"), ("avx2", "none"), ("avx512", "coarse")]
 )
-def test_every_operator_has_its_ieee_meaning(rung: str, fusion: str) -> None:
-    target = target_of(substitute_of(rung))
-    with running.pretending(rung), running.made_for(rung):
+def test_every_operator_has_its_ieee_meaning(isa: str, fusion: str) -> None:
+    target = target_of(substitute_of(isa))
+    with running.pretending(isa), running.made_for(isa):
         session = tvm_hybrid.InferenceSession(
             _model(), num_threads=1, records=[], fusion=fusion, target=target
         )
         _judge(session)
     kernels = [each.kernel for each in session.executable.explain().taken]
-    assert len(kernels) >= len(CASES) and all(kernel.startswith(rung) for kernel in kernels)
+    assert len(kernels) >= len(CASES) and all(kernel.startswith(isa) for kernel in kernels)
 
 
 def _judge(session: tvm_hybrid.InferenceSession) -> None:

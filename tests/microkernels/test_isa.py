@@ -46,7 +46,7 @@ def _no_cap(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(CAP_VARIABLE, raising=False)
 
 
-def rung_of(cpu: str) -> str:
+def isa_of(cpu: str) -> str:
     return target_isa(Target({"kind": "llvm", "mcpu": cpu})).name
 
 
@@ -62,10 +62,10 @@ def host_has(monkeypatch: pytest.MonkeyPatch):
 
 @pytest.fixture
 def permission_is(monkeypatch: pytest.MonkeyPatch):
-    """Makes this process believe what Linux answers, on a CPU with the features of a rung."""
+    """Makes this process believe what Linux answers, on a CPU with the features of an ISA."""
 
-    def pretend(state: str, rung: str, code: int = 0) -> None:
-        features = frozenset(isa_named(rung).features)
+    def pretend(state: str, isa: str, code: int = 0) -> None:
+        features = frozenset(isa_named(isa).features)
         monkeypatch.setattr(isa_module, "_cpu_features", lambda: features)
         monkeypatch.setattr(isa_module, "tile_permission", lambda: Permission(state, code))
 
@@ -73,8 +73,8 @@ def permission_is(monkeypatch: pytest.MonkeyPatch):
 
 
 @pytest.mark.parametrize(("cpu", "name"), EXPECTED.items())
-def test_a_cpu_gets_the_highest_rung_that_it_has(cpu: str, name: str) -> None:
-    assert rung_of(cpu) == name
+def test_a_cpu_gets_the_highest_isa_that_it_has(cpu: str, name: str) -> None:
+    assert isa_of(cpu) == name
 
 
 @pytest.mark.parametrize(
@@ -96,13 +96,13 @@ def test_a_cap_leaves_what_both_have(
     cpu: str, cap: str, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(CAP_VARIABLE, cap)
-    assert rung_of(cpu) == name
+    assert isa_of(cpu) == name
 
 
 @pytest.mark.parametrize(("upper", "lower"), list(itertools.product(LADDER, LADDER)))
-def test_a_rung_includes_those_whose_features_it_has(upper, lower) -> None:
+def test_a_isa_includes_those_whose_features_it_has(upper, lower) -> None:
     assert upper.includes(lower) == set(lower.features).issubset(upper.features)
-    # Preference follows inclusion: what a rung includes stands below it.
+    # Preference follows inclusion: what an instruction set includes stands below it.
     assert not upper.includes(lower) or lower.level <= upper.level
 
 
@@ -127,7 +127,7 @@ def test_the_host_is_capped_too(host_has, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 @pytest.mark.parametrize(
-    ("state", "rung", "allowed", "chosen"),
+    ("state", "isa", "allowed", "chosen"),
     [
         ("granted", "amx", True, "amx"),
         ("denied", "amx", False, "avx512_bf16"),
@@ -138,9 +138,9 @@ def test_the_host_is_capped_too(host_has, monkeypatch: pytest.MonkeyPatch) -> No
     ],
 )
 def test_amx_needs_permission(
-    state: str, rung: str, allowed: bool, chosen: str, permission_is
+    state: str, isa: str, allowed: bool, chosen: str, permission_is
 ) -> None:
-    permission_is(state, rung)
+    permission_is(state, isa)
     amx = isa_named("amx")
     assert allowed_on_host(amx) == allowed
     assert host_isa().name == chosen
@@ -162,7 +162,7 @@ def test_denied_is_told_from_lacking(permission_is) -> None:
         require_on_host(isa_named("amx"))
 
 
-def test_a_rung_with_a_hole_is_not_taken(host_has) -> None:
+def test_a_isa_with_a_hole_is_not_taken(host_has) -> None:
     everything = isa_named("avx512_vnni").features
     host_has(*(name for name in everything if name != "avx512vl"))
     assert host_isa().name == "avx2"
@@ -177,18 +177,18 @@ def test_what_the_host_lacks_is_named(host_has) -> None:
         require_on_host(isa_named("avx2_vnni"))
 
 
-def test_unknown_rungs_and_other_targets_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unknown_isas_and_other_targets_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(IsaError, match=r"unknown ISA 'sse9'.*avx2_vnni"):
         isa_named("sse9")
     monkeypatch.setenv(CAP_VARIABLE, "sse9")
     with pytest.raises(IsaError, match="unknown ISA 'sse9'"):
-        rung_of("haswell")
+        isa_of("haswell")
     with pytest.raises(TargetError, match="cuda"):
         target_isa(Target("cuda"))
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_f32_kernels_are_those_of_the_highest_included_rung(name: str) -> None:
+def test_f32_kernels_are_those_of_the_highest_included_isa(name: str) -> None:
     expected = {"scalar": "scalar", "avx2": "avx2", "avx2_vnni": "avx2"}.get(name, "avx512")
     found = kernels_for(isa_named(name), "float32", "float32")
     assert {kernel.isa_name for kernel in found} == {expected}

@@ -22,13 +22,13 @@ from microkernels.microkernel import (
 )
 from microkernels.packing import pack_weight
 from tests.guard import guarded
+from tests.microkernels.isa_targets import named, runnable, target_of
 from tests.microkernels.operands import (
     assert_product,
     bfloat16_bits,
     extremes,
     random_operand,
 )
-from tests.microkernels.rungs import named, runnable, target_of
 from tests.microkernels.tile_function import tile_function
 from tests.stand_ins import running
 
@@ -207,7 +207,7 @@ def test_names_are_unique_and_unknown_ones_are_refused() -> None:
 
 
 @pytest.mark.parametrize("isa", LADDER, ids=lambda isa: isa.name)
-def test_selection_takes_the_highest_rung_that_has_a_kernel(isa: Isa) -> None:
+def test_selection_takes_the_highest_isa_that_has_a_kernel(isa: Isa) -> None:
     vector = [kernel for kernel in ALL if not kernel.by_tiles]
     for a_dtype, b_dtype in {(kernel.a_dtype, kernel.b_dtype) for kernel in vector}:
         candidates = {
@@ -236,7 +236,7 @@ def test_tiles_are_selected_where_there_are_some(isa: Isa) -> None:
 
 
 @pytest.mark.parametrize(
-    ("rung", "dtypes", "expected"),
+    ("isa", "dtypes", "expected"),
     [
         ("scalar", ("uint8", "int8"), "scalar"),
         ("avx2", ("uint8", "int8"), "avx2"),
@@ -252,8 +252,8 @@ def test_tiles_are_selected_where_there_are_some(isa: Isa) -> None:
         ("amx", ("bfloat16", "bfloat16"), "avx512_bf16"),
     ],
 )
-def test_the_rung_of_low_precision(rung: str, dtypes: tuple[str, str], expected: str) -> None:
-    found = kernels_for(isa_named(rung), *dtypes)
+def test_the_isa_of_low_precision(isa: str, dtypes: tuple[str, str], expected: str) -> None:
+    found = kernels_for(isa_named(isa), *dtypes)
     assert {kernel.isa_name for kernel in found} == {expected}
 
 

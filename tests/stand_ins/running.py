@@ -1,4 +1,4 @@
-"""Code of a rung to run here, whatever this CPU is: one kernel, or all that a test compiles."""
+"""Code of an ISA to run here, whatever this CPU is: one kernel, or all that a test compiles."""
 
 from __future__ import annotations
 
@@ -13,38 +13,38 @@ from tvm import IRModule, tirx
 
 from microkernels import isa as isa_module
 from microkernels.isa import isa_named
-from tests.microkernels.rungs import target_of
+from tests.microkernels.isa_targets import target_of
 from tvm_hybrid import api
 from tvm_hybrid.cpu_features import required_features
 
 from .building import lacks, stand_ins
-from .rungs_run import can_run, note, note_skipped, substitute_of
+from .isas_run import can_run, note, note_skipped, substitute_of
 
 
-def compiled(mod: IRModule | tirx.PrimFunc, rung: str) -> Any:
-    """What `tvm.compile` makes of kernels for a rung, by stand-ins where this CPU lacks it."""
-    with made_for(rung):
-        return tvm.compile(mod, target=target_of(substitute_of(rung)))
+def compiled(mod: IRModule | tirx.PrimFunc, isa: str) -> Any:
+    """What `tvm.compile` makes of kernels for an ISA, by stand-ins where this CPU lacks it."""
+    with made_for(isa):
+        return tvm.compile(mod, target=target_of(substitute_of(isa)))
 
 
 @contextmanager
-def made_for(rung: str) -> Iterator[None]:
-    """Within, what is compiled for a rung's targets runs here; or the test is skipped."""
-    if not can_run(rung):
-        note_skipped(rung)
-        pytest.skip(f"this CPU has no {rung}, and no stand-in runs its code")
-    note(rung)
+def made_for(isa: str) -> Iterator[None]:
+    """Within, what is compiled for an ISA's targets runs here; or the test is skipped."""
+    if not can_run(isa):
+        note_skipped(isa)
+        pytest.skip(f"this CPU has no {isa}, and no stand-in runs its code")
+    note(isa)
     with stand_ins():
         yield
 
 
 @contextmanager
-def pretending(rung: str) -> Iterator[None]:
-    """Within, this process takes the CPU for one with a rung, and compiles by stand-ins.
+def pretending(isa: str) -> Iterator[None]:
+    """Within, this process takes the CPU for one with an ISA, and compiles by stand-ins.
 
     What is compiled says that it needs what stand-ins need: no more than this CPU has.
     """
-    features = isa_module._cpu_features().union(isa_named(rung).features)
+    features = isa_module._cpu_features().union(isa_named(isa).features)
 
     def needed(target: tvm.target.Target, tiles: bool = True) -> tuple[str, ...]:
         missing = lacks(target)

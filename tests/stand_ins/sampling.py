@@ -1,9 +1,9 @@
 """Which tests are left to `make test-all`, because others like them run.
 
-Of each test marked `sampled` every fourth set of parameters stays, beginning with another one from
-test to test. So it is with each test of code for a rung that the CPU lacks, rung by rung: code by
-stand-ins compiles and runs more slowly. But tests of microkernels stay, where a parameter is a
-kernel, and those of the AMX emulator, which are quick.
+Of each test marked `sampled` every fourth set of parameters stays, for each instruction set by
+itself, beginning with another one from test to test. So it is with each test of code for an
+instruction set that the CPU lacks: code by stand-ins compiles and runs more slowly. But tests of
+microkernels stay, where a parameter is a kernel, and those of the AMX emulator, which are quick.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 import pytest
 
 from microkernels.isa import LADDER
-from tests.microkernels.rungs import target_of
+from tests.microkernels.isa_targets import target_of
 
 from .building import lacks
 
@@ -28,18 +28,18 @@ def left_out(items: Iterable[pytest.Item]) -> Iterator[pytest.Item]:
     lacking = {name for name in _NAMES if lacks(target_of(name))}
     groups: dict[tuple[str, str], list[pytest.Item]] = {}
     for item in items:
-        rung = _rung_of(item)
-        by_stand_ins = rung in lacking and not item.nodeid.startswith(_WHOLE)
+        isa = _isa_of(item)
+        by_stand_ins = isa in lacking and not item.nodeid.startswith(_WHOLE)
         if by_stand_ins or item.get_closest_marker("sampled"):
-            key = (item.nodeid.split("[")[0], rung if by_stand_ins else "")
+            key = (item.nodeid.split("[")[0], isa)
             groups.setdefault(key, []).append(item)
     for key, group in groups.items():
         first = zlib.crc32(" ".join(key).encode()) % min(_EVERY, len(group))
         yield from (item for n, item in enumerate(group) if n % _EVERY != first)
 
 
-def _rung_of(item: pytest.Item) -> str:
-    """The highest rung that a test names, in a mark or a parameter; "" if it names none."""
+def _isa_of(item: pytest.Item) -> str:
+    """The highest ISA that a test names, in a mark or a parameter; "" if it names none."""
     names = [mark.args[0] for mark in item.iter_markers("isa")]
     if isinstance(item, pytest.Function) and hasattr(item, "callspec"):
         names += [value for value in item.callspec.params.values() if isinstance(value, str)]

@@ -1,4 +1,4 @@
-"""What is broken on purpose in the code of a rung is found on every CPU, by stand-ins or without.
+"""What is broken on purpose in the code of an ISA is found on every CPU, by stand-ins or without.
 
 Each break goes into what emits the code. The same check passes before.
 """
@@ -29,9 +29,9 @@ TYPES = {
 }
 
 
-def wrong_columns(rung: str) -> list[int]:
+def wrong_columns(isa: str) -> list[int]:
     """Of two rows times a weight whose columns end within a vector, plus an operand: exact."""
-    a, w, result = TYPES[rung]
+    a, w, result = TYPES[isa]
     region = Region(
         op="matmul",
         inputs=(Tensor((2, 12), a), Tensor((12, 21), w, True)),
@@ -44,7 +44,7 @@ def wrong_columns(rung: str) -> list[int]:
         rng.integers(1, 4, tensor.shape).astype(dtype_named(tensor.dtype))
         for tensor in (*region.inputs, *region.operands)
     ]
-    wrong = run(region, arrays, rung) != expected(region, arrays)
+    wrong = run(region, arrays, isa) != expected(region, arrays)
     return np.flatnonzero(wrong.any(axis=0)).tolist()
 
 
@@ -63,11 +63,11 @@ assert Columns.mask.fget is not None
 RIGHT = Columns.mask.fget
 
 
-@pytest.mark.parametrize("rung", TYPES)
-def test_a_mask_that_is_too_short(rung: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert wrong_columns(rung) == []
+@pytest.mark.parametrize("isa", TYPES)
+def test_a_mask_that_is_too_short(isa: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert wrong_columns(isa) == []
     monkeypatch.setattr(Columns, "mask", mask_of(-1))
-    assert wrong_columns(rung) == [20]
+    assert wrong_columns(isa) == [20]
 
 
 def test_a_mask_that_is_too_long() -> None:

@@ -12,7 +12,7 @@ from tvm.script.ir_builder import IRBuilder
 from microkernels.isa import isa_named
 from microkernels.kernels.bf16_family import DOT_LLVM_IR
 from microkernels.vector.expressions import Expr, parameter, ramp
-from tests.microkernels.rungs import target_of
+from tests.microkernels.isa_targets import target_of
 from tests.stand_ins.building import PRESENT, lacks, stand_ins, target_here
 from tests.stand_ins.llvm_ir import PREFIX
 from tests.stand_ins.meanings import MEANINGS
@@ -77,10 +77,10 @@ def test_what_has_no_meaning_is_named() -> None:
 
 
 def test_targets_keep_what_this_cpu_has() -> None:
-    for rung in ("avx512", "avx512_vnni", "avx512_bf16", "amx"):
-        here = target_here(target_of(rung))
+    for isa in ("avx512", "avx512_vnni", "avx512_bf16", "amx"):
+        here = target_here(target_of(isa))
         assert lacks(here) == []
-        assert not (set(isa_named(rung).features) & PRESENT).difference(
+        assert not (set(isa_named(isa).features) & PRESENT).difference(
             map(str, tvm.target.codegen.llvm_get_cpu_features(here))
         )
     assert "+amx-int8" in target_here(target_of("amx")).attrs["mattr"]

@@ -12,9 +12,9 @@ from tests.guard import guarded
 from tests.tir_schedules.attention_reference import Expected, assert_near, expected
 from tests.tir_schedules.attention_regions import Attention, values
 from tests.tir_schedules.run_region import (
-    BF16_RUNGS,
-    INTEGER_RUNGS,
-    RUNGS,
+    BF16_ISAS,
+    INTEGER_ISAS,
+    ISAS,
     compiled,
     dtype_named,
     machine_for,
@@ -24,28 +24,28 @@ from tir_schedules.core.region import Region
 from tir_schedules.core.template import template_for
 from tvm_hybrid.dlpack import tensor_of
 
-RUNGS_OF = {"f32": RUNGS, "rounded": BF16_RUNGS, "bf16": BF16_RUNGS, "int8": INTEGER_RUNGS}
+ISAS_OF = {"f32": ISAS, "rounded": BF16_ISAS, "bf16": BF16_ISAS, "int8": INTEGER_ISAS}
 
 
 def best(kind: str) -> str:
-    """The rung with the fastest kernels here."""
-    return RUNGS_OF[kind][-1]
+    """The instruction set with the fastest kernels here."""
+    return ISAS_OF[kind][-1]
 
 
 def kernel_of(
-    attention: Attention, rung: str, threads: int = 1, config: Config | None = None
+    attention: Attention, isa: str, threads: int = 1, config: Config | None = None
 ) -> tvm_ffi.Function:
     """The machine code, with the default configuration if none is given."""
-    return _kernel(attention.region.to_json(), rung, threads, config)
+    return _kernel(attention.region.to_json(), isa, threads, config)
 
 
 @functools.lru_cache(maxsize=32)
-def _kernel(text: str, rung: str, threads: int, config: Config | None) -> tvm_ffi.Function:
-    region, machine = Region.from_json(text), machine_for(rung, threads)
+def _kernel(text: str, isa: str, threads: int, config: Config | None) -> tvm_ffi.Function:
+    region, machine = Region.from_json(text), machine_for(isa, threads)
     template = template_for(region.op)
     assert template.reject(region, machine.isa) is None, text
     config = config or template.default_config(region, machine)
-    return compiled(template.build(region, config, machine.isa), rung)
+    return compiled(template.build(region, config, machine.isa), isa)
 
 
 def result_of(
@@ -60,7 +60,7 @@ def result_of(
 
 def check(
     attention: Attention,
-    rung: str | None = None,
+    isa: str | None = None,
     arrays: Sequence[np.ndarray] | None = None,
     at_end: bool = True,
     threads: int = 1,
@@ -72,7 +72,7 @@ def check(
     ----------
     attention : Attention
         What to compute.
-    rung : str or None
+    isa : str or None
         The best one if None.
     arrays : sequence of ndarray or None
         Inputs of the region; drawn if None.
@@ -86,7 +86,7 @@ def check(
     tuple
         The result and what was expected.
     """
-    kernel = kernel_of(attention, rung or best(attention.kind), threads, config)
+    kernel = kernel_of(attention, isa or best(attention.kind), threads, config)
     arrays = values(attention) if arrays is None else arrays
     result = result_of(attention, kernel, arrays, at_end)
     wanted = expected(attention, arrays)

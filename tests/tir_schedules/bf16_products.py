@@ -11,9 +11,9 @@ from tvm_hybrid.dlpack import BFLOAT16
 TINY = 2.0**-126
 
 
-def kernels(rung: str) -> tuple[Microkernel, ...]:
-    """The bfloat16 kernels that are chosen from on a rung."""
-    return kernels_for(machine_for(rung).isa, "bfloat16", "bfloat16")
+def kernels(isa: str) -> tuple[Microkernel, ...]:
+    """The bfloat16 kernels that are chosen from on an instruction set."""
+    return kernels_for(machine_for(isa).isa, "bfloat16", "bfloat16")
 
 
 def small_integers(rng: np.random.Generator, shape: tuple[int, ...], dtype: str) -> np.ndarray:

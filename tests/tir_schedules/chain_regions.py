@@ -175,9 +175,9 @@ def bf16_mlp(rows: int) -> Region:
     )
 
 
-def configs(region: Region, rung: str) -> dict[str, MlpChainConfig]:
+def configs(region: Region, isa: str) -> dict[str, MlpChainConfig]:
     """One block, uneven blocks, blocks of two threads, and columns cut among two threads."""
-    one, two = machine_for(rung), machine_for(rung, 2)
+    one, two = machine_for(isa), machine_for(isa, 2)
     columns = by_columns(region, one)
     cut = [
         {**config.to_dict(), "threads_m": 1 + number % 2, "threads_n": 2}

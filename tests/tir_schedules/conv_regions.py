@@ -74,7 +74,7 @@ def values(region: Region, seed: int = 0) -> list[np.ndarray]:
 
 
 def check(
-    region: Region, rung: str, config: Config | None = None, seed: int = 0, **options: Any
+    region: Region, isa: str, config: Config | None = None, seed: int = 0, **options: Any
 ) -> None:
     """The kernel's result is that of the definition: integers to the bit, floats within a bound.
 
@@ -82,7 +82,7 @@ def check(
     bfloat16 products are exact in f32; adding an operand and a relu keep it but for one rounding.
     """
     arrays = values(region, seed)
-    result = run(region, arrays, rung, config, **options)
+    result = run(region, arrays, isa, config, **options)
     wanted = expected(region, arrays)
     if region.output.dtype in ("int32", "uint8", "int8"):
         np.testing.assert_array_equal(result, wanted)

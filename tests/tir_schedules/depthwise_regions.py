@@ -7,18 +7,18 @@ from typing import Any
 from hypothesis import strategies as st
 
 from tests.tir_schedules.conv_regions import conv_region
-from tests.tir_schedules.run_region import BF16_RUNGS, INTEGER_RUNGS, RUNGS, machine_for
+from tests.tir_schedules.run_region import BF16_ISAS, INTEGER_ISAS, ISAS, machine_for
 from tir_schedules.convolution.depthwise.config import DepthwiseConfig, default_config, dot_kernel
 from tir_schedules.convolution.depthwise.problem import DepthwiseProblem
 from tir_schedules.core.region import Region
 
-RUNGS_OF = {
-    "float32": RUNGS,
-    "uint8": INTEGER_RUNGS,
-    "int8": INTEGER_RUNGS,
-    "bfloat16": BF16_RUNGS,
+ISAS_OF = {
+    "float32": ISAS,
+    "uint8": INTEGER_ISAS,
+    "int8": INTEGER_ISAS,
+    "bfloat16": BF16_ISAS,
 }
-DTYPES = tuple(RUNGS_OF)
+DTYPES = tuple(ISAS_OF)
 
 
 def depthwise(
@@ -30,9 +30,9 @@ def depthwise(
     )
 
 
-def config_for(region: Region, rung: str, **fields: int) -> DepthwiseConfig:
+def config_for(region: Region, isa: str, **fields: int) -> DepthwiseConfig:
     """The default configuration with some fields changed."""
-    default = default_config(region, machine_for(rung))
+    default = default_config(region, machine_for(isa))
     return DepthwiseConfig.from_dict({**default.to_dict(), **fields})
 
 
@@ -64,9 +64,9 @@ def cases(draw: st.DrawFn, dtypes: tuple[str, ...]) -> tuple[Region, dict[str, i
         **({"a_zero_point": draw(st.sampled_from((0, 5)))} if "int8" in dtype else {}),
     )
     problem = DepthwiseProblem.of(region)
-    rung = RUNGS_OF[dtype][-1]
-    lanes = machine_for(rung).isa.f32_lanes
-    kernel_of = dot_kernel(region, machine_for(rung).isa)
+    isa = ISAS_OF[dtype][-1]
+    lanes = machine_for(isa).isa.f32_lanes
+    kernel_of = dot_kernel(region, machine_for(isa).isa)
     vectors = -(-channels // lanes)
     most = {
         "rows": problem.rows.outputs if problem.rows.dilation == 1 else 1,

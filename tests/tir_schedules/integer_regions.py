@@ -12,21 +12,21 @@ import pytest
 from microkernels.microkernel import Microkernel, kernels_for
 from tests.microkernels.operands import random_operand
 from tests.onnx_reference.arithmetic import dynamic_quantize, integer_product, quantize
-from tests.tir_schedules.run_region import INTEGER_RUNGS, machine_for, run
+from tests.tir_schedules.run_region import INTEGER_ISAS, machine_for, run
 from tir_schedules.core.attributes import Attribute
 from tir_schedules.core.region import Region, Tensor
 from tir_schedules.product.matmul import MATMUL, MatmulConfig
 
 DTYPES = ("uint8", "int8")
 TYPES = list(itertools.product(DTYPES, DTYPES))
-BEST = INTEGER_RUNGS[-1]
+BEST = INTEGER_ISAS[-1]
 
-every_rung = pytest.mark.parametrize("rung", INTEGER_RUNGS)
+every_isa = pytest.mark.parametrize("isa", INTEGER_ISAS)
 
 
-def kernels(rung: str) -> tuple[Microkernel, ...]:
-    """The integer kernels that are chosen from on a rung."""
-    return kernels_for(machine_for(rung).isa, "uint8", "int8")
+def kernels(isa: str) -> tuple[Microkernel, ...]:
+    """The integer kernels that are chosen from on an instruction set."""
+    return kernels_for(machine_for(isa).isa, "uint8", "int8")
 
 
 def matmul_region(
@@ -118,13 +118,13 @@ def product(region: Region, arrays: Sequence[np.ndarray]) -> np.ndarray:
     return integer_product(a.astype(np.int64) - int(a_zero), w.astype(np.int64) - columns)
 
 
-def config_for(region: Region, rung: str, **fields: Any) -> MatmulConfig:
+def config_for(region: Region, isa: str, **fields: Any) -> MatmulConfig:
     """The default configuration with some fields changed."""
-    default = MATMUL.default_config(region, machine_for(rung))
+    default = MATMUL.default_config(region, machine_for(isa))
     return MatmulConfig(**{**default.to_dict(), **fields})
 
 
-def check(region: Region, rung: str = BEST, **options: Any) -> None:
+def check(region: Region, isa: str = BEST, **options: Any) -> None:
     """The kernel's integers are those of the definition."""
     arrays = values(region)
-    np.testing.assert_array_equal(run(region, arrays, rung, **options), product(region, arrays))
+    np.testing.assert_array_equal(run(region, arrays, isa, **options), product(region, arrays))

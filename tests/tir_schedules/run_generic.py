@@ -15,9 +15,9 @@ from tests.guard import guarded
 from tests.stand_ins import running
 from tir_schedules.generic.schedule import schedule_generic
 
-from .run_region import MCPU, RUNGS, compiled, machine_for
+from .run_region import ISAS, MCPU, compiled, machine_for
 
-BEST = RUNGS[-1]
+BEST = ISAS[-1]
 
 Shapes = Sequence[tuple[tuple[int, ...], str]]
 
@@ -47,8 +47,8 @@ def lowered(build: Callable[..., Any], shapes: Shapes) -> IRModule:
         return ir.transform.Sequential(passes)(builder.get())
 
 
-def target(rung: str = BEST) -> tvm.target.Target:
-    return tvm.target.Target({"kind": "llvm", "mcpu": MCPU[rung]})
+def target(isa: str = BEST) -> tvm.target.Target:
+    return tvm.target.Target({"kind": "llvm", "mcpu": MCPU[isa]})
 
 
 def prim_funcs(mod: IRModule) -> list[tirx.PrimFunc]:
@@ -56,14 +56,14 @@ def prim_funcs(mod: IRModule) -> list[tirx.PrimFunc]:
 
 
 def scheduled(
-    mod: IRModule, threads: int = 1, rung: str = BEST
+    mod: IRModule, threads: int = 1, isa: str = BEST
 ) -> tuple[IRModule, list[str], list[tirx.PrimFunc]]:
     """The module with every PrimFunc scheduled, and the schedules' names."""
     functions = dict(mod.functions.items())
     names = []
     for variable, func in functions.items():
         if isinstance(func, tirx.PrimFunc):
-            functions[variable], name = schedule_generic(func, machine_for(rung, threads))
+            functions[variable], name = schedule_generic(func, machine_for(isa, threads))
             names.append(name)
     result = IRModule(functions, attrs=mod.attrs)
     return result, names, prim_funcs(result)
@@ -98,15 +98,15 @@ def run_guarded(
     build: Callable[..., Any],
     arrays: Sequence[np.ndarray],
     threads: int = 1,
-    rung: str = BEST,
+    isa: str = BEST,
     at_end: bool = True,
 ) -> tuple[np.ndarray, str, tirx.PrimFunc]:
     """Result, schedule and function of an operator that is one PrimFunc, between guard pages."""
     mod = lowered(build, [(array.shape, str(array.dtype)) for array in arrays])
     ((func, name),) = [
-        schedule_generic(func, machine_for(rung, threads)) for func in prim_funcs(mod)
+        schedule_generic(func, machine_for(isa, threads)) for func in prim_funcs(mod)
     ]
-    kernel = compiled(func, rung)
+    kernel = compiled(func, isa)
     result = func.params[-1]
     assert len(func.params) == len(arrays) + 1
     output = guarded(np.zeros([int(n) for n in result.shape], str(result.dtype)), at_end)
@@ -116,8 +116,8 @@ def run_guarded(
     return output, name, func
 
 
-def assembly(func: tirx.PrimFunc, rung: str = BEST) -> str:
-    library = tvm.compile(func.with_attr("global_symbol", "kernel"), target=target(rung))
+def assembly(func: tirx.PrimFunc, isa: str = BEST) -> str:
+    library = tvm.compile(func.with_attr("global_symbol", "kernel"), target=target(isa))
     return str(library.mod.inspect_source("asm"))
 
 

@@ -10,9 +10,9 @@ from tvm import tirx
 
 from microkernels.isa import Isa, isa_named
 from tests.guard import guarded
-from tests.microkernels.rungs import MCPU as PLAINEST
+from tests.microkernels.isa_targets import MCPU as PLAINEST
 from tests.stand_ins import running
-from tests.stand_ins.rungs_run import runs_itself, substitute_of
+from tests.stand_ins.isas_run import runs_itself, substitute_of
 from tir_schedules.core.config import Config
 from tir_schedules.core.machine import Machine
 from tir_schedules.core.region import Region, Step, Tensor
@@ -20,23 +20,23 @@ from tir_schedules.core.template import template_for
 from tir_schedules.epilogue.epilogue import epilogue_reference
 from tvm_hybrid.dlpack import BFLOAT16, tensor_of
 
-# The CPU for which a rung's code is made to run here.
-MCPU = {rung: PLAINEST[substitute_of(rung)] for rung in PLAINEST}
+# The CPU for which an instruction set's code is made to run here.
+MCPU = {isa: PLAINEST[substitute_of(isa)] for isa in PLAINEST}
 
-# The rungs that have kernels of their own for f32, for 8-bit integers and for bfloat16. Stand-ins
+# The ISAs that have kernels of their own for f32, for 8-bit integers and for bfloat16. Stand-ins
 # run those that this CPU lacks.
-RUNGS = ["scalar", "avx2", "avx512"]
-INTEGER_RUNGS = ["scalar", "avx2", "avx2_vnni", "avx512", "avx512_vnni"]
-BF16_RUNGS = ["scalar", "avx2", "avx512", "avx512_bf16"]
+ISAS = ["scalar", "avx2", "avx512"]
+INTEGER_ISAS = ["scalar", "avx2", "avx2_vnni", "avx512", "avx512_vnni"]
+BF16_ISAS = ["scalar", "avx2", "avx512", "avx512_bf16"]
 
 
-def highest_native(rungs: Sequence[str]) -> str:
-    """The last rung that this CPU runs itself, where code by stand-ins would take too long."""
-    return next((rung for rung in reversed(rungs) if runs_itself(rung)), rungs[0])
+def highest_native(isas: Sequence[str]) -> str:
+    """The last ISA that this CPU runs itself, where code by stand-ins would take too long."""
+    return next((isa for isa in reversed(isas) if runs_itself(isa)), isas[0])
 
 
-def machine_for(rung: str, threads: int = 1) -> Machine:
-    return Machine(MCPU[rung], isa_named(rung), threads)
+def machine_for(isa: str, threads: int = 1) -> Machine:
+    return Machine(MCPU[isa], isa_named(isa), threads)
 
 
 def random_inputs(region: Region, seed: int = 0) -> list[np.ndarray]:
@@ -70,18 +70,18 @@ def packed(
 def run(
     region: Region,
     arrays: Sequence[np.ndarray],
-    rung: str,
+    isa: str,
     config: Config | None = None,
     threads: int = 1,
     at_end: bool = True,
     stored_shape: tuple[int, ...] | None = None,
 ) -> np.ndarray:
     """The kernel's output, every buffer placed against an unmapped page."""
-    machine = machine_for(rung, threads)
+    machine = machine_for(isa, threads)
     template = template_for(region.op)
     assert template.reject(region, machine.isa) is None
     config = config or template.default_config(region, machine)
-    kernel = compiled(template.build(region, config, machine.isa), rung)
+    kernel = compiled(template.build(region, config, machine.isa), isa)
     shape = stored_shape or region.output.shape
     output = guarded(np.zeros(shape, dtype_named(region.output.dtype)), at_end)
     output[...] = 85 if output.dtype.kind in "iub" else np.nan
@@ -90,10 +90,10 @@ def run(
     return output
 
 
-def compiled(function: tirx.PrimFunc, rung: str) -> tvm_ffi.Function:
+def compiled(function: tirx.PrimFunc, isa: str) -> tvm_ffi.Function:
     """The machine code of a kernel."""
     function = function.with_attr("global_symbol", "kernel")
-    return running.compiled(function, rung)["kernel"]
+    return running.compiled(function, isa)["kernel"]
 
 
 def dtype_named(name: str) -> np.dtype:

@@ -46,16 +46,16 @@ def scaled_inputs(region: Region, seed: int = 0) -> list[np.ndarray]:
 def outputs(
     region: Region,
     arrays: Sequence[np.ndarray],
-    rung: str,
+    isa: str,
     config: Config | None = None,
     threads: int = 1,
 ) -> Iterator[np.ndarray]:
     """The result with all buffers before an unmapped page, then behind one; compiled once."""
-    machine, template = machine_for(rung, threads), template_for(region.op)
+    machine, template = machine_for(isa, threads), template_for(region.op)
     config = config or template.default_config(region, machine)
     function = template.build(region, config, machine.isa)
     with kernel_context():
-        kernel = compiled(function, rung)
+        kernel = compiled(function, isa)
     inputs = packed(region, config, machine.isa, arrays)
     for at_end in (True, False):
         output = guarded(np.zeros(region.output.shape, region.output.dtype), at_end)
@@ -127,7 +127,7 @@ def bound(region: Region, arrays: Sequence[np.ndarray]) -> np.ndarray:
     return error_bound(geometry.channels, image[:, :rows, :columns])
 
 
-def check(region: Region, rung: str, config: Config | None = None, threads: int = 1) -> None:
+def check(region: Region, isa: str, config: Config | None = None, threads: int = 1) -> None:
     """The result is within the bound of the convolution's own roundings.
 
     The epilogues of these tests (an addition, a relu) carry errors over as they are and round once.
@@ -135,7 +135,7 @@ def check(region: Region, rung: str, config: Config | None = None, threads: int 
     arrays = scaled_inputs(region)
     wanted = expected(region, arrays)
     limit = bound(region, arrays) + 4 * np.finfo(np.float32).eps * np.abs(wanted)
-    for result in outputs(region, arrays, rung, config, threads):
+    for result in outputs(region, arrays, isa, config, threads):
         error = np.abs(result.astype(np.float64) - wanted)
         assert (error <= limit).all(), (region.key, config, float((error - limit).max()))
 

@@ -215,7 +215,7 @@ def test_a_model_without_tiles_needs_none(denied: None) -> None:
     assert "amx-bf16" in compiled().manifest.features
 
 
-def test_a_fallback_is_a_rung_or_a_lower_cpu() -> None:
+def test_a_fallback_is_a_isa_or_a_lower_cpu() -> None:
     target = resolve_target("spr")
     present = set(required_features(target))
     vnni = set(required_features(fallback_target(target, "avx512_vnni")))

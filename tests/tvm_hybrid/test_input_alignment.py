@@ -35,7 +35,9 @@ def elementwise_and_matmul(x):
     return op.add(op.matmul(op.tanh(x), constant(96, 96)), x)
 
 
-@pytest.mark.skipif(host_isa().level == 0, reason="the scalar rung has no vectors to align")
+@pytest.mark.skipif(
+    host_isa().level == 0, reason="the scalar instruction set has no vectors to align"
+)
 @pytest.mark.parametrize(
     ("body", "anywhere"), [(matmul, True), (elementwise_and_matmul, False), (op.tanh, False)]
 )

@@ -14,8 +14,8 @@ from microkernels.kernels.amx_family import AmxMicrokernel
 from microkernels.microkernel import Microkernel, all_microkernels, microkernel_named
 from microkernels.packing import pack_weight
 from microkernels.tensorize.tensor_intrin import register_tensor_intrin
+from tests.microkernels.isa_targets import MCPU, runnable
 from tests.microkernels.operands import assert_product, random_operand
-from tests.microkernels.rungs import MCPU, runnable
 from tests.stand_ins import running
 
 # Tiles of extent 1 cannot be matched by tensorize; AMX has intrinsics of its own.

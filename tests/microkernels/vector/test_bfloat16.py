@@ -11,15 +11,15 @@ from tvm.script.ir_builder import IRBuilder
 from microkernels.isa import isa_named
 from microkernels.vector.bfloat16 import narrow, widen
 from microkernels.vector.expressions import parameter, ramp
-from tests.microkernels.rungs import MCPU
+from tests.microkernels.isa_targets import MCPU
 
-RUNGS = [pytest.param(rung, marks=pytest.mark.isa(rung)) for rung in ("scalar", "avx2", "avx512")]
+ISAS = [pytest.param(isa, marks=pytest.mark.isa(isa)) for isa in ("scalar", "avx2", "avx512")]
 SIZE = 4096
 
 
-def conversion(rung: str, convert, source: str, result: str):
+def conversion(isa: str, convert, source: str, result: str):
     """The runnable y = convert(x) on vectors of SIZE elements, and its assembly."""
-    lanes = isa_named(rung).f32_lanes
+    lanes = isa_named(isa).f32_lanes
     with IRBuilder() as builder, I.prim_func(s_tir=True):
         I.func_name("main")
         I.func_attr({"global_symbol": "main", "tirx.noalias": True})
@@ -27,7 +27,7 @@ def conversion(rung: str, convert, source: str, result: str):
         with I.serial(SIZE // lanes) as i:
             index = ramp(i * lanes, lanes)
             I.buffer_store(y, convert(x[index]), [index])
-    target = tvm.target.Target({"kind": "llvm", "mcpu": MCPU[rung]})
+    target = tvm.target.Target({"kind": "llvm", "mcpu": MCPU[isa]})
     return tvm.compile(builder.get(), target=target)
 
 
@@ -63,10 +63,10 @@ def nearest_even(x: np.ndarray) -> np.ndarray:
     return (np.where(up, above, below) | sign).astype(np.uint16)
 
 
-@pytest.mark.parametrize("rung", RUNGS)
-def test_narrowing_rounds_to_nearest_even(rung: str) -> None:
+@pytest.mark.parametrize("isa", ISAS)
+def test_narrowing_rounds_to_nearest_even(isa: str) -> None:
     x = everything_of_interest()
-    bits = run(conversion(rung, narrow, "float32", "uint16"), x, "uint16")
+    bits = run(conversion(isa, narrow, "float32", "uint16"), x, "uint16")
     finite = np.isfinite(x)
     np.testing.assert_array_equal(bits[finite], nearest_even(x[finite]))
     infinite = np.isinf(x)
@@ -75,19 +75,19 @@ def test_narrowing_rounds_to_nearest_even(rung: str) -> None:
     assert nan.size and ((nan & 0x7F80) == 0x7F80).all() and (nan & 0x7F).all()
 
 
-@pytest.mark.parametrize("rung", RUNGS)
-def test_widening_is_exact_and_narrows_back(rung: str) -> None:
+@pytest.mark.parametrize("isa", ISAS)
+def test_widening_is_exact_and_narrows_back(isa: str) -> None:
     bits = np.arange(2**16, dtype=np.uint16)
-    wide = run(conversion(rung, widen, "uint16", "float32"), bits, "float32")
+    wide = run(conversion(isa, widen, "uint16", "float32"), bits, "float32")
     np.testing.assert_array_equal(wide.view(np.uint32), bits.astype(np.uint32) << 16)
-    back = run(conversion(rung, narrow, "float32", "uint16"), wide, "uint16")
+    back = run(conversion(isa, narrow, "float32", "uint16"), wide, "uint16")
     numbers = ~np.isnan(wide)
     np.testing.assert_array_equal(back[numbers], bits[numbers])
 
 
-@pytest.mark.parametrize(("rung", "register"), [("avx2", "%ymm"), ("avx512", "%zmm")])
-def test_narrowing_is_vector_code(rung: str, register: str) -> None:
-    assembly = conversion(rung, narrow, "float32", "uint16").mod.inspect_source("asm")
+@pytest.mark.parametrize(("isa", "register"), [("avx2", "%ymm"), ("avx512", "%zmm")])
+def test_narrowing_is_vector_code(isa: str, register: str) -> None:
+    assembly = conversion(isa, narrow, "float32", "uint16").mod.inspect_source("asm")
     body = assembly[assembly.index("main_compute_:") :].partition(".size")[0]
     assert register in body
     assert "call" not in body

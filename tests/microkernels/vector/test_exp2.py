@@ -12,7 +12,7 @@ from tvm.script.ir_builder import IRBuilder
 from microkernels.isa import isa_named
 from microkernels.vector.exp2 import exp2, exp_of_difference
 from microkernels.vector.expressions import Expr, parameter, ramp
-from tests.tir_schedules.run_region import RUNGS, compiled
+from tests.tir_schedules.run_region import ISAS, compiled
 
 EPS = np.finfo(np.float32).eps
 UNIT = EPS / 2
@@ -21,9 +21,9 @@ SPECIAL = np.array([0, -np.inf, -3e38, np.nan, -1e-30, -200, -0.0, -127.5], np.f
 WANTED = np.array([1, 0, 0, np.nan, 1, 0, 1, 0], np.float32)
 
 
-def results(emit: Callable[[Expr], Expr], rung: str, x: np.ndarray) -> np.ndarray:
-    """A function of many numbers, in vectors of a rung."""
-    lanes = isa_named(rung).f32_lanes
+def results(emit: Callable[[Expr], Expr], isa: str, x: np.ndarray) -> np.ndarray:
+    """A function of many numbers, in vectors of an instruction set."""
+    lanes = isa_named(isa).f32_lanes
     with IRBuilder() as builder, I.prim_func(s_tir=True):
         source, result = parameter("X", x.shape, "float32"), parameter("Y", x.shape, "float32")
         with I.serial(x.size // lanes) as i, I.sblock("exp"):
@@ -32,14 +32,14 @@ def results(emit: Callable[[Expr], Expr], rung: str, x: np.ndarray) -> np.ndarra
             place = [ramp(i * lanes, lanes)]
             I.buffer_store(result, emit(source[tuple(place)]), place)
     y = np.empty_like(x)
-    compiled(builder.get(), rung)(x, y)
+    compiled(builder.get(), isa)(x, y)
     return y
 
 
-@pytest.mark.parametrize("rung", RUNGS)
-def test_error_of_powers_of_two(rung: str) -> None:
+@pytest.mark.parametrize("isa", ISAS)
+def test_error_of_powers_of_two(isa: str) -> None:
     x = np.concatenate([np.linspace(-126, 0, (1 << 17) - 16, dtype=np.float32), SPECIAL, SPECIAL])
-    found = results(lambda value: exp2(value, isa_named(rung)), rung, x)
+    found = results(lambda value: exp2(value, isa_named(isa)), isa, x)
     exact = np.exp2(x.astype(np.float64))
     # Three roundings, and the largest error of the polynomial.
     error = np.abs(found - exact)[: -2 * SPECIAL.size]
@@ -55,10 +55,10 @@ def test_short_polynomial_of_avx512() -> None:
     assert 7e-5 < error.max() <= 7.5e-5 + 3 * UNIT
 
 
-@pytest.mark.parametrize("rung", RUNGS)
-def test_error_of_the_exponential(rung: str) -> None:
+@pytest.mark.parametrize("isa", ISAS)
+def test_error_of_the_exponential(isa: str) -> None:
     x = np.concatenate([np.linspace(-87.3, 0, (1 << 17) - 16, dtype=np.float32), SPECIAL, SPECIAL])
-    found = results(exp_of_difference, rung, x)
+    found = results(exp_of_difference, isa, x)
     exact = np.exp(x.astype(np.float64))
     error, size = np.abs(found - exact)[: -2 * SPECIAL.size], x.size - 2 * SPECIAL.size
     assert (error <= (0.62 * np.abs(x[:size]) + 2) * EPS * exact[:size]).all()

@@ -12,7 +12,7 @@ from microkernels.isa import isa_named
 from microkernels.vector.expressions import parameter
 from tests.guard import guarded
 from tests.tir_schedules.run_region import (
-    RUNGS,
+    ISAS,
     bias_relu,
     compiled,
     dtype_named,
@@ -65,15 +65,15 @@ REGIONS = {
 
 
 @pytest.mark.sampled
-@pytest.mark.parametrize("rung", sorted({RUNGS[0], RUNGS[-1]}))
+@pytest.mark.parametrize("isa", sorted({ISAS[0], ISAS[-1]}))
 @pytest.mark.parametrize("name", REGIONS)
-def test_a_part_is_written_and_nothing_else(name: str, rung: str) -> None:
-    described, machine = REGIONS[name], machine_for(rung, 2)
+def test_a_part_is_written_and_nothing_else(name: str, isa: str) -> None:
+    described, machine = REGIONS[name], machine_for(isa, 2)
     template, n = template_for(described.op), described.output.shape[-1]
     config = template.default_config(described, machine)
     function = template.build(described, config, machine.isa)
     arrays = random_inputs(described)
-    wanted = run(described, arrays, rung, config, 2)
+    wanted = run(described, arrays, isa, config, 2)
     shape = (*described.output.shape[:-1], n + 14)
     for first in (0, 14):  # beginning and end are where unmapped pages are
         part = Placement.whole(int(np.prod(shape))).part(n + 14, first, n)
@@ -83,7 +83,7 @@ def test_a_part_is_written_and_nothing_else(name: str, rung: str) -> None:
         before = np.full(shape, 85, dtype_named(described.output.dtype))
         joint = guarded(before, at_end=first != 0)
         inputs = packed(described, config, machine.isa, arrays)
-        kernel = compiled(placed, rung)
+        kernel = compiled(placed, isa)
         kernel(*(tensor_of(guarded(x)) for x in inputs), tensor_of(joint))
         np.testing.assert_array_equal(joint[..., first : first + n], wanted)
         rest = np.delete(joint, range(first, first + n), axis=-1)

@@ -9,8 +9,8 @@ from tvm import tirx
 
 from tests.stand_ins import running
 from tests.tir_schedules.run_region import (
-    BF16_RUNGS,
-    INTEGER_RUNGS,
+    BF16_ISAS,
+    INTEGER_ISAS,
     machine_for,
     packed,
     random_inputs,
@@ -111,15 +111,15 @@ def test_tasks_are_iterations_of_the_parallel_loop() -> None:
     assert tasks_of(built(large, machine_for("scalar", threads=1))) == 1
 
 
-def check(rung: str, regions: list[Region], threads: int) -> None:
+def check(isa: str, regions: list[Region], threads: int) -> None:
     """The combined kernel's results are those of the kernels one by one, to the bit."""
-    machine = machine_for(rung)
+    machine = machine_for(isa)
     kernels = [built(region, machine) for region in regions]
     shares = assign([1.0] * len(regions), threads)
     module = {f"k{i}": kernel for i, kernel in enumerate(kernels)}
     module["together"] = combine(kernels, shares)
     named = {name: f.with_attr("global_symbol", name) for name, f in module.items()}
-    library = running.compiled(tvm.IRModule(named), rung)
+    library = running.compiled(tvm.IRModule(named), isa)
     read, single, results = [], [], []
     for i, region in enumerate(regions):
         config = template_for(region.op).default_config(region, machine)
@@ -140,8 +140,8 @@ def bits(tensor: tvm.runtime.Tensor) -> np.ndarray:
 
 
 def test_every_kernel_computes_what_it_did_alone() -> None:
-    check(BF16_RUNGS[-1], [DENSE, SOFTMAX, BF16, DENSE, BF16], 2)
-    check(INTEGER_RUNGS[-1], [INT8, DENSE, INT8], 3)
+    check(BF16_ISAS[-1], [DENSE, SOFTMAX, BF16, DENSE, BF16], 2)
+    check(INTEGER_ISAS[-1], [INT8, DENSE, INT8], 3)
 
 
 def test_on_the_plainest_cpu() -> None:

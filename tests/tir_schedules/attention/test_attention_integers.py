@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.tir_schedules.attention_checks import RUNGS_OF, check
+from tests.tir_schedules.attention_checks import ISAS_OF, check
 from tests.tir_schedules.attention_regions import Attention, case, of_kind, values
 
 SHARE = 0.99  # of the results, at least, is that of the operators one by one
@@ -33,12 +33,12 @@ SIZES = [
 ]
 
 
-def check_integers(attention: Attention, rung: str | None = None, **options: Any) -> None:
+def check_integers(attention: Attention, isa: str | None = None, **options: Any) -> None:
     """Within the bound, and equal nearly everywhere, over so many inputs that the share is sure."""
     rows = attention.batch * attention.heads * attention.m
     equal = []
     for seed in range(min(30, max(1, 400 // rows))):
-        result, wanted = check(attention, rung, arrays=values(attention, seed), **options)
+        result, wanted = check(attention, isa, arrays=values(attention, seed), **options)
         equal.append(np.mean(result == wanted.value))
     assert np.mean(equal) >= SHARE, f"only {np.mean(equal):.1%} of the results are equal"
 
@@ -88,14 +88,14 @@ def test_layouts_and_groups() -> None:
 
 
 @pytest.mark.sampled
-@pytest.mark.parametrize("rung", RUNGS_OF["int8"])
-def test_every_rung(rung: str) -> None:
+@pytest.mark.parametrize("isa", ISAS_OF["int8"])
+def test_every_isa(isa: str) -> None:
     types, zeros, n = [
         (("uint8", "int8", "uint8", "int8"), (3, -7, 0, 9), 37),
         (("int8", "uint8", "int8", "uint8"), (-4, 130, -128, 120), 64),
-    ][RUNGS_OF["int8"].index(rung) % 2]
+    ][ISAS_OF["int8"].index(isa) % 2]
     attention = case(batch=1, m=13, n=n, d=20, types=types, zeros=zeros)
-    check_integers(of_kind(attention, "int8"), rung, at_end=n == 37)
+    check_integers(of_kind(attention, "int8"), isa, at_end=n == 37)
 
 
 @pytest.mark.parametrize("n", [17, 300])

@@ -10,7 +10,7 @@ import pytest
 from tests.tir_schedules.attention_checks import best, check, kernel_of, result_of
 from tests.tir_schedules.attention_reference import UNIT, assert_near, expected, logical
 from tests.tir_schedules.attention_regions import Attention, case, of_kind, values
-from tests.tir_schedules.run_region import RUNGS
+from tests.tir_schedules.run_region import ISAS
 from tvm_hybrid.dlpack import BFLOAT16
 
 MASKS = ("keys", "rows", "square", "heads", "where", "where_not")
@@ -66,11 +66,11 @@ def masked_fully(attention: Attention, value: float) -> tuple[list[np.ndarray], 
     return arrays, rows
 
 
-@pytest.mark.parametrize("rung", RUNGS)
-def test_rows_without_any_key_are_nan(rung: str) -> None:
+@pytest.mark.parametrize("isa", ISAS)
+def test_rows_without_any_key_are_nan(isa: str) -> None:
     attention = case(batch=2, m=9, n=37, d=16, mask="rows")
     arrays, rows = masked_fully(attention, -np.inf)
-    result, _ = check(attention, rung, arrays)
+    result, _ = check(attention, isa, arrays)
     undefined = np.isnan(logical(attention, "out", result)).all(axis=(0, 1, 3))
     np.testing.assert_array_equal(undefined, rows)
 
@@ -81,10 +81,10 @@ def test_rows_without_any_key_whatever_the_type(kind: str) -> None:
     attention = of_kind(case(batch=2, m=8, n=37, d=16, mask="rows"), kind)
     arrays, _ = masked_fully(attention, -np.inf)
     check(attention, arrays=arrays)
-    for rung in (best(kind), "avx2") if kind == "f32" else (best(kind),):
+    for isa in (best(kind), "avx2") if kind == "f32" else (best(kind),):
         for lowest in (LOWEST, -1e30):
             arrays, rows = masked_fully(attention, lowest)
-            result, _ = check(attention, rung, arrays)
+            result, _ = check(attention, isa, arrays)
             v = logical(attention, "v", arrays[2]).astype(np.float64)
             mean = np.broadcast_to(v.mean(axis=2, keepdims=True), (2, 2, 8, 16))
             got = logical(attention, "out", result).astype(np.float64)

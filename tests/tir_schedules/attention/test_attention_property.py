@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from tests.tir_schedules.attention_checks import RUNGS_OF, check
+from tests.tir_schedules.attention_checks import ISAS_OF, check
 from tests.tir_schedules.attention_regions import INFINITE, case, of_kind, values
 
 LAYOUT = st.sampled_from(["bshd", "bhsd", "bhds", "packed"])
@@ -17,7 +17,7 @@ HEAD = st.one_of(st.sampled_from([16, 32, 48, 64]), st.integers(1, 70))
 
 @st.composite
 def attentions(draw: st.DrawFn) -> Any:
-    """(attention, rung, threads)."""
+    """(attention, instruction set, threads)."""
     kind = draw(st.sampled_from(["f32", "f32", "bf16", "rounded", "int8"]))
     group, m, n = draw(st.sampled_from([1, 1, 2, 3])), draw(LENGTH), draw(LENGTH)
     types = tuple(draw(st.sampled_from(["uint8", "int8"])) for _ in range(4))
@@ -39,8 +39,8 @@ def attentions(draw: st.DrawFn) -> Any:
         "residual": draw(st.booleans()),
         "score_scale": draw(st.sampled_from([0.0, 0.0, 0.1])) if kind == "int8" else 0.0,
     }
-    rung = draw(st.sampled_from(RUNGS_OF[kind][-2:]))
-    return of_kind(case(**fields), kind), rung, draw(st.integers(1, 2))
+    isa = draw(st.sampled_from(ISAS_OF[kind][-2:]))
+    return of_kind(case(**fields), kind), isa, draw(st.integers(1, 2))
 
 
 @given(attentions(), st.booleans(), st.integers(0, 99))
@@ -51,5 +51,5 @@ def attentions(draw: st.DrawFn) -> Any:
 )
 def test_any_attention(drawn: Any, at_end: bool, seed: int) -> None:
     """A failing example is reported as it is: each costs a compilation."""
-    attention, rung, threads = drawn
-    check(attention, rung, values(attention, seed), at_end=at_end, threads=threads)
+    attention, isa, threads = drawn
+    check(attention, isa, values(attention, seed), at_end=at_end, threads=threads)

@@ -1,4 +1,4 @@
-"""Attention on every rung, on threads, in every configuration; its reference and its refusals."""
+"""Attention on every ISA, on threads, in every configuration; its reference and its refusals."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from microkernels.isa import isa_named
-from tests.tir_schedules.attention_checks import RUNGS_OF, best, check
+from tests.tir_schedules.attention_checks import ISAS_OF, best, check
 from tests.tir_schedules.attention_reference import expected
 from tests.tir_schedules.attention_regions import Attention, case, of_kind, values
 from tests.tir_schedules.run_region import machine_for
@@ -18,14 +18,14 @@ from tir_schedules.core.template import template_for
 
 @pytest.mark.sampled
 @pytest.mark.parametrize(
-    ("kind", "rung"), [(kind, rung) for kind in ("f32", "bf16") for rung in RUNGS_OF[kind]]
+    ("kind", "isa"), [(kind, isa) for kind in ("f32", "bf16") for isa in ISAS_OF[kind]]
 )
-def test_every_rung(kind: str, rung: str) -> None:
+def test_every_isa(kind: str, isa: str) -> None:
     attention = case(batch=1, m=21, n=37, d=20, mask="rows")
-    check(of_kind(attention, kind), rung, at_end=kind == "f32")
-    if rung != best(kind):
+    check(of_kind(attention, kind), isa, at_end=kind == "f32")
+    if isa != best(kind):
         grouped = case(heads=4, group=2, m=3, n=16, d=64, layout="bhsd", causal=13)
-        check(of_kind(grouped, kind), rung)
+        check(of_kind(grouped, kind), isa)
 
 
 @pytest.mark.parametrize(

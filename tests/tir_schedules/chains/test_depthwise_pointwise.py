@@ -14,9 +14,9 @@ from tests.relay_passes.graphs import run as run_relax
 from tests.tir_schedules.chain_regions import f32_layer, small_integers, values
 from tests.tir_schedules.pair_regions import pair
 from tests.tir_schedules.run_region import (
-    BF16_RUNGS,
-    INTEGER_RUNGS,
-    RUNGS,
+    BF16_ISAS,
+    INTEGER_ISAS,
+    ISAS,
     machine_for,
     run,
 )
@@ -33,10 +33,10 @@ from tvm_hybrid.tuning.measure import Bench, Effort
 from tvm_hybrid.tuning.verification.chain_bounds import chain_arguments, expected_of_chain
 
 ALL = (1, 1, 1, 1)
-RUNGS_OF = {"float32": RUNGS, "uint8": INTEGER_RUNGS, "int8": INTEGER_RUNGS, "bfloat16": BF16_RUNGS}
-BEST = {dtype: rungs[-1] for dtype, rungs in RUNGS_OF.items()}
+ISAS_OF = {"float32": ISAS, "uint8": INTEGER_ISAS, "int8": INTEGER_ISAS, "bfloat16": BF16_ISAS}
+BEST = {dtype: isas[-1] for dtype, isas in ISAS_OF.items()}
 SAPPHIRE_RAPIDS = DATA_SHEETS["sapphirerapids"]
-every_type = pytest.mark.parametrize("dtype", RUNGS_OF)
+every_type = pytest.mark.parametrize("dtype", ISAS_OF)
 
 
 def arrays_of(region: Region) -> list[np.ndarray]:
@@ -45,25 +45,25 @@ def arrays_of(region: Region) -> list[np.ndarray]:
     return values(region) if integer else small_integers(region)
 
 
-def check(region: Region, rung: str, **options: Any) -> None:
+def check(region: Region, isa: str, **options: Any) -> None:
     """The kernel's bits are those of the parts by numpy."""
     arrays = arrays_of(region)
     expected = DEPTHWISE_POINTWISE.reference(region, arrays)
     assert len(np.unique(expected)) > min(8, expected.size // 4)
-    np.testing.assert_array_equal(run(region, arrays, rung, **options), expected)
+    np.testing.assert_array_equal(run(region, arrays, isa, **options), expected)
 
 
-def bands(region: Region, rung: str, lines: int, threads: int = 1) -> DepthwisePointwiseConfig:
-    return in_bands(region, machine_for(rung, threads), lines, threads)
+def bands(region: Region, isa: str, lines: int, threads: int = 1) -> DepthwisePointwiseConfig:
+    return in_bands(region, machine_for(isa, threads), lines, threads)
 
 
 @pytest.mark.sampled
 @every_type
-def test_every_rung(dtype: str) -> None:
+def test_every_isa(dtype: str) -> None:
     """Two images, bands that leave a lower one, channels and columns that are cut."""
     region = pair((7, 5), 33, 17, padding=ALL, dtype=dtype, batch=2)
-    for rung in RUNGS_OF[dtype][:: 2 if dtype == "int8" else 1]:
-        check(region, rung, config=bands(region, rung, 3))
+    for isa in ISAS_OF[dtype][:: 2 if dtype == "int8" else 1]:
+        check(region, isa, config=bands(region, isa, 3))
 
 
 @pytest.mark.sampled

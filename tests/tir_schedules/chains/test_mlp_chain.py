@@ -26,9 +26,9 @@ from tests.tir_schedules.chain_regions import (
 )
 from tests.tir_schedules.integer_regions import matmul_region as integer_matmul
 from tests.tir_schedules.run_region import (
-    BF16_RUNGS,
-    INTEGER_RUNGS,
-    RUNGS,
+    BF16_ISAS,
+    INTEGER_ISAS,
+    ISAS,
     machine_for,
     run,
 )
@@ -39,34 +39,34 @@ from tir_schedules.core.attributes import attribute_text
 from tir_schedules.core.region import Region, Step, Tensor
 from tvm_hybrid.tuning.verification.chain_bounds import chain_arguments, expected_of_chain
 
-BEST = INTEGER_RUNGS[-1]
+BEST = INTEGER_ISAS[-1]
 
 
-def check_exact(region: Region, arrays: list[np.ndarray], rung: str, **options: Any) -> None:
+def check_exact(region: Region, arrays: list[np.ndarray], isa: str, **options: Any) -> None:
     expected = MLP_CHAIN.reference(region, arrays)
     assert len(np.unique(expected)) > min(8, expected.size // 4)
-    np.testing.assert_array_equal(run(region, arrays, rung, **options), expected)
+    np.testing.assert_array_equal(run(region, arrays, isa, **options), expected)
 
 
-@pytest.mark.parametrize("rung", RUNGS)
+@pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("rows", [1, 7, 33])
-def test_f32(rung: str, rows: int) -> None:
+def test_f32(isa: str, rows: int) -> None:
     region = f32_mlp(rows)
-    check_exact(region, small_integers(region), rung)
+    check_exact(region, small_integers(region), isa)
 
 
 @pytest.mark.sampled
-@pytest.mark.parametrize("rung", INTEGER_RUNGS)
-def test_integers(rung: str) -> None:
+@pytest.mark.parametrize("isa", INTEGER_ISAS)
+def test_integers(isa: str) -> None:
     for rows in (1, 33):
         region = int8_mlp(rows)
-        check_exact(region, values(region), rung, at_end=rows > 1)
+        check_exact(region, values(region), isa, at_end=rows > 1)
 
 
-@pytest.mark.parametrize("rung", BF16_RUNGS)
-def test_bfloat16(rung: str) -> None:
+@pytest.mark.parametrize("isa", BF16_ISAS)
+def test_bfloat16(isa: str) -> None:
     region = bf16_mlp(33)
-    check_exact(region, small_integers(region), rung)
+    check_exact(region, small_integers(region), isa)
 
 
 @pytest.mark.sampled
@@ -123,23 +123,23 @@ def test_quantising_on_the_way_in_and_an_integer_residual() -> None:
         check_exact(region, arrays, BEST, config=config)
 
 
-@pytest.mark.parametrize("rung", RUNGS)
-def test_normalisations_and_residuals(rung: str) -> None:
+@pytest.mark.parametrize("isa", ISAS)
+def test_normalisations_and_residuals(isa: str) -> None:
     """Within what the parts may be off by, and what that becomes (`chain_bounds`)."""
     region = transformer_block((3, 5), 20, 24)
     arrays = values(region)
     expected = expected_of_chain(region, arrays, 0)
     assert expected.tolerance.max() < 2**-11 < np.abs(expected.value).mean() / 100
-    ways = configs(region, rung)
-    for way in ways if rung == RUNGS[-1] else ("three blocks",):
-        assert expected.difference(run(region, arrays, rung, config=ways[way])) is None
+    ways = configs(region, isa)
+    for way in ways if isa == ISAS[-1] else ("three blocks",):
+        assert expected.difference(run(region, arrays, isa, config=ways[way])) is None
 
 
 def test_parts_of_different_types() -> None:
     region = mixed((5,), 24)
     arrays = chain_arguments(region, 0)
     expected = expected_of_chain(region, arrays, 0)
-    assert expected.difference(run(region, arrays, BF16_RUNGS[-1])) is None
+    assert expected.difference(run(region, arrays, BF16_ISAS[-1])) is None
 
 
 def test_many_configurations_agree() -> None:

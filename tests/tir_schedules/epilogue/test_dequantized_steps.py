@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.tir_schedules.integer_regions import every_rung, matmul_region
+from tests.tir_schedules.integer_regions import every_isa, matmul_region
 from tests.tir_schedules.run_region import run
 from tir_schedules.core.region import Region, Step, Tensor
 from tir_schedules.epilogue.dequantized_steps import centred_steps
@@ -42,9 +42,9 @@ def centred(region: Region) -> frozenset[int]:
 
 
 @pytest.mark.sampled
-@every_rung
+@every_isa
 @pytest.mark.parametrize(("dtype", "zero"), [("uint8", 131), ("int8", -5)])
-def test_the_same_bits(rung: str, dtype: str, zero: int) -> None:
+def test_the_same_bits(isa: str, dtype: str, zero: int) -> None:
     """Exact ties, zeros of both signs and what saturates; powers of two and another scale."""
     rng = np.random.default_rng(0)
     for scale, n in ((0.5, 37), (0.0371, 64)):
@@ -57,7 +57,7 @@ def test_the_same_bits(rung: str, dtype: str, zero: int) -> None:
         arrays = [a, w, factor, other]
         wanted = epilogue_reference(region, MATMUL.reference(region, [a, w]), arrays[2:])
         assert len(np.unique(wanted)) > 30
-        np.testing.assert_array_equal(run(region, arrays, rung), wanted)
+        np.testing.assert_array_equal(run(region, arrays, isa), wanted)
 
 
 def test_which_values_stay() -> None:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from microkernels.errors import ConfigError
 from microkernels.isa import isa_named
-from tests.tir_schedules.run_region import RUNGS, expected, machine_for, run
+from tests.tir_schedules.run_region import ISAS, expected, machine_for, run
 from tir_schedules.core.attributes import Attribute
 from tir_schedules.core.region import Region, Step, Tensor
 from tir_schedules.epilogue.epilogue import SPECIAL_STEPS, Epilogue, epilogue_reference
@@ -62,15 +62,15 @@ def arrays_for(name: str, region: Region) -> list[np.ndarray]:
 
 
 @pytest.mark.sampled
-@pytest.mark.parametrize("rung", RUNGS)
+@pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("name", FUSIBLE_OPS)
-def test_operator_in_the_epilogue(name: str, rung: str) -> None:
+def test_operator_in_the_epilogue(name: str, isa: str) -> None:
     region = region_of(name)
     arrays = arrays_for(name, region)
     exact = expected(region, arrays)
     # The largest error stated in vector_math for x >= -3 is 23 ulp; an ulp is at most eps * |y|.
     bound = 24 * np.finfo(np.float32).eps * np.abs(exact)
-    assert (np.abs(run(region, arrays, rung) - exact) <= bound).all()
+    assert (np.abs(run(region, arrays, isa) - exact) <= bound).all()
 
 
 # A step of every kind that is no operator, behind a product of integers or of f32: whether the
@@ -96,9 +96,9 @@ SPECIAL: dict[str, tuple[bool, tuple[Tensor, ...], tuple[Step, ...]]] = {
 
 
 @pytest.mark.sampled
-@pytest.mark.parametrize("rung", RUNGS)
+@pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("name", SPECIAL_STEPS)
-def test_every_other_step_in_the_epilogue(name: str, rung: str) -> None:
+def test_every_other_step_in_the_epilogue(name: str, isa: str) -> None:
     integers, operands, steps = SPECIAL[name]
     dynamic: dict[str, Attribute] = {
         "a_quantize": "uint8",
@@ -122,7 +122,7 @@ def test_every_other_step_in_the_epilogue(name: str, rung: str) -> None:
     rest = [np.array([0.25, -3.0], np.float32) for _ in operands]
     result = MATMUL.reference(region, [a, w]).astype("int32" if integers else "float32")
     wanted = epilogue_reference(region, result, rest, own_range(region, [a, w]))
-    np.testing.assert_array_equal(run(region, [a, w, *rest], rung), wanted)
+    np.testing.assert_array_equal(run(region, [a, w, *rest], isa), wanted)
 
 
 def test_an_operator_that_is_not_in_the_table_is_refused() -> None:
@@ -149,9 +149,9 @@ def _vector(data: st.DataObject, dtype: str, count: int, finite: bool) -> np.nda
 
 
 @settings(max_examples=60, deadline=None, derandomize=True)
-@given(st.sampled_from(sorted(FUSIBLE_OPS)), st.sampled_from(RUNGS), st.integers(1, 40), st.data())
+@given(st.sampled_from(sorted(FUSIBLE_OPS)), st.sampled_from(ISAS), st.integers(1, 40), st.data())
 def test_every_float_has_the_result_of_numpy(
-    name: str, rung: str, count: int, data: st.DataObject
+    name: str, isa: str, count: int, data: st.DataObject
 ) -> None:
     behind = region_of(name)
     row = Tensor((1, count), "float32")
@@ -165,7 +165,7 @@ def test_every_float_has_the_result_of_numpy(
     with np.errstate(all="ignore"):
         wide = [each if each.dtype == bool else each.astype(np.float64) for each in arrays]
         exact = epilogue_reference(region, wide[0], wide[1:]).astype(np.float32)
-        got = run(region, arrays, rung)
+        got = run(region, arrays, isa)
         bound = 24 * np.finfo(np.float32).eps * np.abs(exact) + 4 * np.finfo(np.float32).tiny
         same = (got == exact) | (np.abs(got - exact) <= bound) | (np.isnan(got) & np.isnan(exact))
     assert same.all(), (arrays, got, exact)

@@ -67,7 +67,7 @@ def test_every_entry_of_an_exact_function(source: str, target: str) -> None:
 @pytest.mark.isa("avx512")
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("function", ["gelu", "sigmoid", "tanh", "hardswish", "exp"])
-def test_a_table_agrees_with_the_steps_of_another_rung(function: str, dtype: str) -> None:
+def test_a_table_agrees_with_the_steps_of_another_isa(function: str, dtype: str) -> None:
     x = np.arange(256, dtype=np.uint8).view(dtype)
     region = chain(dtype, dtype, Step(function, (3,)))
     assert find_lookups(region)

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 
 from tests.tir_schedules.integer_regions import matmul_region
-from tests.tir_schedules.run_region import INTEGER_RUNGS, machine_for, run
+from tests.tir_schedules.run_region import INTEGER_ISAS, machine_for, run
 from tir_schedules.core.region import Region, Step, Tensor
 from tir_schedules.epilogue.epilogue import Epilogue, epilogue_reference
 from tir_schedules.epilogue.packed_bytes import LANES, largest, wide_bytes
 from tir_schedules.product.matmul import MATMUL, MatmulConfig
 
-RUNG = INTEGER_RUNGS[-1]
+ISA = INTEGER_ISAS[-1]
 SCALE = 0.037
 pytestmark = pytest.mark.isa("avx512")
 
@@ -73,17 +73,17 @@ def test_saturated_as_the_operators_do(dtype: str, zero: int, operand: bool) -> 
         limits = np.iinfo(dtype)
         if m > 2:
             assert {limits.min, limits.max} <= set(wanted.flat) and len(np.unique(wanted)) > 10
-        np.testing.assert_array_equal(run(region, arrays, RUNG), wanted)
+        np.testing.assert_array_equal(run(region, arrays, ISA), wanted)
 
 
 @pytest.mark.parametrize("vectors", [1, 2, 3, 4])
 def test_every_width_of_a_tile(vectors: int) -> None:
     region = quantized(7, 16 * 9, "uint8", 3, True)
-    config = MATMUL.default_config(region, machine_for(RUNG)).to_dict()
+    config = MATMUL.default_config(region, machine_for(ISA)).to_dict()
     kernel = config["kernel"].replace("8x48", "6x64")
     changed = MatmulConfig.from_dict({**config, "kernel": kernel, "rows": 5, "vectors": vectors})
     arrays = inputs(region)
-    result = run(region, arrays, RUNG, changed, at_end=vectors % 2 == 0)
+    result = run(region, arrays, ISA, changed, at_end=vectors % 2 == 0)
     np.testing.assert_array_equal(result, expected(region, arrays))
 
 
@@ -93,7 +93,7 @@ def test_a_nan_becomes_a_number_of_the_type_and_harms_no_other() -> None:
     wanted = expected(region, arrays)
     arrays[2][0, 5] = np.nan
     others = np.arange(32) != 5
-    np.testing.assert_array_equal(run(region, arrays, RUNG)[0, others], wanted[0, others])
+    np.testing.assert_array_equal(run(region, arrays, ISA)[0, others], wanted[0, others])
 
 
 def test_which_results_are_packed() -> None:

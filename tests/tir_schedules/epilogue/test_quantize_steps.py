@@ -15,7 +15,7 @@ from microkernels.integers import RANGES
 from microkernels.vector.expressions import bind, parameter, ramp, splat
 from tests.guard import guarded
 from tests.onnx_reference.arithmetic import quantize, quantized
-from tests.tir_schedules.run_region import RUNGS, compiled, machine_for
+from tests.tir_schedules.run_region import ISAS, compiled, machine_for
 from tir_schedules.epilogue.quantize_steps import (
     _reciprocal,
     dequantize_reference,
@@ -116,10 +116,10 @@ def test_the_reference_is_quantize_linear(scale: np.float32, kind: tuple[str, in
 
 
 def kernel_of(
-    rung: str, size: int, dtype: str, scale: float | None, zero: int | None
+    isa: str, size: int, dtype: str, scale: float | None, zero: int | None
 ) -> tvm_ffi.Function:
     """x -> q by `emit_quantize`, in vectors; what is None is read from a parameter f32[2]."""
-    lanes = machine_for(rung).isa.f32_lanes
+    lanes = machine_for(isa).isa.f32_lanes
     with IRBuilder() as builder, I.prim_func(s_tir=True):
         I.func_name("quantize")
         I.func_attr({"tirx.noalias": True})
@@ -135,7 +135,7 @@ def kernel_of(
             wide = bind(emit_quantize(bind(x[tuple(index)]), s, z, dtype))
             I.buffer_store(q, wide.astype(f"{dtype}x{lanes}" if lanes > 1 else dtype), index)
             I.buffer_store(back, emit_dequantize(wide, s, z), index)
-    return compiled(builder.get(), rung)
+    return compiled(builder.get(), isa)
 
 
 def check_kernel(
@@ -155,34 +155,34 @@ def whole_vectors(x: np.ndarray) -> np.ndarray:
 
 
 @pytest.mark.sampled
-@pytest.mark.parametrize("rung", RUNGS)
+@pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("dtype", RANGES)
-def test_code_for_known_numbers(rung: str, dtype: str) -> None:
+def test_code_for_known_numbers(isa: str, dtype: str) -> None:
     for scale, zero in zip(AWKWARD, 3 * ZERO_POINTS[dtype], strict=True):
         scale = float(F32(scale))
         x = whole_vectors(neighbourhoods(F32(scale), steps=2))
-        check_kernel(kernel_of(rung, x.size, dtype, scale, zero), x, scale, zero, dtype)
+        check_kernel(kernel_of(isa, x.size, dtype, scale, zero), x, scale, zero, dtype)
 
 
-@pytest.mark.parametrize("rung", RUNGS)
+@pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("dtype", RANGES)
-def test_code_for_numbers_at_run_time(rung: str, dtype: str) -> None:
+def test_code_for_numbers_at_run_time(isa: str, dtype: str) -> None:
     rng = np.random.default_rng(0)
     some = [float(F32(2.0**exponent)) for exponent in rng.uniform(-120, 120, 60)]
     x = whole_vectors(neighbourhoods(F32(1), steps=2))
-    both = kernel_of(rung, x.size, dtype, None, None)
-    one = kernel_of(rung, x.size, dtype, None, 7)
+    both = kernel_of(isa, x.size, dtype, None, None)
+    one = kernel_of(isa, x.size, dtype, None, 7)
     for number, scale in enumerate([*AWKWARD, *some]):
         x = whole_vectors(neighbourhoods(F32(scale), steps=2))
         check_kernel(both, x, scale, ZERO_POINTS[dtype][number % 4], dtype)
         check_kernel(one, x, scale, 7, dtype)
 
 
-@pytest.mark.parametrize("rung", RUNGS)
-def test_nan_becomes_a_number_of_the_type(rung: str) -> None:
+@pytest.mark.parametrize("isa", ISAS)
+def test_nan_becomes_a_number_of_the_type(isa: str) -> None:
     """ONNX leaves it open; a value within the range is stored."""
     x = np.full(16, np.nan, F32)
     for scale in (0.1, None):
         q, back = guarded(np.full(16, 99, np.uint8)), guarded(np.zeros(16, F32))
-        kernel_of(rung, 16, "uint8", scale, 3)(x, np.array([0.1, 3], F32), q, back)
+        kernel_of(isa, 16, "uint8", scale, 3)(x, np.array([0.1, 3], F32), q, back)
         np.testing.assert_array_equal(back, quantized(q, 0.1, np.uint8(3)).real())

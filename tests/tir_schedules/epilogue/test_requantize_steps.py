@@ -1,4 +1,4 @@
-"""Requantising in one or two products: code against numpy, packed and not, on every rung."""
+"""Requantising in one or two products: code against numpy, packed and not, on every ISA."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.tir_schedules.integer_regions import every_rung, matmul_region
+from tests.tir_schedules.integer_regions import every_isa, matmul_region
 from tests.tir_schedules.run_region import run
 from tir_schedules.core.region import Region, Step, Tensor
 from tir_schedules.epilogue.epilogue import Epilogue, epilogue_reference
@@ -56,10 +56,10 @@ def expected(region: Region, arrays: list[np.ndarray]) -> np.ndarray:
 
 
 @pytest.mark.sampled
-@every_rung
+@every_isa
 @pytest.mark.parametrize("dtype", ZEROS)
 @pytest.mark.parametrize("factors", [1, 2])
-def test_code_agrees_with_numpy(rung: str, dtype: str, factors: int) -> None:
+def test_code_agrees_with_numpy(isa: str, dtype: str, factors: int) -> None:
     # Whole vectors, panels of four and one; and a cut vector.
     sizes = [(9, 21, 80), (3, 13, 37)]
     for (m, k, n), zero in zip([*sizes, (2, 7, 16)], ZEROS[dtype], strict=True):
@@ -68,7 +68,7 @@ def test_code_agrees_with_numpy(rung: str, dtype: str, factors: int) -> None:
             arrays = arguments(region, seed)
             wanted = expected(region, arrays)
             assert len(np.unique(wanted)) > 8
-            np.testing.assert_array_equal(run(region, arrays, rung, at_end=seed == 0), wanted)
+            np.testing.assert_array_equal(run(region, arrays, isa, at_end=seed == 0), wanted)
 
 
 def test_which_results_are_packed() -> None:

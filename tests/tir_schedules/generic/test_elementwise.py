@@ -12,7 +12,7 @@ from tvm.relax import op
 
 from tests.tir_schedules.run_generic import (
     BEST,
-    RUNGS,
+    ISAS,
     assembly,
     is_parallel,
     is_vectorized,
@@ -32,18 +32,18 @@ def broadcast_shapes(draw: st.DrawFn) -> tuple[tuple[int, ...], tuple[int, ...]]
 
 
 @settings(max_examples=40, deadline=None)
-@given(broadcast_shapes(), st.sampled_from(RUNGS), st.booleans(), st.sampled_from([1, 2]))
+@given(broadcast_shapes(), st.sampled_from(ISAS), st.booleans(), st.sampled_from([1, 2]))
 def test_broadcast_is_exact(
-    shapes: tuple[tuple[int, ...], tuple[int, ...]], rung: str, at_end: bool, threads: int
+    shapes: tuple[tuple[int, ...], tuple[int, ...]], isa: str, at_end: bool, threads: int
 ) -> None:
     x, y = (random_array(shape, "float32", seed) for seed, shape in enumerate(shapes))
-    result, name, func = run_guarded(op.add, [x, y], threads, rung, at_end)
+    result, name, func = run_guarded(op.add, [x, y], threads, isa, at_end)
     # A short last axis along which only one of them moves is interleaved.
     assert name in ("generic_injective", "generic_transpose")
     # One rounding, the same everywhere.
     np.testing.assert_array_equal(result, x + y)
     # Anything with two neighbours in the last axis uses vectors, unless the ISA has none.
-    if rung != "scalar" and result.shape and result.shape[-1] > 1:
+    if isa != "scalar" and result.shape and result.shape[-1] > 1:
         assert is_vectorized(func)
 
 

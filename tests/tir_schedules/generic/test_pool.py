@@ -16,7 +16,7 @@ from tvm import relax, tirx
 from tvm.relax import op
 
 from tests.tir_schedules.run_generic import (
-    RUNGS,
+    ISAS,
     is_parallel,
     is_vectorized,
     lowered,
@@ -91,7 +91,7 @@ def geometries(draw: st.DrawFn) -> dict[str, Any]:
     st.tuples(st.integers(1, 2), st.integers(7, 12), st.integers(9, 20)),
     st.sampled_from([1, 3, 16, 17, 40, 70]),
     st.sampled_from(["max", "avg include", "avg exclude"]),
-    st.sampled_from(RUNGS),
+    st.sampled_from(ISAS),
     st.booleans(),
 )
 def test_any_window(
@@ -99,7 +99,7 @@ def test_any_window(
     image: tuple[int, int, int],
     channels: int,
     kind: str,
-    rung: str,
+    isa: str,
     at_end: bool,
 ) -> None:
     name, count_padding = kind[:3], kind.endswith("include")
@@ -118,7 +118,7 @@ def test_any_window(
             layout="NHWC",
         )
 
-    result, _, _ = run_guarded(build, [x], rung=rung, at_end=at_end)
+    result, _, _ = run_guarded(build, [x], isa=isa, at_end=at_end)
     expected = pooled(x, name, **geometry, count_padding=count_padding)
     # A mean of n numbers below 6 in magnitude: n roundings of the sum, three of the division.
     terms = 0 if name == "max" else geometry["size"][0] * geometry["size"][1] + 3

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tvm.relax import op
 
 from tests.tir_schedules.run_generic import (
-    RUNGS,
+    ISAS,
     is_parallel,
     is_vectorized,
     random_array,
@@ -35,14 +35,14 @@ REDUCTIONS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
     st.sampled_from(sorted(REDUCTIONS)),
     st.lists(extents, min_size=1, max_size=4).filter(lambda s: np.prod(s) < 30000),
     st.data(),
-    st.sampled_from(RUNGS),
+    st.sampled_from(ISAS),
     st.booleans(),
 )
-def test_any_axes(name: str, shape: list[int], data: st.DataObject, rung: str, keep: bool) -> None:
+def test_any_axes(name: str, shape: list[int], data: st.DataObject, isa: str, keep: bool) -> None:
     axes = data.draw(st.sets(st.integers(0, len(shape) - 1), min_size=1))
     build, meaning = REDUCTIONS[name]
     x = random_array(shape, "float32")
-    result, _, _ = run_guarded(lambda x: build(x, list(axes), keep), [x], rung=rung)
+    result, _, _ = run_guarded(lambda x: build(x, list(axes), keep), [x], isa=isa)
     expected = meaning(x.astype(float), axis=tuple(axes), keepdims=keep)
     # n * eps * sum of magnitudes bounds a sum of n terms in any order (Higham, section 4.2).
     terms = int(np.prod([shape[axis] for axis in axes])) + 1
@@ -50,12 +50,12 @@ def test_any_axes(name: str, shape: list[int], data: st.DataObject, rung: str, k
     assert (np.abs(result - expected) <= (0 if name in ("max", "min") else bound)).all()
 
 
-@pytest.mark.parametrize("rung", RUNGS)
+@pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize(
     "shape, axis",
     [((102, 101), 1), ((101, 102), 0), ((2, 35, 40), 1)],
 )
-def test_a_nan_stays_wherever_it_is(rung: str, shape: tuple[int, ...], axis: int) -> None:
+def test_a_nan_stays_wherever_it_is(isa: str, shape: tuple[int, ...], axis: int) -> None:
     x = np.random.default_rng(2).choice([1.0, -2.0, np.inf], shape).astype(np.float32)
     # Each result but the last one has a NaN, each in another place.
     rows = np.moveaxis(x, axis, -1)
@@ -63,7 +63,7 @@ def test_a_nan_stays_wherever_it_is(rung: str, shape: tuple[int, ...], axis: int
     rows[..., :length, :][..., np.arange(length), np.arange(length)] = np.nan
     for name in ("max", "min")[shape[0] % 2 :]:
         build, meaning = REDUCTIONS[name]
-        result, schedule, _ = run_guarded(lambda x, op=build: op(x, [axis]), [x], rung=rung)
+        result, schedule, _ = run_guarded(lambda x, op=build: op(x, [axis]), [x], isa=isa)
         assert schedule == "generic_reduction"
         np.testing.assert_array_equal(result, meaning(x, axis=axis))
 
@@ -76,19 +76,19 @@ def test_rows_of_every_length_use_vectors(inner: int) -> None:
     np.testing.assert_array_equal(result, x.sum(1))
 
 
-@pytest.mark.parametrize("rung", RUNGS)
+@pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("shape", [(1, 1, 1), (5, 3, 17), (6, 16, 64), (7, 9, 65), (13, 33, 130)])
 @pytest.mark.parametrize("turned", [False, True])
 def test_products_of_integers_are_exact(
-    rung: str, shape: tuple[int, int, int], turned: bool
+    isa: str, shape: tuple[int, int, int], turned: bool
 ) -> None:
     m, k, n = shape
     x = random_array((m, k), "int32")
     y = random_array((n, k) if turned else (k, n), "int32", 1)
     build = (lambda x, y: op.einsum([x, y], "ij,kj->ik")) if turned else op.matmul
-    result, _, func = run_guarded(build, [x, y], rung=rung)
+    result, _, func = run_guarded(build, [x, y], isa=isa)
     np.testing.assert_array_equal(result, x @ (y.T if turned else y))
-    if rung != "scalar" and n > 16:
+    if isa != "scalar" and n > 16:
         assert is_vectorized(func)
 
 

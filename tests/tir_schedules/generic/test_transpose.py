@@ -13,7 +13,7 @@ from tvm import relax
 from tvm.relax import op
 
 from tests.tir_schedules.run_generic import (
-    RUNGS,
+    ISAS,
     assembly,
     is_parallel,
     is_vectorized,
@@ -33,26 +33,26 @@ extents = st.sampled_from([1, 2, 7, 8, 9, 15, 16, 17, 31, 32, 33, 50])
     st.lists(extents, min_size=2, max_size=4).filter(lambda s: np.prod(s) < 30000),
     st.data(),
     st.sampled_from(["float32", "uint8", "int16", "int64"]),
-    st.sampled_from(RUNGS),
+    st.sampled_from(ISAS),
     st.booleans(),
 )
 def test_any_permutation_is_exact(
-    shape: list[int], data: st.DataObject, dtype: str, rung: str, at_end: bool
+    shape: list[int], data: st.DataObject, dtype: str, isa: str, at_end: bool
 ) -> None:
     axes = data.draw(st.permutations(range(len(shape))))
     x = (np.arange(np.prod(shape)) * 37).reshape(shape).astype(dtype)
-    result, name, _ = run_guarded(lambda x: op.permute_dims(x, axes), [x], rung=rung, at_end=at_end)
+    result, name, _ = run_guarded(lambda x: op.permute_dims(x, axes), [x], isa=isa, at_end=at_end)
     assert name in ("generic_transpose", "generic_injective")
     np.testing.assert_array_equal(result, x.transpose(axes))
 
 
 @pytest.mark.sampled
-@pytest.mark.parametrize("rung", [rung for rung in RUNGS if rung != "scalar"])
+@pytest.mark.parametrize("isa", [isa for isa in ISAS if isa != "scalar"])
 @pytest.mark.parametrize("rows, columns", [*itertools.product((15, 16, 17, 47), (15, 16, 33))])
-def test_tiles_and_their_edges(rung: str, rows: int, columns: int) -> None:
+def test_tiles_and_their_edges(isa: str, rows: int, columns: int) -> None:
     x, y = random_array((rows, columns), "float32"), random_array((columns, rows), "float32", 1)
     result, name, func = run_guarded(
-        lambda x, y: op.add(op.permute_dims(x, [1, 0]), y), [x, y], rung=rung
+        lambda x, y: op.add(op.permute_dims(x, [1, 0]), y), [x, y], isa=isa
     )
     assert name == "generic_transpose" and is_vectorized(func)
     np.testing.assert_array_equal(result, x.T + y)
@@ -81,15 +81,15 @@ def test_bfloat16_is_moved_as_bits() -> None:
     np.testing.assert_array_equal(result.view(np.uint16), x.T.view(np.uint16))
 
 
-@pytest.mark.parametrize("rung", [rung for rung in RUNGS if rung != "scalar"])
+@pytest.mark.parametrize("isa", [isa for isa in ISAS if isa != "scalar"])
 @pytest.mark.parametrize("dtype", ["float32", "uint8"])
 @pytest.mark.parametrize("planes", [2, 3, 4])
-def test_planes_of_an_image_become_pixels_and_back(rung: str, dtype: str, planes: int) -> None:
+def test_planes_of_an_image_become_pixels_and_back(isa: str, dtype: str, planes: int) -> None:
     x = (np.arange(planes * 77) % 253).reshape(planes, 7, 11).astype(dtype)
-    result, name, func = run_guarded(lambda x: op.permute_dims(x, [1, 2, 0]), [x], rung=rung)
+    result, name, func = run_guarded(lambda x: op.permute_dims(x, [1, 2, 0]), [x], isa=isa)
     assert name == "generic_transpose" and is_vectorized(func)
     np.testing.assert_array_equal(result, x.transpose(1, 2, 0))
-    back, _, func = run_guarded(lambda x: op.permute_dims(x, [2, 0, 1]), [result], rung=rung)
+    back, _, func = run_guarded(lambda x: op.permute_dims(x, [2, 0, 1]), [result], isa=isa)
     assert is_vectorized(func)
     np.testing.assert_array_equal(back, x)
 
@@ -143,9 +143,9 @@ def test_integers_and_threads() -> None:
     np.testing.assert_array_equal(result, x.T)
 
 
-@pytest.mark.skipif("avx512" not in RUNGS, reason="the CPU has no AVX-512")
+@pytest.mark.skipif("avx512" not in ISAS, reason="the CPU has no AVX-512")
 def test_whole_registers_are_shuffled() -> None:
     x = random_array((64, 64), "float32")
-    _, _, func = run_guarded(lambda x: op.permute_dims(x, [1, 0]), [x], rung="avx512")
+    _, _, func = run_guarded(lambda x: op.permute_dims(x, [1, 0]), [x], isa="avx512")
     text = assembly(func, "avx512")
     assert "zmm" in text and ("vunpcklps" in text or "vperm" in text or "vshuf" in text)

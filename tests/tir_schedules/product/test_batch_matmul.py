@@ -1,4 +1,4 @@
-"""The batch_matmul template: stored orders, broadcasting, sizes around the tile, every rung."""
+"""The batch_matmul template: stored orders, broadcasting, sizes around the tile, every ISA."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from microkernels.errors import ConfigError
 from microkernels.isa import isa_named
 from tests.tir_schedules.run_region import (
-    RUNGS,
+    ISAS,
     expected,
     highest_native,
     machine_for,
@@ -49,11 +49,11 @@ def batch_region(
     )
 
 
-def check(region: Region, rung: str = RUNGS[-1], **options) -> None:
+def check(region: Region, isa: str = ISAS[-1], **options) -> None:
     arrays = random_inputs(region)
     order = region.numbers("out_axes")
     shape = tuple(region.output.shape[i] for i in order) if order else region.output.shape
-    result = run(region, arrays, rung, stored_shape=shape, **options)
+    result = run(region, arrays, isa, stored_shape=shape, **options)
     reference = expected(region, arrays)
     magnitude = BATCH_MATMUL.reference(region, [np.abs(x) for x in arrays[:2]])
     k = region.inputs[0].size  # at least K
@@ -64,10 +64,10 @@ def check(region: Region, rung: str = RUNGS[-1], **options) -> None:
 
 
 @pytest.mark.sampled
-@pytest.mark.parametrize("rung", RUNGS)
+@pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("turned", [False, True])
-def test_sizes_around_the_tile_and_the_vector(rung: str, turned: bool) -> None:
-    lanes = machine_for(rung).isa.f32_lanes
+def test_sizes_around_the_tile_and_the_vector(isa: str, turned: bool) -> None:
+    lanes = machine_for(isa).isa.f32_lanes
     for m, n, k in [
         (1, 1, 1),
         (5, lanes - 1 or 1, lanes + 1),
@@ -77,7 +77,7 @@ def test_sizes_around_the_tile_and_the_vector(rung: str, turned: bool) -> None:
         b = (3, n, k) if turned else (3, k, n)
         axes = (0, 2, 1) if turned else None
         for at_end in (False, True):
-            check(batch_region((3, m, k), b, b_axes=axes), rung, at_end=at_end)
+            check(batch_region((3, m, k), b, b_axes=axes), isa, at_end=at_end)
 
 
 def test_attention_heads_are_read_and_written_in_place() -> None:
@@ -120,7 +120,7 @@ def test_scale_and_mask_in_the_epilogue(shape: Shape) -> None:
 
 def test_rows_are_shared_where_batches_are_too_few() -> None:
     region = batch_region((1, 64, 64), (1, 64, 64))
-    config = BATCH_MATMUL.default_config(region, machine_for(RUNGS[-1], 2))
+    config = BATCH_MATMUL.default_config(region, machine_for(ISAS[-1], 2))
     assert config.parallel and config.row_shares == 2
     check(region, threads=2)
     check(
@@ -132,12 +132,12 @@ def test_rows_are_shared_where_batches_are_too_few() -> None:
 @pytest.mark.slow
 def test_space_holds_the_default_and_builds() -> None:
     region = batch_region((2, 30, 40), (2, 40, 50))
-    rung = highest_native(RUNGS)
-    configs = list(BATCH_MATMUL.space(region, machine_for(rung)))
-    assert configs[0] == BATCH_MATMUL.default_config(region, machine_for(rung))
+    isa = highest_native(ISAS)
+    configs = list(BATCH_MATMUL.space(region, machine_for(isa)))
+    assert configs[0] == BATCH_MATMUL.default_config(region, machine_for(isa))
     assert len(set(configs)) == len(configs)
     for config in configs[::5]:
-        check(region, rung, config=config)
+        check(region, isa, config=config)
 
 
 def test_illegal_configs_and_regions_are_refused() -> None:

@@ -1,4 +1,4 @@
-"""Integer products in the matmul template: every rung, type, zero point and size, to the bit."""
+"""Integer products in the matmul template: every ISA, type, zero point and size, to the bit."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from tests.tir_schedules.integer_regions import (
     TYPES,
     check,
     config_for,
-    every_rung,
+    every_isa,
     kernels,
     matmul_region,
     product,
     values,
 )
-from tests.tir_schedules.run_region import INTEGER_RUNGS, machine_for, run
+from tests.tir_schedules.run_region import INTEGER_ISAS, machine_for, run
 from tir_schedules.core.region import Region, Tensor
 from tir_schedules.product.matmul import MATMUL, MatmulConfig
 from tir_schedules.product.tile_config import neighbouring_tiles
@@ -35,21 +35,21 @@ W_ZEROS: tuple[int | str, ...] = (0, 5, "input")
 
 
 @pytest.mark.sampled
-@every_rung
+@every_isa
 @pytest.mark.parametrize(("a", "w"), TYPES)
-def test_types_and_zero_points(rung: str, a: str, w: str) -> None:
-    lanes = machine_for(rung).isa.f32_lanes
+def test_types_and_zero_points(isa: str, a: str, w: str) -> None:
+    lanes = machine_for(isa).isa.f32_lanes
     pairs = list(itertools.product(A_ZEROS, W_ZEROS))
-    for a_zero, w_zero in pairs if rung == BEST else pairs[TYPES.index((a, w)) % 2 :: 2]:
+    for a_zero, w_zero in pairs if isa == BEST else pairs[TYPES.index((a, w)) % 2 :: 2]:
         if (a, a_zero) != ("int8", "range"):  # the zero point of a range is uint8
-            check(matmul_region((5,), 13, 2 * lanes + 1, a, w, a_zero, w_zero), rung)
+            check(matmul_region((5,), 13, 2 * lanes + 1, a, w, a_zero, w_zero), isa)
 
 
 @pytest.mark.sampled
-@every_rung
+@every_isa
 @pytest.mark.parametrize("at_end", [False, True])
-def test_sizes_around_the_tile_and_the_vector(rung: str, at_end: bool) -> None:
-    lanes, kernel = machine_for(rung).isa.f32_lanes, kernels(rung)[0]
+def test_sizes_around_the_tile_and_the_vector(isa: str, at_end: bool) -> None:
+    lanes, kernel = machine_for(isa).isa.f32_lanes, kernels(isa)[0]
     word = kernel.kr * lanes
     for m, n, k in [
         (kernel.mr - 1, kernel.nr - 1, 4 * word - 1),
@@ -57,41 +57,41 @@ def test_sizes_around_the_tile_and_the_vector(rung: str, at_end: bool) -> None:
         (kernel.mr + 1, kernel.nr + 1, word + 1),
         (2, lanes + 15, 3),
     ]:
-        check(matmul_region((m,), k, n, "int8", "uint8", -7, "input"), rung, at_end=at_end)
-        check(matmul_region((m,), k, n, "uint8", "int8", 7, 0), rung, at_end=at_end)
+        check(matmul_region((m,), k, n, "int8", "uint8", -7, "input"), isa, at_end=at_end)
+        check(matmul_region((m,), k, n, "uint8", "int8", 7, 0), isa, at_end=at_end)
 
 
 @pytest.mark.sampled
-@every_rung
-def test_every_short_k(rung: str) -> None:
+@every_isa
+def test_every_short_k(isa: str) -> None:
     for k in (*range(1, 10), 63, 65):
         at_end = k % 2 == 0
-        check(matmul_region((3,), k, 17, "uint8", "uint8", "input", 9), rung, at_end=at_end)
+        check(matmul_region((3,), k, 17, "uint8", "uint8", "input", 9), isa, at_end=at_end)
 
 
 @pytest.mark.sampled
-@every_rung
+@every_isa
 @pytest.mark.parametrize("m", [1, 2, 3, 4, 5])
-def test_few_rows(rung: str, m: int) -> None:
+def test_few_rows(isa: str, m: int) -> None:
     for n in (1, 16, 257) if m % 2 else (15, 17):
-        check(matmul_region((m,), 33, n, "int8", "int8", 0, 1), rung, at_end=n % 2 == 0)
+        check(matmul_region((m,), 33, n, "int8", "int8", 0, 1), isa, at_end=n % 2 == 0)
 
 
 @pytest.mark.sampled
-@every_rung
+@every_isa
 @pytest.mark.parametrize(("a", "w"), TYPES)
-def test_extreme_values_never_saturate(rung: str, a: str, w: str) -> None:
+def test_extreme_values_never_saturate(isa: str, a: str, w: str) -> None:
     left, right = np.iinfo(a), np.iinfo(w)
     region = matmul_region((2,), 260, 18, a, w, left.min, right.max)
-    best = MATMUL.default_config(region, machine_for(rung))
+    best = MATMUL.default_config(region, machine_for(isa))
     for x, y in itertools.product((left.min, left.max), (right.min, right.max)):
         arrays = [np.full((2, 260), x, a), np.full((260, 18), y, w)]
         wanted = product(region, arrays)
-        np.testing.assert_array_equal(run(region, arrays, rung, config=best), wanted)
+        np.testing.assert_array_equal(run(region, arrays, isa, config=best), wanted)
 
 
 @st.composite
-def blocked(draw: st.DrawFn, rung: str) -> tuple[Region, MatmulConfig, bool]:
+def blocked(draw: st.DrawFn, isa: str) -> tuple[Region, MatmulConfig, bool]:
     """A product of any size and kind, cut up in any way."""
     a, w = draw(st.sampled_from(TYPES))
     a_zero = draw(st.sampled_from(A_ZEROS[: 3 if a == "int8" else 4]))
@@ -104,7 +104,7 @@ def blocked(draw: st.DrawFn, rung: str) -> tuple[Region, MatmulConfig, bool]:
         a_zero,
         draw(st.sampled_from(W_ZEROS)),
     )
-    kernel = draw(st.sampled_from(kernels(rung)))
+    kernel = draw(st.sampled_from(kernels(isa)))
     config = MatmulConfig(
         kernel=kernel.name,
         rows=draw(st.integers(1, kernel.mr)),
@@ -118,27 +118,27 @@ def blocked(draw: st.DrawFn, rung: str) -> tuple[Region, MatmulConfig, bool]:
 
 
 @pytest.mark.sampled
-@every_rung
-def test_every_block_size_and_thread_grid(rung: str) -> None:
+@every_isa
+def test_every_block_size_and_thread_grid(isa: str) -> None:
     """Accumulators rest between blocks of K, and start once with what the zero points give."""
 
-    @given(blocked(rung))
-    @settings(max_examples=15 if rung == BEST else 4)
+    @given(blocked(isa))
+    @settings(max_examples=15 if isa == BEST else 4)
     def any_of_them(drawn: tuple[Region, MatmulConfig, bool]) -> None:
         region, config, at_end = drawn
-        check(region, rung, config=config, at_end=at_end)
+        check(region, isa, config=config, at_end=at_end)
 
     any_of_them()
 
 
 @pytest.mark.sampled
-@every_rung
+@every_isa
 @pytest.mark.parametrize(("k", "k_block"), [(13, 1), (51, 8)])
-def test_blocks_of_k_smaller_than_k(rung: str, k: int, k_block: int) -> None:
+def test_blocks_of_k_smaller_than_k(isa: str, k: int, k_block: int) -> None:
     zeros: list[tuple[int | str, int | str]] = [(0, 0), (4, "input"), ("range", 3)]
     for a_zero, w_zero in zeros:
         region = matmul_region((7,), k, 20, "uint8", "int8", a_zero, w_zero)
-        check(region, rung, config=config_for(region, rung, k_block=k_block, m_block=3))
+        check(region, isa, config=config_for(region, isa, k_block=k_block, m_block=3))
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3])
@@ -149,17 +149,17 @@ def test_threads(threads: int) -> None:
     assert grid.threads_m * grid.threads_n == threads
 
 
-@every_rung
-def test_blocks_of_rows_on_threads_with_unequal_shares(rung: str) -> None:
+@every_isa
+def test_blocks_of_rows_on_threads_with_unequal_shares(isa: str) -> None:
     """Rows within a block count from its first one, in both branches for the shares."""
     for a, k in [("uint8", 36), ("int8", 37)]:
-        region = matmul_region((40,), k, 5 * machine_for(rung).isa.f32_lanes, a, "int8", 2, 3)
-        check(region, rung, config=config_for(region, rung, vectors=1, m_block=35, threads_n=2))
+        region = matmul_region((40,), k, 5 * machine_for(isa).isa.f32_lanes, a, "int8", 2, 3)
+        check(region, isa, config=config_for(region, isa, vectors=1, m_block=35, threads_n=2))
 
 
-@every_rung
-def test_rows_of_several_dimensions(rung: str) -> None:
-    check(matmul_region((2, 3, 2), 9, 20, "int8", "int8", "input", 2), rung)
+@every_isa
+def test_rows_of_several_dimensions(isa: str) -> None:
+    check(matmul_region((2, 3, 2), 9, 20, "int8", "int8", "input", 2), isa)
 
 
 def test_windows_are_f32() -> None:
@@ -178,28 +178,28 @@ def test_space_holds_the_default_and_only_legal_configs_that_build() -> None:
         check(region, config=config)
 
 
-# One rung for every number of elements in a word and columns in a vector.
-@pytest.mark.parametrize("rung", [r for r in INTEGER_RUNGS if r in ("scalar", "avx2", BEST)])
+# One instruction set for every number of elements in a word and columns in a vector.
+@pytest.mark.parametrize("isa", [r for r in INTEGER_ISAS if r in ("scalar", "avx2", BEST)])
 @pytest.mark.parametrize("w", DTYPES)
-def test_what_is_packed_unpacks_to_the_same(rung: str, w: str) -> None:
+def test_what_is_packed_unpacks_to_the_same(isa: str, w: str) -> None:
     """Weight and zero points for each column, through Relax, for panels of unequal width."""
-    isa, packing = machine_for(rung).isa, MATMUL.packing
+    target_isa, packing = machine_for(isa).isa, MATMUL.packing
     assert packing is not None
-    region = matmul_region((4,), 9, 5 * isa.f32_lanes + 3, "int8", w, 4, "input")
+    region = matmul_region((4,), 9, 5 * target_isa.f32_lanes + 3, "int8", w, 4, "input")
     arrays = values(region)
-    for vectors, threads_n, inputs in [(1, 2, (1,)), (kernels(rung)[0].vectors, 3, (1, 2))]:
-        name = kernels(rung)[0].name
-        config = config_for(region, rung, kernel=name, vectors=vectors, threads_n=threads_n)
+    for vectors, threads_n, inputs in [(1, 2, (1,)), (kernels(isa)[0].vectors, 3, (1, 2))]:
+        name = kernels(isa)[0].name
+        config = config_for(region, isa, kernel=name, vectors=vectors, threads_n=threads_n)
         for index in inputs:
-            packed = packing.pack(region, config, isa, index, arrays[index])
-            assert packed.shape == packing.shape(region, config, isa, index)
-            unpacked = unpack(region, config, rung, index, packed)
+            packed = packing.pack(region, config, target_isa, index, arrays[index])
+            assert packed.shape == packing.shape(region, config, target_isa, index)
+            unpacked = unpack(region, config, isa, index, packed)
             assert unpacked.dtype == arrays[index].dtype
             np.testing.assert_array_equal(unpacked, arrays[index])
 
 
 def unpack(
-    region: Region, config: MatmulConfig, rung: str, index: int, packed: np.ndarray
+    region: Region, config: MatmulConfig, isa: str, index: int, packed: np.ndarray
 ) -> np.ndarray:
     """The template's unpacking, compiled by TVM."""
     builder, packing = relax.BlockBuilder(), MATMUL.packing
@@ -207,7 +207,7 @@ def unpack(
     x = relax.Var("x", relax.TensorType(packed.shape, str(packed.dtype)))
     with builder.function("main", [x]):
         with builder.dataflow():
-            expr = packing.unpack(region, config, machine_for(rung).isa, index, x)
+            expr = packing.unpack(region, config, machine_for(isa).isa, index, x)
             result = builder.emit_output(expr)
         builder.emit_func_output(result)
     return run_relax(builder.get(), [packed])[0]

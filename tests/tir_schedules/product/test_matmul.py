@@ -1,4 +1,4 @@
-"""The matmul template: sizes around the tile, every rung, operands of every kind, block sizes."""
+"""The matmul template: sizes around the tile, every ISA, operands of every kind, block sizes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tvm_ffi import structural_equal
 from microkernels.errors import ConfigError
 from microkernels.isa import isa_named
 from tests.tir_schedules.run_region import (
-    RUNGS,
+    ISAS,
     bias_relu,
     expected,
     machine_for,
@@ -40,20 +40,20 @@ def matmul_region(
     )
 
 
-def check(region: Region, rung: str, **options) -> None:
+def check(region: Region, isa: str, **options) -> None:
     arrays = random_inputs(region)
-    result = run(region, arrays, rung, **options)
+    result = run(region, arrays, isa, **options)
     slack = 4 * np.finfo(np.float32).eps * np.abs(expected(region, arrays))
     assert (
         np.abs(result - expected(region, arrays)) <= product_bound(region, arrays) + slack
     ).all()
 
 
-@pytest.mark.parametrize("rung", RUNGS)
+@pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("at_end", [False, True])
-def test_tile_minus_one_tile_tile_plus_one(rung: str, at_end: bool) -> None:
-    lanes = machine_for(rung).isa.f32_lanes
-    default = MATMUL.default_config(matmul_region((64,), 64, 64), machine_for(rung))
+def test_tile_minus_one_tile_tile_plus_one(isa: str, at_end: bool) -> None:
+    lanes = machine_for(isa).isa.f32_lanes
+    default = MATMUL.default_config(matmul_region((64,), 64, 64), machine_for(isa))
     m, n = default.rows, default.vectors * lanes
     for rows, columns, k in [
         (m - 1, n - 1, 1),
@@ -61,13 +61,13 @@ def test_tile_minus_one_tile_tile_plus_one(rung: str, at_end: bool) -> None:
         (m + 1, n + 1, 17),
         (2 * m, n + lanes, 5),
     ]:
-        check(matmul_region((max(rows, 1),), k, columns), rung, at_end=at_end)
+        check(matmul_region((max(rows, 1),), k, columns), isa, at_end=at_end)
 
 
 @pytest.mark.parametrize("m", [1, 2, 3, 4, 5])
 def test_skinny(m: int) -> None:
     for n in (1, 15, 16, 17, 255, 257):
-        check(matmul_region((m,), 33, n), RUNGS[-1])
+        check(matmul_region((m,), 33, n), ISAS[-1])
 
 
 @given(
@@ -78,11 +78,11 @@ def test_random_shapes_with_bias_and_relu(
     m: int, n: int, k: int, threads: int, at_end: bool
 ) -> None:
     region = matmul_region((m,), k, n, (Tensor((n,), "float32"),), bias_relu())
-    machine = machine_for(RUNGS[-1], threads)
+    machine = machine_for(ISAS[-1], threads)
     config = MATMUL.default_config(region, machine)
     split = MatmulConfig(**{**config.to_dict(), "threads_m": threads, "threads_n": 2})
-    check(region, RUNGS[-1], at_end=at_end)
-    check(region, RUNGS[-1], config=split, at_end=at_end)
+    check(region, ISAS[-1], at_end=at_end)
+    check(region, ISAS[-1], config=split, at_end=at_end)
 
 
 @given(st.data())
@@ -90,25 +90,25 @@ def test_random_shapes_with_bias_and_relu(
 def test_every_block_size_gives_the_same_result(data: st.DataObject) -> None:
     region = matmul_region((29,), 37, 83)
     config = MatmulConfig(
-        kernel="avx512_f32_6x64" if RUNGS[-1] == "avx512" else "scalar_f32_4x4",
+        kernel="avx512_f32_6x64" if ISAS[-1] == "avx512" else "scalar_f32_4x4",
         rows=data.draw(st.integers(1, 4)),
-        vectors=data.draw(st.integers(1, 4 if RUNGS[-1] == "avx512" else 1)),
+        vectors=data.draw(st.integers(1, 4 if ISAS[-1] == "avx512" else 1)),
         m_block=data.draw(st.integers(1, 40)),
         k_block=data.draw(st.integers(1, 40)),
         threads_m=data.draw(st.integers(1, 5)),
         threads_n=data.draw(st.integers(1, 8)),
     )
-    check(region, RUNGS[-1], config=config)
+    check(region, ISAS[-1], config=config)
 
 
 OPERAND_SHAPES = [(), (1,), (37,), (3, 1), (2, 3, 37), (2, 1, 37), (1, 3, 1), (2, 3, 1), (3, 37)]
 
 
 @pytest.mark.parametrize("shape", OPERAND_SHAPES, ids=str)
-@pytest.mark.parametrize("rung", RUNGS)
-def test_operands_broadcast_as_in_numpy(shape: tuple[int, ...], rung: str) -> None:
+@pytest.mark.parametrize("isa", ISAS)
+def test_operands_broadcast_as_in_numpy(shape: tuple[int, ...], isa: str) -> None:
     region = matmul_region((2, 3), 9, 37, (Tensor(shape, "float32"),), (Step("add", (0, 1)),))
-    check(region, rung)
+    check(region, isa)
 
 
 def test_a_condition_selects_between_values() -> None:
@@ -119,17 +119,17 @@ def test_a_condition_selects_between_values() -> None:
         (Tensor((5, 33), "bool"), Tensor((33,), "float32")),
         (Step("constant", value=-2.0), Step("multiply", (0, 3)), Step("where", (1, 4, 2))),
     )
-    check(region, RUNGS[-1])
+    check(region, ISAS[-1])
 
 
 @pytest.mark.parametrize("dtype", ["int8", "uint8", "int32", "int64", "float64", "float16", "bool"])
 def test_activations_are_cast_on_the_way_in(dtype: str) -> None:
-    check(matmul_region((5,), 12, 20, dtype=dtype), RUNGS[-1])
+    check(matmul_region((5,), 12, 20, dtype=dtype), ISAS[-1])
 
 
 @pytest.mark.parametrize("dtype", ["int8", "uint8", "int32", "int64", "float64", "float16"])
-@pytest.mark.parametrize("rung", RUNGS)
-def test_the_result_is_cast_on_the_way_out(dtype: str, rung: str) -> None:
+@pytest.mark.parametrize("isa", ISAS)
+def test_the_result_is_cast_on_the_way_out(dtype: str, isa: str) -> None:
     region = matmul_region((5,), 4, 37, dtype="uint8").replace(
         output=Tensor((5, 37), dtype), epilogue=(Step("cast", (0,), dtype=dtype),)
     )
@@ -137,22 +137,22 @@ def test_the_result_is_cast_on_the_way_out(dtype: str, rung: str) -> None:
     arrays[1] = np.sign(arrays[1])  # small integers: every type holds the result exactly
     if dtype == "uint8":
         arrays[1] = np.abs(arrays[1])
-    np.testing.assert_array_equal(run(region, arrays, rung), expected(region, arrays))
+    np.testing.assert_array_equal(run(region, arrays, isa), expected(region, arrays))
 
 
 def test_space_holds_the_default_and_only_legal_configs_that_build() -> None:
     region = matmul_region((50,), 40, 100)
-    machine = machine_for(RUNGS[-1], 2)
+    machine = machine_for(ISAS[-1], 2)
     configs = list(MATMUL.space(region, machine))
     assert configs[0] == MATMUL.default_config(region, machine)
     assert len(set(configs)) == len(configs) > 20
     for config in configs[:: len(configs) // 6]:
-        check(region, RUNGS[-1], config=config)
+        check(region, ISAS[-1], config=config)
 
 
 def test_block_sizes_change_the_code() -> None:
     region = matmul_region((50,), 40, 100)
-    machine = machine_for(RUNGS[-1])
+    machine = machine_for(ISAS[-1])
     default = MATMUL.default_config(region, machine)
     halved = MatmulConfig(**{**default.to_dict(), "k_block": 20})
     built = [MATMUL.build(region, config, machine.isa) for config in (default, halved)]

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from microkernels.isa import isa_named
 from tests.tir_schedules.run_region import (
-    RUNGS,
+    ISAS,
     bias_relu,
     expected,
     machine_for,
@@ -58,9 +58,9 @@ def bound(region: Region, arrays: list[np.ndarray]) -> np.ndarray:
     )
 
 
-def check(region: Region, rung: str, **options) -> None:
+def check(region: Region, isa: str, **options) -> None:
     arrays = random_inputs(region)
-    result = run(region, arrays, rung, **options)
+    result = run(region, arrays, isa, **options)
     assert (np.abs(result - expected(region, arrays)) <= bound(region, arrays)).all()
 
 
@@ -84,12 +84,12 @@ def test_the_reference_is_the_definition(taps: int, stride: int) -> None:
 
 
 @pytest.mark.sampled
-@pytest.mark.parametrize("rung", RUNGS)
+@pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("at_end", [False, True])
 @pytest.mark.parametrize("batch", [1, 3])
-def test_every_rung_stays_inside_its_buffers(rung: str, at_end: bool, batch: int) -> None:
+def test_every_isa_stays_inside_its_buffers(isa: str, at_end: bool, batch: int) -> None:
     for taps, stride in itertools.product((1, 2, 5), (1, 2, 3)):
-        check(window_region((batch, 14, 3), taps, stride, 21), rung, at_end=at_end)
+        check(window_region((batch, 14, 3), taps, stride, 21), isa, at_end=at_end)
 
 
 @given(
@@ -108,11 +108,11 @@ def test_random_shapes_with_bias_and_relu(
     region = window_region(
         (batch, taps + more, channels), taps, stride, n, (Tensor((n,), F),), bias_relu()
     )
-    config = MATMUL.default_config(region, machine_for(RUNGS[-1], threads))
+    config = MATMUL.default_config(region, machine_for(ISAS[-1], threads))
     split = MatmulConfig(**{**config.to_dict(), "threads_m": threads, "threads_n": 2})
     blocked = MatmulConfig(**{**config.to_dict(), "k_block": 3, "m_block": 2})
     for each in (config, split, blocked):
-        check(region, RUNGS[-1], config=each)
+        check(region, ISAS[-1], config=each)
 
 
 def test_an_output_of_another_shape_has_the_same_rows() -> None:
@@ -120,7 +120,7 @@ def test_an_output_of_another_shape_has_the_same_rows() -> None:
     region = flat.replace(output=Tensor((14, 1, 17), F))
     arrays = random_inputs(flat)
     wanted = epilogue_reference(flat, MATMUL.reference(flat, arrays[:2]), arrays[2:])
-    result = run(region, arrays, RUNGS[-1])
+    result = run(region, arrays, ISAS[-1])
     assert (np.abs(result.reshape(wanted.shape) - wanted) <= bound(flat, arrays)).all()
 
 
@@ -136,7 +136,7 @@ def test_overlap_makes_blocks_of_rows_longer() -> None:
         inputs=(Tensor((508, 1280), F), Tensor((1280, 512), F, True)),
         output=Tensor((508, 512), F),
     )
-    machine = machine_for(RUNGS[-1])
+    machine = machine_for(ISAS[-1])
     assert dimensions(region) == dimensions(matrix) == (508, 512, 1280)
     blocks = [MATMUL.default_config(r, machine).m_block for r in (region, matrix)]
     assert blocks[0] == min(508, machine.l2_bytes // 2 // 1024) > blocks[1]

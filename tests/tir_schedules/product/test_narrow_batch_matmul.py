@@ -1,4 +1,4 @@
-"""batch_matmul of 8-bit integers and of bfloat16: stored orders, zero points, sizes, every rung."""
+"""batch_matmul of 8-bit integers and of bfloat16: stored orders, zero points, sizes, every ISA."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from tests.microkernels.operands import random_operand
 from tests.onnx_reference.arithmetic import integer_product, quantize
 from tests.tir_schedules.bf16_products import exact, normal, small_integers
 from tests.tir_schedules.run_region import (
-    BF16_RUNGS,
-    INTEGER_RUNGS,
+    BF16_ISAS,
+    INTEGER_ISAS,
     dtype_named,
     machine_for,
     run,
@@ -27,7 +27,7 @@ from tir_schedules.product.batch_matmul import BATCH_MATMUL, BatchMatmulConfig
 
 Shape = tuple[int, ...]
 F, B = "float32", "bfloat16"
-BEST = INTEGER_RUNGS[-1]
+BEST = INTEGER_ISAS[-1]
 TYPES = list(itertools.product(("uint8", "int8"), repeat=2))
 TRANSPOSED, PLAIN = (0, 2, 1), (0, 1, 2)
 ZEROS: list[tuple[int | str, int]] = [(0, 0), ("input", 2), (3, 0), (0, 5), ("input", 0), (7, -3)]
@@ -97,36 +97,36 @@ def product(region: Region, arrays: list[np.ndarray]) -> np.ndarray:
     return integer_product(a.astype(np.int64) - a_zero, b.astype(np.int64) - b_zero)
 
 
-def check(region: Region, rung: str, **options: Any) -> None:
+def check(region: Region, isa: str, **options: Any) -> None:
     """The kernel's numbers are those of the definition, to the bit."""
     arrays = values(region)
     order = axes_of(region, "out_axes", len(region.output.shape))
     wanted = product(region, arrays).transpose(order)
-    result = run(region, arrays, rung, stored_shape=wanted.shape, **options)
+    result = run(region, arrays, isa, stored_shape=wanted.shape, **options)
     np.testing.assert_array_equal(result, wanted)
 
 
-every_integer_rung = pytest.mark.parametrize("rung", INTEGER_RUNGS)
-every_bf16_rung = pytest.mark.parametrize("rung", BF16_RUNGS)
+every_integer_isa = pytest.mark.parametrize("isa", INTEGER_ISAS)
+every_bf16_isa = pytest.mark.parametrize("isa", BF16_ISAS)
 
 
 @pytest.mark.sampled
-@every_integer_rung
+@every_integer_isa
 @pytest.mark.parametrize(("a", "b"), TYPES)
-def test_types_and_zero_points(rung: str, a: str, b: str) -> None:
-    stored_orders, n = [PLAIN, TRANSPOSED], min(17, 2 * machine_for(rung).isa.f32_lanes + 1)
-    first = 0 if rung == BEST else TYPES.index((a, b)) % 2
-    for a_zero, b_zero in ZEROS[first :: 1 if rung == BEST else 2]:
-        for axes in stored_orders if rung == BEST and b_zero else stored_orders[first:][:1]:
+def test_types_and_zero_points(isa: str, a: str, b: str) -> None:
+    stored_orders, n = [PLAIN, TRANSPOSED], min(17, 2 * machine_for(isa).isa.f32_lanes + 1)
+    first = 0 if isa == BEST else TYPES.index((a, b)) % 2
+    for a_zero, b_zero in ZEROS[first :: 1 if isa == BEST else 2]:
+        for axes in stored_orders if isa == BEST and b_zero else stored_orders[first:][:1]:
             region = region_of((2, 5, 13), (2, 13, n), a, b, a_zero, b_zero, b_axes=axes)
-            check(region, rung, at_end=axes == PLAIN)
+            check(region, isa, at_end=axes == PLAIN)
 
 
 @pytest.mark.sampled
-@every_integer_rung
+@every_integer_isa
 @pytest.mark.parametrize("turned", [False, True])
-def test_integers_of_sizes_around_the_tile_and_the_vector(rung: str, turned: bool) -> None:
-    lanes = machine_for(rung).isa.f32_lanes
+def test_integers_of_sizes_around_the_tile_and_the_vector(isa: str, turned: bool) -> None:
+    lanes = machine_for(isa).isa.f32_lanes
     for m, n, k in [
         (1, 1, 1),
         (5, lanes + 15, 4 * lanes + 1),
@@ -135,33 +135,33 @@ def test_integers_of_sizes_around_the_tile_and_the_vector(rung: str, turned: boo
     ]:
         axes, at_end = TRANSPOSED if turned else None, n % 2 == 0
         region = region_of((3, m, k), (3, k, n), "int8", "uint8", -7, 11, b_axes=axes)
-        check(region, rung, at_end=at_end)
+        check(region, isa, at_end=at_end)
 
 
 @pytest.mark.sampled
-@every_bf16_rung
+@every_bf16_isa
 @pytest.mark.parametrize("turned", [False, True])
 @pytest.mark.parametrize("dtype", [F, B])
 def test_bfloat16_of_sizes_around_the_tile_and_the_vector(
-    rung: str, turned: bool, dtype: str
+    isa: str, turned: bool, dtype: str
 ) -> None:
-    lanes = machine_for(rung).isa.f32_lanes
+    lanes = machine_for(isa).isa.f32_lanes
     for m, n, k in [
         (1, 1, 1),
         (5, lanes + 15, 4 * lanes - 1),
         (7, 2 * lanes, 2 * lanes),
     ]:
         axes, at_end = TRANSPOSED if turned else None, n % 2 == 0
-        check(region_of((3, m, k), (3, k, n), dtype, dtype, b_axes=axes), rung, at_end=at_end)
+        check(region_of((3, m, k), (3, k, n), dtype, dtype, b_axes=axes), isa, at_end=at_end)
 
 
 @pytest.mark.sampled
 @pytest.mark.parametrize("k", range(1, 10))
 @pytest.mark.parametrize("axes", [PLAIN, TRANSPOSED], ids=["plain", "turned"])
 def test_every_short_k(k: int, axes: Shape) -> None:
-    for rung in {*INTEGER_RUNGS} & {"scalar", "avx2", BEST}:
-        check(region_of((2, 3, k), (2, k, 9), "uint8", "uint8", 9, 4, b_axes=axes), rung)
-    check(region_of((2, 3, k), (2, k, 9), F, B, b_axes=axes), BF16_RUNGS[-1])
+    for isa in {*INTEGER_ISAS} & {"scalar", "avx2", BEST}:
+        check(region_of((2, 3, k), (2, k, 9), "uint8", "uint8", 9, 4, b_axes=axes), isa)
+    check(region_of((2, 3, k), (2, k, 9), F, B, b_axes=axes), BF16_ISAS[-1])
 
 
 @pytest.mark.sampled
@@ -171,16 +171,16 @@ def test_any_stored_order(b_axes: Shape) -> None:
         shapes = (2, 5, 9), (2, 9, 21)
         integers = region_of(*shapes, "int8", "int8", "input", 3, a_axes=a_axes, b_axes=b_axes)
         check(integers, BEST)
-        check(region_of(*shapes, F, B, a_axes=a_axes, b_axes=b_axes), BF16_RUNGS[-1])
+        check(region_of(*shapes, F, B, a_axes=a_axes, b_axes=b_axes), BF16_ISAS[-1])
 
 
 def test_attention_heads_are_read_and_written_in_place() -> None:
     head = (0, 2, 1, 3)
-    for rung, dtypes in [(BEST, ("int8", "uint8")), (BF16_RUNGS[-1], (F, F))]:
+    for isa, dtypes in [(BEST, ("int8", "uint8")), (BF16_ISAS[-1], (F, F))]:
         scores = (1, 3, 20, 18), (1, 3, 18, 23)
-        check(region_of(*scores, *dtypes, a_axes=head, b_axes=(0, 2, 3, 1)), rung)
+        check(region_of(*scores, *dtypes, a_axes=head, b_axes=(0, 2, 3, 1)), isa)
         context = (1, 3, 20, 23), (1, 3, 23, 18)
-        check(region_of(*context, *dtypes, b_axes=head, out_axes=head), rung)
+        check(region_of(*context, *dtypes, b_axes=head, out_axes=head), isa)
 
 
 @given(
@@ -201,15 +201,15 @@ def test_batches_broadcast_on_threads_in_blocks(
     threads: int,
 ) -> None:
     m, k, n = sizes
-    rung = BEST if dtypes in TYPES else BF16_RUNGS[-1]
+    isa = BEST if dtypes in TYPES else BF16_ISAS[-1]
     region = region_of(
         (*batches[0], m, k), (*batches[1], k, n), *dtypes, *(zeros if dtypes in TYPES else (0, 0))
     )
-    default = BATCH_MATMUL.default_config(region, machine_for(rung)).to_dict()
+    default = BATCH_MATMUL.default_config(region, machine_for(isa)).to_dict()
     changes = {"row_shares": min(threads, m), "parallel": threads > 1}
     if k_block is not None:
         changes |= {"k_block": k_block, "m_block": 3}
-    check(region, rung, config=BatchMatmulConfig(**{**default, **changes}))
+    check(region, isa, config=BatchMatmulConfig(**{**default, **changes}))
 
 
 def test_blocks_of_rows_on_threads_with_unequal_shares() -> None:
@@ -220,17 +220,17 @@ def test_blocks_of_rows_on_threads_with_unequal_shares() -> None:
     check(region, BEST, config=config)
 
 
-@every_bf16_rung
-def test_sums_of_any_values_are_within_the_bound(rung: str) -> None:
+@every_bf16_isa
+def test_sums_of_any_values_are_within_the_bound(isa: str) -> None:
     rng = np.random.default_rng(1)
     region = region_of((2, 7, 65), (2, 65, 33), F, F, b_axes=TRANSPOSED)
     arrays = [normal(rng, tensor.shape, F) for tensor in region.inputs]
     wanted, bound = exact(arrays[0], arrays[1].transpose(TRANSPOSED))
-    assert (np.abs(run(region, arrays, rung) - wanted) <= bound).all()
+    assert (np.abs(run(region, arrays, isa) - wanted) <= bound).all()
 
 
-@every_integer_rung
-def test_attention_scores_are_requantised(rung: str) -> None:
+@every_integer_isa
+def test_attention_scores_are_requantised(isa: str) -> None:
     """Scaled, masked and quantised in registers."""
     steps = (
         Step("cast", (0,)),
@@ -251,18 +251,18 @@ def test_attention_scores_are_requantised(rung: str) -> None:
     real = product(region, arrays).astype(np.float32) * np.float32(0.0021) + arrays[-1]
     wanted = quantize(real, 0.11, np.uint8(131))
     assert len(np.unique(wanted)) > 50
-    np.testing.assert_array_equal(run(region, arrays, rung), wanted)
+    np.testing.assert_array_equal(run(region, arrays, isa), wanted)
 
 
 @pytest.mark.parametrize("dtypes", [("int8", "uint8"), (F, B)], ids=str)
 def test_space_holds_the_default_and_builds(dtypes: tuple[str, str]) -> None:
-    rung = BEST if "int8" in dtypes else BF16_RUNGS[-1]
+    isa = BEST if "int8" in dtypes else BF16_ISAS[-1]
     region = region_of((2, 30, 70), (2, 70, 50), *dtypes)
-    configs = list(BATCH_MATMUL.space(region, machine_for(rung)))
-    assert configs[0] == BATCH_MATMUL.default_config(region, machine_for(rung))
+    configs = list(BATCH_MATMUL.space(region, machine_for(isa)))
+    assert configs[0] == BATCH_MATMUL.default_config(region, machine_for(isa))
     assert len(set(configs)) == len(configs)
     for config in configs[:: max(1, len(configs) // 5)]:
-        check(region, rung, config=config)
+        check(region, isa, config=config)
 
 
 def test_what_it_does_not_build_has_a_reason() -> None:

@@ -1,4 +1,4 @@
-"""Integer products that quantise what they read and what they store, to the bit, on every rung."""
+"""Integer products that quantise what they read and what they store, to the bit, on every ISA."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.tir_schedules.integer_regions import (
     DTYPES,
     TYPES,
     config_for,
-    every_rung,
+    every_isa,
     matmul_region,
     product,
     values,
@@ -33,9 +33,9 @@ def awkward(scale: float, shape: tuple[int, ...]) -> np.ndarray:
 
 
 @pytest.mark.sampled
-@every_rung
+@every_isa
 @pytest.mark.parametrize("a", DTYPES)
-def test_the_kernel_quantises_a(rung: str, a: str) -> None:
+def test_the_kernel_quantises_a(isa: str, a: str) -> None:
     cases: list[tuple[float, int, int, int | str]] = [
         (0.0375, 3, 13, 0),
         (0.25, 0, 64, "input"),
@@ -46,27 +46,27 @@ def test_the_kernel_quantises_a(rung: str, a: str) -> None:
         for at_end in (False, True):
             region = matmul_region((5,), k, 19, a, "uint8", a_zero, w_zero, quantized=scale)
             arrays = [awkward(scale, (5, k)), *values(region)[1:]]
-            result = run(region, arrays, rung, at_end=at_end)
+            result = run(region, arrays, isa, at_end=at_end)
             np.testing.assert_array_equal(result, product(region, arrays))
 
 
 @pytest.mark.sampled
-@every_rung
-def test_the_kernel_quantises_a_by_a_range(rung: str) -> None:
+@every_isa
+def test_the_kernel_quantises_a_by_a_range(isa: str) -> None:
     region = matmul_region((3,), 37, 19, "uint8", "int8", "range", "input", quantized="range")
-    config = config_for(region, rung, k_block=5)
+    config = config_for(region, isa, k_block=5)
     for scale, zero in [(0.0375, 0), (0.1, 255), (1e-38, 17), (1e30, 128)]:
         arrays = values(region)
         arrays[0] = awkward(scale, (3, 37))
         arrays[2] = np.array([scale, zero], F)
         for each in (None, config):
-            result = run(region, arrays, rung, config=each)
+            result = run(region, arrays, isa, config=each)
             np.testing.assert_array_equal(result, product(region, arrays))
 
 
 @pytest.mark.sampled
-@every_rung
-def test_the_kernel_finds_the_range_of_a(rung: str) -> None:
+@every_isa
+def test_the_kernel_finds_the_range_of_a(isa: str) -> None:
     """DynamicQuantizeLinear, the product, and the scales, on several threads too."""
     steps = (
         Step("cast", (0,)),
@@ -89,12 +89,12 @@ def test_the_kernel_finds_the_range_of_a(rung: str) -> None:
             output=Tensor((m, n), F),
         )
         arrays = values(region)
-        config = config_for(region, rung, threads_n=threads, m_block=2)
+        config = config_for(region, isa, threads_n=threads, m_block=2)
         x, rest = arrays[0], arrays[1:]
         for a, at_end in [(x, True), (np.abs(x), False), (-np.abs(x), True), (0 * x, False)]:
             _, scale, _ = dynamic_quantize(a)
             total = product(region, [a, *rest]).astype(np.float32)
-            result = run(region, [a, *rest], rung, config=config, at_end=at_end)
+            result = run(region, [a, *rest], isa, config=config, at_end=at_end)
             np.testing.assert_array_equal(result, total * (scale * rest[-1]))
 
 
@@ -120,9 +120,9 @@ def requantizing(dtype: str) -> tuple[Step, ...]:
 
 
 @pytest.mark.sampled
-@every_rung
+@every_isa
 @pytest.mark.parametrize(("dtype", "residual"), TYPES)
-def test_requantising_with_a_quantised_residual(rung: str, dtype: str, residual: str) -> None:
+def test_requantising_with_a_quantised_residual(isa: str, dtype: str, residual: str) -> None:
     """Every product is rounded: no FMA may join the scale with the residual's sum."""
     for m, k, n in [(7, 21, 47), (1, 4, 16)]:
         region = matmul_region(
@@ -144,11 +144,11 @@ def test_requantising_with_a_quantised_residual(rung: str, dtype: str, residual:
         real = real + quantized(arrays[-1], 0.37, np.array(12, residual)).real()
         wanted = quantize(real, 1.75, np.array(-5 if dtype == "int8" else 101, dtype))
         assert len(np.unique(wanted)) > 3  # not all of it saturates
-        np.testing.assert_array_equal(run(region, arrays, rung), wanted)
+        np.testing.assert_array_equal(run(region, arrays, isa), wanted)
 
 
-@every_rung
-def test_an_int32_bias_and_scales_at_run_time(rung: str) -> None:
+@every_isa
+def test_an_int32_bias_and_scales_at_run_time(isa: str) -> None:
     """(acc + bias) * (scale of A's range * scales of columns) + f32 bias."""
     steps = (
         Step("add", (0, 1), dtype="int32"),
@@ -174,11 +174,11 @@ def test_an_int32_bias_and_scales_at_run_time(rung: str) -> None:
     arrays[-3] = numbers = arrays[2]
     total = (product(region, arrays) + bias).astype(np.float32)
     wanted = total * (numbers[0] * scales) + residual
-    np.testing.assert_array_equal(run(region, arrays, rung), wanted)
+    np.testing.assert_array_equal(run(region, arrays, isa), wanted)
 
 
-@every_rung
-def test_a_long_epilogue_starts_from_the_same_integers(rung: str) -> None:
+@every_isa
+def test_a_long_epilogue_starts_from_the_same_integers(isa: str) -> None:
     """Two of them, which pass the tile through memory, give what they give for the integers."""
     steps = (
         Step("cast", (0,)),
@@ -197,4 +197,4 @@ def test_a_long_epilogue_starts_from_the_same_integers(rung: str) -> None:
     alone = Region(
         op="elementwise", inputs=(Tensor((7, 35), "int32"),), output=region.output, epilogue=steps
     )
-    np.testing.assert_array_equal(run(region, arrays, rung), run(alone, [total], rung))
+    np.testing.assert_array_equal(run(region, arrays, isa), run(alone, [total], isa))

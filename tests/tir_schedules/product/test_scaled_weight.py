@@ -11,7 +11,7 @@ from microkernels.isa import isa_named
 from tests.tir_schedules.chain_regions import INPUT, ChainBuilder, configs, f32_layer
 from tests.tir_schedules.pair_regions import pair
 from tests.tir_schedules.run_region import (
-    RUNGS,
+    ISAS,
     bias_relu,
     expected,
     machine_for,
@@ -49,7 +49,7 @@ def scaled_region(
     )
 
 
-def check(region: Region, rung: str, config: Config | None = None, at_end: bool = True) -> None:
+def check(region: Region, isa: str, config: Config | None = None, at_end: bool = True) -> None:
     """Against float64.
 
     Each term has one more rounding than a product, 2^-24 of it: within `product_bound`, which has
@@ -58,34 +58,34 @@ def check(region: Region, rung: str, config: Config | None = None, at_end: bool 
     """
     arrays = random_inputs(region)
     wanted = expected(region, arrays)
-    result = run(region, arrays, rung, config=config, threads=2, at_end=at_end)
+    result = run(region, arrays, isa, config=config, threads=2, at_end=at_end)
     slack = 4 * np.finfo(np.float32).eps * np.abs(wanted)
     assert (np.abs(result - wanted) <= product_bound(region, arrays) + slack).all()
 
 
-@pytest.mark.parametrize("rung", RUNGS)
+@pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("at_end", [False, True])
-def test_tile_minus_one_tile_tile_plus_one(rung: str, at_end: bool) -> None:
-    lanes = machine_for(rung).isa.f32_lanes
-    default = MATMUL.default_config(scaled_region((64,), 64, 64), machine_for(rung))
+def test_tile_minus_one_tile_tile_plus_one(isa: str, at_end: bool) -> None:
+    lanes = machine_for(isa).isa.f32_lanes
+    default = MATMUL.default_config(scaled_region((64,), 64, 64), machine_for(isa))
     m, n = default.rows, default.vectors * lanes
     for rows, columns, k in [(m - 1, n - 1, 1), (m, n, 2), (m + 1, n + 1, 17)]:
-        check(scaled_region((max(rows, 1),), k, columns), rung, at_end=at_end)
+        check(scaled_region((max(rows, 1),), k, columns), isa, at_end=at_end)
 
 
 def test_blocks_and_threads() -> None:
     region = scaled_region((1, 11, 2), 37, 83, (Tensor((83,), "float32"),), bias_relu())
-    default = MATMUL.default_config(region, machine_for(RUNGS[-1])).to_dict()
+    default = MATMUL.default_config(region, machine_for(ISAS[-1])).to_dict()
     for m_block, k_block, threads_m, threads_n in [(22, 37, 2, 1), (8, 10, 1, 2), (4, 1, 3, 1)]:
         tile = {"rows": 4, "vectors": min(2, default["vectors"])}
         blocks = {"m_block": m_block, "k_block": k_block}
         grid = {"threads_m": threads_m, "threads_n": threads_n}
-        check(region, RUNGS[-1], MatmulConfig(**{**default, **tile, **blocks, **grid}))
+        check(region, ISAS[-1], MatmulConfig(**{**default, **tile, **blocks, **grid}))
 
 
 @pytest.mark.parametrize("shape", [(20,), (1, 20), (1, 1, 1, 20)], ids=str)
 def test_factors_of_every_rank(shape: tuple[int, ...]) -> None:
-    check(scaled_region((1, 3, 5), 20, 33, scale=Tensor(shape, "float32")), RUNGS[-1])
+    check(scaled_region((1, 3, 5), 20, 33, scale=Tensor(shape, "float32")), ISAS[-1])
 
 
 def test_factors_that_are_infinite_or_nan_spoil_what_they_spoil() -> None:
@@ -93,7 +93,7 @@ def test_factors_that_are_infinite_or_nan_spoil_what_they_spoil() -> None:
     arrays = random_inputs(region)
     arrays[2][0, 1] = np.inf
     arrays[1][1, :7] = 0
-    result = run(region, arrays, RUNGS[-1])
+    result = run(region, arrays, ISAS[-1])
     assert np.isnan(result[:, :7]).all() and np.isinf(result[:, 7:]).all()
 
 
@@ -110,7 +110,7 @@ def chain(rows: int, first: bool) -> Region:
 @pytest.mark.parametrize("first", [True, False])
 def test_within_a_chain(first: bool) -> None:
     region = chain(23, first)
-    assert MLP_CHAIN.reject(region, machine_for(RUNGS[-1]).isa) is None
+    assert MLP_CHAIN.reject(region, machine_for(ISAS[-1]).isa) is None
     arrays = random_inputs(region)
     magnitudes = [np.abs(array.astype(np.float64)) for array in arrays]
     # A chain of two products of magnitudes bounds the sum of magnitudes; (K + 2) 2^-24 of it for
@@ -118,8 +118,8 @@ def test_within_a_chain(first: bool) -> None:
     terms = (19 + 24) + 2 * 2 + 2 * 3
     bound = terms * 2.0**-24 * expected(region, magnitudes)
     wanted = expected(region, arrays)
-    for config in configs(region, RUNGS[-1]).values():
-        result = run(region, arrays, RUNGS[-1], config=config)
+    for config in configs(region, ISAS[-1]).values():
+        result = run(region, arrays, ISAS[-1], config=config)
         assert (np.abs(result - wanted) <= 1.01 * bound).all()
 
 
@@ -138,7 +138,7 @@ def test_behind_a_depthwise_convolution() -> None:
     inner = expected(unbounded, [np.abs(array) for array in (*arrays[:2], arrays[2])])
     magnitudes = inner @ np.abs(arrays[3] * arrays[4][:, None]) + np.abs(arrays[5])
     bound = ((3 * 3 + 2) + (20 + 3)) * 2.0**-24 * magnitudes
-    result = run(region, arrays, RUNGS[-1])
+    result = run(region, arrays, ISAS[-1])
     assert (np.abs(result - expected(region, arrays)) <= 1.01 * bound).all()
 
 
@@ -146,9 +146,9 @@ def test_a_tuner_knows_right_from_wrong() -> None:
     region = scaled_region((1, 4, 9), 16, 24)
     arrays = random_arguments(region, MATMUL, 0)
     wanted = expected_result(region, MATMUL, arrays)
-    assert wanted.difference(run(region, arrays, RUNGS[-1])) is None
+    assert wanted.difference(run(region, arrays, ISAS[-1])) is None
     arrays[2][..., -1] *= 1.01
-    assert wanted.difference(run(region, arrays, RUNGS[-1])) is not None
+    assert wanted.difference(run(region, arrays, ISAS[-1])) is not None
 
 
 def matmul_of(inputs: Sequence[Tensor], **attrs: str | int) -> Region:

@@ -1,4 +1,4 @@
-"""The weight_only_matmul template: bits, blocks, zero points, tails, both ways, every rung."""
+"""The weight_only_matmul template: bits, blocks, zero points, tails, both ways, every ISA."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from tvm import relax
 from microkernels.errors import ConfigError
 from microkernels.isa import isa_named
 from tests.tir_schedules.run_region import (
+    ISAS,
     MCPU,
-    RUNGS,
     bias_relu,
     expected,
     highest_native,
@@ -30,7 +30,7 @@ from tir_schedules.product.weight_only_matmul import (
     dequantised,
 )
 
-BEST = highest_native(RUNGS)
+BEST = highest_native(ISAS)
 
 
 def region_of(
@@ -80,14 +80,14 @@ def arrays_of(region: Region, seed: int = 0) -> list[np.ndarray]:
     ]
 
 
-def check(region: Region, rung: str = BEST, **options: Any) -> None:
+def check(region: Region, isa: str = BEST, **options: Any) -> None:
     """Runs the region between guard pages and compares it with its definition.
 
     (K + 4) * eps * |A| |W| bounds a f32 sum of K products in any order, block by block or not
     (Higham, section 3.1), with three roundings of W; 4 eps of the result are for the epilogue.
     """
     arrays = arrays_of(region)
-    result = run(region, arrays, rung, **options)
+    result = run(region, arrays, isa, **options)
     wanted = expected(region, arrays)
     eps = np.finfo(np.float32).eps
     weight = dequantised(region, arrays[: len(region.inputs)])
@@ -96,11 +96,11 @@ def check(region: Region, rung: str = BEST, **options: Any) -> None:
     assert (np.abs(result - wanted) <= (k + 4) * eps * magnitudes + 4 * eps * np.abs(wanted)).all()
 
 
-def config_for(region: Region, rung: str, staged: bool, **fields: int) -> WeightOnlyConfig:
+def config_for(region: Region, isa: str, staged: bool, **fields: int) -> WeightOnlyConfig:
     """A configuration of that way, made from the default one."""
-    default = WEIGHT_ONLY_MATMUL.default_config(region, machine_for(rung))
+    default = WEIGHT_ONLY_MATMUL.default_config(region, machine_for(isa))
     kernel = {"scalar": "scalar_f32_4x4", "avx2": "avx2_f32_4x24", "avx512": "avx512_f32_6x64"}
-    chosen = {"kernel": kernel[rung], "rows": 3, "vectors": 2, "staged": staged, **fields}
+    chosen = {"kernel": kernel[isa], "rows": 3, "vectors": 2, "staged": staged, **fields}
     return WeightOnlyConfig(**{**default.to_dict(), **chosen})
 
 
@@ -118,13 +118,13 @@ FORMATS = [
 
 
 @pytest.mark.sampled
-@pytest.mark.parametrize("rung", RUNGS)
+@pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize(("bits", "dtype", "zero"), FORMATS, ids=str)
-def test_formats(rung: str, bits: int, dtype: str, zero: float | str) -> None:
+def test_formats(isa: str, bits: int, dtype: str, zero: float | str) -> None:
     for m, k, n, block in [(1, 96, 35, 32), (7, 50, 48, 50)]:
         region = region_of((m,), k, n, bits, block, dtype, zero)
         for staged in (False, True):
-            check(region, rung, config=config_for(region, rung, staged), at_end=staged)
+            check(region, isa, config=config_for(region, isa, staged), at_end=staged)
 
 
 @pytest.mark.sampled
@@ -136,12 +136,12 @@ def test_blocks_and_a_short_last_one(bits: int, block: int) -> None:
 
 
 @pytest.mark.sampled
-@pytest.mark.parametrize("rung", RUNGS)
+@pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("at_end", [False, True])
 @pytest.mark.parametrize("m", [1, 2, 3, 4, 5])
-def test_few_rows(m: int, at_end: bool, rung: str) -> None:
+def test_few_rows(m: int, at_end: bool, isa: str) -> None:
     for n in (1, 15, 16, 17, 257):
-        check(region_of((m,), 33, n), rung, at_end=at_end)
+        check(region_of((m,), 33, n), isa, at_end=at_end)
 
 
 @given(

@@ -17,7 +17,7 @@ from microkernels.isa import isa_named
 from tests.guard import guarded
 from tests.onnx_reference.arithmetic import quantize, quantized
 from tests.tir_schedules import run_region
-from tests.tir_schedules.run_region import MCPU, RUNGS, machine_for, run
+from tests.tir_schedules.run_region import ISAS, MCPU, machine_for, run
 from tir_schedules.core.collapse import collapsed
 from tir_schedules.core.region import Region, Step, Tensor
 from tir_schedules.rows.elementwise import ELEMENTWISE, ElementwiseConfig
@@ -59,11 +59,11 @@ def items_region(shape: tuple[int, ...], dtype: str) -> Region:
     return region_of(shape, "float32", dtype, steps, (Tensor((2,), "float32"),))
 
 
-def compiled(region: Region, rung: str) -> Callable[..., np.ndarray]:
+def compiled(region: Region, isa: str) -> Callable[..., np.ndarray]:
     """The kernel as a function of arrays, for many calls."""
-    machine = machine_for(rung)
+    machine = machine_for(isa)
     function = ELEMENTWISE.build(region, ELEMENTWISE.default_config(region, machine), machine.isa)
-    kernel = run_region.compiled(function, rung)
+    kernel = run_region.compiled(function, isa)
     output = guarded(np.zeros(region.output.shape, region.output.dtype))
 
     def call(*arrays: np.ndarray) -> np.ndarray:
@@ -90,21 +90,21 @@ def awkward(scale: float, zero_point: int, size: int, seed: int = 0) -> np.ndarr
     return rng.permutation(np.concatenate(values))[:size]
 
 
-def sizes(rung: str) -> list[int]:
-    lanes = machine_for(rung).isa.f32_lanes
+def sizes(isa: str) -> list[int]:
+    lanes = machine_for(isa).isa.f32_lanes
     return sorted({1, max(1, lanes - 1), lanes, lanes + 1, 4 * lanes - 1, 4 * lanes + 1, 9 * lanes})
 
 
 @pytest.mark.sampled
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("rung", RUNGS)
-def test_sizes_around_vectors_between_guard_pages(rung: str, dtype: str) -> None:
-    for size in sizes(rung):
+@pytest.mark.parametrize("isa", ISAS)
+def test_sizes_around_vectors_between_guard_pages(isa: str, dtype: str) -> None:
+    for size in sizes(isa):
         x = awkward(0.037, 13, size)
         wanted = quantize(x, 0.037, np.array(13, dtype))
         for at_end in (False, True):
             region = quantize_region((size,), 0.037, 13, dtype)
-            assert (run(region, [x], rung, at_end=at_end) == wanted).all()
+            assert (run(region, [x], isa, at_end=at_end) == wanted).all()
             back = region_of(
                 (size,),
                 dtype,
@@ -112,7 +112,7 @@ def test_sizes_around_vectors_between_guard_pages(rung: str, dtype: str) -> None
                 [constant(0.037), constant(13), Step("dequantize", (0, 1, 2))],
             )
             real = quantized(wanted, 0.037, np.array(13, dtype)).real()
-            assert (run(back, [wanted], rung, at_end=at_end) == real).all()
+            assert (run(back, [wanted], isa, at_end=at_end) == real).all()
 
 
 scales = st.floats(2.0**-40, 2.0**20, width=32)
@@ -123,14 +123,14 @@ scales = st.floats(2.0**-40, 2.0**20, width=32)
 def test_scales_known_at_compile_time(scale: float, zero_point: int, dtype: str) -> None:
     zero = np.array(zero_point + 128 if dtype == "uint8" else zero_point, dtype)
     x = awkward(scale, int(zero), 1500)
-    result = run(quantize_region(x.shape, scale, int(zero), dtype), [x], RUNGS[-1])
+    result = run(quantize_region(x.shape, scale, int(zero), dtype), [x], ISAS[-1])
     assert (result == quantize(x, scale, zero)).all()
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("rung", RUNGS)
-def test_a_thousand_scales_known_at_run_time(rung: str, dtype: str) -> None:
-    kernel = compiled(items_region((131,), dtype), rung)
+@pytest.mark.parametrize("isa", ISAS)
+def test_a_thousand_scales_known_at_run_time(isa: str, dtype: str) -> None:
+    kernel = compiled(items_region((131,), dtype), isa)
     rng = np.random.default_rng(5)
     limits = np.iinfo(dtype)
     for seed in range(1000):
@@ -142,25 +142,25 @@ def test_a_thousand_scales_known_at_run_time(rung: str, dtype: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("rung", RUNGS)
-def test_one_number_alone_is_stored(rung: str, dtype: str) -> None:
+@pytest.mark.parametrize("isa", ISAS)
+def test_one_number_alone_is_stored(isa: str, dtype: str) -> None:
     """The output ends at an unmapped page: a store of more than its byte would crash."""
     numbers = np.array([0.5, 3], np.float32)
     for shape in ((1,), (2,), (3, 1)):
         x = np.full(shape, 7.25, np.float32)
-        assert (run(items_region(shape, dtype), [x, numbers], rung) == 14 + 3).all()
+        assert (run(items_region(shape, dtype), [x, numbers], isa) == 14 + 3).all()
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("rung", RUNGS)
-def test_a_scale_for_every_column(rung: str, dtype: str) -> None:
+@pytest.mark.parametrize("isa", ISAS)
+def test_a_scale_for_every_column(isa: str, dtype: str) -> None:
     rows, columns = 24, 67
     operands = (Tensor((columns,), "float32"), Tensor((columns,), dtype))
     there = region_of(
         (rows, columns), "float32", dtype, [Step("quantize", (0, 1, 2), dtype=dtype)], operands
     )
     back = region_of((rows, columns), dtype, "float32", [Step("dequantize", (0, 1, 2))], operands)
-    kernel, inverse = compiled(there, rung), compiled(back, rung)
+    kernel, inverse = compiled(there, isa), compiled(back, isa)
     rng = np.random.default_rng(6)
     limits = np.iinfo(dtype)
     for seed in range(30):
@@ -186,10 +186,10 @@ def qlinear_add(shape: tuple[int, ...], a: str, b: str, y: str) -> Region:
     return region_of(shape, a, y, steps, operands)
 
 
-@pytest.mark.parametrize("rung", RUNGS)
-def test_sums_of_quantised_tensors_round_like_single_operators(rung: str) -> None:
+@pytest.mark.parametrize("isa", ISAS)
+def test_sums_of_quantised_tensors_round_like_single_operators(isa: str) -> None:
     rng = np.random.default_rng(7)
-    kernel = compiled(qlinear_add((3, 501), "uint8", "int8", "uint8"), rung)
+    kernel = compiled(qlinear_add((3, 501), "uint8", "int8", "uint8"), isa)
     for _ in range(300):
         a = rng.integers(0, 256, (3, 501), dtype=np.uint8)
         b = rng.integers(-128, 128, (3, 501), dtype=np.int8)
@@ -212,31 +212,31 @@ def test_leaky_relu_of_a_quantised_tensor() -> None:
     real = quantized(x, 0.02, np.uint8(100)).real()
     real = np.where(real < 0, real * np.float32(0.1), real)
     wanted = quantize(real, 0.013, np.int8(7))
-    for rung in RUNGS:
-        assert (run(region_of((256,), "uint8", "int8", steps), [x], rung) == wanted).all()
+    for isa in ISAS:
+        assert (run(region_of((256,), "uint8", "int8", steps), [x], isa) == wanted).all()
 
 
-@pytest.mark.parametrize("rung", RUNGS)
-def test_integer_accumulators_become_real_numbers(rung: str) -> None:
+@pytest.mark.parametrize("isa", ISAS)
+def test_integer_accumulators_become_real_numbers(isa: str) -> None:
     rng = np.random.default_rng(8)
     x = rng.integers(-(2**31), 2**31, (5, 37)).astype(np.int32)
     scale = rng.uniform(0.001, 1, 37).astype(np.float32)
     steps = [Step("cast", (0,)), Step("multiply", (2, 1))]
     region = region_of((5, 37), "int32", "float32", steps, (Tensor((37,), "float32"),))
-    assert (run(region, [x, scale], rung) == x.astype(np.float32) * scale).all()
+    assert (run(region, [x, scale], isa) == x.astype(np.float32) * scale).all()
 
 
-@pytest.mark.parametrize("rung", RUNGS)
-def test_bfloat16_in_and_out(rung: str) -> None:
+@pytest.mark.parametrize("isa", ISAS)
+def test_bfloat16_in_and_out(isa: str) -> None:
     rng = np.random.default_rng(9)
-    machine = machine_for(rung)
+    machine = machine_for(isa)
     for size in (1, 5, 16, 37, 200):
         steps = [Step("add", (0, 1)), Step("cast", (2,), dtype="bfloat16")]
         operands = (Tensor((size,), "float32"),)
         region = region_of((size,), "bfloat16", "bfloat16", steps, operands)
         config = ELEMENTWISE.default_config(region, machine)
         function = ELEMENTWISE.build(region, config, machine.isa)
-        kernel = run_region.compiled(function, rung)
+        kernel = run_region.compiled(function, isa)
         x = rng.standard_normal(size).astype(bfloat16)
         y = rng.standard_normal(size).astype(np.float32)
         result = tvm.runtime.empty((size,), "bfloat16")
@@ -272,7 +272,7 @@ def test_operands_of_every_shape(threads: int) -> None:
         x = rng.standard_normal((4, 3, 35)).astype(np.float32)
         y, z = (rng.standard_normal(s).astype(np.float32) for s in (shape, (3, 1)))
         config = ElementwiseConfig(unroll=2, threads=threads)
-        result = run(region, [x, y, z], RUNGS[-1], config=config)
+        result = run(region, [x, y, z], ISAS[-1], config=config)
         wanted = x.astype(np.float64) * y + z
         # A product and a sum, each rounded by eps / 2 of values no larger than these.
         assert (np.abs(result - wanted) <= EPS * (np.abs(x * y) + np.abs(z))).all()
@@ -302,7 +302,7 @@ def test_random_shapes_configurations_and_threads(
     second = [np.array(0.01, np.float32), np.array(128, np.int32)]
     arrays: list[np.ndarray] = [a, b, *first, *second, scale, np.array(5, np.int32)]
     config = ElementwiseConfig(unroll=unroll, threads=threads)
-    result = run(region, arrays, RUNGS[-1], config=config, at_end=at_end)
+    result = run(region, arrays, ISAS[-1], config=config, at_end=at_end)
     real = quantized(a, 0.02, np.int8(-3)).real() + quantized(b, 0.01, np.uint8(128)).real()
     zero = np.full(last, 5, np.int8)
     assert (result == quantize(real, scale, zero, real.ndim - 1)).all()
@@ -364,20 +364,20 @@ def test_illegal_configurations(fields: dict[str, int]) -> None:
 
 def test_every_configuration_of_the_space() -> None:
     region = quantize_region((3, 75), 0.05, 9, "uint8")
-    configs = list(ELEMENTWISE.space(region, machine_for(RUNGS[-1])))
+    configs = list(ELEMENTWISE.space(region, machine_for(ISAS[-1])))
     assert len(set(configs)) == len(configs) > 3
     x = awkward(0.05, 9, 225).reshape(3, 75)
     for config in configs:
-        result = run(region, [x], RUNGS[-1], config=config)
+        result = run(region, [x], ISAS[-1], config=config)
         assert (result == quantize(x, 0.05, np.uint8(9))).all()
 
 
-@pytest.mark.parametrize(("rung", "register"), [("avx2", "ymm"), ("avx512", "zmm")])
-def test_code_is_vector_code_and_rounds_products(rung: str, register: str) -> None:
+@pytest.mark.parametrize(("isa", "register"), [("avx2", "ymm"), ("avx512", "zmm")])
+def test_code_is_vector_code_and_rounds_products(isa: str, register: str) -> None:
     region = qlinear_add((4, 1003), "uint8", "int8", "uint8")
-    config = ELEMENTWISE.default_config(region, machine_for(rung))
-    function = ELEMENTWISE.build(region, config, isa_named(rung))
-    target = tvm.target.Target({"kind": "llvm", "mcpu": MCPU[rung]})
+    config = ELEMENTWISE.default_config(region, machine_for(isa))
+    function = ELEMENTWISE.build(region, config, isa_named(isa))
+    target = tvm.target.Target({"kind": "llvm", "mcpu": MCPU[isa]})
     code = tvm.compile(function.with_attr("global_symbol", "kernel"), target=target)
     text = code.mod.inspect_source("asm")
     assert f"%{register}" in text

@@ -12,8 +12,8 @@ from tvm.ir.instrument import pass_instrument
 from microkernels.errors import ConfigError
 from microkernels.isa import isa_named
 from tests.tir_schedules.run_region import (
+    ISAS,
     MCPU,
-    RUNGS,
     expected,
     machine_for,
     random_inputs,
@@ -91,29 +91,29 @@ def bound(region: Region, arrays: list[np.ndarray]) -> np.ndarray:
     return error
 
 
-def check(region: Region, rung: str, arrays: list[np.ndarray] | None = None, **options) -> None:
+def check(region: Region, isa: str, arrays: list[np.ndarray] | None = None, **options) -> None:
     arrays = random_inputs(region) if arrays is None else arrays
-    result = run(region, arrays, rung, **options)
+    result = run(region, arrays, isa, **options)
     assert not region.epilogue
     assert (np.abs(result - expected(region, arrays)) <= bound(region, arrays)).all()
 
 
 @pytest.mark.sampled
 @pytest.mark.parametrize("op", [*SOFTMAXES, *NORMS])
-@pytest.mark.parametrize("rung", RUNGS)
-def test_row_one_less_than_a_vector_a_vector_and_one_more(op: str, rung: str) -> None:
-    lanes = machine_for(rung).isa.f32_lanes
+@pytest.mark.parametrize("isa", ISAS)
+def test_row_one_less_than_a_vector_a_vector_and_one_more(op: str, isa: str) -> None:
+    lanes = machine_for(isa).isa.f32_lanes
     for vectors, rows in [(1, 3), (3, 5), (9, 4)]:
         for n in {max(1, vectors * lanes - 1), vectors * lanes, vectors * lanes + 1}:
-            check(region_for(op, (rows, n)), rung, at_end=n % 2 == 0)
+            check(region_for(op, (rows, n)), isa, at_end=n % 2 == 0)
 
 
 @pytest.mark.parametrize("op", SOFTMAXES)
-@pytest.mark.parametrize("rung", RUNGS)
-def test_inner_axis_one_column_less_than_a_strip_a_strip_and_one_more(op: str, rung: str) -> None:
-    lanes = machine_for(rung).isa.f32_lanes
+@pytest.mark.parametrize("isa", ISAS)
+def test_inner_axis_one_column_less_than_a_strip_a_strip_and_one_more(op: str, isa: str) -> None:
+    lanes = machine_for(isa).isa.f32_lanes
     for inner in {1, lanes + 1, 4 * lanes - 1, 4 * lanes, 9 * lanes + 2}:
-        check(region_for(op, (2, 5, inner), axis=1), rung, at_end=inner % 2 == 0)
+        check(region_for(op, (2, 5, inner), axis=1), isa, at_end=inner % 2 == 0)
 
 
 @given(
@@ -130,10 +130,10 @@ def test_random_shapes_axes_and_threads(
 ) -> None:
     shape = (*lead, last)
     region = region_for(op, shape, axis=axis % len(shape))
-    machine = machine_for(RUNGS[-1], threads)
+    machine = machine_for(ISAS[-1], threads)
     default = template_for(op).default_config(region, machine)
     config = NormalizeConfig.from_dict({**default.to_dict(), "threads": threads})
-    check(region, RUNGS[-1], config=config, at_end=at_end)
+    check(region, ISAS[-1], config=config, at_end=at_end)
 
 
 @given(
@@ -148,7 +148,7 @@ def test_random_shapes_axes_and_threads(
 def test_a_row_in_chunks(op: str, rows: int, n: int, chunk: int, unroll: int, block: int) -> None:
     check(
         region_for(op, (rows, n)),
-        RUNGS[-1],
+        ISAS[-1],
         config=config_for(rows=block, unroll=unroll, chunk=chunk),
     )
 
@@ -157,11 +157,11 @@ def test_a_row_in_chunks(op: str, rows: int, n: int, chunk: int, unroll: int, bl
 @pytest.mark.parametrize("op", [*SOFTMAXES, *NORMS])
 def test_every_fifth_configuration_of_the_space(op: str) -> None:
     region = region_for(op, (7, 75))
-    configs = list(template_for(op).space(region, machine_for(RUNGS[-1])))
+    configs = list(template_for(op).space(region, machine_for(ISAS[-1])))
     assert len(set(configs)) == len(configs) > 10
-    assert configs[0] == template_for(op).default_config(region, machine_for(RUNGS[-1]))
+    assert configs[0] == template_for(op).default_config(region, machine_for(ISAS[-1]))
     for config in configs[1::5]:
-        check(region, RUNGS[-1], config=config)
+        check(region, ISAS[-1], config=config)
 
 
 ROWS_OF_NO_NUMBER = {
@@ -186,7 +186,7 @@ def test_rows_without_a_result_are_nan_as_in_onnx_runtime(
     good = list(np.linspace(-3, 3, 37))
     x = np.array([good, *rows, good], dtype=np.float32)
     region = region_for(op, x.shape if axis == 1 else x.T.shape, axis=axis)
-    result = run(region, [x if axis == 1 else np.ascontiguousarray(x.T)], RUNGS[-1], config=config)
+    result = run(region, [x if axis == 1 else np.ascontiguousarray(x.T)], ISAS[-1], config=config)
     result = result if axis == 1 else result.T
     assert np.isnan(result[1:-1]).all()
     assert np.isfinite(result[[0, -1]]).all()
@@ -201,7 +201,7 @@ def test_masked_and_huge_numbers(config: NormalizeConfig | None) -> None:
     far = np.zeros(37)
     far[5] = 200.0
     x = np.stack([masked, huge, far, np.full(37, 3e38)]).astype(np.float32)
-    result = run(region_for("softmax", x.shape), [x], RUNGS[-1], config=config)
+    result = run(region_for("softmax", x.shape), [x], ISAS[-1], config=config)
     half = np.zeros(37)
     half[35:] = 0.5
     # 2 eps: the exponentials of 0 are exact, the reciprocal and the product round
@@ -210,7 +210,7 @@ def test_masked_and_huge_numbers(config: NormalizeConfig | None) -> None:
     assert result[2, 5] == 1.0
     assert result[2].sum() == 1.0
     assert np.abs(result[3] - 1 / 37).max() <= 4 * EPS / 37
-    logarithm = run(region_for("log_softmax", x.shape), [x], RUNGS[-1], config=config)
+    logarithm = run(region_for("log_softmax", x.shape), [x], ISAS[-1], config=config)
     assert np.isneginf(logarithm[0, :35]).all()
     assert logarithm[1, 3] == 0.0
     assert logarithm[2, 0] == -200.0
@@ -223,15 +223,15 @@ def test_norms_of_constant_rows_and_of_far_away_ones(config: NormalizeConfig | N
     x = np.zeros((3, 37), np.float32)
     x[1] = 0.5
     x[2] = np.linspace(-1, 1, 37) + 4096
-    check(region, RUNGS[-1], [x, gamma, beta], config=config)
-    exact = run(region, [x, gamma, beta], RUNGS[-1], config=config)
+    check(region, ISAS[-1], [x, gamma, beta], config=config)
+    exact = run(region, [x, gamma, beta], ISAS[-1], config=config)
     assert (exact[0] == beta).all()
     broken = x.copy()
     broken[1, 7], broken[2, 36] = np.inf, np.nan
-    result = run(region, [broken, gamma, beta], RUNGS[-1], config=config)
+    result = run(region, [broken, gamma, beta], ISAS[-1], config=config)
     assert (result[0] == beta).all()
     assert np.isnan(result[1:]).all()
-    check(region_for("rms_norm", (3, 37)), RUNGS[-1], [x, gamma], config=config)
+    check(region_for("rms_norm", (3, 37)), ISAS[-1], [x, gamma], config=config)
 
 
 OPERANDS = {
@@ -262,7 +262,7 @@ def test_epilogue_with_operands_of_every_shape(op: str) -> None:
             np.abs(array) for array in arrays[len(region.inputs) + 1 :]
         )
         slack = size + 2 * count * EPS * total  # each operator rounds at most `total` by eps
-        difference = np.abs(run(region, arrays, RUNGS[-1], config) - expected(region, arrays))
+        difference = np.abs(run(region, arrays, ISAS[-1], config) - expected(region, arrays))
         assert (difference <= slack).all()
 
 
@@ -272,7 +272,7 @@ def test_epilogue_along_an_inner_axis() -> None:
     steps = tuple(Step("add", (0 if i == 0 else 5 + i, i + 1)) for i in range(5))
     region = region_for("softmax", (2, 5, 3, 11), 1, operands, steps)
     arrays = random_inputs(region)
-    difference = np.abs(run(region, arrays, RUNGS[-1]) - expected(region, arrays))
+    difference = np.abs(run(region, arrays, ISAS[-1]) - expected(region, arrays))
     total = 1 + sum(np.abs(array) for array in arrays[1:])
     assert (difference <= bound(region, arrays) + 10 * EPS * total).all()
 
@@ -309,20 +309,20 @@ def test_illegal_configurations(fields: dict[str, int | bool]) -> None:
         )
 
 
-@pytest.mark.parametrize(("rung", "register"), [("avx2", "ymm"), ("avx512", "zmm")])
+@pytest.mark.parametrize(("isa", "register"), [("avx2", "ymm"), ("avx512", "zmm")])
 @pytest.mark.parametrize(("op", "axis"), [("softmax", 1), ("softmax", 0), ("layer_norm", 1)])
-def test_code_is_vector_code(rung: str, register: str, op: str, axis: int) -> None:
+def test_code_is_vector_code(isa: str, register: str, op: str, axis: int) -> None:
     region = region_for(op, (24, 203), axis=axis)
-    config = template_for(op).default_config(region, machine_for(rung))
-    function = template_for(op).build(region, config, isa_named(rung))
-    target = tvm.target.Target({"kind": "llvm", "mcpu": MCPU[rung]})
+    config = template_for(op).default_config(region, machine_for(isa))
+    function = template_for(op).build(region, config, isa_named(isa))
+    target = tvm.target.Target({"kind": "llvm", "mcpu": MCPU[isa]})
     library = tvm.compile(function.with_attr("global_symbol", "kernel"), target=target)
     code = library.mod.inspect_source("asm") if hasattr(library, "mod") else ""
     assert f"vmulps\t%{register}" in code
     assert "expf" not in code
     assert "TVMBackendAllocWorkspace" not in code
     # Masked loads and stores of the cut vector are single instructions, not branches a lane.
-    assert ("{%k" if rung == "avx512" else "vmaskmovps") in code
+    assert ("{%k" if isa == "avx512" else "vmaskmovps") in code
 
 
 @pytest.mark.sampled

@@ -12,7 +12,7 @@ from microkernels.errors import ConfigError
 from microkernels.isa import isa_named
 from tests.guard import guarded
 from tests.onnx_reference.arithmetic import dynamic_quantize
-from tests.tir_schedules.run_region import MCPU, RUNGS, compiled, machine_for, run
+from tests.tir_schedules.run_region import ISAS, MCPU, compiled, machine_for, run
 from tir_schedules.core.region import Region, Step, Tensor
 from tir_schedules.rows.quantization_range import QUANTIZATION_RANGE, RangeConfig
 
@@ -30,15 +30,15 @@ def wanted(x: np.ndarray) -> list[float]:
     return [float(scale), float(zero_point)]
 
 
-@pytest.mark.parametrize("rung", RUNGS)
-def test_every_position_counts_between_guard_pages(rung: str) -> None:
-    lanes = machine_for(rung).isa.f32_lanes
+@pytest.mark.parametrize("isa", ISAS)
+def test_every_position_counts_between_guard_pages(isa: str) -> None:
+    lanes = machine_for(isa).isa.f32_lanes
     for size in sorted({1, max(1, lanes - 1), lanes, lanes + 1, 3 * lanes - 1, 9 * lanes + 1}):
-        machine = machine_for(rung)
+        machine = machine_for(isa)
         region = region_for((size,))
         config = QUANTIZATION_RANGE.default_config(region, machine)
         function = QUANTIZATION_RANGE.build(region, config, machine.isa)
-        kernel = compiled(function, rung)
+        kernel = compiled(function, isa)
         for at_end in (False, True):
             x = guarded(np.zeros(size, np.float32), at_end)
             y = guarded(np.zeros(2, np.float32), at_end)
@@ -50,13 +50,13 @@ def test_every_position_counts_between_guard_pages(rung: str) -> None:
                 assert y.tolist() == wanted(x)
 
 
-@pytest.mark.parametrize("rung", RUNGS)
-def test_a_thousand_ranges(rung: str) -> None:
+@pytest.mark.parametrize("isa", ISAS)
+def test_a_thousand_ranges(isa: str) -> None:
     region = region_for((5, 41))
-    machine = machine_for(rung)
+    machine = machine_for(isa)
     config = QUANTIZATION_RANGE.default_config(region, machine)
     function = QUANTIZATION_RANGE.build(region, config, machine.isa)
-    kernel = compiled(function, rung)
+    kernel = compiled(function, isa)
     rng = np.random.default_rng(1)
     result = np.zeros(2, np.float32)
     for _ in range(1000):
@@ -85,7 +85,7 @@ def test_random_shapes_and_threads(
     shape = (*lead, last)
     x = np.random.default_rng(last).standard_normal(shape).astype(np.float32)
     config = RangeConfig(unroll=unroll, threads=threads)
-    result = run(region_for(shape), [x], RUNGS[-1], config=config, at_end=at_end)
+    result = run(region_for(shape), [x], ISAS[-1], config=config, at_end=at_end)
     assert result.tolist() == wanted(x)
 
 
@@ -102,25 +102,25 @@ SPECIAL = [
 ]
 
 
-@pytest.mark.parametrize("rung", RUNGS)
+@pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize(("pair", "exact"), SPECIAL)
-def test_special_values(pair: list[float], exact: list[float], rung: str) -> None:
+def test_special_values(pair: list[float], exact: list[float], isa: str) -> None:
     for config in (RangeConfig(unroll=2), RangeConfig(unroll=1, threads=2)):
         x = np.array(pair * 21, np.float32)
-        assert run(region_for(x.shape), [x], rung, config=config).tolist() == exact
+        assert run(region_for(x.shape), [x], isa, config=config).tolist() == exact
 
 
 @pytest.mark.parametrize("pair", [[INF, 1.0], [-INF, 1.0], [INF, -INF], [3e38, -3e38], [NAN, INF]])
 def test_infinite_ranges_have_an_infinite_scale_and_a_zero_point_in_range(
     pair: list[float],
 ) -> None:
-    scale, zero_point = run(region_for((40,)), [np.array(pair * 20, np.float32)], RUNGS[-1])
+    scale, zero_point = run(region_for((40,)), [np.array(pair * 20, np.float32)], ISAS[-1])
     assert scale == INF
     assert zero_point in range(256)
 
 
-@pytest.mark.parametrize("rung", RUNGS)
-def test_range_and_quantisation_are_dynamic_quantize_linear(rung: str) -> None:
+@pytest.mark.parametrize("isa", ISAS)
+def test_range_and_quantisation_are_dynamic_quantize_linear(isa: str) -> None:
     shape = (7, 53)
     steps = (Step("item", (1,), value=0), Step("item", (1,), value=1))
     quantized = Region(
@@ -133,8 +133,8 @@ def test_range_and_quantisation_are_dynamic_quantize_linear(rung: str) -> None:
     rng = np.random.default_rng(3)
     for shift in (-3.0, 0.0, 1.0, 5.0):
         x = (rng.standard_normal(shape) + shift).astype(np.float32)
-        numbers = run(region_for(shape), [x], rung)
-        assert (run(quantized, [x, numbers], rung) == dynamic_quantize(x)[0]).all()
+        numbers = run(region_for(shape), [x], isa)
+        assert (run(quantized, [x, numbers], isa) == dynamic_quantize(x)[0]).all()
 
 
 def test_what_is_rejected_is_told_why() -> None:
@@ -154,12 +154,12 @@ def test_what_is_rejected_is_told_why() -> None:
             QUANTIZATION_RANGE.build(region, RangeConfig(**fields), isa)
 
 
-@pytest.mark.parametrize(("rung", "register"), [("avx2", "ymm"), ("avx512", "zmm")])
-def test_code_is_vector_code(rung: str, register: str) -> None:
+@pytest.mark.parametrize(("isa", "register"), [("avx2", "ymm"), ("avx512", "zmm")])
+def test_code_is_vector_code(isa: str, register: str) -> None:
     region = region_for((128, 384))
-    config = QUANTIZATION_RANGE.default_config(region, machine_for(rung))
-    function = QUANTIZATION_RANGE.build(region, config, isa_named(rung))
-    target = tvm.target.Target({"kind": "llvm", "mcpu": MCPU[rung]})
+    config = QUANTIZATION_RANGE.default_config(region, machine_for(isa))
+    function = QUANTIZATION_RANGE.build(region, config, isa_named(isa))
+    target = tvm.target.Target({"kind": "llvm", "mcpu": MCPU[isa]})
     library = tvm.compile(function.with_attr("global_symbol", "kernel"), target=target)
     code = library.mod.inspect_source("asm")
     for line in (f"%{register}", "vminps", "vmaxps"):

@@ -7,7 +7,7 @@ import pytest
 
 from microkernels.isa import isa_named
 from tests.onnx_reference.arithmetic import quantize
-from tests.tir_schedules.run_region import RUNGS, dtype_named, random_inputs, run
+from tests.tir_schedules.run_region import ISAS, dtype_named, random_inputs, run
 from tir_schedules.core.attributes import Attribute
 from tir_schedules.core.region import Region, Step, Tensor
 from tir_schedules.core.template import template_for
@@ -42,22 +42,22 @@ def storing(region: Region, dtype: str, scale: float) -> Region:
 
 
 @pytest.mark.sampled
-@pytest.mark.parametrize("rung", RUNGS)
+@pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("dtype", ["uint8", "int8", "bfloat16"])
 @pytest.mark.parametrize("op", ["softmax", "log_softmax", "layer_norm", "rms_norm"])
-def test_the_result_is_converted_in_registers(op: str, dtype: str, rung: str) -> None:
+def test_the_result_is_converted_in_registers(op: str, dtype: str, isa: str) -> None:
     """Both kernels compute the same f32 numbers."""
     scale = {"softmax": 1 / 255, "log_softmax": 0.06}.get(op, 0.02)
     for shape, configs in [((5, 1), CONFIGS[:1]), ((2, 3, 37), CONFIGS), ((4, 80), CONFIGS[:1])]:
         region = region_for(op, shape)
         arrays = random_inputs(region)
-        for number, config in enumerate(configs if rung == RUNGS[-1] else configs[:1]):
-            real = run(region, arrays, rung, config=config)
+        for number, config in enumerate(configs if isa == ISAS[-1] else configs[:1]):
+            real = run(region, arrays, isa, config=config)
             wanted = real.astype(dtype_named(dtype))
             if dtype != "bfloat16":
                 wanted = quantize(real, scale, np.array(3, dtype))
             narrow = storing(region, dtype, scale)
-            result = run(narrow, arrays, rung, config=config, at_end=number == 0)
+            result = run(narrow, arrays, isa, config=config, at_end=number == 0)
             np.testing.assert_array_equal(result.astype(F), wanted.astype(F))
 
 

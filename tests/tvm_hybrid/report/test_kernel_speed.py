@@ -14,8 +14,8 @@ import tvm
 from microkernels.errors import CompileError
 from microkernels.isa import CAP_VARIABLE, host_isa
 from microkernels.microkernel import Microkernel, all_microkernels, microkernel_named
+from tests.microkernels.isa_targets import target_of
 from tests.microkernels.operands import stored
-from tests.microkernels.rungs import target_of
 from tvm_hybrid.cli import main
 from tvm_hybrid.report import kernel_speed
 from tvm_hybrid.report.kernel_speed import markdown_table, measure_kernels, types_of
@@ -73,7 +73,7 @@ def test_what_is_measured_of_tiles_is_their_product(reload_weight: bool) -> None
         assert (c == 3 * 32 * kernel.kr).all()
 
 
-def test_markdown_has_a_row_for_every_rung_and_types() -> None:
+def test_markdown_has_a_row_for_every_isa_and_types() -> None:
     lines = markdown_table(quick(SCALAR)).splitlines()
     rows = [line for line in lines if line.startswith("|") and "`scalar`" in line]
     assert len(rows) == len(SCALAR)

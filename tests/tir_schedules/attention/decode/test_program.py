@@ -1,4 +1,4 @@
-"""Attention of few queries against its definition: sizes, rungs, layouts, masks, shares of keys.
+"""Attention of few queries against its definition: sizes, ISAs, layouts, masks, shares of keys.
 
 `attention_reference` states the definition and derives the bounds. Every kernel runs twice, its
 buffers against the unmapped page behind them and before them.
@@ -19,9 +19,9 @@ from tests.guard import guarded
 from tests.tir_schedules.attention_reference import assert_near, expected
 from tests.tir_schedules.attention_regions import Attention, case, of_kind, values
 from tests.tir_schedules.run_region import (
-    BF16_RUNGS,
-    INTEGER_RUNGS,
-    RUNGS,
+    BF16_ISAS,
+    INTEGER_ISAS,
+    ISAS,
     compiled,
     dtype_named,
     machine_for,
@@ -31,8 +31,8 @@ from tir_schedules.attention.decode.program import build_decode, default_shares,
 from tir_schedules.attention.problem import AttentionProblem
 from tvm_hybrid.dlpack import tensor_of
 
-BEST = {"f32": RUNGS[-1], "bf16": BF16_RUNGS[-1], "rounded": BF16_RUNGS[-1]}
-BEST["int8"] = INTEGER_RUNGS[-1]
+BEST = {"f32": ISAS[-1], "bf16": BF16_ISAS[-1], "rounded": BF16_ISAS[-1]}
+BEST["int8"] = INTEGER_ISAS[-1]
 SIGNED = ("int8", "int8", "int8", "int8")
 
 
@@ -46,14 +46,14 @@ class Shares:
 
 def check(
     attention: Attention,
-    rung: str = "",
+    isa: str = "",
     shares: Shares = Shares(),
     arrays: Sequence[np.ndarray] | None = None,
 ) -> None:
     """Builds, runs and compares one attention."""
-    region, rung = attention.region, rung or BEST[attention.kind]
+    region, isa = attention.region, isa or BEST[attention.kind]
     assert fits(region)
-    kernel = compiled(build_decode(region, shares, isa_named(rung)), rung)
+    kernel = compiled(build_decode(region, shares, isa_named(isa)), isa)
     arrays = values(attention) if arrays is None else arrays
     wanted = expected(attention, arrays)
     for at_end in (True, False):
@@ -69,15 +69,15 @@ def small(kind: str, **fields: Any) -> Attention:
 
 
 @pytest.mark.parametrize(
-    ("kind", "rung"),
+    ("kind", "isa"),
     [
-        *itertools.product(["f32"], RUNGS),
-        *itertools.product(["bf16"], BF16_RUNGS),
-        *itertools.product(["int8"], INTEGER_RUNGS),
+        *itertools.product(["f32"], ISAS),
+        *itertools.product(["bf16"], BF16_ISAS),
+        *itertools.product(["int8"], INTEGER_ISAS),
     ],
 )
-def test_every_rung(kind: str, rung: str) -> None:
-    check(small(kind, m=2, n=21, d=20, group=2, mask="rows"), rung)
+def test_every_isa(kind: str, isa: str) -> None:
+    check(small(kind, m=2, n=21, d=20, group=2, mask="rows"), isa)
 
 
 @pytest.mark.parametrize("n", [1, 7, 127, 129, 1000])
@@ -164,11 +164,11 @@ def test_which_regions_fit() -> None:
 
 
 def test_work_is_shared_where_that_pays() -> None:
-    two = machine_for(RUNGS[-1], 2)
+    two = machine_for(ISAS[-1], 2)
     assert default_shares(small("f32", n=64, d=16).region, two) == (False, 1)
     assert default_shares(small("f32", heads=8, n=1024, d=64).region, two) == (True, 1)
     assert default_shares(small("f32", heads=1, n=4096, d=64).region, two) == (True, 2)
     assert default_shares(small("f32", heads=1, n=300, d=64).region, two) == (False, 1)
-    assert default_shares(small("f32", n=4096, d=64).region, machine_for(RUNGS[-1])) == (False, 1)
+    assert default_shares(small("f32", n=4096, d=64).region, machine_for(ISAS[-1])) == (False, 1)
     together = small("f32", heads=8, n=4096, d=64, layout="bshd")
     assert default_shares(together.region, two) == (True, 2)

@@ -16,14 +16,14 @@ from tests.tir_schedules.run_region import MCPU, machine_for
 from tir_schedules.core.template import template_for
 
 PRODUCTS = {"f32": "vfmadd", "bf16": "vdpbf16ps", "int8": "vpdpbusd"}
-RUNG = {"f32": "avx512", "bf16": "avx512_bf16", "int8": "avx512_vnni"}
+ISA = {"f32": "avx512", "bf16": "avx512_bf16", "int8": "avx512_vnni"}
 TILE = 24  # accumulators of 8 x 48
 HEAD = case(batch=1, m=128, n=128, heads=8, d=96)
 
 
-def function_of(attention: Attention, rung: str, threads: int = 1) -> tirx.PrimFunc:
+def function_of(attention: Attention, isa: str, threads: int = 1) -> tirx.PrimFunc:
     """The kernel before it is compiled."""
-    region, machine = attention.region, machine_for(rung, threads)
+    region, machine = attention.region, machine_for(isa, threads)
     template = template_for(region.op)
     config = template.default_config(region, machine)
     return template.build(region, config, machine.isa)
@@ -60,8 +60,8 @@ def innermost_loops(assembly: str) -> list[list[str]]:
 @pytest.mark.parametrize("kind", PRODUCTS)
 def test_hot_loops_leave_the_stack_alone(kind: str) -> None:
     """Loops of a whole register tile neither store a vector to the stack nor load one."""
-    target = tvm.target.Target({"kind": "llvm", "mcpu": MCPU[RUNG[kind]]})
-    function = function_of(of_kind(HEAD, kind), RUNG[kind]).with_attr("global_symbol", "kernel")
+    target = tvm.target.Target({"kind": "llvm", "mcpu": MCPU[ISA[kind]]})
+    function = function_of(of_kind(HEAD, kind), ISA[kind]).with_attr("global_symbol", "kernel")
     assembly = tvm.compile(function, target=target).mod.inspect_source("asm")
     sums = rf"{PRODUCTS[kind]}\S*\s.*%(zmm\d+)$"
     hot = [
@@ -82,7 +82,7 @@ def test_memory_does_not_grow_with_the_square_of_the_length(kind: str) -> None:
     bytes_of = {}
     for m, n in [(16384, 16384), (16384, 8192), (8192, 16384)]:
         attention = of_kind(case(batch=1, heads=1, m=m, n=n, d=64), kind)
-        bytes_of[m, n] = allocated(function_of(attention, RUNG[kind]))
+        bytes_of[m, n] = allocated(function_of(attention, ISA[kind]))
     size = {"f32": 4, "bf16": 2, "int8": 1}[kind]
     head = 2 * 16384 * 64 * size
     assert 0 < bytes_of[16384, 16384] <= 2 * head + 2**20

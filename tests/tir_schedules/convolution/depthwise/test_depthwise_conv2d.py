@@ -1,4 +1,4 @@
-"""The template of depthwise convolution: every form, edge, rung and tile, between guard pages."""
+"""The template of depthwise convolution: every form, edge, ISA and tile, between guard pages."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from microkernels.errors import ConfigError
 from microkernels.isa import isa_named
 from tests.relay_passes.graphs import run as run_relax
 from tests.tir_schedules.conv_regions import check, conv_region, values
-from tests.tir_schedules.depthwise_regions import DTYPES, RUNGS_OF, cases, config_for, depthwise
-from tests.tir_schedules.run_region import RUNGS, bias_relu, expected, machine_for, run
+from tests.tir_schedules.depthwise_regions import DTYPES, ISAS_OF, cases, config_for, depthwise
+from tests.tir_schedules.run_region import ISAS, bias_relu, expected, machine_for, run
 from tir_schedules.convolution.depthwise.config import default_config
 from tir_schedules.convolution.depthwise.depthwise_conv2d import DEPTHWISE_CONV2D
 from tir_schedules.convolution.depthwise.direct import Strip, strips
@@ -26,7 +26,7 @@ from tir_schedules.core.machine import DATA_SHEETS, Machine
 from tir_schedules.core.region import Region, Step, Tensor
 from tir_schedules.cost.why_vectors import why_vectors
 
-BEST = {dtype: rungs[-1] for dtype, rungs in RUNGS_OF.items()}
+BEST = {dtype: isas[-1] for dtype, isas in ISAS_OF.items()}
 ALL = (1, 1, 1, 1)
 
 
@@ -34,17 +34,17 @@ ALL = (1, 1, 1, 1)
 @given(cases(DTYPES), st.booleans())
 def test_any_convolution_by_any_tile(case: tuple[Region, dict[str, int]], at_end: bool) -> None:
     region, fields = case
-    rung = BEST[region.inputs[0].dtype]
-    check(region, rung, config_for(region, rung, **fields), at_end=at_end)
+    isa = BEST[region.inputs[0].dtype]
+    check(region, isa, config_for(region, isa, **fields), at_end=at_end)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_every_rung(dtype: str) -> None:
-    """A block of channels that is cut, for most rungs behind whole ones; two rows, three bands."""
+def test_every_isa(dtype: str) -> None:
+    """A block of channels that is cut, for most ISAs behind whole ones; two rows, three bands."""
     zero = {"a_zero_point": 3} if "int8" in dtype else {}
-    for rung in RUNGS_OF[dtype]:
+    for isa in ISAS_OF[dtype]:
         region = depthwise((5, 4), 19, (3, 3), padding=ALL, dtype=dtype, **zero)
-        check(region, rung, config_for(region, rung, rows=2, columns=2))
+        check(region, isa, config_for(region, isa, rows=2, columns=2))
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -77,7 +77,7 @@ def test_pixels_outside_are_not_multiplied() -> None:
     arrays = values(region)
     arrays[0][0, 0, 0] = np.inf
     for rows in (1, 2):
-        result = run(region, arrays, RUNGS[-1], config_for(region, RUNGS[-1], rows=rows))
+        result = run(region, arrays, ISAS[-1], config_for(region, ISAS[-1], rows=rows))
         reached = np.zeros((5, 5), bool)
         reached[:2, :2] = True
         np.testing.assert_array_equal(np.isinf(result[0]).all(axis=-1), reached)
@@ -113,15 +113,15 @@ def test_zero_points_at_run_time(dtype: str, kind: str) -> None:
 
 @pytest.mark.parametrize("dtype", ["uint8", "int8"])
 def test_extreme_integers(dtype: str) -> None:
-    """The largest sums, to the bit, on every rung: no 16-bit step may saturate."""
+    """The largest sums, to the bit, on every instruction set: no 16-bit step may saturate."""
     limits = np.iinfo(dtype)
     region = depthwise((4, 4), 18, (5, 3), padding=ALL, dtype=dtype, a_zero_point=limits.max)
     arrays = values(region)
     arrays[0][:, :, ::2], arrays[0][:, :, 1::2] = limits.min, limits.max
     arrays[1][...] = -128
     arrays[1][..., ::2] = 127
-    for rung in RUNGS_OF[dtype]:
-        np.testing.assert_array_equal(run(region, arrays, rung), expected(region, arrays))
+    for isa in ISAS_OF[dtype]:
+        np.testing.assert_array_equal(run(region, arrays, isa), expected(region, arrays))
 
 
 @pytest.mark.parametrize("dtype", ["uint8", "int8"])
@@ -135,8 +135,8 @@ def test_x_is_quantised_on_the_way(dtype: str) -> None:
 
 def test_x_is_rounded_to_bfloat16() -> None:
     region = depthwise((5, 6), 37, (3, 3), padding=ALL, dtype="float32", weight="bfloat16")
-    for rung in RUNGS_OF["bfloat16"][-2:]:
-        check(region, rung)
+    for isa in ISAS_OF["bfloat16"][-2:]:
+        check(region, isa)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
@@ -159,7 +159,7 @@ def test_a_long_epilogue_and_one_factor_for_each_channel_of_a_sample() -> None:
     )  # fmt: skip
     for rows in (1, 2):
         arrays = values(region)
-        result = run(region, arrays, RUNGS[-1], config_for(region, RUNGS[-1], rows=rows))
+        result = run(region, arrays, ISAS[-1], config_for(region, ISAS[-1], rows=rows))
         # tanh has slope 1 at most; 10 roundings of sums of 9 products below 40.
         np.testing.assert_allclose(result, expected(region, arrays), rtol=0, atol=40 * 10 * 2**-23)
 

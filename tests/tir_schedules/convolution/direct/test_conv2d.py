@@ -1,4 +1,4 @@
-"""The template of direct convolution: every form, edge and rung, between guard pages."""
+"""The template of direct convolution: every form, edge and instruction set, between guard pages."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from microkernels.microkernel import microkernel_named
 from tests.relay_passes.graphs import run as run_relax
 from tests.tir_schedules.conv_regions import check, conv_region, convolutions, values
 from tests.tir_schedules.run_region import (
-    BF16_RUNGS,
-    INTEGER_RUNGS,
-    RUNGS,
+    BF16_ISAS,
+    INTEGER_ISAS,
+    ISAS,
     bias_relu,
     compiled,
     machine_for,
@@ -30,12 +30,12 @@ from tir_schedules.core.template import template_for
 from tvm_hybrid.dlpack import tensor_of
 
 DTYPES = ("float32", "uint8", "int8", "bfloat16")
-BEST = {"float32": RUNGS, "uint8": INTEGER_RUNGS, "int8": INTEGER_RUNGS, "bfloat16": BF16_RUNGS}
+BEST = {"float32": ISAS, "uint8": INTEGER_ISAS, "int8": INTEGER_ISAS, "bfloat16": BF16_ISAS}
 
 
-def config_for(region: Region, rung: str, **fields: object) -> ConvConfig:
+def config_for(region: Region, isa: str, **fields: object) -> ConvConfig:
     """The default configuration with some fields changed."""
-    config = template_for(region.op).default_config(region, machine_for(rung))
+    config = template_for(region.op).default_config(region, machine_for(isa))
     assert isinstance(config, ConvConfig)
     return ConvConfig.from_dict({**config.to_dict(), **fields})
 
@@ -52,36 +52,36 @@ def test_any_convolution(region: Region) -> None:
 @pytest.mark.parametrize("at_end", [False, True])
 def test_padded_edges_and_tails(dtype: str, staged: bool, at_end: bool) -> None:
     """Asymmetric padding, tails of pixels and channels, several bands; either side guarded."""
-    rung = BEST[dtype][-1]
+    isa = BEST[dtype][-1]
     zero = {"a_zero_point": 9} if dtype in ("uint8", "int8") else {}
     region = conv_region(
         (9, 31), 8, 35, (3, 5), padding=(1, 3, 0, 2), strides=(1, 1), dtype=dtype, **zero
     )
-    config = config_for(region, rung, staged=staged, band=4, lines=1)
-    check(region, rung, config, at_end=at_end)
+    config = config_for(region, isa, staged=staged, band=4, lines=1)
+    check(region, isa, config, at_end=at_end)
 
 
 @pytest.mark.sampled
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_every_rung(dtype: str) -> None:
+def test_every_isa(dtype: str) -> None:
     zero = {"a_zero_point": 3} if dtype in ("uint8", "int8") else {}
     region = conv_region((6, 7), 4, 19, (3, 3), padding=(1, 1, 1, 1), dtype=dtype, **zero)
-    for rung in BEST[dtype]:
-        check(region, rung)
+    for isa in BEST[dtype]:
+        check(region, isa)
 
 
 @pytest.mark.parametrize("channels", [1, 3, 17])
 @pytest.mark.parametrize("dtype", ["float32", "uint8"])
 def test_edge_sizes(channels: int, dtype: str) -> None:
     """Images of one pixel, kernels larger than the image, few and odd channels."""
-    rung = BEST[dtype][-1]
+    isa = BEST[dtype][-1]
     for extents, kernel, padding in [
         ((1, 1), (1, 1), (0, 0, 0, 0)),
         ((1, 1), (3, 3), (1, 1, 1, 1)),
         ((2, 3), (5, 7), (2, 3, 2, 3)),
         ((4, 1), (3, 1), (0, 0, 2, 0)),
     ]:
-        check(conv_region(extents, channels, channels, kernel, padding=padding, dtype=dtype), rung)
+        check(conv_region(extents, channels, channels, kernel, padding=padding, dtype=dtype), isa)
 
 
 def test_a_window_that_lies_outside_altogether() -> None:
@@ -91,8 +91,8 @@ def test_a_window_that_lies_outside_altogether() -> None:
     )
     for staged in (False, True):
         for case in (region, beside):
-            config = config_for(case, INTEGER_RUNGS[-1], staged=staged, lines=1)
-            check(case, INTEGER_RUNGS[-1], config)
+            config = config_for(case, INTEGER_ISAS[-1], staged=staged, lines=1)
+            check(case, INTEGER_ISAS[-1], config)
 
 
 @pytest.mark.parametrize("threads", [(1, 2), (2, 1), (3, 2)])
@@ -101,24 +101,22 @@ def test_threads(threads: tuple[int, int], groups: int) -> None:
     region = conv_region((7, 9), 6, 96, (3, 3), padding=(1,) * 4, batch=2, groups=groups)
     for staged in (False, True):
         config = config_for(
-            region, RUNGS[-1], threads_m=threads[0], threads_n=threads[1], band=3, staged=staged
+            region, ISAS[-1], threads_m=threads[0], threads_n=threads[1], band=3, staged=staged
         )
-        check(region, RUNGS[-1], ConvConfig.from_dict({**config.to_dict(), "lines": 1}))
+        check(region, ISAS[-1], ConvConfig.from_dict({**config.to_dict(), "lines": 1}))
 
 
 @pytest.mark.parametrize(
-    ("rung", "kernel"),
+    ("isa", "kernel"),
     [
         ("avx2", "avx2_f32_6x16"),
         pytest.param("avx512", "avx512_f32_6x64", marks=pytest.mark.isa("avx512")),
     ],
 )
-def test_lines_of_a_small_image_share_a_tile(rung: str, kernel: str) -> None:
+def test_lines_of_a_small_image_share_a_tile(isa: str, kernel: str) -> None:
     region = conv_region((5, 3), 8, 40, (3, 3), padding=(1,) * 4)
-    config = config_for(
-        region, rung, kernel=kernel, vectors=2, rows=3, lines=2, staged=True, band=5
-    )
-    check(region, rung, config)
+    config = config_for(region, isa, kernel=kernel, vectors=2, rows=3, lines=2, staged=True, band=5)
+    check(region, isa, config)
 
 
 @pytest.mark.parametrize("kind", ["input", "range"])
@@ -130,10 +128,10 @@ def test_zero_points_at_run_time(kind: str, staged: bool) -> None:
     )
     arrays = values(region)
     arrays[2] = np.array([0.1, 37], "float32") if kind == "range" else np.array(200, "uint8")
-    config = config_for(region, INTEGER_RUNGS[-1], staged=staged)
-    machine = machine_for(INTEGER_RUNGS[-1])
+    config = config_for(region, INTEGER_ISAS[-1], staged=staged)
+    machine = machine_for(INTEGER_ISAS[-1])
     template = template_for("conv2d")
-    kernel = compiled(template.build(region, config, machine.isa), INTEGER_RUNGS[-1])
+    kernel = compiled(template.build(region, config, machine.isa), INTEGER_ISAS[-1])
     output = np.zeros(region.output.shape, "int32")
     inputs = packed(region, config, machine.isa, arrays)
     kernel(*(tensor_of(x) for x in inputs), tensor_of(output))
@@ -145,7 +143,7 @@ def test_x_is_quantised_on_the_way() -> None:
         (9, 9), 3, 16, (3, 3), padding=(1,) * 4, dtype="float32", weight="int8",
         a_quantize="uint8", a_scale=0.02, a_zero_point=11,
     )  # fmt: skip
-    check(region, INTEGER_RUNGS[-1])
+    check(region, INTEGER_ISAS[-1])
 
 
 def test_epilogue_with_residual() -> None:
@@ -155,11 +153,11 @@ def test_epilogue_with_residual() -> None:
         operands=(Tensor((24,), "float32"), Tensor(shape, "float32")),
         epilogue=(Step("add", (0, 1)), Step("add", (3, 2)), Step("relu", (4,))),
     )  # fmt: skip
-    check(region, RUNGS[-1])
+    check(region, ISAS[-1])
     grouped = conv_region(
         (8, 8), 16, 24, (3, 3), groups=2, operands=(Tensor((24,), "float32"),), epilogue=bias_relu()
     )
-    check(grouped, RUNGS[-1])
+    check(grouped, ISAS[-1])
 
 
 def test_integers_out() -> None:
@@ -178,9 +176,9 @@ def test_integers_out() -> None:
         )  # fmt: skip
         arrays = values(region)
         arrays[2] = np.abs(arrays[2]) * np.float32(1e-3)
-        template, machine = template_for("conv2d"), machine_for(INTEGER_RUNGS[-1])
+        template, machine = template_for("conv2d"), machine_for(INTEGER_ISAS[-1])
         config = template.default_config(region, machine)
-        kernel = compiled(template.build(region, config, machine.isa), INTEGER_RUNGS[-1])
+        kernel = compiled(template.build(region, config, machine.isa), INTEGER_ISAS[-1])
         output = np.zeros(region.output.shape, "uint8")
         inputs = packed(region, config, machine.isa, arrays)
         kernel(*(tensor_of(x) for x in inputs), tensor_of(output))
@@ -197,30 +195,32 @@ def test_unpacking_gives_the_weight(dtype: str, groups: int) -> None:
         (5, 5), 6, 38, (3, 2), groups=groups, dtype=dtype,
         **({"a_zero_point": 3} if dtype == "uint8" else {}),
     )  # fmt: skip
-    rung = BEST[dtype][-1]
-    config = config_for(region, rung)
+    isa = BEST[dtype][-1]
+    config = config_for(region, isa)
     weight = values(region)[1]
-    template, isa = template_for("conv2d"), machine_for(rung).isa
+    template, target_isa = template_for("conv2d"), machine_for(isa).isa
     assert template.packing is not None
-    array = template.packing.pack(region, config, isa, 1, weight)
-    assert array.shape == template.packing.shape(region, config, isa, 1)
+    array = template.packing.pack(region, config, target_isa, 1, weight)
+    assert array.shape == template.packing.shape(region, config, target_isa, 1)
     builder = relax.BlockBuilder()
     x = relax.Var("w", relax.TensorType(array.shape, str(array.dtype)))
     with builder.function("main", [x]):
-        builder.emit_func_output(builder.emit(template.packing.unpack(region, config, isa, 1, x)))
+        builder.emit_func_output(
+            builder.emit(template.packing.unpack(region, config, target_isa, 1, x))
+        )
     np.testing.assert_array_equal(run_relax(builder.get(), [array])[0], weight)
 
 
 def test_defaults_and_the_space_are_legal() -> None:
     """Every configuration of the space builds; a few of them run."""
     region = conv_region((7, 7), 8, 40, (3, 3), padding=(1,) * 4)
-    machine = machine_for(RUNGS[-1], threads=2)
+    machine = machine_for(ISAS[-1], threads=2)
     template = template_for("conv2d")
     found = list(template.space(region, machine))
     assert len(found) == len(set(found)) > 20
     assert found[0] == template.default_config(region, machine)
     for config in itertools.islice(found, 0, None, max(1, len(found) // 4)):
-        check(region, RUNGS[-1], config)
+        check(region, ISAS[-1], config)
 
 
 @pytest.mark.parametrize(
@@ -235,16 +235,16 @@ def test_defaults_and_the_space_are_legal() -> None:
 )
 def test_illegal_configurations_are_refused(fields: dict, message: str) -> None:
     region = conv_region((7, 7), 8, 40, (3, 3))
-    config = config_for(region, RUNGS[-1], **fields)
+    config = config_for(region, ISAS[-1], **fields)
     with pytest.raises(TvmHybridError, match=message):
-        template_for("conv2d").build(region, config, isa_named(RUNGS[-1]))
+        template_for("conv2d").build(region, config, isa_named(ISAS[-1]))
 
 
 def test_what_cannot_be_read_in_place_says_so() -> None:
     region = conv_region((7, 7), 3, 16, (3, 3), dtype="uint8")
-    config = config_for(region, INTEGER_RUNGS[-1], staged=False)
+    config = config_for(region, INTEGER_ISAS[-1], staged=False)
     with pytest.raises(ConfigError, match="staged"):
-        template_for("conv2d").build(region, config, isa_named(INTEGER_RUNGS[-1]))
+        template_for("conv2d").build(region, config, isa_named(INTEGER_ISAS[-1]))
 
 
 @pytest.mark.parametrize(
@@ -263,14 +263,14 @@ def test_what_no_kernel_builds_has_a_reason(region: Region, reason: str) -> None
 def test_forms() -> None:
     """Which runs of memory a window is made of."""
 
-    def form(region: Region, rung: str) -> tuple[str, bool]:
-        config = config_for(region, rung)
+    def form(region: Region, isa: str) -> tuple[str, bool]:
+        config = config_for(region, isa)
         kernel = microkernel_named(config.kernel)
         return WeightLayout.of(region, config, kernel).form, reads_in_place(region, kernel)
 
-    assert form(conv_region((5, 5), 3, 8, (3, 3)), RUNGS[-1]) == ("fused", True)
-    assert form(conv_region((5, 5), 3, 8, (3, 3), dilation=(1, 2)), RUNGS[-1]) == ("split", True)
-    best = INTEGER_RUNGS[-1]
+    assert form(conv_region((5, 5), 3, 8, (3, 3)), ISAS[-1]) == ("fused", True)
+    assert form(conv_region((5, 5), 3, 8, (3, 3), dilation=(1, 2)), ISAS[-1]) == ("split", True)
+    best = INTEGER_ISAS[-1]
     if machine_for(best).isa.includes(isa_named("avx2")):
         assert form(conv_region((5, 5), 3, 8, (3, 3), dtype="uint8"), best) == ("fused", False)
         assert form(conv_region((5, 5), 8, 8, (3, 3), dtype="uint8"), best) == ("fused", True)

@@ -11,7 +11,7 @@ from tvm import relax
 from microkernels.errors import ConfigError
 from microkernels.isa import isa_named
 from tests.relay_passes.graphs import run as run_relax
-from tests.tir_schedules.run_region import RUNGS, bias_relu, expected, machine_for
+from tests.tir_schedules.run_region import ISAS, bias_relu, expected, machine_for
 from tests.tir_schedules.winograd_regions import (
     ONES,
     bias,
@@ -26,7 +26,7 @@ from tir_schedules.convolution.winograd.conv2d_winograd import CONV2D_WINOGRAD, 
 from tir_schedules.convolution.winograd.transforms import expected_error
 from tir_schedules.core.region import Region, Step, Tensor
 
-BEST = RUNGS[-1]
+BEST = ISAS[-1]
 
 
 def config_for(region: Region, threads: int = 1, **changes: int) -> WinogradConfig:
@@ -34,12 +34,12 @@ def config_for(region: Region, threads: int = 1, **changes: int) -> WinogradConf
     return WinogradConfig(**{**config.to_dict(), **changes})
 
 
-@pytest.mark.parametrize("rung", RUNGS)
-def test_tile_minus_one_tile_tile_plus_one(rung: str) -> None:
-    lanes = machine_for(rung).isa.f32_lanes
-    check(region_of((3, 5), lanes + 1, lanes), rung)
-    check(region_of((4, 4), lanes, lanes + 1), rung)
-    check(region_of((5, 3), max(lanes - 1, 1), max(lanes - 1, 1)), rung)
+@pytest.mark.parametrize("isa", ISAS)
+def test_tile_minus_one_tile_tile_plus_one(isa: str) -> None:
+    lanes = machine_for(isa).isa.f32_lanes
+    check(region_of((3, 5), lanes + 1, lanes), isa)
+    check(region_of((4, 4), lanes, lanes + 1), isa)
+    check(region_of((5, 3), max(lanes - 1, 1), max(lanes - 1, 1)), isa)
 
 
 @pytest.mark.parametrize(

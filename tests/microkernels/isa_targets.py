@@ -8,7 +8,7 @@ from tvm.target import Target
 from microkernels.isa import isa_named
 from microkernels.microkernel import Microkernel
 
-# The plainest CPU of every rung that has kernels.
+# The plainest CPU of every instruction set that has kernels.
 MCPU = {
     "scalar": "x86-64",
     "avx2": "haswell",
@@ -18,18 +18,18 @@ MCPU = {
     "avx512_bf16": "cooperlake",
     "amx": "sapphirerapids",
 }
-# What no rung asks for, and CPUs lack on which AMX is emulated: LLVM would use it where it can.
+# What no ISA asks for, and CPUs lack on which AMX is emulated: LLVM would use it where it can.
 _WITHOUT = {"amx": ["-avx512fp16", "-avxvnni"]}
 
 
-def target_of(rung: str, mcpu: str | None = None) -> Target:
-    """The target of a rung's code; of its plainest CPU unless told otherwise."""
-    attributes = {"mattr": _WITHOUT[rung]} if rung in _WITHOUT else {}
-    return Target({"kind": "llvm", "mcpu": mcpu or MCPU[rung], **attributes})
+def target_of(isa: str, mcpu: str | None = None) -> Target:
+    """The target of an instruction set's code; of its plainest CPU unless told otherwise."""
+    attributes = {"mattr": _WITHOUT[isa]} if isa in _WITHOUT else {}
+    return Target({"kind": "llvm", "mcpu": mcpu or MCPU[isa], **attributes})
 
 
 def with_amx(mcpu: str) -> Target:
-    """A CPU, and every feature of the rung "amx" whether it has it or not."""
+    """A CPU, and every feature of the instruction set "amx" whether it has it or not."""
     features = [f"+{feature}" for feature in isa_named("amx").features]
     return Target({"kind": "llvm", "mcpu": mcpu, "mattr": features})
 
@@ -48,7 +48,7 @@ AMX_TARGETS = {
 
 
 def runnable(kernels: list[Microkernel]) -> list:
-    """One parameter for every kernel, marked with the rung that it needs."""
+    """One parameter for every kernel, marked with the instruction set that it needs."""
     return [
         pytest.param(kernel, id=kernel.name, marks=pytest.mark.isa(kernel.isa_name))
         for kernel in kernels

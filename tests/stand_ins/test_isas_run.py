@@ -1,4 +1,4 @@
-"""What `make test` says at its end about the rungs that ran."""
+"""What `make test` says at its end about the instruction sets that ran."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from pathlib import Path
 import pytest
 
 from microkernels.isa import isa_named
-from tests.stand_ins import rungs_run
+from tests.stand_ins import isas_run
 
 ROOT = Path(__file__).parents[2]
 
 
-def test_a_table_of_rungs_and_ways() -> None:
+def test_a_table_of_isas_and_ways() -> None:
     tests = [
         [["avx2", "native"], ["avx512", "by stand-in"]],
         [["avx512", "by stand-in"]],
         [["amx", "not at all"]],
         [],
     ]
-    lines = [line.split() for line in rungs_run.table(tests)]
+    lines = [line.split() for line in isas_run.table(tests)]
     assert lines[0] == ["code", "for", "native", "by", "stand-in", "not", "at", "all"]
     assert {line[0]: line[1:] for line in lines[1:]} == {
         "scalar": ["0", "0", "0"],
@@ -35,29 +35,29 @@ def test_a_table_of_rungs_and_ways() -> None:
 
 
 def test_ways_follow_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    def has(rung: str) -> None:
-        monkeypatch.setattr(rungs_run, "PRESENT", frozenset(isa_named(rung).features))
+    def has(isa: str) -> None:
+        monkeypatch.setattr(isas_run, "PRESENT", frozenset(isa_named(isa).features))
 
     has("avx512_vnni")
-    assert rungs_run.runs_itself("avx512") and not rungs_run.runs_itself("avx512_bf16")
-    assert rungs_run.substitute_of("avx2_vnni") == "avx512_vnni"
-    assert rungs_run.runs_itself("avx2_vnni")
+    assert isas_run.runs_itself("avx512") and not isas_run.runs_itself("avx512_bf16")
+    assert isas_run.substitute_of("avx2_vnni") == "avx512_vnni"
+    assert isas_run.runs_itself("avx2_vnni")
     has("avx2")
-    assert rungs_run.substitute_of("avx2_vnni") == "avx2_vnni"
-    assert rungs_run.can_run("avx512_bf16") and not rungs_run.runs_itself("avx512_bf16")
+    assert isas_run.substitute_of("avx2_vnni") == "avx2_vnni"
+    assert isas_run.can_run("avx512_bf16") and not isas_run.runs_itself("avx512_bf16")
     has("scalar")
-    assert rungs_run.can_run("scalar") and not rungs_run.can_run("avx512")
+    assert isas_run.can_run("scalar") and not isas_run.can_run("avx512")
 
 
 TESTS = """
 import pytest
-from tests.stand_ins import rungs_run
+from tests.stand_ins import isas_run
 
 @pytest.mark.isa("avx512")
 def test_one(): pass
 
-@pytest.mark.parametrize("rung", ["scalar", "scalar"])
-def test_two(rung): rungs_run.note(rung)
+@pytest.mark.parametrize("isa", ["scalar", "scalar"])
+def test_two(isa): isas_run.note(isa)
 
 @pytest.mark.slow
 def test_three(): pass
@@ -65,7 +65,7 @@ def test_three(): pass
 
 
 def test_the_numbers_of_a_run(tmp_path: Path) -> None:
-    file = tmp_path / "test_rungs.py"
+    file = tmp_path / "test_isas.py"
     file.write_text(TESTS, encoding="utf-8")
     options = ["-p", "no:cacheprovider", "-p", "tests.conftest", "-m", "not slow"]
     command = [sys.executable, "-m", "pytest", "-c", str(ROOT / "setup.cfg"), *options, str(file)]
@@ -73,6 +73,6 @@ def test_the_numbers_of_a_run(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     lines = [line.split() for line in done.stdout.splitlines()]
     assert ["scalar", "2", "0", "0"] in lines
-    way = 1 if rungs_run.runs_itself("avx512") else 2
+    way = 1 if isas_run.runs_itself("avx512") else 2
     assert [line[way] for line in lines if line[:1] == ["avx512"]] == ["1"]
     assert "1 slow tests are left to `make test-all`" in done.stdout
