@@ -82,8 +82,8 @@ def compile(
         Tuning records to apply, in this order: these files', or for None those that
         `TVM_HYBRID_RECORDS` names; then those that this package brings for the CPU. A region that
         none of them knows gets the configuration of a region like it, if that promises a gain
-        (`tvm_hybrid.tuning.nearest_record`). An empty list, or TVM_HYBRID_RECORDS=none: no records.
-        `Manifest.records` says which were used.
+        (`tvm_hybrid.tuning.lookup.nearest_record`). An empty list, or TVM_HYBRID_RECORDS=none: no
+        records. `Manifest.records` says which were used.
     num_threads : int or None
         Threads of one run; None for `TVM_NUM_THREADS`, or else all cores. 1 builds serial kernels.
         Without a target at most four for each CPU that this process may use; where a target is
@@ -118,8 +118,8 @@ def compile(
     OutputError
         If `dump_ir` cannot be written to.
     """
-    from .tuning.layout_lookup import with_records
-    from .tuning.record_lookup import lookup_of
+    from .tuning.lookup.layout_lookup import with_records
+    from .tuning.lookup.record_lookup import lookup_of
 
     register()
     check_precision(precision)

@@ -20,8 +20,8 @@ from relay_passes.regions.select_winograd import check_fast_math
 
 from .targets import TargetLike, resolve_target
 from .threads import default_threads
-from .tuning.layout_lookup import with_records
-from .tuning.record_lookup import lookup_of
+from .tuning.lookup.layout_lookup import with_records
+from .tuning.lookup.record_lookup import lookup_of
 
 
 def partition_for_tvm_hybrid(

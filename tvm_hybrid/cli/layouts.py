@@ -63,7 +63,7 @@ def command(
     as_json: bool,
 ) -> None:
     """Tunes MODEL twice with as many trials, with its layouts and without, and compares both."""
-    from ..tuning.compare_layouts import compare_layouts
+    from ..report.compare_layouts import compare_layouts
 
     with shown() as callback:
         found = compare_layouts(

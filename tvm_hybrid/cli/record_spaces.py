@@ -33,13 +33,13 @@ def command(names: tuple[str, ...], folder: Path, cpu: int | None, only_list: bo
     from relay_passes.pipeline import PipelineOptions
     from tir_schedules.core.template import template_for
 
+    from ..report.public_regions import public_names, public_regions
     from ..targets import resolve_target
-    from ..tuning.config_space import ConfigSpace
-    from ..tuning.local_measurer import LocalMeasurer
-    from ..tuning.locked_file import require_appendable
-    from ..tuning.public_regions import public_names, public_regions
-    from ..tuning.record_space import record_space
-    from ..tuning.records import RecordStore, latest
+    from ..tuning.measuring.local_measurer import LocalMeasurer
+    from ..tuning.recordings.record_space import record_space
+    from ..tuning.records.locked_file import require_appendable
+    from ..tuning.records.record_store import RecordStore, latest
+    from ..tuning.search.config_space import ConfigSpace
 
     unknown = ", ".join(sorted(set(names) - set(public_names())))
     if unknown:

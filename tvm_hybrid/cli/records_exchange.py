@@ -12,7 +12,7 @@ from .options import json_option
 
 if TYPE_CHECKING:
     from ..tuning.metaschedule import Exchange
-    from ..tuning.records import RecordStore
+    from ..tuning.records.record_store import RecordStore
 
 format_option = click.option(
     "--format",
@@ -51,7 +51,7 @@ def export(
     traces use our microkernels. What a schedule cannot express is listed with the reason.
     """
     from ..tuning.metaschedule import export_records
-    from ..tuning.records import RecordStore
+    from ..tuning.records.record_store import RecordStore
 
     result = export_records(RecordStore(file), folder, machine, threads, model)
     if as_json:
@@ -81,7 +81,7 @@ def import_(folder: Path, file: Path, _format: str, model: Path | None, as_json:
     recognised: `list` counts them, `export` writes them back, `compile` never chooses them.
     """
     from ..tuning.metaschedule import import_records, regions_of_model
-    from ..tuning.records import RecordStore
+    from ..tuning.records.record_store import RecordStore
 
     known = [] if model is None else regions_of_model(model)
     result = import_records(folder, RecordStore(file, must_exist=False), known)

@@ -93,7 +93,7 @@ def command(
     """
     from ..report.search_study import CONTESTANTS, study_searches
     from ..report.search_table import search_json, search_page, search_tables
-    from ..tuning.simulate import shipped_recordings
+    from ..tuning.recordings.simulate import shipped_recordings
 
     for file in (plot, markdown):
         if file is not None:
@@ -132,8 +132,8 @@ def command(
 def _show_loans(sources: Sequence[str], as_json: bool) -> None:
     from rich.table import Table
 
-    from ..tuning.borrowing import simulate_borrowing
-    from ..tuning.simulate import load_recordings
+    from ..tuning.recordings.borrowing import simulate_borrowing
+    from ..tuning.recordings.simulate import load_recordings
 
     loans = simulate_borrowing([one for source in sources for one in load_recordings(source)])
     if as_json:

@@ -24,7 +24,7 @@ from .options import (
 from .tune_progress import shown
 
 if TYPE_CHECKING:
-    from ..tuning.record import Record
+    from ..tuning.records.record import Record
     from ..tuning.tune_result import TuneResult
 
 logger = logging.getLogger("tvm_hybrid")

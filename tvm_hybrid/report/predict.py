@@ -29,7 +29,7 @@ from tir_schedules.cost.amx_prediction import EPILOGUE, Prediction, TilePart, pr
 
 from ..model_input import import_model
 from ..targets import cpu_name, resolve_target
-from ..tuning.record_lookup import lookup_of
+from ..tuning.lookup.record_lookup import lookup_of
 from .predict_regions import operations_of, starts_loaded
 
 LABEL = "prediction, not measured"

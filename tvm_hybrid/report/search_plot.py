@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ..tuning.simulate import Trace
+from ..tuning.recordings.simulate import Trace
 from .plotting import COLOURS, new_figure, save_figure
 from .search_study import RegionStudy, SearchStudy
 

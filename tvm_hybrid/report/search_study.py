@@ -20,8 +20,7 @@ import numpy as np
 
 from microkernels.errors import ConfigError
 
-from ..tuning.record import Record
-from ..tuning.simulate import (
+from ..tuning.recordings.simulate import (
     Recording,
     Trace,
     load_recordings,
@@ -29,7 +28,8 @@ from ..tuning.simulate import (
     simulate,
     trials_to_reach,
 )
-from ..tuning.strategies.registry import STRATEGIES, check_strategy
+from ..tuning.records.record import Record
+from ..tuning.search.strategies.registry import STRATEGIES, check_strategy
 
 logger = logging.getLogger("tvm_hybrid")
 

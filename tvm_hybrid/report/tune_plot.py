@@ -19,8 +19,8 @@ from tir_schedules.core.region import Region, Tensor
 from tir_schedules.core.template import has_template, template_for
 
 from ..targets import cpu_name, host_target
-from ..tuning.record import Record
-from ..tuning.records import config_key
+from ..tuning.records.record import Record
+from ..tuning.records.record_store import config_key
 from ..tuning.verification.arguments import element_type
 from .plotting import COLOURS, new_figure, save_figure
 from .roof import Roof, measure_roof

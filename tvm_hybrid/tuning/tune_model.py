@@ -34,16 +34,16 @@ from ..model_input import import_model
 from ..targets import resolve_target
 from ..threads import resolve_threads
 from .events import Callback
-from .joint_layout_tune import joint_layouts, rest_of, with_layouts
-from .local_measurer import LocalMeasurer
-from .locked_file import require_appendable
-from .measurer import Measurer
-from .records import RecordStore
-from .replay import Replay
+from .measuring.local_measurer import LocalMeasurer
+from .measuring.measurer import Measurer
+from .measuring.replay import Replay
+from .records.locked_file import require_appendable
+from .records.record_store import RecordStore
 from .rpc.measurer import RpcMeasurer
 from .rpc.servers import Servers, find_servers
 from .rpc.tracker import Address
-from .strategies.registry import DEFAULT_STRATEGY, check_strategy
+from .search.strategies.registry import DEFAULT_STRATEGY, check_strategy
+from .tune_layouts import joint_layouts, rest_of, with_layouts
 from .tune_regions import tune_regions
 from .tune_result import TuneResult
 from .tuning_task import Plan

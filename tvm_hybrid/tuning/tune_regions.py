@@ -21,11 +21,11 @@ from tir_schedules.core.region import Region
 
 from .events import Callback, Stage, StopTuning, Trial
 from .interruption import Interruption
-from .measure import Effort, Measurement
-from .measurer import Measurer
-from .record import Record, make_record
-from .records import RecordStore, config_key
-from .significance import is_faster
+from .measuring.measure import Effort, Measurement
+from .measuring.measurer import Measurer
+from .measuring.significance import is_faster
+from .records.record import Record, make_record
+from .records.record_store import RecordStore, config_key
 from .task_scheduler import Halt, TaskScheduler
 from .tune_result import TuneResult
 from .tuning_task import FINALISTS, Plan, TuningTask

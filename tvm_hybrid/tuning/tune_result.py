@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 from tir_schedules.core.region import Region
 
-from .record import Record
+from .records.record import Record
 
 if TYPE_CHECKING:
-    from .joint_layout import JointResult
+    from .layouts.joint_layout import JointResult
 
 
 @dataclass(frozen=True)

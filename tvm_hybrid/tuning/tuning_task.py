@@ -13,15 +13,15 @@ from tir_schedules.core.machine import Machine
 from tir_schedules.core.region import Region
 from tir_schedules.core.template import Template, template_for
 
-from .config_space import ConfigSpace
 from .events import TaskInfo
-from .history import EarlierRecords
-from .record import Record
-from .record_file import Located
-from .records import RecordStore, config_key, trusted
-from .significance import MARGIN
-from .strategies.registry import make_strategy
-from .strategies.strategy import FAILED, MakeStrategy, SearchStrategy, SearchTask
+from .measuring.significance import MARGIN
+from .recordings.history import EarlierRecords
+from .records.record import Record
+from .records.record_file import Located
+from .records.record_store import RecordStore, config_key, trusted
+from .search.config_space import ConfigSpace
+from .search.strategies.registry import make_strategy
+from .search.strategies.strategy import FAILED, MakeStrategy, SearchStrategy, SearchTask
 from .task_scheduler import ALL_TRIED, TaskState
 from .tune_result import RegionResult
 

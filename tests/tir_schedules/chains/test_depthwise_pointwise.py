@@ -29,7 +29,7 @@ from tir_schedules.core.region import Region, Step, Tensor
 from tir_schedules.cost.why_vectors import why_vectors
 from tir_schedules.product.tile_config import product_kernels
 from tvm_hybrid.targets import resolve_target
-from tvm_hybrid.tuning.measure import Bench, Effort
+from tvm_hybrid.tuning.measuring.measure import Bench, Effort
 from tvm_hybrid.tuning.verification.chain_bounds import chain_arguments, expected_of_chain
 
 ALL = (1, 1, 1, 1)

@@ -24,8 +24,8 @@ from tvm_hybrid.report.search_study import (
     study_searches,
 )
 from tvm_hybrid.report.search_table import search_json, search_page
-from tvm_hybrid.tuning import simulate as simulation
-from tvm_hybrid.tuning.simulate import Trace, load_recordings, simulate
+from tvm_hybrid.tuning.recordings import simulate as simulation
+from tvm_hybrid.tuning.recordings.simulate import Trace, load_recordings, simulate
 
 PLAIN = ("random", "evolutionary")
 

@@ -15,7 +15,7 @@ from tir_schedules.core.region import Tensor
 from tvm_hybrid.report import roof as roofs
 from tvm_hybrid.report.roof import Roof, measure_roof
 from tvm_hybrid.report.tune_plot import operand_type, plot_tuning, region_runs, roof_of
-from tvm_hybrid.tuning.record import Record
+from tvm_hybrid.tuning.records.record import Record
 
 ROOF = Roof(threads=1, peaks={"float32": 100.0}, bandwidth=10.0)
 

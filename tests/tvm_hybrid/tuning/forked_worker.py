@@ -14,7 +14,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from tvm_hybrid.tuning import child_process, worker
+from tvm_hybrid.tuning.measuring import child_process, worker
 
 
 class ForkedWorker:

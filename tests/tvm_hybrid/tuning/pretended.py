@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from tir_schedules.core.config import Config
 from tir_schedules.core.region import Region
 from tir_schedules.core.template import Template
-from tvm_hybrid.tuning.measure import Effort, Measurement
+from tvm_hybrid.tuning.measuring.measure import Effort, Measurement
 from tvm_hybrid.tuning.tune_regions import FINAL_EFFORT
 from tvm_hybrid.tuning.tuning_task import Plan
 

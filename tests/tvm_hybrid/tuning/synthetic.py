@@ -12,8 +12,8 @@ from microkernels.isa import isa_named
 from tir_schedules.core.machine import Machine
 from tir_schedules.core.region import Region, Tensor
 from tir_schedules.core.template import template_for
-from tvm_hybrid.tuning.config_space import ConfigSpace
-from tvm_hybrid.tuning.record import Record, make_record
+from tvm_hybrid.tuning.records.record import Record, make_record
+from tvm_hybrid.tuning.search.config_space import ConfigSpace
 
 MACHINE = Machine("here", isa_named("avx2"))
 

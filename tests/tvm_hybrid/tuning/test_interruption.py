@@ -14,8 +14,8 @@ import pytest
 
 from tir_schedules.core.machine import Machine
 from tvm_hybrid.tuning.interruption import Interruption
-from tvm_hybrid.tuning.record import Record
-from tvm_hybrid.tuning.records import RecordStore
+from tvm_hybrid.tuning.records.record import Record
+from tvm_hybrid.tuning.records.record_store import RecordStore
 from tvm_hybrid.tuning.tune_regions import tune_regions
 
 from .pretended import ALL, Pretended

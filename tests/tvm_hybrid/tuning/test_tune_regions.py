@@ -12,12 +12,12 @@ import pytest
 from microkernels.errors import CompileError
 from tir_schedules.core.config import Config
 from tir_schedules.core.machine import Machine
-from tvm_hybrid.tuning.measure import Effort, Measurement
-from tvm_hybrid.tuning.record_lookup import RecordLookup
-from tvm_hybrid.tuning.records import RecordStore
-from tvm_hybrid.tuning.replay import Replay
-from tvm_hybrid.tuning.strategies.grid import GridSearch
-from tvm_hybrid.tuning.strategies.strategy import SearchStrategy, SearchTask
+from tvm_hybrid.tuning.lookup.record_lookup import RecordLookup
+from tvm_hybrid.tuning.measuring.measure import Effort, Measurement
+from tvm_hybrid.tuning.measuring.replay import Replay
+from tvm_hybrid.tuning.records.record_store import RecordStore
+from tvm_hybrid.tuning.search.strategies.grid import GridSearch
+from tvm_hybrid.tuning.search.strategies.strategy import SearchStrategy, SearchTask
 from tvm_hybrid.tuning.tune_regions import tune_regions
 from tvm_hybrid.tuning.tuning_task import Plan
 

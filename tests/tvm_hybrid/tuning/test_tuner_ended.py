@@ -13,8 +13,8 @@ from types import ModuleType
 import pytest
 
 from tir_schedules.core.machine import Machine
-from tvm_hybrid.tuning.record_file import RecordFile
-from tvm_hybrid.tuning.records import RecordStore
+from tvm_hybrid.tuning.records.record_file import RecordFile
+from tvm_hybrid.tuning.records.record_store import RecordStore
 from tvm_hybrid.tuning.tune_regions import tune_regions
 from tvm_hybrid.tuning.tune_result import TuneResult
 from tvm_hybrid.tuning.tuning_task import Plan
@@ -31,7 +31,7 @@ def tune_toys(path: str) -> TuneResult:
     """Tunes many toys with a real worker."""
     from tvm.target import Target, codegen
 
-    from tvm_hybrid.tuning.local_measurer import LocalMeasurer
+    from tvm_hybrid.tuning.measuring.local_measurer import LocalMeasurer
 
     from . import toy
 

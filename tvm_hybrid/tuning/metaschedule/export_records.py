@@ -18,9 +18,9 @@ from tvm.s_tir.meta_schedule.database import TuningRecord
 from microkernels.errors import OutputError, RecordError, TvmHybridError
 from tir_schedules.core.template import has_template, template_for
 
-from ..record import Record
-from ..record_file import Located
-from ..records import RecordStore, trusted
+from ..records.record import Record
+from ..records.record_file import Located
+from ..records.record_store import RecordStore, trusted
 from .model import ProductKey, product_key, programs_of
 from .own_record import tuning_record
 from .recognize import knows_constants

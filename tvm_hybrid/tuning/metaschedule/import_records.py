@@ -13,8 +13,8 @@ from tvm import IRModule
 from microkernels.errors import ConfigError, RecordError, TvmHybridError
 from tir_schedules.core.region import Region
 
-from ..record import Record
-from ..records import RecordStore
+from ..records.record import Record
+from ..records.record_store import RecordStore
 from .database import Entry, MetaScheduleFolder
 from .export_records import Exchange
 from .own_record import own_record

@@ -15,7 +15,7 @@ from microkernels.errors import ConfigError, RecordError, TargetError, TvmHybrid
 from tir_schedules.core.template import template_for
 
 from ...targets import resolve_target
-from ..record import Record
+from ..records.record import Record
 from .database import ANNOTATION, Entry
 from .schedule import schedule_product
 from .trace import MICROSECONDS

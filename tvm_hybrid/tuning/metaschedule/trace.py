@@ -24,9 +24,9 @@ from microkernels.isa import target_isa
 from tir_schedules.core.region import Region
 
 from ...targets import cpu_name, resolve_target
-from ..locked_file import append_line
-from ..record_line import SCHEMA
-from ..records import RecordStore
+from ..records.locked_file import append_line
+from ..records.record_line import SCHEMA
+from ..records.record_store import RecordStore
 from .database import Entry
 from .recognize import knows_constants
 from .workload import workload_of

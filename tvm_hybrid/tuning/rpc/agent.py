@@ -11,9 +11,9 @@ import msgspec
 import microkernels.errors as errors
 from microkernels.errors import CompileError, TvmHybridError
 
-from ..child_process import ChildProcess
-from ..measure import Measurement
-from ..worker_process import OUTSIDE
+from ..measuring.child_process import ChildProcess
+from ..measuring.measure import Measurement
+from ..measuring.worker_process import OUTSIDE
 from .tracker import Address
 from .worker import BUILDING, CONNECTING, TRYING, WAITING, AtServer, Done, Local, RemoteJob
 

@@ -10,8 +10,8 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from ..local_measurer import with_best
-from ..measure import Measurement
+from ..measuring.local_measurer import with_best
+from ..measuring.measure import Measurement
 from .agent import Agent, Lost
 from .worker import RemoteJob
 

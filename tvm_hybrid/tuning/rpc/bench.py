@@ -23,9 +23,9 @@ from tir_schedules.core.region import Region
 from tir_schedules.core.template import Template
 
 from ...threads import use_threads
-from ..candidate import MOST_COPIES, Sampled, never_right
-from ..measure import LARGEST_ROTATION, Measurement, Report, measured
-from ..sampling import Effort, sample_in_turns
+from ..measuring.candidate import MOST_COPIES, Sampled, never_right
+from ..measuring.measure import LARGEST_ROTATION, Measurement, Report, measured
+from ..measuring.sampling import Effort, sample_in_turns
 from ..verification.known_case import known_case
 from .driver import KERNELS, Linker
 

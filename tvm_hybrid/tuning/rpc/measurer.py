@@ -18,8 +18,8 @@ from tir_schedules.core.machine import Machine
 from tir_schedules.core.region import Region
 from tir_schedules.core.template import Template
 
-from ..measure import Effort, Measurement
-from ..worker import Setting
+from ..measuring.measure import Effort, Measurement
+from ..measuring.worker import Setting
 from .agent import GRACE_SECONDS, Agent
 from .batch import Batch
 from .servers import PATIENCE_SECONDS, no_server

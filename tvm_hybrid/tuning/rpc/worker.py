@@ -25,9 +25,9 @@ from microkernels.errors import ServerError, TvmHybridError
 from microkernels.isa import Isa
 
 from ...tvm_compat.runtime import configure_threads, system_cpu
-from ..child_answers import Answers
-from ..measure import Measurement, error_text
-from ..worker import Benches, Job
+from ..measuring.child_answers import Answers
+from ..measuring.measure import Measurement, error_text
+from ..measuring.worker import Benches, Job
 from .bench import Library, RemoteBench
 from .driver import Linker
 from .tracker import Address, Server, Tracker

@@ -15,7 +15,7 @@ from tir_schedules.core.machine import Machine
 from tir_schedules.core.region import Region, Step, Tensor
 from tir_schedules.core.template import template_for
 from tvm_hybrid.targets import host_target
-from tvm_hybrid.tuning.record import Record, make_record
+from tvm_hybrid.tuning.records.record import Record, make_record
 
 RELU_OF_SUM = (Step("add", (0, 1)), Step("relu", (2,)))
 CONV: dict[str, Attribute] = {

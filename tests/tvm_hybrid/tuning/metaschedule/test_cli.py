@@ -12,7 +12,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from tvm_hybrid.cli import main
-from tvm_hybrid.tuning.records import RecordStore
+from tvm_hybrid.tuning.records.record_store import RecordStore
 
 from .regions import batch_matmul, host_machine, matmul, record_of
 from .test_import import foreign_database, stored

@@ -21,8 +21,8 @@ from tvm_hybrid.targets import host_target
 from tvm_hybrid.tuning.metaschedule import Exchange, export_records, register_intrinsics
 from tvm_hybrid.tuning.metaschedule.database import RECORDS, WORKLOADS, MetaScheduleFolder
 from tvm_hybrid.tuning.metaschedule.workload import legalized, normalized, workload_of
-from tvm_hybrid.tuning.record import Record
-from tvm_hybrid.tuning.records import RecordStore
+from tvm_hybrid.tuning.records.record import Record
+from tvm_hybrid.tuning.records.record_store import RecordStore
 
 from ..forked import Child
 from .regions import (

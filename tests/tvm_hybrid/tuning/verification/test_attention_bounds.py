@@ -16,7 +16,7 @@ from tir_schedules.core.machine import Machine
 from tir_schedules.core.region import Region
 from tir_schedules.core.template import template_for
 from tvm_hybrid.targets import resolve_target
-from tvm_hybrid.tuning.measure import Bench, Effort
+from tvm_hybrid.tuning.measuring.measure import Bench, Effort
 from tvm_hybrid.tuning.verification.arguments import element_type
 from tvm_hybrid.tuning.verification.attention_bounds import (
     attention_arguments,

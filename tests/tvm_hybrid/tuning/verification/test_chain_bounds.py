@@ -14,7 +14,7 @@ from tir_schedules.chains.reference import chain_reference
 from tir_schedules.core.machine import Machine
 from tir_schedules.core.region import Region
 from tvm_hybrid.targets import resolve_target
-from tvm_hybrid.tuning.measure import Bench, Effort
+from tvm_hybrid.tuning.measuring.measure import Bench, Effort
 from tvm_hybrid.tuning.verification.arguments import element_type
 from tvm_hybrid.tuning.verification.chain_bounds import chain_arguments, expected_of_chain
 

@@ -1,0 +1,70 @@
+"""What strategies may learn from: records of other regions, the user's and the package's."""
+
+from __future__ import annotations
+
+import dataclasses
+import lzma
+from pathlib import Path
+
+import pytest
+
+from tir_schedules.core.machine import Machine
+from tvm_hybrid.tuning.recordings import history
+from tvm_hybrid.tuning.recordings.history import EarlierRecords, recorded_on
+from tvm_hybrid.tuning.records.record import Record
+from tvm_hybrid.tuning.records.record_store import RecordStore
+
+from ..conftest import MakeRecord
+
+
+@pytest.fixture
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Takes the place of the package's recordings."""
+    folder = tmp_path / "recordings"
+    folder.mkdir()
+    monkeypatch.setattr(history, "SHIPPED", folder)
+    recorded_on.cache_clear()
+    monkeypatch.setattr(history, "recorded_on", history.recorded_on.__wrapped__)
+    return folder
+
+
+def write(path: Path, records: list[Record]) -> None:
+    with lzma.open(path, "wb") as file:
+        file.writelines(record.to_line() for record in records)
+
+
+def test_records_of_others_on_this_machine(
+    tmp_path: Path, package: Path, machine: Machine, record: MakeRecord
+) -> None:
+    store = RecordStore(tmp_path / "r.jsonl", must_exist=False)
+    own, other, second = record(8), record(16, workload="other"), record(32, workload="other")
+    foreign = [
+        record(8, workload="other", **change)
+        for change in ({"threads": 2}, {"machine": "elsewhere"}, {"isa": "avx512"})
+    ]
+    for made in (own, other, *foreign):
+        store.append(made)
+    recorded = [record(4, workload="recorded"), own, *foreign]
+    write(package / "one.jsonl.xz", recorded)
+    (package / "torn.jsonl.xz").write_bytes(b"not compressed")
+    earlier = EarlierRecords(store, machine, own.workload)
+    store.append(second)  # before it is asked for
+    assert list(earlier) == [other, second, recorded[0]]
+    assert len(earlier) == 3 and earlier[0] == other and earlier[1:] == [second, recorded[0]]
+    two = dataclasses.replace(machine, threads=2)
+    assert list(EarlierRecords(store, two, own.workload)) == [foreign[0]] * 2
+
+
+def test_nothing_is_read_before_it_is_asked_for(
+    package: Path, machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+
+    def records(cpu: str) -> tuple[Record, ...]:
+        asked.append(cpu)
+        return ()
+
+    monkeypatch.setattr(history, "recorded_on", records)
+    earlier = EarlierRecords(RecordStore([]), machine, "any")
+    assert asked == []
+    assert not earlier and asked == [machine.name]

@@ -1,0 +1,86 @@
+"""Recording a whole space: everything once, the fastest again until luck decides nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from types import ModuleType
+
+from click.testing import CliRunner
+
+from relay_passes.pipeline import PipelineOptions
+from tir_schedules.core.config import Config
+from tir_schedules.core.machine import Machine
+from tir_schedules.core.region import Region
+from tir_schedules.core.template import Template, template_for
+from tvm_hybrid.cli.record_spaces import command
+from tvm_hybrid.report.public_regions import public_regions
+from tvm_hybrid.targets import resolve_target
+from tvm_hybrid.tuning.measuring.measure import Effort, Measurement, measured
+from tvm_hybrid.tuning.recordings.record_space import CAREFUL_EFFORT, record_space
+from tvm_hybrid.tuning.records.record_store import RecordStore, ranked
+from tvm_hybrid.tuning.search.config_space import ConfigSpace
+
+DEFAULT_US = 10.0
+LUCKY, FASTEST = 2, 32
+"""Blocks: one is measured too fast at first, another really is the fastest."""
+
+
+class Luck:
+    """Measures all as fast as the default, but for the two."""
+
+    def __init__(self) -> None:
+        self.quick: list[int] = []
+        self.careful: list[int] = []
+
+    def measure(
+        self,
+        region: Region,
+        template: Template,
+        configs: Sequence[Config],
+        baseline: Config | None,
+        effort: Effort,
+    ) -> Iterator[tuple[Config, Measurement]]:
+        for config in configs:
+            block, careful = config.to_dict()["block"], effort == CAREFUL_EFFORT
+            (self.careful if careful else self.quick).append(block)
+            relative = {FASTEST: 0.9, LUCKY: 1.0 if careful else 0.5, 8: 1.1}.get(block, 1.0)
+            time_us = relative * DEFAULT_US
+            yield config, measured([time_us] * 5, [DEFAULT_US] * 5)
+
+
+def test_what_was_only_lucky_does_not_stay_the_best(
+    toy: ModuleType, machine: Machine, tmp_path: Path
+) -> None:
+    store = RecordStore(tmp_path / "space.jsonl", must_exist=False)
+    measurer, told = Luck(), list[str]()
+    record_space(toy.region(), machine, measurer, store, told.append)
+    assert sorted(measurer.quick) == [1, 2, 4, 8, 16, 32, 64]
+    assert measurer.quick[0] == 8, "the default comes first"
+    assert measurer.careful[:2] == [LUCKY, FASTEST]
+    tried = store.tried(toy.region(), toy.TOY, machine)
+    best = ranked(tried)[0].record
+    assert best.config["block"] == FASTEST and best.relative == 0.9
+    defaults = [item.record.relative for item in tried if item.record.config["block"] == 8]
+    assert set(defaults) == {1.0}, "whatever two copies of it take"
+    assert told[0] == "7 configurations, 7 of them measured now"
+
+
+def test_a_finished_space_is_not_measured_again_but_its_best(
+    toy: ModuleType, machine: Machine, tmp_path: Path
+) -> None:
+    store = RecordStore(tmp_path / "space.jsonl", must_exist=False)
+    record_space(toy.region(), machine, Luck(), store)
+    again = Luck()
+    record_space(toy.region(), machine, again, store)
+    assert not again.quick and again.careful[0] == FASTEST
+
+
+def test_the_command_knows_the_public_regions() -> None:
+    listed = CliRunner().invoke(command, ["--list", "matmul_f32_small"])
+    options = PipelineOptions(target=resolve_target(None), threads=1)
+    (region,) = public_regions(options, ["matmul_f32_small"]).values()
+    size = len(ConfigSpace.of(region, template_for(region.op), options.machine))
+    assert listed.exit_code == 0 and f" {size} configurations  {region.key}" in listed.output
+    refused = CliRunner().invoke(command, ["resnet18_c99"])
+    assert refused.exit_code == 2 and "no public region resnet18_c99" in refused.output

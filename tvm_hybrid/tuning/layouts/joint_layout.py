@@ -1,0 +1,288 @@
+"""The joint stage: layouts of activations and weights are chosen together with loops.
+
+    for every labelling that the walk proposes:             ALT, arXiv 2210.12415: joint stage
+        regions of the model in these layouts               those not seen yet get a few trials
+        kernels of the model in these layouts               each timed once, conversions too
+        sum of calls * microseconds                         the labelling's cost
+    the best against the cheapest cut, the whole model, in turns
+    then the layouts are frozen, and only loops are searched        loop-only stage
+
+How a weight is stored, its panels, vectors and their order, is part of every region's
+configuration, so it is chosen with the blocks by whatever searches those. What is left to choose
+for activations is which axis of a tensor comes last, and with it which kernels there can be: pools,
+reductions, concatenations and such in either layout, convolutions of one tap as pixels times
+weights or as weights times planes. Conversions are kernels of their own, or become part of the
+kernels around them; either way they are in the sum.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+from tvm import IRModule
+
+from relay_passes.layout.search_space import ChooseLabels, LayoutChoice, LayoutProblem
+from relay_passes.pipeline import PipelineOptions, count_regions, layout_problems, lower_module
+from tir_schedules.core.region import Region
+
+from ..lookup.record_lookup import RecordLookup
+from ..measuring.kernel_clock import Clock, total_us
+from ..measuring.model_race import Race
+from ..measuring.program_kernels import program_kernels
+from ..measuring.significance import is_faster
+from ..records.layout_record import append_layout, find_layout, make_layout_record
+from ..records.record_store import RecordStore
+from .joint_layout_walk import Labelling, Step, WalkResult, walk
+
+logger = logging.getLogger("tvm_hybrid")
+
+TRIES = 24
+ROUNDS = 8
+SHARE = 0.4
+"""Of a run's trials and time, at most, for the joint stage: 8,000 of 20,000 trials in the paper."""
+
+Loops = Callable[[Sequence[tuple[Region, int]], int, float], Mapping[str, int]]
+"""(regions and how often each runs, trials of each, seconds for all) -> a region's key ->
+measurements made; writes records."""
+
+RunRace = Callable[[IRModule, PipelineOptions, PipelineOptions], Race]
+
+
+@dataclass(frozen=True)
+class JointPlan:
+    """How much the joint stage may do.
+
+    Attributes
+    ----------
+    tries : int
+        Labellings, the cheapest cut included.
+    rounds : int
+        Configurations of each region, the default and those known included.
+    trials : int or None
+        Measurements of configurations at most.
+    time_limit : float or None
+        Seconds at most; what has begun is finished.
+    seed : int
+        Of the walk.
+    resume : bool
+        Whether layouts that the store holds are taken as they are.
+    """
+
+    tries: int = TRIES
+    rounds: int = ROUNDS
+    trials: int | None = None
+    time_limit: float | None = None
+    seed: int = 0
+    resume: bool = True
+
+
+@dataclass(frozen=True)
+class JointResult:
+    """What the joint stage found.
+
+    Attributes
+    ----------
+    choices : int
+        Operators whose layout was searched for.
+    changed : tuple of str
+        Operators that run in another layout than by the cheapest cut; empty if that is the best.
+    default_us, best_us : float
+        The sum of all kernels by the cheapest cut, and with the labels that were best.
+    steps : tuple of Step
+        Everything that was tried.
+    times_us, default_times_us : tuple of float
+        The whole model with both, sampled in turns; empty if there was nothing to compare.
+    chosen : bool
+        Whether the labels are used: the model was faster with them, and significantly.
+    measured : dict
+        Key of a region -> measurements of its configurations.
+    source : str
+        Where the labels come from if they were known: "FILE:LINE".
+    """
+
+    choices: int
+    changed: tuple[str, ...] = ()
+    default_us: float = 0.0
+    best_us: float = 0.0
+    steps: tuple[Step, ...] = ()
+    times_us: tuple[float, ...] = ()
+    default_times_us: tuple[float, ...] = ()
+    chosen: bool = False
+    measured: Mapping[str, int] = field(default_factory=dict)
+    source: str = ""
+
+    @property
+    def speedup(self) -> float | None:
+        """The whole model: the cheapest cut's time over this one's; None without a comparison."""
+        pairs = list(zip(self.default_times_us, self.times_us, strict=True))
+        return statistics.median(other / mine for other, mine in pairs) if pairs else None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything that was found, for JSON; what could not be measured took None."""
+        steps = [
+            {
+                "changed": step.changed,
+                "us": step.microseconds if math.isfinite(step.microseconds) else None,
+            }
+            for step in self.steps
+        ]
+        return {**asdict(self), "speedup": self.speedup, "steps": steps}
+
+    def __str__(self) -> str:
+        if self.source:
+            return f"layouts: known, {self.source}"
+        if not self.choices:
+            return "layouts: there is no choice"
+        text = (
+            f"layouts: {len(self.steps)} tried for {self.choices} operators with a choice, "
+            f"{self.default_us:.1f} us -> {self.best_us:.1f} us"
+        )
+        if not self.changed:
+            return f"{text}; the fewest bytes are the best"
+        state = "used" if self.chosen else "not significantly faster, not used"
+        speedup = "" if self.speedup is None else f", the model {self.speedup:.3f}x as fast"
+        return f"{text}{speedup}; {len(self.changed)} changed, {state}"
+
+
+class JointStage:
+    """The joint stage of one model.
+
+    Parameters
+    ----------
+    mod : IRModule
+        As imported.
+    options : PipelineOptions
+        How it is compiled; `lookup` and `layouts` are replaced.
+    store : RecordStore
+        Where configurations come from, and where layouts are written.
+    loops : callable
+        Measures configurations of regions.
+    clock : Clock
+        Times kernels.
+    race : callable
+        Compares two whole programs.
+    """
+
+    def __init__(
+        self,
+        mod: IRModule,
+        options: PipelineOptions,
+        store: RecordStore,
+        loops: Loops,
+        clock: Clock,
+        race: RunRace,
+    ) -> None:
+        self.mod, self.store, self.loops = mod, store, loops
+        self.options = replace(options, layouts=None, strict=False, dump_ir=None)
+        self.clock, self.race = clock, race
+        self.measured: dict[str, int] = {}
+
+    def run(self, plan: JointPlan) -> JointResult:
+        """Searches, and writes the layouts if they are better for certain."""
+        problems = list({each.key: each for each in self._problems()}.values())
+        choices = sum(operator.leads for each in problems for operator in each.operators)
+        if not choices:
+            return JointResult(choices)
+        known = [find_layout(self.store, each.key, self.options) for each in problems]
+        if plan.resume and any(known):
+            places = [place for _, place in filter(None, known)]
+            return JointResult(choices, source=", ".join(places))
+        end = math.inf if plan.time_limit is None else time.monotonic() + plan.time_limit
+
+        def cost(labelling: Labelling) -> float:
+            return self.cost(labelling, plan, max(0.0, end - time.monotonic()))
+
+        found = walk(problems, cost, plan.tries, plan.seed, lambda: time.monotonic() >= end)
+        result = JointResult(
+            choices=choices,
+            default_us=found.default_us,
+            best_us=found.best_us,
+            steps=found.steps,
+            measured=dict(self.measured),
+        )
+        if not found.is_default:
+            result = self._compared(problems, found, result)
+        if not result.chosen:
+            self._take_back(problems, known)
+        logger.info("%s", result)
+        return result
+
+    @property
+    def trials(self) -> int:
+        """Measurements of configurations so far."""
+        return sum(self.measured.values())
+
+    def cost(self, labelling: Labelling, plan: JointPlan, seconds: float = math.inf) -> float:
+        """Microseconds of all kernels in these layouts, with the best configurations known after
+        regions that are new have had their trials.
+
+        No labelling gets more than half of the trials and of the seconds that are left; regions for
+        which there are none have their default configurations.
+        """
+        options = replace(self.options, layouts=chooser(labelling, "the joint stage"))
+        counted = count_regions(self.mod, options)
+        fresh = [(region, count) for region, count in counted if region.key not in self.measured]
+        left = math.inf if plan.trials is None else plan.trials - self.trials
+        rounds = int(min(plan.rounds, left / 2 / len(fresh))) if fresh else 0
+        if rounds > 0 and seconds > 0:
+            made = self.loops(fresh, rounds, seconds / 2)
+            self.measured |= {region.key: made.get(region.key, 0) for region, _ in fresh}
+        lowered = lower_module(self.mod, replace(options, lookup=RecordLookup(self.store)))
+        return total_us(self.clock, program_kernels(lowered))
+
+    def _problems(self) -> list[LayoutProblem]:
+        return layout_problems(self.mod, self.options)
+
+    def _compared(
+        self, problems: Sequence[LayoutProblem], found: WalkResult, result: JointResult
+    ) -> JointResult:
+        """The best labelling against the cheapest cut."""
+        options = replace(self.options, lookup=RecordLookup(self.store))
+        chosen = replace(options, layouts=chooser(found.best, "the joint stage"))
+        times, default_times, same = self.race(self.mod, chosen, options)
+        if not same:
+            logger.warning("a model computes something else in other layouts; they are not used")
+        changed = {each.key: each.differences(found.best[each.key]) for each in problems}
+        faster = same and is_faster(times, default_times)
+        if faster:
+            for key, names in changed.items():
+                if names:
+                    labels = found.best[key]
+                    append_layout(
+                        self.store,
+                        make_layout_record(
+                            key, labels, self.options, times, default_times, self.trials
+                        ),
+                    )
+        return replace(
+            result,
+            changed=tuple(name for names in changed.values() for name in names),
+            times_us=tuple(times),
+            default_times_us=tuple(default_times),
+            chosen=faster,
+        )
+
+    def _take_back(self, problems: Sequence[LayoutProblem], known: Sequence[object]) -> None:
+        """Writes the cheapest cut over what was not found to be better again."""
+        for problem, record in zip(problems, known, strict=True):
+            if record is not None:
+                record_of_default = make_layout_record(
+                    problem.key, problem.default, self.options, [], [], self.trials
+                )
+                append_layout(self.store, record_of_default)
+
+
+def chooser(labelling: Labelling, source: str) -> ChooseLabels:
+    """What gives every block that a labelling knows its labels."""
+
+    def choose(problem: LayoutProblem) -> LayoutChoice | None:
+        labels = labelling.get(problem.key)
+        return None if labels is None else LayoutChoice(labels, source)
+
+    return choose

@@ -1,0 +1,180 @@
+"""Records of the nearest region of the same kind, for a region that has none.
+
+Two regions are of one kind if they differ in nothing but sizes: the same template, attributes and
+steps, element types, constants, and sizes of 1 (a vector is no small matrix). Their distance is the
+largest |log2| of the quotient of two corresponding sizes: 0 for equal regions, 1 if some size is
+twice the other's.
+
+A configuration that suits one region may harm another, and nobody has measured it there. So only
+the nearest region counts, within a distance of FARTHEST; if its own default was the best, so is
+this one's. Its best must have been confirmed to be faster than its default by LEAST_GAIN at least,
+on this very machine with as many threads. It is fitted to the region's sizes, within its space (see
+`fit_config`), and must not look worse to the template, beside its default, than where it was
+measured, if the template `refuses_loans`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Hashable, Iterator, Mapping
+from typing import Any, NamedTuple, Protocol
+
+from microkernels.errors import ConfigError
+from tir_schedules.core.machine import Machine
+from tir_schedules.core.region import Region, Tensor
+from tir_schedules.core.template import Template, template_for
+
+from ..records.record_file import Located
+from ..records.record_store import Found, trusted
+from ..search.config_space import ConfigSpace
+from .fit_config import fit_config
+
+FARTHEST = 0.5
+"""The largest distance: a factor of 1.41 in some size. On the package's recordings, loans between
+regions at distance 1 gained 1% to 2% as often as they lost 2% to 5%."""
+LEAST_GAIN = 0.03
+"""What must have been gained over the default, as a fraction of the time after that."""
+MARGIN = 0.05
+"""By how much more than there a template may expect it to be slower than the default here."""
+
+
+class HasRecords(Protocol):
+    """A record store, as far as it is needed here."""
+
+    def by_workload(self) -> Mapping[str, list[Located]]:
+        """Key -> records of that region; the same object until one is added."""
+
+
+class Neighbour(NamedTuple):
+    """A region that has records."""
+
+    sizes: tuple[int, ...]
+    workload: str
+
+
+class Borrowed(NamedTuple):
+    """A configuration of another region."""
+
+    found: Found
+    distance: float
+
+
+class NearestRecords:
+    """Finds records of other regions in a store.
+
+    Parameters
+    ----------
+    store : RecordStore
+        Where the records are.
+    """
+
+    def __init__(self, store: HasRecords) -> None:
+        self.store = store
+        self._indexed: Mapping[str, list[Located]] | None = None
+        self._neighbours: dict[Hashable, list[Neighbour]] = {}
+
+    def find(self, region: Region, machine: Machine) -> Borrowed | None:
+        """What may be borrowed for a region, or None."""
+        try:
+            template = template_for(region.op)
+        except ConfigError:
+            return None
+        groups = self.store.by_workload()
+        sizes = sizes_of(region)
+        near = sorted(
+            (distance(sizes, neighbour.sizes), neighbour.workload)
+            for neighbour in self._of_kind(kind_of(region), groups)
+            if neighbour.workload != region.key
+        )
+        for far, workload in near:
+            if far > FARTHEST:
+                break
+            tuned = [item for item in groups[workload] if _tuned_here(item, template, machine)]
+            best = next(iter(trusted(tuned)), None)
+            if best is not None:
+                return self._lend(region, template, machine, best, far)
+        return None
+
+    def _of_kind(self, kind: Hashable, groups: Mapping[str, list[Located]]) -> list[Neighbour]:
+        if groups is not self._indexed:
+            found = defaultdict(list)
+            for workload, located in groups.items():
+                region = located[0].record.region
+                found[kind_of(region)].append(Neighbour(sizes_of(region), workload))
+            self._neighbours, self._indexed = dict(found), groups
+        return self._neighbours.get(kind, [])
+
+    def _lend(
+        self,
+        region: Region,
+        template: Template[Any],
+        machine: Machine,
+        best: Located,
+        far: float,
+    ) -> Borrowed | None:
+        record = best.record
+        if record.relative is None or record.relative > 1 / (1 + LEAST_GAIN):
+            return None
+        try:
+            theirs = template.config_type.from_dict(record.config)
+        except ConfigError:
+            return None
+        spaces = [ConfigSpace.of(one, template, machine) for one in (record.region, region)]
+        ours = fit_config(theirs, *spaces)
+        if ours is None or ours == spaces[1].configs[0]:
+            return None
+        if template.refuses_loans and (estimate := template.estimate) is not None:
+            configs = (theirs, ours)
+            there, here = (
+                estimate(one, config, machine) / estimate(one, space.configs[0], machine)
+                for one, config, space in zip((record.region, region), configs, spaces, strict=True)
+            )
+            if here > (1 + MARGIN) * max(there, 1.0):
+                return None
+        return Borrowed(Found(ours, *best), far)
+
+
+def kind_of(region: Region) -> Hashable:
+    """Equal for regions that differ in nothing but sizes other than 1."""
+    return (
+        region.op,
+        tuple(sorted(region.attrs.items())),
+        tuple(
+            (tensor.dtype, tensor.constant, tuple(size == 1 for size in tensor.shape))
+            for tensor in _tensors(region)
+        ),
+        tuple((step.op, step.args, step.dtype) for step in region.epilogue),
+        tuple(map(kind_of, region.parts)),
+    )
+
+
+def sizes_of(region: Region) -> tuple[int, ...]:
+    """All sizes of a region's tensors; those of regions of one kind correspond."""
+    own = [size for tensor in _tensors(region) for size in tensor.shape]
+    return (*own, *(size for part in region.parts for size in sizes_of(part)))
+
+
+def distance(a: tuple[int, ...], b: tuple[int, ...]) -> float:
+    """The largest |log2| of the quotient of two corresponding sizes; empty tensors are far away."""
+    far = 0.0
+    for x, y in zip(a, b, strict=True):
+        if x != y:
+            small, large = sorted((x, y))
+            far = max(far, math.log2(large / small) if small else math.inf)
+    return far
+
+
+def _tensors(region: Region) -> Iterator[Tensor]:
+    yield from region.inputs
+    yield from region.operands
+    yield region.output
+
+
+def _tuned_here(item: Located, template: Template[Any], machine: Machine) -> bool:
+    record = item.record
+    return (
+        record.confirmed is not None
+        and record.machine == machine.name
+        and record.fits(template, machine)
+    )

@@ -1,0 +1,192 @@
+"""Measuring one candidate in this process: build, compile, check, time.
+
+Runs inside a worker process only, because a candidate may crash or never return.
+"""
+
+from __future__ import annotations
+
+import gc
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+
+from microkernels.isa import Isa
+from tir_schedules.core.config import Config
+from tir_schedules.core.region import Region
+from tir_schedules.core.template import Template
+
+from ..records.record import Status
+from ..verification.known_case import known_case
+from .candidate import Kernel, Rotation, never_right
+from .sampling import Effort, interruptions_of, sample_in_turns
+
+__all__ = ["Bench", "Effort", "Measurement", "Report"]
+
+LARGEST_ROTATION = 256 << 20
+
+Report = Callable[[str], None]
+
+
+class Measurement(msgspec.Struct, frozen=True, kw_only=True):
+    """What came out.
+
+    Attributes
+    ----------
+    status : str
+        "ok", or what went wrong.
+    times_us : list of float
+        Microseconds of one call, one number for each sample.
+    baseline_times_us : list of float
+        The same of the configuration that it was sampled in turns with: samples at the same place
+        were taken one right after the other.
+    baseline_us : float or None
+        What the median of `times_us` has to be divided by for the median of the pairs' quotients:
+        their medians alone would not be of the same moments.
+    error : str
+        What went wrong, in words.
+    """
+
+    status: Status
+    times_us: list[float] = []
+    baseline_times_us: list[float] = []
+    baseline_us: float | None = None
+    error: str = ""
+
+    @property
+    def ratio(self) -> float | None:
+        """Time as a multiple of the baseline's; None if that is not known."""
+        if not self.times_us or not self.baseline_us:
+            return None
+        return statistics.median(self.times_us) / self.baseline_us
+
+
+class Bench:
+    """Measures candidates of one region, one after the other.
+
+    Parameters
+    ----------
+    region, template, isa, target
+        What is compiled.
+    threads : int
+        That the kernels use.
+    footprint_bytes : int
+        Constants are read from so many bytes in turn; see `Rotation`.
+    seed : int
+        For the arguments.
+    """
+
+    def __init__(
+        self,
+        region: Region,
+        template: Template[Any],
+        isa: Isa,
+        target: Any,
+        threads: int,
+        footprint_bytes: int,
+        seed: int,
+    ) -> None:
+        self.region, self.template, self.isa, self.target = region, template, isa, target
+        # A serial kernel is timed by its own CPU time, which other processes do not disturb.
+        self.clock = time.thread_time if threads == 1 else time.perf_counter
+        self.interruptions = interruptions_of(threads)
+        self.arrays, self.expected = known_case(region, template, seed)
+        size = min(footprint_bytes, LARGEST_ROTATION)
+        self.rotation, self.baseline_rotation = Rotation(size), Rotation(size)
+        self.blank, self.common = never_right(region, self.expected.value), Rotation(0)
+        self.baseline: tuple[Config, Kernel] | None = None
+
+    def measure(
+        self, config: Config, baseline: Config | None, effort: Effort, report: Report
+    ) -> Measurement:
+        """Builds, checks and times one candidate.
+
+        Parameters
+        ----------
+        config : Config
+            The candidate.
+        baseline : Config or None
+            The configuration to sample in turns with it.
+        effort : Effort
+            How long.
+        report : callable
+            Told the name of every stage before it begins.
+        """
+        report("compile")
+        try:
+            kernel = self._kernel(config, self.rotation)
+        except Exception as error:  # whatever a candidate does is a result
+            return Measurement(status="compile_error", error=error_text(error))
+        report("check")
+        try:
+            wrong = self.expected.difference(kernel.run())
+            if wrong is not None:
+                return Measurement(status="wrong_result", error=wrong)
+            report("baseline")
+            other = None if baseline is None else self._baseline(baseline)
+            report("measure")
+            return self._time(kernel, other, effort)
+        except Exception as error:
+            return Measurement(status="runtime_error", error=error_text(error))
+
+    def _kernel(self, config: Config, rotation: Rotation) -> Kernel:
+        return Kernel(
+            self.region,
+            self.template,
+            config,
+            self.isa,
+            self.target,
+            self.arrays,
+            self.blank,
+            rotation,
+            self.common,
+        )
+
+    def _baseline(self, config: Config) -> Kernel:
+        if self.baseline is None or self.baseline[0] != config:
+            self.baseline = (config, self._kernel(config, self.baseline_rotation))
+        return self.baseline[1]
+
+    def _time(self, kernel: Kernel, other: Kernel | None, effort: Effort) -> Measurement:
+        collecting = gc.isenabled()
+        gc.disable()
+        try:
+            for contestant in (other, kernel):
+                if contestant is not None:
+                    contestant.warm_up(self.clock)
+            times, others = sample_in_turns(kernel, other, effort, self.clock, self.interruptions)
+        finally:
+            if collecting:
+                gc.enable()
+        return measured(times, others)
+
+
+def measured(times_us: Sequence[float], baseline_times_us: Sequence[float]) -> Measurement:
+    """The outcome of samples; there may be none of the baseline."""
+    baseline_us = None
+    if baseline_times_us:
+        pairs = zip(times_us, baseline_times_us, strict=True)
+        ratio = statistics.median(time / other for time, other in pairs)
+        baseline_us = round(statistics.median(times_us) / ratio, 4)
+    return Measurement(
+        status="ok",
+        times_us=[round(value, 4) for value in times_us],
+        baseline_times_us=[round(value, 4) for value in baseline_times_us],
+        baseline_us=baseline_us,
+    )
+
+
+def joined(parts: Sequence[Measurement]) -> Measurement:
+    """The outcome of several measurements of one candidate; the last one if that failed."""
+    if parts[-1].status != "ok":
+        return parts[-1]
+    times = [time for part in parts for time in part.times_us]
+    return measured(times, [time for part in parts for time in part.baseline_times_us])
+
+
+def error_text(error: Exception) -> str:
+    """What a record says of an error: its type and the last line of its message."""
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[-1] if lines else ''}"[:500]

@@ -1,0 +1,123 @@
+"""Runs two programs of one model in turns: which is faster, and do they compute the same?"""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import tvm
+from tvm import IRModule, relax
+
+from relay_passes.ir.graph import static_tensor
+from relay_passes.pipeline import PipelineOptions, compile_module
+
+from ...threads import use_threads
+from ..verification.arguments import FLOATS, element_type
+from .candidate import Sampled
+from .sampling import Effort, interruptions_of, sample_in_turns
+
+RACE_EFFORT = Effort(samples=101, seconds=20.0)
+MOST_DIFFERENCE = 0.02
+"""Of the largest element of a result: sums in another order differ by far less, and 8-bit values
+that were rounded otherwise by a step of 256."""
+
+
+class Race(NamedTuple):
+    """What came out.
+
+    Attributes
+    ----------
+    times_us, other_times_us : list of float
+        Microseconds of one run; samples at the same place were taken one right after the other.
+    same : bool
+        Whether both compute the same, but for roundings.
+    """
+
+    times_us: list[float]
+    other_times_us: list[float]
+    same: bool
+
+
+def race(
+    mod: IRModule, options: PipelineOptions, other: PipelineOptions, effort: Effort = RACE_EFFORT
+) -> Race:
+    """Compiles a model in two ways, and runs both in this process, on the same numbers.
+
+    Parameters
+    ----------
+    mod : IRModule
+        As imported; all shapes are known.
+    options, other : PipelineOptions
+        The two ways; for as many threads.
+    effort : Effort
+        How long.
+    """
+    inputs = _inputs(mod)
+    one, two = (_Program(mod, each, inputs) for each in (options, other))
+    use_threads(options.threads)
+    same = _same(one.outputs(), two.outputs())
+    clock = time.thread_time if options.threads == 1 else time.perf_counter
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        for program in (two, one):
+            program.warm_up(clock)
+        times, others = sample_in_turns(one, two, effort, clock, interruptions_of(options.threads))
+    finally:
+        if collecting:
+            gc.enable()
+    return Race(times, others, same)
+
+
+class _Program(Sampled):
+    """A compiled model with its inputs."""
+
+    def __init__(self, mod: IRModule, options: PipelineOptions, inputs: Sequence[Any]) -> None:
+        executable = compile_module(mod, options).executable
+        self.main = relax.VirtualMachine(executable, tvm.cpu())["main"]
+        self.inputs = inputs
+
+    def outputs(self) -> list[np.ndarray]:
+        """What one run yields."""
+        found = self.main(*self.inputs)
+        return [each.numpy() for each in ([found] if hasattr(found, "numpy") else found)]
+
+    def seconds(self, calls: int, clock: Callable[[], float]) -> float:
+        """The time of so many runs."""
+        main, inputs = self.main, self.inputs
+        start = clock()
+        for _ in range(calls):
+            main(*inputs)
+        return clock() - start
+
+
+def _inputs(mod: IRModule) -> list[Any]:
+    """Normal numbers; integers are 0, which every index may be."""
+    generator = np.random.default_rng(0)
+    found = []
+    for parameter in mod["main"].params:
+        tensor = static_tensor(parameter)
+        assert tensor is not None
+        dtype = element_type(tensor.dtype)
+        values = (
+            generator.standard_normal(tensor.shape)
+            if tensor.dtype in FLOATS
+            else np.zeros(tensor.shape)
+        )
+        found.append(tvm.runtime.tensor(np.asarray(values).astype(dtype)))
+    return found
+
+
+def _same(one: Sequence[np.ndarray], two: Sequence[np.ndarray]) -> bool:
+    for mine, other in zip(one, two, strict=True):
+        a, b = mine.astype(np.float64), other.astype(np.float64)
+        if not np.array_equal(np.isfinite(a), np.isfinite(b)):
+            return False
+        finite = np.isfinite(a)
+        largest = np.abs(b[finite]).max(initial=0.0)
+        if np.abs(a[finite] - b[finite]).max(initial=0.0) > MOST_DIFFERENCE * largest:
+            return False
+    return True

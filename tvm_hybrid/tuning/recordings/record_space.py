@@ -1,0 +1,141 @@
+"""Records a whole space: every configuration of a region, and the fastest of them with more care.
+
+The fastest of many measurements is partly luck. So configurations near the optimum are measured
+again, longer, until the optimum itself was measured so.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+
+from tir_schedules.core.config import Config
+from tir_schedules.core.machine import Machine
+from tir_schedules.core.region import Region
+from tir_schedules.core.template import template_for
+
+from ..measuring.measurer import Measurer
+from ..measuring.sampling import RECORDING_EFFORT, Effort
+from ..records.record import Record, make_record
+from ..records.record_store import RecordStore, config_key, latest
+from ..search.config_space import ConfigSpace
+
+CAREFUL_EFFORT = Effort(samples=41, seconds=0.6, accuracy=0.003, hopeless=3.0)
+NEAR = 1.03
+"""Times of the optimum's within which a configuration is measured again."""
+ROUND = 20
+MOST_AGAIN = 200
+
+Progress = Callable[[str], object]
+
+
+def record_space(
+    region: Region,
+    machine: Machine,
+    measurer: Measurer,
+    store: RecordStore,
+    progress: Progress = lambda message: None,
+) -> None:
+    """Measures what the store lacks of a region's space, in random order, then the fastest again.
+
+    Parameters
+    ----------
+    region : Region
+        The region.
+    machine : Machine
+        Whose space.
+    measurer : Measurer
+        Who measures; in turns with the default configuration.
+    store : RecordStore
+        Appended to, line by line; what it holds is not measured again but for the fastest.
+    progress : callable
+        Gets a line now and then.
+
+    Raises
+    ------
+    RecordError
+        If the store cannot be written.
+    """
+    _Recorder(region, machine, measurer, store, progress).run()
+
+
+class _Recorder:
+    """One region."""
+
+    def __init__(
+        self,
+        region: Region,
+        machine: Machine,
+        measurer: Measurer,
+        store: RecordStore,
+        progress: Progress,
+    ) -> None:
+        self.region, self.machine, self.measurer = region, machine, measurer
+        self.store, self.progress = store, progress
+        self.template = template_for(region.op)
+        self.space = ConfigSpace.of(region, self.template, machine)
+        self.records: dict[bytes, Record] = {
+            config_key(located.record.config): located.record
+            for located in latest(store.tried(region, self.template, machine))
+        }
+
+    def run(self) -> None:
+        """The whole space, then its best."""
+        missing = [config for config in self.space.configs if self._of(config) is None]
+        default, others = missing[:1], missing[1:]
+        if default and default[0] != self.space.configs[0]:
+            default, others = [], missing
+        random.Random(self.region.key).shuffle(others)  # so that drift favours no corner of it
+        self._measure([*default, *others], RECORDING_EFFORT)
+        self.progress(f"{len(self.space)} configurations, {len(missing)} of them measured now")
+        again: dict[Config, float] = {}
+        while len(again) < MOST_AGAIN:
+            leading = self._leading(again)
+            if not leading:
+                break
+            self._measure(leading, CAREFUL_EFFORT)
+            again |= {config: self._relative(config) for config in leading}
+        self.progress(f"{len(again)} measured again; the best has {1 / min(again.values()):.3f}x")
+
+    def _leading(self, again: dict[Config, float]) -> list[Config]:
+        """The fastest that were not measured again, if they may be faster than those that were."""
+        limit = NEAR * min(again.values(), default=float("inf"))
+        near = [
+            (self._relative(config), number)
+            for number, config in enumerate(self.space.configs)
+            if config not in again and self._relative(config) <= limit
+        ]
+        return [self.space.configs[number] for _, number in sorted(near)[:ROUND]]
+
+    def _of(self, config: Config) -> Record | None:
+        return self.records.get(config_key(config.to_dict()))
+
+    def _relative(self, config: Config) -> float:
+        """Time as a multiple of the default's."""
+        record = self._of(config)
+        relative = None if record is None else record.relative
+        return float("inf") if relative is None else relative
+
+    def _measure(self, configs: Sequence[Config], effort: Effort) -> None:
+        default: Config = self.space.configs[0]
+        arguments: tuple[Any, ...] = (self.region, self.template, configs, default, effort)
+        for number, (config, found) in enumerate(self.measurer.measure(*arguments), 1):
+            record = make_record(
+                self.region,
+                self.template,
+                self.machine,
+                config,
+                found.status,
+                found.times_us,
+                found.baseline_us,
+                found.error,
+            )
+            if config == default and record.times_us:  # by definition
+                record = msgspec.structs.replace(record, baseline_us=record.median_us)
+            self.store.append(record)
+            self.records[config_key(record.config)] = record
+            if number % 100 == 0:
+                self.progress(f"{number} of {len(configs)}")

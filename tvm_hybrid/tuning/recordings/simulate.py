@@ -1,0 +1,284 @@
+"""Simulation: a search strategy replays a recorded space, without hardware and at once.
+
+    recording = load_recording("matmul_f32_small")
+    trace = simulate("model", recording, seed=1)
+    trials_to_reach(trace, 0.98)
+
+A recording is a record file that holds every configuration of a region's space, each measured in
+turns with the default configuration. Those that the package ships are in the folder `recordings`.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from microkernels.errors import ConfigError, RecordError, TvmHybridError
+from microkernels.isa import isa_named
+from tir_schedules.core.machine import DATA_SHEETS, Machine
+from tir_schedules.core.region import Region
+from tir_schedules.core.template import Template, template_for
+
+from ..records.read_records import COMPRESSED, read_records
+from ..records.record import Record
+from ..records.record_file import Located
+from ..records.record_store import latest
+from ..search.config_space import ConfigSpace
+from ..search.strategies.registry import make_strategy
+from ..search.strategies.strategy import FAILED, SearchTask
+
+logger = logging.getLogger("tvm_hybrid")
+
+SHIPPED = Path(__file__).parent
+_ENDING = f".jsonl{COMPRESSED}"
+
+
+@dataclass(frozen=True)
+class Recording:
+    """A space that was measured.
+
+    Attributes
+    ----------
+    name : str
+        The file's name without its ending; with the region's key if the file holds several.
+    region : Region
+        What was measured.
+    template : Template
+        What built it.
+    machine : Machine
+        What it ran on; caches as its data sheet says.
+    space : ConfigSpace
+        The configurations that were measured, the default first.
+    scores : numpy.ndarray
+        Speed of each as a multiple of the default's, float64; 0.0 for those that failed.
+    times_us : numpy.ndarray
+        Median microseconds of each, float64; infinite for those that failed.
+    records : tuple of Record
+        The measurements, the newest of each configuration.
+    """
+
+    name: str
+    region: Region
+    template: Template[Any]
+    machine: Machine
+    space: ConfigSpace = field(repr=False)
+    scores: np.ndarray = field(repr=False)
+    times_us: np.ndarray = field(repr=False)
+    records: tuple[Record, ...] = field(repr=False)
+
+    @property
+    def best(self) -> float:
+        """The optimum's score: the default's time over the optimum's."""
+        return float(self.scores.max())
+
+    def near(self, share: float) -> int:
+        """How many configurations have at least this share of the optimum's speed."""
+        return int((self.scores >= share * self.best).sum())
+
+    def task(self, history: Sequence[Record] = ()) -> SearchTask:
+        """The search for the optimum."""
+        return SearchTask(self.region, self.template, self.machine, self.space, history)
+
+
+@dataclass(frozen=True)
+class Trace:
+    """A search that was simulated.
+
+    Attributes
+    ----------
+    order : tuple of int
+        The configurations in the order in which they were tried.
+    best : numpy.ndarray
+        After each trial the best speed so far as a share of the optimum's, float64.
+    """
+
+    order: tuple[int, ...]
+    best: np.ndarray
+
+
+def shipped_recordings() -> list[str]:
+    """Names of the recordings that the package holds."""
+    return sorted(path.name.removesuffix(_ENDING) for path in SHIPPED.glob(f"*{_ENDING}"))
+
+
+def load_recordings(source: str | os.PathLike[str]) -> list[Recording]:
+    """The recordings of one file: one for each region, machine and number of threads.
+
+    Parameters
+    ----------
+    source : str or path-like
+        A file, plain or compressed by xz, or the name of a recording that the package holds.
+
+    Raises
+    ------
+    RecordError
+        If there is no such recording, its configurations are none of this version's, or nothing
+        says how fast the default configuration was.
+    """
+    path = _path_of(source)
+    groups: dict[tuple[str, str, str, int], list[Located]] = {}
+    for item in read_records(path):
+        record = item.record
+        key = (record.workload, record.machine, record.isa, record.threads)
+        groups.setdefault(key, []).append(item)
+    if not groups:
+        raise RecordError(f"{path} holds no records")
+    name = path.name.removesuffix(COMPRESSED).removesuffix(".jsonl")
+    names = [name] if len(groups) == 1 else [f"{name}: {key[0]}" for key in groups]
+    return [_recording(*named) for named in zip(names, groups.values(), strict=True)]
+
+
+def load_recording(source: str | os.PathLike[str]) -> Recording:
+    """The recording of a file that holds one; otherwise as `load_recordings`."""
+    recordings = load_recordings(source)
+    if len(recordings) > 1:
+        raise RecordError(f"{source} holds {len(recordings)} recordings where one is wanted")
+    return recordings[0]
+
+
+def simulate(
+    strategy: str,
+    recording: Recording,
+    trials: int | None = None,
+    seed: int = 0,
+    batch: int = 8,
+    history: Sequence[Record] = (),
+    until: float | None = None,
+) -> Trace:
+    """Searches a recording.
+
+    No configuration is known beforehand, not even the default.
+
+    Parameters
+    ----------
+    strategy : str
+        As `strategies.registry.make_strategy` knows it.
+    recording : Recording
+        What is searched.
+    trials : int or None
+        How many at most; None for the whole space.
+    seed : int
+        Of the strategy.
+    batch : int
+        How many are proposed before their scores are told.
+    history : sequence of Record
+        Earlier measurements of other workloads, for transfer.
+    until : float or None
+        Ends with the batch that reaches this share of the optimum's speed.
+
+    Raises
+    ------
+    ConfigError
+        If there is no such strategy, or `trials` or `batch` is less than 1.
+    """
+    if batch < 1 or (trials is not None and trials < 1):
+        raise ConfigError(f"trials and batch must be at least 1: {trials}, {batch}")
+    search = make_strategy(strategy, recording.task(history), seed)
+    scores, order = recording.scores, list[int]()
+    limit = len(scores) if trials is None else min(trials, len(scores))
+    enough = math.inf if until is None else until * recording.best
+    while len(order) < limit:
+        proposed = search.propose(min(batch, limit - len(order)))
+        if not proposed:
+            break
+        order += proposed
+        search.observe([(index, float(scores[index])) for index in proposed])
+        if scores[proposed].max() >= enough:
+            break
+    return Trace(tuple(order), np.maximum.accumulate(scores[order]) / recording.best)
+
+
+def trials_to_reach(trace: Trace, share: float = 0.98) -> int | None:
+    """Trials until a configuration of this share of the optimum's speed; None if never."""
+    reached = np.flatnonzero(trace.best >= share)
+    return int(reached[0]) + 1 if len(reached) else None
+
+
+def random_median(size: int, near: int) -> int:
+    """Median trials of random search until one of `near` in `size` configurations: exact.
+
+    Drawn without replacement, t trials miss them all with probability C(size - near, t) /
+    C(size, t).
+    """
+    missed = 1.0
+    for trial in range(1, size + 1):
+        missed *= max(size - near - trial + 1, 0) / (size - trial + 1)
+        if missed <= 0.5 + 1e-9:  # rounding
+            return trial
+    raise ConfigError(f"there is nothing to find: {near} of {size}")
+
+
+def _path_of(source: str | os.PathLike[str]) -> Path:
+    path = Path(source)
+    if path.is_file():
+        return path
+    shipped = SHIPPED / f"{path}{_ENDING}"
+    if path.name == str(path) and shipped.is_file():
+        return shipped
+    names = ", ".join(shipped_recordings()) or "none"
+    raise RecordError(f"there is no file {path}; the recordings of this package are {names}")
+
+
+def _recording(name: str, located: Sequence[Located]) -> Recording:
+    newest = latest(located)
+    first = newest[0].record
+    where = newest[0].place.rpartition(":")[0]
+    try:
+        template = template_for(first.region.op)
+        machine = Machine(
+            first.machine,
+            isa_named(first.isa),
+            first.threads,
+            **DATA_SHEETS.get(first.machine, {}),
+        )
+        configs = [template.config_type.from_dict(record.config) for record, _ in newest]
+        default = template.default_config(first.region, machine)
+    except TvmHybridError as error:
+        raise RecordError(f"{where}: recorded for another version: {error}") from error
+    if first.version != template.version:
+        logger.warning(
+            "%s: measured with version %d of the template %s; this is version %d",
+            where,
+            first.version,
+            template.name,
+            template.version,
+        )
+    if default not in configs:
+        # The heuristic changed, or the file is no whole space: what it was measured with, then.
+        default = _recorded_default(newest, template, where)
+        logger.warning("%s: the default configuration is not recorded, %s is", where, default)
+    space = ConfigSpace(default, configs)
+    of_config = dict(zip(configs, newest, strict=True))
+    ordered = [of_config[config] for config in space.configs]
+    scores = np.array([_score(item) for item in ordered])
+    if scores[0] == FAILED:
+        raise RecordError(f"{ordered[0].place}: the default failed: {ordered[0].record.error}")
+    records = tuple(item.record for item in ordered)
+    times = np.array([record.median_us if record.status == "ok" else np.inf for record in records])
+    return Recording(
+        name, first.region, template, machine, space, scores / scores[0], times, records
+    )
+
+
+def _recorded_default(newest: Sequence[Located], template: Template[Any], where: str) -> Any:
+    """The first configuration that was measured against itself."""
+    for record, _ in newest:
+        if record.relative == 1.0:
+            return template.config_type.from_dict(record.config)
+    raise RecordError(f"{where}: no default configuration was measured")
+
+
+def _score(item: Located) -> float:
+    if item.record.status != "ok":
+        return FAILED
+    relative = item.record.relative
+    if relative is None:
+        raise RecordError(f"{item.place}: was not measured in turns with the default")
+    return 1 / relative

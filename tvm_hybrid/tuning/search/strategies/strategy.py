@@ -1,0 +1,71 @@
+"""SearchStrategy: which configurations of a space are tried next. One file for each strategy.
+
+A strategy proposes indices of a `ConfigSpace` and is told what became of them. It never measures,
+so a recorded space serves it as well as hardware does. Equal seeds and equal observations give
+equal proposals.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from tir_schedules.core.machine import Machine
+from tir_schedules.core.region import Region
+from tir_schedules.core.template import Template
+
+from ...records.record import Record
+from ..config_space import ConfigSpace
+
+FAILED = 0.0
+"""The score of a configuration that did not run, or was wrong."""
+
+
+@dataclass(frozen=True)
+class SearchTask:
+    """What is searched.
+
+    Attributes
+    ----------
+    region : Region
+        The region.
+    template : Template
+        What builds it.
+    machine : Machine
+        What it runs on.
+    space : ConfigSpace
+        Its configurations; number 0 is the default.
+    history : sequence of Record
+        Earlier records of other workloads, for strategies that learn from them.
+    """
+
+    region: Region
+    template: Template[Any]
+    machine: Machine
+    space: ConfigSpace
+    history: Sequence[Record] = field(default=(), repr=False)
+
+
+class SearchStrategy(Protocol):
+    """Orders a space while its measurements come in."""
+
+    def propose(self, count: int) -> list[int]:
+        """Up to `count` configurations to try next, none of them proposed or observed before.
+
+        Empty when all of the space was.
+        """
+
+    def observe(self, results: Sequence[tuple[int, float]]) -> None:
+        """Takes (index, score) of configurations, proposed by it or not.
+
+        A score is the speed as a multiple of the default configuration's (its time over this
+        one's, measured in turns), or FAILED.
+        """
+
+    def predicted(self) -> float | None:
+        """The best score that is expected of what was not tried yet; None if nothing is known."""
+
+
+MakeStrategy = Callable[[SearchTask, random.Random], SearchStrategy]

@@ -1,0 +1,157 @@
+"""The joint stage as part of a tuning run: who measures, how much of the budget it may take."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+
+from tvm import IRModule
+
+from relay_passes.pipeline import PipelineOptions
+from tir_schedules.core.region import Region
+
+from .events import Callback, StopTuning, Trial
+from .layouts.joint_layout import SHARE, JointPlan, JointResult, JointStage
+from .lookup.layout_lookup import layouts_of
+from .lookup.record_lookup import RecordLookup
+from .measuring.kernel_clock import KernelClock
+from .measuring.measurer import Measurer
+from .measuring.model_race import race
+from .records.record_store import RecordStore
+from .tune_regions import tune_regions
+from .tuning_task import Plan
+
+logger = logging.getLogger("tvm_hybrid")
+
+
+def joint_layouts(
+    mod: IRModule,
+    options: PipelineOptions,
+    store: RecordStore,
+    measurer: Measurer,
+    plan: Plan,
+    footprint_bytes: int = 0,
+    callbacks: Sequence[Callback] = (),
+) -> JointResult | None:
+    """Runs the joint stage with at most `SHARE` of a run's trials and time.
+
+    Parameters
+    ----------
+    mod : IRModule
+        As imported.
+    options : PipelineOptions
+        How it is compiled.
+    store : RecordStore
+        Receives records and, if they are better, layouts.
+    measurer : Measurer
+        Measures configurations of regions.
+    plan : Plan
+        Of the whole run.
+    footprint_bytes : int
+        Bytes of all constants of the model.
+    callbacks : sequence of callable
+        Told every measurement of a configuration, but no beginning and no end.
+
+    Returns
+    -------
+    JointResult or None
+        None if a callback stopped it. KeyboardInterrupt passes through.
+    """
+    loops = _Loops(options, store, measurer, plan, callbacks)
+    share = JointPlan(
+        trials=None if plan.trials is None else max(1, round(SHARE * plan.trials)),
+        time_limit=None if plan.time_limit is None else SHARE * plan.time_limit,
+        seed=plan.seed,
+        resume=plan.resume,
+    )
+    with KernelClock(options, footprint_bytes) as clock:
+        try:
+            return JointStage(mod, options, store, loops, clock, race).run(share)
+        except StopTuning as stop:
+            logger.info("the joint stage ends: %s", stop)
+            return None
+
+
+def with_layouts(options: PipelineOptions, store: RecordStore) -> PipelineOptions:
+    """The layouts that compilation with this store will have."""
+    return replace(options, layouts=layouts_of(RecordLookup(store), options))
+
+
+def rest_of(plan: Plan, found: JointResult | None, keys: Collection[str], seconds: float) -> Plan:
+    """What a run may still do after the joint stage.
+
+    Parameters
+    ----------
+    plan : Plan
+        Of the whole run.
+    found : JointResult or None
+        What the joint stage did.
+    keys : collection of str
+        The regions that are left; their trials count when they are tuned.
+    seconds : float
+        That have passed.
+    """
+    if found is None:
+        return plan
+    elsewhere = sum(count for key, count in found.measured.items() if key not in keys)
+    trials, limit = plan.trials, plan.time_limit
+    return replace(
+        plan,
+        trials=None if trials is None else max(1, trials - elsewhere),
+        time_limit=None if limit is None else max(1.0, limit - seconds),
+    )
+
+
+class _Loops:
+    """A few trials for each of some regions, by the run's own strategy."""
+
+    def __init__(
+        self,
+        options: PipelineOptions,
+        store: RecordStore,
+        measurer: Measurer,
+        plan: Plan,
+        callbacks: Sequence[Callback],
+    ) -> None:
+        self.options, self.store, self.measurer, self.plan = options, store, measurer, plan
+        self.callbacks = callbacks
+        self.stop: StopTuning | None = None
+
+    def __call__(
+        self, counted: Sequence[tuple[Region, int]], rounds: int, seconds: float
+    ) -> Mapping[str, int]:
+        few = replace(
+            self.plan,
+            trials=None,
+            trials_per_region=rounds,
+            batch=min(self.plan.batch, rounds),
+            min_gain=0.0,
+            time_limit=seconds if math.isfinite(seconds) else None,
+            finals=False,
+        )
+        found = tune_regions(
+            [region for region, _ in counted],
+            self.options.machine,
+            self.measurer,
+            self.store,
+            few,
+            [self._tell],
+            [count for _, count in counted],
+        )
+        if found.interrupted:
+            raise KeyboardInterrupt
+        if self.stop is not None:
+            raise self.stop
+        return {each.region.key: each.trials for each in found.regions}
+
+    def _tell(self, trial: Trial) -> None:
+        if trial.stage != "search":
+            return
+        try:
+            for callback in self.callbacks:
+                callback(trial)
+        except StopTuning as stop:
+            self.stop = stop
+            raise
