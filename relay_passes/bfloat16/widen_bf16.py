@@ -34,6 +34,7 @@ from relay_passes.ir.convolution import convolution_of, is_convolution, is_trans
 from relay_passes.ir.graph import DataflowGraph, binding_value, op_name, variables
 from relay_passes.ir.moving_operators import moves
 from relay_passes.ir.rewrite import Bindings, block_pass
+from relay_passes.ir.with_args import with_args
 
 NARROW, WIDE = "bfloat16", "float32"
 _JOINS = ("relax.concat", "relax.split")
@@ -170,9 +171,7 @@ class _Widening:
     def _compute(self, var: relax.Var, call: relax.Call) -> None:
         """An operator on f32; as it was if it does not give f32 then."""
         arguments = [self._wide(arg) if holds_bf16(arg) else arg for arg in call.args]
-        applied = self.block.builder.normalize(
-            relax.Call(call.op, arguments, call.attrs, call.ty_args)
-        )
+        applied = self.block.builder.normalize(with_args(call, arguments))
         if not holds_bf16(var):
             if tvm_ffi.structural_equal(applied.ty, var.ty):
                 self.block.bind(var, applied)
@@ -187,7 +186,7 @@ class _Widening:
         """The binding as it was, on bfloat16 values."""
         if isinstance(value, relax.Call):
             arguments = [self._narrow(arg) if holds_bf16(arg) else arg for arg in value.args]
-            value = relax.Call(value.op, arguments, value.attrs, value.ty_args)
+            value = with_args(value, arguments)
         elif isinstance(value, relax.Tuple):
             value = self._narrow(value)
         if holds_bf16(var):

@@ -28,6 +28,7 @@ from tvm.ir.transform import PassContext, module_pass
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from relay_passes.ir.graph import op_name, static_tensor
+from relay_passes.ir.with_args import with_args
 
 _ALONG_AXIS = ("relax.gather_elements", "relax.scatter_elements")
 _ND = ("relax.gather_nd", "relax.scatter_nd")
@@ -75,7 +76,7 @@ class _Clipper(PyExprMutator):
         elif isinstance(arguments[1], relax.Tuple):
             fields = enumerate(arguments[1].fields)
             arguments[1] = relax.Tuple([self._inside(f, [data.shape[i]]) for i, f in fields])
-        return relax.Call(call.op, arguments, call.attrs, call.ty_args)
+        return with_args(call, arguments)
 
     def _take(self, call: relax.Call) -> relax.Expr:
         data, indices = call.args

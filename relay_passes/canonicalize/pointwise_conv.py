@@ -30,6 +30,7 @@ from relay_passes.ir.graph import DataflowGraph, op_name, static_tensor
 from relay_passes.ir.rewrite import Bindings, block_pass
 from relay_passes.ir.traits import ELEMENTWISE
 from relay_passes.ir.transposed_constants import is_transposable, with_axes
+from relay_passes.ir.with_args import with_args
 
 _LAYOUTS = {
     "relax.nn.conv1d": ("NWC", "WIO"),
@@ -166,7 +167,7 @@ class _Writer:
         ]
         if len(operands) < arity:
             return None
-        return relax.Call(call.op, [*operands, *call.args[arity:]], call.attrs, call.ty_args)
+        return with_args(call, [*operands, *call.args[arity:]])
 
     def _flat_shape(self, expr: relax.Expr, result: tuple[int, ...]) -> tuple[int, ...] | None:
         """The shape in which an operand broadcasts to a flat result; None if there is none."""

@@ -34,6 +34,7 @@ from relay_passes.ir.graph import (
     static_tensor,
 )
 from relay_passes.ir.rewrite import Bindings, block_pass
+from relay_passes.ir.with_args import with_args
 
 
 def safe_softmax() -> ir.transform.Pass:
@@ -51,7 +52,7 @@ def _rewrite(graph: DataflowGraph) -> list[relax.Binding] | None:
             block.bindings.append(binding)
             continue
         weights, masks = found
-        product = relax.Call(call.op, [weights, call.args[1]], call.attrs, call.ty_args)
+        product = with_args(call, [weights, call.args[1]])
         some = _some_key(block, masks)
         if some is None:
             block.bind(binding.var, product)

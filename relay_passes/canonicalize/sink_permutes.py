@@ -30,6 +30,7 @@ from relay_passes.ir.axis_view import AxisView, identity, view_axes
 from relay_passes.ir.graph import DataflowGraph, binding_value, op_name, static_tensor
 from relay_passes.ir.rewrite import Bindings, block_pass
 from relay_passes.ir.traits import MOVABLE
+from relay_passes.ir.with_args import with_args
 
 _REDUCTIONS = {
     "relax.sum": relax.op.sum,
@@ -189,7 +190,7 @@ class _Plan:
         if any(view is None for view in permuted):
             return None, []
         operands = [self._operand(view) for view in permuted if view is not None]
-        applied = relax.Call(call.op, [*operands, *call.args[arity:]], call.attrs, call.ty_args)
+        applied = with_args(call, [*operands, *call.args[arity:]])
         result = self.block.emit(applied)
         tensor = static_tensor(result)
         assert tensor is not None

@@ -39,6 +39,7 @@ from relay_passes.ir.graph import (
 )
 from relay_passes.ir.moving_operators import moves, on
 from relay_passes.ir.rewrite import Bindings, block_pass
+from relay_passes.ir.with_args import with_args
 
 LEAST, LARGEST = 2.0**-32, 2.0**32  # scales that sums of f32 products have room for
 
@@ -85,7 +86,7 @@ def _rewrite(graph: DataflowGraph) -> list[relax.Binding] | None:
             continue
         call = binding_value(binding)
         unscaled = [operand.unscaled(block) for operand in operands]
-        product = block.emit(relax.Call(call.op, unscaled, call.attrs, call.ty_args))
+        product = block.emit(with_args(call, unscaled))
         block.bind(binding.var, relax.op.multiply(product, relax.const(np.float32(factor))))
         changed = True
     return block.bindings if changed else None

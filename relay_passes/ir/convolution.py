@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from tvm import relax
 
-from .call_attrs import with_attrs
 from .graph import op_name
 from .traits import CONVOLUTIONS, TRANSPOSED_CONVOLUTIONS
+from .with_args import with_args
 
 _TRANSPOSED = TRANSPOSED_CONVOLUTIONS[:2]  # those over three axes stay as they are
 _CONVOLUTIONS = (*CONVOLUTIONS, *_TRANSPOSED)
@@ -49,4 +49,4 @@ def convolution_of(
     **changed
         Attributes that have other values than in `call`.
     """
-    return with_attrs(call, [x, w], out_dtype=out_dtype, **changed)
+    return with_args(call, [x, w], out_dtype=out_dtype, **changed)

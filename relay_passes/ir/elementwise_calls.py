@@ -9,6 +9,7 @@ from tvm import relax
 
 from .graph import op_name, static_tensor
 from .traits import MOVABLE, QUANTIZING
+from .with_args import with_args
 
 
 @dataclass(frozen=True)
@@ -67,7 +68,7 @@ def _read(
     def call(parts: Sequence[relax.Expr], constants: Sequence[relax.Expr]) -> relax.Expr:
         own, given = iter(parts), iter(constants)
         mapped = [next(own) if inside else next(given) for inside in among]
-        return relax.Call(expr.op, [*mapped, *list(expr.args)[count:]], expr.attrs)
+        return with_args(expr, [*mapped, *list(expr.args)[count:]])
 
     return ElementwiseCall(
         tuple(a for a, inside in zip(arguments, among, strict=True) if inside),

@@ -13,6 +13,7 @@ from tvm import relax
 
 from .graph import op_name, static_tensor
 from .traits import MAX_POOLS, RESHAPES, RESIZES
+from .with_args import with_args
 
 # (call, axis of its argument or result) -> the axis on the other side; None if it is none there.
 MapAxis = Callable[[relax.Call, int], "int | None"]
@@ -72,7 +73,7 @@ def argument_axis(call: relax.Call, axis: int) -> int | None:
 
 def on(call: relax.Call, data: relax.Expr) -> relax.Call:
     """The same operator on another tensor of the same shape."""
-    return relax.Call(call.op, [data, *call.args[1:]], call.attrs, call.ty_args)
+    return with_args(call, [data, *call.args[1:]])
 
 
 def parts_of_concat(call: relax.Call) -> list[relax.Expr]:

@@ -16,6 +16,7 @@ from tvm import relax, tirx
 from tir_schedules.core.region import Region
 
 from .graph import binding_value, static_tensor
+from .with_args import with_args
 
 COMPOSITE = "Composite"
 REGION = "tvm_hybrid.region"  # the Region as JSON; kernels have it too, until they are merged
@@ -104,7 +105,7 @@ def substitute(expr: relax.Expr, values: Mapping[relax.Expr, relax.Expr]) -> rel
         return values[expr]
     if isinstance(expr, relax.Call):
         arguments = [substitute(argument, values) for argument in expr.args]
-        return relax.Call(expr.op, arguments, expr.attrs, expr.ty_args)
+        return with_args(expr, arguments)
     if isinstance(expr, relax.Tuple):
         return relax.Tuple([substitute(item, values) for item in expr.fields])
     if isinstance(expr, relax.TupleGetItem):

@@ -17,10 +17,10 @@ from tvm import ir, relax
 from relay_passes.quantize.quantization import read_dequantize
 
 from .axis_view import Axes, AxisView, identity, view_axes
-from .call_attrs import with_attrs
 from .graph import DataflowGraph, op_name, static_tensor
 from .rewrite import Bindings
 from .traits import ELEMENTWISE
+from .with_args import with_args
 
 
 def is_transposable(graph: DataflowGraph, expr: relax.Expr) -> bool:
@@ -99,4 +99,4 @@ def with_axes(graph: DataflowGraph, expr: relax.Expr, axes: Axes, block: Binding
         missing = rank - int(arg.ty.ndim)
         aligned = (None if axis is None or axis < missing else axis - missing for axis in axes)
         parts.append(with_axes(graph, arg, tuple(aligned), block))
-    return block.emit(with_attrs(call, [*parts, *call.args[arity:]]))
+    return block.emit(with_args(call, [*parts, *call.args[arity:]]))

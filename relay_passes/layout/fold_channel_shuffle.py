@@ -31,7 +31,6 @@ from dataclasses import dataclass, field
 import numpy as np
 from tvm import ir, relax
 
-from relay_passes.ir.call_attrs import with_attrs
 from relay_passes.ir.graph import DataflowGraph, op_name, static_tensor
 from relay_passes.ir.rewrite import Bindings, block_pass
 from relay_passes.ir.traits import (
@@ -43,6 +42,7 @@ from relay_passes.ir.traits import (
     RESHAPES,
     RESIZES,
 )
+from relay_passes.ir.with_args import with_args
 from relay_passes.quantize.quantization import read_dequantize
 
 from .channel_axes import reduced_axes
@@ -148,7 +148,7 @@ class _Rewrite:
         taken = [self._operand(arg, index, moved) for arg in operands]
         if any(each is None for each in taken):
             return False
-        self.changed[position] = lambda block: with_attrs(
+        self.changed[position] = lambda block: with_args(
             call, [*(each(block) for each in taken if each is not None), *rest]
         )
         return True
@@ -235,7 +235,7 @@ class _Upward(_Rewrite):
         return super()._unused() - {self.position}
 
     def _plan(self, position: int, call: relax.Call, weight: _Taken) -> None:
-        self.changed[position] = lambda block: with_attrs(call, [call.args[0], weight(block)])
+        self.changed[position] = lambda block: with_args(call, [call.args[0], weight(block)])
 
 
 class _Downward(_Rewrite):
@@ -270,7 +270,7 @@ class _Downward(_Rewrite):
             weight = take(self.graph, call.args[1], -2, index)
             if weight is None:
                 return False
-            self.changed[position] = lambda block: with_attrs(
+            self.changed[position] = lambda block: with_args(
                 call, [self.source_of(call.args[0]), weight(block)]
             )
             return True
@@ -300,7 +300,7 @@ class _Downward(_Rewrite):
         def build(block: Bindings) -> relax.Expr:
             pixels = block.emit(relax.op.reshape(self.source_of(call.args[0]), shape))
             changed = {"strides": strides, "dilation": dilation}
-            return with_attrs(call, [pixels, relax.const(taps, weight.dtype)], **changed)
+            return with_args(call, [pixels, relax.const(taps, weight.dtype)], **changed)
 
         self.changed[position] = build
         return True
@@ -344,5 +344,5 @@ def take(graph: DataflowGraph, expr: relax.Expr, axis: int, index: np.ndarray) -
     if any(arg is None for arg in args):
         return None
     return lambda block: block.emit(
-        with_attrs(call, [arg(block) for arg in args if arg is not None])
+        with_args(call, [arg(block) for arg in args if arg is not None])
     )

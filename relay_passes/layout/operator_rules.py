@@ -17,7 +17,6 @@ from tvm import relax
 
 from relay_passes.canonicalize.pointwise_conv import runs_on_planes
 from relay_passes.ir.axis_view import view_axes
-from relay_passes.ir.call_attrs import with_attrs
 from relay_passes.ir.graph import binding_value, op_name
 from relay_passes.ir.moving_operators import parts_of_concat
 from relay_passes.ir.regroup_axes import match_regroup
@@ -34,6 +33,7 @@ from relay_passes.ir.traits import (
     SOFTMAXES,
 )
 from relay_passes.ir.transposed_constants import is_transposable
+from relay_passes.ir.with_args import with_args
 
 from .channel_axes import reduced_axes
 from .channel_layouts import LABELS, Form, Forms, How, Operand, Role, moves, permuted, same_memory
@@ -86,7 +86,7 @@ def _elementwise(forms: Forms, call: relax.Call, result: Form) -> Role | None:
         for expr, same in zip(exprs, alike, strict=True)
     )
     rest = list(call.args[arity:])
-    return Role(operands, lambda _, read: with_attrs(call, [*read, *rest]))
+    return Role(operands, lambda _, read: with_args(call, [*read, *rest]))
 
 
 def _concat(forms: Forms, call: relax.Call, result: Form) -> Role | None:
@@ -109,10 +109,10 @@ def _along(forms: Forms, call: relax.Call, result: Form) -> Role | None:
         return None
     axis, rest = int(call.attrs.axis) % x.rank, list(call.args[1:])
     if op_name(call) in QUANTIZING and not any(int(each.ty.ndim) for each in rest):
-        return Role((Operand(call.args[0]),), lambda _, read: with_attrs(call, [*read, *rest]))
+        return Role((Operand(call.args[0]),), lambda _, read: with_args(call, [*read, *rest]))
 
     def build(label: int, read: list[relax.Expr]) -> relax.Expr:
-        return with_attrs(call, [*read, *rest], axis=x.order(label).index(axis))
+        return with_args(call, [*read, *rest], axis=x.order(label).index(axis))
 
     return Role((Operand(call.args[0]),), build)
 
@@ -128,7 +128,7 @@ def _normalization(forms: Forms, call: relax.Call, result: Form) -> Role | None:
     def build(label: int, read: list[relax.Expr]) -> relax.Expr:
         order = x.order(label)
         changed = {"channel_axis": order.index(channel), "axes": sorted(map(order.index, axes))}
-        return with_attrs(call, [*read, *rest], **changed)
+        return with_args(call, [*read, *rest], **changed)
 
     return Role((Operand(call.args[0]),), build)
 
@@ -146,7 +146,7 @@ def _windows(forms: Forms, call: relax.Call, result: Form) -> Role | None:
     def build(label: int, read: list[relax.Expr]) -> relax.Expr:
         stored = "".join(layout[axis] for axis in x.order(label))
         changed = {"layout": stored} if resize else {"layout": stored, "out_layout": stored}
-        return with_attrs(call, [*read, *rest], **changed)
+        return with_args(call, [*read, *rest], **changed)
 
     return Role((Operand(call.args[0]),), build)
 
@@ -167,10 +167,10 @@ def _reduction(forms: Forms, call: relax.Call, result: Form) -> Role | None:
 
     def build(label: int, read: list[relax.Expr]) -> relax.Expr:
         if call.attrs.axis is None:
-            return with_attrs(call, read)
+            return with_args(call, read)
         stored = sorted(map(x.order(label).index, axes))
         one = isinstance(call.attrs.axis, int)
-        reduced = with_attrs(call, read, axis=stored[0] if one else stored)
+        reduced = with_args(call, read, axis=stored[0] if one else stored)
         kept = tuple(left.index(axis) for axis in x.order(label) if axis in left)
         same = permuted(result.shape, kept) == result.stored(label)
         return reduced if same else relax.op.reshape(reduced, result.stored(label))
@@ -186,7 +186,7 @@ def _pad(forms: Forms, call: relax.Call, result: Form) -> Role | None:
 
     def build(label: int, read: list[relax.Expr]) -> relax.Expr:
         stored = [n for axis in x.order(label) for n in width[2 * axis : 2 * axis + 2]]
-        return with_attrs(call, [*read, *rest], pad_width=stored)
+        return with_args(call, [*read, *rest], pad_width=stored)
 
     return Role((Operand(call.args[0]),), build)
 
@@ -201,7 +201,7 @@ def _slice(forms: Forms, call: relax.Call, result: Form) -> Role | None:
         stored = relax.op.strided_slice(
             read[0], [x.order(label).index(axis) for axis in axes], [0] * len(axes), [1] * len(axes)
         ).args[1]
-        return with_attrs(call, [*read, stored, *rest])
+        return with_args(call, [*read, stored, *rest])
 
     return Role((Operand(call.args[0]),), build)
 
@@ -265,7 +265,7 @@ def _convolution(forms: Forms, call: relax.Call, result: Form) -> Role | None:
     def build(label: int, read: list[relax.Expr]) -> relax.Expr:
         stored, wanted = letters(label)
         changed = {"data_layout": stored, "kernel_layout": wanted, "out_layout": stored}
-        return with_attrs(call, read, **changed)
+        return with_args(call, read, **changed)
 
     first, last = (tuple(map(kernel.index, letters(label)[1])) for label in LABELS)
     operands = (Operand(call.args[0]), Operand(call.args[1], How.TRANSPOSED, (first, last)))

@@ -35,6 +35,7 @@ from relay_passes.ir.axis_view import view_axes
 from relay_passes.ir.graph import DataflowGraph, op_name, same_shape, static_tensor
 from relay_passes.ir.rewrite import Bindings, block_pass
 from relay_passes.ir.transposed_constants import is_transposable, transposed
+from relay_passes.ir.with_args import with_args
 
 from .assign_layouts import LayoutPlan
 from .channel_layouts import Form, How, Operand, Role, moves, permuted
@@ -178,7 +179,7 @@ class _Writer:
         if not isinstance(value, relax.Call):
             return value
         args = [self._emit(arg) if isinstance(arg, relax.Call) else arg for arg in value.args]
-        value = relax.Call(value.op, args, value.attrs, value.ty_args)
+        value = with_args(value, args)
         if op_name(value) == "relax.permute_dims":
             value = _as_reshape(self.block.builder.normalize(value))
         if op_name(value) != "relax.reshape" or value.args[0] not in self._reshaped:

@@ -29,6 +29,7 @@ from relay_passes.decisions import DecisionLog
 from relay_passes.ir.graph import op_name
 from relay_passes.ir.region_functions import REGION
 from relay_passes.ir.rewrite import with_values
+from relay_passes.ir.with_args import with_args
 from tir_schedules.core.kernel_numbers import numbers_as_parameter, numbers_of, without_numbers
 
 CALLS = ("relax.call_tir", "relax.call_tir_inplace")
@@ -171,6 +172,4 @@ def _call(call: relax.Call, shared: _Shared) -> relax.Call:
     if shared.numbers is not None:
         arguments.append(shared.numbers)
     rest = call.args[2:]
-    return relax.Call(
-        call.op, [shared.gvar, relax.Tuple(arguments), *rest], call.attrs, call.ty_args
-    )
+    return with_args(call, [shared.gvar, relax.Tuple(arguments), *rest])

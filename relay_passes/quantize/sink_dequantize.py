@@ -23,7 +23,6 @@ from __future__ import annotations
 
 from tvm import ir, relax
 
-from relay_passes.ir.call_attrs import with_attrs
 from relay_passes.ir.graph import DataflowGraph, binding_value, op_name, scalar_constant
 from relay_passes.ir.moving_operators import (
     joined_axis,
@@ -34,6 +33,7 @@ from relay_passes.ir.moving_operators import (
     result_axis,
 )
 from relay_passes.ir.rewrite import Bindings, block_pass
+from relay_passes.ir.with_args import with_args
 
 from .quantization import Quantized, read_dequantize
 
@@ -123,7 +123,7 @@ class _Sinker:
             return None
         if source.quantization.known is None:
             return None  # 0 times such a scale may be no 0
-        padded = with_attrs(call, [source.data], pad_value=int(zero_point))
+        padded = with_args(call, [source.data], pad_value=int(zero_point))
         return Quantized(self.block.emit(padded), source.quantization, source.dtype)
 
     def _through_concat(self, call: relax.Call) -> Quantized | None:

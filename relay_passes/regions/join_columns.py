@@ -16,6 +16,7 @@ from tvm import ir, relax
 
 from relay_passes.ir.graph import DataflowGraph, op_name, static_tensor
 from relay_passes.ir.rewrite import Bindings
+from relay_passes.ir.with_args import with_args
 
 # Operators that stand between a product and its constants: a weight's zero point, scales that are
 # found at run time.
@@ -56,7 +57,7 @@ class ColumnJoiner:
         arguments = [self.join(arguments) for arguments in columns]
         if any(argument is None for argument in arguments):
             return None
-        return self.out.emit(relax.Call(first.op, arguments, first.attrs, first.ty_args))
+        return self.out.emit(with_args(first, arguments))
 
     def _is_shared(self, expr: relax.Expr) -> bool:
         """Whether a value is the same in every column, and there in time."""

@@ -33,6 +33,7 @@ from relay_passes.decisions import Decision, DecisionLog
 from relay_passes.ir.graph import DataflowGraph, op_name, static_tensor
 from relay_passes.ir.rewrite import Bindings, block_pass
 from relay_passes.ir.traits import QUANTIZING, VIEWS
+from relay_passes.ir.with_args import with_args
 from tir_schedules.cost.parallel import FORK_JOIN_US, VM_CALL_US
 
 from .join_columns import ColumnJoiner, alike
@@ -140,7 +141,7 @@ class _Merger:
         if weight is None:
             return "stay apart: their weights have no common form"
         first = calls[0]
-        value = out.emit(relax.Call(first.op, [first.args[0], weight], first.attrs, first.ty_args))
+        value = out.emit(with_args(first, [first.args[0], weight]))
         ends, value = self.follow(group, value, joiner)
         if self.is_quantized(ends):
             return "stay apart: each is quantised with constants of its own"
@@ -189,7 +190,7 @@ class _Merger:
             if argument is None:
                 return None
             arguments.append(argument)
-        joined = joiner.out.emit(relax.Call(first.op, arguments, first.attrs, first.ty_args))
+        joined = joiner.out.emit(with_args(first, arguments))
         wanted, result = static_tensor(first), static_tensor(joined)
         assert wanted is not None and result is not None
         return joined if result.shape == (*wanted.shape[:-1], sum(joiner.widths)) else None

@@ -10,7 +10,7 @@ from tvm import relax
 from relay_passes.tvm_compat import attrs_with
 
 
-def with_attrs(call: relax.Call, args: Sequence[relax.Expr], **changed: Any) -> relax.Call:
+def with_args(call: relax.Call, args: Sequence[relax.Expr], **changed: Any) -> relax.Call:
     """The same operator of other operands.
 
     Parameters
