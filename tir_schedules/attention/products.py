@@ -34,42 +34,44 @@ SKINNY = "few queries: K and V are read once, where they are stored, and not pac
 
 def nests(region: Region, config: AttentionConfig) -> Iterator[LoopNest]:
     """The loops of the two products; the softmax is alike in all configurations."""
-    problem = AttentionProblem(region)
-    shares = min(problem.m, config.row_shares)
-    rows = problem.m / shares
-    keys = float(problem.n)
-    tasks = problem.batches * shares
-    if config.skinny:
-        keys /= config.key_shares
-        tasks *= config.key_shares
-    elif 0 < config.key_block < problem.n:
-        keys = config.key_block
-    band = min(float(config.band), rows)
-    key_blocks, bands = pieces(problem.n, keys), pieces(rows, band)
-    query_block = max(band, min(float(config.query_block), rows)) if key_blocks > 1 else rows
-    band = rows / bands
-    scores, product = kernels_of(config)
-    for kernel, k, n, vectors, size in (
-        (scores, problem.d, keys, config.score_vectors, problem.d),
-        (product, keys, problem.e, config.product_vectors, problem.e),
+    problem, kernels = AttentionProblem(region), kernels_of(config)
+    key_vectors = math.ceil(problem.n / kernels[0].lanes)
+    key_blocks, tasks_of_one = 1, config.key_shares
+    rows = float(problem.m)
+    if not config.skinny:
+        shares = row_shares(problem.m, config.row_shares, row_unit(kernels))
+        tasks_of_one = sum(group.count for group in shares)
+        rows /= tasks_of_one
+        if config.key_block:
+            key_blocks = pieces(key_vectors, config.key_block // kernels[0].lanes)
+    parts = key_blocks * (config.key_shares if config.skinny else 1)
+    query_blocks = pieces(rows, config.query_block) if key_blocks > 1 else 1
+    query_block = rows / query_blocks
+    bands = pieces(query_block, config.band)
+    band = query_block / bands
+    tasks = problem.batches * tasks_of_one
+    for kernel, n, n_parts, k, k_parts, most in (
+        (kernels[0], problem.n, parts, problem.d, 1, config.score_vectors),
+        (kernels[1], problem.e, 1, problem.n, parts, config.product_vectors),
     ):
-        n_vectors, steps = math.ceil(n / kernel.lanes), kernel.steps(math.ceil(k))
-        tiling = Tiling(min(kernel.mr, band), vectors, band, steps)
-        inner = product_loops((band, n_vectors, steps), tiling, kernel.lanes)
+        all_vectors, all_steps = math.ceil(n / kernel.lanes), kernel.steps(k)
+        vectors, steps = all_vectors / n_parts, all_steps / k_parts
+        tiling = Tiling(min(kernel.mr, band), most, band, steps)
+        width = kernel.lanes * vectors
 
-        def touched(rows: float, blocks: float, width: float = n, depth: float = k) -> Bytes:
-            return 4 * rows * depth, 4 * width * depth * blocks, 4 * rows * width
+        def touched(rows: float, blocks: float, width: float = width, k: float = steps) -> Bytes:
+            return 4 * rows * k, 4 * width * k * blocks, 4 * rows * width
 
         a, b, c = touched(rows, key_blocks)
         loops = [
             Loop("task", tasks, kind_of(config.parallel), (tasks * a, tasks * b, tasks * c)),
-            Loop("query block", rows / query_block, "serial", touched(rows, key_blocks)),
+            Loop("query block", query_blocks, "serial", touched(rows, key_blocks)),
             Loop("key block", key_blocks, "serial", touched(query_block, key_blocks)),
-            Loop("band", query_block / band, "serial", touched(query_block, 1)),
-            *inner,
+            Loop("band", bands, "serial", touched(query_block, 1)),
+            *product_loops((band, vectors, steps), tiling, kernel.lanes),
         ]
-        operations = problem.batches * problem.m * problem.n * size
-        useful = n / (n_vectors * kernel.lanes) * min(1.0, k / (steps * kernel.kr))
+        operations = problem.batches * problem.m * n * k
+        useful = n / (all_vectors * kernel.lanes) * k / (all_steps * kernel.kr)
         yield LoopNest(nested(loops), operations, useful)
 
 

@@ -25,17 +25,18 @@ from .depthwise_pointwise_config import DepthwisePointwiseConfig, pointwise_rows
 def nests(region: Region, config: DepthwisePointwiseConfig) -> Iterator[LoopNest]:
     """The loops of both parts in bands."""
     problem = DepthwiseProblem.of(region.parts[0])
-    bands = problem.batch * pieces(problem.rows.outputs, config.lines)
     lines = min(config.lines, problem.rows.outputs)
-    first = lines_nest(region.parts[0], config.depthwise, lines)
+    bands = problem.batch * pieces(problem.rows.outputs, lines)
+    share = problem.batch * problem.rows.outputs / lines  # a last band that is cut counts in part
+    first = lines_nest(region.parts[0], config.depthwise, lines, samples=1)
     (second,) = matmul.nests(pointwise_rows(region, lines), config.pointwise)
     kind = kind_of(config.threads > 1)
     for nest in (first, second):
         a, b, c = nest.loops[0].touched
         yield dataclasses.replace(
             nest,
-            loops=(Loop("band", bands, kind, (a * bands, b, c * bands)), *nest.loops),
-            operations=nest.operations * bands,
+            loops=(Loop("band", share, kind, (a * share, b, c * share)), *nest.loops),
+            operations=nest.operations * share,
             balance=balance_of(bands, min(config.threads, bands)),
         )
 

@@ -22,10 +22,11 @@ from .mlp_chain_config import MlpChainConfig, blocks_of, rows_of, with_rows
 
 def nests(region: Region, config: MlpChainConfig) -> Iterator[LoopNest]:
     """The loops of every matmul; normalisations are left out."""
-    blocks, rows = 1, 0
+    rows = 0
     if config.mode == "rows":
         groups = blocks_of(rows_of(region.parts[0]), config)
         blocks, rows = sum(group.count for group in groups), groups[0].size
+        share = rows_of(region.parts[0]) / rows  # a last block that is cut counts in part
     for part, found in zip(region.parts, config.of_parts(region), strict=True):
         if not isinstance(found, MatmulConfig):
             continue
@@ -36,15 +37,15 @@ def nests(region: Region, config: MlpChainConfig) -> Iterator[LoopNest]:
         a, b, c = nest.loops[0].touched
         whole = Loop(
             "row block",
-            blocks,
+            share,
             kind_of(config.threads > 1),
-            (a * blocks, b, c * blocks),
+            (a * share, b, c * share),
         )
         # With the others' weights and rows in between, as much passes until a weight comes again.
         yield dataclasses.replace(
             nest,
             loops=(whole, *nest.loops),
-            operations=nest.operations / rows * rows_of(part),  # the last block may be cut
+            operations=nest.operations * share,
             balance=balance_of(blocks, config.threads),
         )
 

@@ -13,6 +13,11 @@ from tests.tir_schedules.attention_regions import Attention
 from tests.tir_schedules.chain_regions import ChainBuilder, f32_layer
 from tests.tir_schedules.conv_regions import conv_region
 from tests.tir_schedules.depthwise_regions import depthwise
+from tests.tir_schedules.pair_regions import pair
+from tir_schedules.attention.config import AttentionConfig
+from tir_schedules.chains.depthwise_pointwise_config import DepthwisePointwiseConfig
+from tir_schedules.chains.mlp_chain_config import MlpChainConfig
+from tir_schedules.convolution.depthwise.config import DepthwiseConfig
 from tir_schedules.core.config import Config
 from tir_schedules.core.loop_nest import LoopNest, balance_of, pieces
 from tir_schedules.core.machine import Machine
@@ -46,23 +51,45 @@ REGIONS = {
     "narrow": matmul(100, 70, 130, "int8"),
     "batch_matmul": batch_matmul(),
     "conv2d": conv_region((14, 14), 32, 48, (3, 3), padding=(1, 1, 1, 1)),
+    "narrow conv2d": conv_region(
+        (14, 19), 32, 48, (3, 3), padding=(1, 1, 1, 1), dtype="uint8", a_zero_point=5
+    ),
     "grouped": conv_region((14, 14), 32, 64, (3, 3), padding=(1, 1, 1, 1), groups=2),
     "winograd": conv_region(
         (14, 14), 32, 48, (3, 3), padding=(1, 1, 1, 1), op="conv2d_winograd"
     ),
-    "depthwise": depthwise((14, 14), 48, (3, 3), padding=(1, 1, 1, 1)),
+    "depthwise": depthwise((14, 14), 50, (3, 3), padding=(1, 1, 1, 1), batch=2),
+    "pair": pair((14, 14), 50, 40, batch=2),
     "attention": Attention(batch=1, heads=4, m=40, n=36, d=32, e=24).region,
+    "long attention": Attention(batch=1, heads=2, m=70, n=2500, d=32).region,
+    "narrow attention": Attention(batch=1, heads=4, m=40, n=36, d=32, kind="int8").region,
+    "decoding": Attention(batch=1, heads=4, m=1, n=2100, d=32, layouts=("bhsd",) * 4).region,
     "chain": chain(),
 }  # fmt: skip
 
 
-def some_configs(region: Region) -> list[Config]:
-    configs = list(template_for(region.op).space(region, MACHINE))
+def some_configs(region: Region, machine: Machine = MACHINE) -> list[Config]:
+    configs = list(template_for(region.op).space(region, machine))
     return configs[:: max(1, len(configs) // 25)]
 
 
 def loop_nests(region: Region, config: Config) -> tuple[LoopNest, ...]:
     return tuple(template_for(region.op).nests(region, config))
+
+
+def elements_of_a_step(config: Config) -> list[int]:
+    """What every nest sums up at once: kr of its kernel; a depthwise nest counts single taps."""
+    if isinstance(config, AttentionConfig):
+        kernels = [config.scores_kernel, config.product_kernel]
+    elif isinstance(config, MlpChainConfig):
+        kernels = [each.kernel for each in config.matmuls]
+    elif isinstance(config, DepthwisePointwiseConfig):
+        return [1, microkernel_named(config.pointwise.kernel).kr]
+    elif isinstance(config, DepthwiseConfig):
+        return [1]
+    else:
+        kernels = [config.to_dict()["kernel"]]
+    return [microkernel_named(kernel).kr for kernel in kernels]
 
 
 def executed(nest: LoopNest) -> float:
@@ -84,34 +111,20 @@ def test_bytes_never_grow_towards_the_inside(name: str) -> None:
             assert 0 < nest.useful <= 1 and 0 < nest.balance <= 1
 
 
-@pytest.mark.parametrize("name", ["matmul", "narrow", "batch_matmul"])
-def test_products_run_every_multiplication_once(name: str) -> None:
+@pytest.mark.parametrize("isa", ["avx2", "avx512", "amx"])
+@pytest.mark.parametrize("name", REGIONS)
+def test_every_multiplication_is_counted_once(name: str, isa: str) -> None:
     region = REGIONS[name]
-    for config in some_configs(region):
-        (nest,) = loop_nests(region, config)
-        kernel = microkernel_named(config.to_dict()["kernel"])
-        assert executed(nest) * kernel.kr * nest.useful == pytest.approx(nest.operations)
-        assert 2 * nest.operations == template_for(region.op).flops(region)
-
-
-@pytest.mark.parametrize("name", ["conv2d", "grouped"])
-def test_convolutions_run_every_multiplication_at_least_once(name: str) -> None:
-    region = REGIONS[name]
-    for config in some_configs(region):
-        (nest,) = loop_nests(region, config)
-        done = executed(nest) * nest.useful / nest.operations
-        # The last band may be cut: it is counted whole.
-        assert 1 - 1e-9 <= done < 1.8, config
-
-
-@pytest.mark.parametrize("name", ["attention", "chain"])
-def test_merged_regions_count_the_products_of_all_parts(name: str) -> None:
-    region = REGIONS[name]
-    flops = template_for(region.op).flops(region)
-    for config in some_configs(region):
-        nests = loop_nests(region, config)
-        assert len(nests) == 2
-        assert 2 * sum(nest.operations for nest in nests) == flops
+    # 36 products for 4 x 4 results of 3 x 3 taps each.
+    saved = 4 if name == "winograd" else 1
+    for machine in (Machine("here", isa_named(isa), threads) for threads in (1, 2, 5)):
+        for config in some_configs(region, machine):
+            nests = loop_nests(region, config)
+            for nest, kr in zip(nests, elements_of_a_step(config), strict=True):
+                done = saved * executed(nest) * kr * nest.useful
+                assert done == pytest.approx(nest.operations), (config, nest)
+            total = 2 * sum(nest.operations for nest in nests)
+            assert total == pytest.approx(template_for(region.op).flops(region))
 
 
 def test_bytes_of_a_block_grow_with_the_block() -> None:
@@ -130,7 +143,7 @@ def test_bytes_of_a_block_grow_with_the_block() -> None:
     assert panel_bytes(50, 35) == tall  # cutting K changes what is inside of that loop only
 
 
-@pytest.mark.parametrize("name", [name for name in REGIONS if name != "depthwise"])
+@pytest.mark.parametrize("name", [name for name in REGIONS if name not in ("depthwise", "pair")])
 def test_estimates_are_those_that_the_default_was_chosen_by(name: str) -> None:
     region = REGIONS[name]
     estimate = template_for(region.op).estimate

@@ -1,12 +1,12 @@
 """A depthwise convolution before it is built: its loops.
 
-threads > samples > blocks of channels > bands > tiles of columns > taps > tile
+threads > blocks of channels > samples > bands > tiles of columns > taps > tile
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from tvm import DataType
 
@@ -22,7 +22,8 @@ WHY_VECTORS = "every channel has a window of its own: no matrix product for tile
 
 def nests(region: Region, config: DepthwiseConfig) -> Iterator[LoopNest]:
     """The loops of the convolution; lanes are those of 64 bytes of f32."""
-    yield lines_nest(region, config, DepthwiseProblem.of(region).rows.outputs)
+    problem = DepthwiseProblem.of(region)
+    yield lines_nest(region, config, problem.rows.outputs, problem.batch)
 
 
 def why_vectors(region: Region, config: DepthwiseConfig, machine: Machine) -> str:
@@ -30,20 +31,21 @@ def why_vectors(region: Region, config: DepthwiseConfig, machine: Machine) -> st
     return WHY_VECTORS
 
 
-def lines_nest(region: Region, config: DepthwiseConfig, lines: int) -> LoopNest:
-    """So many lines of the result; of a whole region also all of its samples."""
+def lines_nest(region: Region, config: DepthwiseConfig, lines: int, samples: int) -> LoopNest:
+    """So many lines of the result, of so many samples."""
     problem, lanes = DepthwiseProblem.of(region), 16
     item = DataType(region.inputs[0].dtype).itemsize
     vectors = math.ceil(problem.channels / lanes)
-    whole = lines == problem.rows.outputs
-    samples = problem.batch if whole else 1
     rows, columns = min(config.rows, lines), min(config.columns, problem.columns.outputs)
     bands, tiles = pieces(lines, rows), pieces(problem.columns.outputs, columns)
-    width = min(config.vectors, vectors)
-    block = min(vectors, config.blocks * width)
-    chunks = pieces(vectors, block)
-    threads = min(config.threads, samples * bands * chunks) if whole else 1
+    most = min(config.vectors, vectors)
+    chunks = pieces(vectors, config.blocks * most)
+    block = vectors / chunks
+    parts = pieces(block, most)
+    width = block / parts
+    threads = min(config.threads, samples * bands * chunks)
     columns_each, rows_each = problem.columns.outputs / tiles, lines / bands
+    my_chunks, my_samples, my_bands = _share((chunks, samples, bands), threads)
 
     def touched(samples: float, lines: float, columns: float, vectors: float) -> Bytes:
         high, wide = _positions(problem.rows, lines), _positions(problem.columns, columns)
@@ -53,15 +55,16 @@ def lines_nest(region: Region, config: DepthwiseConfig, lines: int) -> LoopNest:
 
     outputs = problem.columns.outputs
     tile = touched(1, rows_each, columns_each, width)
-    mine = touched(samples / threads, lines, outputs, vectors)
+    my_lines = my_bands * rows_each
+    mine = touched(my_samples, my_lines, outputs, my_chunks * block)
     of_block = touched(1, rows_each, columns_each, block)
     loops = [
         Loop("thread", threads, "parallel", touched(samples, lines, outputs, vectors)),
-        Loop("sample", max(1.0, samples / threads), "serial", mine),
-        Loop("channel block", chunks, "serial", touched(1, lines, outputs, vectors)),
-        Loop("band", bands, "serial", touched(1, lines, outputs, block)),
+        Loop("channel block", my_chunks, "serial", mine),
+        Loop("sample", my_samples, "serial", touched(my_samples, my_lines, outputs, block)),
+        Loop("band", my_bands, "serial", touched(1, my_lines, outputs, block)),
         Loop("tile", tiles, "serial", touched(1, rows_each, outputs, block)),
-        Loop("channel tile", pieces(block, width), "serial", of_block),
+        Loop("channel tile", parts, "serial", of_block),
         Loop("tap", problem.taps, "reduction", tile),
         Loop("pixel", rows_each * columns_each, "unrolled", tile),
         Loop("vector", width, "unrolled", touched(1, 1, 1, width)),
@@ -72,6 +75,14 @@ def lines_nest(region: Region, config: DepthwiseConfig, lines: int) -> LoopNest:
     return LoopNest(
         nested(loops), operations, useful, balance_of(samples * bands * chunks, threads)
     )
+
+
+def _share(extents: Sequence[float], threads: float) -> Iterator[float]:
+    """What one thread runs of nested loops: their iterations are divided in order."""
+    for extent in extents:
+        here = min(extent, threads)
+        yield extent / here
+        threads /= here
 
 
 def _positions(axis: Axis, outputs: float) -> float:

@@ -48,8 +48,11 @@ def nests(region: Region, config: ConvConfig) -> Iterator[LoopNest]:
     steps = kernel.steps(channels) if split else kernel.steps(taps_x * channels)
     x_item = 4 / kernel.kr if config.staged else DataType(region.inputs[0].dtype).itemsize
     tiles = pieces(width, config.rows)
-    lines = min(config.lines, config.band)
-    band_lines = math.ceil(config.band / lines)
+    # Tiles of tile registers are alike: the last one overlaps the one before.
+    columns = min(config.rows, width) if kernel.by_tiles else width / tiles
+    average = planes * height / bands
+    line_tiles = pieces(average, config.lines)
+    lines = average / line_tiles
 
     def touched(
         planes: float, lines: float, columns: float, vectors: float, groups: float
@@ -63,21 +66,21 @@ def nests(region: Region, config: ConvConfig) -> Iterator[LoopNest]:
     share_groups = groups / threads_n if groups > 1 else 1.0
     share_panels = panels if groups > 1 else panels / threads_n
     share_vectors = vectors * share_panels
-    rows = width / tiles * lines
+    rows = columns * lines
     mine = share_vectors, share_groups
     of_all = touched(planes, height, width, n_vectors, groups)
     of_thread = touched(planes / threads_m, height, width, *mine)
-    of_band = touched(1, config.band, width, *mine)
+    of_band = touched(1, average, width, *mine)
     loops = [
         Loop("thread", threads_m * threads_n, "parallel", of_all),
         Loop("band", bands / threads_m, "serial", of_thread),
         Loop("panel", share_panels * share_groups, "serial", of_band),
-        Loop("line", band_lines, "serial", touched(1, config.band, width, vectors, 1)),
+        Loop("line", line_tiles, "serial", touched(1, average, width, vectors, 1)),
         Loop("tile", tiles, "serial", touched(1, lines, width, vectors, 1)),
-        Loop("tap", runs, "reduction", touched(1, lines, width / tiles, vectors, 1)),
+        Loop("tap", runs, "reduction", touched(1, lines, columns, vectors, 1)),
         *register_tile(rows, vectors, steps, kernel.lanes, ("pixel", "vector", "channel")),
     ]
-    useful = geometry.group_out_channels / (n_vectors * kernel.lanes)
+    useful = geometry.group_out_channels / (n_vectors * kernel.lanes) * width / (tiles * columns)
     useful *= math.prod(geometry.kernel) * channels / (runs * steps * kernel.kr)
     balance = balance_of(bands, threads_m) * balance_of(parts, threads_n)
     yield LoopNest(nested(loops), geometry.flops / 2, useful, balance)
