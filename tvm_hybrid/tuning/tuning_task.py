@@ -6,6 +6,7 @@ import contextlib
 import random
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from microkernels.errors import ConfigError
 from tir_schedules.core.config import Config
@@ -15,7 +16,7 @@ from tir_schedules.core.template import Template, template_for
 
 from .events import TaskInfo
 from .measuring.significance import MARGIN
-from .recordings.history import EarlierRecords
+from .recordings.history import earlier_records
 from .records.record import Record
 from .records.record_file import Located
 from .records.record_store import RecordStore, config_key, trusted
@@ -235,7 +236,7 @@ class TuningTask:
     def _searching(self) -> SearchStrategy:
         if self._strategy is None:
             # Not before: until now other regions may have got records to learn from.
-            history = EarlierRecords(self.store, self.machine, self.region.key)
+            history = partial(earlier_records, self.store, self.machine, self.region.key)
             task = SearchTask(self.region, self.template, self.machine, self.space, history)
             plan = self.plan
             if isinstance(plan.strategy, str):

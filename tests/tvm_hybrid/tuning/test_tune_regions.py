@@ -200,7 +200,7 @@ def test_records_of_other_regions_are_history(
     given: list[list[str]] = []
 
     def strategy(task: SearchTask, generator: random.Random) -> SearchStrategy:
-        given.append([found.workload for found in task.history])
+        given.append([found.workload for found in task.history()])
         return GridSearch(task, generator)
 
     plan = Plan(strategy, min_gain=0.0, finals=False)

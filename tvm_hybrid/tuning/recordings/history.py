@@ -1,15 +1,13 @@
-"""EarlierRecords: what a strategy may learn from before it measures: records of other regions.
+"""What a strategy may learn from before it measures: records of other regions.
 
 Those in the user's file, also from earlier in the same run, and the spaces that the package holds
-recorded whole (`recordings`), as far as they are of the same CPU, instruction set and threads.
+recorded whole, as far as they are of the same CPU, instruction set and threads.
 """
 
 from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Iterable, Sequence
-from typing import overload
 
 from microkernels.errors import RecordError
 from tir_schedules.core.machine import Machine
@@ -22,8 +20,8 @@ from .simulate import SHIPPED
 logger = logging.getLogger("tvm_hybrid")
 
 
-class EarlierRecords(Sequence[Record]):
-    """Read when first asked for: most strategies never do.
+def earlier_records(store: RecordStore, machine: Machine, workload: str) -> list[Record]:
+    """The records to learn from, the user's first.
 
     Parameters
     ----------
@@ -34,36 +32,15 @@ class EarlierRecords(Sequence[Record]):
     workload : str
         Key of the region that is left out.
     """
-
-    def __init__(self, store: RecordStore, machine: Machine, workload: str) -> None:
-        self._store, self._machine, self._workload = store, machine, workload
-
-    @functools.cached_property
-    def _records(self) -> list[Record]:
-        own = (record for record, _ in self._store)
-        return [*self._fitting(own), *self._fitting(recorded_on(self._machine.name))]
-
-    def _fitting(self, records: Iterable[Record]) -> list[Record]:
-        return [
-            record
-            for record in records
-            if record.workload != self._workload
-            and record.machine == self._machine.name
-            and record.isa == self._machine.isa.name
-            and record.threads == self._machine.threads
-        ]
-
-    @overload
-    def __getitem__(self, index: int) -> Record: ...
-
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[Record]: ...
-
-    def __getitem__(self, index: int | slice) -> Record | Sequence[Record]:
-        return self._records[index]
-
-    def __len__(self) -> int:
-        return len(self._records)
+    own = (record for record, _ in store)
+    return [
+        record
+        for record in (*own, *recorded_on(machine.name))
+        if record.workload != workload
+        and record.machine == machine.name
+        and record.isa == machine.isa.name
+        and record.threads == machine.threads
+    ]
 
 
 @functools.cache

@@ -84,7 +84,7 @@ class Recording:
 
     def task(self, history: Sequence[Record] = ()) -> SearchTask:
         """The search for the optimum."""
-        return SearchTask(self.region, self.template, self.machine, self.space, history)
+        return SearchTask(self.region, self.template, self.machine, self.space, lambda: history)
 
 
 @dataclass(frozen=True)

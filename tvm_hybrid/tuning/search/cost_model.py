@@ -5,29 +5,27 @@
 The margin is what was believed before anything was measured; the trees learn what it leaves out.
 The objective is to rank (pairs of configurations of one workload in the right order) or to regress
 the logarithm of the score, with the parameters of Chen et al., arXiv 1805.08166, as their code has
-them. An ensemble, each member trained on a bootstrap sample, also says how sure it is.
+them.
 
 Of XGBoost only DMatrix, train and predict are used, which have not changed in years.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import numpy as np
 
-from microkernels.errors import ConfigError
-
 Objective = Literal["rank", "regression"]
-Acquisition = Literal["mean", "ei", "ucb"]
 
 LOWEST = 1 / 16
 """Scores below it are alike, failures among them: how bad a bad configuration is matters little."""
 
 _OBJECTIVES = {"rank": "rank:pairwise", "regression": "reg:squarederror"}
+_PAIRS = 8
+"""Partners of each configuration in a round, to rank."""
 
 
 @dataclass(frozen=True)
@@ -42,35 +40,18 @@ class CostModelOptions:
         Trees, and how deep they are.
     rate : float
         What each tree adds of what it has learned.
-    split_gain, leaf_weight : float
-        The least gain of a split, and the least weight of a leaf.
     columns : float
         Share of the features that a split may choose from.
     rows : float
         Share of the samples that a tree is trained on.
-    pairs : int
-        Partners of each configuration in a round, to rank.
-    members : int
-        Models of the ensemble; 1: a single one, trained on everything.
     """
 
     objective: Objective = "rank"
     rounds: int = 50
     depth: int = 3
     rate: float = 0.3
-    split_gain: float = 1e-4
-    leaf_weight: float = 1.0
     columns: float = 1.0
     rows: float = 1.0
-    pairs: int = 8
-    members: int = 1
-
-    def __post_init__(self) -> None:
-        if self.objective not in get_args(Objective):
-            known = ", ".join(get_args(Objective))
-            raise ConfigError(f"no objective {self.objective!r}; there are {known}")
-        if min(self.rounds, self.depth, self.pairs, self.members) < 1:
-            raise ConfigError(f"rounds, depth, pairs and members must be at least 1: {self}")
 
 
 class CostModel:
@@ -81,13 +62,13 @@ class CostModel:
     options : CostModelOptions
         Its numbers.
     seed : int
-        Of bootstrap samples and pairs; equal seeds and data make equal models.
+        Equal seeds and data make equal models.
     """
 
     def __init__(self, options: CostModelOptions | None = None, seed: int = 0) -> None:
         self.options = options or CostModelOptions()
         self.seed = seed
-        self._members: list[Any] = []
+        self._trees: Any = None
 
     def fit(
         self,
@@ -109,105 +90,53 @@ class CostModel:
         groups : sequence of int
             How many consecutive samples are of one workload; empty: all of them.
         """
+        import xgboost
+
         targets = target(scores)
         margins = np.zeros(len(scores)) if margins is None else np.asarray(margins, np.float64)
         sizes = list(groups) or [len(scores)]
         if self.options.objective == "regression":
             targets, margins = (_centred(values, sizes) for values in (targets, margins))
-        self._members = []
-        for member in range(self.options.members):
-            generator = np.random.default_rng((self.seed, member))
-            rows, counts = _sample(sizes, generator if self.options.members > 1 else None)
-            self._members.append(
-                self._train(features[rows], targets[rows], margins[rows], counts, member)
-            )
+        data = _matrix(features, margins)
+        data.set_label(targets)
+        parameters = self._parameters()
+        if self.options.objective == "rank":
+            parameters["lambdarank_pair_method"] = "mean"
+            parameters["lambdarank_num_pair_per_sample"] = _PAIRS
+            data.set_group(sizes)
+        self._trees = xgboost.train(parameters, data, num_boost_round=self.options.rounds)
 
-    def predict(
-        self, features: np.ndarray, margins: np.ndarray | None = None
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Mean and standard deviation over the members; higher is faster.
+    def predict(self, features: np.ndarray, margins: np.ndarray | None = None) -> np.ndarray:
+        """What is expected of each sample, float64; higher is faster.
 
         Of a rank model only the order means something; of regression it is `target` up to a
         constant.
         """
-        found = np.stack(
-            [member.predict(_matrix(features, margins), output_margin=True)
-             for member in self._members]
-        )  # fmt: skip
-        return found.mean(axis=0, dtype=np.float64), found.std(axis=0, dtype=np.float64)
+        found = self._trees.predict(_matrix(features, margins), output_margin=True)
+        return np.asarray(found, np.float64)
 
-    def _train(
-        self,
-        features: np.ndarray,
-        targets: np.ndarray,
-        margins: np.ndarray,
-        sizes: Sequence[int],
-        member: int,
-    ) -> Any:
-        import xgboost
-
+    def _parameters(self) -> dict[str, Any]:
         options = self.options
-        parameters: dict[str, Any] = {
+        return {
             "objective": _OBJECTIVES[options.objective],
             "max_depth": options.depth,
             "eta": options.rate,
-            "gamma": options.split_gain,
-            "min_child_weight": options.leaf_weight,
+            "gamma": 1e-4,
+            "min_child_weight": 1.0,
             "colsample_bynode": options.columns,
             "subsample": options.rows,
             "lambda": 1.0,
             "alpha": 0.0,
             "base_score": 0.0,
             "nthread": 1,
-            "seed": self.seed + member,
+            "seed": self.seed,
             "verbosity": 0,
         }
-        data = _matrix(features, margins)
-        data.set_label(targets)
-        if options.objective == "rank":
-            parameters["lambdarank_pair_method"] = "mean"
-            parameters["lambdarank_num_pair_per_sample"] = options.pairs
-            data.set_group(list(sizes))
-        return xgboost.train(parameters, data, num_boost_round=options.rounds)
 
 
 def target(scores: np.ndarray) -> np.ndarray:
     """What a model learns: log2 of the score, failures and very slow ones alike."""
     return np.log2(np.maximum(np.asarray(scores, np.float64), LOWEST))
-
-
-def acquisition(
-    kind: Acquisition, mean: np.ndarray, spread: np.ndarray, best: float, weight: float = 1.0
-) -> np.ndarray:
-    """What it is worth to try a configuration.
-
-    Parameters
-    ----------
-    kind : str
-        "mean"; "ei", the improvement over `best` that a normal distribution lets expect; "ucb",
-        the mean and `weight` deviations more.
-    mean, spread : numpy.ndarray
-        As of `CostModel.predict`.
-    best : float
-        The best that was measured, as the mean counts.
-
-    Raises
-    ------
-    ConfigError
-        If there is no such kind.
-    """
-    if kind == "mean":
-        return mean
-    if kind == "ucb":
-        return mean + weight * spread
-    if kind != "ei":
-        known = ", ".join(get_args(Acquisition))
-        raise ConfigError(f"no acquisition {kind!r}; there are {known}")
-    sure = np.maximum(spread, 1e-9)
-    z = (mean - best) / sure
-    density = np.exp(-z * z / 2) / math.sqrt(2 * math.pi)
-    below = np.array([0.5 * (1 + math.erf(value / math.sqrt(2))) for value in z])
-    return (mean - best) * below + sure * density
 
 
 def _matrix(features: np.ndarray, margins: np.ndarray | None) -> Any:
@@ -224,17 +153,3 @@ def _centred(values: np.ndarray, sizes: Sequence[int]) -> np.ndarray:
     ends = np.cumsum(sizes)
     parts = np.split(values, ends[:-1])
     return np.concatenate([part - part.mean() for part in parts])
-
-
-def _sample(
-    sizes: Sequence[int], generator: np.random.Generator | None
-) -> tuple[np.ndarray, list[int]]:
-    """All rows, or a bootstrap sample within every group."""
-    rows, first = [], 0
-    for size in sizes:
-        of_group = np.arange(first, first + size)
-        if generator is not None:
-            of_group = np.sort(generator.choice(of_group, size))
-        rows.append(of_group)
-        first += size
-    return np.concatenate(rows), list(sizes)

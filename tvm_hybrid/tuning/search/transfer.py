@@ -36,28 +36,14 @@ FEWEST = 4
 """Records of a workload below which it says nothing about order."""
 
 
+MOST = 512
+"""Records of a workload that are learned from: the best ones and others evenly."""
+
+# By simulation (recorded convolutions, products, a chain): trees that regress know how much faster,
+# so that what is learned of one workload adds up with what is measured of another.
 _TREES = CostModelOptions(
     objective="regression", depth=4, rounds=300, rate=0.1, columns=0.7, rows=0.7
 )
-
-
-@dataclass(frozen=True)
-class TransferOptions:
-    """Numbers of the global model.
-
-    Attributes
-    ----------
-    model : CostModelOptions
-        Of its trees.
-    most : int
-        Records of a workload that it learns from: the best ones and others evenly.
-
-    The trees regress, by simulation (recorded convolutions, products, a chain): they know how much
-    faster, so that what is learned of one workload adds up with what is measured of another.
-    """
-
-    model: CostModelOptions = _TREES
-    most: int = 512
 
 
 def transferred(
@@ -66,7 +52,6 @@ def transferred(
     machine: Machine,
     features: Features,
     estimate: np.ndarray,
-    options: TransferOptions | None = None,
 ) -> np.ndarray | None:
     """What earlier workloads let expect, in powers of 2; None if they say nothing.
 
@@ -86,23 +71,20 @@ def transferred(
     estimate : numpy.ndarray
         What the template expects of them, as of `estimated`.
     """
-    options = options or TransferOptions()
     own = [record for record in history if record.region.op == region.op]
-    blocks = _known(own, region, machine, options) or _known(history, region, machine, options)
+    blocks = _known(own, region, machine) or _known(history, region, machine)
     if not blocks:
         return None
-    model = _models.get((options, *map(id, blocks)), blocks, partial(_model, blocks, options))
-    return model.predict(features.values, estimate)[0]
+    model = _models.get(tuple(map(id, blocks)), blocks, partial(_model, blocks))
+    return model.predict(features.values, estimate)
 
 
-def _known(
-    history: Sequence[Record], region: Region, machine: Machine, options: TransferOptions
-) -> list[_Block]:
+def _known(history: Sequence[Record], region: Region, machine: Machine) -> list[_Block]:
     """A block for each workload but the region's own that says something."""
     blocks = []
     for records in _by_workload(history, region.key, machine):
-        key = (machine, options, *map(id, records))
-        block = _blocks.get(key, records, partial(_block, records, machine, options))
+        key = (machine, *map(id, records))
+        block = _blocks.get(key, records, partial(_block, records, machine))
         if block is not None:
             blocks.append(block)
     return blocks
@@ -137,14 +119,14 @@ def _by_workload(
     return groups.values()
 
 
-def _block(records: Sequence[Record], machine: Machine, options: TransferOptions) -> _Block | None:
+def _block(records: Sequence[Record], machine: Machine) -> _Block | None:
     first = records[0]
     if not has_template(first.region.op):
         return None
     template = template_for(first.region.op)
     machine = dataclasses.replace(machine, threads=first.threads)
     scores = _scores(records)
-    chosen = _spread(scores, options.most)
+    chosen = _spread(scores, MOST)
     configs: list[Config] = []
     kept: list[int] = []
     for number in chosen:
@@ -188,8 +170,8 @@ def _spread(scores: np.ndarray, most: int) -> list[int]:
     return sorted(int(number) for number in order)
 
 
-def _model(blocks: Sequence[_Block], options: TransferOptions) -> CostModel:
-    model = CostModel(options.model)
+def _model(blocks: Sequence[_Block]) -> CostModel:
+    model = CostModel(_TREES)
     model.fit(
         np.concatenate([block.features for block in blocks]),
         np.concatenate([block.scores for block in blocks]),

@@ -10,7 +10,7 @@ import pytest
 
 from tir_schedules.core.machine import Machine
 from tvm_hybrid.tuning.recordings import history
-from tvm_hybrid.tuning.recordings.history import EarlierRecords, recorded_on
+from tvm_hybrid.tuning.recordings.history import earlier_records, recorded_on
 from tvm_hybrid.tuning.records.record import Record
 from tvm_hybrid.tuning.records.record_store import RecordStore
 
@@ -47,24 +47,7 @@ def test_records_of_others_on_this_machine(
     recorded = [record(4, workload="recorded"), own, *foreign]
     write(package / "one.jsonl.xz", recorded)
     (package / "torn.jsonl.xz").write_bytes(b"not compressed")
-    earlier = EarlierRecords(store, machine, own.workload)
-    store.append(second)  # before it is asked for
-    assert list(earlier) == [other, second, recorded[0]]
-    assert len(earlier) == 3 and earlier[0] == other and earlier[1:] == [second, recorded[0]]
+    store.append(second)
+    assert earlier_records(store, machine, own.workload) == [other, second, recorded[0]]
     two = dataclasses.replace(machine, threads=2)
-    assert list(EarlierRecords(store, two, own.workload)) == [foreign[0]] * 2
-
-
-def test_nothing_is_read_before_it_is_asked_for(
-    package: Path, machine: Machine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked: list[str] = []
-
-    def records(cpu: str) -> tuple[Record, ...]:
-        asked.append(cpu)
-        return ()
-
-    monkeypatch.setattr(history, "recorded_on", records)
-    earlier = EarlierRecords(RecordStore([]), machine, "any")
-    assert asked == []
-    assert not earlier and asked == [machine.name]
+    assert earlier_records(store, two, own.workload) == [foreign[0]] * 2

@@ -13,19 +13,21 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
-from ..annealing import Annealing, AnnealingOptions
-from ..cost_model import Acquisition, CostModel, CostModelOptions, acquisition, target
+from ..annealing import Annealing
+from ..cost_model import CostModel, target
 from ..diverse_batch import diverse_batch
 from ..features.feature_table import FeatureTable
-from ..transfer import TransferOptions, estimated, transferred
+from ..transfer import estimated, transferred
 from .strategy import SearchTask
 
 FEWEST = 2
 """Trials without which there is nothing to learn."""
+TRUST = 3.0
+"""What a factor of 2 in the belief weighs, in the model's units."""
 
 
 @dataclass(frozen=True)
@@ -34,12 +36,6 @@ class ModelOptions:
 
     Attributes
     ----------
-    model : CostModelOptions
-        Of the trees that learn from this workload.
-    transfer : TransferOptions
-        Of the model that learned from others.
-    annealing : AnnealingOptions
-        How the space is searched for high scores.
     batch : int
         Proposals before the model is trained again, even if more are asked for at once.
     epsilon : float
@@ -54,17 +50,8 @@ class ModelOptions:
         The same while nothing is known, neither an estimate nor a measurement.
     candidates : int
         How many annealing finds, of which a batch is chosen.
-    acquisition : str
-        "mean", "ei" or "ucb"; those other than the mean need several members.
-    trust : float
-        What a factor of 2 in the belief weighs, in a rank model's units.
-    halved : float
-        Trials after which the belief weighs half.
     """
 
-    model: CostModelOptions = field(default_factory=CostModelOptions)
-    transfer: TransferOptions = field(default_factory=TransferOptions)
-    annealing: AnnealingOptions = field(default_factory=AnnealingOptions)
     batch: int = 2
     epsilon: float = 0.05
     patience: int = 4
@@ -72,9 +59,6 @@ class ModelOptions:
     alpha: float = 0.3
     first_alpha: float = 4.0
     candidates: int = 64
-    acquisition: Acquisition = "mean"
-    trust: float = 3.0
-    halved: float = float("inf")
 
 
 class ModelSearch:
@@ -93,8 +77,8 @@ class ModelSearch:
         self._belief, self._blind = self._believed(task, table)
         seed = generator.getrandbits(63)
         self._generator = np.random.default_rng(seed)
-        self._model = CostModel(self.options.model, seed & 0x7FFFFFFF)
-        self._annealing = Annealing(task.space, self._generator, self.options.annealing)
+        self._model = CostModel(seed=seed & 0x7FFFFFFF)
+        self._annealing = Annealing(task.space, self._generator)
         self._left = np.ones(len(task.space), bool)
         self._observed: dict[int, float] = {}
         self._best, self._stalled = 0.0, 0
@@ -172,23 +156,11 @@ class ModelSearch:
     def _believed(self, task: SearchTask, table: FeatureTable) -> tuple[np.ndarray, bool]:
         """What is believed before any trial, in powers of 2, and whether that is nothing."""
         estimate = estimated(table.cycles, len(task.space))
-        if task.history:
-            found = transferred(
-                task.history,
-                task.region,
-                task.machine,
-                table.shared,
-                estimate,
-                self.options.transfer,
-            )
-            if found is not None:
-                return found, False
+        history = task.history()
+        found = transferred(history, task.region, task.machine, table.shared, estimate)
+        if found is not None:
+            return found, False
         return estimate, table.cycles is None
-
-    @property
-    def _unit(self) -> float:
-        """The model's units in a factor of 2."""
-        return self.options.trust if self.options.model.objective == "rank" else 1.0
 
     def _measured(self) -> tuple[np.ndarray, np.ndarray]:
         tried = np.array(sorted(self._observed), np.intp)
@@ -198,8 +170,7 @@ class ModelSearch:
         """What it is worth to try each configuration."""
         if self._worth is not None:
             return self._worth
-        weight = self._unit * 0.5 ** (len(self._observed) / self.options.halved)
-        belief = self._belief * weight
+        belief = self._belief * TRUST
         # Equals in an order of their own in every search, but the default is first.
         ties = self._generator.random(len(belief)) * 1e-6
         ties[0] = 1e-6
@@ -208,7 +179,6 @@ class ModelSearch:
             return self._worth
         tried, scores = self._measured()
         self._model.fit(self.features[tried], scores, belief[tried])
-        self._mean, spread = self._model.predict(self.features, belief)
-        best = float(self._mean[tried].max())
-        self._worth = acquisition(self.options.acquisition, self._mean, spread, best) + ties
+        self._mean = self._model.predict(self.features, belief)
+        self._worth = self._mean + ties
         return self._worth

@@ -37,15 +37,15 @@ class SearchTask:
         What it runs on.
     space : ConfigSpace
         Its configurations; number 0 is the default.
-    history : sequence of Record
-        Earlier records of other workloads, for strategies that learn from them.
+    history : callable
+        Reads earlier records of other workloads, for strategies that learn from them.
     """
 
     region: Region
     template: Template[Any]
     machine: Machine
     space: ConfigSpace
-    history: Sequence[Record] = field(default=(), repr=False)
+    history: Callable[[], Sequence[Record]] = field(default=tuple, repr=False)
 
 
 class SearchStrategy(Protocol):
