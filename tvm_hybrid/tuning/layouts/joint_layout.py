@@ -36,7 +36,7 @@ from ..measuring.kernel_clock import Clock, total_us
 from ..measuring.model_race import Race
 from ..measuring.program_kernels import program_kernels
 from ..measuring.significance import is_faster
-from ..records.layout_record import append_layout, find_layout, make_layout_record
+from ..records.layout_record import find_layout, make_layout_record
 from ..records.record_store import RecordStore
 from .joint_layout_walk import Labelling, Step, WalkResult, walk
 
@@ -254,11 +254,10 @@ class JointStage:
             for key, names in changed.items():
                 if names:
                     labels = found.best[key]
-                    append_layout(
-                        self.store,
+                    self.store.append(
                         make_layout_record(
                             key, labels, self.options, times, default_times, self.trials
-                        ),
+                        )
                     )
         return replace(
             result,
@@ -275,7 +274,7 @@ class JointStage:
                 record_of_default = make_layout_record(
                     problem.key, problem.default, self.options, [], [], self.trials
                 )
-                append_layout(self.store, record_of_default)
+                self.store.append(record_of_default)
 
 
 def chooser(labelling: Labelling, source: str) -> ChooseLabels:

@@ -13,13 +13,12 @@ from tvm import IRModule
 from microkernels.errors import ConfigError, RecordError, TvmHybridError
 from tir_schedules.core.region import Region
 
-from ..records.record import Record
 from ..records.record_store import RecordStore
 from .database import Entry, MetaScheduleFolder
 from .export_records import Exchange
 from .own_record import own_record
 from .recognize import region_of
-from .trace import append_trace, trace_record, traces_of
+from .trace import trace_record, traces_of
 
 
 def import_records(folder: Path, store: RecordStore, known: Sequence[Region] = ()) -> Exchange:
@@ -67,11 +66,8 @@ def import_records(folder: Path, store: RecordStore, known: Sequence[Region] = (
         if line in present:
             result.known += 1
             continue
-        if isinstance(record, Record):
-            store.append(record)
-        else:
-            append_trace(store, record)
-            result.foreign += 1
+        store.append(record)
+        result.foreign += own is None
         result.taken.append(record.workload)
     return result
 

@@ -8,7 +8,6 @@ written back by `export`, for those who apply it with TVM's own pipeline.
 
 from __future__ import annotations
 
-import logging
 import math
 import statistics
 from collections.abc import Iterator
@@ -19,19 +18,16 @@ from tvm import IRModule
 from tvm.s_tir.meta_schedule.arg_info import ArgInfo
 from tvm.s_tir.meta_schedule.database import TuningRecord, Workload
 
-from microkernels.errors import ConfigError, RecordError, TargetError
+from microkernels.errors import ConfigError, TargetError
 from microkernels.isa import target_isa
 from tir_schedules.core.region import Region
 
 from ...targets import cpu_name, resolve_target
-from ..records.locked_file import append_line
 from ..records.record_line import SCHEMA
 from ..records.record_store import RecordStore
 from .database import Entry
 from .recognize import knows_constants
 from .workload import workload_of
-
-logger = logging.getLogger("tvm_hybrid")
 
 KIND = "metaschedule"
 MICROSECONDS = 1e6
@@ -124,25 +120,7 @@ def trace_record(entry: Entry, program: IRModule, region: Region) -> TraceRecord
     )
 
 
-def append_trace(store: RecordStore, record: TraceRecord) -> None:
-    """Adds a line to a store's first file; when this returns, it is on the disk.
-
-    Raises
-    ------
-    RecordError
-        If there is no file, or it cannot be written.
-    """
-    if not store.files:
-        raise RecordError("this record store has no file to write to")
-    append_line(store.files[0].path, record.to_line())
-
-
 def traces_of(store: RecordStore) -> Iterator[tuple[TraceRecord, str]]:
-    """The traces in a store's files, with FILE:LINE; a line that is none is passed over."""
+    """The traces in a store's files, with FILE:LINE."""
     for file in store.files:
-        file.refresh()
-        for line in file.others.get(KIND, ()):
-            try:
-                yield msgspec.convert(line.fields, TraceRecord), line.place
-            except msgspec.ValidationError as error:
-                logger.warning("%s: this trace is not used: %s", line.place, error)
+        yield from file.of_kind(KIND, TraceRecord)

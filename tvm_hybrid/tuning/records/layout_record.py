@@ -9,23 +9,18 @@ was written before.
 
 from __future__ import annotations
 
-import logging
 import statistics
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from datetime import datetime, timezone
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
-from microkernels.errors import RecordError
 from relay_passes.layout.minimum_cut import FIRST, LAST
 from relay_passes.pipeline import PipelineOptions
 
-from .locked_file import append_line
-from .record_line import SCHEMA, OtherLine
+from .record_line import SCHEMA
 from .record_store import RecordStore
-
-logger = logging.getLogger("tvm_hybrid")
 
 KIND = "layout"
 VERSION = 1
@@ -87,24 +82,8 @@ class LayoutRecord(msgspec.Struct, frozen=True, kw_only=True):
 
     def fits(self, options: PipelineOptions) -> bool:
         """Whether it was measured for such a compilation, on such a machine."""
-        machine = options.machine
-        return (
-            self.version,
-            self.machine,
-            self.isa,
-            self.threads,
-            self.precision,
-            self.fusion,
-            self.fast_math,
-        ) == (
-            VERSION,
-            machine.name,
-            machine.isa.name,
-            options.threads,
-            options.precision,
-            options.fusion,
-            options.fast_math,
-        )
+        wanted = {"version": VERSION, **_setting(options)}
+        return all(getattr(self, name) == value for name, value in wanted.items())
 
     def to_line(self) -> bytes:
         """The record as one line of JSON, newline included."""
@@ -122,15 +101,9 @@ def make_layout_record(
     """A record of now."""
     import tvm
 
-    machine = options.machine
     return LayoutRecord(
         graph=graph,
-        machine=machine.name,
-        isa=machine.isa.name,
-        threads=options.threads,
-        precision=options.precision,
-        fusion=options.fusion,
-        fast_math=options.fast_math,
+        **_setting(options),
         labels={name: _NAMES[label] for name, label in labels.items()},
         times_us=[round(value, 3) for value in times_us],
         default_times_us=[round(value, 3) for value in default_times_us],
@@ -140,17 +113,17 @@ def make_layout_record(
     )
 
 
-def append_layout(store: RecordStore, record: LayoutRecord) -> None:
-    """Adds a line to a store's first file; when this returns, it is on the disk.
-
-    Raises
-    ------
-    RecordError
-        If there is no file, or it cannot be written.
-    """
-    if not store.files:
-        raise RecordError("this record store has no file to write to")
-    append_line(store.files[0].path, record.to_line())
+def _setting(options: PipelineOptions) -> dict[str, Any]:
+    """What two compilations must have in common to use the same layouts."""
+    machine = options.machine
+    return {
+        "machine": machine.name,
+        "isa": machine.isa.name,
+        "threads": options.threads,
+        "precision": options.precision,
+        "fusion": options.fusion,
+        "fast_math": options.fast_math,
+    }
 
 
 def find_layout(
@@ -158,8 +131,7 @@ def find_layout(
 ) -> tuple[LayoutRecord, str] | None:
     """What a store knows of a block, with FILE:LINE; earlier files before later ones."""
     for file in store.files:
-        file.refresh()
-        for record, place in reversed(list(_records(file.others.get(KIND, ())))):
+        for record, place in reversed(file.of_kind(KIND, LayoutRecord)):
             if record.graph == graph and record.fits(options):
                 return record, place
     return None
@@ -168,12 +140,3 @@ def find_layout(
 def labels_of(record: LayoutRecord) -> dict[str, int]:
     """The labels as passes have them."""
     return {name: _NUMBERS[label] for name, label in record.labels.items()}
-
-
-def _records(lines: Iterable[OtherLine]) -> Iterator[tuple[LayoutRecord, str]]:
-    """Lines that are layouts, with their places."""
-    for line in lines:
-        try:
-            yield msgspec.convert(line.fields, LayoutRecord), line.place
-        except msgspec.ValidationError as error:
-            logger.warning("%s: these layouts are not used: %s", line.place, error)

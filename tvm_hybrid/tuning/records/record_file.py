@@ -7,7 +7,7 @@ import os
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO, NamedTuple, TypeVar
 
 import msgspec
 
@@ -15,9 +15,11 @@ from microkernels.errors import RecordError
 
 from .locked_file import append_line, is_being_written
 from .record import Record
-from .record_line import RECORD, OtherLine, UnreadableLine, read_header
+from .record_line import RECORD, HasLine, OtherLine, UnreadableLine, read_header
 
 logger = logging.getLogger("tvm_hybrid")
+
+T = TypeVar("T")
 
 
 class Located(NamedTuple):
@@ -66,8 +68,8 @@ class RecordFile:
         self._tail_size = 0
         self._tail_in: list[Any] = []
 
-    def append(self, record: Record) -> None:
-        """Adds one record; when this returns, it is on the disk.
+    def append(self, record: HasLine) -> None:
+        """Adds one line; when this returns, it is on the disk.
 
         Raises
         ------
@@ -159,3 +161,17 @@ class RecordFile:
 
     def __iter__(self) -> Iterator[Located]:
         return iter(self.refresh())
+
+    def of_kind(self, kind: str, type: type[T]) -> list[tuple[T, str]]:
+        """The lines of another kind than records, as a type, with FILE:LINE.
+
+        A line that does not fit the type is passed over with a warning.
+        """
+        self.refresh()
+        found = []
+        for line in self.others.get(kind, ()):
+            try:
+                found.append((msgspec.convert(line.fields, type), line.place))
+            except msgspec.ValidationError as error:
+                logger.warning("%s: this %s line is not used: %s", line.place, kind, error)
+        return found

@@ -6,7 +6,7 @@ Every line is a JSON object with the version of its format in `schema`. One with
 
 from __future__ import annotations
 
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Protocol
 
 import msgspec
 
@@ -37,6 +37,13 @@ class Header(msgspec.Struct, frozen=True):
 
     schema: int
     kind: str = RECORD
+
+
+class HasLine(Protocol):
+    """What a record file holds: a `Record`, or something of another kind."""
+
+    def to_line(self) -> bytes:
+        """It as one line of JSON, newline included."""
 
 
 class OtherLine(NamedTuple):

@@ -20,39 +20,12 @@ from tir_schedules.core.machine import Machine
 from tir_schedules.core.template import has_template, template_for
 
 from .locked_file import locked, not_written, real_path, replace_lines
+from .read_records import Line, read_lines
 from .record import Record
 from .record_file import Located
-from .record_line import RECORD, UnreadableLine, read_header
 from .record_store import config_key, latest, trusted
 
 logger = logging.getLogger("tvm_hybrid")
-
-
-@dataclass(frozen=True)
-class Line:
-    """One line of a file.
-
-    Attributes
-    ----------
-    text : bytes
-        Without its newline.
-    place : str
-        FILE:LINE.
-    record : Record or None
-        The record that it is; None if it is something else.
-    problem : UnreadableLine or None
-        Why it cannot be read, if so.
-    """
-
-    text: bytes
-    place: str
-    record: Record | None = None
-    problem: UnreadableLine | None = None
-
-    @property
-    def lost(self) -> bool:
-        """Whether nobody can read it; what a newer version wrote, that version can."""
-        return self.problem is not None and self.problem.why != "newer"
 
 
 @dataclass
@@ -157,34 +130,6 @@ def prune(
     result.kept = len(pruned()) if dry_run else _rewrite(path, pruned)
     result.removed["unreadable"] = len(result.skipped)
     return result
-
-
-def read_lines(path: Path) -> list[Line]:
-    """All lines of a file but empty ones, read once.
-
-    Raises
-    ------
-    RecordError
-        If it cannot be read.
-    """
-    try:
-        text = path.read_bytes()
-    except OSError as error:
-        raise RecordError(f"cannot read records from {path}: {error.strerror}") from error
-    return [
-        _line(line, f"{path}:{number}")
-        for number, line in enumerate(text.split(b"\n"), 1)
-        if line.strip()
-    ]
-
-
-def _line(text: bytes, place: str) -> Line:
-    try:
-        if read_header(text).kind != RECORD:
-            return Line(text, place)
-        return Line(text, place, Record.from_line(text))
-    except UnreadableLine as problem:
-        return Line(text, place, problem=problem)
 
 
 def _rewrite(path: Path, make: Callable[[], list[Line]]) -> int:

@@ -19,6 +19,7 @@ from tir_schedules.core.template import Template, template_for
 
 from .record import Record
 from .record_file import Located, RecordFile
+from .record_line import HasLine
 
 logger = logging.getLogger("tvm_hybrid")
 
@@ -87,8 +88,8 @@ class RecordStore:
         self._refused: dict[tuple[str, str], str | None] = {}
         self._mutex = threading.Lock()
 
-    def append(self, record: Record) -> None:
-        """Adds one record to the first file; when this returns, it is on the disk.
+    def append(self, record: HasLine) -> None:
+        """Adds one line to the first file; when this returns, it is on the disk.
 
         Raises
         ------

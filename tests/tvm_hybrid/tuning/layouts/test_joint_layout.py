@@ -25,7 +25,6 @@ from tvm_hybrid.tuning.measuring.model_race import Race
 from tvm_hybrid.tuning.measuring.program_kernels import ProgramKernel
 from tvm_hybrid.tuning.records.layout_record import (
     LayoutRecord,
-    append_layout,
     find_layout,
     labels_of,
     make_layout_record,
@@ -189,7 +188,7 @@ def write_first(path: Path, options: PipelineOptions, **changes: object) -> None
     assert set(problem.default.values()) == {LAST}
     record = make_layout_record(problem.key, labels, options, [8.0], [9.0])
     record = msgspec.structs.replace(record, **changes)
-    append_layout(RecordStore(path, must_exist=False), record)
+    RecordStore(path, must_exist=False).append(record)
 
 
 def test_compilation_applies_what_a_file_holds(tmp_path: Path) -> None:
@@ -239,7 +238,7 @@ def test_labels_of_other_operators_and_lines_that_make_no_sense_are_passed_over(
     with caplog.at_level(logging.WARNING, "tvm_hybrid"):
         found = count_regions(convolved(), with_layouts(options, RecordStore(path)))
     assert found == count_regions(convolved(), options)
-    assert f"{path}:2: these layouts are not used" in caplog.text
+    assert f"{path}:2: this layout line is not used" in caplog.text
     assert f"record {path}:1: these layouts are not used: they are those of other" in caplog.text
     assert RecordFile(path).refresh() == []
 

@@ -261,4 +261,4 @@ def test_a_line_of_another_shape_is_no_trace(
     path = tmp_path / "records.jsonl"
     path.write_bytes(msgspec.json.encode({"schema": 1, "kind": "metaschedule"}) + b"\n")
     assert list(traces_of(RecordStore(path))) == []
-    assert "records.jsonl:1: this trace is not used" in caplog.text
+    assert "records.jsonl:1: this metaschedule line is not used" in caplog.text
