@@ -29,6 +29,7 @@ from tir_schedules.core.region import Region, Step, Tensor
 from tir_schedules.cost.why_vectors import why_vectors
 from tir_schedules.product.tile_config import product_kernels
 from tvm_hybrid.targets import resolve_target
+from tvm_hybrid.tuning.measuring.case import Case
 from tvm_hybrid.tuning.measuring.measure import Bench, Effort
 from tvm_hybrid.tuning.verification.chain_bounds import chain_arguments, expected_of_chain
 
@@ -266,7 +267,7 @@ def test_the_tuner_checks_and_measures_it(dtype: str) -> None:
     region = pair((6, 5), 20, 17, padding=ALL, dtype=dtype)
     target = resolve_target(None)
     machine = Machine.from_target(target)
-    bench = Bench(region, DEPTHWISE_POINTWISE, machine.isa, target, 1, 0, 0)
+    bench = Bench(Case.of(region, DEPTHWISE_POINTWISE, machine, str(target)), DEPTHWISE_POINTWISE)
     config = in_bands(region, machine, 2, 1)
     measurement = bench.measure(config, None, Effort(samples=1, seconds=0.0), lambda stage: None)
     assert measurement.status == "ok", measurement.error

@@ -1,23 +1,22 @@
-"""A compiled candidate with its arguments, ready to be run, checked and timed."""
+"""Compiled code with its arguments, ready to be run, checked and timed in turns with other code."""
 
 from __future__ import annotations
 
+import gc
 import math
 import mmap
+import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from microkernels.isa import Isa
-from relay_passes.lower.kernel_context import kernel_context
-from tir_schedules.core.config import Config
 from tir_schedules.core.region import Region
-from tir_schedules.core.template import Template
 
 from ...dlpack import tensor_of
 from ..verification.arguments import element_type
+from .sampling import Effort, interruptions_of, sample_in_turns
 
 SAMPLE_SECONDS = 1e-3
 SLICES = 4
@@ -130,14 +129,16 @@ class Sampled(ABC):
 
 
 class Kernel(Sampled):
-    """A compiled candidate with its arguments.
+    """Compiled code with its arguments.
 
     Parameters
     ----------
-    region, template, config, isa, target
-        What to compile.
+    function : callable
+        The code.
     arrays : sequence of numpy.ndarray
-        Inputs, unpacked, and operands.
+        All arguments but the output, constants unpacked.
+    constants : mapping
+        Number of an argument -> the array that takes its place, of which there are copies.
     blank : numpy.ndarray
         What the output holds before it is run; see `never_right`.
     rotation : Rotation
@@ -149,41 +150,27 @@ class Kernel(Sampled):
 
     def __init__(
         self,
-        region: Region,
-        template: Template[Any],
-        config: Config,
-        isa: Isa,
-        target: Any,
+        function: Callable[..., object],
         arrays: Sequence[np.ndarray],
+        constants: Mapping[int, np.ndarray],
         blank: np.ndarray,
         rotation: Rotation,
         common: Rotation,
     ) -> None:
-        import tvm
-
-        function = template.build(region, config, isa).with_attr("global_symbol", "candidate")
-        with kernel_context():  # the code that a model gets
-            self.function = tvm.compile(function, target=target)["candidate"]
-        constants = [i for i, tensor in enumerate(region.inputs) if tensor.constant]
-        packed = [np.ascontiguousarray(arrays[i]) for i in constants]
-        if template.packing is not None:
-            pack = template.packing.pack
-            packed = [
-                np.ascontiguousarray(pack(region, config, isa, i, arrays[i])) for i in constants
-            ]
-        copies = rotation.copies(packed)
+        self.function, self.rotation = function, rotation
+        copies = rotation.copies(list(constants.values()))
         others = [i for i in range(len(arrays)) if i not in constants]
         [[*shared, self.output]] = common.copies([*(arrays[i] for i in others), blank])
         self.arguments = []
         for copy in copies:
             row = dict(zip((*others, *constants), (*shared, *copy), strict=True))
             self.arguments.append((*(row[i] for i in range(len(arrays))), self.output))
-        self.rotation = rotation
 
     def run(self) -> np.ndarray:
         """One call; the output."""
         self.function(*self.arguments[0])
-        return self.output.numpy()
+        output: np.ndarray = self.output.numpy()
+        return output
 
     def seconds(self, calls: int, clock: Callable[[], float]) -> float:
         """The time of so many calls."""
@@ -194,6 +181,26 @@ class Kernel(Sampled):
         for row in order:
             function(*row)
         return clock() - start
+
+
+def time_in_turns(
+    kernel: Sampled, other: Sampled | None, effort: Effort, threads: int
+) -> tuple[list[float], list[float]]:
+    """Samples of both in microseconds, taken in turns in this process without garbage collection.
+
+    Something serial is timed by its own CPU time, which other processes do not disturb.
+    """
+    clock = time.thread_time if threads == 1 else time.perf_counter
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        for contestant in (other, kernel):
+            if contestant is not None:
+                contestant.warm_up(clock)
+        return sample_in_turns(kernel, other, effort, clock, interruptions_of(threads))
+    finally:
+        if collecting:
+            gc.enable()
 
 
 def never_right(region: Region, expected: np.ndarray) -> np.ndarray:

@@ -12,16 +12,14 @@ import math
 import os
 import statistics
 import sys
-import time
-from collections.abc import Callable
 
 import msgspec
 import numpy as np
 
 from ..verification.arguments import element_type
-from .candidate import Rotation, Sampled
+from .candidate import Kernel, Rotation, time_in_turns
 from .child_answers import Answers, die_with
-from .sampling import Effort, interruptions_of, sample_in_turns
+from .sampling import Effort
 
 EFFORT = Effort(samples=15, seconds=0.3, accuracy=0.01)
 
@@ -57,57 +55,37 @@ class KernelTime(msgspec.Struct, frozen=True, kw_only=True):
     error: str = ""
 
 
-class _TirKernel(Sampled):
-    """A compiled kernel with its arguments."""
-
-    def __init__(self, job: KernelJob) -> None:
-        import tvm
-
-        from relay_passes.lower.kernel_context import kernel_context
-
-        function = tvm.ir.load_json(job.function)
-        named = function.with_attr("global_symbol", "kernel")
-        with kernel_context():
-            target = tvm.target.Target(json.loads(job.target))
-            self.function = tvm.compile(named, target=target)["kernel"]
-        arrays = []
-        for parameter in function.params:
-            shape = tuple(int(extent) for extent in parameter.shape)
-            dtype = element_type(str(parameter.dtype))
-            arrays.append(np.full(shape, 0 if dtype.kind in "iub" else 0.5).astype(dtype))
-        held = Rotation(job.footprint_bytes).copies([arrays[i] for i in job.constants])
-        shared = {i: tvm.runtime.tensor(array) for i, array in enumerate(arrays)}
-        self.rows = [
-            tuple({**shared, **dict(zip(job.constants, copy, strict=True))}.values())
-            for copy in held
-        ]
-        self.next = 0
-
-    def seconds(self, calls: int, clock: Callable[[], float]) -> float:
-        """The time of so many calls."""
-        function, rows = self.function, self.rows
-        order = [rows[(self.next + i) % len(rows)] for i in range(calls)]
-        self.next += calls
-        start = clock()
-        for row in order:
-            function(*row)
-        return clock() - start
-
-
 def time_kernel(job: KernelJob) -> KernelTime:
     """Compiles and times one kernel in this process."""
     from ...threads import use_threads
 
     use_threads(job.threads)
-    clock = time.thread_time if job.threads == 1 else time.perf_counter
     try:
-        kernel = _TirKernel(job)
-        kernel.warm_up(clock)
-        times, _ = sample_in_turns(kernel, None, EFFORT, clock, interruptions_of(job.threads))
+        times, _ = time_in_turns(_compiled(job), None, EFFORT, job.threads)
     except Exception as error:  # whatever a kernel does is a result
         return KernelTime(error=f"{type(error).__name__}: {error}"[:500])
     found = statistics.median(times)
     return KernelTime(microseconds=found) if math.isfinite(found) else KernelTime(error="no time")
+
+
+def _compiled(job: KernelJob) -> Kernel:
+    import tvm
+
+    from relay_passes.lower.kernel_context import kernel_context
+
+    function = tvm.ir.load_json(job.function)
+    named = function.with_attr("global_symbol", "kernel")
+    with kernel_context():
+        compiled = tvm.compile(named, target=tvm.target.Target(json.loads(job.target)))["kernel"]
+    arrays = []
+    for parameter in function.params:
+        shape = tuple(int(extent) for extent in parameter.shape)
+        dtype = element_type(str(parameter.dtype))
+        arrays.append(np.full(shape, 0 if dtype.kind in "iub" else 0.5).astype(dtype))
+    constants = {i: arrays[i] for i in job.constants}
+    *inputs, output = arrays
+    rotation = Rotation(job.footprint_bytes)
+    return Kernel(compiled, inputs, constants, output, rotation, Rotation(0))
 
 
 def main() -> None:

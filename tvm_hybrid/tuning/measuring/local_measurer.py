@@ -24,9 +24,10 @@ from tir_schedules.core.region import Region
 from tir_schedules.core.template import Template
 
 from ...threads import same_core
+from .case import Case
 from .child_process import ChildProcess, wait_for
 from .measure import Effort, Measurement, joined
-from .worker import Job, Setting
+from .worker import Job
 from .worker_process import Death, WorkerProcess
 
 logger = logging.getLogger("tvm_hybrid")
@@ -117,9 +118,9 @@ class LocalMeasurer:
         CompileError
             If no process can be started, or none can measure any candidate of this region.
         """
-        setting = Setting(self.machine, self.target, self.footprint_bytes, self.seed)
+        case = Case.of(region, template, self.machine, self.target, self.footprint_bytes, self.seed)
         if effort.processes == 1:
-            jobs = [setting.job(region, template, each, baseline, effort) for each in configs]
+            jobs = [Job.of(case, each, baseline, effort) for each in configs]
             yield from self._measure(configs, jobs, effort)
             return
         share = msgspec.structs.replace(
@@ -129,7 +130,7 @@ class LocalMeasurer:
             seconds=effort.seconds / effort.processes,
         )
         for config in configs:
-            job = setting.job(region, template, config, baseline, share)
+            job = Job.of(case, config, baseline, share)
             parts: list[Measurement] = []
             while len(parts) < effort.processes and all(part.status == "ok" for part in parts):
                 self.close()

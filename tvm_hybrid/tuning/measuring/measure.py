@@ -5,27 +5,21 @@ Runs inside a worker process only, because a candidate may crash or never return
 
 from __future__ import annotations
 
-import gc
 import statistics
-import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
 
-from microkernels.isa import Isa
 from tir_schedules.core.config import Config
-from tir_schedules.core.region import Region
 from tir_schedules.core.template import Template
 
 from ..records.record import Status
-from ..verification.known_case import known_case
-from .candidate import Kernel, Rotation, never_right
-from .sampling import Effort, interruptions_of, sample_in_turns
+from .candidate import Kernel, Rotation, never_right, time_in_turns
+from .case import Case, PreparedCase
+from .sampling import Effort
 
 __all__ = ["Bench", "Effort", "Measurement", "Report"]
-
-LARGEST_ROTATION = 256 << 20
 
 Report = Callable[[str], None]
 
@@ -63,39 +57,13 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
         return statistics.median(self.times_us) / self.baseline_us
 
 
-class Bench:
-    """Measures candidates of one region, one after the other.
+class Bench(PreparedCase):
+    """Measures candidates of one region in this process, one after the other."""
 
-    Parameters
-    ----------
-    region, template, isa, target
-        What is compiled.
-    threads : int
-        That the kernels use.
-    footprint_bytes : int
-        Constants are read from so many bytes in turn; see `Rotation`.
-    seed : int
-        For the arguments.
-    """
-
-    def __init__(
-        self,
-        region: Region,
-        template: Template[Any],
-        isa: Isa,
-        target: Any,
-        threads: int,
-        footprint_bytes: int,
-        seed: int,
-    ) -> None:
-        self.region, self.template, self.isa, self.target = region, template, isa, target
-        # A serial kernel is timed by its own CPU time, which other processes do not disturb.
-        self.clock = time.thread_time if threads == 1 else time.perf_counter
-        self.interruptions = interruptions_of(threads)
-        self.arrays, self.expected = known_case(region, template, seed)
-        size = min(footprint_bytes, LARGEST_ROTATION)
-        self.rotation, self.baseline_rotation = Rotation(size), Rotation(size)
-        self.blank, self.common = never_right(region, self.expected.value), Rotation(0)
+    def __init__(self, case: Case, template: Template[Any]) -> None:
+        super().__init__(case, template)
+        self.rotation, self.baseline_rotation = (Rotation(self.footprint_bytes) for _ in range(2))
+        self.blank, self.common = never_right(self.region, self.expected.value), Rotation(0)
         self.baseline: tuple[Config, Kernel] | None = None
 
     def measure(
@@ -127,40 +95,19 @@ class Bench:
             report("baseline")
             other = None if baseline is None else self._baseline(baseline)
             report("measure")
-            return self._time(kernel, other, effort)
+            return measured(*time_in_turns(kernel, other, effort, self.threads))
         except Exception as error:
             return Measurement(status="runtime_error", error=error_text(error))
 
     def _kernel(self, config: Config, rotation: Rotation) -> Kernel:
-        return Kernel(
-            self.region,
-            self.template,
-            config,
-            self.isa,
-            self.target,
-            self.arrays,
-            self.blank,
-            rotation,
-            self.common,
-        )
+        code, constants = self.compile(config, "candidate")
+        function = code["candidate"]
+        return Kernel(function, self.arrays, constants, self.blank, rotation, self.common)
 
     def _baseline(self, config: Config) -> Kernel:
         if self.baseline is None or self.baseline[0] != config:
             self.baseline = (config, self._kernel(config, self.baseline_rotation))
         return self.baseline[1]
-
-    def _time(self, kernel: Kernel, other: Kernel | None, effort: Effort) -> Measurement:
-        collecting = gc.isenabled()
-        gc.disable()
-        try:
-            for contestant in (other, kernel):
-                if contestant is not None:
-                    contestant.warm_up(self.clock)
-            times, others = sample_in_turns(kernel, other, effort, self.clock, self.interruptions)
-        finally:
-            if collecting:
-                gc.enable()
-        return measured(times, others)
 
 
 def measured(times_us: Sequence[float], baseline_times_us: Sequence[float]) -> Measurement:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import gc
-import time
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -16,8 +14,8 @@ from relay_passes.pipeline import PipelineOptions, compile_module
 
 from ...threads import use_threads
 from ..verification.arguments import FLOATS, element_type
-from .candidate import Sampled
-from .sampling import Effort, interruptions_of, sample_in_turns
+from .candidate import Sampled, time_in_turns
+from .sampling import Effort
 
 RACE_EFFORT = Effort(samples=101, seconds=20.0)
 MOST_DIFFERENCE = 0.02
@@ -59,17 +57,7 @@ def race(
     one, two = (_Program(mod, each, inputs) for each in (options, other))
     use_threads(options.threads)
     same = _same(one.outputs(), two.outputs())
-    clock = time.thread_time if options.threads == 1 else time.perf_counter
-    collecting = gc.isenabled()
-    gc.disable()
-    try:
-        for program in (two, one):
-            program.warm_up(clock)
-        times, others = sample_in_turns(one, two, effort, clock, interruptions_of(options.threads))
-    finally:
-        if collecting:
-            gc.enable()
-    return Race(times, others, same)
+    return Race(*time_in_turns(one, two, effort, options.threads), same)
 
 
 class _Program(Sampled):

@@ -9,22 +9,18 @@ else may be measuring still. It dies with its parent, and so does whatever candi
 from __future__ import annotations
 
 import gc
-import importlib
-import json
 import os
 import sys
 from collections.abc import Callable
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, TypeVar
 
 import msgspec
 
 from microkernels.errors import TvmHybridError
-from microkernels.isa import isa_named
 from tir_schedules.core.config import Config
-from tir_schedules.core.machine import Machine
-from tir_schedules.core.region import Region
-from tir_schedules.core.template import Template, all_templates, template_for
+from tir_schedules.core.template import Template
 
+from .case import Case
 from .child_answers import Answers, die_with
 from .measure import Bench, Effort, Measurement
 
@@ -34,90 +30,63 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes
     ----------
-    region : Region
-        What it computes.
-    module : str
-        The Python module that defines, and when imported registers, the template.
+    case : Case
+        What it has in common with other candidates of its region.
     config, baseline : dict, dict or None
         Fields of the candidate's and of the default Config.
-    isa : str
-        The instruction set to build for.
-    target : str
-        The TVM target as JSON.
-    threads : int
-        Threads the kernel uses.
-    footprint_bytes : int
-        Bytes of all constants of the model.
     effort : Effort
         How long to measure.
-    seed : int
-        For the arguments.
     """
 
-    region: Region
-    module: str
+    case: Case
     config: dict[str, Any]
     baseline: dict[str, Any] | None
-    isa: str
-    target: str
-    threads: int
-    footprint_bytes: int
     effort: Effort
-    seed: int
 
-
-class Setting(NamedTuple):
-    """What the jobs of one measurer have in common.
-
-    Attributes
-    ----------
-    machine : Machine
-        ISA and threads; twice its L3 is the largest footprint that makes a difference.
-    target : str
-        The TVM target as JSON.
-    footprint_bytes, seed : int
-        As of `Job`.
-    """
-
-    machine: Machine
-    target: str
-    footprint_bytes: int
-    seed: int
-
-    def job(
-        self,
-        region: Region,
-        template: Template[Any],
-        config: Config,
-        baseline: Config | None,
-        effort: Effort,
-    ) -> Job:
+    @staticmethod
+    def of(case: Case, config: Config, baseline: Config | None, effort: Effort) -> Job:
         """The job of measuring one candidate."""
-        return Job(
-            region=region,
-            module=template.build.__module__,
-            config=config.to_dict(),
-            baseline=baseline.to_dict() if baseline is not None else None,
-            isa=self.machine.isa.name,
-            target=self.target,
-            threads=self.machine.threads,
-            footprint_bytes=min(self.footprint_bytes, 2 * self.machine.l3_bytes),
-            effort=effort,
-            seed=self.seed,
-        )
+        default = None if baseline is None else baseline.to_dict()
+        return Job(case=case, config=config.to_dict(), baseline=default, effort=effort)
 
 
 class Stage(msgspec.Struct, frozen=True, tag=True):
-    """The worker enters this stage; if it dies, it died there."""
+    """The worker enters a stage; if it dies, it died there.
+
+    Attributes
+    ----------
+    stage : str
+        Its name.
+    server : str
+        The server that it depends on, if any.
+    """
 
     stage: str
+    server: str = ""
 
 
 class Reply(msgspec.Struct, frozen=True, tag=True):
-    """The worker is done; `fatal` says why no candidate of this region can be measured."""
+    """The worker is done.
+
+    Attributes
+    ----------
+    measurement : Measurement or None
+        What came of it.
+    fatal, kind : str
+        If there is none: why no candidate of this region can be measured, and the error's type.
+    lost : str
+        If there is neither: how the server was lost.
+    """
 
     measurement: Measurement | None = None
     fatal: str = ""
+    kind: str = ""
+    lost: str = ""
+
+
+def fatal_reply(error: Exception) -> Reply:
+    """What to say when no candidate of a region can be measured."""
+    return Reply(fatal=str(error), kind=type(error).__name__)
 
 
 class Turn(msgspec.Struct, frozen=True):
@@ -133,12 +102,12 @@ class Benches(Generic[B]):
     Parameters
     ----------
     make : callable
-        Region, template, ISA, target, threads, footprint in bytes, seed -> its bench.
+        Case, template -> its bench.
     """
 
-    def __init__(self, make: Callable[..., B]) -> None:
+    def __init__(self, make: Callable[[Case, Template[Any]], B]) -> None:
         self._make = make
-        self._known: tuple[object, B] | None = None
+        self._known: tuple[Case, B] | None = None
 
     def prepare(self, job: Job) -> tuple[B, Config, Config | None]:
         """What a job is measured by, its candidate and its baseline.
@@ -148,17 +117,11 @@ class Benches(Generic[B]):
         TvmHybridError, ImportError
             If no candidate of this region can be measured.
         """
-        import tvm
-
-        template = template_of(job)
-        key = (job.region.key, job.isa, job.target, job.threads, job.footprint_bytes, job.seed)
-        if self._known is None or self._known[0] != key:
+        template = job.case.template()
+        if self._known is None or self._known[0] != job.case:
             self._known = None  # frees the former region's arrays first
             gc.unfreeze()
-            target = tvm.target.Target(json.loads(job.target))
-            setting = (job.threads, job.footprint_bytes, job.seed)
-            bench = self._make(job.region, template, isa_named(job.isa), target, *setting)
-            self._known = (key, bench)
+            self._known = (job.case, self._make(job.case, template))
             # What lives now lives as long as the region: looking it through for garbage after every
             # candidate would take as long as a third of the measuring.
             gc.collect()
@@ -178,11 +141,11 @@ class _Worker:
         from ...threads import use_threads
 
         self.answer(Stage("prepare"))
-        use_threads(job.threads)
+        use_threads(job.case.threads)
         try:
             bench, config, baseline = self.benches.prepare(job)
         except (TvmHybridError, ImportError) as error:
-            return Reply(fatal=f"{type(error).__name__}: {error}")
+            return fatal_reply(error)
         _go_to(self.building)
         return Reply(bench.measure(config, baseline, job.effort, self._enter))
 
@@ -198,13 +161,6 @@ class _Worker:
 def _go_to(cpus: set[int]) -> None:
     if cpus and os.sched_getaffinity(0) != cpus:
         os.sched_setaffinity(0, cpus)
-
-
-def template_of(job: Job) -> Template:
-    """A job's template; its module is imported if nobody has."""
-    if job.region.op not in {template.name for template in all_templates()}:
-        importlib.import_module(job.module)
-    return template_for(job.region.op)
 
 
 def main() -> None:

@@ -113,7 +113,8 @@ class WorkerProcess:
         job, self.job = self.job, None
         if reply.measurement is None:
             assert job is not None
-            raise CompileError(f"cannot measure {job.region.key}: {reply.fatal}")
+            key = job.case.region.key
+            raise CompileError(f"cannot measure {key}: {reply.kind}: {reply.fatal}")
         if reply.measurement.status == "wrong_result":
             self.close()  # it may have written elsewhere, too
         return reply.measurement

@@ -13,9 +13,10 @@ from microkernels.errors import CompileError, TvmHybridError
 
 from ..measuring.child_process import ChildProcess
 from ..measuring.measure import Measurement
+from ..measuring.worker import Reply, Stage
 from ..measuring.worker_process import OUTSIDE
 from .tracker import Address
-from .worker import BUILDING, CONNECTING, TRYING, WAITING, AtServer, Done, Local, RemoteJob
+from .worker import BUILDING, CONNECTING, TRYING, WAITING, RemoteJob
 
 CONNECT_SECONDS = 10.0
 """A server that does not greet for so long is lost."""
@@ -105,10 +106,10 @@ class Agent:
                 return Lost(f"{server} does not answer, in stage {stage!r}", stage != CONNECTING)
             if line is None:
                 return self._death(stage, server)
-            message = msgspec.json.decode(line, type=Local | AtServer | Done)
-            if isinstance(message, Done):
+            message = msgspec.json.decode(line, type=Stage | Reply)
+            if isinstance(message, Reply):
                 return self._outcome(task, message, server)
-            stage, server = message.stage, getattr(message, "server", "")
+            stage, server = message.stage, message.server
             end = self._end_of(task, stage, server, end)
 
     def _end_of(self, task: RemoteJob, stage: str, server: str, end: float | None) -> float | None:
@@ -125,7 +126,7 @@ class Agent:
         self.waiting_since, self.at_server = None, True
         return now + task.session_seconds + self.grace
 
-    def _outcome(self, task: RemoteJob, done: Done, server: str) -> Measurement | Lost:
+    def _outcome(self, task: RemoteJob, done: Reply, server: str) -> Measurement | Lost:
         if done.measurement is not None:
             if done.measurement.status == "wrong_result" and not server:
                 self.rest()  # it may have written elsewhere in the worker, too
@@ -134,7 +135,7 @@ class Agent:
             return Lost(f"{server}: {done.lost}", True)
         kind = getattr(errors, done.kind, CompileError)
         error = kind if issubclass(kind, TvmHybridError) else CompileError
-        raise error(f"cannot measure {task.job.region.key}: {done.fatal}")
+        raise error(f"cannot measure {task.job.case.region.key}: {done.fatal}")
 
     def _death(self, stage: str, server: str) -> Measurement | Lost:
         code, how = self._child.ended()

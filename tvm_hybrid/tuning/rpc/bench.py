@@ -16,17 +16,15 @@ from typing import Any
 
 import numpy as np
 
-from microkernels.isa import Isa, allowed_on_host
-from relay_passes.lower.kernel_context import kernel_context
+from microkernels.isa import allowed_on_host
 from tir_schedules.core.config import Config
-from tir_schedules.core.region import Region
 from tir_schedules.core.template import Template
 
 from ...threads import use_threads
 from ..measuring.candidate import MOST_COPIES, Sampled, never_right
-from ..measuring.measure import LARGEST_ROTATION, Measurement, Report, measured
+from ..measuring.case import Case, PreparedCase
+from ..measuring.measure import Measurement, Report, measured
 from ..measuring.sampling import Effort, sample_in_turns
-from ..verification.known_case import known_case
 from .driver import KERNELS, Linker
 
 
@@ -57,65 +55,35 @@ class RemoteKernel(Sampled):
         return float(self._seconds(self._number, calls, self._serial))
 
 
-class RemoteBench:
-    """Measures candidates of one region, one after the other.
+class RemoteBench(PreparedCase):
+    """Measures candidates of one region at servers, one after the other.
 
     Parameters
     ----------
-    region, template, isa, target
-        What is compiled.
-    threads : int
-        That the kernels use.
-    footprint_bytes : int
-        Constants are read from so many bytes in turn; see `tuning.candidate.Rotation`.
-    seed : int
-        For the arguments.
+    case, template
+        See `PreparedCase`.
     linker : Linker
         Where files go.
     """
 
-    def __init__(
-        self,
-        region: Region,
-        template: Template[Any],
-        isa: Isa,
-        target: Any,
-        threads: int,
-        footprint_bytes: int,
-        seed: int,
-        linker: Linker,
-    ) -> None:
-        self.region, self.template, self.isa, self.target = region, template, isa, target
-        self.threads, self.footprint = threads, min(footprint_bytes, LARGEST_ROTATION)
-        self.arrays, self.expected = known_case(region, template, seed)
+    def __init__(self, case: Case, template: Template[Any], linker: Linker) -> None:
+        super().__init__(case, template)
         self.linker = linker
         self._baseline: tuple[Config, Path, dict[int, np.ndarray]] | None = None
 
     def build(self, config: Config, baseline: Config | None) -> Library:
         """Compiles a candidate, and a baseline that is not that of the last call."""
-        kernels = [self._compile(config, KERNELS[0])]
+        kernels = [self._written(config, KERNELS[0])]
         if baseline is not None:
             if self._baseline is None or self._baseline[0] != baseline:
-                self._baseline = (baseline, *self._compile(baseline, KERNELS[1]))
+                self._baseline = (baseline, *self._written(baseline, KERNELS[1]))
             kernels.append(self._baseline[1:])
         path = self.linker.link([path for path, _ in kernels], self.isa)
         return Library(path, [constants for _, constants in kernels])
 
-    def _compile(self, config: Config, name: str) -> tuple[Path, dict[int, np.ndarray]]:
-        import tvm
-
-        function = self.template.build(self.region, config, self.isa)
-        with kernel_context():  # the code that a model gets
-            module = tvm.compile(function.with_attr("global_symbol", name), target=self.target).mod
-        constants = {}
-        for i, tensor in enumerate(self.region.inputs):
-            if tensor.constant:
-                array = self.arrays[i]
-                if self.template.packing is not None:
-                    pack = self.template.packing.pack
-                    array = pack(self.region, config, self.isa, i, array)
-                constants[i] = np.ascontiguousarray(array)
-        return self.linker.write(module, name), constants
+    def _written(self, config: Config, name: str) -> tuple[Path, dict[int, np.ndarray]]:
+        code, constants = self.compile(config, name)
+        return self.linker.write(code.mod, name), constants
 
     def try_here(self, library: Library) -> str | None:
         """Runs a candidate once on this machine, if it can; what is wrong with its result."""
@@ -192,7 +160,7 @@ class RemoteBench:
         import tvm
 
         size = sum(array.nbytes for array in constants.values())
-        copies = max(1, min(MOST_COPIES, math.ceil(self.footprint / size))) if size else 1
+        copies = max(1, min(MOST_COPIES, math.ceil(self.footprint_bytes / size))) if size else 1
         originals = {i: tvm.runtime.tensor(array, device) for i, array in constants.items()}
         rows = []
         for copy in range(copies):

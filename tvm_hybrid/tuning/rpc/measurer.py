@@ -18,8 +18,9 @@ from tir_schedules.core.machine import Machine
 from tir_schedules.core.region import Region
 from tir_schedules.core.template import Template
 
+from ..measuring.case import Case
 from ..measuring.measure import Effort, Measurement
-from ..measuring.worker import Setting
+from ..measuring.worker import Job
 from .agent import GRACE_SECONDS, Agent
 from .batch import Batch
 from .servers import PATIENCE_SECONDS, no_server
@@ -101,10 +102,10 @@ class RpcMeasurer:
         """
         if not configs:
             return
-        setting = Setting(self.machine, self.target, self.footprint_bytes, self.seed)
+        case = Case.of(region, template, self.machine, self.target, self.footprint_bytes, self.seed)
         tasks = [
             RemoteJob(
-                job=setting.job(region, template, config, baseline, effort),
+                job=Job.of(case, config, baseline, effort),
                 cpu=self.machine.name,
                 session_seconds=self.session_seconds + effort.seconds,
             )

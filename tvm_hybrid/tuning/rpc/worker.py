@@ -27,7 +27,7 @@ from microkernels.isa import Isa
 from ...tvm_compat.runtime import configure_threads, system_cpu
 from ..measuring.child_answers import Answers
 from ..measuring.measure import Measurement, error_text
-from ..measuring.worker import Benches, Job
+from ..measuring.worker import Benches, Job, Reply, Stage, fatal_reply
 from .bench import Library, RemoteBench
 from .driver import Linker
 from .tracker import Address, Server, Tracker
@@ -60,90 +60,58 @@ class RemoteJob(msgspec.Struct, frozen=True, kw_only=True):
     session_seconds: float
 
 
-class AtServer(msgspec.Struct, frozen=True, tag="server"):
-    """The worker enters a stage that depends on this server."""
-
-    stage: str
-    server: str
-
-
-class Done(msgspec.Struct, frozen=True, tag="done"):
-    """The worker is done.
-
-    Attributes
-    ----------
-    measurement : Measurement or None
-        What came of it.
-    lost : str
-        If not empty: how the server was lost.
-    fatal, kind : str
-        If not empty: why no candidate of this region can be measured; the error's type.
-    """
-
-    measurement: Measurement | None = None
-    lost: str = ""
-    fatal: str = ""
-    kind: str = ""
-
-
-class Local(msgspec.Struct, frozen=True, tag="local"):
-    """The worker enters a stage that depends on no server."""
-
-    stage: str
-
-
 class _Worker:
     def __init__(self, answer: Answers, address: Address, folder: Path) -> None:
         self.answer, self.address = answer, address
         self.benches = Benches(functools.partial(RemoteBench, linker=Linker(folder)))
         self.tracker: Tracker | None = None
 
-    def handle(self, task: RemoteJob) -> Done:
-        self.answer(Local("prepare"))
+    def handle(self, task: RemoteJob) -> Reply:
+        self.answer(Stage("prepare"))
         try:
             bench, config, baseline = self.benches.prepare(task.job)
         except (TvmHybridError, ImportError) as error:
-            return _fatal(error)
-        self.answer(Local("compile"))
+            return fatal_reply(error)
+        self.answer(Stage("compile"))
         try:
             library = bench.build(config, baseline)
         except Exception as error:  # whatever a candidate does is a result
-            return Done(Measurement(status="compile_error", error=error_text(error)))
-        self.answer(Local(TRYING))
+            return Reply(Measurement(status="compile_error", error=error_text(error)))
+        self.answer(Stage(TRYING))
         try:
             wrong = bench.try_here(library)
         except Exception as error:
-            return Done(Measurement(status="runtime_error", error=error_text(error)))
+            return Reply(Measurement(status="runtime_error", error=error_text(error)))
         if wrong is not None:
-            return Done(Measurement(status="wrong_result", error=wrong))
+            return Reply(Measurement(status="wrong_result", error=wrong))
         return self._at_a_server(task, bench, library)
 
-    def _at_a_server(self, task: RemoteJob, bench: RemoteBench, library: Library) -> Done:
+    def _at_a_server(self, task: RemoteJob, bench: RemoteBench, library: Library) -> Reply:
         from tvm.error import RPCError, RPCSessionTimeoutError
 
         server, session = self._connected(task.session_seconds)
         try:
-            self.answer(AtServer("inspect", str(server)))
+            self.answer(Stage("inspect", str(server)))
             require_suitable(session, server, bench.isa, task.cpu, bench.threads)
-            self.answer(AtServer("send", str(server)))
-            return Done(
+            self.answer(Stage("send", str(server)))
+            return Reply(
                 bench.measure(
                     session,
                     server.port,
                     library,
                     task.job.effort,
-                    lambda stage: self.answer(AtServer(stage, str(server))),
+                    lambda stage: self.answer(Stage(stage, str(server))),
                 )
             )
         except TvmHybridError as error:
-            return _fatal(error)
+            return fatal_reply(error)
         except RPCSessionTimeoutError:
             text = f"not done after {task.session_seconds:g} s at {server}"
-            return Done(Measurement(status="timeout", error=text))
+            return Reply(Measurement(status="timeout", error=text))
         except RPCError as error:  # the server lives, and what it was asked to do failed
-            return Done(Measurement(status="runtime_error", error=error_text(error)))
+            return Reply(Measurement(status="runtime_error", error=error_text(error)))
         except Exception as error:
-            return Done(lost=error_text(error))
+            return Reply(lost=error_text(error))
 
     def _connected(self, seconds: float) -> tuple[Server, Any]:
         """A session at the next free server; tries for ever: the tuner decides how long."""
@@ -151,12 +119,12 @@ class _Worker:
 
         reason = ""
         while True:
-            self.answer(Local(f"{WAITING}{reason and ': '}{reason}"))
+            self.answer(Stage(f"{WAITING}{reason and ': '}{reason}"))
             try:
                 if self.tracker is None:
                     self.tracker = Tracker(self.address)
                 server = self.tracker.request()
-                self.answer(AtServer(CONNECTING, str(server)))
+                self.answer(Stage(CONNECTING, str(server)))
                 options = f" -timeout={seconds}"
                 return server, rpc.connect(server.host, server.port, server.password + options)
             except ServerError as error:
@@ -208,10 +176,6 @@ def require_suitable(session: Any, server: Server, isa: Isa, cpu: str, threads: 
             )
 
 
-def _fatal(error: Exception) -> Done:
-    return Done(fatal=str(error), kind=type(error).__name__)
-
-
 def _lines(folder: Path) -> Iterator[bytes]:
     """What arrives on standard input; when that ends, so do this process and its folder."""
     arrived: queue.Queue[bytes] = queue.Queue()
@@ -233,7 +197,7 @@ def main() -> None:
     address = msgspec.json.decode(sys.argv[2], type=Address)
     folder = Path(sys.argv[3])
     worker = _Worker(answer, address, folder)
-    answer(Local("ready"))
+    answer(Stage("ready"))
     for line in _lines(folder):
         answer(worker.handle(msgspec.json.decode(line, type=RemoteJob)))
 

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import itertools
-import json
 import time
 from collections.abc import Callable
 from types import ModuleType
 
 import numpy as np
 import pytest
-from tvm.target import Target
 
 from tir_schedules.core.machine import Machine
 from tvm_hybrid.dlpack import BFLOAT16, array_of
 from tvm_hybrid.tuning.measuring.candidate import Rotation, Sampled
+from tvm_hybrid.tuning.measuring.case import Case
 from tvm_hybrid.tuning.measuring.measure import Bench, Effort
 from tvm_hybrid.tuning.measuring.sampling import FEWEST
 
@@ -102,7 +101,7 @@ def test_a_bench_measures_one_candidate_after_the_other(
     toy: ModuleType, host: tuple[Machine, str]
 ) -> None:
     machine, target = host
-    bench = Bench(toy.region(), toy.TOY, machine.isa, Target(json.loads(target)), 1, 1 << 12, 0)
+    bench = Bench(Case.of(toy.region(), toy.TOY, machine, target, 1 << 12), toy.TOY)
     stages: list[str] = []
     default, effort = toy.ToyConfig(block=8), Effort(samples=5, seconds=0.05)
     for block in (16, 32):

@@ -16,6 +16,7 @@ from tir_schedules.core.machine import Machine
 from tir_schedules.core.region import Region
 from tir_schedules.core.template import template_for
 from tvm_hybrid.targets import resolve_target
+from tvm_hybrid.tuning.measuring.case import Case
 from tvm_hybrid.tuning.measuring.measure import Bench, Effort
 from tvm_hybrid.tuning.verification.arguments import element_type
 from tvm_hybrid.tuning.verification.attention_bounds import (
@@ -171,7 +172,7 @@ def test_a_bench_tells_right_from_wrong(causal: int, status: str) -> None:
     target = resolve_target(None)
     machine = Machine.from_target(target, 1)
     made = replace(template, build=build)
-    bench = Bench(attention.region, made, machine.isa, target, 1, 0, 0)
+    bench = Bench(Case.of(attention.region, made, machine, str(target)), made)
     config = template.default_config(attention.region, machine)
     measured = bench.measure(config, None, Effort(samples=1, seconds=0.0), lambda stage: None)
     assert measured.status == status, measured.error

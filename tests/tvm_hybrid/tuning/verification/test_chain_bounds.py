@@ -14,6 +14,7 @@ from tir_schedules.chains.reference import chain_reference
 from tir_schedules.core.machine import Machine
 from tir_schedules.core.region import Region
 from tvm_hybrid.targets import resolve_target
+from tvm_hybrid.tuning.measuring.case import Case
 from tvm_hybrid.tuning.measuring.measure import Bench, Effort
 from tvm_hybrid.tuning.verification.arguments import element_type
 from tvm_hybrid.tuning.verification.chain_bounds import chain_arguments, expected_of_chain
@@ -35,7 +36,7 @@ def test_right_kernels_are_right(name: str) -> None:
     target = resolve_target(None)
     machine = Machine.from_target(target)
     region = CHAINS[name]
-    bench = Bench(region, MLP_CHAIN, machine.isa, target, 1, 0, 0)
+    bench = Bench(Case.of(region, MLP_CHAIN, machine, str(target)), MLP_CHAIN)
     two = dataclasses.replace(machine, threads=2)
     effort = Effort(samples=1, seconds=0.0)
     for config in (by_rows(region, machine, 1, 2), by_columns(region, two)):

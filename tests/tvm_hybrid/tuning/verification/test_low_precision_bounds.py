@@ -16,6 +16,7 @@ from tir_schedules.core.machine import Machine
 from tir_schedules.core.region import Region, Step
 from tir_schedules.core.template import Template, template_for
 from tvm_hybrid.tuning.measuring.candidate import never_right
+from tvm_hybrid.tuning.measuring.case import Case
 from tvm_hybrid.tuning.measuring.measure import Bench, Effort, Measurement
 from tvm_hybrid.tuning.verification.arguments import element_type, random_arguments
 from tvm_hybrid.tuning.verification.bounds import expected_result
@@ -37,7 +38,7 @@ def serial() -> tuple[Machine, Target]:
 
 
 def bench(region: Region, template: Template, machine: Machine, target: Target) -> Bench:
-    return Bench(region, template, machine.isa, target, 1, 0, seed=1)
+    return Bench(Case.of(region, template, machine, str(target), seed=1), template)
 
 
 def measured(found: Bench, config: Any) -> Measurement:
