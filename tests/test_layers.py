@@ -1,9 +1,12 @@
 """Imports between the four packages never point right."""
 
 import ast
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
+
+from tools.architecture import read_rooms
 
 ROOT = Path(__file__).resolve().parents[1]
 LAYERS = ("microkernels", "tir_schedules", "relay_passes", "tvm_hybrid")
@@ -46,3 +49,10 @@ def test_imports_inside_functions_and_relative_ones_are_seen() -> None:
 def test_every_folder_of_tests_is_a_package() -> None:
     folders = {path.parent for path in (ROOT / "tests").rglob("test_*.py")}
     assert all((folder / "__init__.py").is_file() for folder in folders)
+
+
+@pytest.mark.parametrize("floor", ["microkernels", "tir_schedules"])
+def test_no_two_rooms_import_from_each_other(floor: str) -> None:
+    rooms = {name: room for name, room in read_rooms().items() if name.startswith(f"{floor}.")}
+    graph = {name: room.uses & rooms.keys() for name, room in rooms.items()}
+    assert list(TopologicalSorter(graph).static_order())  # fails with a cycle's rooms

@@ -13,11 +13,11 @@ import numpy as np
 from tvm import ir, relax
 
 from microkernels.integers import RANGES
+from tir_schedules.core.integer_product import quantized_dtype, zero_point_inputs
 from tir_schedules.core.region import Region, Step
 from tir_schedules.epilogue.fusible_ops import FUSIBLE_OPS
 from tir_schedules.epilogue.packed_bytes import CONVOLUTIONS
 from tir_schedules.epilogue.quantize_steps import quantize_reference
-from tir_schedules.product.zero_points import quantized_dtype, zero_point_inputs
 
 _ANCHORS = ("matmul", *CONVOLUTIONS)
 _SCALES = ("multiply", "divide", "quantize")  # by a second argument

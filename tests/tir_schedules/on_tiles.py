@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from microkernels.kernels.amx_family import AmxMicrokernel
 from microkernels.microkernel import Microkernel, microkernel_named, tile_kernels_for
 from tests.tir_schedules.run_region import machine_for
+from tir_schedules.core.integer_product import is_integer, quantized_dtype
 from tir_schedules.core.product_plan import TileConfig
 from tir_schedules.core.region import Region
 from tir_schedules.product.batch_matmul import BatchMatmulConfig, BatchProblem
 from tir_schedules.product.matmul_config import MatmulConfig, dimensions
-from tir_schedules.product.zero_points import is_integer, quantized_dtype
 
 BLOCKS = ("32x32", "16x64")
 

@@ -22,13 +22,12 @@ from tvm.ir import StringImm
 from tvm.tirx import ForKind
 
 from microkernels.amx.permission import PERMISSION_LLVM_IR
-from tir_schedules.chains.cost import NORM_CYCLES
 from tir_schedules.core.machine import Machine
 from tir_schedules.core.region import Region, Tensor
 from tir_schedules.core.statements import children, with_children
 from tir_schedules.core.template import template_for
 from tir_schedules.cost.parallel import FORK_JOIN_US, VM_CALL_US
-from tir_schedules.cost.speeds import MEASURED, has_tiles, speeds_of
+from tir_schedules.cost.speeds import MEASURED, has_tiles, norm_us, speeds_of
 from tir_schedules.product.matmul import MATMUL, estimated_cycles
 
 MOST_PARTS = 16  # in one kernel; more cost time to compile, and hardly find idle threads
@@ -137,8 +136,7 @@ def serial_us(region: Region, machine: Machine) -> float:
         weights = sum(_bytes(tensor) for tensor in region.inputs if tensor.constant)
         stores = math.ceil(region.output.size / lanes) / speeds.cycles_per_us
         return max(cycles / speeds.cycles_per_us, weights / speeds.l3_rate) + stores
-    vectors = math.ceil(max(tensor.size for tensor in tensors) / lanes)
-    return NORM_CYCLES * vectors / speeds.cycles_per_us
+    return norm_us(math.ceil(max(tensor.size for tensor in tensors) / lanes), machine)
 
 
 def _bytes(tensor: Tensor) -> int:

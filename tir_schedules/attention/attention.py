@@ -22,14 +22,14 @@ from tvm.script.ir_builder import IRBuilder
 from microkernels.isa import Isa
 from microkernels.vector.expressions import Expr, parameter
 from microkernels.vector.prefetch import PREFETCH_LLVM_IR
-from tir_schedules.chains.reference import part_result
+from tir_schedules.core.group_loops import for_share
+from tir_schedules.core.integer_product import zero_point_inputs
 from tir_schedules.core.region import Region
 from tir_schedules.core.template import Template, register_template
 from tir_schedules.epilogue.epilogue import Epilogue
+from tir_schedules.epilogue.region_reference import region_result
 from tir_schedules.product import batch_matmul
 from tir_schedules.product.tile_config import RESULT_DTYPES
-from tir_schedules.product.tile_loops import for_share
-from tir_schedules.product.zero_points import zero_point_inputs
 
 from .config import AttentionConfig, check, default_config, kernels_of, space
 from .decode import program as attention_decode
@@ -161,11 +161,11 @@ def reference(region: Region, inputs: list[np.ndarray]) -> np.ndarray:
     q = problem.logical("q", stored["q"]).reshape(scores.inputs[0].shape)
     k = problem.logical("k", stored["k"]).swapaxes(-1, -2).reshape(scores.inputs[1].shape)
     v = problem.logical("v", stored["v"]).reshape(product.inputs[1].shape)
-    value = part_result(scores, [q, k, *inputs[3:first]])
+    value = region_result(scores, [q, k, *inputs[3:first]])
     if problem.causal is not None:
         visible = np.tri(problem.m, problem.n, problem.causal, dtype=bool)
         value = np.where(visible, value, -np.inf)
-    value = part_result(product, [part_result(softmax, [value]), v, *inputs[first:]])
+    value = region_result(product, [region_result(softmax, [value]), v, *inputs[first:]])
     result = np.zeros(region.output.shape, value.dtype)
     view = problem.logical("out", result)
     view[...] = value.reshape(view.shape)

@@ -19,6 +19,7 @@ from microkernels.isa import Isa
 from microkernels.microkernel import Microkernel, kernels_for, microkernel_named, tile_kernels_for
 from tir_schedules.core.blocking import balanced
 from tir_schedules.core.config import Config
+from tir_schedules.core.integer_product import is_integer
 from tir_schedules.core.machine import Machine
 from tir_schedules.core.product_plan import ProductPlan
 from tir_schedules.core.region import Region
@@ -27,7 +28,6 @@ from tir_schedules.cost.parallel import worth_parallel
 from tir_schedules.product.batch_matmul import multiplied
 from tir_schedules.product.tile_config import tile_cycles
 from tir_schedules.product.tile_space import cuts
-from tir_schedules.product.zero_points import is_integer
 
 from .decode import program as attention_decode
 from .problem import AttentionProblem

@@ -27,14 +27,12 @@ from tir_schedules.core.machine import Machine
 from tir_schedules.core.region import Region, Tensor
 from tir_schedules.cost.cost import Cost
 from tir_schedules.cost.parallel import FORK_JOIN_US, VM_CALL_US
-from tir_schedules.cost.speeds import has_tiles, speeds_of
+from tir_schedules.cost.speeds import FOREIGN_RATE, has_tiles, norm_us, speeds_of
 from tir_schedules.epilogue.epilogue import rows_and_columns
 from tir_schedules.product.matmul import MATMUL, estimated_cycles
 from tir_schedules.rows.normalize import default_config as normalize_config
 
 from .sources import sources_of
-
-NORM_CYCLES = 7.0  # a vector of a normalised row: 7.4 (layer_norm), 5.9 (rms_norm) measured
 
 TALLEST = ROWS * LAYOUTS["2x2"][0]  # rows of the block of tiles that takes the fewest loads
 
@@ -42,8 +40,6 @@ TALLEST = ROWS * LAYOUTS["2x2"][0]  # rows of the block of tiles that takes the 
 # 4 to 32 rows: 4 MB of L3 in 42 us make 71..571 us longer by 1..2; 32 MB, of which most come from
 # memory, in 1400 us make 572..4568 us longer by 215..326. From L2: in `estimate_cycles` already.
 L3_EXPOSED, MEMORY_EXPOSED = 0.05, 0.2
-# Rows that another core wrote (BERT, 32 rows: at a third of this, merges that lose seem to win).
-FOREIGN_RATE = 10e3
 # A result beyond L2 is read before it is written, written, and read by each that needs it.
 STORE_TRANSFERS = 2
 # What a merge has to save of the time of what it merges: less than this, the estimate cannot tell.
@@ -285,8 +281,7 @@ def _of_rows(part: Region, rows: int, machine: Machine) -> _Share:
 
 
 def _norm_us(rows: int, n: int, machine: Machine) -> float:
-    vectors = rows * math.ceil(n / machine.isa.f32_lanes)
-    return vectors * NORM_CYCLES / speeds_of(machine).cycles_per_us
+    return norm_us(rows * math.ceil(n / machine.isa.f32_lanes), machine)
 
 
 def _tasks(share: _Share) -> int:

@@ -32,6 +32,7 @@ from tir_schedules.convolution.depthwise.direct import DirectTiles
 from tir_schedules.convolution.depthwise.results import Results
 from tir_schedules.convolution.depthwise.staged import StagedTiles
 from tir_schedules.core.attributes import Source
+from tir_schedules.core.integer_product import is_dynamic
 from tir_schedules.core.machine import Machine
 from tir_schedules.core.region import Region
 from tir_schedules.core.template import Packing, Template, register_template, template_for
@@ -43,7 +44,7 @@ from tir_schedules.product.matmul_product import MatmulProduct
 from tir_schedules.product.scaled_weight import further_inputs
 from tir_schedules.product.tile_loops import TileTask
 from tir_schedules.product.tile_stores import direct_store, row_store
-from tir_schedules.product.zero_points import is_dynamic, named_inputs
+from tir_schedules.product.zero_points import named_inputs
 from tir_schedules.rows.normalize_view import reshaped
 
 from .depthwise_pointwise_config import DepthwisePointwiseConfig, check, variations

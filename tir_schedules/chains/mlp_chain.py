@@ -30,6 +30,7 @@ from microkernels.vector import bfloat16
 from microkernels.vector.expressions import Expr, constant, parameter, ramp
 from tir_schedules.core.attributes import Source, Sources
 from tir_schedules.core.blocking import Group, balanced
+from tir_schedules.core.group_loops import for_groups
 from tir_schedules.core.region import Region, Tensor
 from tir_schedules.core.template import Packing, Template, register_template, template_for
 from tir_schedules.epilogue.epilogue import Columns, Epilogue, load_vector, unflatten
@@ -38,7 +39,7 @@ from tir_schedules.product.matmul_config import MatmulConfig
 from tir_schedules.product.matmul_config import check as check_matmul
 from tir_schedules.product.matmul_product import MatmulProduct
 from tir_schedules.product.scaled_weight import further_inputs
-from tir_schedules.product.tile_loops import TileTask, for_groups
+from tir_schedules.product.tile_loops import TileTask
 from tir_schedules.product.tile_stores import direct_store, row_store
 from tir_schedules.rows import normalize
 from tir_schedules.rows.normalize import NormalizeConfig, share_rows

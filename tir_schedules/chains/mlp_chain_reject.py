@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from microkernels.errors import ConfigError
 from microkernels.isa import Isa
 from tir_schedules.core.attributes import Source
+from tir_schedules.core.integer_product import is_dynamic
 from tir_schedules.core.region import Region
 from tir_schedules.product import matmul
-from tir_schedules.product.zero_points import is_dynamic
 from tir_schedules.rows import normalize
 from tir_schedules.rows.normalize_view import NORM_OPS
 

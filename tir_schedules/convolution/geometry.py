@@ -18,8 +18,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from tir_schedules.core.integer_product import is_integer
 from tir_schedules.core.region import Region
-from tir_schedules.product.zero_points import centred_inputs, is_integer
+from tir_schedules.product.zero_points import centred_inputs
 
 
 @dataclass(frozen=True)

@@ -42,8 +42,7 @@ from microkernels.amx.scoreboard import (
 from microkernels.amx.tile_shapes import ROW_BYTES, ROWS
 from microkernels.kernels.amx_family import AmxMicrokernel
 from tir_schedules.core.machine import Machine
-from tir_schedules.core.product_plan import ProductPlan
-from tir_schedules.product.tile_loops import PANELS_AHEAD
+from tir_schedules.core.product_plan import PANELS_AHEAD, ProductPlan
 
 DEPTH = 16  # steps of kr in a tile's 64 bytes of K
 EPILOGUE = 4  # operations on a vector of results: scale, bias, activation, conversion

@@ -16,11 +16,11 @@ from tvm import DataType
 from microkernels.isa import isa_named
 from microkernels.microkernel import microkernel_named, tile_kernels_for
 from tir_schedules.core.config import Config
+from tir_schedules.core.integer_product import is_integer, quantized_dtype
 from tir_schedules.core.machine import Machine
 from tir_schedules.core.product import Product
 from tir_schedules.core.region import Region
 from tir_schedules.core.template import template_for
-from tir_schedules.product.zero_points import is_integer, quantized_dtype
 
 from .amx_cost import why_not_amx
 

@@ -27,6 +27,8 @@ from microkernels.isa import Isa
 from microkernels.microkernel import Microkernel
 from microkernels.vector.expressions import Expr, parameter
 from tir_schedules.core.blocking import balanced
+from tir_schedules.core.group_loops import for_share
+from tir_schedules.core.integer_product import is_integer, reject_zero_points, zero_point_inputs
 from tir_schedules.core.loop_nest import Loop, LoopNest
 from tir_schedules.core.machine import Machine
 from tir_schedules.core.product import Product
@@ -56,18 +58,10 @@ from .tile_config import (
     tile_cycles,
     worth_trying,
 )
-from .tile_loops import TileLoops, for_share
+from .tile_loops import TileLoops
 from .tile_space import tiles_and_blocks
 from .tile_stores import direct_store, store_columns
-from .zero_points import (
-    Start,
-    ZeroPoints,
-    integer_reference,
-    is_integer,
-    named_inputs,
-    reject_zero_points,
-    zero_point_inputs,
-)
+from .zero_points import Start, ZeroPoints, integer_reference, named_inputs
 
 # Types of the operands in memory, by what the kernel multiplies.
 OPERAND_DTYPES = {

@@ -26,12 +26,12 @@ from microkernels.vector.expressions import (
 )
 from microkernels.vector.transpose import transpose_block
 from tir_schedules.core.blocking import Group
+from tir_schedules.core.group_loops import for_groups
 from tir_schedules.core.panels import Panels
 from tir_schedules.core.region import Region, Tensor
 from tir_schedules.epilogue.epilogue import Columns, load_vector, unflatten
 
 from .activations import InPlace
-from .tile_loops import for_groups
 from .tile_stores import store_columns
 
 _SIGN = 0x80

@@ -20,9 +20,9 @@ from tvm import tirx
 
 from microkernels.vector.expressions import Expr, bind, constant, lanes_of, like, materialise, ramp
 from tir_schedules.core.blocking import balanced
+from tir_schedules.core.group_loops import for_groups
 
 from .skinny_product import Operands, shuffled
-from .tile_loops import for_groups
 
 _CHUNK_BYTES = 16 << 10  # of the matrix, which several passes find in the first-level cache
 _CHAINS = 8  # independent sums that hide the latency of an addition

@@ -30,6 +30,7 @@ from microkernels.isa import Isa
 from microkernels.microkernel import Microkernel
 from microkernels.vector.expressions import Expr, parameter
 from tir_schedules.core.blocking import choose_thread_grid, thread_grids
+from tir_schedules.core.integer_product import is_dynamic, is_integer, reject_zero_points
 from tir_schedules.core.loop_nest import LoopNest
 from tir_schedules.core.machine import Machine
 from tir_schedules.core.product import Product
@@ -70,7 +71,7 @@ from .tile_config import (
 )
 from .tile_space import tiles_and_blocks
 from .tile_stores import direct_store, row_store
-from .zero_points import integer_reference, is_dynamic, is_integer, reject_zero_points
+from .zero_points import integer_reference
 
 
 def reject(region: Region, isa: Isa) -> str | None:

@@ -6,13 +6,13 @@ import math
 
 from microkernels.isa import Isa
 from microkernels.microkernel import Microkernel
+from tir_schedules.core.integer_product import is_integer, quantized_dtype
 from tir_schedules.core.product_plan import ProductPlan, TileConfig
 from tir_schedules.core.region import Region
 from tir_schedules.epilogue.epilogue import rows_and_columns
 
 from .matmul_window import window_of
 from .tile_config import check_tile
-from .zero_points import is_integer, quantized_dtype
 
 # Types of A that a weight of some type can be multiplied by; they are converted on the way in.
 ACTIVATION_DTYPES = {

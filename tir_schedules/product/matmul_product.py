@@ -15,13 +15,14 @@ from tvm import DataType, tirx
 from microkernels.microkernel import Address, Microkernel, Place
 from microkernels.vector.expressions import Expr, ramp, reinterpret_group
 from microkernels.vector.prefetch import PREFETCH_LLVM_IR, prefetch
+from tir_schedules.core.integer_product import is_integer
 from tir_schedules.core.region import Region
 
 from .activations import Activations, InPlace, Read
 from .matmul_config import MatmulConfig, plan_of
 from .scaled_weight import ScaledPanels
 from .tile_loops import ThreadGrid, TileLoops, TileTask
-from .zero_points import Start, ZeroPoints, is_integer, quantize_parameters
+from .zero_points import Start, ZeroPoints, quantize_parameters
 
 _LINE = 64  # bytes of a cache line
 

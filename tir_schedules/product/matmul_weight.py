@@ -13,10 +13,11 @@ import numpy as np
 from tvm import relax
 
 from microkernels.isa import Isa
+from tir_schedules.core.integer_product import is_integer
 from tir_schedules.core.region import Region
 
 from .matmul_config import MatmulConfig, check, plan_of
-from .zero_points import ZeroPoints, b_shift_of, is_integer, shifted_columns, shifted_weight
+from .zero_points import ZeroPoints, b_shift_of, shifted_columns, shifted_weight
 
 
 def pack(

@@ -22,15 +22,11 @@ import tvm.tirx.script.builder.ir as I
 from microkernels.microkernel import Address, Microkernel, Place, Tile
 from microkernels.vector.expressions import Expr, ramp
 from tir_schedules.core.blocking import Group, balanced
-from tir_schedules.core.product_plan import Piece, ProductPlan
+from tir_schedules.core.group_loops import for_groups, for_share
+from tir_schedules.core.product_plan import PANELS_AHEAD, PRODUCTS_PER_FETCH, Piece, ProductPlan
 
 from .tile_stores import rest, store_tile
 
-# The most panels that are prefetched. With few rows a panel is finished before the next one has
-# arrived from L3 or memory. Prefetching made whole models of 32 rows 1% to 9% faster (Zen 4). Each
-# prefetch needs PRODUCTS_PER_FETCH products to hide it: with a single row, where memory is the
-# limit, prefetching was 20% slower.
-PANELS_AHEAD, PRODUCTS_PER_FETCH = 2, 8
 LoadPanel = Callable[[Expr, int, Expr, int], Expr | Address]
 Start = Callable[[Expr | int, int], Expr]
 
@@ -273,29 +269,6 @@ class TileLoops:
                 self.epilogue_cost,
                 lambda i, j, value, ends: self.store(block + tile + i, vector + j, value, ends),
             )
-
-
-def for_groups(groups: Sequence[Group], body: Callable[[Expr | int, int], None]) -> None:
-    """Runs `body(start, size)` for every piece; a loop for each group."""
-    for group in groups:
-        if group.count == 1:
-            body(group.start, group.size)
-        else:
-            with I.serial(group.count) as piece:
-                body(group.start + piece * group.size, group.size)
-
-
-def for_share(groups: Sequence[Group], index: Expr, body: Callable[[Expr, int], None]) -> None:
-    """Runs `body(start, size)` for the piece number `index`; one branch for each size."""
-    if len(groups) == 1:
-        body(index * groups[0].size, groups[0].size)
-        return
-    larger, smaller = groups
-    with I.If(index < larger.count):
-        with I.Then():
-            body(index * larger.size, larger.size)
-        with I.Else():
-            body(smaller.start + (index - larger.count) * smaller.size, smaller.size)
 
 
 class ThreadGrid:

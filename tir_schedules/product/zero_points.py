@@ -5,12 +5,7 @@
 Vector kernels multiply u8 by s8. So a signed A is shifted by +128 and an unsigned B by -128, with
 their zero points. AMX tiles multiply either sign as it is. Constant terms are computed when the
 weight is packed, and stored after it; see oneDNN Graph Compiler (Li et al., arXiv 2301.01333),
-low-precision optimisation.
-
-A region's attributes say what is known: `a_zero_point` and `b_zero_point` are numbers, or
-"input" for a further input (a scalar for A; one int32 for each column of a constant B), or, for A,
-"range": a f32 input of two elements, scale and zero point. Absent means 0. "dynamic" means that the
-kernel itself finds A's range first.
+low-precision optimisation. `core.integer_product` reads a region's attributes.
 """
 
 from __future__ import annotations
@@ -24,47 +19,10 @@ from tvm import tirx
 from microkernels.integers import RANGES, SHIFT
 from microkernels.microkernel import Microkernel
 from microkernels.vector.expressions import Expr, cast, constant, ramp, splat
+from tir_schedules.core.integer_product import is_dynamic, quantized_dtype, zero_point_inputs
 from tir_schedules.core.region import Region
 from tir_schedules.epilogue.quantize_steps import Number, quantize_reference
 from tir_schedules.rows.quantization_range import dynamic_range
-
-
-def is_integer(region: Region) -> bool:
-    """Whether a product is one of 8-bit integers."""
-    return region.inputs[1].dtype in RANGES
-
-
-def zero_point_inputs(region: Region) -> list[str]:
-    """What the inputs after A and B are, in order: "range", "a", "b"."""
-    attrs = region.attrs
-    found = []
-    if "range" in (attrs.get("a_scale"), attrs.get("a_zero_point")):
-        found.append("range")
-    return found + [name for name in "ab" if attrs.get(f"{name}_zero_point") == "input"]
-
-
-def reject_zero_points(region: Region) -> str | None:
-    """Why the further inputs of an integer product make no sense, or None."""
-    names = zero_point_inputs(region)
-    if (region.attrs.get("a_zero_point") == "dynamic") != is_dynamic(region):
-        return "a zero point that is found without its scale"
-    if (names[:1] == ["range"] or is_dynamic(region)) and quantized_dtype(region) != "uint8":
-        return "a range of int8 values"
-    if len(region.inputs) != 2 + len(names):
-        return f"{len(region.inputs)} inputs, where the zero points are {names}"
-    for name, tensor in zip(names, region.inputs[2:], strict=True):
-        if name == "range" and (tensor.shape, tensor.dtype) != ((2,), "float32"):
-            return f"scale and zero point in {tensor}"
-        if name == "a" and tensor.size != 1:
-            return f"a zero point of A in {tensor}"
-        if name == "b" and not (tensor.constant and tensor.shape == region.output.shape[-1:]):
-            return f"zero points of B in {tensor}"
-    return None
-
-
-def quantized_dtype(region: Region) -> str:
-    """The 8-bit type of A, as it is or as the kernel quantises it."""
-    return str(region.attrs.get("a_quantize", region.inputs[0].dtype))
 
 
 @dataclass(frozen=True)
@@ -271,11 +229,6 @@ class Start:
 def named_inputs(region: Region, buffers: Sequence[Expr]) -> dict[str, Expr]:
     """The kernel's parameters for the inputs after A and B, by `zero_point_inputs`."""
     return dict(zip(zero_point_inputs(region), buffers, strict=True))
-
-
-def is_dynamic(region: Region) -> bool:
-    """Whether the kernel finds A's scale and zero point itself."""
-    return region.attrs.get("a_scale") == "dynamic"
 
 
 def quantize_parameters(

@@ -25,6 +25,7 @@ from microkernels.vector.expressions import Expr, bind, parameter
 from tir_schedules.core.blocking import shares
 from tir_schedules.core.collapse import broadcasts, collapsed, item_operands
 from tir_schedules.core.config import Config
+from tir_schedules.core.group_loops import for_share
 from tir_schedules.core.machine import Machine
 from tir_schedules.core.region import Region
 from tir_schedules.core.template import Template, register_template
@@ -40,7 +41,6 @@ from tir_schedules.epilogue.epilogue import (
 )
 from tir_schedules.epilogue.packed_bytes import LANES as PACKED_LANES
 from tir_schedules.epilogue.packed_bytes import wide_bytes
-from tir_schedules.product.tile_loops import for_share
 
 from .normalize_view import reshaped
 

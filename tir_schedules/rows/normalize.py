@@ -25,12 +25,12 @@ from microkernels.isa import Isa
 from microkernels.vector.expressions import Expr, parameter
 from tir_schedules.core.blocking import balanced, shares
 from tir_schedules.core.config import Config
+from tir_schedules.core.group_loops import for_groups, for_share
 from tir_schedules.core.machine import Machine
 from tir_schedules.core.region import Region
 from tir_schedules.core.template import Template, register_template
 from tir_schedules.cost.parallel import worth_parallel
 from tir_schedules.epilogue.epilogue import Epilogue, operand_parameters
-from tir_schedules.product.tile_loops import for_groups, for_share
 
 from .normalize_columns import ColumnStrip
 from .normalize_rows import Rows

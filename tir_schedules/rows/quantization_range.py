@@ -29,13 +29,13 @@ from microkernels.vector.expressions import Expr, bind, constant, materialise, p
 from microkernels.vector.rounding import ROUND
 from tir_schedules.core.blocking import shares
 from tir_schedules.core.config import Config
+from tir_schedules.core.group_loops import for_share
 from tir_schedules.core.machine import Machine
 from tir_schedules.core.reduce_lanes import combine_all, reduce_lanes
 from tir_schedules.core.region import Region, Tensor
 from tir_schedules.core.template import Template, register_template
 from tir_schedules.cost.parallel import threads_worth
 from tir_schedules.epilogue.epilogue import Columns, load_vector
-from tir_schedules.product.tile_loops import for_share
 
 from .normalize_view import reshaped
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from microkernels.kernels.amx_family import AmxMicrokernel
+from tir_schedules.core.integer_product import is_integer
 from tir_schedules.core.region import Region
 from tir_schedules.epilogue.epilogue import Epilogue
 from tir_schedules.product.tile_stores import stores_in_place
-from tir_schedules.product.zero_points import ZeroPoints, is_integer
+from tir_schedules.product.zero_points import ZeroPoints
 
 
 def starts_loaded(part: Region, kernel: AmxMicrokernel) -> bool:

@@ -9,19 +9,13 @@ from collections.abc import Sequence
 import pytest
 
 from microkernels.isa import isa_named
-from tir_schedules.chains.cost import (
-    FOREIGN_RATE,
-    WORTH,
-    ChainEstimate,
-    estimate_chain,
-    row_groups,
-)
+from tir_schedules.chains.cost import WORTH, ChainEstimate, estimate_chain, row_groups
 from tir_schedules.core.attributes import Attribute
 from tir_schedules.core.machine import Machine
 from tir_schedules.core.region import Region, Tensor
 from tir_schedules.cost.cost import Cost
 from tir_schedules.cost.parallel import FORK_JOIN_US, VM_CALL_US
-from tir_schedules.cost.speeds import MEASURED, WITH_AMX, speeds_of
+from tir_schedules.cost.speeds import FOREIGN_RATE, MEASURED, WITH_AMX, speeds_of
 
 F = "float32"
 ONE = Machine("znver4", isa_named("avx512"))

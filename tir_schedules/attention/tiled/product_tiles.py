@@ -15,11 +15,12 @@ from tvm import tirx
 from microkernels.microkernel import Address, Microkernel, Tile
 from microkernels.vector.expressions import Expr, constant, splat
 from tir_schedules.attention.problem import AttentionProblem
+from tir_schedules.core.group_loops import for_groups
+from tir_schedules.core.integer_product import is_integer
 from tir_schedules.epilogue.epilogue import Columns, Epilogue, store_vector
 from tir_schedules.product.batch_operands import PackedOperand
-from tir_schedules.product.tile_loops import for_groups
 from tir_schedules.product.tile_stores import store_columns
-from tir_schedules.product.zero_points import Start, is_integer
+from tir_schedules.product.zero_points import Start
 
 from .matrix import Matrix
 from .rows import blocks_of

@@ -30,10 +30,11 @@ from microkernels.vector.expressions import Expr, bind, constant, splat
 from microkernels.vector.prefetch import prefetch
 from tir_schedules.attention.problem import AttentionProblem
 from tir_schedules.core.blocking import Group, balanced
+from tir_schedules.core.integer_product import is_integer
 from tir_schedules.epilogue.epilogue import Columns, Epilogue, load_vector
 from tir_schedules.product.activations import Activations, InPlace
 from tir_schedules.product.batch_operands import PackedOperand, StoredOperand
-from tir_schedules.product.zero_points import ZeroPoints, is_integer
+from tir_schedules.product.zero_points import ZeroPoints
 
 from .matrix import Matrix
 from .product_tiles import ProductTiles

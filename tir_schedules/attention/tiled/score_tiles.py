@@ -22,11 +22,12 @@ from microkernels.microkernel import Microkernel, Tile
 from microkernels.vector.expressions import Expr, bind, cast, constant, reinterpret
 from tir_schedules.attention.problem import AttentionProblem
 from tir_schedules.core.blocking import Group
+from tir_schedules.core.group_loops import for_groups
+from tir_schedules.core.integer_product import is_integer
 from tir_schedules.epilogue.epilogue import Columns, Epilogue
 from tir_schedules.product.activations import Activations
 from tir_schedules.product.batch_operands import PackedOperand
-from tir_schedules.product.tile_loops import for_groups
-from tir_schedules.product.zero_points import Start, is_integer
+from tir_schedules.product.zero_points import Start
 
 from .rows import blocks_of
 from .scores import FusedScores, hide_later_keys

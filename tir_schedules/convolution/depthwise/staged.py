@@ -27,11 +27,12 @@ from microkernels.vector.expressions import (
     splat,
 )
 from tir_schedules.core.blocking import balanced
+from tir_schedules.core.group_loops import for_groups
+from tir_schedules.core.integer_product import is_integer
 from tir_schedules.core.region import Region
 from tir_schedules.epilogue.epilogue import Columns, load_vector
 from tir_schedules.product.activations import as_operand
-from tir_schedules.product.tile_loops import for_groups
-from tir_schedules.product.zero_points import Start, is_integer, quantize_parameters
+from tir_schedules.product.zero_points import Start, quantize_parameters
 
 from .config import DepthwiseConfig
 from .direct import used_columns

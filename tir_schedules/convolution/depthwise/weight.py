@@ -20,8 +20,9 @@ from tvm import relax
 
 from microkernels.isa import Isa
 from microkernels.microkernel import Microkernel
+from tir_schedules.core.integer_product import is_integer
 from tir_schedules.core.region import Region
-from tir_schedules.product.zero_points import ZeroPoints, is_integer
+from tir_schedules.product.zero_points import ZeroPoints
 
 from .config import DepthwiseConfig, check, dot_kernel
 from .problem import DepthwiseProblem

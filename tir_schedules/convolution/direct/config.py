@@ -12,14 +12,14 @@ from microkernels.microkernel import Microkernel, microkernel_named
 from tir_schedules.convolution.geometry import ConvGeometry
 from tir_schedules.core.blocking import Group, balanced
 from tir_schedules.core.config import Config
-from tir_schedules.core.region import Region
-from tir_schedules.product.tile_config import KERNEL_TYPES, RESULT_DTYPES
-from tir_schedules.product.zero_points import (
+from tir_schedules.core.integer_product import (
     is_dynamic,
     is_integer,
     quantized_dtype,
     reject_zero_points,
 )
+from tir_schedules.core.region import Region
+from tir_schedules.product.tile_config import KERNEL_TYPES, RESULT_DTYPES
 
 Form = Literal["fused", "split"]
 

@@ -22,6 +22,7 @@ from tvm.script.ir_builder import IRBuilder
 from microkernels.isa import Isa
 from microkernels.vector.expressions import Expr, parameter, ramp, reinterpret_group
 from tir_schedules.convolution.geometry import conv_reference, flops
+from tir_schedules.core.integer_product import is_integer
 from tir_schedules.core.region import Region
 from tir_schedules.core.template import Packing, Template, register_template
 from tir_schedules.epilogue.epilogue import (
@@ -33,13 +34,7 @@ from tir_schedules.epilogue.epilogue import (
 )
 from tir_schedules.product.matmul_config import ACTIVATION_DTYPES
 from tir_schedules.product.tile_stores import row_store
-from tir_schedules.product.zero_points import (
-    Start,
-    ZeroPoints,
-    is_integer,
-    named_inputs,
-    quantize_parameters,
-)
+from tir_schedules.product.zero_points import Start, ZeroPoints, named_inputs, quantize_parameters
 
 from .config import ConvConfig, check, reject_operands
 from .cost import default_config, estimated_cycles, space

@@ -22,7 +22,8 @@ from microkernels.microkernel import Address, Place, Tile
 from microkernels.vector.expressions import Expr
 from tir_schedules.convolution.positions import PositionClasses
 from tir_schedules.core.blocking import Group, balanced
-from tir_schedules.product.tile_loops import TileTask, for_groups
+from tir_schedules.core.group_loops import for_groups
+from tir_schedules.product.tile_loops import TileTask
 from tir_schedules.product.tile_stores import store_tile
 
 from .config import ConvConfig

@@ -20,9 +20,10 @@ from microkernels.microkernel import Microkernel
 from tir_schedules.convolution.geometry import ConvGeometry
 from tir_schedules.convolution.positions import PositionClasses
 from tir_schedules.core.blocking import Group
+from tir_schedules.core.integer_product import is_integer
 from tir_schedules.core.panels import Panels
 from tir_schedules.core.region import Region
-from tir_schedules.product.zero_points import ZeroPoints, is_integer
+from tir_schedules.product.zero_points import ZeroPoints
 
 from .config import ConvConfig, Form, check, form_of, panels_of
 

@@ -26,7 +26,7 @@ from tir_schedules.core.machine import Machine
 from tir_schedules.core.region import Region
 from tir_schedules.cost.cost import Cost
 from tir_schedules.cost.parallel import BARRIER_CYCLES
-from tir_schedules.cost.speeds import speeds_of
+from tir_schedules.cost.speeds import FOREIGN_RATE, speeds_of
 
 from .config import WinogradConfig, candidates, other_tiles
 from .problem import WinogradProblem
@@ -34,7 +34,6 @@ from .transforms import PRODUCTS
 
 INPUT_CYCLES, OUTPUT_CYCLES = 110.0, 90.0  # of a vector of a tile, measured from L2
 TILE_CYCLES = 80.0  # of a tile: its place, its edges, the loops around its vectors
-FOREIGN_RATE = 10e3  # bytes per microsecond of what lies in another core's L2 (see chains.cost)
 # Of the weights' way: what passes behind products, and what shows of that nevertheless.
 HIDDEN, EXPOSED = 0.95, 0.1
 F32_BYTES = 4

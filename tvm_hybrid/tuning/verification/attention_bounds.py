@@ -34,10 +34,10 @@ import numpy as np
 
 from microkernels.integers import RANGES
 from tir_schedules.attention.problem import AttentionProblem
-from tir_schedules.chains.reference import part_result
 from tir_schedules.core.region import Region, Step
 from tir_schedules.core.template import template_for
 from tir_schedules.epilogue.epilogue import epilogue_reference, is_exact
+from tir_schedules.epilogue.region_reference import region_result
 from tir_schedules.product.batch_matmul import product_types
 
 from .arguments import FLOATS, element_type, random_arguments
@@ -78,13 +78,15 @@ def attention_arguments(region: Region, seed: int) -> list[np.ndarray]:
     q, k, *masks = random_arguments(scores, template_for(scores.op), seed)
     given = {"q": _stored(problem, "q", q), "k": _stored(problem, "k", k.swapaxes(-1, -2))}
     q, k = _queries(problem, given["q"]), _keys(problem, given["k"])
-    found = part_result(scores, [q, k, *masks])
+    found = region_result(scores, [q, k, *masks])
     spread = float(found.std(where=np.isfinite(found)))
     if np.isfinite(spread) and spread > 0:
         factor = float(np.clip(spread, *SPREAD)) / spread
         given["q"] = _louder(given["q"], factor, int(scores.attrs.get("a_zero_point", 0)))
         q = _queries(problem, given["q"])
-    probabilities = part_result(softmax, [_visible(problem, part_result(scores, [q, k, *masks]))])
+    probabilities = region_result(
+        softmax, [_visible(problem, region_result(scores, [q, k, *masks]))]
+    )
     known = {0: probabilities}
     _, v, *further = random_arguments(product, template_for(product.op), seed + 1, known)
     return [given["q"], given["k"], _stored(problem, "v", v), *masks, *further]

@@ -12,10 +12,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from tir_schedules.chains.reference import chain_reference, part_result
+from tir_schedules.chains.reference import chain_reference
 from tir_schedules.chains.sources import sources_of, tensors_of
 from tir_schedules.core.region import Region
 from tir_schedules.core.template import template_for
+from tir_schedules.epilogue.region_reference import region_result
 
 from .arguments import element_type, random_arguments
 from .bounds import Expected, expected_result
@@ -44,7 +45,7 @@ def chain_arguments(region: Region, seed: int) -> list[np.ndarray]:
             if not source.part:
                 shape = region.inputs[source.number].shape
                 given.setdefault(source.number, array.reshape(shape))
-        results.append(part_result(part, arrays))
+        results.append(region_result(part, arrays))
     return [given[number] for number in range(len(region.inputs))]
 
 
