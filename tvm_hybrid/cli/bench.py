@@ -16,11 +16,11 @@ from ..report.openvino_peer import PYTHON_VARIABLE
 from .bench_layers import bench_layers
 from .inputs import input_options, note_random
 from .models import session_of
-from .options import CompileSettings, compile_options, json_option
+from .options import AT_LEAST_ONE, FILE, CompileSettings, compile_options, json_option
 
 
 @click.command("bench")
-@click.argument("model", required=False, type=click.Path(dir_okay=False, path_type=Path))
+@click.argument("model", required=False, type=FILE)
 @input_options
 @click.option(
     "--peers",
@@ -30,7 +30,7 @@ from .options import CompileSettings, compile_options, json_option
 @click.option(
     "--repeat",
     show_default="10; for layers 20",
-    type=click.IntRange(min=1),
+    type=AT_LEAST_ONE,
     help="Turns of each contestant.",
 )
 @click.option(
@@ -51,7 +51,7 @@ from .options import CompileSettings, compile_options, json_option
 )
 @click.option(
     "--markdown",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=FILE,
     help="Write the tables of --layers as a page of documentation into this file.",
 )
 @click.option(
@@ -119,8 +119,6 @@ def command(
         raise click.UsageError("--markdown writes the tables of --layers")
     if model is None:
         raise click.UsageError("Missing argument 'MODEL'.")
-    import msgspec
-
     from relay_passes.pipeline import FUSION_LEVELS
 
     from ..frontend import import_onnx
@@ -166,7 +164,7 @@ def command(
             variants=lower,
         )
     if as_json:
-        print_json(msgspec.to_builtins(report))
+        print_json(report)
     else:
         ours = "" if precision == "auto" else f", our precision: {precision}"
         ours += "" if fusion == "coarse" else f", our fusion: {fusion}"
@@ -183,8 +181,6 @@ def _names(peers: str | None, default: str) -> list[str]:
 
 def _predict(model: Path | None, settings: CompileSettings, as_json: bool) -> None:
     """Shows the predictions for a model, or for the table of shapes."""
-    import msgspec
-
     from ..report.predict import predict_model, predict_shapes
     from ..report.predict_table import predict_tables
     from ..threads import resolve_threads
@@ -206,7 +202,7 @@ def _predict(model: Path | None, settings: CompileSettings, as_json: bool) -> No
                 name=model.stem,
             )
     if as_json:
-        print_json(msgspec.to_builtins(report))
+        print_json(report)
         return
     console = output_console()
     for table in predict_tables(report):

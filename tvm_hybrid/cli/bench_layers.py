@@ -29,8 +29,6 @@ def bench_layers(
 
     Returns the exit code: 1 if results of ours are wrong.
     """
-    import msgspec
-
     from ..report.conv_layers import measure_layers
     from ..report.layer_models import NETWORKS
     from ..report.layer_tables import layer_tables, markdown_page
@@ -67,7 +65,7 @@ def bench_layers(
     if markdown is not None:
         write_whole(markdown, markdown_page(report))
     if as_json:
-        print_json(msgspec.to_builtins(report))
+        print_json(report)
     else:
         for table in layer_tables(report):
             output_console().print(table)

@@ -10,9 +10,9 @@ import click
 from microkernels.errors import ArtifactError
 from microkernels.output_file import require_writable
 
-from ..report.console import output_console, print_json
+from ..report.console import print_json, say
 from .models import executable_of
-from .options import CompileSettings, compile_options, json_option, model_argument
+from .options import FILE, CompileSettings, compile_options, json_option, model_argument
 
 
 @click.command("compile")
@@ -22,7 +22,7 @@ from .options import CompileSettings, compile_options, json_option, model_argume
     "--output",
     required=True,
     metavar="FILE.so",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=FILE,
     help="The library to write.",
 )
 @compile_options
@@ -58,15 +58,13 @@ def command(model: Path, output: Path, settings: CompileSettings, as_json: bool)
             }
         )
         return 0
-    console = output_console()
     second = [] if fallback is None else [f"fallback: {fallback.cpu} ({fallback.isa})"]
-    for line in (
+    say(
         f"{path}: {path.stat().st_size / 1e6:.1f} MB in {seconds:.1f} s",
         f"for {manifest.cpu} ({manifest.isa}), threads: {manifest.threads}, "
         f"precision: {manifest.precision}, fusion: {manifest.fusion}, "
         f"fast_math: {manifest.fast_math}",
         *second,
         executable.explain().summary(),
-    ):
-        console.print(line, highlight=False, markup=False, soft_wrap=True)
+    )
     return 0

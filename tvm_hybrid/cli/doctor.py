@@ -17,7 +17,6 @@ def command(as_json: bool) -> int:
 
     Put its output into bug reports.
     """
-    import msgspec
     from rich.table import Table
     from rich.text import Text
 
@@ -25,7 +24,7 @@ def command(as_json: bool) -> int:
 
     facts = examine()
     if as_json:
-        print_json(msgspec.to_builtins(facts))
+        print_json(facts)
     else:
         table = Table("", "what", "found", show_header=False)
         topic = ""

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
-from ..report.console import error_console
+from ..report.console import error_console, say
+from .options import FILE
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -22,7 +22,7 @@ def input_options(command: F) -> F:
         "--inputs",
         "archive",
         metavar="FILE.npz",
-        type=click.Path(dir_okay=False, path_type=Path),
+        type=FILE,
         help="Arrays for several inputs, by name.",
     )(command)
     return click.option(
@@ -37,9 +37,5 @@ def input_options(command: F) -> F:
 def note_random(names: Sequence[str]) -> None:
     """Says which inputs got random values, if any did."""
     if names:
-        error_console().print(
-            f"random values for input {', '.join(names)}; --input NAME=FILE.npy gives others",
-            highlight=False,
-            markup=False,
-            soft_wrap=True,
-        )
+        text = f"random values for input {', '.join(names)}; --input NAME=FILE.npy gives others"
+        say(text, to=error_console())

@@ -9,7 +9,7 @@ import click
 from microkernels.output_file import require_writable, write_whole
 
 from ..report.console import output_console, print_json, working
-from .options import json_option
+from .options import AT_LEAST_ONE, FILE, json_option
 
 
 @click.command("kernels")
@@ -17,7 +17,7 @@ from .options import json_option
     "--repeat",
     default=5,
     show_default=True,
-    type=click.IntRange(min=1),
+    type=AT_LEAST_ONE,
     help="Turns of each microkernel.",
 )
 @click.option(
@@ -29,7 +29,7 @@ from .options import json_option
 )
 @click.option(
     "--markdown",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=FILE,
     help="Write a Markdown table for documentation into this file.",
 )
 @json_option
@@ -40,8 +40,6 @@ def command(repeat: int, seconds: float, markdown: Path | None, as_json: bool) -
     registers. Code for instruction sets that the CPU lacks, or that TVM_HYBRID_ISA forbids, is left
     out.
     """
-    import msgspec
-
     from ..report.kernel_speed import markdown_table, measure_kernels
     from ..report.tables import kernel_speed_table
 
@@ -52,7 +50,7 @@ def command(repeat: int, seconds: float, markdown: Path | None, as_json: bool) -
     if markdown is not None:
         write_whole(markdown, "# Microkernels\n\n" + markdown_table(report))
     if as_json:
-        print_json(msgspec.to_builtins(report))
+        print_json(report)
     else:
         output_console().print(kernel_speed_table(report))
     return 0

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +13,13 @@ import click
 
 Shapes = dict[str, "int | tuple[int, ...]"]
 
+FILE = click.Path(dir_okay=False, path_type=Path)
+FOLDER = click.Path(file_okay=False, path_type=Path)
+SECONDS = click.FloatRange(min=0, min_open=True)
+AT_LEAST_ONE = click.IntRange(min=1)
 
-@dataclass(frozen=True)
+
+@dataclasses.dataclass(frozen=True)
 class CompileSettings:
     """How a model is to be compiled; the fields are the keywords of `tvm_hybrid.compile`."""
 
@@ -98,33 +103,16 @@ def _is_size(text: str) -> bool:
     return text.isascii() and text.isdigit()
 
 
-model_argument = click.argument("model", type=click.Path(dir_okay=False, path_type=Path))
+model_argument = click.argument("model", type=FILE)
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
-precision_option = click.option(
-    "--precision",
-    default="auto",
-    show_default=True,
-    type=click.Choice(["auto", "f32", "bf16"]),
-    help="Operands of matrix products. auto: as the model says.",
-)
-fusion_option = click.option(
-    "--fusion",
-    default="coarse",
-    show_default=True,
-    type=click.Choice(["coarse", "fine", "none"]),
-    help="What may become one kernel: several products, one with what is around it, or it alone.",
-)
-fast_math_option = click.option(
-    "--fast-math",
-    default="default",
-    show_default=True,
-    type=click.Choice(["off", "default", "on"]),
-    help="Winograd's convolutions: nowhere, where they err by 5e-5 at most, wherever faster.",
-)
 
 
-def compile_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Adds the options of compilation; the command receives them as `settings`."""
+def model_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Adds the options that say which code a model becomes.
+
+    The command receives `shapes` (None if there are none), `target`, `num_threads`, `precision`,
+    `fusion` and `fast_math`, as the functions of the library have them.
+    """
 
     @click.option(
         "--shape", "named_shapes", type=NamedShape(), multiple=True, help="Shape of an input."
@@ -138,20 +126,56 @@ def compile_options(command: Callable[..., Any]) -> Callable[..., Any]:
         help="CPU to compile for: spr, sapphirerapids, a TVM target as JSON. Default: this one.",
     )
     @click.option(
+        "--threads",
+        "num_threads",
+        type=AT_LEAST_ONE,
+        help="Threads of one run. Default: all that TVM would use.",
+    )
+    @click.option(
+        "--precision",
+        default="auto",
+        show_default=True,
+        type=click.Choice(["auto", "f32", "bf16"]),
+        help="Operands of matrix products. auto: as the model says.",
+    )
+    @click.option(
+        "--fusion",
+        default="coarse",
+        show_default=True,
+        type=click.Choice(["coarse", "fine", "none"]),
+        help="What may become one kernel: several products, one with what is around it, or it "
+        "alone.",
+    )
+    @click.option(
+        "--fast-math",
+        default="default",
+        show_default=True,
+        type=click.Choice(["off", "default", "on"]),
+        help="Winograd's convolutions: nowhere, where they err by 5e-5 at most, wherever faster.",
+    )
+    @functools.wraps(command)
+    def with_shapes(
+        *arguments: Any,
+        named_shapes: tuple[tuple[str, tuple[int, ...]], ...],
+        sizes: tuple[tuple[str, int], ...],
+        **others: Any,
+    ) -> Any:
+        shapes: Shapes = {**dict(named_shapes), **dict(sizes)}
+        return command(*arguments, shapes=shapes or None, **others)
+
+    return with_shapes
+
+
+def compile_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Adds all options of compilation; the command receives them as `settings`."""
+
+    @model_options
+    @click.option(
         "--fallback",
         type=TargetName(),
         help="Compile also for this lower CPU, or for the same one with a lower instruction set, "
         "such as avx512_vnni: code to run where AMX is missing or denied.",
     )
-    @click.option(
-        "--threads",
-        "num_threads",
-        type=click.IntRange(min=1),
-        help="Threads of one run. Default: all that TVM would use.",
-    )
-    @precision_option
-    @fusion_option
-    @fast_math_option
     @click.option(
         "--records",
         multiple=True,
@@ -163,40 +187,18 @@ def compile_options(command: Callable[..., Any]) -> Callable[..., Any]:
     @click.option(
         "--dump-ir",
         metavar="DIR",
-        type=click.Path(file_okay=False, path_type=Path),
+        type=FOLDER,
         help="Write the IR after every pass into this folder.",
     )
     @functools.wraps(command)
     def with_settings(
-        *arguments: Any,
-        named_shapes: tuple[tuple[str, tuple[int, ...]], ...],
-        sizes: tuple[tuple[str, int], ...],
-        target: str | dict[str, Any] | None,
-        fallback: str | dict[str, Any] | None,
-        num_threads: int | None,
-        precision: str,
-        fusion: str,
-        fast_math: str,
-        records: tuple[str, ...],
-        no_records: bool,
-        strict: bool,
-        dump_ir: Path | None,
-        **others: Any,
+        *arguments: Any, records: tuple[str, ...], no_records: bool, **others: Any
     ) -> Any:
         if records and no_records:
             raise click.UsageError("--records and --no-records exclude each other")
-        settings = CompileSettings(
-            shapes={**dict(named_shapes), **dict(sizes)} or None,
-            target=target,
-            num_threads=num_threads,
-            precision=precision,
-            fusion=fusion,
-            fast_math=fast_math,
-            records=[] if no_records else list(records) or None,
-            strict=strict,
-            dump_ir=dump_ir,
-            fallback=fallback,
-        )
+        others["records"] = [] if no_records else list(records) or None
+        names = [field.name for field in dataclasses.fields(CompileSettings)]
+        settings = CompileSettings(**{name: others.pop(name) for name in names})
         return command(*arguments, settings=settings, **others)
 
     return with_settings

@@ -11,6 +11,7 @@ import click
 from microkernels.output_file import write_whole
 
 from ..report.console import error_console
+from .options import FOLDER
 
 
 @click.command("record-spaces")
@@ -19,7 +20,7 @@ from ..report.console import error_console
     "--folder",
     default=".",
     show_default=True,
-    type=click.Path(file_okay=False, path_type=Path),
+    type=FOLDER,
     help="Where NAME.jsonl and, when it is complete, NAME.jsonl.xz are written.",
 )
 @click.option("--cpu", type=click.IntRange(min=0), help="The CPU to measure on.")

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ..report.console import output_console, print_json
-from .options import json_option
+from ..report.console import output_console, print_json, say
+from .options import FILE, json_option
 from .records_exchange import export, import_, show_traces
 
 if TYPE_CHECKING:
@@ -19,8 +19,7 @@ if TYPE_CHECKING:
     from ..tuning.records.record_rewrite import Rewritten
     from ..tuning.records.record_store import RecordStore
 
-path_type = click.Path(dir_okay=False, path_type=Path)
-file_argument = click.argument("file", type=path_type)
+file_argument = click.argument("file", type=FILE)
 
 
 @click.group("records")
@@ -57,10 +56,9 @@ def list_(file: Path, as_json: bool) -> None:
         how = ", ".join(f"{count} {status}" for status, count in failed.items())
         counts = (str(threads), str(ok), str(sum(failed.values())))
         table.add_row(escape(workload), isa, machine, *counts, how, _times(gain))
-    console = output_console()
-    console.print(table)
+    output_console().print(table)
     others = [f", {len(lines)} of kind {kind}" for kind, lines in _others(store).items()]
-    console.print(f"{len(located)} records of {len(rows)} regions{''.join(others)}", markup=False)
+    say(f"{len(located)} records of {len(rows)} regions{''.join(others)}")
     show_traces(store)
 
 
@@ -73,11 +71,9 @@ def show(file: Path, pattern: str, as_json: bool) -> None:
 
     `list` counts them.
     """
-    import msgspec
-
     located = [item for item in _store(file) if pattern in item.record.workload]
     if as_json:
-        print_json([msgspec.to_builtins(item.record) for item in located])
+        print_json([item.record for item in located])
         return
     from rich.markup import escape
     from rich.table import Table
@@ -96,9 +92,8 @@ def show(file: Path, pattern: str, as_json: bool) -> None:
             speedup,
             escape(_config(record)),
         )
-    console = output_console()
-    console.print(table)
-    console.print(f"{len(located)} records", highlight=False)
+    output_console().print(table)
+    say(f"{len(located)} records")
 
 
 @command.command("best")
@@ -148,15 +143,13 @@ def check(file: Path, as_json: bool) -> int:
     if as_json:
         print_json(found)
     else:
-        _say(found)
-        count = sum(1 for _ in store)
-        output_console().print(f"{count} records, {len(found)} problems", highlight=False)
+        say(*found, f"{sum(1 for _ in store)} records, {len(found)} problems")
     return 1 if found else 0
 
 
 @command.command("merge")
-@click.argument("files", type=path_type, nargs=-1, required=True)
-@click.option("-o", "--output", type=path_type, required=True, help="The file to write.")
+@click.argument("files", type=FILE, nargs=-1, required=True)
+@click.option("-o", "--output", type=FILE, required=True, help="The file to write.")
 @json_option
 def merge(files: tuple[Path, ...], output: Path, as_json: bool) -> None:
     """Writes the lines of several FILES into one, each line once, in their order.
@@ -198,21 +191,10 @@ def _report(done: Rewritten, file: Path, as_json: bool, dry_run: bool) -> None:
     if as_json:
         print_json({"kept": done.kept, "removed": removed, "skipped": done.skipped})
         return
-    _say(done.skipped)
+    say(*done.skipped)
     text = ", ".join(f"{count} {why}" for why, count in removed.items())
     verb = "would be removed" if dry_run else "removed"
-    output_console().print(
-        f"{done.kept} lines in {file}; {verb}: {text or 'none'}",
-        highlight=False,
-        soft_wrap=True,
-        markup=False,
-    )
-
-
-def _say(lines: list[str]) -> None:
-    console = output_console()
-    for line in lines:
-        console.print(line, highlight=False, soft_wrap=True, markup=False)
+    say(f"{done.kept} lines in {file}; {verb}: {text or 'none'}")
 
 
 def _store(file: Path) -> RecordStore:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ..report.console import output_console, print_json
-from .options import json_option
+from ..report.console import print_json, say
+from .options import AT_LEAST_ONE, FILE, FOLDER, json_option
 
 if TYPE_CHECKING:
     from ..tuning.metaschedule import Exchange
@@ -26,10 +26,10 @@ format_option = click.option(
 
 @click.command("export")
 @click.argument("file", type=click.Path(dir_okay=False, exists=True, path_type=Path))
-@click.argument("folder", metavar="DIR", type=click.Path(file_okay=False, path_type=Path))
+@click.argument("folder", metavar="DIR", type=FOLDER)
 @format_option
 @click.option("--machine", help="Only records of this CPU, by its LLVM name.")
-@click.option("--threads", type=click.IntRange(min=1), help="Only records of so many threads.")
+@click.option("--threads", type=AT_LEAST_ONE, help="Only records of so many threads.")
 @click.option(
     "--model",
     type=click.Path(dir_okay=False, exists=True, path_type=Path),
@@ -58,15 +58,15 @@ def export(
         print_json(_as_json(result))
         return
     _show(result)
-    _print(
+    say(
         f"{len(result.taken)} regions written as {result.programs} programs, {result.known} known "
         f"already, {len(result.left_out)} left out"
     )
 
 
 @click.command("import")
-@click.argument("folder", metavar="DIR", type=click.Path(file_okay=False, path_type=Path))
-@click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
+@click.argument("folder", metavar="DIR", type=FOLDER)
+@click.argument("file", type=FILE)
 @format_option
 @click.option(
     "--model",
@@ -89,7 +89,7 @@ def import_(folder: Path, file: Path, _format: str, model: Path | None, as_json:
         print_json(_as_json(result))
         return
     _show(result)
-    _print(
+    say(
         f"{len(result.taken)} records added, {result.foreign} of them foreign, {result.known} "
         f"known already, {len(result.left_out)} left out"
     )
@@ -106,18 +106,14 @@ def show_traces(store: RecordStore) -> None:
         of_it = [trace for trace in traces if trace.workload == workload]
         best = min(of_it, key=lambda trace: trace.median_us)
         time = f"best {best.median_us:.2f} us on {best.machine}" if best.times_us else "none ran"
-        _print(f"MetaSchedule: {workload}: {len(of_it)} traces, {time}; kept, never chosen")
+        say(f"MetaSchedule: {workload}: {len(of_it)} traces, {time}; kept, never chosen")
 
 
 def _show(result: Exchange) -> None:
     for name, reason in result.left_out:
-        _print(f"left out: {name}: {reason}")
+        say(f"left out: {name}: {reason}")
     for name, reason in result.partly:
-        _print(f"partly: {name}: {reason}")
-
-
-def _print(text: str) -> None:
-    output_console().print(text, highlight=False, soft_wrap=True, markup=False)
+        say(f"partly: {name}: {reason}")
 
 
 def _as_json(result: Exchange) -> dict[str, object]:

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import click
 
-from ..report.console import output_console, print_json
+from ..report.console import print_json, say
 from .inputs import input_options, note_random
 from .models import session_of
-from .options import CompileSettings, compile_options, json_option, model_argument
+from .options import FILE, CompileSettings, compile_options, json_option, model_argument
 
 
 @click.command("run")
@@ -18,7 +18,7 @@ from .options import CompileSettings, compile_options, json_option, model_argume
 @click.option(
     "--output",
     metavar="FILE.npz",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=FILE,
     help="Where to write the outputs, by name.",
 )
 @compile_options
@@ -65,9 +65,7 @@ def command(
             }
         )
         return 0
-    console = output_console()
     for name, array in outputs.items():
         shape = ", ".join(map(str, array.shape))
-        console.print(f"{name}: {array.dtype}[{shape}]", highlight=False, markup=False)
-        console.print(str(array), highlight=False, markup=False)
+        say(f"{name}: {array.dtype}[{shape}]", array)
     return 0

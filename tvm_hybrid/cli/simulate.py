@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import click
 
 from microkernels.output_file import require_writable, write_whole
 
 from ..report.console import output_console, print_json, working
-from .options import json_option
+from .options import AT_LEAST_ONE, FILE, json_option
 
 FAILED = 1
 
@@ -31,7 +31,7 @@ FAILED = 1
     "--seeds",
     default=10,
     show_default=True,
-    type=click.IntRange(min=1),
+    type=AT_LEAST_ONE,
     help="Searches of each recording by each strategy.",
 )
 @click.option(
@@ -45,24 +45,24 @@ FAILED = 1
     "--batch",
     default=8,
     show_default=True,
-    type=click.IntRange(min=1),
+    type=AT_LEAST_ONE,
     help="Trials after which their results are told.",
 )
 @click.option(
     "--jobs",
     default=min(2, os.cpu_count() or 1),
     show_default=True,
-    type=click.IntRange(min=1),
+    type=AT_LEAST_ONE,
     help="Processes.",
 )
 @click.option(
     "--plot",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=FILE,
     help="Draw best-so-far curves into this file, such as out.png.",
 )
 @click.option(
     "--markdown",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=FILE,
     help="Write the tables as a page of documentation into this file.",
 )
 @click.option(
@@ -75,15 +75,12 @@ FAILED = 1
 def command(
     recordings: tuple[str, ...],
     strategies: tuple[str, ...],
-    seeds: int,
-    share: float,
-    batch: int,
-    jobs: int,
     plot: Path | None,
     markdown: Path | None,
     borrowing: bool,
     check: bool,
     as_json: bool,
+    **numbers: Any,
 ) -> int:
     """Counts the trials that search strategies need on recorded spaces.
 
@@ -105,15 +102,7 @@ def command(
         _show_loans(sources, as_json)
         return 0
     with working("simulating searches") as step:
-        study = study_searches(
-            sources,
-            strategies or CONTESTANTS,
-            seeds=seeds,
-            share=share,
-            batch=batch,
-            jobs=jobs,
-            progress=step,
-        )
+        study = study_searches(sources, strategies or CONTESTANTS, progress=step, **numbers)
     if plot is not None:
         from ..report.search_plot import plot_study
 
@@ -137,7 +126,7 @@ def _show_loans(sources: Sequence[str], as_json: bool) -> None:
 
     loans = simulate_borrowing([one for source in sources for one in load_recordings(source)])
     if as_json:
-        print_json([dataclasses.asdict(loan) for loan in loans])
+        print_json(loans)
         return
     table = Table(
         "region", "would borrow of", "distance", "gain there", "gain here", "optimum here"

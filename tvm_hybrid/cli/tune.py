@@ -5,22 +5,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from microkernels.output_file import require_writable
 
-from ..report.console import output_console, print_json, working
-from .options import (
-    NamedShape,
-    NamedSize,
-    fast_math_option,
-    fusion_option,
-    json_option,
-    model_argument,
-    precision_option,
-)
+from ..report.console import output_console, print_json, say, working
+from .options import AT_LEAST_ONE, FILE, SECONDS, json_option, model_argument, model_options
 from .tune_progress import shown
 
 if TYPE_CHECKING:
@@ -39,25 +31,25 @@ INTERRUPTED = 130
     default="records.jsonl",
     show_default=True,
     metavar="FILE",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=FILE,
     help="File to append measurements to.",
 )
 @click.option(
     "--trials",
     default=1000,
     show_default=True,
-    type=click.IntRange(min=1),
+    type=AT_LEAST_ONE,
     help="Configurations of the whole model, those in the file included.",
 )
 @click.option(
     "--trials-per-region",
-    type=click.IntRange(min=1),
+    type=AT_LEAST_ONE,
     help="Configurations of each region at most, those in the file included.",
 )
 @click.option(
     "--time-limit",
     metavar="SECONDS",
-    type=click.FloatRange(min=0, min_open=True),
+    type=SECONDS,
     help="Seconds that the search may take.",
 )
 @click.option(
@@ -77,7 +69,7 @@ INTERRUPTED = 130
     "--batch",
     default=8,
     show_default=True,
-    type=click.IntRange(min=1),
+    type=AT_LEAST_ONE,
     help="Configurations that a region gets at a time.",
 )
 @click.option("--seed", default=0, show_default=True, help="Of the search.")
@@ -85,7 +77,7 @@ INTERRUPTED = 130
     "--timeout",
     default=30.0,
     show_default=True,
-    type=click.FloatRange(min=0, min_open=True),
+    type=SECONDS,
     help="Seconds that one configuration may take.",
 )
 @click.option(
@@ -94,19 +86,19 @@ INTERRUPTED = 130
 @click.option(
     "--replay",
     metavar="FILE",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=FILE,
     help="Simulate the search from these records; nothing is measured or written.",
 )
 @click.option(
     "--plot",
     metavar="FILE",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=FILE,
     help="Draw progress, predictions and a roofline into this file, such as out.png.",
 )
 @click.option(
     "--tracker",
     metavar="HOST:PORT",
-    help="Measure at the servers of this TVM RPC tracker instead of here.",
+    help="Measure at the servers of this TVM RPC tracker, and for their CPU, instead of here.",
 )
 @click.option("--key", default="", help="The key that these servers were started with.")
 @click.option(
@@ -114,7 +106,7 @@ INTERRUPTED = 130
     default=10.0,
     show_default=True,
     metavar="SECONDS",
-    type=click.FloatRange(min=0, min_open=True),
+    type=SECONDS,
     help="Time that one configuration may occupy a server, besides its samples.",
 )
 @click.option(
@@ -124,41 +116,9 @@ INTERRUPTED = 130
     type=click.Choice(["fixed", "joint"]),
     help="joint: search layouts together with loops first. fixed: those known to the file.",
 )
-@click.option("--shape", "named_shapes", type=NamedShape(), multiple=True, help="Input shape.")
-@click.option("--dim", "sizes", type=NamedSize(), multiple=True, help="Size of a symbolic one.")
-@click.option("--target", help="CPU to compile for; whoever measures must run its code.")
-@click.option("--threads", "num_threads", type=click.IntRange(min=1), help="Threads of one run.")
-@precision_option
-@fusion_option
-@fast_math_option
+@model_options
 @json_option
-def command(
-    model: Path,
-    records: Path,
-    trials: int,
-    trials_per_region: int | None,
-    time_limit: float | None,
-    min_gain: float,
-    strategy: str,
-    batch: int,
-    seed: int,
-    timeout: float,
-    resume: bool,
-    replay: Path | None,
-    plot: Path | None,
-    tracker: str | None,
-    key: str,
-    rpc_timeout: float,
-    layouts: str,
-    named_shapes: tuple[tuple[str, tuple[int, ...]], ...],
-    sizes: tuple[tuple[str, int], ...],
-    target: str | None,
-    num_threads: int | None,
-    precision: str,
-    fusion: str,
-    fast_math: str,
-    as_json: bool,
-) -> int:
+def command(model: Path, plot: Path | None, as_json: bool, **settings: Any) -> int:
     """Measures configurations of the regions of MODEL into a record file.
 
     Where it shortens the model's time most, first. Apply the records with --records of the other
@@ -170,37 +130,13 @@ def command(
     if plot is not None:
         _check_plot(plot)
     with shown() as callback:
-        result = tune(
-            model,
-            target=target,
-            shapes={**dict(named_shapes), **dict(sizes)} or None,
-            precision=precision,
-            fusion=fusion,
-            fast_math=fast_math,
-            trials=trials,
-            trials_per_region=trials_per_region,
-            time_limit=time_limit,
-            min_gain=min_gain,
-            records=records,
-            num_threads=num_threads,
-            strategy=strategy,
-            batch=batch,
-            seed=seed,
-            timeout=timeout,
-            resume=resume,
-            replay=replay,
-            tracker=tracker,
-            key=key,
-            rpc_timeout=rpc_timeout,
-            layouts=layouts,
-            callbacks=[callback],
-        )
+        result = tune(model, callbacks=[callback], **settings)
     if plot is not None:
         _plot(result.records, plot)
     if as_json:
         print_json(_as_json(result))
     else:
-        _print(result, replay or records)
+        _print(result, settings["replay"] or settings["records"])
     return INTERRUPTED if result.interrupted else 0
 
 
@@ -244,18 +180,15 @@ def _print(result: TuneResult, records: Path) -> None:
             escape(region.region.key),
             escape(config),
         )
-    console = output_console()
-    console.print(table)
+    output_console().print(table)
     if result.best_us:
-        console.print(
+        say(
             f"all regions: {result.default_us:.1f} us by default, {result.best_us:.1f} us tuned, "
-            f"{result.default_us / result.best_us:.3f}x",
-            highlight=False,
+            f"{result.default_us / result.best_us:.3f}x"
         )
     if result.layouts is not None:
-        console.print(str(result.layouts), highlight=False, soft_wrap=True, markup=False)
-    text = f"ended: {result.reason}; records in {records}"
-    console.print(text, highlight=False, soft_wrap=True, markup=False)
+        say(result.layouts)
+    say(f"ended: {result.reason}; records in {records}")
 
 
 def _number(value: float | None) -> str:
@@ -263,23 +196,11 @@ def _number(value: float | None) -> str:
 
 
 def _as_json(result: TuneResult) -> dict[str, object]:
-    regions = [
-        {
-            "workload": region.region.key,
-            "weight": region.weight,
-            "size": region.size,
-            "default_us": region.default_us,
-            "best_us": region.best_us,
-            "best": region.best,
-            "speedup": region.speedup,
-            "measured": region.trials,
-            "tried": region.tried,
-            "known": region.known,
-            "failures": region.failures,
-            "stopped": region.stopped,
-        }
-        for region in result.regions
-    ]
+    regions = []
+    for region in result.regions:
+        fields = dict(vars(region))
+        workload, measured = fields.pop("region").key, fields.pop("trials")
+        regions.append({"workload": workload, "measured": measured, **fields})
     return {
         "regions": regions,
         "default_us": result.default_us,

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from ..report.console import error_console
+from ..report.console import error_console, say
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -98,9 +98,10 @@ class _Lines:
     def __call__(self, trial: Trial) -> None:
         if trial.stage == "begin":
             for task in trial.tasks:
-                self._print(
+                say(
                     f"region {task.number + 1}: {task.weight} x, {task.size:,} configurations, "
-                    f"{task.known:,} known: {task.region.key}"
+                    f"{task.known:,} known: {task.region.key}",
+                    to=self.console,
                 )
             return
         before, self.last = self.last, trial
@@ -116,10 +117,7 @@ class _Lines:
 
     def _tell(self, trial: Trial) -> None:
         self.printed, self.at = trial, self.clock()
-        self._print(describe(trial))
-
-    def _print(self, text: str) -> None:
-        self.console.print(text, highlight=False, soft_wrap=True, markup=False)
+        say(describe(trial), to=self.console)
 
 
 def _better(before: Trial, now: Trial) -> bool:

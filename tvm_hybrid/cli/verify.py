@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ..report.console import output_console, print_json, working
+from ..report.console import output_console, print_json, say, working
 from .inputs import input_options, note_random
 from .models import session_of
 from .options import CompileSettings, compile_options, json_option, model_argument
@@ -100,7 +100,6 @@ def _show(report: VerifyReport, drawn: list[str], as_json: bool) -> None:
     if as_json:
         print_json({"passed": report.passed, **msgspec.to_builtins(report)})
         return
-    console = output_console()
-    console.print(verify_table(report))
+    output_console().print(verify_table(report))
     if report.first_difference is not None:
-        console.print(str(report.first_difference), highlight=False, markup=False, soft_wrap=True)
+        say(report.first_difference)

@@ -27,8 +27,24 @@ def error_console() -> Console:
     return Console(stderr=True)
 
 
+def say(*lines: object, to: Console | None = None) -> None:
+    """Prints lines as they are: not folded, not coloured, and brackets mean nothing.
+
+    Parameters
+    ----------
+    to : Console or None
+        Where; None: results, on standard output.
+    """
+    console = to or output_console()
+    for line in lines:
+        console.print(str(line), highlight=False, soft_wrap=True, markup=False)
+
+
 def print_json(value: Any) -> None:
-    """Prints one JSON document on standard output; inf and NaN become null, as JSON has neither."""
+    """Prints one JSON document on standard output; inf and NaN become null, as JSON has neither.
+
+    Structs and dataclasses become objects.
+    """
     import msgspec
 
     text = msgspec.json.format(msgspec.json.encode(value, enc_hook=str), indent=2)

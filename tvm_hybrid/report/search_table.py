@@ -82,16 +82,7 @@ def search_json(study: SearchStudy) -> dict[str, Any]:
         "batch": study.batch,
         "regions": [
             {
-                "name": row.name,
-                "workload": row.workload,
-                "measured_on": row.measured_on,
-                "configurations": row.configurations,
-                "near": row.near,
-                "default_us": row.default_us,
-                "optimum_us": row.optimum_us,
-                "default_ratio": row.default_ratio,
-                "random_exact": row.random_exact,
-                "trials": dict(row.trials),
+                **{name: value for name, value in vars(row).items() if name != "traces"},
                 "median": {name: row.median(name) for name in study.contestants},
             }
             for row in study.rows

@@ -124,15 +124,8 @@ class JointResult:
         return statistics.median(other / mine for other, mine in pairs) if pairs else None
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything that was found, for JSON; what could not be measured took None."""
-        steps = [
-            {
-                "changed": step.changed,
-                "us": step.microseconds if math.isfinite(step.microseconds) else None,
-            }
-            for step in self.steps
-        ]
-        return {**asdict(self), "speedup": self.speedup, "steps": steps}
+        """Everything that was found."""
+        return {**asdict(self), "speedup": self.speedup}
 
     def __str__(self) -> str:
         if self.source:

@@ -38,12 +38,12 @@ class Step:
     ----------
     changed : tuple of str
         Operators that run in another layout than by the cheapest cut.
-    microseconds : float
-        Of the whole model.
+    us : float
+        Microseconds of the whole model; infinite if it cannot be measured.
     """
 
     changed: tuple[str, ...]
-    microseconds: float
+    us: float
 
 
 @dataclass(frozen=True)
