@@ -26,7 +26,7 @@ from tvm import ir, relax
 
 from relay_passes.ir.graph import op_name, static_tensor
 from relay_passes.ir.traits import RESHAPES
-from tir_schedules.chains.cost import ChainEstimate, constant_bytes, estimate_chain, worth
+from tir_schedules.chains.cost import ChainEstimate, constant_bytes, estimate_chain, least_of
 from tir_schedules.core.attributes import Source
 from tir_schedules.core.machine import Machine
 from tir_schedules.core.region import Region, Tensor
@@ -160,7 +160,7 @@ class _Matcher:
         if not has_template(KIND):
             return findings
         taken: set[int] = set()
-        self.worth = worth(sum(map(constant_bytes, graph.regions.values())), self.machine)
+        self.least = least_of(sum(map(constant_bytes, graph.regions.values())), self.machine)
         for position in graph.calls(*ROW_LOCAL):
             if position not in taken:
                 merge = self.longest(graph, position, taken, findings.refusals)
@@ -194,14 +194,14 @@ class _Matcher:
             reason = template_for(KIND).reject(region, self.machine.isa)
             if reason is None:
                 estimate = self.estimate(region)
-                time = estimate.separate.cost.total
-                if estimate.saved - saved > self.worth * (time - before):
+                time = estimate.separate.total
+                if self.least.reached(estimate.saved - saved, time - before):
                     saved, before = estimate.saved, time
                     members = tuple(at for at in chain.members if at <= position)
                     reason = f"template {KIND}: {estimate}"
                     best = Merge(members, region, tuple(chain.arguments), reason)
                     continue
-                reason = f"does not pay: {estimate}; {self.worth:.2%} counts"
+                reason = f"does not pay: {estimate}; {self.least.share:.2%} counts"
             refusals[position] = f"a chain with the regions before it: {reason}"
             break
         return best

@@ -15,7 +15,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-import tvm
 import tvm_ffi
 from tvm import s_tir, tirx
 from tvm.ir import StringImm
@@ -23,15 +22,16 @@ from tvm.tirx import ForKind
 
 from microkernels.amx.permission import PERMISSION_LLVM_IR
 from tir_schedules.core.machine import Machine
-from tir_schedules.core.region import Region, Tensor
+from tir_schedules.core.region import Region
 from tir_schedules.core.statements import children, with_children
 from tir_schedules.core.template import template_for
+from tir_schedules.cost.cost import Cost
+from tir_schedules.cost.merge_estimate import SIDE_BY_SIDE, MergeEstimate, on_threads
 from tir_schedules.cost.parallel import FORK_JOIN_US, VM_CALL_US
 from tir_schedules.cost.speeds import MEASURED, has_tiles, norm_us, speeds_of
 from tir_schedules.product.matmul import MATMUL, estimated_cycles
 
 MOST_PARTS = 16  # in one kernel; more cost time to compile, and hardly find idle threads
-WORTH_US = 1.0  # what has to be saved: less than this, the estimate cannot tell
 PRODUCTS = ("matmul", "weight_only_matmul", "batch_matmul", "attention", "mlp_chain")
 # Elements of a factor that one FMA-like instruction takes for each lane.
 STEPS = {"bfloat16": 2, "int8": 4, "uint8": 4}
@@ -56,29 +56,17 @@ class Piece:
     result_bytes: int
 
 
-@dataclass(frozen=True)
-class Estimate:
+@dataclass(frozen=True, kw_only=True)
+class Estimate(MergeEstimate):
     """What running pieces side by side changes.
 
     Attributes
     ----------
-    apart_us, together_us : float
-        Microseconds until the last piece is done, calls and forks included.
     shares : tuple of tuple of int
         Numbers of the pieces that each thread runs, in order.
     """
 
-    apart_us: float
-    together_us: float
     shares: tuple[tuple[int, ...], ...]
-
-    @property
-    def pays(self) -> bool:
-        """Whether to do it."""
-        return self.apart_us - self.together_us >= WORTH_US
-
-    def __str__(self) -> str:
-        return f"{self.together_us:.1f} us instead of {self.apart_us:.1f} us"
 
 
 def estimate(pieces: Sequence[Piece], threads: int) -> Estimate:
@@ -91,16 +79,20 @@ def estimate(pieces: Sequence[Piece], threads: int) -> Estimate:
     threads : int
         Threads that one parallel region may use, 2 or more.
     """
-    apart = sum(
-        piece.serial_us / piece.tasks + VM_CALL_US + (FORK_JOIN_US if piece.tasks > 1 else 0.0)
-        for piece in pieces
+    forks = sum(piece.tasks > 1 for piece in pieces)
+    separate = Cost(
+        compute=sum(piece.serial_us / piece.tasks for piece in pieces),
+        barriers=len(pieces) * VM_CALL_US + forks * FORK_JOIN_US,
     )
     shares = assign([piece.serial_us for piece in pieces], threads)
     longest = max(sum(pieces[number].serial_us for number in share) for share in shares)
     # The calling thread runs the first share.
     foreign = sum(pieces[number].result_bytes for share in shares[1:] for number in share)
-    together = longest + VM_CALL_US + FORK_JOIN_US + foreign / MEASURED.l3_rate
-    return Estimate(apart, together, shares)
+    merged = Cost(
+        compute=longest, between=foreign / MEASURED.l3_rate, barriers=VM_CALL_US + FORK_JOIN_US
+    )
+    how = on_threads(len(shares))
+    return Estimate(separate=separate, merged=merged, how=how, least=SIDE_BY_SIDE, shares=shares)
 
 
 def assign(times: Sequence[float], threads: int) -> tuple[tuple[int, ...], ...]:
@@ -133,19 +125,15 @@ def serial_us(region: Region, machine: Machine) -> float:
         if region.op == MATMUL.name and has_tiles(machine):
             alone = replace(machine, threads=1)
             cycles = estimated_cycles(region, MATMUL.default_config(region, alone), alone)
-        weights = sum(_bytes(tensor) for tensor in region.inputs if tensor.constant)
+        weights = sum(tensor.nbytes for tensor in region.inputs if tensor.constant)
         stores = math.ceil(region.output.size / lanes) / speeds.cycles_per_us
         return max(cycles / speeds.cycles_per_us, weights / speeds.l3_rate) + stores
     return norm_us(math.ceil(max(tensor.size for tensor in tensors) / lanes), machine)
 
 
-def _bytes(tensor: Tensor) -> int:
-    return tensor.size * tvm.DataType(tensor.dtype).itemsize
-
-
 def piece_of(region: Region, tasks: int, machine: Machine) -> Piece:
     """The estimate for one region whose kernel has so many tasks."""
-    return Piece(serial_us(region, machine), tasks, _bytes(region.output))
+    return Piece(serial_us(region, machine), tasks, region.output.nbytes)
 
 
 def tasks_of(function: tirx.PrimFunc) -> int:

@@ -19,13 +19,18 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from tvm import DataType
-
 from microkernels.amx.tile_shapes import LAYOUTS, ROWS
 from tir_schedules.core.blocking import Group, shares
 from tir_schedules.core.machine import Machine
 from tir_schedules.core.region import Region, Tensor
 from tir_schedules.cost.cost import Cost
+from tir_schedules.cost.merge_estimate import (
+    CHAIN,
+    CHAIN_FROM_MEMORY,
+    Least,
+    MergeEstimate,
+    on_threads,
+)
 from tir_schedules.cost.parallel import FORK_JOIN_US, VM_CALL_US
 from tir_schedules.cost.speeds import FOREIGN_RATE, has_tiles, norm_us, speeds_of
 from tir_schedules.epilogue.epilogue import rows_and_columns
@@ -42,10 +47,6 @@ TALLEST = ROWS * LAYOUTS["2x2"][0]  # rows of the block of tiles that takes the 
 L3_EXPOSED, MEMORY_EXPOSED = 0.05, 0.2
 # A result beyond L2 is read before it is written, written, and read by each that needs it.
 STORE_TRANSFERS = 2
-# What a merge has to save of the time of what it merges: less than this, the estimate cannot tell.
-# Where the weights of a whole model come from memory, it knows too little about what hides that
-# (measured: BERT, 32 rows, two threads, is 5% slower with merges that should save 1% to 4%).
-WORTH, WORTH_FROM_MEMORY = 0.0005, 0.05
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,7 @@ class ChainPlan:
     Attributes
     ----------
     mode : str
-        "separate", "rows" or "columns".
+        "rows" or "columns".
     cost : Cost
         What it costs.
     tasks : int
@@ -70,48 +71,20 @@ class ChainPlan:
     block: int
 
 
-@dataclass(frozen=True)
-class ChainEstimate:
-    """A chain computed in every way.
+@dataclass(frozen=True, kw_only=True)
+class ChainEstimate(MergeEstimate):
+    """A chain computed in every way; merged in the better one of those that need one kernel.
 
     Attributes
     ----------
-    separate, rows : ChainPlan
-        One kernel for each region; one kernel in its best blocks of rows.
-    columns : ChainPlan or None
-        One kernel with a barrier for each region; None on one thread.
+    plan : ChainPlan
+        The merged way.
+    rows : ChainPlan
+        One kernel in its best blocks of rows.
     """
 
-    separate: ChainPlan
+    plan: ChainPlan
     rows: ChainPlan
-    columns: ChainPlan | None
-
-    @property
-    def merged(self) -> ChainPlan:
-        """The better one of the ways that need one kernel; by rows if both are alike."""
-        if self.columns is not None and self.columns.cost.total < self.rows.cost.total:
-            return self.columns
-        return self.rows
-
-    @property
-    def saved(self) -> float:
-        """Microseconds that merging saves; negative if it costs time."""
-        return self.separate.cost.total - self.merged.cost.total
-
-    @property
-    def pays(self) -> bool:
-        """Whether merging saves more than the estimate's noise."""
-        return self.saved > WORTH * self.separate.cost.total
-
-    def __str__(self) -> str:
-        plan, before = self.merged, self.separate.cost
-        how = f"blocks of {plan.block} rows" if plan.mode == "rows" else "columns"
-        threads = "1 thread" if plan.tasks == 1 else f"{plan.tasks} threads"
-        changes = plan.cost.changes(before, between="between layers", barriers="calls and barriers")
-        return (
-            f"by {how} on {threads} an estimated {plan.cost.total:.1f} us instead of "
-            f"{before.total:.1f} ({changes})"
-        )
 
 
 def estimate_chain(region: Region, machine: Machine) -> ChainEstimate:
@@ -126,7 +99,16 @@ def estimate_chain(region: Region, machine: Machine) -> ChainEstimate:
     """
     chain = _Chain(region, machine)
     rows = min(chain.by_rows(), key=lambda plan: plan.cost.total)
-    return ChainEstimate(chain.separate(), rows, chain.by_columns())
+    plan = min((rows, *chain.by_columns()), key=lambda plan: plan.cost.total)
+    way = f"blocks of {plan.block} rows" if plan.mode == "rows" else "columns"
+    return ChainEstimate(
+        separate=chain.separate(),
+        merged=plan.cost,
+        how=f"by {way} {on_threads(plan.tasks)}",
+        least=CHAIN,
+        plan=plan,
+        rows=rows,
+    )
 
 
 @dataclass(frozen=True)
@@ -151,19 +133,17 @@ class _Chain:
         self.weight_bytes = sum(map(_weight_bytes, self.parts))
         self.shares = [_alone(part, machine) for part in self.parts]
         last = len(self.parts) - 1
-        self.row_bytes = sum(_bytes(part.output) for part in self.parts[:last]) // self.m
+        self.row_bytes = sum(part.output.nbytes for part in self.parts[:last]) // self.m
 
-    def separate(self) -> ChainPlan:
+    def separate(self) -> Cost:
         """Every part as a kernel of its own."""
-        cost = self._in_turn(VM_CALL_US * len(self.parts))
-        return ChainPlan("separate", cost, max(map(_tasks, self.shares)), self.m)
+        return self._in_turn(VM_CALL_US * len(self.parts))
 
-    def by_columns(self) -> ChainPlan | None:
-        """The parts in turn in one kernel."""
-        if self.machine.threads == 1:
-            return None
-        cost = self._in_turn(VM_CALL_US)
-        return ChainPlan("columns", cost, max(map(_tasks, self.shares)), self.m)
+    def by_columns(self) -> Iterator[ChainPlan]:
+        """The parts in turn in one kernel, on several threads."""
+        if self.machine.threads > 1:
+            tasks = max(map(_tasks, self.shares))
+            yield ChainPlan("columns", self._in_turn(VM_CALL_US), tasks, self.m)
 
     def by_rows(self) -> Iterator[ChainPlan]:
         """Blocks of rows of several sizes, on one thread and on all."""
@@ -216,7 +196,7 @@ class _Chain:
     def _moved(self, source: int, share: _Share) -> float:
         """Microseconds for a part to get rows of an earlier one, and for that one to store them."""
         made = self.shares[source]
-        size = _bytes(self.parts[source].output)
+        size = self.parts[source].output.nbytes
         beyond = max(0.0, size / _tasks(made) - self.machine.l2_bytes)
         readers = sum(reads.count(source) for reads in self.reads)
         stored = (STORE_TRANSFERS / readers + 1) * beyond / self.speeds.l3_rate
@@ -245,14 +225,14 @@ def row_groups(m: int, blocks: int, unit: int = 1) -> tuple[Group, ...]:
     return tuple(groups)
 
 
-def worth(weights: int, machine: Machine) -> float:
-    """The share of its time that a merge has to save, in a model with so many bytes of weights."""
-    return WORTH_FROM_MEMORY if weights > machine.l3_bytes else WORTH
+def least_of(weights: int, machine: Machine) -> Least:
+    """What a chain has to save in a model with so many bytes of weights."""
+    return CHAIN_FROM_MEMORY if weights > machine.l3_bytes else CHAIN
 
 
 def constant_bytes(region: Region) -> int:
     """Bytes of a region's constant inputs."""
-    return sum(_bytes(tensor) for tensor in region.inputs if tensor.constant)
+    return sum(tensor.nbytes for tensor in region.inputs if tensor.constant)
 
 
 def _alone(part: Region, machine: Machine) -> _Share:
@@ -289,8 +269,4 @@ def _tasks(share: _Share) -> int:
 
 
 def _weight_bytes(part: Region) -> int:
-    return _bytes(part.inputs[1]) if part.op == MATMUL.name else 0
-
-
-def _bytes(tensor: Tensor) -> int:
-    return tensor.size * int(DataType(tensor.dtype).itemsize)
+    return part.inputs[1].nbytes if part.op == MATMUL.name else 0

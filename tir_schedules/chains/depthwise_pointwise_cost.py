@@ -22,8 +22,9 @@ from tir_schedules.convolution.depthwise import config as depthwise_config
 from tir_schedules.convolution.depthwise.config import DepthwiseConfig, dot_kernel
 from tir_schedules.convolution.depthwise.problem import DepthwiseProblem
 from tir_schedules.core.machine import Machine
-from tir_schedules.core.region import Region, Tensor
+from tir_schedules.core.region import Region
 from tir_schedules.cost.cost import Cost
+from tir_schedules.cost.merge_estimate import DEPTHWISE_POINTWISE, MergeEstimate, on_threads
 from tir_schedules.cost.parallel import FORK_JOIN_US, VM_CALL_US
 from tir_schedules.cost.speeds import speeds_of
 from tir_schedules.product import matmul
@@ -48,36 +49,13 @@ FOREIGN_RATE, NARROW_RATE = 25e3, 50e3
 # of one line 1031 us, of 14 lines 957).
 PANEL_RATE = 100e3
 BAND_US = 0.25  # loops around one band more: 7x7x1152 in bands of one line or seven
-# What merging has to save of the time, at least: less than this, the estimate cannot tell.
-WORTH = 0.02
 
 
-@dataclass(frozen=True)
-class PairEstimate:
+@dataclass(frozen=True, kw_only=True)
+class PairEstimate(MergeEstimate):
     """Both ways, and the configuration of the merged one."""
 
-    separate: Cost
-    merged: Cost
     config: DepthwisePointwiseConfig
-
-    @property
-    def saved(self) -> float:
-        """Microseconds that merging saves; negative if it costs time."""
-        return self.separate.total - self.merged.total
-
-    @property
-    def pays(self) -> bool:
-        """Whether merging saves more than the estimate's noise."""
-        return self.saved > WORTH * self.separate.total
-
-    def __str__(self) -> str:
-        lines, tasks = self.config.lines, self.config.threads
-        changes = self.merged.changes(self.separate, barriers="calls and barriers")
-        return (
-            f"in bands of {lines} line{'s' * (lines > 1)} on {tasks} thread{'s' * (tasks > 1)} an "
-            f"estimated {self.merged.total:.1f} us instead of {self.separate.total:.1f} "
-            f"({changes})"
-        )
 
 
 def estimate_pair(region: Region, machine: Machine) -> PairEstimate:
@@ -98,7 +76,14 @@ def estimate_pair(region: Region, machine: Machine) -> PairEstimate:
                 config = in_bands(region, machine, lines, threads)
                 found.append((pair.in_bands(config), config))
     cost, config = min(found, key=lambda way: way[0].total)
-    return PairEstimate(pair.separate(), cost, config)
+    height = f"{config.lines} line{'s' * (config.lines > 1)}"
+    return PairEstimate(
+        separate=pair.separate(),
+        merged=cost,
+        how=f"in bands of {height} {on_threads(config.threads)}",
+        least=DEPTHWISE_POINTWISE,
+        config=config,
+    )
 
 
 class _Pair:
@@ -109,10 +94,10 @@ class _Pair:
         self.region = region
         self.first, self.second = region.parts
         self.problem = DepthwiseProblem.of(self.first)
-        self.made = _bytes(self.first.output)
+        self.made = self.first.output.nbytes
         self.lines = self.problem.batch * self.problem.rows.outputs
         self.line_bytes = self.made // self.lines
-        self.weight = _bytes(self.second.inputs[1])
+        self.weight = self.second.inputs[1].nbytes
 
     def separate(self) -> Cost:
         """Two kernels in their default configurations."""
@@ -185,7 +170,3 @@ class _Pair:
             return max(0.0, time - compute) + L3_EXPOSED * time
         panel = 64 * config.vectors * config.k_block  # bytes: a step is a line of each vector
         return passes * self.weight / PANEL_RATE if panel <= self.machine.l1_bytes else 0.0
-
-
-def _bytes(tensor: Tensor) -> int:
-    return tensor.size * int(DataType(tensor.dtype).itemsize)

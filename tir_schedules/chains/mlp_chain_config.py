@@ -123,7 +123,7 @@ def check(region: Region, config: MlpChainConfig, isa: Isa) -> list[PartConfig]:
 
 def default_config(region: Region, machine: Machine) -> MlpChainConfig:
     """The mode and the blocks that `estimate_chain` prefers; no tuning is needed."""
-    plan = estimate_chain(region, machine).merged
+    plan = estimate_chain(region, machine).plan
     if plan.mode == "columns":
         return by_columns(region, machine)
     rows = math.ceil(rows_of(region.parts[0]) / plan.tasks)

@@ -14,6 +14,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import msgspec
+from tvm import DataType
 
 from .attributes import SOURCES, Numbers, Sources, attribute_text, typed
 
@@ -29,6 +30,11 @@ class Tensor(msgspec.Struct, frozen=True):
     def size(self) -> int:
         """Number of elements."""
         return math.prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all elements."""
+        return self.size * int(DataType(self.dtype).itemsize)
 
     def __str__(self) -> str:
         shape = "x".join(map(str, self.shape)) or "scalar"

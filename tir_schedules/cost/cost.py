@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 
+_WORDS = {"barriers": "calls and barriers"}
+
 
 @dataclass(frozen=True)
 class Cost:
@@ -37,10 +39,10 @@ class Cost:
     def __add__(self, other: Cost) -> Cost:
         return Cost(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(Cost)))
 
-    def changes(self, before: Cost, **names: str) -> str:
-        """The terms that differ from those of another way, as text; `names` are other words."""
+    def changes(self, before: Cost) -> str:
+        """The terms that differ from those of another way, as text."""
         terms = [
-            f"{names.get(field.name, field.name)} {change:+.1f}"
+            f"{_WORDS.get(field.name, field.name)} {change:+.1f}"
             for field in fields(Cost)
             if abs(change := getattr(self, field.name) - getattr(before, field.name)) >= 0.05
         ]

@@ -9,11 +9,12 @@ from collections.abc import Sequence
 import pytest
 
 from microkernels.isa import isa_named
-from tir_schedules.chains.cost import WORTH, ChainEstimate, estimate_chain, row_groups
+from tir_schedules.chains.cost import ChainEstimate, estimate_chain, row_groups
 from tir_schedules.core.attributes import Attribute
 from tir_schedules.core.machine import Machine
 from tir_schedules.core.region import Region, Tensor
 from tir_schedules.cost.cost import Cost
+from tir_schedules.cost.merge_estimate import CHAIN
 from tir_schedules.cost.parallel import FORK_JOIN_US, VM_CALL_US
 from tir_schedules.cost.speeds import FOREIGN_RATE, MEASURED, WITH_AMX, speeds_of
 
@@ -55,7 +56,7 @@ def chain(m: int, widths: Sequence[int], dtypes: tuple[str, str] = (F, F)) -> Re
 
 def costs(estimate: ChainEstimate) -> tuple[Cost, Cost]:
     """Of the parts alone, and merged as it is best."""
-    return estimate.separate.cost, estimate.merged.cost
+    return estimate.separate, estimate.merged
 
 
 @pytest.mark.parametrize("m", [1, 32, 128])
@@ -63,8 +64,8 @@ def costs(estimate: ChainEstimate) -> tuple[Cost, Cost]:
 def test_on_one_thread_a_small_chain_saves_its_calls(m: int, dtypes: tuple[str, str]) -> None:
     machine = dataclasses.replace(ONE, isa=isa_named("avx512_bf16"))
     estimate = estimate_chain(chain(m, MLP_1, dtypes), machine)
-    assert estimate.pays and estimate.merged.mode == "rows" and estimate.columns is None
-    assert (estimate.merged.tasks, estimate.merged.block) == (1, m)
+    assert estimate.pays and estimate.plan.mode == "rows"
+    assert (estimate.plan.tasks, estimate.plan.block) == (1, m)
     assert estimate.saved == pytest.approx(2 * VM_CALL_US)
     assert "calls and barriers -0.7" in str(estimate) and f"{m} rows on 1 thread" in str(estimate)
 
@@ -79,22 +80,22 @@ def test_on_two_threads_it_saves_barriers_too() -> None:
 def test_a_call_is_not_worth_merging_large_products() -> None:
     estimate = estimate_chain(chain(128, (768, 3072, 768)), ONE)
     assert not estimate.pays
-    assert 0 < estimate.saved < WORTH * estimate.separate.cost.total
+    assert 0 < estimate.saved < CHAIN.share * estimate.separate.total
 
 
 def test_rows_lose_parallelism_where_there_are_few() -> None:
     """One row cannot be shared: its columns can."""
     estimate = estimate_chain(chain(1, (1024, 2048, 1024)), TWO)
-    assert estimate.rows.tasks == 1 and estimate.rows.cost.total > 1.5 * estimate.merged.cost.total
-    assert estimate.pays and estimate.merged.mode == "columns" and estimate.merged.tasks == 2
+    assert estimate.rows.tasks == 1 and estimate.rows.cost.total > 1.5 * estimate.merged.total
+    assert estimate.pays and estimate.plan.mode == "columns" and estimate.plan.tasks == 2
     assert estimate.saved == pytest.approx(VM_CALL_US)
     assert "by columns on 2 threads" in str(estimate)
 
 
 def test_rows_are_shared_where_there_are_enough() -> None:
     estimate = estimate_chain(chain(32, (1024, 2048, 1024)), TWO)
-    assert estimate.pays and estimate.merged.mode == "rows"
-    assert (estimate.merged.tasks, estimate.merged.block) == (2, 16)
+    assert estimate.pays and estimate.plan.mode == "rows"
+    assert (estimate.plan.tasks, estimate.plan.block) == (2, 16)
 
 
 def test_results_beyond_l2_are_saved_by_blocks_of_rows() -> None:
@@ -102,9 +103,9 @@ def test_results_beyond_l2_are_saved_by_blocks_of_rows() -> None:
     estimate = estimate_chain(chain(512, WIDE), ONE)
     before, after = costs(estimate)
     assert estimate.pays and before.between > 0 == after.between
-    assert estimate.merged.block * 4 * 1536 <= ONE.l2_bytes // 2
+    assert estimate.plan.block * 4 * 1536 <= ONE.l2_bytes // 2
     roomy = estimate_chain(chain(512, WIDE), dataclasses.replace(ONE, l2_bytes=64 << 20))
-    assert roomy.separate.cost.between == 0 and not roomy.pays
+    assert roomy.separate.between == 0 and not roomy.pays
 
 
 def test_large_weights_are_not_streamed_for_every_block() -> None:
@@ -115,7 +116,7 @@ def test_large_weights_are_not_streamed_for_every_block() -> None:
     blocks = estimate_chain(chain(512, WIDE), ONE).rows
     assert blocks.block < 512
     # What blocks would save between the layers is less than the weights cost.
-    before = estimate.separate.cost
+    before = estimate.separate
     again = -(-512 // blocks.block) - 1
     assert before.between < again * before.weights
     assert estimate.rows.cost.weights < 2 * before.weights  # so that it reads them once
@@ -123,7 +124,7 @@ def test_large_weights_are_not_streamed_for_every_block() -> None:
 
 def test_weights_in_l2_cost_nothing_to_read_again() -> None:
     estimate = estimate_chain(chain(512, (64, 128, 64)), ONE)
-    assert estimate.separate.cost.weights == estimate.rows.cost.weights == 0
+    assert estimate.separate.weights == estimate.rows.cost.weights == 0
 
 
 def test_rows_that_another_core_wrote_are_saved() -> None:
@@ -154,19 +155,19 @@ def test_a_normalisation_is_a_part() -> None:
         parts=(product, norm),
     )
     estimate = estimate_chain(region, TWO)
-    assert estimate.pays and estimate.merged.mode == "rows"
-    alone = estimate_chain(chain(64, (384, 384, 384)), TWO).separate.cost.compute / 2
+    assert estimate.pays and estimate.plan.mode == "rows"
+    alone = estimate_chain(chain(64, (384, 384, 384)), TWO).separate.compute / 2
     # 64 rows of 24 vectors at 7 cycles, which two threads share in the chain only.
     sweep = 64 * 24 * 7 / 3700
-    assert estimate.separate.cost.compute == pytest.approx(alone + sweep)
-    assert estimate.merged.cost.compute == pytest.approx(alone + sweep / 2)
+    assert estimate.separate.compute == pytest.approx(alone + sweep)
+    assert estimate.merged.compute == pytest.approx(alone + sweep / 2)
 
 
 def test_more_threads_never_cost_more() -> None:
     for m in (1, 7, 64, 512):
         for widths in (MLP_1, WIDE):
             one, two = (estimate_chain(chain(m, widths), machine) for machine in (ONE, TWO))
-            assert two.merged.cost.total <= one.merged.cost.total
+            assert two.merged.total <= one.merged.total
 
 
 def test_tiles_compute_up_to_eight_times_as_fast() -> None:
@@ -174,8 +175,8 @@ def test_tiles_compute_up_to_eight_times_as_fast() -> None:
     vnni = dataclasses.replace(AMX, isa=isa_named("avx512_vnni"))
     tiles, vectors = (estimate_chain(region, machine) for machine in (AMX, vnni))
     # In cycles: of two dot products each on vectors, which the speeds of machines with AMX imply.
-    ratio = vectors.separate.cost.compute * MEASURED.cycles_per_us
-    ratio /= tiles.separate.cost.compute * WITH_AMX.cycles_per_us
+    ratio = vectors.separate.compute * MEASURED.cycles_per_us
+    ratio /= tiles.separate.compute * WITH_AMX.cycles_per_us
     assert 4 < ratio <= 8
     assert tiles.pays and tiles.saved == pytest.approx(VM_CALL_US)
 

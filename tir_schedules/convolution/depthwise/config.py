@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from tvm import DataType
-
 from microkernels.errors import ConfigError
 from microkernels.isa import Isa
 from microkernels.microkernel import Microkernel, kernels_for
@@ -115,7 +113,7 @@ def default_config(region: Region, machine: Machine) -> DepthwiseConfig:
     """
     problem, kernel = DepthwiseProblem.of(region), dot_kernel(region, machine.isa)
     x, outputs = region.inputs[0], problem.columns.outputs
-    large = x.size * DataType(x.dtype).itemsize > machine.l2_bytes
+    large = x.nbytes > machine.l2_bytes
     registers = 32 if machine.isa.f32_lanes == 16 else 16
     rows, blocks = 1, 1
     if kernel is None:
