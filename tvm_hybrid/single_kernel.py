@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from tvm import IRModule, ir, relax
 from tvm.runtime import Tensor
 
-from relay_passes.ir.graph import binding_value
 from relay_passes.lower.lower_regions import UNALIGNED
 
 
@@ -42,12 +41,12 @@ def single_kernel(mod: IRModule, function: str = "main") -> SingleKernel | None:
     """
     main = mod[function]
     bindings = [binding for block in main.body.blocks for binding in block.bindings]
-    call = binding_value(bindings[0]) if bindings else None
+    call = bindings[0].value if bindings else None
     if not isinstance(call, relax.Call) or call.op != ir.Op.get("relax.call_tir"):
         return None
     names = {bindings[0].var}
     for binding in bindings[1:]:
-        if binding_value(binding) not in names:
+        if binding.value not in names:
             return None
         names.add(binding.var)
     if main.body.body not in names or not isinstance(call.ty_args[0], relax.TensorType):

@@ -30,8 +30,8 @@ from relay_passes.ir.convolution import (
     is_transposed,
     output_channels,
 )
-from relay_passes.ir.graph import DataflowGraph, binding_value, op_name, static_tensor, variables
-from relay_passes.ir.rewrite import Bindings, block_pass
+from relay_passes.ir.graph import DataflowGraph, op_name, static_tensor, variables
+from relay_passes.ir.rewrite import Bindings, block_pass, rewrite_values
 
 
 def bf16_precision() -> ir.transform.Pass:
@@ -40,27 +40,19 @@ def bf16_precision() -> ir.transform.Pass:
 
 
 def _rewrite(graph: DataflowGraph) -> list[relax.Binding] | None:
-    products = {
-        position: call
-        for position, binding in enumerate(graph.bindings)
-        if _takes_bf16(graph, call := binding_value(binding))
-    }
-    if not products:
-        return None
     block = Bindings()
     narrow: dict[relax.Expr, relax.Expr] = {}
-    for position, binding in enumerate(graph.bindings):
-        if position not in products:
-            block.bindings.append(binding)
-            continue
-        call = products[position]
+
+    def of_narrow(binding: relax.VarBinding) -> relax.Expr | None:
+        call = binding.value
+        if not _takes_bf16(graph, call):
+            return None
         a, b = (_narrow(block, arg, narrow) for arg in call.args)
         if is_convolution(call):
-            product = convolution_of(call, a, b, "float32")
-        else:
-            product = relax.op.matmul(a, b, out_dtype="float32")
-        block.bind(binding.var, product)
-    return block.bindings
+            return convolution_of(call, a, b, "float32")
+        return relax.op.matmul(a, b, out_dtype="float32")
+
+    return rewrite_values(graph, block, of_narrow)
 
 
 def _narrow(block: Bindings, expr: relax.Expr, known: dict[relax.Expr, relax.Expr]) -> relax.Expr:

@@ -37,7 +37,7 @@ from dataclasses import dataclass, field
 from tvm import ir, relax
 
 from relay_passes.ir.convolution import is_convolution
-from relay_passes.ir.graph import DataflowGraph, binding_value, op_name, static_tensor, variables
+from relay_passes.ir.graph import DataflowGraph, op_name, static_tensor, variables
 from relay_passes.ir.moving_operators import (
     joined_axis,
     keeps_order,
@@ -58,7 +58,7 @@ def raise_bf16_casts() -> ir.transform.Pass:
 
 
 def _rewrite(graph: DataflowGraph) -> list[relax.Binding] | None:
-    if not any(_is_cast(binding_value(binding)) for binding in graph.bindings):
+    if not any(_is_cast(binding.value) for binding in graph.bindings):
         return None
     uses = _Uses(graph)
     block = Bindings()
@@ -70,7 +70,7 @@ def _rewrite(graph: DataflowGraph) -> list[relax.Binding] | None:
         return narrow[expr]
 
     for binding in graph.bindings:
-        var, value = binding.var, binding_value(binding)
+        var, value = binding.var, binding.value
         if _is_cast(value):
             block.bind(var, rounded(value.args[0]))
             continue
@@ -112,7 +112,7 @@ class _Uses:
 
     def __post_init__(self) -> None:
         for binding in reversed(self.graph.bindings):  # all uses of a value come after it
-            var, value = binding.var, binding_value(binding)
+            var, value = binding.var, binding.value
             if not isinstance(var, relax.DataflowVar):
                 self.wide.add(var)
                 self.images.discard(var)
@@ -168,9 +168,7 @@ class _Uses:
             return False
         parts = [self.graph.bindings[user] for user in self.graph.users.get(var, ())]
         return all(
-            self._is_part(binding_value(part))
-            and part.var in self.narrow
-            and part.var not in self.wide
+            self._is_part(part.value) and part.var in self.narrow and part.var not in self.wide
             for part in parts
         )
 

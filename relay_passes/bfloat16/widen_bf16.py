@@ -31,7 +31,7 @@ import tvm_ffi
 from tvm import ir, relax
 
 from relay_passes.ir.convolution import convolution_of, is_convolution, is_transposed
-from relay_passes.ir.graph import DataflowGraph, binding_value, op_name, variables
+from relay_passes.ir.graph import DataflowGraph, op_name, variables
 from relay_passes.ir.moving_operators import moves
 from relay_passes.ir.rewrite import Bindings, block_pass
 from relay_passes.ir.with_args import with_args
@@ -69,13 +69,13 @@ def _rewrite(graph: DataflowGraph, products: str) -> list[relax.Binding] | None:
     touched = any(
         holds_bf16(expr)
         for binding in graph.bindings
-        for expr in (binding.var, *_arguments(binding_value(binding)))
+        for expr in (binding.var, *_arguments(binding.value))
     )
     if not (plain and touched):
         return None
     widening = _Widening(products)
     for binding in graph.bindings:
-        widening.rewrite(binding.var, binding_value(binding))
+        widening.rewrite(binding.var, binding.value)
     return widening.block.bindings
 
 

@@ -24,8 +24,8 @@ from dataclasses import dataclass
 import numpy as np
 from tvm import ir, relax
 
-from relay_passes.ir.graph import DataflowGraph, binding_value, op_name, static_tensor
-from relay_passes.ir.rewrite import Bindings, block_pass
+from relay_passes.ir.graph import DataflowGraph, op_name, static_tensor
+from relay_passes.ir.rewrite import Bindings, value_pass
 
 
 @dataclass(frozen=True)
@@ -41,24 +41,14 @@ class _Conv:
 
 def conv1d_channels_last() -> ir.transform.Pass:
     """The pass; it needs A-normal form."""
-    return block_pass("tvm_hybrid.conv1d_channels_last", _rewrite)
+    return value_pass("tvm_hybrid.conv1d_channels_last", _channels_last)
 
 
-def _rewrite(graph: DataflowGraph) -> list[relax.Binding] | None:
-    found = {position: _match(binding_value(b)) for position, b in enumerate(graph.bindings)}
-    if not any(found.values()):
+def _channels_last(_graph: DataflowGraph, block: Bindings, call: relax.Expr) -> relax.Expr | None:
+    """A convolution along one axis with channels last; None for anything else."""
+    conv = _match(call)
+    if conv is None:
         return None
-    block = Bindings()
-    for position, binding in enumerate(graph.bindings):
-        conv = found[position]
-        if conv is None:
-            block.bindings.append(binding)
-        else:
-            _emit(block, binding.var, conv)
-    return block.bindings
-
-
-def _emit(block: Bindings, var: relax.Var, conv: _Conv) -> None:
     batch, channels, length = conv.shape
     x = _reshape(block, conv.x, (batch, channels, length))
     weight = relax.const(np.ascontiguousarray(conv.weight.transpose(2, 1, 0)))
@@ -73,7 +63,7 @@ def _emit(block: Bindings, var: relax.Var, conv: _Conv) -> None:
         )
     )
     swapped = _swap(block, result)
-    block.bind(var, _reshape(block, swapped, conv.output))
+    return _reshape(block, swapped, conv.output)
 
 
 def _swap(block: Bindings, expr: relax.Expr) -> relax.Expr:

@@ -36,7 +36,7 @@ from dataclasses import dataclass
 import numpy as np
 from tvm import ir, relax
 
-from relay_passes.ir.graph import DataflowGraph, binding_value, op_name, static_tensor
+from relay_passes.ir.graph import DataflowGraph, op_name, static_tensor
 from relay_passes.ir.rewrite import Bindings, block_pass
 
 _NAMES = ("relax.nn.attention", "relax.nn.attention_bias")
@@ -77,7 +77,7 @@ def _rewrite(graph: DataflowGraph) -> list[relax.Binding] | None:
     block = Bindings()
     mixed: dict[relax.Expr, relax.Var] = {}  # results, and the same [batch, heads, length, size]
     for binding in graph.bindings:
-        call = binding_value(binding)
+        call = binding.value
         problem = _problem(call) if op_name(call) in _NAMES else None
         if problem is not None:
             mixed[binding.var] = _plain(block, call, problem)

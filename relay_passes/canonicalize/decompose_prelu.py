@@ -20,28 +20,17 @@ import numpy as np
 from tvm import ir, relax
 
 from relay_passes.ir.graph import DataflowGraph, is_f32, op_name, static_tensor
-from relay_passes.ir.rewrite import Bindings, block_pass
+from relay_passes.ir.rewrite import Bindings, value_pass
 
 
 def decompose_prelu() -> ir.transform.Pass:
     """The pass; it needs A-normal form."""
-    return block_pass("tvm_hybrid.decompose_prelu", _rewrite)
+    return value_pass("tvm_hybrid.decompose_prelu", _decomposed)
 
 
-def _rewrite(graph: DataflowGraph) -> list[relax.Binding] | None:
-    block = Bindings()
-    changed = False
-    for position, binding in enumerate(graph.bindings):
-        call = graph.value(position)
-        if op_name(call) == "relax.nn.prelu" and is_f32(call):
-            changed = True
-            _emit(block, binding.var, call)
-        else:
-            block.bindings.append(binding)
-    return block.bindings if changed else None
-
-
-def _emit(block: Bindings, var: relax.Var, call: relax.Call) -> None:
+def _decomposed(_graph: DataflowGraph, block: Bindings, call: relax.Expr) -> relax.Expr | None:
+    if op_name(call) != "relax.nn.prelu" or not is_f32(call):
+        return None
     x, slope = call.args
     tensor = static_tensor(x)
     assert tensor is not None
@@ -50,7 +39,7 @@ def _emit(block: Bindings, var: relax.Var, call: relax.Call) -> None:
     slope = _spread(block, slope, after)
     negative = block.emit(relax.op.less(x, relax.const(0.0, "float32")))
     product = block.emit(relax.op.multiply(x, slope))
-    block.bind(var, relax.op.where(negative, product, x))
+    return relax.op.where(negative, product, x)
 
 
 def _spread(block: Bindings, slope: relax.Expr, after: int) -> relax.Expr:

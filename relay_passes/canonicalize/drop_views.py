@@ -22,7 +22,7 @@ import math
 from tvm import ir, relax
 
 from relay_passes.ir.graph import DataflowGraph, op_name, static_tensor
-from relay_passes.ir.rewrite import block_pass
+from relay_passes.ir.rewrite import Bindings, value_pass
 from relay_passes.ir.traits import RESHAPES
 
 _SOFTMAX = {
@@ -33,24 +33,10 @@ _SOFTMAX = {
 
 def drop_views() -> ir.transform.Pass:
     """The pass; it needs A-normal form."""
-    return block_pass("tvm_hybrid.drop_views", _rewrite)
+    return value_pass("tvm_hybrid.drop_views", _simpler)
 
 
-def _rewrite(graph: DataflowGraph) -> list[relax.Binding] | None:
-    builder = relax.BlockBuilder()
-    bindings: list[relax.Binding] = []
-    changed = False
-    for position, binding in enumerate(graph.bindings):
-        value = _simpler(graph, graph.value(position))
-        if value is not None:
-            changed = True
-            bindings.append(relax.VarBinding(binding.var, builder.normalize(value)))
-        else:
-            bindings.append(binding)
-    return bindings if changed else None
-
-
-def _simpler(graph: DataflowGraph, call: relax.Expr) -> relax.Expr | None:
+def _simpler(graph: DataflowGraph, _block: Bindings, call: relax.Expr) -> relax.Expr | None:
     """What a reshape is, if it is less; else None."""
     if op_name(call) not in RESHAPES:
         return None

@@ -29,8 +29,7 @@ from tvm import ir, relax
 
 from microkernels.errors import CompileError
 from relay_passes.ir.graph import DataflowGraph, op_name, static_tensor
-from relay_passes.ir.rewrite import block_pass
-from tir_schedules.core.region import Tensor
+from relay_passes.ir.rewrite import Bindings, value_pass
 
 Number = Callable[[relax.Call, str], float]
 
@@ -95,25 +94,12 @@ def fold_empty() -> ir.transform.Pass:
     CompileError
         An operator chooses among no elements.
     """
-    return block_pass("tvm_hybrid.fold_empty", _rewrite)
+    return value_pass("tvm_hybrid.fold_empty", _simpler)
 
 
-def _rewrite(graph: DataflowGraph) -> list[relax.Binding] | None:
-    builder = relax.BlockBuilder()
-    bindings: list[relax.Binding] = []
-    changed = False
-    for position, binding in enumerate(graph.bindings):
-        value = _simpler(graph, graph.value(position), static_tensor(binding.var))
-        if value is not None:
-            changed = True
-            bindings.append(relax.VarBinding(binding.var, builder.normalize(value)))
-        else:
-            bindings.append(binding)
-    return bindings if changed else None
-
-
-def _simpler(graph: DataflowGraph, value: relax.Expr, result: Tensor | None) -> relax.Expr | None:
+def _simpler(graph: DataflowGraph, _block: Bindings, value: relax.Expr) -> relax.Expr | None:
     """What a value is without empty tensors; None if it stays."""
+    result = static_tensor(value)
     if result is None or isinstance(value, (relax.Var, ir.GenericConst)):
         return None
     if not result.size:

@@ -30,7 +30,7 @@ import tvm_ffi
 from tvm import IRModule, ir, relax
 from tvm.ir.transform import PassContext, module_pass
 
-from relay_passes.ir.graph import binding_value, variables
+from relay_passes.ir.graph import variables
 from relay_passes.ir.region_functions import substitute
 from relay_passes.ir.rewrite import is_relax, map_functions, with_blocks
 
@@ -66,7 +66,7 @@ def _segments(block: relax.DataflowBlock) -> list[relax.BindingBlock]:
         var: relax.Var(str(var.name), var.ty)
         for number, (is_cast, part) in enumerate(segments)
         for binding in part
-        for var in (*variables(binding_value(binding)), *([binding.var] if is_cast else []))
+        for var in (*variables(binding.value), *([binding.var] if is_cast else []))
         if isinstance(var, relax.DataflowVar) and (is_cast or home[var] != number)
     }
     return [
@@ -88,7 +88,7 @@ def _as_name(binding: relax.Binding) -> relax.Binding:
 
 def _renamed(binding: relax.Binding, names: dict[relax.Var, relax.Var]) -> relax.Binding:
     var = names.get(binding.var, binding.var)
-    value = binding_value(binding)
+    value = binding.value
     changed = substitute(value, names)
     if not changed.same_as(value) and not isinstance(changed, relax.Var):
         changed = relax.BlockBuilder().normalize(changed)

@@ -32,7 +32,7 @@ from tvm import ir, relax
 
 from relay_passes.ir.algebra import ONE, expand, monomial, uniform_constant
 from relay_passes.ir.graph import DataflowGraph, downstream, is_f32, op_name, same_shape
-from relay_passes.ir.rewrite import Bindings, block_pass
+from relay_passes.ir.rewrite import Bindings, block_pass, rewrite_values
 from relay_passes.ir.traits import QUANTIZING
 
 _X, _CLIP = "x", "clip"
@@ -77,14 +77,14 @@ class _Activation:
     gated: bool = False
     shift: float = 0.0
 
-    def emit(self, block: Bindings, var: relax.Var) -> None:
-        """Binds it to a variable."""
+    def emit(self, block: Bindings) -> relax.Expr:
+        """Writes it; only its last operator is not bound yet."""
         value = self.clip.emit(block)
         if self.gated:
             value = relax.op.multiply(self.clip.x, block.emit(value))
         if self.gated and self.shift != 0.0:
             value = relax.op.add(block.emit(value), relax.const(self.shift, "float32"))
-        block.bind(var, value)
+        return value
 
 
 def recognize_activations() -> ir.transform.Pass:
@@ -93,24 +93,19 @@ def recognize_activations() -> ir.transform.Pass:
 
 
 def _rewrite(graph: DataflowGraph) -> list[relax.Binding] | None:
-    found: dict[int, _Activation] = {}
+    found: dict[relax.Var, _Activation] = {}
     for binding in graph.bindings:
         for clip in _clips(graph, binding.var):
             found |= _uses(graph, binding.var, clip)
-    if not found:
-        return None
     block = Bindings()
-    for position, binding in enumerate(graph.bindings):
-        if position in found:
-            found[position].emit(block, binding.var)
-        else:
-            block.bindings.append(binding)
-    return block.bindings
+    return rewrite_values(
+        graph, block, lambda b: found[b.var].emit(block) if b.var in found else None
+    )
 
 
-def _uses(graph: DataflowGraph, var: relax.Var, clip: _Clip) -> dict[int, _Activation]:
-    """The values after a clip that are activations, by the positions of their bindings."""
-    found: dict[int, _Activation] = {}
+def _uses(graph: DataflowGraph, var: relax.Var, clip: _Clip) -> dict[relax.Var, _Activation]:
+    """The variables after a clip that are activations."""
+    found: dict[relax.Var, _Activation] = {}
     names = {clip.x: _X, var: _CLIP}
     gate, alone = monomial((_X, 1.0), (_CLIP, 1.0)), monomial((_CLIP, 1.0))
     for position in downstream(graph, var, _OUTSIDE):
@@ -125,9 +120,9 @@ def _uses(graph: DataflowGraph, var: relax.Var, clip: _Clip) -> dict[int, _Activ
             continue
         if gated:
             if factor != 1.0:  # else it is what it is to become
-                found[position] = _Activation(clip.times(factor), True, shift)
+                found[result] = _Activation(clip.times(factor), True, shift)
         elif (clip.scale, clip.shift) != (1.0, 0.0):  # else nothing is saved
-            found[position] = _Activation(clip.times(factor).plus(shift))
+            found[result] = _Activation(clip.times(factor).plus(shift))
     return found
 
 

@@ -23,7 +23,7 @@ import numpy as np
 from tvm import ir, relax
 
 from relay_passes.ir.graph import DataflowGraph, op_name, static_tensor, variables
-from relay_passes.ir.rewrite import Bindings, block_pass
+from relay_passes.ir.rewrite import Bindings, block_pass, rewrite_values
 from relay_passes.ir.traits import RESHAPES
 from tir_schedules.epilogue.fusible_ops import FUSIBLE_BY_RELAX
 
@@ -37,26 +37,24 @@ def recognize_one_hot() -> ir.transform.Pass:
 
 
 def _rewrite(graph: DataflowGraph) -> list[relax.Binding] | None:
-    found: dict[int, tuple[np.ndarray, relax.Expr, bool]] = {}
+    found: dict[relax.Var, tuple[np.ndarray, relax.Expr, bool]] = {}
     for position, binding in enumerate(graph.bindings):
         lookup = _one_hot_product(graph, binding.var) or _take(graph, binding.var)
         if lookup is not None:
             table, index, bounded = lookup
             last, moved = _move(graph, binding.var, table)
             if last != position or not bounded:
-                found[last] = moved, index, bounded
-    if not found:
-        return None
+                found[graph.bindings[last].var] = moved, index, bounded
     block = Bindings()
-    for position, binding in enumerate(graph.bindings):
-        if position in found:
-            table, index, bounded = found[position]
-            place = index if bounded else _bounded(block, index, len(table) - 1)
-            result = relax.op.take(relax.const(table), place, axis=0, mode="clip")
-            block.bind(binding.var, result)
-        else:
-            block.bindings.append(binding)
-    return block.bindings
+
+    def looked_up(binding: relax.VarBinding) -> relax.Expr | None:
+        if binding.var not in found:
+            return None
+        table, index, bounded = found[binding.var]
+        place = index if bounded else _bounded(block, index, len(table) - 1)
+        return relax.op.take(relax.const(table), place, axis=0, mode="clip")
+
+    return rewrite_values(graph, block, looked_up)
 
 
 def _bounded(block: Bindings, index: relax.Expr, classes: int) -> relax.Expr:

@@ -28,39 +28,30 @@ from tvm import ir, relax
 
 from relay_passes.ir.graph import (
     DataflowGraph,
-    binding_value,
     op_name,
     scalar_constant,
     static_tensor,
 )
-from relay_passes.ir.rewrite import Bindings, block_pass
+from relay_passes.ir.rewrite import Bindings, value_pass
 from relay_passes.ir.with_args import with_args
 
 
 def safe_softmax() -> ir.transform.Pass:
     """The pass; it needs A-normal form."""
-    return block_pass("tvm_hybrid.safe_softmax", _rewrite)
+    return value_pass("tvm_hybrid.safe_softmax", _simpler)
 
 
-def _rewrite(graph: DataflowGraph) -> list[relax.Binding] | None:
-    block = Bindings()
-    changed = False
-    for binding in graph.bindings:
-        call = binding_value(binding)
-        found = _guarded(graph, call) if op_name(call) == "relax.matmul" else None
-        if found is None:
-            block.bindings.append(binding)
-            continue
-        weights, masks = found
-        product = with_args(call, [weights, call.args[1]])
-        some = _some_key(block, masks)
-        if some is None:
-            block.bind(binding.var, product)
-        else:
-            nothing = relax.const(np.float32(0.0))
-            block.bind(binding.var, relax.op.where(some, block.emit(product), nothing))
-        changed = True
-    return block.bindings if changed else None
+def _simpler(graph: DataflowGraph, block: Bindings, call: relax.Expr) -> relax.Expr | None:
+    """A product of attention without the test of weights; None for anything else."""
+    found = _guarded(graph, call) if op_name(call) == "relax.matmul" else None
+    if found is None:
+        return None
+    weights, masks = found
+    product = with_args(call, [weights, call.args[1]])
+    some = _some_key(block, masks)
+    if some is None:
+        return product
+    return relax.op.where(some, block.emit(product), relax.const(np.float32(0.0)))
 
 
 def _guarded(

@@ -27,7 +27,7 @@ from dataclasses import dataclass, field
 from tvm import DataType, ir, relax
 
 from relay_passes.ir.axis_view import AxisView, identity, view_axes
-from relay_passes.ir.graph import DataflowGraph, binding_value, op_name, static_tensor
+from relay_passes.ir.graph import DataflowGraph, op_name, static_tensor
 from relay_passes.ir.rewrite import Bindings, block_pass
 from relay_passes.ir.traits import MOVABLE
 from relay_passes.ir.with_args import with_args
@@ -92,14 +92,14 @@ class _Plan:
                 self.block.bindings.append(binding)
                 continue
             self.views[binding.var] = view
-            if position not in self.sunk and view.source.same_as(binding_value(binding).args[0]):
+            if position not in self.sunk and view.source.same_as(binding.value.args[0]):
                 self.block.bindings.append(binding)  # nothing to compose with
                 continue
             self.block.bind(binding.var, view.emit(self.block))
 
     def view(self, position: int) -> AxisView | None:
         """What a binding is a view of, once its operator has been applied to the source."""
-        call = binding_value(self.graph.bindings[position])
+        call = self.graph.bindings[position].value
         axes = view_axes(call)
         if axes is not None:
             if self._of_batch_matmul(call.args[0]):
@@ -138,7 +138,7 @@ class _Plan:
         for position in chain:
             binding = self.graph.bindings[position]
             view = self.views[binding.var]
-            call = binding_value(binding)
+            call = binding.value
             axes = view_axes(call)
             source = None if axes is None else identity(call.args[0])
             if source is not None and axes is not None:

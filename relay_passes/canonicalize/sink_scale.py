@@ -32,13 +32,12 @@ from tvm import ir, relax
 
 from relay_passes.ir.graph import (
     DataflowGraph,
-    binding_value,
     op_name,
     scalar_constant,
     static_tensor,
 )
 from relay_passes.ir.moving_operators import moves, on
-from relay_passes.ir.rewrite import Bindings, block_pass
+from relay_passes.ir.rewrite import Bindings, value_pass
 from relay_passes.ir.with_args import with_args
 
 LEAST, LARGEST = 2.0**-32, 2.0**32  # scales that sums of f32 products have room for
@@ -46,7 +45,7 @@ LEAST, LARGEST = 2.0**-32, 2.0**32  # scales that sums of f32 products have room
 
 def sink_scale() -> ir.transform.Pass:
     """The pass; it needs A-normal form."""
-    return block_pass("tvm_hybrid.sink_scale", _rewrite)
+    return value_pass("tvm_hybrid.sink_scale", _sunk)
 
 
 @dataclass(frozen=True)
@@ -75,21 +74,14 @@ class _Scaled:
         return value
 
 
-def _rewrite(graph: DataflowGraph) -> list[relax.Binding] | None:
-    block = Bindings()
-    changed = False
-    for binding in graph.bindings:
-        operands = _operands(graph, binding_value(binding))
-        factor = math.prod(operand.factor for operand in operands)
-        if factor == 1.0 or not LEAST <= abs(factor) <= LARGEST:
-            block.bindings.append(binding)
-            continue
-        call = binding_value(binding)
-        unscaled = [operand.unscaled(block) for operand in operands]
-        product = block.emit(with_args(call, unscaled))
-        block.bind(binding.var, relax.op.multiply(product, relax.const(np.float32(factor))))
-        changed = True
-    return block.bindings if changed else None
+def _sunk(graph: DataflowGraph, block: Bindings, call: relax.Expr) -> relax.Expr | None:
+    """A product scaled behind the sum; None if its operands are not scaled before."""
+    operands = _operands(graph, call)
+    factor = math.prod(operand.factor for operand in operands)
+    if factor == 1.0 or not LEAST <= abs(factor) <= LARGEST:
+        return None
+    product = block.emit(with_args(call, [operand.unscaled(block) for operand in operands]))
+    return relax.op.multiply(product, relax.const(np.float32(factor)))
 
 
 def _operands(graph: DataflowGraph, call: relax.Expr) -> list[_Scaled]:

@@ -39,7 +39,7 @@ class DataflowGraph:
         self.position = {binding.var: i for i, binding in enumerate(self.bindings)}
         self.users: dict[relax.Var, list[int]] = {}
         for i, binding in enumerate(self.bindings):
-            for var in variables(binding_value(binding)):
+            for var in variables(binding.value):
                 self.users.setdefault(var, []).append(i)
         self.taken: set[int] = set()
         self.read: set[relax.Expr] = set()
@@ -47,12 +47,12 @@ class DataflowGraph:
 
     def value(self, position: int) -> relax.Expr:
         """What the binding at a position binds."""
-        return binding_value(self.bindings[position])
+        return self.bindings[position].value
 
     def definition(self, expr: relax.Expr) -> relax.Expr | None:
         """The expression bound to a variable of this block, else None."""
         index = self.position.get(expr) if isinstance(expr, relax.Var) else None
-        return None if index is None else binding_value(self.bindings[index])
+        return None if index is None else self.bindings[index].value
 
     def item_of_range(self, expr: relax.Expr) -> tuple[relax.Expr, int] | None:
         """(range, 0 or 1) if an expression is the scale or the zero point of a dynamic quantisation
@@ -68,7 +68,7 @@ class DataflowGraph:
         """Every variable that is an item of a range: (range, which one, positions of its chain)."""
         found: dict[relax.Var, tuple[relax.Expr, int, list[int]]] = {}
         for position, binding in enumerate(self.bindings):
-            call = binding_value(binding)
+            call = binding.value
             name = op_name(call)
             if name == "relax.strided_slice":
                 tensor = static_tensor(call.args[0])
@@ -105,11 +105,6 @@ def downstream(graph: DataflowGraph, var: relax.Var, depth: int) -> Iterator[int
         frontier = [v for v in frontier if v not in reached]
         reached.update(frontier)
     return iter(sorted(found))
-
-
-def binding_value(binding: relax.Binding) -> relax.Expr:
-    """What a binding binds."""
-    return binding.value
 
 
 def variables(expr: relax.Expr) -> list[relax.Var]:

@@ -15,7 +15,7 @@ from tvm import relax, tirx
 
 from tir_schedules.core.region import Region
 
-from .graph import binding_value, static_tensor
+from .graph import static_tensor
 from .with_args import with_args
 
 COMPOSITE = "Composite"
@@ -86,7 +86,7 @@ def emit_body(
     """
     for block in function.body.blocks:
         for binding in block.bindings:
-            expr = substitute(binding_value(binding), values)
+            expr = substitute(binding.value, values)
             values[binding.var] = expr if isinstance(expr, relax.Var) else builder.emit(expr)
     return values[function.body.body]
 

@@ -2,7 +2,9 @@
 
 A pass says what becomes of one function, one block or one binding; the kit does the rest.
 
-    block_pass              a pass: graph of a block -> its new bindings
+    value_pass              a pass: value -> what to bind instead
+    block_pass              the same for all bindings of a block at once
+    rewrite_values          the bindings of one block, some of other values
     rewrite_blocks          the same for a pass that also adds functions to the module
     rewrite_region_calls    calls of region functions replaced
     map_functions           functions of one kind changed
@@ -25,6 +27,7 @@ from .region_functions import is_region_function
 Replacements = dict[int, relax.Expr]  # by the position of the binding
 RewriteBlock = Callable[[relax.DataflowBlock], "list[relax.Binding] | None"]
 RewriteGraph = Callable[[DataflowGraph], "list[relax.Binding] | None"]
+RewriteBinding = Callable[[relax.VarBinding], "relax.Expr | None"]
 RewriteCall = Callable[[relax.VarBinding, relax.Function], relax.Expr]
 
 
@@ -45,6 +48,9 @@ class Bindings:
     def bind(self, var: relax.Var, expr: relax.Expr) -> None:
         """Binds an expression to a variable of the original block."""
         self.bindings.append(relax.VarBinding(var, self.builder.normalize(expr)))
+
+
+RewriteValue = Callable[[DataflowGraph, Bindings, relax.Expr], "relax.Expr | None"]
 
 
 def with_body(function: relax.Function, body: relax.SeqExpr) -> relax.Function:
@@ -175,17 +181,53 @@ def _is_ordinary(function: object) -> bool:
     return isinstance(function, relax.Function) and not is_region_function(function)
 
 
+def value_pass(name: str, rewrite: RewriteValue) -> ir.transform.Pass:
+    """A module pass that binds other values in dataflow blocks, and drops what is unused.
+
+    Parameters
+    ----------
+    name : str
+        Of the pass.
+    rewrite : callable
+        (graph of a block, its new bindings so far, value) -> what to bind instead; None to leave
+        the value.
+    """
+
+    def run(graph: DataflowGraph) -> list[relax.Binding] | None:
+        block = Bindings()
+        return rewrite_values(graph, block, lambda binding: rewrite(graph, block, binding.value))
+
+    return block_pass(name, run)
+
+
+def rewrite_values(
+    graph: DataflowGraph, block: Bindings, rewrite: RewriteBinding
+) -> list[relax.Binding] | None:
+    """The bindings of a block, some of them of other values; None if all stay.
+
+    Parameters
+    ----------
+    graph : DataflowGraph
+        The block.
+    block : Bindings
+        Receives all bindings; `rewrite` may add what a value needs.
+    rewrite : callable
+        Binding -> the value to bind instead; None to leave it.
+    """
+    changed = False
+    for binding in graph.bindings:
+        value = rewrite(binding)
+        if value is None:
+            block.bindings.append(binding)
+        else:
+            changed = True
+            block.bind(binding.var, value)
+    return block.bindings if changed else None
+
+
 def replaced(graph: DataflowGraph, values: Replacements) -> list[relax.Binding] | None:
     """The bindings of a block, some of them of other values.
 
     The values use only what stands before, or constants.
     """
-    if not values:
-        return None
-    block = Bindings()
-    for position, binding in enumerate(graph.bindings):
-        if position in values:
-            block.bind(binding.var, values[position])
-        else:
-            block.bindings.append(binding)
-    return block.bindings
+    return rewrite_values(graph, Bindings(), lambda b: values.get(graph.position[b.var]))

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from tvm import relax
 
 from relay_passes.ir.axis_view import view_axes
-from relay_passes.ir.graph import DataflowGraph, binding_value, op_name, static_tensor
+from relay_passes.ir.graph import DataflowGraph, op_name, static_tensor
 from relay_passes.ir.traits import (
     CONVOLUTIONS,
     ELEMENTWISE,
@@ -48,7 +48,7 @@ def channel_axes(graph: DataflowGraph) -> dict[relax.Var, int]:
     links: dict[relax.Var, list[tuple[relax.Var, _Axes]]] = {}
     found: dict[relax.Var, int] = {}
     for binding in graph.bindings:
-        value = binding_value(binding)
+        value = binding.value
         for one, other, axes in _links(binding.var, value):
             links.setdefault(one, []).append((other, axes))
             links.setdefault(other, []).append((one, {there: axis for axis, there in axes.items()}))

@@ -16,7 +16,7 @@ from enum import Enum
 
 from tvm import DataType, relax
 
-from relay_passes.ir.graph import DataflowGraph, binding_value, static_tensor, variables
+from relay_passes.ir.graph import DataflowGraph, static_tensor, variables
 from relay_passes.ir.strided_view import coalesced
 
 from .channel_axes import channel_axes
@@ -192,7 +192,7 @@ class Forms:
         self._forms: dict[relax.Var, Form] = {}
         axes = channel_axes(graph)
         for binding in graph.bindings:
-            for var in (*variables(binding_value(binding)), binding.var):
+            for var in (*variables(binding.value), binding.var):
                 form = self._read(var, axes.get(var))
                 if form is not None:
                     self._forms[var] = form

@@ -12,7 +12,7 @@ from tvm.ir.transform import PassContext, module_pass
 
 from relay_passes.decisions import Decision, DecisionLog
 from relay_passes.ir.axis_view import view_axes
-from relay_passes.ir.graph import binding_value, op_name, static_tensor
+from relay_passes.ir.graph import op_name, static_tensor
 from relay_passes.ir.region_functions import is_region_function
 
 from .channel_layouts import Form, moves
@@ -40,7 +40,7 @@ def _note(function: relax.Function, decisions: DecisionLog) -> None:
     reshaped: dict[relax.Expr, relax.Expr] = {}
     for block in function.body.blocks:
         for binding in block.bindings:
-            value = binding_value(binding)
+            value = binding.value
             if op_name(value) == "relax.reshape":
                 reshaped[binding.var] = reshaped.get(value.args[0], value.args[0])
             reason = describe_reorder(value, reshaped)

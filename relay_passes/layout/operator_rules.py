@@ -17,7 +17,7 @@ from tvm import relax
 
 from relay_passes.canonicalize.pointwise_conv import runs_on_planes
 from relay_passes.ir.axis_view import view_axes
-from relay_passes.ir.graph import binding_value, op_name
+from relay_passes.ir.graph import op_name
 from relay_passes.ir.moving_operators import parts_of_concat
 from relay_passes.ir.regroup_axes import match_regroup
 from relay_passes.ir.traits import (
@@ -45,7 +45,7 @@ _Match = Callable[[Forms, relax.Call, Form], "Role | None"]
 def role_of(forms: Forms, position: int) -> Role | None:
     """How the operator at a position of the block runs in either layout; None: as imported."""
     binding = forms.graph.bindings[position]
-    value = binding_value(binding)
+    value = binding.value
     if isinstance(value, relax.TupleGetItem):
         if forms.labelled(value.tuple_value) is None:
             return None

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 from tvm import ir, relax
 
-from relay_passes.ir.graph import DataflowGraph, binding_value, op_name, static_tensor
+from relay_passes.ir.graph import DataflowGraph, op_name, static_tensor
 from relay_passes.ir.traits import CHANNEL_WISE, ELEMENTWISE, QUANTIZING, VIEWS
 
 from .assign_layouts import LayoutPlan
@@ -173,7 +173,7 @@ def block_key(graph: DataflowGraph) -> str:
     digest = hashlib.sha256()
     for binding in graph.bindings:
         output = "" if isinstance(binding.var, relax.DataflowVar) else " out"
-        digest.update(f"{text(binding_value(binding))}:{binding.var.ty}{output}\n".encode())
+        digest.update(f"{text(binding.value)}:{binding.var.ty}{output}\n".encode())
     return digest.hexdigest()[:16]
 
 

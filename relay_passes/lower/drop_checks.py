@@ -19,7 +19,7 @@ from __future__ import annotations
 from tvm import IRModule, ir, relax, tirx
 from tvm.ir.transform import PassContext, module_pass
 
-from relay_passes.ir.graph import binding_value, variables
+from relay_passes.ir.graph import variables
 from relay_passes.ir.rewrite import is_relax, map_functions, with_blocks
 from relay_passes.tvm_compat import ENTRY_CHECKS
 
@@ -39,7 +39,7 @@ def _without_checks(mod: IRModule, function: relax.Function) -> relax.Function:
     seen: set[relax.Var] = set()
     for block in function.body.blocks:
         for binding in block.bindings:
-            value = binding_value(binding)
+            value = binding.value
             used = variables(value)
             if not _is_check(value):
                 seen.update(used)
@@ -48,7 +48,7 @@ def _without_checks(mod: IRModule, function: relax.Function) -> relax.Function:
     checked = {p for p in function.params if p in seen and p not in kept and not _is_open(p)}
 
     def is_needed(binding: relax.Binding) -> bool:
-        value = binding_value(binding)
+        value = binding.value
         return not (_is_check(value) and value.args[0] in checked)
 
     return with_blocks(

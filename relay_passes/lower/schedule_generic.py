@@ -21,7 +21,6 @@ from tvm import IRModule, ir, relax, tirx
 from tvm.ir.transform import PassContext, module_pass
 
 from relay_passes.decisions import Decision, DecisionLog
-from relay_passes.ir.graph import binding_value
 from relay_passes.layout.note_reorders import REORDER
 from tir_schedules.core.machine import Machine
 from tir_schedules.generic.schedule import schedule_generic
@@ -63,7 +62,7 @@ def _note(
         (str(binding.var.name), name)
         for block in function.body.blocks
         for binding in block.bindings
-        if (name := _callee(binding_value(binding))) in schedules
+        if (name := _callee(binding.value)) in schedules
     ]
     noted = [i for i, each in enumerate(decisions) if each.op == REORDER and not each.kernel]
     done = [place for place, (_, name) in enumerate(calls) for _ in range(reorders[name])]

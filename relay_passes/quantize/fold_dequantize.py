@@ -15,29 +15,20 @@ from __future__ import annotations
 import numpy as np
 from tvm import ir, relax
 
-from relay_passes.ir.graph import DataflowGraph, binding_value
-from relay_passes.ir.rewrite import Bindings, block_pass
+from relay_passes.ir.graph import DataflowGraph
+from relay_passes.ir.rewrite import Bindings, value_pass
 
 from .quantization import Quantized, read_dequantize
 
 
 def fold_dequantize() -> ir.transform.Pass:
     """The pass; it folds constants of one axis or none, and those of 32 bits."""
-    return block_pass("tvm_hybrid.fold_dequantize", _rewrite)
+    return value_pass("tvm_hybrid.fold_dequantize", _folded)
 
 
-def _rewrite(graph: DataflowGraph) -> list[relax.Binding] | None:
-    """The block with such constants folded; None if there are none."""
-    block = Bindings()
-    found = False
-    for binding in graph.bindings:
-        read = _small_constant(binding_value(binding))
-        if read is None:
-            block.bindings.append(binding)
-            continue
-        found = True
-        block.bind(binding.var, relax.const(_value(read)))
-    return block.bindings if found else None
+def _folded(_graph: DataflowGraph, _block: Bindings, call: relax.Expr) -> relax.Expr | None:
+    read = _small_constant(call)
+    return None if read is None else relax.const(_value(read))
 
 
 def _small_constant(call: relax.Expr) -> Quantized | None:

@@ -27,13 +27,14 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 from tvm import ir, relax
 
 from microkernels.integers import RANGES
-from relay_passes.ir.graph import DataflowGraph, binding_value, op_name, static_tensor
-from relay_passes.ir.rewrite import Bindings, block_pass
+from relay_passes.ir.graph import DataflowGraph, op_name, static_tensor
+from relay_passes.ir.rewrite import Bindings, value_pass
 
 from .integer_product import LIMIT, largest, widened
 from .quantization import Quantized, read_dequantize
@@ -55,25 +56,11 @@ def integer_mean(any_layout: bool = True) -> ir.transform.Pass:
         Whether means of windows are rewritten whose channels are not last. Convolutions are fast
         with channels last, so it is for a pass that comes before layouts are chosen.
     """
-    return block_pass("tvm_hybrid.integer_mean", lambda graph: _rewrite(graph, any_layout))
-
-
-def _rewrite(graph: DataflowGraph, any_layout: bool) -> list[relax.Binding] | None:
-    """The block with means of integers; None if there are none."""
-    block = Bindings()
-    found = False
-    for binding in graph.bindings:
-        value = _mean(graph, block, binding_value(binding), any_layout)
-        if value is None:
-            block.bindings.append(binding)
-        else:
-            found = True
-            block.bind(binding.var, value)
-    return block.bindings if found else None
+    return value_pass("tvm_hybrid.integer_mean", partial(_mean, any_layout))
 
 
 def _mean(
-    graph: DataflowGraph, block: Bindings, call: relax.Expr, any_layout: bool
+    any_layout: bool, graph: DataflowGraph, block: Bindings, call: relax.Expr
 ) -> relax.Expr | None:
     """The mean that a call computes, of integers; None if it is none, or not one of integers."""
     if op_name(call) not in ("relax.mean", *_GLOBAL, *_POOLS) or static_tensor(call) is None:

@@ -35,7 +35,7 @@ from tvm import ir, relax
 
 from microkernels.integers import RANGES
 from relay_passes.decisions import Decision, DecisionLog
-from relay_passes.ir.graph import DataflowGraph, binding_value, op_name, static_tensor
+from relay_passes.ir.graph import DataflowGraph, op_name, static_tensor
 from relay_passes.ir.rewrite import Bindings
 
 from .quantization import Quantized, read_dequantize
@@ -95,7 +95,7 @@ def rewrite_products(
     found = False
     biased: dict[relax.Var, tuple[IntegerProduct, _Bias]] = {}
     for binding in graph.bindings:
-        var, value = binding.var, binding_value(binding)
+        var, value = binding.var, binding.value
         if var in biased:
             _emit(block, var, *biased[var])
             continue
@@ -224,7 +224,7 @@ def _integer_bias(graph: DataflowGraph, var: relax.Var, product: IntegerProduct)
     if not isinstance(var, relax.DataflowVar) or len(users) != 1 or scale is None:
         return None
     binding = graph.bindings[users[0]]
-    call = binding_value(binding)
+    call = binding.value
     if op_name(call) != "relax.add" or tensor is None or binding.var.ty.dtype != tensor.dtype:
         return None
     others = [arg for arg in call.args if not arg.same_as(var)]

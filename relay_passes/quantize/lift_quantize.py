@@ -35,7 +35,6 @@ from tvm import ir, relax
 
 from relay_passes.ir.graph import (
     DataflowGraph,
-    binding_value,
     is_f32,
     op_name,
     same_shape,
@@ -50,7 +49,7 @@ from relay_passes.ir.moving_operators import (
     parts_of_concat,
     picks_largest,
 )
-from relay_passes.ir.rewrite import Bindings, block_pass
+from relay_passes.ir.rewrite import Bindings, block_pass, rewrite_values
 
 from .quantization import Quantization, read_dequantize, read_quantize
 
@@ -63,15 +62,7 @@ def lift_quantize() -> ir.transform.Pass:
 def _rewrite(graph: DataflowGraph) -> list[relax.Binding] | None:
     """The block with every quantisation lifted; None if none can be."""
     lifter = _Lifter(graph)
-    changed = False
-    for binding in graph.bindings:
-        value = lifter.lifted(binding_value(binding))
-        if value is None:
-            lifter.block.bindings.append(binding)
-        else:
-            lifter.block.bind(binding.var, value)
-            changed = True
-    return lifter.block.bindings if changed else None
+    return rewrite_values(graph, lifter.block, lambda binding: lifter.lifted(binding.value))
 
 
 class _Lifter:
@@ -168,12 +159,12 @@ class _Lifter:
             return False
         for position in self.graph.users[parts]:
             item = self.graph.bindings[position]
-            if not isinstance(binding_value(item), relax.TupleGetItem):
+            if not isinstance(item.value, relax.TupleGetItem):
                 return False
             if not isinstance(item.var, relax.DataflowVar):
                 return False
             for user in self.graph.users.get(item.var, ()):
-                value = binding_value(self.graph.bindings[user])
+                value = self.graph.bindings[user].value
                 read = read_quantize(value)
                 if read is None or str(value.ty.dtype) != dtype or read.key != quantization.key:
                     return False
@@ -185,7 +176,7 @@ class _Lifter:
             return False
         for user in self.graph.users.get(var, ()):
             binding = self.graph.bindings[user]
-            value = binding_value(binding)
+            value = binding.value
             quantization = read_quantize(value)
             if quantization is None:
                 lifts = moves_all(value) or picks_largest(value)

@@ -22,13 +22,13 @@ from tvm import ir, relax
 
 from microkernels.integers import RANGES
 from relay_passes.ir.convolution import convolution_of, is_convolution
-from relay_passes.ir.graph import DataflowGraph, binding_value, op_name, static_tensor
-from relay_passes.ir.rewrite import Bindings, block_pass
+from relay_passes.ir.graph import DataflowGraph, op_name, static_tensor
+from relay_passes.ir.rewrite import Bindings, value_pass
 
 
 def narrow_conv_weights() -> ir.transform.Pass:
     """The pass; it needs A-normal form."""
-    return block_pass("tvm_hybrid.narrow_conv_weights", _narrow_weights)
+    return value_pass("tvm_hybrid.narrow_conv_weights", _narrowed)
 
 
 def sum_of_convolutions(
@@ -54,20 +54,10 @@ def int8_parts(values: np.ndarray) -> list[np.ndarray]:
     return parts
 
 
-def _narrow_weights(graph: DataflowGraph) -> list[relax.Binding] | None:
-    """A block whose integer convolutions have int8 weights; None if they have already."""
-    block = Bindings()
-    found = False
-    for binding in graph.bindings:
-        call = binding_value(binding)
-        weights = _wide_weight(graph, call)
-        if weights is None:
-            block.bindings.append(binding)
-            continue
-        found = True
-        total = sum_of_convolutions(block, call, call.args[0], weights)
-        block.bindings.append(relax.VarBinding(binding.var, total))
-    return block.bindings if found else None
+def _narrowed(graph: DataflowGraph, block: Bindings, call: relax.Expr) -> relax.Expr | None:
+    """An integer convolution with int8 weights; None if it has them already, or is none."""
+    weights = _wide_weight(graph, call)
+    return None if weights is None else sum_of_convolutions(block, call, call.args[0], weights)
 
 
 def _wide_weight(graph: DataflowGraph, call: relax.Expr) -> np.ndarray | None:

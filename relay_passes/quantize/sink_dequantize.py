@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from tvm import ir, relax
 
-from relay_passes.ir.graph import DataflowGraph, binding_value, op_name, scalar_constant
+from relay_passes.ir.graph import DataflowGraph, op_name, scalar_constant
 from relay_passes.ir.moving_operators import (
     joined_axis,
     moves,
@@ -32,7 +32,7 @@ from relay_passes.ir.moving_operators import (
     picks_largest,
     result_axis,
 )
-from relay_passes.ir.rewrite import Bindings, block_pass
+from relay_passes.ir.rewrite import Bindings, block_pass, rewrite_values
 from relay_passes.ir.with_args import with_args
 
 from .quantization import Quantized, read_dequantize
@@ -46,15 +46,7 @@ def sink_dequantize() -> ir.transform.Pass:
 def _rewrite(graph: DataflowGraph) -> list[relax.Binding] | None:
     """The block with every dequantisation sunk; None if none can be."""
     sinker = _Sinker()
-    changed = False
-    for binding in graph.bindings:
-        value = sinker.sunk(binding.var, binding_value(binding))
-        if value is None:
-            sinker.block.bindings.append(binding)
-        else:
-            sinker.block.bind(binding.var, value)
-            changed = True
-    return sinker.block.bindings if changed else None
+    return rewrite_values(graph, sinker.block, lambda b: sinker.sunk(b.var, b.value))
 
 
 class _Sinker:

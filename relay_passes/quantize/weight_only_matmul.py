@@ -22,30 +22,21 @@ import numpy as np
 from tvm import ir, relax
 
 from microkernels.integers import RANGES
-from relay_passes.ir.graph import DataflowGraph, binding_value, op_name, static_tensor
-from relay_passes.ir.rewrite import Bindings, block_pass
+from relay_passes.ir.graph import DataflowGraph, op_name, static_tensor
+from relay_passes.ir.rewrite import Bindings, value_pass
 
 from .quantization import Quantized, read_dequantize
 
 
 def weight_only_matmul() -> ir.transform.Pass:
     """The pass; it needs A-normal form, and comes after `integer_matmul`."""
-    return block_pass("tvm_hybrid.weight_only_matmul", _rewrite)
+    return value_pass("tvm_hybrid.weight_only_matmul", _by_blocks)
 
 
-def _rewrite(graph: DataflowGraph) -> list[relax.Binding] | None:
-    """The block with such weights written as blocks; None if there are none."""
-    block = Bindings()
-    found = False
-    for binding in graph.bindings:
-        call = binding_value(binding)
-        weight = _weight(graph, call)
-        if weight is None:
-            block.bindings.append(binding)
-            continue
-        found = True
-        block.bind(binding.var, relax.op.matmul(call.args[0], _emit(block, weight)))
-    return block.bindings if found else None
+def _by_blocks(graph: DataflowGraph, block: Bindings, call: relax.Expr) -> relax.Expr | None:
+    """The product with its weight written as blocks; None for anything else."""
+    weight = _weight(graph, call)
+    return None if weight is None else relax.op.matmul(call.args[0], _emit(block, weight))
 
 
 def _weight(graph: DataflowGraph, call: relax.Expr) -> Quantized | None:

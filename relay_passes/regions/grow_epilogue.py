@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from tvm import relax
 
-from relay_passes.ir.graph import DataflowGraph, binding_value, op_name, static_tensor
+from relay_passes.ir.graph import DataflowGraph, op_name, static_tensor
 from tir_schedules.core.region import Region, Tensor
 
 from .anchor import Anchor
@@ -121,7 +121,7 @@ def grow(
 def _absorb(graph: DataflowGraph, growth: Growth, position: int) -> bool:
     """Adds one binding to the region if it is fusible."""
     binding = graph.bindings[position]
-    call = binding_value(binding)
+    call = binding.value
     output = static_tensor(binding.var)
     name = op_name(call)
     if output is None or "out_axes" in growth.anchor.attrs:
@@ -175,7 +175,7 @@ def _with_output_permutation(
     users = graph.users.get(growth.result, [])
     if growth.anchor.op != "batch_matmul" or len(users) != 1 or users[0] in graph.taken:
         return growth
-    call = binding_value(graph.bindings[users[0]])
+    call = graph.value(users[0])
     inside_only = isinstance(growth.result, relax.DataflowVar)
     if op_name(call) != "relax.permute_dims" or not inside_only or call.attrs.axes is None:
         return growth

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from tvm import ir, relax
 
-from relay_passes.ir.graph import DataflowGraph, binding_value, op_name, static_tensor
+from relay_passes.ir.graph import DataflowGraph, op_name, static_tensor
 from relay_passes.quantize.weight_only import match_weight_only
 from tir_schedules.core.attributes import Attribute, Numbers
 from tir_schedules.core.region import Tensor
@@ -29,7 +29,7 @@ def match_anchor(graph: DataflowGraph, position: int) -> Anchor | str | None:
     Anchor, str or None
         A str says why a call that could be an anchor is none; None means an ordinary operator.
     """
-    call = binding_value(graph.bindings[position])
+    call = graph.bindings[position].value
     matcher = _MATCHERS.get(op_name(call))
     return None if matcher is None else matcher(graph, position, call)
 
@@ -143,7 +143,7 @@ def match_conversion(graph: DataflowGraph, position: int) -> Anchor | None:
 
     The conversion itself is the first step of the epilogue; the anchor is what it converts.
     """
-    call = binding_value(graph.bindings[position])
+    call = graph.bindings[position].value
     if op_name(call) not in CONVERSIONS:
         return None
     source, output = static_tensor(call.args[0]), _output(graph, position)

@@ -28,7 +28,7 @@ from tvm.ir.transform import PassContext, module_pass
 from microkernels.errors import CompileError
 from microkernels.isa import Isa
 from relay_passes.decisions import Decision, DecisionLog
-from relay_passes.ir.graph import DataflowGraph, binding_value, op_name, static_tensor
+from relay_passes.ir.graph import DataflowGraph, op_name, static_tensor
 from relay_passes.ir.region_functions import (
     emit_as_used,
     is_region_function,
@@ -137,7 +137,7 @@ class _Partitioner:
 
     def leave(self, graph: DataflowGraph, position: int, reason: str) -> None:
         binding = graph.bindings[position]
-        name = op_name(binding_value(binding)).removeprefix("relax.")
+        name = op_name(binding.value).removeprefix("relax.")
         self.decisions.append(
             Decision(node=str(binding.var.name), op=name, taken=False, reason=reason)
         )

@@ -27,8 +27,8 @@ import math
 
 from tvm import ir, relax
 
-from relay_passes.ir.graph import DataflowGraph, binding_value, op_name, static_tensor
-from relay_passes.ir.rewrite import Bindings, block_pass
+from relay_passes.ir.graph import DataflowGraph, op_name, static_tensor
+from relay_passes.ir.rewrite import Bindings, value_pass
 from tir_schedules.product.scaled_weight import SCALE
 
 from .integer_anchor import Operand, feeds_this_alone
@@ -43,22 +43,15 @@ def scale_weight(threads: int) -> ir.transform.Pass:
         That share the rows of a product.
     """
 
-    def rewrite(graph: DataflowGraph) -> list[relax.Binding] | None:
-        block = Bindings()
-        changed = False
-        for binding in graph.bindings:
-            found = _scaled_product(graph, binding_value(binding), threads)
-            if found is None:
-                block.bindings.append(binding)
-                continue
-            x, scale, weight = found
-            column = block.emit(relax.op.reshape(scale, (-1, 1)))
-            scaled = block.emit(relax.op.multiply(column, weight))
-            block.bind(binding.var, relax.op.matmul(x, scaled))
-            changed = True
-        return block.bindings if changed else None
+    def rewrite(graph: DataflowGraph, block: Bindings, call: relax.Expr) -> relax.Expr | None:
+        found = _scaled_product(graph, call, threads)
+        if found is None:
+            return None
+        x, scale, weight = found
+        column = block.emit(relax.op.reshape(scale, (-1, 1)))
+        return relax.op.matmul(x, block.emit(relax.op.multiply(column, weight)))
 
-    return block_pass("tvm_hybrid.scale_weight", rewrite)
+    return value_pass("tvm_hybrid.scale_weight", rewrite)
 
 
 def _scaled_product(

@@ -11,7 +11,7 @@ from tvm import ir, relax, tirx
 from tvm.relax import op
 
 from relay_passes.bfloat16.bf16_precision import bf16_precision
-from relay_passes.ir.graph import binding_value, op_name
+from relay_passes.ir.graph import op_name
 from tests.relay_passes.graphs import Body, constant, module
 
 X = ((4, 16), "float32")
@@ -19,7 +19,7 @@ X = ((4, 16), "float32")
 
 def products(mod: ir.IRModule) -> list[relax.Call]:
     """The matrix products and convolutions of main."""
-    values = [binding_value(b) for block in mod["main"].body.blocks for b in block.bindings]
+    values = [b.value for block in mod["main"].body.blocks for b in block.bindings]
     names = ("relax.matmul", "relax.nn.conv1d", "relax.nn.conv2d", "relax.nn.conv2d_transpose")
     return [value for value in values if op_name(value) in names]
 
@@ -51,17 +51,17 @@ def test_one_cast_for_all_who_read_a_value_and_everything_else_stays_f32() -> No
     mod = bf16_precision()(module(body, X))
     assert operand_types(mod) == [("bfloat16", "bfloat16", "float32")] * 4
     casts = [
-        binding_value(binding)
+        binding.value
         for block in mod["main"].body.blocks
         for binding in block.bindings
-        if op_name(binding_value(binding)) == "relax.astype"
+        if op_name(binding.value) == "relax.astype"
     ]
     assert len(casts) == len({cast.args[0] for cast in casts}) == 4  # x, q, the turned k, scores
     others = [
         binding.var
         for block in mod["main"].body.blocks
         for binding in block.bindings
-        if op_name(binding_value(binding)) != "relax.astype"
+        if op_name(binding.value) != "relax.astype"
     ]
     assert {str(var.ty.dtype) for var in others} == {"float32"}
 

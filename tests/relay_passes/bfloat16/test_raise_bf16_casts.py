@@ -10,7 +10,7 @@ from tvm.ir import assert_structural_equal
 from tvm.relax import op
 
 from relay_passes.bfloat16.raise_bf16_casts import raise_bf16_casts
-from relay_passes.ir.graph import binding_value, op_name
+from relay_passes.ir.graph import op_name
 from tests.relay_passes.graphs import Body, module, run
 
 X = ((2, 6, 4), "float32")
@@ -30,7 +30,7 @@ def written(mod: IRModule) -> list[str]:
     found = []
     for block in mod["main"].body.blocks:
         for binding in block.bindings:
-            value = binding_value(binding)
+            value = binding.value
             if not isinstance(value.ty, relax.TupleType):
                 name = op_name(value).rsplit(".", 1)[-1] or "item"
                 found.append(f"{name}:{value.ty.dtype}")

@@ -10,7 +10,6 @@ from tvm.ir import assert_structural_equal
 from tvm.relax import op
 
 from relay_passes.bfloat16.widen_bf16 import widen_bf16
-from relay_passes.ir.graph import binding_value
 from tests.relay_passes.graphs import Body, module, run
 
 from .test_bf16_precision import operand_types
@@ -31,7 +30,7 @@ def types(mod: IRModule) -> list[str]:
     found = []
     for block in mod["main"].body.blocks:
         for binding in block.bindings:
-            value = binding_value(binding)
+            value = binding.value
             name = value.op.name if isinstance(value, relax.Call) else type(value).__name__
             if not isinstance(value.ty, relax.TupleType):
                 found.append(f"{name.rsplit('.', 1)[-1]}:{value.ty.dtype}")

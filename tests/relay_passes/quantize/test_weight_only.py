@@ -10,7 +10,7 @@ import tvm
 from tvm import IRModule, relax
 
 from microkernels.isa import isa_named
-from relay_passes.ir.graph import DataflowGraph, binding_value
+from relay_passes.ir.graph import DataflowGraph
 from relay_passes.pipeline import Phase, PipelineOptions, phases
 from relay_passes.quantize.weight_only import match_weight_only
 from relay_passes.regions.anchor import Anchor
@@ -65,7 +65,7 @@ def anchor_of(mod: IRModule) -> Anchor | None:
     (block,) = mod["main"].body.blocks
     graph = DataflowGraph(block)
     for position, binding in enumerate(graph.bindings):
-        call = binding_value(binding)
+        call = binding.value
         if isinstance(call, relax.Call) and str(call.op.name) == "relax.matmul":
             return match_weight_only(graph, position, call)
     raise AssertionError("no matmul")

@@ -13,7 +13,7 @@ from tvm.script import ir as I
 from tvm.script import relax as R
 
 from relay_passes.decisions import DecisionLog
-from relay_passes.ir.graph import binding_value, op_name
+from relay_passes.ir.graph import op_name
 from relay_passes.ir.region_functions import COMPOSITE, REGION, is_region_function
 from relay_passes.regions.partition import partition
 from tests.relay_passes.graphs import MACHINE, Body, module, operators, regions
@@ -64,9 +64,7 @@ def check(body: Body, *shapes: tuple[tuple[int, ...], str]) -> list[Region]:
 def left(mod: IRModule) -> list[str]:
     """Operators of main outside regions."""
     names = [
-        op_name(binding_value(binding))
-        for block in mod["main"].body.blocks
-        for binding in block.bindings
+        op_name(binding.value) for block in mod["main"].body.blocks for binding in block.bindings
     ]
     return [name.removeprefix("relax.") for name in names if name]
 
