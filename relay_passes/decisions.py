@@ -54,3 +54,7 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
 
 
 DecisionLog = list[Decision]
+
+# The "operators" of decisions about no operator.
+LAYOUTS = "layouts"  # of a block
+REORDER = "reorder"  # that is in no region

@@ -48,6 +48,7 @@ from .lower.concat_in_place import concat_in_place
 from .lower.drop_checks import drop_checks
 from .lower.legalize_operators import legalize_operators
 from .lower.lower_regions import lower_regions
+from .lower.merge_side_by_side import merge_side_by_side
 from .lower.native_code import compile_native
 from .lower.prepack import prepack
 from .lower.reduction_identities import reduction_identities
@@ -62,7 +63,6 @@ from .quantize.integer_matmul import integer_matmul
 from .quantize.integer_mean import integer_mean
 from .quantize.lift_quantize import lift_quantize
 from .quantize.narrow_conv_weights import narrow_conv_weights
-from .quantize.quantization_ranges import quantization_ranges
 from .quantize.requantize import requantize
 from .quantize.sink_dequantize import sink_dequantize
 from .quantize.stock_dynamic_quantize import stock_dynamic_quantize
@@ -71,8 +71,8 @@ from .regions.merge_attention import merge_attention
 from .regions.merge_chains import merge_chains
 from .regions.merge_depthwise import merge_depthwise
 from .regions.merge_projections import merge_projections
-from .regions.merge_side_by_side import merge_side_by_side
 from .regions.partition import partition, region_counts
+from .regions.quantization_ranges import quantization_ranges
 from .regions.scale_weight import scale_weight
 from .regions.select_winograd import select_winograd
 

@@ -1,4 +1,4 @@
-"""Imports between the four packages never point right."""
+"""Imports between the four packages never point right; rooms of passes share `ir` alone."""
 
 import ast
 from graphlib import TopologicalSorter
@@ -56,3 +56,10 @@ def test_no_two_rooms_import_from_each_other(floor: str) -> None:
     rooms = {name: room for name, room in read_rooms().items() if name.startswith(f"{floor}.")}
     graph = {name: room.uses & rooms.keys() for name, room in rooms.items()}
     assert list(TopologicalSorter(graph).static_order())  # fails with a cycle's rooms
+
+
+def test_rooms_of_passes_import_from_ir_alone() -> None:
+    rooms = {name: room for name, room in read_rooms().items() if name.startswith("relay_passes.")}
+    assert "relay_passes.ir" in rooms
+    for name, room in rooms.items():
+        assert room.uses & (rooms.keys() - {name}) <= {"relay_passes.ir"}, name

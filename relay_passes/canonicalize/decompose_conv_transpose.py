@@ -34,8 +34,8 @@ from tvm import ir, relax
 
 from relay_passes.ir.elementwise_calls import read_elementwise
 from relay_passes.ir.graph import DataflowGraph, variables
+from relay_passes.ir.quantization import read_dequantize
 from relay_passes.ir.rewrite import Bindings, block_pass
-from relay_passes.quantize.quantization import read_dequantize
 
 from .interleaved import Interleaved
 from .transposed_conv import LANES, OPERATORS, TransposedConv, read_conv_transpose

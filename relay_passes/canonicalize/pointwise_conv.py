@@ -26,22 +26,18 @@ import math
 from tvm import ir, relax
 
 from relay_passes.ir.axis_view import view_axes
+from relay_passes.ir.convolution import (
+    CHANNELS_FIRST,
+    CHANNELS_LAST,
+    has_one_tap,
+    layouts_of,
+    runs_on_planes,
+)
 from relay_passes.ir.graph import DataflowGraph, op_name, static_tensor
 from relay_passes.ir.rewrite import Bindings, block_pass
 from relay_passes.ir.traits import ELEMENTWISE
 from relay_passes.ir.transposed_constants import is_transposable, with_axes
 from relay_passes.ir.with_args import with_args
-
-_LAYOUTS = {
-    "relax.nn.conv1d": ("NWC", "WIO"),
-    "relax.nn.conv2d": ("NHWC", "HWIO"),
-    "relax.nn.conv3d": ("NDHWC", "DHWIO"),
-}
-_PLANES = {
-    "relax.nn.conv1d": ("NCW", "OIW"),
-    "relax.nn.conv2d": ("NCHW", "OIHW"),
-    "relax.nn.conv3d": ("NCDHW", "OIDHW"),
-}
 
 
 def pointwise_conv() -> ir.transform.Pass:
@@ -60,37 +56,10 @@ def _rewrite(graph: DataflowGraph) -> list[relax.Binding] | None:
 def is_pointwise(graph: DataflowGraph, call: relax.Expr) -> bool:
     """Whether an expression is a convolution, channels last, that computes every pixel from one
     alone."""
-    if not _laid_out(call, _LAYOUTS) or static_tensor(call.args[0]) is None:
+    wanted = CHANNELS_LAST.get(op_name(call))
+    if wanted is None or layouts_of(call) != wanted or static_tensor(call.args[0]) is None:
         return False
-    return _has_one_tap(call) and is_transposable(graph, call.args[1])
-
-
-def runs_on_planes(call: relax.Expr) -> bool:
-    """Whether an expression is a convolution, in any layout, that can be a product with channels
-    first: of f32, of one tap, by a constant."""
-    if op_name(call) not in _PLANES or not _has_one_tap(call):
-        return False
-    tensors = (static_tensor(call.args[0]), static_tensor(call.args[1]), static_tensor(call))
-    constant = isinstance(call.args[1], ir.GenericConst)
-    return constant and all(each is not None and each.dtype == "float32" for each in tensors)
-
-
-def _laid_out(call: relax.Expr, layouts: dict[str, tuple[str, str]]) -> bool:
-    wanted = layouts.get(op_name(call))
-    if wanted is None:
-        return False
-    attrs = call.attrs
-    given = tuple(map(str, (attrs.data_layout, attrs.kernel_layout, attrs.out_layout)))
-    return given == (*wanted, wanted[0])
-
-
-def _has_one_tap(call: relax.Call) -> bool:
-    attrs, weight = call.attrs, static_tensor(call.args[1])
-    if weight is None or any(int(stride) != 1 for stride in attrs.strides):
-        return False
-    letters = zip(str(attrs.kernel_layout), weight.shape, strict=True)
-    single = all(extent == 1 for letter, extent in letters if letter not in "IO")
-    return single and int(attrs.groups) == 1 and not any(int(each) for each in attrs.padding)
+    return has_one_tap(call) and is_transposable(graph, call.args[1])
 
 
 class _Writer:
@@ -121,7 +90,7 @@ class _Writer:
             self.block.bind(binding.var, product)
             return
         planes = None
-        if _laid_out(call, _PLANES) and runs_on_planes(call):
+        if runs_on_planes(call) and layouts_of(call) == CHANNELS_FIRST[op_name(call)]:
             self.changes = True
             weight = with_axes(self.graph, call.args[1], (0, 1), self.block)
             planes = relax.op.matmul(weight, self._flat(call.args[0]))

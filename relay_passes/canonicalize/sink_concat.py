@@ -31,7 +31,7 @@ from tvm import ir, relax
 from relay_passes.ir.elementwise_calls import read_elementwise
 from relay_passes.ir.graph import DataflowGraph, op_name, static_tensor, variables
 from relay_passes.ir.rewrite import Bindings, block_pass
-from relay_passes.regions.match_anchors import CONVERSIONS
+from relay_passes.ir.traits import CONVERSIONS
 
 
 def sink_concat() -> ir.transform.Pass:

@@ -11,8 +11,8 @@ import numpy as np
 from tvm import ir, relax
 
 from relay_passes.ir.graph import DataflowGraph, op_name, static_tensor
+from relay_passes.ir.quantization import Quantized, read_dequantize
 from relay_passes.ir.rewrite import Bindings
-from relay_passes.quantize.quantization import Quantized, read_dequantize
 
 from .transposed_taps import TransposedAxis, Window
 

@@ -6,6 +6,7 @@ A view of x [1, 512, 256] with axes (0, 2, 1, None) is [1, 256, 512, 1].
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -50,8 +51,7 @@ class AxisView:
     @property
     def moves(self) -> bool:
         """Whether elements change places in memory; a reshape does if not."""
-        order = [a for a in self.axes if a is not None and self.source_shape[a] != 1]
-        return order != sorted(order)
+        return moves(self.source_shape, [axis for axis in self.axes if axis is not None])
 
     @property
     def cost(self) -> tuple[int, int]:
@@ -114,6 +114,23 @@ def view_axes(call: relax.Expr) -> Axes | None:
         order = call.attrs.axes
         return tuple(range(rank))[::-1] if order is None else tuple(int(a) % rank for a in order)
     return _reshape_axes(before.shape, after.shape)
+
+
+def moves(shape: Sequence[int], order: Sequence[int]) -> bool:
+    """Whether a permutation changes where elements lie: not if it moves extents of 1 only."""
+    kept = [axis for axis in order if shape[axis] != 1]
+    return kept != sorted(kept)
+
+
+def reorder_axes(call: relax.Expr) -> tuple[int, ...] | None:
+    """The axes of a permutation that moves elements; None if an expression is none."""
+    if op_name(call) != "relax.permute_dims":
+        return None
+    tensor, axes = static_tensor(call.args[0]), view_axes(call)
+    if tensor is None or axes is None:
+        return None
+    order = tuple(axis for axis in axes if axis is not None)
+    return order if moves(tensor.shape, order) else None
 
 
 def _reshape_axes(before: tuple[int, ...], after: tuple[int, ...]) -> Axes | None:

@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
-from tvm import relax
+from tvm import ir, relax
 
-from .graph import op_name
+from .graph import op_name, static_tensor
 from .traits import CONVOLUTIONS, TRANSPOSED_CONVOLUTIONS
 from .with_args import with_args
 
+# Layouts of data, kernel and result, by operator.
+CHANNELS_LAST = {
+    "relax.nn.conv1d": ("NWC", "WIO", "NWC"),
+    "relax.nn.conv2d": ("NHWC", "HWIO", "NHWC"),
+    "relax.nn.conv3d": ("NDHWC", "DHWIO", "NDHWC"),
+}
+CHANNELS_FIRST = {
+    "relax.nn.conv1d": ("NCW", "OIW", "NCW"),
+    "relax.nn.conv2d": ("NCHW", "OIHW", "NCHW"),
+    "relax.nn.conv3d": ("NCDHW", "OIDHW", "NCDHW"),
+}
 _TRANSPOSED = TRANSPOSED_CONVOLUTIONS[:2]  # those over three axes stay as they are
 _CONVOLUTIONS = (*CONVOLUTIONS, *_TRANSPOSED)
 
@@ -31,6 +42,32 @@ def output_channels(call: relax.Call) -> int:
 def kernel_outputs(call: relax.Call) -> int:
     """The axis of a convolution's weight that holds output channels, from the front."""
     return str(call.attrs.kernel_layout).index("O")
+
+
+def layouts_of(call: relax.Call) -> tuple[str, ...]:
+    """The layouts of a convolution's data, kernel and result."""
+    attrs = call.attrs
+    return tuple(map(str, (attrs.data_layout, attrs.kernel_layout, attrs.out_layout)))
+
+
+def has_one_tap(call: relax.Call) -> bool:
+    """Whether a convolution computes every pixel from one alone, at the same place."""
+    attrs, weight = call.attrs, static_tensor(call.args[1])
+    if weight is None or any(int(stride) != 1 for stride in attrs.strides):
+        return False
+    letters = zip(str(attrs.kernel_layout), weight.shape, strict=True)
+    single = all(extent == 1 for letter, extent in letters if letter not in "IO")
+    return single and int(attrs.groups) == 1 and not any(int(each) for each in attrs.padding)
+
+
+def runs_on_planes(call: relax.Expr) -> bool:
+    """Whether an expression is a convolution, in any layout, that can be a product with channels
+    first: of f32, of one tap, by a constant."""
+    if op_name(call) not in CHANNELS_FIRST or not has_one_tap(call):
+        return False
+    tensors = (static_tensor(call.args[0]), static_tensor(call.args[1]), static_tensor(call))
+    constant = isinstance(call.args[1], ir.GenericConst)
+    return constant and all(each is not None and each.dtype == "float32" for each in tensors)
 
 
 def convolution_of(

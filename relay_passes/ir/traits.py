@@ -45,6 +45,7 @@ ELEMENTWISE: dict[str, int] = {
     **_arity(2, "bitwise_and", "bitwise_or", "bitwise_xor", "left_shift", "right_shift"),
 }
 QUANTIZING = _named("quantize", "dequantize")  # elementwise but for the axis of their scales
+CONVERSIONS = (*QUANTIZING, "relax.astype")
 
 # Operators that move elements of their first operand.
 RESHAPES = _named("reshape", "squeeze", "expand_dims", "flatten")  # keep their order

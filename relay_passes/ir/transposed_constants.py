@@ -14,10 +14,9 @@ from __future__ import annotations
 
 from tvm import ir, relax
 
-from relay_passes.quantize.quantization import read_dequantize
-
 from .axis_view import Axes, AxisView, identity, view_axes
 from .graph import DataflowGraph, op_name, static_tensor
+from .quantization import read_dequantize
 from .rewrite import Bindings
 from .traits import ELEMENTWISE
 from .with_args import with_args

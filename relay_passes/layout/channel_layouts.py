@@ -16,6 +16,7 @@ from enum import Enum
 
 from tvm import DataType, relax
 
+from relay_passes.ir.axis_view import moves
 from relay_passes.ir.graph import DataflowGraph, static_tensor, variables
 from relay_passes.ir.strided_view import coalesced
 
@@ -95,12 +96,6 @@ class Form:
 def permuted(shape: Sequence[int], order: Order) -> tuple[int, ...]:
     """The shape of a permuted tensor."""
     return tuple(shape[axis] for axis in order)
-
-
-def moves(shape: Sequence[int], order: Order) -> bool:
-    """Whether a permutation changes where elements lie: not if it moves extents of 1 only."""
-    kept = [axis for axis in order if shape[axis] != 1]
-    return kept != sorted(kept)
 
 
 def same_memory(

@@ -32,6 +32,7 @@ import numpy as np
 from tvm import ir, relax
 
 from relay_passes.ir.graph import DataflowGraph, op_name, static_tensor
+from relay_passes.ir.quantization import read_dequantize
 from relay_passes.ir.rewrite import Bindings, block_pass
 from relay_passes.ir.traits import (
     CONVOLUTIONS,
@@ -43,7 +44,6 @@ from relay_passes.ir.traits import (
     RESIZES,
 )
 from relay_passes.ir.with_args import with_args
-from relay_passes.quantize.quantization import read_dequantize
 
 from .channel_axes import reduced_axes
 from .channel_shuffle import Shuffle, match_shuffle

@@ -10,14 +10,13 @@ from collections.abc import Mapping
 from tvm import IRModule, ir, relax
 from tvm.ir.transform import PassContext, module_pass
 
-from relay_passes.decisions import Decision, DecisionLog
-from relay_passes.ir.axis_view import view_axes
+from relay_passes.decisions import REORDER, Decision, DecisionLog
+from relay_passes.ir.axis_view import reorder_axes
 from relay_passes.ir.graph import op_name, static_tensor
 from relay_passes.ir.region_functions import is_region_function
 
-from .channel_layouts import Form, moves
+from .channel_layouts import Form
 
-REORDER = "reorder"
 _NONE: Mapping[relax.Expr, relax.Expr] = {}
 _SPATIAL = {3: "W", 4: "HW", 5: "DHW"}
 
@@ -67,17 +66,6 @@ def describe_reorder(call: relax.Expr, reshaped: Mapping[relax.Expr, relax.Expr]
     form = Form(tensor.shape, tensor.dtype)
     name = getattr(reshaped.get(call.args[0], call.args[0]), "name", "a constant")
     return f"reorder {_letters(order)} of {name}: {form.bytes} bytes"
-
-
-def reorder_axes(call: relax.Expr) -> tuple[int, ...] | None:
-    """The axes of a permutation that moves elements; None if an expression is none."""
-    if op_name(call) != "relax.permute_dims":
-        return None
-    tensor, axes = static_tensor(call.args[0]), view_axes(call)
-    if tensor is None or axes is None:
-        return None
-    order = tuple(axis for axis in axes if axis is not None)
-    return order if moves(tensor.shape, order) else None
 
 
 def _letters(order: tuple[int, ...]) -> str:

@@ -15,8 +15,8 @@ from collections.abc import Callable
 
 from tvm import relax
 
-from relay_passes.canonicalize.pointwise_conv import runs_on_planes
 from relay_passes.ir.axis_view import view_axes
+from relay_passes.ir.convolution import runs_on_planes
 from relay_passes.ir.graph import op_name
 from relay_passes.ir.moving_operators import parts_of_concat
 from relay_passes.ir.regroup_axes import match_regroup

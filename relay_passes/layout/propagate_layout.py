@@ -30,7 +30,7 @@ import logging
 
 from tvm import ir, relax
 
-from relay_passes.decisions import Decision, DecisionLog
+from relay_passes.decisions import LAYOUTS, Decision, DecisionLog
 from relay_passes.ir.axis_view import view_axes
 from relay_passes.ir.graph import DataflowGraph, op_name, same_shape, static_tensor
 from relay_passes.ir.rewrite import Bindings, block_pass
@@ -40,7 +40,7 @@ from relay_passes.ir.with_args import with_args
 from .assign_layouts import LayoutPlan
 from .channel_layouts import Form, How, Operand, Role, moves, permuted
 from .minimum_cut import FIRST, LAST
-from .search_space import LAYOUTS, ChooseLabels, LayoutProblem
+from .search_space import ChooseLabels, LayoutProblem
 
 logger = logging.getLogger("tvm_hybrid")
 

@@ -24,9 +24,6 @@ from relay_passes.ir.traits import CHANNEL_WISE, ELEMENTWISE, QUANTIZING, VIEWS
 from .assign_layouts import LayoutPlan
 from .minimum_cut import FIRST, LAST
 
-LAYOUTS = "layouts"
-"""The "operator" of a decision about the layouts of a block."""
-
 Labels = Mapping[str, int]
 LABEL_NAMES = {FIRST: "first", LAST: "last"}
 _FOLLOWERS = {*ELEMENTWISE, *QUANTIZING, *VIEWS, *CHANNEL_WISE, "relax.split"}

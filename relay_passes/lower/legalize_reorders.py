@@ -23,7 +23,8 @@ import tvm_ffi
 from tvm import relax, te, tirx
 from tvm.s_tir import SBlock
 
-from relay_passes.layout.note_reorders import reorder_axes
+from relay_passes.ir.axis_view import reorder_axes
+from relay_passes.tvm_compat import legalize_by_tvm
 
 Legalize = Callable[[relax.BlockBuilder, relax.Call], relax.Expr]
 MARK = "tvm_hybrid.reorder"
@@ -44,7 +45,7 @@ def reorders_in(function: tirx.PrimFunc) -> int:
 def _permute_dims(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     order = reorder_axes(call)
     if order is None:
-        return call.op.get_attr("FLegalize")(builder, call)
+        return legalize_by_tvm(builder, call)
 
     def reordered(x: te.Tensor) -> te.Tensor:
         def element(*indices: tirx.Var) -> tirx.Expr:

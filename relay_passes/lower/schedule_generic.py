@@ -20,8 +20,7 @@ from msgspec import structs
 from tvm import IRModule, ir, relax, tirx
 from tvm.ir.transform import PassContext, module_pass
 
-from relay_passes.decisions import Decision, DecisionLog
-from relay_passes.layout.note_reorders import REORDER
+from relay_passes.decisions import REORDER, Decision, DecisionLog
 from tir_schedules.core.machine import Machine
 from tir_schedules.generic.schedule import schedule_generic
 

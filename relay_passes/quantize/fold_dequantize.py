@@ -16,9 +16,8 @@ import numpy as np
 from tvm import ir, relax
 
 from relay_passes.ir.graph import DataflowGraph
+from relay_passes.ir.quantization import Quantized, read_dequantize
 from relay_passes.ir.rewrite import Bindings, value_pass
-
-from .quantization import Quantized, read_dequantize
 
 
 def fold_dequantize() -> ir.transform.Pass:

@@ -37,6 +37,7 @@ from relay_passes.ir.convolution import (
     output_channels,
 )
 from relay_passes.ir.graph import DataflowGraph, static_tensor
+from relay_passes.ir.quantization import Quantized
 from relay_passes.ir.rewrite import Bindings, block_pass
 
 from .integer_product import (
@@ -50,7 +51,6 @@ from .integer_product import (
     widened,
 )
 from .narrow_conv_weights import sum_of_convolutions
-from .quantization import Quantized
 
 
 def integer_conv(decisions: DecisionLog | None = None) -> ir.transform.Pass:

@@ -26,6 +26,7 @@ from tvm import ir, relax
 
 from relay_passes.decisions import DecisionLog
 from relay_passes.ir.graph import DataflowGraph, op_name, static_tensor
+from relay_passes.ir.quantization import Quantized
 from relay_passes.ir.rewrite import Bindings, block_pass
 
 from .integer_product import (
@@ -39,7 +40,6 @@ from .integer_product import (
     rewrite_products,
     widened,
 )
-from .quantization import Quantized
 
 
 def integer_matmul(decisions: DecisionLog | None = None) -> ir.transform.Pass:

@@ -34,10 +34,10 @@ from tvm import ir, relax
 
 from microkernels.integers import RANGES
 from relay_passes.ir.graph import DataflowGraph, op_name, static_tensor
+from relay_passes.ir.quantization import Quantized, read_dequantize
 from relay_passes.ir.rewrite import Bindings, value_pass
 
 from .integer_product import LIMIT, largest, widened
-from .quantization import Quantized, read_dequantize
 
 _GLOBAL = {f"relax.nn.adaptive_avg_pool{rank}d" for rank in (1, 2, 3)}
 _POOLS = {

@@ -36,9 +36,8 @@ from tvm import ir, relax
 from microkernels.integers import RANGES
 from relay_passes.decisions import Decision, DecisionLog
 from relay_passes.ir.graph import DataflowGraph, op_name, static_tensor
+from relay_passes.ir.quantization import Quantized, read_dequantize
 from relay_passes.ir.rewrite import Bindings
-
-from .quantization import Quantized, read_dequantize
 
 LIMIT = 2**31
 

@@ -49,9 +49,8 @@ from relay_passes.ir.moving_operators import (
     parts_of_concat,
     picks_largest,
 )
+from relay_passes.ir.quantization import Quantization, read_dequantize, read_quantize
 from relay_passes.ir.rewrite import Bindings, block_pass, rewrite_values
-
-from .quantization import Quantization, read_dequantize, read_quantize
 
 
 def lift_quantize() -> ir.transform.Pass:

@@ -32,10 +32,9 @@ from relay_passes.ir.moving_operators import (
     picks_largest,
     result_axis,
 )
+from relay_passes.ir.quantization import Quantized, read_dequantize
 from relay_passes.ir.rewrite import Bindings, block_pass, rewrite_values
 from relay_passes.ir.with_args import with_args
-
-from .quantization import Quantized, read_dequantize
 
 
 def sink_dequantize() -> ir.transform.Pass:

@@ -23,10 +23,15 @@ from __future__ import annotations
 
 from tvm import ir, relax
 
+from relay_passes.ir.dynamic_quantize import (
+    LEVELS,
+    ChainReader,
+    bind_scale,
+    bind_zero_point,
+    is_number,
+)
 from relay_passes.ir.graph import DataflowGraph
 from relay_passes.ir.rewrite import Bindings, block_pass
-
-from .dynamic_quantize import LEVELS, ChainReader, bind_scale, bind_zero_point, is_number
 
 
 def stock_dynamic_quantize() -> ir.transform.Pass:

@@ -23,9 +23,8 @@ from tvm import ir, relax
 
 from microkernels.integers import RANGES
 from relay_passes.ir.graph import DataflowGraph, op_name, static_tensor
+from relay_passes.ir.quantization import Quantized, read_dequantize
 from relay_passes.ir.rewrite import Bindings, value_pass
-
-from .quantization import Quantized, read_dequantize
 
 
 def weight_only_matmul() -> ir.transform.Pass:

@@ -9,24 +9,19 @@ from __future__ import annotations
 
 from tvm import ir, relax
 
+from relay_passes.ir.convolution import CHANNELS_LAST, layouts_of
 from relay_passes.ir.graph import DataflowGraph, op_name, static_tensor
 from tir_schedules.core.attributes import Attribute
 
 from .anchor import Anchor
 from .integer_anchor import Operand, integer_operand, quantized_on_the_way, rounded_on_the_way
 
-_LAYOUTS = {
-    "relax.nn.conv1d": ("NWC", "WIO", "NWC"),
-    "relax.nn.conv2d": ("NHWC", "HWIO", "NHWC"),
-    "relax.nn.conv3d": ("NDHWC", "DHWIO", "NDHWC"),
-}
-
 
 def match_conv(graph: DataflowGraph, position: int, call: relax.Call) -> Anchor | str | None:
     """The anchor of a convolution; a str says why there is none."""
     attrs = call.attrs
-    layouts = tuple(map(str, (attrs.data_layout, attrs.kernel_layout, attrs.out_layout)))
-    if layouts != _LAYOUTS[op_name(call)]:
+    layouts = layouts_of(call)
+    if layouts != CHANNELS_LAST[op_name(call)]:
         return f"the layouts {', '.join(layouts)}"
     output = static_tensor(graph.bindings[position].var)
     x, w = Operand(call.args[0]), Operand(call.args[1])

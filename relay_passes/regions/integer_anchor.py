@@ -17,8 +17,8 @@ import tvm
 from tvm import ir, relax
 
 from microkernels.integers import RANGES
+from relay_passes.ir.dynamic_quantize import match_dynamic_quantize
 from relay_passes.ir.graph import DataflowGraph, op_name, scalar_constant, static_tensor
-from relay_passes.quantize.dynamic_quantize import match_dynamic_quantize
 from tir_schedules.core.attributes import Attribute
 
 from .epilogue_steps import is_fusible

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from tvm import ir, relax
 
+from relay_passes.ir.convolution import CHANNELS_LAST, layouts_of
 from relay_passes.ir.graph import DataflowGraph, op_name, static_tensor
-from relay_passes.quantize.weight_only import match_weight_only
+from relay_passes.ir.traits import CONVERSIONS
 from tir_schedules.core.attributes import Attribute, Numbers
 from tir_schedules.core.region import Tensor
 
@@ -17,8 +18,7 @@ from .anchor import Anchor, Matcher
 from .conv_anchor import match_conv
 from .integer_anchor import Operand, integer_operand, quantized_on_the_way, rounded_on_the_way
 from .scale_weight import note_scaled_weight
-
-CONVERSIONS = ("relax.quantize", "relax.dequantize", "relax.astype")
+from .weight_only_anchor import match_weight_only
 
 
 def match_anchor(graph: DataflowGraph, position: int) -> Anchor | str | None:
@@ -104,10 +104,10 @@ def _product(
 def _conv1d(graph: DataflowGraph, position: int, call: relax.Call) -> Anchor | str | None:
     """A convolution whose windows are contiguous is a matmul of overlapping rows."""
     attrs = call.attrs
-    layouts = (attrs.data_layout, attrs.kernel_layout, attrs.out_layout)
+    last = layouts_of(call) == CHANNELS_LAST["relax.nn.conv1d"]
     w, output = static_tensor(call.args[1]), _output(graph, position)
     plain = int(attrs.groups) == 1 and int(attrs.dilation[0]) == 1 and not any(attrs.padding)
-    if w is None or output is None or not plain or layouts != ("NWC", "WIO", "NWC"):
+    if w is None or output is None or not plain or not last:
         return match_conv(graph, position, call)
     if not isinstance(call.args[1], ir.GenericConst) or w.dtype != "float32":
         return match_conv(graph, position, call)

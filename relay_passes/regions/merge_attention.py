@@ -27,7 +27,6 @@ from dataclasses import dataclass
 from tvm import ir, relax
 
 from microkernels.isa import Isa
-from relay_passes.canonicalize.causal_mask import without_causal_mask
 from relay_passes.ir.graph import op_name, static_tensor, variables
 from relay_passes.ir.strided_view import StridedView, common_digits, sources, through
 from relay_passes.ir.traits import RESHAPES
@@ -35,6 +34,7 @@ from tir_schedules.core.attributes import Attribute, Numbers
 from tir_schedules.core.region import Region, Tensor
 from tir_schedules.core.template import template_for
 
+from .causal_mask import without_causal_mask
 from .merge_regions import Findings, Merge, RegionGraph, merging_pass
 
 OP = "attention"

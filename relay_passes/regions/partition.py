@@ -27,7 +27,8 @@ from tvm.ir.transform import PassContext, module_pass
 
 from microkernels.errors import CompileError
 from microkernels.isa import Isa
-from relay_passes.decisions import Decision, DecisionLog
+from relay_passes.decisions import LAYOUTS, Decision, DecisionLog
+from relay_passes.ir.dynamic_quantize import ranges_in_place
 from relay_passes.ir.graph import DataflowGraph, op_name, static_tensor
 from relay_passes.ir.region_functions import (
     emit_as_used,
@@ -37,8 +38,6 @@ from relay_passes.ir.region_functions import (
     substitute,
 )
 from relay_passes.ir.rewrite import rewrite_blocks
-from relay_passes.layout.search_space import LAYOUTS
-from relay_passes.quantize.dynamic_quantize import ranges_in_place
 from tir_schedules.core.region import Region
 from tir_schedules.core.template import has_template, template_for
 

@@ -10,6 +10,7 @@ import pytest
 from tvm import relax
 
 from microkernels.errors import CompileError
+from relay_passes.ir.dynamic_quantize import emit_dynamic_quantize
 from relay_passes.pipeline import (
     FUSION_LEVELS,
     Phase,
@@ -18,7 +19,6 @@ from relay_passes.pipeline import (
     collect_regions,
     phases,
 )
-from relay_passes.quantize.dynamic_quantize import emit_dynamic_quantize
 from tests.relay_passes.graphs import TARGET, constant, module, operators
 from tests.relay_passes.quantized import dequantize, quantize
 from tir_schedules.core.region import Region

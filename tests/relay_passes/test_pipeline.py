@@ -8,6 +8,7 @@ import tvm
 from tvm import relax
 
 from microkernels.errors import CompileError
+from relay_passes.ir.dynamic_quantize import emit_dynamic_quantize
 from relay_passes.pipeline import (
     Phase,
     PipelineOptions,
@@ -15,7 +16,6 @@ from relay_passes.pipeline import (
     collect_regions,
     passes_through,
 )
-from relay_passes.quantize.dynamic_quantize import emit_dynamic_quantize
 from tests.relay_passes.graphs import constant, module, operators
 from tests.relay_passes.quantized import dequantize, quantize
 from tir_schedules.core.region import Region

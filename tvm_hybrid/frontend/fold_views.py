@@ -17,7 +17,7 @@ from tvm import relax
 from tvm.ir import GenericConst, Op
 
 from relay_passes.ir.moving_operators import result_axis
-from relay_passes.quantize.quantization import Quantized, read_dequantize
+from relay_passes.ir.quantization import Quantized, read_dequantize
 
 from .expressions import constant, literal, static_dims
 

@@ -6,7 +6,7 @@ MatMulInteger          R.matmul(R.subtract(R.astype(a, "int32"), za), R.astype(b
 ConvInteger            R.nn.conv2d of such operands
 QuantizeLinear         R.quantize(x, scale, zero_point)
 DequantizeLinear       R.dequantize(q, scale, zero_point)
-DynamicQuantizeLinear  relay_passes.quantize.dynamic_quantize
+DynamicQuantizeLinear  relay_passes.ir.dynamic_quantize
 DequantizeBlocks       R.reshape((R.reshape(q, [K / b, b, N]) - zero_point) * scale, [K, N])
 
 Weights stay 8-bit constants: what multiplies them widens them. A scale or zero point of one
@@ -22,7 +22,7 @@ import numpy as np
 from onnx import helper
 from tvm import relax
 
-from relay_passes.quantize.dynamic_quantize import emit_dynamic_quantize
+from relay_passes.ir.dynamic_quantize import emit_dynamic_quantize
 
 from .expressions import (
     Converter,

@@ -19,8 +19,7 @@ from pathlib import Path
 
 import numpy as np
 
-from relay_passes.decisions import Decision
-from relay_passes.layout.note_reorders import REORDER
+from relay_passes.decisions import REORDER, Decision
 
 from ..executable import Executable
 from .onnx_runtime import last_line, optimised_session

@@ -9,7 +9,7 @@ from tvm import IRModule, relax
 from tvm.ir import assert_structural_equal
 
 from relay_passes.decisions import DecisionLog
-from relay_passes.quantize.dynamic_quantize import emit_dynamic_quantize
+from relay_passes.ir.dynamic_quantize import emit_dynamic_quantize
 from relay_passes.regions.merge_projections import MERGE, merge_projections
 from tests.relay_passes.graphs import Body, constant, module, partitioned, regions
 from tests.relay_passes.quantized import (

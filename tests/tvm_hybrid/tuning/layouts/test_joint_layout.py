@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 from tvm import IRModule, relax
 
+from relay_passes.decisions import LAYOUTS
 from relay_passes.layout.minimum_cut import FIRST, LAST
-from relay_passes.layout.search_space import LAYOUTS, LayoutChoice
+from relay_passes.layout.search_space import LayoutChoice
 from relay_passes.pipeline import PipelineOptions, count_regions, layout_problems
 from tests.relay_passes.graphs import constant, module
 from tests.relay_passes.layout.test_propagate_layout import X, conv, kernel

@@ -22,13 +22,13 @@ from __future__ import annotations
 from tvm import IRModule, ir, relax
 from tvm.ir.transform import PassContext, module_pass
 
+from relay_passes.ir.dynamic_quantize import DynamicQuantize, match_dynamic_quantize
 from relay_passes.ir.graph import DataflowGraph, static_tensor
 from relay_passes.ir.region_functions import region_function, substitute
 from relay_passes.ir.rewrite import Bindings, rewrite_blocks
-from relay_passes.regions.integer_anchor import feeds_one_product
 from tir_schedules.core.region import Region, Tensor
 
-from .dynamic_quantize import DynamicQuantize, match_dynamic_quantize
+from .integer_anchor import feeds_one_product
 
 OP = "quantization_range"
 

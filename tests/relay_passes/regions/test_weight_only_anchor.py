@@ -12,9 +12,9 @@ from tvm import IRModule, relax
 from microkernels.isa import isa_named
 from relay_passes.ir.graph import DataflowGraph
 from relay_passes.pipeline import Phase, PipelineOptions, phases
-from relay_passes.quantize.weight_only import match_weight_only
 from relay_passes.regions.anchor import Anchor
 from relay_passes.regions.partition import partition
+from relay_passes.regions.weight_only_anchor import match_weight_only
 from tests.relay_passes.graphs import MACHINE, TARGET, operators, regions
 from tir_schedules.product.weight_only_matmul import WEIGHT_ONLY_MATMUL, dequantised
 

@@ -13,7 +13,8 @@ import numpy as np
 from tvm import ir, relax
 
 from microkernels.integers import RANGES
-from relay_passes.ir.graph import op_name, static_tensor
+
+from .graph import op_name, static_tensor
 
 _TYPES = (*RANGES, "uint16", "int16", "int32")
 

@@ -20,9 +20,10 @@ import numpy as np
 from tvm import ir, relax
 
 from relay_passes.ir.graph import DataflowGraph, op_name, static_tensor
-from relay_passes.regions.anchor import Anchor
 from tir_schedules.core.attributes import Attribute
 from tir_schedules.product.narrow_weight import per_block_shape
+
+from .anchor import Anchor
 
 
 @dataclass

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from tvm import relax
 
-from relay_passes.canonicalize.causal_mask import additive_diagonal, without_causal_mask
 from relay_passes.ir.graph import DataflowGraph
+from relay_passes.regions.causal_mask import additive_diagonal, without_causal_mask
 from tests.relay_passes.graphs import module
 from tir_schedules.core.region import Region, Step, Tensor
 

@@ -25,8 +25,8 @@ import tvm
 from numpy.typing import NDArray
 from tvm import ir, relax
 
-from relay_passes.ir.graph import DataflowGraph, op_name, scalar_constant
-from relay_passes.ir.rewrite import Bindings
+from .graph import DataflowGraph, op_name, scalar_constant
+from .rewrite import Bindings
 
 LEVELS = 255.0
 

@@ -10,12 +10,12 @@ import tvm
 from numpy.typing import ArrayLike, NDArray
 from tvm import relax
 
-from relay_passes.ir.graph import DataflowGraph, op_name
-from relay_passes.quantize.dynamic_quantize import (
+from relay_passes.ir.dynamic_quantize import (
     DynamicQuantize,
     emit_dynamic_quantize,
     match_dynamic_quantize,
 )
+from relay_passes.ir.graph import DataflowGraph, op_name
 from tests.relay_passes.graphs import run
 
 Quantize = Callable[[NDArray[np.float32]], list[NDArray]]

@@ -32,7 +32,6 @@ from relay_passes.decisions import Decision, DecisionLog
 from relay_passes.ir.graph import DataflowGraph, op_name, static_tensor, variables
 from relay_passes.ir.region_functions import REGION, region_of
 from relay_passes.ir.rewrite import rewrite_blocks
-from relay_passes.lower.lower_regions import KERNEL, build_kernel
 from tir_schedules.assembled.side_by_side import (
     MOST_PARTS,
     Estimate,
@@ -47,6 +46,8 @@ from tir_schedules.core.machine import Machine
 from tir_schedules.core.region import Region
 from tir_schedules.core.template import template_for
 from tir_schedules.cost.why_vectors import why_vectors
+
+from .lower_regions import KERNEL, build_kernel
 
 NAME = "side_by_side"
 
