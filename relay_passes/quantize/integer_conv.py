@@ -39,16 +39,14 @@ from relay_passes.ir.convolution import (
 from relay_passes.ir.graph import DataflowGraph, static_tensor
 from relay_passes.ir.quantization import Quantized
 from relay_passes.ir.rewrite import Bindings, block_pass
+from relay_passes.ir.zero_points import LIMIT, known_centred, largest_sums
 
 from .integer_product import (
-    LIMIT,
     IntegerProduct,
-    bounds_of,
-    centred,
+    integers_of,
     is_f32,
     read_factors,
     rewrite_products,
-    widened,
 )
 from .narrow_conv_weights import sum_of_convolutions
 
@@ -80,16 +78,16 @@ def _find(graph: DataflowGraph, call: relax.Expr) -> IntegerProduct | str | None
     reason = _refusal(call, x, w)
     if reason is not None:
         return reason
-    weights = centred(w)
+    weights = known_centred(w)
     if weights is None:
         return "the weight is not known at compile time"
     # Of a transposed convolution this counts more taps than meet in one result.
-    bounds = bounds_of(x, weights, kernel_outputs(call))
+    bounds = largest_sums(x, weights, kernel_outputs(call))
     if np.any(bounds >= LIMIT):
         return "the sum may need more than 32 bits"
 
     def multiply(block: Bindings) -> relax.Expr:
-        return sum_of_convolutions(block, call, widened(block, x), weights)
+        return sum_of_convolutions(block, call, integers_of(block, x), weights)
 
     scales = (x.quantization.scale, w.quantization.scale)
     return IntegerProduct(scales, multiply, bounds, output_channels(call))

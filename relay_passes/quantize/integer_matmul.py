@@ -28,17 +28,14 @@ from relay_passes.decisions import DecisionLog
 from relay_passes.ir.graph import DataflowGraph, op_name, static_tensor
 from relay_passes.ir.quantization import Quantized
 from relay_passes.ir.rewrite import Bindings, block_pass
+from relay_passes.ir.zero_points import LIMIT, known_centred, largest, largest_sums
 
 from .integer_product import (
-    LIMIT,
     IntegerProduct,
-    bounds_of,
-    centred,
+    integers_of,
     is_f32,
-    largest,
     read_factors,
     rewrite_products,
-    widened,
 )
 
 
@@ -69,7 +66,7 @@ def _find(graph: DataflowGraph, call: relax.Expr) -> IntegerProduct | str | None
         return reason
 
     def multiply(block: Bindings) -> relax.Expr:
-        return block.emit(relax.op.matmul(widened(block, a), widened(block, w), "int32"))
+        return block.emit(relax.op.matmul(integers_of(block, a), integers_of(block, w), "int32"))
 
     return IntegerProduct((a.quantization.scale, w.quantization.scale), multiply, _bounds(a, w))
 
@@ -98,9 +95,9 @@ def _refusal(a: Quantized, w: Quantized) -> str | None:
 
 def _bounds(a: Quantized, w: Quantized) -> np.ndarray:
     """Magnitudes that no sum exceeds: one for all, or one for each column."""
-    weights = centred(w)
+    weights = known_centred(w)
     if weights is not None and weights.ndim == 2:
-        return bounds_of(a, weights, 1)
+        return largest_sums(a, weights, 1)
     tensor = static_tensor(a.data)
     assert tensor is not None
     return np.asarray(tensor.shape[-1] * largest(a) * largest(w))

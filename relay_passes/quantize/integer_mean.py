@@ -36,8 +36,9 @@ from microkernels.integers import RANGES
 from relay_passes.ir.graph import DataflowGraph, op_name, static_tensor
 from relay_passes.ir.quantization import Quantized, read_dequantize
 from relay_passes.ir.rewrite import Bindings, value_pass
+from relay_passes.ir.zero_points import LIMIT, largest, sum_centred
 
-from .integer_product import LIMIT, largest, widened
+from .integer_product import integers_of
 
 _GLOBAL = {f"relax.nn.adaptive_avg_pool{rank}d" for rank in (1, 2, 3)}
 _POOLS = {
@@ -97,11 +98,7 @@ def _whole(block: Bindings, call: relax.Call, q: Quantized, axes: list[int]) -> 
     if count * (largest(q) + abs(zero_point)) >= LIMIT or count == 0:
         return None
     keepdims = op_name(call) in _GLOBAL or bool(call.attrs.keepdims)
-    data = block.emit(relax.op.astype(q.data, "int32"))
-    total = block.emit(relax.op.sum(data, axes, keepdims))
-    if zero_point:
-        offset = relax.const(np.int32(count * zero_point))
-        total = block.emit(relax.op.subtract(total, offset))
+    total = sum_centred(block.emit, q.data, zero_point, axes, keepdims)
     return _scaled(block, total, q, np.float32(count))
 
 
@@ -119,7 +116,7 @@ def _windows(block: Bindings, call: relax.Call, q: Quantized) -> relax.Expr | No
     ones = np.ones((*window, 1, channels), np.int8)
     total = block.emit(
         _POOLS[op_name(call)](
-            widened(block, q),
+            integers_of(block, q),
             block.emit(relax.op.astype(relax.const(ones), "int32")),
             strides=attrs.strides,
             padding=attrs.padding,

@@ -38,8 +38,7 @@ from relay_passes.decisions import Decision, DecisionLog
 from relay_passes.ir.graph import DataflowGraph, op_name, static_tensor
 from relay_passes.ir.quantization import Quantized, read_dequantize
 from relay_passes.ir.rewrite import Bindings
-
-LIMIT = 2**31
+from relay_passes.ir.zero_points import LIMIT, centred
 
 
 @dataclass(frozen=True)
@@ -114,48 +113,6 @@ def rewrite_products(
     return block.bindings if found else None
 
 
-def bounds_of(a: Quantized, weights: np.ndarray, channels: int) -> np.ndarray:
-    """Magnitudes that no sum exceeds, for each channel.
-
-    Parameters
-    ----------
-    a : Quantized
-        The factor that varies.
-    weights : numpy.ndarray
-        The integers that it is multiplied with, less their zero points.
-    channels : int
-        The axis of these for the result's channels; all others are summed over.
-    """
-    columns = np.moveaxis(np.abs(weights.astype(np.int64)), channels, -1)
-    return columns.reshape(-1, weights.shape[channels]).sum(axis=0) * largest(a)
-
-
-def centred(quantized: Quantized) -> np.ndarray | None:
-    """Constant integers less their zero points, int32; None if they are not all constant."""
-    known = quantized.data, quantized.quantization.zero_point
-    if not all(isinstance(each, ir.GenericConst) for each in known):
-        return None
-    values, zeros = (each.value.numpy().astype(np.int32) for each in known)
-    if zeros.size == 1:
-        return np.asarray(values - zeros.reshape(()))
-    shape = [1] * values.ndim
-    shape[quantized.quantization.axis or 0] = -1
-    return np.asarray(values - zeros.reshape(shape))
-
-
-def largest(quantized: Quantized) -> int:
-    """Largest magnitude that integers less their zero point can have."""
-    low, high = RANGES[quantized.data_dtype]
-    zero_point = quantized.quantization.zero_point
-    if not isinstance(zero_point, ir.GenericConst):
-        return high - low
-    zeros = zero_point.value.numpy().astype(np.int64)
-    if isinstance(quantized.data, ir.GenericConst):
-        values = quantized.data.value.numpy()
-        low, high = int(values.min(initial=high)), int(values.max(initial=low))
-    return int(max(abs(high - zeros.min()), abs(low - zeros.max())))
-
-
 def read_factors(graph: DataflowGraph, call: relax.Call) -> tuple[Quantized, Quantized] | None:
     """What the operands of a product are dequantised from; None if not both are, from 8 bits."""
     first, second = (read_dequantize(graph.definition(arg)) for arg in call.args)
@@ -167,17 +124,10 @@ def read_factors(graph: DataflowGraph, call: relax.Call) -> tuple[Quantized, Qua
     return first, second
 
 
-def widened(block: Bindings, quantized: Quantized) -> relax.Expr:
+def integers_of(block: Bindings, quantized: Quantized) -> relax.Expr:
     """The integers less their zero point, int32."""
-    data = block.emit(relax.op.astype(quantized.data, "int32"))
-    zero_point = quantized.quantization.zero_point
-    if isinstance(zero_point, ir.GenericConst):
-        zeros = zero_point.value.numpy().astype(np.int32)
-        if not zeros.any():
-            return data
-        return block.emit(relax.op.subtract(data, relax.const(_number_or(zeros, (-1,)))))
-    number = _as_number(block, zero_point)
-    return block.emit(relax.op.subtract(data, block.emit(relax.op.astype(number, "int32"))))
+    zero_point = _as_number(block, quantized.quantization.zero_point)
+    return centred(block.emit, quantized.data, zero_point)
 
 
 def is_f32(expr: relax.Expr) -> bool:

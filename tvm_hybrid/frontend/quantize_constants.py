@@ -7,12 +7,12 @@ Runtime says 1.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import onnx
 from numpy.typing import DTypeLike, NDArray
 from onnx import helper
+
+from relay_passes.ir.zero_points import along_axis
 
 from .node_builder import attributes_of
 
@@ -29,8 +29,8 @@ def quantize_linear(
     if attributes.get("block_size"):
         raise ValueError("quantising in blocks is not supported")
     axis = 0 if x.ndim == 1 else attributes.get("axis", 1)
-    step = _along(scale.astype(np.float32), x, axis)
-    offset = 0 if zero_point is None else _along(zero_point.astype(np.float64), x, axis)
+    step = along_axis(scale.astype(np.float32), x.ndim, axis)
+    offset = 0 if zero_point is None else along_axis(zero_point.astype(np.float64), x.ndim, axis)
     limits = np.iinfo(dtype)
     with np.errstate(all="ignore"):
         # A float64 sum is exact here: no rounding after that of the quotient.
@@ -47,9 +47,9 @@ def dequantize_linear(
         raise ValueError("blocks stay as they are")
     code = attributes.get("output_dtype", 0)
     axis = 0 if q.ndim == 1 else attributes.get("axis", 1)
-    offset = 0 if zero_point is None else _along(zero_point.astype(np.int64), q, axis)
+    offset = 0 if zero_point is None else along_axis(zero_point.astype(np.int64), q.ndim, axis)
     difference = (q.astype(np.int64) - offset).astype(np.float32)
-    value = difference * _along(scale.astype(np.float32), q, axis)
+    value = difference * along_axis(scale.astype(np.float32), q.ndim, axis)
     return value.astype(helper.tensor_dtype_to_np_dtype(code) if code else scale.dtype)
 
 
@@ -62,12 +62,3 @@ def dynamic_quantize_linear(node: onnx.NodeProto, x: NDArray) -> list[NDArray]:
     offset = np.asarray(np.clip(np.rint(-low / scale), 0, 255), np.uint8)
     q = np.clip(np.rint(x / scale) + np.float32(offset), 0, 255).astype(np.uint8)
     return [q, scale, offset]
-
-
-def _along(parameter: NDArray[Any], x: NDArray, axis: int) -> NDArray[Any]:
-    """A scale or zero point in a shape that broadcasts along its axis of `x`."""
-    if parameter.size == 1:
-        return parameter.reshape(())
-    shape = [1] * x.ndim
-    shape[axis] = parameter.size
-    return parameter.reshape(shape)

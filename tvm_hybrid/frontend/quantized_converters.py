@@ -23,6 +23,7 @@ from onnx import helper
 from tvm import relax
 
 from relay_passes.ir.dynamic_quantize import emit_dynamic_quantize
+from relay_passes.ir.zero_points import centred
 
 from .expressions import (
     Converter,
@@ -45,7 +46,7 @@ def _matmul_integer(
         left = _parameter(builder, left, (-1, 1))
     if right is not None:  # [N], one value for each column
         right = _parameter(builder, right, (-1,))
-    a, b = _centred(builder, inputs[0], left), _centred(builder, inputs[1], right)
+    a, b = centred(builder.normalize, inputs[0], left), centred(builder.normalize, inputs[1], right)
     return relax.op.matmul(a, b, out_dtype="int32")
 
 
@@ -62,8 +63,8 @@ def _conv_integer(
         right = _parameter(builder, right, (-1, 1, *(1 for _ in range(rank))))
     # What is padded is 0 once the zero point is subtracted: the operator pads with zero points.
     return _CONVOLUTIONS[rank](
-        _centred(builder, inputs[0], left),
-        _centred(builder, inputs[1], right),
+        centred(builder.normalize, inputs[0], left),
+        centred(builder.normalize, inputs[1], right),
         strides=attrs.get("strides", (1,) * rank),
         padding=attrs.get("pads", (0,) * (2 * rank)),
         dilation=attrs.get("dilations", (1,) * rank),
@@ -153,15 +154,6 @@ def _padded(builder: relax.BlockBuilder, q: Expr, axis: int, count: int) -> Expr
     flat = [0, 0] * rank
     flat[2 * axis + 1] = count
     return builder.normalize(relax.op.nn.pad(q, flat))
-
-
-def _centred(builder: relax.BlockBuilder, q: Expr, zero_point: Expr | None) -> Expr:
-    """q - zero_point in int32; q itself, widened, if the zero point is 0."""
-    wide = builder.normalize(relax.op.astype(q, "int32"))
-    values = None if zero_point is None else constant(zero_point)
-    if zero_point is None or (values is not None and not values.any()):
-        return wide
-    return builder.normalize(relax.op.subtract(wide, cast(builder, zero_point, "int32")))
 
 
 def _parameter(builder: relax.BlockBuilder, value: Expr, vector: Sequence[int]) -> Expr:
