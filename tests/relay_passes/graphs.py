@@ -13,7 +13,9 @@ from microkernels.isa import isa_named
 from relay_passes.canonicalize.fold_weights import fold_weights
 from relay_passes.decisions import DecisionLog
 from relay_passes.ir.region_functions import REGION, is_region_function
+from relay_passes.lower.kernel_context import kernel_context
 from relay_passes.regions.partition import partition
+from tests.stand_ins.building import unchecked
 from tir_schedules.core.machine import Machine
 from tir_schedules.core.region import Region
 
@@ -78,5 +80,6 @@ def run(
 
 def compiled(mod: IRModule, target: tvm.target.Target = GENERIC, **options: Any) -> Any:
     """main as TVM alone compiles it, a function of tensors."""
-    executable = tvm.compile(mod, target=target, **options)
+    with unchecked(), kernel_context():
+        executable = tvm.compile(mod, target=target, **options)
     return relax.VirtualMachine(executable, tvm.cpu())["main"]

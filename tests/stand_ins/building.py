@@ -10,13 +10,13 @@ are: `tests/amx_emulator` executes them.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import tvm
 import tvm_ffi
-from tvm import IRModule
+from tvm import IRModule, tirx
 from tvm.target import Target, codegen
 
 from tvm_hybrid.cpu_features import FEATURES, missing_on_host
@@ -51,8 +51,7 @@ def target_here(target: Target) -> Target:
     return Target({**described, "mcpu": "x86-64", "mattr": kept})
 
 
-@contextmanager
-def stand_ins() -> Iterator[None]:
+def stand_ins() -> AbstractContextManager[None]:
     """Within, code for targets with features that this CPU lacks is made of stand-ins."""
 
     def generate(mod: IRModule, target: Target) -> Any:
@@ -61,6 +60,21 @@ def stand_ins() -> Iterator[None]:
         here = target_here(target)
         return _generate(with_meanings(mod, here, PRESENT), here)
 
+    return _generated_by(generate)
+
+
+def unchecked() -> AbstractContextManager[None]:
+    """Within, kernels do not check their arguments; the code for that takes longer than theirs."""
+    before = tvm.get_global_func(_CODE_GENERATOR)
+
+    def generate(mod: IRModule, target: Target) -> Any:
+        return before(tirx.transform.SkipAssert()(mod), target)
+
+    return _generated_by(generate)
+
+
+@contextmanager
+def _generated_by(generate: Callable[[IRModule, Target], Any]) -> Iterator[None]:
     before = tvm.get_global_func(_CODE_GENERATOR)
     tvm_ffi.register_global_func(_CODE_GENERATOR, generate, override=True)
     try:

@@ -13,17 +13,21 @@ from tvm import IRModule, tirx
 
 from microkernels import isa as isa_module
 from microkernels.isa import isa_named
+from relay_passes.lower.kernel_context import kernel_context
 from tests.microkernels.isa_targets import target_of
 from tvm_hybrid import api
 from tvm_hybrid.cpu_features import required_features
 
-from .building import lacks, stand_ins
+from .building import lacks, stand_ins, unchecked
 from .isas_run import can_run, note, note_skipped, substitute_of
 
 
 def compiled(mod: IRModule | tirx.PrimFunc, isa: str) -> Any:
-    """What `tvm.compile` makes of kernels for an ISA, by stand-ins where this CPU lacks it."""
-    with made_for(isa):
+    """What `tvm.compile` makes of kernels for an ISA, by stand-ins where this CPU lacks it.
+
+    TVM's passes are those of production. The kernels do not check their arguments.
+    """
+    with made_for(isa), unchecked(), kernel_context():
         return tvm.compile(mod, target=target_of(substitute_of(isa)))
 
 

@@ -193,6 +193,7 @@ def by_stand_in(text: str) -> str:
     return imported_text(text, frozenset())
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(("name", "case"), CASES)
 def test_a_stand_in_computes_what_the_manual_says(name: str, case: Case) -> None:
     check(name, case, by_stand_in)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
-import tvm_ffi
 from tvm import tirx
 
 from microkernels.isa import Isa, isa_named
@@ -90,10 +90,17 @@ def run(
     return output
 
 
-def compiled(function: tirx.PrimFunc, isa: str) -> tvm_ffi.Function:
-    """The machine code of a kernel."""
+def compiled(function: tirx.PrimFunc, isa: str) -> Callable[..., None]:
+    """The machine code of a kernel. It looks at its arguments' shapes and types before a call."""
     function = function.with_attr("global_symbol", "kernel")
-    return running.compiled(function, isa)["kernel"]
+    kernel = running.compiled(function, isa)["kernel"]
+    expected = [(tuple(map(int, buffer.shape)), str(buffer.dtype)) for buffer in function.params]
+
+    def checked(*tensors: Any) -> None:
+        assert [(tuple(x.shape), str(x.dtype)) for x in tensors] == expected
+        kernel(*tensors)
+
+    return checked
 
 
 def dtype_named(name: str) -> np.dtype:
