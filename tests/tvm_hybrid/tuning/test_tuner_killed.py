@@ -79,7 +79,8 @@ def test_tuners_that_are_killed(memory_folder: Path, toy: ModuleType, machine: M
     def trials(path: Path) -> Counter[int]:
         file = RecordFile(path)
         counts = Counter(_number(item.record) for item in file)
-        assert not file.damaged
+        # Linux may cut a write short when its process is killed. Nobody was told of such a line.
+        assert all(": skipped, torn: " in message for message in file.damaged)
         return counts
 
     whole = memory_folder / "whole.jsonl"
