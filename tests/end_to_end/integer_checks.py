@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -14,6 +13,7 @@ from hypothesis import HealthCheck, Phase, settings
 from numpy.typing import NDArray
 
 import tvm_hybrid
+from tests.examples import examples
 from tests.onnx_reference.evaluate import evaluate
 from tests.stand_ins import isas_run, running
 
@@ -38,13 +38,10 @@ def session_for(model: onnx.ModelProto, target: str) -> tvm_hybrid.InferenceSess
         return tvm_hybrid.InferenceSession(source, target=TARGETS[target], num_threads=1)
 
 
-def examples(count: int) -> settings:
-    """So many models in `make test-all`, a third of them in `make test`.
-
-    A failing one is reported as it is, for each costs a compilation.
-    """
-    return settings(
-        max_examples=count if "TVM_HYBRID_ALL_TESTS" in os.environ else -(-count // 3),
+def random_models(count: int) -> settings:
+    """So many models. A failing one is reported as it is, for each costs a compilation."""
+    return examples(
+        count,
         phases=(Phase.explicit, Phase.reuse, Phase.generate),
         suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
     )

@@ -147,6 +147,7 @@ def test_bf16_transformers_are_as_near_to_f32_as_without_tiles(name: str) -> Non
     assert distance(narrow, vectors).max_rel <= moved
 
 
+@pytest.mark.slow
 def test_an_exported_model_gives_the_same_bits(tmp_path: Path) -> None:
     """By two threads as by one; the library asks for permission itself."""
     session = on_tiles("bert", "qdq_u8_s8")

@@ -16,7 +16,7 @@ import tvm_hybrid
 from tests.onnx_builder import OnnxBuilder
 from tests.onnx_reference.evaluate import evaluate
 
-from .integer_checks import TARGETS, Feeds, check, examples
+from .integer_checks import TARGETS, Feeds, check, random_models
 from .integer_inputs import byte_arrays, range_arrays
 from .integer_layers import byte_types, columns, depths, rows, seeds
 
@@ -102,12 +102,13 @@ dynamic_layers = st.builds(
 )
 
 
-@examples(25)
+@random_models(25)
 @given(dynamic_layers, st.sampled_from(list(TARGETS)))
 def test_dynamic_layers(layers: DynamicLayers, target: str) -> None:
     check(*layers.model_and_cases(), products=len(layers.widths), target=target)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("shape", [(1,), (7,), (3, 16), (5, 33), (2, 3, 129), (64, 100)])
 def test_the_three_results_alone(shape: tuple[int, ...]) -> None:
     """DynamicQuantizeLinear by itself: values, scale and zero point."""

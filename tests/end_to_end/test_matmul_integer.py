@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tests.onnx_builder import OnnxBuilder
 
-from .integer_checks import TARGETS, Feeds, check, examples
+from .integer_checks import TARGETS, Feeds, check, random_models
 from .integer_inputs import byte_arrays
 from .integer_layers import byte_types, columns, depths, rows, seeds
 
@@ -114,13 +114,13 @@ def products(draw: st.DrawFn) -> Product:
     )
 
 
-@examples(40)
+@random_models(40)
 @given(products(), st.sampled_from(list(TARGETS)))
 def test_matmul_integer(product: Product, target: str) -> None:
     check(*product.model_and_cases(), products=1, target=target)
 
 
-@examples(8)
+@random_models(8)
 @given(products(), st.booleans())
 def test_a_zero_point_that_comes_late(product: Product, constant: bool) -> None:
     """The second operand's zero point is known at run time only: right, on generic schedules."""

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tests.onnx_builder import CONTRIB, OnnxBuilder
 
-from .integer_checks import TARGETS, Feeds, check, examples
+from .integer_checks import TARGETS, Feeds, check, random_models
 from .integer_inputs import byte_arrays
 from .integer_layers import Bytes, byte_types, columns, depths, rows, scales, seeds
 
@@ -132,7 +132,7 @@ def qlayers(draw: st.DrawFn) -> QLayer:
     )
 
 
-@examples(25)
+@random_models(25)
 @given(qlayers(), st.sampled_from(list(TARGETS)))
 def test_qoperators(layer: QLayer, target: str) -> None:
     check(*layer.model_and_cases(), products=1, target=target)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tests.onnx_builder import OnnxBuilder
 
-from .integer_checks import TARGETS, Feeds, check, examples
+from .integer_checks import TARGETS, Feeds, check, random_models
 from .integer_inputs import byte_arrays, real_arrays
 from .integer_layers import Bytes, Weight, byte_formats, seeds, weights
 
@@ -166,7 +166,7 @@ chains = st.builds(
 )
 
 
-@examples(25)
+@random_models(25)
 @given(chains, st.sampled_from(list(TARGETS)))
 def test_chains(chain: Chain, target: str) -> None:
     check(*chain.model_cases_products(), target=target)

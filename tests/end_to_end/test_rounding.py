@@ -52,6 +52,7 @@ def test_every_tie_of_a_product(dtype: str, rank: int, target: str) -> None:
         np.testing.assert_array_equal(evaluate(model, {"a": a})[0], got)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("scale", [0.5, 0.1, 1 / 3, 0.0078125, 3e-5, 1e10])
 def test_quantize_linear_alone(dtype: str, scale: float) -> None:

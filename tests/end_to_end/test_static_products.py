@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from tests.onnx_builder import OnnxBuilder
 
-from .integer_checks import TARGETS, Feeds, check, examples
+from .integer_checks import TARGETS, Feeds, check, random_models
 from .integer_inputs import byte_arrays, real_arrays
 from .integer_layers import (
     Bytes,
@@ -171,13 +171,13 @@ def layers(draw: st.DrawFn, op: str) -> Layer:
     )
 
 
-@examples(25)
+@random_models(25)
 @given(layers("MatMul"), st.sampled_from(list(TARGETS)))
 def test_matmul(layer: Layer, target: str) -> None:
     check(*layer.model_and_cases(), products=1, target=target)
 
 
-@examples(20)
+@random_models(20)
 @given(layers("Gemm"), st.sampled_from(list(TARGETS)))
 def test_gemm(layer: Layer, target: str) -> None:
     check(*layer.model_and_cases(), products=1, target=target)
@@ -264,7 +264,7 @@ score_models = st.builds(
 
 
 @pytest.mark.slow
-@examples(25)
+@random_models(25)
 @given(score_models, st.sampled_from(list(TARGETS)))
 def test_products_of_activations(scores: Scores, target: str) -> None:
     check(*scores.model_and_cases(), products=1, target=target)

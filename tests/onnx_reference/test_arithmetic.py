@@ -39,6 +39,7 @@ def test_quantize_agrees_with_fractions(dtype: Any, seed: int) -> None:
         assert got == max(limits.min, min(limits.max, steps + int(zero)))
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("dtype", BYTES)
 @pytest.mark.parametrize("axis", [None, 0, 1, -1])
 @given(seeds)

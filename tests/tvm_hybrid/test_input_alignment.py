@@ -45,6 +45,7 @@ def test_what_may_lie_anywhere_is_known(body, anywhere: bool) -> None:
     assert session(body).executable.manifest.unaligned_inputs == (anywhere,)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("offset", [0, 4, 16, 60])
 @pytest.mark.parametrize("body", [matmul, elementwise_and_matmul])
 def test_every_address_gives_the_same_result(body, offset: int) -> None:

@@ -68,6 +68,7 @@ def test_the_target_gets_amx_and_every_kernel_is_there(target: str) -> None:
     assert set(functions(target)) == {name for k in KERNELS for name in variants(k)}
 
 
+@pytest.mark.sampled
 @every_target
 @every_kernel
 def test_short_reductions_are_the_models_stream(kernel: AmxMicrokernel, target: str) -> None:

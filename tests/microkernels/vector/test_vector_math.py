@@ -84,6 +84,7 @@ def test_docstring_states_the_error(name: str) -> None:
         assert math.isinf(bound.low) or f"{bound.low:g}" in document
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("mcpu", HOST_LEVELS)
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_special_values(name: str, mcpu: str) -> None:
@@ -97,6 +98,7 @@ def test_special_values(name: str, mcpu: str) -> None:
     np.testing.assert_array_equal(np.signbit(y[numbers]), np.signbit(expected[numbers]))
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("lanes", HOST_LANES)
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_nan_stays_nan(name: str, lanes: int) -> None:
@@ -133,6 +135,7 @@ def test_every_lane_count_gives_the_same_bits(name: str) -> None:
         np.testing.assert_array_equal(other, expected)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("mcpu", LEVELS)
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_code_is_packed(name: str, mcpu: str) -> None:
@@ -155,6 +158,7 @@ def _scalar_program(name: str, count: int) -> tirx.PrimFunc:
     return te.create_prim_func([x, y]).with_attr("global_symbol", "main")
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_tvm_vectorizes_the_scalar_form(name: str) -> None:
     schedule = s_tir.Schedule(_scalar_program(name, 4096))

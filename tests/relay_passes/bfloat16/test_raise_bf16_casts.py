@@ -64,6 +64,7 @@ def flat(x: relax.Expr) -> relax.Expr:
 R32, C16 = "relu:float32", "astype:bfloat16"
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     ("body", "expected"),
     [

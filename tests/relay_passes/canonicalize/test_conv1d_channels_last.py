@@ -153,6 +153,7 @@ def test_windows_that_do_not_lie_in_memory_are_a_convolution(options: dict) -> N
     assert not decisions
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(("batch", "stride"), list(itertools.product((1, 2), (1, 2))))
 def test_the_whole_pipeline_from_channels_first(batch: int, stride: int) -> None:
     """Channels last comes in, is turned for the convolution, is reduced over positions."""

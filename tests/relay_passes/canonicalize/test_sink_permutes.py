@@ -53,6 +53,7 @@ def test_keepdims_leaves_a_reshape() -> None:
     assert_structural_equal(sink_permutes()(before), after)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("axis", [0, 1, 2, -1, [0, 2], None], ids=str)
 @pytest.mark.parametrize("keepdims", [False, True])
 def test_the_axes_of_a_reduction(axis: int | list[int] | None, keepdims: bool) -> None:
@@ -161,6 +162,7 @@ def random_operator(
     return op.nn.relu(y), shape
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("seed", range(12))
 def test_random_graphs_keep_their_values_and_gain_no_permutation(seed: int) -> None:
     """Graphs of permutations, unit axes, elementwise operators and reductions; several outputs."""

@@ -5,10 +5,11 @@ from __future__ import annotations
 import itertools
 from dataclasses import dataclass
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from relay_passes.layout.minimum_cut import FIRST, LAST, LayoutCut
+from tests.examples import examples
 
 COSTS = st.integers(0, 5)
 LABELS = st.sampled_from([FIRST, LAST])
@@ -70,7 +71,7 @@ def problems(draw: st.DrawFn) -> Problem:
     )
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(problems())
 def test_no_assignment_costs_less(problem: Problem) -> None:
     best = problem.best()

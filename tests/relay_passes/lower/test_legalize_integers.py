@@ -22,6 +22,7 @@ QUOTIENTS = {"divide": np.trunc, "floor_divide": np.floor}
 REMAINDERS = {"mod": np.trunc, "floor_mod": np.floor}
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("dtype", ["int8", "uint8", "int32", "int64", "uint64"])
 def test_no_division_ends_the_process(dtype: str) -> None:
     """By 0 the quotient and the remainder are 0; the least integer by -1 is itself."""

@@ -43,6 +43,7 @@ MOVES: dict[str, tuple[Move, int]] = {
 }
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", MOVES)
 @pytest.mark.parametrize("per_axis", [False, True])
 def test_moves(name: str, per_axis: bool) -> None:

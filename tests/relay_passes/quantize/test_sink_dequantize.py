@@ -43,6 +43,7 @@ MOVES: dict[str, Move] = {
 }
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", MOVES)
 def test_one_scale_for_all(name: str) -> None:
     before = module(lambda q: op.exp(MOVES[name](dequantize(q, 0.3, 7))), Q)
@@ -69,6 +70,7 @@ AXES = {
 }
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", MOVES)
 def test_a_scale_for_each_index_of_an_axis(name: str) -> None:
     before = module(lambda q: MOVES[name](dequantize(q, SCALES, ZEROS, axis=1)), Q)

@@ -237,6 +237,7 @@ def test_what_is_quantised_for_several_is_quantised_once() -> None:
     assert [region.inputs[0].dtype for region in found] == [F, U8, U8]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     "body",
     [

@@ -78,6 +78,7 @@ def test_batch_and_heads_may_be_one_dimension() -> None:
     check(case(flat=True, mask="heads", batch=2, heads=3, m=10, n=18))
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(("n", "group", "kind"), DECODING)
 def test_decoding(n: int, group: int, kind: str) -> None:
     """One query a head, keys that several heads may share."""

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from hypothesis import Phase, given, settings
+from hypothesis import Phase, given
 from hypothesis import strategies as st
 
+from tests.examples import examples
 from tests.tir_schedules.attention_checks import ISAS_OF, check
 from tests.tir_schedules.attention_regions import INFINITE, case, of_kind, values
 
@@ -44,11 +45,7 @@ def attentions(draw: st.DrawFn) -> Any:
 
 
 @given(attentions(), st.booleans(), st.integers(0, 99))
-@settings(
-    max_examples=25,
-    derandomize=True,
-    phases=(Phase.explicit, Phase.reuse, Phase.generate),
-)
+@examples(25, derandomize=True, phases=(Phase.explicit, Phase.reuse, Phase.generate))
 def test_any_attention(drawn: Any, at_end: bool, seed: int) -> None:
     """A failing example is reported as it is: each costs a compilation."""
     attention, isa, threads = drawn

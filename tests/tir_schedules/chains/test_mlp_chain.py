@@ -48,6 +48,7 @@ def check_exact(region: Region, arrays: list[np.ndarray], isa: str, **options: A
     np.testing.assert_array_equal(run(region, arrays, isa, **options), expected)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("rows", [1, 7, 33])
 def test_f32(isa: str, rows: int) -> None:
@@ -63,6 +64,7 @@ def test_integers(isa: str) -> None:
         check_exact(region, values(region), isa, at_end=rows > 1)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("isa", BF16_ISAS)
 def test_bfloat16(isa: str) -> None:
     region = bf16_mlp(33)

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
-from hypothesis import Phase, given, settings
+from hypothesis import Phase, given
 from hypothesis import strategies as st
 from tvm import s_tir, tirx
 
@@ -18,6 +18,7 @@ from microkernels.amx.permission import PERMISSION_LLVM_IR
 from microkernels.isa import isa_named
 from microkernels.microkernel import microkernel_named
 from tests.amx_emulator import emulator
+from tests.examples import examples
 from tests.tir_schedules.chain_regions import (
     INPUT,
     ChainBuilder,
@@ -132,7 +133,7 @@ def test_parts_on_vectors_and_in_other_layouts(kernels: tuple[str, ...]) -> None
     blocks=st.lists(st.sampled_from(("32x32", "16x64", "vectors")), min_size=3, max_size=3),
     way=st.sampled_from(WAYS),
 )
-@settings(max_examples=8, phases=[Phase.explicit, Phase.reuse, Phase.generate])
+@examples(8, phases=[Phase.explicit, Phase.reuse, Phase.generate])
 def test_any_chain_of_integers(
     rows: int,
     sizes: list[int],

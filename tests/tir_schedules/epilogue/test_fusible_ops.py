@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from microkernels.errors import ConfigError
 from microkernels.isa import isa_named
+from tests.examples import examples
 from tests.tir_schedules.run_region import ISAS, expected, machine_for, run
 from tir_schedules.core.attributes import Attribute
 from tir_schedules.core.region import Region, Step, Tensor
@@ -148,7 +149,7 @@ def _vector(data: st.DataObject, dtype: str, count: int, finite: bool) -> np.nda
     return np.array(data.draw(st.lists(values, min_size=count, max_size=count)), dtype)
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@examples(60, derandomize=True)
 @given(st.sampled_from(sorted(FUSIBLE_OPS)), st.sampled_from(ISAS), st.integers(1, 40), st.data())
 def test_every_float_has_the_result_of_numpy(
     name: str, isa: str, count: int, data: st.DataObject

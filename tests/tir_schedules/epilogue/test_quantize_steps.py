@@ -6,13 +6,14 @@ import numpy as np
 import pytest
 import tvm.tirx.script.builder.ir as I
 import tvm_ffi
-from hypothesis import assume, example, given, settings
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 from tvm import tirx
 from tvm.script.ir_builder import IRBuilder
 
 from microkernels.integers import RANGES
 from microkernels.vector.expressions import bind, parameter, ramp, splat
+from tests.examples import examples
 from tests.guard import guarded
 from tests.onnx_reference.arithmetic import quantize, quantized
 from tests.tir_schedules.run_region import ISAS, compiled, machine_for
@@ -66,7 +67,7 @@ def by_reciprocal(x: np.ndarray, scale: np.float32, zero: int, dtype: str) -> np
 
 
 @given(scales, formats, st.integers(0, 2**32 - 1))
-@settings(max_examples=300)
+@examples(300)
 def test_the_reciprocal_gives_the_integers_of_the_division(
     scale: np.float32, kind: tuple[str, int], seed: int
 ) -> None:
@@ -164,6 +165,7 @@ def test_code_for_known_numbers(isa: str, dtype: str) -> None:
         check_kernel(kernel_of(isa, x.size, dtype, scale, zero), x, scale, zero, dtype)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("dtype", RANGES)
 def test_code_for_numbers_at_run_time(isa: str, dtype: str) -> None:

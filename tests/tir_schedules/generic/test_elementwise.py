@@ -5,11 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import scipy.special
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tvm import relax
 from tvm.relax import op
 
+from tests.examples import examples
 from tests.tir_schedules.run_generic import (
     BEST,
     ISAS,
@@ -31,7 +32,7 @@ def broadcast_shapes(draw: st.DrawFn) -> tuple[tuple[int, ...], tuple[int, ...]]
     return tuple(shape), tuple(other[draw(st.integers(0, len(other))) :])
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(broadcast_shapes(), st.sampled_from(ISAS), st.booleans(), st.sampled_from([1, 2]))
 def test_broadcast_is_exact(
     shapes: tuple[tuple[int, ...], tuple[int, ...]], isa: str, at_end: bool, threads: int
@@ -47,7 +48,7 @@ def test_broadcast_is_exact(
         assert is_vectorized(func)
 
 
-@settings(max_examples=25, deadline=None)
+@examples(25)
 @given(
     st.lists(extents, min_size=1, max_size=3),
     st.data(),
@@ -64,7 +65,7 @@ def test_concat_is_exact(shape: list[int], data: st.DataObject, dtype: str) -> N
     np.testing.assert_array_equal(result, np.concatenate(arrays, axis))
 
 
-@settings(max_examples=25, deadline=None)
+@examples(25)
 @given(st.tuples(extents, extents), st.tuples(*[st.integers(0, 3)] * 4))
 def test_pad_is_exact(shape: tuple[int, int], by: tuple[int, int, int, int]) -> None:
     x = random_array(shape, "float32")
@@ -73,7 +74,7 @@ def test_pad_is_exact(shape: tuple[int, int], by: tuple[int, int, int, int]) -> 
     np.testing.assert_array_equal(result, expected)
 
 
-@settings(max_examples=25, deadline=None)
+@examples(25)
 @given(extents, st.integers(1, 100), st.integers(0, 5), st.integers(1, 4), st.booleans())
 def test_slice_is_exact(rows: int, columns: int, start: int, step: int, backwards: bool) -> None:
     x = random_array((rows, columns + start), "float32")
@@ -88,6 +89,7 @@ def test_slice_is_exact(rows: int, columns: int, start: int, step: int, backward
     np.testing.assert_array_equal(result, expected[:, ::-1] if backwards else expected)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("dtype", ["bool", "int8", "uint8", "int32", "int64", "float32"])
 @pytest.mark.parametrize("to", ["bool", "int8", "int32", "int64", "float32"])
 def test_cast_is_exact(dtype: str, to: str) -> None:

@@ -10,11 +10,12 @@ import ml_dtypes
 import numpy as np
 import pytest
 import tvm_ffi
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tvm import relax, tirx
 from tvm.relax import op
 
+from tests.examples import examples
 from tests.tir_schedules.run_generic import (
     ISAS,
     is_parallel,
@@ -85,7 +86,7 @@ def geometries(draw: st.DrawFn) -> dict[str, Any]:
     }
 
 
-@settings(max_examples=20, deadline=None)
+@examples(20)
 @given(
     geometries(),
     st.tuples(st.integers(1, 2), st.integers(7, 12), st.integers(9, 20)),
@@ -128,6 +129,7 @@ def test_any_window(
 SAME = ((3, 3), (1, 1), (1, 1, 1, 1))
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("dtype", ["uint8", "int8", "int32", "float16"])
 @pytest.mark.parametrize("channels", [3, 64, 100])
 def test_maxima_of_every_type_are_exact(dtype: str, channels: int) -> None:
@@ -159,6 +161,7 @@ def with_nans(shape: Sequence[int], dtype: str, seed: int) -> np.ndarray:
     return np.asarray(x.astype(dtype))
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     "dtype, channels, image, size, step, pads",
     [
@@ -192,6 +195,7 @@ def test_sums_of_integers_are_exact() -> None:
     np.testing.assert_array_equal(result, pooled(x, "avg", *SAME, count_padding=True).astype(int))
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("extent", [7, 8, 9, 10])
 @pytest.mark.parametrize("kind", ["max", "avg include", "avg exclude"])
 def test_ceiling_mode(extent: int, kind: str) -> None:

@@ -7,10 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tvm.relax import op
 
+from tests.examples import examples
 from tests.tir_schedules.run_generic import (
     ISAS,
     is_parallel,
@@ -30,7 +31,7 @@ REDUCTIONS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
 }
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(
     st.sampled_from(sorted(REDUCTIONS)),
     st.lists(extents, min_size=1, max_size=4).filter(lambda s: np.prod(s) < 30000),
@@ -50,6 +51,7 @@ def test_any_axes(name: str, shape: list[int], data: st.DataObject, isa: str, ke
     assert (np.abs(result - expected) <= (0 if name in ("max", "min") else bound)).all()
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize(
     "shape, axis",
@@ -76,6 +78,7 @@ def test_rows_of_every_length_use_vectors(inner: int) -> None:
     np.testing.assert_array_equal(result, x.sum(1))
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("shape", [(1, 1, 1), (5, 3, 17), (6, 16, 64), (7, 9, 65), (13, 33, 130)])
 @pytest.mark.parametrize("turned", [False, True])
@@ -92,7 +95,7 @@ def test_products_of_integers_are_exact(
         assert is_vectorized(func)
 
 
-@settings(max_examples=25, deadline=None)
+@examples(25)
 @given(
     st.integers(1, 3),
     st.integers(3, 40),
@@ -113,7 +116,7 @@ def test_max_pool(channels: int, rows: int, columns: int, size: int, step: int, 
     np.testing.assert_array_equal(result, view[:, :, ::step, ::step].max((-2, -1)))
 
 
-@settings(max_examples=20, deadline=None)
+@examples(20)
 @given(st.integers(1, 4), st.integers(1, 9), st.integers(3, 35), st.integers(1, 2))
 def test_convolution_of_integers_is_exact(inputs: int, outputs: int, size: int, step: int) -> None:
     x = random_array((1, inputs, size, size), "int32")

@@ -7,11 +7,12 @@ import itertools
 import ml_dtypes
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tvm import relax
 from tvm.relax import op
 
+from tests.examples import examples
 from tests.tir_schedules.run_generic import (
     ISAS,
     assembly,
@@ -28,7 +29,7 @@ EPSILON = float(np.finfo(np.float32).eps)
 extents = st.sampled_from([1, 2, 7, 8, 9, 15, 16, 17, 31, 32, 33, 50])
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(
     st.lists(extents, min_size=2, max_size=4).filter(lambda s: np.prod(s) < 30000),
     st.data(),

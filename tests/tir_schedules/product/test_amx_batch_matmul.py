@@ -12,11 +12,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from microkernels.amx.instructions import full_then_tail, product_counts
 from tests.amx_emulator import emulator
+from tests.examples import examples
 from tests.onnx_reference.arithmetic import quantize
 from tests.tir_schedules.bf16_products import exact, normal
 from tests.tir_schedules.on_tiles import BLOCKS, counted, cut_in_any_way, on_tiles
@@ -108,7 +109,7 @@ def products(draw: st.DrawFn) -> Region:
 
 
 @given(st.data(), products(), st.booleans())
-@settings(max_examples=20)
+@examples(20)
 def test_any_product_cut_in_any_way(data: st.DataObject, region: Region, at_end: bool) -> None:
     check(region, data.draw(cut_in_any_way(region)), at_end=at_end)
 

@@ -11,11 +11,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from microkernels.errors import ConfigError
 from tests.amx_emulator import emulator
+from tests.examples import examples
 from tests.onnx_reference.arithmetic import dynamic_quantize, quantize, quantized
 from tests.tir_schedules.bf16_products import exact, normal, rounded, small_integers
 from tests.tir_schedules.integer_regions import TYPES, matmul_region, product, values
@@ -271,7 +272,7 @@ def products(draw: st.DrawFn) -> Region:
 
 
 @given(st.data(), products(), st.booleans())
-@settings(max_examples=25)
+@examples(25)
 def test_any_product_cut_in_any_way(data: st.DataObject, region: Region, at_end: bool) -> None:
     check(region, data.draw(cut_in_any_way(region)), at_end=at_end)
 

@@ -6,11 +6,12 @@ import itertools
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from microkernels.errors import ConfigError
 from microkernels.isa import isa_named
+from tests.examples import examples
 from tests.tir_schedules.run_region import (
     ISAS,
     expected,
@@ -87,6 +88,7 @@ def test_attention_heads_are_read_and_written_in_place() -> None:
     check(context)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("axes", list(itertools.permutations(range(3))), ids=str)
 def test_any_stored_order_of_b(axes: Shape) -> None:
     logical = (2, 9, 21)
@@ -102,7 +104,7 @@ def test_any_stored_order_of_b(axes: Shape) -> None:
     st.integers(1, 40),
     st.integers(1, 40),
 )
-@settings(max_examples=20, deadline=None)
+@examples(20)
 def test_batches_broadcast(batches: tuple[Shape, Shape], m: int, n: int, k: int) -> None:
     check(batch_region((*batches[0], m, k), (*batches[1], k, n)))
 

@@ -6,11 +6,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tvm import relax
 
 from microkernels.isa import isa_named
+from tests.examples import examples
 from tests.relay_passes.graphs import compiled as compiled_relax
 from tests.tir_schedules.bf16_products import TINY, exact, kernels, normal, rounded, small_integers
 from tests.tir_schedules.run_region import BF16_ISAS, machine_for, run
@@ -87,7 +88,7 @@ def blocked(draw: st.DrawFn, isa: str) -> tuple[Region, MatmulConfig, bool]:
 @every_isa
 def test_every_block_size_and_thread_grid(isa: str) -> None:
     @given(blocked(isa))
-    @settings(max_examples=20 if isa == BEST else 5)
+    @examples(20 if isa == BEST else 5)
     def any_of_them(drawn: tuple[Region, MatmulConfig, bool]) -> None:
         region, config, at_end = drawn
         check(region, isa, config=config, at_end=at_end)
@@ -95,6 +96,7 @@ def test_every_block_size_and_thread_grid(isa: str) -> None:
     any_of_them()
 
 
+@pytest.mark.sampled
 @every_isa
 @pytest.mark.parametrize("dtype", [F, B])
 def test_sums_of_any_values_are_within_the_bound(isa: str, dtype: str) -> None:
@@ -119,6 +121,7 @@ def test_a_is_rounded_to_nearest_even(isa: str) -> None:
     assert (same | ((result == 0) & (np.abs(wanted) < TINY))).all()
 
 
+@pytest.mark.sampled
 @every_isa
 def test_epilogue_reads_and_stores_bfloat16(isa: str) -> None:
     """bfloat16(relu(acc + bias)) + residual, both operands bfloat16, rounded after every cast."""

@@ -7,11 +7,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tvm import relax
 
 from microkernels.isa import isa_named
+from tests.examples import examples
 from tests.relay_passes.graphs import run as run_relax
 from tests.tir_schedules.integer_regions import (
     BEST,
@@ -123,7 +124,7 @@ def test_every_block_size_and_thread_grid(isa: str) -> None:
     """Accumulators rest between blocks of K, and start once with what the zero points give."""
 
     @given(blocked(isa))
-    @settings(max_examples=15 if isa == BEST else 4)
+    @examples(15 if isa == BEST else 4)
     def any_of_them(drawn: tuple[Region, MatmulConfig, bool]) -> None:
         region, config, at_end = drawn
         check(region, isa, config=config, at_end=at_end)
@@ -149,6 +150,7 @@ def test_threads(threads: int) -> None:
     assert grid.threads_m * grid.threads_n == threads
 
 
+@pytest.mark.sampled
 @every_isa
 def test_blocks_of_rows_on_threads_with_unequal_shares(isa: str) -> None:
     """Rows within a block count from its first one, in both branches for the shares."""
@@ -179,6 +181,7 @@ def test_space_holds_the_default_and_only_legal_configs_that_build() -> None:
 
 
 # One instruction set for every number of elements in a word and columns in a vector.
+@pytest.mark.sampled
 @pytest.mark.parametrize("isa", [r for r in INTEGER_ISAS if r in ("scalar", "avx2", BEST)])
 @pytest.mark.parametrize("w", DTYPES)
 def test_what_is_packed_unpacks_to_the_same(isa: str, w: str) -> None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tvm_ffi import structural_equal
 
 from microkernels.errors import ConfigError
 from microkernels.isa import isa_named
+from tests.examples import examples
 from tests.tir_schedules.run_region import (
     ISAS,
     bias_relu,
@@ -49,6 +50,7 @@ def check(region: Region, isa: str, **options) -> None:
     ).all()
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("at_end", [False, True])
 def test_tile_minus_one_tile_tile_plus_one(isa: str, at_end: bool) -> None:
@@ -64,6 +66,7 @@ def test_tile_minus_one_tile_tile_plus_one(isa: str, at_end: bool) -> None:
         check(matmul_region((max(rows, 1),), k, columns), isa, at_end=at_end)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("m", [1, 2, 3, 4, 5])
 def test_skinny(m: int) -> None:
     for n in (1, 15, 16, 17, 255, 257):
@@ -73,7 +76,7 @@ def test_skinny(m: int) -> None:
 @given(
     st.integers(1, 40), st.integers(1, 140), st.integers(1, 70), st.integers(1, 3), st.booleans()
 )
-@settings(max_examples=25, deadline=None)
+@examples(25)
 def test_random_shapes_with_bias_and_relu(
     m: int, n: int, k: int, threads: int, at_end: bool
 ) -> None:
@@ -86,7 +89,7 @@ def test_random_shapes_with_bias_and_relu(
 
 
 @given(st.data())
-@settings(max_examples=20, deadline=None)
+@examples(20)
 def test_every_block_size_gives_the_same_result(data: st.DataObject) -> None:
     region = matmul_region((29,), 37, 83)
     config = MatmulConfig(
@@ -104,6 +107,7 @@ def test_every_block_size_gives_the_same_result(data: st.DataObject) -> None:
 OPERAND_SHAPES = [(), (1,), (37,), (3, 1), (2, 3, 37), (2, 1, 37), (1, 3, 1), (2, 3, 1), (3, 37)]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("shape", OPERAND_SHAPES, ids=str)
 @pytest.mark.parametrize("isa", ISAS)
 def test_operands_broadcast_as_in_numpy(shape: tuple[int, ...], isa: str) -> None:

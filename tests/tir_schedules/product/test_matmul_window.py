@@ -6,10 +6,11 @@ import itertools
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from microkernels.isa import isa_named
+from tests.examples import examples
 from tests.tir_schedules.run_region import (
     ISAS,
     bias_relu,
@@ -101,7 +102,7 @@ def test_every_isa_stays_inside_its_buffers(isa: str, at_end: bool, batch: int) 
     st.integers(1, 80),
     st.integers(1, 3),
 )
-@settings(max_examples=15, deadline=None)
+@examples(15)
 def test_random_shapes_with_bias_and_relu(
     batch: int, more: int, channels: int, taps: int, stride: int, n: int, threads: int
 ) -> None:

@@ -7,10 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from microkernels.isa import isa_named
+from tests.examples import examples
 from tests.microkernels.operands import random_operand
 from tests.onnx_reference.arithmetic import integer_product, quantize
 from tests.tir_schedules.bf16_products import exact, normal, small_integers
@@ -191,7 +192,7 @@ def test_attention_heads_are_read_and_written_in_place() -> None:
     st.sampled_from([None, 1, 3]),
     st.integers(1, 3),
 )
-@settings(max_examples=30)
+@examples(30)
 def test_batches_broadcast_on_threads_in_blocks(
     batches: tuple[Shape, Shape],
     sizes: tuple[int, int, int],
@@ -220,6 +221,7 @@ def test_blocks_of_rows_on_threads_with_unequal_shares() -> None:
     check(region, BEST, config=config)
 
 
+@pytest.mark.sampled
 @every_bf16_isa
 def test_sums_of_any_values_are_within_the_bound(isa: str) -> None:
     rng = np.random.default_rng(1)
@@ -229,6 +231,7 @@ def test_sums_of_any_values_are_within_the_bound(isa: str) -> None:
     assert (np.abs(run(region, arrays, isa) - wanted) <= bound).all()
 
 
+@pytest.mark.sampled
 @every_integer_isa
 def test_attention_scores_are_requantised(isa: str) -> None:
     """Scaled, masked and quantised in registers."""

@@ -177,6 +177,7 @@ def test_an_int32_bias_and_scales_at_run_time(isa: str) -> None:
     np.testing.assert_array_equal(run(region, arrays, isa), wanted)
 
 
+@pytest.mark.sampled
 @every_isa
 def test_a_long_epilogue_starts_from_the_same_integers(isa: str) -> None:
     """Two of them, which pass the tile through memory, give what they give for the integers."""

@@ -63,6 +63,7 @@ def check(region: Region, isa: str, config: Config | None = None, at_end: bool =
     assert (np.abs(result - wanted) <= product_bound(region, arrays) + slack).all()
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("at_end", [False, True])
 def test_tile_minus_one_tile_tile_plus_one(isa: str, at_end: bool) -> None:

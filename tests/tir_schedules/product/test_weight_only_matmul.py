@@ -8,12 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 import tvm
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tvm import relax
 
 from microkernels.errors import ConfigError
 from microkernels.isa import isa_named
+from tests.examples import examples
 from tests.tir_schedules.run_region import (
     ISAS,
     MCPU,
@@ -153,7 +154,7 @@ def test_few_rows(m: int, at_end: bool, isa: str) -> None:
     st.integers(1, 3),
     st.booleans(),
 )
-@settings(max_examples=15, deadline=None)
+@examples(15)
 def test_random_shapes_with_bias_and_relu(
     m: int, n: int, k: int, bits: int, block: int, threads: int, at_end: bool
 ) -> None:
@@ -166,7 +167,7 @@ def test_random_shapes_with_bias_and_relu(
 
 
 @given(st.data())
-@settings(max_examples=12, deadline=None)
+@examples(12)
 def test_every_block_size_gives_the_same_result(data: st.DataObject) -> None:
     zero = "blocks" if data.draw(st.booleans()) else 8.0
     region = region_of((13,), 100, 50, zero=zero)
@@ -190,6 +191,7 @@ def test_rows_of_padding_are_left_out() -> None:
         check(region, config=config_for(region, BEST, staged))
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     "shape", [(), (1,), (20,), (1, 20), (2, 20), (2, 1), (1, 1, 20), (2, 1, 1), (2, 1, 20)], ids=str
 )

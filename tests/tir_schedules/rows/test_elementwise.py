@@ -7,13 +7,14 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import tvm
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from ml_dtypes import bfloat16
 from tvm.ir.instrument import pass_instrument
 
 from microkernels.errors import ConfigError
 from microkernels.isa import isa_named
+from tests.examples import examples
 from tests.guard import guarded
 from tests.onnx_reference.arithmetic import quantize, quantized
 from tests.tir_schedules import run_region
@@ -119,7 +120,7 @@ scales = st.floats(2.0**-40, 2.0**20, width=32)
 
 
 @given(scales, st.integers(-128, 127), st.sampled_from(DTYPES))
-@settings(max_examples=30)
+@examples(30)
 def test_scales_known_at_compile_time(scale: float, zero_point: int, dtype: str) -> None:
     zero = np.array(zero_point + 128 if dtype == "uint8" else zero_point, dtype)
     x = awkward(scale, int(zero), 1500)
@@ -127,6 +128,7 @@ def test_scales_known_at_compile_time(scale: float, zero_point: int, dtype: str)
     assert (result == quantize(x, scale, zero)).all()
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("isa", ISAS)
 def test_a_thousand_scales_known_at_run_time(isa: str, dtype: str) -> None:
@@ -141,6 +143,7 @@ def test_a_thousand_scales_known_at_run_time(isa: str, dtype: str) -> None:
         assert (result == quantize(x, scale, zero)).all(), (seed, scale, zero)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("isa", ISAS)
 def test_one_number_alone_is_stored(isa: str, dtype: str) -> None:
@@ -151,6 +154,7 @@ def test_one_number_alone_is_stored(isa: str, dtype: str) -> None:
         assert (run(items_region(shape, dtype), [x, numbers], isa) == 14 + 3).all()
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("isa", ISAS)
 def test_a_scale_for_every_column(isa: str, dtype: str) -> None:
@@ -285,7 +289,7 @@ def test_operands_of_every_shape(threads: int) -> None:
     st.integers(1, 5),
     st.booleans(),
 )
-@settings(max_examples=25)
+@examples(25)
 def test_random_shapes_configurations_and_threads(
     lead: list[int], last: int, unroll: int, threads: int, at_end: bool
 ) -> None:

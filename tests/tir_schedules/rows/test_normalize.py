@@ -5,12 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import tvm
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tvm.ir.instrument import pass_instrument
 
 from microkernels.errors import ConfigError
 from microkernels.isa import isa_named
+from tests.examples import examples
 from tests.tir_schedules.run_region import (
     ISAS,
     MCPU,
@@ -108,6 +109,7 @@ def test_row_one_less_than_a_vector_a_vector_and_one_more(op: str, isa: str) -> 
             check(region_for(op, (rows, n)), isa, at_end=n % 2 == 0)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("op", SOFTMAXES)
 @pytest.mark.parametrize("isa", ISAS)
 def test_inner_axis_one_column_less_than_a_strip_a_strip_and_one_more(op: str, isa: str) -> None:
@@ -124,7 +126,7 @@ def test_inner_axis_one_column_less_than_a_strip_a_strip_and_one_more(op: str, i
     st.integers(1, 3),
     st.booleans(),
 )
-@settings(max_examples=25)
+@examples(25)
 def test_random_shapes_axes_and_threads(
     op: str, lead: list[int], last: int, axis: int, threads: int, at_end: bool
 ) -> None:
@@ -144,7 +146,7 @@ def test_random_shapes_axes_and_threads(
     st.integers(1, 5),
     st.integers(1, 6),
 )
-@settings(max_examples=20)
+@examples(20)
 def test_a_row_in_chunks(op: str, rows: int, n: int, chunk: int, unroll: int, block: int) -> None:
     check(
         region_for(op, (rows, n)),
@@ -173,6 +175,7 @@ ROWS_OF_NO_NUMBER = {
 CONFIGS = [None, config_for(rows=2, chunk=1), config_for(rows=3, unroll=2, keep=True)]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("op", SOFTMAXES)
 @pytest.mark.parametrize("config", CONFIGS)
 @pytest.mark.parametrize("axis", [0, 1])
@@ -244,6 +247,7 @@ OPERANDS = {
 }
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("op", [*SOFTMAXES, *NORMS])
 def test_epilogue_with_operands_of_every_shape(op: str) -> None:
     operands = tuple(Tensor(shape, "float32") for shape in OPERANDS.values())

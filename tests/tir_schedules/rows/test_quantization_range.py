@@ -5,11 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import tvm
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from microkernels.errors import ConfigError
 from microkernels.isa import isa_named
+from tests.examples import examples
 from tests.guard import guarded
 from tests.onnx_reference.arithmetic import dynamic_quantize
 from tests.tir_schedules.run_region import ISAS, MCPU, compiled, machine_for, run
@@ -78,7 +79,7 @@ def test_a_thousand_ranges(isa: str) -> None:
     st.integers(1, 5),
     st.booleans(),
 )
-@settings(max_examples=20)
+@examples(20)
 def test_random_shapes_and_threads(
     lead: list[int], last: int, unroll: int, threads: int, at_end: bool
 ) -> None:
@@ -102,6 +103,7 @@ SPECIAL = [
 ]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize(("pair", "exact"), SPECIAL)
 def test_special_values(pair: list[float], exact: list[float], isa: str) -> None:

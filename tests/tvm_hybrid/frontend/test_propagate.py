@@ -100,6 +100,7 @@ def test_integer_division_is_towards_zero() -> None:
     compare(model, {"x": a}, [np.array([-6, 6, 6, -6], np.int64)])
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("op_type", ["Softmax", "LogSoftmax", "Hardmax"])
 @pytest.mark.parametrize("axis", [None, 0, 2])
 def test_softmax_of_an_old_opset_works_on_all_axes_from_one_on(

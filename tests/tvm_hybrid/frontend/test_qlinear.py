@@ -56,6 +56,7 @@ def declared(name: str, dtype: str, *dims: int | None) -> Declaration:
     return name, TYPES[dtype], dims
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("dtype", TYPES)
 @pytest.mark.parametrize("op_type", ["QLinearAdd", "QLinearMul"])
 @pytest.mark.parametrize("right", [(3, 4, 50), (50,), ()], ids=str)
@@ -147,6 +148,7 @@ def test_unary(op_type: str, dtype: str) -> None:
     check(make_model([node], inputs, outputs, constants), {"a": every}, share)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("opset", [12, 13])
 @pytest.mark.parametrize("axis", [1, -1])
 @pytest.mark.parametrize("dtype", TYPES)
@@ -204,6 +206,7 @@ def test_global_average_pool(dtype: str, last: int) -> None:
     check(model, {"a": integers(*shape, dtype=dtype)}, share=0.1)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("last", [0, 1])
 @pytest.mark.parametrize(
     "attributes",

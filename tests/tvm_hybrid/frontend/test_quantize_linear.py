@@ -97,6 +97,7 @@ def by_text(x: NDArray, constants: dict[str, NDArray], axis: int = 1) -> list[ND
     return [np.clip(value, limits.min, limits.max).astype(zero_point.dtype)]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("axis", [0, 1, 2, -1, -2, None])
 @pytest.mark.parametrize("zero_point", [True, False])
 def test_quantize_linear_per_axis(axis: int | None, zero_point: bool) -> None:
@@ -161,6 +162,7 @@ def exact(model: onnx.ModelProto, feeds: dict[str, NDArray], expected: NDArray) 
     compare(model, feeds, [expected], rtol=0, atol=0)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("opset", [10, 13, 19, 21, 24])
 @pytest.mark.parametrize("zero_point", [None, 0, 7])
 @pytest.mark.parametrize("dtype", ["uint8", "int8"])
@@ -175,6 +177,7 @@ def test_dequantize_linear(dtype: str, zero_point: int | None, opset: int) -> No
     assert operators(import_onnx(model)) == {"dequantize": 1}
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("axis", [0, 1, -1, -2, None])
 @pytest.mark.parametrize("zero_point", [True, False])
 def test_dequantize_linear_per_axis(axis: int | None, zero_point: bool) -> None:
@@ -231,6 +234,7 @@ def test_contrib_operators(kind: Any, opset: int) -> None:
     compare(model, {"x": x}, onnxruntime_run(model, {"x": x}), rtol=0, atol=0)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("values", ["normal", "zero", "positive", "negative", "tie"])
 def test_dynamic_quantize_linear(values: str) -> None:
     node = helper.make_node("DynamicQuantizeLinear", ["x"], ["q", "s", "z"])

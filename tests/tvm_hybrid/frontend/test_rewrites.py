@@ -19,6 +19,7 @@ from .models import compare, f32, i64, make_model, onnxruntime_run, operators, r
 MICROSOFT = "com.microsoft"
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("alpha", [1.0, 0.125])
 @pytest.mark.parametrize("flags", [(0, 0), (1, 0), (0, 1), (1, 1)])
 def test_fused_matmul(flags: tuple[int, int], alpha: float) -> None:
@@ -129,6 +130,7 @@ def _normalization(channels: int) -> dict[str, NDArray]:
     }
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("op_type", ["Conv", "ConvTranspose"])
 @pytest.mark.parametrize("groups", [1, 2])
 def test_batch_normalization_goes_into_the_convolution(op_type: str, groups: int) -> None:
@@ -168,6 +170,7 @@ def test_a_convolution_with_another_use_keeps_its_weight() -> None:
     assert operators(compare(model, {"x": random(1, 2, 3, 3)}))["multiply"] == 1
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     ("pads", "attributes", "folded"),
     [
@@ -196,6 +199,7 @@ def test_padding_goes_into_the_convolution(
     assert ("nn.pad" in found or "strided_slice" in found) == (not folded)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("mode", ["SAME_UPPER", "SAME_LOWER", "VALID"])
 @pytest.mark.parametrize("op_type", ["Conv", "MaxPool", "AveragePool"])
 def test_automatic_padding(op_type: str, mode: str) -> None:

@@ -106,6 +106,7 @@ def test_a_cast_behind_a_product(dtype: str) -> None:
     np.testing.assert_array_equal(got, wanted)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("dtype", ["int8", "uint8", "int32", "uint64"])
 @pytest.mark.parametrize("direction", ["LEFT", "RIGHT"])
 def test_shifts_by_more_than_there_are_bits(dtype: str, direction: str) -> None:

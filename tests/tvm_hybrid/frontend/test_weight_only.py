@@ -171,6 +171,7 @@ def blocked(
     return with_opset(model, 21)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("zero_point", [True, False])
 @pytest.mark.parametrize("dtype", ["int8", "uint8"])
 @pytest.mark.parametrize(("depth", "block"), [(64, 16), (70, 16)])
@@ -202,6 +203,7 @@ def test_a_transposed_blocked_weight() -> None:
     assert ((4, 16, 10), "int8") in constants_of(imported)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("kind", [TensorProto.INT4, TensorProto.UINT4])
 @pytest.mark.parametrize("as_node", [True, False])
 def test_weights_of_4_bits(kind: int, as_node: bool) -> None:

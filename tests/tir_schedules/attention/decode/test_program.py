@@ -80,12 +80,14 @@ def test_every_isa(kind: str, isa: str) -> None:
     check(small(kind, m=2, n=21, d=20, group=2, mask="rows"), isa)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("n", [1, 7, 127, 129, 1000])
 def test_any_number_of_keys(n: int) -> None:
     for kind in ("f32", "bf16", "int8") if n in (7, 129) else ("f32",):
         check(small(kind, n=n, d=16))
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(("d", "e"), [(1, 2), (16, 96), (64, 128), (256, 256), (33, 80)])
 def test_any_size_of_a_head(d: int, e: int) -> None:
     kind = {1: "int8", 16: "int8", 64: "bf16", 256: "f32", 33: "rounded"}[d]
@@ -112,6 +114,7 @@ def test_keys_stored_next_to_each_other(kind: str) -> None:
     check(small(kind, m=2, n=150, d=19, e=32, layouts=layouts, layout=None))
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("mask", ["keys", "heads", "where", "where_not"])
 def test_masks(mask: str) -> None:
     check(small("f32", m=3, heads=4, group=2, n=33, d=16, mask=mask, batch=2, layout="bshd"))

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from hypothesis import Phase, given, settings
+from hypothesis import Phase, given
 from hypothesis import strategies as st
 
 from microkernels.amx.instructions import InstructionCounts, full_then_tail, product_counts
@@ -18,6 +18,7 @@ from microkernels.errors import ConfigError
 from microkernels.isa import isa_named
 from microkernels.microkernel import microkernel_named
 from tests.amx_emulator import emulator
+from tests.examples import examples
 from tests.tir_schedules.attention.test_attention_property import attentions
 from tests.tir_schedules.attention_checks import check, kernel_of, result_of
 from tests.tir_schedules.attention_reference import assert_near, expected
@@ -233,11 +234,7 @@ def test_infinities_and_nan() -> None:
 
 
 @given(attentions(), st.sampled_from([*LAYOUTS]), st.sampled_from([0, 32, 64]))
-@settings(
-    max_examples=4,
-    derandomize=True,
-    phases=(Phase.explicit, Phase.reuse, Phase.generate),
-)
+@examples(4, derandomize=True, phases=(Phase.explicit, Phase.reuse, Phase.generate))
 def test_any_attention(drawn: Any, block: str, key_block: int) -> None:
     """Every property at once; f32 is rounded to bfloat16."""
     attention, _, threads = drawn

@@ -6,12 +6,13 @@ import itertools
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tvm import relax
 
 from microkernels.errors import ConfigError
 from microkernels.isa import isa_named
+from tests.examples import examples
 from tests.relay_passes.graphs import run as run_relax
 from tests.tir_schedules.conv_regions import check, conv_region, values
 from tests.tir_schedules.depthwise_regions import DTYPES, ISAS_OF, cases, config_for, depthwise
@@ -30,7 +31,7 @@ BEST = {dtype: isas[-1] for dtype, isas in ISAS_OF.items()}
 ALL = (1, 1, 1, 1)
 
 
-@settings(max_examples=30, deadline=None)
+@examples(30)
 @given(cases(DTYPES), st.booleans())
 def test_any_convolution_by_any_tile(case: tuple[Region, dict[str, int]], at_end: bool) -> None:
     region, fields = case
@@ -47,6 +48,7 @@ def test_every_isa(dtype: str) -> None:
         check(region, isa, config_for(region, isa, rows=2, columns=2))
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_edge_sizes(dtype: str) -> None:
     """Images of one pixel, kernels larger than the image, few and odd channels."""
@@ -92,6 +94,7 @@ def test_threads_share_rows_of_channels(dtype: str) -> None:
     check(region, BEST[dtype], config, threads=5)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("dtype", ["uint8", "int8"])
 @pytest.mark.parametrize("kind", ["input", "range"])
 def test_zero_points_at_run_time(dtype: str, kind: str) -> None:
@@ -139,6 +142,7 @@ def test_x_is_rounded_to_bfloat16() -> None:
         check(region, isa)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("rows", [1, 2])
 def test_epilogue_with_residual(dtype: str, rows: int) -> None:
@@ -203,6 +207,7 @@ def test_one_axis_and_a_single_row_are_columns() -> None:
             check(region, BEST[dtype])
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("rows", [1, 2])
 def test_unpacking_gives_the_weight(dtype: str, rows: int) -> None:

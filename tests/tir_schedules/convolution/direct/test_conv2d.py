@@ -6,12 +6,13 @@ import itertools
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from tvm import relax
 
 from microkernels.errors import ConfigError, TvmHybridError
 from microkernels.isa import isa_named
 from microkernels.microkernel import microkernel_named
+from tests.examples import examples
 from tests.relay_passes.graphs import run as run_relax
 from tests.tir_schedules.conv_regions import check, conv_region, convolutions, values
 from tests.tir_schedules.run_region import (
@@ -40,7 +41,7 @@ def config_for(region: Region, isa: str, **fields: object) -> ConvConfig:
     return ConvConfig.from_dict({**config.to_dict(), **fields})
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(convolutions(DTYPES))
 def test_any_convolution(region: Region) -> None:
     check(region, BEST[region.inputs[0].dtype][-1])
@@ -70,6 +71,7 @@ def test_every_isa(dtype: str) -> None:
         check(region, isa)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("channels", [1, 3, 17])
 @pytest.mark.parametrize("dtype", ["float32", "uint8"])
 def test_edge_sizes(channels: int, dtype: str) -> None:
@@ -95,6 +97,7 @@ def test_a_window_that_lies_outside_altogether() -> None:
             check(case, INTEGER_ISAS[-1], config)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("threads", [(1, 2), (2, 1), (3, 2)])
 @pytest.mark.parametrize("groups", [1, 3])
 def test_threads(threads: tuple[int, int], groups: int) -> None:
@@ -119,6 +122,7 @@ def test_lines_of_a_small_image_share_a_tile(isa: str, kernel: str) -> None:
     check(region, isa, config)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("kind", ["input", "range"])
 @pytest.mark.parametrize("staged", [False, True])
 def test_zero_points_at_run_time(kind: str, staged: bool) -> None:
@@ -187,6 +191,7 @@ def test_integers_out() -> None:
         np.testing.assert_array_equal(output, wanted)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     ("dtype", "groups"), [("float32", 1), ("float32", 2), ("uint8", 1), ("bfloat16", 2)]
 )

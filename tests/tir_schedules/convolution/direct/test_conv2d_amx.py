@@ -8,10 +8,11 @@ from __future__ import annotations
 import math
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from microkernels.microkernel import Microkernel, tile_kernels_for
 from tests.amx_emulator import emulator
+from tests.examples import examples
 from tests.tir_schedules.conv_regions import check, conv_region, convolutions
 from tests.tir_schedules.run_region import machine_for
 from tir_schedules.convolution.direct.config import ConvConfig, product_types
@@ -88,7 +89,7 @@ def test_a_first_layer() -> None:
     run_on_tiles(region, on_tiles(region, "16x64"))
 
 
-@settings(max_examples=12, deadline=None)
+@examples(12)
 @given(convolutions(("uint8", "int8", "bfloat16")))
 def test_any_convolution(region: Region) -> None:
     run_on_tiles(region, on_tiles(region, BLOCKS[region.output.size % 2]))

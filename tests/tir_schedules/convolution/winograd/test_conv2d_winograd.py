@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tvm import relax
 
 from microkernels.errors import ConfigError
 from microkernels.isa import isa_named
+from tests.examples import examples
 from tests.relay_passes.graphs import run as run_relax
 from tests.tir_schedules.run_region import ISAS, bias_relu, expected, machine_for
 from tests.tir_schedules.winograd_regions import (
@@ -42,6 +43,7 @@ def test_tile_minus_one_tile_tile_plus_one(isa: str) -> None:
     check(region_of((5, 3), max(lanes - 1, 1), max(lanes - 1, 1)), isa)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     ("extents", "padding"),
     [
@@ -56,7 +58,7 @@ def test_paddings(extents: tuple[int, int], padding: tuple[int, int, int, int]) 
 
 
 @given(st.data())
-@settings(max_examples=4, deadline=None)
+@examples(4)
 def test_random_shapes(data: st.DataObject) -> None:
     def size(low: int, high: int) -> int:
         return data.draw(st.integers(low, high))
