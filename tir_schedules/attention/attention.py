@@ -17,11 +17,16 @@ import math
 import numpy as np
 import tvm.tirx.script.builder.ir as I
 from tvm import tirx
-from tvm.script.ir_builder import IRBuilder
 
 from microkernels.isa import Isa
-from microkernels.vector.expressions import Expr, parameter
+from microkernels.vector.expressions import Expr
 from microkernels.vector.prefetch import PREFETCH_LLVM_IR
+from tir_schedules.core.emission import (
+    input_parameters,
+    kernel_function,
+    task_loop,
+    tensor_parameter,
+)
 from tir_schedules.core.group_loops import for_share
 from tir_schedules.core.integer_product import zero_point_inputs
 from tir_schedules.core.region import Region
@@ -83,14 +88,9 @@ def build(region: Region, config: AttentionConfig, isa: Isa) -> tirx.PrimFunc:
     share_count = sum(group.count for group in of_rows)
     sets = problem.batches // problem.group
     tasks = sets * share_count
-    with IRBuilder() as builder, I.prim_func(s_tir=True):
-        I.func_name("attention")
-        I.func_attr({"tirx.noalias": True})
-        parameters = [
-            parameter(f"input{i}", tensor.shape, tensor.dtype)
-            for i, tensor in enumerate(region.inputs)
-        ]
-        c = parameter("C", region.output.shape, region.output.dtype)
+    with kernel_function("attention") as builder:
+        parameters = input_parameters(region)
+        c = tensor_parameter("C", region.output)
         first = 3 + len(problem.scores.operands)
         buffers = {
             name: flat_view(buffer, problem.tensors[name])
@@ -111,11 +111,8 @@ def build(region: Region, config: AttentionConfig, isa: Isa) -> tirx.PrimFunc:
             on_tiles.admit()
         with (
             I.attr(0, "pragma_import_llvm", PREFETCH_LLVM_IR),
-            I.parallel(tasks) if config.parallel and tasks > 1 else I.serial(tasks) as task,
-            I.sblock("task"),
+            task_loop(tasks, config.parallel) as task,
         ):
-            I.reads()
-            I.writes()
             shared = I.floordiv(task, share_count)
             following = tirx.Min(shared + 1, sets - 1)
             program.pack(shared * problem.group)

@@ -19,7 +19,6 @@ from collections.abc import Iterator, Sequence
 
 import tvm.tirx.script.builder.ir as I
 from tvm import DataType, tirx
-from tvm.script.ir_builder import IRBuilder
 
 from microkernels.errors import ConfigError
 from microkernels.isa import Isa
@@ -32,6 +31,7 @@ from tir_schedules.convolution.depthwise.direct import DirectTiles
 from tir_schedules.convolution.depthwise.results import Results
 from tir_schedules.convolution.depthwise.staged import StagedTiles
 from tir_schedules.core.attributes import Source
+from tir_schedules.core.emission import kernel_function, opaque_block, task_loop, tensor_parameter
 from tir_schedules.core.integer_product import is_dynamic
 from tir_schedules.core.machine import Machine
 from tir_schedules.core.region import Region
@@ -105,9 +105,7 @@ def _reject_inputs(region: Region) -> str | None:
 def build(region: Region, config: DepthwisePointwiseConfig, isa: Isa) -> tirx.PrimFunc:
     """The kernel; weights are flat, as `pack` makes them."""
     check(region, config, isa)
-    with IRBuilder() as builder, I.prim_func(s_tir=True):
-        I.func_name("depthwise_pointwise")
-        I.func_attr({"tirx.noalias": True})
+    with kernel_function("depthwise_pointwise") as builder:
         inputs = [
             parameter(
                 f"input{i}",
@@ -116,17 +114,14 @@ def build(region: Region, config: DepthwisePointwiseConfig, isa: Isa) -> tirx.Pr
             )
             for i in range(len(region.inputs))
         ]
-        output = parameter("C", region.output.shape, region.output.dtype)
+        output = tensor_parameter("C", region.output)
         pair = _Pair(region, config, isa, inputs, output)
         pair.kernel.admit()
         tasks = min(config.threads, pair.items)
-        with I.parallel(tasks) if tasks > 1 else I.serial(1) as task, I.sblock("task"):
-            I.reads()
-            I.writes()
-            with I.attr(0, "pragma_import_llvm", PREFETCH_LLVM_IR):
-                pair.share(
-                    I.floordiv(task * pair.items, tasks), I.floordiv((task + 1) * pair.items, tasks)
-                )
+        with task_loop(tasks) as task, I.attr(0, "pragma_import_llvm", PREFETCH_LLVM_IR):
+            pair.share(
+                I.floordiv(task * pair.items, tasks), I.floordiv((task + 1) * pair.items, tasks)
+            )
     return builder.get()
 
 
@@ -187,9 +182,7 @@ class _Pair:
             band, sample = I.floormod(item, self._bands), I.floordiv(item, self._bands)
             line = bind(band * lines)
             self.first = bind((sample * outputs + line) * width)
-            with I.sblock("depthwise"):
-                I.reads()
-                I.writes()
+            with opaque_block("depthwise"):
                 height = self.config.depthwise.rows
                 most = tirx.Min(tirx.const(lines, "int32"), outputs - line)
                 begins = tirx.any(tirx.EQ(number, 0), tirx.EQ(line, 0))
@@ -245,9 +238,7 @@ class _Pair:
             return [self.first + row]
 
         pitch = int(self.rows.shape[-1])
-        with I.sblock("pointwise"):
-            I.reads()
-            I.writes()
+        with opaque_block("pointwise"):
             tiles = TileTask()
             MatmulProduct(
                 part,
@@ -269,12 +260,9 @@ class _Pair:
 def _clear_ends(rows: Expr, count: int, pitch: int) -> None:
     """Zeros for the last step of tiles of every row, of which later stores leave the padding."""
     lanes = 64 // DataType(rows.dtype).itemsize
-    with I.sblock("pad"):
-        I.reads()
-        I.writes()
-        with I.serial(count) as row:
-            zero = constant(0, str(rows.dtype), lanes)
-            I.buffer_store(rows, zero, [row, ramp(pitch - lanes, lanes)])
+    with opaque_block("pad"), I.serial(count) as row:
+        zero = constant(0, str(rows.dtype), lanes)
+        I.buffer_store(rows, zero, [row, ramp(pitch - lanes, lanes)])
 
 
 def default_config(region: Region, machine: Machine) -> DepthwisePointwiseConfig:

@@ -22,7 +22,6 @@ from typing import cast
 
 import tvm.tirx.script.builder.ir as I
 from tvm import DataType, tirx
-from tvm.script.ir_builder import IRBuilder
 
 from microkernels.isa import Isa
 from microkernels.microkernel import microkernel_named
@@ -30,6 +29,7 @@ from microkernels.vector import bfloat16
 from microkernels.vector.expressions import Expr, constant, parameter, ramp
 from tir_schedules.core.attributes import Source, Sources
 from tir_schedules.core.blocking import Group, balanced
+from tir_schedules.core.emission import kernel_function, opaque_block, task_loop, tensor_parameter
 from tir_schedules.core.group_loops import for_groups
 from tir_schedules.core.region import Region, Tensor
 from tir_schedules.core.template import Packing, Template, register_template, template_for
@@ -67,29 +67,22 @@ Leading = Callable[[Expr], Sequence[Expr]]
 def build(region: Region, config: MlpChainConfig, isa: Isa) -> tirx.PrimFunc:
     """The kernel; weights are flat, as `pack` makes them."""
     configs = check(region, config, isa)
-    with IRBuilder() as builder, I.prim_func(s_tir=True):
-        I.func_name("mlp_chain")
-        I.func_attr({"tirx.noalias": True})
+    with kernel_function("mlp_chain") as builder:
         inputs = [
             parameter(f"input{i}", *_parameter_type(region, config, isa, i))
             for i in range(len(region.inputs))
         ]
-        output = parameter("C", region.output.shape, region.output.dtype)
+        output = tensor_parameter("C", region.output)
         chain = _Chain(region, configs, isa, inputs, output)
         chain.admit()
         m = rows_of(region.parts[0])
         if config.mode == "columns":
-            with I.sblock("chain"):
-                I.reads()
-                I.writes()
+            with opaque_block("chain"):
                 chain.share(m)
         else:
             blocks = blocks_of(m, config)
             count = sum(group.count for group in blocks)
-            parallel = config.threads > 1 and count > 1
-            with I.parallel(count) if parallel else I.serial(count) as block, I.sblock("rows"):
-                I.reads()
-                I.writes()
+            with task_loop(count, config.threads > 1, "rows") as block:
                 _for_block(blocks, block, chain.run)
     return builder.get()
 
@@ -131,15 +124,11 @@ class _Chain:
 
     def run(self, first: Expr, rows: int) -> None:
         """All parts on the block of rows from `first` on, in the calling thread."""
-        with I.sblock("block"):
-            I.reads()
-            I.writes()
+        with opaque_block("block"):
             results = self._results(rows)
             tiles = TileTask()
             for number, (_, config) in enumerate(self.parts):
-                with I.sblock("part"):
-                    I.reads()
-                    I.writes()
+                with opaque_block("part"):
                     if isinstance(config, MatmulConfig):
                         self._product(number, config, results, first).run(rows, tiles)
                     else:
@@ -284,12 +273,9 @@ class _Chain:
 def _clear_ends(result: Expr, rows: int, pitch: int) -> None:
     """Zeros for the last step of tiles of every row, of which later stores leave the padding."""
     count = 64 // DataType(result.dtype).itemsize
-    with I.sblock("pad"):
-        I.reads()
-        I.writes()
-        with I.serial(rows) as row:
-            zero = constant(0, str(result.dtype), count)
-            I.buffer_store(result, zero, [row, ramp(pitch - count, count)])
+    with opaque_block("pad"), I.serial(rows) as row:
+        zero = constant(0, str(result.dtype), count)
+        I.buffer_store(result, zero, [row, ramp(pitch - count, count)])
 
 
 def _for_block(groups: Sequence[Group], index: Expr, body: Callable[[Expr, int], None]) -> None:

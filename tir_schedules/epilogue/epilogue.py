@@ -30,7 +30,6 @@ from microkernels.vector.expressions import (
     cast,
     constant,
     element_of,
-    parameter,
     ramp,
     splat,
     vector_type,
@@ -122,14 +121,6 @@ def store_vector(buffer: Expr, value: Expr, leading: Sequence[Expr], columns: Co
         I.buffer_store(buffer, first, [*leading, columns.start])
     else:
         I.evaluate(I.masked_store(buffer, value, *leading, index, columns.mask))
-
-
-def operand_parameters(region: Region) -> list[Expr]:
-    """The parameters for a region's operands, added to the PrimFunc under construction."""
-    return [
-        parameter(f"operand{i}", tensor.shape, tensor.dtype)
-        for i, tensor in enumerate(region.operands)
-    ]
 
 
 class Epilogue:

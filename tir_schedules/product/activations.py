@@ -21,6 +21,7 @@ from tvm.sym import Analyzer
 from microkernels.microkernel import Address, Microkernel
 from microkernels.vector import bfloat16
 from microkernels.vector.expressions import Expr, cast, constant, like, ramp, reinterpret
+from tir_schedules.core.emission import opaque_block
 from tir_schedules.epilogue.epilogue import Columns, store_vector
 from tir_schedules.epilogue.quantize_steps import Number, emit_quantize
 
@@ -134,16 +135,13 @@ class Activations:
         self.block = block
         if not (self.staged or self.tail) and self.sums is None:
             return
-        with I.sblock("stage"):
-            I.reads()
-            I.writes()
-            with I.serial(rows) as row:
-                if self.staged:
-                    self._stage(block + row, row, 0)
-                if self.tail:
-                    self._stage(block + row, row, self.k // self.pitch * self.pitch)
-                if self.sums is not None:
-                    self._sum(block + row, row)
+        with opaque_block("stage"), I.serial(rows) as row:
+            if self.staged:
+                self._stage(block + row, row, 0)
+            if self.tail:
+                self._stage(block + row, row, self.k // self.pitch * self.pitch)
+            if self.sums is not None:
+                self._sum(block + row, row)
 
     def row_sum(self, row: Expr) -> Expr:
         """The sum of a row's elements, as the kernel multiplies them; int32."""

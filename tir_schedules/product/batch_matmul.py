@@ -21,12 +21,17 @@ import ml_dtypes
 import numpy as np
 import tvm.tirx.script.builder.ir as I
 from tvm import tirx
-from tvm.script.ir_builder import IRBuilder
 
 from microkernels.isa import Isa
 from microkernels.microkernel import Microkernel
-from microkernels.vector.expressions import Expr, parameter
+from microkernels.vector.expressions import Expr
 from tir_schedules.core.blocking import balanced
+from tir_schedules.core.emission import (
+    kernel_function,
+    operand_parameters,
+    task_loop,
+    tensor_parameter,
+)
 from tir_schedules.core.group_loops import for_share
 from tir_schedules.core.integer_product import is_integer, reject_zero_points, zero_point_inputs
 from tir_schedules.core.loop_nest import Loop, LoopNest
@@ -37,14 +42,7 @@ from tir_schedules.core.region import Region
 from tir_schedules.core.template import Template, register_template
 from tir_schedules.cost.parallel import worth_parallel
 from tir_schedules.cost.product_nest import kind_of, product_nest
-from tir_schedules.epilogue.epilogue import (
-    Columns,
-    Epilogue,
-    load_vector,
-    operand_parameters,
-    store_vector,
-    unflatten,
-)
+from tir_schedules.epilogue.epilogue import Columns, Epilogue, load_vector, store_vector, unflatten
 
 from .activations import Activations
 from .batch_operands import BatchProblem, PackedOperand
@@ -215,23 +213,16 @@ def build(region: Region, config: BatchMatmulConfig, isa: Isa) -> tirx.PrimFunc:
     share_count = sum(group.count for group in row_shares)
     tasks = problem.batches * share_count
     output = problem.output_tensor()
-    with IRBuilder() as builder, I.prim_func(s_tir=True):
-        I.func_name("batch_matmul")
-        I.func_attr({"tirx.noalias": True})
+    with kernel_function("batch_matmul") as builder:
         a, b, *further = (
-            parameter(name, tensor.shape, tensor.dtype)
+            tensor_parameter(name, tensor)
             for name, tensor in zip(("A", "B", "input2", "input3"), region.inputs, strict=False)
         )
         operands = operand_parameters(region)
-        c = parameter("C", output.shape, output.dtype)
+        c = tensor_parameter("C", output)
         epilogue = Epilogue(region, operands, kernel.narrow)
         kernel.admit()
-        with (
-            I.parallel(tasks) if config.parallel and tasks > 1 else I.serial(tasks) as task,
-            I.sblock("task"),
-        ):
-            I.reads()
-            I.writes()
+        with task_loop(tasks, config.parallel) as task:
             batch = I.floordiv(task, share_count)
 
             def logical_row(row: Expr) -> list[Expr]:

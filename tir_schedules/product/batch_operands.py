@@ -26,6 +26,7 @@ from microkernels.vector.expressions import (
 )
 from microkernels.vector.transpose import transpose_block
 from tir_schedules.core.blocking import Group
+from tir_schedules.core.emission import opaque_block
 from tir_schedules.core.group_loops import for_groups
 from tir_schedules.core.panels import Panels
 from tir_schedules.core.region import Region, Tensor
@@ -190,9 +191,7 @@ class PackedOperand:
                 value = total[ramp(j * lanes, lanes)]
                 I.buffer_store(self.sums, value, [ramp((start + j) * lanes, lanes)])
 
-        with I.sblock("sums"):
-            I.reads()
-            I.writes()
+        with opaque_block("sums"):
             for_groups(self.panels, panel)
 
     def column_sum(self, vector: Expr) -> Expr:
@@ -204,9 +203,7 @@ class PackedOperand:
         """Emits the loops that pack it."""
         # Turning pairs or quadruples of rows pays for whole words of K only.
         ways = {"columns": self._copy, "steps": self._turn}
-        with I.sblock("pack"):
-            I.reads()
-            I.writes()
+        with opaque_block("pack"):
             way = ways.get(self.source.contiguous, self._gather)
 
             def panel(start: Expr | int, width: int) -> None:

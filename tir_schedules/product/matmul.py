@@ -22,14 +22,13 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
-import tvm.tirx.script.builder.ir as I
 from tvm import tirx
-from tvm.script.ir_builder import IRBuilder
 
 from microkernels.isa import Isa
 from microkernels.microkernel import Microkernel
 from microkernels.vector.expressions import Expr, parameter
 from tir_schedules.core.blocking import choose_thread_grid, thread_grids
+from tir_schedules.core.emission import kernel_function, operand_parameters, tensor_parameter
 from tir_schedules.core.integer_product import is_dynamic, is_integer, reject_zero_points
 from tir_schedules.core.loop_nest import LoopNest
 from tir_schedules.core.machine import Machine
@@ -38,13 +37,7 @@ from tir_schedules.core.region import Region
 from tir_schedules.core.template import Packing, Template, register_template
 from tir_schedules.cost.parallel import worth_parallel
 from tir_schedules.cost.product_nest import product_nest
-from tir_schedules.epilogue.epilogue import (
-    Columns,
-    Epilogue,
-    load_vector,
-    operand_parameters,
-    unflatten,
-)
+from tir_schedules.epilogue.epilogue import Columns, Epilogue, load_vector, unflatten
 from tir_schedules.rows.quantization_range import emit_own_range
 
 from .activations import InPlace
@@ -200,17 +193,15 @@ def build(region: Region, config: MatmulConfig, isa: Isa) -> tirx.PrimFunc:
     """The kernel; its weight parameter is flat, as `pack` makes it."""
     kernel = check(region, config, isa)
     window = window_of(region)
-    with IRBuilder() as builder, I.prim_func(s_tir=True):
-        I.func_name("matmul")
-        I.func_attr({"tirx.noalias": True})
-        a = parameter("A", region.inputs[0].shape, region.inputs[0].dtype)
+    with kernel_function("matmul") as builder:
+        a = tensor_parameter("A", region.inputs[0])
         w = parameter("W", packed_shape(region, config, isa, 1), kernel.b_dtype)
         further = [
             parameter(f"input{i}", parameter_shape(region, config, isa, i), tensor.dtype)
             for i, tensor in enumerate(region.inputs[2:], 2)
         ]
         operands = operand_parameters(region)
-        c = parameter("C", region.output.shape, region.output.dtype)
+        c = tensor_parameter("C", region.output)
         epilogue = Epilogue(region, operands, kernel.narrow)
 
         def read_a(row: Expr, columns: Columns) -> Expr:

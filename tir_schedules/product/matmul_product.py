@@ -15,6 +15,7 @@ from tvm import DataType, tirx
 from microkernels.microkernel import Address, Microkernel, Place
 from microkernels.vector.expressions import Expr, ramp, reinterpret_group
 from microkernels.vector.prefetch import PREFETCH_LLVM_IR, prefetch
+from tir_schedules.core.emission import task_loop
 from tir_schedules.core.integer_product import is_integer
 from tir_schedules.core.region import Region
 
@@ -135,8 +136,5 @@ class MatmulProduct:
     def share(self) -> None:
         """The whole product, in one parallel region over the configuration's grid of threads."""
         grid = ThreadGrid(plan_of(self.region, self.config))
-        with I.parallel(grid.tasks) if grid.tasks > 1 else I.serial(1) as task, I.sblock("task"):
-            I.reads()
-            I.writes()
-            with I.attr(0, "pragma_import_llvm", PREFETCH_LLVM_IR):
-                grid.emit(task, self.loops(grid.most_rows))
+        with task_loop(grid.tasks) as task, I.attr(0, "pragma_import_llvm", PREFETCH_LLVM_IR):
+            grid.emit(task, self.loops(grid.most_rows))

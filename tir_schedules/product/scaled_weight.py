@@ -20,6 +20,7 @@ from tvm import tirx
 
 from microkernels.microkernel import Microkernel
 from microkernels.vector.expressions import Expr, bind, ramp, splat
+from tir_schedules.core.emission import opaque_block
 from tir_schedules.core.region import Region
 
 from .matmul_window import window_of
@@ -88,16 +89,13 @@ class ScaledPanels:
         """Scales a block of a panel; `stage_b` of `TileLoops`."""
         first, count = piece
         zeros = [tirx.const(0, "int32")] * (len(self.scale.shape) - 1)
-        with I.sblock("scale"):
-            I.reads()
-            I.writes()
-            with I.serial(count) as step:
-                factor = bind(splat(self.scale[(*zeros, first + step)], self.lanes))
-                for j in range(width):
-                    start = (panel * self.k + (first + step) * width + j) * self.lanes
-                    value = self.weight[ramp(start, self.lanes)] * factor
-                    position = ramp((step * width + j) * self.lanes, self.lanes)
-                    I.buffer_store(self.buffer, value, [position])
+        with opaque_block("scale"), I.serial(count) as step:
+            factor = bind(splat(self.scale[(*zeros, first + step)], self.lanes))
+            for j in range(width):
+                start = (panel * self.k + (first + step) * width + j) * self.lanes
+                value = self.weight[ramp(start, self.lanes)] * factor
+                position = ramp((step * width + j) * self.lanes, self.lanes)
+                I.buffer_store(self.buffer, value, [position])
 
         def load_b(_panel: Expr, _width: int, step: Expr, j: int) -> Expr:
             return self.buffer[ramp(((step - first) * width + j) * self.lanes, self.lanes)]

@@ -22,6 +22,7 @@ import tvm.tirx.script.builder.ir as I
 from microkernels.microkernel import Address, Microkernel, Place, Tile
 from microkernels.vector.expressions import Expr, ramp
 from tir_schedules.core.blocking import Group, balanced
+from tir_schedules.core.emission import opaque_block
 from tir_schedules.core.group_loops import for_groups, for_share
 from tir_schedules.core.product_plan import PANELS_AHEAD, PRODUCTS_PER_FETCH, Piece, ProductPlan
 
@@ -221,9 +222,7 @@ class TileLoops:
         kernel = self.plan.kernel
         lanes = kernel.lanes
         k_start, k_size = piece
-        with I.sblock("tile"):
-            I.reads()
-            I.writes()
+        with opaque_block("tile"):
 
             def start(i: Expr | int, j: int) -> Expr:
                 if not first:

@@ -22,12 +22,17 @@ from typing import Any
 import numpy as np
 import tvm.tirx.script.builder.ir as I
 from tvm import relax, tirx
-from tvm.script.ir_builder import IRBuilder
 
 from microkernels.isa import Isa
 from microkernels.microkernel import Microkernel, kernels_for, microkernel_named
 from microkernels.vector.expressions import Expr, cast, parameter, splat
 from tir_schedules.core.blocking import choose_thread_grid, thread_grids
+from tir_schedules.core.emission import (
+    kernel_function,
+    operand_parameters,
+    task_loop,
+    tensor_parameter,
+)
 from tir_schedules.core.loop_nest import LoopNest
 from tir_schedules.core.machine import Machine
 from tir_schedules.core.product_plan import Piece, ProductPlan
@@ -35,12 +40,7 @@ from tir_schedules.core.region import Region
 from tir_schedules.core.template import Packing, Template, register_template
 from tir_schedules.cost.parallel import worth_parallel
 from tir_schedules.cost.product_nest import product_nest
-from tir_schedules.epilogue.epilogue import (
-    Epilogue,
-    operand_parameters,
-    rows_and_columns,
-    unflatten,
-)
+from tir_schedules.epilogue.epilogue import Epilogue, rows_and_columns, unflatten
 
 from .matmul_config import ACTIVATION_DTYPES, MatmulConfig
 from .narrow_weight import BITS, NarrowWeight, per_block_shape
@@ -230,17 +230,15 @@ def build(region: Region, config: WeightOnlyConfig, isa: Isa) -> tirx.PrimFunc:
     weight = weight_format(region, lanes)
     plan = _plan(region, config, weight)
     grid = ThreadGrid(plan)
-    with IRBuilder() as builder, I.prim_func(s_tir=True):
-        I.func_name("weight_only_matmul")
-        I.func_attr({"tirx.noalias": True})
-        a = parameter("A", region.inputs[0].shape, region.inputs[0].dtype)
+    with kernel_function("weight_only_matmul") as builder:
+        a = tensor_parameter("A", region.inputs[0])
         packed = parameter("W", (weight.packed_bytes,), region.inputs[1].dtype)
         per_block = [
             parameter(name, (weight.per_block_size,), "float32")
             for name, _ in zip("SZ", region.inputs[2:], strict=False)
         ]
         operands = operand_parameters(region)
-        c = parameter("C", region.output.shape, region.output.dtype)
+        c = tensor_parameter("C", region.output)
         epilogue = Epilogue(region, operands)
 
         def load_a(row: Expr, step: Expr) -> Expr:
@@ -250,9 +248,7 @@ def build(region: Region, config: WeightOnlyConfig, isa: Isa) -> tirx.PrimFunc:
         store = row_store(region, lanes, c, epilogue)
         zeros = per_block[1] if len(per_block) > 1 else None
         tiles = WeightOnlyTiles(kernel, weight, load_a, packed, per_block[0], zeros)
-        with I.parallel(grid.tasks) if grid.tasks > 1 else I.serial(1) as task, I.sblock("task"):
-            I.reads()
-            I.writes()
+        with task_loop(grid.tasks) as task:
             loops = _loops(plan, config.staged, tiles, store, epilogue.cost)
             grid.emit(task, loops)
     return builder.get()

@@ -16,15 +16,21 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import tvm.tirx.script.builder.ir as I
 from tvm import tirx
-from tvm.script.ir_builder import IRBuilder
 
 from microkernels.errors import ConfigError
 from microkernels.integers import RANGES
 from microkernels.isa import Isa
-from microkernels.vector.expressions import Expr, bind, parameter
+from microkernels.vector.expressions import Expr, bind
 from tir_schedules.core.blocking import shares
 from tir_schedules.core.collapse import broadcasts, collapsed, item_operands
 from tir_schedules.core.config import Config
+from tir_schedules.core.emission import (
+    kernel_function,
+    opaque_block,
+    operand_parameters,
+    task_loop,
+    tensor_parameter,
+)
 from tir_schedules.core.group_loops import for_share
 from tir_schedules.core.machine import Machine
 from tir_schedules.core.region import Region
@@ -35,7 +41,6 @@ from tir_schedules.epilogue.epilogue import (
     Epilogue,
     as_lanes,
     load_vector,
-    operand_parameters,
     rows_and_columns,
     store_vector,
 )
@@ -120,13 +125,11 @@ def build(region: Region, config: ElementwiseConfig, isa: Isa) -> tirx.PrimFunc:
     check(region, config, isa)
     flat = collapsed(region)
     rows, n = rows_and_columns(flat.output)
-    with IRBuilder() as builder, I.prim_func(s_tir=True):
-        I.func_name(region.op)
-        I.func_attr({"tirx.noalias": True})
+    with kernel_function(region.op) as builder:
         source = region.inputs[0]
-        x = parameter("X", source.shape, source.dtype)
+        x = tensor_parameter("X", source)
         given = operand_parameters(region)
-        y = parameter("Y", region.output.shape, region.output.dtype)
+        y = tensor_parameter("Y", region.output)
         operands = [
             reshaped(buffer, tensor, seen.shape)
             for buffer, tensor, seen in zip(given, region.operands, flat.operands, strict=True)
@@ -175,14 +178,10 @@ class _Loops:
             else:
                 self._for_rows(start, size, self._row)
 
-        with I.parallel(tasks) if tasks > 1 else I.serial(1) as task, I.sblock("task"):
-            I.reads()
-            I.writes()
+        with task_loop(tasks) as task:
             for_share(parts, task, part)
         if long and self.n % self.lanes:
-            with I.sblock("rest"):
-                I.reads()
-                I.writes()
+            with opaque_block("rest"):
                 self._for_rows(0, rows, self._rest)
 
     def _for_rows(self, start: Expr | int, count: int, body: Callable[[Expr], None]) -> None:

@@ -18,19 +18,24 @@ from collections.abc import Iterator
 import numpy as np
 import tvm.tirx.script.builder.ir as I
 from tvm import tirx
-from tvm.script.ir_builder import IRBuilder
 
 from microkernels.errors import ConfigError
 from microkernels.isa import Isa
-from microkernels.vector.expressions import Expr, parameter
+from microkernels.vector.expressions import Expr
 from tir_schedules.core.blocking import balanced, shares
 from tir_schedules.core.config import Config
+from tir_schedules.core.emission import (
+    kernel_function,
+    operand_parameters,
+    task_loop,
+    tensor_parameter,
+)
 from tir_schedules.core.group_loops import for_groups, for_share
 from tir_schedules.core.machine import Machine
 from tir_schedules.core.region import Region
 from tir_schedules.core.template import Template, register_template
 from tir_schedules.cost.parallel import worth_parallel
-from tir_schedules.epilogue.epilogue import Epilogue, operand_parameters
+from tir_schedules.epilogue.epilogue import Epilogue
 
 from .normalize_columns import ColumnStrip
 from .normalize_rows import Rows
@@ -179,15 +184,13 @@ def build(region: Region, config: NormalizeConfig, isa: Isa) -> tirx.PrimFunc:
     check(region, config, isa)
     seen = view(region)
     names = ["X", "gamma", "beta"]
-    with IRBuilder() as builder, I.prim_func(s_tir=True):
-        I.func_name(region.op)
-        I.func_attr({"tirx.noalias": True})
+    with kernel_function(region.op) as builder:
         inputs = [
-            parameter(name, tensor.shape, tensor.dtype)
+            tensor_parameter(name, tensor)
             for name, tensor in zip(names, region.inputs, strict=False)
         ]
         operands = operand_parameters(region)
-        output = parameter("Y", region.output.shape, region.output.dtype)
+        output = tensor_parameter("Y", region.output)
         x = reshaped(inputs[0], region.inputs[0], seen.shape)
         weights = [
             reshaped(buffer, tensor, (seen.n,))
@@ -224,9 +227,7 @@ def share_rows(loops: Rows, count: int, config: NormalizeConfig) -> None:
     """All rows, in one parallel region over the configuration's threads."""
     rows = shares(count, min(config.threads, count))
     tasks = sum(group.count for group in rows)
-    with I.parallel(tasks) if tasks > 1 else I.serial(1) as task, I.sblock("task"):
-        I.reads()
-        I.writes()
+    with task_loop(tasks) as task:
         for_share(
             rows,
             task,
@@ -270,9 +271,7 @@ def _share_strips(strip: ColumnStrip, outer: int, config: NormalizeConfig) -> No
                             start = last.start + (number - larger.count) * last.size
                             strip.block(at, start, last.size, 0)
 
-    with I.parallel(tasks) if tasks > 1 else I.serial(1) as task, I.sblock("task"):
-        I.reads()
-        I.writes()
+    with task_loop(tasks) as task:
         for_share(
             items,
             task,

@@ -12,6 +12,7 @@ from tvm import tirx
 from microkernels.vector import vector_math
 from microkernels.vector.exp2 import exp_of_difference
 from microkernels.vector.expressions import Expr, bind, constant, ramp
+from tir_schedules.core.emission import opaque_block
 from tir_schedules.epilogue.epilogue import (
     Columns,
     Epilogue,
@@ -57,9 +58,7 @@ class ColumnStrip:
 
     def block(self, outer: Expr, first: Expr, vectors: int, cut: int) -> None:
         """Normalises `vectors` vectors of columns; `cut` columns of the last one exist if not 0."""
-        with I.sblock("columns"):
-            I.reads()
-            I.writes()
+        with opaque_block("columns"):
             lanes = self.lanes
             valid = [lanes] * (vectors - 1) + [cut or lanes]
             self.strip = [

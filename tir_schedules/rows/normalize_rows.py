@@ -19,6 +19,7 @@ from microkernels.vector import vector_math
 from microkernels.vector.exp2 import exp_of_difference
 from microkernels.vector.expressions import Expr, bind, constant, materialise, ramp, splat
 from microkernels.vector.ieee import LOWEST
+from tir_schedules.core.emission import opaque_block
 from tir_schedules.core.reduce_lanes import Combine, combine_all, reduce_lanes
 from tir_schedules.epilogue.epilogue import (
     Columns,
@@ -86,9 +87,7 @@ class Rows:
 
     def block(self, row: Expr, rows: int) -> None:
         """Normalises `rows` rows from `row`."""
-        with I.sblock("rows"):
-            I.reads()
-            I.writes()
+        with opaque_block("rows"):
             self.kept = {}
             op = self.view.region.op
             self.flat = [bind(row + i) for i in range(rows)]

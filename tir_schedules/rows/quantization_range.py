@@ -21,7 +21,6 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import tvm.tirx.script.builder.ir as I
 from tvm import tirx
-from tvm.script.ir_builder import IRBuilder
 
 from microkernels.errors import ConfigError
 from microkernels.isa import Isa
@@ -29,6 +28,7 @@ from microkernels.vector.expressions import Expr, bind, constant, materialise, p
 from microkernels.vector.rounding import ROUND
 from tir_schedules.core.blocking import shares
 from tir_schedules.core.config import Config
+from tir_schedules.core.emission import kernel_function, opaque_block, task_loop, tensor_parameter
 from tir_schedules.core.group_loops import for_share
 from tir_schedules.core.machine import Machine
 from tir_schedules.core.reduce_lanes import combine_all, reduce_lanes
@@ -139,9 +139,7 @@ def emit_own_range(lanes: int, tensor: Tensor, buffer: Expr) -> Expr:
     """
     found = I.sblock_alloc_buffer((2,), "float32")
     load = _loader(reshaped(buffer, tensor, (tensor.size,)), 0)
-    with I.sblock("range"):
-        I.reads()
-        I.writes()
+    with opaque_block("range"):
         for index, value in enumerate(emit_range(lanes, tensor.size, OWN_UNROLL, load)):
             I.buffer_store(found, value, [index])
     return found
@@ -196,15 +194,11 @@ def build(region: Region, config: RangeConfig, isa: Isa) -> tirx.PrimFunc:
     source, lanes = region.inputs[0], isa.f32_lanes
     size = source.size
     tasks = min(config.threads, max(1, size // lanes))
-    with IRBuilder() as builder, I.prim_func(s_tir=True):
-        I.func_name(region.op)
-        I.func_attr({"tirx.noalias": True})
-        given = parameter("X", source.shape, source.dtype)
+    with kernel_function(region.op) as builder:
+        given = tensor_parameter("X", source)
         y = parameter("Y", (2,), "float32")
         x = reshaped(given, source, (size,))
-        with I.sblock("range"):
-            I.reads()
-            I.writes()
+        with opaque_block("range"):
             if tasks == 1:
                 low, high = emit_extremes(lanes, size, config.unroll, _loader(x, 0))
             else:
@@ -224,9 +218,7 @@ def _loader(x: Expr, start: Expr | int) -> Callable[[Columns], Expr]:
 def _shared_extremes(x: Expr, size: int, lanes: int, unroll: int, tasks: int) -> tuple[Expr, Expr]:
     """The extremes of every thread's share, combined."""
     parts = I.sblock_alloc_buffer((tasks, 2), "float32")
-    with I.parallel(tasks) as task, I.sblock("task"):
-        I.reads()
-        I.writes()
+    with task_loop(tasks) as task:
 
         def share(start: Expr, count: int) -> None:
             extremes = emit_extremes(lanes, count * lanes, unroll, _loader(x, start * lanes))

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 
 import tvm.tirx.script.builder.ir as I
 from tvm import tirx
@@ -93,10 +92,6 @@ class DecodePlan:
         self.tasks = self.sets // self.side
 
     # --- loops -----------------------------------------------------------------------------------
-
-    def loop(self, count: int) -> AbstractContextManager[Expr]:
-        """A loop over tasks."""
-        return I.parallel(count) if self.parallel and count > 1 else I.serial(count)
 
     def for_sets(self, task: Expr, body: Callable[[Expr, Expr], None]) -> None:
         """Runs `body(set, slot)` for the sets of a task."""

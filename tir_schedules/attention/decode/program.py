@@ -19,15 +19,21 @@ from typing import Protocol
 
 import tvm.tirx.script.builder.ir as I
 from tvm import tirx
-from tvm.script.ir_builder import IRBuilder
 
 from microkernels.isa import Isa
 from microkernels.microkernel import kernels_for
-from microkernels.vector.expressions import bind, parameter
+from microkernels.vector.expressions import bind
 from tir_schedules.attention.problem import (
     AttentionProblem,
     columns_are_contiguous,
     flat_view,
+)
+from tir_schedules.core.emission import (
+    input_parameters,
+    kernel_function,
+    opaque_block,
+    task_loop,
+    tensor_parameter,
 )
 from tir_schedules.core.machine import Machine
 from tir_schedules.core.region import Region
@@ -86,14 +92,9 @@ def build_decode(region: Region, config: DecodeConfig, isa: Isa) -> tirx.PrimFun
     problem = AttentionProblem(region)
     plan = DecodePlan(problem, isa, config.parallel, config.key_shares)
     first = len(problem.scores.operands) + 3
-    with IRBuilder() as builder, I.prim_func(s_tir=True):
-        I.func_name("attention_decode")
-        I.func_attr({"tirx.noalias": True})
-        inputs = [
-            parameter(f"input{i}", tensor.shape, tensor.dtype)
-            for i, tensor in enumerate(region.inputs)
-        ]
-        output = parameter("C", region.output.shape, region.output.dtype)
+    with kernel_function("attention_decode") as builder:
+        inputs = input_parameters(region)
+        output = tensor_parameter("C", region.output)
         q, k, v, out = (
             flat_view(buffer, tensor)
             for buffer, tensor in zip((*inputs[:3], output), problem.tensors.values(), strict=True)
@@ -119,25 +120,17 @@ def build_decode(region: Region, config: DecodeConfig, isa: Isa) -> tirx.PrimFun
 def _emit(plan: DecodePlan, scores: DecodeScores, products: DecodeProducts) -> None:
     """All phases: in one parallel region, or in one each if keys are shared out."""
     if plan.shares == 1:
-        with plan.loop(plan.tasks) as task, I.sblock("task"):
-            I.reads()
-            I.writes()
+        with task_loop(plan.tasks, plan.parallel) as task:
             products.allocate()
             share = tirx.const(0, "int32")
             scores.emit(task, share)
             products.emit(task, share)
             plan.for_sets(task, products.merge)
         return
-    with I.sblock("decode"):
-        I.reads()
-        I.writes()
+    with opaque_block("decode"):
         products.allocate()
         for phase in (scores.emit, products.emit):
-            with plan.loop(plan.tasks * plan.shares) as item, I.sblock("share"):
-                I.reads()
-                I.writes()
+            with task_loop(plan.tasks * plan.shares, plan.parallel, "share") as item:
                 phase(bind(I.floordiv(item, plan.shares)), bind(I.floormod(item, plan.shares)))
-        with plan.loop(plan.sets) as number, I.sblock("merge"):
-            I.reads()
-            I.writes()
+        with task_loop(plan.sets, plan.parallel, "merge") as number:
             products.merge(number, number)

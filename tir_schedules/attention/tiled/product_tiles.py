@@ -15,6 +15,7 @@ from tvm import tirx
 from microkernels.microkernel import Address, Microkernel, Tile
 from microkernels.vector.expressions import Expr, constant, splat
 from tir_schedules.attention.problem import AttentionProblem
+from tir_schedules.core.emission import opaque_block
 from tir_schedules.core.group_loops import for_groups
 from tir_schedules.core.integer_product import is_integer
 from tir_schedules.epilogue.epilogue import Columns, Epilogue, store_vector
@@ -128,9 +129,7 @@ class ProductTiles:
             starts = found if found.needed else None
 
         def tile(panel: Expr | int, width: int, r0: Expr | int, size: int) -> None:
-            with I.sblock("product"):
-                I.reads()
-                I.writes()
+            with opaque_block("product"):
 
                 def init(i: Expr | int, j: int) -> Expr:
                     if running is not None:

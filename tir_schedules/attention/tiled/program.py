@@ -30,6 +30,7 @@ from microkernels.vector.expressions import Expr, bind, constant, splat
 from microkernels.vector.prefetch import prefetch
 from tir_schedules.attention.problem import AttentionProblem
 from tir_schedules.core.blocking import Group, balanced
+from tir_schedules.core.emission import opaque_block
 from tir_schedules.core.integer_product import is_integer
 from tir_schedules.epilogue.epilogue import Columns, Epilogue, load_vector
 from tir_schedules.product.activations import Activations, InPlace
@@ -331,9 +332,7 @@ class AttentionProgram:
         at: Expr,
     ) -> None:
         """One band of queries and one block of keys; `at` is the band's place in `running`."""
-        with I.sblock("band"):
-            I.reads()
-            I.writes()
+        with opaque_block("band"):
             visible = self._visible(row, rows, block)
             self.activations.begin(row, rows)
             self.scores.emit(row, rows, block, visible)

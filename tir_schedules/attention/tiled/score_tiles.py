@@ -22,6 +22,7 @@ from microkernels.microkernel import Microkernel, Tile
 from microkernels.vector.expressions import Expr, bind, cast, constant, reinterpret
 from tir_schedules.attention.problem import AttentionProblem
 from tir_schedules.core.blocking import Group
+from tir_schedules.core.emission import opaque_block
 from tir_schedules.core.group_loops import for_groups
 from tir_schedules.core.integer_product import is_integer
 from tir_schedules.epilogue.epilogue import Columns, Epilogue
@@ -95,9 +96,7 @@ class ScoreTiles:
             for_groups(blocks_of(kernel, rows), lambda r, size: tile(first, width, r, size))
 
         def tile(first: Expr | int, width: int, r0: Expr | int, size: int) -> None:
-            with I.sblock("scores"):
-                I.reads()
-                I.writes()
+            with opaque_block("scores"):
                 at = block.start + first
                 init = None
                 if start is not None and start.needed:

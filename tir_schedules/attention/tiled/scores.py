@@ -15,6 +15,7 @@ from tvm import tirx
 
 from microkernels.vector.expressions import Expr, bind, constant, like, ramp, splat
 from microkernels.vector.ieee import LOWEST
+from tir_schedules.core.emission import opaque_block
 from tir_schedules.core.region import Region
 from tir_schedules.epilogue.epilogue import Columns, Epilogue
 
@@ -135,9 +136,7 @@ class FusedScores:
                 value = tirx.Select(columns.mask, value, like(-_INFINITY, value))
             I.buffer_store(bias, value, [ramp(start, lanes)])
 
-        with I.sblock("bias"):
-            I.reads()
-            I.writes()
+        with opaque_block("bias"):
             if n // lanes:
                 with I.serial(n // lanes) as vector:
                     put(vector * lanes, lanes)

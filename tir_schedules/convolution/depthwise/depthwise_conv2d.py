@@ -13,16 +13,22 @@ from __future__ import annotations
 
 import tvm.tirx.script.builder.ir as I
 from tvm import tirx
-from tvm.script.ir_builder import IRBuilder
 
 from microkernels.isa import Isa
 from microkernels.vector import bfloat16
 from microkernels.vector.expressions import parameter
 from tir_schedules.convolution.direct.config import reject_operands
 from tir_schedules.convolution.geometry import ConvGeometry, conv_reference, flops
+from tir_schedules.core.emission import (
+    input_parameters,
+    kernel_function,
+    operand_parameters,
+    task_loop,
+    tensor_parameter,
+)
 from tir_schedules.core.region import Region
 from tir_schedules.core.template import Packing, Template, register_template
-from tir_schedules.epilogue.epilogue import Epilogue, operand_parameters
+from tir_schedules.epilogue.epilogue import Epilogue
 from tir_schedules.product.zero_points import named_inputs
 
 from .config import DepthwiseConfig, check, default_config, dot_kernel, is_too_large, space
@@ -63,17 +69,12 @@ def build(region: Region, config: DepthwiseConfig, isa: Isa) -> tirx.PrimFunc:
     """The kernel; its weight parameter is flat, as `pack` makes it."""
     problem = check(region, config, isa)
     kernel = dot_kernel(region, isa)
-    with IRBuilder() as builder, I.prim_func(s_tir=True):
-        I.func_name("depthwise_conv2d")
-        I.func_attr({"tirx.noalias": True})
-        x = parameter("X", region.inputs[0].shape, region.inputs[0].dtype)
+    with kernel_function("depthwise_conv2d") as builder:
+        x = tensor_parameter("X", region.inputs[0])
         w = parameter("W", packed_shape(region, config, isa, 1), region.inputs[1].dtype)
-        further = [
-            parameter(f"input{i}", tensor.shape, tensor.dtype)
-            for i, tensor in enumerate(region.inputs[2:], 2)
-        ]
+        further = input_parameters(region, 2)
         operands = operand_parameters(region)
-        y = parameter("Y", region.output.shape, region.output.dtype)
+        y = tensor_parameter("Y", region.output)
         narrow = bfloat16.narrow if kernel is None else kernel.narrow
         epilogue = Epilogue(region, operands, narrow)
         lanes = isa.f32_lanes if kernel is None else kernel.lanes
@@ -85,9 +86,7 @@ def build(region: Region, config: DepthwiseConfig, isa: Isa) -> tirx.PrimFunc:
             inputs = named_inputs(region, further)
             tiles = StagedTiles(region, problem, config, kernel, x, w, inputs, results)
         tasks = min(config.threads, tiles.items)
-        with I.parallel(tasks) if tasks > 1 else I.serial(1) as task, I.sblock("task"):
-            I.reads()
-            I.writes()
+        with task_loop(tasks) as task:
             tiles.share(
                 I.floordiv(task * tiles.items, tasks), I.floordiv((task + 1) * tiles.items, tasks)
             )

@@ -17,6 +17,7 @@ from tvm import tirx
 
 from microkernels.vector.expressions import Expr, bind, constant, ramp
 from tir_schedules.core.blocking import balanced
+from tir_schedules.core.emission import opaque_block
 from tir_schedules.epilogue.epilogue import Columns, load_vector
 
 from .config import DepthwiseConfig
@@ -179,9 +180,7 @@ class DirectTiles:
                 self._tile(corner, rows, strip, first, rest)
 
     def _tile(self, corner: Corner, rows: int, strip: Strip, vector: Expr, valid: int) -> None:
-        with I.sblock("tile"):
-            I.reads()
-            I.writes()
+        with opaque_block("tile"):
             vectors = -(-valid // self.lanes)
             tile = Accumulators(rows, strip.size, vectors, self.lanes, "float32")
             tile.fill(lambda _vector: constant(0.0, "float32", self.lanes))

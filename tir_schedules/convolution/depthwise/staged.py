@@ -27,6 +27,7 @@ from microkernels.vector.expressions import (
     splat,
 )
 from tir_schedules.core.blocking import balanced
+from tir_schedules.core.emission import opaque_block
 from tir_schedules.core.group_loops import for_groups
 from tir_schedules.core.integer_product import is_integer
 from tir_schedules.core.region import Region
@@ -214,9 +215,7 @@ class StagedTiles:
         kr, lanes = self.kernel.kr, self.kernel.lanes
         wanted = -(-valid // lanes)
         axis = self.problem.columns
-        with I.sblock("tile"):
-            I.reads()
-            I.writes()
+        with opaque_block("tile"):
             tile = Accumulators(rows, columns, wanted, lanes, self.kernel.acc_dtype)
             tile.fill(lambda j: self._start(block * kr + j))
             users = used_columns(axis.stride, axis.dilation, axis.taps, columns)

@@ -17,21 +17,21 @@ from __future__ import annotations
 
 import tvm.tirx.script.builder.ir as I
 from tvm import tirx
-from tvm.script.ir_builder import IRBuilder
 
 from microkernels.isa import Isa
 from microkernels.vector.expressions import Expr, parameter, ramp, reinterpret_group
 from tir_schedules.convolution.geometry import conv_reference, flops
+from tir_schedules.core.emission import (
+    input_parameters,
+    kernel_function,
+    operand_parameters,
+    task_loop,
+    tensor_parameter,
+)
 from tir_schedules.core.integer_product import is_integer
 from tir_schedules.core.region import Region
 from tir_schedules.core.template import Packing, Template, register_template
-from tir_schedules.epilogue.epilogue import (
-    Columns,
-    Epilogue,
-    operand_parameters,
-    store_vector,
-    unflatten,
-)
+from tir_schedules.epilogue.epilogue import Columns, Epilogue, store_vector, unflatten
 from tir_schedules.product.matmul_config import ACTIVATION_DTYPES
 from tir_schedules.product.tile_stores import row_store
 from tir_schedules.product.zero_points import Start, ZeroPoints, named_inputs, quantize_parameters
@@ -56,24 +56,17 @@ def build(region: Region, config: ConvConfig, isa: Isa) -> tirx.PrimFunc:
     """The kernel; its weight parameter is flat, as `pack` makes it."""
     kernel = check(region, config, isa)
     layout = WeightLayout.of(region, config, kernel)
-    with IRBuilder() as builder, I.prim_func(s_tir=True):
-        I.func_name(region.op)
-        I.func_attr({"tirx.noalias": True})
-        x = parameter("X", region.inputs[0].shape, region.inputs[0].dtype)
+    with kernel_function(region.op) as builder:
+        x = tensor_parameter("X", region.inputs[0])
         w = parameter("W", layout.shape, kernel.b_dtype)
-        further = [
-            parameter(f"input{i}", tensor.shape, tensor.dtype)
-            for i, tensor in enumerate(region.inputs[2:], 2)
-        ]
+        further = input_parameters(region, 2)
         operands = operand_parameters(region)
-        y = parameter("Y", region.output.shape, region.output.dtype)
+        y = tensor_parameter("Y", region.output)
         epilogue = Epilogue(region, operands, kernel.narrow)
         inputs = named_inputs(region, further)
         kernel.admit()
         threads = config.threads_m * config.threads_n
-        with I.parallel(threads) if threads > 1 else I.serial(1) as task, I.sblock("task"):
-            I.reads()
-            I.writes()
+        with task_loop(threads) as task:
             start, outside = _zero_point(region, layout, inputs, w)
             windows = Windows(
                 region, config, layout, x, quantize_parameters(region, kernel, inputs), outside

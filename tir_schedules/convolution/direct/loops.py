@@ -22,6 +22,7 @@ from microkernels.microkernel import Address, Place, Tile
 from microkernels.vector.expressions import Expr
 from tir_schedules.convolution.positions import PositionClasses
 from tir_schedules.core.blocking import Group, balanced
+from tir_schedules.core.emission import opaque_block
 from tir_schedules.core.group_loops import for_groups
 from tir_schedules.product.tile_loops import TileTask
 from tir_schedules.product.tile_stores import store_tile
@@ -142,9 +143,7 @@ class ConvLoops:
         _, _, width = windows.geometry.outputs
 
         def tile(at: Expr, height: int, column: Expr | int, columns: int, whole: bool) -> None:
-            with I.sblock("tile"):
-                I.reads()
-                I.writes()
+            with opaque_block("tile"):
                 emitter = _TileEmitter(self, group, vector, vectors, plane, at, column)
                 emitter.emit(height, columns, whole, scratch)
 

@@ -19,6 +19,7 @@ from tvm import DataType, tirx
 from microkernels.microkernel import Address, Microkernel
 from microkernels.vector.expressions import Expr, cast, constant, ramp, splat
 from tir_schedules.convolution.geometry import ConvGeometry
+from tir_schedules.core.emission import opaque_block
 from tir_schedules.core.region import Region
 from tir_schedules.epilogue.epilogue import Columns, load_vector, store_vector
 from tir_schedules.epilogue.quantize_steps import Number
@@ -160,17 +161,14 @@ class Windows:
         depth = geometry.kernel[0]
         height = (geometry.kernel[1] - 1) * geometry.dilation[1] + 1
         count = (lines - 1) * geometry.strides[1] + height
-        with I.sblock("stage"):
-            I.reads()
-            I.writes()
-            with I.serial(depth) as z, I.serial(count) as y:
-                source_z = plane * geometry.strides[0] - geometry.before[0]
-                source_z = source_z + z * geometry.dilation[0]
-                source_y = first * geometry.strides[1] - geometry.before[1] + y
-                number = (sample * geometry.extents[0] + source_z) * geometry.extents[1] + source_y
-                start = number * (geometry.extents[2] * geometry.channels)
-                to = (z * self.most_lines + y) * self.pitch
-                self._stage(to, start, source_z, source_y)
+        with opaque_block("stage"), I.serial(depth) as z, I.serial(count) as y:
+            source_z = plane * geometry.strides[0] - geometry.before[0]
+            source_z = source_z + z * geometry.dilation[0]
+            source_y = first * geometry.strides[1] - geometry.before[1] + y
+            number = (sample * geometry.extents[0] + source_z) * geometry.extents[1] + source_y
+            start = number * (geometry.extents[2] * geometry.channels)
+            to = (z * self.most_lines + y) * self.pitch
+            self._stage(to, start, source_z, source_y)
 
     def _stage(self, to: Expr, start: Expr, z: Expr, y: Expr) -> None:
         """One line of x, or what lies outside, to a place in the copy."""

@@ -20,16 +20,20 @@ from dataclasses import replace
 import numpy as np
 import tvm.tirx.script.builder.ir as I
 from tvm import relax, tirx
-from tvm.script.ir_builder import IRBuilder
 
 from microkernels.isa import Isa
 from microkernels.vector.expressions import parameter
 from microkernels.vector.prefetch import PREFETCH_LLVM_IR
 from tir_schedules.convolution.geometry import ConvGeometry, conv_reference, flops
+from tir_schedules.core.emission import (
+    kernel_function,
+    opaque_block,
+    operand_parameters,
+    tensor_parameter,
+)
 from tir_schedules.core.panels import Panels
 from tir_schedules.core.region import Region
 from tir_schedules.core.template import Packing, Template, register_template
-from tir_schedules.epilogue.epilogue import operand_parameters
 from tir_schedules.product.tile_config import RESULT_DTYPES
 
 from .config import WinogradConfig, check
@@ -65,20 +69,15 @@ def reject(region: Region, isa: Isa) -> str | None:
 def build(region: Region, config: WinogradConfig, isa: Isa) -> tirx.PrimFunc:
     """The kernel; its weight parameter is flat, as `pack` makes it."""
     kernel = check(region, config, isa)
-    with IRBuilder() as builder, I.prim_func(s_tir=True):
-        I.func_name("conv2d_winograd")
-        I.func_attr({"tirx.noalias": True})
+    with kernel_function("conv2d_winograd") as builder:
         x = parameter("X", region.inputs[0].shape, "float32")
         w = parameter("W", packed_shape(region, config, isa, 1), "float32")
         operands = operand_parameters(region)
-        out = parameter("Y", region.output.shape, region.output.dtype)
-        with I.sblock("winograd"):
-            I.reads()
-            I.writes()
-            with I.attr(0, "pragma_import_llvm", PREFETCH_LLVM_IR):
-                epilogue = flat_epilogue(region, operands, kernel)
-                problem = WinogradProblem.of(region)
-                WinogradProgram(problem, config, kernel, x, w, out, epilogue).emit()
+        out = tensor_parameter("Y", region.output)
+        with opaque_block("winograd"), I.attr(0, "pragma_import_llvm", PREFETCH_LLVM_IR):
+            epilogue = flat_epilogue(region, operands, kernel)
+            problem = WinogradProblem.of(region)
+            WinogradProgram(problem, config, kernel, x, w, out, epilogue).emit()
     return builder.get()
 
 

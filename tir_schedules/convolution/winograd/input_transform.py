@@ -16,6 +16,7 @@ import tvm.tirx.script.builder.ir as I
 from tvm import tirx
 
 from microkernels.vector.expressions import Expr, bind, constant, ramp, splat, vector_type
+from tir_schedules.core.emission import opaque_block
 
 from .control import all_of, either, part_of
 from .problem import WinogradProblem
@@ -77,9 +78,7 @@ class InputTransform:
         of_tiles = part_of(tiles, 1 if by_channels else members, member)
         of_vectors = part_of(self.vectors, members if by_channels else 1, member)
         top, left = self.problem.geometry.before
-        with I.serial(*of_tiles) as tile, I.sblock("transform"):
-            I.reads()
-            I.writes()
+        with I.serial(*of_tiles) as tile, opaque_block("transform"):
             sample, row, column = self.problem.place(first + tile)
             y, x = bind(row * TILE - top), bind(column * TILE - left)
 
@@ -91,9 +90,7 @@ class InputTransform:
                     inside = all_of([*rows[i].conditions, *columns[j].conditions])
                     return self._load([sample, rows[i].index, columns[j].index], vector, inside)
 
-                with I.serial(*of_vectors) as vector, I.sblock("vector"):
-                    I.reads()
-                    I.writes()
+                with I.serial(*of_vectors) as vector, opaque_block("vector"):
                     self._vector(load, start + tile * self.pitches[1], vector)
 
             inside = [*self._all_inside(0, y), *self._all_inside(1, x)]

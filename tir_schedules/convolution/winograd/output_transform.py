@@ -18,6 +18,7 @@ from tvm import tirx
 from microkernels.microkernel import Microkernel
 from microkernels.vector.expressions import Expr, bind, ramp
 from tir_schedules.core.collapse import item_operands
+from tir_schedules.core.emission import opaque_block
 from tir_schedules.core.region import Region, Tensor
 from tir_schedules.epilogue.epilogue import Columns, Epilogue, store_vector
 from tir_schedules.product.tile_stores import LONG_EPILOGUE, store_columns
@@ -97,14 +98,10 @@ class OutputTransform:
             Its tiles.
         """
         matrix, tile_pitch = self.pitches
-        with I.serial(tiles) as tile, I.sblock("restore"):
-            I.reads()
-            I.writes()
+        with I.serial(tiles) as tile, opaque_block("restore"):
             sample, row, column = self.problem.place(first + tile)
             y, x = bind(row * TILE), bind(column * TILE)
-            with I.serial(width) as vector, I.sblock("vector"):
-                I.reads()
-                I.writes()
+            with I.serial(width) as vector, opaque_block("vector"):
                 at = start + tile * tile_pitch + vector * self.lanes
                 halves = [
                     output_transform(
@@ -144,9 +141,7 @@ class OutputTransform:
                     place = ramp(rest + (i * TILE + j) * self.lanes, self.lanes)
                     I.buffer_store(self.m, results[i][j], [place])
             rows, columns = (tirx.Min(extent - pixel, TILE) for pixel, extent in ends)
-            with I.serial(rows) as i, I.serial(columns) as j, I.sblock("result"):
-                I.reads()
-                I.writes()
+            with I.serial(rows) as i, I.serial(columns) as j, opaque_block("result"):
                 place = ramp(rest + (i * TILE + j) * self.lanes, self.lanes)
                 put(bind(self.m[place]), i, j)
 

@@ -25,6 +25,7 @@ from microkernels.microkernel import Address, Microkernel
 from microkernels.vector.expressions import Expr, bind, ramp
 from microkernels.vector.prefetch import prefetch
 from tir_schedules.core.blocking import Group
+from tir_schedules.core.emission import opaque_block, task_loop
 from tir_schedules.epilogue.epilogue import Epilogue
 from tir_schedules.product.tile_loops import TileLoops
 
@@ -108,13 +109,9 @@ class WinogradProgram:
 
         def stage(step: Expr, *bodies: Callable[[Expr, Expr, Expr], None]) -> None:
             """A parallel region over all threads."""
-            with _parallel(teams * members) as task, I.sblock("task"):
-                I.reads()
-                I.writes()
+            with task_loop(teams * members) as task:
                 team, member = I.floormod(task, teams), I.floordiv(task, teams)
-                with I.serial(1 if members > 1 else each) as own, I.sblock("block"):
-                    I.reads()
-                    I.writes()
+                with I.serial(1 if members > 1 else each) as own, opaque_block("block"):
                     number = bind((step + own) * teams + team)
                     with self._if_any(number):
                         for body in bodies:
@@ -147,9 +144,7 @@ class WinogradProgram:
         panels = self.config.panels(self.problem, self.kernel)
         first, tiles = self._tiles(number)
         share = part_of(panel_count(panels), self._members, member)
-        with I.serial(*share) as panel, I.sblock("panel"):
-            I.reads()
-            I.writes()
+        with I.serial(*share) as panel, opaque_block("panel"):
             start, width = _piece(panels, panel)
 
             def product(size: int, vectors: int) -> None:
@@ -167,9 +162,7 @@ class WinogradProgram:
         kernel, lanes = self.kernel, self.kernel.lanes
         k = self.problem.geometry.channels
         panel_start = panel * (lanes * PRODUCTS * k)
-        with I.serial(PRODUCTS) as number, I.sblock("product"):
-            I.reads()
-            I.writes()
+        with I.serial(PRODUCTS) as number, opaque_block("product"):
             start = bind(panel_start + number * (k * width * lanes))
             v_start = bind(v + number * self.inputs.pitches[0])
             m_start = bind(m + number * self.outputs.pitches[0])
@@ -216,9 +209,3 @@ def _for_size(groups: Sequence[Group], index: Expr, body: Callable[[int], None])
         body(groups[0].size)
         return
     either([index < groups[0].count], lambda: body(groups[0].size), lambda: body(groups[1].size))
-
-
-def _parallel(tasks: int) -> AbstractContextManager[Expr]:
-    """A loop over tasks, one for each thread."""
-    loop: AbstractContextManager[Expr] = I.parallel(tasks) if tasks > 1 else I.serial(1)
-    return loop

@@ -1,0 +1,55 @@
+"""What every template's `build` puts around its loops: function, parameters, tasks, blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import tvm.tirx.script.builder.ir as I
+from tvm.script.ir_builder import IRBuilder
+
+from microkernels.vector.expressions import Expr, parameter
+
+from .region import Region, Tensor
+
+
+@contextmanager
+def kernel_function(name: str) -> Iterator[IRBuilder]:
+    """The function under construction; `get` of what comes out returns it, after the scope."""
+    with IRBuilder() as builder, I.prim_func(s_tir=True):
+        I.func_name(name)
+        I.func_attr({"tirx.noalias": True})
+        yield builder
+
+
+@contextmanager
+def opaque_block(name: str) -> Iterator[None]:
+    """A block with empty lists of what it reads and writes, so that TVM looks for none itself."""
+    with I.sblock(name):
+        I.reads()
+        I.writes()
+        yield
+
+
+@contextmanager
+def task_loop(tasks: int, parallel: bool = True, name: str = "task") -> Iterator[Expr]:
+    """A loop over tasks, each an opaque block; on all threads if there are several."""
+    loop = I.parallel(tasks) if parallel and tasks > 1 else I.serial(tasks)
+    with loop as task, opaque_block(name):
+        yield task
+
+
+def tensor_parameter(name: str, tensor: Tensor) -> Expr:
+    """A parameter of the function under construction, for a tensor as it is."""
+    return parameter(name, tensor.shape, tensor.dtype)
+
+
+def input_parameters(region: Region, first: int = 0) -> list[Expr]:
+    """The parameters for a region's inputs from the number `first` on, as they are."""
+    tensors = enumerate(region.inputs[first:], first)
+    return [tensor_parameter(f"input{i}", tensor) for i, tensor in tensors]
+
+
+def operand_parameters(region: Region) -> list[Expr]:
+    """The parameters for a region's operands."""
+    return [tensor_parameter(f"operand{i}", tensor) for i, tensor in enumerate(region.operands)]
