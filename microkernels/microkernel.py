@@ -46,18 +46,18 @@ class Place:
     buffer: Expr
     row: Expr | int = 0
     column: Expr | int = 0
-    leading: Callable[[Expr], Sequence[Expr]] = lambda row: [row]
+    leading: Callable[..., Sequence[Expr | int]] = lambda row: [row]
     pitch: int = 0
 
-    def index(self, row: Expr | int, column: Expr | int) -> list[Expr]:
+    def index(self, row: Expr | int, column: Expr | int) -> list[Expr | int]:
         """Indices of an element of the window."""
         return [*self.leading(self.row + row), self.column + column]
 
 
-LoadA = Callable[[int, Sequence[Expr]], Expr | Address]
-LoadB = Callable[[int, Sequence[Expr]], Expr | Address]
+LoadA = Callable[[int, Sequence[Expr | int]], Expr | Address]
+LoadB = Callable[[int, Sequence[Expr | int]], Expr | Address]
 MultiplyAdd = Callable[[Expr, Expr, Expr], Expr]
-Start = Callable[[int | Expr, int], Expr]
+Start = Callable[[Expr | int, int], Expr]
 
 
 @dataclass(frozen=True)
@@ -165,7 +165,7 @@ class Microkernel:
             return self.multiply_add(total, group, constant(1, "int8", lanes_of(group)))
         return self.multiply_add(total, constant(1, "uint8", lanes_of(group)), group)
 
-    def a_operand(self, buffer: Expr, index: Sequence[Expr], pitch: int) -> Expr | Address:
+    def a_operand(self, buffer: Expr, index: Sequence[Expr | int], pitch: int) -> Expr | Address:
         """A from `index` on, as `emit` takes it.
 
         Parameters
@@ -180,7 +180,7 @@ class Microkernel:
         *row, column = index
         return self.spread(bfloat16.operand_bits(buffer[(*row, ramp(column, self.kr))]))
 
-    def b_operand(self, buffer: Expr, start: Expr, pitch: int) -> Expr | Address:
+    def b_operand(self, buffer: Expr, start: Expr | int, pitch: int) -> Expr | Address:
         """One vector of columns of packed B, as `emit` takes it.
 
         Parameters

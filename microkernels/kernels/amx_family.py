@@ -58,11 +58,11 @@ class AmxMicrokernel(Microkernel):
     product: str
     depth: int = DEPTH
 
-    def a_operand(self, buffer: Expr, index: Sequence[Expr], pitch: int) -> Address:
+    def a_operand(self, buffer: Expr, index: Sequence[Expr | int], pitch: int) -> Address:
         """64 bytes of K of up to 16 rows, `pitch` elements apart."""
         return _address(buffer, index, pitch)
 
-    def b_operand(self, buffer: Expr, start: Expr, pitch: int) -> Address:
+    def b_operand(self, buffer: Expr, start: Expr | int, pitch: int) -> Address:
         """16 columns of 16 steps of K, `pitch` elements apart."""
         return _address(buffer, [start], pitch)
 
@@ -131,8 +131,8 @@ class AmxMicrokernel(Microkernel):
                         emit_tile(self.product, accumulator(self.layout, i, j), FIRST_A + i, b)
 
             if not peel or count > 1:
-                with I.serial(count - 1 if peel else count) as number:
-                    multiply(number * DEPTH)
+                with I.serial(count - 1 if peel else count) as block:
+                    multiply(block * DEPTH)
             if peel:
                 multiply((count - 1) * DEPTH)
         for i, j, number in tiles:
@@ -144,13 +144,13 @@ class AmxMicrokernel(Microkernel):
         index = into.index(ROWS * i, self.lanes * j)
         return _pointer(_address(into.buffer, index, into.pitch or int(into.buffer.shape[-1])))
 
-    def _put(self, into: Place, row: Expr, j: int, value: Expr) -> None:
+    def _put(self, into: Place, row: Expr | int, j: int, value: Expr) -> None:
         *leading, column = into.index(row, j * self.lanes)
         bits = reinterpret(str(into.buffer.dtype), value)
         I.buffer_store(into.buffer, bits, [*leading, ramp(column, self.lanes)])
 
 
-def _address(buffer: Expr, index: Sequence[Expr], pitch: int) -> Address:
+def _address(buffer: Expr, index: Sequence[Expr | int], pitch: int) -> Address:
     return Address(I.address_of(buffer[tuple(index)]), pitch * DataType(buffer.dtype).itemsize)
 
 

@@ -84,7 +84,7 @@ def _implementation(kernel: Microkernel, rows: int, columns: int, k: int) -> tir
     lanes, kr = kernel.lanes, kernel.kr
     vectors = columns // lanes
 
-    def load_b(b: Expr, j: int, step: Expr) -> Expr:
+    def load_b(b: Expr, j: int, step: Expr | int) -> Expr:
         if kr == 1:
             return operand_bits(b[step, ramp(j * lanes, lanes)])
         # The groups of kr lie side by side: one vector runs over `lanes` of them.
@@ -121,7 +121,8 @@ def _tile_buffers(
         handle = I.arg(name.lower(), I.handle())
         if not strided:
             return I.match_buffer(handle, shape, dtype, offset_factor=1)
-        strides = [tirx.Var(f"stride_{name.lower()}", "int32"), *shape[2:], 1]
+        outermost = tirx.Var(f"stride_{name.lower()}", "int32")
+        strides: list[Expr | int] = [outermost, *shape[2:], 1]
         return I.match_buffer(handle, shape, dtype, strides=strides, offset_factor=1)
 
     kr = kernel.kr

@@ -175,6 +175,7 @@ def combine(functions: Sequence[tirx.PrimFunc], shares: Sequence[Sequence[int]])
             body = run
         else:
             body = tirx.IfThenElse(tirx.EQ(task, tirx.const(number, "int32")), run, body)
+    assert body is not None
     zero, extent = tirx.const(0, "int32"), tirx.const(len(shares), "int32")
     loop = tirx.For(task, zero, extent, ForKind.PARALLEL, body)
     whole = tirx.SeqStmt([checks[0], loop]) if checks else loop
@@ -204,6 +205,7 @@ def _without_checks(body: tirx.Stmt, checks: list[tirx.Stmt]) -> tirx.Stmt:
 
 def _nested(root: tirx.Stmt, name: str) -> tirx.Stmt:
     """A function's body as a block within another function."""
+    assert isinstance(root, s_tir.SBlockRealize)
     block = root.block
     renamed = s_tir.SBlock(
         [],

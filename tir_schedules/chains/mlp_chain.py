@@ -161,7 +161,7 @@ class _Chain:
 
     def _results(self, rows: int) -> list[Expr]:
         """A buffer for every result between the parts, as a matrix of so many rows."""
-        results = []
+        results: list[Expr] = []
         for part, pitch in zip(self.region.parts, self.pitches, strict=False):
             n, dtype = part.output.shape[-1], part.output.dtype
             kept = "uint16" if dtype == "bfloat16" else dtype  # see load_vector

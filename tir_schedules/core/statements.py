@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from tvm import s_tir, tirx
 
@@ -28,10 +28,11 @@ def with_children(statement: tirx.Stmt, inside: Sequence[tirx.Stmt]) -> tirx.Stm
     if isinstance(statement, tirx.SeqStmt):
         return tirx.SeqStmt(list(inside))
     if isinstance(statement, tirx.IfThenElse):
-        then, *otherwise = inside
-        return tirx.IfThenElse(statement.condition, then, *(otherwise or [None]))
+        then, *rest = inside
+        return tirx.IfThenElse(statement.condition, then, rest[0] if rest else None)
     (body,) = inside
     if isinstance(statement, s_tir.SBlockRealize):
+        assert isinstance(body, s_tir.SBlock)
         return s_tir.SBlockRealize(statement.iter_values, statement.predicate, body)
     if isinstance(statement, s_tir.SBlock):
         return with_body(statement, body, dict(statement.annotations))
@@ -48,10 +49,13 @@ def with_children(statement: tirx.Stmt, inside: Sequence[tirx.Stmt]) -> tirx.Stm
         )
     if isinstance(statement, tirx.While):
         return tirx.While(statement.condition, body)
+    assert isinstance(statement, tirx.AttrStmt)
     return tirx.AttrStmt(statement.node, statement.attr_key, statement.value, body)
 
 
-def with_body(block: s_tir.SBlock, body: tirx.Stmt, annotations: dict[str, object]) -> s_tir.SBlock:
+def with_body(
+    block: s_tir.SBlock, body: tirx.Stmt, annotations: Mapping[str, object]
+) -> s_tir.SBlock:
     """The block with another body and other annotations."""
     return s_tir.SBlock(
         block.iter_vars,

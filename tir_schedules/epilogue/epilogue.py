@@ -234,15 +234,15 @@ class Epilogue:
             for argument in sources:
                 if values[argument] is None:
                     values[argument] = bind(self.operand(argument - 1, row, columns))
-            arguments = [values[argument] for argument in sources]
+            found = [values[argument] for argument in sources]
+            arguments = [argument for argument in found if argument is not None]
             if number in lookups:
                 emitted = emit_lookup(arguments[0], self._table(number))
             else:
                 last = number == len(region.operands) + len(region.epilogue)
                 if last and wide is not None:
                     return bind(wide(*arguments))
-                known = [argument for argument in arguments if argument is not None]
-                emitted = self._emit(step, known, last, number in self._centred)
+                emitted = self._emit(step, arguments, last, number in self._centred)
             # TVM's analyzer fails on a named vector of conditions; it is one instruction anyway.
             values.append(emitted if element_of(emitted) == "bool" else bind(emitted))
         result = values[-1] if region.epilogue else value

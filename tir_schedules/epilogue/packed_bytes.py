@@ -69,7 +69,7 @@ class PackedBytes:
         return self.last(*arguments)
 
     def store(
-        self, out: Expr, values: Sequence[Expr], leading: Sequence[Expr], start: Expr
+        self, out: Expr, values: Sequence[Expr], leading: Sequence[Expr], start: Expr | int
     ) -> None:
         """Stores vectors of int32 as 8-bit integers next to each other, saturated.
 

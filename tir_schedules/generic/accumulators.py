@@ -69,7 +69,7 @@ class Accumulators:
     def start(self, piece: int, row: Expr, lane: Expr) -> tirx.Stmt:
         return sequence(
             [
-                tirx.BufferStore(buffer, store.init, [position])
+                tirx.BufferStore(buffer, store.start, [position])
                 for store, buffer, position in self.stores(piece, row, lane)
             ]
         )

@@ -107,7 +107,7 @@ def _row_loops(parts: Sequence[_Rows], machine: Machine) -> list[tirx.Stmt]:
         if not group:
             return
         axes = group[0].axes
-        bodies = []
+        bodies: list[tirx.Stmt] = []
         for part in group:
             pairs = zip(part.axes, axes, strict=True)
             bodies.append(substitute(part.body, {own.var: first.var for own, first in pairs}))

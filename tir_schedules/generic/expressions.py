@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from typing import TypeVar
 
 import tvm_ffi
 from tvm import tirx
@@ -11,6 +12,8 @@ from tvm.ir.expr import TensorLoad
 from tvm.sym import Analyzer, detect_linear_equation
 
 from microkernels.vector.expressions import Expr
+
+Tree = TypeVar("Tree", Expr, tirx.Stmt)  # an expression, or a statement
 
 COSTS: dict[str, float] = {
     "exp": 20,
@@ -67,11 +70,11 @@ def call_name(expression: Expr) -> str:
     return str(expression.args[0].value) if name == "call_pure_extern" else name
 
 
-def substitute(expression: Expr, values: dict[tirx.Var, Expr]) -> Expr:
-    """The expression with variables replaced."""
+def substitute(tree: Tree, values: Mapping[tirx.Var, Expr]) -> Tree:
+    """The expression or statement with variables replaced."""
     if not values:
-        return expression
-    return tvm_ffi.structural_map(expression, (tirx.Var, lambda var: values.get(var, var)))
+        return tree
+    return tvm_ffi.structural_map(tree, (tirx.Var, lambda var: values.get(var, var)))
 
 
 def map_loads(expression: Expr, change: Callable[[TensorLoad], Expr]) -> Expr:

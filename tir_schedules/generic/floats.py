@@ -16,9 +16,12 @@ from collections.abc import Callable
 import tvm_ffi
 from tvm import tirx
 from tvm.ir.expr import TensorLoad
+from tvm.tirx.expr import BinaryOpExpr
 
 from microkernels.vector import ieee
 from microkernels.vector.expressions import Expr
+
+from .expressions import Tree
 
 _ARITHMETIC: dict[type, Callable[[Expr, Expr], Expr]] = {
     tirx.Add: ieee.add,
@@ -31,18 +34,21 @@ _ARITHMETIC: dict[type, Callable[[Expr, Expr], Expr]] = {
 _COMPARISONS = (tirx.EQ, tirx.NE, tirx.LT, tirx.LE, tirx.GT, tirx.GE)
 
 
-def guard_floats(tree: Expr | tirx.Stmt) -> Expr | tirx.Stmt:
+def guard_floats(tree: Tree) -> Tree:
     """The same, in a form that TVM's simplifier and x86 keep right for every float."""
-    rules = [(kind, _arithmetic) for kind in _ARITHMETIC]
-    rules += [(kind, _comparison) for kind in _COMPARISONS]
-    return tvm_ffi.structural_map(tree, (*rules, (tirx.Not, _negation)))
+    rules = (
+        *((kind, _arithmetic) for kind in _ARITHMETIC),
+        *((kind, _comparison) for kind in _COMPARISONS),
+        (tirx.Not, _negation),
+    )
+    return tvm_ffi.structural_map(tree, rules)
 
 
-def _arithmetic(node: Expr) -> Expr:
+def _arithmetic(node: BinaryOpExpr) -> Expr:
     return _ARITHMETIC[type(node)](node.a, node.b) if ieee.is_float(node) else node
 
 
-def _comparison(node: Expr) -> Expr:
+def _comparison(node: BinaryOpExpr) -> Expr:
     return type(node)(ieee.hidden(node.a), node.b) if ieee.is_float(node.a) else node
 
 

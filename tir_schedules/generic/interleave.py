@@ -143,8 +143,8 @@ def _step(nest: Nest, plan: Interleaving, first: Expr) -> tirx.Stmt:
                 if at and same(start, position(load, at - 1)):
                     vectors.append(vectors[-1])
                     continue
-                vector = tirx.BufferLoad(load.source, [ramp_at(start, lanes)])
-                vectors.append(bind(as_bits(vector, int(load.ty.dtype.bits))))
+                read = tirx.BufferLoad(load.source, [ramp_at(start, lanes)])
+                vectors.append(bind(as_bits(read, int(load.ty.dtype.bits))))
             if all(vector is vectors[0] for vector in vectors):
                 parts = [range(part * lanes, (part + 1) * lanes) for part in range(number)]
                 mixed = [

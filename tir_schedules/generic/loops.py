@@ -184,7 +184,9 @@ def pieces(extent: int, lanes: int) -> list[tuple[int, int]]:
     return found
 
 
-def serial(extent: int, body: Callable[[Expr], tirx.Stmt], kind: int = ForKind.SERIAL) -> tirx.Stmt:
+def serial(
+    extent: int, body: Callable[[Expr], tirx.Stmt], kind: ForKind = ForKind.SERIAL
+) -> tirx.Stmt:
     """A loop; none for a single pass."""
     if extent == 1:
         return body(int64(0))
@@ -245,7 +247,6 @@ def nested(axes: Sequence[Axis], body: tirx.Stmt, machine: Machine, parallel: bo
     As many axes are joined into the parallel loop as give every thread eight passes or more.
     """
     units = {axis.var: int64(0) for axis in axes if axis.extent == 1}
-    # `substitute` works on statements as well.
     body = substitute(body, units)
     axes = [axis for axis in axes if axis.extent != 1]
     count = 0

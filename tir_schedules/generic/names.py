@@ -19,8 +19,6 @@ TVM substitutes a Let while it writes LLVM's code, so that a chain of them grows
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import tvm_ffi
 from tvm import tirx
 from tvm.ir import Call
@@ -99,12 +97,15 @@ class _Names:
 
     def _without(self, expression: Expr) -> Expr:
         """The expression without Lets; what they named is stored by `statements`."""
-        callbacks: tuple[tuple[type, Callable[[Expr], Expr]], ...] = (
+        callbacks = (
             (tirx.Let, self._let),
             (Call, self._call),
-            (tirx.Var, lambda var: self.values.get(var, var)),
+            (tirx.Var, self._name),
         )
         return tvm_ffi.structural_map(expression, callbacks, order="pre")
+
+    def _name(self, var: tirx.Var) -> Expr:
+        return self.values.get(var, var)
 
     def _let(self, let: tirx.Let) -> Expr:
         value = self._without(let.value)

@@ -66,6 +66,12 @@ class Store:
     value: Expr
     init: Expr | None = None
 
+    @property
+    def start(self) -> Expr:
+        """What a reduction starts with."""
+        assert self.init is not None
+        return self.init
+
 
 @dataclass(frozen=True)
 class Nest:
@@ -112,7 +118,7 @@ class Nest:
                 found.append(store.init)
         return found
 
-    def reads(self) -> list[Expr]:
+    def reads(self) -> list[TensorLoad]:
         """Every load in the nest."""
         return [load for expression in self.expressions() for load in loads_of(expression)]
 

@@ -8,7 +8,7 @@ y[i, j + n, c] = max(accumulator[n], accumulator[n + 1], accumulator[n + 2])
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -16,6 +16,7 @@ import tvm_ffi
 from tvm import tirx
 from tvm.ir.expr import TensorLoad
 from tvm.sym import Analyzer
+from tvm.tirx.expr import BinaryOpExpr
 
 from microkernels.vector import bfloat16
 from microkernels.vector.expressions import Expr, cast, like
@@ -65,8 +66,9 @@ class Step:
         self.columns = columns_of(window, windows) if windows else {0: (0, 0)}
         self.store = window.nest.stores[0]
         self.dtype = accumulated(str(self.store.buffer.dtype))
+        assert isinstance(self.store.value, BinaryOpExpr)
         node = type(self.store.value)
-        self.combine = COMBINE[node] if watch is None else node
+        self.combine: Callable[[Expr, Expr], Expr] = COMBINE[node] if watch is None else node
         self.buffers = [
             tirx.decl_buffer((int64(len(self.columns) * width),), self.dtype, "columns")
             for _, width in covered
@@ -142,7 +144,7 @@ class Step:
         width, buffer = self.covered[piece][1], self.buffers[piece]
 
         def at_lane(lane: Expr) -> tirx.Stmt:
-            init = self._widened(self.store.init)
+            init = self._widened(self.store.start)
             return tirx.BufferStore(buffer, init, [int64(column * width) + lane])
 
         return vectorized(width, at_lane)
@@ -178,8 +180,8 @@ class Step:
 
         def add(column: int, lane: Expr) -> tirx.Stmt:
             value = tirx.BufferLoad(buffer, [int64(column * width) + lane])
-            value = self.combine(tirx.BufferLoad(total, [lane]), value)
-            return tirx.BufferStore(total, value, [lane])
+            combined = self.combine(tirx.BufferLoad(total, [lane]), value)
+            return tirx.BufferStore(total, combined, [lane])
 
         def finish(lane: Expr) -> tirx.Stmt:
             finished = self._finished(point, tirx.BufferLoad(total, [lane]))

@@ -47,7 +47,7 @@ class Watch:
             found.append(self._store(buffer, width, lambda _lane: tirx.const(0.0, self.dtype)))
         return found
 
-    def note(self, piece: int, columns: Expr, count: int) -> tirx.Stmt:
+    def note(self, piece: int, columns: tirx.Buffer, count: int) -> tirx.Stmt:
         """Looks at `count` vectors that were just updated."""
         buffer, width = self.buffers[piece], self.widths[piece]
 
@@ -85,5 +85,5 @@ class Watch:
         statements.append(tirx.IfThenElse(magnitude > like(infinity, bits), again, None))
         return sequence(statements)
 
-    def _store(self, buffer: Expr, width: int, value: Callable[[Expr], Expr]) -> tirx.Stmt:
+    def _store(self, buffer: tirx.Buffer, width: int, value: Callable[[Expr], Expr]) -> tirx.Stmt:
         return vectorized(width, lambda lane: tirx.BufferStore(buffer, value(lane), [lane]))

@@ -113,12 +113,15 @@ def _rows(
     )
 
 
+_NEUTRAL: dict[type[Expr], int] = {tirx.Add: 0, tirx.Mul: 1}
+
+
 def _identity(registers: Accumulators, piece: int, number: Expr, lane: Expr) -> tirx.Stmt:
     """Every lane starts from what leaves a combination unchanged."""
     statements = []
     for store, buffer, position in registers.stores(piece, number, lane):
-        neutral = {tirx.Add: 0, tirx.Mul: 1}.get(type(store.value))
-        value = store.init if neutral is None else like(neutral, store.init)
+        neutral = _NEUTRAL.get(type(store.value))
+        value = store.start if neutral is None else like(neutral, store.start)
         statements.append(tirx.BufferStore(buffer, value, [position]))
     return sequence(statements)
 
@@ -150,5 +153,5 @@ def _folded(registers: Accumulators, index: int, number: Expr, statements: list[
         width //= 2
     assert total is not None
     if isinstance(store.value, tirx.Add | tirx.Mul):
-        total = named(combine(store.init, total))
+        total = named(combine(store.start, total))
     return total

@@ -20,6 +20,7 @@ from collections.abc import Callable
 import tvm_ffi
 from tvm import tirx
 from tvm.ir import Call
+from tvm.tirx.expr import BinaryOpExpr
 
 from microkernels.vector import bfloat16, vector_math
 from microkernels.vector.expressions import (
@@ -32,7 +33,7 @@ from microkernels.vector.expressions import (
     with_lets,
 )
 
-from .expressions import call_name
+from .expressions import Tree, call_name
 
 _FUNCTIONS: dict[str, Callable[[Expr], Expr]] = {
     "exp": vector_math.exp,
@@ -57,13 +58,13 @@ _KNOWN = {*_FUNCTIONS, *_NOT_IN_HALF, *(name for names in _LIBRARY.values() for 
 _OF_PAIRS = (tirx.EQ, tirx.NE, tirx.LT, tirx.LE, tirx.GT, tirx.GE, tirx.Max, tirx.Min)
 
 
-def lower_math(expression: Expr) -> Expr:
-    """The expression with library calls replaced; it may be a scalar or a vector."""
+def lower_math(tree: Tree) -> Tree:
+    """The expression or statement with library calls replaced, on scalars and vectors."""
     rules = [(Call, _lowered), (tirx.Cast, _converted), *((kind, _of_bytes) for kind in _OF_PAIRS)]
-    return tvm_ffi.structural_map(expression, rules)
+    return tvm_ffi.structural_map(tree, rules)
 
 
-def _of_bytes(pair: Expr) -> Expr:
+def _of_bytes(pair: BinaryOpExpr) -> Expr:
     """A comparison, maximum or minimum of booleans, on bytes; any other stays."""
     if element_of(pair.a) != "bool":
         return pair

@@ -46,7 +46,7 @@ class InPlace:
     """
 
     buffer: Expr
-    index: Callable[[Expr, Expr], Sequence[Expr]]
+    index: Callable[[Expr, Expr | int], Sequence[Expr | int]]
     pitch: int
     padded: bool = False
 
@@ -118,6 +118,7 @@ class Activations:
     def load(self, row: Expr, step: Expr | int) -> Expr | Address:
         """kr elements of a row, as the kernel's `emit` takes them."""
         kr = self.kernel.kr
+        place: list[Expr | int]
         if self.tail and isinstance(step, int):  # the last one, the only one that is no variable
             place = [self._within(row), tirx.const(0, "int32")]
             return self.kernel.a_operand(self.buffer, place, self.pitch)
@@ -143,12 +144,12 @@ class Activations:
             if self.sums is not None:
                 self._sum(block + row, row)
 
-    def row_sum(self, row: Expr) -> Expr:
+    def row_sum(self, row: Expr | int) -> Expr:
         """The sum of a row's elements, as the kernel multiplies them; int32."""
         assert self.sums is not None
         return self.sums[self._within(row)]
 
-    def _within(self, row: Expr) -> Expr:
+    def _within(self, row: Expr | int) -> Expr:
         """A row's number within its block, simplified: TVM aborts on differences under an If."""
         return Analyzer().simplify(row - self.block)
 

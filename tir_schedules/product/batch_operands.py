@@ -6,6 +6,7 @@ import functools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import tvm.tirx.script.builder.ir as I
 from tvm import tirx
@@ -56,7 +57,9 @@ class BatchProblem:
         self.batches = 1 if self.shared else math.prod(self.batch_shape)
         self.m = math.prod(region.output.shape[:-1]) // self.batches
 
-    def stored(self, axes: Sequence[int], shape: Sequence[int], logical: list[Expr]) -> list[Expr]:
+    def stored(
+        self, axes: Sequence[int], shape: Sequence[int], logical: Sequence[Any]
+    ) -> list[Expr]:
         """Index into a stored operand from a logical index of the output's rank."""
         aligned = logical[len(logical) - len(shape) :]
         index: list[Expr] = [tirx.const(0, "int32")] * len(shape)
@@ -136,7 +139,7 @@ class StoredOperand:
     dtype: str
     k: int
     n: int
-    index: Callable[[Expr, Expr], list[Expr]]
+    index: Callable[[Expr | int, Expr | int], list[Expr]]
     contiguous: str
 
 
@@ -168,7 +171,9 @@ class PackedOperand:
         self.buffer = I.sblock_alloc_buffer((self.layout.size,), self.element, align=64)
         self.sums: Expr | None = None
 
-    def load(self, panel: Expr, width: int, step: Expr, j: int | Expr) -> Expr | Address:
+    def load(
+        self, panel: Expr | int, width: int, step: Expr | int, j: Expr | int
+    ) -> Expr | Address:
         """One vector of a panel, `lanes` columns of kr elements each, as `emit` takes it."""
         start = self.layout.start(panel, width, step, j)
         return self.kernel.b_operand(self.buffer, start, width * self.group)
@@ -176,7 +181,8 @@ class PackedOperand:
     def column_sums(self) -> None:
         """Adds up the columns, by the kernel's own products with ones."""
         kernel, lanes = self.kernel, self.lanes
-        self.sums = I.sblock_alloc_buffer((self.layout.columns,), "int32", align=64)
+        sums = I.sblock_alloc_buffer((self.layout.columns,), "int32", align=64)
+        self.sums = sums
 
         def panel(start: Expr | int, width: int) -> None:
             total = I.sblock_alloc_buffer((width * lanes,), "int32")
@@ -189,12 +195,12 @@ class PackedOperand:
                     I.buffer_store(total, kernel.add_up(total[index], group), [index])
             for j in range(width):
                 value = total[ramp(j * lanes, lanes)]
-                I.buffer_store(self.sums, value, [ramp((start + j) * lanes, lanes)])
+                I.buffer_store(sums, value, [ramp((start + j) * lanes, lanes)])
 
         with opaque_block("sums"):
             for_groups(self.panels, panel)
 
-    def column_sum(self, vector: Expr) -> Expr:
+    def column_sum(self, vector: Expr | int) -> Expr:
         """The sums of one vector of columns; int32."""
         assert self.sums is not None
         return self.sums[ramp(vector * self.lanes, self.lanes)]

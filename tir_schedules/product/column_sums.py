@@ -13,7 +13,7 @@ import functools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import tvm.tirx.script.builder.ir as I
 from tvm import tirx
@@ -111,8 +111,8 @@ class ColumnSums:
         slot: Expr,
         steps: Expr | int,
         rest: int,
-        row: Callable[[Expr, Expr], Expr],
-        matrix: Callable[[Expr, int, int], Expr],
+        row: Callable[[Expr | int, Expr | int], Expr],
+        matrix: Callable[[Expr | int, int, int], Expr],
     ) -> None:
         """Adds the products of some steps of k to the sums.
 
@@ -168,8 +168,8 @@ class ColumnSums:
         slot: Expr,
         panel: Panel,
         piece: tuple[Expr | int, Expr | int, int],
-        row: Callable[[Expr, Expr], Expr],
-        matrix: Callable[[Expr, int, int], Expr],
+        row: Callable[[Expr | int, Expr | int], Expr],
+        matrix: Callable[[Expr | int, int, int], Expr],
         first: Expr | int,
         rows: int,
     ) -> None:
@@ -188,7 +188,7 @@ class ColumnSums:
                 for j in range(width):
                     I.buffer_store(total, zero, [ramp(j * lanes, lanes)])
 
-        def step(number: Expr, chain: int, valid: int) -> None:
+        def step(number: Expr | int, chain: int, valid: int) -> None:
             factors = [bind(row(first + i, number)) for i in range(rows)]
             j = 0
             for column, exist, kept in panel.groups:
@@ -255,6 +255,6 @@ def _interleave(rows: list[T], choose: Callable[[T, T, list[int]], T], element: 
     return vectors[0]
 
 
-def _lanes_of_row(row: object) -> int:
+def _lanes_of_row(row: Any) -> int:
     """Elements of a row, which is a vector or a list of labels."""
     return len(row) if isinstance(row, list) else lanes_of(row)

@@ -76,7 +76,7 @@ class MatmulProduct:
         plan = plan_of(region, config)
         panels, k, lanes = plan.panels, plan.k, kernel.lanes
 
-        def load_b(panel: Expr, width: int, step: Expr, j: int) -> Expr | Address:
+        def load_b(panel: Expr | int, width: int, step: Expr | int, j: int) -> Expr | Address:
             start = panels.start(panel, width, step, j)
             return kernel.b_operand(weight, start, width * lanes * kernel.kr)
 
@@ -85,7 +85,7 @@ class MatmulProduct:
         def fetch(panel: Expr, line: Expr) -> None:
             prefetch(weight[panels.start(panel, 1, line, 0)])
 
-        def column_term(vector: Expr) -> Expr:
+        def column_term(vector: Expr | int) -> Expr:
             first = panels.size + vector * (4 * lanes)
             return reinterpret_group("int32", weight[ramp(first, 4 * lanes)], lanes)
 

@@ -47,7 +47,7 @@ class Window:
         """Elements from the start of one row to the start of the next."""
         return self.stride * self.channels
 
-    def element(self, row: Expr, step: Expr) -> list[Expr]:
+    def element(self, row: Expr, step: Expr | int) -> list[Expr]:
         """Indices of X for a flat row of the product and a step of K; they flatten to a sum."""
         sample, start = tirx.const(0, "int32"), row
         if self.batch > 1:

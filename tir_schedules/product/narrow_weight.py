@@ -186,7 +186,9 @@ class NarrowWeight:
             low -= np.where(low >= 2 ** (self.bits - 1), 2.0**self.bits, 0.0)
         return low - self.zero
 
-    def emit_unit(self, packed: Expr, panel: Expr, width: int, unit: Expr, j: int) -> list[Expr]:
+    def emit_unit(
+        self, packed: Expr, panel: Expr, width: int, unit: Expr | int, j: int
+    ) -> list[Expr]:
         """The f32 vectors of the `unit` steps of one unit, less the common zero point.
 
         Parameters
@@ -203,7 +205,7 @@ class NarrowWeight:
         start = panel * self.vector_bytes
         bytes_ = self.lanes * self.word_bytes
 
-        def load(word: Expr) -> Expr:
+        def load(word: Expr | int) -> Expr:
             return packed[ramp(start + (word * width + j) * bytes_, bytes_)]
 
         if self.bits == 8:

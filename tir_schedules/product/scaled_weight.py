@@ -97,7 +97,7 @@ class ScaledPanels:
                 position = ramp((step * width + j) * self.lanes, self.lanes)
                 I.buffer_store(self.buffer, value, [position])
 
-        def load_b(_panel: Expr, _width: int, step: Expr, j: int) -> Expr:
+        def load_b(_panel: Expr | int, _width: int, step: Expr | int, j: int) -> Expr:
             return self.buffer[ramp(((step - first) * width + j) * self.lanes, self.lanes)]
 
         return load_b

@@ -203,10 +203,10 @@ def dots(
             for elements, (number, valid) in zip(kept, pieces, strict=True):
                 add(column, elements, number, valid)
     else:
-        with I.serial(whole) as number:
-            elements = bind(row(number))
+        with I.serial(whole) as step:
+            elements = bind(row(step))
             for column in range(count):
-                add(column, elements, number, operands.group)
+                add(column, elements, step, operands.group)
         if rest:
             elements = bind(row(whole))
             for column in range(count):

@@ -16,6 +16,7 @@ import functools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import tvm.tirx.script.builder.ir as I
 
@@ -28,7 +29,7 @@ from tir_schedules.core.product_plan import PANELS_AHEAD, PRODUCTS_PER_FETCH, Pi
 
 from .tile_stores import rest, store_tile
 
-LoadPanel = Callable[[Expr, int, Expr, int], Expr | Address]
+LoadPanel = Callable[[Expr | int, int, Expr | int, int], Expr | Address]
 Start = Callable[[Expr | int, int], Expr]
 
 
@@ -99,7 +100,7 @@ class TileLoops:
     """
 
     plan: ProductPlan
-    load_a: Callable[[Expr, Expr], Expr | Address]
+    load_a: Callable[[Expr, Expr | int], Expr | Address]
     load_b: LoadPanel
     store: Callable[[Expr, Expr, Expr, bool], None]
     epilogue_cost: int = 0
@@ -109,7 +110,7 @@ class TileLoops:
     start: Callable[[Expr, Expr], Expr] | None = None
     peel: bool = False
     direct: Callable[[Expr, Expr], Place] | None = None
-    fetch: Callable[[Expr, Expr], None] | None = None
+    fetch: Callable[[Expr, Any], None] | None = None
 
     def emit(
         self, row: Expr, rows: int, vector: Expr, vectors: int, tiles: TileTask | None = None
@@ -186,7 +187,7 @@ class TileLoops:
         groups: Sequence[Group],
         group: Group,
         before: int,
-    ) -> Callable[[Expr | int, Expr], None] | None:
+    ) -> Callable[[Expr | int, Expr | int], None] | None:
         """(row of a tile of the group, step) -> None; fetches the tile's share of what comes next.
 
         `before` counts the tiles before the group.
@@ -197,7 +198,7 @@ class TileLoops:
         if fetch is None or few or tiles > PANELS_AHEAD * vectors:
             return None
 
-        def ahead(tile: Expr | int, step: Expr) -> None:
+        def ahead(tile: Expr | int, step: Expr | int) -> None:
             number = before + (tile - group.start) // group.size
             first = (number * self.plan.steps + piece[0] + step) * lines
             for line in range(lines * self.plan.kernel.depth):
@@ -217,7 +218,7 @@ class TileLoops:
         scratch: Expr | None,
         first: bool,
         last: bool,
-        ahead: Callable[[Expr | int, Expr], None] | None,
+        ahead: Callable[[Expr | int, Expr | int], None] | None,
     ) -> None:
         kernel = self.plan.kernel
         lanes = kernel.lanes
@@ -231,16 +232,18 @@ class TileLoops:
                 assert self.start is not None
                 return self.start(block + tile + i, vector + j)
 
-            def read_b(j: int, ks: Sequence[Expr]) -> Expr | Address:
+            def read_b(j: int, ks: Sequence[Expr | int]) -> Expr | Address:
                 if ahead is not None and j == 0:
                     ahead(tile, ks[0])
                 return load_b(vector, vectors, k_start + ks[0], j)
 
             into, resume = None, False
             if kernel.by_tiles:
-                into = Place(scratch, 0 if first and last else tile)
                 if self.direct is not None:
                     into = self.direct(block + tile, vector)
+                else:
+                    assert scratch is not None
+                    into = Place(scratch, 0 if first and last else tile)
                 resume = not first
             init = None if resume or (first and self.start is None) else start
             if self.multiply is not None:

@@ -37,8 +37,8 @@ def store_tile(
             store(i, j, result.value(i, j), j == vectors - 1)
 
     if result.place is not None:
-        with I.serial(rows) as row:
-            store_row(row)
+        with I.serial(rows) as variable:
+            store_row(variable)
         return
     for row in range(rows):
         store_row(row)
@@ -53,7 +53,7 @@ def rest(result: Tile, buffer: Expr, row: Expr | int) -> None:
 
 
 def store_columns(
-    n: int, lanes: int, vector: Expr, last: bool, store: Callable[[Columns], None]
+    n: int, lanes: int, vector: Expr | int, last: bool, store: Callable[[Columns], None]
 ) -> None:
     """Runs `store(columns)` for one vector of columns; only the last one of all may be cut."""
     cut = n % lanes
@@ -102,7 +102,7 @@ def row_store(
     out: Expr,
     epilogue: Epilogue,
     leading_of: Callable[[Expr], Sequence[Expr]] | None = None,
-) -> Callable[[Expr, Expr, Expr, bool], None]:
+) -> Callable[[Expr, Expr | int, Expr, bool], None]:
     """`TileLoops.store` for a result whose rows lie one behind the other.
 
     `leading_of` maps a row to the leading indices of `out`; without it, those of the output.
@@ -111,7 +111,7 @@ def row_store(
     bytes_wide = wide_bytes(region, lanes, epilogue)
     row_of_bytes: list[Expr] = []
 
-    def store(row: Expr, vector: Expr, value: Expr, last: bool) -> None:
+    def store(row: Expr, vector: Expr | int, value: Expr, last: bool) -> None:
         if leading_of is not None:
             leading = leading_of(row)
         else:

@@ -241,7 +241,7 @@ def build(region: Region, config: WeightOnlyConfig, isa: Isa) -> tirx.PrimFunc:
         c = tensor_parameter("C", region.output)
         epilogue = Epilogue(region, operands)
 
-        def load_a(row: Expr, step: Expr) -> Expr:
+        def load_a(row: Expr, step: Expr | int) -> Expr:
             indices = (*unflatten(row, region.inputs[0].shape[:-1]), step)
             return splat(cast("float32", a[indices]), lanes)
 
@@ -283,7 +283,7 @@ def _loops(
     return dataclasses.replace(loops, stage_b=stage)
 
 
-def _no_panel(_panel: Expr, _width: int, _step: Expr, _j: int) -> Expr:
+def _no_panel(_panel: Expr | int, _width: int, _step: Expr | int, _j: int) -> Expr:
     raise AssertionError("the weight is not read without being decoded")
 
 

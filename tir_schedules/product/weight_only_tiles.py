@@ -35,7 +35,7 @@ class WeightOnlyTiles:
 
     kernel: Microkernel
     weight: NarrowWeight
-    load_a: Callable[[Expr, Expr], Expr]
+    load_a: Callable[[Expr, Expr | int], Expr]
     packed: Expr
     scales: Expr
     zeros: Expr | None
@@ -138,7 +138,7 @@ class WeightOnlyTiles:
         if rest:
             unit(whole, rest)
 
-        def load_b(_panel: Expr, _width: int, step: Expr, j: int) -> Expr:
+        def load_b(_panel: Expr | int, _width: int, step: Expr | int, j: int) -> Expr:
             return expanded[ramp(((step - k_start) * width + j) * lanes, lanes)]
 
         return load_b

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from tvm import tirx
@@ -123,8 +124,8 @@ def correction(
         value = column_sums * splat(tirx.const(0, "int32") - a, lanes)
     if row_sum is None:
         return value
-    known = isinstance(a, int)
-    rows = (tirx.const(k * a, "int32") if known else a * tirx.const(k, "int32")) - row_sum
+    rows = tirx.const(k * a, "int32") if isinstance(a, int) else a * tirx.const(k, "int32")
+    rows = rows - row_sum
     if isinstance(b, int):
         return value + splat(rows * tirx.const(b, "int32"), lanes)
     return value + b * splat(rows, lanes)
@@ -183,8 +184,8 @@ class Start:
         kernel: Microkernel,
         inputs: Mapping[str, Expr],
         k: int,
-        column_term: Callable[[Expr], Expr],
-        row_sum: Callable[[Expr], Expr],
+        column_term: Callable[[Expr | int], Expr],
+        row_sum: Callable[[Any], Expr],
     ) -> None:
         self.zero_points = ZeroPoints.of(region, kernel)
         self.shift = a_shift_of(region, kernel)
@@ -208,7 +209,7 @@ class Start:
             value = cast("int32", self.inputs["a"][zeros])
         return value + tirx.const(self.shift, "int32") if self.shift else value
 
-    def __call__(self, row: Expr, vector: Expr) -> Expr:
+    def __call__(self, row: Expr | int, vector: Expr | int) -> Expr:
         """The accumulators of one row and one vector of columns before the first product."""
         points, lanes = self.zero_points, self.lanes
         columns = self.column_term(vector) if points.needs_column_sums else None

@@ -109,7 +109,7 @@ class ColumnStrip:
         return load_vector(buffer, "float32", (*self.lead, k), columns)
 
     def _accumulators(self, start: float) -> list[Expr]:
-        buffers = [I.sblock_alloc_buffer((self.lanes,), "float32") for _ in self.strip]
+        buffers: list[Expr] = [I.sblock_alloc_buffer((self.lanes,), "float32") for _ in self.strip]
         for buffer in buffers:
             value = constant(start, "float32", self.lanes)
             I.buffer_store(buffer, value, [ramp(0, self.lanes)])

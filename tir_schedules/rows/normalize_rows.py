@@ -85,7 +85,7 @@ class Rows:
     kept: dict[tuple[int, int], Expr] = field(default_factory=dict)
     held: Expr | None = None
 
-    def block(self, row: Expr, rows: int) -> None:
+    def block(self, row: Expr | int, rows: int) -> None:
         """Normalises `rows` rows from `row`."""
         with opaque_block("rows"):
             self.kept = {}
@@ -202,7 +202,7 @@ class Rows:
         return [bind(m[()]) for m in mean], [bind(s[()]) for s in square_sum]
 
     def _scalars(self, start: float) -> list[Expr]:
-        buffers = [I.sblock_alloc_buffer((), "float32") for _ in self.flat]
+        buffers: list[Expr] = [I.sblock_alloc_buffer((), "float32") for _ in self.flat]
         for buffer in buffers:
             I.buffer_store(buffer, f32(start), [])
         return buffers

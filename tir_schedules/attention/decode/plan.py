@@ -141,7 +141,7 @@ class DecodePlan:
         """Where a number for each row of a share lies."""
         return (slot * self.shares + share) * self.rows + row
 
-    def score(self, slot: Expr, row: Expr, vector: Expr) -> Expr:
+    def score(self, slot: Expr, row: Expr | int, vector: Expr) -> Expr:
         """Where a vector of scores begins."""
         return (slot * self.rows + row) * self.pitch + vector * self.lanes
 

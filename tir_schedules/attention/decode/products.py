@@ -117,7 +117,7 @@ class DecodeProducts:
         base = problem_base = self.problem.base("v", number * self.problem.group)
         base = bind(problem_base + vector * (lanes * layout.row))
 
-        def row(r: Expr, step: Expr) -> Expr:
+        def row(r: Expr | int, step: Expr | int) -> Expr:
             if self.deferred:
                 place = plan.score(slot, r, vector) + step
                 return operands.spread(plan.scores[place])

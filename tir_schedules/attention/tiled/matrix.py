@@ -19,7 +19,7 @@ from microkernels.vector.expressions import Expr, lanes_of, ramp
 class FlatPlace(Place):
     """A window of a flat buffer whose rows are `pitch` elements apart."""
 
-    def index(self, row: Expr | int, column: Expr | int) -> list[Expr]:
+    def index(self, row: Expr | int, column: Expr | int) -> list[Expr | int]:
         """The index of an element of the window."""
         return [(self.row + row) * self.pitch + (self.column + column)]
 
@@ -44,7 +44,7 @@ class Matrix:
         """A new one in the current block, aligned to a line of the cache."""
         return Matrix(I.sblock_alloc_buffer((rows * pitch,), dtype, align=64), pitch)
 
-    def index(self, row: Expr | int, column: Expr | int) -> Expr:
+    def index(self, row: Expr | int, column: Expr | int) -> Expr | int:
         """The index of an element."""
         return row * self.pitch + column
 

@@ -100,7 +100,7 @@ class ProductTiles:
         block: KeyBlock,
         visible: Expr | int,
         running: tuple[Running, Matrix] | None,
-        at: Expr,
+        at: Expr | int,
     ) -> None:
         """The probabilities of a band times v."""
         lanes, band, kernel = self.lanes, self.band, self.kernel
@@ -182,7 +182,7 @@ class ProductTiles:
         index = found.index(r, step * self.kernel.kr)
         return self.kernel.a_operand(found.buffer, [index], found.pitch)
 
-    def store(self, row: Expr, vector: Expr, value: Expr, last: bool) -> None:
+    def store(self, row: Expr, vector: Expr | int, value: Expr, last: bool) -> None:
         """The product's epilogue, and the store."""
         problem = self.problem
         flat = self.batch * problem.m + row

@@ -329,7 +329,7 @@ class AttentionProgram:
         rows: int,
         block: KeyBlock,
         running: tuple[Running, Matrix] | None,
-        at: Expr,
+        at: Expr | int,
     ) -> None:
         """One band of queries and one block of keys; `at` is the band's place in `running`."""
         with opaque_block("band"):

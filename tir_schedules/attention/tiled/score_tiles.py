@@ -160,7 +160,7 @@ class ScoreTiles:
         if self.fused is not None:
             band.scores.store(r, band.edge, largest)
 
-    def _hidden(self, value: Expr, row: Expr, vector: Expr) -> Expr:
+    def _hidden(self, value: Expr, row: Expr, vector: Expr | int) -> Expr:
         if self.problem.causal is None:
             return value
         return hide_later_keys(value, row, vector, self.problem.causal, self.lanes)

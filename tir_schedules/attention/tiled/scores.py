@@ -153,7 +153,7 @@ class FusedScores:
         infinite = tirx.LE(mask, like(-_INFINITY, mask))
         return tirx.Select(infinite, mask, finite)
 
-    def __call__(self, value: Expr, row: Expr, vector: Expr) -> Expr:
+    def __call__(self, value: Expr, row: Expr, vector: Expr | int) -> Expr:
         """One vector of scores, from f32 accumulators."""
         lanes = self.lanes
         if self.by_row:
@@ -174,7 +174,7 @@ def can_fuse(scores: Region, lanes: int) -> Affine | None:
     return form
 
 
-def hide_later_keys(value: Expr, row: Expr, vector: Expr, causal: int, lanes: int) -> Expr:
+def hide_later_keys(value: Expr, row: Expr, vector: Expr | int, causal: int, lanes: int) -> Expr:
     """Scores of keys beyond `row + causal` as -inf; `row` counts queries."""
     keys = ramp(vector * lanes, lanes)
     visible = tirx.LE(keys, splat(row + causal, lanes))

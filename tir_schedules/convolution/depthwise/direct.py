@@ -212,8 +212,8 @@ class DirectTiles:
         first = tirx.Max(zero, I.floordiv(step - 1 - top, step))
         last = I.floordiv(axis.extent + step - 1 - top, step)
         last = tirx.Min(tirx.const(axis.taps, "int32"), last)
-        first = bind(first)
-        return first, tirx.Max(tirx.const(0, "int32"), last - first)
+        bound = bind(first)
+        return bound, tirx.Max(tirx.const(0, "int32"), last - bound)
 
     def _row(
         self,

@@ -103,7 +103,7 @@ class Results:
         for i in range(tile.rows):
             for k in range(tile.columns):
                 for j in range(tile.vectors):
-                    place = [i * tile.columns + k, ramp(j * lanes, lanes)]
+                    place: list[Expr | int] = [i * tile.columns + k, ramp(j * lanes, lanes)]
                     I.buffer_store(passing, tile.get(i, k, j), place)
         for i in range(tile.rows):
             with I.serial(tile.columns) as column:

@@ -139,7 +139,7 @@ class StagedTiles:
         channels in one chunk the ring still holds what they staged.
         """
         with I.serial(self._chunks) as chunk, I.serial(count) as number:
-            starts = tirx.EQ(number, 0)
+            starts: Expr = tirx.EQ(number, 0)
             if self._chunks == 1:
                 starts = tirx.all(starts, begins)
             self._blocks(sample, first + number, chunk, starts)
@@ -157,8 +157,8 @@ class StagedTiles:
         if rest:
             last = self._chunks - 1
             with I.If(tirx.EQ(chunk, last)), I.Then():
-                block, number = (tirx.const(n, "int32") for n in (whole, whole - last * blocks))
-                self._band(sample, band, block, number, rest, begins)
+                block, within = (tirx.const(n, "int32") for n in (whole, whole - last * blocks))
+                self._band(sample, band, block, within, rest, begins)
 
     def _band(
         self, sample: Expr, band: Expr, block: Expr, number: Expr, valid: int, begins: Expr
@@ -243,14 +243,16 @@ class StagedTiles:
     def _weight(self, block: Expr, pair: int, tap: int, j: int) -> Expr:
         kr, taps = self.kernel.kr, self.problem.columns.taps
         vector = ((block * len(self.groups.pairs) + pair) * taps + tap) * kr + j
-        return self.kernel.b_operand(self.w, vector * self.block, self.block)
+        weight = self.kernel.b_operand(self.w, vector * self.block, self.block)
+        assert isinstance(weight, Expr)
+        return weight
 
     def _start(self, vector: Expr) -> Expr:
         if self.start is None or not self.start.needed:
             return constant(0, self.kernel.acc_dtype, self.kernel.lanes)
         return bind(self.start(tirx.const(0, "int32"), vector))
 
-    def _column_term(self, vector: Expr) -> Expr:
+    def _column_term(self, vector: Expr | int) -> Expr:
         lanes = self.kernel.lanes
         first = weight_size(self.problem, self.config, self.kernel) + vector * (4 * lanes)
         return reinterpret_group("int32", self.w[ramp(first, 4 * lanes)], lanes)

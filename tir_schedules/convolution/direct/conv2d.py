@@ -85,7 +85,7 @@ def _zero_point(
         return None, 0
     points = ZeroPoints.of(region, kernel)
 
-    def term(first: Expr) -> Expr:
+    def term(first: Expr | int) -> Expr:
         lanes = kernel.lanes
         return reinterpret_group("int32", weight[ramp(layout.size + 4 * first, 4 * lanes)], lanes)
 
@@ -97,7 +97,7 @@ def _zero_point(
         return None, outside
     columns = layout.geometry.groups * layout.columns
 
-    def begin(number: Expr | int, group: Expr | int, vector: Expr) -> Expr:
+    def begin(number: Expr | int, group: Expr | int, vector: Expr | int) -> Expr:
         place = number * columns + group * layout.columns + vector * kernel.lanes
         return start(tirx.const(0, "int32"), place)
 
@@ -112,12 +112,16 @@ def _store(region: Region, layout: WeightLayout, y: Expr, epilogue: Epilogue) ->
         of_row = row_store(region, lanes, y, epilogue)
         vectors = channels // lanes
 
-        def store(pixel: Expr, group: Expr | int, vector: Expr, value: Expr, last: bool) -> None:
+        def store(
+            pixel: Expr, group: Expr | int, vector: Expr | int, value: Expr, last: bool
+        ) -> None:
             of_row(pixel, group * vectors + vector, value, last)
 
         return store
 
-    def store_cut(pixel: Expr, group: Expr | int, vector: Expr, value: Expr, last: bool) -> None:
+    def store_cut(
+        pixel: Expr, group: Expr | int, vector: Expr | int, value: Expr, last: bool
+    ) -> None:
         def put(valid: int) -> None:
             columns = Columns(group * channels + vector * lanes, lanes, valid)
             leading = unflatten(pixel, region.output.shape[:-1])

@@ -32,9 +32,9 @@ from .weight import WeightLayout
 from .windows import Windows
 
 # (class of positions, group, vector of its columns) -> what accumulators start with
-Start = Callable[["Expr | int", "Expr | int", Expr], Expr]
+Start = Callable[["Expr | int", "Expr | int", "Expr | int"], Expr]
 # (flat pixel, group, vector of its columns, accumulators, whether it ends its panel)
-Store = Callable[[Expr, "Expr | int", Expr, Expr, bool], None]
+Store = Callable[[Expr, "Expr | int", "Expr | int", Expr, bool], None]
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,7 @@ class ConvLoops:
         depth, groups = self.windows.geometry.outputs[0], self.windows.geometry.groups
         self.windows.enter(I.floordiv(plane, depth), I.floormod(plane, depth), line, lines)
 
-        def panel(group: Expr | int, vector: Expr, vectors: int) -> None:
+        def panel(group: Expr | int, vector: Expr | int, vectors: int) -> None:
             self._panel(group, vector, vectors, plane, line, lines, scratch)
 
         if groups > 1:
@@ -132,7 +132,7 @@ class ConvLoops:
     def _panel(
         self,
         group: Expr | int,
-        vector: Expr,
+        vector: Expr | int,
         vectors: int,
         plane: Expr,
         line: Expr,
@@ -142,12 +142,14 @@ class ConvLoops:
         config, windows = self.config, self.windows
         _, _, width = windows.geometry.outputs
 
-        def tile(at: Expr, height: int, column: Expr | int, columns: int, whole: bool) -> None:
+        def tile(
+            at: Expr | int, height: int, column: Expr | int, columns: int, whole: bool
+        ) -> None:
             with opaque_block("tile"):
                 emitter = _TileEmitter(self, group, vector, vectors, plane, at, column)
                 emitter.emit(height, columns, whole, scratch)
 
-        def in_lines(at: Expr, height: int) -> None:
+        def in_lines(at: Expr | int, height: int) -> None:
             if self.layout.kernel.by_tiles:
                 # One configuration does for all: the last tile overlaps the one before.
                 for_groups(
@@ -190,10 +192,10 @@ class _TileEmitter:
 
     loops: ConvLoops
     group: Expr | int
-    vector: Expr
+    vector: Expr | int
     vectors: int
     plane: Expr
-    line: Expr
+    line: Expr | int
     column: Expr | int
 
     def emit(self, height: int, columns: int, whole: bool, scratch: Expr | None) -> None:
@@ -215,11 +217,11 @@ class _TileEmitter:
         if whole:
             extents = [*(high - low for low, high in outer), taps]
 
-            def load_a(i: int, ks: Sequence[Expr]) -> Expr | Address:
+            def load_a(i: int, ks: Sequence[Expr | int]) -> Expr | Address:
                 tap = (*self._outer_tap(outer, ks), ks[2])
                 return windows.load(self._start(i, columns, tap), ks[-1])
 
-            def load_b(j: int, ks: Sequence[Expr]) -> Expr | Address:
+            def load_b(j: int, ks: Sequence[Expr | int]) -> Expr | Address:
                 return self._load_b(j, self._run(outer, ks, taps), ks[-1])
 
             into = None if scratch is None else Place(scratch)
@@ -244,11 +246,11 @@ class _TileEmitter:
         steps = windows.geometry.group_channels // kernel.kr
         extents = [high - low for low, high in outer]
 
-        def load_a(i: int, ks: Sequence[Expr]) -> Expr | Address:
+        def load_a(i: int, ks: Sequence[Expr | int]) -> Expr | Address:
             found = (*self._outer_tap(outer, ks), tap)
             return windows.load(self._start(i, columns, found), ks[-1])
 
-        def load_b(j: int, ks: Sequence[Expr]) -> Expr | Address:
+        def load_b(j: int, ks: Sequence[Expr | int]) -> Expr | Address:
             if fused:
                 return self._load_b(j, self._run(outer, ks, 1), tap * steps + ks[-1])
             taps = windows.geometry.kernel[2]
@@ -267,15 +269,15 @@ class _TileEmitter:
 
     @staticmethod
     def _outer_tap(
-        outer: Sequence[tuple[Expr | int, Expr | int]], ks: Sequence[Expr]
-    ) -> tuple[Expr, Expr]:
+        outer: Sequence[tuple[Expr | int, Expr | int]], ks: Sequence[Expr | int]
+    ) -> tuple[Expr | int, Expr | int]:
         """Plane and line of a tap."""
         (plane, _), (line, _) = outer
         return plane + ks[0], line + ks[1]
 
     def _run(
-        self, outer: Sequence[tuple[Expr | int, Expr | int]], ks: Sequence[Expr], inner: int
-    ) -> Expr:
+        self, outer: Sequence[tuple[Expr | int, Expr | int]], ks: Sequence[Expr | int], inner: int
+    ) -> Expr | int:
         """Number of a run of a window."""
         plane, line = self._outer_tap(outer, ks)
         found = plane * self.loops.windows.geometry.kernel[1] + line
@@ -285,7 +287,7 @@ class _TileEmitter:
         line, column = self.line + i // columns, self.column + i % columns
         return self.loops.windows.element(line, column, self.group, tap)
 
-    def _load_b(self, j: int, run: Expr, step: Expr) -> Expr | Address:
+    def _load_b(self, j: int, run: Expr | int, step: Expr | int) -> Expr | Address:
         layout = self.loops.layout
         size = layout.kernel.lanes * layout.kernel.kr
         panel = self.vector * (layout.runs * layout.steps)

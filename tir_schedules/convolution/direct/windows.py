@@ -114,7 +114,7 @@ class Windows:
         return self.staged or all(self.geometry.inside(2, end) == every for end in ends)
 
     def element(
-        self, line: Expr, column: Expr | int, group: Expr | int, tap: Sequence[Expr | int]
+        self, line: Expr | int, column: Expr | int, group: Expr | int, tap: Sequence[Expr | int]
     ) -> Expr:
         """Where the run of one pixel starts.
 

@@ -121,7 +121,7 @@ class InputTransform:
         geometry = self.problem.geometry
         lowest = offset - geometry.before[axis]
         highest = lowest + TILE * ((self.problem.rows, self.problem.columns)[axis] - 1)
-        conditions = []
+        conditions: list[Expr] = []
         if lowest < 0:
             conditions.append(tirx.GE(start, -offset))
         if highest >= geometry.extents[axis]:

@@ -141,9 +141,9 @@ class OutputTransform:
                     place = ramp(rest + (i * TILE + j) * self.lanes, self.lanes)
                     I.buffer_store(self.m, results[i][j], [place])
             rows, columns = (tirx.Min(extent - pixel, TILE) for pixel, extent in ends)
-            with I.serial(rows) as i, I.serial(columns) as j, opaque_block("result"):
-                place = ramp(rest + (i * TILE + j) * self.lanes, self.lanes)
-                put(bind(self.m[place]), i, j)
+            with I.serial(rows) as y_in, I.serial(columns) as x_in, opaque_block("result"):
+                place = ramp(rest + (y_in * TILE + x_in) * self.lanes, self.lanes)
+                put(bind(self.m[place]), y_in, x_in)
 
         if self.epilogue.cost > LONG_EPILOGUE:
             cut()

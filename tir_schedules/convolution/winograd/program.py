@@ -167,11 +167,11 @@ class WinogradProgram:
             v_start = bind(v + number * self.inputs.pitches[0])
             m_start = bind(m + number * self.outputs.pitches[0])
 
-            def load_a(row: Expr, step: Expr) -> Expr | Address:
+            def load_a(row: Expr, step: Expr | int) -> Expr | Address:
                 pitch = self.inputs.pitches[1]
                 return kernel.a_operand(self.inputs.v, [v_start + row * pitch + step], pitch)
 
-            def load_b(_panel: Expr, _width: int, step: Expr, j: int) -> Expr | Address:
+            def load_b(_panel: Expr | int, _width: int, step: Expr | int, j: int) -> Expr | Address:
                 return kernel.b_operand(
                     self.weight, start + (step * width + j) * lanes, width * lanes
                 )
