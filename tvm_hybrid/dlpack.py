@@ -7,7 +7,7 @@ corrects the type.
 from __future__ import annotations
 
 import functools
-from typing import Any
+from typing import Any, cast
 
 import ml_dtypes
 import numpy as np
@@ -24,7 +24,7 @@ BITS = np.dtype(np.uint16)
 def tensor_of(array: np.ndarray) -> Tensor:
     """The memory of an array of consecutive elements as a tensor, wherever it lies."""
     if array.dtype != BFLOAT16:
-        return tvm_ffi.from_dlpack(array)
+        return cast(Tensor, tvm_ffi.from_dlpack(array))  # TVM has registered its own class
     return _view(tvm_ffi.from_dlpack(array.view(BITS)), array.shape, BFLOAT16)
 
 
@@ -35,7 +35,7 @@ def array_of(tensor: Tensor) -> np.ndarray:
     return np.from_dlpack(_view(tensor, tuple(tensor.shape), BITS)).view(BFLOAT16)
 
 
-def _view(tensor: Tensor, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Tensor:
+def _view(tensor: tvm_ffi.Tensor, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Tensor:
     """The tensor's memory with another element type."""
     return create_view()(tensor, _shape(shape), _dtype(dtype.name), 0)
 

@@ -113,6 +113,7 @@ def _short_run(executable: Executable, main: Any, whole: Run) -> Run:
     name, shape, dtype = info.name, info.shape, numpy_dtype(info.dtype)
     owner, count, in_force = get_ident(), executable.num_threads, threads.current
     bare = executable.bare_kernel()
+    constants: tuple[Tensor, ...]
     (output,) = executable.outputs
     if bare is None or takes_bits or gives_bits or output.nbytes > NUMPY_KEEPS_BYTES:
         kernel, constants = None, ()

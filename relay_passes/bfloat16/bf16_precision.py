@@ -30,7 +30,7 @@ from relay_passes.ir.convolution import (
     is_transposed,
     output_channels,
 )
-from relay_passes.ir.graph import DataflowGraph, op_name, static_tensor, variables
+from relay_passes.ir.graph import AnyBinding, DataflowGraph, op_name, static_tensor, variables
 from relay_passes.ir.rewrite import Bindings, block_pass, rewrite_values
 
 
@@ -43,7 +43,7 @@ def _rewrite(graph: DataflowGraph) -> list[relax.Binding] | None:
     block = Bindings()
     narrow: dict[relax.Expr, relax.Expr] = {}
 
-    def of_narrow(binding: relax.VarBinding) -> relax.Expr | None:
+    def of_narrow(binding: AnyBinding) -> relax.Expr | None:
         call = binding.value
         if not _takes_bf16(graph, call):
             return None

@@ -31,13 +31,14 @@ rounded.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from tvm import ir, relax
 
 from relay_passes.ir.convolution import is_convolution
-from relay_passes.ir.graph import DataflowGraph, op_name, static_tensor, variables
+from relay_passes.ir.graph import DataflowGraph, is_call, op_name, static_tensor, variables
 from relay_passes.ir.moving_operators import (
     joined_axis,
     keeps_order,
@@ -105,10 +106,10 @@ class _Uses:
     """
 
     graph: DataflowGraph
-    narrow: set[relax.Var] = field(default_factory=set)
-    wide: set[relax.Var] = field(default_factory=set)
-    images: set[relax.Var] = field(default_factory=set)
-    split: set[relax.Var] = field(default_factory=set)
+    narrow: set[relax.Expr] = field(default_factory=set)
+    wide: set[relax.Expr] = field(default_factory=set)
+    images: set[relax.Expr] = field(default_factory=set)
+    split: set[relax.Expr] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         for binding in reversed(self.graph.bindings):  # all uses of a value come after it
@@ -144,7 +145,7 @@ class _Uses:
             return False
         if var in self.wide and var not in self.images and not keeps_order(value):
             return False
-        if op_name(value) == "relax.concat":
+        if is_call(value, "relax.concat"):
             parts = parts_of_concat(value)
             return bool(parts) and all(isinstance(part, relax.Var) for part in parts)
         image = op_name(value) == "relax.permute_dims" and var in self.images
@@ -181,19 +182,20 @@ def _is_cast(value: relax.Expr) -> bool:
     return str(value.attrs.dtype) == NARROW and source is not None and source.dtype == "float32"
 
 
-def _sources(value: relax.Expr) -> list[relax.Expr]:
+def _sources(value: Any) -> Sequence[relax.Expr]:
     """What a cast or a moving operator reads."""
     if isinstance(value, relax.TupleGetItem):
         return [value.tuple_value]
-    return parts_of_concat(value) if op_name(value) == "relax.concat" else [value.args[0]]
+    return parts_of_concat(value) if is_call(value, "relax.concat") else [value.args[0]]
 
 
 def _moved(value: relax.Expr, rounded: Callable[[relax.Expr], relax.Expr]) -> relax.Expr:
     """The same movement of values as bfloat16."""
     if isinstance(value, relax.TupleGetItem):
         return relax.TupleGetItem(rounded(value.tuple_value), value.index)
-    if op_name(value) == "relax.concat":
+    if is_call(value, "relax.concat"):
         return relax.op.concat(list(map(rounded, parts_of_concat(value))), joined_axis(value))
+    assert isinstance(value, relax.Call)
     return on(value, rounded(value.args[0]))
 
 

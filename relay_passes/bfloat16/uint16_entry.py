@@ -17,6 +17,8 @@ model takes a tenth of the time of one made in Python.
 
 from __future__ import annotations
 
+from typing import TypeGuard, TypeVar
+
 from tvm import IRModule, ir, relax
 from tvm.ir.transform import PassContext, module_pass
 
@@ -59,15 +61,18 @@ def bits_entry() -> ir.transform.Pass:
     return run
 
 
+_Type = TypeVar("_Type", bound=ir.Type)
+
+
 def _fields(ty: ir.Type) -> list[ir.Type]:
-    return [ty] if isinstance(ty, relax.TensorType) else list(ty.fields)
+    return list(ty.fields) if isinstance(ty, relax.TupleType) else [ty]
 
 
-def _is_bfloat16(ty: ir.Type) -> bool:
+def _is_bfloat16(ty: ir.Type) -> TypeGuard[relax.TensorType]:
     return isinstance(ty, relax.TensorType) and str(ty.dtype) == "bfloat16"
 
 
-def _as(ty: ir.Type, dtype: str) -> ir.Type:
+def _as(ty: _Type, dtype: str) -> _Type | relax.TensorType:
     """The type with other elements, if they are bfloat16."""
     return relax.TensorType(ty.shape, dtype) if _is_bfloat16(ty) else ty
 

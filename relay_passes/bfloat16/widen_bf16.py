@@ -25,6 +25,7 @@ elements move bfloat16 if the value is stored in it.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import tvm_ffi
@@ -100,11 +101,11 @@ class _Widening:
 
     products: str
     block: Bindings = field(default_factory=Bindings)
-    narrow: dict[relax.Var, relax.Expr] = field(default_factory=dict)
-    wide: dict[relax.Var, relax.Expr] = field(default_factory=dict)
+    narrow: dict[relax.Expr, relax.Expr] = field(default_factory=dict)
+    wide: dict[relax.Expr, relax.Expr] = field(default_factory=dict)
     sums: set[relax.Var] = field(default_factory=set)
 
-    def rewrite(self, var: relax.Var, value: relax.Expr) -> None:
+    def rewrite(self, var: relax.Var, value: Any) -> None:
         """Adds what an old binding becomes."""
         name = op_name(value)
         arguments = _arguments(value)

@@ -54,9 +54,11 @@ def clip_indices() -> ir.transform.Pass:
 class _Clipper(PyExprMutator):
     """Rewrites every operator that reads or writes where its indices say."""
 
-    def visit_call_(self, call: relax.Call) -> relax.Expr:
+    def visit_call_(self, op: relax.Call) -> relax.Expr:
         """The call with indices that are inside."""
-        call = super().visit_call_(call)
+        call = super().visit_call_(op)
+        if not isinstance(call, relax.Call):
+            return call
         name = op_name(call)
         if name == "relax.take" and call.attrs.mode == "fast":
             return self._take(call)
@@ -117,7 +119,7 @@ class _Clipper(PyExprMutator):
         return self.builder_.emit(relax.op.where(below, wrapped, indices))
 
 
-def _constant(values: NDArray, dtype: str) -> relax.Constant:
+def _constant(values: NDArray, dtype: str) -> ir.GenericConst:
     """One value for each coordinate, or for all."""
     array = values.astype(dtype)
     return relax.const(tvm.runtime.tensor(array.reshape(()) if array.size == 1 else array))

@@ -36,7 +36,7 @@ from dataclasses import dataclass
 import numpy as np
 from tvm import ir, relax
 
-from relay_passes.ir.graph import DataflowGraph, op_name, static_tensor
+from relay_passes.ir.graph import DataflowGraph, is_call, op_name, static_tensor
 from relay_passes.ir.rewrite import Bindings, block_pass
 
 _NAMES = ("relax.nn.attention", "relax.nn.attention_bias")
@@ -78,8 +78,8 @@ def _rewrite(graph: DataflowGraph) -> list[relax.Binding] | None:
     mixed: dict[relax.Expr, relax.Var] = {}  # results, and the same [batch, heads, length, size]
     for binding in graph.bindings:
         call = binding.value
-        problem = _problem(call) if op_name(call) in _NAMES else None
-        if problem is not None:
+        problem = _problem(call) if is_call(call, *_NAMES) else None
+        if problem is not None and isinstance(call, relax.Call):
             mixed[binding.var] = _plain(block, call, problem)
             block.bind(binding.var, relax.op.permute_dims(mixed[binding.var], _HEADS_FIRST))
         elif _turns_heads(call) and call.args[0] in mixed:
@@ -118,8 +118,8 @@ def _problem(call: relax.Call) -> _Problem | None:
 def _plain(block: Bindings, call: relax.Call, problem: _Problem) -> relax.Var:
     """Everything but the last permutation."""
     q = block.emit(relax.op.permute_dims(call.args[0], _HEADS_FIRST))
-    k = block.emit(relax.op.permute_dims(call.args[1], [0, 2, 3, 1]))
-    k = _repeated(block, k, problem, (problem.size, problem.keys))
+    k = relax.op.permute_dims(call.args[1], [0, 2, 3, 1])
+    k = _repeated(block, block.emit(k), problem, (problem.size, problem.keys))
     narrow = problem.dtype != "float32"
     wide = "float32" if narrow else None
     scores = block.emit(relax.op.matmul(q, k, out_dtype=wide))
@@ -131,8 +131,8 @@ def _plain(block: Bindings, call: relax.Call, problem: _Problem) -> relax.Var:
     weights = block.emit(relax.op.nn.softmax(scores, -1))
     if narrow:
         weights = block.emit(relax.op.astype(weights, problem.dtype))
-    v = block.emit(relax.op.permute_dims(call.args[2], _HEADS_FIRST))
-    v = _repeated(block, v, problem, (problem.keys, problem.value_size))
+    v = relax.op.permute_dims(call.args[2], _HEADS_FIRST)
+    v = _repeated(block, block.emit(v), problem, (problem.keys, problem.value_size))
     mixed = block.emit(relax.op.matmul(weights, v, out_dtype=wide))
     return block.emit(relax.op.astype(mixed, problem.dtype)) if narrow else mixed
 

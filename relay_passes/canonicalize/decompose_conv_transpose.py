@@ -87,9 +87,9 @@ class _Block(Bindings):
         if not isinstance(binding.var, relax.DataflowVar):
             self.interleave(binding.var)
 
-    def interleave(self, var: relax.Var) -> None:
+    def interleave(self, var: relax.Expr) -> None:
         """Binds a variable that waits."""
-        if var not in self.waiting or var in self.bound:
+        if not isinstance(var, relax.Var) or var not in self.waiting or var in self.bound:
             return
         self.bound.add(var)
         pieces, last = self.waiting[var]
@@ -146,7 +146,8 @@ class _Block(Bindings):
                 return None
             repeated = pieces.per_channel(values) if values.size > 1 else values.reshape(())
             numbers.append(relax.const(repeated, str(number.ty.dtype)))
-        return self.emit(relax.op.dequantize(data, *numbers, axis=-1, out_dtype=quantized.dtype))
+        scale, zero_point = numbers
+        return self.emit(relax.op.dequantize(data, scale, zero_point, -1, quantized.dtype))
 
     def convolved(self, conv: TransposedConv, var: relax.Var) -> Interleaved:
         """A transposed convolution as what is to be interleaved."""

@@ -70,13 +70,15 @@ def fold_weights() -> ir.transform.Pass:
 class _Folder(PyExprMutator):
     """Replaces foldable calls on constants."""
 
-    def visit_call_(self, call: relax.Call) -> relax.Expr:
+    def visit_call_(self, op: relax.Call) -> relax.Expr:
         """Folds one call if it can be."""
-        call = super().visit_call_(call)
+        call = super().visit_call_(op)
+        if not isinstance(call, relax.Call):
+            return call
         fold = _FOLDS.get(op_name(call))
         if fold is None or static_tensor(call) is None:
             return call
-        argument = call.args[0]
+        argument: relax.Expr | None = call.args[0]
         if isinstance(argument, relax.Var):
             argument = self.lookup_binding(argument)
         if not isinstance(argument, ir.GenericConst):

@@ -25,12 +25,13 @@ renamed it would lose both. A cast that is known to hold is dropped.
 from __future__ import annotations
 
 import itertools
+from collections.abc import Mapping
 
 import tvm_ffi
 from tvm import IRModule, ir, relax
 from tvm.ir.transform import PassContext, module_pass
 
-from relay_passes.ir.graph import variables
+from relay_passes.ir.graph import AnyBinding, variables
 from relay_passes.ir.region_functions import substitute
 from relay_passes.ir.rewrite import is_relax, map_functions, with_blocks
 
@@ -62,7 +63,7 @@ def _segments(block: relax.DataflowBlock) -> list[relax.BindingBlock]:
         for is_cast, part in itertools.groupby(bindings, lambda b: isinstance(b, relax.MatchCast))
     ]
     home = {b.var: number for number, (_, part) in enumerate(segments) for b in part}
-    crossing = {
+    crossing: dict[relax.Expr, relax.Var] = {
         var: relax.Var(str(var.name), var.ty)
         for number, (is_cast, part) in enumerate(segments)
         for binding in part
@@ -77,7 +78,7 @@ def _segments(block: relax.DataflowBlock) -> list[relax.BindingBlock]:
     ]
 
 
-def _as_name(binding: relax.Binding) -> relax.Binding:
+def _as_name(binding: AnyBinding) -> AnyBinding:
     """A match cast that is known to hold as another name of its value."""
     if not isinstance(binding, relax.MatchCast):
         return binding
@@ -86,7 +87,7 @@ def _as_name(binding: relax.Binding) -> relax.Binding:
     return binding
 
 
-def _renamed(binding: relax.Binding, names: dict[relax.Var, relax.Var]) -> relax.Binding:
+def _renamed(binding: AnyBinding, names: Mapping[relax.Expr, relax.Var]) -> relax.Binding:
     var = names.get(binding.var, binding.var)
     value = binding.value
     changed = substitute(value, names)

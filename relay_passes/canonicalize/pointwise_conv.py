@@ -33,7 +33,7 @@ from relay_passes.ir.convolution import (
     layouts_of,
     runs_on_planes,
 )
-from relay_passes.ir.graph import DataflowGraph, op_name, static_tensor
+from relay_passes.ir.graph import DataflowGraph, is_call, op_name, static_tensor
 from relay_passes.ir.rewrite import Bindings, block_pass
 from relay_passes.ir.traits import ELEMENTWISE
 from relay_passes.ir.transposed_constants import is_transposable, with_axes
@@ -56,8 +56,9 @@ def _rewrite(graph: DataflowGraph) -> list[relax.Binding] | None:
 def is_pointwise(graph: DataflowGraph, call: relax.Expr) -> bool:
     """Whether an expression is a convolution, channels last, that computes every pixel from one
     alone."""
-    wanted = CHANNELS_LAST.get(op_name(call))
-    if wanted is None or layouts_of(call) != wanted or static_tensor(call.args[0]) is None:
+    if not is_call(call, *CHANNELS_LAST) or layouts_of(call) != CHANNELS_LAST[op_name(call)]:
+        return False
+    if static_tensor(call.args[0]) is None:
         return False
     return has_one_tap(call) and is_transposable(graph, call.args[1])
 
@@ -77,7 +78,7 @@ class _Writer:
         self.graph = graph
         self.block = Bindings()
         self.changes = False
-        self._planes: dict[relax.Var, relax.Var] = {}  # [N, C, H, W] -> the same, [N, C, H * W]
+        self._planes: dict[relax.Expr, relax.Var] = {}  # [N, C, H, W] -> the same, [N, C, H * W]
 
     def write(self, position: int) -> None:
         """Writes one binding."""
@@ -113,12 +114,8 @@ class _Writer:
         assert tensor is not None
         batch, channels, *extents = tensor.shape
         pixels, rank = math.prod(extents), len(tensor.shape)
-        if op_name(call) == "relax.permute_dims" and view_axes(call) == (
-            0,
-            rank - 1,
-            *range(1, rank - 1),
-        ):
-            assert isinstance(call, relax.Call)
+        last_first = (0, rank - 1, *range(1, rank - 1))
+        if is_call(call, "relax.permute_dims") and view_axes(call) == last_first:
             lines = self.block.emit(relax.op.reshape(call.args[0], (batch, pixels, channels)))
             return self.block.emit(relax.op.permute_dims(lines, [0, 2, 1]))
         return self.block.emit(relax.op.reshape(expr, (batch, channels, pixels)))

@@ -20,7 +20,7 @@ way.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 
 from tvm import ir, relax
 
@@ -66,7 +66,7 @@ def _find(graph: DataflowGraph) -> Replacements:
         x = _source(graph, call.args[0], inside)
         if x is None:
             continue
-        names = {x: _X, binding.var: _F}
+        names: dict[relax.Expr, Hashable] = {x: _X, binding.var: _F}
         for position in downstream(graph, binding.var, _OUTSIDE):
             var = graph.bindings[position].var
             if same_shape(var, x) and close(expand(graph, var, names.get), outside):
@@ -84,6 +84,7 @@ def _source(graph: DataflowGraph, argument: relax.Expr, form: Polynomial) -> rel
         level = [var for var in dict.fromkeys(level) if var not in seen]
         seen += level
     for x in seen:
-        if isinstance(x, relax.Var) and close(expand(graph, argument, {x: _X}.get), form):
+        names: dict[relax.Expr, Hashable] = {x: _X}
+        if isinstance(x, relax.Var) and close(expand(graph, argument, names.get), form):
             return x
     return None

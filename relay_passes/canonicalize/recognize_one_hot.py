@@ -22,7 +22,7 @@ from __future__ import annotations
 import numpy as np
 from tvm import ir, relax
 
-from relay_passes.ir.graph import DataflowGraph, op_name, static_tensor, variables
+from relay_passes.ir.graph import AnyBinding, DataflowGraph, op_name, static_tensor, variables
 from relay_passes.ir.rewrite import Bindings, block_pass, rewrite_values
 from relay_passes.ir.traits import RESHAPES
 from tir_schedules.epilogue.fusible_ops import FUSIBLE_BY_RELAX
@@ -47,7 +47,7 @@ def _rewrite(graph: DataflowGraph) -> list[relax.Binding] | None:
                 found[graph.bindings[last].var] = moved, index, bounded
     block = Bindings()
 
-    def looked_up(binding: relax.VarBinding) -> relax.Expr | None:
+    def looked_up(binding: AnyBinding) -> relax.Expr | None:
         if binding.var not in found:
             return None
         table, index, bounded = found[binding.var]

@@ -28,6 +28,7 @@ from tvm import ir, relax
 
 from relay_passes.ir.graph import (
     DataflowGraph,
+    is_call,
     op_name,
     scalar_constant,
     static_tensor,
@@ -43,7 +44,9 @@ def safe_softmax() -> ir.transform.Pass:
 
 def _simpler(graph: DataflowGraph, block: Bindings, call: relax.Expr) -> relax.Expr | None:
     """A product of attention without the test of weights; None for anything else."""
-    found = _guarded(graph, call) if op_name(call) == "relax.matmul" else None
+    if not is_call(call, "relax.matmul"):
+        return None
+    found = _guarded(graph, call)
     if found is None:
         return None
     weights, masks = found
@@ -80,7 +83,7 @@ def _guarded(
 def _only_use(graph: DataflowGraph, expr: relax.Expr, name: str) -> relax.Call | None:
     """The call of an operator that a variable is bound to, if nothing else uses it."""
     call = graph.definition(expr)
-    if op_name(call) != name or not isinstance(expr, relax.DataflowVar):
+    if not is_call(call, name) or not isinstance(expr, relax.DataflowVar):
         return None
     return call if len(graph.users.get(expr, ())) == 1 else None
 

@@ -108,7 +108,7 @@ class _Plan:
             self.links[position] = self._read(call.args[:1])
             return None if source is None else source.then(axes)
         name = op_name(call)
-        if name == "relax.astype" and _widens(call):
+        if not isinstance(call, relax.Call) or (name == "relax.astype" and _widens(call)):
             return None
         if name in MOVABLE:
             view, arguments = self._elementwise(call, MOVABLE[name])
@@ -228,8 +228,9 @@ class _Plan:
         rank = len(view.axes)
         given = call.attrs.axis
         reduced = set(range(rank)) if given is None else {int(axis) % rank for axis in given}
-        inner = [axis for i, axis in enumerate(view.axes) if i in reduced]
-        if None in inner:
+        found = [axis for i, axis in enumerate(view.axes) if i in reduced]
+        inner = [axis for axis in found if axis is not None]
+        if len(inner) < len(found):
             return None, []
         keepdims = bool(call.attrs.keepdims)
         result = self.block.emit(_REDUCTIONS[name](view.source, inner, keepdims))

@@ -78,7 +78,7 @@ def _sunk(graph: DataflowGraph, block: Bindings, call: relax.Expr) -> relax.Expr
     """A product scaled behind the sum; None if its operands are not scaled before."""
     operands = _operands(graph, call)
     factor = math.prod(operand.factor for operand in operands)
-    if factor == 1.0 or not LEAST <= abs(factor) <= LARGEST:
+    if factor == 1.0 or not LEAST <= abs(factor) <= LARGEST or not isinstance(call, relax.Call):
         return None
     product = block.emit(with_args(call, [operand.unscaled(block) for operand in operands]))
     return relax.op.multiply(product, relax.const(np.float32(factor)))

@@ -158,14 +158,14 @@ class TransposedConv:
         constant = relax.const(np.ascontiguousarray(array))
         if quantized is None:
             return constant
-        numbers = [
+        scale, zero_point = (
             relax.const(of_channels(e.value.numpy()), str(e.ty.dtype))
             if e.value.numpy().size > 1
             else e
             for e in (quantized.quantization.scale, quantized.quantization.zero_point)
-        ]
+        )
         return block.emit(
-            relax.op.dequantize(constant, *numbers, axis=array.ndim - 1, out_dtype=quantized.dtype)
+            relax.op.dequantize(constant, scale, zero_point, array.ndim - 1, quantized.dtype)
         )
 
 

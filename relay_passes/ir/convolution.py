@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import TypeGuard
+
 from tvm import ir, relax
 
-from .graph import op_name, static_tensor
+from .graph import is_call, op_name, static_tensor
 from .traits import CONVOLUTIONS, TRANSPOSED_CONVOLUTIONS
 from .with_args import with_args
 
@@ -23,7 +25,7 @@ _TRANSPOSED = TRANSPOSED_CONVOLUTIONS[:2]  # those over three axes stay as they 
 _CONVOLUTIONS = (*CONVOLUTIONS, *_TRANSPOSED)
 
 
-def is_convolution(call: relax.Expr) -> bool:
+def is_convolution(call: relax.Expr) -> TypeGuard[relax.Call]:
     """Whether an expression is a convolution, transposed or not."""
     return op_name(call) in _CONVOLUTIONS
 
@@ -63,7 +65,7 @@ def has_one_tap(call: relax.Call) -> bool:
 def runs_on_planes(call: relax.Expr) -> bool:
     """Whether an expression is a convolution, in any layout, that can be a product with channels
     first: of f32, of one tap, by a constant."""
-    if op_name(call) not in CHANNELS_FIRST or not has_one_tap(call):
+    if not is_call(call, *CHANNELS_FIRST) or not has_one_tap(call):
         return False
     tensors = (static_tensor(call.args[0]), static_tensor(call.args[1]), static_tensor(call))
     constant = isinstance(call.args[1], ir.GenericConst)

@@ -25,7 +25,7 @@ import tvm
 from numpy.typing import NDArray
 from tvm import ir, relax
 
-from .graph import DataflowGraph, op_name, scalar_constant
+from .graph import DataflowGraph, is_call, scalar_constant
 from .rewrite import Bindings
 
 LEVELS = 255.0
@@ -123,6 +123,7 @@ def match_dynamic_quantize(graph: DataflowGraph, position: int) -> DynamicQuanti
     extremes = chain.extremes(step.args[0])
     if extremes is None or not negated.args[0].same_as(extremes[1]) or not extremes[0].same_as(x):
         return None
+    assert isinstance(scale, relax.Var) and isinstance(zero_point, relax.Var)
     return DynamicQuantize(x, var, scale, zero_point, tuple(sorted(set(chain.seen))))
 
 
@@ -143,10 +144,9 @@ class ChainReader:
 
     def call(self, expr: relax.Expr | None, name: str) -> relax.Call | None:
         """The call that defines an expression, if it is one of that operator."""
-        definition = self.graph.definition(expr) if expr is not None else None
-        if definition is None or op_name(definition) != f"relax.{name}":
+        definition = None if expr is None else self.graph.definition(expr)
+        if expr is None or not is_call(definition, f"relax.{name}"):
             return None
-        assert isinstance(definition, relax.Call)
         self.seen.append(self.graph.position[expr])
         return definition
 

@@ -37,6 +37,8 @@ def read_elementwise(
     is_constant: Callable[[relax.Expr], bool],
 ) -> ElementwiseCall | None:
     """A call as an elementwise operator on some of `tensors` and constants; None if it is none."""
+    if not isinstance(expr, relax.Call):
+        return None
     name = op_name(expr)
     if name in QUANTIZING and _single(expr.args[1]) and _single(expr.args[2]):
         return _read(expr, tensors, is_constant, 1)

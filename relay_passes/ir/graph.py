@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from typing import Any, TypeAlias, TypeGuard
 
 from tvm import ir, relax
 
 from tir_schedules.core.region import Tensor
+
+AnyBinding: TypeAlias = relax.VarBinding | relax.MatchCast
 
 RANGE_DTYPES = ("float32", "uint8", "int32")  # that hold a zero point of uint8 as it is
 
@@ -35,9 +38,9 @@ class DataflowGraph:
 
     def __init__(self, block: relax.DataflowBlock, fuse: bool = True) -> None:
         self.fuse = fuse
-        self.bindings: list[relax.VarBinding] = list(block.bindings)
-        self.position = {binding.var: i for i, binding in enumerate(self.bindings)}
-        self.users: dict[relax.Var, list[int]] = {}
+        self.bindings = list(block.bindings)
+        self.position: dict[relax.Expr, int] = {b.var: i for i, b in enumerate(self.bindings)}
+        self.users: dict[relax.Expr, list[int]] = {}
         for i, binding in enumerate(self.bindings):
             for var in variables(binding.value):
                 self.users.setdefault(var, []).append(i)
@@ -45,8 +48,8 @@ class DataflowGraph:
         self.read: set[relax.Expr] = set()
         self.range_items = dict(self._range_items())
 
-    def value(self, position: int) -> relax.Expr:
-        """What the binding at a position binds."""
+    def value(self, position: int) -> Any:
+        """What the binding at a position binds; `op_name` tells what kind of expression it is."""
         return self.bindings[position].value
 
     def definition(self, expr: relax.Expr) -> relax.Expr | None:
@@ -64,9 +67,9 @@ class DataflowGraph:
         """Positions of the bindings that take an item out of a range, in order."""
         return self.range_items[expr][2]
 
-    def _range_items(self) -> Iterator[tuple[relax.Var, tuple[relax.Expr, int, list[int]]]]:
+    def _range_items(self) -> Iterator[tuple[relax.Expr, tuple[relax.Expr, int, list[int]]]]:
         """Every variable that is an item of a range: (range, which one, positions of its chain)."""
-        found: dict[relax.Var, tuple[relax.Expr, int, list[int]]] = {}
+        found: dict[relax.Expr, tuple[relax.Expr, int, list[int]]] = {}
         for position, binding in enumerate(self.bindings):
             call = binding.value
             name = op_name(call)
@@ -124,6 +127,11 @@ def op_name(expr: relax.Expr | None) -> str:
     if isinstance(expr, relax.Call) and isinstance(expr.op, ir.Op):
         return str(expr.op.name)
     return ""
+
+
+def is_call(expr: relax.Expr | None, *names: str) -> TypeGuard[relax.Call]:
+    """Whether an expression is a call of one of these Relax operators."""
+    return op_name(expr) in names
 
 
 def static_tensor(expr: relax.Expr) -> Tensor | None:

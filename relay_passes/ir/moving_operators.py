@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import TypeGuard
 
 from tvm import relax
 
-from .graph import op_name, static_tensor
+from .graph import is_call, op_name, static_tensor
 from .traits import MAX_POOLS, RESHAPES, RESIZES
 from .with_args import with_args
 
@@ -19,20 +20,21 @@ from .with_args import with_args
 MapAxis = Callable[[relax.Call, int], "int | None"]
 
 
-def moves(call: relax.Expr) -> bool:
+def moves(call: relax.Expr | None) -> TypeGuard[relax.Call]:
     """Whether an expression only moves elements of its first argument, a tensor."""
     name = op_name(call)
     return (
-        name in _TO_RESULT
+        isinstance(call, relax.Call)
+        and name in _TO_RESULT
         and name not in MAX_POOLS
         and not (name == "relax.take" and call.attrs.mode == "nan")
         and not (name in RESIZES and not _copies_nearest(call))
     )
 
 
-def moves_all(call: relax.Expr) -> bool:
+def moves_all(call: relax.Expr | None) -> TypeGuard[relax.Call]:
     """Whether in addition no element is left out, so that work done before is not wasted."""
-    if op_name(call) in RESIZES:
+    if is_call(call, *RESIZES):
         before, after = static_tensor(call.args[0]), static_tensor(call)
         if before is None or after is None or not _copies_nearest(call):
             return False
@@ -40,17 +42,17 @@ def moves_all(call: relax.Expr) -> bool:
     return op_name(call) in _TO_ARGUMENT and op_name(call) not in MAX_POOLS
 
 
-def keeps_order(call: relax.Expr) -> bool:
+def keeps_order(call: relax.Expr | None) -> TypeGuard[relax.Call]:
     """Whether an expression only gives its argument another shape."""
     return op_name(call) in RESHAPES
 
 
-def picks_largest(call: relax.Expr) -> bool:
+def picks_largest(call: relax.Expr | None) -> TypeGuard[relax.Call]:
     """Whether an expression picks the largest of several elements, at least one in each window.
 
     Increasing functions, such as dequantising, give the same before and after.
     """
-    if op_name(call) not in MAX_POOLS or bool(call.attrs.ceil_mode):
+    if not is_call(call, *MAX_POOLS) or bool(call.attrs.ceil_mode):
         return False
     attrs = call.attrs
     if str(attrs.out_layout) != str(attrs.layout):

@@ -14,7 +14,7 @@ from tvm import ir, relax
 
 from microkernels.integers import RANGES
 
-from .graph import op_name, static_tensor
+from .graph import is_call, static_tensor
 
 _TYPES = (*RANGES, "uint16", "int16", "int32")
 
@@ -111,9 +111,9 @@ class Quantized:
         return self.quantization.dequantize(self.data, self.dtype)
 
 
-def read_dequantize(call: relax.Expr) -> Quantized | None:
+def read_dequantize(call: relax.Expr | None) -> Quantized | None:
     """What a call of R.dequantize reads; None if it is none, or of other types than integers."""
-    if op_name(call) != "relax.dequantize":
+    if not is_call(call, "relax.dequantize"):
         return None
     quantization = _read(call)
     if quantization is None or str(call.args[0].ty.dtype) not in _TYPES:
@@ -123,7 +123,7 @@ def read_dequantize(call: relax.Expr) -> Quantized | None:
 
 def read_quantize(call: relax.Expr) -> Quantization | None:
     """How a call of R.quantize quantises; None if it is none, or to another type than 8 bits."""
-    if op_name(call) != "relax.quantize" or str(call.ty.dtype) not in RANGES:
+    if not is_call(call, "relax.quantize") or str(call.ty.dtype) not in RANGES:
         return None
     return _read(call)
 

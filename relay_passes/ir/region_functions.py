@@ -9,7 +9,7 @@ def fused_matmul(x, w, b):
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeGuard
 
 from tvm import relax, tirx
 
@@ -25,7 +25,7 @@ PREFIX = "tvm_hybrid."
 NO_ATTRS: Mapping[str, Any] = {}
 
 
-def is_region_function(function: object) -> bool:
+def is_region_function(function: object) -> TypeGuard[relax.Function]:
     """Whether a function of a module is one that `region_function` made."""
     return (
         isinstance(function, relax.Function) and bool(function.attrs) and REGION in function.attrs

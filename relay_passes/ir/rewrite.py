@@ -16,18 +16,18 @@ Blocks and calls are those of ordinary functions: a region function is as its te
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, TypeGuard
 
 from tvm import IRModule, ir, relax, tirx
 from tvm.ir.transform import PassContext, module_pass
 
-from .graph import DataflowGraph
+from .graph import AnyBinding, DataflowGraph
 from .region_functions import is_region_function
 
 Replacements = dict[int, relax.Expr]  # by the position of the binding
 RewriteBlock = Callable[[relax.DataflowBlock], "list[relax.Binding] | None"]
 RewriteGraph = Callable[[DataflowGraph], "list[relax.Binding] | None"]
-RewriteBinding = Callable[[relax.VarBinding], "relax.Expr | None"]
+RewriteBinding = Callable[[AnyBinding], "relax.Expr | None"]
 RewriteCall = Callable[[relax.VarBinding, relax.Function], relax.Expr]
 
 
@@ -86,12 +86,12 @@ def with_values(
     )
 
 
-def is_relax(function: object) -> bool:
+def is_relax(function: object) -> TypeGuard[relax.Function]:
     """Whether a function of a module is written in Relax."""
     return isinstance(function, relax.Function)
 
 
-def is_kernel(function: object) -> bool:
+def is_kernel(function: object) -> TypeGuard[tirx.PrimFunc]:
     """Whether a function of a module is a kernel in TIR."""
     return isinstance(function, tirx.PrimFunc)
 
@@ -177,7 +177,7 @@ def rewrite_region_calls(
     return builder.get()
 
 
-def _is_ordinary(function: object) -> bool:
+def _is_ordinary(function: object) -> TypeGuard[relax.Function]:
     return isinstance(function, relax.Function) and not is_region_function(function)
 
 

@@ -74,6 +74,8 @@ def _links(var: relax.Var, value: relax.Expr) -> Iterator[_Link]:
         if item is not None and isinstance(source, relax.Var):
             yield source, var, _same(len(item.shape))
         return
+    if not isinstance(value, relax.Call):
+        return
     name = op_name(value)
     if name in ELEMENTWISE or name in ("relax.concat", "relax.broadcast_to"):
         yield from _aligned(var, value, ELEMENTWISE.get(name, 1))

@@ -66,7 +66,7 @@ def _rewrite(graph: DataflowGraph) -> list[relax.Binding] | None:
             graph, changed = DataflowGraph(relax.DataflowBlock(folded)), True
             position = 0
         position += 1
-    return graph.bindings if changed else None
+    return list(graph.bindings) if changed else None
 
 
 def _folded(graph: DataflowGraph, position: int, shuffle: Shuffle) -> list[relax.Binding] | None:
@@ -183,7 +183,7 @@ class _Rewrite:
         if name in (*POOLS, *RESIZES):
             return str(call.attrs.layout).endswith("C")
         tensor = static_tensor(call.args[0]) if name else None
-        if tensor is None:
+        if tensor is None or not isinstance(call, relax.Call):
             return False
         rank = len(tensor.shape)
         if name in REDUCTIONS:
@@ -332,7 +332,7 @@ def take(graph: DataflowGraph, expr: relax.Expr, axis: int, index: np.ndarray) -
         return lambda _: relax.const(array, tensor.dtype)
     call = graph.definition(expr)
     read = None if call is None else read_dequantize(call)
-    if call is None or read is None:
+    if not isinstance(call, relax.Call) or read is None:
         return None
     along = read.quantization.axis == len(tensor.shape) + axis
     args = [

@@ -52,7 +52,7 @@ def role_of(forms: Forms, position: int) -> Role | None:
         item = value.index
         return Role((Operand(value.tuple_value),), lambda _, x: relax.TupleGetItem(x[0], item))
     match, result = _MATCHES.get(op_name(value)), forms.of(binding.var)
-    if match is None or result is None:
+    if match is None or result is None or not isinstance(value, relax.Call):
         return None
     if op_name(value) == "relax.reshape":
         regrouped = _regrouped(forms, position)

@@ -27,6 +27,7 @@ Bytes only approximate time. Labels that were measured to be faster may be given
 from __future__ import annotations
 
 import logging
+from typing import Any
 
 from tvm import ir, relax
 
@@ -193,7 +194,7 @@ class _Writer:
             self._reshaped[var] = value.args[0]
 
 
-def _as_reshape(call: relax.Call) -> relax.Call:
+def _as_reshape(call: Any) -> Any:
     """A permutation; as a reshape if it moves nothing."""
     source, result, axes = static_tensor(call.args[0]), static_tensor(call), view_axes(call)
     if source is None or result is None or axes is None:

@@ -38,7 +38,9 @@ def _allocated(function: relax.Function) -> relax.Function:
     if not found.bindings:
         return function
     blocks = [relax.BindingBlock(found.bindings), *body.blocks]
-    return with_body(function, relax.BlockBuilder().normalize(relax.SeqExpr(blocks, body.body)))
+    whole = relax.BlockBuilder().normalize(relax.SeqExpr(blocks, body.body))
+    assert isinstance(whole, relax.SeqExpr)
+    return with_body(function, whole)
 
 
 @mutator

@@ -19,7 +19,7 @@ from __future__ import annotations
 from tvm import IRModule, ir, relax, tirx
 from tvm.ir.transform import PassContext, module_pass
 
-from relay_passes.ir.graph import variables
+from relay_passes.ir.graph import AnyBinding, variables
 from relay_passes.ir.rewrite import is_relax, map_functions, with_blocks
 from relay_passes.tvm_compat import ENTRY_CHECKS
 
@@ -47,13 +47,16 @@ def _without_checks(mod: IRModule, function: relax.Function) -> relax.Function:
                     kept.update(used)
     checked = {p for p in function.params if p in seen and p not in kept and not _is_open(p)}
 
-    def is_needed(binding: relax.Binding) -> bool:
+    def is_needed(binding: AnyBinding) -> bool:
         value = binding.value
         return not (_is_check(value) and value.args[0] in checked)
 
     return with_blocks(
         function,
-        [relax.BindingBlock(list(filter(is_needed, b.bindings))) for b in function.body.blocks],
+        [
+            relax.BindingBlock([binding for binding in b.bindings if is_needed(binding)])
+            for b in function.body.blocks
+        ],
     )
 
 

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 from tvm import relax, te, tirx
 
@@ -55,7 +56,7 @@ def _place(
 
     def elements(*indices: tirx.Var) -> tuple[tirx.Expr, ...]:
         rest = iter(indices)
-        at = []
+        at: list[Any] = []
         for i in range(rank):
             given = next(rest) if keep or i not in reduced else None
             at.append(reduced.get(i, given))
@@ -72,7 +73,7 @@ def _reducer(dtype: str, index_dtype: str, largest: bool) -> Callable[..., tuple
     infinity = -math.inf if largest else math.inf
     least = tirx.min_value(dtype) if largest else tirx.max_value(dtype)
 
-    def combine(old: te.Expr, new: te.Expr) -> tuple[tirx.Expr, ...]:
+    def combine(old: Any, new: Any) -> tuple[tirx.Expr, ...]:
         stays = old[1] >= new[1] if largest else old[1] <= new[1]
         if dtype in _FLOATS:
             # Not x == x, which TVM takes for true.

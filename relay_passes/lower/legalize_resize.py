@@ -91,13 +91,13 @@ def _nearest_elements(
         sources = [None if plain else next(left) for plain in divided]
 
         def element(*at: tirx.Var) -> tirx.Expr:
-            place = list(at)
+            place: list[tirx.Expr] = list(at)
             for number, (source, factor) in enumerate(zip(sources, factors, strict=True)):
                 own = at[axis + number]
                 place[axis + number] = own // factor if source is None else source[own, 0]
             return x(*place)
 
-        shape = [*x.shape[:axis], *outputs, *x.shape[axis + 2 :]]
+        shape: list[tirx.Expr | int] = [*x.shape[:axis], *outputs, *x.shape[axis + 2 :]]
         return te.compute(shape, element, name="resized")
 
     return builder.call_te(compute, x, *given, primfunc_name_hint="resize2d")

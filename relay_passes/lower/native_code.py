@@ -124,9 +124,9 @@ def _library(group: Kernels, target: Target, context: PassContext) -> tvm.runtim
         return tvm.tirx.build(IRModule(dict(group)), target=target)
 
 
-def _calls_outside(function: relax.Function, groups: Iterable[Kernels]) -> relax.Function:
+def _calls_outside(function: ir.BaseFunc, groups: Iterable[Kernels]) -> ir.BaseFunc:
     """A function that calls the kernels of groups by their names."""
-    names = {
+    names: dict[relax.Expr, relax.ExternFunc] = {
         gvar: relax.ExternFunc(str(kernel.attrs["global_symbol"]))
         for group in groups
         for gvar, kernel in group.items()
@@ -136,8 +136,9 @@ def _calls_outside(function: relax.Function, groups: Iterable[Kernels]) -> relax
 
     def changed(binding: relax.VarBinding) -> relax.Expr | None:
         call = binding.value
-        if not isinstance(call, relax.Call) or call.op not in names:
+        name = names.get(call.op) if isinstance(call, relax.Call) else None
+        if name is None:
             return None
-        return relax.Call(names[call.op], call.args, call.attrs, call.ty_args, ret_ty=call.ty)
+        return relax.Call(name, call.args, call.attrs, call.ty_args, ret_ty=call.ty)
 
     return with_values(function, changed)

@@ -20,6 +20,7 @@ number with which the model itself pads: that is in another function.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import tvm_ffi
 from tvm import IRModule, ir, tirx
@@ -29,7 +30,10 @@ from tvm.ir.transform import PassContext, module_pass
 from relay_passes.ir.rewrite import is_kernel, map_functions
 from tir_schedules.generic.expressions import call_name, loads_of
 
-_IDENTITIES = {tirx.Max: (tirx.min_value, -math.inf), tirx.Min: (tirx.max_value, math.inf)}
+_IDENTITIES: dict[type, tuple[Callable[[str], tirx.Expr], float]] = {
+    tirx.Max: (tirx.min_value, -math.inf),
+    tirx.Min: (tirx.max_value, math.inf),
+}
 
 
 def reduction_identities() -> ir.transform.Pass:

@@ -42,11 +42,11 @@ def rename_kernels(suffix: str, decisions: DecisionLog) -> ir.transform.Pass:
             else decision
             for decision in decisions
         ]
-        functions = {}
+        functions: dict[ir.GlobalVar, ir.BaseFunc] = {}
         for gvar, function in mod.functions_items():
             if isinstance(function, tirx.PrimFunc):
-                attrs = function.attrs or {}
-                if GLOBAL_SYMBOL in attrs:
+                attrs = function.attrs
+                if attrs and GLOBAL_SYMBOL in attrs:
                     symbol = str(attrs[GLOBAL_SYMBOL]) + suffix
                     function = function.with_attr(GLOBAL_SYMBOL, symbol)
                 functions[renamed[gvar]] = function

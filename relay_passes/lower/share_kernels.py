@@ -26,7 +26,7 @@ from tvm import IRModule, ir, relax, tirx
 from tvm.ir.transform import PassContext, module_pass
 
 from relay_passes.decisions import DecisionLog
-from relay_passes.ir.graph import op_name
+from relay_passes.ir.graph import is_call, op_name
 from relay_passes.ir.region_functions import REGION
 from relay_passes.ir.rewrite import with_values
 from relay_passes.ir.with_args import with_args
@@ -44,12 +44,12 @@ class _Shared:
     ----------
     gvar : GlobalVar
         The kernel that several share.
-    numbers : relax.Constant or None
+    numbers : ir.GenericConst or None
         What it reads in this one's place; None if they all have the same.
     """
 
     gvar: ir.GlobalVar
-    numbers: relax.Constant | None
+    numbers: ir.GenericConst | None
 
 
 def share_kernels(decisions: DecisionLog) -> ir.transform.Pass:
@@ -59,7 +59,7 @@ def share_kernels(decisions: DecisionLog) -> ir.transform.Pass:
     def run(mod: IRModule, _context: PassContext) -> IRModule:
         arguments = _arguments(mod)
         builder = relax.BlockBuilder(mod)
-        shared: dict[ir.GlobalVar, _Shared] = {}
+        shared: dict[relax.Expr, _Shared] = {}
         for group in _alike(mod, arguments):
             shared |= _share(mod, builder, group, arguments[group[0]])
         if not shared:
@@ -126,7 +126,7 @@ def _plain(function: tirx.PrimFunc) -> tirx.PrimFunc:
 
 def _share(
     mod: IRModule, builder: relax.BlockBuilder, group: list[ir.GlobalVar], place: int
-) -> dict[ir.GlobalVar, _Shared]:
+) -> dict[relax.Expr, _Shared]:
     """One kernel for a group, and what each of them becomes."""
     columns = list(zip(*(numbers_of(mod[gvar]) for gvar in group), strict=True))
     different = [column for column in columns if len(set(map(_bits, column))) > 1]
@@ -154,13 +154,13 @@ def _bits(number: float) -> int:
 
 
 def _with_calls(
-    function: relax.Function, builder: relax.BlockBuilder, shared: dict[ir.GlobalVar, _Shared]
+    function: relax.Function, builder: relax.BlockBuilder, shared: dict[relax.Expr, _Shared]
 ) -> relax.Function:
     """A function that calls shared kernels."""
 
     def changed(binding: relax.VarBinding) -> relax.Expr | None:
         call = binding.value
-        if op_name(call) not in CALLS or call.args[0] not in shared:
+        if not is_call(call, *CALLS) or call.args[0] not in shared:
             return None
         return builder.normalize(_call(call, shared[call.args[0]]))
 

@@ -25,7 +25,7 @@ import numpy as np
 from tvm import ir, relax
 
 from relay_passes.decisions import DecisionLog
-from relay_passes.ir.graph import DataflowGraph, op_name, static_tensor
+from relay_passes.ir.graph import DataflowGraph, is_call, static_tensor
 from relay_passes.ir.quantization import Quantized
 from relay_passes.ir.rewrite import Bindings, block_pass
 from relay_passes.ir.zero_points import LIMIT, known_centred, largest, largest_sums
@@ -55,7 +55,7 @@ def integer_matmul(decisions: DecisionLog | None = None) -> ir.transform.Pass:
 
 def _find(graph: DataflowGraph, call: relax.Expr) -> IntegerProduct | str | None:
     """The product that a call is; why it stays in f32; None if it is no product of integers."""
-    if op_name(call) != "relax.matmul" or not is_f32(call):
+    if not is_call(call, "relax.matmul") or not is_f32(call):
         return None
     factors = read_factors(graph, call)
     if factors is None:

@@ -33,7 +33,7 @@ import numpy as np
 from tvm import ir, relax
 
 from microkernels.integers import RANGES
-from relay_passes.ir.graph import DataflowGraph, op_name, static_tensor
+from relay_passes.ir.graph import DataflowGraph, is_call, op_name, static_tensor
 from relay_passes.ir.quantization import Quantized, read_dequantize
 from relay_passes.ir.rewrite import Bindings, value_pass
 from relay_passes.ir.zero_points import LIMIT, largest, sum_centred
@@ -64,7 +64,7 @@ def _mean(
     any_layout: bool, graph: DataflowGraph, block: Bindings, call: relax.Expr
 ) -> relax.Expr | None:
     """The mean that a call computes, of integers; None if it is none, or not one of integers."""
-    if op_name(call) not in ("relax.mean", *_GLOBAL, *_POOLS) or static_tensor(call) is None:
+    if not is_call(call, "relax.mean", *_GLOBAL, *_POOLS) or static_tensor(call) is None:
         return None
     q = read_dequantize(graph.definition(call.args[0]))
     if q is None or q.quantization.known is None or q.quantization.axis is not None:

@@ -35,6 +35,7 @@ from tvm import ir, relax
 
 from relay_passes.ir.graph import (
     DataflowGraph,
+    is_call,
     is_f32,
     op_name,
     same_shape,
@@ -97,7 +98,7 @@ class _Lifter:
 
     def _above(self, x: relax.Expr, quantization: Quantization, dtype: str) -> relax.Expr | None:
         """The same without quantising x itself; None if that cannot be."""
-        call: relax.Expr = self.graph.definition(x)
+        call = self.graph.definition(x)
         source = read_dequantize(call)
         if source is not None:
             same = source.data_dtype == dtype and source.quantization.key == quantization.key
@@ -111,10 +112,11 @@ class _Lifter:
         clip = _clip(call)
         if clip is not None and quantization.saturates(clip.low, clip.high, dtype):
             return self._quantize(clip.x, quantization, dtype)
-        if op_name(call) == "relax.concat":
+        if is_call(call, "relax.concat"):
             return self._above_concat(call, quantization, dtype)
-        lifts = moves_all(call) or picks_largest(call)
-        return self._above_move(call, quantization, dtype) if lifts else None
+        if moves_all(call) or picks_largest(call):
+            return self._above_move(call, quantization, dtype)
+        return None
 
     def _above_move(
         self, call: relax.Call, quantization: Quantization, dtype: str
@@ -141,8 +143,8 @@ class _Lifter:
     ) -> relax.Expr | None:
         """Only if every part is quantised alike, so that one quantisation does for all."""
         parts = item.tuple_value
-        call: relax.Expr = self.graph.definition(parts)
-        if op_name(call) != "relax.split" or quantization.axis == joined_axis(call):
+        call = self.graph.definition(parts)
+        if not is_call(call, "relax.split") or quantization.axis == joined_axis(call):
             return None
         if not self._split_into_alike(parts, quantization, dtype):
             return None
@@ -152,7 +154,7 @@ class _Lifter:
             self.done[key] = self.block.emit(on(call, above))
         return self.block.emit(relax.TupleGetItem(self.done[key], item.index))
 
-    def _split_into_alike(self, parts: relax.Var, quantization: Quantization, dtype: str) -> bool:
+    def _split_into_alike(self, parts: relax.Expr, quantization: Quantization, dtype: str) -> bool:
         """Whether all that happens to the items of a tuple is this quantisation."""
         if not isinstance(parts, relax.DataflowVar):
             return False
@@ -196,15 +198,15 @@ class _Clip:
     high: float
 
 
-def _clip(call: relax.Expr) -> _Clip | None:
+def _clip(call: relax.Expr | None) -> _Clip | None:
     """The clip that a call is, of f32 values; None if it is none."""
     name = op_name(call)
-    if name in ("relax.maximum", "relax.minimum"):
+    if is_call(call, "relax.maximum", "relax.minimum"):
         for x, bound in (call.args, call.args[::-1]):
             number = scalar_constant(bound)
             if is_f32(x) and number is not None and same_shape(x, call):
                 return _Clip(x, *((number, inf) if name == "relax.maximum" else (-inf, number)))
-    if name in ("relax.nn.relu", "relax.clip") and is_f32(call):
+    if is_call(call, "relax.nn.relu", "relax.clip") and is_f32(call):
         low, high = (0.0, inf) if name == "relax.nn.relu" else (b.value for b in call.args[1:])
         return _Clip(call.args[0], float(low), float(high))
     return None

@@ -57,7 +57,9 @@ def int8_parts(values: np.ndarray) -> list[np.ndarray]:
 def _narrowed(graph: DataflowGraph, block: Bindings, call: relax.Expr) -> relax.Expr | None:
     """An integer convolution with int8 weights; None if it has them already, or is none."""
     weights = _wide_weight(graph, call)
-    return None if weights is None else sum_of_convolutions(block, call, call.args[0], weights)
+    if weights is None or not isinstance(call, relax.Call):
+        return None
+    return sum_of_convolutions(block, call, call.args[0], weights)
 
 
 def _wide_weight(graph: DataflowGraph, call: relax.Expr) -> np.ndarray | None:

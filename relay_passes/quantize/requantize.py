@@ -117,11 +117,11 @@ def _with_constants(
     """The region's function for the changed region: operands that it lacks are constants inside."""
     inputs = len(region.inputs)
     values: dict[relax.Expr, relax.Expr] = dict(zip(function.params, arguments, strict=True))
-    parameters = []
+    parameters: list[relax.Var] = []
     for number in (*range(inputs), *(inputs + number for number in found.kept)):
         old = function.params[number]
-        values[old] = relax.Var(old.name, old.ty)
-        parameters.append(values[old])
+        parameters.append(relax.Var(old.name, old.ty))
+        values[old] = parameters[-1]
     for number, factor in enumerate(found.factors):
         parameters.append(relax.Var(f"factor{number}", relax.TensorType(factor.shape, "float32")))
     return region_function(

@@ -21,6 +21,8 @@ each if that lets it sink. All values stay the same, bit for bit.
 
 from __future__ import annotations
 
+from typing import Any
+
 from tvm import ir, relax
 
 from relay_passes.ir.graph import DataflowGraph, op_name, scalar_constant
@@ -64,7 +66,7 @@ class _Sinker:
         self.quantized: dict[relax.Expr, Quantized] = {}
         self.split: dict[relax.Expr, Quantized] = {}
 
-    def sunk(self, var: relax.Var, value: relax.Expr) -> relax.Expr | None:
+    def sunk(self, var: relax.Var, value: Any) -> relax.Expr | None:
         """The dequantisation to bind instead of a value; None to leave it."""
         read = read_dequantize(value)
         if read is not None:

@@ -81,4 +81,6 @@ def _match(graph: DataflowGraph, var: relax.Var) -> tuple[relax.Var, relax.Expr,
     extremes = chain.extremes(step.args[0])
     if extremes is None or not extremes[1].same_as(quotient.args[0]):
         return None
-    return quotient.args[1], step.args[0], extremes[1]
+    scale = quotient.args[1]
+    assert isinstance(scale, relax.Var)  # it is what `step` is bound to
+    return scale, step.args[0], extremes[1]

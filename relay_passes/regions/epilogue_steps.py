@@ -45,16 +45,16 @@ class EpilogueSteps:
         In execution order.
     inlined : list of int
         Positions of the bindings computed anew.
-    own_range : relax.Var or None
+    own_range : relax.Expr or None
         What stands in `DataflowGraph.range_items` for the range that the kernel itself finds.
     """
 
     shape: tuple[int, ...]
-    values: dict[relax.Var, Value] = field(default_factory=dict)
+    values: dict[relax.Expr, Value] = field(default_factory=dict)
     operands: list[tuple[relax.Expr, Tensor]] = field(default_factory=list)
     steps: list[tuple[str, tuple[Value, ...], float | None, str]] = field(default_factory=list)
     inlined: list[int] = field(default_factory=list)
-    own_range: relax.Var | None = None
+    own_range: relax.Expr | None = None
 
     def copy(self) -> EpilogueSteps:
         """An independent copy, to come back to."""
@@ -203,10 +203,14 @@ def _item(graph: DataflowGraph, epilogue: EpilogueSteps, expr: relax.Expr) -> Va
     return epilogue._once(("item", (operand,), float(index), "float32"))
 
 
-def _read_quantized(graph: DataflowGraph, epilogue: EpilogueSteps, expr: relax.Var) -> Value | None:
+def _read_quantized(
+    graph: DataflowGraph, epilogue: EpilogueSteps, expr: relax.Expr
+) -> Value | None:
     """A dequantised tensor computed anew from the 8-bit one."""
     trial = epilogue.copy()
-    value = _dequantize(graph, trial, graph.definition(expr))
+    call = graph.definition(expr)
+    assert isinstance(call, relax.Call)
+    value = _dequantize(graph, trial, call)
     if value is None:
         return None
     epilogue.operands, epilogue.steps = trial.operands, trial.steps
@@ -216,7 +220,7 @@ def _read_quantized(graph: DataflowGraph, epilogue: EpilogueSteps, expr: relax.V
     return value
 
 
-def _read_bfloat16(graph: DataflowGraph, epilogue: EpilogueSteps, expr: relax.Var) -> Value | None:
+def _read_bfloat16(graph: DataflowGraph, epilogue: EpilogueSteps, expr: relax.Expr) -> Value | None:
     """A f32 tensor that is widened from a bfloat16 one, computed anew."""
     call = graph.definition(expr)
     assert isinstance(call, relax.Call)
@@ -233,7 +237,7 @@ def _read_bfloat16(graph: DataflowGraph, epilogue: EpilogueSteps, expr: relax.Va
 
 
 def _scale_product(
-    graph: DataflowGraph, epilogue: EpilogueSteps, expr: relax.Var, tensor: Tensor
+    graph: DataflowGraph, epilogue: EpilogueSteps, expr: relax.Expr, tensor: Tensor
 ) -> Value | None:
     """A product of which one factor is the scale of a dynamic quantisation."""
     call = graph.definition(expr)

@@ -124,7 +124,7 @@ def _absorb(graph: DataflowGraph, growth: Growth, position: int) -> bool:
     call = binding.value
     output = static_tensor(binding.var)
     name = op_name(call)
-    if output is None or "out_axes" in growth.anchor.attrs:
+    if output is None or "out_axes" in growth.anchor.attrs or not isinstance(call, relax.Call):
         return False
     if name in ("relax.reshape", "relax.squeeze", "relax.expand_dims", "relax.flatten"):
         if not _pass_reshape(growth, binding.var, call.args[0], output):

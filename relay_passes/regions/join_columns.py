@@ -14,7 +14,7 @@ import tvm
 import tvm_ffi
 from tvm import ir, relax
 
-from relay_passes.ir.graph import DataflowGraph, op_name, static_tensor
+from relay_passes.ir.graph import DataflowGraph, is_call, static_tensor
 from relay_passes.ir.rewrite import Bindings
 from relay_passes.ir.with_args import with_args
 
@@ -49,13 +49,14 @@ class ColumnJoiner:
             return self._constants(exprs)
         if all(expr.same_as(exprs[0]) for expr in exprs):
             return exprs[0] if self._is_shared(exprs[0]) else None
-        calls = [self.graph.definition(expr) for expr in exprs]
-        first = calls[0]
-        if first is None or op_name(first) not in _REBUILT or not alike(calls):
+        found = [self.graph.definition(expr) for expr in exprs]
+        first = found[0]
+        if not is_call(first, *_REBUILT) or not alike(found):
             return None
-        columns = zip(*(call.args for call in calls if call is not None), strict=True)
-        arguments = [self.join(arguments) for arguments in columns]
-        if any(argument is None for argument in arguments):
+        columns = zip(*(call.args for call in found if call is not None), strict=True)
+        joined = [self.join(arguments) for arguments in columns]
+        arguments = [argument for argument in joined if argument is not None]
+        if len(arguments) < len(joined):
             return None
         return self.out.emit(with_args(first, arguments))
 

@@ -31,7 +31,9 @@ def match_anchor(graph: DataflowGraph, position: int) -> Anchor | str | None:
     """
     call = graph.bindings[position].value
     matcher = _MATCHERS.get(op_name(call))
-    return None if matcher is None else matcher(graph, position, call)
+    if matcher is None or not isinstance(call, relax.Call):
+        return None
+    return matcher(graph, position, call)
 
 
 def _output(graph: DataflowGraph, position: int) -> Tensor | None:

@@ -76,7 +76,7 @@ def _emit(
     both = relax.DataflowVar("range", relax.TensorType((2,), "float32"))
     out.bindings.append(relax.VarBinding(both, relax.Call(gvar, [chain.x], ret_ty=both.ty)))
 
-    def item(index: int) -> relax.Var:
+    def item(index: int) -> relax.Expr:
         part = out.emit(relax.op.strided_slice(both, [0], [index], [index + 1]))
         return relax.op.reshape(part, ())
 

@@ -16,7 +16,7 @@ from collections.abc import Callable
 import tvm_ffi
 from tvm import tirx
 from tvm.ir.expr import TensorLoad
-from tvm.tirx.expr import BinaryOpExpr
+from tvm.tirx.expr import BinaryOpExpr, CmpExpr
 
 from microkernels.vector import ieee
 from microkernels.vector.expressions import Expr
@@ -48,7 +48,7 @@ def _arithmetic(node: BinaryOpExpr) -> Expr:
     return _ARITHMETIC[type(node)](node.a, node.b) if ieee.is_float(node) else node
 
 
-def _comparison(node: BinaryOpExpr) -> Expr:
+def _comparison(node: CmpExpr) -> Expr:
     return type(node)(ieee.hidden(node.a), node.b) if ieee.is_float(node.a) else node
 
 

@@ -20,7 +20,7 @@ from collections.abc import Callable
 import tvm_ffi
 from tvm import tirx
 from tvm.ir import Call
-from tvm.tirx.expr import BinaryOpExpr
+from tvm.tirx.expr import BinaryOpExpr, CmpExpr
 
 from microkernels.vector import bfloat16, vector_math
 from microkernels.vector.expressions import (
@@ -64,7 +64,7 @@ def lower_math(tree: Tree) -> Tree:
     return tvm_ffi.structural_map(tree, rules)
 
 
-def _of_bytes(pair: BinaryOpExpr) -> Expr:
+def _of_bytes(pair: BinaryOpExpr | CmpExpr) -> Expr:
     """A comparison, maximum or minimum of booleans, on bytes; any other stays."""
     if element_of(pair.a) != "bool":
         return pair

@@ -153,9 +153,9 @@ def _slice(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, 
             data = builder.normalize(relax.op.take(data, taken, position, mode="clip"))
     if not forward:
         return data
-    columns = [list(column) for column in zip(*forward, strict=True)]
-    columns[2] = [max(begin, end) for begin, end in zip(columns[1], columns[2], strict=True)]
-    return relax.op.strided_slice(data, *columns)
+    along, begins, stops, strides = (list(column) for column in zip(*forward, strict=True))
+    stops = list(map(max, begins, stops))
+    return relax.op.strided_slice(data, along, begins, stops, strides)
 
 
 def _space_to_depth(

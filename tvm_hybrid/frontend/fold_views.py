@@ -33,12 +33,14 @@ def fold_views(mod: tvm.IRModule) -> tvm.IRModule:
 
 @relax.expr_functor.mutator
 class _Folder(relax.PyExprMutator):
-    def visit_call_(self, call: relax.Call) -> relax.Expr:
-        call = super().visit_call_(call)
+    def visit_call_(self, op: relax.Call) -> relax.Expr:
+        call = super().visit_call_(op)
+        if not isinstance(call, relax.Call):
+            return call
         fold = _FOLDS.get(call.op.name) if isinstance(call.op, Op) else None
         if fold is None:
             return call
-        source = call.args[0]
+        source: relax.Expr | None = call.args[0]
         if isinstance(source, relax.Var):
             source = self.lookup_binding(source)
         dims = static_dims(call)
@@ -54,7 +56,7 @@ class _Folder(relax.PyExprMutator):
         return _dequantized(call, quantized, fold(array, call, dims))
 
 
-def _constant(expr: relax.Expr) -> NDArray | None:
+def _constant(expr: relax.Expr | None) -> NDArray | None:
     return constant(expr) if isinstance(expr, GenericConst) else None
 
 

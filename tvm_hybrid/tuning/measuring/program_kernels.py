@@ -8,7 +8,7 @@ from typing import NamedTuple
 import tvm_ffi
 from tvm import IRModule, ir, relax, tirx
 
-from relay_passes.ir.graph import op_name
+from relay_passes.ir.graph import is_call
 
 CALLS = ("relax.call_tir", "relax.call_tir_inplace")
 _SYMBOL = "global_symbol"
@@ -56,7 +56,7 @@ def _calls(function: relax.Function) -> Iterator[relax.Call]:
     found: list[relax.Call] = []
 
     def visit(expr: relax.Expr) -> None:
-        if op_name(expr) in CALLS:
+        if is_call(expr, *CALLS):
             found.append(expr)
 
     relax.analysis.post_order_visit(function, visit)

@@ -47,8 +47,10 @@ def tuning_record(record: Record, program: IRModule) -> TuningRecord:
         raise
     except Exception as error:  # a primitive of TVM's that the program does not allow
         raise ConfigError(f"TVM refuses the schedule: {first_line(error)}") from error
+    trace = schedule.trace
+    assert trace is not None  # a schedule keeps one unless told not to
     return TuningRecord(
-        schedule.trace.simplified(False),
+        trace.simplified(False),
         Workload(program),
         [time / MICROSECONDS for time in record.times_us],
         target_of(record),

@@ -201,7 +201,7 @@ def _pack_weight(schedule: Schedule, block: Block, tiling: Tiling, constant: boo
     if constant:
         schedule.annotate(copy, "meta_schedule.layout_rewrite_preproc", True)
 
-    def panels(*index: tirx.PrimExpr) -> list[tirx.PrimExpr]:
+    def panels(*index: tirx.Expr) -> list[tirx.Expr]:
         *outer, k, n = index
         if kr == 1:
             return [*outer, n // columns, k, n % columns]

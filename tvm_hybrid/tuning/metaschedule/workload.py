@@ -170,6 +170,8 @@ def _check(region: Region) -> None:
 
 def _anchor(region: Region, parameters: list[relax.Var]) -> relax.Expr:
     """The call of the anchor's operator."""
+    x: relax.Expr
+    w: relax.Expr
     x, w = parameters[:2]
     left, right = (tensor.dtype for tensor in region.inputs)
     if left != right and right == "bfloat16":

@@ -1,0 +1,1 @@
+_RUNTIME_ONLY: bool

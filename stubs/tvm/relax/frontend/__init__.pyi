@@ -1,0 +1,2 @@
+from . import onnx as onnx
+from . import torch as torch

@@ -1,0 +1,58 @@
+from collections.abc import Sequence
+
+from ...ir import Expr
+
+def conv1d(
+    data: Expr,
+    weight: Expr,
+    strides: int | Sequence[int] = ...,
+    padding: int | Sequence[int] = ...,
+    dilation: int | Sequence[int] = ...,
+    groups: int = 1,
+    data_layout: str = ...,
+    kernel_layout: str = ...,
+    out_layout: str | None = None,
+    out_dtype: str | None = None,
+) -> Expr: ...
+def conv2d(
+    data: Expr,
+    weight: Expr,
+    strides: int | Sequence[int] = ...,
+    padding: int | Sequence[int] = ...,
+    dilation: int | Sequence[int] = ...,
+    groups: int = 1,
+    data_layout: str = ...,
+    kernel_layout: str = ...,
+    out_layout: str | None = None,
+    out_dtype: str | None = None,
+) -> Expr: ...
+def conv3d(
+    data: Expr,
+    weight: Expr,
+    strides: int | Sequence[int] = ...,
+    padding: int | Sequence[int] = ...,
+    dilation: int | Sequence[int] = ...,
+    groups: int = 1,
+    data_layout: str = ...,
+    kernel_layout: str = ...,
+    out_layout: str | None = None,
+    out_dtype: str | None = None,
+) -> Expr: ...
+def gelu(data: Expr) -> Expr: ...
+def gelu_tanh(data: Expr) -> Expr: ...
+def layer_norm(
+    data: Expr, gamma: Expr, beta: Expr, axes: int | Sequence[int], epsilon: float = 1e-05
+) -> Expr: ...
+def log_softmax(data: Expr, axis: int = -1) -> Expr: ...
+def pad(
+    data: Expr,
+    pad_width: Sequence[int],
+    pad_mode: str | None = "constant",
+    pad_value: float | None = 0.0,
+) -> Expr: ...
+def rms_norm(
+    data: Expr, weight: Expr, axes: int | Sequence[int] = -1, epsilon: float = 1e-05
+) -> Expr: ...
+def silu(data: Expr) -> Expr: ...
+def softmax(data: Expr, axis: int = -1) -> Expr: ...
+def softplus(data: Expr, beta: float = 1.0, threshold: float = 20.0) -> Expr: ...

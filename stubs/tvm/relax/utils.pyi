@@ -1,0 +1,3 @@
+from .expr import Function
+
+def copy_with_new_vars(func: Function) -> Function: ...

@@ -1,0 +1,16 @@
+from pathlib import Path
+from typing import Any
+
+from tvm_ffi import Function
+
+from .module import Module
+
+class Executable:
+    mod: Module
+    def __init__(self, mod: Module) -> None: ...
+    def __getitem__(self, name: str) -> Function: ...
+    def __call__(self, *args: Any, **kwargs: Any) -> Any: ...
+    def jit(self, *, force_recompile: bool = False, **kwargs: Any) -> Module: ...
+    def export_library(
+        self, file_name: str | Path, *, workspace_dir: str | None = None, **kwargs: Any
+    ) -> None: ...

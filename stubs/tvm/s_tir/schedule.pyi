@@ -1,0 +1,18 @@
+from typing import Any
+
+from tvm_ffi import Object
+
+from ..ir import IRModule
+from ..tirx import PrimFunc
+
+class Trace(Object):
+    def __getattr__(self, name: str) -> Any: ...
+
+# Its 80 steps are not described here.
+class Schedule(Object):
+    def __init__(self, mod: PrimFunc | IRModule) -> None: ...
+    def __getattr__(self, name: str) -> Any: ...
+    @property
+    def mod(self) -> IRModule: ...
+    @property
+    def trace(self) -> Trace | None: ...

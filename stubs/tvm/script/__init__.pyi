@@ -1,0 +1,1 @@
+from . import ir_builder as ir_builder

@@ -1,0 +1,1 @@
+from . import cc as cc

@@ -1,0 +1,6 @@
+from typing import Any
+
+from . import codegen as codegen
+from .target import Target as Target
+
+def register_tag(name: str, config: dict[str, Any], override: bool = False) -> Target | None: ...

@@ -1,0 +1,14 @@
+from ..tirx.op import all as all
+from ..tirx.op import any as any
+from ..tirx.op import ceil as ceil
+from ..tirx.op import comm_reducer as comm_reducer
+from ..tirx.op import floor as floor
+from ..tirx.op import if_then_else as if_then_else
+from ..tirx.op import max as max
+from ..tirx.op import min as min
+from ..tirx.op import sum as sum
+from .operation import compute as compute
+from .operation import create_prim_func as create_prim_func
+from .operation import placeholder as placeholder
+from .operation import reduce_axis as reduce_axis
+from .tensor import Tensor as Tensor

@@ -1,0 +1,18 @@
+from collections.abc import Sequence
+
+from tvm_ffi import Object
+from tvm_ffi import dtype as DataType
+
+from ..ir import Expr
+
+class Operation(Object):
+    name: str
+
+class Tensor(Expr):
+    shape: Sequence[Expr]
+    dtype: DataType
+    op: Operation
+    value_index: int
+    @property
+    def ndim(self) -> int: ...
+    def __call__(self, *indices: Expr | int) -> Expr: ...
