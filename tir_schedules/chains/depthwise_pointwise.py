@@ -18,14 +18,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 import tvm.tirx.script.builder.ir as I
-from tvm import DataType, tirx
+from tvm import tirx
 
 from microkernels.errors import ConfigError
 from microkernels.isa import Isa
 from microkernels.vector import bfloat16
-from microkernels.vector.expressions import Expr, bind, constant, parameter, ramp
+from microkernels.vector.expressions import Expr, bind
 from microkernels.vector.prefetch import PREFETCH_LLVM_IR
-from tir_schedules.convolution.depthwise import depthwise_conv2d
 from tir_schedules.convolution.depthwise.config import dot_kernel
 from tir_schedules.convolution.depthwise.direct import DirectTiles
 from tir_schedules.convolution.depthwise.results import Results
@@ -37,7 +36,6 @@ from tir_schedules.core.machine import Machine
 from tir_schedules.core.region import Region
 from tir_schedules.core.template import Packing, Template, register_template, template_for
 from tir_schedules.epilogue.epilogue import Columns, Epilogue, load_vector
-from tir_schedules.product import matmul
 from tir_schedules.product.activations import InPlace
 from tir_schedules.product.matmul_config import dimensions
 from tir_schedules.product.matmul_product import MatmulProduct
@@ -49,8 +47,9 @@ from tir_schedules.rows.normalize_view import reshaped
 
 from .depthwise_pointwise_config import DepthwisePointwiseConfig, check, variations
 from .depthwise_pointwise_cost import estimate_pair
-from .depthwise_pointwise_packing import pack, packed_shape, packed_uses, parameter_dtype, unpack
 from .depthwise_pointwise_products import nests, products, why_vectors
+from .packing import pack, packed_shape, packed_uses, unpack
+from .parts import parts_kernel_name, parts_parameters, row_pitch, rows_between
 from .reference import chain_reference, parts_flops
 from .sources import sources_of, tensors_of
 
@@ -106,14 +105,7 @@ def build(region: Region, config: DepthwisePointwiseConfig, isa: Isa) -> tirx.Pr
     """The kernel; weights are flat, as `pack` makes them."""
     check(region, config, isa)
     with kernel_function("depthwise_pointwise") as builder:
-        inputs = [
-            parameter(
-                f"input{i}",
-                packed_shape(region, config, isa, i),
-                parameter_dtype(region, config, i),
-            )
-            for i in range(len(region.inputs))
-        ]
+        inputs = parts_parameters(region, config, isa)
         output = tensor_parameter("C", region.output)
         pair = _Pair(region, config, isa, inputs, output)
         pair.kernel.admit()
@@ -170,11 +162,7 @@ class _Pair:
         problem, lines = self.problem, self.config.lines
         width, outputs = problem.columns.outputs, problem.rows.outputs
         made = self.region.parts[0].output
-        pitch = self._pitch()
-        kept = "uint16" if made.dtype == "bfloat16" else made.dtype  # see load_vector
-        self.rows = I.sblock_alloc_buffer((lines * width, pitch), kept, align=64)
-        if pitch > self.k:
-            _clear_ends(self.rows, lines * width, pitch)
+        self.rows = rows_between(made, lines * width, row_pitch(made, self.kernel))
         tiles = self._tiles()
         # Loops begin at 0: TVM loses what others begin with in the bounds of loops inside.
         with tiles.prepared(), I.serial(last - first) as number:
@@ -197,12 +185,6 @@ class _Pair:
                     self._product(lines * width)
                 with I.Else():
                     self._product(rest * width)
-
-    def _pitch(self) -> int:
-        """Elements from one row of a band to the next, padded where tiles multiply it as it is."""
-        made = self.region.parts[0].output.dtype
-        as_it_is = self.kernel.by_tiles and made == self.kernel.a_dtype
-        return self.kernel.steps(self.k) * self.kernel.kr if as_it_is else self.k
 
     def _tiles(self) -> DirectTiles | StagedTiles:
         part, config = self.region.parts[0], self.config.depthwise
@@ -257,14 +239,6 @@ class _Pair:
             tiles.release()
 
 
-def _clear_ends(rows: Expr, count: int, pitch: int) -> None:
-    """Zeros for the last step of tiles of every row, of which later stores leave the padding."""
-    lanes = 64 // DataType(rows.dtype).itemsize
-    with opaque_block("pad"), I.serial(count) as row:
-        zero = constant(0, str(rows.dtype), lanes)
-        I.buffer_store(rows, zero, [row, ramp(pitch - lanes, lanes)])
-
-
 def default_config(region: Region, machine: Machine) -> DepthwisePointwiseConfig:
     """The bands that `estimate_pair` prefers; no tuning is needed."""
     return estimate_pair(region, machine).config
@@ -276,26 +250,15 @@ def space(region: Region, machine: Machine) -> Iterator[DepthwisePointwiseConfig
     yield from dict.fromkeys((default, *variations(region, default, machine)))
 
 
-def kernel_name(region: Region, config: DepthwisePointwiseConfig, isa: Isa) -> str:
-    """The parts' kernels."""
-    first, second = region.parts
-    return " + ".join(
-        (
-            depthwise_conv2d.kernel_name(first, config.depthwise, isa),
-            matmul.kernel_name(second, config.pointwise, isa),
-        )
-    )
-
-
 DEPTHWISE_POINTWISE = register_template(
-    Template(
+    Template[DepthwisePointwiseConfig](
         name="depthwise_pointwise",
         config_type=DepthwisePointwiseConfig,
         default_config=default_config,
         space=space,
         check=check,
         build=build,
-        kernel_name=kernel_name,
+        kernel_name=parts_kernel_name,
         flops=parts_flops,
         reference=chain_reference,
         reject=reject,

@@ -42,10 +42,9 @@ class DepthwisePointwiseConfig(Config, frozen=True, kw_only=True):
     depthwise: DepthwiseConfig
     pointwise: MatmulConfig
 
-    @property
-    def parts(self) -> tuple[DepthwiseConfig, MatmulConfig]:
-        """The parts' configurations, in order."""
-        return self.depthwise, self.pointwise
+    def of_parts(self, region: Region) -> list[Config]:
+        """The configuration of every part."""
+        return [self.depthwise, self.pointwise]
 
 
 def check(

@@ -21,18 +21,17 @@ from collections.abc import Callable, Sequence
 from typing import cast
 
 import tvm.tirx.script.builder.ir as I
-from tvm import DataType, tirx
+from tvm import tirx
 
 from microkernels.isa import Isa
-from microkernels.microkernel import microkernel_named
 from microkernels.vector import bfloat16
-from microkernels.vector.expressions import Expr, constant, parameter, ramp
+from microkernels.vector.expressions import Expr
 from tir_schedules.core.attributes import Source, Sources
 from tir_schedules.core.blocking import Group, balanced
 from tir_schedules.core.emission import kernel_function, opaque_block, task_loop, tensor_parameter
 from tir_schedules.core.group_loops import for_groups
 from tir_schedules.core.region import Region, Tensor
-from tir_schedules.core.template import Packing, Template, register_template, template_for
+from tir_schedules.core.template import Packing, Template, register_template
 from tir_schedules.epilogue.epilogue import Columns, Epilogue, load_vector, unflatten
 from tir_schedules.product.activations import InPlace
 from tir_schedules.product.matmul_config import MatmulConfig
@@ -55,9 +54,10 @@ from .mlp_chain_config import (
     rows_of,
     space,
 )
-from .mlp_chain_packing import pack, packed_shape, packed_uses, unpack
 from .mlp_chain_products import estimate, nests, products
 from .mlp_chain_reject import reject
+from .packing import pack, packed_shape, packed_uses, unpack
+from .parts import parts_kernel_name, parts_parameters, row_pitch, rows_between
 from .reference import chain_reference, parts_flops
 from .sources import sources_of, tensors_of
 
@@ -68,10 +68,7 @@ def build(region: Region, config: MlpChainConfig, isa: Isa) -> tirx.PrimFunc:
     """The kernel; weights are flat, as `pack` makes them."""
     configs = check(region, config, isa)
     with kernel_function("mlp_chain") as builder:
-        inputs = [
-            parameter(f"input{i}", *_parameter_type(region, config, isa, i))
-            for i in range(len(region.inputs))
-        ]
+        inputs = parts_parameters(region, config, isa)
         output = tensor_parameter("C", region.output)
         chain = _Chain(region, configs, isa, inputs, output)
         chain.admit()
@@ -146,30 +143,21 @@ class _Chain:
                 share_rows(self._norm(number, config, results, None), rows, config)
 
     def _pitch(self, number: int) -> int:
-        """Elements from one row of a result to the next.
-
-        Where tiles multiply it as it is, its rows are padded to their steps of K.
-        """
+        """Elements from one row of a result to the next, for all who read it."""
         made = self.region.parts[number].output
-        n = made.shape[-1]
-        for kernel, sources in zip(self.kernels, self.sources, strict=True):
-            if kernel is None or not kernel.by_tiles or sources[0] != Source(True, number):
-                continue
-            if made.dtype == kernel.a_dtype:
-                return kernel.steps(n) * kernel.kr
-        return n
+        readers = [
+            kernel
+            for kernel, sources in zip(self.kernels, self.sources, strict=True)
+            if sources[0] == Source(True, number)
+        ]
+        return max(row_pitch(made, reader) for reader in (None, *readers))
 
     def _results(self, rows: int) -> list[Expr]:
         """A buffer for every result between the parts, as a matrix of so many rows."""
-        results: list[Expr] = []
-        for part, pitch in zip(self.region.parts, self.pitches, strict=False):
-            n, dtype = part.output.shape[-1], part.output.dtype
-            kept = "uint16" if dtype == "bfloat16" else dtype  # see load_vector
-            result = I.sblock_alloc_buffer((rows, pitch), kept, align=64)
-            if pitch > n:
-                _clear_ends(result, rows, pitch)
-            results.append(result)
-        return results
+        return [
+            rows_between(part.output, rows, pitch)
+            for part, pitch in zip(self.region.parts, self.pitches, strict=False)
+        ]
 
     def _as_read(self, number: int, position: int, inputs: Sequence[Expr]) -> Expr:
         """What a part reads from outside, in the shape that it reads it in."""
@@ -270,14 +258,6 @@ class _Chain:
         return self.output, _of_tensor(self.region.parts[number].output, first)
 
 
-def _clear_ends(result: Expr, rows: int, pitch: int) -> None:
-    """Zeros for the last step of tiles of every row, of which later stores leave the padding."""
-    count = 64 // DataType(result.dtype).itemsize
-    with opaque_block("pad"), I.serial(rows) as row:
-        zero = constant(0, str(result.dtype), count)
-        I.buffer_store(result, zero, [row, ramp(pitch - count, count)])
-
-
 def _for_block(groups: Sequence[Group], index: Expr, body: Callable[[Expr, int], None]) -> None:
     """Runs `body(first row, rows)` for the block number `index`; one branch for each size."""
     group, *rest = groups
@@ -301,39 +281,15 @@ def _of_tensor(tensor: Tensor, first: Expr | None) -> Leading:
     return leading
 
 
-def _parameter_type(
-    region: Region, config: MlpChainConfig, isa: Isa, index: int
-) -> tuple[tuple[int, ...], str]:
-    """Shape and type of the kernel's parameter for an input."""
-    tensor = region.inputs[index]
-    for number, position in packed_uses(region, index):
-        shape = packed_shape(region, config, isa, index)
-        if position > 1:
-            return shape, tensor.dtype
-        found = config.of_parts(region)[number]
-        assert isinstance(found, MatmulConfig)
-        return shape, microkernel_named(found.kernel).b_dtype
-    return tensor.shape, tensor.dtype
-
-
-def kernel_name(region: Region, config: MlpChainConfig, isa: Isa) -> str:
-    """The parts' kernels, each once."""
-    names = [
-        template_for(part.op).kernel_name(part, found, isa)
-        for part, found in zip(region.parts, config.of_parts(region), strict=True)
-    ]
-    return " + ".join(dict.fromkeys(names))
-
-
 MLP_CHAIN = register_template(
-    Template(
+    Template[MlpChainConfig](
         name="mlp_chain",
         config_type=MlpChainConfig,
         default_config=default_config,
         space=space,
         check=check,
         build=build,
-        kernel_name=kernel_name,
+        kernel_name=parts_kernel_name,
         flops=parts_flops,
         reference=chain_reference,
         reject=reject,

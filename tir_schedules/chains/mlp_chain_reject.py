@@ -18,7 +18,7 @@ from tir_schedules.rows import normalize
 from tir_schedules.rows.normalize_view import NORM_OPS
 
 from .mlp_chain_config import rows_of
-from .mlp_chain_packing import packed_uses
+from .packing import packed_uses
 from .sources import sources_of, tensors_of
 
 

@@ -1,0 +1,57 @@
+"""What kernels of merged regions share: parameters, names, and buffers between two parts."""
+
+from __future__ import annotations
+
+import tvm.tirx.script.builder.ir as I
+from tvm import DataType
+
+from microkernels.isa import Isa
+from microkernels.microkernel import Microkernel
+from microkernels.vector.expressions import Expr, constant, parameter, ramp
+from tir_schedules.core.emission import opaque_block
+from tir_schedules.core.region import Region, Tensor
+from tir_schedules.core.template import template_for
+
+from .packing import PartsConfig, packed_shape, parameter_dtype
+
+
+def parts_parameters(region: Region, config: PartsConfig, isa: Isa) -> list[Expr]:
+    """The kernel's parameters for the inputs of a merged region."""
+    return [
+        parameter(
+            f"input{i}", packed_shape(region, config, isa, i), parameter_dtype(region, config, i)
+        )
+        for i in range(len(region.inputs))
+    ]
+
+
+def parts_kernel_name(region: Region, config: PartsConfig, isa: Isa) -> str:
+    """The parts' kernels, each once."""
+    names = [
+        template_for(part.op).kernel_name(part, found, isa)
+        for part, found in zip(region.parts, config.of_parts(region), strict=True)
+    ]
+    return " + ".join(dict.fromkeys(names))
+
+
+def row_pitch(made: Tensor, reader: Microkernel | None) -> int:
+    """Elements from one row of a result to the next.
+
+    Where tiles multiply it as it is, its rows are padded to their steps of K.
+    """
+    n = made.shape[-1]
+    if reader is None or not reader.by_tiles or made.dtype != reader.a_dtype:
+        return n
+    return reader.steps(n) * reader.kr
+
+
+def rows_between(made: Tensor, rows: int, pitch: int) -> Expr:
+    """A buffer for so many rows of a result, in the calling thread; what pads them is 0."""
+    kept = "uint16" if made.dtype == "bfloat16" else made.dtype  # see load_vector
+    result = I.sblock_alloc_buffer((rows, pitch), kept, align=64)
+    if pitch > made.shape[-1]:
+        # Later stores leave the padding as it is.
+        lanes = 64 // DataType(kept).itemsize
+        with opaque_block("pad"), I.serial(rows) as row:
+            I.buffer_store(result, constant(0, kept, lanes), [row, ramp(pitch - lanes, lanes)])
+    return result
