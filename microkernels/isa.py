@@ -52,6 +52,11 @@ class Isa:
         return self.vector_bits // 32
 
     @property
+    def vector_level(self) -> str:
+        """The widest vectors of f32: "scalar", "avx2" or "avx512"."""
+        return {1: "scalar", 8: "avx2", 16: "avx512"}[self.f32_lanes]
+
+    @property
     def level(self) -> int:
         """Position in LADDER, which orders levels by preference; 0 is scalar."""
         return LADDER.index(self)

@@ -18,7 +18,7 @@ from microkernels.integers import SHIFT
 from microkernels.isa import Isa
 from microkernels.microkernel import Microkernel, kernels_for, microkernel_named, tile_kernels_for
 from tir_schedules.core.blocking import balanced
-from tir_schedules.core.config import Config
+from tir_schedules.core.config import Config, best_first, check_numbers
 from tir_schedules.core.integer_product import is_integer
 from tir_schedules.core.machine import Machine
 from tir_schedules.core.product_plan import ProductPlan
@@ -114,10 +114,7 @@ def space(region: Region, machine: Machine) -> Iterator[AttentionConfig]:
             msgspec.structs.replace(config, **dict(zip(names, values, strict=True)))
             for values in numbers
         }
-    yield default
-    yield from sorted(
-        found - {default}, key=lambda config: estimated_cycles(problem, config, machine)
-    )
+    yield from best_first(default, found, lambda config: estimated_cycles(problem, config, machine))
 
 
 def _panels(n_vectors: int, most: int) -> set[int]:
@@ -254,9 +251,8 @@ def check(region: Region, config: AttentionConfig, isa: Isa) -> None:
             raise ConfigError(f"{vectors} vectors: {kernel.name} has 1 to {kernel.vectors}")
     if all(kernel.by_tiles for kernel in kernels) and kernels[0].mr != kernels[1].mr:
         raise ConfigError(f"{kernels[0].name} and {kernels[1].name} need other tiles")
-    for name in ("band", "query_block", "row_shares", "key_shares"):
-        if getattr(config, name) < 1:
-            raise ConfigError(f"{name}={getattr(config, name)}: must be at least 1")
+    limits = dict.fromkeys(("band", "query_block", "row_shares", "key_shares"))
+    check_numbers(region, config, limits)
     if config.skinny and not attention_decode.fits(region):
         raise ConfigError(f"skinny: too many queries, or strides, in {region.key}")
     if config.key_block and not _may_run_on(problem):

@@ -12,7 +12,7 @@ from microkernels.microkernel import Microkernel
 from tir_schedules.convolution.depthwise import config as depthwise_config
 from tir_schedules.convolution.depthwise.config import DepthwiseConfig, dot_kernel
 from tir_schedules.convolution.depthwise.problem import DepthwiseProblem
-from tir_schedules.core.config import Config
+from tir_schedules.core.config import Config, check_numbers
 from tir_schedules.core.machine import Machine
 from tir_schedules.core.region import Region
 from tir_schedules.product import matmul
@@ -60,11 +60,7 @@ def check(
     first, second = region.parts
     problem = depthwise_config.check(first, config.depthwise, isa)
     kernel = check_matmul(second, config.pointwise, isa)
-    limits = {"lines": problem.rows.outputs, "threads": 4096}
-    for name, most in limits.items():
-        value = getattr(config, name)
-        if not 1 <= value <= most:
-            raise ConfigError(f"{name}={value} is not within 1..{most}, for {region.key}")
+    check_numbers(region, config, {"lines": problem.rows.outputs, "threads": 4096})
     if config.lines < problem.rows.outputs and config.lines % config.depthwise.rows:
         raise ConfigError(
             f"lines={config.lines} are no whole tiles of {config.depthwise.rows} rows, for "

@@ -19,7 +19,7 @@ from microkernels.errors import ConfigError
 from microkernels.isa import Isa
 from microkernels.microkernel import microkernel_named
 from tir_schedules.core.blocking import Group
-from tir_schedules.core.config import Config
+from tir_schedules.core.config import Config, check_numbers
 from tir_schedules.core.machine import Machine
 from tir_schedules.core.region import Region, Tensor
 from tir_schedules.epilogue.epilogue import rows_and_columns
@@ -106,10 +106,8 @@ def check(region: Region, config: MlpChainConfig, isa: Isa) -> list[PartConfig]:
     ConfigError
         Saying what is not legal.
     """
-    for name, most in {"threads": 4096, "row_blocks": MOST_BLOCKS, "row_unit": MOST_BLOCKS}.items():
-        value = getattr(config, name)
-        if not 1 <= value <= most:
-            raise ConfigError(f"{name}={value} is not within 1..{most}, for {region.key}")
+    limits = {"threads": 4096, "row_blocks": MOST_BLOCKS, "row_unit": MOST_BLOCKS}
+    check_numbers(region, config, limits)
     configs = config.of_parts(region)
     for part, found in zip(region.parts, configs, strict=True):
         if isinstance(found, MatmulConfig):

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Set as AbstractSet
 from typing import Any, TypeVar
 
 import msgspec
 
 from microkernels.errors import ConfigError
 
+from .region import Region
+
 C = TypeVar("C", bound="Config")
+
+MOST = 1 << 30  # of any number: kernels count in int32
 
 
 class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -31,3 +37,24 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             return msgspec.convert(fields, cls, strict=True)
         except msgspec.ValidationError as error:
             raise ConfigError(f"not a {cls.__name__}: {error} in {fields}") from error
+
+
+def check_numbers(region: Region, config: Config, most: Mapping[str, int | None]) -> None:
+    """Refuses fields of a configuration below 1 or above their limit; of None, above MOST.
+
+    Raises
+    ------
+    ConfigError
+        Saying which field is out of range.
+    """
+    for name, limit in most.items():
+        value = getattr(config, name)
+        if not 1 <= value <= (MOST if limit is None else limit):
+            upper = "" if limit is None else f" and at most {limit}"
+            raise ConfigError(f"{name}={value}: must be at least 1{upper}, for {region.key}")
+
+
+def best_first(default: C, others: AbstractSet[C], cycles: Callable[[C], Any]) -> Iterator[C]:
+    """The default, then the other configurations, those with the fewest estimated cycles first."""
+    yield default
+    yield from sorted(others - {default}, key=cycles)

@@ -26,6 +26,7 @@ from microkernels.isa import Isa
 from microkernels.microkernel import Microkernel
 from microkernels.vector.expressions import Expr
 from tir_schedules.core.blocking import balanced
+from tir_schedules.core.config import best_first
 from tir_schedules.core.emission import (
     kernel_function,
     operand_parameters,
@@ -140,10 +141,7 @@ def space(region: Region, machine: Machine) -> Iterator[BatchMatmulConfig]:
         for tile in tiles_and_blocks(kernels, m, n_vectors, k, bases)
         for row_shares in {1, default.row_shares}
     }
-    yield default
-    yield from sorted(
-        found - {default}, key=lambda config: estimated_cycles(region, config, machine)
-    )
+    yield from best_first(default, found, lambda config: estimated_cycles(region, config, machine))
 
 
 def _kernels(region: Region, isa: Isa) -> tuple[Microkernel, ...]:
@@ -200,8 +198,7 @@ def products(region: Region, config: BatchMatmulConfig, machine: Machine) -> Ite
 
 def check(region: Region, config: BatchMatmulConfig, isa: Isa) -> Microkernel:
     """The microkernel of a legal configuration; ConfigError for an illegal one."""
-    shares_of_rows = {"row_shares": config.row_shares}
-    return check_tile(region, config, isa, product_types(region), **shares_of_rows)
+    return check_tile(region, config, isa, product_types(region), "row_shares")
 
 
 def build(region: Region, config: BatchMatmulConfig, isa: Isa) -> tirx.PrimFunc:

@@ -27,7 +27,8 @@ from tvm import tirx
 from microkernels.isa import Isa
 from microkernels.microkernel import Microkernel
 from microkernels.vector.expressions import Expr, parameter
-from tir_schedules.core.blocking import choose_thread_grid, thread_grids
+from tir_schedules.core.blocking import thread_grids
+from tir_schedules.core.config import best_first
 from tir_schedules.core.emission import kernel_function, operand_parameters, tensor_parameter
 from tir_schedules.core.integer_product import is_dynamic, is_integer, reject_zero_points
 from tir_schedules.core.loop_nest import LoopNest
@@ -35,7 +36,6 @@ from tir_schedules.core.machine import Machine
 from tir_schedules.core.product import Product
 from tir_schedules.core.region import Region
 from tir_schedules.core.template import Packing, Template, register_template
-from tir_schedules.cost.parallel import worth_parallel
 from tir_schedules.cost.product_nest import product_nest
 from tir_schedules.epilogue.epilogue import Columns, Epilogue, load_vector, unflatten
 from tir_schedules.rows.quantization_range import emit_own_range
@@ -55,6 +55,7 @@ from .matmul_window import window_of
 from .scaled_weight import further_inputs, has_scale, reject_scale, scaled
 from .tile_config import (
     RESULT_DTYPES,
+    best_grid,
     default_tile,
     fewest_cycles,
     neighbouring_tiles,
@@ -129,10 +130,7 @@ def _sorted(
         for tile in tiles
         for threads_m, threads_n in grids
     }
-    yield default
-    yield from sorted(
-        found - {default}, key=lambda config: estimated_cycles(region, config, machine)
-    )
+    yield from best_first(default, found, lambda config: estimated_cycles(region, config, machine))
 
 
 def estimated_cycles(region: Region, config: MatmulConfig, machine: Machine) -> float:
@@ -181,12 +179,8 @@ def _config(region: Region, machine: Machine, kernel: Microkernel) -> MatmulConf
     """The best configuration of one kernel."""
     m, n, k = dimensions(region)
     tile = _tile(region, machine, kernel)
-    grid = (1, 1)
-    if worth_parallel(machine, flops=flops(region) / kernel.kr):
-        m_tiles = math.ceil(m / tile["rows"])
-        n_tiles = math.ceil(math.ceil(n / kernel.lanes) / tile["vectors"])
-        grid = choose_thread_grid(m_tiles, n_tiles, m, n, k, machine.threads)
-    return MatmulConfig(**tile, threads_m=grid[0], threads_n=grid[1])
+    grid = best_grid(tile, m, n, k, machine, flops(region) / kernel.kr)
+    return MatmulConfig(**tile, **grid)
 
 
 def build(region: Region, config: MatmulConfig, isa: Isa) -> tirx.PrimFunc:

@@ -68,5 +68,4 @@ def product_types(region: Region) -> tuple[str, str]:
 
 def check(region: Region, config: MatmulConfig, isa: Isa) -> Microkernel:
     """The microkernel of a legal configuration; ConfigError for an illegal one."""
-    threads = {"threads_m": config.threads_m, "threads_n": config.threads_n}
-    return check_tile(region, config, isa, product_types(region), **threads)
+    return check_tile(region, config, isa, product_types(region), "threads_m", "threads_n")

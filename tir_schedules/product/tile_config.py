@@ -10,11 +10,13 @@ from microkernels.errors import ConfigError
 from microkernels.isa import Isa, isa_named
 from microkernels.kernels.amx_family import AmxMicrokernel
 from microkernels.microkernel import Microkernel, kernels_for, microkernel_named, tile_kernels_for
-from tir_schedules.core.blocking import estimate_cycles
+from tir_schedules.core.blocking import choose_thread_grid, estimate_cycles
+from tir_schedules.core.config import check_numbers
 from tir_schedules.core.machine import Machine
 from tir_schedules.core.product_plan import ProductPlan, TileConfig
 from tir_schedules.core.region import Region
 from tir_schedules.cost.amx_cost import LEAST_GAIN, amx_blocks, amx_cycles, vector_cycles
+from tir_schedules.cost.parallel import worth_parallel
 
 RESULT_DTYPES = (
     "float32",
@@ -91,6 +93,19 @@ def default_tile(
     }
 
 
+def best_grid(
+    tile: dict[str, Any], m: int, n: int, k: int, machine: Machine, flops: float
+) -> dict[str, Any]:
+    """The grid of threads for a tile, as fields of a configuration; one if there is little work."""
+    grid = (1, 1)
+    if worth_parallel(machine, flops=flops):
+        lanes = microkernel_named(tile["kernel"]).lanes
+        m_tiles = math.ceil(m / tile["rows"])
+        n_tiles = math.ceil(math.ceil(n / lanes) / tile["vectors"])
+        grid = choose_thread_grid(m_tiles, n_tiles, m, n, k, machine.threads)
+    return {"threads_m": grid[0], "threads_n": grid[1]}
+
+
 def neighbouring_tiles(tile: dict[str, Any], m: int, k: int) -> Iterator[dict[str, Any]]:
     """The tile with other legal sizes: lower, narrower, blocks halved or whole."""
     kernel = microkernel_named(tile["kernel"])
@@ -133,8 +148,8 @@ def check_tile(
     region: Region,
     config: TileConfig,
     isa: Isa,
-    types: tuple[str, str] | None = None,
-    **positive: int,
+    types: tuple[str, str] | None,
+    *positive: str,
 ) -> Microkernel:
     """The microkernel of a legal configuration.
 
@@ -142,7 +157,7 @@ def check_tile(
     ----------
     types : tuple of str or None
         What the product multiplies, as of `product_kernels`; None if the kernel need not fit.
-    positive : int
+    positive : str
         Further fields that have to be at least 1.
 
     Raises
@@ -151,12 +166,8 @@ def check_tile(
         Saying which field is out of range.
     """
     kernel = microkernel_named(config.kernel)
-    most = {"rows": kernel.mr, "vectors": kernel.vectors}
-    fields = ("rows", "vectors", "m_block", "k_block")
-    for field, value in {**{name: getattr(config, name) for name in fields}, **positive}.items():
-        if not 1 <= value <= most.get(field, 1 << 30):
-            limit = f" and at most {most[field]}" if field in most else ""
-            raise ConfigError(f"{field}={value}: must be at least 1{limit}, for {region.key}")
+    limits = dict.fromkeys(("m_block", "k_block", *positive))
+    check_numbers(region, config, {"rows": kernel.mr, "vectors": kernel.vectors, **limits})
     if not isa.includes(kernel.isa):
         raise ConfigError(f"{kernel.name} needs {kernel.isa.name}; the target has {isa.name}")
     multiplied = kernel.a_dtype, kernel.b_dtype

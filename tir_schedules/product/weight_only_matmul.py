@@ -26,7 +26,8 @@ from tvm import relax, tirx
 from microkernels.isa import Isa
 from microkernels.microkernel import Microkernel, kernels_for, microkernel_named
 from microkernels.vector.expressions import Expr, cast, parameter, splat
-from tir_schedules.core.blocking import choose_thread_grid, thread_grids
+from tir_schedules.core.blocking import thread_grids
+from tir_schedules.core.config import best_first
 from tir_schedules.core.emission import (
     kernel_function,
     operand_parameters,
@@ -38,7 +39,6 @@ from tir_schedules.core.machine import Machine
 from tir_schedules.core.product_plan import Piece, ProductPlan
 from tir_schedules.core.region import Region
 from tir_schedules.core.template import Packing, Template, register_template
-from tir_schedules.cost.parallel import worth_parallel
 from tir_schedules.cost.product_nest import product_nest
 from tir_schedules.epilogue.epilogue import Epilogue, rows_and_columns, unflatten
 
@@ -46,6 +46,7 @@ from .matmul_config import ACTIVATION_DTYPES, MatmulConfig
 from .narrow_weight import BITS, NarrowWeight, per_block_shape
 from .tile_config import (
     RESULT_DTYPES,
+    best_grid,
     check_tile,
     default_tile,
     neighbouring_tiles,
@@ -148,10 +149,7 @@ def space(region: Region, machine: Machine) -> Iterator[WeightOnlyConfig]:
         for tile in neighbouring_tiles(_tile_fields(base), m, k)
         for threads_m, threads_n in grids
     }
-    yield default
-    yield from sorted(
-        found - {default}, key=lambda config: estimated_cycles(region, config, machine)
-    )
+    yield from best_first(default, found, lambda config: estimated_cycles(region, config, machine))
 
 
 def _tile(region: Region, machine: Machine, kernel: Microkernel, staged: bool) -> dict[str, Any]:
@@ -185,13 +183,8 @@ def _config(
 ) -> WeightOnlyConfig:
     """A tile with its grid of threads."""
     m, n, k = dimensions(region)
-    grid = (1, 1)
-    if worth_parallel(machine, flops=flops(region)):
-        lanes = microkernel_named(tile["kernel"]).lanes
-        m_tiles = math.ceil(m / tile["rows"])
-        n_tiles = math.ceil(math.ceil(n / lanes) / tile["vectors"])
-        grid = choose_thread_grid(m_tiles, n_tiles, m, n, k, machine.threads)
-    return WeightOnlyConfig(**tile, threads_m=grid[0], threads_n=grid[1], staged=staged)
+    grid = best_grid(tile, m, n, k, machine, flops(region))
+    return WeightOnlyConfig(**tile, **grid, staged=staged)
 
 
 def estimated_cycles(region: Region, config: WeightOnlyConfig, machine: Machine) -> float:
@@ -220,7 +213,7 @@ def why_vectors(region: Region, config: WeightOnlyConfig, machine: Machine) -> s
 
 def check(region: Region, config: WeightOnlyConfig, isa: Isa) -> Microkernel:
     """The microkernel of a legal configuration; ConfigError for an illegal one."""
-    return check_tile(region, config, isa, threads_m=config.threads_m, threads_n=config.threads_n)
+    return check_tile(region, config, isa, None, "threads_m", "threads_n")
 
 
 def build(region: Region, config: WeightOnlyConfig, isa: Isa) -> tirx.PrimFunc:

@@ -17,13 +17,12 @@ import numpy as np
 import tvm.tirx.script.builder.ir as I
 from tvm import tirx
 
-from microkernels.errors import ConfigError
 from microkernels.integers import RANGES
 from microkernels.isa import Isa
 from microkernels.vector.expressions import Expr, bind
 from tir_schedules.core.blocking import shares
 from tir_schedules.core.collapse import broadcasts, collapsed, item_operands
-from tir_schedules.core.config import Config
+from tir_schedules.core.config import Config, check_numbers
 from tir_schedules.core.emission import (
     kernel_function,
     opaque_block,
@@ -114,10 +113,7 @@ def check(region: Region, config: ElementwiseConfig, isa: Isa) -> None:
     ConfigError
         Saying which field is out of range.
     """
-    for name, most in {"unroll": 32, "threads": 4096}.items():
-        value = getattr(config, name)
-        if not 1 <= value <= most:
-            raise ConfigError(f"{name}={value} is not within 1..{most}, for {region.key}")
+    check_numbers(region, config, {"unroll": 32, "threads": 4096})
 
 
 def build(region: Region, config: ElementwiseConfig, isa: Isa) -> tirx.PrimFunc:
@@ -232,7 +228,7 @@ class _Loops:
 
 def kernel_name(region: Region, config: ElementwiseConfig, isa: Isa) -> str:
     """Which loops, on which ISA, such as "avx512_elementwise"."""
-    level = {1: "scalar", 8: "avx2", 16: "avx512"}[isa.f32_lanes]
+    level = isa.vector_level
     return f"{level}_elementwise"
 
 

@@ -23,7 +23,7 @@ from microkernels.errors import ConfigError
 from microkernels.isa import Isa
 from microkernels.vector.expressions import Expr
 from tir_schedules.core.blocking import balanced, shares
-from tir_schedules.core.config import Config
+from tir_schedules.core.config import Config, check_numbers
 from tir_schedules.core.emission import (
     kernel_function,
     operand_parameters,
@@ -165,11 +165,7 @@ def check(region: Region, config: NormalizeConfig, isa: Isa) -> None:
     ConfigError
         Saying which field is out of range.
     """
-    limits = {"rows": 16, "unroll": 32, "chunk": 1 << 30, "threads": 4096}
-    for name, most in limits.items():
-        value = getattr(config, name)
-        if not 1 <= value <= most:
-            raise ConfigError(f"{name}={value} is not within 1..{most}, for {region.key}")
+    check_numbers(region, config, {"rows": 16, "unroll": 32, "chunk": 1 << 30, "threads": 4096})
     if config.keep:
         seen = view(region)
         vectors = math.ceil(seen.n / isa.f32_lanes)
@@ -283,7 +279,7 @@ def _share_strips(strip: ColumnStrip, outer: int, config: NormalizeConfig) -> No
 
 def kernel_name(region: Region, config: NormalizeConfig, isa: Isa) -> str:
     """Which loops, on which ISA, such as "avx512_rows_softmax"."""
-    level = {1: "scalar", 8: "avx2", 16: "avx512"}[isa.f32_lanes]
+    level = isa.vector_level
     where = "rows" if view(region).inner == 1 else "columns"
     return f"{level}_{where}_{region.op}"
 

@@ -22,12 +22,11 @@ import numpy as np
 import tvm.tirx.script.builder.ir as I
 from tvm import tirx
 
-from microkernels.errors import ConfigError
 from microkernels.isa import Isa
 from microkernels.vector.expressions import Expr, bind, constant, materialise, parameter, ramp
 from microkernels.vector.rounding import ROUND
 from tir_schedules.core.blocking import shares
-from tir_schedules.core.config import Config
+from tir_schedules.core.config import Config, check_numbers
 from tir_schedules.core.emission import kernel_function, opaque_block, task_loop, tensor_parameter
 from tir_schedules.core.group_loops import for_share
 from tir_schedules.core.machine import Machine
@@ -182,10 +181,7 @@ def check(region: Region, config: RangeConfig, isa: Isa) -> None:
     ConfigError
         Saying which field is out of range.
     """
-    for name, most in {"unroll": 16, "threads": 4096}.items():
-        value = getattr(config, name)
-        if not 1 <= value <= most:
-            raise ConfigError(f"{name}={value} is not within 1..{most}, for {region.key}")
+    check_numbers(region, config, {"unroll": 16, "threads": 4096})
 
 
 def build(region: Region, config: RangeConfig, isa: Isa) -> tirx.PrimFunc:
@@ -239,8 +235,7 @@ def _shared_extremes(x: Expr, size: int, lanes: int, unroll: int, tasks: int) ->
 
 def kernel_name(region: Region, config: RangeConfig, isa: Isa) -> str:
     """Which loops, on which ISA, such as "avx512_quantization_range"."""
-    level = {1: "scalar", 8: "avx2", 16: "avx512"}[isa.f32_lanes]
-    return f"{level}_quantization_range"
+    return f"{isa.vector_level}_quantization_range"
 
 
 def flops(region: Region) -> int:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from microkernels.errors import ConfigError
 from microkernels.isa import Isa
 from microkernels.microkernel import Microkernel, kernels_for
-from tir_schedules.core.config import Config
+from tir_schedules.core.config import Config, check_numbers
 from tir_schedules.core.machine import Machine
 from tir_schedules.core.region import Region
 from tir_schedules.cost.parallel import worth_parallel
@@ -69,10 +69,7 @@ def check(region: Region, config: DepthwiseConfig, isa: Isa) -> DepthwiseProblem
         "blocks": vectors if kernel is None else _blocks(problem, kernel),
         "threads": 4096,
     }
-    for name, most in limits.items():
-        value = getattr(config, name)
-        if not 1 <= value <= most:
-            raise ConfigError(f"{name}={value} is not within 1..{most}, for {region.key}")
+    check_numbers(region, config, limits)
     if config.rows > 1 and problem.rows.dilation > 1:
         raise ConfigError(f"rows={config.rows} with taps that lie apart, for {region.key}")
     unrolled = products(problem, config.rows, config.columns, config.vectors, kernel)

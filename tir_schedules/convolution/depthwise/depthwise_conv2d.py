@@ -97,9 +97,8 @@ def kernel_name(region: Region, config: DepthwiseConfig, isa: Isa) -> str:
     """ISA, types and tile, such as "avx512_f32_depthwise_1x7x16"."""
     kernel = dot_kernel(region, isa)
     if kernel is None:
-        level = {1: "scalar", 8: "avx2", 16: "avx512"}[isa.f32_lanes]
         channels = config.vectors * isa.f32_lanes
-        return f"{level}_f32_depthwise_{config.rows}x{config.columns}x{channels}"
+        return f"{isa.vector_level}_f32_depthwise_{config.rows}x{config.columns}x{channels}"
     types = kernel.name.removesuffix(f"_{kernel.mr}x{kernel.nr}")
     channels = kernel.lanes * kernel.kr
     return f"{types}_depthwise_{config.rows}x{config.columns}x{channels}"

@@ -11,7 +11,7 @@ from microkernels.isa import Isa
 from microkernels.microkernel import Microkernel, microkernel_named
 from tir_schedules.convolution.geometry import ConvGeometry
 from tir_schedules.core.blocking import Group, balanced
-from tir_schedules.core.config import Config
+from tir_schedules.core.config import Config, check_numbers
 from tir_schedules.core.integer_product import (
     is_dynamic,
     is_integer,
@@ -130,12 +130,8 @@ def check(region: Region, config: ConvConfig, isa: Isa) -> Microkernel:
     """
     kernel = microkernel_named(config.kernel)
     geometry = ConvGeometry.of(region)
-    most = {"vectors": kernel.vectors, "rows": kernel.mr, "lines": 1 << 30, "band": 1 << 30}
-    for field in ("rows", "lines", "vectors", "band", "threads_m", "threads_n"):
-        value = getattr(config, field)
-        if not 1 <= value <= most.get(field, 1 << 30):
-            limit = f" and at most {most[field]}" if field in most else ""
-            raise ConfigError(f"{field}={value}: must be at least 1{limit}, for {region.key}")
+    limits = dict.fromkeys(("lines", "band", "threads_m", "threads_n"))
+    check_numbers(region, config, {"rows": kernel.mr, "vectors": kernel.vectors, **limits})
     if not isa.includes(kernel.isa):
         raise ConfigError(f"{kernel.name} needs {kernel.isa.name}; the target has {isa.name}")
     types = product_types(region)

@@ -16,6 +16,7 @@ from microkernels.isa import isa_named
 from microkernels.microkernel import Microkernel, microkernel_named
 from tir_schedules.convolution.geometry import ConvGeometry
 from tir_schedules.core.blocking import balanced, thread_grids
+from tir_schedules.core.config import best_first
 from tir_schedules.core.machine import Machine
 from tir_schedules.core.product_plan import ProductPlan
 from tir_schedules.core.region import Region
@@ -60,10 +61,7 @@ def space(region: Region, machine: Machine) -> Iterator[ConvConfig]:
         if kernel.by_tiles or config.lines > 1
     }
     found.update(_tiled(region, machine, kernels))
-    yield default
-    yield from sorted(
-        found - {default}, key=lambda config: estimated_cycles(region, config, machine)
-    )
+    yield from best_first(default, found, lambda config: estimated_cycles(region, config, machine))
 
 
 def _tiled(

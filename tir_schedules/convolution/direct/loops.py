@@ -289,11 +289,11 @@ class _TileEmitter:
 
     def _load_b(self, j: int, run: Expr | int, step: Expr | int) -> Expr | Address:
         layout = self.loops.layout
-        size = layout.kernel.lanes * layout.kernel.kr
-        panel = self.vector * (layout.runs * layout.steps)
-        place = panel + (run * layout.steps + step) * self.vectors + j
-        start = self.group * layout.group_size + place * size
-        return layout.kernel.b_operand(self.loops.weight, start, self.vectors * size)
+        step = run * layout.steps + step
+        place = layout.packed.start(self.vector, self.vectors, step, j)
+        distance = layout.packed.start(0, self.vectors, 1, 0)
+        start = self.group * layout.group_size + place
+        return layout.kernel.b_operand(self.loops.weight, start, distance)
 
     def _class(self, classes: PositionClasses | None, i: Expr | int, columns: int) -> Expr | int:
         """The class of a pixel of the tile."""

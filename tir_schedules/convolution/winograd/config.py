@@ -77,8 +77,8 @@ def odd_lines(elements: int) -> int:
 
 def check(region: Region, config: WinogradConfig, isa: Isa) -> Microkernel:
     """The microkernel of a legal configuration; ConfigError for an illegal one."""
-    threads = {"threads_tiles": config.threads_tiles, "threads_panels": config.threads_panels}
-    kernel = check_tile(region, config, isa, ("float32", "float32"), **threads)
+    types = ("float32", "float32")
+    kernel = check_tile(region, config, isa, types, "threads_tiles", "threads_panels")
     if kernel.by_tiles:
         raise ConfigError(f"{kernel.name} multiplies tiles; choose a vector kernel: {region.key}")
     return kernel

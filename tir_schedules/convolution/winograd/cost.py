@@ -22,6 +22,7 @@ from collections.abc import Iterator
 from microkernels.microkernel import microkernel_named
 from tir_schedules.convolution.direct import cost as conv_cost
 from tir_schedules.core.blocking import estimate_cycles
+from tir_schedules.core.config import best_first
 from tir_schedules.core.machine import Machine
 from tir_schedules.core.region import Region
 from tir_schedules.cost.cost import Cost
@@ -121,8 +122,7 @@ def space(region: Region, machine: Machine) -> Iterator[WinogradConfig]:
     """The default; every candidate and its blocks in other tiles, fastest estimated first."""
     default = default_config(region, machine)
     found = {*candidates(region, machine), *other_tiles(region, machine)}
-    yield default
-    yield from sorted(found - {default}, key=lambda config: _order(region, config, machine))
+    yield from best_first(default, found, lambda config: _order(region, config, machine))
 
 
 def _order(region: Region, config: WinogradConfig, machine: Machine) -> tuple[float, str, int]:
