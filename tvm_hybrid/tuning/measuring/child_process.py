@@ -49,20 +49,15 @@ class ChildProcess:
         self._process: subprocess.Popen[bytes] | None = None
         self._errors: int | None = None
         self._unread = b""
+        self._ready = False
 
     @property
     def pid(self) -> int | None:
         """The process's id while it lives."""
         return self._process.pid if self._process is not None else None
 
-    def start(self) -> None:
-        """Starts it if it does not live.
-
-        Raises
-        ------
-        CompileError
-            If it does not get ready.
-        """
+    def spawn(self) -> None:
+        """Starts it if it does not live; whoever asks it something waits until it is ready."""
         if self._process is not None and self._process.poll() is not None:
             self.close()  # it died of something else than a question
         if self._process is not None:
@@ -80,6 +75,19 @@ class ChildProcess:
                 env={**os.environ, **self._environment, "PYTHONPATH": path},
                 start_new_session=True,
             ).result()
+        self._ready = False
+
+    def start(self) -> None:
+        """Starts it if it does not live, and waits until it is ready.
+
+        Raises
+        ------
+        CompileError
+            If it does not get ready.
+        """
+        self.spawn()
+        if self._ready:
+            return
         try:
             ready = self.answer(START_SECONDS)
         except TimeoutError as error:
@@ -87,6 +95,7 @@ class ChildProcess:
             raise CompileError("the measuring process does not start") from error
         if ready is None:
             raise CompileError(f"the measuring process {self.ended()[1]} while it started")
+        self._ready = True
 
     def ask(self, question: msgspec.Struct) -> None:
         """Sends a question; if it is dead, `answer` will tell."""
@@ -131,12 +140,6 @@ class ChildProcess:
         how = f"died of {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
         telling = [line for line in lines if "LLVM ERROR" in line or "Error:" in line]
         return code, f"{how} ({telling[-1].strip()[:300]})" if telling else how
-
-    def kill(self) -> None:
-        """Ends it from another thread than the one that works with it, which finds it dead."""
-        process = self._process
-        if process is not None:
-            process.kill()
 
     def close(self) -> None:
         """Ends it, whatever it is doing."""

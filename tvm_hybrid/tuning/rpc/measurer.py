@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from typing import Any
 
 from microkernels.errors import ConfigError
@@ -18,21 +18,18 @@ from tir_schedules.core.machine import Machine
 from tir_schedules.core.region import Region
 from tir_schedules.core.template import Template
 
-from ..measuring.case import Case
 from ..measuring.measure import Effort, Measurement
-from ..measuring.worker import Job
-from .agent import GRACE_SECONDS, Agent
-from .batch import Batch
+from ..measuring.process_measurer import ProcessMeasurer
+from .remote_worker import GRACE_SECONDS, RemoteWorker
 from .servers import PATIENCE_SECONDS, no_server
 from .tracker import Address, Tracker
-from .worker import RemoteJob
+from .worker import RemoteSetting
 
 MOST_WORKERS = 32
-_POLL_SECONDS = 0.5
 
 
-class RpcMeasurer:
-    """Measures candidates at the servers of a tracker; a `Measurer`.
+class RpcMeasurer(ProcessMeasurer):
+    """Measures candidates at the servers of a tracker.
 
     Parameters
     ----------
@@ -58,6 +55,8 @@ class RpcMeasurer:
         Seconds after which a server that should have ended a session is lost.
     """
 
+    poll_seconds = 0.5
+
     def __init__(
         self,
         machine: Machine,
@@ -76,11 +75,10 @@ class RpcMeasurer:
                 "times must be positive: "
                 f"timeout {timeout:g}, session {session_seconds:g}, patience {patience:g} seconds"
             )
-        self.machine, self.target, self.address = machine, target, address
-        self.timeout, self.session_seconds, self.grace = timeout, session_seconds, grace
-        self.footprint_bytes, self.seed = footprint_bytes, seed
+        super().__init__(machine, target, timeout, footprint_bytes, seed)
+        self.address, self.session_seconds, self.grace = address, session_seconds, grace
         self.patience, self.workers = patience, workers
-        self._agents: list[Agent] = []
+        self._workers: list[RemoteWorker] = []
 
     def measure(
         self,
@@ -89,7 +87,7 @@ class RpcMeasurer:
         configs: Sequence[Config],
         baseline: Config | None,
         effort: Effort,
-    ) -> Iterator[tuple[Config, Measurement]]:
+    ) -> Generator[tuple[Config, Measurement], None, None]:
         """Each candidate with what came of it, in order of completion; see `Measurer.measure`.
 
         Raises
@@ -100,59 +98,39 @@ class RpcMeasurer:
         CompileError
             If no candidate of this region can be measured.
         """
-        if not configs:
-            return
-        case = Case.of(region, template, self.machine, self.target, self.footprint_bytes, self.seed)
-        tasks = [
-            RemoteJob(
-                job=Job.of(case, config, baseline, effort),
-                cpu=self.machine.name,
-                session_seconds=self.session_seconds + effort.seconds,
-            )
-            for config in configs
-        ]
-        batch = Batch(tasks)
-        batch.start(self._enough(len(tasks)))
-        try:
-            while batch.left:
-                for number, measured in batch.finished(_POLL_SECONDS):
-                    yield configs[number], measured
-                self._check_servers(batch)
-        finally:
-            batch.stop()
+        if configs:
+            self._start_workers(len(configs))
+        yield from super().measure(region, template, configs, baseline, effort)
 
-    def _enough(self, tasks: int) -> list[Agent]:
-        """As many agents as can be busy."""
+    def _start_workers(self, candidates: int) -> None:
+        """Makes workers as many as can be busy."""
         if self.workers is None:
             with Tracker(self.address) as tracker:
                 servers = max(1, tracker.servers())
             wanted = servers + min(servers, len(os.sched_getaffinity(0)))
         else:
             wanted = self.workers
-        wanted = max(1, min(wanted, tasks, MOST_WORKERS))
-        while len(self._agents) < wanted:
-            self._agents.append(Agent(self.address, self.timeout, self.grace))
-        return self._agents[:wanted]
+        setting = RemoteSetting(
+            address=self.address, cpu=self.machine.name, session_seconds=self.session_seconds
+        )
+        while len(self._workers) < max(1, min(wanted, candidates, MOST_WORKERS)):
+            self._workers.append(RemoteWorker(setting, self.grace))
+        for worker in self._workers:
+            worker.child.spawn()  # all at once
 
-    def _check_servers(self, batch: Batch) -> None:
-        agents = batch.agents
-        waiting = [agent.waiting_since for agent in agents if agent.waiting_since is not None]
-        if not waiting or any(agent.at_server for agent in agents):
+    def _watch(self) -> None:
+        """Gives up when there has been no server for too long."""
+        workers = self._workers
+        waiting = [one.waiting_since for one in workers if one.waiting_since is not None]
+        if not waiting or any(worker.at_server for worker in workers):
             return
-        last = max(min(waiting), *(agent.served for agent in agents))
-        if time.monotonic() - last < self.patience:
-            return
-        reason = next((agent.reason for agent in agents if agent.reason), "")
-        raise no_server(self.address, self.patience, reason)
+        last = max(min(waiting), *(worker.served for worker in workers))
+        if time.monotonic() - last >= self.patience:
+            reason = next((worker.reason for worker in workers if worker.reason), "")
+            raise no_server(self.address, self.patience, reason)
 
     def close(self) -> None:
         """Ends all workers."""
-        for agent in self._agents:
-            agent.close()
-        self._agents.clear()
-
-    def __enter__(self) -> RpcMeasurer:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.close()
+        for worker in self._workers:
+            worker.end()
+        self._workers.clear()

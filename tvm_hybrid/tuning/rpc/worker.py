@@ -1,4 +1,4 @@
-"""The process that measures at servers: `python -m ...rpc.worker PARENT_PID TRACKER FOLDER`.
+"""The process that measures at servers: `python -m ...rpc.worker PARENT_PID SETTING FOLDER`.
 
 It works like `tuning.worker`: jobs arrive on standard input, one JSON object a line; on what was
 standard output it answers with the stages it enters and finally with what came of it. Candidates
@@ -35,41 +35,44 @@ from .tracker import Address, Server, Tracker
 PAUSE_SECONDS = 0.5
 """Between two attempts to get a server."""
 
-# Stages: what they say about whoever is in them when the process dies or hangs.
-BUILDING = ("prepare", "compile")
+# Stages besides those of a worker that measures here.
 TRYING = "try here"
 WAITING = "wait for a server"
 CONNECTING = "connect"
 
 
-class RemoteJob(msgspec.Struct, frozen=True, kw_only=True):
-    """One candidate to measure.
+class RemoteSetting(msgspec.Struct, frozen=True, kw_only=True):
+    """What all candidates of a measurer have in common.
 
     Attributes
     ----------
-    job : Job
-        What a worker on this machine is told, too.
+    address : Address
+        The tracker to get servers from.
     cpu : str
         LLVM's name of the CPU that servers must have; "": any that can run the code.
     session_seconds : float
-        How long it may occupy a server.
+        How long a candidate may occupy a server, besides the seconds of its samples.
     """
 
-    job: Job
+    address: Address
     cpu: str
     session_seconds: float
 
+    def seconds_for(self, job: Job) -> float:
+        """How long a candidate may occupy a server."""
+        return self.session_seconds + job.effort.seconds
+
 
 class _Worker:
-    def __init__(self, answer: Answers, address: Address, folder: Path) -> None:
-        self.answer, self.address = answer, address
+    def __init__(self, answer: Answers, setting: RemoteSetting, folder: Path) -> None:
+        self.answer, self.setting = answer, setting
         self.benches = Benches(functools.partial(RemoteBench, linker=Linker(folder)))
         self.tracker: Tracker | None = None
 
-    def handle(self, task: RemoteJob) -> Reply:
+    def handle(self, job: Job) -> Reply:
         self.answer(Stage("prepare"))
         try:
-            bench, config, baseline = self.benches.prepare(task.job)
+            bench, config, baseline = self.benches.prepare(job)
         except (TvmHybridError, ImportError) as error:
             return fatal_reply(error)
         self.answer(Stage("compile"))
@@ -84,29 +87,30 @@ class _Worker:
             return Reply(Measurement(status="runtime_error", error=error_text(error)))
         if wrong is not None:
             return Reply(Measurement(status="wrong_result", error=wrong))
-        return self._at_a_server(task, bench, library)
+        return self._at_a_server(job, bench, library)
 
-    def _at_a_server(self, task: RemoteJob, bench: RemoteBench, library: Library) -> Reply:
+    def _at_a_server(self, job: Job, bench: RemoteBench, library: Library) -> Reply:
         from tvm.error import RPCError, RPCSessionTimeoutError
 
-        server, session = self._connected(task.session_seconds)
+        seconds = self.setting.seconds_for(job)
+        server, session = self._connected(seconds)
         try:
             self.answer(Stage("inspect", str(server)))
-            require_suitable(session, server, bench.isa, task.cpu, bench.threads)
+            require_suitable(session, server, bench.isa, self.setting.cpu, bench.threads)
             self.answer(Stage("send", str(server)))
             return Reply(
                 bench.measure(
                     session,
                     server.port,
                     library,
-                    task.job.effort,
+                    job.effort,
                     lambda stage: self.answer(Stage(stage, str(server))),
                 )
             )
         except TvmHybridError as error:
             return fatal_reply(error)
         except RPCSessionTimeoutError:
-            text = f"not done after {task.session_seconds:g} s at {server}"
+            text = f"not done after {seconds:g} s at {server}"
             return Reply(Measurement(status="timeout", error=text))
         except RPCError as error:  # the server lives, and what it was asked to do failed
             return Reply(Measurement(status="runtime_error", error=error_text(error)))
@@ -122,7 +126,7 @@ class _Worker:
             self.answer(Stage(f"{WAITING}{reason and ': '}{reason}"))
             try:
                 if self.tracker is None:
-                    self.tracker = Tracker(self.address)
+                    self.tracker = Tracker(self.setting.address)
                 server = self.tracker.request()
                 self.answer(Stage(CONNECTING, str(server)))
                 options = f" -timeout={seconds}"
@@ -194,12 +198,12 @@ def _lines(folder: Path) -> Iterator[bytes]:
 def main() -> None:
     """Answers jobs until standard input ends."""
     answer = Answers()
-    address = msgspec.json.decode(sys.argv[2], type=Address)
+    setting = msgspec.json.decode(sys.argv[2], type=RemoteSetting)
     folder = Path(sys.argv[3])
-    worker = _Worker(answer, address, folder)
+    worker = _Worker(answer, setting, folder)
     answer(Stage("ready"))
     for line in _lines(folder):
-        answer(worker.handle(msgspec.json.decode(line, type=RemoteJob)))
+        answer(worker.handle(msgspec.json.decode(line, type=Job)))
 
 
 if __name__ == "__main__":

@@ -75,7 +75,7 @@ def test_what_cannot_be_compiled_takes_forever(
 def test_a_dead_process_is_replaced(clock: KernelClock, kernels: list[ProgramKernel]) -> None:
     # Stopped, it takes a kernel and does not answer: it dies at work, not before.
     clock._child._process.send_signal(signal.SIGSTOP)
-    threading.Timer(1.0, clock._child.kill).start()
+    threading.Timer(1.0, clock._child._process.kill).start()
     assert math.isinf(clock.microseconds(kernels[0]._replace(key=2)))
     assert math.isfinite(clock.microseconds(kernels[0]._replace(key=3)))
 
