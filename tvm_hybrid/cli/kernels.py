@@ -40,7 +40,7 @@ def command(repeat: int, seconds: float, markdown: Path | None, as_json: bool) -
     registers. Code for instruction sets that the CPU lacks, or that TVM_HYBRID_ISA forbids, is left
     out.
     """
-    from ..report.kernel_speed import markdown_table, measure_kernels
+    from ..report.kernel_speed import kernel_page, measure_kernels
     from ..report.tables import kernel_speed_table
 
     if markdown is not None:
@@ -48,7 +48,7 @@ def command(repeat: int, seconds: float, markdown: Path | None, as_json: bool) -
     with working("measuring microkernels"):
         report = measure_kernels(rounds=repeat, seconds=seconds)
     if markdown is not None:
-        write_whole(markdown, "# Microkernels\n\n" + markdown_table(report))
+        write_whole(markdown, "# Microkernels\n\n" + kernel_page(report))
     if as_json:
         print_json(report)
     else:

@@ -29,6 +29,7 @@ from microkernels.vector.expressions import Expr, parameter, ramp
 from tir_schedules.core.machine import Machine
 
 from ..targets import cpu_name, host_target
+from .markdown import markdown_table
 from .timing import interleave, time_calls
 
 logger = logging.getLogger("tvm_hybrid")
@@ -215,22 +216,21 @@ def tile_program(
     return builder.get()
 
 
-def markdown_table(report: KernelReport) -> str:
+def kernel_page(report: KernelReport) -> str:
     """One row for every instruction set and pair of types: its tiles and shares of the peak."""
     lines = [
         f"Measured on {report.cpu}, one core, operands in the first-level cache. Percentages are",
         "of the peak of the same types, measured in the same run.",
-        "",
-        "| types | peak | instruction set | tiles |",
-        "|---|---|---|---|",
     ]
+    rows = []
     for types, peak in report.peaks.items():
         of_types = [kernel for kernel in report.kernels if kernel.types == types]
         for isa in _levels(of_types):
             tiles = ", ".join(
                 f"{kernel.tile} {kernel.share:.0%}" for kernel in of_types if kernel.isa == isa
             )
-            lines.append(f"| {types} | {peak:.0f} GOP/s | `{isa}` | {tiles} |")
+            rows.append([types, f"{peak:.0f} GOP/s", f"`{isa}`", tiles])
+    lines += markdown_table(["types", "peak", "instruction set", "tiles"], rows)
     if report.left_out:
         lines += ["", f"Not on this CPU: {', '.join(report.left_out)}."]
     return "\n".join(lines) + "\n"

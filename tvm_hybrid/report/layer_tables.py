@@ -10,6 +10,7 @@ from rich.text import Text
 
 from .bench import OURS
 from .layer_report import LayerReport, LayerTimes, best_ratio, mean_ratio
+from .markdown import markdown_table
 
 _ABOUT = {
     "resnet18": (
@@ -65,17 +66,12 @@ def markdown_page(report: LayerReport) -> str:
     ]
     for (threads, dtype), rows in _parts(report):
         columns = ["layer", *_columns(report), "ours is"]
-        lines += [
-            "",
-            f"## {dtype}, {threads} thread{'s' if threads > 1 else ''}",
-            "",
-            f"| {' | '.join(columns)} |",
-            f"|{'---|' * len(columns)}",
+        cells = [
+            [f"{row.layer.name}: {row.layer}", *_cells(report, row), row.kernel] for row in rows
         ]
-        for row in rows:
-            cells = [f"{row.layer.name}: {row.layer}", *_cells(report, row), row.kernel]
-            lines.append(f"| {' | '.join(cells)} |")
-        lines.append(f"| geometric mean | {' | '.join(_mean_cells(report, rows))} | |")
+        cells.append(["geometric mean", *_mean_cells(report, rows), ""])
+        lines += ["", f"## {dtype}, {threads} thread{'s' if threads > 1 else ''}"]
+        lines += markdown_table(columns, cells)
         notes = _notes(rows)
         if notes:
             lines += ["", *(f"- {note}" for note in notes)]

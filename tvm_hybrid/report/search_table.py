@@ -8,6 +8,7 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
+from .markdown import markdown_table
 from .search_study import TRANSFER, RegionStudy, SearchStudy
 
 
@@ -24,7 +25,7 @@ def search_tables(study: SearchStudy) -> Iterator[Table]:
     yield table
     bars = Table("bar", "found", "holds")
     for bar in study.bars():
-        bars.add_row(bar.text, f"{bar.value:.2f}", "yes" if bar.holds else "no")
+        bars.add_row(bar.text, f"{bar.value:.2f}", _yes(bar.holds))
     yield bars
 
 
@@ -62,13 +63,10 @@ def search_page(study: SearchStudy, plot: str | None = None) -> str:
     ]
     if TRANSFER in study.contestants:
         lines.append("- transfer: the model, having learned from all other recordings before.")
-    lines += ["", f"| {' | '.join(columns)} |", f"|{'---|' * len(columns)}"]
-    for row in study.rows:
-        lines.append(f"| {' | '.join([row.name, *_cells(study, row)])} |")
-    lines.append(f"| geometric mean | {' | '.join(_mean_cells(study))} |")
-    lines += ["", "| bar | found | holds |", "|---|---|---|"]
-    for bar in study.bars():
-        lines.append(f"| {bar.text} | {bar.value:.2f} | {'yes' if bar.holds else 'no'} |")
+    rows = [[row.name, *_cells(study, row)] for row in study.rows]
+    lines += markdown_table(columns, [*rows, ["geometric mean", *_mean_cells(study)]])
+    bars = [[bar.text, f"{bar.value:.2f}", _yes(bar.holds)] for bar in study.bars()]
+    lines += markdown_table(["bar", "found", "holds"], bars)
     if plot is not None:
         lines += ["", f"![Best speed so far by trials, median and quartiles]({plot})"]
     return "\n".join(lines) + "\n"
@@ -91,6 +89,10 @@ def search_json(study: SearchStudy) -> dict[str, Any]:
         "default_ratio": study.mean_default(),
         "bars": [{"bar": bar.text, "found": bar.value, "holds": bar.holds} for bar in study.bars()],
     }
+
+
+def _yes(holds: bool) -> str:
+    return "yes" if holds else "no"
 
 
 def _title(study: SearchStudy) -> str:

@@ -177,12 +177,14 @@ def test_stock_tvm_computes_what_the_model_means(tmp_path: Path) -> None:
     try:
         assert np.allclose(stock.outputs[0], reference(inputs["x"]), rtol=1e-5, atol=1e-5)
         assert len(stock.run_for(0.0)) == 1
-        stock._process.kill()
-        with pytest.raises(ContestantError, match="worker ended"):
+        process = stock._child._process
+        assert process is not None
+        process.kill()
+        with pytest.raises(ContestantError, match="the worker died of SIGKILL"):
             stock.run_for(0.0)
     finally:
         stock.close()
-    assert stock._process.poll() is not None
+    assert process.poll() is not None
 
 
 def test_a_model_that_stock_tvm_cannot_run(tmp_path: Path) -> None:

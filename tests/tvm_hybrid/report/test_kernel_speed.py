@@ -18,7 +18,7 @@ from tests.microkernels.isa_targets import target_of
 from tests.microkernels.operands import stored
 from tvm_hybrid.cli import main
 from tvm_hybrid.report import kernel_speed
-from tvm_hybrid.report.kernel_speed import markdown_table, measure_kernels, types_of
+from tvm_hybrid.report.kernel_speed import kernel_page, measure_kernels, types_of
 from tvm_hybrid.report.tables import kernel_speed_table
 
 SCALAR = [
@@ -45,7 +45,7 @@ def test_what_the_cap_forbids_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(CAP_VARIABLE, "scalar")
     report = quick([*SCALAR, microkernel_named("avx512_f32_8x48")])
     assert report.left_out == ["avx512_f32_8x48"]
-    assert "Not on this CPU: avx512_f32_8x48." in markdown_table(report)
+    assert "Not on this CPU: avx512_f32_8x48." in kernel_page(report)
     assert str(kernel_speed_table(report).caption) == "Not on this CPU: avx512_f32_8x48"
 
 
@@ -74,7 +74,7 @@ def test_what_is_measured_of_tiles_is_their_product(reload_weight: bool) -> None
 
 
 def test_markdown_has_a_row_for_every_isa_and_types() -> None:
-    lines = markdown_table(quick(SCALAR)).splitlines()
+    lines = kernel_page(quick(SCALAR)).splitlines()
     rows = [line for line in lines if line.startswith("|") and "`scalar`" in line]
     assert len(rows) == len(SCALAR)
     assert all("4x4 " in row and row.count("|") == 5 for row in rows)

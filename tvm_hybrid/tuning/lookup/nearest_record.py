@@ -17,8 +17,8 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Hashable, Iterator, Mapping
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from typing import Any, NamedTuple
 
 from microkernels.errors import ConfigError
 from tir_schedules.core.machine import Machine
@@ -37,13 +37,6 @@ LEAST_GAIN = 0.03
 """What must have been gained over the default, as a fraction of the time after that."""
 MARGIN = 0.05
 """By how much more than there a template may expect it to be slower than the default here."""
-
-
-class HasRecords(Protocol):
-    """A record store, as far as it is needed here."""
-
-    def by_workload(self) -> Mapping[str, list[Located]]:
-        """Key -> records of that region; the same object until one is added."""
 
 
 class Neighbour(NamedTuple):
@@ -65,12 +58,13 @@ class NearestRecords:
 
     Parameters
     ----------
-    store : RecordStore
-        Where the records are.
+    by_workload : callable
+        As `RecordStore.by_workload`: key -> records of that region; the same object until one is
+        added.
     """
 
-    def __init__(self, store: HasRecords) -> None:
-        self.store = store
+    def __init__(self, by_workload: Callable[[], Mapping[str, list[Located]]]) -> None:
+        self.by_workload = by_workload
         self._indexed: Mapping[str, list[Located]] | None = None
         self._neighbours: dict[Hashable, list[Neighbour]] = {}
 
@@ -80,7 +74,7 @@ class NearestRecords:
             template = template_for(region.op)
         except ConfigError:
             return None
-        groups = self.store.by_workload()
+        groups = self.by_workload()
         sizes = sizes_of(region)
         near = sorted(
             (distance(sizes, neighbour.sizes), neighbour.workload)

@@ -59,7 +59,7 @@ class RecordLookup:
             text = f"record {found.place} (measured on {found.record.machine})"
             return self._use(region, found, "other machine", False, text)
         for store in stores:
-            nearest = self._nearest.setdefault(id(store), NearestRecords(store))
+            nearest = self._nearest.setdefault(id(store), NearestRecords(store.by_workload))
             if borrowed := nearest.find(region, machine):
                 return self._borrowed(region, *borrowed, store is shipped)
         return None

@@ -28,28 +28,32 @@ _STARTER = ThreadPoolExecutor(1, "starter of children")
 class ChildProcess:
     """Started when it is first needed, and again after each death.
 
-    Its module is run as `python -m MODULE PARENT_PID ARGUMENT...`. It says a first line when it is
-    ready, and should end with its parent, whose id it is told.
-
     Parameters
     ----------
-    module : str
-        The Python module to run.
-    arguments : sequence of str
-        What else it is told.
+    command : sequence of str
+        What to run. It says a first line when it is ready.
     environment : mapping
         Variables that it gets besides this process's.
     """
 
-    def __init__(
-        self, module: str, arguments: Sequence[str] = (), environment: Mapping[str, str] = {}
-    ) -> None:
-        self._command = [sys.executable, "-m", module, str(os.getpid()), *arguments]
-        self._environment = environment
+    def __init__(self, command: Sequence[str], environment: Mapping[str, str] = {}) -> None:
+        self._command, self._environment = command, environment
         self._process: subprocess.Popen[bytes] | None = None
         self._errors: int | None = None
         self._unread = b""
         self._ready = False
+
+    @staticmethod
+    def of_module(
+        module: str, arguments: Sequence[str] = (), environment: Mapping[str, str] = {}
+    ) -> ChildProcess:
+        """Runs `python -m MODULE PARENT_PID ARGUMENT...`.
+
+        The module should end with its parent, whose id it is told.
+        """
+        path = os.pathsep.join(path or os.getcwd() for path in sys.path)
+        command = [sys.executable, "-m", module, str(os.getpid()), *arguments]
+        return ChildProcess(command, {**environment, "PYTHONPATH": path})
 
     @property
     def pid(self) -> int | None:
@@ -62,7 +66,6 @@ class ChildProcess:
             self.close()  # it died of something else than a question
         if self._process is not None:
             return
-        path = os.pathsep.join(path or os.getcwd() for path in sys.path)
         self._errors = os.memfd_create("errors of a child")
         # A session of its own: Ctrl-C in the terminal is for the tuner, which then ends the child.
         with undisturbed():
@@ -72,7 +75,7 @@ class ChildProcess:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=self._errors,
-                env={**os.environ, **self._environment, "PYTHONPATH": path},
+                env={**os.environ, **self._environment},
                 start_new_session=True,
             ).result()
         self._ready = False
@@ -97,9 +100,13 @@ class ChildProcess:
             raise CompileError(f"the measuring process {self.ended()[1]} while it started")
         self._ready = True
 
-    def ask(self, question: msgspec.Struct) -> None:
-        """Sends a question; if it is dead, `answer` will tell."""
+    def ask(self, question: object) -> None:
+        """Sends a question when it is ready; if it is dead, `answer` will tell."""
         self.start()
+        self.send(question)
+
+    def send(self, question: object) -> None:
+        """Sends a question, as a line of JSON, to a child that was started."""
         assert self._process is not None and self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.write(msgspec.json.encode(question) + b"\n")

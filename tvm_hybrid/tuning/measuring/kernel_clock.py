@@ -57,7 +57,7 @@ class KernelClock:
         self._timeout = timeout
         self._known: dict[int, float] = {}
         cpus = str(max(os.sched_getaffinity(0))) if options.threads == 1 else ""
-        self._child = ChildProcess(
+        self._child = ChildProcess.of_module(
             f"{__package__}.kernel_clock_worker", [cpus], {"TVM_NUM_THREADS": str(options.threads)}
         )
 

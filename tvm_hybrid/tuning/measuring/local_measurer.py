@@ -69,7 +69,7 @@ class LocalMeasurer(ProcessMeasurer):
         arguments = [measuring, building or measuring]
         environment = {"TVM_NUM_THREADS": str(machine.threads)}
         self._workers = [
-            WorkerProcess(ChildProcess(f"{__package__}.worker", arguments, environment))
+            WorkerProcess(ChildProcess.of_module(f"{__package__}.worker", arguments, environment))
             for _ in range(2 if building else 1)
         ]
 

@@ -78,6 +78,8 @@ class ProcessMeasurer:
         ServerError
             If servers are needed, and there is none that can run the code.
         """
+        if configs:
+            self._prepare(len(configs))
         case = Case.of(region, template, self.machine, self.target, self.footprint_bytes, self.seed)
         todo = deque(range(len(configs)))
         losses: Counter[int] = Counter()
@@ -114,6 +116,9 @@ class ProcessMeasurer:
             for worker in self._workers:
                 if worker.job is not None:
                     worker.close()
+
+    def _prepare(self, candidates: int) -> None:
+        """Makes workers ready for so many candidates."""
 
     def _joins(self, worker: WorkerProcess, candidates: int) -> bool:
         """Whether a worker takes part when so many candidates are waiting."""

@@ -6,7 +6,7 @@ for loan in simulate_borrowing([load_recording(name) for name in shipped_recordi
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -45,20 +45,6 @@ class Loan:
     best: float
 
 
-class _Lenders:
-    """The records of some recordings, as if searches had confirmed the optimum of each."""
-
-    def __init__(self, recordings: Iterable[Recording]) -> None:
-        self.names = {recording.region.key: recording.name for recording in recordings}
-        self._records = {
-            recording.region.key: _confirmed(recording.records) for recording in recordings
-        }
-
-    def by_workload(self) -> Mapping[str, list[Located]]:
-        """As `RecordStore.by_workload`."""
-        return self._records
-
-
 def simulate_borrowing(recordings: Sequence[Recording]) -> list[Loan]:
     """What each region would borrow if only the others had been tuned, if anything.
 
@@ -69,15 +55,15 @@ def simulate_borrowing(recordings: Sequence[Recording]) -> list[Loan]:
     """
     loans = []
     for borrower in recordings:
-        lenders = _Lenders([one for one in recordings if one.region.key != borrower.region.key])
-        borrowed = NearestRecords(lenders).find(borrower.region, borrower.machine)
+        others = [one for one in recordings if one.region.key != borrower.region.key]
+        borrowed = NearestRecords(_tuned(others)).find(borrower.region, borrower.machine)
         if borrowed is None:
             continue
         config, record, _ = borrowed.found
         index = borrower.space.index_of(config)
         loans.append(
             Loan(
-                lender=lenders.names[record.workload],
+                lender=next(one.name for one in others if one.region.key == record.workload),
                 borrower=borrower.name,
                 distance=borrowed.distance,
                 promised=1 / (record.relative or 1.0),
@@ -86,6 +72,12 @@ def simulate_borrowing(recordings: Sequence[Recording]) -> list[Loan]:
             )
         )
     return loans
+
+
+def _tuned(recordings: Iterable[Recording]) -> Callable[[], Mapping[str, list[Located]]]:
+    """The records of some recordings, as if searches had confirmed the optimum of each."""
+    records = {recording.region.key: _confirmed(recording.records) for recording in recordings}
+    return lambda: records
 
 
 def _confirmed(records: Sequence[Record]) -> list[Located]:

@@ -9,16 +9,10 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Generator, Sequence
-from typing import Any
 
 from microkernels.errors import ConfigError
-from tir_schedules.core.config import Config
 from tir_schedules.core.machine import Machine
-from tir_schedules.core.region import Region
-from tir_schedules.core.template import Template
 
-from ..measuring.measure import Effort, Measurement
 from ..measuring.process_measurer import ProcessMeasurer
 from .remote_worker import GRACE_SECONDS, RemoteWorker
 from .servers import PATIENCE_SECONDS, no_server
@@ -35,24 +29,25 @@ class RpcMeasurer(ProcessMeasurer):
     ----------
     machine : Machine
         ISA and threads; its name is the servers' CPU (see `servers.find_servers`), "" for any.
-    target : str
-        The TVM target as JSON.
+    target, footprint_bytes, seed
+        See `ProcessMeasurer`.
     address : Address
         The tracker, and the key of the servers.
     timeout : float
         Seconds that building a candidate and trying it here may take.
     session_seconds : float
         Seconds that a candidate may occupy a server, besides those that are meant for its samples.
-    footprint_bytes : int
-        Bytes of all constants of the model; decides how cold the caches are kept.
-    seed : int
-        For the arguments of the kernels.
     patience : float
         Seconds without any server after which it gives up.
     workers : int or None
         Worker processes; None: one for each server, and some more that build meanwhile.
     grace : float
         Seconds after which a server that should have ended a session is lost.
+
+    Raises
+    ------
+    ConfigError
+        If a time is not positive.
     """
 
     poll_seconds = 0.5
@@ -80,30 +75,8 @@ class RpcMeasurer(ProcessMeasurer):
         self.patience, self.workers = patience, workers
         self._workers: list[RemoteWorker] = []
 
-    def measure(
-        self,
-        region: Region,
-        template: Template[Any],
-        configs: Sequence[Config],
-        baseline: Config | None,
-        effort: Effort,
-    ) -> Generator[tuple[Config, Measurement], None, None]:
-        """Each candidate with what came of it, in order of completion; see `Measurer.measure`.
-
-        Raises
-        ------
-        ServerError
-            If there is no tracker, no server for so long as `patience` says, or one that cannot
-            run the code.
-        CompileError
-            If no candidate of this region can be measured.
-        """
-        if configs:
-            self._start_workers(len(configs))
-        yield from super().measure(region, template, configs, baseline, effort)
-
-    def _start_workers(self, candidates: int) -> None:
-        """Makes workers as many as can be busy."""
+    def _prepare(self, candidates: int) -> None:
+        """Starts as many workers as can be busy."""
         if self.workers is None:
             with Tracker(self.address) as tracker:
                 servers = max(1, tracker.servers())

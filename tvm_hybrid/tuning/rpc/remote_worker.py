@@ -50,7 +50,7 @@ class RemoteWorker(WorkerProcess):
         self.reason = ""
         self._folder = tempfile.TemporaryDirectory(prefix="tvm_hybrid_")
         arguments = [msgspec.json.encode(setting).decode(), self._folder.name]
-        child = ChildProcess(f"{__package__}.worker", arguments, {"TVM_NUM_THREADS": "1"})
+        child = ChildProcess.of_module(f"{__package__}.worker", arguments, {"TVM_NUM_THREADS": "1"})
         super().__init__(child)
 
     def give(self, number: int, job: Job, timeout: float) -> None:

@@ -94,7 +94,9 @@ class Tuned:
 
     def borrowed(self, size: int, machine: Machine) -> tuple[int, str, float] | None:
         """Block, workload and distance of what a region of this size may borrow."""
-        found = NearestRecords(RecordStore(self.file.path)).find(self.toy.region(size), machine)
+        found = NearestRecords(RecordStore(self.file.path).by_workload).find(
+            self.toy.region(size), machine
+        )
         if found is None:
             return None
         assert isinstance(found.found.config, self.toy.ToyConfig)
@@ -186,7 +188,7 @@ def test_convolutions_refuse_loans() -> None:
 
 def test_new_records_are_found(tuned: Tuned, machine: Machine) -> None:
     tuned.add(128, 32)
-    nearest = NearestRecords(RecordStore(tuned.file.path))
+    nearest = NearestRecords(RecordStore(tuned.file.path).by_workload)
     region = tuned.toy.region(64)
     assert nearest.find(tuned.toy.region(640), machine) is None
     assert nearest.find(region, machine) is not None
