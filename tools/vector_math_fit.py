@@ -61,8 +61,9 @@ def _update(weights: Array, error: Array, power: float) -> Array:
 
 def _minimax(matrix: Array, target: Array, weight: Array) -> Array:
     """The coefficients that minimise max |matrix @ c - target| * weight."""
-    weights = np.ones(len(target))
-    best, best_error = np.zeros(matrix.shape[1]), math.inf
+    weights: Array = np.ones(len(target))
+    best: Array = np.zeros(matrix.shape[1])
+    best_error = math.inf
     for _ in range(_ROUNDS):
         scale = np.sqrt(weights) * weight
         found = _solve(matrix * scale[:, None], target * scale)
@@ -115,8 +116,10 @@ def fit_rational(
     low = 0 if fixed is None else 1
     upper, lower = range(low, degrees[0] + 1), range(1, degrees[1] + 1)
     constant = 0.0 if fixed is None else fixed
-    denominator, weights = np.ones(len(u)), np.ones(len(u))
-    best, best_error = np.zeros(len(lower)), math.inf
+    denominator: Array = np.ones(len(u))
+    weights: Array = np.ones(len(u))
+    best: Array = np.zeros(len(lower))
+    best_error = math.inf
     matrix = np.concatenate([_powers(u, upper), -target[:, None] * _powers(u, lower)], axis=1)
     for turn in range(2 * _ROUNDS):
         scale = np.sqrt(weights) * weight / denominator

@@ -22,7 +22,6 @@ from collections.abc import Sequence
 
 import numpy as np
 import tvm
-from numpy.typing import NDArray
 from tvm import IRModule, ir, relax
 from tvm.ir.transform import PassContext, module_pass
 from tvm.relax.expr_functor import PyExprMutator, mutator
@@ -119,7 +118,7 @@ class _Clipper(PyExprMutator):
         return self.builder_.emit(relax.op.where(below, wrapped, indices))
 
 
-def _constant(values: NDArray, dtype: str) -> ir.GenericConst:
+def _constant(values: np.ndarray, dtype: str) -> ir.GenericConst:
     """One value for each coordinate, or for all."""
     array = values.astype(dtype)
     return relax.const(tvm.runtime.tensor(array.reshape(()) if array.size == 1 else array))

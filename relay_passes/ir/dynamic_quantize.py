@@ -22,7 +22,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import tvm
-from numpy.typing import NDArray
 from tvm import ir, relax
 
 from .graph import DataflowGraph, is_call, scalar_constant
@@ -199,5 +198,5 @@ def _quantize(x: relax.Expr, scale: relax.Expr, zero_point: relax.Expr | None) -
     return relax.op.quantize(x, scale, zero_point, axis=-1, out_dtype="uint8")
 
 
-def _literal(value: np.generic | NDArray) -> ir.GenericConst:
+def _literal(value: np.generic | np.ndarray) -> ir.GenericConst:
     return relax.const(tvm.runtime.tensor(np.asarray(value)))

@@ -6,10 +6,11 @@ from collections.abc import Mapping
 
 from tvm import relax
 
+from relay_passes.ir.axis_view import moves
 from relay_passes.ir.graph import DataflowGraph, variables
 from relay_passes.ir.transposed_constants import is_transposable
 
-from .channel_layouts import LABELS, Form, Forms, How, Operand, moves
+from .channel_layouts import LABELS, Form, Forms, How, Operand
 from .minimum_cut import FIRST, LayoutCut
 from .operator_rules import role_of
 

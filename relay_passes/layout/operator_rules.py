@@ -15,7 +15,7 @@ from collections.abc import Callable
 
 from tvm import relax
 
-from relay_passes.ir.axis_view import view_axes
+from relay_passes.ir.axis_view import moves, view_axes
 from relay_passes.ir.convolution import runs_on_planes
 from relay_passes.ir.graph import op_name
 from relay_passes.ir.moving_operators import parts_of_concat
@@ -36,7 +36,7 @@ from relay_passes.ir.transposed_constants import is_transposable
 from relay_passes.ir.with_args import with_args
 
 from .channel_axes import reduced_axes
-from .channel_layouts import LABELS, Form, Forms, How, Operand, Role, moves, permuted, same_memory
+from .channel_layouts import LABELS, Form, Forms, How, Operand, Role, permuted, same_memory
 from .minimum_cut import FIRST, LAST
 
 _Match = Callable[[Forms, relax.Call, Form], "Role | None"]

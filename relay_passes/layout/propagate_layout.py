@@ -32,14 +32,14 @@ from typing import Any
 from tvm import ir, relax
 
 from relay_passes.decisions import LAYOUTS, Decision, DecisionLog
-from relay_passes.ir.axis_view import view_axes
+from relay_passes.ir.axis_view import moves, view_axes
 from relay_passes.ir.graph import DataflowGraph, op_name, same_shape, static_tensor
 from relay_passes.ir.rewrite import Bindings, block_pass
 from relay_passes.ir.transposed_constants import is_transposable, transposed
 from relay_passes.ir.with_args import with_args
 
 from .assign_layouts import LayoutPlan
-from .channel_layouts import Form, How, Operand, Role, moves, permuted
+from .channel_layouts import Form, How, Operand, Role, permuted
 from .minimum_cut import FIRST, LAST
 from .search_space import ChooseLabels, LayoutProblem
 

@@ -17,7 +17,7 @@ integer by -1 they are the least integer and 0.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from tvm import ir, relax, te, tirx
@@ -75,7 +75,9 @@ def _may_fail(divisor: relax.Expr, dtype: str) -> bool:
     return bool(((values == 0) | (values == np.array(-1).astype(dtype))).any())
 
 
-def _read(tensor: te.Tensor, shape: ir.Array, indices: tuple[tirx.Var, ...]) -> tirx.Expr:
+def _read(
+    tensor: te.Tensor, shape: Sequence[tirx.Expr], indices: tuple[tirx.Var, ...]
+) -> tirx.Expr:
     """An element of what broadcasts to a shape."""
     last = indices[len(indices) - len(tensor.shape) :]
     extents = zip(tensor.shape, shape[len(shape) - len(tensor.shape) :], last, strict=True)

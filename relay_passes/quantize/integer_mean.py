@@ -144,7 +144,8 @@ def _counts(
     call: relax.Call, window: Sequence[int], extents: Sequence[int], outputs: Sequence[int]
 ) -> np.ndarray:
     """How many elements of every window lie inside of the tensor."""
-    attrs, total = call.attrs, np.ones((), np.int64)
+    attrs = call.attrs
+    total: np.ndarray = np.ones((), np.int64)
     for axis, (size, extent, count) in enumerate(zip(window, extents, outputs, strict=True)):
         stride, step, before = (
             int(each[axis]) for each in (attrs.strides, attrs.dilation, attrs.padding)

@@ -128,7 +128,7 @@ class NarrowWeight:
         elements.reshape(-1, self.columns)[: self.rows] = low ^ SHIFT if self.flipped else low
         in_bytes = np.zeros((len(elements), self.columns), np.uint8)
         for position in range(per_byte):
-            in_bytes |= elements[:, position] << (self.bits * position)
+            in_bytes |= elements[:, position] << np.uint8(self.bits * position)
         return self._of_words(panels).pack(in_bytes).view(array.dtype)
 
     def _of_words(self, panels: Panels) -> Panels:

@@ -21,10 +21,11 @@ from tvm import tirx
 from microkernels.microkernel import Microkernel
 from microkernels.vector.expressions import Expr, bind, ramp, splat
 from tir_schedules.core.emission import opaque_block
+from tir_schedules.core.product_plan import Piece
 from tir_schedules.core.region import Region
 
 from .matmul_window import window_of
-from .tile_loops import LoadPanel, Piece
+from .tile_loops import LoadPanel
 from .zero_points import named_inputs
 
 SCALE = "weight_scale"

@@ -10,9 +10,10 @@ import tvm.tirx.script.builder.ir as I
 
 from microkernels.microkernel import Microkernel, Tile
 from microkernels.vector.expressions import Expr, bind, constant, ramp
+from tir_schedules.core.product_plan import Piece
 
 from .narrow_weight import NarrowWeight
-from .tile_loops import LoadPanel, Piece, Start
+from .tile_loops import LoadPanel, Start
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -82,7 +82,7 @@ def _with_first_difference(
     from ..report.verify import locate
     from ..session import InferenceSession
 
-    def evaluate(prefix: onnx.ModelProto, feeds: Mapping[str, np.ndarray]) -> tuple:
+    def evaluate(prefix: onnx.ModelProto, feeds: Mapping[str, np.ndarray]) -> tuple[Any, ...]:
         executable = compile_model(prefix, **settings.keywords())
         return InferenceSession(executable).run(None, feeds), executable.explain()
 

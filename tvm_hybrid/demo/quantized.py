@@ -48,7 +48,7 @@ def quantize(source: Path, path: Path, samples: Sequence[Mapping[str, np.ndarray
             "onnxruntime is not installed; pip install 'tvm_hybrid[bench]' brings it"
         ) from error
 
-    class Samples(quantization.CalibrationDataReader):
+    class Samples(quantization.CalibrationDataReader):  # type: ignore[misc]  # has no types
         """The samples, one after the other."""
 
         def __init__(self) -> None:

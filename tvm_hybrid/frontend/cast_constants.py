@@ -14,7 +14,7 @@ from onnx import helper
 from .node_builder import attributes_of
 
 
-def cast(node: onnx.NodeProto, x: NDArray) -> NDArray:
+def cast(node: onnx.NodeProto, x: np.ndarray) -> np.ndarray:
     """Cast of a constant."""
     dtype = np.dtype(helper.tensor_dtype_to_np_dtype(attributes_of(node)["to"]))
     if dtype.kind not in "iu" or x.dtype.kind in "iub":
@@ -25,7 +25,7 @@ def cast(node: onnx.NodeProto, x: NDArray) -> NDArray:
     return to_integers(x.astype(np.float64), dtype)
 
 
-def to_integers(x: NDArray[np.float64], dtype: DTypeLike) -> NDArray:
+def to_integers(x: NDArray[np.float64], dtype: DTypeLike) -> np.ndarray:
     """The low bits of an int32 or an int64, whichever the kernels go by."""
     dtype = np.dtype(dtype)
     if dtype not in (np.uint32, np.uint64):
@@ -37,7 +37,7 @@ def to_integers(x: NDArray[np.float64], dtype: DTypeLike) -> NDArray:
     return low.view(dtype) ^ np.where(above, np.uint64(half), np.uint64(0)).astype(dtype)
 
 
-def _signed(x: NDArray[np.float64], dtype: type[np.signedinteger]) -> NDArray:
+def _signed(x: NDArray[np.float64], dtype: type[np.signedinteger]) -> np.ndarray:
     """Towards zero; the least integer for what the type cannot hold."""
     limits = np.iinfo(dtype)
     whole = np.trunc(x)

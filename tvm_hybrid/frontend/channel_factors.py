@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import onnx
-from numpy.typing import NDArray
 
 from .graph import Graph, is_standard
 
@@ -24,8 +23,8 @@ class Affine:
     """
 
     x: str
-    factor: NDArray
-    term: NDArray
+    factor: np.ndarray
+    term: np.ndarray
 
 
 def affine(node: onnx.NodeProto, graph: Graph, axis: int) -> Affine | None:
@@ -68,7 +67,7 @@ def affine(node: onnx.NodeProto, graph: Graph, axis: int) -> Affine | None:
     return None
 
 
-def per_channel(constant: NDArray, shape: tuple[int, ...], axis: int) -> NDArray | None:
+def per_channel(constant: np.ndarray, shape: tuple[int, ...], axis: int) -> np.ndarray | None:
     """A constant as one float64 per channel, or None if it is more than that or widens x."""
     if constant.ndim > len(shape) or axis >= len(shape):
         return None

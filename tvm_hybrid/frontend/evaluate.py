@@ -9,7 +9,6 @@ from functools import cache
 
 import numpy as np
 import onnx
-from numpy.typing import NDArray
 from onnx import helper
 
 from .cast_constants import cast
@@ -33,7 +32,7 @@ _AVERAGES = {"ReduceMean", "GlobalAveragePool"}
 _BOUNDED = {"NonZero", "Compress", "Unique", "Slice", "Gather", "Squeeze", "Unsqueeze", "Reshape"}
 
 
-def _divide(node: onnx.NodeProto, left: NDArray, right: NDArray) -> NDArray:
+def _divide(node: onnx.NodeProto, left: np.ndarray, right: np.ndarray) -> np.ndarray:
     """Division as ONNX defines it: towards zero for integers (the reference rounds down)."""
     if not np.issubdtype(left.dtype, np.integer):
         with np.errstate(all="ignore"):
@@ -44,7 +43,7 @@ def _divide(node: onnx.NodeProto, left: NDArray, right: NDArray) -> NDArray:
     return (quotient * (np.sign(left) * np.sign(right))).astype(left.dtype)
 
 
-def _gather_elements(node: onnx.NodeProto, data: NDArray, indices: NDArray) -> NDArray:
+def _gather_elements(node: onnx.NodeProto, data: np.ndarray, indices: np.ndarray) -> np.ndarray:
     """GatherElements where the indices are smaller than the data (the reference fails there)."""
     axis = attributes_of(node).get("axis", 0) % data.ndim
     cut = tuple(
@@ -54,7 +53,7 @@ def _gather_elements(node: onnx.NodeProto, data: NDArray, indices: NDArray) -> N
     return np.take_along_axis(data[cut], indices, axis)
 
 
-_CORRECTED: dict[str, Callable[..., NDArray | list[NDArray]]] = {
+_CORRECTED: dict[str, Callable[..., np.ndarray | list[np.ndarray]]] = {
     "Cast": cast,
     "DequantizeLinear": dequantize_linear,
     "Div": _divide,
@@ -66,7 +65,7 @@ _CORRECTED: dict[str, Callable[..., NDArray | list[NDArray]]] = {
 
 def evaluate(
     node: onnx.NodeProto, graph: Graph, types: dict[str, onnx.TypeProto]
-) -> list[NDArray] | None:
+) -> list[np.ndarray] | None:
     """The outputs of a node, or None if they are not constant or not worth storing.
 
     Parameters
@@ -102,7 +101,7 @@ def evaluate(
     return arrays if len(arrays) == len(node.output) else None
 
 
-def _run(node: onnx.NodeProto, graph: Graph) -> list[NDArray]:
+def _run(node: onnx.NodeProto, graph: Graph) -> list[np.ndarray]:
     if node.op_type in _CORRECTED:
         inputs = (graph.constants[name] if name else None for name in node.input)
         results = _CORRECTED[node.op_type](node, *inputs)
@@ -125,7 +124,7 @@ def _model_of(node: onnx.NodeProto, graph: Graph) -> onnx.ModelProto:
     return helper.make_model(body, opset_imports=[helper.make_opsetid("", graph.opset)])
 
 
-def _is_weight(array: NDArray) -> bool:
+def _is_weight(array: np.ndarray) -> bool:
     """Whether a quantised constant is what products read, and not a bias, a scalar or a vector.
 
     Dequantised weights stay as they are, those of one row or column too: the low-precision passes

@@ -7,7 +7,6 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import tvm
-from numpy.typing import NDArray
 from tvm import relax
 from tvm.ir import GenericConst
 
@@ -16,7 +15,7 @@ Expr: TypeAlias = Any  # a Relax expression
 Converter = Callable[[relax.BlockBuilder, Sequence[Any], dict[str, Any]], Any]
 
 
-def constant(value: Any) -> NDArray | None:
+def constant(value: Any) -> np.ndarray | None:
     """The array of a constant expression, None for anything else."""
     return value.value.numpy() if isinstance(value, GenericConst) else None
 
@@ -48,7 +47,7 @@ def dtype_of(value: Expr) -> str:
     return str(value.ty.dtype)
 
 
-def literal(array: NDArray) -> GenericConst:
+def literal(array: np.ndarray) -> GenericConst:
     """A constant of exactly the array's dtype (relax.const makes int32 of int64)."""
     return relax.const(tvm.runtime.tensor(np.asarray(array, order="C")))
 

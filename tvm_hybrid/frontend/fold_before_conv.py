@@ -14,7 +14,6 @@ from collections import Counter
 
 import numpy as np
 import onnx
-from numpy.typing import NDArray
 
 from .channel_factors import Affine, affine
 from .fold_into_conv import count_uses
@@ -94,7 +93,7 @@ def _fold(product: onnx.NodeProto, found: Affine, graph: Graph) -> None:
         graph.add_constant(product.input[1], scaled.astype(weight.dtype))
 
 
-def _inputs(weight: NDArray, value: NDArray, product: onnx.NodeProto) -> NDArray:
+def _inputs(weight: np.ndarray, value: np.ndarray, product: onnx.NodeProto) -> np.ndarray:
     """The weight times one value per input channel."""
     if product.op_type != "Conv":  # [in, out]
         return weight * value[:, None]

@@ -12,7 +12,6 @@ from collections import Counter
 
 import numpy as np
 import onnx
-from numpy.typing import NDArray
 
 from .channel_factors import Affine, affine
 from .graph import Graph, captured_names, is_standard
@@ -95,7 +94,7 @@ def _fold(product: onnx.NodeProto, found: Affine, graph: Graph) -> None:
     graph.add_constant(product.input[2], (bias * found.factor + found.term).astype(weight.dtype))
 
 
-def _scale(weight: NDArray, value: NDArray, product: onnx.NodeProto) -> NDArray:
+def _scale(weight: np.ndarray, value: np.ndarray, product: onnx.NodeProto) -> np.ndarray:
     if product.op_type in _PRODUCTS:  # [in, out]
         return weight * value
     spatial = (1,) * (weight.ndim - 2)

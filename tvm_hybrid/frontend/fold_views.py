@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import numpy as np
 import tvm
-from numpy.typing import NDArray
 from tvm import relax
 from tvm.ir import GenericConst, Op
 
@@ -56,11 +56,11 @@ class _Folder(relax.PyExprMutator):
         return _dequantized(call, quantized, fold(array, call, dims))
 
 
-def _constant(expr: relax.Expr | None) -> NDArray | None:
+def _constant(expr: relax.Expr | None) -> np.ndarray | None:
     return constant(expr) if isinstance(expr, GenericConst) else None
 
 
-def _dequantized(call: relax.Call, quantized: Quantized, integers: NDArray) -> relax.Expr:
+def _dequantized(call: relax.Call, quantized: Quantized, integers: np.ndarray) -> relax.Expr:
     """The view of a dequantised constant; as it was if the axis of its scales is cut by it."""
     axis = quantized.quantization.axis
     if axis is not None:
@@ -71,16 +71,16 @@ def _dequantized(call: relax.Call, quantized: Quantized, integers: NDArray) -> r
     return viewed.dequantize()
 
 
-def _reshape(array: NDArray, call: relax.Call, dims: tuple[int, ...]) -> NDArray:
+def _reshape(array: np.ndarray, call: relax.Call, dims: tuple[int, ...]) -> np.ndarray:
     return array.reshape(dims)
 
 
-def _permute(array: NDArray, call: relax.Call, dims: tuple[int, ...]) -> NDArray:
+def _permute(array: np.ndarray, call: relax.Call, dims: tuple[int, ...]) -> np.ndarray:
     axes = call.attrs.axes
     return array.transpose(None if axes is None else [int(axis) for axis in axes])
 
 
-_FOLDS: dict[str, Callable[[NDArray, relax.Call, tuple[int, ...]], NDArray]] = {
+_FOLDS: dict[str, Callable[[np.ndarray, relax.Call, tuple[int, ...]], np.ndarray]] = {
     "relax.reshape": _reshape,
     "relax.expand_dims": _reshape,
     "relax.squeeze": _reshape,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+import numpy as np
 import onnx
-from numpy.typing import NDArray
 from onnx import helper
 
 STANDARD_DOMAINS = ("", "ai.onnx")
@@ -41,12 +41,12 @@ class Graph:
     inputs: list[onnx.ValueInfoProto]
     outputs: list[str]
     nodes: list[onnx.NodeProto]
-    constants: dict[str, NDArray] = field(default_factory=dict)
+    constants: dict[str, np.ndarray] = field(default_factory=dict)
     types: dict[str, onnx.TypeProto] = field(default_factory=dict)
     narrow: dict[str, int] = field(default_factory=dict)
     _fresh: int = 0
 
-    def add_constant(self, name: str, array: NDArray) -> None:
+    def add_constant(self, name: str, array: np.ndarray) -> None:
         """Makes `name` a constant."""
         self.constants[name] = array
         self.types[name] = helper.make_tensor_type_proto(

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import numpy as np
 import onnx
-from numpy.typing import NDArray
 from onnx import TensorProto, numpy_helper
 
 from .graph import Graph
@@ -22,7 +21,7 @@ NARROW = {
 }
 
 
-def array_of(tensor: onnx.TensorProto, name: str, graph: Graph) -> NDArray:
+def array_of(tensor: onnx.TensorProto, name: str, graph: Graph) -> np.ndarray:
     """The array of a tensor; one of a narrow type is widened, and noted in the graph as `name`."""
     array = numpy_helper.to_array(tensor)
     wide = NARROW.get(tensor.data_type)

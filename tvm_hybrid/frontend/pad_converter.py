@@ -13,7 +13,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from tvm import relax
 
 from .expressions import Converter, Expr, constant, given, known_dims, literal
@@ -42,7 +41,7 @@ def _pad(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, An
 
 
 def _pad_with(
-    builder: relax.BlockBuilder, x: Expr, dims: tuple[int, ...], pads: NDArray, number: float
+    builder: relax.BlockBuilder, x: Expr, dims: tuple[int, ...], pads: np.ndarray, number: float
 ) -> Expr:
     """With one value; negative amounts crop."""
     cropped = [axis for axis, amounts in enumerate(pads) if amounts.min() < 0]
@@ -57,7 +56,7 @@ def _pad_with(
 
 
 def _pad_from(
-    builder: relax.BlockBuilder, x: Expr, dims: tuple[int, ...], pads: NDArray, mode: Any
+    builder: relax.BlockBuilder, x: Expr, dims: tuple[int, ...], pads: np.ndarray, mode: Any
 ) -> Expr:
     """With elements of x."""
     for axis, (before, after) in enumerate(pads):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 import onnx
-from numpy.typing import DTypeLike, NDArray
+from numpy.typing import DTypeLike
 from onnx import helper
 
 from relay_passes.ir.zero_points import along_axis
@@ -18,8 +18,8 @@ from .node_builder import attributes_of
 
 
 def quantize_linear(
-    node: onnx.NodeProto, x: NDArray, scale: NDArray, zero_point: NDArray | None = None
-) -> NDArray:
+    node: onnx.NodeProto, x: np.ndarray, scale: np.ndarray, zero_point: np.ndarray | None = None
+) -> np.ndarray:
     """QuantizeLinear per tensor or per axis: saturate(round_half_even(x / scale) + zero_point)."""
     attributes = attributes_of(node)
     code = attributes.get("output_dtype", 0)
@@ -39,8 +39,8 @@ def quantize_linear(
 
 
 def dequantize_linear(
-    node: onnx.NodeProto, q: NDArray, scale: NDArray, zero_point: NDArray | None = None
-) -> NDArray:
+    node: onnx.NodeProto, q: np.ndarray, scale: np.ndarray, zero_point: np.ndarray | None = None
+) -> np.ndarray:
     """DequantizeLinear per tensor or per axis: (q - zero_point) * scale, rounded to float32."""
     attributes = attributes_of(node)
     if attributes.get("block_size"):
@@ -53,7 +53,7 @@ def dequantize_linear(
     return value.astype(helper.tensor_dtype_to_np_dtype(code) if code else scale.dtype)
 
 
-def dynamic_quantize_linear(node: onnx.NodeProto, x: NDArray) -> list[NDArray]:
+def dynamic_quantize_linear(node: onnx.NodeProto, x: np.ndarray) -> list[np.ndarray]:
     """DynamicQuantizeLinear: the quantised tensor, its scale and its zero point."""
     zero = np.float32(0)
     high = np.maximum(x.max(initial=0), zero, dtype=np.float32)

@@ -13,7 +13,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from tvm import relax
 
 from .expressions import Converter, Expr, constant, dtype_of, given, known_dims, literal
@@ -79,7 +78,7 @@ def _axes(attrs: dict[str, Any], rank: int) -> list[int]:
     return [int(axis) % rank for axis in attrs.get("axes", range(rank))]
 
 
-def _regions(region: NDArray | None, attrs: dict[str, Any], rank: int) -> NDArray:
+def _regions(region: np.ndarray | None, attrs: dict[str, Any], rank: int) -> np.ndarray:
     """Start and end along every axis, [rank, 2]."""
     full = np.tile(np.array([0.0, 1.0], np.float32), (rank, 1))
     if region is not None:
@@ -95,7 +94,7 @@ def _emit_sizes(
     shape: tuple[int, ...],
     axes: list[int],
     attrs: dict[str, Any],
-    region: NDArray | None,
+    region: np.ndarray | None,
 ) -> Expr:
     """With sizes given: the scale is their ratio, or one ratio for all axes."""
     scales = np.array(shape, np.float32) / np.array(dims, np.float32)
@@ -115,8 +114,8 @@ def _emit(
     x: Expr,
     how: Resizing,
     dims: tuple[int, ...],
-    scales: NDArray,
-    regions: NDArray | None = None,
+    scales: np.ndarray,
+    regions: np.ndarray | None = None,
     shape: tuple[int, ...] | None = None,
 ) -> Expr:
     """The resized value."""
@@ -147,7 +146,7 @@ def _relax_form(
     how: Resizing,
     dims: tuple[int, ...],
     shape: tuple[int, ...],
-    scales: NDArray,
+    scales: np.ndarray,
     taps: list[Taps],
 ) -> dict[str, Any] | None:
     """Arguments with which R.image.resize2d computes the same; None if there are none."""
@@ -175,7 +174,7 @@ def _relax_form(
     return method | {"coordinate_transformation_mode": how.coordinates}
 
 
-def _nearest_in_relax(coordinates: str, rounding: str, extent: int, outputs: int) -> NDArray:
+def _nearest_in_relax(coordinates: str, rounding: str, extent: int, outputs: int) -> np.ndarray:
     """The element that TVM takes for every output, [outputs, 1]."""
     shifted = {"floor": _EPSILON, "ceil": -_EPSILON}.get(rounding, np.float32(0))
     scale = np.float32(extent) / np.float32(outputs)

@@ -13,7 +13,6 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 
 @dataclass(frozen=True)
@@ -65,9 +64,9 @@ class Taps:
     """
 
     extent: int
-    index: NDArray
-    weight: NDArray
-    inside: NDArray
+    index: np.ndarray
+    weight: np.ndarray
+    inside: np.ndarray
 
     @property
     def is_identity(self) -> bool:
@@ -118,7 +117,7 @@ def axis_taps(
 
 def _places(
     how: Resizing, extent: int, outputs: int, scale: np.float32, roi: tuple[float, float]
-) -> NDArray:
+) -> np.ndarray:
     """Where the outputs lie in the input, float32."""
     x, half = np.arange(outputs, dtype=np.float32), np.float32(0.5)
     last, last_output = np.float32(extent - 1), np.float32(outputs - 1)
@@ -146,7 +145,7 @@ def _places(
     raise ValueError(f"unknown coordinate_transformation_mode {how.coordinates!r}")
 
 
-def _rounded(rounding: str, place: NDArray) -> NDArray:
+def _rounded(rounding: str, place: np.ndarray) -> np.ndarray:
     half = np.float32(0.5)
     match rounding:
         case "round_prefer_floor":
@@ -160,7 +159,7 @@ def _rounded(rounding: str, place: NDArray) -> NDArray:
     raise ValueError(f"unknown nearest_mode {rounding!r}")
 
 
-def _filter(how: Resizing, place: NDArray, scale: float) -> tuple[NDArray, NDArray]:
+def _filter(how: Resizing, place: np.ndarray, scale: float) -> tuple[np.ndarray, np.ndarray]:
     """Elements and weights of a filter that is stretched by 1 / scale."""
     kernels = {"linear": (1, _linear), "cubic": (2, _cubic)}
     if how.mode not in kernels:
@@ -174,11 +173,11 @@ def _filter(how: Resizing, place: NDArray, scale: float) -> tuple[NDArray, NDArr
     return index, weight / weight.sum(1, keepdims=True)
 
 
-def _linear(distance: NDArray, _: float) -> NDArray:
+def _linear(distance: np.ndarray, _: float) -> np.ndarray:
     return np.maximum(0.0, 1.0 - distance)
 
 
-def _cubic(distance: NDArray, a: float) -> NDArray:
+def _cubic(distance: np.ndarray, a: float) -> np.ndarray:
     d = distance
     near = ((a + 2) * d - (a + 3)) * d * d + 1
     far = ((a * d - 5 * a) * d + 8 * a) * d - 4 * a

@@ -7,6 +7,7 @@ import random
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 from microkernels.errors import ConfigError
 from tir_schedules.core.config import Config
@@ -28,7 +29,7 @@ from .tune_result import RegionResult
 
 FINALISTS = 3
 
-Space = Callable[[Region, Template], Iterable[Config]]
+Space = Callable[[Region, Template[Any]], Iterable[Config]]
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,8 @@ in that order; where the scales are constant it is a constant.
 
 from __future__ import annotations
 
+from typing import Any
+
 import onnx
 from onnx import TensorProto
 
@@ -59,7 +61,9 @@ def qlinear_conv(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeProto]:
     return build.nodes
 
 
-def _real_sums(build: NodeBuilder, x: Quantized, w: Quantized, rank: int, attributes: dict) -> str:
+def _real_sums(
+    build: NodeBuilder, x: Quantized, w: Quantized, rank: int, attributes: dict[str, Any]
+) -> str:
     """The integer convolution with its bias, as float32."""
     node, graph = build.source, build.graph
     inputs = [x.value, w.value, x.zero_point, w.zero_point]

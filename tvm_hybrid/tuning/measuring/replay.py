@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from microkernels.errors import RecordError
 from tir_schedules.core.config import Config
@@ -42,11 +43,11 @@ class Replay:
                 self._by_workload.setdefault(item.record.workload, []).append(item)
         self._known: dict[tuple[str, str], dict[bytes, Record]] = {}
 
-    def knows(self, region: Region, template: Template) -> bool:
+    def knows(self, region: Region, template: Template[Any]) -> bool:
         """Whether anything is recorded of a region."""
         return bool(self._of(region, template))
 
-    def space(self, region: Region, template: Template) -> Iterator[Config]:
+    def space(self, region: Region, template: Template[Any]) -> Iterator[Config]:
         """The configurations that the file holds for a region."""
         for record in self._of(region, template).values():
             yield template.config_type.from_dict(record.config)
@@ -54,7 +55,7 @@ class Replay:
     def measure(
         self,
         region: Region,
-        template: Template,
+        template: Template[Any],
         configs: Sequence[Config],
         baseline: Config | None,
         effort: Effort,
@@ -82,7 +83,7 @@ class Replay:
                 ),
             )
 
-    def _of(self, region: Region, template: Template) -> dict[bytes, Record]:
+    def _of(self, region: Region, template: Template[Any]) -> dict[bytes, Record]:
         key = (region.key, template.name)
         if key not in self._known:
             fitting = [

@@ -99,7 +99,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False):
         """Whether this was the default configuration when it was measured: its own baseline."""
         return self.relative == 1.0
 
-    def fits(self, template: Template, machine: Machine) -> bool:
+    def fits(self, template: Template[Any], machine: Machine) -> bool:
         """Whether it was measured with this template's code and as many threads on this ISA."""
         return (
             self.template == template.name
@@ -166,7 +166,7 @@ _any = msgspec.json.Decoder()
 
 def make_record(
     region: Region,
-    template: Template,
+    template: Template[Any],
     machine: Machine,
     config: Config,
     status: Status,

@@ -9,7 +9,7 @@ import threading
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from microkernels.errors import ConfigError, RecordError, TvmHybridError
 from tir_schedules.core.config import Config
@@ -120,7 +120,7 @@ class RecordStore:
                 self._index, self._indexed = dict(index), state
             return self._index
 
-    def tried(self, region: Region, template: Template, machine: Machine) -> list[Located]:
+    def tried(self, region: Region, template: Template[Any], machine: Machine) -> list[Located]:
         """What was tried for a region on this very machine with as many threads, come what may."""
         return [
             located
@@ -160,7 +160,7 @@ class RecordStore:
         return None
 
     def buildable(
-        self, region: Region, template: Template, machine: Machine, record: Record, place: str
+        self, region: Region, template: Template[Any], machine: Machine, record: Record, place: str
     ) -> Config | None:
         """A record's configuration; None, with a warning, if the region cannot be built with it."""
         try:
@@ -177,7 +177,9 @@ class RecordStore:
         return config
 
 
-def _why_not(region: Region, template: Template, machine: Machine, config: Config) -> str | None:
+def _why_not(
+    region: Region, template: Template[Any], machine: Machine, config: Config
+) -> str | None:
     """None if the template builds the configuration, else the reason why not."""
     try:
         template.build(region, config, machine.isa)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
@@ -36,7 +37,10 @@ _BEYOND = 16  # quantised values reach that many steps past the ends of their ty
 
 
 def random_arguments(
-    region: Region, template: Template, seed: int, known: Mapping[int, np.ndarray] | None = None
+    region: Region,
+    template: Template[Any],
+    seed: int,
+    known: Mapping[int, np.ndarray] | None = None,
 ) -> list[np.ndarray]:
     """Inputs, unpacked, and operands, in the order of the kernel's parameters.
 
@@ -73,7 +77,7 @@ def random_arguments(
     return best
 
 
-def _different_integers(region: Region, template: Template, arrays: list[np.ndarray]) -> int:
+def _different_integers(region: Region, template: Template[Any], arrays: list[np.ndarray]) -> int:
     """Of the quantisation that has fewest; -1 if what is requantised leaves the 16 bits that it is
     known to fit in."""
     inputs, operands = arrays[: len(region.inputs)], arrays[len(region.inputs) :]
@@ -256,7 +260,7 @@ class _Draw:
         return np.asarray(drawn).astype(tensor.dtype)
 
 
-def anchor_result(region: Region, template: Template, inputs: list[np.ndarray]) -> np.ndarray:
+def anchor_result(region: Region, template: Template[Any], inputs: list[np.ndarray]) -> np.ndarray:
     """The anchor's result by the template's reference, in the shape that the epilogue gives it."""
     return template.reference(region, inputs).reshape(region.output.shape)
 

@@ -21,6 +21,7 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -70,7 +71,7 @@ class Expected:
         )
 
 
-def expected_result(region: Region, template: Template, arrays: list[np.ndarray]) -> Expected:
+def expected_result(region: Region, template: Template[Any], arrays: list[np.ndarray]) -> Expected:
     """The region's meaning on these arguments.
 
     Parameters
