@@ -1,14 +1,57 @@
-"""Reducing the lanes of a vector to one number."""
+"""Reductions: partial results in vectors, and their lanes combined to one number."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
+import tvm.tirx.script.builder.ir as I
 from tvm import tirx
 
-from microkernels.vector.expressions import Expr, bind, lanes_of, materialise
+from microkernels.vector.expressions import Expr, bind, constant, lanes_of, materialise, ramp
 
 Combine = Callable[[Expr, Expr], Expr]
+
+
+class LaneTotals:
+    """Vectors in which a reduction is accumulated; several hide the latency of combining.
+
+    Parameters
+    ----------
+    lanes : int
+        Of a vector.
+    start : float
+        What every lane begins with.
+    slots : int
+        Vectors.
+    dtype : str
+        Type of an element.
+    """
+
+    def __init__(self, lanes: int, start: float, slots: int = 1, dtype: str = "float32") -> None:
+        self.lanes, self.slots = lanes, slots
+        self.buffer = I.sblock_alloc_buffer((slots * lanes,), dtype)
+        for slot in range(slots):
+            self.store(constant(start, dtype, lanes), slot)
+
+    def __getitem__(self, slot: int) -> Expr:
+        return self.buffer[ramp(slot * self.lanes, self.lanes)]
+
+    def store(self, value: Expr, slot: int = 0) -> None:
+        """Replaces a vector."""
+        I.buffer_store(self.buffer, value, [ramp(slot * self.lanes, self.lanes)])
+
+    def combined(self, combine: Combine) -> Expr:
+        """All vectors combined to one."""
+        return combine_all([bind(self[slot]) for slot in range(self.slots)], combine)
+
+    def total(self, combine: Combine) -> Expr:
+        """All lanes of all vectors combined, as a scalar expression."""
+        return reduce_lanes(self.combined(combine), combine)
+
+
+def add(a: Expr, b: Expr) -> Expr:
+    """The sum of two expressions."""
+    return a + b
 
 
 def reduce_lanes(value: Expr, combine: Combine) -> Expr:

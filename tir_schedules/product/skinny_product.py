@@ -32,7 +32,7 @@ from microkernels.vector.expressions import (
     reinterpret,
     splat,
 )
-from tir_schedules.core.reduce_lanes import reduce_lanes
+from tir_schedules.core.reduce_lanes import LaneTotals, add
 
 from .tile_config import KERNEL_TYPES
 
@@ -118,14 +118,12 @@ class Operands:
 
     def row_sum(self, buffer: Expr, start: Expr, groups: Expr | int) -> Expr:
         """The sum of a padded row of 8-bit integers; an int32 scalar."""
-        total = I.sblock_alloc_buffer((self.lanes,), "int32")
-        index = ramp(0, self.lanes)
-        I.buffer_store(total, constant(0, "int32", self.lanes), [index])
+        total = LaneTotals(self.lanes, 0, dtype="int32")
         one = constant(1, self.matrix_element, self.group)
         with I.serial(groups) as group:
             elements = buffer[ramp(start + group * self.group, self.group)]
-            I.buffer_store(total, self.multiply_add(total[index], elements, one), [index])
-        return reduce_lanes(total[index], lambda a, b: a + b)
+            total.store(self.multiply_add(total[0], elements, one))
+        return total.total(add)
 
 
 def widened(value: Expr, lanes: int) -> Expr:

@@ -11,8 +11,9 @@ from tvm import tirx
 
 from microkernels.vector import vector_math
 from microkernels.vector.exp2 import exp_of_difference
-from microkernels.vector.expressions import Expr, bind, constant, ramp
+from microkernels.vector.expressions import Expr, bind, constant
 from tir_schedules.core.emission import opaque_block
+from tir_schedules.core.reduce_lanes import LaneTotals
 from tir_schedules.epilogue.epilogue import (
     Columns,
     Epilogue,
@@ -70,18 +71,18 @@ class ColumnStrip:
 
     def _softmax(self) -> None:
         logarithm = self.view.region.op == "log_softmax"
-        high = self._accumulators(-math.inf)
-        total = self._accumulators(0.0)
+        high = [LaneTotals(self.lanes, -math.inf) for _ in self.strip]
+        total = [LaneTotals(self.lanes, 0.0) for _ in self.strip]
 
         def find_high(k: Expr, j: int, columns: Columns) -> None:
-            self._update(high, j, tirx.Max(self._at(high, j), self._load(self.x, k, columns)))
+            high[j].store(tirx.Max(high[j][0], self._load(self.x, k, columns)))
 
         def sum_up(k: Expr, j: int, columns: Columns) -> None:
             shifted = bind(self._load(self.x, k, columns) - top[j])
             value = bind(exp_of_difference(shifted))
             if not logarithm:
                 store_vector(self.out, value, (*self.lead, k), columns)
-            self._update(total, j, self._at(total, j) + value)
+            total[j].store(total[j][0] + value)
 
         def finish(k: Expr, j: int, columns: Columns) -> None:
             if logarithm:
@@ -93,9 +94,9 @@ class ColumnStrip:
             store_vector(self.out, result, (*self.lead, k), columns)
 
         self._sweep(find_high)
-        top = [bind(self._at(high, j)) for j in range(len(self.strip))]
+        top = [bind(found[0]) for found in high]
         self._sweep(sum_up)
-        sums = [bind(self._at(total, j)) for j in range(len(self.strip))]
+        sums = [bind(found[0]) for found in total]
         one = constant(1.0, "float32", self.lanes)
         scale = [bind(vector_math.log(s) if logarithm else one / s) for s in sums]
         self._sweep(finish)
@@ -107,16 +108,3 @@ class ColumnStrip:
 
     def _load(self, buffer: Expr, k: Expr, columns: Columns) -> Expr:
         return load_vector(buffer, "float32", (*self.lead, k), columns)
-
-    def _accumulators(self, start: float) -> list[Expr]:
-        buffers: list[Expr] = [I.sblock_alloc_buffer((self.lanes,), "float32") for _ in self.strip]
-        for buffer in buffers:
-            value = constant(start, "float32", self.lanes)
-            I.buffer_store(buffer, value, [ramp(0, self.lanes)])
-        return buffers
-
-    def _at(self, buffers: list[Expr], j: int) -> Expr:
-        return buffers[j][ramp(0, self.lanes)]
-
-    def _update(self, buffers: list[Expr], j: int, value: Expr) -> None:
-        I.buffer_store(buffers[j], value, [ramp(0, self.lanes)])

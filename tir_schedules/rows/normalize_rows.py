@@ -17,10 +17,10 @@ from tvm import tirx
 
 from microkernels.vector import vector_math
 from microkernels.vector.exp2 import exp_of_difference
-from microkernels.vector.expressions import Expr, bind, constant, materialise, ramp, splat
+from microkernels.vector.expressions import Expr, bind, constant, materialise, splat
 from microkernels.vector.ieee import LOWEST
 from tir_schedules.core.emission import opaque_block
-from tir_schedules.core.reduce_lanes import Combine, combine_all, reduce_lanes
+from tir_schedules.core.reduce_lanes import Combine, LaneTotals, add, reduce_lanes
 from tir_schedules.epilogue.epilogue import (
     Columns,
     Epilogue,
@@ -33,11 +33,6 @@ from .normalize_view import View
 
 Term = Callable[[int, Columns], Expr]
 Leading = Callable[[Expr], Sequence[Expr]]
-
-
-def add(a: Expr, b: Expr) -> Expr:
-    """Sum of two expressions."""
-    return a + b
 
 
 def f32(value: float) -> Expr:
@@ -259,25 +254,19 @@ class Rows:
             vectors, cut = divmod(self.view.n, lanes)
         slots = min(unroll, vectors + bool(cut))
         neutral = constant(identity, "float32", lanes)
-        sums = [I.sblock_alloc_buffer((slots * lanes,), "float32") for _ in self.flat]
-        for buffer in sums:
-            for slot in range(slots):
-                I.buffer_store(buffer, neutral, [ramp(slot * lanes, lanes)])
+        totals = [LaneTotals(lanes, identity, slots) for _ in self.flat]
 
         def step(columns: Columns, slot: int) -> None:
-            index = ramp(slot * lanes, lanes)
-            for i, buffer in enumerate(sums):
+            for i, total in enumerate(totals):
                 value = term(i, columns)
                 if columns.mask is not None:
                     value = tirx.Select(columns.mask, value, neutral)
-                I.buffer_store(buffer, combine(buffer[index], value), [index])
+                total.store(combine(total[slot], value), slot)
 
         self._sweep(step, start, vectors, cut)
-        totals = [
-            combine_all([bind(b[ramp(s * lanes, lanes)]) for s in range(slots)], combine)
-            for b in sums
-        ]
-        return [reduce_lanes(total, combine) for total in totals]
+        # All rows in step, so that the latency of one is hidden behind the others.
+        combined = [total.combined(combine) for total in totals]
+        return [reduce_lanes(vector, combine) for vector in combined]
 
     def _store(self, value: Term) -> None:
         """Scale and shift of a norm, the epilogue, and the store of every vector."""

@@ -23,14 +23,14 @@ import tvm.tirx.script.builder.ir as I
 from tvm import tirx
 
 from microkernels.isa import Isa
-from microkernels.vector.expressions import Expr, bind, constant, materialise, parameter, ramp
+from microkernels.vector.expressions import Expr, bind, materialise, parameter
 from microkernels.vector.rounding import ROUND
 from tir_schedules.core.blocking import shares
 from tir_schedules.core.config import Config, check_numbers
 from tir_schedules.core.emission import kernel_function, opaque_block, task_loop, tensor_parameter
 from tir_schedules.core.group_loops import for_share
 from tir_schedules.core.machine import Machine
-from tir_schedules.core.reduce_lanes import combine_all, reduce_lanes
+from tir_schedules.core.reduce_lanes import LaneTotals
 from tir_schedules.core.region import Region, Tensor
 from tir_schedules.core.template import Template, register_template
 from tir_schedules.cost.parallel import threads_worth
@@ -81,17 +81,13 @@ def emit_extremes(
     lanes = lanes if size >= lanes else 1
     vectors, cut = divmod(size, lanes)
     slots = max(1, min(unroll, vectors))
-    buffers = [I.sblock_alloc_buffer((slots * lanes,), "float32") for _ in range(2)]
-    for buffer in buffers:
-        for slot in range(slots):
-            I.buffer_store(buffer, constant(0.0, "float32", lanes), [ramp(slot * lanes, lanes)])
+    extremes = [(LaneTotals(lanes, 0.0, slots), combine) for combine in (tirx.Min, tirx.Max)]
 
     def one(start: Expr | int, slot: int) -> None:
         value = bind(load(Columns(start, lanes, lanes)))
-        index = ramp(slot * lanes, lanes)
         # In this order an x86 minimum drops a NaN in `value`.
-        for buffer, combine in zip(buffers, (tirx.Min, tirx.Max), strict=True):
-            I.buffer_store(buffer, combine(value, buffer[index]), [index])
+        for found, combine in extremes:
+            found.store(combine(value, found[slot]), slot)
 
     steps, left = divmod(vectors, slots)
     with I.serial(steps) as step:
@@ -101,12 +97,7 @@ def emit_extremes(
         one((steps * slots + slot) * lanes, slot)
     if cut:
         one(size - lanes, left)
-    low, high = (
-        reduce_lanes(
-            combine_all([bind(b[ramp(s * lanes, lanes)]) for s in range(slots)], combine), combine
-        )
-        for b, combine in zip(buffers, (tirx.Min, tirx.Max), strict=True)
-    )
+    low, high = (found.total(combine) for found, combine in extremes)
     return low, high
 
 

@@ -10,7 +10,7 @@ from tvm import tirx
 from microkernels.vector.expressions import Expr, bind, constant, like, materialise, ramp, splat
 from microkernels.vector.ieee import LOWEST
 from tir_schedules.attention.problem import columns_are_contiguous
-from tir_schedules.core.reduce_lanes import reduce_lanes
+from tir_schedules.core.reduce_lanes import LaneTotals, add, reduce_lanes
 from tir_schedules.epilogue.epilogue import Columns, Epilogue
 from tir_schedules.product.column_sums import ColumnSums
 from tir_schedules.product.skinny_product import Operands, dots
@@ -217,15 +217,13 @@ class DecodeScores:
             base = materialise(tirx.Max(high, tirx.const(LOWEST, "float32")))
             at = bind(plan.number(slot, share, r))
             I.buffer_store(plan.largest, base, [at])
-            total = I.sblock_alloc_buffer((lanes,), "float32")
-            every = ramp(0, lanes)
-            I.buffer_store(total, constant(0, "float32", lanes), [every])
+            total = LaneTotals(lanes, 0)
 
             def step(vector: Expr, _valid: int) -> None:
                 index = ramp(plan.score(slot, r, vector), lanes)
                 value = materialise(plan.power(plan.scores[index] - splat(base, lanes)))
                 I.buffer_store(plan.scores, value, [index])
-                I.buffer_store(total, total[every] + value, [every])
+                total.store(total[0] + value)
 
             plan.for_vectors(share, step)
-            I.buffer_store(plan.totals, reduce_lanes(total[every], lambda a, b: a + b), [at])
+            I.buffer_store(plan.totals, total.total(add), [at])

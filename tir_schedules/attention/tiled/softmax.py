@@ -26,14 +26,12 @@ from microkernels.vector.expressions import (
     Expr,
     bind,
     cast,
-    constant,
     like,
-    ramp,
     splat,
 )
 from microkernels.vector.rounding import round_to_integer
 from tir_schedules.core.emission import opaque_block
-from tir_schedules.core.reduce_lanes import combine_all, reduce_lanes
+from tir_schedules.core.reduce_lanes import LaneTotals, add, combine_all, reduce_lanes
 from tir_schedules.core.region import Region
 from tir_schedules.product.zero_points import shift_of
 
@@ -219,7 +217,7 @@ class SoftmaxRows:
         return reduce_lanes(bind(self._edge(row)), tirx.Max)
 
     def _row_total(self, row: Expr) -> Expr:
-        return reduce_lanes(bind(self._edge(row)), _add)
+        return reduce_lanes(bind(self._edge(row)), add)
 
     def _edge(self, row: Expr) -> Expr:
         return self.band.scores.load(row, self.band.edge, self.lanes)
@@ -247,16 +245,14 @@ class SoftmaxRows:
     def _replace(self, row: Expr, vectors: Expr | int, exponent: Callable[[Expr], Expr]) -> None:
         """The loop of `_powers` over a row; `exponent` makes exponents of 2 of scores."""
         lanes, band = self.lanes, self.band
-        total = I.sblock_alloc_buffer((lanes,), "float32")
-        lane = [ramp(0, lanes)]
-        I.buffer_store(total, constant(0, "float32", lanes), lane)
+        total = LaneTotals(lanes, 0)
 
         def body(first: Expr, count: int) -> None:
             powers = []
             for number in range(count):
                 score = band.scores.load(row, (first + number) * lanes, lanes)
                 powers.append(bind(exp2(exponent(score), self.isa, self.degree)))
-            I.buffer_store(total, total[tuple(lane)] + combine_all(powers, _add), lane)
+            total.store(total[0] + combine_all(powers, add))
             for number, power in enumerate(powers):
                 column = (first + number) * lanes
                 if self.quantization is not None or self.kernel.a_dtype == "float32":
@@ -265,17 +261,14 @@ class SoftmaxRows:
                     band.probabilities.store(row, column, self.kernel.narrow(power))
 
         for_vectors(vectors, UNROLL, body)
-        band.scores.store(row, band.edge, total[tuple(lane)])
+        band.scores.store(row, band.edge, total[0])
 
     def _quantize(self, row: Expr, vectors: Expr | int, keys: int) -> None:
         """Divides by the sum and rounds to 8 bits."""
         assert self.quantization is not None
         lanes, band, points = self.lanes, self.band, self.quantization
         factor = bind(splat(band.inverse[row], lanes))
-        sums = None
-        if band.sums is not None:
-            sums = I.sblock_alloc_buffer((lanes,), "int32")
-            I.buffer_store(sums, constant(0, "int32", lanes), [ramp(0, lanes)])
+        sums = None if band.sums is None else LaneTotals(lanes, 0, dtype="int32")
 
         def body(first: Expr, count: int) -> None:
             for number in range(count):
@@ -287,15 +280,13 @@ class SoftmaxRows:
                 integer = bind(integer)
                 band.probabilities.store(row, column, cast(self.kernel.a_dtype, integer))
                 if sums is not None:
-                    lane = ramp(0, lanes)
-                    I.buffer_store(sums, sums[lane] + integer, [lane])
+                    sums.store(sums[0] + integer)
 
         for_vectors(vectors, UNROLL, body)
         if sums is not None and band.sums is not None:
             count = vectors if isinstance(vectors, int) else math.ceil(keys / lanes)
             padding = count * lanes - keys
-            found = reduce_lanes(sums[ramp(0, lanes)], _add)
-            I.buffer_store(band.sums, found - padding * points.zero_point, [row])
+            I.buffer_store(band.sums, sums.total(add) - padding * points.zero_point, [row])
 
 
 @contextmanager
@@ -319,7 +310,3 @@ def for_vectors(vectors: Expr | int, unroll: int, body: Callable[[Expr, int], No
         body(turn * unroll, unroll)
     with I.serial(I.floormod(vectors, unroll)) as turn:
         body(vectors - I.floormod(vectors, unroll) + turn, 1)
-
-
-def _add(a: Expr, b: Expr) -> Expr:
-    return a + b
