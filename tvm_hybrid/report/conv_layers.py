@@ -25,6 +25,7 @@ from .flops import ProductSums
 from .kernel_times import OnnxRuntimeKernels, OurKernels
 from .layer_models import DTYPES, INT8, Layer, layer_input, layer_model
 from .layer_report import LayerReport, LayerTimes
+from .onnx_runtime import import_runtime
 from .openvino_peer import OpenVino, openvino_python, openvino_version
 from .roof import peak_gops
 from .timing import ContestantError, interleave
@@ -37,7 +38,6 @@ def measure_layers(
     layers: Sequence[Layer],
     threads: Sequence[int],
     *,
-    dtypes: Sequence[str] = DTYPES,
     peers: Sequence[str] = ("ort", "openvino"),
     rounds: int = 20,
     seconds: float = 0.03,
@@ -56,8 +56,6 @@ def measure_layers(
         The convolutions.
     threads : sequence of int
         Numbers of threads; all layers are measured with each.
-    dtypes : sequence of str
-        Types to measure.
     peers : sequence of str
         "ort", "openvino". One that is not installed is left out, with a note.
     rounds, seconds
@@ -77,11 +75,11 @@ def measure_layers(
             logger.warning("left out: %s", error)
             left_out[PEERS[peer]] = str(error)
     progress("measuring peaks")
-    peaks = {dtype: _peak(dtype) for dtype in dtypes}
+    peaks = {dtype: _peak(dtype) for dtype in DTYPES}
     rows = []
     with tempfile.TemporaryDirectory(prefix="tvm_hybrid-layers-") as folder:
         for count in threads:
-            for dtype in dtypes:
+            for dtype in DTYPES:
                 for layer in layers:
                     progress(f"{layer.name} {dtype}, threads: {count}")
                     path = Path(folder) / f"{layer.name} {dtype}.onnx"
@@ -197,13 +195,7 @@ def _version(peer: str, openvino: str | None) -> str:
     """The version of a peer that is installed."""
     if peer == "openvino":
         return openvino_version(openvino_python(openvino))
-    try:
-        import onnxruntime
-    except ImportError as error:
-        raise ContestantError(
-            "onnxruntime is not installed; pip install 'tvm_hybrid[bench]' brings it"
-        ) from error
-    return str(onnxruntime.__version__)
+    return str(import_runtime().__version__)
 
 
 def _peak(dtype: str) -> float:

@@ -88,6 +88,11 @@ class _Tile:
         return time_calls(self.call, seconds, time.thread_time)
 
 
+def runs_here(kernel: Microkernel) -> bool:
+    """Whether this CPU itself may run a microkernel."""
+    return allowed_on_host(kernel.isa) and not emulated_on_host(kernel.isa)
+
+
 def types_of(kernel: Microkernel) -> str:
     """A microkernel's operands and accumulators in words."""
     return f"{kernel.a_dtype} x {kernel.b_dtype} -> {kernel.acc_dtype}"
@@ -114,11 +119,7 @@ def measure_kernels(
         If a microkernel computes something wrong.
     """
     wanted = all_microkernels() if kernels is None else kernels
-    here = [
-        kernel
-        for kernel in wanted
-        if allowed_on_host(kernel.isa) and not emulated_on_host(kernel.isa)
-    ]
+    here = [kernel for kernel in wanted if runs_here(kernel)]
     tiles: dict[str, Any] = {}
     for kernel in here:
         logger.debug("compiling %s", kernel.name)

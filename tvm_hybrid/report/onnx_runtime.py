@@ -42,7 +42,7 @@ def literal_session(model: onnx.ModelProto, threads: int = 1) -> Any:
     ContestantError
         If onnxruntime is not installed or refuses the model.
     """
-    runtime = _import()
+    runtime = import_runtime()
     options = _options(runtime, threads)
     options.graph_optimization_level = runtime.GraphOptimizationLevel.ORT_DISABLE_ALL
     try:
@@ -93,7 +93,7 @@ def optimised_session(model: str | bytes, threads: int = 1, profile: str = "") -
     ContestantError
         If onnxruntime is not installed or refuses the model.
     """
-    runtime = _import()
+    runtime = import_runtime()
     options = _options(runtime, threads)
     if profile:
         options.enable_profiling = True
@@ -140,7 +140,14 @@ def last_line(error: BaseException) -> str:
     return lines[-1] if lines else type(error).__name__
 
 
-def _import() -> Any:
+def import_runtime() -> Any:
+    """The module onnxruntime.
+
+    Raises
+    ------
+    ContestantError
+        If it is not installed.
+    """
     try:
         import onnxruntime
     except ImportError as error:

@@ -65,8 +65,6 @@ class OpenVino(WorkerContestant):
     kernels : bool
         Whether to measure, instead of whole runs, the time of convolutions and matrix products in
         them: its mean of each slice of runs.
-    time_limit : float
-        Seconds after which a silent worker is given up.
 
     Raises
     ------
@@ -81,7 +79,6 @@ class OpenVino(WorkerContestant):
         threads: int,
         python: str | None = None,
         kernels: bool = False,
-        time_limit: float = 300.0,
     ) -> None:
         super().__init__(
             "OpenVINO",
@@ -93,5 +90,4 @@ class OpenVino(WorkerContestant):
             },
             feeds,
             {},
-            time_limit,
         )

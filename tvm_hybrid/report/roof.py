@@ -14,12 +14,11 @@ from concurrent.futures import ThreadPoolExecutor
 import msgspec
 import numpy as np
 
-from microkernels.isa import allowed_on_host, emulated_on_host
 from microkernels.microkernel import Microkernel, all_microkernels
 from tir_schedules.core.machine import Machine
 
 from ..targets import host_target
-from .kernel_speed import measure_kernels, types_of
+from .kernel_speed import measure_kernels, runs_here, types_of
 
 # Tiles of the highest instruction set that are measured to find a peak; the largest come near it.
 TILES_FOR_PEAK = 3
@@ -84,13 +83,7 @@ def peak_gops(dtype: str) -> float:
 
 def _here(dtype: str) -> list[Microkernel]:
     """The microkernels that this CPU runs on operands of a type."""
-    return [
-        kernel
-        for kernel in all_microkernels()
-        if kernel.a_dtype == dtype
-        and allowed_on_host(kernel.isa)
-        and not emulated_on_host(kernel.isa)
-    ]
+    return [one for one in all_microkernels() if one.a_dtype == dtype and runs_here(one)]
 
 
 def _area(kernel: Microkernel) -> int:

@@ -8,7 +8,6 @@ geometric mean. The bars are those that the project sets itself.
 from __future__ import annotations
 
 import logging
-import math
 import multiprocessing
 import os
 import statistics
@@ -127,11 +126,11 @@ class SearchStudy:
 
     def mean_quotient(self, contestant: str, other: str) -> float:
         """Geometric mean of the recordings' quotients."""
-        return geometric_mean([row.quotient(contestant, other) for row in self.rows])
+        return statistics.geometric_mean([row.quotient(contestant, other) for row in self.rows])
 
     def mean_default(self) -> float:
         """Geometric mean of the default's times over the optimum's."""
-        return geometric_mean([row.default_ratio for row in self.rows])
+        return statistics.geometric_mean([row.default_ratio for row in self.rows])
 
     def pairs(self) -> list[tuple[str, str]]:
         """Those contestants whose trials are divided by each other's."""
@@ -244,11 +243,6 @@ def check_contestant(name: str) -> None:
         except ConfigError:
             names = ", ".join((*STRATEGIES, TRANSFER))
             raise ConfigError(f"no search strategy {name!r}; there are {names}") from None
-
-
-def geometric_mean(values: Sequence[float]) -> float:
-    """The geometric mean of positive numbers."""
-    return math.exp(statistics.fmean(map(math.log, values)))
 
 
 @dataclass(frozen=True)

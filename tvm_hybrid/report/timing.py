@@ -105,7 +105,6 @@ def interleave(
     contestants: Mapping[str, Contestant],
     rounds: int,
     seconds: float,
-    after_round: Callable[[], object] = lambda: None,
     pause: float = PAUSE_SECONDS,
 ) -> tuple[dict[str, list[float]], dict[str, str]]:
     """In every round every contestant runs for `seconds`.
@@ -121,8 +120,6 @@ def interleave(
         Number of turns of each.
     seconds : float
         Length of a turn.
-    after_round : callable
-        Called after each round; shows progress.
     pause : float
         Seconds between two turns.
 
@@ -150,5 +147,4 @@ def interleave(
                 continue
             times[name] += turn
             used[name] += sum(turn)
-        after_round()
     return times, failures

@@ -97,7 +97,6 @@ def verify(
     ours: Sequence[np.ndarray],
     feeds: Feeds,
     tolerance: Tolerance,
-    threads: int = 1,
 ) -> VerifyReport:
     """Compares our outputs with ONNX Runtime's.
 
@@ -111,16 +110,14 @@ def verify(
         The inputs that they were computed from.
     tolerance : Tolerance
         As `compare.tolerance_for` derives it.
-    threads : int
-        Threads for ONNX Runtime.
 
     Raises
     ------
     ContestantError
         If onnxruntime is not installed or refuses the model.
     """
-    literal = outputs_of(literal_session(model, threads), feeds)
-    optimised = _optimised(model, feeds, threads)
+    literal = outputs_of(literal_session(model), feeds)
+    optimised = _optimised(model, feeds)
     why = why_products_differ(model)
     outputs = []
     for place, (value, mine, reference) in enumerate(
@@ -147,10 +144,10 @@ def _note(optimised: Distance | None, tolerance: Tolerance, why: str) -> str:
     return f"ONNX Runtime optimised differs {describe(optimised, why)}"
 
 
-def _optimised(model: onnx.ModelProto, feeds: Feeds, threads: int) -> list[np.ndarray]:
+def _optimised(model: onnx.ModelProto, feeds: Feeds) -> list[np.ndarray]:
     """Its outputs, or none if it cannot run the model."""
     try:
-        return outputs_of(optimised_session(model.SerializeToString(), threads), feeds)
+        return outputs_of(optimised_session(model.SerializeToString()), feeds)
     except ContestantError:
         return []
 

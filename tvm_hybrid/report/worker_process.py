@@ -60,7 +60,7 @@ class WorkerContestant:
         job: Mapping[str, Any],
         feeds: Feeds,
         environment: Mapping[str, str],
-        time_limit: float,
+        time_limit: float = 300.0,
     ) -> None:
         self._name, self._time_limit = name, time_limit
         self._folder = tempfile.TemporaryDirectory(prefix="tvm_hybrid-worker-")

@@ -13,7 +13,7 @@ from relay_passes.pipeline import PipelineOptions
 from tir_schedules.core.region import Region
 
 from .events import Callback, StopTuning, Trial
-from .layouts.joint_layout import SHARE, JointPlan, JointResult, JointStage
+from .layouts.joint_layout import SHARE, JointPlan, JointResult, JointStage, Loops
 from .lookup.layout_lookup import layouts_of
 from .lookup.record_lookup import RecordLookup
 from .measuring.kernel_clock import KernelClock
@@ -59,7 +59,7 @@ def joint_layouts(
     JointResult or None
         None if a callback stopped it. KeyboardInterrupt passes through.
     """
-    loops = _Loops(options, store, measurer, plan, callbacks)
+    loops = _loops(options, store, measurer, plan, callbacks)
     share = JointPlan(
         trials=None if plan.trials is None else max(1, round(SHARE * plan.trials)),
         time_limit=None if plan.time_limit is None else SHARE * plan.time_limit,
@@ -104,54 +104,45 @@ def rest_of(plan: Plan, found: JointResult | None, keys: Collection[str], second
     )
 
 
-class _Loops:
-    """A few trials for each of some regions, by the run's own strategy."""
+def _loops(
+    options: PipelineOptions,
+    store: RecordStore,
+    measurer: Measurer,
+    plan: Plan,
+    callbacks: Sequence[Callback],
+) -> Loops:
+    """Makes a few trials for each of some regions, by the run's own strategy."""
 
-    def __init__(
-        self,
-        options: PipelineOptions,
-        store: RecordStore,
-        measurer: Measurer,
-        plan: Plan,
-        callbacks: Sequence[Callback],
-    ) -> None:
-        self.options, self.store, self.measurer, self.plan = options, store, measurer, plan
-        self.callbacks = callbacks
-        self.stop: StopTuning | None = None
-
-    def __call__(
-        self, counted: Sequence[tuple[Region, int]], rounds: int, seconds: float
+    def loops(
+        counted: Sequence[tuple[Region, int]], rounds: int, seconds: float
     ) -> Mapping[str, int]:
+        stops: list[StopTuning] = []
+
+        def tell(trial: Trial) -> None:
+            if trial.stage != "search":
+                return
+            try:
+                for callback in callbacks:
+                    callback(trial)
+            except StopTuning as stop:
+                stops.append(stop)
+                raise
+
         few = replace(
-            self.plan,
+            plan,
             trials=None,
             trials_per_region=rounds,
-            batch=min(self.plan.batch, rounds),
+            batch=min(plan.batch, rounds),
             min_gain=0.0,
             time_limit=seconds if math.isfinite(seconds) else None,
             finals=False,
         )
-        found = tune_regions(
-            [region for region, _ in counted],
-            self.options.machine,
-            self.measurer,
-            self.store,
-            few,
-            [self._tell],
-            [count for _, count in counted],
-        )
+        regions, counts = [region for region, _ in counted], [count for _, count in counted]
+        found = tune_regions(regions, options.machine, measurer, store, few, [tell], counts)
         if found.interrupted:
             raise KeyboardInterrupt
-        if self.stop is not None:
-            raise self.stop
+        if stops:
+            raise stops[0]
         return {each.region.key: each.trials for each in found.regions}
 
-    def _tell(self, trial: Trial) -> None:
-        if trial.stage != "search":
-            return
-        try:
-            for callback in self.callbacks:
-                callback(trial)
-        except StopTuning as stop:
-            self.stop = stop
-            raise
+    return loops

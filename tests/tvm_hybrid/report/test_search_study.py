@@ -19,7 +19,6 @@ from tvm_hybrid.report.search_plot import band, plot_study
 from tvm_hybrid.report.search_study import (
     RegionStudy,
     SearchStudy,
-    geometric_mean,
     history_for,
     study_searches,
 )
@@ -106,7 +105,6 @@ def test_quotients_and_bars() -> None:
     assert "98% of the optimum" in missed[0].text
     plain = SearchStudy(0.98, 3, 8, ("random",), rows)
     assert plain.pairs() == [] and [bar.holds for bar in plain.bars()] == [True]
-    assert geometric_mean([1, 4, 16]) == pytest.approx(4)
 
 
 def test_curves_are_held_at_their_ends() -> None:

@@ -27,6 +27,8 @@ logger = logging.getLogger("tvm_hybrid")
 
 CALL_US = 0.3
 """What the virtual machine takes for one more kernel."""
+TIMEOUT = 30.0
+"""Seconds that one kernel may take, its compilation included."""
 
 
 class Clock(Protocol):
@@ -45,16 +47,11 @@ class KernelClock:
         Target and threads.
     footprint_bytes : int
         Bytes of all constants of the model; decides how cold the caches are kept.
-    timeout : float
-        Seconds that one kernel may take, its compilation included.
     """
 
-    def __init__(
-        self, options: PipelineOptions, footprint_bytes: int = 0, timeout: float = 30.0
-    ) -> None:
+    def __init__(self, options: PipelineOptions, footprint_bytes: int = 0) -> None:
         self._target, self._threads = str(options.target), options.threads
         self._footprint = min(footprint_bytes, 2 * options.machine.l3_bytes)
-        self._timeout = timeout
         self._known: dict[int, float] = {}
         cpus = str(max(os.sched_getaffinity(0))) if options.threads == 1 else ""
         self._child = ChildProcess.of_module(
@@ -81,10 +78,10 @@ class KernelClock:
         )
         try:
             self._child.ask(job)
-            line = self._child.answer(self._timeout)
+            line = self._child.answer(TIMEOUT)
         except TimeoutError:
             self.close()
-            return KernelTime(error=f"not done after {self._timeout:g} s")
+            return KernelTime(error=f"not done after {TIMEOUT:g} s")
         except BaseException:
             self.close()
             raise

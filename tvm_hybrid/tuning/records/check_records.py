@@ -9,7 +9,7 @@ from microkernels.isa import isa_named
 from tir_schedules.core.template import template_for
 
 from .record import Record
-from .record_store import RecordStore
+from .record_store import RecordStore, why_not_built
 
 
 def problems(store: RecordStore) -> list[str]:
@@ -35,8 +35,9 @@ def _of_record(record: Record) -> Iterator[str]:
         if not record.times_us:
             yield "status ok, but no times"
         try:
-            template.build(record.region, template.config_type.from_dict(record.config), isa)
+            config = template.config_type.from_dict(record.config)
+            reason = why_not_built(record.region, template, isa, config)
         except ConfigError as error:
-            yield str(error)
-        except Exception as error:  # numbers from a file may break a template in any way
-            yield f"cannot be built: {type(error).__name__}: {error}"
+            reason = str(error)
+        if reason is not None:
+            yield reason

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from microkernels.errors import ConfigError, RecordError, TvmHybridError
+from microkernels.isa import Isa
 from tir_schedules.core.config import Config
 from tir_schedules.core.machine import Machine
 from tir_schedules.core.region import Region
@@ -167,7 +168,7 @@ class RecordStore:
             config = template.config_type.from_dict(record.config)
             known = (region.key, f"{machine.isa.name} {config}")
             if known not in self._refused:
-                self._refused[known] = _why_not(region, template, machine, config)
+                self._refused[known] = why_not_built(region, template, machine.isa, config)
             reason = self._refused[known]
         except ConfigError as error:
             reason = str(error)
@@ -177,12 +178,10 @@ class RecordStore:
         return config
 
 
-def _why_not(
-    region: Region, template: Template[Any], machine: Machine, config: Config
-) -> str | None:
+def why_not_built(region: Region, template: Template[Any], isa: Isa, config: Config) -> str | None:
     """None if the template builds the configuration, else the reason why not."""
     try:
-        template.build(region, config, machine.isa)
+        template.build(region, config, isa)
     except TvmHybridError as error:
         return str(error)
     except Exception as error:  # a number from a file may break a template in any way
