@@ -20,6 +20,8 @@ from dataclasses import dataclass
 import tvm.tirx.script.builder.ir as I
 from tvm import tirx
 
+from microkernels.tvm_compat import llvm_functions
+
 from .errors import IsaError
 from .isa import Isa, isa_named
 from .kernels import FAMILIES
@@ -284,8 +286,7 @@ class Microkernel:
     ) -> None:
         """Emits products of some rows of a tile in registers; parameters as of `emit`."""
         with contextlib.ExitStack() as stack:
-            if self.llvm_ir:
-                stack.enter_context(I.attr(0, "pragma_import_llvm", self.llvm_ir))
+            stack.enter_context(llvm_functions(self.llvm_ir))
             loops = [stack.enter_context(I.serial(extent)) for extent in reduction]
             # The operand with fewer vectors stays in registers, the other passes through one.
             if len(rows) <= tile.vectors:

@@ -21,6 +21,7 @@ from scipy import special
 from tvm import tirx
 from tvm.script.ir_builder import IRBuilder
 
+from microkernels.tvm_compat import NO_ALIAS
 from microkernels.vector import vector_math
 from microkernels.vector.expressions import Expr, ramp
 
@@ -186,7 +187,7 @@ def elementwise(emit: Callable[[Expr], Expr], lanes: int, count: int = CHUNK) ->
     """
     with IRBuilder() as builder, I.prim_func(s_tir=True):
         I.func_name("main")
-        I.func_attr({"global_symbol": "main", "tirx.noalias": True})
+        I.func_attr({"global_symbol": "main", **NO_ALIAS})
         x = I.arg("x", I.buffer((count,), "float32"))
         y = I.arg("y", I.buffer((count,), "float32"))
         with I.serial(count // lanes) as i:

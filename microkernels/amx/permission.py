@@ -20,6 +20,7 @@ from dataclasses import dataclass
 
 import tvm.tirx.script.builder.ir as I
 
+from microkernels.tvm_compat import llvm_functions
 from microkernels.vector.expressions import Expr
 
 AMX_FEATURES = ("amx-tile", "amx-int8", "amx-bf16")  # in LLVM's spelling
@@ -88,7 +89,7 @@ def emit_permission_check() -> None:
     It belongs at the start of a PrimFunc, outside of its parallel loops. Where the answer is no, a
     call of the function raises a RuntimeError that says why, and no tile instruction is reached.
     """
-    with I.attr(0, "pragma_import_llvm", PERMISSION_LLVM_IR):
+    with llvm_functions(PERMISSION_LLVM_IR):
         emit_refusals(I.bind(I.call_extern("int32", _PERMISSION)))
 
 

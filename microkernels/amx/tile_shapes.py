@@ -17,6 +17,8 @@ import struct
 import tvm.tirx.script.builder.ir as I
 from tvm import tirx
 
+from microkernels.tvm_compat import llvm_functions
+
 ROWS = 16  # of a tile
 ROW_BYTES = 64
 LAYOUTS = {"2x2": (2, 2), "1x4": (1, 4)}  # row tiles, column tiles
@@ -79,7 +81,7 @@ define linkonce_odr hidden i32 @{name}() #0 {{
 declare void @llvm.x86.ldtilecfg(ptr)
 attributes #0 = {{ alwaysinline nounwind "target-features"="+amx-tile" }}
 """
-    with I.attr(0, "pragma_import_llvm", text):
+    with llvm_functions(text):
         I.evaluate(I.call_extern("int32", name))
 
 

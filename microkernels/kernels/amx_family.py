@@ -34,6 +34,7 @@ from microkernels.microkernel import (
     Tile,
     register_microkernel,
 )
+from microkernels.tvm_compat import llvm_functions
 from microkernels.vector.expressions import Expr, ramp, reinterpret
 
 DEPTH = 16  # steps of kr in the 64 bytes of a tile's row
@@ -114,8 +115,7 @@ class AmxMicrokernel(Microkernel):
             else:
                 emit_tile("tileloadd64", number, *self._stored(into, i, j))
         with contextlib.ExitStack() as stack:
-            if self.llvm_ir:  # for `narrow`
-                stack.enter_context(I.attr(0, "pragma_import_llvm", self.llvm_ir))
+            stack.enter_context(llvm_functions(self.llvm_ir))  # for `narrow`
             *outer, steps = reduction
             loops = [stack.enter_context(I.serial(extent)) for extent in outer]
             count = steps // DEPTH if isinstance(steps, int) else I.floordiv(steps, DEPTH)

@@ -9,7 +9,7 @@ from .expressions import Expr
 _PREFETCH = "tvm_hybrid_prefetch"
 
 # TVM passes no pointer type to the intrinsic, hence this function; it is always inlined. A loop
-# that calls `prefetch` must lie in the scope of a "pragma_import_llvm" with this text.
+# that calls `prefetch` must lie in the scope of `llvm_functions` with this text.
 PREFETCH_LLVM_IR = f"""
 declare void @llvm.prefetch.p0(ptr, i32, i32, i32)
 define linkonce_odr i32 @{_PREFETCH}(ptr %address) #0 {{

@@ -232,8 +232,8 @@ def gelu_erf(x: Expr) -> Expr:
     bits = reinterpret("int32", x)
     negative = reinterpret("float32", tirx.bitwise_or(bits, like(-(2**31), bits)))
     negative = bind(_at_least(-_NORMAL_TAIL_END, negative))  # -t
-    turned = [-each if power % 2 else each for power, each in enumerate(NORMAL_TAIL)]
-    log2_tail = bind(polynomial(turned, negative))
+    alternating = [-each if power % 2 else each for power, each in enumerate(NORMAL_TAIL)]
+    log2_tail = bind(polynomial(alternating, negative))
     nearest, scale = round_and_scale(log2_tail)
     tail = polynomial(EXP2, bind(log2_tail - nearest)) * scale
     # min(-t, x) is -t wherever the tail is not 0, and infinite at -inf alone.

@@ -82,14 +82,14 @@ def _rewrite(graph: DataflowGraph) -> list[relax.Binding] | None:
         if problem is not None and isinstance(call, relax.Call):
             mixed[binding.var] = _plain(block, call, problem)
             block.bind(binding.var, relax.op.permute_dims(mixed[binding.var], _HEADS_FIRST))
-        elif _turns_heads(call) and call.args[0] in mixed:
+        elif _transposes_heads(call) and call.args[0] in mixed:
             block.bind(binding.var, mixed[call.args[0]])
         else:
             block.bindings.append(binding)
     return block.bindings if mixed else None
 
 
-def _turns_heads(call: relax.Expr) -> bool:
+def _transposes_heads(call: relax.Expr) -> bool:
     """Whether an expression exchanges the axes of positions and heads."""
     if op_name(call) != "relax.permute_dims" or call.attrs.axes is None:
         return False

@@ -61,7 +61,7 @@ def role_of(forms: Forms, position: int) -> Role | None:
     return match(forms, value, result)
 
 
-def _turned(expr: relax.Expr, result: Form, trims: bool = False) -> Operand:
+def _transposed(expr: relax.Expr, result: Form, trims: bool = False) -> Operand:
     return Operand(expr, How.TRANSPOSED, result.orders, trims)
 
 
@@ -82,7 +82,7 @@ def _elementwise(forms: Forms, call: relax.Call, result: Form) -> Role | None:
     if any(forms.of(expr) is None for expr in exprs):
         return None
     operands = tuple(
-        Operand(expr) if same else _turned(expr, result, trims=any(alike))
+        Operand(expr) if same else _transposed(expr, result, trims=any(alike))
         for expr, same in zip(exprs, alike, strict=True)
     )
     rest = list(call.args[arity:])
@@ -97,7 +97,7 @@ def _concat(forms: Forms, call: relax.Call, result: Form) -> Role | None:
         return None
     axis = int(call.attrs.axis) % result.rank
     return Role(
-        tuple(Operand(p) if _alike(forms, p, result) else _turned(p, result) for p in parts),
+        tuple(Operand(p) if _alike(forms, p, result) else _transposed(p, result) for p in parts),
         lambda label, read: relax.op.concat(read, result.order(label).index(axis)),
     )
 
@@ -242,7 +242,7 @@ def _broadcast(forms: Forms, call: relax.Call, result: Form) -> Role | None:
         return None
     alike = _alike(forms, call.args[0], result)
     return Role(
-        (Operand(call.args[0]) if alike else _turned(call.args[0], result),),
+        (Operand(call.args[0]) if alike else _transposed(call.args[0], result),),
         lambda label, read: relax.op.broadcast_to(read[0], result.stored(label)),
     )
 

@@ -164,7 +164,7 @@ def _merge(graph: RegionGraph, chain: _Chain) -> Merge:
     )
     choices = (
         list(_read(graph, chain.scores, 0, (batches, m, d))),
-        [_turned(place) for place in _read(graph, chain.scores, 1, (batches, d, n))],
+        [_transposed(place) for place in _read(graph, chain.scores, 1, (batches, d, n))],
         list(_read(graph, chain.product, 1, (batches, n, e))),
         list(_written(graph, chain.product, (batches, m, e))),
     )
@@ -277,7 +277,7 @@ def _read(
             yield _Place(source.expr, source.members, view)
 
 
-def _turned(place: _Place) -> _Place:
+def _transposed(place: _Place) -> _Place:
     """With a row for each key."""
     return _Place(place.expr, place.members, place.view.permuted((0, 2, 1)))
 

@@ -60,7 +60,7 @@ class Writer:
         s = self.sizes
         return self.g.node("Reshape", x, self.ints(s.batch, s.tokens, count, s.head))
 
-    def turned(self, x: str, *order: int) -> str:
+    def transposed(self, x: str, *order: int) -> str:
         return self.g.node("Transpose", x, perm=order)
 
     def projections(self, x: str) -> tuple[str, str, str]:
@@ -68,7 +68,7 @@ class Writer:
         s = self.sizes
         counts = (s.heads, s.heads // s.groups, s.heads // s.groups)
         q, k, v = (
-            self.turned(self.split(self.linear(x, s.width, n * s.head), n), 0, 2, 1, 3)
+            self.transposed(self.split(self.linear(x, s.width, n * s.head), n), 0, 2, 1, 3)
             for n in counts
         )
         return q, k, v
@@ -77,7 +77,7 @@ class Writer:
         """The model; `attend` makes [batch, heads, tokens, head] of the hidden states."""
         s, g, x = self.sizes, self.g, self.x
         for _ in range(s.layers):
-            joined = self.turned(attend(x), 0, 2, 1, 3)
+            joined = self.transposed(attend(x), 0, 2, 1, 3)
             joined = g.node("Reshape", joined, self.ints(s.batch, s.tokens, s.width))
             x = g.node("Add", self.linear(joined, s.width, s.width), x)
         g.output(x, (s.batch, s.tokens, s.width))
@@ -98,7 +98,7 @@ def bert(sizes: Sizes = Sizes()) -> onnx.ModelProto:
 
     def attend(x: str) -> str:
         q, k, v = w.projections(x)
-        scores = g.node("MatMul", q, w.turned(k, 0, 1, 3, 2))
+        scores = g.node("MatMul", q, w.transposed(k, 0, 1, 3, 2))
         scores = g.node("Div", scores, w.scalar(sizes.head**0.5))
         return g.node("MatMul", g.node("Softmax", g.node("Add", scores, mask), axis=-1), v)
 
@@ -114,10 +114,10 @@ def gpt2(sizes: Sizes = Sizes()) -> onnx.ModelProto:
     def attend(x: str) -> str:
         parts = g.nodes("Split", 3, w.linear(x, sizes.width, 3 * sizes.width), axis=2)
         q, k, v = (w.split(part, sizes.heads) for part in parts)
-        product = g.node("MatMul", w.turned(q, 0, 2, 1, 3), w.turned(k, 0, 2, 3, 1))
+        product = g.node("MatMul", w.transposed(q, 0, 2, 1, 3), w.transposed(k, 0, 2, 3, 1))
         scores = g.node("Div", product, w.scalar(sizes.head**0.5))
         scores = g.node("Where", causal, scores, w.scalar(LOWEST))
-        return g.node("MatMul", g.node("Softmax", scores, axis=-1), w.turned(v, 0, 2, 1, 3))
+        return g.node("MatMul", g.node("Softmax", scores, axis=-1), w.transposed(v, 0, 2, 1, 3))
 
     return w.layers(attend)
 
@@ -136,8 +136,8 @@ def llama(sizes: Sizes = Sizes(groups=2)) -> onnx.ModelProto:
             g.node("Slice", x, w.ints(a), w.ints(b), w.ints(3), w.ints(1))
             for a, b in ((0, half), (half, sizes.head))
         )
-        turned = g.node("Concat", g.node("Neg", high), low, axis=-1)
-        return g.node("Add", g.node("Mul", x, cosine), g.node("Mul", turned, sine))
+        rotated = g.node("Concat", g.node("Neg", high), low, axis=-1)
+        return g.node("Add", g.node("Mul", x, cosine), g.node("Mul", rotated, sine))
 
     def repeated(x: str) -> str:
         shape = sizes.batch, sizes.heads // sizes.groups, sizes.groups, sizes.tokens, sizes.head
@@ -146,7 +146,7 @@ def llama(sizes: Sizes = Sizes(groups=2)) -> onnx.ModelProto:
 
     def attend(x: str) -> str:
         q, k, v = w.projections(x)
-        keys = w.turned(repeated(rotated(k)), 0, 1, 3, 2)
+        keys = w.transposed(repeated(rotated(k)), 0, 1, 3, 2)
         scores = g.node("Mul", g.node("MatMul", rotated(q), keys), w.scalar(sizes.head**-0.5))
         return g.node(
             "MatMul", g.node("Softmax", g.node("Add", scores, mask), axis=-1), repeated(v)
@@ -163,7 +163,7 @@ def vit(sizes: Sizes = Sizes()) -> onnx.ModelProto:
     def attend(x: str) -> str:
         q, k, v = w.projections(x)
         q = g.node("Mul", q, w.scalar(root))
-        k = g.node("Mul", w.turned(k, 0, 1, 3, 2), w.scalar(root))
+        k = g.node("Mul", w.transposed(k, 0, 1, 3, 2), w.scalar(root))
         return g.node("MatMul", g.node("Softmax", g.node("MatMul", q, k), axis=-1), v)
 
     return w.layers(attend)
@@ -178,7 +178,7 @@ def t5(sizes: Sizes = Sizes()) -> onnx.ModelProto:
 
     def attend(x: str) -> str:
         q, k, v = w.projections(x)
-        scores = g.node("Add", g.node("MatMul", q, w.turned(k, 0, 1, 3, 2)), bias)
+        scores = g.node("Add", g.node("MatMul", q, w.transposed(k, 0, 1, 3, 2)), bias)
         return g.node("MatMul", g.node("Softmax", scores, axis=-1), v)
 
     return w.layers(attend)

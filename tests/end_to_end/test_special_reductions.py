@@ -51,8 +51,8 @@ def test_rows_of_nothing_but_an_extreme(dtype: str) -> None:
             continue
         name = builder.node(op, "x", axis=axis, keepdims=0, select_last_index=last)
         builder.output(name, shape, np.int64)
-        turned = meaning(np.flip(x, axis) if last else x, axis=axis)
-        wanted.append(x.shape[axis] - 1 - turned if last else turned)
+        flipped = meaning(np.flip(x, axis) if last else x, axis=axis)
+        wanted.append(x.shape[axis] - 1 - flipped if last else flipped)
     for result, want in zip(run(builder.model(), x), wanted, strict=True):
         np.testing.assert_array_equal(result, want)
 
@@ -98,7 +98,7 @@ def test_rows_with_special_values(length: int, fusion: str) -> None:
     builder = OnnxBuilder()
     builder.input("x", x.shape)
     ones = builder.constant(np.ones(length, np.float32))
-    turned = builder.node("Transpose", "x", perm=[1, 0])
+    transposed = builder.node("Transpose", "x", perm=[1, 0])
     for value in (
         builder.node("Softmax", "x", axis=1),
         builder.node("LogSoftmax", "x", axis=1),
@@ -106,7 +106,7 @@ def test_rows_with_special_values(length: int, fusion: str) -> None:
     ):
         builder.output(value, x.shape)
     for op in ("Softmax", "LogSoftmax"):
-        builder.output(builder.node(op, turned, axis=0), x.shape[::-1])
+        builder.output(builder.node(op, transposed, axis=0), x.shape[::-1])
     results = run(builder.model(), x, fusion=fusion)
     with np.errstate(all="ignore"):
         wide = x.astype(np.float64)
@@ -189,8 +189,8 @@ def test_attention_with_special_scores(queries: int, keys: int) -> None:
     builder = OnnxBuilder()
     for name, array in feeds.items():
         builder.input(name, array.shape)
-    turned = builder.node("Transpose", "k", perm=[0, 1, 3, 2])
-    scores = builder.node("MatMul", "q", turned)
+    transposed = builder.node("Transpose", "k", perm=[0, 1, 3, 2])
+    scores = builder.node("MatMul", "q", transposed)
     scores = builder.node("Mul", scores, builder.constant(np.float32(0.25)))
     weights = builder.node("Softmax", builder.node("Add", scores, "m"), axis=3)
     builder.output(builder.node("MatMul", weights, "v"), (1, 2, queries, 16))

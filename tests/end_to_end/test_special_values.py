@@ -183,8 +183,8 @@ def _wrong(got: np.ndarray, expected: np.ndarray, signs: np.ndarray) -> np.ndarr
         error = np.abs(got.astype(np.float64) - expected)
         near = (got == expected) | (error <= RELATIVE * np.abs(expected) + FLUSHED)
     zeros = (got == 0) & (expected == 0) & signs
-    turned = zeros & (np.signbit(got) != np.signbit(expected))
-    return np.where(nan, np.isnan(got) != np.isnan(expected), ~near | turned)
+    flipped = zeros & (np.signbit(got) != np.signbit(expected))
+    return np.where(nan, np.isnan(got) != np.isnan(expected), ~near | flipped)
 
 
 @pytest.mark.sampled

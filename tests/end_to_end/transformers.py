@@ -148,8 +148,8 @@ def llama(sizes: Sizes | None = None, seed: int = 0) -> onnx.ModelProto:
 
     def rotate(x: str) -> str:
         half = s.head // 2
-        turned = g.node("Concat", g.node("Neg", part(x, half, s.head)), part(x, 0, half), axis=-1)
-        return g.node("Add", g.node("Mul", x, cosine), g.node("Mul", turned, sine))
+        rotated = g.node("Concat", g.node("Neg", part(x, half, s.head)), part(x, 0, half), axis=-1)
+        return g.node("Add", g.node("Mul", x, cosine), g.node("Mul", rotated, sine))
 
     mask = g.constant(np.triu(np.full((s.tokens, s.tokens), ABSENT), 1), np.float32)
     x = w.embeddings()

@@ -10,6 +10,7 @@ from tvm.script.ir_builder import IRBuilder
 
 from microkernels.microkernel import Microkernel, Place
 from microkernels.packing import packed_size
+from microkernels.tvm_compat import NO_ALIAS
 from microkernels.vector.expressions import Expr, parameter, ramp
 from tests.microkernels.operands import stored
 
@@ -42,7 +43,7 @@ def tile_function(
     columns, pitch = vectors * lanes, steps * kr
     with IRBuilder() as builder, I.prim_func(s_tir=True):
         I.func_name(name)
-        I.func_attr({"global_symbol": name, "tirx.noalias": True})
+        I.func_attr({"global_symbol": name, **NO_ALIAS})
         a = parameter("A", (blocks, rows, pitch), stored(kernel.a_dtype))
         size = packed_size(pitch, columns, kernel)
         b = parameter("B", (blocks * size,), stored(kernel.b_dtype))

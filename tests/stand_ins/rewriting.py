@@ -21,10 +21,11 @@ import tvm_ffi
 from tvm import IRModule, ir, tirx
 from tvm.target import Target, codegen
 
+from microkernels.tvm_compat import IMPORT_LLVM
+
 from .llvm_ir import PREFIX
 from .meanings import MEANINGS
 
-_IMPORT = "pragma_import_llvm"
 _INTRINSICS = ("tirx.call_llvm_pure_intrin", "tirx.call_llvm_intrin")
 _EXTERN = ir.Op.get("tirx.call_pure_extern")
 _NAME = re.compile(r"@(llvm\.x86\.[\w.]+)")
@@ -85,14 +86,14 @@ def _rewritten(function: tirx.PrimFunc, target: Target, present: frozenset[str])
         return ir.Call(_EXTERN, [ir.StringImm(PREFIX + name), *call.args[1:]], ret_ty=call.ty)
 
     def import_of(statement: tirx.AttrStmt) -> tirx.AttrStmt:
-        if str(statement.attr_key) != _IMPORT:
+        if str(statement.attr_key) != IMPORT_LLVM:
             return statement
         text = ir.StringImm(imported_text(str(statement.value.value), present))
-        return tirx.AttrStmt(statement.node, _IMPORT, text, statement.body)
+        return tirx.AttrStmt(statement.node, IMPORT_LLVM, text, statement.body)
 
     body = tvm_ffi.structural_map(function.body, [(ir.Call, call_of), (tirx.AttrStmt, import_of)])
     for name in sorted(used):
-        body = tirx.AttrStmt(0, _IMPORT, ir.StringImm(MEANINGS[name].text), body)
+        body = tirx.AttrStmt(0, IMPORT_LLVM, ir.StringImm(MEANINGS[name].text), body)
     changed = tirx.PrimFunc(function.params, body, function.ret_type, function.attrs)
     return changed.with_attr("target", target)
 

@@ -13,6 +13,7 @@ import tvm
 import tvm.tirx.script.builder.ir as I
 from tvm.script.ir_builder import IRBuilder
 
+from microkernels.tvm_compat import NO_ALIAS, llvm_functions
 from microkernels.vector.expressions import parameter
 from tests.stand_ins import intel
 from tests.stand_ins.building import PRESENT
@@ -146,11 +147,11 @@ attributes #0 = {{ alwaysinline nounwind }}
 """
     with IRBuilder() as builder, I.prim_func(s_tir=True):
         I.func_name("main")
-        I.func_attr({"global_symbol": "main", "tirx.noalias": True})
+        I.func_attr({"global_symbol": "main", **NO_ALIAS})
         arrays = [
             parameter(f"p{i}", (TIMES * lanes_of(kind),), kind[0]) for i, kind in enumerate(kinds)
         ]
-        with I.attr(0, "pragma_import_llvm", text_of(text)), I.serial(TIMES) as t:
+        with llvm_functions(text_of(text)), I.serial(TIMES) as t:
             places = [
                 I.address_of(array[t * lanes_of(kind)])
                 for array, kind in zip(arrays, kinds, strict=True)

@@ -11,6 +11,7 @@ from tvm.script.ir_builder import IRBuilder
 
 from microkernels.isa import isa_named
 from microkernels.kernels.bf16_family import DOT_LLVM_IR
+from microkernels.tvm_compat import llvm_functions
 from microkernels.vector.expressions import Expr, parameter, ramp
 from tests.microkernels.isa_targets import target_of
 from tests.stand_ins.building import PRESENT, lacks, stand_ins, target_here
@@ -42,7 +43,7 @@ def add_products(by_stand_in: bool) -> tirx.PrimFunc:
             I.buffer_store(c, call(inner, *factors), [ramp(0, 16)])
 
         if by_stand_in:
-            with I.attr(0, "pragma_import_llvm", MEANINGS[ADD].text):
+            with llvm_functions(MEANINGS[ADD].text):
                 body()
         else:
             body()

@@ -30,8 +30,8 @@ def doubling(shape: tuple[int, ...]) -> IRModule:
     with builder.function("main", [x]):
         with builder.dataflow():
             twice = builder.emit(relax.op.add(x, x))
-            turned = builder.emit(relax.op.permute_dims(x))
-            result = builder.emit_output(relax.Tuple([twice, turned, x]))
+            transposed = builder.emit(relax.op.permute_dims(x))
+            result = builder.emit_output(relax.Tuple([twice, transposed, x]))
         builder.emit_func_output(result)
     return builder.get()
 
@@ -86,8 +86,8 @@ def test_small_arrays_lists_and_read_only_ones() -> None:
     frozen.flags.writeable = False
     check(x, session.run(None, {"x": frozen}))
     check(x, session.run(None, {"x": tvm.runtime.tensor(x)}))
-    (turned,) = session.run(["output_1"], {"x": x})
-    np.testing.assert_array_equal(turned, x.T)
+    (transposed,) = session.run(["output_1"], {"x": x})
+    np.testing.assert_array_equal(transposed, x.T)
 
 
 def test_one_input_and_one_output() -> None:

@@ -16,12 +16,21 @@ import pytest
 import tvm
 import tvm_ffi
 from onnx import TensorProto, helper
-from tvm import relax
+from tvm import ir, relax, te
+from tvm.s_tir import Schedule
+from tvm.s_tir.meta_schedule.arg_info import ArgInfo
+from tvm.s_tir.meta_schedule.database import JSONDatabase, TuningRecord
 from tvm.target import codegen
 
 from tests.tvm_hybrid.small_models import MLP_BIAS, MLP_WEIGHT, mlp
 from tvm_hybrid.errors import CompileError
-from tvm_hybrid.tvm_compat import library_file, runtime, tracker_protocol, vm_file
+from tvm_hybrid.tvm_compat import (
+    library_file,
+    metaschedule_database,
+    runtime,
+    tracker_protocol,
+    vm_file,
+)
 from tvm_hybrid.tvm_compat.onnx_importer import OnnxImporter, node_inputs, operators_of_tvm
 from tvm_hybrid.vm_code import write_code
 
@@ -77,6 +86,22 @@ def test_the_runtime_finds_a_librarys_data_by_its_symbol(tmp_path: Path) -> None
     path = mlp().export(tmp_path / "model.of_another_name")
     assert library_file.DATA_SYMBOL.encode() in path.read_bytes()
     assert runtime.holds_program(runtime.open_library(str(path)))
+
+
+def test_a_database_of_metaschedule_is_read_as_tvm_wrote_it(tmp_path: Path) -> None:
+    x = te.placeholder((4,), "float32", "x")
+    function = te.create_prim_func([x, te.compute((4,), lambda i: x[i] * 2.0, "y")])
+    schedule = Schedule(function)
+    schedule.annotate(schedule.get_sblock("y"), metaschedule_database.ANNOTATION, "a note")
+    database = JSONDatabase(work_dir=str(tmp_path))
+    workload = database.commit_workload(schedule.mod)
+    arguments = ArgInfo.from_prim_func(function)
+    target = tvm.target.Target("llvm")
+    database.commit_tuning_record(TuningRecord(schedule.trace, workload, [0.5], target, arguments))
+    folder = metaschedule_database.MetaScheduleFolder(tmp_path)
+    (entry,) = folder.entries
+    assert not folder.problems and entry.seconds == (0.5,) and entry.note == "a note"
+    ir.assert_structural_equal(folder.program(entry), schedule.mod)
 
 
 class Recording(OnnxImporter):

@@ -19,6 +19,7 @@ import tvm.tirx.script.builder.ir as I
 from tvm import tirx
 
 from microkernels.isa import Isa
+from microkernels.tvm_compat import llvm_functions
 from microkernels.vector.expressions import Expr
 from microkernels.vector.prefetch import PREFETCH_LLVM_IR
 from tir_schedules.core.emission import (
@@ -110,7 +111,7 @@ def build(region: Region, config: AttentionConfig, isa: Isa) -> tirx.PrimFunc:
         if on_tiles is not None:
             on_tiles.admit()
         with (
-            I.attr(0, "pragma_import_llvm", PREFETCH_LLVM_IR),
+            llvm_functions(PREFETCH_LLVM_IR),
             task_loop(tasks, config.parallel) as task,
         ):
             shared = I.floordiv(task, share_count)

@@ -22,6 +22,7 @@ from tvm import tirx
 
 from microkernels.errors import ConfigError
 from microkernels.isa import Isa
+from microkernels.tvm_compat import llvm_functions
 from microkernels.vector import bfloat16
 from microkernels.vector.expressions import Expr, bind
 from microkernels.vector.prefetch import PREFETCH_LLVM_IR
@@ -110,7 +111,7 @@ def build(region: Region, config: DepthwisePointwiseConfig, isa: Isa) -> tirx.Pr
         pair = _Pair(region, config, isa, inputs, output)
         pair.kernel.admit()
         tasks = min(config.threads, pair.items)
-        with task_loop(tasks) as task, I.attr(0, "pragma_import_llvm", PREFETCH_LLVM_IR):
+        with task_loop(tasks) as task, llvm_functions(PREFETCH_LLVM_IR):
             pair.share(
                 I.floordiv(task * pair.items, tasks), I.floordiv((task + 1) * pair.items, tasks)
             )

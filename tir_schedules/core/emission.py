@@ -8,6 +8,7 @@ from contextlib import contextmanager
 import tvm.tirx.script.builder.ir as I
 from tvm.script.ir_builder import IRBuilder
 
+from microkernels.tvm_compat import NO_ALIAS
 from microkernels.vector.expressions import Expr, parameter
 
 from .region import Region, Tensor
@@ -18,7 +19,7 @@ def kernel_function(name: str) -> Iterator[IRBuilder]:
     """The function under construction; `get` of what comes out returns it, after the scope."""
     with IRBuilder() as builder, I.prim_func(s_tir=True):
         I.func_name(name)
-        I.func_attr({"tirx.noalias": True})
+        I.func_attr(NO_ALIAS)
         yield builder
 
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
-import tvm.tirx.script.builder.ir as I
 from tvm import DataType, tirx
 
 from microkernels.microkernel import Address, Microkernel, Place
+from microkernels.tvm_compat import llvm_functions
 from microkernels.vector.expressions import Expr, ramp, reinterpret_group
 from microkernels.vector.prefetch import PREFETCH_LLVM_IR, prefetch
 from tir_schedules.core.emission import task_loop
@@ -130,11 +130,11 @@ class MatmulProduct:
         """The product of the first `rows` rows, in the calling thread."""
         zero = tirx.const(0, "int32")
         n_vectors = plan_of(self.region, self.config).n_vectors
-        with I.attr(0, "pragma_import_llvm", PREFETCH_LLVM_IR):
+        with llvm_functions(PREFETCH_LLVM_IR):
             self.loops(rows).emit(zero, rows, zero, n_vectors, tiles)
 
     def share(self) -> None:
         """The whole product, in one parallel region over the configuration's grid of threads."""
         grid = ThreadGrid(plan_of(self.region, self.config))
-        with task_loop(grid.tasks) as task, I.attr(0, "pragma_import_llvm", PREFETCH_LLVM_IR):
+        with task_loop(grid.tasks) as task, llvm_functions(PREFETCH_LLVM_IR):
             grid.emit(task, self.loops(grid.most_rows))

@@ -168,8 +168,8 @@ def _space_to_depth(
     blocks = (batch, channels, height // size, size, width // size, size)
     split = builder.normalize(relax.op.reshape(inputs[0], blocks))
     order = [0, 3, 5, 1, 2, 4] if mode == b"DCR" else [0, 1, 3, 5, 2, 4]
-    turned = builder.normalize(relax.op.permute_dims(split, order))
-    return relax.op.reshape(turned, (batch, channels * size * size, height // size, width // size))
+    moved = builder.normalize(relax.op.permute_dims(split, order))
+    return relax.op.reshape(moved, (batch, channels * size * size, height // size, width // size))
 
 
 CONVERTERS: dict[str, Converter] = {

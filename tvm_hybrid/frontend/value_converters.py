@@ -91,7 +91,7 @@ def _top_k(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, 
         return None
     wide = _SORTED_AS.get(dtype, dtype)
     top = literal(np.array(2**63, np.uint64))
-    if dtype == "uint64":  # with the highest bit turned, the order is that of int64
+    if dtype == "uint64":  # with the highest bit flipped, the order is that of int64
         x = builder.normalize(relax.op.bitwise_xor(x, top))
     if wide != dtype:
         x = builder.normalize(relax.op.astype(x, wide))

@@ -25,6 +25,7 @@ from tvm.script.ir_builder import IRBuilder
 from microkernels.errors import CompileError
 from microkernels.isa import LADDER, allowed_on_host, emulated_on_host
 from microkernels.microkernel import Address, Microkernel, Place, all_microkernels
+from microkernels.tvm_compat import NO_ALIAS
 from microkernels.vector.expressions import Expr, parameter, ramp
 from tir_schedules.core.machine import Machine
 
@@ -187,7 +188,7 @@ def tile_program(
     pitch, group = steps * kr, lanes * kr
     with IRBuilder() as builder, I.prim_func(s_tir=True):
         I.func_name("tile")
-        I.func_attr({"global_symbol": "tile", "tirx.noalias": True})
+        I.func_attr({"global_symbol": "tile", **NO_ALIAS})
         a = parameter("A", (kernel.mr, pitch), a_type)
         b = parameter("B", (steps * kernel.nr * kr,), b_type)
         c = parameter("C", (kernel.mr, kernel.nr), kernel.acc_dtype)

@@ -18,6 +18,7 @@ from tvm.support import cc
 
 from microkernels.amx import permission as amx_permission
 from microkernels.amx.permission import REFUSALS, Permission, emit_permission_check, tile_permission
+from microkernels.tvm_compat import NO_ALIAS
 from tests.linux_answers import where_linux_answers
 
 ANSWERS = [*(code for code in REFUSALS if code is not None), errno.EPERM]
@@ -27,7 +28,7 @@ def compile_guarded() -> Any:
     """A function that checks the permission and then stores 7."""
     with IRBuilder() as builder, I.prim_func():
         I.func_name("guarded")
-        I.func_attr({"tirx.noalias": True, "global_symbol": "guarded"})
+        I.func_attr({**NO_ALIAS, "global_symbol": "guarded"})
         out = I.arg("out", I.buffer((1,), "int32"))
         emit_permission_check()
         I.buffer_store(out, I.int32(7), [0])

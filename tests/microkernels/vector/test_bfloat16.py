@@ -9,6 +9,7 @@ import tvm.tirx.script.builder.ir as I
 from tvm.script.ir_builder import IRBuilder
 
 from microkernels.isa import isa_named
+from microkernels.tvm_compat import NO_ALIAS
 from microkernels.vector.bfloat16 import narrow, widen
 from microkernels.vector.expressions import parameter, ramp
 from tests.microkernels.isa_targets import MCPU
@@ -22,7 +23,7 @@ def conversion(isa: str, convert, source: str, result: str):
     lanes = isa_named(isa).f32_lanes
     with IRBuilder() as builder, I.prim_func(s_tir=True):
         I.func_name("main")
-        I.func_attr({"global_symbol": "main", "tirx.noalias": True})
+        I.func_attr({"global_symbol": "main", **NO_ALIAS})
         x, y = parameter("x", (SIZE,), source), parameter("y", (SIZE,), result)
         with I.serial(SIZE // lanes) as i:
             index = ramp(i * lanes, lanes)

@@ -11,6 +11,7 @@ import tvm_ffi
 from tvm import tirx
 from tvm.script.ir_builder import IRBuilder
 
+from microkernels.tvm_compat import NO_ALIAS
 from microkernels.vector.expressions import Expr, bind, like, parameter, ramp, splat
 
 LANES = 8
@@ -20,7 +21,7 @@ def on_vectors(compute: Callable[[Expr, Expr], Expr]) -> tirx.PrimFunc:
     """z = compute(x, y) on one vector."""
     with IRBuilder() as builder, I.prim_func(s_tir=True):
         I.func_name("main")
-        I.func_attr({"global_symbol": "main", "tirx.noalias": True})
+        I.func_attr({"global_symbol": "main", **NO_ALIAS})
         x, y, z = (parameter(name, (LANES,), "float32") for name in "xyz")
         with I.sblock("all"):
             I.reads()

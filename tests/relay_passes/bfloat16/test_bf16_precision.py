@@ -56,7 +56,9 @@ def test_one_cast_for_all_who_read_a_value_and_everything_else_stays_f32() -> No
         for binding in block.bindings
         if op_name(binding.value) == "relax.astype"
     ]
-    assert len(casts) == len({cast.args[0] for cast in casts}) == 4  # x, q, the turned k, scores
+    assert (
+        len(casts) == len({cast.args[0] for cast in casts}) == 4
+    )  # x, q, the transposed k, scores
     others = [
         binding.var
         for block in mod["main"].body.blocks

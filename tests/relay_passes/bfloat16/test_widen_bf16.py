@@ -126,8 +126,8 @@ def test_a_value_that_is_used_and_returned_is_rounded_for_the_caller() -> None:
     mod = widen_bf16()(module(body, X))
     assert [str(field.dtype) for field in mod["main"].ret_ty.fields] == ["bfloat16"] * 3
     x = RNG.standard_normal((4, 8)).astype(BF16)
-    y, turned, rows = results(body, x)
-    np.testing.assert_array_equal(turned, y.T)
+    y, transposed, rows = results(body, x)
+    np.testing.assert_array_equal(transposed, y.T)
     np.testing.assert_allclose(rows.astype(np.float32).sum(1), 1, atol=8 * 2.0**-9)
 
 

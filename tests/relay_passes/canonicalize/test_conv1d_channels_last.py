@@ -156,12 +156,12 @@ def test_windows_that_do_not_lie_in_memory_are_a_convolution(options: dict) -> N
 @pytest.mark.sampled
 @pytest.mark.parametrize(("batch", "stride"), list(itertools.product((1, 2), (1, 2))))
 def test_the_whole_pipeline_from_channels_first(batch: int, stride: int) -> None:
-    """Channels last comes in, is turned for the convolution, is reduced over positions."""
+    """Channels last comes in, is transposed for the convolution, is reduced over positions."""
     weight, bias = constant(21, 6, 5, 1), constant(21, 1, seed=1)
 
     def body(x: relax.Expr) -> relax.Expr:
-        turned = op.permute_dims(op.expand_dims(x, 3), [0, 2, 1, 3])
-        y = op.squeeze(op.nn.conv2d(turned, weight, strides=[stride, 1]), [3])
+        transposed = op.permute_dims(op.expand_dims(x, 3), [0, 2, 1, 3])
+        y = op.squeeze(op.nn.conv2d(transposed, weight, strides=[stride, 1]), [3])
         return op.max(op.nn.relu(op.add(y, bias)), axis=[2])
 
     mod = module(body, ((batch, 16, 6), F))

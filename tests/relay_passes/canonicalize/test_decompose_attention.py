@@ -142,13 +142,13 @@ def test_permutations_of_pytorch_cancel() -> None:
     """scaled_dot_product_attention of [B, H, S, D], as TVM's importer writes it."""
 
     def body(q: relax.Expr, k: relax.Expr, v: relax.Expr) -> relax.Expr:
-        turned = [op.permute_dims(x, [0, 2, 1, 3]) for x in (q, k, v)]
-        return op.permute_dims(op.nn.attention(*turned), [0, 2, 1, 3])
+        transposed = [op.permute_dims(x, [0, 2, 1, 3]) for x in (q, k, v)]
+        return op.permute_dims(op.nn.attention(*transposed), [0, 2, 1, 3])
 
     mod = module(body, *[((2, 3, 5, 8), "float32")] * 3)
     for each in passes_through(Phase.CLEAN_UP, PipelineOptions(TARGET), []):
         mod = each(mod)
-    # Only keys are still turned, which their product reads in place.
+    # Only keys are still transposed, which their product reads in place.
     assert operators(mod)["permute_dims"] == 1 and operators(mod)["matmul"] == 2
 
 

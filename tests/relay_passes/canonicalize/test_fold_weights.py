@@ -19,8 +19,8 @@ def test_a_transposed_weight_becomes_a_constant() -> None:
         @R.function
         def main(x: R.Tensor((2, 4), "float32"), w: R.Tensor((3, 4), "float32")):
             with R.dataflow():
-                turned = R.permute_dims(w, axes=[1, 0])
-                gv = R.matmul(x, turned)
+                transposed = R.permute_dims(w, axes=[1, 0])
+                gv = R.matmul(x, transposed)
                 R.output(gv)
             return gv
 

@@ -47,8 +47,8 @@ class After:
             R.output(found)
         known = R.match_cast(found, R.Tensor((2, n), "int64"))
         with R.dataflow():
-            turned = R.permute_dims(known)
-            numbers = R.astype(turned, "float32")
+            transposed = R.permute_dims(known)
+            numbers = R.astype(transposed, "float32")
             product = R.matmul(numbers, R.const(np.array([[10, 1], [1, 0]], "float32")))
             result = R.nn.relu(product)
             R.output(result)

@@ -41,9 +41,9 @@ def same_values(before: IRModule, after: IRModule, count: int = 1) -> None:
 
 def test_through_elementwise_operators_into_a_reduction() -> None:
     bias = constant(3, 1)
-    turned_bias = relax.const(bias.value.numpy().reshape(1, 3))
+    transposed_bias = relax.const(bias.value.numpy().reshape(1, 3))
     before = module(lambda x: op.max(op.nn.relu(op.add(turn(x), bias)), axis=[2]), X)
-    after = module(lambda x: op.max(op.nn.relu(op.add(x, turned_bias)), axis=[1]), X)
+    after = module(lambda x: op.max(op.nn.relu(op.add(x, transposed_bias)), axis=[1]), X)
     assert_structural_equal(sink_permutes()(before), after)
 
 
@@ -89,7 +89,7 @@ def test_a_chain_that_branches_and_joins() -> None:
     same_values(module(before, X), mod)
 
 
-def test_two_inputs_turned_alike_become_one_permutation() -> None:
+def test_two_inputs_transposed_alike_become_one_permutation() -> None:
     before = module(lambda x, y: op.add(turn(x), turn(y)), X, X)
     after = module(lambda x, y: turn(op.add(x, y)), X, X)
     assert_structural_equal(sink_permutes()(before), after)

@@ -28,7 +28,7 @@ def heads(x: relax.Expr) -> relax.Expr:
     return op.permute_dims(op.reshape(x, (2, 5, 3, 8)), [0, 2, 1, 3])
 
 
-def turned(x: relax.Expr) -> relax.Expr:
+def transposed(x: relax.Expr) -> relax.Expr:
     """Keys as the product wants them."""
     return op.permute_dims(x, [0, 1, 3, 2])
 
@@ -44,10 +44,12 @@ def test_of_both_as_pytorch_exports_it() -> None:
     root = float(np.float32(8**-0.25))
 
     def before(q: relax.Expr, k: relax.Expr) -> relax.Expr:
-        return op.matmul(op.multiply(heads(q), number(root)), op.multiply(turned(k), number(root)))
+        return op.matmul(
+            op.multiply(heads(q), number(root)), op.multiply(transposed(k), number(root))
+        )
 
     def after(q: relax.Expr, k: relax.Expr) -> relax.Expr:
-        return op.multiply(op.matmul(heads(q), turned(k)), number(root**2))
+        return op.multiply(op.matmul(heads(q), transposed(k)), number(root**2))
 
     assert_becomes(module(before, ROWS, HEADS), sink_scale(), module(after, ROWS, HEADS))
 
@@ -63,8 +65,10 @@ def test_of_both_as_pytorch_exports_it() -> None:
     ids=["divided", "number first", "two", "[[number]]"],
 )
 def test_forms(scaled: Body, factor: float) -> None:
-    before = module(lambda q, k: op.matmul(scaled(q), turned(k)), HEADS, HEADS)
-    after = module(lambda q, k: op.multiply(op.matmul(q, turned(k)), number(factor)), HEADS, HEADS)
+    before = module(lambda q, k: op.matmul(scaled(q), transposed(k)), HEADS, HEADS)
+    after = module(
+        lambda q, k: op.multiply(op.matmul(q, transposed(k)), number(factor)), HEADS, HEADS
+    )
     assert_becomes(before, sink_scale(), after)
 
 
@@ -88,16 +92,16 @@ def test_a_query_that_is_rounded_to_bfloat16() -> None:
 @pytest.mark.parametrize(
     "body",
     [
-        lambda q, k: [op.matmul(s := op.multiply(q, number(0.3)), turned(k)), op.exp(s)],
-        lambda q, k: [s := op.multiply(q, number(0.3)), op.matmul(s, turned(k))],
-        lambda q, k: op.matmul(op.exp(op.multiply(q, number(0.3))), turned(k)),
-        lambda q, k: op.matmul(op.multiply(q, constant(8)), turned(k)),
-        lambda q, k: op.matmul(op.divide(number(0.3), q), turned(k)),
-        lambda q, k: op.matmul(op.multiply(q, number(0.0)), turned(k)),
-        lambda q, k: op.matmul(op.multiply(q, number(np.inf)), turned(k)),
-        lambda q, k: op.matmul(op.multiply(q, number(1e30)), turned(k)),
+        lambda q, k: [op.matmul(s := op.multiply(q, number(0.3)), transposed(k)), op.exp(s)],
+        lambda q, k: [s := op.multiply(q, number(0.3)), op.matmul(s, transposed(k))],
+        lambda q, k: op.matmul(op.exp(op.multiply(q, number(0.3))), transposed(k)),
+        lambda q, k: op.matmul(op.multiply(q, constant(8)), transposed(k)),
+        lambda q, k: op.matmul(op.divide(number(0.3), q), transposed(k)),
+        lambda q, k: op.matmul(op.multiply(q, number(0.0)), transposed(k)),
+        lambda q, k: op.matmul(op.multiply(q, number(np.inf)), transposed(k)),
+        lambda q, k: op.matmul(op.multiply(q, number(1e30)), transposed(k)),
         lambda q, k: op.matmul(op.multiply(q, number(0.3)), constant(8, 4)),
-        lambda q, k: op.matmul(q, turned(k)),
+        lambda q, k: op.matmul(q, transposed(k)),
     ],
     ids=["used twice", "an output", "not linear", "a vector", "a reciprocal", "zero", "infinity",
          "too large", "times a weight", "no scale"],
@@ -115,7 +119,7 @@ def test_values() -> None:
 
     def body(q: relax.Expr, k: relax.Expr) -> relax.Expr:
         left = op.divide(heads(q), number(3.0))
-        return op.matmul(left, op.multiply(turned(k), number(0.7)))
+        return op.matmul(left, op.multiply(transposed(k), number(0.7)))
 
     before = module(body, ROWS, HEADS)
     after = sink_scale()(before)

@@ -60,10 +60,10 @@ def test_what_is_a_view_has_numpy_s_elements(data: st.DataObject) -> None:
 
 
 def test_an_index_without_digits_is_no_view() -> None:
-    turned = StridedView.contiguous((4, 6)).permuted((1, 0))
-    assert turned.reshaped((8, 3)) is None and turned.reshaped((3, 2, 4)) is not None
-    assert turned.reshaped((5, 5)) is None
-    flat = turned.reshaped((24,))
+    transposed = StridedView.contiguous((4, 6)).permuted((1, 0))
+    assert transposed.reshaped((8, 3)) is None and transposed.reshaped((3, 2, 4)) is not None
+    assert transposed.reshaped((5, 5)) is None
+    flat = transposed.reshaped((24,))
     assert flat is not None and flat.sliced(0, 1, 4) is None and flat.sliced(0, 4, 8) is not None
 
 

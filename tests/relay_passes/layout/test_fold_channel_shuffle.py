@@ -33,15 +33,15 @@ def shuffle(x: relax.Expr, groups: int = 2) -> relax.Expr:
     *rest, channels = map(int, x.ty.shape.values)
     parts = bind(op.reshape(x, (*rest, groups, channels // groups)))
     rank = len(rest)
-    turned = bind(op.permute_dims(parts, [*range(rank), rank + 1, rank]))
-    return bind(op.reshape(turned, (*rest, channels)))
+    transposed = bind(op.permute_dims(parts, [*range(rank), rank + 1, rank]))
+    return bind(op.reshape(transposed, (*rest, channels)))
 
 
 def read_halfway(x: relax.Expr) -> list[relax.Expr]:
     """A shuffle, and what another operator makes of the transposed tensor in it."""
     rest = tuple(map(int, x.ty.shape.values))[:-1]
-    turned = bind(op.permute_dims(bind(op.reshape(x, (*rest, 2, C // 2))), [0, 1, 2, 4, 3]))
-    return [op.tanh(bind(op.reshape(turned, (*rest, C)))), op.exp(turned)]
+    transposed = bind(op.permute_dims(bind(op.reshape(x, (*rest, 2, C // 2))), [0, 1, 2, 4, 3]))
+    return [op.tanh(bind(op.reshape(transposed, (*rest, C)))), op.exp(transposed)]
 
 
 def conv(x: relax.Expr, *shape: int, **attrs: Any) -> relax.Expr:
@@ -171,5 +171,5 @@ def test_the_permutation() -> None:
     found = match_shuffle(DataflowGraph(image["main"].body.blocks[0]), 2)
     assert found is not None
     assert (found.factors, found.order) == ((2, 4), (1, 0))
-    turned = module(lambda x: op.reshape(op.permute_dims(x, [0, 2, 1, 3]), X[0]), X)
-    assert match_shuffle(DataflowGraph(turned["main"].body.blocks[0]), 1) is None
+    transposed = module(lambda x: op.reshape(op.permute_dims(x, [0, 2, 1, 3]), X[0]), X)
+    assert match_shuffle(DataflowGraph(transposed["main"].body.blocks[0]), 1) is None

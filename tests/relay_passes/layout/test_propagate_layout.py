@@ -32,7 +32,7 @@ def kernel(*shape: int, seed: int = 0) -> relax.Expr:
     return relax.const(array.astype(np.float32))
 
 
-def turned(weight: relax.Expr) -> relax.Expr:
+def transposed(weight: relax.Expr) -> relax.Expr:
     """OIHW -> HWIO"""
     return relax.const(np.ascontiguousarray(weight.value.numpy().transpose(2, 3, 1, 0)))
 
@@ -96,7 +96,7 @@ def test_from_border_to_border() -> None:
         return op.nn.max_pool2d(op.nn.relu(op.add(op.nn.conv2d(x, weight), bias)), (2, 2))
 
     def after(x: relax.Expr) -> relax.Expr:
-        y = op.add(op.nn.conv2d(to_last(x), turned(weight), **LAST_2D), short)
+        y = op.add(op.nn.conv2d(to_last(x), transposed(weight), **LAST_2D), short)
         return to_first(op.nn.max_pool2d(op.nn.relu(y), (2, 2), layout="NHWC"))
 
     check(before, after, X)
@@ -116,8 +116,8 @@ def test_a_residual_needs_no_reorder_and_elementwise_operators_stay_beside_convo
 
     def after(x: relax.Expr) -> relax.Expr:
         attrs = {**LAST_2D, "padding": 1}
-        y = op.nn.relu(op.nn.conv2d(to_last(x), turned(weight), **attrs))
-        return to_first(op.tanh(op.add(op.nn.conv2d(y, turned(weight), **attrs), y)))
+        y = op.nn.relu(op.nn.conv2d(to_last(x), transposed(weight), **attrs))
+        return to_first(op.tanh(op.add(op.nn.conv2d(y, transposed(weight), **attrs), y)))
 
     check(before, after, X)
 
@@ -163,7 +163,7 @@ def test_channels_last_borders_need_no_reorder() -> None:
     weight = kernel(4, 8, 3, 3)
     check(
         lambda x: to_last(op.nn.relu(op.nn.conv2d(to_first(x), weight))),
-        lambda x: op.nn.relu(op.nn.conv2d(x, turned(weight), **LAST_2D)),
+        lambda x: op.nn.relu(op.nn.conv2d(x, transposed(weight), **LAST_2D)),
         ((1, 6, 5, 8), F),
     )
 
@@ -186,7 +186,7 @@ def test_one_channel_or_one_pixel_is_reshaped() -> None:
     assert reorders(pixel) == []
 
 
-def test_a_quantized_weight_is_turned_behind_its_dequantisation() -> None:
+def test_a_quantized_weight_is_transposed_behind_its_dequantisation() -> None:
     rng = np.random.default_rng(0)
     integers = rng.integers(-99, 99, (4, 8, 3, 3), dtype=np.int8)
     scale, zero = relax.const(rng.random(4, np.float32)), relax.const(0, "int8")

@@ -149,10 +149,10 @@ def test_parts_of_a_split(axis: int | None) -> None:
 
     def after(q: relax.Expr) -> list[relax.Expr]:
         parts = op.split(q, [1], 2)
-        turned = -1 if axis is None else 1 - axis
+        other = -1 if axis is None else 1 - axis
         return [
             op.exp(dequantize(parts[0], scale, zero, axis=along)),
-            dequantize(op.permute_dims(parts[1], [1, 0, 2]), scale, zero, axis=turned),
+            dequantize(op.permute_dims(parts[1], [1, 0, 2]), scale, zero, axis=other),
         ]
 
     assert_becomes(module(before, Q), sink_dequantize(), module(after, Q))

@@ -50,8 +50,8 @@ def as_imported(
     extent = builder.emit(op.subtract(high, low))
     scale = builder.emit(op.divide(extent, relax.const(levels, "float32")))
     exact = builder.emit(op.divide(low, scale))
-    turned = op.subtract(zero, exact) if negated else op.subtract(exact, zero)
-    clipped = builder.emit(op.clip(builder.emit(turned), 0, most))
+    moved = op.subtract(zero, exact) if negated else op.subtract(exact, zero)
+    clipped = builder.emit(op.clip(builder.emit(moved), 0, most))
     zero_point = builder.emit(op.astype(builder.emit(op.round(clipped)), dtype))
     if axis is not None or dtype != "uint8":
         return scale, zero_point

@@ -38,7 +38,7 @@ def heads(x: relax.Expr, count: int = N) -> relax.Expr:
     return op.permute_dims(op.reshape(x, (B, S, count, D)), [0, 2, 1, 3])
 
 
-def turned(x: relax.Expr) -> relax.Expr:
+def transposed(x: relax.Expr) -> relax.Expr:
     """The last two axes exchanged."""
     return op.permute_dims(x, [0, 1, 3, 2])
 
@@ -53,7 +53,7 @@ def gpt2(x: relax.Expr) -> relax.Expr:
     """One projection cut in three; divided; a constant condition of bools."""
     parts = op.split(linear(x, 1, 3 * H), 3, 2)
     q, k, v = (heads(parts[i]) for i in range(3))
-    scores = op.divide(op.matmul(q, turned(k)), number(4.0))
+    scores = op.divide(op.matmul(q, transposed(k)), number(4.0))
     seen = relax.const(np.tri(S, dtype=bool).reshape(1, 1, S, S))
     return mixed(op.where(seen, scores, number(np.finfo(np.float32).min)), v)
 
@@ -61,19 +61,19 @@ def gpt2(x: relax.Expr) -> relax.Expr:
 def bert(x: relax.Expr, mask: relax.Expr) -> relax.Expr:
     """Divided; a mask of keys."""
     q, k, v = (heads(linear(x, i)) for i in range(3))
-    return mixed(op.add(op.divide(op.matmul(q, turned(k)), number(4.0)), mask), v)
+    return mixed(op.add(op.divide(op.matmul(q, transposed(k)), number(4.0)), mask), v)
 
 
 def vit(x: relax.Expr) -> relax.Expr:
     """The root of the scale on both sides, as PyTorch's own attention is exported."""
     q, k, v = (heads(linear(x, i)) for i in range(3))
-    return mixed(op.matmul(op.multiply(q, number(0.5)), op.multiply(turned(k), number(0.5))), v)
+    return mixed(op.matmul(op.multiply(q, number(0.5)), op.multiply(transposed(k), number(0.5))), v)
 
 
 def t5(x: relax.Expr) -> relax.Expr:
     """No scale; a bias for each head and distance."""
     q, k, v = (heads(linear(x, i)) for i in range(3))
-    return mixed(op.add(op.matmul(q, turned(k)), constant(1, N, S, S, seed=7)), v)
+    return mixed(op.add(op.matmul(q, transposed(k)), constant(1, N, S, S, seed=7)), v)
 
 
 def llama(x: relax.Expr, mask: relax.Expr) -> relax.Expr:
@@ -94,7 +94,7 @@ def llama(x: relax.Expr, mask: relax.Expr) -> relax.Expr:
 
     q = rotated(heads(linear(x, 0)))
     k, v = (heads(linear(x, i, 2 * D), 2) for i in (1, 2))
-    scores = op.multiply(op.matmul(q, turned(repeated(rotated(k)))), number(0.25))
+    scores = op.multiply(op.matmul(q, transposed(repeated(rotated(k)))), number(0.25))
     return mixed(op.add(scores, mask), repeated(v))
 
 
@@ -102,7 +102,7 @@ def falcon(x: relax.Expr) -> relax.Expr:
     """All heads share keys and values; the triangle of a causal mask."""
     q = heads(linear(x, 0))
     k, v = (op.reshape(linear(x, i, D), (B, 1, S, D)) for i in (1, 2))
-    scores = op.multiply(op.matmul(q, turned(k)), number(0.25))
+    scores = op.multiply(op.matmul(q, transposed(k)), number(0.25))
     triangle = op.triu(op.broadcast_to(number(-np.inf), (S, S)), 1)
     return mixed(op.add(scores, triangle), v)
 

@@ -115,9 +115,9 @@ def rotary(length: int) -> Body:
         x = relax.BlockBuilder.current().emit(heads(x, length=length))
         low = op.strided_slice(x, [3], [0], [D // 2])
         high = op.strided_slice(x, [3], [D // 2], [D])
-        turned = op.concat([op.negative(high), low], axis=3)
+        rotated = op.concat([op.negative(high), low], axis=3)
         cos, sin = constant(length, D), constant(length, D, seed=1)
-        return op.add(op.multiply(x, cos), op.multiply(turned, sin))
+        return op.add(op.multiply(x, cos), op.multiply(rotated, sin))
 
     def body(x: relax.Expr) -> relax.Expr:
         emit = relax.BlockBuilder.current().emit

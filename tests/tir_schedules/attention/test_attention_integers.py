@@ -83,8 +83,8 @@ def test_scores_that_are_integers_in_between(score_scale: float) -> None:
 
 def test_layouts_and_groups() -> None:
     check_integers(of_kind(case(heads=4, group=2, m=19, n=19, d=32, layout="packed"), "int8"))
-    turned = ("bshd", "bhds", "bhds", "bhsd")
-    check_integers(of_kind(case(m=17, n=35, d=18, layouts=turned), "int8"), at_end=False)
+    transposed = ("bshd", "bhds", "bhds", "bhsd")
+    check_integers(of_kind(case(m=17, n=35, d=18, layouts=transposed), "int8"), at_end=False)
 
 
 @pytest.mark.sampled

@@ -12,6 +12,7 @@ from tvm import tirx
 from tvm.script.ir_builder import IRBuilder
 
 from microkernels.integers import RANGES
+from microkernels.tvm_compat import NO_ALIAS
 from microkernels.vector.expressions import bind, parameter, ramp, splat
 from tests.examples import examples
 from tests.guard import guarded
@@ -123,7 +124,7 @@ def kernel_of(
     lanes = machine_for(isa).isa.f32_lanes
     with IRBuilder() as builder, I.prim_func(s_tir=True):
         I.func_name("quantize")
-        I.func_attr({"tirx.noalias": True})
+        I.func_attr(NO_ALIAS)
         x = parameter("X", (size,), "float32")
         numbers = parameter("numbers", (2,), "float32")
         q, back = parameter("Q", (size,), dtype), parameter("back", (size,), "float32")

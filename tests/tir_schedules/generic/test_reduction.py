@@ -81,16 +81,16 @@ def test_rows_of_every_length_use_vectors(inner: int) -> None:
 @pytest.mark.sampled
 @pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("shape", [(1, 1, 1), (5, 3, 17), (6, 16, 64), (7, 9, 65), (13, 33, 130)])
-@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize("transposed", [False, True])
 def test_products_of_integers_are_exact(
-    isa: str, shape: tuple[int, int, int], turned: bool
+    isa: str, shape: tuple[int, int, int], transposed: bool
 ) -> None:
     m, k, n = shape
     x = random_array((m, k), "int32")
-    y = random_array((n, k) if turned else (k, n), "int32", 1)
-    build = (lambda x, y: op.einsum([x, y], "ij,kj->ik")) if turned else op.matmul
+    y = random_array((n, k) if transposed else (k, n), "int32", 1)
+    build = (lambda x, y: op.einsum([x, y], "ij,kj->ik")) if transposed else op.matmul
     result, _, func = run_guarded(build, [x, y], isa=isa)
-    np.testing.assert_array_equal(result, x @ (y.T if turned else y))
+    np.testing.assert_array_equal(result, x @ (y.T if transposed else y))
     if isa != "scalar" and n > 16:
         assert is_vectorized(func)
 

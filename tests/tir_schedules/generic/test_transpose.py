@@ -130,7 +130,7 @@ def test_every_nth_element(step: int, count: int) -> None:
     np.testing.assert_array_equal(result, x[:, ::step])
 
 
-def test_two_turned_operands() -> None:
+def test_two_transposed_operands() -> None:
     x, y = random_array((40, 35), "float32"), random_array((40, 35), "float32", 1)
     result, name, _ = run_guarded(lambda x, y: op.permute_dims(op.multiply(x, y), [1, 0]), [x, y])
     assert name == "generic_transpose"

@@ -54,7 +54,7 @@ def test_what_is_staged(region: Region, isa: Isa, staged: bool) -> None:
     assert ('T.sblock("stage")' in code(region, isa)) == staged
 
 
-def test_columns_of_a_turned_a_are_staged() -> None:
+def test_columns_of_a_transposed_a_are_staged() -> None:
     for axes, staged in [((0, 1, 2), False), ((0, 2, 1), True)]:
         region = Region(
             op="batch_matmul",

@@ -66,16 +66,16 @@ def test_types_and_zero_points(a: str, b: str) -> None:
 
 
 @pytest.mark.sampled
-@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize("transposed", [False, True])
 @pytest.mark.parametrize("dtypes", [("int8", "uint8"), (F, F), (B, B)], ids=str)
-def test_sizes_around_the_tile(dtypes: tuple[str, str], turned: bool) -> None:
+def test_sizes_around_the_tile(dtypes: tuple[str, str], transposed: bool) -> None:
     """Tails of rows, of columns and of K, with A read in place, in part, or from a copy."""
     zeros = (-7, 11) if dtypes == ("int8", "uint8") else (0, 0)
     sizes = [(33, 33, 65), (17, 65, 128), (1, 1, 1), (50, 16, 31)]
-    if dtypes[1] == F and turned:  # packing f32 so takes LLVM a second each
+    if dtypes[1] == F and transposed:  # packing f32 so takes LLVM a second each
         sizes = sizes[:2]
     for number, (m, n, k) in enumerate(sizes):
-        axes = TRANSPOSED if turned else None
+        axes = TRANSPOSED if transposed else None
         region = region_of((2, m, k), (2, k, n), *dtypes, *zeros, b_axes=axes)
         check(region, on_tiles(region, BLOCKS[number % 2]), at_end=number % 2 == 0)
 

@@ -66,8 +66,8 @@ def check(region: Region, isa: str = ISAS[-1], **options) -> None:
 
 @pytest.mark.sampled
 @pytest.mark.parametrize("isa", ISAS)
-@pytest.mark.parametrize("turned", [False, True])
-def test_sizes_around_the_tile_and_the_vector(isa: str, turned: bool) -> None:
+@pytest.mark.parametrize("transposed", [False, True])
+def test_sizes_around_the_tile_and_the_vector(isa: str, transposed: bool) -> None:
     lanes = machine_for(isa).isa.f32_lanes
     for m, n, k in [
         (1, 1, 1),
@@ -75,8 +75,8 @@ def test_sizes_around_the_tile_and_the_vector(isa: str, turned: bool) -> None:
         (7, 4 * lanes + 1, 2 * lanes),
         (6, 64, 3),
     ]:
-        b = (3, n, k) if turned else (3, k, n)
-        axes = (0, 2, 1) if turned else None
+        b = (3, n, k) if transposed else (3, k, n)
+        axes = (0, 2, 1) if transposed else None
         for at_end in (False, True):
             check(batch_region((3, m, k), b, b_axes=axes), isa, at_end=at_end)
 

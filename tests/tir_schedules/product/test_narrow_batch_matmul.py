@@ -125,8 +125,8 @@ def test_types_and_zero_points(isa: str, a: str, b: str) -> None:
 
 @pytest.mark.sampled
 @every_integer_isa
-@pytest.mark.parametrize("turned", [False, True])
-def test_integers_of_sizes_around_the_tile_and_the_vector(isa: str, turned: bool) -> None:
+@pytest.mark.parametrize("transposed", [False, True])
+def test_integers_of_sizes_around_the_tile_and_the_vector(isa: str, transposed: bool) -> None:
     lanes = machine_for(isa).isa.f32_lanes
     for m, n, k in [
         (1, 1, 1),
@@ -134,17 +134,17 @@ def test_integers_of_sizes_around_the_tile_and_the_vector(isa: str, turned: bool
         (3, lanes, 4 * lanes - 1),
         (7, 4 * lanes + 1, 8 * lanes),
     ]:
-        axes, at_end = TRANSPOSED if turned else None, n % 2 == 0
+        axes, at_end = TRANSPOSED if transposed else None, n % 2 == 0
         region = region_of((3, m, k), (3, k, n), "int8", "uint8", -7, 11, b_axes=axes)
         check(region, isa, at_end=at_end)
 
 
 @pytest.mark.sampled
 @every_bf16_isa
-@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize("transposed", [False, True])
 @pytest.mark.parametrize("dtype", [F, B])
 def test_bfloat16_of_sizes_around_the_tile_and_the_vector(
-    isa: str, turned: bool, dtype: str
+    isa: str, transposed: bool, dtype: str
 ) -> None:
     lanes = machine_for(isa).isa.f32_lanes
     for m, n, k in [
@@ -152,13 +152,13 @@ def test_bfloat16_of_sizes_around_the_tile_and_the_vector(
         (5, lanes + 15, 4 * lanes - 1),
         (7, 2 * lanes, 2 * lanes),
     ]:
-        axes, at_end = TRANSPOSED if turned else None, n % 2 == 0
+        axes, at_end = TRANSPOSED if transposed else None, n % 2 == 0
         check(region_of((3, m, k), (3, k, n), dtype, dtype, b_axes=axes), isa, at_end=at_end)
 
 
 @pytest.mark.sampled
 @pytest.mark.parametrize("k", range(1, 10))
-@pytest.mark.parametrize("axes", [PLAIN, TRANSPOSED], ids=["plain", "turned"])
+@pytest.mark.parametrize("axes", [PLAIN, TRANSPOSED], ids=["plain", "transposed"])
 def test_every_short_k(k: int, axes: Shape) -> None:
     for isa in {*INTEGER_ISAS} & {"scalar", "avx2", BEST}:
         check(region_of((2, 3, k), (2, k, 9), "uint8", "uint8", 9, 4, b_axes=axes), isa)

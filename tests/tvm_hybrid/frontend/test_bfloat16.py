@@ -116,8 +116,8 @@ def test_shape_operators_keep_every_bit() -> None:
     constants = {"shape": np.array([2, 3, 4], np.int64)}
     model = make_model(nodes, [bf16("x", 6, 4)], [bf16("y", 3, 2, 8)], constants)
     x = values(6, 4)
-    turned = x.reshape(2, 3, 4).transpose(1, 0, 2).astype(np.float64)
-    np.testing.assert_array_equal(run(model, {"x": x}), np.concatenate([turned, turned], 2))
+    transposed = x.reshape(2, 3, 4).transpose(1, 0, 2).astype(np.float64)
+    np.testing.assert_array_equal(run(model, {"x": x}), np.concatenate([transposed, transposed], 2))
 
 
 def test_casts() -> None:

@@ -12,6 +12,7 @@ from tvm.script.ir_builder import IRBuilder
 
 from microkernels.errors import ConfigError
 from microkernels.isa import Isa
+from microkernels.tvm_compat import NO_ALIAS
 from microkernels.vector.expressions import ramp
 from tir_schedules.core.config import Config
 from tir_schedules.core.machine import Machine
@@ -64,7 +65,7 @@ def _build(region: Region, config: Config, isa: Isa) -> tirx.PrimFunc:
         raise RuntimeError("this candidate cannot be built")
     with IRBuilder() as builder, I.prim_func(s_tir=True):
         I.func_name("toy")
-        I.func_attr({"tirx.noalias": True})
+        I.func_attr(NO_ALIAS)
         x, w, y = (I.arg(name, I.buffer((size,), "float32")) for name in "xwy")
         with I.sblock("toy"):
             _body(x, w, y, size, block, config.mode)

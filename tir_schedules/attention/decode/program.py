@@ -14,7 +14,6 @@ probabilities are rounded, so sharing changes the rounding of sums only.
 from __future__ import annotations
 
 import math
-from contextlib import nullcontext
 from typing import Protocol
 
 import tvm.tirx.script.builder.ir as I
@@ -22,6 +21,7 @@ from tvm import tirx
 
 from microkernels.isa import Isa
 from microkernels.microkernel import kernels_for
+from microkernels.tvm_compat import llvm_functions
 from microkernels.vector.expressions import bind
 from tir_schedules.attention.problem import (
     AttentionProblem,
@@ -101,8 +101,7 @@ def build_decode(region: Region, config: DecodeConfig, isa: Isa) -> tirx.PrimFun
         )
         # The kernel for bfloat16 brings the instruction that narrows f32.
         half = kernels_for(isa, "bfloat16", "bfloat16")[0]
-        functions = I.attr(0, "pragma_import_llvm", half.llvm_ir) if half.llvm_ir else nullcontext()
-        with functions:
+        with llvm_functions(half.llvm_ir):
             scores = DecodeScores(
                 plan, q, k, Epilogue(problem.scores, inputs[3:first], half.narrow)
             )

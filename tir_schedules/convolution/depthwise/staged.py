@@ -16,6 +16,7 @@ import tvm.tirx.script.builder.ir as I
 from tvm import tirx
 
 from microkernels.microkernel import Microkernel
+from microkernels.tvm_compat import llvm_functions
 from microkernels.vector.expressions import (
     Expr,
     bind,
@@ -125,10 +126,8 @@ class StagedTiles:
         self.stage = I.sblock_alloc_buffer(
             (self.config.blocks * self.ring * self.width * self.block,), self.dtype, align=64
         )
-        with contextlib.ExitStack() as stack:
-            unpacking = unpack_llvm_ir(self.dtype, self.kernel.kr, self.block)
-            for functions in filter(None, (self.kernel.llvm_ir, unpacking)):
-                stack.enter_context(I.attr(0, "pragma_import_llvm", functions))
+        unpacking = unpack_llvm_ir(self.dtype, self.kernel.kr, self.block)
+        with llvm_functions(self.kernel.llvm_ir, unpacking):
             self._margins()
             yield
 

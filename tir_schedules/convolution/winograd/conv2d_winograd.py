@@ -18,10 +18,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-import tvm.tirx.script.builder.ir as I
 from tvm import relax, tirx
 
 from microkernels.isa import Isa
+from microkernels.tvm_compat import llvm_functions
 from microkernels.vector.expressions import parameter
 from microkernels.vector.prefetch import PREFETCH_LLVM_IR
 from tir_schedules.convolution.geometry import ConvGeometry, conv_reference, flops
@@ -74,7 +74,7 @@ def build(region: Region, config: WinogradConfig, isa: Isa) -> tirx.PrimFunc:
         w = parameter("W", packed_shape(region, config, isa, 1), "float32")
         operands = operand_parameters(region)
         out = tensor_parameter("Y", region.output)
-        with opaque_block("winograd"), I.attr(0, "pragma_import_llvm", PREFETCH_LLVM_IR):
+        with opaque_block("winograd"), llvm_functions(PREFETCH_LLVM_IR):
             epilogue = flat_epilogue(region, operands, kernel)
             problem = WinogradProblem.of(region)
             WinogradProgram(problem, config, kernel, x, w, out, epilogue).emit()

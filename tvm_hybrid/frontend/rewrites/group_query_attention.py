@@ -95,8 +95,8 @@ def group_query_attention(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeP
     if attributes.get("do_rotary"):
         interleaved = bool(attributes.get("rotary_interleaved"))
         rotation = _rotation(build, cache, batch, length, interleaved)
-        turned = [_rotated(build, part, (batch, length), size, rotation) for part in rows[:2]]
-        rows = [*turned, rows[2]]
+        rotated = [_rotated(build, part, (batch, length), size, rotation) for part in rows[:2]]
+        rows = [*rotated, rows[2]]
     q, k, v = (split_heads(build, part.name, batch, length, part.heads, size) for part in rows)
     elem_type = graph.elem_type(node.input[0])
     k, v = (_with_past(build, cache, value, i) for i, value in enumerate((k, v)))
@@ -176,8 +176,8 @@ def _rotated(
     build: NodeBuilder, part: Rows, rows: tuple[int, int], size: int, rotation: Rotation
 ) -> Rows:
     apart = (*rows, part.heads, size)
-    turned = rotate(build, build.reshape(part.name, apart), apart, rotation, heads_axis=2)
-    return Rows(build.reshape(turned, [*rows, part.heads * size]), part.heads)
+    rotated = rotate(build, build.reshape(part.name, apart), apart, rotation, heads_axis=2)
+    return Rows(build.reshape(rotated, [*rows, part.heads * size]), part.heads)
 
 
 def _with_past(build: NodeBuilder, cache: Cache, new: Heads, index: int) -> Heads:

@@ -100,8 +100,8 @@ def _heads(build: NodeBuilder, heads: int) -> tuple[Heads, Heads, Heads]:
         raise refuse(node, f"query, key and value of the shapes {shapes} are not supported")
     if optional_input(node, 3):
         rows = _biased(build, rows, cached)
-    turned = [split_heads(build, x.name, x.batch, x.length, x.heads, x.size) for x in rows]
-    q, k, v = [*turned, *cached]
+    split = [split_heads(build, x.name, x.batch, x.length, x.heads, x.size) for x in rows]
+    q, k, v = [*split, *cached]
     return q, k, v
 
 

@@ -101,7 +101,7 @@ def gathered(
 
 
 def _rotate_node(build: NodeBuilder, shape: tuple[int, ...], rotation: Rotation) -> None:
-    """x [batch, length, heads * size] or [batch, heads, length, size], turned."""
+    """x [batch, length, heads * size] or [batch, heads, length, size], rotated."""
     node = build.source
     attributes = attributes_of(node)
     rotated = attributes.get("rotary_embedding_dim", 0) or 0
@@ -132,7 +132,7 @@ def rotate(
     heads_axis: int,
     output: str = "",
 ) -> str:
-    """A value of four axes, the last of which is a head, turned.
+    """A value of four axes, the last of which is a head, rotated.
 
     Parameters
     ----------
@@ -157,13 +157,13 @@ def rotate(
     end = output if whole else ""
     if rotation.interleaved:
         pairs = [build.reshape(each, [*shape[:3], half, 1]) for each in (real, imaginary)]
-        turned = build.reshape(build.add("Concat", *pairs, axis=4), [*shape[:3], 2 * half], end)
+        rotated = build.reshape(build.add("Concat", *pairs, axis=4), [*shape[:3], 2 * half], end)
     else:
-        turned = build.add("Concat", real, imaginary, axis=3, output=end)
+        rotated = build.add("Concat", real, imaginary, axis=3, output=end)
     if whole:
-        return turned
+        return rotated
     rest = _slice(build, value, 2 * half, size)
-    return build.add("Concat", turned, rest, axis=3, output=output)
+    return build.add("Concat", rotated, rest, axis=3, output=output)
 
 
 def _slice(build: NodeBuilder, value: str, begin: int, end: int, step: int = 1) -> str:

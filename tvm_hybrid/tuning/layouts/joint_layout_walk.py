@@ -168,7 +168,7 @@ class _Walk:
         return found
 
     def beginnings(self) -> Iterator[_State]:
-        """Everything that can be channels first, everything last, then each operator turned.
+        """Everything that can be channels first, everything last, then each in its other layout.
 
         Those next to the ends of a model come first: there is where reorders are.
         """
@@ -178,14 +178,14 @@ class _Walk:
         rest = [one for one in self.around if len(self.around[one]) >= 2]
         self.generator.shuffle(rest)
         for one in (*reversed(ends), *rest[: len(rest) // 4]):
-            yield {one: self.turned(one, {})}
+            yield {one: self.other_label(one, {})}
 
     def move(self, state: _State) -> _State | None:
         """A state next to this one that was not tried; None if there seems to be none."""
         leaders = list(self.around)
         for _ in range(64):
             group = self.group(self.generator.choice(leaders))
-            moved = {**state, group[0]: self.turned(group[0], state)}
+            moved = {**state, group[0]: self.other_label(group[0], state)}
             moved.update(dict.fromkeys(group, moved[group[0]]))
             labelling = self.labelling(moved)
             if labelling is not None and self.signature(labelling) not in self.known:
@@ -202,7 +202,7 @@ class _Walk:
             group.append(self.generator.choice(border))
         return group
 
-    def turned(self, leader: _Leader, state: _State) -> int:
+    def other_label(self, leader: _Leader, state: _State) -> int:
         """The label that an operator does not have in a state."""
         key, name = leader
         labelling = self.labelling(state)

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from tir_schedules.core.region import Region
+from tvm_hybrid.tvm_compat.metaschedule_database import MetaScheduleFolder
 
-from .database import MetaScheduleFolder
 from .export_records import Exchange, export_records
 from .import_records import import_records
 from .schedule import register_intrinsic

@@ -12,9 +12,9 @@ from tvm import IRModule
 
 from microkernels.errors import ConfigError, RecordError, TvmHybridError
 from tir_schedules.core.region import Region
+from tvm_hybrid.tvm_compat.metaschedule_database import Entry, MetaScheduleFolder
 
 from ..records.record_store import RecordStore
-from .database import Entry, MetaScheduleFolder
 from .export_records import Exchange
 from .own_record import own_record
 from .recognize import region_of

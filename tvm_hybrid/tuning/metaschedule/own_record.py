@@ -13,10 +13,10 @@ from tvm.target import Target
 
 from microkernels.errors import ConfigError, RecordError, TargetError, TvmHybridError
 from tir_schedules.core.template import template_for
+from tvm_hybrid.tvm_compat.metaschedule_database import ANNOTATION, Entry
 
 from ...targets import resolve_target
 from ..records.record import Record
-from .database import ANNOTATION, Entry
 from .schedule import schedule_product
 from .trace import MICROSECONDS
 from .writer import first_line

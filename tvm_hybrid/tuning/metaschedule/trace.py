@@ -21,11 +21,11 @@ from tvm.s_tir.meta_schedule.database import TuningRecord, Workload
 from microkernels.errors import ConfigError, TargetError
 from microkernels.isa import target_isa
 from tir_schedules.core.region import Region
+from tvm_hybrid.tvm_compat.metaschedule_database import Entry
 
 from ...targets import cpu_name, resolve_target
 from ..records.record_line import SCHEMA
 from ..records.record_store import RecordStore
-from .database import Entry
 from .recognize import knows_constants
 from .workload import workload_of
 

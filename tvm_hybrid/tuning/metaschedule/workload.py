@@ -23,6 +23,7 @@ from tvm import IRModule, ir, relax, tirx
 from tvm.s_tir import Schedule
 
 from microkernels.errors import ConfigError
+from microkernels.tvm_compat import NO_ALIAS
 from tir_schedules.core.attributes import Numbers, attribute_text
 from tir_schedules.core.region import Region, Step
 from tir_schedules.epilogue.fusible_ops import FUSIBLE_OPS
@@ -78,7 +79,7 @@ def workload_of(region: Region, constants: bool = False) -> IRModule:
 def normalized(program: tirx.PrimFunc) -> IRModule:
     """What `MetaScheduleApplyDatabase` looks up in place of a program of a module."""
     bare = program.without_attr("global_symbol") if "global_symbol" in program.attrs else program
-    named = bare.with_attr("global_symbol", "main").with_attr("tirx.noalias", True)
+    named = bare.with_attrs({"global_symbol": "main", **NO_ALIAS})
     return IRModule({"main": named})
 
 

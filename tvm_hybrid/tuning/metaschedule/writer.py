@@ -14,8 +14,8 @@ from tvm.s_tir.meta_schedule.database import JSONDatabase, TuningRecord
 
 from microkernels.errors import ConfigError, OutputError, RecordError
 from microkernels.output_file import why_not_written
+from tvm_hybrid.tvm_compat.metaschedule_database import RECORDS, WORKLOADS, MetaScheduleFolder
 
-from .database import RECORDS, WORKLOADS, MetaScheduleFolder
 from .schedule import register_intrinsic
 
 

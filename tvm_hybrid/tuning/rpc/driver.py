@@ -19,6 +19,7 @@ from tvm_ffi import libinfo
 from microkernels.amx.permission import AMX_FEATURES
 from microkernels.errors import CompileError
 from microkernels.isa import Isa
+from relay_passes.tvm_compat import SYMBOL_PREFIX
 
 KERNELS = ("candidate", "baseline")
 """Names of the kernels in the library; there may be no baseline."""
@@ -35,7 +36,9 @@ KERNELS = ("candidate", "baseline")
 #       not disturb.
 #   interruptions(serial) -> int
 #       How often this thread, or any of the process, had to leave its CPU.
-SOURCE = r"""
+SOURCE = (
+    f"#define SYMBOL(name) {SYMBOL_PREFIX}##name"
+    + r"""
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <poll.h>
@@ -57,8 +60,8 @@ __attribute__((constructor)) static void AskForTiles(void) { syscall(SYS_arch_pr
 
 typedef int Function(void*, const TVMFFIAny*, int32_t, TVMFFIAny*);
 #define PUBLIC __attribute__((visibility("default"))) int
-PUBLIC __tvm_ffi_candidate(void*, const TVMFFIAny*, int32_t, TVMFFIAny*);
-PUBLIC __tvm_ffi_baseline(void*, const TVMFFIAny*, int32_t, TVMFFIAny*);
+PUBLIC SYMBOL(candidate)(void*, const TVMFFIAny*, int32_t, TVMFFIAny*);
+PUBLIC SYMBOL(baseline)(void*, const TVMFFIAny*, int32_t, TVMFFIAny*);
 
 typedef struct {
   Function* function;
@@ -135,7 +138,7 @@ static void* Watch(void* descriptor) {
   _exit(0);
 }
 
-PUBLIC __tvm_ffi_guard(void* self, const TVMFFIAny* args, int32_t count, TVMFFIAny* result) {
+PUBLIC SYMBOL(guard)(void* self, const TVMFFIAny* args, int32_t count, TVMFFIAny* result) {
   int descriptor = Connection((int)args[0].v_int64);
   pthread_t watcher;
   if (descriptor >= 0 && pthread_create(&watcher, NULL, Watch, (void*)(intptr_t)descriptor) == 0) {
@@ -146,11 +149,11 @@ PUBLIC __tvm_ffi_guard(void* self, const TVMFFIAny* args, int32_t count, TVMFFIA
   return 0;
 }
 
-PUBLIC __tvm_ffi_bind(void* self, const TVMFFIAny* args, int32_t count, TVMFFIAny* result) {
+PUBLIC SYMBOL(bind)(void* self, const TVMFFIAny* args, int32_t count, TVMFFIAny* result) {
   Kernel* kernel = &kernels[args[0].v_int64];
-  kernel->function = __tvm_ffi_candidate;
+  kernel->function = SYMBOL(candidate);
 #ifdef PAIRED
-  if (args[0].v_int64) kernel->function = __tvm_ffi_baseline;
+  if (args[0].v_int64) kernel->function = SYMBOL(baseline);
 #endif
   kernel->rows = args[1].v_int64;
   kernel->width = (count - 2) / kernel->rows;
@@ -159,7 +162,7 @@ PUBLIC __tvm_ffi_bind(void* self, const TVMFFIAny* args, int32_t count, TVMFFIAn
   return 0;
 }
 
-PUBLIC __tvm_ffi_seconds(void* self, const TVMFFIAny* args, int32_t count, TVMFFIAny* result) {
+PUBLIC SYMBOL(seconds)(void* self, const TVMFFIAny* args, int32_t count, TVMFFIAny* result) {
   Kernel* kernel = &kernels[args[0].v_int64];
   clockid_t clock = args[2].v_int64 ? CLOCK_THREAD_CPUTIME_ID : CLOCK_MONOTONIC;
   double start = Now(clock);
@@ -169,7 +172,7 @@ PUBLIC __tvm_ffi_seconds(void* self, const TVMFFIAny* args, int32_t count, TVMFF
   return failed;
 }
 
-PUBLIC __tvm_ffi_interruptions(void* self, const TVMFFIAny* args, int32_t count,
+PUBLIC SYMBOL(interruptions)(void* self, const TVMFFIAny* args, int32_t count,
                                TVMFFIAny* result) {
   struct rusage usage;
   getrusage(args[0].v_int64 ? RUSAGE_THREAD : RUSAGE_SELF, &usage);
@@ -178,6 +181,7 @@ PUBLIC __tvm_ffi_interruptions(void* self, const TVMFFIAny* args, int32_t count,
   return 0;
 }
 """
+)
 
 
 class Linker:

@@ -49,7 +49,7 @@ def batch_matmul(batch: int, m: int, k: int, n: int) -> Region:
     )
 
 
-def turned_batch_matmul(batch: int, m: int, k: int, n: int) -> Region:
+def transposed_batch_matmul(batch: int, m: int, k: int, n: int) -> Region:
     """A product with a second operand that is stored with its columns first."""
     plain = batch_matmul(batch, m, k, n)
     stored = (plain.inputs[0], Tensor((batch, n, k), "float32"))

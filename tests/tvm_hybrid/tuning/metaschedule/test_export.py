@@ -19,10 +19,10 @@ from microkernels.errors import OutputError, RecordError
 from tir_schedules.core.region import Region, Step, Tensor
 from tvm_hybrid.targets import host_target
 from tvm_hybrid.tuning.metaschedule import Exchange, export_records, register_intrinsics
-from tvm_hybrid.tuning.metaschedule.database import RECORDS, WORKLOADS, MetaScheduleFolder
 from tvm_hybrid.tuning.metaschedule.workload import legalized, normalized, workload_of
 from tvm_hybrid.tuning.records.record import Record
 from tvm_hybrid.tuning.records.record_store import RecordStore
+from tvm_hybrid.tvm_compat.metaschedule_database import RECORDS, WORKLOADS, MetaScheduleFolder
 
 from ..forked import Child
 from .regions import (
@@ -35,7 +35,7 @@ from .regions import (
     matmul,
     operators,
     record_of,
-    turned_batch_matmul,
+    transposed_batch_matmul,
 )
 
 BFLOAT16 = ("bfloat16", "bfloat16")
@@ -49,7 +49,7 @@ REGIONS = {
     "bfloat16": matmul(32, 64, 100, BFLOAT16),
     "rounded to bfloat16": matmul(32, 64, 96, ("float32", "bfloat16")),
     "batches": batch_matmul(3, 32, 48, 64),
-    "turned batches": turned_batch_matmul(3, 32, 48, 64),
+    "transposed batches": transposed_batch_matmul(3, 32, 48, 64),
     "one step": matmul(32, 64, 96).replace(epilogue=(Step("relu", (0,)),), operands=()),
     "convolution": conv2d(14, 32, 64),
     "strided convolution": conv2d(15, 16, 32, 2),

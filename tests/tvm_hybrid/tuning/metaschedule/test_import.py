@@ -18,12 +18,12 @@ from microkernels.errors import RecordError
 from tir_schedules.core.region import Region, Step
 from tvm_hybrid.tuning.lookup.record_lookup import RecordLookup
 from tvm_hybrid.tuning.metaschedule import export_records, import_records, traces_of
-from tvm_hybrid.tuning.metaschedule.database import RECORDS, WORKLOADS
 from tvm_hybrid.tuning.metaschedule.own_record import note_of
 from tvm_hybrid.tuning.metaschedule.recognize import region_of
 from tvm_hybrid.tuning.metaschedule.workload import workload_of
 from tvm_hybrid.tuning.records.record import Record
 from tvm_hybrid.tuning.records.record_store import RecordStore
+from tvm_hybrid.tvm_compat.metaschedule_database import RECORDS, WORKLOADS
 
 from .regions import batch_matmul, conv2d, host_machine, matmul, record_of
 
