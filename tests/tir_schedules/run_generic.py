@@ -11,6 +11,7 @@ import tvm_ffi
 from tvm import IRModule, ir, relax, tirx
 from tvm.tirx import ForKind
 
+from relay_passes.pipeline import Phase, PipelineOptions, phases
 from tests.guard import guarded
 from tests.stand_ins import running
 from tir_schedules.generic.schedule import schedule_generic
@@ -23,7 +24,7 @@ Shapes = Sequence[tuple[tuple[int, ...], str]]
 
 
 def lowered(build: Callable[..., Any], shapes: Shapes) -> IRModule:
-    """A module that applies an operator, lowered to PrimFuncs with TVM's own loops."""
+    """A module that applies an operator, lowered to PrimFuncs that are not scheduled yet."""
     builder = relax.BlockBuilder()
     inputs = [
         relax.Var(f"x{number}", relax.TensorType(list(shape), dtype))
@@ -33,16 +34,7 @@ def lowered(build: Callable[..., Any], shapes: Shapes) -> IRModule:
         with builder.dataflow():
             result = builder.emit_output(builder.normalize(build(*inputs)))
         builder.emit_func_output(result)
-    passes = [
-        relax.backend.DispatchSortScan(),
-        relax.transform.LegalizeOps(),
-        relax.transform.AnnotateTIROpPattern(),
-        relax.transform.FoldConstant(),
-        relax.transform.FuseOps(),
-        relax.transform.FuseTIR(),
-        relax.transform.DeadCodeElimination(),
-        relax.transform.RewriteDataflowReshape(),
-    ]
+    *passes, _schedule = phases(PipelineOptions(target()), [])[Phase.BUILD_LEFTOVERS]
     with target():
         return ir.transform.Sequential(passes)(builder.get())
 
