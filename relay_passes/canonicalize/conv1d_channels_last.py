@@ -24,7 +24,7 @@ from dataclasses import dataclass
 import numpy as np
 from tvm import ir, relax
 
-from relay_passes.ir.graph import DataflowGraph, op_name, static_tensor
+from relay_passes.ir.graph import DataflowGraph, known_tensor, op_name, static_tensor
 from relay_passes.ir.rewrite import Bindings, value_pass
 
 
@@ -68,8 +68,7 @@ def _channels_last(_graph: DataflowGraph, block: Bindings, call: relax.Expr) -> 
 
 def _swap(block: Bindings, expr: relax.Expr) -> relax.Expr:
     """[N, A, B] -> [N, B, A]; a reshape if nothing moves."""
-    tensor = static_tensor(expr)
-    assert tensor is not None
+    tensor = known_tensor(expr)
     batch, first, second = tensor.shape
     if 1 in (first, second):
         return _reshape(block, expr, (batch, second, first))
@@ -77,8 +76,7 @@ def _swap(block: Bindings, expr: relax.Expr) -> relax.Expr:
 
 
 def _reshape(block: Bindings, expr: relax.Expr, shape: tuple[int, ...]) -> relax.Expr:
-    tensor = static_tensor(expr)
-    assert tensor is not None
+    tensor = known_tensor(expr)
     return expr if tensor.shape == shape else block.emit(relax.op.reshape(expr, shape))
 
 

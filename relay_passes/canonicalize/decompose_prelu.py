@@ -19,7 +19,7 @@ from __future__ import annotations
 import numpy as np
 from tvm import ir, relax
 
-from relay_passes.ir.graph import DataflowGraph, is_f32, op_name, static_tensor
+from relay_passes.ir.graph import DataflowGraph, is_f32, known_tensor, op_name
 from relay_passes.ir.rewrite import Bindings, value_pass
 
 
@@ -32,8 +32,7 @@ def _decomposed(_graph: DataflowGraph, block: Bindings, call: relax.Expr) -> rel
     if op_name(call) != "relax.nn.prelu" or not is_f32(call):
         return None
     x, slope = call.args
-    tensor = static_tensor(x)
-    assert tensor is not None
+    tensor = known_tensor(x)
     rank = len(tensor.shape)
     after = rank - 1 - int(call.attrs.axis) % rank
     slope = _spread(block, slope, after)
@@ -44,8 +43,7 @@ def _decomposed(_graph: DataflowGraph, block: Bindings, call: relax.Expr) -> rel
 
 def _spread(block: Bindings, slope: relax.Expr, after: int) -> relax.Expr:
     """Slopes [C] as [C, 1, ...], with as many axes of one element as follow the channels'."""
-    tensor = static_tensor(slope)
-    assert tensor is not None
+    tensor = known_tensor(slope)
     if after == 0 or tensor.size == 1:
         after = 0
     shape = (tensor.size, *(1 for _ in range(after)))

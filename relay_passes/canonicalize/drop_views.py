@@ -21,7 +21,7 @@ import math
 
 from tvm import ir, relax
 
-from relay_passes.ir.graph import DataflowGraph, op_name, static_tensor
+from relay_passes.ir.graph import DataflowGraph, is_call, op_name, static_tensor
 from relay_passes.ir.rewrite import Bindings, value_pass
 from relay_passes.ir.traits import RESHAPES
 
@@ -49,9 +49,8 @@ def _simpler(graph: DataflowGraph, _block: Bindings, call: relax.Expr) -> relax.
     if softmax is not None:
         return softmax
     inner = graph.definition(call.args[0])
-    if op_name(inner) not in RESHAPES:
+    if not is_call(inner, *RESHAPES):
         return None
-    assert inner is not None
     first = static_tensor(inner.args[0])
     if first is not None and first.shape == result.shape:
         return inner.args[0]
@@ -66,9 +65,8 @@ def _softmax(graph: DataflowGraph, value: relax.Expr, shape: tuple[int, ...]) ->
         return None
     assert softmax is not None
     view = graph.definition(softmax.args[0])
-    if op_name(view) not in RESHAPES:
+    if not is_call(view, *RESHAPES):
         return None
-    assert view is not None
     source, flat = static_tensor(view.args[0]), static_tensor(view)
     if source is None or flat is None or source.shape != shape:
         return None

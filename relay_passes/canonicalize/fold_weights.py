@@ -19,7 +19,7 @@ from tvm import IRModule, ir, relax
 from tvm.ir.transform import PassContext, module_pass
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
-from relay_passes.ir.graph import op_name, static_tensor
+from relay_passes.ir.graph import known_tensor, op_name, static_tensor
 
 Fold = Callable[[np.ndarray, relax.Call], np.ndarray | None]
 
@@ -30,8 +30,7 @@ def _permute(array: np.ndarray, call: relax.Call) -> np.ndarray:
 
 
 def _reshape(array: np.ndarray, call: relax.Call) -> np.ndarray:
-    tensor = static_tensor(call)
-    assert tensor is not None
+    tensor = known_tensor(call)
     return array.reshape(tensor.shape)
 
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from tvm import relax
 
-from relay_passes.ir.graph import static_tensor
+from relay_passes.ir.graph import known_tensor
 from relay_passes.ir.rewrite import Bindings
 
 
@@ -60,22 +60,19 @@ class Interleaved:
 
     @property
     def _counts(self) -> tuple[int, ...]:
-        tensor = static_tensor(self.parts[0])
-        assert tensor is not None
+        tensor = known_tensor(self.parts[0])
         return tensor.shape[1 : 1 + len(self.outputs)]
 
     @property
     def rows(self) -> relax.Expr:
         """The one tensor with a row of C channels for each phase, [N, *counts, phases, C]."""
-        tensor = static_tensor(self.parts[0])
-        assert tensor is not None
+        tensor = known_tensor(self.parts[0])
         return relax.op.reshape(self.parts[0], (*tensor.shape[:-1], -1, self.channels))
 
     @property
     def phases(self) -> int:
         """Of each group, among the channels of a part."""
-        tensor = static_tensor(self.parts[0])
-        assert tensor is not None
+        tensor = known_tensor(self.parts[0])
         return tensor.shape[-1] // self.channels
 
     def map(
@@ -99,8 +96,7 @@ class Interleaved:
     def whole(self, block: Bindings) -> relax.Expr:
         """[N, *outputs, C]; the last operator is not bound yet."""
         together = self._from_phases(block) if len(self.parts) > 1 else self._from_channels(block)
-        tensor = static_tensor(block.builder.normalize(together))
-        assert tensor is not None
+        tensor = known_tensor(block.builder.normalize(together))
         rank = len(self.outputs)
         if tensor.shape[1 : 1 + rank] == self.outputs:
             return together
@@ -111,8 +107,7 @@ class Interleaved:
     def _from_channels(self, block: Bindings) -> relax.Expr:
         """[N, Q, P, s, t, C] -> [N, Q, s, P, t, C] -> [N, Q * s, P * t, C]"""
         rank, levels = len(self.outputs), len(self.factors)
-        tensor = static_tensor(self.parts[0])
-        assert tensor is not None
+        tensor = known_tensor(self.parts[0])
         batch, counts = tensor.shape[0], self._counts
         extents = [
             count * math.prod(level[axis] for level in self.factors)
@@ -154,6 +149,5 @@ class Interleaved:
 
     @property
     def _batch(self) -> int:
-        tensor = static_tensor(self.parts[0])
-        assert tensor is not None
+        tensor = known_tensor(self.parts[0])
         return tensor.shape[0]

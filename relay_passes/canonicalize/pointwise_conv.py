@@ -33,7 +33,7 @@ from relay_passes.ir.convolution import (
     layouts_of,
     runs_on_planes,
 )
-from relay_passes.ir.graph import DataflowGraph, is_call, op_name, static_tensor
+from relay_passes.ir.graph import DataflowGraph, is_call, known_tensor, op_name, static_tensor
 from relay_passes.ir.rewrite import Bindings, block_pass
 from relay_passes.ir.traits import ELEMENTWISE
 from relay_passes.ir.transposed_constants import is_transposable, with_axes
@@ -100,8 +100,7 @@ class _Writer:
         if planes is None:
             self.block.bindings.append(binding)
             return
-        tensor = static_tensor(binding.var)
-        assert tensor is not None
+        tensor = known_tensor(binding.var)
         var = self.block.emit(planes, "planes")
         self._planes[binding.var] = var
         self.block.bind(binding.var, relax.op.reshape(var, tensor.shape))

@@ -31,7 +31,7 @@ from dataclasses import dataclass
 from tvm import ir, relax
 
 from relay_passes.ir.algebra import ONE, expand, monomial, uniform_constant
-from relay_passes.ir.graph import DataflowGraph, downstream, is_f32, op_name, same_shape
+from relay_passes.ir.graph import DataflowGraph, downstream, is_call, is_f32, op_name, same_shape
 from relay_passes.ir.rewrite import Bindings, block_pass, rewrite_values
 from relay_passes.ir.traits import QUANTIZING
 
@@ -156,8 +156,7 @@ def _clips(graph: DataflowGraph, var: relax.Var) -> Iterator[_Clip]:
 def _bounds(graph: DataflowGraph, var: relax.Var) -> tuple[relax.Expr, float, float] | None:
     """(u, low, high) of clip(u, low, high), or of the minimum and maximum that make it."""
     call = graph.definition(var)
-    if op_name(call) == "relax.clip":
-        assert call is not None
+    if is_call(call, "relax.clip"):
         return call.args[0], float(call.args[1].value), float(call.args[2].value)
     outer = _with_number(call)
     if outer is None or op_name(call) not in ("relax.minimum", "relax.maximum"):

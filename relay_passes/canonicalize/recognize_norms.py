@@ -31,6 +31,7 @@ from relay_passes.ir.algebra import ONE, Polynomial, expand
 from relay_passes.ir.graph import (
     DataflowGraph,
     downstream,
+    is_call,
     is_f32,
     op_name,
     same_shape,
@@ -91,9 +92,8 @@ def _find(graph: DataflowGraph) -> Replacements:
 def _spread(graph: DataflowGraph, var: relax.Var) -> _Spread | None:
     """The value as a variance or mean square plus epsilon."""
     call = graph.definition(var)
-    if op_name(call) != "relax.add" or not is_f32(var):
+    if not is_call(call, "relax.add") or not is_f32(var):
         return None
-    assert call is not None
     for mean, constant in (call.args, reversed(call.args)):
         epsilon = scalar_constant(constant)
         if epsilon is None or epsilon < 0:
@@ -117,9 +117,8 @@ def _spread(graph: DataflowGraph, var: relax.Var) -> _Spread | None:
 
 def _trailing_axis(reduction: relax.Expr | None) -> int | None:
     """The first axis of a reduction over all later ones, too, that keeps them as 1."""
-    if op_name(reduction) not in ("relax.mean", "relax.variance"):
+    if not is_call(reduction, "relax.mean", "relax.variance"):
         return None
-    assert reduction is not None
     source = static_tensor(reduction.args[0])
     if source is None or not reduction.attrs.keepdims or source.dtype != "float32":
         return None
@@ -147,13 +146,11 @@ def _square_root(graph: DataflowGraph, expr: relax.Expr) -> relax.Expr | None:
 def _centered(graph: DataflowGraph, expr: relax.Expr, axis: int) -> relax.Expr | None:
     """x, of an expression that is x - mean(x)."""
     call = graph.definition(expr)
-    if op_name(call) != "relax.subtract":
+    if not is_call(call, "relax.subtract"):
         return None
-    assert call is not None
     x, mean = call.args[0], graph.definition(call.args[1])
-    if op_name(mean) != "relax.mean" or _trailing_axis(mean) != axis:
+    if not is_call(mean, "relax.mean") or _trailing_axis(mean) != axis:
         return None
-    assert mean is not None
     return x if mean.args[0].same_as(x) else None
 
 

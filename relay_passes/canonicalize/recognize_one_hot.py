@@ -22,7 +22,14 @@ from __future__ import annotations
 import numpy as np
 from tvm import ir, relax
 
-from relay_passes.ir.graph import AnyBinding, DataflowGraph, op_name, static_tensor, variables
+from relay_passes.ir.graph import (
+    AnyBinding,
+    DataflowGraph,
+    known_tensor,
+    op_name,
+    static_tensor,
+    variables,
+)
 from relay_passes.ir.rewrite import Bindings, block_pass, rewrite_values
 from relay_passes.ir.traits import RESHAPES
 from tir_schedules.epilogue.fusible_ops import FUSIBLE_BY_RELAX
@@ -122,8 +129,7 @@ def _take(graph: DataflowGraph, var: relax.Var) -> tuple[np.ndarray, relax.Expr,
 
 def _move(graph: DataflowGraph, var: relax.Var, table: np.ndarray) -> tuple[int, np.ndarray]:
     """The last of the elementwise operators after a look-up, and the table with all of them."""
-    tensor = static_tensor(var)
-    assert tensor is not None
+    tensor = known_tensor(var)
     position = graph.position[var]
     if table.size > tensor.size:
         return position, table

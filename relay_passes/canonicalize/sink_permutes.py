@@ -27,7 +27,7 @@ from dataclasses import dataclass, field
 from tvm import DataType, ir, relax
 
 from relay_passes.ir.axis_view import AxisView, identity, view_axes
-from relay_passes.ir.graph import DataflowGraph, op_name, static_tensor
+from relay_passes.ir.graph import DataflowGraph, known_tensor, op_name, static_tensor
 from relay_passes.ir.rewrite import Bindings, block_pass
 from relay_passes.ir.traits import MOVABLE
 from relay_passes.ir.with_args import with_args
@@ -192,8 +192,7 @@ class _Plan:
         operands = [self._operand(view) for view in permuted if view is not None]
         applied = with_args(call, [*operands, *call.args[arity:]])
         result = self.block.emit(applied)
-        tensor = static_tensor(result)
-        assert tensor is not None
+        tensor = known_tensor(result)
         return leader.of(result, tensor.shape), arguments
 
     def _permuted(self, expr: relax.Expr, leader: AxisView, rank: int) -> AxisView | None:
@@ -234,8 +233,7 @@ class _Plan:
             return None, []
         keepdims = bool(call.attrs.keepdims)
         result = self.block.emit(_REDUCTIONS[name](view.source, inner, keepdims))
-        tensor = static_tensor(result)
-        assert tensor is not None
+        tensor = known_tensor(result)
         if keepdims:
             return view.of(result, tensor.shape), [call.args[0]]
         left = [axis for axis in range(len(view.source_shape)) if axis not in inner]

@@ -146,6 +146,13 @@ def static_tensor(expr: relax.Expr) -> Tensor | None:
     return Tensor(shape, str(ty.dtype), isinstance(expr, ir.GenericConst))
 
 
+def known_tensor(expr: relax.Expr) -> Tensor:
+    """The same of an expression whose shape was found to be known."""
+    tensor = static_tensor(expr)
+    assert tensor is not None
+    return tensor
+
+
 def is_f32(expr: relax.Expr) -> bool:
     """Whether an expression is a float32 tensor of known shape."""
     tensor = static_tensor(expr)

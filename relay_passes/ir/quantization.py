@@ -14,7 +14,7 @@ from tvm import ir, relax
 
 from microkernels.integers import RANGES
 
-from .graph import is_call, static_tensor
+from .graph import is_call, known_tensor, static_tensor
 
 _TYPES = (*RANGES, "uint16", "int16", "int32")
 
@@ -149,8 +149,7 @@ def _compact(expr: relax.Expr) -> relax.Expr:
 
 
 def _size(expr: relax.Expr) -> int:
-    tensor = static_tensor(expr)
-    assert tensor is not None
+    tensor = known_tensor(expr)
     return int(np.prod(tensor.shape))
 
 

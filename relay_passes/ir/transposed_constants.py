@@ -15,7 +15,7 @@ from __future__ import annotations
 from tvm import ir, relax
 
 from .axis_view import Axes, AxisView, identity, view_axes
-from .graph import DataflowGraph, op_name, static_tensor
+from .graph import DataflowGraph, known_tensor, op_name, static_tensor
 from .quantization import read_dequantize
 from .rewrite import Bindings
 from .traits import ELEMENTWISE
@@ -56,8 +56,7 @@ def transposed(
     block : Bindings
         Gets what is left to compute.
     """
-    tensor = static_tensor(expr)
-    assert tensor is not None
+    tensor = known_tensor(expr)
     missing = len(order) - len(tensor.shape)
     axes: Axes = tuple(axis - missing if axis >= missing else None for axis in order)
     while trims and axes and (axes[0] is None or tensor.shape[axes[0]] == 1):

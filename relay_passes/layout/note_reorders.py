@@ -12,7 +12,7 @@ from tvm.ir.transform import PassContext, module_pass
 
 from relay_passes.decisions import REORDER, Decision, DecisionLog
 from relay_passes.ir.axis_view import reorder_axes
-from relay_passes.ir.graph import op_name, static_tensor
+from relay_passes.ir.graph import known_tensor, op_name
 from relay_passes.ir.region_functions import is_region_function
 
 from .channel_layouts import Form
@@ -61,8 +61,7 @@ def describe_reorder(call: relax.Expr, reshaped: Mapping[relax.Expr, relax.Expr]
     order = reorder_axes(call)
     if order is None:
         return ""
-    tensor = static_tensor(call.args[0])
-    assert tensor is not None
+    tensor = known_tensor(call.args[0])
     form = Form(tensor.shape, tensor.dtype)
     name = getattr(reshaped.get(call.args[0], call.args[0]), "name", "a constant")
     return f"reorder {_letters(order)} of {name}: {form.bytes} bytes"

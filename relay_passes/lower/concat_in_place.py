@@ -30,7 +30,7 @@ from tvm import IRModule, ir, relax, tirx
 from tvm.ir.transform import PassContext, module_pass
 
 from relay_passes.decisions import Decision, DecisionLog
-from relay_passes.ir.graph import DataflowGraph, op_name, static_tensor
+from relay_passes.ir.graph import DataflowGraph, known_tensor, op_name, static_tensor
 from relay_passes.ir.region_functions import REGION, region_of
 from relay_passes.ir.rewrite import rewrite_blocks
 from relay_passes.ir.traits import RESHAPES
@@ -160,8 +160,7 @@ class _Placer:
         row, first = math.prod(result.shape[axis:]), 0
         tensors = call.args[0].fields if isinstance(call.args[0], relax.Tuple) else ()
         for expr in tensors:
-            tensor = static_tensor(expr)
-            assert tensor is not None
+            tensor = known_tensor(expr)
             size = math.prod(tensor.shape[axis:])
             own = placement.part(row, first, size)
             words = f"{first} of {row}"
@@ -235,8 +234,7 @@ class _Placer:
     ) -> Iterator[tuple[int, list[relax.Binding]]]:
         """The bindings that take the place of those at some positions."""
         result = graph.bindings[position].var
-        joint = static_tensor(result)
-        assert joint is not None
+        joint = known_tensor(result)
         written = sorted(
             (p for p in parts if p.position is not None), key=lambda p: p.position or 0
         )

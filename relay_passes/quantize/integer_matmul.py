@@ -25,7 +25,7 @@ import numpy as np
 from tvm import ir, relax
 
 from relay_passes.decisions import DecisionLog
-from relay_passes.ir.graph import DataflowGraph, is_call, static_tensor
+from relay_passes.ir.graph import DataflowGraph, is_call, known_tensor, static_tensor
 from relay_passes.ir.quantization import Quantized
 from relay_passes.ir.rewrite import Bindings, block_pass
 from relay_passes.ir.zero_points import LIMIT, known_centred, largest, largest_sums
@@ -98,8 +98,7 @@ def _bounds(a: Quantized, w: Quantized) -> np.ndarray:
     weights = known_centred(w)
     if weights is not None and weights.ndim == 2:
         return largest_sums(a, weights, 1)
-    tensor = static_tensor(a.data)
-    assert tensor is not None
+    tensor = known_tensor(a.data)
     return np.asarray(tensor.shape[-1] * largest(a) * largest(w))
 
 

@@ -33,7 +33,7 @@ import numpy as np
 from tvm import ir, relax
 
 from microkernels.integers import RANGES
-from relay_passes.ir.graph import DataflowGraph, is_call, op_name, static_tensor
+from relay_passes.ir.graph import DataflowGraph, is_call, known_tensor, op_name, static_tensor
 from relay_passes.ir.quantization import Quantized, read_dequantize
 from relay_passes.ir.rewrite import Bindings, value_pass
 from relay_passes.ir.zero_points import LIMIT, largest, sum_centred
@@ -91,8 +91,7 @@ def _reduced(call: relax.Call, rank: int) -> list[int] | None:
 
 def _whole(block: Bindings, call: relax.Call, q: Quantized, axes: list[int]) -> relax.Expr | None:
     """The mean over whole axes."""
-    tensor = static_tensor(q.data)
-    assert tensor is not None
+    tensor = known_tensor(q.data)
     count = math.prod(tensor.shape[axis] for axis in axes)
     zero_point = _number(q.quantization.zero_point)
     if count * (largest(q) + abs(zero_point)) >= LIMIT or count == 0:
@@ -105,8 +104,7 @@ def _whole(block: Bindings, call: relax.Call, q: Quantized, axes: list[int]) -> 
 def _windows(block: Bindings, call: relax.Call, q: Quantized) -> relax.Expr | None:
     """The means of windows, by a convolution with ones."""
     attrs, layout = call.attrs, str(call.attrs.layout)
-    tensor, result = static_tensor(q.data), static_tensor(call)
-    assert tensor is not None and result is not None
+    tensor, result = known_tensor(q.data), known_tensor(call)
     window = [int(extent) for extent in attrs.pool_size]
     if bool(attrs.ceil_mode) or str(attrs.out_layout) != layout:
         return None

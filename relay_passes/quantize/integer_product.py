@@ -35,7 +35,7 @@ from tvm import ir, relax
 
 from microkernels.integers import RANGES
 from relay_passes.decisions import Decision, DecisionLog
-from relay_passes.ir.graph import DataflowGraph, op_name, static_tensor
+from relay_passes.ir.graph import DataflowGraph, known_tensor, op_name, static_tensor
 from relay_passes.ir.quantization import Quantized, read_dequantize
 from relay_passes.ir.rewrite import Bindings
 from relay_passes.ir.zero_points import LIMIT, centred
@@ -151,8 +151,7 @@ def _scale(block: Bindings, product: IntegerProduct) -> relax.Expr:
         return relax.const(_number_or(known, shape))
     factors = [_as_number(block, scale) for scale in product.scales]
     scale = block.emit(relax.op.multiply(*factors))
-    tensor = static_tensor(scale)
-    assert tensor is not None
+    tensor = known_tensor(scale)
     if tensor.size == 1 or len(shape) == 1:
         return scale
     return block.emit(relax.op.reshape(scale, (tensor.size, *shape[1:])))
@@ -210,8 +209,7 @@ def _number_or(array: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
 
 def _as_number(block: Bindings, expr: relax.Expr) -> relax.Expr:
     """A tensor of one element without axes; another as it is."""
-    tensor = static_tensor(expr)
-    assert tensor is not None
+    tensor = known_tensor(expr)
     if tensor.shape == () or tensor.size != 1:
         return expr
     if isinstance(expr, ir.GenericConst):

@@ -22,7 +22,7 @@ from tvm import ir, relax
 
 from microkernels.integers import RANGES
 from relay_passes.ir.convolution import convolution_of, is_convolution
-from relay_passes.ir.graph import DataflowGraph, op_name, static_tensor
+from relay_passes.ir.graph import DataflowGraph, is_call, known_tensor, op_name, static_tensor
 from relay_passes.ir.rewrite import Bindings, value_pass
 
 
@@ -67,8 +67,7 @@ def _wide_weight(graph: DataflowGraph, call: relax.Expr) -> np.ndarray | None:
     if not is_convolution(call) or str(call.ty.dtype) != "int32":
         return None
     widened = graph.definition(call.args[1])
-    if op_name(widened) == "relax.astype":
-        assert isinstance(widened, relax.Call)
+    if is_call(widened, "relax.astype"):
         source = static_tensor(widened.args[0])
         if source is not None and source.constant and source.dtype == "int8":
             return None
@@ -109,8 +108,7 @@ def _permute(call: relax.Call, x: np.ndarray) -> np.ndarray:
 
 
 def _reshape(call: relax.Call, x: np.ndarray) -> np.ndarray:
-    tensor = static_tensor(call)
-    assert tensor is not None
+    tensor = known_tensor(call)
     return x.reshape(tensor.shape)
 
 

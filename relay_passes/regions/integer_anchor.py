@@ -18,7 +18,7 @@ from tvm import ir, relax
 
 from microkernels.integers import RANGES
 from relay_passes.ir.dynamic_quantize import match_dynamic_quantize
-from relay_passes.ir.graph import DataflowGraph, op_name, scalar_constant, static_tensor
+from relay_passes.ir.graph import DataflowGraph, is_call, op_name, scalar_constant, static_tensor
 from tir_schedules.core.attributes import Attribute
 
 from .epilogue_steps import is_fusible
@@ -74,9 +74,8 @@ def integer_operand(graph: DataflowGraph, name: str, expr: relax.Expr) -> Operan
 def quantized_on_the_way(graph: DataflowGraph, found: Operand) -> None:
     """Lets the kernel quantise A if the 8-bit tensor is made for this product alone."""
     call = graph.definition(found.source)
-    if op_name(call) != "relax.quantize" or not feeds_this_alone(graph, found.source):
+    if not is_call(call, "relax.quantize") or not feeds_this_alone(graph, found.source):
         return
-    assert isinstance(call, relax.Call)
     x, scale, zero_point = call.args
     if str(x.ty.dtype) != "float32" or static_tensor(x) is None:
         return
@@ -144,9 +143,8 @@ def _is_range_of(
 def rounded_on_the_way(graph: DataflowGraph, found: Operand) -> None:
     """Lets the kernel round an operand to bfloat16 if that is done for this product alone."""
     call = graph.definition(found.source)
-    if op_name(call) != "relax.astype" or not feeds_this_alone(graph, found.source):
+    if not is_call(call, "relax.astype") or not feeds_this_alone(graph, found.source):
         return
-    assert isinstance(call, relax.Call)
     if str(call.args[0].ty.dtype) == "float32":
         found.absorbed.append(graph.position[found.source])
         found.source = call.args[0]
@@ -161,10 +159,9 @@ def feeds_one_product(graph: DataflowGraph, expr: relax.Expr) -> bool:
         call = graph.value(position)
         if op_name(call) == "relax.matmul":
             break
-        if op_name(call) not in ("relax.astype", "relax.subtract"):
+        if not is_call(call, "relax.astype", "relax.subtract"):
             return False
         expr = graph.bindings[position].var
-    assert isinstance(call, relax.Call)
     if not call.args[0].same_as(expr):
         return False
     weight = integer_operand(graph, "b", call.args[1])
@@ -224,9 +221,8 @@ def _zero_point(graph: DataflowGraph, name: str, found: Operand, expr: relax.Exp
     if name != "a" or tensor.size != 1:
         return False
     call = graph.definition(expr)
-    if op_name(call) != "relax.astype":
+    if not is_call(call, "relax.astype"):
         return False
-    assert isinstance(call, relax.Call)
     item = graph.item_of_range(call.args[0])
     found.absorbed.append(graph.position[expr])
     if item is not None and item[1] == 1 and item[0] in graph.range_items:

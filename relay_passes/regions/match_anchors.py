@@ -9,7 +9,7 @@ from __future__ import annotations
 from tvm import ir, relax
 
 from relay_passes.ir.convolution import CHANNELS_LAST, layouts_of
-from relay_passes.ir.graph import DataflowGraph, op_name, static_tensor
+from relay_passes.ir.graph import DataflowGraph, is_call, op_name, static_tensor
 from relay_passes.ir.traits import CONVERSIONS
 from tir_schedules.core.attributes import Attribute, Numbers
 from tir_schedules.core.region import Tensor
@@ -120,19 +120,17 @@ def _conv1d(graph: DataflowGraph, position: int, call: relax.Call) -> Anchor | s
 def _before_cast(graph: DataflowGraph, expr: relax.Expr) -> tuple[relax.Expr, list[int]]:
     """What an activation is cast to f32 from, and the binding of the cast; itself if it is not."""
     call = graph.definition(expr)
-    if not graph.fuse or op_name(call) != "relax.astype" or str(expr.ty.dtype) != "float32":
+    if not graph.fuse or not is_call(call, "relax.astype") or str(expr.ty.dtype) != "float32":
         return expr, []
     if graph.position[expr] in graph.taken:  # part of the region before
         return expr, []
-    assert call is not None
     return call.args[0], [graph.position[expr]]
 
 
 def _permuted(graph: DataflowGraph, expr: relax.Expr) -> tuple[relax.Expr, Numbers, list[int]]:
     """What an operand is a permutation of: (stored tensor, axes, bindings passed)."""
     call = graph.definition(expr)
-    if op_name(call) == "relax.permute_dims" and graph.position[expr] not in graph.taken:
-        assert call is not None
+    if is_call(call, "relax.permute_dims") and graph.position[expr] not in graph.taken:
         rank = len(expr.ty.shape.values)
         axes = call.attrs.axes
         order = [int(axis) % rank for axis in axes] if axes is not None else range(rank)[::-1]

@@ -30,7 +30,7 @@ from collections.abc import Sequence
 from tvm import ir, relax
 
 from relay_passes.decisions import Decision, DecisionLog
-from relay_passes.ir.graph import DataflowGraph, op_name, static_tensor
+from relay_passes.ir.graph import DataflowGraph, is_call, known_tensor, op_name, static_tensor
 from relay_passes.ir.rewrite import Bindings, block_pass
 from relay_passes.ir.traits import QUANTIZING, VIEWS
 from relay_passes.ir.with_args import with_args
@@ -104,9 +104,8 @@ class _Merger:
         found: dict[tuple[relax.Expr, str, str], list[int]] = {}
         for position in range(len(self.graph.bindings)):
             call = self.graph.value(position)
-            if op_name(call) != "relax.matmul" or static_tensor(call) is None:
+            if not is_call(call, "relax.matmul") or static_tensor(call) is None:
                 continue
-            assert isinstance(call, relax.Call)
             weight = self.weight(call.args[1])
             if weight is None or not isinstance(call.args[0], relax.Var):
                 continue
@@ -121,9 +120,8 @@ class _Merger:
             return None
         while not isinstance(expr, ir.GenericConst):
             call = self.graph.definition(expr)
-            if op_name(call) not in ("relax.astype", "relax.subtract"):
+            if not is_call(call, "relax.astype", "relax.subtract"):
                 return None
-            assert isinstance(call, relax.Call)
             expr = call.args[0]
         return str(expr.ty.dtype)
 
@@ -191,8 +189,7 @@ class _Merger:
                 return None
             arguments.append(argument)
         joined = joiner.out.emit(with_args(first, arguments))
-        wanted, result = static_tensor(first), static_tensor(joined)
-        assert wanted is not None and result is not None
+        wanted, result = known_tensor(first), known_tensor(joined)
         return joined if result.shape == (*wanted.shape[:-1], sum(joiner.widths)) else None
 
     def only_user(self, position: int) -> int | None:
@@ -209,8 +206,7 @@ class _Merger:
         if len(self.graph.users[source]) > len(group):
             return saved
         call = self.graph.definition(source)
-        while op_name(call) in ("relax.subtract", "relax.astype"):
-            assert isinstance(call, relax.Call)
+        while is_call(call, "relax.subtract", "relax.astype"):
             if str(call.ty.dtype) == "bfloat16":
                 return saved + self.conversion_us(call, 1)
             call = self.graph.definition(call.args[0])
@@ -258,8 +254,7 @@ class _Merger:
             for user in self.graph.users.get(value, []):
                 call = self.graph.value(user)
                 result = self.graph.bindings[user].var
-                if op_name(call) == "relax.matmul":
-                    assert isinstance(call, relax.Call)
+                if is_call(call, "relax.matmul"):
                     if self.weight(call.args[1]) is not None:
                         return None
                     found.add(user)

@@ -23,7 +23,7 @@ from tvm import IRModule, ir, relax
 from tvm.ir.transform import PassContext, module_pass
 
 from relay_passes.ir.dynamic_quantize import DynamicQuantize, match_dynamic_quantize
-from relay_passes.ir.graph import DataflowGraph, static_tensor
+from relay_passes.ir.graph import DataflowGraph, known_tensor, static_tensor
 from relay_passes.ir.region_functions import region_function, substitute
 from relay_passes.ir.rewrite import Bindings, rewrite_blocks
 from tir_schedules.core.region import Region, Tensor
@@ -86,8 +86,7 @@ def _emit(
 
 def _region_function(graph: DataflowGraph, chain: DynamicQuantize) -> relax.Function:
     """The chain as a function of x, its results side by side."""
-    tensor = static_tensor(chain.x)
-    assert tensor is not None
+    tensor = known_tensor(chain.x)
     region = Region(
         op=OP,
         inputs=(Tensor(tensor.shape, tensor.dtype),),

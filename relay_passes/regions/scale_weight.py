@@ -27,7 +27,7 @@ import math
 
 from tvm import ir, relax
 
-from relay_passes.ir.graph import DataflowGraph, op_name, static_tensor
+from relay_passes.ir.graph import DataflowGraph, is_call, op_name, static_tensor
 from relay_passes.ir.rewrite import Bindings, value_pass
 from tir_schedules.product.scaled_weight import SCALE
 
@@ -64,9 +64,8 @@ def _scaled_product(
     product = graph.definition(call.args[0])
     if a is None or w is None or not w.constant or len(a.shape) < 2 or len(w.shape) != 2:
         return None
-    if (a.dtype, w.dtype) != ("float32", "float32") or op_name(product) != "relax.multiply":
+    if (a.dtype, w.dtype) != ("float32", "float32") or not is_call(product, "relax.multiply"):
         return None
-    assert isinstance(product, relax.Call)
     k, n = w.shape
     if not k or math.ceil(math.prod(a.shape[:-1]) / threads) <= n:
         return None
@@ -93,14 +92,12 @@ def note_scaled_weight(graph: DataflowGraph, found: Operand) -> None:
         rows the input "scale".
     """
     product = graph.definition(found.source)
-    if op_name(product) != "relax.multiply" or not feeds_this_alone(graph, found.source):
+    if not is_call(product, "relax.multiply") or not feeds_this_alone(graph, found.source):
         return
-    assert isinstance(product, relax.Call)
     column, weight = product.args
     view, shape, w = graph.definition(column), static_tensor(column), static_tensor(weight)
-    if op_name(view) != "relax.reshape" or shape is None or w is None:
+    if not is_call(view, "relax.reshape") or shape is None or w is None:
         return
-    assert isinstance(view, relax.Call)
     if not w.constant or len(w.shape) != 2:
         return
     factors = static_tensor(view.args[0])

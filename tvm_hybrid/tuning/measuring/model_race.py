@@ -9,7 +9,7 @@ import numpy as np
 import tvm
 from tvm import IRModule, relax
 
-from relay_passes.ir.graph import static_tensor
+from relay_passes.ir.graph import known_tensor
 from relay_passes.pipeline import PipelineOptions, compile_module
 
 from ...threads import use_threads
@@ -87,8 +87,7 @@ def _inputs(mod: IRModule) -> list[Any]:
     generator = np.random.default_rng(0)
     found = []
     for parameter in mod["main"].params:
-        tensor = static_tensor(parameter)
-        assert tensor is not None
+        tensor = known_tensor(parameter)
         dtype = element_type(tensor.dtype)
         values = (
             generator.standard_normal(tensor.shape)
