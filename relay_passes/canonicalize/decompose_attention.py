@@ -36,7 +36,8 @@ from dataclasses import dataclass
 import numpy as np
 from tvm import ir, relax
 
-from relay_passes.ir.graph import DataflowGraph, is_call, op_name, static_tensor
+from relay_passes.ir.call_axes import permutation
+from relay_passes.ir.graph import DataflowGraph, is_call, static_tensor
 from relay_passes.ir.rewrite import Bindings, block_pass
 
 _NAMES = ("relax.nn.attention", "relax.nn.attention_bias")
@@ -91,9 +92,7 @@ def _rewrite(graph: DataflowGraph) -> list[relax.Binding] | None:
 
 def _transposes_heads(call: relax.Expr) -> bool:
     """Whether an expression exchanges the axes of positions and heads."""
-    if op_name(call) != "relax.permute_dims" or call.attrs.axes is None:
-        return False
-    return [int(axis) % 4 for axis in call.attrs.axes] == _HEADS_FIRST
+    return is_call(call, "relax.permute_dims") and [*permutation(call)] == _HEADS_FIRST
 
 
 def _problem(call: relax.Call) -> _Problem | None:

@@ -28,6 +28,7 @@ import numpy as np
 from tvm import ir, relax
 
 from relay_passes.ir.algebra import ONE, Polynomial, expand
+from relay_passes.ir.call_axes import reduced_axes
 from relay_passes.ir.graph import (
     DataflowGraph,
     downstream,
@@ -123,8 +124,7 @@ def _trailing_axis(reduction: relax.Expr | None) -> int | None:
     if source is None or not reduction.attrs.keepdims or source.dtype != "float32":
         return None
     rank = len(source.shape)
-    given = reduction.attrs.axis
-    axes = sorted(int(axis) % rank for axis in given) if given is not None else list(range(rank))
+    axes = reduced_axes(reduction)
     return axes[0] if axes and axes == list(range(axes[0], rank)) else None
 
 

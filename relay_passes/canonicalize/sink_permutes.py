@@ -27,6 +27,7 @@ from dataclasses import dataclass, field
 from tvm import DataType, ir, relax
 
 from relay_passes.ir.axis_view import AxisView, identity, view_axes
+from relay_passes.ir.call_axes import reduced_axes
 from relay_passes.ir.graph import DataflowGraph, known_tensor, op_name, static_tensor
 from relay_passes.ir.rewrite import Bindings, block_pass
 from relay_passes.ir.traits import MOVABLE
@@ -224,9 +225,7 @@ class _Plan:
         view = self._look(call.args[0])
         if view is None or view.trivial:
             return None, []
-        rank = len(view.axes)
-        given = call.attrs.axis
-        reduced = set(range(rank)) if given is None else {int(axis) % rank for axis in given}
+        reduced = reduced_axes(call)
         found = [axis for i, axis in enumerate(view.axes) if i in reduced]
         inner = [axis for axis in found if axis is not None]
         if len(inner) < len(found):

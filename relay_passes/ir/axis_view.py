@@ -12,7 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 from tvm import ir, relax
 
-from .graph import op_name, static_tensor
+from .call_axes import permutation
+from .graph import is_call, op_name, static_tensor
 from .rewrite import Bindings
 from .traits import RESHAPES
 
@@ -103,16 +104,13 @@ def identity(expr: relax.Expr) -> AxisView | None:
 
 def view_axes(call: relax.Expr) -> Axes | None:
     """The axes by which an operator views its argument; None if it does something else."""
-    name = op_name(call)
-    if name not in ("relax.permute_dims", *RESHAPES):
+    if not is_call(call, "relax.permute_dims", *RESHAPES):
         return None
     before, after = static_tensor(call.args[0]), static_tensor(call)
     if before is None or after is None:
         return None
-    rank = len(before.shape)
-    if name == "relax.permute_dims":
-        order = call.attrs.axes
-        return tuple(range(rank))[::-1] if order is None else tuple(int(a) % rank for a in order)
+    if is_call(call, "relax.permute_dims"):
+        return permutation(call)
     return _reshape_axes(before.shape, after.shape)
 
 

@@ -6,12 +6,12 @@ along an axis, one must know where that axis is on the other side.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import TypeGuard
 
 from tvm import relax
 
+from .call_axes import permutation, reshaped_axis
 from .graph import is_call, op_name, static_tensor
 from .traits import MAX_POOLS, RESHAPES, RESIZES
 from .with_args import with_args
@@ -94,22 +94,11 @@ def _rank(expr: relax.Expr) -> int:
     return int(expr.ty.ndim)
 
 
-def _order(call: relax.Call) -> list[int]:
-    rank = _rank(call.args[0])
-    axes = call.attrs.axes
-    return list(range(rank))[::-1] if axes is None else [int(axis) % rank for axis in axes]
-
-
 def _same_axis(before: relax.Expr, after: relax.Expr, axis: int) -> int | None:
-    """The axis of a reshaped tensor that has the same extent and as much before it."""
     first, second = static_tensor(before), static_tensor(after)
     if first is None or second is None:
         return None
-    for other, extent in enumerate(second.shape):
-        leading = math.prod(second.shape[:other])
-        if extent == first.shape[axis] and leading == math.prod(first.shape[:axis]):
-            return other
-    return None
+    return reshaped_axis(first.shape, second.shape, axis)
 
 
 def _reshaped(call: relax.Call, axis: int) -> int | None:
@@ -182,7 +171,7 @@ def _tiled(call: relax.Call, axis: int) -> int | None:
 
 _TO_RESULT: dict[str, MapAxis] = {
     **dict.fromkeys(RESHAPES, _reshaped),
-    "relax.permute_dims": lambda call, axis: _order(call).index(axis),
+    "relax.permute_dims": lambda call, axis: permutation(call).index(axis),
     "relax.broadcast_to": _broadcast,
     "relax.strided_slice": _sliced,
     "relax.take": _taken,
@@ -193,7 +182,7 @@ _TO_RESULT: dict[str, MapAxis] = {
 }
 _TO_ARGUMENT: dict[str, MapAxis] = {
     **dict.fromkeys(RESHAPES, _unreshaped),
-    "relax.permute_dims": lambda call, axis: _order(call)[axis],
+    "relax.permute_dims": lambda call, axis: permutation(call)[axis],
     "relax.broadcast_to": _unbroadcast,
     **dict.fromkeys((*MAX_POOLS, *RESIZES), _pooled),
 }

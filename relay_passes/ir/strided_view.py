@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from tvm import relax
 
+from .call_axes import permutation
 from .graph import DataflowGraph, op_name, static_tensor
 from .traits import RESHAPES
 
@@ -248,9 +249,7 @@ def _item(graph: DataflowGraph, view: StridedView, item: relax.TupleGetItem) -> 
 
 
 def _permute(view: StridedView, call: relax.Call, _shape: Sequence[int]) -> StridedView | None:
-    rank = len(view.dims)
-    axes = range(rank)[::-1] if call.attrs.axes is None else call.attrs.axes
-    return view.permuted([int(axis) % rank for axis in axes])
+    return view.permuted(permutation(call))
 
 
 def _slice(view: StridedView, call: relax.Call, shape: Sequence[int]) -> StridedView | None:

@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from tvm import relax
 
 from relay_passes.ir.axis_view import view_axes
+from relay_passes.ir.call_axes import reduced_axes
 from relay_passes.ir.graph import DataflowGraph, op_name, static_tensor
 from relay_passes.ir.traits import (
     CONVOLUTIONS,
@@ -113,17 +114,9 @@ def _kept(call: relax.Call, rank: int) -> _Axes:
     """Where a reduction leaves the axes of its argument."""
     if bool(call.attrs.keepdims):
         return _same(rank)
-    reduced = reduced_axes(call, rank)
+    reduced = reduced_axes(call)
     left = [axis for axis in range(rank) if axis not in reduced]
     return {axis: there for there, axis in enumerate(left)}
-
-
-def reduced_axes(call: relax.Call, rank: int) -> list[int]:
-    """The axes that a reduction reduces, from the front."""
-    given = call.attrs.axis
-    if given is None:
-        return list(range(rank))
-    return sorted(int(a) % rank for a in ([given] if isinstance(given, int) else given))
 
 
 def _viewed(call: relax.Call, source: tuple[int, ...], result: tuple[int, ...]) -> _Axes:

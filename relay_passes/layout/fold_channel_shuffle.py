@@ -31,6 +31,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from tvm import ir, relax
 
+from relay_passes.ir.call_axes import reduced_axes
 from relay_passes.ir.graph import DataflowGraph, op_name, static_tensor
 from relay_passes.ir.quantization import read_dequantize
 from relay_passes.ir.rewrite import Bindings, block_pass
@@ -45,7 +46,6 @@ from relay_passes.ir.traits import (
 )
 from relay_passes.ir.with_args import with_args
 
-from .channel_axes import reduced_axes
 from .channel_shuffle import Shuffle, match_shuffle
 
 _Taken = Callable[[Bindings], relax.Expr]
@@ -187,7 +187,7 @@ class _Rewrite:
             return False
         rank = len(tensor.shape)
         if name in REDUCTIONS:
-            return rank - 1 not in reduced_axes(call, rank)
+            return rank - 1 not in reduced_axes(call)
         if name in RESHAPES:
             return tensor.shape[-1:] == (self.channels,)
         if name == "relax.nn.pad":

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from tvm import relax
 
 from relay_passes.ir.axis_view import moves, view_axes
+from relay_passes.ir.call_axes import reduced_axes
 from relay_passes.ir.convolution import runs_on_planes
 from relay_passes.ir.graph import op_name
 from relay_passes.ir.moving_operators import parts_of_concat
@@ -35,7 +36,6 @@ from relay_passes.ir.traits import (
 from relay_passes.ir.transposed_constants import is_transposable
 from relay_passes.ir.with_args import with_args
 
-from .channel_axes import reduced_axes
 from .channel_layouts import LABELS, Form, Forms, How, Operand, Role, permuted, same_memory
 from .minimum_cut import FIRST, LAST
 
@@ -155,7 +155,7 @@ def _reduction(forms: Forms, call: relax.Call, result: Form) -> Role | None:
     x = forms.labelled(call.args[0])
     if x is None or (call.attrs.axis is None and "arg" in op_name(call)):
         return None  # which one it is depends on the order of all
-    axes = reduced_axes(call, x.rank)
+    axes = reduced_axes(call)
     keepdims = bool(call.attrs.keepdims)
     left = [axis for axis in range(x.rank) if keepdims or axis not in axes]
 

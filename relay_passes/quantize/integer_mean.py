@@ -33,6 +33,7 @@ import numpy as np
 from tvm import ir, relax
 
 from microkernels.integers import RANGES
+from relay_passes.ir.call_axes import reduced_axes
 from relay_passes.ir.graph import DataflowGraph, is_call, known_tensor, op_name, static_tensor
 from relay_passes.ir.quantization import Quantized, read_dequantize
 from relay_passes.ir.rewrite import Bindings, value_pass
@@ -85,8 +86,7 @@ def _reduced(call: relax.Call, rank: int) -> list[int] | None:
         if any(int(each) != 1 for each in call.attrs.output_size):
             return None
         return [axis for axis in range(rank) if layout[axis] in "DHW"]
-    axis = call.attrs.axis
-    return list(range(rank)) if axis is None else [int(each) % rank for each in axis]
+    return reduced_axes(call)
 
 
 def _whole(block: Bindings, call: relax.Call, q: Quantized, axes: list[int]) -> relax.Expr | None:

@@ -21,8 +21,9 @@ import numpy as np
 from tvm import ir, relax
 
 from microkernels.integers import RANGES
+from relay_passes.ir.call_axes import view_of
 from relay_passes.ir.convolution import convolution_of, is_convolution
-from relay_passes.ir.graph import DataflowGraph, is_call, known_tensor, op_name, static_tensor
+from relay_passes.ir.graph import DataflowGraph, is_call, op_name, static_tensor
 from relay_passes.ir.rewrite import Bindings, value_pass
 
 
@@ -102,19 +103,13 @@ def _astype(call: relax.Call, x: np.ndarray) -> np.ndarray | None:
     return x if str(call.ty.dtype) == "int32" else None
 
 
-def _permute(call: relax.Call, x: np.ndarray) -> np.ndarray:
-    axes = call.attrs.axes
-    return x.transpose(None if axes is None else [int(axis) for axis in axes])
-
-
-def _reshape(call: relax.Call, x: np.ndarray) -> np.ndarray:
-    tensor = known_tensor(call)
-    return x.reshape(tensor.shape)
+def _viewed(call: relax.Call, x: np.ndarray) -> np.ndarray | None:
+    return view_of(x, call)
 
 
 _ON_INTEGERS: dict[str, Callable[..., np.ndarray | None]] = {
     "relax.subtract": _subtract,
     "relax.astype": _astype,
-    "relax.permute_dims": _permute,
-    "relax.reshape": _reshape,
+    "relax.permute_dims": _viewed,
+    "relax.reshape": _viewed,
 }

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 
 from tvm import relax
 
-from relay_passes.ir.graph import DataflowGraph, op_name, static_tensor
+from relay_passes.ir.call_axes import permutation
+from relay_passes.ir.graph import DataflowGraph, is_call, op_name, static_tensor
 from tir_schedules.core.region import Region, Tensor
 
 from .anchor import Anchor
@@ -177,10 +178,8 @@ def _with_output_permutation(
         return growth
     call = graph.value(users[0])
     inside_only = isinstance(growth.result, relax.DataflowVar)
-    if op_name(call) != "relax.permute_dims" or not inside_only or call.attrs.axes is None:
+    if not is_call(call, "relax.permute_dims") or not inside_only or call.attrs.axes is None:
         return growth
-    rank = len(growth.output.shape)
-    axes = tuple(int(axis) % rank for axis in call.attrs.axes)
     anchor = growth.anchor
     permuted = growth.copy()
     permuted.anchor = Anchor(
@@ -188,7 +187,7 @@ def _with_output_permutation(
         anchor.op,
         anchor.inputs,
         anchor.output,
-        {**anchor.attrs, "out_axes": axes},
+        {**anchor.attrs, "out_axes": permutation(call)},
         anchor.absorbed,
     )
     if not accepts(permuted.region()):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from tvm import ir, relax
 
+from relay_passes.ir.call_axes import permutation
 from relay_passes.ir.convolution import CHANNELS_LAST, layouts_of
 from relay_passes.ir.graph import DataflowGraph, is_call, op_name, static_tensor
 from relay_passes.ir.traits import CONVERSIONS
@@ -131,10 +132,7 @@ def _permuted(graph: DataflowGraph, expr: relax.Expr) -> tuple[relax.Expr, Numbe
     """What an operand is a permutation of: (stored tensor, axes, bindings passed)."""
     call = graph.definition(expr)
     if is_call(call, "relax.permute_dims") and graph.position[expr] not in graph.taken:
-        rank = len(expr.ty.shape.values)
-        axes = call.attrs.axes
-        order = [int(axis) % rank for axis in axes] if axes is not None else range(rank)[::-1]
-        return call.args[0], tuple(order), [graph.position[expr]]
+        return call.args[0], permutation(call), [graph.position[expr]]
     return expr, tuple(range(len(expr.ty.shape.values))), []
 
 

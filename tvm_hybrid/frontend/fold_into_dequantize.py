@@ -16,6 +16,8 @@ import numpy as np
 import onnx
 from onnx import helper
 
+from relay_passes.ir.call_axes import reshaped_axis
+
 from .graph import Graph, drop_dead_nodes
 from .node_builder import attributes_of, optional_input
 
@@ -66,7 +68,7 @@ def _viewed(
     elif blocked:
         return None
     else:
-        found = None if single else _same_axis(weight.shape, shape, axis)
+        found = None if single else reshaped_axis(weight.shape, shape, axis)
         if found is None and not single:
             return None
         target = found or 0
@@ -95,12 +97,3 @@ def _viewed(
     return helper.make_node(
         source.op_type, inputs, list(node.output), name=node.name, domain=source.domain, **kept
     )
-
-
-def _same_axis(old: tuple[int, ...], new: tuple[int, ...], axis: int) -> int | None:
-    """Where an axis is in a reshaped value, if it is still one."""
-    before = math.prod(old[:axis])
-    for position, size in enumerate(new):
-        if size == old[axis] and math.prod(new[:position]) == before:
-            return position
-    return None

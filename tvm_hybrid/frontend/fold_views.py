@@ -9,15 +9,16 @@ kernel for each.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 import tvm
 from tvm import relax
-from tvm.ir import GenericConst, Op
+from tvm.ir import GenericConst
 
+from relay_passes.ir.call_axes import view_of
+from relay_passes.ir.graph import is_call
 from relay_passes.ir.moving_operators import result_axis
 from relay_passes.ir.quantization import Quantized, read_dequantize
+from relay_passes.ir.traits import RESHAPES
 
 from .expressions import constant, literal, static_dims
 
@@ -35,25 +36,19 @@ def fold_views(mod: tvm.IRModule) -> tvm.IRModule:
 class _Folder(relax.PyExprMutator):
     def visit_call_(self, op: relax.Call) -> relax.Expr:
         call = super().visit_call_(op)
-        if not isinstance(call, relax.Call):
-            return call
-        fold = _FOLDS.get(call.op.name) if isinstance(call.op, Op) else None
-        if fold is None:
+        if not is_call(call, *RESHAPES, "relax.permute_dims") or static_dims(call) is None:
             return call
         source: relax.Expr | None = call.args[0]
         if isinstance(source, relax.Var):
             source = self.lookup_binding(source)
-        dims = static_dims(call)
-        if dims is None:
-            return call
         array = _constant(source)
         if array is not None:
-            return literal(fold(array, call, dims))
+            return literal(_viewed(array, call))
         quantized = read_dequantize(source)
         array = None if quantized is None else _constant(quantized.data)
         if quantized is None or array is None:
             return call
-        return _dequantized(call, quantized, fold(array, call, dims))
+        return _dequantized(call, quantized, _viewed(array, call))
 
 
 def _constant(expr: relax.Expr | None) -> np.ndarray | None:
@@ -71,18 +66,7 @@ def _dequantized(call: relax.Call, quantized: Quantized, integers: np.ndarray) -
     return viewed.dequantize()
 
 
-def _reshape(array: np.ndarray, call: relax.Call, dims: tuple[int, ...]) -> np.ndarray:
-    return array.reshape(dims)
-
-
-def _permute(array: np.ndarray, call: relax.Call, dims: tuple[int, ...]) -> np.ndarray:
-    axes = call.attrs.axes
-    return array.transpose(None if axes is None else [int(axis) for axis in axes])
-
-
-_FOLDS: dict[str, Callable[[np.ndarray, relax.Call, tuple[int, ...]], np.ndarray]] = {
-    "relax.reshape": _reshape,
-    "relax.expand_dims": _reshape,
-    "relax.squeeze": _reshape,
-    "relax.permute_dims": _permute,
-}
+def _viewed(array: np.ndarray, call: relax.Call) -> np.ndarray:
+    view = view_of(array, call)
+    assert view is not None
+    return view
