@@ -2,18 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import numpy as np
 
 from .microkernel import Microkernel
-
-
-def packed_size(k: int, n: int, kernel: Microkernel) -> int:
-    """Elements of a packed [K, N] weight: K padded as the kernel asks, N to whole vectors."""
-    lanes = kernel.lanes
-    return kernel.steps(k) * kernel.kr * math.ceil(n / lanes) * lanes
 
 
 def pack_weight(weight: np.ndarray, widths: Sequence[int], kernel: Microkernel) -> np.ndarray:

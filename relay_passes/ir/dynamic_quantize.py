@@ -25,7 +25,7 @@ import tvm
 from tvm import ir, relax
 
 from .graph import DataflowGraph, is_call, scalar_constant
-from .rewrite import Bindings
+from .rewrite import Emit
 
 LEVELS = 255.0
 
@@ -51,18 +51,16 @@ class DynamicQuantize:
     positions: tuple[int, ...]
 
 
-def bind_scale(out: Bindings, scale: relax.Var, extent: relax.Expr) -> None:
-    """Writes the part of the chain that makes the scale."""
-    step = out.emit(relax.op.divide(extent, _literal(np.float32(LEVELS))))
-    empty = out.emit(relax.op.equal(step, _literal(np.float32(0))))
-    out.bind(scale, relax.op.where(empty, _literal(np.float32(1)), step))
+def scale_of(emit: Emit, extent: relax.Expr) -> relax.Expr:
+    """Writes the part of the chain that makes the scale; the last operator is not bound yet."""
+    step = emit(relax.op.divide(extent, _literal(np.float32(LEVELS))))
+    empty = emit(relax.op.equal(step, _literal(np.float32(0))))
+    return relax.op.where(empty, _literal(np.float32(1)), step)
 
 
-def bind_zero_point(
-    out: Bindings, zero_point: relax.Var, low: relax.Expr, scale: relax.Expr
-) -> None:
-    """Writes the part of the chain that makes the zero point."""
-    out.bind(zero_point, _quantize(out.emit(relax.op.negative(low)), scale, None))
+def zero_point_of(emit: Emit, low: relax.Expr, scale: relax.Expr) -> relax.Expr:
+    """Writes the part that makes the zero point; the last operator is not bound yet."""
+    return _quantize(emit(relax.op.negative(low)), scale, _literal(np.uint8(0)))
 
 
 def emit_dynamic_quantize(
@@ -82,15 +80,12 @@ def emit_dynamic_quantize(
     q, scale, zero_point
         uint8 of the shape of `x`, float32 [] and uint8 [].
     """
-    zero = _literal(np.float32(0))
-    high = builder.emit(relax.op.maximum(builder.emit(relax.op.max(x)), zero))
-    low = builder.emit(relax.op.minimum(builder.emit(relax.op.min(x)), zero))
-    extent = builder.emit(relax.op.subtract(high, low))
-    step = builder.emit(relax.op.divide(extent, _literal(np.float32(LEVELS))))
-    empty = builder.emit(relax.op.equal(step, zero))
-    scale = builder.emit(relax.op.where(empty, _literal(np.float32(1)), step))
-    zero_point = builder.emit(_quantize(builder.emit(relax.op.negative(low)), scale, None))
-    return builder.emit(_quantize(x, scale, zero_point)), scale, zero_point
+    emit, zero = builder.emit, _literal(np.float32(0))
+    high = emit(relax.op.maximum(emit(relax.op.max(x)), zero))
+    low = emit(relax.op.minimum(emit(relax.op.min(x)), zero))
+    scale = emit(scale_of(emit, emit(relax.op.subtract(high, low))))
+    zero_point = emit(zero_point_of(emit, low, scale))
+    return emit(_quantize(x, scale, zero_point)), scale, zero_point
 
 
 def match_dynamic_quantize(graph: DataflowGraph, position: int) -> DynamicQuantize | None:
@@ -192,9 +187,7 @@ def ranges_in_place(
             yield chain.zero_point, (chain.scale, 1, positions)
 
 
-def _quantize(x: relax.Expr, scale: relax.Expr, zero_point: relax.Expr | None) -> relax.Expr:
-    if zero_point is None:
-        zero_point = _literal(np.uint8(0))
+def _quantize(x: relax.Expr, scale: relax.Expr, zero_point: relax.Expr) -> relax.Expr:
     return relax.op.quantize(x, scale, zero_point, axis=-1, out_dtype="uint8")
 
 

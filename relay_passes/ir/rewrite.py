@@ -24,6 +24,7 @@ from tvm.ir.transform import PassContext, module_pass
 from .graph import AnyBinding, DataflowGraph
 from .region_functions import is_region_function
 
+Emit = Callable[[relax.Expr], relax.Expr]  # gives an expression a type, and perhaps a name
 Replacements = dict[int, relax.Expr]  # by the position of the binding
 RewriteBlock = Callable[[relax.DataflowBlock], "list[relax.Binding] | None"]
 RewriteGraph = Callable[[DataflowGraph], "list[relax.Binding] | None"]

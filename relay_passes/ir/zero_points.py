@@ -10,19 +10,16 @@ for -128..127 what they compute with 0..255 is in tir_schedules.product.zero_poi
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 from tvm import ir, relax
 
 from microkernels.integers import RANGES
 
 from .quantization import Quantized
+from .rewrite import Emit
 
 LIMIT = 2**31
 """Sums of 32 bits have a smaller magnitude."""
-
-Emit = Callable[[relax.Expr], relax.Expr]  # gives an expression a type, and perhaps a name
 
 
 def centred(emit: Emit, q: relax.Expr, zero_point: relax.Expr | None) -> relax.Expr:

@@ -26,12 +26,12 @@ from tvm import ir, relax
 from relay_passes.ir.dynamic_quantize import (
     LEVELS,
     ChainReader,
-    bind_scale,
-    bind_zero_point,
     is_number,
+    scale_of,
+    zero_point_of,
 )
 from relay_passes.ir.graph import DataflowGraph
-from relay_passes.ir.rewrite import Bindings, block_pass
+from relay_passes.ir.rewrite import Bindings, block_pass, rewrite_values
 
 
 def stock_dynamic_quantize() -> ir.transform.Pass:
@@ -48,17 +48,16 @@ def _rewrite(graph: DataflowGraph) -> list[relax.Binding] | None:
             scale, extent, low = found
             scales[scale] = extent
             zero_points[binding.var] = low, scale
-    if not zero_points:
-        return None
-    out = Bindings()
-    for binding in graph.bindings:
+    block = Bindings()
+
+    def written(binding: relax.VarBinding) -> relax.Expr | None:
         if binding.var in scales:
-            bind_scale(out, binding.var, scales[binding.var])
-        elif binding.var in zero_points:
-            bind_zero_point(out, binding.var, *zero_points[binding.var])
-        else:
-            out.bindings.append(binding)
-    return out.bindings
+            return scale_of(block.emit, scales[binding.var])
+        if binding.var in zero_points:
+            return zero_point_of(block.emit, *zero_points[binding.var])
+        return None
+
+    return rewrite_values(graph, block, written)
 
 
 def _match(graph: DataflowGraph, var: relax.Var) -> tuple[relax.Var, relax.Expr, relax.Expr] | None:

@@ -9,7 +9,6 @@ from tvm import tirx
 from tvm.script.ir_builder import IRBuilder
 
 from microkernels.microkernel import Microkernel, Place
-from microkernels.packing import packed_size
 from microkernels.tvm_compat import NO_ALIAS
 from microkernels.vector.expressions import Expr, parameter, ramp
 from tests.microkernels.operands import stored
@@ -45,7 +44,7 @@ def tile_function(
         I.func_name(name)
         I.func_attr({"global_symbol": name, **NO_ALIAS})
         a = parameter("A", (blocks, rows, pitch), stored(kernel.a_dtype))
-        size = packed_size(pitch, columns, kernel)
+        size = pitch * columns
         b = parameter("B", (blocks * size,), stored(kernel.b_dtype))
         c = parameter("C", (rows, columns), kernel.acc_dtype)
 
