@@ -27,13 +27,13 @@ from tvm import ir, relax
 from relay_passes.ir.graph import op_name, static_tensor
 from relay_passes.ir.traits import RESHAPES
 from tir_schedules.chains.cost import ChainEstimate, constant_bytes, estimate_chain, least_of
-from tir_schedules.core.attributes import Source
 from tir_schedules.core.machine import Machine
-from tir_schedules.core.region import Region, Tensor
+from tir_schedules.core.region import Region
 from tir_schedules.core.template import has_template, template_for
 from tir_schedules.epilogue.epilogue import rows_and_columns
 
 from .merge_regions import Findings, Merge, RegionGraph, merging_pass
+from .merged_inputs import MergedInputs
 
 KIND = "mlp_chain"
 ROW_LOCAL = ("matmul", "layer_norm", "rms_norm")
@@ -53,24 +53,14 @@ class _Chain:
     ----------
     calls, glue : list of int
         Positions of the parts' calls, and of reshapes.
-    made : dict
-        Variable -> number of the part whose result it is, maybe reshaped.
-    arguments, inputs : list
-        What comes from outside, and its tensors.
-    numbers : dict
-        Variable from outside -> its number among them.
-    sources : list
-        Where each part's inputs and operands come from.
+    inputs : MergedInputs
+        What the parts read; also knows which part's result a variable is, maybe reshaped.
     """
 
     graph: RegionGraph
     calls: list[int] = field(default_factory=list)
     glue: list[int] = field(default_factory=list)
-    made: dict[relax.Expr, int] = field(default_factory=dict)
-    arguments: list[relax.Expr] = field(default_factory=list)
-    inputs: list[Tensor] = field(default_factory=list)
-    numbers: dict[relax.Expr, int] = field(default_factory=dict)
-    sources: list[list[Source]] = field(default_factory=list)
+    inputs: MergedInputs = field(default_factory=MergedInputs)
 
     def add(self, position: int) -> bool:
         """Takes a binding if it is a part or glue; whether it did."""
@@ -78,13 +68,13 @@ class _Chain:
         if position in self.graph.regions:
             if not self._add_part(position):
                 return False
-            self.made[var] = len(self.calls) - 1
+            self.inputs.made[var] = len(self.calls) - 1
             return True
         source = _regrouped(self.graph.value(position), var)
-        if source not in self.made:
+        if source not in self.inputs.made:
             return False
         self.glue.append(position)
-        self.made[var] = self.made[source]
+        self.inputs.made[var] = self.inputs.made[source]
         return True
 
     def _add_part(self, position: int) -> bool:
@@ -93,31 +83,17 @@ class _Chain:
             return False
         arguments = self.graph.value(position).args
         tensors = (*region.inputs, *region.operands)
-        if self.calls and arguments[0] not in self.made:
+        if self.calls and arguments[0] not in self.inputs.made:
             return False
         for index, (argument, tensor) in enumerate(zip(arguments, tensors, strict=True)):
-            if argument in self.made:
+            if argument in self.inputs.made:
                 rows = index == 0 or index >= len(region.inputs)
-                made = self.part(self.made[argument]).output
+                made = self.part(self.inputs.made[argument]).output
                 if not rows or rows_and_columns(tensor) != rows_and_columns(made):
                     return False
-        pairs = zip(arguments, tensors, strict=True)
-        self.sources.append([self._source(argument, tensor) for argument, tensor in pairs])
+        self.inputs.add(region, arguments)
         self.calls.append(position)
         return True
-
-    def _source(self, argument: relax.Expr, tensor: Tensor) -> Source:
-        """Where an argument comes from: a part, or outside; every constant is an input of its own,
-        because parts have it packed each in their way."""
-        if argument in self.made:
-            return Source(True, self.made[argument])
-        if argument not in self.numbers:
-            if isinstance(argument, relax.Var):
-                self.numbers[argument] = len(self.inputs)
-            self.arguments.append(argument)
-            self.inputs.append(tensor)
-            return Source(False, len(self.inputs) - 1)
-        return Source(False, self.numbers[argument])
 
     def part(self, number: int) -> Region:
         """One of the regions."""
@@ -138,14 +114,8 @@ class _Chain:
 
     def region(self) -> Region:
         """The chain as one region."""
-        parts = tuple(self.graph.regions[position] for position in self.calls)
-        return Region(
-            op=KIND,
-            inputs=tuple(self.inputs),
-            output=parts[-1].output,
-            attrs={"sources": tuple(map(tuple, self.sources))},
-            parts=parts,
-        )
+        parts = [self.graph.regions[position] for position in self.calls]
+        return self.inputs.region(KIND, parts)
 
 
 class _Matcher:
@@ -199,7 +169,7 @@ class _Matcher:
                     saved, before = estimate.saved, time
                     members = tuple(at for at in chain.members if at <= position)
                     reason = f"template {KIND}: {estimate}"
-                    best = Merge(members, region, tuple(chain.arguments), reason)
+                    best = Merge(members, region, tuple(chain.inputs.arguments), reason)
                     continue
                 reason = f"does not pay: {estimate}; {self.least.share:.2%} counts"
             refusals[position] = f"a chain with the regions before it: {reason}"

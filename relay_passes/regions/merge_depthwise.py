@@ -19,12 +19,12 @@ from __future__ import annotations
 from tvm import ir, relax
 
 from tir_schedules.chains.depthwise_pointwise_cost import PairEstimate, estimate_pair
-from tir_schedules.core.attributes import Source
 from tir_schedules.core.machine import Machine
-from tir_schedules.core.region import Region, Tensor
+from tir_schedules.core.region import Region
 from tir_schedules.core.template import template_for
 
 from .merge_regions import Findings, Merge, RegionGraph, merging_pass
+from .merged_inputs import MergedInputs
 
 KIND = "depthwise_pointwise"
 
@@ -68,33 +68,8 @@ class _Matcher:
 
 def _pair(graph: RegionGraph, first: int, second: int) -> tuple[Region, tuple[relax.Expr, ...]]:
     """Both regions as one, and its arguments."""
-    made = graph.bindings[first].var
-    arguments: list[relax.Expr] = []
-    inputs: list[Tensor] = []
-    numbers: dict[relax.Expr, int] = {}
-    sources: list[list[Source]] = []
+    inputs = MergedInputs(made={graph.bindings[first].var: 0})
     parts = graph.regions[first], graph.regions[second]
     for position, part in zip((first, second), parts, strict=True):
-        found = []
-        tensors = (*part.inputs, *part.operands)
-        for argument, tensor in zip(graph.value(position).args, tensors, strict=True):
-            if argument == made:
-                found.append(Source(True, 0))
-                continue
-            number = numbers.get(argument, len(inputs))
-            if number == len(inputs):
-                # Every constant is an input of its own: a part may have it packed in its way.
-                if isinstance(argument, relax.Var):
-                    numbers[argument] = number
-                arguments.append(argument)
-                inputs.append(tensor)
-            found.append(Source(False, number))
-        sources.append(found)
-    region = Region(
-        op=KIND,
-        inputs=tuple(inputs),
-        output=parts[1].output,
-        attrs={"sources": tuple(map(tuple, sources))},
-        parts=parts,
-    )
-    return region, tuple(arguments)
+        inputs.add(part, graph.value(position).args)
+    return inputs.region(KIND, parts), tuple(inputs.arguments)

@@ -15,10 +15,9 @@ from typing import Any
 
 import numpy as np
 import onnx
-from onnx import helper
 
 from .graph import Graph, drop_dead_nodes, is_standard
-from .node_builder import attributes_of, optional_input
+from .node_builder import attributes_of, constant_or_attribute, optional_input, with_attributes
 
 _NOT_NEGATIVE = ("Relu", "Sigmoid", "Abs", "Exp", "Sqrt", "Softplus", "Softmax")
 _POOLS = ("MaxPool", "AveragePool")
@@ -66,11 +65,7 @@ def _fold(
         if any(own) and not attributes.get("count_include_pad"):
             return
         changed["count_include_pad"] = 1
-    kept = [item for item in node.attribute if item.name not in ("auto_pad", *changed)]
-    new = [helper.make_attribute(name, value) for name, value in changed.items()]
-    copies = [onnx.AttributeProto.FromString(item.SerializeToString()) for item in (*kept, *new)]
-    del node.attribute[:]
-    node.attribute.extend(copies)
+    node.CopyFrom(with_attributes(node, **changed, auto_pad=None))
     node.input[0] = pad.input[0]
 
 
@@ -83,8 +78,7 @@ def _is_ignored(pad: onnx.NodeProto, graph: Graph, makers: dict[str, onnx.NodePr
     if value != 0.0 or maker is None:
         return False
     if maker.op_type == "Clip":
-        name = optional_input(maker, 1)
-        low = graph.constants.get(name) if name else attributes_of(maker).get("min")
+        low = constant_or_attribute(maker, graph, 1, "min")
         return low is not None and bool(np.all(np.asarray(low) >= 0))
     return maker.op_type in _NOT_NEGATIVE
 
@@ -103,8 +97,7 @@ def _value(pad: onnx.NodeProto, graph: Graph) -> float | None:
 
 def _amounts(pad: onnx.NodeProto, graph: Graph) -> list[int] | None:
     """How much a Pad adds before every axis, then after, if that is constant."""
-    shape, name = graph.shape(pad.input[0]), optional_input(pad, 1)
-    given = graph.constants.get(name) if name else attributes_of(pad).get("pads")
+    shape, given = graph.shape(pad.input[0]), constant_or_attribute(pad, graph, 1, "pads")
     axes = optional_input(pad, 3)
     if given is None or shape is None or (axes and axes not in graph.constants):
         return None

@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 
 from .graph import Graph, is_standard
-from .node_builder import attributes_of, optional_input
+from .node_builder import attributes_of, constant_or_attribute, optional_input
 
 _Rule = Callable[[onnx.NodeProto, Graph], bool]
 
@@ -49,8 +49,7 @@ def _identity_permutation(node: onnx.NodeProto, graph: Graph) -> bool:
 
 
 def _pads_nothing(node: onnx.NodeProto, graph: Graph) -> bool:
-    name = optional_input(node, 1)
-    pads = graph.constants.get(name) if name else attributes_of(node).get("pads")
+    pads = constant_or_attribute(node, graph, 1, "pads")
     return pads is not None and not np.any(pads)
 
 

@@ -10,7 +10,9 @@ import onnx
 from numpy.typing import DTypeLike
 from onnx import helper
 
-from .graph import Graph
+from microkernels.errors import UnsupportedOperatorError
+
+from .graph import Graph, describe
 
 SPLIT_BY_INPUT = 13
 CLIP_BY_INPUT = 11
@@ -92,6 +94,42 @@ def attributes_of(node: onnx.NodeProto) -> dict[str, Any]:
     """A node's attributes as Python values; texts as str."""
     values = {item.name: helper.get_attribute_value(item) for item in node.attribute}
     return {key: _text(value) for key, value in values.items()}
+
+
+def with_attributes(node: onnx.NodeProto, **changed: Any) -> onnx.NodeProto:
+    """A copy of a node, some attributes of other values; those of None are left out."""
+    copy = onnx.NodeProto()
+    copy.CopyFrom(node)
+    del copy.attribute[:]
+    copy.attribute.extend(item for item in node.attribute if item.name not in changed)
+    copy.attribute.extend(
+        helper.make_attribute(name, value) for name, value in changed.items() if value is not None
+    )
+    return copy
+
+
+def constant_or_attribute(node: onnx.NodeProto, graph: Graph, position: int, name: str) -> Any:
+    """What newer opsets have as an input and older ones as an attribute; None if it is absent, or
+    an input that is not constant."""
+    value = optional_input(node, position)
+    return graph.constants.get(value) if value else attributes_of(node).get(name)
+
+
+def known_shape(graph: Graph, node: onnx.NodeProto, name: str) -> tuple[int, ...]:
+    """The shape of an input.
+
+    Raises
+    ------
+    UnsupportedOperatorError
+        It is not known.
+    """
+    shape = graph.shape(name)
+    if shape is None:
+        raise UnsupportedOperatorError(
+            f"{describe(node)}: the shape of its input {name!r} is not known; give shapes that fix "
+            "every dimension"
+        )
+    return shape
 
 
 def _text(value: Any) -> Any:

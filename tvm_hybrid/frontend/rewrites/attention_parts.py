@@ -18,7 +18,7 @@ from onnx import TensorProto
 
 from microkernels.errors import ModelError, UnsupportedOperatorError
 
-from ..graph import Graph, describe
+from ..graph import describe
 from ..node_builder import NodeBuilder, optional_input
 
 HIDDEN = -10000.0  # what ONNX Runtime adds to the scores of masked keys
@@ -60,23 +60,6 @@ class Scores:
     softcap: float = 0.0
     added: list[str] = field(default_factory=list)
     seen: list[str] = field(default_factory=list)
-
-
-def known_shape(graph: Graph, node: onnx.NodeProto, name: str) -> tuple[int, ...]:
-    """The shape of an input.
-
-    Raises
-    ------
-    UnsupportedOperatorError
-        It is not known.
-    """
-    shape = graph.shape(name)
-    if shape is None:
-        raise UnsupportedOperatorError(
-            f"{describe(node)}: the shape of its input {name!r} is not known; give shapes that fix "
-            "every dimension"
-        )
-    return shape
 
 
 def refuse(node: onnx.NodeProto, reason: str) -> UnsupportedOperatorError:

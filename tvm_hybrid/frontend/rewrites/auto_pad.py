@@ -9,10 +9,9 @@ has ceil(input / stride) elements, and SAME_UPPER puts an odd one at the end.
 from __future__ import annotations
 
 import onnx
-from onnx import helper
 
 from ..graph import Graph
-from ..node_builder import attributes_of
+from ..node_builder import attributes_of, with_attributes
 from .registry import rewrites
 
 
@@ -35,9 +34,4 @@ def auto_pad(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeProto] | None:
         small, large = total // 2, total - total // 2
         before.append(small if mode == "SAME_UPPER" else large)
         after.append(large if mode == "SAME_UPPER" else small)
-    copy = onnx.NodeProto()
-    copy.CopyFrom(node)
-    del copy.attribute[:]
-    kept = (item for item in node.attribute if item.name not in ("auto_pad", "pads"))
-    copy.attribute.extend([*kept, helper.make_attribute("pads", [*before, *after])])
-    return [copy]
+    return [with_attributes(node, pads=[*before, *after], auto_pad=None)]

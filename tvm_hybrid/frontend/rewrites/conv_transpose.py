@@ -10,13 +10,10 @@ SAME_UPPER. If it is too small, it is padded at its end, as ONNX Runtime does.
 from __future__ import annotations
 
 import onnx
-from onnx import helper
 
 from ..graph import Graph
-from ..node_builder import attributes_of
+from ..node_builder import attributes_of, with_attributes
 from .registry import rewrites
-
-_REPLACED = ("auto_pad", "output_padding", "output_shape", "pads")
 
 
 @rewrites("ConvTranspose")
@@ -41,10 +38,6 @@ def conv_transpose(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeProto] |
         before.append(small if upper else large)
         after.append(large if upper else small)
         added[axis] += max(0, extent - natural)
-    copy = onnx.NodeProto()
-    copy.CopyFrom(node)
-    del copy.attribute[:]
-    copy.attribute.extend(item for item in node.attribute if item.name not in _REPLACED)
-    copy.attribute.append(helper.make_attribute("pads", [*before, *after]))
-    copy.attribute.append(helper.make_attribute("output_padding", added))
-    return [copy]
+    pads = [*before, *after]
+    dropped = {"auto_pad": None, "output_shape": None}
+    return [with_attributes(node, pads=pads, output_padding=added, **dropped)]

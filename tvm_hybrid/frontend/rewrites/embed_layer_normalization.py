@@ -20,8 +20,8 @@ from onnx import TensorProto
 from microkernels.errors import ModelError
 
 from ..graph import Graph, describe
-from ..node_builder import NodeBuilder, attributes_of, optional_input
-from .attention_parts import known_shape, refuse
+from ..node_builder import NodeBuilder, attributes_of, known_shape, optional_input
+from .attention_parts import refuse
 from .quantized import MICROSOFT, Quantized, check_per_tensor, dequantize
 from .registry import rewrites
 

@@ -12,8 +12,7 @@ import math
 import onnx
 
 from ..graph import Graph
-from ..node_builder import NodeBuilder, attributes_of
-from .quantized import known_shape
+from ..node_builder import NodeBuilder, attributes_of, known_shape
 from .registry import rewrites
 
 SOFTMAX_ALONG_AXIS = 13
@@ -25,7 +24,7 @@ def softmax_of_opset(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeProto]
     axis = attributes_of(node).get("axis", 1)
     if graph.opset >= SOFTMAX_ALONG_AXIS or axis == -1:
         return None
-    shape = known_shape(node, graph, node.input[0])
+    shape = known_shape(graph, node, node.input[0])
     build = NodeBuilder(graph, node)
     flat_softmax(build, node.op_type, node.input[0], shape, axis % len(shape), node.output[0])
     return build.nodes

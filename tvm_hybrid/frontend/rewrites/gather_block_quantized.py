@@ -15,10 +15,10 @@ import onnx
 from microkernels.errors import UnsupportedOperatorError
 
 from ..graph import Graph, describe
-from ..node_builder import NodeBuilder, attributes_of, optional_input
+from ..node_builder import NodeBuilder, attributes_of, known_shape, optional_input
 from .dequantize_blocks import dequantize_blocks
 from .matmul_nbits import BITS, unpack
-from .quantized import MICROSOFT, known_shape
+from .quantized import MICROSOFT
 from .registry import rewrites
 
 
@@ -47,7 +47,7 @@ def gather_block_quantized(node: onnx.NodeProto, graph: Graph) -> list[onnx.Node
     gather = attributes.get("gather_axis", 0) % table.ndim
     if axis == gather:
         raise UnsupportedOperatorError(f"{describe(node)}: it gathers along the blocks' axis")
-    indices = known_shape(node, graph, node.input[1])
+    indices = known_shape(graph, node, node.input[1])
 
     def gathered(array: np.ndarray | None) -> str:
         if array is None:

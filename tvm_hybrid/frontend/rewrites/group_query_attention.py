@@ -20,7 +20,7 @@ from onnx import TensorProto
 from microkernels.errors import ModelError
 
 from ..graph import Graph, describe
-from ..node_builder import NodeBuilder, attributes_of, optional_input
+from ..node_builder import NodeBuilder, attributes_of, known_shape, optional_input
 from .attention_parts import (
     Heads,
     Scores,
@@ -30,7 +30,6 @@ from .attention_parts import (
     expect_shape,
     head_size,
     join_heads,
-    known_shape,
     refuse,
     refuse_inputs,
     refuse_outputs,

@@ -16,7 +16,7 @@ import onnx
 from microkernels.errors import ModelError
 
 from ..graph import Graph, describe
-from ..node_builder import NodeBuilder, attributes_of, optional_input
+from ..node_builder import NodeBuilder, attributes_of, known_shape, optional_input
 from .attention_parts import (
     HIDDEN,
     Heads,
@@ -27,7 +27,6 @@ from .attention_parts import (
     expect_shape,
     head_size,
     join_heads,
-    known_shape,
     refuse,
     refuse_inputs,
     refuse_outputs,

@@ -15,7 +15,7 @@ import onnx
 from onnx import TensorProto
 
 from ..graph import Graph
-from ..node_builder import NodeBuilder, attributes_of, optional_input
+from ..node_builder import NodeBuilder, attributes_of, known_shape, optional_input
 from .conv_integer import check_channels
 from .qlinear_matmul import factor_of, requantize
 from .quantized import (
@@ -23,7 +23,6 @@ from .quantized import (
     Quantized,
     channels_first,
     check_per_tensor,
-    known_shape,
     quantized_input,
     quantized_type,
 )
@@ -40,7 +39,7 @@ def qlinear_conv(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeProto]:
     check_per_tensor(node, graph, x.scale, x.zero_point, scale, zero_point)
     for q in (x, w):
         quantized_type(node, graph, q.value)
-    shape = known_shape(node, graph, w.value)
+    shape = known_shape(graph, node, w.value)
     check_channels(node, graph, w.value, w.scale, w.zero_point)
     last = attributes.pop("channels_last", 0)
     rank = len(shape)
@@ -72,6 +71,6 @@ def _real_sums(
     total = build.add("ConvInteger", *inputs, **attributes)
     bias = optional_input(node, 8)
     if bias:
-        count = known_shape(node, graph, w.value)[0]
+        count = known_shape(graph, node, w.value)[0]
         total = build.add("Add", total, build.reshape(bias, [count, *[1] * (rank - 2)]))
     return build.add("Cast", total, to=TensorProto.FLOAT)

@@ -16,7 +16,7 @@ import onnx
 from microkernels.errors import ModelError
 
 from ..graph import Graph, describe
-from ..node_builder import NodeBuilder, attributes_of, optional_input
+from ..node_builder import NodeBuilder, attributes_of, known_shape, optional_input
 from .flat_softmax import SOFTMAX_ALONG_AXIS, flat_softmax
 from .quantized import (
     MICROSOFT,
@@ -24,7 +24,6 @@ from .quantized import (
     around,
     check_per_tensor,
     dequantize,
-    known_shape,
     quantize,
     quantized_input,
     quantized_type,
@@ -53,7 +52,7 @@ def qlinear_unary(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeProto]:
 def qlinear_softmax(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeProto]:
     """Softmax along one axis, or over all axes from one on in the old form."""
     attributes = attributes_of(node)
-    shape = known_shape(node, graph, node.input[0])
+    shape = known_shape(graph, node, node.input[0])
     axis = attributes.get("axis", -1) % max(len(shape), 1)
     flat = attributes.get("opset", SOFTMAX_ALONG_AXIS) < SOFTMAX_ALONG_AXIS
 

@@ -20,12 +20,11 @@ from onnx import TensorProto
 from microkernels.errors import ModelError
 
 from ..graph import Graph, describe
-from ..node_builder import NodeBuilder, attributes_of, optional_input
+from ..node_builder import NodeBuilder, attributes_of, known_shape, optional_input
 from .quantized import (
     MICROSOFT,
     Quantized,
     check_per_tensor,
-    known_shape,
     quantize,
     quantized_input,
     quantized_type,
@@ -109,7 +108,7 @@ def factor_of(build: NodeBuilder, name: str, rows: str = "") -> str:
         return build.reshape(name, [])
     if not rows or len(shape) != 1:
         return name
-    operand = known_shape(build.source, graph, rows)
+    operand = known_shape(graph, build.source, rows)
     if len(operand) < 2 or operand[-2] != shape[0]:
         raise ModelError(
             f"{describe(build.source)}: a scale of the shape {shape} does not fit its operand of "

@@ -15,8 +15,8 @@ import numpy as np
 import onnx
 
 from ..graph import Graph
-from ..node_builder import NodeBuilder, attributes_of
-from .quantized import MICROSOFT, around, channels_first, known_shape
+from ..node_builder import NodeBuilder, attributes_of, known_shape
+from .quantized import MICROSOFT, around, channels_first
 from .registry import rewrites
 
 AXES_BY_INPUT = 18  # ReduceMean has its axes in an attribute before
@@ -32,7 +32,7 @@ def qlinear_pool(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeProto]:
     def pool(build: NodeBuilder, values: list[str]) -> str:
         if not last:
             return build.add(name, *values, **attributes)
-        rank = len(known_shape(node, graph, node.input[0]))
+        rank = len(known_shape(graph, node, node.input[0]))
         return channels_first(
             build, values[0], rank, lambda value: build.add(name, value, **attributes)
         )

@@ -133,11 +133,3 @@ def channels_first(build: NodeBuilder, value: str, rank: int, compute: Callable[
     forward, backward = [0, rank - 1, *range(1, rank - 1)], [0, *range(2, rank), 1]
     return build.add("Transpose", compute(build.add("Transpose", value, perm=forward)),
                      perm=backward)  # fmt: skip
-
-
-def known_shape(node: onnx.NodeProto, graph: Graph, name: str) -> tuple[int, ...]:
-    """The static shape of a value; UnsupportedOperatorError if it has none."""
-    shape = graph.shape(name)
-    if shape is None:
-        raise UnsupportedOperatorError(f"{describe(node)}: the shape of {name!r} is not static")
-    return shape

@@ -9,10 +9,9 @@ Opset 16 brought the attribute and this default; before, and where none is writt
 from __future__ import annotations
 
 import onnx
-from onnx import helper
 
 from ..graph import Graph
-from ..node_builder import attributes_of
+from ..node_builder import attributes_of, with_attributes
 from .registry import rewrites
 
 HALF_PIXEL = 16
@@ -24,7 +23,4 @@ def roi_align(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeProto] | None
     name = "coordinate_transformation_mode"
     if graph.opset < HALF_PIXEL or name in attributes_of(node):
         return None
-    copy = onnx.NodeProto()
-    copy.CopyFrom(node)
-    copy.attribute.append(helper.make_attribute(name, "half_pixel"))
-    return [copy]
+    return [with_attributes(node, **{name: "half_pixel"})]

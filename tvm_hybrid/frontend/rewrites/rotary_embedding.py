@@ -18,8 +18,8 @@ import onnx
 from microkernels.errors import ModelError
 
 from ..graph import Graph, describe
-from ..node_builder import NodeBuilder, attributes_of, optional_input
-from .attention_parts import expect_shape, head_size, known_shape, refuse
+from ..node_builder import NodeBuilder, attributes_of, known_shape, optional_input
+from .attention_parts import expect_shape, head_size, refuse
 from .quantized import MICROSOFT
 from .registry import rewrites
 
