@@ -33,9 +33,10 @@ from dataclasses import replace
 from tvm import ir, relax
 
 from relay_passes.ir.elementwise_calls import read_elementwise
-from relay_passes.ir.graph import DataflowGraph, variables
+from relay_passes.ir.graph import AnyBinding, DataflowGraph
 from relay_passes.ir.quantization import read_dequantize
-from relay_passes.ir.rewrite import Bindings, block_pass
+from relay_passes.ir.rewrite import block_pass
+from relay_passes.ir.waiting_bindings import WaitingBindings
 
 from .interleaved import Interleaved
 from .transposed_conv import LANES, OPERATORS, TransposedConv, read_conv_transpose
@@ -48,53 +49,36 @@ def decompose_conv_transpose() -> ir.transform.Pass:
 
 
 def _rewrite(graph: DataflowGraph) -> list[relax.Binding] | None:
-    block = _Block(graph)
-    for position in range(len(graph.bindings)):
-        block.binding(position)
-    return block.bindings if block.found else None
+    return _Block(graph).rewritten()
 
 
-class _Block(Bindings):
-    """A block under construction, in which interleaving waits until somebody needs it."""
+class _Block(WaitingBindings[tuple[Interleaved, bool]]):
+    """A block under construction, in which interleaving waits until somebody needs it.
 
-    def __init__(self, graph: DataflowGraph) -> None:
-        super().__init__()
-        self.graph = graph
-        self.found = False
-        self.waiting: dict[relax.Expr, tuple[Interleaved, bool]] = {}
-        self.bound: set[relax.Expr] = set()
-        self.name = ""
+    What waits are pieces, and whether their channels are to come last.
+    """
+
+    name = ""
 
     def emit(self, expr: relax.Expr, name: str = "") -> relax.Var:
         """Binds an expression to a new variable, called after what it is made of."""
         return super().emit(expr, name or self.name)
 
-    def binding(self, position: int) -> None:
-        """Adds one binding, or lets it wait."""
-        binding, value = self.graph.bindings[position], self.graph.value(position)
+    def held(self, binding: AnyBinding) -> tuple[Interleaved, bool] | None:
+        """A transposed convolution, or an operator on the pieces of one."""
         self.name = str(binding.var.name)
-        conv = read_conv_transpose(self.graph, value)
-        made = self.elementwise(value)
+        conv = read_conv_transpose(self.graph, binding.value)
+        made = self.elementwise(binding.value)
         if conv is not None:
             made = self.convolved(conv, binding.var), conv.last
-        if made is None:
-            for var in variables(value):
-                self.interleave(var)
-            self.bindings.append(binding)
-            return
-        self.found = True
-        self.waiting[binding.var] = made
-        if not isinstance(binding.var, relax.DataflowVar):
-            self.interleave(binding.var)
+        self.found = self.found or made is not None
+        return made
 
-    def interleave(self, var: relax.Expr) -> None:
-        """Binds a variable that waits."""
-        if not isinstance(var, relax.Var) or var not in self.waiting or var in self.bound:
-            return
-        self.bound.add(var)
-        pieces, last = self.waiting[var]
+    def written(self, waiting: tuple[Interleaved, bool]) -> relax.Expr:
+        """The pieces interleaved."""
+        pieces, last = waiting
         whole = pieces.whole(self)
-        self.bind(var, whole if last else self.channels_first(whole))
+        return whole if last else self.channels_first(whole)
 
     def channels_first(self, whole: relax.Expr) -> relax.Expr:
         """[N, *extents, C] -> [N, C, *extents]; the last operator is not bound yet."""
@@ -166,7 +150,7 @@ class _Block(Bindings):
                 outputs=conv.outputs,
                 channels=conv.channels,
             )
-        self.interleave(conv.x)
+        self.need(conv.x)
         x = conv.x if conv.last else self.channels_last(conv.x)
         form = conv.all_together() if self.feeds_product(var) else conv.form()
         return Interleaved(

@@ -29,9 +29,10 @@ import numpy as np
 from tvm import ir, relax
 
 from relay_passes.ir.elementwise_calls import read_elementwise
-from relay_passes.ir.graph import DataflowGraph, op_name, static_tensor, variables
-from relay_passes.ir.rewrite import Bindings, block_pass
+from relay_passes.ir.graph import AnyBinding, DataflowGraph, op_name, static_tensor
+from relay_passes.ir.rewrite import block_pass
 from relay_passes.ir.traits import CONVERSIONS
+from relay_passes.ir.waiting_bindings import WaitingBindings
 
 
 def sink_concat() -> ir.transform.Pass:
@@ -71,44 +72,23 @@ class _Joined:
 
 
 def _rewrite(graph: DataflowGraph) -> list[relax.Binding] | None:
-    block = _Block(graph)
-    for position in range(len(graph.bindings)):
-        block.binding(position)
-    return block.bindings if block.found else None
+    return _Block(graph).rewritten()
 
 
-class _Block(Bindings):
+class _Block(WaitingBindings[_Joined]):
     """A block under construction, in which concatenations wait until somebody needs them."""
 
-    def __init__(self, graph: DataflowGraph) -> None:
-        super().__init__()
-        self.graph = graph
-        self.found = False
-        self.waiting: dict[relax.Expr, _Joined] = {}
-        self.bound: set[relax.Expr] = set()
-
-    def binding(self, position: int) -> None:
-        """Adds one binding, or lets it wait."""
-        binding, value = self.graph.bindings[position], self.graph.value(position)
-        joined = self.concat(value)
+    def held(self, binding: AnyBinding) -> _Joined | None:
+        """A concatenation, or an operator on the parts of one."""
+        joined = self.concat(binding.value)
         if joined is None:
-            joined = self.elementwise(value, str(binding.var.name))
+            joined = self.elementwise(binding.value, str(binding.var.name))
             self.found = self.found or joined is not None
-        if joined is None:
-            for var in variables(value):
-                self.join(var)
-            self.bindings.append(binding)
-            return
-        self.waiting[binding.var] = joined
-        if not isinstance(binding.var, relax.DataflowVar):
-            self.join(binding.var)
+        return joined
 
-    def join(self, var: relax.Var) -> None:
-        """Binds a variable that waits."""
-        if var in self.waiting and var not in self.bound:
-            self.bound.add(var)
-            joined = self.waiting[var]
-            self.bind(var, relax.op.concat(list(joined.parts), axis=joined.axis))
+    def written(self, waiting: _Joined) -> relax.Expr:
+        """The concatenation."""
+        return relax.op.concat(list(waiting.parts), axis=waiting.axis)
 
     def concat(self, value: relax.Expr) -> _Joined | None:
         """A concatenation most of which nobody else needs."""

@@ -30,7 +30,7 @@ from relay_passes.ir.dynamic_quantize import (
     scale_of,
     zero_point_of,
 )
-from relay_passes.ir.graph import DataflowGraph
+from relay_passes.ir.graph import AnyBinding, DataflowGraph
 from relay_passes.ir.rewrite import Bindings, block_pass, rewrite_values
 
 
@@ -50,7 +50,7 @@ def _rewrite(graph: DataflowGraph) -> list[relax.Binding] | None:
             zero_points[binding.var] = low, scale
     block = Bindings()
 
-    def written(binding: relax.VarBinding) -> relax.Expr | None:
+    def written(binding: AnyBinding) -> relax.Expr | None:
         if binding.var in scales:
             return scale_of(block.emit, scales[binding.var])
         if binding.var in zero_points:
