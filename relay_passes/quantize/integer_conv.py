@@ -38,15 +38,15 @@ from relay_passes.ir.convolution import (
 )
 from relay_passes.ir.graph import DataflowGraph, static_tensor
 from relay_passes.ir.quantization import Quantized
-from relay_passes.ir.rewrite import Bindings, block_pass
+from relay_passes.ir.rewrite import Bindings
 from relay_passes.ir.zero_points import LIMIT, known_centred, largest_sums
 
 from .integer_product import (
     IntegerProduct,
     integers_of,
     is_f32,
+    products_pass,
     read_factors,
-    rewrite_products,
 )
 from .narrow_conv_weights import sum_of_convolutions
 
@@ -59,12 +59,7 @@ def integer_conv(decisions: DecisionLog | None = None) -> ir.transform.Pass:
     decisions : list of Decision, optional
         Receives why a convolution of two dequantised tensors is left in f32.
     """
-    log = [] if decisions is None else decisions
-
-    def rewrite(graph: DataflowGraph) -> list[relax.Binding] | None:
-        return rewrite_products(graph, _find, log)
-
-    return block_pass("tvm_hybrid.integer_conv", rewrite)
+    return products_pass("tvm_hybrid.integer_conv", _find, decisions)
 
 
 def _find(graph: DataflowGraph, call: relax.Expr) -> IntegerProduct | str | None:

@@ -27,15 +27,15 @@ from tvm import ir, relax
 from relay_passes.decisions import DecisionLog
 from relay_passes.ir.graph import DataflowGraph, is_call, known_tensor, static_tensor
 from relay_passes.ir.quantization import Quantized
-from relay_passes.ir.rewrite import Bindings, block_pass
+from relay_passes.ir.rewrite import Bindings
 from relay_passes.ir.zero_points import LIMIT, known_centred, largest, largest_sums
 
 from .integer_product import (
     IntegerProduct,
     integers_of,
     is_f32,
+    products_pass,
     read_factors,
-    rewrite_products,
 )
 
 
@@ -47,10 +47,7 @@ def integer_matmul(decisions: DecisionLog | None = None) -> ir.transform.Pass:
     decisions : list of Decision, optional
         Receives why a product of two dequantised tensors is left in f32.
     """
-    log = [] if decisions is None else decisions
-    return block_pass(
-        "tvm_hybrid.integer_matmul", lambda graph: rewrite_products(graph, _find, log)
-    )
+    return products_pass("tvm_hybrid.integer_matmul", _find, decisions)
 
 
 def _find(graph: DataflowGraph, call: relax.Expr) -> IntegerProduct | str | None:

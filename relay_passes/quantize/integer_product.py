@@ -37,7 +37,7 @@ from microkernels.integers import RANGES
 from relay_passes.decisions import Decision, DecisionLog
 from relay_passes.ir.graph import DataflowGraph, known_tensor, op_name, static_tensor
 from relay_passes.ir.quantization import Quantized, read_dequantize
-from relay_passes.ir.rewrite import Bindings
+from relay_passes.ir.rewrite import Bindings, block_pass
 from relay_passes.ir.zero_points import LIMIT, centred
 
 
@@ -74,21 +74,27 @@ class _Bias:
 Find = Callable[[DataflowGraph, relax.Expr], "IntegerProduct | str | None"]
 
 
-def rewrite_products(
-    graph: DataflowGraph, find: Find, decisions: DecisionLog
-) -> list[relax.Binding] | None:
-    """A block with integer products; None if there are none.
+def products_pass(name: str, find: Find, decisions: DecisionLog | None) -> ir.transform.Pass:
+    """A pass that computes some products in integers.
 
     Parameters
     ----------
-    graph : DataflowGraph
-        The block.
+    name : str
+        Of the pass.
     find : callable
         (block, expression) -> the product that it is; a str says why one is left in f32; None means
         that it is none.
-    decisions : list of Decision
+    decisions : list of Decision, optional
         Receives these reasons.
     """
+    log = [] if decisions is None else decisions
+    return block_pass(name, lambda graph: _rewrite(graph, find, log))
+
+
+def _rewrite(
+    graph: DataflowGraph, find: Find, decisions: DecisionLog
+) -> list[relax.Binding] | None:
+    """A block with integer products; None if there are none."""
     block = Bindings()
     found = False
     biased: dict[relax.Var, tuple[IntegerProduct, _Bias]] = {}
