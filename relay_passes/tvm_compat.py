@@ -5,6 +5,7 @@ Who moves to another TVM looks here; `tests/relay_passes/test_tvm_compat.py` say
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from tvm import ir, relax
@@ -68,6 +69,10 @@ def attrs_with(attrs: ir.Attrs, **changed: Any) -> ir.Attrs:
     info = type(attrs).__tvm_ffi_type_info__
     values = {field.name: getattr(attrs, field.name) for field in info.fields}
     return ir.make_node(info.type_key, **{**values, **changed})
+
+
+Legalize = Callable[[relax.BlockBuilder, relax.Call], relax.Expr]
+"""What LegalizeOps calls for an operator."""
 
 
 def legalize_by_tvm(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:

@@ -83,9 +83,7 @@ def _guarded(
 def _only_use(graph: DataflowGraph, expr: relax.Expr, name: str) -> relax.Call | None:
     """The call of an operator that a variable is bound to, if nothing else uses it."""
     call = graph.definition(expr)
-    if not is_call(call, name) or not isinstance(expr, relax.DataflowVar):
-        return None
-    return call if len(graph.users.get(expr, ())) == 1 else None
+    return call if is_call(call, name) and graph.only_user(expr) is not None else None
 
 
 def _masks(graph: DataflowGraph, scores: relax.Expr) -> list[relax.Expr]:

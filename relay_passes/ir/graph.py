@@ -57,6 +57,12 @@ class DataflowGraph:
         index = self.position.get(expr) if isinstance(expr, relax.Var) else None
         return None if index is None else self.bindings[index].value
 
+    def only_user(self, var: relax.Expr) -> int | None:
+        """Position of the binding that alone needs a value; None if there are others, or none."""
+        users = self.users.get(var, [])
+        inside = isinstance(var, relax.DataflowVar)
+        return users[0] if inside and len(users) == 1 else None
+
     def item_of_range(self, expr: relax.Expr) -> tuple[relax.Expr, int] | None:
         """(range, 0 or 1) if an expression is the scale or the zero point of a dynamic quantisation
         that `quantization_ranges` wrote, else None."""

@@ -23,7 +23,8 @@ from typing import Any
 
 from tvm import relax, te, tirx
 
-Legalize = Callable[[relax.BlockBuilder, relax.Call], relax.Expr]
+from relay_passes.tvm_compat import Legalize
+
 _FLOATS = ("float16", "float32", "float64", "bfloat16")
 
 

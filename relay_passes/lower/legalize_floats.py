@@ -23,9 +23,8 @@ import numpy as np
 from tvm import ir, relax, te, tirx, topi
 
 from microkernels.vector import ieee
-from relay_passes.tvm_compat import legalize_by_tvm
+from relay_passes.tvm_compat import Legalize, legalize_by_tvm
 
-Legalize = Callable[[relax.BlockBuilder, relax.Call], relax.Expr]
 Element = Callable[[tirx.Expr], tirx.Expr]
 _ARITHMETIC = {
     "relax.add": topi.add,

@@ -22,11 +22,9 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from tvm import ir, relax, te, tirx
 
-from relay_passes.tvm_compat import legalize_by_tvm
+from relay_passes.tvm_compat import Legalize, legalize_by_tvm
 
 from .legalize_floats import LEGALIZATIONS as FLOATS
-
-Legalize = Callable[[relax.BlockBuilder, relax.Call], relax.Expr]
 
 _DIVISIONS: dict[str, tuple[Callable[..., tirx.Expr], bool]] = {
     "relax.divide": (tirx.truncdiv, True),

@@ -25,9 +25,8 @@ from tvm import ir, relax, te, tirx
 
 from microkernels.integers import RANGES
 from relay_passes.ir.graph import static_tensor
-from relay_passes.tvm_compat import legalize_by_tvm
+from relay_passes.tvm_compat import Legalize, legalize_by_tvm
 
-Legalize = Callable[[relax.BlockBuilder, relax.Call], relax.Expr]
 _FLOATS = ("float32", "float16")
 _LIMITS = {**RANGES, "uint16": (0, 65535), "int16": (-32768, 32767)}
 

@@ -17,16 +17,13 @@ FuseTIR keeps attributes of blocks alone, not those of functions.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import tvm_ffi
 from tvm import relax, te, tirx
 from tvm.s_tir import SBlock
 
 from relay_passes.ir.axis_view import reorder_axes
-from relay_passes.tvm_compat import legalize_by_tvm
+from relay_passes.tvm_compat import Legalize, legalize_by_tvm
 
-Legalize = Callable[[relax.BlockBuilder, relax.Call], relax.Expr]
 MARK = "tvm_hybrid.reorder"
 
 

@@ -22,7 +22,7 @@ from __future__ import annotations
 import functools
 import itertools
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -30,9 +30,8 @@ from numpy.typing import NDArray
 from tvm import relax, te, tirx
 
 from relay_passes.ir.graph import static_tensor
-from relay_passes.tvm_compat import OP_PATTERN, OUT_ELEMENTWISE_FUSABLE, legalize_by_tvm
+from relay_passes.tvm_compat import OP_PATTERN, OUT_ELEMENTWISE_FUSABLE, Legalize, legalize_by_tvm
 
-Legalize = Callable[[relax.BlockBuilder, relax.Call], relax.Expr]
 Taps = tuple[NDArray[np.int32], NDArray[np.float32]]
 """For every output along an axis, [outputs, taps]: which elements it is made of, and how much."""
 

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tvm import relax
 
 from relay_passes.ir.call_axes import permutation
 from relay_passes.ir.graph import DataflowGraph, is_call, op_name, static_tensor
+from relay_passes.ir.traits import RESHAPES
 from tir_schedules.core.region import Region, Tensor
 
 from .anchor import Anchor
@@ -127,7 +128,7 @@ def _absorb(graph: DataflowGraph, growth: Growth, position: int) -> bool:
     name = op_name(call)
     if output is None or "out_axes" in growth.anchor.attrs or not isinstance(call, relax.Call):
         return False
-    if name in ("relax.reshape", "relax.squeeze", "relax.expand_dims", "relax.flatten"):
+    if name in RESHAPES:
         if not _pass_reshape(growth, binding.var, call.args[0], output):
             return False
     else:
@@ -182,14 +183,7 @@ def _with_output_permutation(
         return growth
     anchor = growth.anchor
     permuted = growth.copy()
-    permuted.anchor = Anchor(
-        anchor.position,
-        anchor.op,
-        anchor.inputs,
-        anchor.output,
-        {**anchor.attrs, "out_axes": permutation(call)},
-        anchor.absorbed,
-    )
+    permuted.anchor = replace(anchor, attrs={**anchor.attrs, "out_axes": permutation(call)})
     if not accepts(permuted.region()):
         return growth
     permuted.members.append(users[0])

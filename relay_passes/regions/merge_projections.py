@@ -160,7 +160,7 @@ class _Merger:
     ) -> tuple[list[int], relax.Var]:
         """Joins the operators that follow every product: (last bindings, the joined value)."""
         while True:
-            users = [self.only_user(position) for position in ends]
+            users = [self.graph.only_user(self.graph.bindings[end].var) for end in ends]
             joined = self.joined(ends, users, value, joiner)
             if joined is None:
                 return list(ends), value
@@ -191,12 +191,6 @@ class _Merger:
         joined = joiner.out.emit(with_args(first, arguments))
         wanted, result = known_tensor(first), known_tensor(joined)
         return joined if result.shape == (*wanted.shape[:-1], sum(joiner.widths)) else None
-
-    def only_user(self, position: int) -> int | None:
-        """The only binding that needs a value, else None."""
-        var = self.graph.bindings[position].var
-        users = self.graph.users.get(var, [])
-        return users[0] if len(users) == 1 and isinstance(var, relax.DataflowVar) else None
 
     def saved_us(self, group: Sequence[int]) -> float:
         """Estimated microseconds of calls and forks, and of conversions by own kernels."""
@@ -236,7 +230,7 @@ class _Merger:
 
     def is_quantized(self, ends: Sequence[int]) -> bool:
         """Whether a product is quantised with constants right where the joined operators end."""
-        users = [self.only_user(position) for position in ends]
+        users = [self.graph.only_user(self.graph.bindings[end].var) for end in ends]
         return any(
             user is not None and op_name(self.graph.value(user)) == "relax.quantize"
             for user in users
@@ -271,7 +265,7 @@ class _Merger:
         while position is not None:
             if op_name(self.graph.value(position)) == "relax.nn.softmax":
                 return True
-            position = self.only_user(position)
+            position = self.graph.only_user(self.graph.bindings[position].var)
             if position is not None and op_name(self.graph.value(position)) == "relax.matmul":
                 return False
         return False

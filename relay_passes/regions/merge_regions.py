@@ -79,12 +79,6 @@ class RegionGraph(DataflowGraph):
         position = self.position.get(expr) if isinstance(expr, relax.Var) else None
         return position if position in self.regions else None
 
-    def only_user(self, var: relax.Var) -> int | None:
-        """Position of the binding that alone needs a value; None if there are others, or none."""
-        users = self.users.get(var, [])
-        inside = isinstance(var, relax.DataflowVar)
-        return users[0] if inside and len(users) == 1 else None
-
     def still_needed(self, members: Sequence[int], result: int) -> set[int]:
         """Members, besides the result, that something other than the result's call needs.
 
