@@ -36,13 +36,9 @@ from tir_schedules.core.integer_product import is_dynamic
 from tir_schedules.core.machine import Machine
 from tir_schedules.core.region import Region
 from tir_schedules.core.template import Packing, Template, register_template, template_for
-from tir_schedules.epilogue.epilogue import Columns, Epilogue, load_vector
-from tir_schedules.product.activations import InPlace
+from tir_schedules.epilogue.epilogue import Epilogue
 from tir_schedules.product.matmul_config import dimensions
-from tir_schedules.product.matmul_product import MatmulProduct
-from tir_schedules.product.scaled_weight import further_inputs
 from tir_schedules.product.tile_loops import TileTask
-from tir_schedules.product.tile_stores import direct_store, row_store
 from tir_schedules.product.zero_points import named_inputs
 from tir_schedules.rows.normalize_view import reshaped
 
@@ -50,7 +46,7 @@ from .depthwise_pointwise_config import DepthwisePointwiseConfig, check, variati
 from .depthwise_pointwise_cost import estimate_pair
 from .depthwise_pointwise_products import nests, products, why_vectors
 from .packing import pack, packed_shape, packed_uses, unpack
-from .parts import parts_kernel_name, parts_parameters, row_pitch, rows_between
+from .parts import matmul_of_rows, parts_kernel_name, parts_parameters, row_pitch, rows_between
 from .reference import chain_reference, parts_flops
 from .sources import sources_of, tensors_of
 
@@ -132,9 +128,8 @@ class _Pair:
         self.region, self.config, self.isa = region, config, isa
         self.problem, self.kernel = check(region, config, isa)
         self.given = [list(self._given(number, inputs)) for number in range(2)]
-        second = region.parts[1]
-        self.m, self.n, self.k = dimensions(second)
-        self.output = reshaped(output, region.output, (self.m, self.n))
+        m, n, _ = dimensions(region.parts[1])
+        self.output = reshaped(output, region.output, (m, n))
 
     @property
     def items(self) -> int:
@@ -210,32 +205,14 @@ class _Pair:
         """The matmul of the first `rows` rows of the band."""
         part, given, kernel = self.region.parts[1], self.given[1], self.kernel
         buffers = [buffer for buffer in given[1:] if buffer is not None]
-        weight, further = buffers[0], buffers[1 : len(part.inputs) - 1]
-        operands = buffers[len(part.inputs) - 1 :]
+        constants, operands = buffers[: len(part.inputs) - 1], buffers[len(part.inputs) - 1 :]
         epilogue = Epilogue(part, operands, kernel.narrow, self.first)
-
-        def read_a(row: Expr, columns: Columns) -> Expr:
-            return load_vector(self.rows, part.inputs[0].dtype, [row], columns)
-
-        def leading(row: Expr) -> Sequence[Expr]:
-            return [self.first + row]
-
-        pitch = int(self.rows.shape[-1])
+        source = (self.rows, lambda row: [row])
+        target = (self.output, lambda row: [self.first + row])
         with opaque_block("pointwise"):
             tiles = TileTask()
-            MatmulProduct(
-                part,
-                self.config.pointwise,
-                kernel,
-                weight,
-                further_inputs(part, further),
-                read_a,
-                row_store(part, kernel.lanes, self.output, epilogue, leading),
-                epilogue.cost,
-                rows=InPlace(
-                    self.rows, lambda row, column: [row, column], pitch, padded=pitch > self.k
-                ),
-                direct=direct_store(part, kernel, self.output, leading, self.n),
+            matmul_of_rows(
+                part, self.config.pointwise, kernel, constants, epilogue, source, target
             ).run(rows, tiles)
             tiles.release()
 

@@ -32,14 +32,11 @@ from tir_schedules.core.emission import kernel_function, opaque_block, task_loop
 from tir_schedules.core.group_loops import for_groups
 from tir_schedules.core.region import Region, Tensor
 from tir_schedules.core.template import Packing, Template, register_template
-from tir_schedules.epilogue.epilogue import Columns, Epilogue, load_vector, unflatten
-from tir_schedules.product.activations import InPlace
+from tir_schedules.epilogue.epilogue import Epilogue, unflatten
 from tir_schedules.product.matmul_config import MatmulConfig
 from tir_schedules.product.matmul_config import check as check_matmul
 from tir_schedules.product.matmul_product import MatmulProduct
-from tir_schedules.product.scaled_weight import further_inputs
 from tir_schedules.product.tile_loops import TileTask
-from tir_schedules.product.tile_stores import direct_store, row_store
 from tir_schedules.rows import normalize
 from tir_schedules.rows.normalize import NormalizeConfig, share_rows
 from tir_schedules.rows.normalize_rows import Rows
@@ -57,11 +54,16 @@ from .mlp_chain_config import (
 from .mlp_chain_products import estimate, nests, products
 from .mlp_chain_reject import reject
 from .packing import pack, packed_shape, packed_uses, unpack
-from .parts import parts_kernel_name, parts_parameters, row_pitch, rows_between
+from .parts import (
+    Leading,
+    matmul_of_rows,
+    parts_kernel_name,
+    parts_parameters,
+    row_pitch,
+    rows_between,
+)
 from .reference import chain_reference, parts_flops
 from .sources import sources_of, tensors_of
-
-Leading = Callable[[Expr], Sequence[Expr]]
 
 
 def build(region: Region, config: MlpChainConfig, isa: Isa) -> tirx.PrimFunc:
@@ -177,30 +179,10 @@ class _Chain:
         part, given, kernel = self.parts[number][0], self.given[number], self.kernels[number]
         assert kernel is not None
         epilogue = self._epilogue(part, number, results, first, kernel.narrow)
-        a, leading_a = self._rows_read(number, results, first)
-        c, leading_c = self._rows_stored(number, results, first)
-
-        def read_a(row: Expr, columns: Columns) -> Expr:
-            return load_vector(a, part.inputs[0].dtype, leading_a(row), columns)
-
-        further = [cast(Expr, buffer) for buffer in given[2 : len(part.inputs)]]
-        return MatmulProduct(
-            part,
-            config,
-            kernel,
-            cast(Expr, given[1]),
-            further_inputs(part, further),
-            read_a,
-            row_store(part, kernel.lanes, c, epilogue, leading_c),
-            epilogue.cost,
-            rows=InPlace(
-                a,
-                lambda row, column: [*leading_a(row), column],
-                int(a.shape[-1]),
-                padded=int(a.shape[-1]) > part.inputs[0].shape[-1],
-            ),
-            direct=direct_store(part, kernel, c, leading_c, int(c.shape[-1])),
-        )
+        constants = [cast(Expr, buffer) for buffer in given[1 : len(part.inputs)]]
+        source = self._rows_read(number, results, first)
+        target = self._rows_stored(number, results, first)
+        return matmul_of_rows(part, config, kernel, constants, epilogue, source, target)
 
     def _norm(
         self, number: int, config: NormalizeConfig, results: Sequence[Expr], first: Expr | None

@@ -1,6 +1,8 @@
-"""What kernels of merged regions share: parameters, names, and buffers between two parts."""
+"""What kernels of merged regions share: parameters, names, rows between parts, and matmuls."""
 
 from __future__ import annotations
+
+from collections.abc import Callable, Sequence
 
 import tvm.tirx.script.builder.ir as I
 from tvm import DataType
@@ -11,8 +13,16 @@ from microkernels.vector.expressions import Expr, constant, parameter, ramp
 from tir_schedules.core.emission import opaque_block
 from tir_schedules.core.region import Region, Tensor
 from tir_schedules.core.template import template_for
+from tir_schedules.epilogue.epilogue import Columns, Epilogue, load_vector
+from tir_schedules.product.activations import InPlace
+from tir_schedules.product.matmul_config import MatmulConfig
+from tir_schedules.product.matmul_product import MatmulProduct
+from tir_schedules.product.scaled_weight import further_inputs
+from tir_schedules.product.tile_stores import direct_store, row_store
 
 from .packing import PartsConfig, packed_shape, parameter_dtype
+
+Leading = Callable[[Expr], Sequence[Expr]]
 
 
 def parts_parameters(region: Region, config: PartsConfig, isa: Isa) -> list[Expr]:
@@ -55,3 +65,46 @@ def rows_between(made: Tensor, rows: int, pitch: int) -> Expr:
         with opaque_block("pad"), I.serial(rows) as row:
             I.buffer_store(result, constant(0, kept, lanes), [row, ramp(pitch - lanes, lanes)])
     return result
+
+
+def matmul_of_rows(
+    part: Region,
+    config: MatmulConfig,
+    kernel: Microkernel,
+    constants: Sequence[Expr],
+    epilogue: Epilogue,
+    source: tuple[Expr, Leading],
+    target: tuple[Expr, Leading],
+) -> MatmulProduct:
+    """A matmul that reads and writes rows where they are.
+
+    Parameters
+    ----------
+    constants : sequence of Expr
+        The weight and the further inputs.
+    source, target : tuple
+        A buffer, and row -> leading indices of that row in it.
+    """
+    (a, leading_a), (c, leading_c) = source, target
+    pitch = int(a.shape[-1])
+
+    def read_a(row: Expr, columns: Columns) -> Expr:
+        return load_vector(a, part.inputs[0].dtype, leading_a(row), columns)
+
+    return MatmulProduct(
+        part,
+        config,
+        kernel,
+        constants[0],
+        further_inputs(part, constants[1:]),
+        read_a,
+        row_store(part, kernel.lanes, c, epilogue, leading_c),
+        epilogue.cost,
+        rows=InPlace(
+            a,
+            lambda row, column: [*leading_a(row), column],
+            pitch,
+            padded=pitch > part.inputs[0].shape[-1],
+        ),
+        direct=direct_store(part, kernel, c, leading_c, int(c.shape[-1])),
+    )
