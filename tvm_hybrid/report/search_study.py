@@ -1,8 +1,8 @@
 """Compares search strategies on recorded spaces: trials until nearly the optimum.
 
-Every strategy searches every recording once for each seed, by simulation (`tuning.simulate`). What
-counts of a recording is the median over the seeds; over recordings, quotients of medians have a
-geometric mean. The bars are those that the project sets itself.
+Every strategy searches every recording once for each seed, by simulation (`recordings.simulate`).
+What counts of a recording is the median over the seeds; over recordings, quotients of medians have
+a geometric mean. The bars are those that the project sets itself.
 """
 
 from __future__ import annotations
@@ -177,7 +177,7 @@ def study_searches(
     Parameters
     ----------
     sources : sequence of str or path-like
-        As for `tuning.simulate.load_recordings`; one that is searched with transfer learns from
+        As for `recordings.simulate.load_recordings`; one that is searched with transfer learns from
         all others.
     contestants : sequence of str
         Names of strategies, or "transfer".

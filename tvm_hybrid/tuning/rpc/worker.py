@@ -1,6 +1,6 @@
 """The process that measures at servers: `python -m ...rpc.worker PARENT_PID SETTING FOLDER`.
 
-It works like `tuning.worker`: jobs arrive on standard input, one JSON object a line; on what was
+It works like `measuring.worker`: jobs arrive on standard input, one JSON object a line; on what was
 standard output it answers with the stages it enters and finally with what came of it. Candidates
 are compiled and first tried in it, and calls of a server that is gone may never return: both are
 why it is a process of its own, which can be killed.
