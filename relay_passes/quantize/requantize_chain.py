@@ -141,11 +141,11 @@ def bounds_of_sums(
     else:
         return None
     low, high = RANGES[quantized_dtype(region)]
-    zero_point = region.attrs.get("a_zero_point", 0)
-    if isinstance(zero_point, str):
+    if isinstance(region.attrs.get("a_zero_point"), str):
         low, high = low - high, high - low
     else:  # what is padded counts as 0
-        low, high = min(low - int(zero_point), 0), max(high - int(zero_point), 0)
+        centre = region.integer("a_zero_point", 0)
+        low, high = min(low - centre, 0), max(high - centre, 0)
     positive, negative = np.maximum(weight, 0).sum(axis=0), np.minimum(weight, 0).sum(axis=0)
     return positive * low + negative * high, positive * high + negative * low
 

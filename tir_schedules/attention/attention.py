@@ -51,7 +51,7 @@ def reject(region: Region, isa: Isa) -> str | None:
         return "attention has three parts"
     problem = AttentionProblem(region)
     softmax = problem.softmax
-    if softmax.op != "softmax" or int(softmax.attrs["axis"]) != len(softmax.output.shape) - 1:
+    if softmax.op != "softmax" or softmax.integer("axis") != len(softmax.output.shape) - 1:
         return "the softmax runs along another axis than the keys"
     if softmax.operands or [s.op for s in softmax.epilogue if s.op != "constant"] not in (
         [],

@@ -64,12 +64,11 @@ class AttentionProblem:
         self.m, self.n = self.scores.output.shape[-2:]
         self.d = self.scores.inputs[0].shape[-1]
         self.e = self.product.output.shape[-1]
-        attrs = region.attrs
         self.factors = region.numbers("batch")
         self.batches = math.prod(self.factors)
-        self.causal = int(attrs["causal"]) if "causal" in attrs else None
+        self.causal = region.integer("causal") if "causal" in region.attrs else None
         self.layouts = {
-            name: _layout(region.numbers(f"{name}_strides"), int(attrs.get(f"{name}_offset", 0)))
+            name: _layout(region.numbers(f"{name}_strides"), region.integer(f"{name}_offset", 0))
             for name in OPERANDS
         }
         self.group = 1

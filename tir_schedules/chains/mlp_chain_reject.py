@@ -59,7 +59,7 @@ def _reject_part(part: Region, isa: Isa) -> str | None:
             reason = "a range that all rows have together"
     elif part.op in NORM_OPS:
         reason = normalize.reject(part, isa)
-        if reason is None and int(part.attrs["axis"]) != len(part.inputs[0].shape) - 1:
+        if reason is None and part.integer("axis") != len(part.inputs[0].shape) - 1:
             reason = f"axis {part.attrs['axis']} of {part.inputs[0]}"
     else:
         reason = "not row by row"

@@ -69,7 +69,7 @@ class ConvGeometry:
             batch=x[0],
             channels=x[-1],
             out_channels=w[-1],
-            groups=int(region.attrs.get("groups", 1)),
+            groups=region.integer("groups", 1),
             extents=extents,
             kernel=kernel,
             outputs=outputs,

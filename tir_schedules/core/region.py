@@ -10,13 +10,19 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 from tvm import DataType
 
-from .attributes import SOURCES, Numbers, Sources, attribute_text, typed
+from .attributes import SOURCES, Attribute, Numbers, Scalar, Sources, attribute_text, typed
+
+if TYPE_CHECKING:
+    _Attributes = Mapping[str, Attribute]
+else:
+    # `typed` makes them what they are; msgspec could not choose among so many types.
+    _Attributes = dict[str, Any]
 
 
 class Tensor(msgspec.Struct, frozen=True):
@@ -99,7 +105,7 @@ class Region(msgspec.Struct, frozen=True, kw_only=True):
     inputs: tuple[Tensor, ...]
     output: Tensor
     operands: tuple[Tensor, ...] = ()
-    attrs: dict[str, Any] = {}
+    attrs: _Attributes = {}
     epilogue: tuple[Step, ...] = ()
     parts: tuple[Region, ...] = ()
 
@@ -107,14 +113,28 @@ class Region(msgspec.Struct, frozen=True, kw_only=True):
         attrs = {name: typed(name, value) for name, value in self.attrs.items()}
         msgspec.structs.force_setattr(self, "attrs", attrs)
 
+    def integer(self, name: str, default: int | None = None) -> int:
+        """An attribute that is a whole number; KeyError if it is absent and there is no default."""
+        return int(self._scalar(name, default))
+
+    def real(self, name: str, default: float | None = None) -> float:
+        """An attribute that is a number; KeyError if it is absent and there is no default."""
+        return float(self._scalar(name, default))
+
     def numbers(self, name: str, default: Iterable[int] = ()) -> Numbers:
         """An attribute that is a list of numbers, or the default where it is absent or empty."""
-        return self.attrs.get(name) or tuple(default)
+        return cast(Numbers, self.attrs.get(name)) or tuple(default)
+
+    def _scalar(self, name: str, default: float | None) -> Scalar:
+        value = self.attrs[name] if default is None else self.attrs.get(name, default)
+        if isinstance(value, tuple):
+            raise TypeError(f"the attribute {name} is a list, {value}")
+        return value
 
     @property
     def sources(self) -> Sources:
         """Where the inputs and operands of every part come from; none if that is not said."""
-        return self.attrs.get(SOURCES, ())
+        return cast(Sources, self.attrs.get(SOURCES, ()))
 
     @property
     def key(self) -> str:

@@ -68,5 +68,5 @@ def window_of(region: Region) -> Window | None:
     if "window" not in region.attrs:
         return None
     batch, length, channels = region.inputs[0].shape
-    taps, stride = int(region.attrs["window"]), int(region.attrs["stride"])
+    taps, stride = region.integer("window"), region.integer("stride")
     return Window(batch, length, channels, taps, stride)

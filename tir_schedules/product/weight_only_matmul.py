@@ -83,12 +83,12 @@ def weight_format(region: Region, lanes: int) -> NarrowWeight:
     """How the region's weight lies in memory, for vectors of `lanes` columns."""
     rows, columns = rows_and_columns(region.inputs[1])
     return NarrowWeight(
-        bits=int(region.attrs["bits"]),
+        bits=region.integer("bits"),
         signed=region.inputs[1].dtype == "int8",
         rows=rows,
         columns=columns,
-        block=int(region.attrs["block"]),
-        zero=float(region.attrs.get("zero_point", 0.0)),
+        block=region.integer("block"),
+        zero=region.real("zero_point", 0.0),
         lanes=lanes,
     )
 
@@ -96,7 +96,7 @@ def weight_format(region: Region, lanes: int) -> NarrowWeight:
 def reject(region: Region, isa: Isa) -> str | None:
     """Why the template cannot build a region, or None."""
     a, w, *per_block = region.inputs
-    bits, block = int(region.attrs["bits"]), int(region.attrs["block"])
+    bits, block = region.integer("bits"), region.integer("block")
     if a.dtype not in ACTIVATION_DTYPES["float32"]:
         return f"activations of type {a.dtype}"
     if w.dtype not in ("int8", "uint8") or region.output.dtype not in RESULT_DTYPES:

@@ -50,8 +50,12 @@ class ZeroPoints:
         """The zero points of an integer product, as a kernel multiplies it."""
         a, b = (region.attrs.get(f"{name}_zero_point", 0) for name in "ab")
         return ZeroPoints(
-            0 if isinstance(a, str) else int(a) + a_shift_of(region, kernel),
-            0 if isinstance(b, str) else int(b) + b_shift_of(region, kernel),
+            0
+            if isinstance(a, str)
+            else region.integer("a_zero_point", 0) + a_shift_of(region, kernel),
+            0
+            if isinstance(b, str)
+            else region.integer("b_zero_point", 0) + b_shift_of(region, kernel),
             isinstance(a, str),
             isinstance(b, str),
         )
@@ -65,7 +69,7 @@ class ZeroPoints:
         """
         if b_dtype not in RANGES:
             return True, ZeroPoints(0, 0, False, False)
-        a, b = (int(region.attrs.get(f"{name}_zero_point", 0)) for name in "ab")
+        a, b = (region.integer(f"{name}_zero_point", 0) for name in "ab")
         unsigned = a + shift_of(a_dtype, "int8") != 0
         a_type, b_type = ("uint8", "int8") if unsigned else ("int8", "uint8")
         a, b = a + shift_of(a_dtype, a_type), b + shift_of(b_dtype, b_type)
@@ -238,11 +242,11 @@ def quantize_parameters(
     """Scale and zero point with which A becomes the kernel's type; None if it does not."""
     if "a_quantize" not in region.attrs:
         return None
-    scale, zero_point = region.attrs["a_scale"], region.attrs.get("a_zero_point", 0)
-    if scale in ("range", "dynamic"):
+    if region.attrs["a_scale"] in ("range", "dynamic"):
         source = inputs["range"]
         return source[tirx.const(0, "int32")], source[tirx.const(1, "int32")]
-    return float(scale), float(int(zero_point) + a_shift_of(region, kernel))
+    zero_point = region.integer("a_zero_point", 0) + a_shift_of(region, kernel)
+    return region.real("a_scale"), float(zero_point)
 
 
 def own_range(region: Region, inputs: Sequence[np.ndarray]) -> np.ndarray | None:
@@ -263,6 +267,8 @@ def centred_inputs(region: Region, inputs: Sequence[np.ndarray]) -> tuple[np.nda
     found = own_range(region, inputs)
     if found is not None:
         further["range"] = found
+    a_zero_point: Any
+    b_zero_point: Any
     a_zero_point, b_zero_point = (region.attrs.get(f"{name}_zero_point", 0) for name in "ab")
     if a_zero_point in ("range", "dynamic"):
         a_zero_point = int(further["range"][1])

@@ -294,7 +294,7 @@ def flops(region: Region) -> int:
 def reference(region: Region, inputs: list[np.ndarray]) -> np.ndarray:
     """The result in float64, without the epilogue."""
     x = inputs[0].astype(np.float64)
-    axis = int(region.attrs["axis"])
+    axis = region.integer("axis")
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
         if region.op in SOFTMAX_OPS:
             shifted = x - x.max(axis=axis, keepdims=True)
@@ -306,7 +306,7 @@ def reference(region: Region, inputs: list[np.ndarray]) -> np.ndarray:
         if region.op == "layer_norm":
             x = x - x.mean(axis=axes, keepdims=True)
         variance = np.square(x).mean(axis=axes, keepdims=True)
-        result = x / np.sqrt(variance + float(region.attrs["epsilon"]))
+        result = x / np.sqrt(variance + region.real("epsilon"))
         for weight, combine in zip(inputs[1:], (np.multiply, np.add), strict=False):
             result = combine(result, weight.astype(np.float64).reshape(x.shape[axis:]))
         return result

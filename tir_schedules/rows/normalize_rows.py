@@ -127,7 +127,7 @@ class Rows:
         self._store(lambda i, columns: self._centered(high)(i, columns) - shift[i])
 
     def _norm(self, centered: bool) -> None:
-        epsilon = float(self.view.region.attrs["epsilon"])
+        epsilon = self.view.region.real("epsilon")
         inverse = f32(1 / self.view.n)
         value: Term = self._load
         if not centered:

@@ -57,7 +57,7 @@ class View:
 
 def view_of(region: Region) -> View | str:
     """The view of a region, or why there is none."""
-    shape, axis = region.inputs[0].shape, int(region.attrs["axis"])
+    shape, axis = region.inputs[0].shape, region.integer("axis")
     if not 0 <= axis < len(shape):
         return f"axis {axis} of a tensor of rank {len(shape)}"
     end = axis + 1 if region.op in SOFTMAX_OPS else len(shape)

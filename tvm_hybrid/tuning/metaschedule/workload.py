@@ -185,7 +185,7 @@ def _anchor(region: Region, parameters: list[relax.Var]) -> relax.Expr:
             strides=list(region.numbers("strides")),
             padding=list(region.numbers("padding")),
             dilation=list(region.numbers("dilation")),
-            groups=int(region.attrs["groups"]),
+            groups=region.integer("groups"),
             data_layout="NHWC",
             kernel_layout="HWIO",
             out_dtype=out_dtype,

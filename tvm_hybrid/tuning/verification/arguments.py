@@ -175,18 +175,20 @@ class _Draw:
         attrs = self.region.attrs
         if attrs["a_scale"] == "dynamic":
             return self.generator.standard_normal(tensor.shape).astype(tensor.dtype)
-        scale, zero = attrs["a_scale"], attrs.get("a_zero_point", 0)
-        if scale == "range":
-            scale, zero = points["range"]
+        if attrs["a_scale"] == "range":
+            scale, zero = map(float, points["range"])
+        else:
+            scale = self.region.real("a_scale")
+            zero = self.region.real("a_zero_point", 0)
         low, high = RANGES[str(attrs["a_quantize"])]
         steps = self.generator.uniform(low - _BEYOND, high + _BEYOND, tensor.shape)
-        return ((steps - float(zero)) * float(scale)).astype(tensor.dtype)
+        return ((steps - zero) * scale).astype(tensor.dtype)
 
     def _of_narrow_weight(self) -> list[np.ndarray]:
         """A, Wq, scales, and zero points: integers that a value of the weight may have."""
         region, generator = self.region, self.generator
         a, weight, scale, *zeros = region.inputs
-        values = 2 ** int(region.attrs["bits"])
+        values = 2 ** region.integer("bits")
         first = 0 if weight.dtype == "uint8" else -values // 2
         step = 2 / (values * math.sqrt(self.terms))
         return [

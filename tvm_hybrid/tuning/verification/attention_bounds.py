@@ -82,7 +82,7 @@ def attention_arguments(region: Region, seed: int) -> list[np.ndarray]:
     spread = float(found.std(where=np.isfinite(found)))
     if np.isfinite(spread) and spread > 0:
         factor = float(np.clip(spread, *SPREAD)) / spread
-        given["q"] = _louder(given["q"], factor, int(scores.attrs.get("a_zero_point", 0)))
+        given["q"] = _louder(given["q"], factor, scores.integer("a_zero_point", 0))
         q = _queries(problem, given["q"])
     probabilities = region_result(
         softmax, [_visible(problem, region_result(scores, [q, k, *masks]))]
@@ -210,7 +210,7 @@ def _integers(
     steps = p / float(scale or 1.0)
     to_tie = np.abs(steps - np.floor(steps) - 0.5)
     unsure = to_tie <= steps * (error + 4 * F32_UNIT)
-    sizes = np.abs(v.astype(np.float64) - int(product.attrs.get("b_zero_point", 0)))
+    sizes = np.abs(v.astype(np.float64) - product.integer("b_zero_point", 0))
     moved = np.rint(unsure.astype(np.float64) @ sizes).astype(result.dtype)
     return result.reshape(product.output.shape), moved.reshape(product.output.shape)
 
