@@ -130,7 +130,8 @@ def _some_key(block: Bindings, masks: list[relax.Expr]) -> relax.Expr | None:
     for mask in masks[1:]:
         total = block.emit(relax.op.add(total, mask))
     seen = block.emit(relax.op.greater(total, relax.const(np.float32(-np.inf))))
-    # TVM's maximum of nothing but -inf is the least finite number: count in ones.
+    # Compiled by TVM alone, a maximum of nothing but -inf is the least finite number: count in
+    # ones. In our pipeline `reduction_identities` mends it.
     ones, zero = relax.const(np.float32(1.0)), relax.const(np.float32(0.0))
     most = block.emit(relax.op.max(block.emit(relax.op.where(seen, ones, zero)), -1, keepdims=True))
     return block.emit(relax.op.greater(most, zero))

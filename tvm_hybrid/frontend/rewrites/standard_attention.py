@@ -166,7 +166,8 @@ def _zero_where_nothing_is_seen(
     zero, one = (build.constant(number, np.float32) for number in (0.0, 1.0))
     if not is_bool:
         mask = build.add("Greater", mask, build.constant(-np.inf, np.float32))
-    # In numbers above -inf: to TVM, no maximum is less than the least finite number.
+    # In numbers above -inf: an imported module may be compiled by TVM alone, to which no maximum
+    # is less than the least finite number.
     value = build.add("Where", mask, one, zero)
     for other in causal:
         value = build.add("Add", value, other)
