@@ -45,7 +45,7 @@ from .loops import (
     store_statement,
     vectorized,
 )
-from .nest import Axis, Nest, Store, analyzer_for
+from .nest import Axis, Nest, analyzer_for
 from .strided_reads import stage, strided_loads
 from .transpose import transpose_axes, transpose_loops
 
@@ -191,15 +191,7 @@ def conditions_as_selects(nest: Nest) -> Nest:
             return tirx.Select(*call.args)
         return call
 
-    def in_store(store: Store) -> Store:
-        return replace(store, value=map_calls(store.value, change))
-
-    return replace(
-        nest,
-        stores=tuple(map(in_store, nest.stores)),
-        epilogue=tuple(map(in_store, nest.epilogue)),
-        lets=tuple((var, map_calls(value, change)) for var, value in nest.lets),
-    )
+    return nest.with_values(lambda value: map_calls(value, change))
 
 
 def _in_bounds(value: Expr, analyzer: Analyzer) -> bool:

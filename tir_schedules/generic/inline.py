@@ -42,20 +42,14 @@ MOST_NODES = 600
 def merge_nests(program: Program) -> Program:
     """The program with as few nests as its values' costs allow."""
     program = _drop_unread(program)
-    position = 0
-    while position < len(program.nests):
-        merged = _into_consumers(program, position)
-        if merged is None:
-            position += 1
-        else:
-            program = merged
-    position = 0
-    while position < len(program.nests):
-        merged = _take_epilogue(program, position)
-        if merged is None:
-            position += 1
-        else:
-            program = merged
+    for merge in (_into_consumers, _take_epilogue):
+        position = 0
+        while position < len(program.nests):
+            merged = merge(program, position)
+            if merged is None:
+                position += 1
+            else:
+                program = merged
     return program
 
 
@@ -181,12 +175,7 @@ def _inlined(producer: Nest, reader: Nest, cost: float) -> Nest | None:
             old.init,
         )
 
-    merged = replace(
-        reader,
-        stores=tuple(map(in_store, reader.stores)),
-        epilogue=tuple(map(in_store, reader.epilogue)),
-        lets=tuple((var, map_loads(value, change)) for var, value in reader.lets),
-    )
+    merged = reader.mapped(in_store, lambda value: map_loads(value, change))
     merged = replace(merged, lets=(*lets, *merged.lets))
     if sum(node_count(value) for value in merged.expressions()) > MOST_NODES:
         return None

@@ -77,7 +77,7 @@ def interleaving_of(
         return None
     kinds: dict[str, list[TensorLoad]] = {"rows": [], "straight": [], "periodic": []}
     repeats = True
-    for load, strides in zip(_distinct(nest), loads, strict=True):
+    for load, strides in zip(nest.distinct_reads(), loads, strict=True):
         far, near = strides[long.var], strides[short.var]
         if far is None or near is None or loads_of(load.indices[0]):
             return None
@@ -105,15 +105,6 @@ def interleaving_of(
         return None
     rows, straight, periodic = map(tuple, kinds.values())
     return Interleaving(short, long, rows, straight, periodic, lanes)
-
-
-def _distinct(nest: Nest) -> list[TensorLoad]:
-    """The loads in the order of `access_strides`."""
-    found: list[TensorLoad] = []
-    for load in nest.reads():
-        if not any(load.same_as(other) for other in found):
-            found.append(load)
-    return found
 
 
 def interleaving_loops(

@@ -86,24 +86,15 @@ def flattened(nest: Nest, views: dict[tirx.Var, View]) -> Nest:
             store.init,
         )
 
-    return replace(
-        nest,
-        stores=tuple(map(in_store, nest.stores)),
-        epilogue=tuple(map(in_store, nest.epilogue)),
-        lets=tuple((var, map_loads(value, change)) for var, value in nest.lets),
-    )
+    return nest.mapped(in_store, lambda value: map_loads(value, change))
 
 
 def access_strides(nest: Nest) -> tuple[list[Strides], list[Strides]]:
     """Strides of every load, and of every store, of a flat nest."""
     axes = [axis.var for axis in nest.axes()]
     analyzer = analyzer_for(nest.axes())
-    loads: list[Expr] = []
-    for load in nest.reads():
-        if not any(load.same_as(other) for other in loads):
-            loads.append(load)
     return (
-        [strides_of(load.indices[0], axes, analyzer) for load in loads],
+        [strides_of(load.indices[0], axes, analyzer) for load in nest.distinct_reads()],
         [strides_of(store.indices[0], axes, analyzer) for store in (*nest.stores, *nest.epilogue)],
     )
 

@@ -122,6 +122,23 @@ class Nest:
         """Every load in the nest."""
         return [load for expression in self.expressions() for load in loads_of(expression)]
 
+    def distinct_reads(self) -> list[TensorLoad]:
+        """The loads in the order in which `access_strides` lists them."""
+        found: list[TensorLoad] = []
+        for load in self.reads():
+            if not any(load.same_as(other) for other in found):
+                found.append(load)
+        return found
+
+    def mapped(self, in_store: Callable[[Store], Store], in_value: Callable[[Expr], Expr]) -> Nest:
+        """The nest with every store, and the value of every name, replaced."""
+        return replace(
+            self,
+            stores=tuple(map(in_store, self.stores)),
+            epilogue=tuple(map(in_store, self.epilogue)),
+            lets=tuple((var, in_value(value)) for var, value in self.lets),
+        )
+
     def substituted(self, values: dict[tirx.Var, Expr]) -> Nest:
         """The nest with variables replaced in every expression."""
 
@@ -133,27 +150,15 @@ class Nest:
                 None if store.init is None else substitute(store.init, values),
             )
 
-        return replace(
-            self,
-            stores=tuple(map(in_store, self.stores)),
-            epilogue=tuple(map(in_store, self.epilogue)),
-            lets=tuple((var, substitute(value, values)) for var, value in self.lets),
-        )
+        return self.mapped(in_store, lambda value: substitute(value, values))
 
     def with_loads(self, change: Callable[[TensorLoad], Expr]) -> Nest:
         """The nest with every load in a value replaced."""
-        if change is unchanged:
-            return self
+        return self if change is unchanged else self.with_values(lambda v: map_loads(v, change))
 
-        def in_store(store: Store) -> Store:
-            return replace(store, value=map_loads(store.value, change))
-
-        return replace(
-            self,
-            stores=tuple(map(in_store, self.stores)),
-            epilogue=tuple(map(in_store, self.epilogue)),
-            lets=tuple((var, map_loads(value, change)) for var, value in self.lets),
-        )
+    def with_values(self, change: Callable[[Expr], Expr]) -> Nest:
+        """The nest with every value replaced."""
+        return self.mapped(lambda store: replace(store, value=change(store.value)), change)
 
     def simplified(self) -> Nest:
         """The nest without unit axes, every expression simplified within the axes' ranges."""
@@ -170,12 +175,9 @@ class Nest:
             )
 
         return replace(
-            nest,
+            nest.mapped(in_store, simplify),
             spatial=tuple(axis for axis in nest.spatial if axis.extent != 1),
             reduce=tuple(axis for axis in nest.reduce if axis.extent != 1),
-            stores=tuple(map(in_store, nest.stores)),
-            epilogue=tuple(map(in_store, nest.epilogue)),
-            lets=tuple((var, simplify(value)) for var, value in nest.lets),
         )
 
     def axes(self) -> tuple[Axis, ...]:

@@ -66,7 +66,7 @@ def window_of(nest: Nest, bounds: Bounds) -> Window | None:
     if element.source.same_as(store.buffer):
         return None
     loads, stores = access_strides(nest)
-    pairs = zip(_distinct(nest), loads, strict=True)
+    pairs = zip(nest.distinct_reads(), loads, strict=True)
     strides = next(steps for load, steps in pairs if load.same_as(element))
     if any(step is None for step in strides.values()):
         return None
@@ -93,15 +93,6 @@ def window_of(nest: Nest, bounds: Bounds) -> Window | None:
         return Window(nest, along, None, None, bounds) if bounds else None
     near, far, place, position = min(candidates, key=lambda each: each[:2])
     return Window(nest, along, place, position, bounds, far, near)
-
-
-def _distinct(nest: Nest) -> list[TensorLoad]:
-    """The loads in the order in which `access_strides` lists them."""
-    found: list[TensorLoad] = []
-    for load in nest.reads():
-        if not any(load.same_as(other) for other in found):
-            found.append(load)
-    return found
 
 
 def columns_of(window: Window, windows: int) -> dict[int, tuple[int, int]]:

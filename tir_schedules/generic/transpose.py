@@ -19,12 +19,13 @@ from dataclasses import dataclass, replace
 from tvm import tirx
 from tvm.ir.expr import TensorLoad
 
-from microkernels.vector.expressions import Expr, bind, element_of, let_scope, reinterpret
+from microkernels.vector.expressions import Expr, bind, element_of, let_scope
 from tir_schedules.core.machine import Machine
 
 from .expressions import calls_of, int64, loads_of, map_loads, ramp_at, same, strides_of, substitute
 from .loops import Strides, nested, sequence, store_statement, vectorized
 from .nest import Axis, Nest, analyzer_for
+from .strided_reads import Staged
 from .transposed_blocks import as_bits, transposed
 
 LEAST_WORDS = 4
@@ -160,15 +161,8 @@ def _store(
     """Stores one lane of the row at `number` along the axis that is read along."""
 
     def at_lane(lane: Expr) -> tirx.Stmt:
-        def change(load: TensorLoad) -> Expr:
-            for row, other in zip(rows, tile.transposed, strict=True):
-                if same(load, other):
-                    element = tirx.BufferLoad(row, [lane])
-                    dtype = str(load.ty.dtype)
-                    return element if str(row.dtype) == dtype else reinterpret(dtype, element)
-            return load
-
         store = nest.stores[0]
+        change = Staged(tuple(tile.transposed), tuple(rows), ()).lane(lane)
         staged = replace(store, value=map_loads(store.value, change))
         point = {
             tile.read.var: at[tile.read.var] + int64(number),
