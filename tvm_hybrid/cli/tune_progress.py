@@ -63,16 +63,20 @@ def describe(trial: Trial) -> str:
     ]
     if trial.stage == "final":
         parts[0] = "confirming"
-    if task.best is not None:
-        parts.append(f"best {task.best:.3f}x of the default")
-    if task.predicted_gain is not None:
-        parts.append(f"predicted {task.predicted_gain:+.1%}")
+    parts += _found(task)
     if trial.seconds_left is not None:
         parts.append(f"{duration(trial.seconds_left)} left at most")
     key = task.region.key
     if len(key) > LONGEST_KEY:  # the table at the beginning has all of it
         key = f"{key[: LONGEST_KEY - 3]}..."
     return f"{', '.join(parts)}: {key}"
+
+
+def _found(task: TaskInfo) -> list[str]:
+    """What the search of a region has found, and what it expects."""
+    best = [] if task.best is None else [f"best {task.best:.3f}x of the default"]
+    gain = task.predicted_gain
+    return best if gain is None else [*best, f"predicted {gain:+.1%}"]
 
 
 def duration(seconds: float) -> str:
@@ -149,18 +153,15 @@ def _bars(console: Console) -> Iterator[Callback]:
                 count=f"trial {trial.trials_done:,}{_of(trial)}",
                 description="" if left is None else f"{duration(left)} left at most",
             )
-            predicted = task.predicted_gain
-            told = "" if predicted is None else f", predicted {predicted:+.1%}"
-            best = "" if task.best is None else f"best {task.best:.3f}x of the default{told}, "
-            final = "confirming, " if trial.stage == "final" else ""
+            stage = ["confirming"] if trial.stage == "final" else []
+            place = f"region {task.number + 1} of {len(trial.tasks)}"
             bars.update(
                 region,
                 visible=True,
                 completed=task.tried,
                 total=task.size,
                 count=f"{task.tried:,} of {task.size:,}",
-                description=f"{final}{best}region {task.number + 1} of {len(trial.tasks)}, "
-                f"{task.region.key}",
+                description=", ".join([*stage, *_found(task), place, task.region.key]),
             )
 
         yield show
