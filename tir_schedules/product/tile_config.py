@@ -168,6 +168,14 @@ def check_tile(
     kernel = microkernel_named(config.kernel)
     limits = dict.fromkeys(("m_block", "k_block", *positive))
     check_numbers(region, config, {"rows": kernel.mr, "vectors": kernel.vectors, **limits})
+    check_kernel(region, kernel, isa, types)
+    return kernel
+
+
+def check_kernel(
+    region: Region, kernel: Microkernel, isa: Isa, types: tuple[str, str] | None
+) -> None:
+    """ConfigError for a microkernel that the target lacks, or not for `types` of `check_tile`."""
     if not isa.includes(kernel.isa):
         raise ConfigError(f"{kernel.name} needs {kernel.isa.name}; the target has {isa.name}")
     multiplied = kernel.a_dtype, kernel.b_dtype
@@ -176,4 +184,3 @@ def check_tile(
             f"{kernel.name} multiplies {' by '.join(multiplied)}, not {' by '.join(types)}; choose "
             f"another kernel for {region.key}"
         )
-    return kernel

@@ -19,7 +19,7 @@ from tir_schedules.core.integer_product import (
     reject_zero_points,
 )
 from tir_schedules.core.region import Region
-from tir_schedules.product.tile_config import KERNEL_TYPES, RESULT_DTYPES
+from tir_schedules.product.tile_config import RESULT_DTYPES, check_kernel
 
 Form = Literal["fused", "split"]
 
@@ -132,11 +132,7 @@ def check(region: Region, config: ConvConfig, isa: Isa) -> Microkernel:
     geometry = ConvGeometry.of(region)
     limits = dict.fromkeys(("lines", "band", "threads_m", "threads_n"))
     check_numbers(region, config, {"rows": kernel.mr, "vectors": kernel.vectors, **limits})
-    if not isa.includes(kernel.isa):
-        raise ConfigError(f"{kernel.name} needs {kernel.isa.name}; the target has {isa.name}")
-    types = product_types(region)
-    if (kernel.a_dtype, kernel.b_dtype) not in (KERNEL_TYPES.get(types[1]), types):
-        raise ConfigError(f"{kernel.name} does not multiply {' by '.join(types)}: {region.key}")
+    check_kernel(region, kernel, isa, product_types(region))
     if not config.staged and not reads_in_place(region, kernel):
         raise ConfigError(f"staged=False: {kernel.name} cannot read windows of {region.key}")
     if config.lines > 1:
