@@ -33,7 +33,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from tvm import ir, relax
 
@@ -182,7 +181,7 @@ def _is_cast(value: relax.Expr) -> bool:
     return str(value.attrs.dtype) == NARROW and source is not None and source.dtype == "float32"
 
 
-def _sources(value: Any) -> Sequence[relax.Expr]:
+def _sources(value: relax.Expr) -> Sequence[relax.Expr]:
     """What a cast or a moving operator reads."""
     if isinstance(value, relax.TupleGetItem):
         return [value.tuple_value]

@@ -27,13 +27,12 @@ Bytes only approximate time. Labels that were measured to be faster may be given
 from __future__ import annotations
 
 import logging
-from typing import Any
 
 from tvm import ir, relax
 
 from relay_passes.decisions import LAYOUTS, Decision, DecisionLog
 from relay_passes.ir.axis_view import moves, view_axes
-from relay_passes.ir.graph import DataflowGraph, op_name, same_shape, static_tensor
+from relay_passes.ir.graph import DataflowGraph, is_call, op_name, same_shape, static_tensor
 from relay_passes.ir.rewrite import Bindings, block_pass
 from relay_passes.ir.transposed_constants import is_transposable, transposed
 from relay_passes.ir.with_args import with_args
@@ -180,22 +179,23 @@ class _Writer:
         if not isinstance(value, relax.Call):
             return value
         args = [self._emit(arg) if isinstance(arg, relax.Call) else arg for arg in value.args]
-        value = with_args(value, args)
-        if op_name(value) == "relax.permute_dims":
-            value = _as_reshape(self.block.builder.normalize(value))
-        if op_name(value) != "relax.reshape" or value.args[0] not in self._reshaped:
-            return value
-        source = self._reshaped[value.args[0]]
-        normal = self.block.builder.normalize(value)
-        return source if same_shape(source, normal) else relax.op.reshape(source, value.args[1])
+        simple: relax.Expr = with_args(value, args)
+        if op_name(simple) == "relax.permute_dims":
+            simple = _as_reshape(self.block.builder.normalize(simple))
+        if not is_call(simple, "relax.reshape") or simple.args[0] not in self._reshaped:
+            return simple
+        source = self._reshaped[simple.args[0]]
+        normal = self.block.builder.normalize(simple)
+        return source if same_shape(source, normal) else relax.op.reshape(source, simple.args[1])
 
     def _note_reshape(self, var: relax.Var, value: relax.Expr) -> None:
         if op_name(value) == "relax.reshape":
             self._reshaped[var] = value.args[0]
 
 
-def _as_reshape(call: Any) -> Any:
+def _as_reshape(call: relax.Expr) -> relax.Expr:
     """A permutation; as a reshape if it moves nothing."""
+    assert isinstance(call, relax.Call)
     source, result, axes = static_tensor(call.args[0]), static_tensor(call), view_axes(call)
     if source is None or result is None or axes is None:
         return call

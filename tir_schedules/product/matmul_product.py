@@ -82,7 +82,7 @@ class MatmulProduct:
 
         item = int(DataType(kernel.b_dtype).itemsize)
 
-        def fetch(panel: Expr, line: Expr) -> None:
+        def fetch(panel: Expr, line: Expr | int) -> None:
             prefetch(weight[panels.start(panel, 1, line, 0)])
 
         def column_term(vector: Expr | int) -> Expr:

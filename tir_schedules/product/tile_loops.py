@@ -16,7 +16,6 @@ import functools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import tvm.tirx.script.builder.ir as I
 
@@ -110,7 +109,7 @@ class TileLoops:
     start: Callable[[Expr, Expr], Expr] | None = None
     peel: bool = False
     direct: Callable[[Expr, Expr], Place] | None = None
-    fetch: Callable[[Expr, Any], None] | None = None
+    fetch: Callable[[Expr, Expr | int], None] | None = None
 
     def emit(
         self, row: Expr, rows: int, vector: Expr, vectors: int, tiles: TileTask | None = None

@@ -180,7 +180,7 @@ class WinogradProgram:
                 at = m_start + row * self.outputs.pitches[1] + (vector - panel) * lanes
                 I.buffer_store(self.outputs.m, value, [ramp(at, lanes)])
 
-            def fetch(_panel: Expr, line: Expr) -> None:
+            def fetch(_panel: Expr, line: Expr | int) -> None:
                 prefetch(self.weight[start + (k * width + line) * lanes])
 
             TileLoops(
