@@ -58,12 +58,12 @@ def test_what_goes_wrong_at_a_server_costs_no_server(
     servers: Servers, toy: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Here nothing is tried before: its worker is told that it cannot run the code."""
-    with make_measurer(servers.address, workers=1) as measurer:
+    with make_measurer(servers.address, workers=1, session_seconds=2.0) as measurer:
         monkeypatch.setenv(CAP_VARIABLE, "scalar")
         found = dict(measure(measurer, toy, "wrong", "hang", "segfault", "right"))
     assert found["right"].status == "ok"
     assert found["wrong"].status == "wrong_result"
-    assert found["hang"].status == "timeout" and "not done after 1.1 s at" in found["hang"].error
+    assert found["hang"].status == "timeout" and "not done after 2.1 s at" in found["hang"].error
     assert found["segfault"].status == "runtime_error"
     assert "2 servers or workers were lost with it" in found["segfault"].error
     assert servers.count() == COUNT
@@ -93,7 +93,7 @@ def test_lost_servers_cost_no_candidate(
     found = []
     with (
         caplog.at_level(logging.WARNING, "tvm_hybrid"),
-        make_measurer(servers.address, workers=2, session_seconds=5.0) as measurer,
+        make_measurer(servers.address, workers=2) as measurer,
     ):
         for config, measured in measurer.measure(toy.region(), toy.TOY, configs, configs[2], LONG):
             found.append(config.to_dict()["block"])
