@@ -10,8 +10,8 @@ Pow             a call of powf                                       x * x and s
 Softplus        seven operators                                      nn.softplus
 SpaceToDepth    ignores mode=CRD                                     as the attribute says
 
-Those of quantised and of bfloat16 operators, of attention, Pad, Resize and RoiAlign, and those of
-operators that TVM leaves open for some values stand in files of their own.
+Those of quantised and of bfloat16 operators, of attention, NonMaxSuppression, Pad, Resize and
+RoiAlign, and those of operators that TVM leaves open for some values stand in files of their own.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from tvm import relax
 from .attention_converters import ATTENTION_CONVERTERS
 from .bfloat16_converters import BFLOAT16_CONVERTERS
 from .expressions import Converter, Expr, constant, dtype_of, known_dims, literal, static_dims
+from .non_max_suppression_converter import NON_MAX_SUPPRESSION_CONVERTERS
 from .pad_converter import PAD_CONVERTERS
 from .quantized_converters import QUANTIZED_CONVERTERS
 from .resize_converters import RESIZE_CONVERTERS
@@ -175,6 +176,7 @@ def _space_to_depth(
 CONVERTERS: dict[str, Converter] = {
     **ATTENTION_CONVERTERS,
     **BFLOAT16_CONVERTERS,
+    **NON_MAX_SUPPRESSION_CONVERTERS,
     **PAD_CONVERTERS,
     **QUANTIZED_CONVERTERS,
     **RESIZE_CONVERTERS,

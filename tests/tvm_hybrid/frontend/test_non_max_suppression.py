@@ -1,0 +1,57 @@
+"""NonMaxSuppression against ONNX Runtime: limits that are met exactly, left out, or come late."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import tvm_hybrid
+from microkernels.errors import UnsupportedOperatorError
+from tests.onnx_builder import OnnxBuilder
+from tvm_hybrid.report.onnx_runtime import literal_session
+
+# [y1, x1, y2, x2]: the second overlaps the first by a half, the third by a third, the last by none.
+BOXES = np.array([[0, 0, 1, 2], [0, 0, 1, 1], [0, 1, 1, 3], [5, 5, 6, 6]], np.float32)[None]
+SCORES = np.array([[[0.9, 0.8, 0.5, 0.7]]], np.float32)
+MOST, OVERLAP, SCORE = np.array([4]), np.array([0.5], "f"), np.array([0.0], "f")
+
+
+def _model(*limits: np.ndarray, late: bool = False, **attributes: int) -> OnnxBuilder:
+    model = OnnxBuilder()
+    boxes, scores = model.input("boxes", BOXES.shape), model.input("scores", SCORES.shape)
+    names = [
+        model.input(f"limit{n}", limit.shape, limit.dtype.type) if late else model.constant(limit)
+        for n, limit in enumerate(limits)
+    ]
+    chosen = model.node("NonMaxSuppression", boxes, scores, *names, **attributes)
+    model.output(chosen, ("n", 3), np.int64)
+    return model
+
+
+@pytest.mark.parametrize(
+    "limits",
+    [
+        (MOST, OVERLAP, SCORE),
+        (MOST, np.nextafter(OVERLAP, np.float32(0)), SCORE),
+        (MOST, OVERLAP, np.array([0.7], "f")),
+        (MOST, OVERLAP),
+        (MOST,),
+        (),
+    ],
+)
+@pytest.mark.parametrize("center", [0, 1])
+def test_limits(limits: tuple[np.ndarray, ...], center: int) -> None:
+    proto = _model(*limits, center_point_box=center).model()
+    low, high = BOXES[..., 1::-1], BOXES[..., 3:1:-1]
+    boxes = np.concatenate([(low + high) / 2, high - low], axis=2) if center else BOXES
+    feeds = {"boxes": boxes, "scores": SCORES}
+    (expected,) = literal_session(proto).run(None, feeds)
+    (found,) = tvm_hybrid.InferenceSession(proto, num_threads=1).run(None, feeds)
+    assert found.dtype == expected.dtype
+    np.testing.assert_array_equal(found, expected)
+
+
+def test_a_limit_that_comes_at_run_time() -> None:
+    proto = _model(MOST, OVERLAP, SCORE, late=True).model()
+    with pytest.raises(UnsupportedOperatorError, match="max_output_boxes_per_class"):
+        tvm_hybrid.InferenceSession(proto)
