@@ -32,16 +32,12 @@ def test_every_command_at_some_moments(tmp_path: Path) -> None:
     done = run_python(RUN, saved(tmp_path), folder, 7, path=ROOT)
     rows = [json.loads(line) for line in done.stdout.splitlines()]
     assert {row["command"] for row in rows} == {"compile", "run", "verify", "bench", "tune"}, done
-    finished = [row for row in rows if row["code"] == 0]
     for row in rows:
         assert not row["temporary"] and not row["orphans"], row
-        if row not in finished:
-            assert row["code"] == 130 and "interrupted" in row["said"], row
-            assert "Traceback" not in row["said"], row
-            # What was tuned by then is kept; all else is whole or not there.
-            assert set(row["files"]) <= {"r.jsonl", "r.jsonl.lock"}, row
-    # A machine that gets faster lets some finish before they are interrupted.
-    assert len(finished) <= len(rows) // 2, finished
+        assert row["code"] == 130 and "interrupted" in row["said"], row
+        assert "Traceback" not in row["said"], row
+        # What was tuned by then is kept; all else is whole or not there.
+        assert set(row["files"]) <= {"r.jsonl", "r.jsonl.lock"}, row
 
 
 # The import of the last word of the command is where Ctrl-C is pressed.
