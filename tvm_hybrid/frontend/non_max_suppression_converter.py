@@ -1,8 +1,8 @@
 """NonMaxSuppression with the limits that ONNX means.
 
 TVM's converter takes limits that arrive at run time, or not at all, for numbers of its own. And its
-operator suppresses a box whose overlap equals the threshold, where ONNX wants more overlap. Scores
-must not be negative: TVM's operator then keeps boxes that it should suppress.
+operator suppresses a box whose overlap equals the threshold, where ONNX wants more overlap, and no
+box whose score is not positive. Where such scores may count, it gets ranks in their place.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from tvm import relax
 
-from .expressions import Converter, constant, given, literal
+from .expressions import Converter, constant, given, known_dims, literal
 
 
 def _non_max_suppression(
@@ -24,6 +24,8 @@ def _non_max_suppression(
     overlap = np.nextafter(np.float32(_limit(inputs, 3, "iou_threshold", 0)), np.float32(np.inf))
     overlap = max(overlap, np.finfo(np.float32).tiny)  # 0, and what may count as 0, turns it off
     score = _limit(inputs, 4, "score_threshold", -np.inf)
+    if score < 0:
+        scores, score = _ranks(builder, scores, score), 0
     if attrs.get("center_point_box", 0):
         boxes = builder.normalize(_corners(builder, boxes))
     found = relax.op.vision.all_class_non_max_suppression(
@@ -45,6 +47,17 @@ def _limit(inputs: Sequence[Any], position: int, name: str, default: float) -> A
     if array is None:
         raise ValueError(f"{name} must be a constant")
     return array.item()
+
+
+def _ranks(builder: relax.BlockBuilder, scores: Any, threshold: float) -> Any:
+    """Positive numbers in the order of scores [batch, classes, boxes]; 0 up to the threshold."""
+    boxes = np.float32(known_dims(scores)[2])
+    order = builder.normalize(relax.op.argsort(scores, axis=2, descending=True, dtype="int32"))
+    place = builder.normalize(relax.op.argsort(order, axis=2, descending=False, dtype="int32"))
+    rank = relax.op.subtract(literal(np.array(boxes)), relax.op.astype(place, "float32"))
+    counts = relax.op.greater(scores, literal(np.array(threshold, np.float32)))
+    none = literal(np.array(0, np.float32))
+    return builder.normalize(relax.op.where(counts, rank, none))
 
 
 def _corners(builder: relax.BlockBuilder, boxes: Any) -> Any:
