@@ -1,0 +1,79 @@
+"""The cases, what they expect, and whether a result is that."""
+
+from __future__ import annotations
+
+import functools
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import numpy_helper
+from onnx.backend.test.case.test_case import TestCase
+
+import tvm_hybrid
+
+PASSING = Path(__file__).with_name("passing.txt")
+# The expected values of bfloat16 and float16 are rounded, in some cases after every operator: four
+# roundings, each of half a unit in the last place on either side.
+NARROW_TOLERANCE = {"bfloat16": 4 * 2.0**-8, "float16": 4 * 2.0**-10}
+
+
+@functools.cache
+def all_cases() -> dict[str, TestCase]:
+    """The cases by name. Making them takes some 15 s."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of the references, about NaN and overflow
+        from onnx.backend.test.loader import load_node_model_tests
+
+        return {case.name: case for case in load_node_model_tests()}
+
+
+def passing() -> tuple[str, list[str]]:
+    """The version of `onnx` that the list is made for, and the names in it."""
+    version, *names = PASSING.read_text().split()
+    return version, names
+
+
+def run(case: TestCase) -> None:
+    """Runs a case.
+
+    Raises
+    ------
+    TvmHybridError
+        If the model is refused.
+    AssertionError
+        If a result is wrong.
+    """
+    assert case.model is not None
+    assert case.data_sets
+    # One thread: a case is too small for more, and compiles faster.
+    session = tvm_hybrid.InferenceSession(case.model, num_threads=1)
+    names = [item.name for item in case.model.graph.input]
+    for inputs, outputs in case.data_sets:
+        feeds = dict(zip(names, map(value_of, inputs), strict=True))
+        results = session.run(None, feeds)
+        assert len(results) == len(outputs)
+        for result, output in zip(results, outputs, strict=True):
+            compare(result, value_of(output), case.rtol, case.atol)
+
+
+def value_of(given: Any) -> Any:
+    """An array as arrays are; also those that cases write as a TensorProto or as one number."""
+    if isinstance(given, onnx.TensorProto):
+        return numpy_helper.to_array(given)
+    return given if given is None or isinstance(given, list) else np.asarray(given)
+
+
+def compare(result: np.ndarray, expected: np.ndarray, rtol: float, atol: float) -> None:
+    """Holds a result against what is expected: integers to the bit, floats as the case says."""
+    assert (result.dtype, result.shape) == (expected.dtype, expected.shape)
+    if expected.dtype.kind in "biu":
+        np.testing.assert_array_equal(result, expected)
+        return
+    narrow = NARROW_TOLERANCE.get(expected.dtype.name)
+    if narrow is not None:
+        result, expected = result.astype(np.float32), expected.astype(np.float32)
+        rtol, atol = max(rtol, narrow), max(atol, narrow * float(np.finfo(np.float16).tiny))
+    np.testing.assert_allclose(result, expected, rtol=rtol, atol=atol)

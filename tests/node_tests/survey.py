@@ -1,0 +1,94 @@
+"""Runs every case and writes down what passes, and what is refused and why."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from pathlib import Path
+
+import click
+import onnx
+
+from tvm_hybrid.errors import TvmHybridError
+
+from .cases import PASSING, all_cases, run
+
+REFUSED = Path(__file__).with_name("refused.txt")
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "onnx_node_tests.md"
+_NODE = re.compile(r"^\w+ node [^:]*: (?:the importer refuses [^:]*: )?")
+_NAMES = re.compile(r" that makes '[^']*'| ?'[^']*'| ?\([^()]*(?:\([^()]*\)[^()]*)*\)")
+
+
+def refused() -> dict[str, str]:
+    """The names of the cases that are refused, and why."""
+    return dict(line.split(": ", 1) for line in REFUSED.read_text().splitlines())
+
+
+def survey() -> tuple[list[str], dict[str, str], dict[str, str]]:
+    """Runs all cases: names that pass, names that are refused and why, names that fail and how."""
+    passed, refusals, failed = [], {}, {}
+    for name, case in sorted(all_cases().items()):
+        try:
+            run(case)
+            passed.append(name)
+        except TvmHybridError as error:
+            refusals[name] = reason(str(error))
+        except Exception as error:  # whatever it is, it is to be mended
+            failed[name] = f"{type(error).__name__}: {error}"
+    return passed, refusals, failed
+
+
+def reason(message: str) -> str:
+    """An error message's first line without the names of the model."""
+    line = message.strip().splitlines()[0]
+    return _NAMES.sub("", _NODE.sub("", line))[:120].strip()
+
+
+def page(passed: list[str], refusals: dict[str, str]) -> str:
+    """The page as Markdown."""
+    operators = defaultdict(set)
+    for name, why in refusals.items():
+        model = all_cases()[name].model
+        assert model is not None
+        used = {node.op_type for node in model.graph.node}
+        operators[why] |= used if len(used) < 4 else {"(function bodies)"}
+    rows = [
+        f"| {count} | {why} | {', '.join(sorted(operators[why]))} |"
+        for why, count in Counter(refusals.values()).most_common()
+    ]
+    return "\n".join(
+        [
+            "<!-- Written by `python -m tests.node_tests`. Do not edit. -->",
+            "# ONNX node tests",
+            "",
+            f"The package `onnx` {onnx.__version__} has {len(all_cases())} node tests. "
+            f"{len(passed)} give the right result through `InferenceSession`. "
+            f"{len(refusals)} are refused by a typed error:",
+            "",
+            "| Cases | Reason | Operators |",
+            "|---:|---|---|",
+            *rows,
+            "",
+            "`tests/node_tests/passing.txt` and `refused.txt` name the cases.",
+            "",
+        ]
+    )
+
+
+def write() -> None:
+    """Writes the lists and the page; a failing case is printed, and nothing is written.
+
+    Raises
+    ------
+    click.ClickException
+        If a case is wrong, or ends in an error without a type.
+    """
+    passed, refusals, failed = survey()
+    for name, how in failed.items():
+        click.echo(f"{name}: {how}")
+    if failed:
+        raise click.ClickException(f"{len(failed)} cases fail")
+    PASSING.write_text("\n".join([onnx.__version__, *passed, ""]))
+    REFUSED.write_text("".join(f"{name}: {why}\n" for name, why in refusals.items()))
+    PAGE.write_text(page(passed, refusals))
+    click.echo(f"{len(passed)} pass, {len(refusals)} are refused")
