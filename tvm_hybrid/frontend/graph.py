@@ -92,7 +92,8 @@ def describe(node: onnx.NodeProto) -> str:
         text = f"{node.op_type} node {node.name!r}"
     else:
         text = f"{node.op_type} node that makes {next(iter(node.output), '')!r}"
-    return text if is_standard(node) else f"{text} (domain {node.domain})"
+    named = is_standard(node) or node.domain == OWN_DOMAIN  # which nobody has in a model
+    return text if named else f"{text} (domain {node.domain})"
 
 
 def is_standard(node: onnx.NodeProto) -> bool:

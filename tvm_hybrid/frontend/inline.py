@@ -28,7 +28,7 @@ def inline(
         copy = onnx.NodeProto()
         copy.CopyFrom(node)
         copy.name = f"{prefix}/{node.name or node.op_type}"
-        _rename_inputs(copy, names)
+        rename_values(copy, names)
         for position, name in enumerate(node.output):
             if name:
                 names.setdefault(name, graph.fresh(f"{prefix}/{name}"))
@@ -37,7 +37,8 @@ def inline(
     return copies
 
 
-def _rename_inputs(node: onnx.NodeProto, names: dict[str, str]) -> None:
+def rename_values(node: onnx.NodeProto, names: dict[str, str]) -> None:
+    """Renames, in place, what a node and the bodies inside it read from outside."""
     for position, name in enumerate(node.input):
         node.input[position] = names.get(name, name)
     for body in subgraphs(node):
@@ -45,6 +46,6 @@ def _rename_inputs(node: onnx.NodeProto, names: dict[str, str]) -> None:
         own.update(name for inner in body.node for name in inner.output)
         outer = {old: new for old, new in names.items() if old not in own}
         for inner in body.node:
-            _rename_inputs(inner, outer)
+            rename_values(inner, outer)
         for item in body.output:
             item.name = outer.get(item.name, item.name)

@@ -15,6 +15,7 @@ from microkernels.errors import UnsupportedOperatorError
 from .graph import Graph, describe
 
 SPLIT_BY_INPUT = 13
+UNSQUEEZE_BY_INPUT = 13
 CLIP_BY_INPUT = 11
 RESHAPE_TO_ZERO = 14  # of Reshape's attribute allowzero
 
@@ -84,6 +85,15 @@ class NodeBuilder:
         """A reshape to a known shape, of any opset; a size of 0 is one, and copies nothing."""
         sizes, zero = self.constant(list(shape), np.int64), {"allowzero": 1} if 0 in shape else {}
         return self.add("Reshape", value, sizes, output=output, **zero)
+
+    def stack(self, values: Sequence[str], axis: int, output: str = "") -> str:
+        """Joins values of one shape along a new axis; of any opset."""
+        if self.graph.opset >= UNSQUEEZE_BY_INPUT:
+            axes = self.constant([axis], np.int64)
+            slices = [self.add("Unsqueeze", value, axes) for value in values]
+        else:
+            slices = [self.add("Unsqueeze", value, axes=[axis]) for value in values]
+        return self.add("Concat", *slices, output=output, axis=axis)
 
     def take(self, value: str, position: int, axis: int) -> str:
         """One slice along an axis, the axis dropped."""

@@ -19,11 +19,19 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-from microkernels.errors import ModelError, ShapeError, UnsupportedOperatorError
+from microkernels.errors import ModelError, ShapeError
 
+from .constant_node import constant_value
 from .evaluate import evaluate
-from .graph import Graph, captured_names, describe, drop_dead_nodes, is_standard, static_shape
-from .narrow_integers import array_of
+from .graph import (
+    Graph,
+    captured_names,
+    describe,
+    drop_dead_nodes,
+    is_standard,
+    static_shape,
+    subgraphs,
+)
 from .no_ops import is_no_op
 from .node_builder import RESHAPE_TO_ZERO
 from .rewrites import rewrite
@@ -132,7 +140,7 @@ class _Propagation:
     def infer_empty(self, node: onnx.NodeProto) -> dict[str, onnx.TypeProto]:
         """Types of the outputs if an input has no elements; else empty, to be inferred later."""
         empty = [name for name in node.input if name and 0 in (self.graph.shape(name) or ())]
-        if not empty:
+        if not empty or any(True for _ in subgraphs(node)):
             return {}
         types = self.infer(node)
         shapes = [static_shape(types[name]) for name in node.output if name in types]
@@ -269,23 +277,3 @@ def schema_of(node: onnx.NodeProto, opset: int) -> onnx.defs.OpSchema | None:
             if not schema.deprecated:
                 return schema
     return None
-
-
-def constant_value(node: onnx.NodeProto, graph: Graph) -> np.ndarray:
-    """The array in a Constant node."""
-    if len(node.attribute) != 1 or len(node.output) != 1:
-        raise ModelError(f"{describe(node)} must have one attribute and one output")
-    attribute = node.attribute[0]
-    value = helper.get_attribute_value(attribute)
-    try:
-        if attribute.name == "value":
-            return array_of(value, node.output[0], graph)
-        if attribute.name in ("value_float", "value_floats"):
-            return np.array(value, np.float32)
-        if attribute.name in ("value_int", "value_ints"):
-            return np.array(value, np.int64)
-    except Exception as error:  # numpy's and onnx's own, of many kinds
-        raise ModelError(f"{describe(node)}: its data do not fit its shape: {error}") from error
-    raise UnsupportedOperatorError(
-        f"{describe(node)}: a constant given as {attribute.name!r} is not supported"
-    )

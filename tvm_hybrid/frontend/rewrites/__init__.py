@@ -26,6 +26,7 @@ from . import (
     gru,
     hard_activations,
     integer_matmul,
+    loop,
     lstm,
     matmul_nbits,
     max_pool,
@@ -40,6 +41,8 @@ from . import (
     reductions,
     roi_align,
     rotary_embedding,
+    scalar_range,
+    scan,
     soft_activations,
     standard_attention,
 )
@@ -69,6 +72,7 @@ __all__ = [
     "gru",
     "hard_activations",
     "integer_matmul",
+    "loop",
     "lstm",
     "matmul_nbits",
     "max_pool",
@@ -85,6 +89,8 @@ __all__ = [
     "rewrites",
     "roi_align",
     "rotary_embedding",
+    "scalar_range",
+    "scan",
     "soft_activations",
     "standard_attention",
 ]

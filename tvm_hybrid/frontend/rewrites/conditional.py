@@ -11,13 +11,12 @@ side effects, so the branch not taken costs time but changes nothing.
 from __future__ import annotations
 
 import onnx
-from onnx import numpy_helper
 
 from microkernels.errors import UnsupportedOperatorError
 
 from ..graph import OWN_DOMAIN, Graph, describe
-from ..inline import inline
 from ..node_builder import NodeBuilder, attributes_of
+from .body import Body
 from .registry import rewrites
 
 
@@ -66,18 +65,10 @@ def _branch(
     node: onnx.NodeProto, body: onnx.GraphProto, outputs: list[str], graph: Graph
 ) -> list[onnx.NodeProto]:
     """The nodes of a branch, making `outputs`."""
-    if len(body.output) != len(outputs):
-        raise UnsupportedOperatorError(
-            f"{describe(node)}: branch {body.name!r} makes {len(body.output)} values, "
-            f"{len(outputs)} are wanted"
-        )
     build = NodeBuilder(graph, node)
-    names = {
-        tensor.name: build.constant(numpy_helper.to_array(tensor)) for tensor in body.initializer
-    }
-    build.nodes += inline(body.node, names, graph, build.prefix)
+    results = Body(build, body, 0, len(outputs)).write([])
     # A branch may give an outer value or a constant, or the same value twice: hence Identity.
-    for item, output in zip(body.output, outputs, strict=True):
+    for value, output in zip(results, outputs, strict=True):
         if output:
-            build.add("Identity", names.get(item.name, item.name), output=output)
+            build.add("Identity", value, output=output)
     return build.nodes
