@@ -22,7 +22,7 @@ BFLOAT16 = "bfloat16"
 # Operators (but for products) that are computed in float32.
 WIDENED = frozenset(
     {
-        *("AveragePool", "BatchNormalization", "Conv", "ConvTranspose", "CumSum", "Einsum", "Erf"),
+        *("AveragePool", "BatchNormalization", "Conv", "ConvTranspose", "Einsum", "Erf"),
         *("Gelu", "GlobalAveragePool", "GroupNormalization", "InstanceNormalization"),
         *("LayerNormalization", "LogSoftmax", "LpNormalization", "LpPool", "Mean", "Pow"),
         *("RMSNormalization", "ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp"),

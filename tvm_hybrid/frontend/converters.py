@@ -10,8 +10,8 @@ Pow             a call of powf                                       x * x and s
 Softplus        seven operators                                      nn.softplus
 SpaceToDepth    ignores mode=CRD                                     as the attribute says
 
-Those of quantised and of bfloat16 operators, of attention, NonMaxSuppression, Pad, Resize and
-RoiAlign, and those of operators that TVM leaves open for some values stand in files of their own.
+Those of whole families (attention, matrices, quantised operators and more) and those of operators
+that TVM leaves open for some values stand in files of their own.
 """
 
 from __future__ import annotations
@@ -26,11 +26,13 @@ from tvm import relax
 from .attention_converters import ATTENTION_CONVERTERS
 from .bfloat16_converters import BFLOAT16_CONVERTERS
 from .expressions import Converter, Expr, constant, dtype_of, known_dims, literal, static_dims
+from .matrix_converters import MATRIX_CONVERTERS
 from .non_max_suppression_converter import NON_MAX_SUPPRESSION_CONVERTERS
 from .pad_converter import PAD_CONVERTERS
 from .quantized_converters import QUANTIZED_CONVERTERS
 from .resize_converters import RESIZE_CONVERTERS
 from .roi_align_converter import ROI_ALIGN_CONVERTERS
+from .sequence_converters import SEQUENCE_CONVERTERS
 from .value_converters import VALUE_CONVERTERS
 
 
@@ -176,11 +178,13 @@ def _space_to_depth(
 CONVERTERS: dict[str, Converter] = {
     **ATTENTION_CONVERTERS,
     **BFLOAT16_CONVERTERS,
+    **MATRIX_CONVERTERS,
     **NON_MAX_SUPPRESSION_CONVERTERS,
     **PAD_CONVERTERS,
     **QUANTIZED_CONVERTERS,
     **RESIZE_CONVERTERS,
     **ROI_ALIGN_CONVERTERS,
+    **SEQUENCE_CONVERTERS,
     **VALUE_CONVERTERS,
     "Clip": _clip,
     "Einsum": _einsum,

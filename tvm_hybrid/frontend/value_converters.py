@@ -2,6 +2,7 @@
 
 operator        TVM's converter                          ours
 Cast            a dozen operators; 0 for infinities      one cast, `microkernels.vector.ieee`
+BitCast         none                                    the same bits as another type
 BitShift        undefined beyond the width               as the operator's text says
 Mod             fmod=0 of floats: NaN for infinities,    the sign of the divisor, as in Python
                 the sign of the dividend for zeros
@@ -16,7 +17,7 @@ from typing import Any
 
 import numpy as np
 from onnx import helper
-from tvm import relax
+from tvm import relax, te, tirx
 
 from .expressions import Converter, Expr, constant, dtype_of, literal, static_dims
 
@@ -25,6 +26,17 @@ def _cast(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, A
     if static_dims(inputs[0]) is None:
         return None
     return relax.op.astype(inputs[0], str(helper.tensor_dtype_to_np_dtype(attrs["to"])))
+
+
+def _bit_cast(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
+    x, target = inputs[0], str(helper.tensor_dtype_to_np_dtype(attrs["to"]))
+    if "bool" in (target, dtype_of(x)):  # whose bytes are 0 and 1
+        return relax.op.astype(x, target)
+
+    def compute(x: te.Tensor) -> te.Tensor:
+        return te.compute(x.shape, lambda *place: tirx.reinterpret(target, x[place]))
+
+    return builder.emit_te(compute, x, primfunc_name_hint="bit_cast")
 
 
 def _bit_shift(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
@@ -111,6 +123,7 @@ def _top_k(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, 
 _SORTED_AS = {"int16": "int32", "uint16": "int32", "uint32": "int64", "uint64": "int64"}
 
 VALUE_CONVERTERS: dict[str, Converter] = {
+    "BitCast": _bit_cast,
     "BitShift": _bit_shift,
     "Cast": _cast,
     "IsInf": _is_inf,

@@ -9,6 +9,7 @@ from ..tirx.op import min as min
 from ..tirx.op import sum as sum
 from .operation import compute as compute
 from .operation import create_prim_func as create_prim_func
+from .operation import extern as extern
 from .operation import placeholder as placeholder
 from .operation import reduce_axis as reduce_axis
 from .tensor import Tensor as Tensor

@@ -2,7 +2,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, overload
 
 from ..ir import Expr, Range
-from ..tirx import IterVar, PrimFunc
+from ..tirx import Buffer, IterVar, PrimFunc, Stmt
 from .tensor import Tensor
 
 def placeholder(
@@ -21,6 +21,13 @@ def compute(
     shape: Sequence[Expr | int],
     fcompute: Callable[..., tuple[Expr, ...]],
     name: str = "compute",
+) -> list[Tensor]: ...
+def extern(
+    shape: Sequence[Sequence[Expr | int]],
+    inputs: Sequence[Tensor],
+    fcompute: Callable[[Sequence[Buffer], Sequence[Buffer]], Stmt],
+    name: str = "extern",
+    dtype: Sequence[str] | None = None,
 ) -> list[Tensor]: ...
 def reduce_axis(dom: Range | tuple[Expr | int, Expr | int], name: str = "rv") -> IterVar: ...
 def create_prim_func(ops: Sequence[Tensor]) -> PrimFunc: ...

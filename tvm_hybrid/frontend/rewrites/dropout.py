@@ -1,23 +1,37 @@
-"""Dropout in training mode is refused: TVM's importer would take it for one of inference."""
+"""Dropout of inference: the input, and a mask that keeps everything.
+
+Training mode is refused: TVM's importer would take it for inference.
+"""
 
 from __future__ import annotations
 
+import numpy as np
 import onnx
 
 from microkernels.errors import UnsupportedOperatorError
 
 from ..graph import Graph, describe
-from ..node_builder import optional_input
+from ..node_builder import NodeBuilder, known_shape, optional_input
 from .registry import rewrites
+
+MASK_OF_BOOL = 10
 
 
 @rewrites("Dropout")
-def dropout(node: onnx.NodeProto, graph: Graph) -> None:
-    """Refuses what may drop anything."""
+def dropout(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeProto] | None:
+    """Writes the mask, if it is asked for; refuses what may drop anything."""
     ratio, training = (graph.constants.get(optional_input(node, place)) for place in (1, 2))
-    if not optional_input(node, 2) or (training is not None and not training.any()):
-        return
-    if ratio is None or ratio.any():
+    trains = optional_input(node, 2) and (training is None or training.any())
+    if trains and (ratio is None or ratio.any()):
         raise UnsupportedOperatorError(
             f"{describe(node)} is or may be in training mode; export it for inference"
         )
+    if not any(node.output[1:]):
+        return None
+    x, mask = node.input[0], node.output[1]
+    build = NodeBuilder(graph, node)
+    one = build.constant(True) if graph.opset >= MASK_OF_BOOL else build.number(x, 1)
+    shape = build.constant(known_shape(graph, node, x), np.int64)
+    build.add("Identity", x, output=node.output[0])
+    build.add("Expand", one, shape, output=mask)
+    return build.nodes

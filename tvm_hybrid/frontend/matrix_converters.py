@@ -1,0 +1,91 @@
+"""Converters of operators on matrices.
+
+operator    Relax
+Det         a kernel: Gaussian elimination, in float32 at least, the largest of a column as pivot
+EyeLike     R.eye
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import tvm.tirx.script.builder.ir as I
+from onnx import helper
+from tvm import relax, te, tirx
+from tvm.script.ir_builder import IRBuilder
+
+from .expressions import Converter, Expr, cast, dtype_of, known_dims, literal
+
+
+def _det(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
+    x, dtype = inputs[0], dtype_of(inputs[0])
+    *batch, rows, columns = known_dims(x)
+    if rows != columns:
+        raise ValueError(f"matrices of {rows} rows and {columns} columns are not square")
+    if rows == 0:
+        return literal(np.ones(batch, x.ty.dtype.dtype))
+    wide = dtype if dtype == "float64" else "float32"
+    count = math.prod(batch)
+    flat = builder.normalize(relax.op.reshape(cast(builder, x, wide), (count, rows, rows)))
+
+    def compute(matrices: te.Tensor) -> list[te.Tensor]:
+        return te.extern(
+            # Elimination changes a copy, which has one more row: for what is being exchanged.
+            [(count,), (count, rows + 1, rows)],
+            [matrices],
+            lambda ins, outs: _eliminate(ins[0], outs[0], outs[1], count, rows),
+            dtype=[wide, wide],
+            name="det",
+        )
+
+    pair = builder.emit_te(compute, flat, primfunc_name_hint="det")
+    found = builder.normalize(relax.TupleGetItem(pair, 0))
+    return cast(builder, builder.normalize(relax.op.reshape(found, tuple(batch))), dtype)
+
+
+def _eliminate(source: Expr, out: Expr, work: Expr, count: int, size: int) -> tirx.Stmt:
+    """The product of the pivots; every exchange of rows turns its sign."""
+
+    def put(row: Expr, column: Expr, value: Expr) -> None:
+        I.buffer_store(work, value, [n, row, column])
+
+    with IRBuilder() as builder:
+        with I.parallel(count) as n:
+            I.buffer_store(out, tirx.const(1, out.dtype), [n])
+            with I.serial(size) as i, I.serial(size) as j:
+                put(i, j, source[n, i, j])
+            with I.serial(size) as k:
+                with I.serial(size - 1 - k) as below:
+                    row = k + 1 + below
+                    with I.If(tirx.abs(work[n, row, k]) > tirx.abs(work[n, k, k])), I.Then():
+                        I.buffer_store(out, -out[n], [n])
+                        with I.serial(size) as j:
+                            put(size, j, work[n, k, j])
+                            put(k, j, work[n, row, j])
+                            put(row, j, work[n, size, j])
+                with I.serial(size - 1 - k) as below:
+                    row = k + 1 + below
+                    # Below a pivot of 0 there are zeros, or NaN, which is to stay.
+                    nothing = work[n, row, k] == tirx.const(0, work.dtype)
+                    quotient = work[n, row, k] / work[n, k, k]
+                    put(size, 0, tirx.Select(nothing, tirx.const(0, work.dtype), quotient))
+                    with I.serial(size - 1 - k) as right:
+                        column = k + 1 + right
+                        step = work[n, size, 0] * work[n, k, column]
+                        put(row, column, work[n, row, column] - step)
+                I.buffer_store(out, out[n] * work[n, k, k], [n])
+        return builder.get()
+
+
+def _eye_like(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
+    dtype = dtype_of(inputs[0])
+    if "dtype" in attrs:
+        dtype = str(helper.tensor_dtype_to_np_dtype(attrs["dtype"]))
+    rows, columns = known_dims(inputs[0])
+    return relax.op.eye(rows, columns, attrs.get("k", 0), dtype)
+
+
+MATRIX_CONVERTERS: dict[str, Converter] = {"Det": _det, "EyeLike": _eye_like}
