@@ -24,7 +24,7 @@ WIDENED = frozenset(
     {
         *("AveragePool", "BatchNormalization", "Conv", "ConvTranspose", "Einsum", "Erf"),
         *("Gelu", "GlobalAveragePool", "GroupNormalization", "InstanceNormalization"),
-        *("LayerNormalization", "LogSoftmax", "LpNormalization", "LpPool", "Mean", "Pow"),
+        *("LayerNormalization", "LogSoftmax", "LpNormalization", "LpPool", "Mean"),
         *("RMSNormalization", "ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp"),
         *("ReduceMean", "ReduceProd", "ReduceSum", "ReduceSumSquare", "Softmax", "Sum"),
     }

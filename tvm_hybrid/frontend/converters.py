@@ -6,7 +6,6 @@ Clip            isnan, where and two call_tir                        one clip
 Min/Max/Sum     broadcast_to, stack, reduce                          a chain of binary operators
 Gelu            ignores approximate=tanh before opset 20             as the attribute says
 Slice           input form only (opset 10)                           both forms, ends clipped
-Pow             a call of powf                                       x * x and sqrt where it is that
 Softplus        seven operators                                      nn.softplus
 SpaceToDepth    ignores mode=CRD                                     as the attribute says
 
@@ -29,6 +28,7 @@ from .expressions import Converter, Expr, constant, dtype_of, known_dims, litera
 from .matrix_converters import MATRIX_CONVERTERS
 from .non_max_suppression_converter import NON_MAX_SUPPRESSION_CONVERTERS
 from .pad_converter import PAD_CONVERTERS
+from .pow_converter import POW_CONVERTERS
 from .quantized_converters import QUANTIZED_CONVERTERS
 from .resize_converters import RESIZE_CONVERTERS
 from .roi_align_converter import ROI_ALIGN_CONVERTERS
@@ -107,18 +107,6 @@ def _gelu(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, A
     return (relax.op.nn.gelu_tanh if form == b"tanh" else relax.op.nn.gelu)(inputs[0])
 
 
-def _pow(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
-    exponent = constant(inputs[1])
-    dims = static_dims(inputs[0])
-    if exponent is None or exponent.size != 1 or dims is None or exponent.ndim > len(dims):
-        return None
-    if exponent.item() == 2:
-        return relax.op.multiply(inputs[0], inputs[0])
-    if exponent.item() == 0.5 and dtype_of(inputs[0]).startswith("float"):
-        return relax.op.sqrt(inputs[0])
-    return None
-
-
 def _softplus(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
     floats = ("float16", "float32", "float64")
     return relax.op.nn.softplus(inputs[0]) if dtype_of(inputs[0]) in floats else None
@@ -181,6 +169,7 @@ CONVERTERS: dict[str, Converter] = {
     **MATRIX_CONVERTERS,
     **NON_MAX_SUPPRESSION_CONVERTERS,
     **PAD_CONVERTERS,
+    **POW_CONVERTERS,
     **QUANTIZED_CONVERTERS,
     **RESIZE_CONVERTERS,
     **ROI_ALIGN_CONVERTERS,
@@ -193,7 +182,6 @@ CONVERTERS: dict[str, Converter] = {
     "Max": _chain(relax.op.maximum),
     "Mean": _mean,
     "Min": _chain(relax.op.minimum),
-    "Pow": _pow,
     "Slice": _slice,
     "Softplus": _softplus,
     "SpaceToDepth": _space_to_depth,

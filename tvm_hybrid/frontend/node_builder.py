@@ -18,6 +18,8 @@ SPLIT_BY_INPUT = 13
 UNSQUEEZE_BY_INPUT = 13
 CLIP_BY_INPUT = 11
 RESHAPE_TO_ZERO = 14  # of Reshape's attribute allowzero
+SUM_AXES_BY_INPUT = 13
+AXES_BY_INPUT = 18  # of all reductions but ReduceSum
 
 
 class NodeBuilder:
@@ -80,6 +82,14 @@ class NodeBuilder:
             bounds = self.number(like, low), self.number(like, high)
             return self.add("Clip", value, *bounds, output=output)
         return self.add("Clip", value, output=output, min=low, max=high)
+
+    def reduce(self, op_type: str, value: str, axes: Sequence[int], output: str = "") -> str:
+        """A reduction over axes, which stay as 1, in the form that the model's opset wants."""
+        by_input_from = SUM_AXES_BY_INPUT if op_type == "ReduceSum" else AXES_BY_INPUT
+        if self.graph.opset >= by_input_from:
+            given = self.constant(list(axes), np.int64)
+            return self.add(op_type, value, given, output=output, keepdims=1)
+        return self.add(op_type, value, output=output, axes=list(axes), keepdims=1)
 
     def reshape(self, value: str, shape: Sequence[int], output: str = "") -> str:
         """A reshape to a known shape, of any opset; a size of 0 is one, and copies nothing."""

@@ -39,6 +39,31 @@ def test_means_of_integers(dtype: str) -> None:
     compare(model, {"x": x}, [wanted])
 
 
+@pytest.mark.parametrize("dtype", ["int32", "uint32", "int64", "uint64"])
+def test_roots_and_logarithms_of_integers(dtype: str) -> None:
+    """The floats' results towards zero; float64 has more bits than these integers."""
+    x = np.array([[3, 4, 12], [1, 1, 1], [200, 300, 400]], dtype)
+    code = helper.np_dtype_to_tensor_dtype(x.dtype)
+    names = ["L2", "LogSum", "LogSumExp"]
+    nodes = [helper.make_node(f"Reduce{n}", ["x"], [n], axes=[1], keepdims=0) for n in names]
+    model = make_model(nodes, [("x", code, x.shape)], [(name, code, [3]) for name in names])
+    wide = x.astype(np.float64)
+    wanted = [np.sqrt((wide**2).sum(1)), np.log(wide.sum(1)), np.log(np.exp(wide).sum(1))]
+    compare(model, {"x": x}, [value.astype(dtype) for value in wanted])
+
+
+@pytest.mark.parametrize("empty", [False, True])
+def test_extremes_of_booleans(empty: bool) -> None:
+    """All and any; of nothing, all and none."""
+    x = np.zeros((2, 0), bool) if empty else np.array([[0, 1, 0], [1, 1, 1], [0, 0, 0]], bool)
+    nodes = [helper.make_node(f"Reduce{n}", ["x", "a"], [n], keepdims=0) for n in ("Max", "Min")]
+    outputs = [(name, TensorProto.BOOL, x.shape[:1]) for name in ("Max", "Min")]
+    inputs = [("x", TensorProto.BOOL, x.shape)]
+    model = make_model(nodes, inputs, outputs, {"a": np.array([1])}, opset=20)
+    model.ir_version = 9
+    compare(model, {"x": x}, [x.any(1), x.all(1)])
+
+
 def test_lrn_of_an_even_size_is_refused_in_half_precision() -> None:
     node = helper.make_node("LRN", ["x"], ["y"], size=4)
     x, y = ((name, TensorProto.FLOAT16, (1, 8, 2, 2)) for name in "xy")

@@ -21,7 +21,6 @@ from ..graph import Graph, describe
 from ..node_builder import NodeBuilder, attributes_of
 from .registry import rewrites
 
-AXES_BY_INPUT = 18  # of all reductions but ReduceSum
 SLICES_BY_INPUT = 10
 
 
@@ -84,7 +83,7 @@ def lp_normalization(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeProto]
     if not graph.elem_type(x) or graph.shape(x) is None:
         return None
     build = NodeBuilder(graph, node)
-    norm = _norm(build, x, [attributes.get("axis", -1)], attributes.get("p", 2))
+    norm = build.reduce(f"ReduceL{attributes.get('p', 2)}", x, [attributes.get("axis", -1)])
     dtype = helper.tensor_dtype_to_np_dtype(graph.elem_type(x))
     smallest = build.constant(np.finfo(dtype).tiny, dtype)
     build.add("Div", x, build.add("Max", norm, smallest), output=node.output[0])
@@ -98,13 +97,5 @@ def global_lp_pool(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeProto] |
     if shape is None or p not in (1, 2):
         return None
     build = NodeBuilder(graph, node)
-    _norm(build, node.input[0], list(range(2, len(shape))), p, output=node.output[0])
+    build.reduce(f"ReduceL{p}", node.input[0], range(2, len(shape)), output=node.output[0])
     return build.nodes
-
-
-def _norm(build: NodeBuilder, value: str, axes: list[int], p: int, output: str = "") -> str:
-    """The L1 or L2 norm over axes, which stay as 1."""
-    if build.graph.opset >= AXES_BY_INPUT:
-        axis = build.constant(axes, np.int64)
-        return build.add(f"ReduceL{p}", value, axis, keepdims=1, output=output)
-    return build.add(f"ReduceL{p}", value, axes=axes, keepdims=1, output=output)

@@ -14,9 +14,6 @@ from onnx import helper
 
 from ..graph import Graph
 from ..node_builder import NodeBuilder, attributes_of, optional_input
-from .channel_norms import AXES_BY_INPUT
-
-SUM_AXES_BY_INPUT = 13
 
 
 def log_sum_exp(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeProto] | None:
@@ -32,16 +29,10 @@ def log_sum_exp(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeProto] | No
         return None
     axes = list(axes or range(len(shape)))
     build, finite = NodeBuilder(graph, node), ml_dtypes.finfo(dtype)
-
-    def reduce(name: str, value: str, by_input_from: int) -> str:
-        if graph.opset >= by_input_from:
-            return build.add(name, value, build.constant(axes, "int64"), keepdims=1)
-        return build.add(name, value, axes=axes, keepdims=1)
-
-    most = reduce("ReduceMax", x, AXES_BY_INPUT)
+    most = build.reduce("ReduceMax", x, axes)
     most = build.clip(most, x, float(finite.min), float(finite.max))
     powers = build.add("Exp", build.add("Sub", x, most))
-    total = build.add("Log", reduce("ReduceSum", powers, SUM_AXES_BY_INPUT))
+    total = build.add("Log", build.reduce("ReduceSum", powers, axes))
     if attributes.get("keepdims", 1):
         build.add("Add", total, most, output=node.output[0])
         return build.nodes

@@ -15,11 +15,9 @@ import numpy as np
 import onnx
 
 from ..graph import Graph
-from ..node_builder import NodeBuilder, attributes_of, known_shape
+from ..node_builder import AXES_BY_INPUT, NodeBuilder, attributes_of, known_shape
 from .quantized import MICROSOFT, around, channels_first
 from .registry import rewrites
-
-AXES_BY_INPUT = 18  # ReduceMean has its axes in an attribute before
 
 
 @rewrites("QLinearGlobalAveragePool", "QLinearAveragePool", domain=MICROSOFT)

@@ -1,10 +1,13 @@
-"""Reductions over no axes, and means of integers.
+"""Reductions over no axes, and reductions of integers and booleans.
 
     ReduceSumSquare(x, axes=[], noop_with_empty_axes=1)    ->    Mul(x, x)
     ReduceMean(x: int32)                                   ->    Cast(ReduceMean(Cast(x)))
+    ReduceMax(x: bool)                                     ->    Cast(ReduceMax(Cast(x)))
+    ReduceL2(x: int32)                                     ->    Cast(ReduceL2(Cast(x)))
 
 Without axes TVM's importer returns the input. That is right for sums, but not for operators that
-also compute something from each element. Its mean of int32 is an int64.
+also compute something from each element. Its mean of int32 is an int64, a bool has no extremes,
+and roots and logarithms are of floats.
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ from .log_sum_exp import log_sum_exp
 from .registry import Rewrite, rewrites
 
 _OF_ONE = {"ReduceL1": "Abs", "ReduceL2": "Abs", "ReduceLogSum": "Log", "ReduceSumSquare": "Mul"}
+_INTEGERS = (TensorProto.INT32, TensorProto.INT64, TensorProto.UINT32, TensorProto.UINT64)
 _SUMS = ("ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd", "ReduceSum", "ReduceLogSumExp")
 
 
@@ -36,17 +40,35 @@ def reduction(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeProto] | None
 
 
 def _mean_of_integers(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeProto] | None:
-    elem_type = graph.elem_type(node.input[0])
-    if elem_type not in (TensorProto.INT32, TensorProto.UINT32):
-        return None
+    narrow = graph.elem_type(node.input[0]) in (TensorProto.INT32, TensorProto.UINT32)
+    return _computed_as(TensorProto.INT64, node, graph) if narrow else None
+
+
+def _extreme_of_booleans(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeProto] | None:
+    is_bool = graph.elem_type(node.input[0]) == TensorProto.BOOL
+    return _computed_as(TensorProto.UINT8, node, graph) if is_bool else None
+
+
+def _root_or_logarithm(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeProto] | None:
+    if graph.elem_type(node.input[0]) in _INTEGERS:
+        return _computed_as(TensorProto.DOUBLE, node, graph)
+    return log_sum_exp(node, graph) if node.op_type == "ReduceLogSumExp" else None
+
+
+def _computed_as(elem_type: int, node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeProto]:
+    """The reduction of another type, between casts."""
     build = NodeBuilder(graph, node)
-    wide = build.add("Cast", node.input[0], to=TensorProto.INT64)
-    mean = build.add("ReduceMean", wide, *node.input[1:], **attributes_of(node))
-    build.add("Cast", mean, output=node.output[0], to=elem_type)
+    other = build.add("Cast", node.input[0], to=elem_type)
+    reduced = build.add(node.op_type, other, *node.input[1:], **attributes_of(node))
+    build.add("Cast", reduced, output=node.output[0], to=graph.elem_type(node.input[0]))
     return build.nodes
 
 
 _OTHER_FORMS: dict[str, Rewrite] = {
-    "ReduceLogSumExp": log_sum_exp,
+    "ReduceL2": _root_or_logarithm,
+    "ReduceLogSum": _root_or_logarithm,
+    "ReduceLogSumExp": _root_or_logarithm,
+    "ReduceMax": _extreme_of_booleans,
     "ReduceMean": _mean_of_integers,
+    "ReduceMin": _extreme_of_booleans,
 }
