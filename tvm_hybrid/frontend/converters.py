@@ -28,6 +28,7 @@ from .expressions import Converter, Expr, constant, dtype_of, known_dims, litera
 from .matrix_converters import MATRIX_CONVERTERS
 from .non_max_suppression_converter import NON_MAX_SUPPRESSION_CONVERTERS
 from .pad_converter import PAD_CONVERTERS
+from .pooling_converters import POOLING_CONVERTERS
 from .pow_converter import POW_CONVERTERS
 from .quantized_converters import QUANTIZED_CONVERTERS
 from .resize_converters import RESIZE_CONVERTERS
@@ -169,6 +170,7 @@ CONVERTERS: dict[str, Converter] = {
     **MATRIX_CONVERTERS,
     **NON_MAX_SUPPRESSION_CONVERTERS,
     **PAD_CONVERTERS,
+    **POOLING_CONVERTERS,
     **POW_CONVERTERS,
     **QUANTIZED_CONVERTERS,
     **RESIZE_CONVERTERS,

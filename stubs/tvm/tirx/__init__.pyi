@@ -51,6 +51,7 @@ from .op import exp as exp
 from .op import floordiv as floordiv
 from .op import floormod as floormod
 from .op import if_then_else as if_then_else
+from .op import isnan as isnan
 from .op import log1p as log1p
 from .op import max_value as max_value
 from .op import min_value as min_value

@@ -221,14 +221,13 @@ def test_response_normalization_of_an_even_size() -> None:
     np.testing.assert_allclose(run_imported(import_onnx(model), {"line": x})[0], wanted, rtol=1e-5)
 
 
-def test_places_of_maxima_are_refused_unless_nobody_reads_them() -> None:
+def test_places_of_maxima_are_computed_if_somebody_reads_them() -> None:
     node = helper.make_node("MaxPool", ["x"], ["y", "places"], name="pool", kernel_shape=[2, 2])
     outputs = [f32("y", None, None, None, None)]
     model = make_model([node], [f32("x", *SHAPES["x"])], outputs)
     assert operators(import_onnx(model)) == {"nn.max_pool2d": 1}
     model.graph.output.append(helper.make_tensor_value_info("places", 7, None))
-    with pytest.raises(UnsupportedOperatorError, match=r"'pool'.*indices of the maxima"):
-        import_onnx(model)
+    assert operators(import_onnx(model)) == {"nn.max_pool2d": 1, "call_tir": 1}
 
 
 @pytest.mark.parametrize("mode", ["nearest", "linear"])

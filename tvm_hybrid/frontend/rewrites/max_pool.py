@@ -1,26 +1,59 @@
-"""MaxPool: explicit padding, and one output.
+"""MaxPool: explicit padding, and the places of the maxima as a node of its own.
 
-The second output, the places of the maxima, is refused by name: TVM's importer has none. The
-rest is auto_pad.py's.
+y, places = MaxPool(x, ...)    ->    y = MaxPool(x, ...)
+                                     places = MaxPoolPlaces(x, ...)
+
+What computes the maxima stays the same, with all that is fused with it. The padding is that of
+auto_pad.py.
 """
 
 from __future__ import annotations
 
 import onnx
+from onnx import TensorProto
 
-from microkernels.errors import UnsupportedOperatorError
-
-from ..graph import Graph, describe
+from ..graph import OWN_DOMAIN, Graph
+from ..node_builder import NodeBuilder, attributes_of, known_shape, with_attributes
 from .auto_pad import auto_pad
 from .registry import rewrites
 
 
 @rewrites("MaxPool")
 def max_pool(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeProto] | None:
-    """As auto_pad.py has it, if the places are not asked for."""
-    if len(node.output) > 1 and node.output[1]:
-        raise UnsupportedOperatorError(
-            f"{describe(node)}: its output {node.output[1]!r} (the indices of the maxima) is not "
-            "supported"
-        )
-    return auto_pad(node, graph)
+    """As auto_pad.py has it; the places apart, if they are asked for."""
+    if not any(node.output[1:]):
+        return auto_pad(node, graph)
+    extents = known_shape(graph, node, node.input[0])[2:]
+    ones, padded = [1] * len(extents), (auto_pad(node, graph) or [node])[0]
+    attributes = attributes_of(padded)
+    kernel, pads = attributes["kernel_shape"], attributes.get("pads") or [0, 0] * len(extents)
+    strides, dilations = attributes.get("strides") or ones, attributes.get("dilations") or ones
+    before, after = pads[: len(extents)], pads[len(extents) :]
+    sizes = []
+    for axis, extent in enumerate(extents):
+        room = extent + before[axis] + after[axis] - dilations[axis] * (kernel[axis] - 1) - 1
+        size = room // strides[axis] + 1
+        if attributes.get("ceil_mode", 0):
+            size = -(-room // strides[axis]) + 1
+            # No window begins in the padding at the end.
+            size -= (size - 1) * strides[axis] >= extent + before[axis]
+        sizes.append(size)
+    build = NodeBuilder(graph, node)
+    single = with_attributes(padded)
+    del single.output[1:]
+    build.nodes.append(single)
+    build.add(
+        "MaxPoolPlaces",
+        node.input[0],
+        output=node.output[1],
+        domain=OWN_DOMAIN,
+        sizes=sizes,
+        kernel_shape=kernel,
+        strides=strides,
+        dilations=dilations,
+        before=before,
+        storage_order=attributes.get("storage_order", 0),
+    )
+    shape = known_shape(graph, node, node.input[0])[:2]
+    graph.declare(node.output[1], TensorProto.INT64, (*shape, *sizes))
+    return build.nodes
