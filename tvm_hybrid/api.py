@@ -9,8 +9,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from tvm import IRModule
-
 from microkernels.errors import CompileError, TvmHybridError
 from microkernels.isa import isa_named, target_isa
 from relay_passes.dump_ir import require_folder
@@ -30,7 +28,7 @@ from .fallback import fallback_target
 from .input_alignment import unaligned_inputs
 from .logs import logger
 from .manifest import Coverage, Manifest, package_versions
-from .model_input import Infos, import_model
+from .model_input import Inputs, Outputs, SourceModel, import_model
 from .output_sharing import shared_outputs
 from .record_use import RecordUse
 from .single_kernel import single_kernel
@@ -155,7 +153,7 @@ def compile(
 
 
 def _compiled(
-    imported: tuple[IRModule, Infos, Infos],
+    imported: SourceModel,
     options: PipelineOptions,
     fallback: Executable | None = None,
 ) -> Executable:
@@ -202,8 +200,8 @@ def _warn_if_slow(isa: str) -> None:
 def _manifest(
     compiled: CompiledModule,
     options: PipelineOptions,
-    inputs: Infos,
-    outputs: Infos,
+    inputs: Inputs,
+    outputs: Outputs,
     fallback: Executable | None,
 ) -> Manifest:
     taken = sum(decision.taken for decision in compiled.decisions)

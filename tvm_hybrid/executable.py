@@ -29,7 +29,8 @@ from .library import Program, link_library
 from .library_loader import CHOSEN_PREFIX
 from .manifest import Manifest
 from .profile import Profile, profile_runs
-from .tensors import TensorInfo, numpy_dtype
+from .size_errors import raise_size_error
+from .tensors import OutputInfo, TensorInfo, numpy_dtype
 from .tvm_compat.runtime import holds_program, open_library
 
 if TYPE_CHECKING:
@@ -91,7 +92,7 @@ class Executable:
         return self.manifest.inputs
 
     @property
-    def outputs(self) -> tuple[TensorInfo, ...]:
+    def outputs(self) -> tuple[OutputInfo, ...]:
         """The outputs, in the order in which `run` returns them."""
         return self.manifest.outputs
 
@@ -132,7 +133,8 @@ class Executable:
     @property
     def has_bfloat16(self) -> bool:
         """Whether an input or output is of type bfloat16."""
-        return any(info.dtype == "bfloat16" for info in (*self.inputs, *self.outputs))
+        dtypes = [info.dtype for info in self.inputs] + [info.dtype for info in self.outputs]
+        return "bfloat16" in dtypes
 
     def run(self, *inputs: Any) -> list[Tensor]:
         """Runs the model.
@@ -162,8 +164,9 @@ class Executable:
                 break
         try:
             result = self.main(*inputs)
-        except Exception:
+        except Exception as error:
             self._check(inputs)
+            raise_size_error(error)
             raise
         return [result] if type(result) is Tensor else list(result)
 

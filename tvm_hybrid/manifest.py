@@ -10,7 +10,7 @@ from relay_passes.decisions import Decision
 
 from . import __version__
 from .record_use import RecordUse
-from .tensors import TensorInfo
+from .tensors import OutputInfo, TensorInfo
 
 FORMAT = 1
 
@@ -53,7 +53,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         What was asked for: "coarse", "fine" or "none".
     fast_math : str
         What was asked for: "off", "default" or "on".
-    inputs, outputs : tuple of TensorInfo
+    inputs : tuple of TensorInfo
+    outputs : tuple of OutputInfo
         In the order of the calling convention.
     shared_outputs : tuple of bool
         Whether an output may share memory with an input, a weight or another output.
@@ -82,7 +83,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     fusion: str = "coarse"
     fast_math: str = "default"
     inputs: tuple[TensorInfo, ...]
-    outputs: tuple[TensorInfo, ...]
+    outputs: tuple[OutputInfo, ...]
     shared_outputs: tuple[bool, ...]
     unaligned_inputs: tuple[bool, ...]
     coverage: Coverage

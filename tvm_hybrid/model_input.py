@@ -11,17 +11,19 @@ from tvm import IRModule, relax, tirx
 
 from microkernels.errors import ModelError, ShapeError
 
-from .tensors import TensorInfo
+from .output_types import output_info, returned_types
+from .tensors import OutputInfo, TensorInfo
 
-Infos = tuple[TensorInfo, ...]
+Inputs = tuple[TensorInfo, ...]
+Outputs = tuple[OutputInfo, ...]
 
 
 class SourceModel(NamedTuple):
     """A Relax module whose function `main` has these inputs and outputs."""
 
     mod: IRModule
-    inputs: Infos
-    outputs: Infos
+    inputs: Inputs
+    outputs: Outputs
 
 
 def import_model(model: Any, shapes: Mapping[str, Any] | None) -> SourceModel:
@@ -82,11 +84,10 @@ def _from_relax(mod: IRModule, shapes: Mapping[str, Any] | None) -> SourceModel:
         mod = _bind_sizes(mod, shapes)
     function = mod["main"]
     inputs = tuple(_info(var.name, var.ty) for var in function.params)
-    returned = function.ret_ty
-    fields = list(returned.fields) if isinstance(returned, relax.TupleType) else [returned]
+    types = returned_types(function)
     outputs = tuple(
-        _info(f"output_{i}" if len(fields) > 1 else "output", field)
-        for i, field in enumerate(fields)
+        output_info(f"output_{i}" if len(types) > 1 else "output", found)
+        for i, found in enumerate(types)
     )
     return SourceModel(mod, inputs, outputs)
 

@@ -24,8 +24,9 @@ from .explanation import Explanation
 from .feeds import ZERO_COPY_BYTES, aligned_empty, is_aligned, to_array
 from .model_input import is_onnx
 from .shape_variants import ShapeVariants
+from .size_errors import raise_size_error
 from .targets import TargetLike
-from .tensors import OpenTensorInfo, TensorInfo, numpy_dtype
+from .tensors import OpenTensorInfo, OutputInfo, TensorInfo, numpy_dtype
 
 from_dlpack, empty = np.from_dlpack, np.empty
 # The C library keeps freed blocks of this size; larger ones may go back to the system, and cost a
@@ -49,7 +50,7 @@ class NodeArg:
         NumPy's name of the element type; "bfloat16" is that of ml_dtypes. None as `type`.
     """
 
-    def __init__(self, info: TensorInfo | OpenTensorInfo) -> None:
+    def __init__(self, info: TensorInfo | OutputInfo | OpenTensorInfo) -> None:
         self.name = info.name
         self.shape = None if info.shape is None else list(info.shape)
         self.type = info.type
@@ -115,11 +116,12 @@ def _short_run(executable: Executable, main: Any, whole: Run) -> Run:
     bare = executable.bare_kernel()
     constants: tuple[Tensor, ...]
     (output,) = executable.outputs
-    if bare is None or takes_bits or gives_bits or output.nbytes > NUMPY_KEEPS_BYTES:
+    size = output.nbytes
+    if bare is None or takes_bits or gives_bits or size is None or size > NUMPY_KEEPS_BYTES:
         kernel, constants = None, ()
     else:
         kernel, constants = bare
-    result_shape, result_dtype = output.shape, numpy_dtype(output.dtype)
+    result_shape, result_dtype = output.static_shape or (), numpy_dtype(output.dtype)
 
     def run(
         output_names: Sequence[str] | None, input_feed: Mapping[str, Any], run_options: Any = None
@@ -140,7 +142,11 @@ def _short_run(executable: Executable, main: Any, whole: Run) -> Run:
                     result = empty(result_shape, result_dtype)
                     kernel(value, *constants, result)
                     return [result]
-                result = from_dlpack(main(value.view(BITS) if takes_bits else value))
+                try:
+                    result = from_dlpack(main(value.view(BITS) if takes_bits else value))
+                except RuntimeError as error:
+                    raise_size_error(error)
+                    raise
                 return [result.view(BFLOAT16) if gives_bits else result]
         return whole(output_names, input_feed, run_options)
 
@@ -305,7 +311,7 @@ class InferenceSession:
         Raises
         ------
         FeedError
-            If a name, shape or type is wrong.
+            If a name, shape or type is wrong, or values make sizes that do not fit the model.
         IsaError
             If the model was compiled for a CPU that this one is not.
         """
@@ -324,7 +330,11 @@ class InferenceSession:
         if run_options is not None:
             raise FeedError("run_options are not supported; pass None")
         places = None if output_names is None else self._find(output_names)
-        result = state.main(*tensors)
+        try:
+            result = state.main(*tensors)
+        except RuntimeError as error:
+            raise_size_error(error)
+            raise
         if type(result) is Tensor:
             arrays = [from_dlpack(result)]
         else:

@@ -1,4 +1,4 @@
-"""TensorInfo: name, shape and type of a model's input or output."""
+"""Name, shape and type of a model's inputs and outputs."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ _ONNX_TYPE_NAMES = {"float32": "float", "float64": "double"}
 
 
 class TensorInfo(msgspec.Struct, frozen=True):
-    """One input or output.
+    """One input of a compiled model.
 
     Attributes
     ----------
     name : str
         As in the model.
     shape : tuple of int
-        Sizes; all are known once a model is compiled.
+        Sizes; all are known.
     dtype : str
         NumPy's name of the element type.
     """
@@ -40,6 +40,45 @@ class TensorInfo(msgspec.Struct, frozen=True):
 
     def __str__(self) -> str:
         return f"{self.name}: {self.dtype}[{', '.join(map(str, self.shape))}]"
+
+
+class OutputInfo(msgspec.Struct, frozen=True):
+    """One output of a compiled model.
+
+    Attributes
+    ----------
+    name : str
+        As in the model.
+    shape : tuple
+        Sizes. Where a size depends on the inputs' values, the name that the model gives it, or
+        None if it has none.
+    dtype : str
+        NumPy's name of the element type.
+    """
+
+    name: str
+    shape: tuple[int | str | None, ...]
+    dtype: str
+
+    @property
+    def static_shape(self) -> tuple[int, ...] | None:
+        """The shape; None if a size depends on the inputs' values."""
+        sizes = tuple(size for size in self.shape if isinstance(size, int))
+        return sizes if len(sizes) == len(self.shape) else None
+
+    @property
+    def nbytes(self) -> int | None:
+        """Size of the tensor in bytes; None if it depends on the inputs' values."""
+        shape = self.static_shape
+        return None if shape is None else math.prod(shape) * numpy_dtype(self.dtype).itemsize
+
+    @property
+    def type(self) -> str:
+        """The type as ONNX Runtime writes it, such as "tensor(float)"."""
+        return onnx_type(self.dtype)
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.dtype}[{_sizes(self.shape)}]"
 
 
 class OpenTensorInfo(msgspec.Struct, frozen=True):
@@ -83,8 +122,11 @@ class OpenTensorInfo(msgspec.Struct, frozen=True):
 
     def __str__(self) -> str:
         known = ("...",) if self.shape is None else self.shape
-        sizes = ", ".join("?" if size is None else str(size) for size in known)
-        return f"{self.name}: {self.dtype}[{sizes}]"
+        return f"{self.name}: {self.dtype}[{_sizes(known)}]"
+
+
+def _sizes(shape: tuple[int | str | None, ...]) -> str:
+    return ", ".join("?" if size is None else str(size) for size in shape)
 
 
 def numpy_dtype(name: str) -> np.dtype:

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from typing import TypeGuard, TypeVar
 
-from tvm import IRModule, ir, relax
+from tvm import IRModule, ir, relax, tirx
 from tvm.ir.transform import PassContext, module_pass
 
 MAIN = "main"
@@ -51,7 +51,9 @@ def bits_entry() -> ir.transform.Pass:
             else:
                 fields = [builder.emit(relax.TupleGetItem(made, i)) for i in range(len(results))]
             bits = [
-                builder.emit(_view(field, _as(ty, "uint16"))) if _is_bfloat16(ty) else field
+                builder.emit(_view(_sized(builder, field, ty), _as(ty, "uint16")))
+                if _is_bfloat16(ty)
+                else field
                 for field, ty in zip(fields, results, strict=True)
             ]
             single = isinstance(main.ret_ty, relax.TensorType)
@@ -75,6 +77,14 @@ def _is_bfloat16(ty: ir.Type) -> TypeGuard[relax.TensorType]:
 def _as(ty: _Type, dtype: str) -> _Type | relax.TensorType:
     """The type with other elements, if they are bfloat16."""
     return relax.TensorType(ty.shape, dtype) if _is_bfloat16(ty) else ty
+
+
+def _sized(builder: relax.BlockBuilder, value: relax.Expr, ty: relax.TensorType) -> relax.Expr:
+    """The value with names for its sizes, if they depend on data: a view has to know them."""
+    if isinstance(ty.shape, relax.ShapeExpr):
+        return value
+    sizes = [tirx.Var(f"size{i}", "int64") for i in range(ty.ndim)]
+    return builder.match_cast(value, relax.TensorType(sizes, str(ty.dtype)))
 
 
 def _view(expr: relax.Expr, ty: relax.TensorType) -> relax.Expr:

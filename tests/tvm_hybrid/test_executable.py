@@ -18,7 +18,7 @@ from tests.tvm_hybrid.small_models import (
     several,
 )
 from tvm_hybrid.errors import FeedError, IsaError
-from tvm_hybrid.tensors import TensorInfo
+from tvm_hybrid.tensors import OutputInfo, TensorInfo
 
 X = np.random.default_rng(5).standard_normal((1, 16)).astype(np.float32)
 # K = 16 products and a bias, |terms| < 12: 17 roundings of partial sums below 64.
@@ -27,7 +27,7 @@ TOLERANCE = 17 * 64 * 2.0**-24
 
 def test_describes_itself() -> None:
     assert mlp().inputs == (TensorInfo("x", (1, 16), "float32"),)
-    assert mlp().outputs == (TensorInfo("output", (1, 16), "float32"),)
+    assert mlp().outputs == (OutputInfo("output", (1, 16), "float32"),)
     assert [info.name for info in several().outputs] == [f"output_{i}" for i in range(4)]
     assert mlp().num_threads == 1
     assert "x: float32[1, 16]" in repr(mlp())

@@ -10,6 +10,7 @@ from tvm import s_tir, tirx
 from tvm.tirx import ForKind
 
 from tir_schedules.core.machine import Machine
+from tir_schedules.core.statements import walk
 
 from .floats import guard_floats
 from .nest import NotHandledError
@@ -26,6 +27,7 @@ def parallel_blocks(func: tirx.PrimFunc, machine: Machine) -> tuple[tirx.PrimFun
     """
     if machine.threads == 1:
         raise NotHandledError("one thread only")
+    func = with_starts(func)
     if not isinstance(func.body, s_tir.SBlockRealize):
         raise NotHandledError("the body is not a root block")
     schedule = s_tir.Schedule(func.with_body(lower_math(guard_floats(func.body))))
@@ -44,10 +46,38 @@ def parallel_blocks(func: tirx.PrimFunc, machine: Machine) -> tuple[tirx.PrimFun
 
 def loops_as_written(func: tirx.PrimFunc, machine: Machine) -> tuple[tirx.PrimFunc, str]:
     """The function with its own loops; with one thread, none of them parallel."""
+    func = with_starts(func)
     body = func.body
     if machine.threads == 1:
         body = tvm_ffi.structural_map(body, (tirx.For, _serial))
     return func.with_body(lower_math(guard_floats(body))), "generic_serial"
+
+
+def with_starts(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """Stores what a reduction begins with apart from its steps, if there may be none.
+
+    for i, k: y[i] = (0 if k == 0 else y[i]) + x[i, k]   ->   for i: y[i] = 0
+                                                              for i, k: y[i] = y[i] + x[i, k]
+    """
+    names = [
+        each.name_hint
+        for each in walk(func.body)
+        if isinstance(each, s_tir.SBlock)
+        and each.init is not None
+        and any(map(_may_be_empty, each.iter_vars))
+    ]
+    if not names:
+        return func
+    schedule = s_tir.Schedule(func)
+    for name in names:
+        block = schedule.get_sblock(name)
+        schedule.decompose_reduction(block, schedule.get_loops(block)[0])
+    return func.with_body(schedule.mod["main"].body)
+
+
+def _may_be_empty(iterator: tirx.IterVar) -> bool:
+    reduced = iterator.iter_type == tirx.IterVar.CommReduce
+    return reduced and not isinstance(iterator.dom.extent, tirx.IntImm)
 
 
 def _serial(loop: tirx.For) -> tirx.For:

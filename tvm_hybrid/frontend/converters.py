@@ -24,6 +24,7 @@ from tvm import relax
 
 from .attention_converters import ATTENTION_CONVERTERS
 from .bfloat16_converters import BFLOAT16_CONVERTERS
+from .data_sized import DATA_SIZED_CONVERTERS
 from .expressions import Converter, Expr, constant, dtype_of, known_dims, literal, static_dims
 from .matrix_converters import MATRIX_CONVERTERS
 from .non_max_suppression_converter import NON_MAX_SUPPRESSION_CONVERTERS
@@ -168,6 +169,7 @@ CONVERTERS: dict[str, Converter] = {
     **ATTENTION_CONVERTERS,
     **BFLOAT16_CONVERTERS,
     **MATRIX_CONVERTERS,
+    **DATA_SIZED_CONVERTERS,
     **NON_MAX_SUPPRESSION_CONVERTERS,
     **PAD_CONVERTERS,
     **POOLING_CONVERTERS,

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import tvm
 
-from ..tensors import TensorInfo
+from ..tensors import OutputInfo, TensorInfo
 
 
 @dataclass(frozen=True)
@@ -24,4 +24,4 @@ class ImportedModel:
 
     mod: tvm.IRModule
     inputs: list[TensorInfo]
-    outputs: list[TensorInfo]
+    outputs: list[OutputInfo]

@@ -11,20 +11,19 @@ import time
 import onnx
 import tvm
 from onnx import helper
-from tvm import relax
 
-from microkernels.errors import ModelError, UnsupportedOperatorError
+from microkernels.errors import ModelError
 
-from ..tensors import TensorInfo
+from ..output_types import output_info, returned_types
+from ..tensors import OutputInfo, TensorInfo
 from .check_model import check_model
-from .expressions import static_shape_of
 from .fold_before_conv import fold_before_conv
 from .fold_into_conv import fold_into_conv
 from .fold_into_dequantize import fold_into_dequantize
 from .fold_padding import fold_padding
 from .fold_views import fold_views
-from .freeze_shapes import Shapes, freeze_shapes
-from .graph import Graph, describe
+from .freeze_shapes import Shapes, declared_dims, freeze_shapes
+from .graph import Graph
 from .imported_model import ImportedModel
 from .load_graph import load_graph
 from .propagate import propagate
@@ -49,8 +48,8 @@ def import_onnx(model: ModelLike, shapes: Shapes | None = None) -> ImportedModel
     Returns
     -------
     ImportedModel
-        All shapes are static, weights are constants, and inputs and outputs keep their ONNX names
-        and order.
+        Inputs have static shapes, weights are constants, and inputs and outputs keep their ONNX
+        names and order.
 
     Raises
     ------
@@ -86,7 +85,7 @@ def _import(proto: onnx.ModelProto, shapes: Shapes | None) -> ImportedModel:
     fold_before_conv(graph)
     mod = fold_views(to_relax(graph))
     inputs = [_info(graph, item.name) for item in graph.inputs]
-    return ImportedModel(mod, inputs, _outputs(graph, mod))
+    return ImportedModel(mod, inputs, _outputs(proto, mod))
 
 
 def _info(graph: Graph, name: str) -> TensorInfo:
@@ -95,25 +94,10 @@ def _info(graph: Graph, name: str) -> TensorInfo:
     return TensorInfo(name, shape, str(helper.tensor_dtype_to_np_dtype(graph.elem_type(name))))
 
 
-def _outputs(graph: Graph, mod: tvm.IRModule) -> list[TensorInfo]:
+def _outputs(proto: onnx.ModelProto, mod: tvm.IRModule) -> list[OutputInfo]:
     """Names from the model, shapes and dtypes from the module that will run."""
-    returned = mod["main"].ret_ty
-    several = isinstance(returned, relax.TupleType)
-    types = list(returned.fields) if several else [returned]
-    outputs = []
-    for name, found in zip(graph.outputs, types, strict=True):
-        shape = static_shape_of(found)
-        if shape is None:
-            raise UnsupportedOperatorError(_dynamic(graph, name))
-        outputs.append(TensorInfo(name, shape, str(found.dtype)))
-    return outputs
-
-
-def _dynamic(graph: Graph, output: str) -> str:
-    for node in graph.nodes:
-        if any(name and graph.shape(name) is None for name in node.output):
-            return (
-                f"graph output {output!r} has a shape that depends on data, by {describe(node)}; "
-                "only static shapes are supported"
-            )
-    return f"graph output {output!r} has a shape that is not static"
+    types = returned_types(mod["main"])
+    return [
+        output_info(item.name, found, declared_dims(item.type))
+        for item, found in zip(proto.graph.output, types, strict=True)
+    ]

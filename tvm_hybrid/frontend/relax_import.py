@@ -15,6 +15,10 @@ from microkernels.errors import ModelError, UnsupportedOperatorError
 from ..tvm_compat.onnx_importer import OnnxImporter, node_inputs
 from .bfloat16_converters import BFLOAT16, is_widened, widen
 from .converters import CONVERTERS
+from .data_sized import DATA_SIZED_CONVERTERS
+from .data_sized.broadcast import BROADCASTING, align
+from .data_sized.open_operators import OPEN_OPERATORS
+from .data_sized.sizes import is_open
 from .expressions import literal, static_shape_of
 from .graph import Graph, describe
 from .supported import has_converter
@@ -58,10 +62,17 @@ class _Importer(OnnxImporter):
     def _convert(
         self, op_type: str, inputs: Sequence[Any], attrs: dict[str, Any], opset: int
     ) -> relax.Expr:
+        opened = any(map(is_open, inputs))
+        if opened and op_type in BROADCASTING:
+            inputs = node_inputs(align(self.bb, inputs))
         own = CONVERTERS[op_type](self.bb, inputs, attrs) if op_type in CONVERTERS else None
         if own is None:
             own = self.convert_by_tvm(op_type, inputs, attrs, opset)
-        return self.bb.normalize(own)
+        result = self.bb.normalize(own)
+        known = op_type in OPEN_OPERATORS or op_type in DATA_SIZED_CONVERTERS
+        if not known and (opened or any(map(is_open, _values(result)))):
+            raise ValueError("a size of an input or of the result depends on data")
+        return result
 
     def _rounded(self, value: relax.Expr) -> relax.Expr:
         """The (first) result in bfloat16; statistics beside it stay as they are."""
@@ -83,6 +94,10 @@ class _Importer(OnnxImporter):
                 raise TypeError(
                     f"it makes {found.dtype} {shape} where ONNX defines {dtype} {expected}"
                 )
+
+
+def _values(result: relax.Expr) -> list[relax.Expr]:
+    return list(result) if isinstance(result, relax.Tuple) else [result]
 
 
 def to_relax(graph: Graph) -> IRModule:

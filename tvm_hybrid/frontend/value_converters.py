@@ -23,8 +23,6 @@ from .expressions import Converter, Expr, constant, dtype_of, literal, static_di
 
 
 def _cast(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
-    if static_dims(inputs[0]) is None:
-        return None
     return relax.op.astype(inputs[0], str(helper.tensor_dtype_to_np_dtype(attrs["to"])))
 
 

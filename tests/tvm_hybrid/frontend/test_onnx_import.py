@@ -10,7 +10,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from tvm_hybrid.errors import ModelError
-from tvm_hybrid.frontend import TensorInfo, import_onnx
+from tvm_hybrid.frontend import OutputInfo, TensorInfo, import_onnx
 
 from .models import compare, f32, i64, make_model, random, run_imported
 
@@ -113,8 +113,8 @@ def test_interface_keeps_names_order_and_types() -> None:
         TensorInfo("unused", (4,), "int64"),
     ]
     assert imported.outputs == [
-        TensorInfo("out:1", (2, 2), "float16"),
-        TensorInfo("out:0", (3,), "bool"),
+        OutputInfo("out:1", (2, 2), "float16"),
+        OutputInfo("out:0", (3,), "bool"),
     ]
     assert len(imported.mod["main"].params) == 3
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import onnx
 
-from microkernels.errors import ModelError
+from microkernels.errors import ModelError, UnsupportedOperatorError
 
 from ..graph import Graph, describe, is_standard
 
@@ -48,6 +48,10 @@ def rewrite(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeProto] | None:
         except (ArithmeticError, LookupError, TypeError, ValueError) as error:
             if isinstance(error, ModelError):
                 raise
+            if any(name and graph.shape(name) is None for name in node.input):
+                raise UnsupportedOperatorError(
+                    f"{describe(node)}: a size of an input depends on data"
+                ) from error
             raise ModelError(f"{describe(node)} is malformed: {error}") from error
         if replacement is not None:
             return replacement

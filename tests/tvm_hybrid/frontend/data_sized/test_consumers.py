@@ -1,0 +1,119 @@
+"""What reads a value whose size depends on data; each program runs for several sizes, and for 0."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import pytest
+
+from tests.onnx_builder import OnnxBuilder
+from tests.tvm_hybrid.frontend.data_sized.compare import Feeds, same, session_of
+from tvm_hybrid.errors import TvmHybridError, UnsupportedOperatorError
+from tvm_hybrid.report.onnx_runtime import literal_session
+
+ROWS = 6
+X = np.random.default_rng(0).integers(-3, 4, (ROWS, 4)).astype(np.float32)
+W = np.random.default_rng(1).integers(-3, 4, (4, 8)).astype(np.float32)
+SOME, ONE = np.array([1, 0, 1, 1, 0, 0], bool), np.array([0, 0, 0, 0, 1, 0], bool)
+NONE, ALL = np.zeros(ROWS, bool), np.ones(ROWS, bool)
+
+# The builder, and the names of two values: rows that one condition chooses, and another.
+Build = Callable[[OnnxBuilder, str, str], str]
+
+
+def chosen_rows(model: OnnxBuilder) -> tuple[str, str]:
+    """Rows of X by one condition, and by another."""
+    x = model.input("x", X.shape)
+    conditions = [model.input(name, (ROWS,), np.bool_) for name in ("first", "second")]
+    one, other = (model.node("Compress", x, condition, axis=0) for condition in conditions)
+    return one, other
+
+
+def feeds_of(first: np.ndarray, second: np.ndarray | None = None) -> Feeds:
+    return {"x": X, "first": first, "second": first[::-1] if second is None else second}
+
+
+def compare(outputs: Sequence[tuple[Build, Sequence[int | str], type]]) -> None:
+    """All values of integers, so that the order of sums does not matter."""
+    model = OnnxBuilder()
+    one, other = chosen_rows(model)
+    for build, shape, dtype in outputs:
+        model.output(build(model, one, other), shape, dtype)
+    peer = literal_session(model.model())
+    feeds = [feeds_of(condition) for condition in (SOME, NONE, ALL, ONE)]
+    same(model, [(feed, peer.run(None, feed)) for feed in feeds])
+
+
+def unary(op: str, **attributes: object) -> Build:
+    return lambda g, one, _: g.node(op, one, **attributes)
+
+
+def binary(op: str) -> Build:
+    """With itself, which has as many rows, and a row of a constant."""
+    return lambda g, one, _: g.node(op, g.node(op, one, g.node("Abs", one)), g.constant(W[:, 0]))
+
+
+def reduced(op: str, axis: int) -> Build:
+    return lambda g, one, _: g.node(op, one, axes=[axis], keepdims=0)
+
+
+def test_elementwise() -> None:
+    compare(
+        [
+            *((unary(op), ("n", 4), np.float32) for op in ("Abs", "Neg", "Relu", "Sign", "Ceil")),
+            (unary("Cast", to=7), ("n", 4), np.int64),
+            *((binary(op), ("n", 4), np.float32) for op in ("Add", "Mul", "Sub", "Max", "Min")),
+            (lambda g, one, _: g.node("Less", one, g.node("Neg", one)), ("n", 4), np.bool_),
+        ]
+    )
+
+
+def test_reductions() -> None:
+    compare(
+        [
+            (reduced(op, axis), (4,) if axis == 0 else ("n",), np.float32)
+            for op in ("ReduceMax", "ReduceMin", "ReduceProd", "ReduceSumSquare", "ReduceL1")
+            for axis in (0, 1)
+        ]
+        + [(unary("ArgMax", axis=1, keepdims=0), ("n",), np.int64)]
+    )
+
+
+def test_products_and_concat() -> None:
+    compare(
+        [
+            (lambda g, one, _: g.node("MatMul", one, g.constant(W)), ("n", 8), np.float32),
+            (lambda g, one, _: g.node("Gemm", one, one, transA=1), (4, 4), np.float32),
+            (
+                lambda g, one, other: g.node("MatMul", one, g.node("Transpose", other)),
+                ("n", "m"),
+                np.float32,
+            ),
+            (lambda g, one, other: g.node("Concat", one, other, "x", axis=0), ("k", 4), np.float32),
+            (lambda g, one, _: g.node("Concat", one, one, axis=-1), ("n", 8), np.float32),
+        ]
+    )
+
+
+def test_sizes_that_fit_only_when_the_program_runs() -> None:
+    """Both conditions choose as many rows, or one of them a single row."""
+    model = OnnxBuilder()
+    one, other = chosen_rows(model)
+    model.output(model.node("Add", one, other), ("n", 4))
+    session = session_of(model)
+    peer = literal_session(model.model())
+    for first, second in ((SOME, SOME[::-1]), (SOME, ONE), (ONE, ALL), (NONE, ONE), (NONE, NONE)):
+        feeds = feeds_of(first, second)
+        (found,), (expected,) = session.run(None, feeds), peer.run(None, feeds)
+        np.testing.assert_array_equal(found, expected)
+    with pytest.raises(TvmHybridError, match="size"):
+        session.run(None, feeds_of(SOME, ALL))
+
+
+def test_an_operator_that_reads_sizes_is_refused() -> None:
+    model = OnnxBuilder()
+    one, _ = chosen_rows(model)
+    model.output(model.node("Hardmax", one), ("n", 4))
+    with pytest.raises(UnsupportedOperatorError, match=r"'Hardmax2'.*depends on data"):
+        session_of(model)

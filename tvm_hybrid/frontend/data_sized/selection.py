@@ -1,0 +1,91 @@
+"""NonZero and Compress: which elements are there is known when the model runs.
+
+    flags = [0, 1, 1, 0]    ->    places = [1, 2, ?, ?], count = [2]    ->    [1, 2]
+
+A kernel writes all places, at most as many as there are elements, and counts them. What is behind
+it is cut to the count.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import tvm.tirx.script.builder.ir as I
+from tvm import relax, te, tirx
+
+from microkernels.vector.expressions import reinterpret
+
+from ...tensors import numpy_dtype
+from ..expressions import Converter, Expr
+from .kernels import INDEX, emit_kernel, index, put
+from .sizes import dims_of, pick, product, size_in
+
+
+def _nonzero(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
+    x = inputs[0]
+    dims = dims_of(x)
+    places, count = _places(builder, _flat(builder, x), product(dims))
+
+    def coordinates(places: te.Tensor) -> te.Tensor:
+        def element(axis: Expr, number: Expr) -> Expr:
+            found = index(0)
+            for each, size in enumerate(dims):
+                step = product(dims[each + 1 :])
+                place = tirx.floormod(tirx.floordiv(places[number], _some(step)), _some(size))
+                found = place if each == 0 else tirx.Select(axis == each, place, found)
+            return found
+
+        return te.compute((len(dims), count), element, name="coordinates")
+
+    return builder.emit_te(coordinates, places, primfunc_name_hint="coordinates")
+
+
+def _compress(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
+    """A condition that is shorter than the axis ends where it ends."""
+    data, condition = inputs
+    axis = attrs.get("axis")
+    if axis is None:
+        data, axis = _flat(builder, data), 0
+    dims = dims_of(data)
+    axis %= len(dims)
+    extent = te.min(dims_of(condition)[0], dims[axis])
+    places, count = _places(builder, condition, extent)
+    return pick(builder, data, places, count, axis)
+
+
+def _flat(builder: relax.BlockBuilder, value: Expr) -> Expr:
+    return builder.normalize(relax.op.reshape(value, (-1,)))
+
+
+def _some(size: Expr) -> Expr:
+    """A size to divide by, where there may be no elements."""
+    return te.max(size, index(1))
+
+
+def _places(builder: relax.BlockBuilder, flags: Expr, extent: Expr) -> tuple[Expr, Expr]:
+    """Where the first `extent` elements of a vector are not zero, and how many are not."""
+
+    def body(ins: list[Expr], outs: list[Expr]) -> None:
+        (flags,), (places, count) = ins, outs
+        put(count, index(0))
+        with I.serial(extent) as i, I.If(_is_true(flags[i])), I.Then():
+            put(places, i, count[0])
+            put(count, count[0] + 1)
+
+    results = [([extent], INDEX), ([1], INDEX)]
+    places, count = emit_kernel(builder, "places", [flags], results, body)
+    return places, size_in(builder, count)
+
+
+def _is_true(value: Expr) -> Expr:
+    dtype = str(value.ty.dtype)
+    if dtype == "bool":
+        return value
+    if "float" in dtype:  # all bits but the sign; TVM's comparison has no NaN differ from 0
+        bits = f"uint{numpy_dtype(dtype).itemsize * 8}"
+        value, dtype = reinterpret(bits, value) << tirx.const(1, bits), bits
+    return value != tirx.const(0, dtype)
+
+
+SELECTION_CONVERTERS: dict[str, Converter] = {"Compress": _compress, "NonZero": _nonzero}
