@@ -9,7 +9,7 @@ import pytest
 from numpy.typing import NDArray
 from onnx import helper
 
-from tvm_hybrid.errors import UnsupportedOperatorError
+from tvm_hybrid.errors import ModelError, UnsupportedOperatorError
 from tvm_hybrid.frontend import import_onnx
 
 from .models import (
@@ -122,20 +122,23 @@ def test_gru(direction: str, reset_after: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("attributes", "word"),
+    ("attributes", "error", "word"),
     [
-        ({"clip": 1.0}, "clip"),
-        ({"layout": 1}, "layout"),
-        ({"input_forget": 1}, "coupled"),
-        ({"activations": ["Elu", "Tanh", "Tanh"]}, "Elu"),
+        ({"activations": ["Sinh", "Tanh", "Tanh"]}, UnsupportedOperatorError, "Sinh"),
+        ({"activations": ["Sigmoid", "Affine", "Tanh"]}, UnsupportedOperatorError, "defaults"),
+        ({"activations": ["Sigmoid"]}, ModelError, "1 activations"),
+        ({"direction": "bidirectional"}, ModelError, "bidirectional"),
+        ({"direction": "sideways"}, ModelError, "sideways"),
     ],
 )
-def test_unsupported_forms_of_lstm(attributes: dict[str, Any], word: str) -> None:
+def test_refused_forms_of_lstm(
+    attributes: dict[str, Any], error: type[Exception], word: str
+) -> None:
     node = helper.make_node(
         "LSTM", ["x", "w", "r"], ["y"], hidden_size=4, name="cell", **attributes
     )
     model = make_model([node], [f32("x", 2, 2, 3)], [f32("y", None)], _weights(4, 1))
-    with pytest.raises(UnsupportedOperatorError, match=word) as caught:
+    with pytest.raises(error, match=word) as caught:
         import_onnx(model)
     assert "'cell'" in str(caught.value)
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 import onnx
 
 from ..graph import Graph
-from .lstm import ACTIVATIONS, check_gates, lstm_cell
+from .lstm import ACTIVATIONS, lstm_cell
 from .quantized import MICROSOFT
 from .recurrent import Recurrent, recurrent, unroll
 from .registry import rewrites
@@ -43,7 +43,6 @@ class _Quantized(Recurrent):
 
 @rewrites("DynamicQuantizeLSTM", domain=MICROSOFT)
 def dynamic_quantize_lstm(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeProto]:
-    """Writes the steps out; what LSTM refuses is refused here."""
-    check_gates(node)
+    """Writes the steps out."""
     layer = recurrent(node, graph, gates=4, activations=ACTIVATIONS, kind=_Quantized, hidden_axis=1)
     return unroll(layer, states=[5, 6], cell=lstm_cell)

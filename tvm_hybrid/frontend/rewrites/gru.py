@@ -11,21 +11,23 @@ from __future__ import annotations
 import onnx
 
 from ..graph import Graph
-from .recurrent import Direction, Recurrent, activate, recurrent, unroll
+from .batch_first import batch_first
+from .recurrent import Direction, Recurrent, Step, recurrent, unroll
 from .registry import rewrites
 
 
 @rewrites("GRU")
 def gru(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeProto]:
     """Writes the steps out."""
+    steps_first = batch_first(node, graph, states=[5])
+    if steps_first is not None:
+        return steps_first
     layer = recurrent(node, graph, gates=3, activations=["Sigmoid", "Tanh"])
     return unroll(layer, states=[5], cell=_cell)
 
 
-def _cell(layer: Recurrent, side: Direction, part: str, states: list[str]) -> list[str]:
+def _cell(layer: Recurrent, side: Direction) -> Step:
     build, size = layer.build, layer.hidden
-    hidden = states[0]
-    inputs = build.split(part, [2 * size, size], axis=1)
     recurrences = build.split(side.recurrence, [2 * size, size], axis=1)
     biases = ["", ""]
     if side.recurrence_bias:
@@ -35,12 +37,18 @@ def _cell(layer: Recurrent, side: Direction, part: str, states: list[str]) -> li
         product = build.add("MatMul", value, recurrences[piece])
         return build.add("Add", product, biases[piece]) if biases[piece] else product
 
-    both = activate(layer, side, 0, build.add("Add", inputs[0], through(hidden, 0)))
-    update, reset = build.split(both, [size, size], axis=1)
-    if layer.attribute("linear_before_reset", 0):
-        inner = build.add("Mul", reset, through(hidden, 1))
-    else:
-        inner = through(build.add("Mul", reset, hidden), 1)
-    candidate = activate(layer, side, 1, build.add("Add", inputs[1], inner))
-    step = build.add("Mul", update, build.add("Sub", hidden, candidate))
-    return [build.add("Add", candidate, step)]
+    def step(part: str, states: list[str]) -> list[str]:
+        hidden = states[0]
+        inputs = build.split(part, [2 * size, size], axis=1)
+        gates = build.add("Add", inputs[0], through(hidden, 0))
+        both = layer.activate(side, 0, layer.clip(gates))
+        update, reset = build.split(both, [size, size], axis=1)
+        if layer.attribute("linear_before_reset", 0):
+            inner = build.add("Mul", reset, through(hidden, 1))
+        else:
+            inner = through(build.add("Mul", reset, hidden), 1)
+        candidate = layer.activate(side, 1, layer.clip(build.add("Add", inputs[1], inner)))
+        difference = build.add("Mul", update, build.add("Sub", hidden, candidate))
+        return [build.add("Add", candidate, difference)]
+
+    return step

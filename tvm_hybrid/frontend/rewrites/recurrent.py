@@ -1,10 +1,11 @@
-"""What LSTM and GRU share: directions and time steps; the cell is each operator's own.
+"""What LSTM, GRU and RNN share: directions and time steps; the cell is each operator's own.
 
-    LSTM/GRU(X [steps, batch, input], W, R, B, ...)
+    LSTM/GRU/RNN(X [steps, batch, input], W, R, B, ...)
         ->  one MatMul(X, W^T) + bias for all steps, then per step MatMul(h, R^T) and the cell,
             Concat of the steps, Concat of the directions
 
-The number of steps is static once shapes are frozen, so the loop is written out.
+The number of steps is static once shapes are frozen, so the loop is written out. In steps behind
+the end of a sequence (sequence_lens) its state stays as it is, and Y is zero.
 """
 
 from __future__ import annotations
@@ -17,13 +18,14 @@ import onnx
 from numpy.typing import DTypeLike
 from onnx import helper
 
-from microkernels.errors import UnsupportedOperatorError
+from microkernels.errors import ModelError, UnsupportedOperatorError
 
 from ..graph import Graph, describe
 from ..node_builder import NodeBuilder, attributes_of, optional_input
+from .recurrent_activations import Activation, activations_of
 
 MAX_STEPS = 1024
-_ACTIVATIONS = {"Sigmoid", "Tanh", "Relu"}
+_DIRECTIONS = ("forward", "reverse", "bidirectional")
 
 
 @dataclass(frozen=True)
@@ -42,12 +44,18 @@ class Direction:
     recurrence: str
     input_bias: str
     recurrence_bias: str
-    activations: list[str]
+    activations: list[Activation]
 
 
 @dataclass(frozen=True)
 class Recurrent:
-    """Shapes and attributes of one recurrent node."""
+    """Shapes and attributes of one recurrent node.
+
+    Parameters
+    ----------
+    lengths
+        The value with the sequences' lengths, ``""`` if all have all steps.
+    """
 
     node: onnx.NodeProto
     build: NodeBuilder
@@ -56,7 +64,8 @@ class Recurrent:
     batch: int
     hidden: int
     dtype: DTypeLike
-    activations: list[str]
+    activations: list[Activation]
+    lengths: str
 
     @property
     def directions(self) -> int:
@@ -87,8 +96,21 @@ class Recurrent:
         name = optional_input(self.node, position)
         return self.build.take(name, direction, axis=0) if name else ""
 
+    def activate(self, side: Direction, position: int, value: str) -> str:
+        """Applies the direction's activation function of that position."""
+        return side.activations[position].apply(self.build, value, self.node.input[0])
 
-Cell = Callable[[Recurrent, Direction, str, list[str]], list[str]]
+    def clip(self, value: str) -> str:
+        """The inputs of gates, within bounds if the node asks for it."""
+        bound = self.attribute("clip")
+        if not isinstance(bound, float):
+            return value
+        return self.build.clip(value, self.node.input[0], -bound, bound)
+
+
+# Makes the next states of the gates' input part ``[batch, gates * hidden]`` and the states.
+Step = Callable[[str, list[str]], list[str]]
+Cell = Callable[[Recurrent, Direction], Step]
 
 
 def recurrent(
@@ -111,25 +133,15 @@ def recurrent(
     weight = graph.shape(node.input[2])
     if shape is None or len(shape) != 3 or weight is None or len(weight) != 3:
         raise UnsupportedOperatorError(f"{describe(node)}: its shapes are not static")
-    if attributes.get("layout"):
-        raise UnsupportedOperatorError(f"{describe(node)}: layout=1 is unsupported")
-    if "clip" in attributes:
-        raise UnsupportedOperatorError(f"{describe(node)}: clip is unsupported")
-    names = [name.capitalize() for name in attributes.get("activations", activations * weight[0])]
-    if not _ACTIVATIONS.issuperset(names) or len(names) != len(activations) * weight[0]:
-        raise UnsupportedOperatorError(
-            f"{describe(node)}: activations {names}; only {sorted(_ACTIVATIONS)} are supported"
-        )
+    direction = attributes.get("direction", "forward")
+    if direction not in _DIRECTIONS or weight[0] != (2 if direction == "bidirectional" else 1):
+        raise ModelError(f"{describe(node)}: direction {direction!r} with weights of {weight[0]}")
     steps, batch, _ = shape
     if steps > MAX_STEPS:
         raise UnsupportedOperatorError(
             f"{describe(node)}: {steps} time steps; up to {MAX_STEPS} can be written out"
         )
     lengths = optional_input(node, 4)
-    if lengths and not _full_lengths(graph, lengths, steps):
-        raise UnsupportedOperatorError(
-            f"{describe(node)}: sequence_lens {lengths!r} must be constant and equal {steps}"
-        )
     return kind(
         node=node,
         build=NodeBuilder(graph, node),
@@ -138,7 +150,8 @@ def recurrent(
         batch=batch,
         hidden=weight[hidden_axis],
         dtype=helper.tensor_dtype_to_np_dtype(graph.elem_type(node.input[0])),
-        activations=names,
+        activations=activations_of(node, activations, weight[0]),
+        lengths="" if _full_lengths(graph, lengths, steps) else lengths,
     )
 
 
@@ -150,20 +163,32 @@ def unroll(layer: Recurrent, states: list[int], cell: Cell) -> list[onnx.NodePro
     states
         The positions of the inputs with the initial states; the first is h.
     cell
-        Makes the next states of the gates' input part ``[batch, gates * hidden]`` and the states.
+        Makes a direction's function for one step.
     """
     build, node = layer.build, layer.node
+    within = _within(layer)
+    zero = build.constant(0, layer.dtype)
     sequences: list[list[str]] = []
     finals: list[list[str]] = []
     for direction in range(layer.directions):
         side = _direction(layer, direction)
         parts = _input_parts(layer, side)
+        advance = cell(layer, side)
         current = [layer.state(position, direction) for position in states]
         backward = direction == 1 or layer.attribute("direction", "forward") == "reverse"
         made = [""] * layer.steps
         for step in reversed(range(layer.steps)) if backward else range(layer.steps):
-            current = cell(layer, side, parts[step], current)
-            made[step] = current[0]
+            following = advance(parts[step], current)
+            if within:
+                following = [
+                    build.add("Where", within[step], new, old)
+                    for new, old in zip(following, current, strict=True)
+                ]
+            current = following
+            if within:
+                made[step] = build.add("Where", within[step], current[0], zero)
+            else:
+                made[step] = current[0]
         sequences.append(made)
         finals.append(current)
     shape = [1, layer.batch, layer.hidden]
@@ -189,14 +214,21 @@ def unroll(layer: Recurrent, states: list[int], cell: Cell) -> list[onnx.NodePro
     return build.nodes
 
 
-def activate(layer: Recurrent, side: Direction, position: int, value: str) -> str:
-    """Applies the direction's activation function of that position."""
-    return layer.build.add(side.activations[position], value)
-
-
 def _full_lengths(graph: Graph, name: str, steps: int) -> bool:
     lengths = graph.constants.get(name)
-    return lengths is not None and bool((lengths == steps).all())
+    return not name or (lengths is not None and bool((lengths == steps).all()))
+
+
+def _within(layer: Recurrent) -> list[str]:
+    """Which sequences have a step, ``[batch, 1]`` for every step; empty if all have all."""
+    build = layer.build
+    if not layer.lengths:
+        return []
+    # Integers are compared since opset 9.
+    kind = onnx.TensorProto.FLOAT if build.graph.opset < 9 else onnx.TensorProto.INT32
+    ends = build.add("Cast", build.reshape(layer.lengths, [layer.batch, 1]), to=kind)
+    dtype = helper.tensor_dtype_to_np_dtype(kind)
+    return [build.add("Less", build.constant(step, dtype), ends) for step in range(layer.steps)]
 
 
 def _direction(layer: Recurrent, index: int) -> Direction:

@@ -1,0 +1,108 @@
+"""Forms of LSTM, GRU and RNN against ONNX Runtime: activations, peepholes, lengths and more."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from numpy.typing import NDArray
+from onnx import TensorProto, helper
+
+from .models import OPSET, compare, f32, make_model, onnxruntime_run, random
+
+STEPS, BATCH, INPUT, HIDDEN = 4, 3, 2, 4
+GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
+
+
+def _layer(
+    op: str,
+    lengths: str = "",
+    peepholes: bool = False,
+    outputs: tuple[str, ...] = ("y", "yh", "yc"),
+    opset: int = OPSET,
+    **attributes: Any,
+) -> tuple[onnx.ModelProto, dict[str, NDArray]]:
+    """A model of one layer, and what to feed it.
+
+    Parameters
+    ----------
+    lengths
+        Whether the sequences' lengths are "" (absent), "constant" or "fed".
+    outputs
+        Names of the outputs, "" for those that are absent.
+    """
+    n = 2 if attributes.get("direction") == "bidirectional" else 1
+    batch_first = attributes.get("layout", 0)
+    rows = GATES[op] * HIDDEN
+    constants = {
+        "w": random(n, rows, INPUT, seed=1),
+        "r": random(n, rows, HIDDEN, seed=2),
+        "b": random(n, 2 * rows, seed=3),
+        "p": random(n, 3 * HIDDEN, seed=4),
+        "l": np.array([4, 1, 2], np.int32),
+    }
+    sizes = {"x": (STEPS, BATCH, INPUT), "h": (n, BATCH, HIDDEN), "c": (n, BATCH, HIDDEN)}
+    sizes |= {"y": (STEPS, n, BATCH, HIDDEN), "yh": sizes["h"], "yc": sizes["h"]}
+    if batch_first:
+        sizes = {key: (BATCH, *(d for d in dims if d != BATCH)) for key, dims in sizes.items()}
+    names = ["x", "w", "r", "b", "l" if lengths else "", "h"]
+    if op == "LSTM":
+        names += ["c", "p" if peepholes else ""]
+    fed = [name for name in ("x", "h", "c") if name in names]
+    feeds: dict[str, NDArray] = {key: random(*sizes[key], seed=7) for key in fed}
+    inputs = [f32(name, *sizes[name]) for name in fed]
+    if lengths == "fed":
+        feeds["l"] = constants.pop("l")
+        inputs.append(("l", TensorProto.INT32, (BATCH,)))
+    made = list(outputs[: 3 if op == "LSTM" else 2])
+    node = helper.make_node(op, names, made, hidden_size=HIDDEN, **attributes)
+    declared = [f32(name, *sizes[name]) for name in made if name]
+    return make_model([node], inputs, declared, constants, opset), feeds
+
+
+_BOTH: dict[str, Any] = {"direction": "bidirectional"}
+_FORMS: list[tuple[str, dict[str, Any]]] = [
+    ("RNN", {}),
+    ("RNN", {"direction": "reverse", "lengths": "fed", "activations": ["ScaledTanh"],
+             "activation_alpha": [0.7], "activation_beta": [1.3]}),
+    ("RNN", _BOTH | {"lengths": "constant", "activations": ["Relu", "Affine"], "clip": 0.5,
+                     "activation_alpha": [0.9], "activation_beta": [-0.1]}),
+    ("GRU", _BOTH | {"lengths": "fed", "clip": 0.4, "opset": 7,
+                     "activations": ["HardSigmoid", "Softsign", "Sigmoid", "Elu"],
+                     "activation_alpha": [0.3, 0.6], "activation_beta": [0.45]}),
+    ("GRU", {"linear_before_reset": 1, "lengths": "constant", "outputs": ("", "yh", ""),
+             "activations": ["sigmoid", "leakyrelu"]}),
+    ("LSTM", {"peepholes": True, "input_forget": 1, "clip": 0.8, "opset": 14}),
+    ("LSTM", _BOTH | {"peepholes": True, "lengths": "fed", "clip": 0.5,
+                      "activations": ["Sigmoid", "ThresholdedRelu", "Tanh"] * 2,
+                      "activation_alpha": [0.2, 0.4]}),
+    ("LSTM", {"direction": "reverse", "lengths": "constant", "outputs": ("", "", "yc"),
+              "activations": ["Sigmoid", "Softplus", "Tanh"]}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("op", "form"), _FORMS)
+def test_forms(op: str, form: dict[str, Any]) -> None:
+    model, feeds = _layer(op, **form)
+    compare(model, feeds, onnxruntime_run(model, feeds))
+
+
+@pytest.mark.parametrize("op", GATES)
+def test_batch_first(op: str) -> None:
+    """ONNX Runtime has no such layout: its answer is that of the other one, transposed."""
+    form = _BOTH | {"lengths": "constant"}
+    other, feeds = _layer(op, **form)
+    wanted = onnxruntime_run(other, feeds)
+    model, _ = _layer(op, layout=1, **form)
+    turned = {name: value.swapaxes(0, 1) for name, value in feeds.items()}
+    expected = [wanted[0].transpose(2, 0, 1, 3), *(value.swapaxes(0, 1) for value in wanted[1:])]
+    compare(model, {key: value.copy() for key, value in turned.items()}, expected)
+
+
+def test_symbolic_sizes_before_opset_13() -> None:
+    model, feeds = _layer("LSTM", opset=11)
+    shape = model.graph.input[0].type.tensor_type.shape
+    shape.dim[0].dim_param, shape.dim[1].dim_param = "steps", "batch"
+    compare(model, feeds, onnxruntime_run(model, feeds))
