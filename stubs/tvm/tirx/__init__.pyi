@@ -45,13 +45,16 @@ from .op import all as all
 from .op import any as any
 from .op import bitwise_and as bitwise_and
 from .op import bitwise_or as bitwise_or
+from .op import call_llvm_intrin as call_llvm_intrin
 from .op import call_llvm_pure_intrin as call_llvm_pure_intrin
 from .op import call_pure_extern as call_pure_extern
+from .op import cos as cos
 from .op import exp as exp
 from .op import floordiv as floordiv
 from .op import floormod as floormod
 from .op import if_then_else as if_then_else
 from .op import isnan as isnan
+from .op import log as log
 from .op import log1p as log1p
 from .op import max_value as max_value
 from .op import min_value as min_value
