@@ -40,6 +40,22 @@ class ShapeError(ModelError):
     """A dimension has no value, or a value that contradicts the model."""
 
 
+class InputValueError(ModelError):
+    """The value of an input must be known when a model is compiled, or a given one does not fit.
+
+    Parameters
+    ----------
+    message : str
+        What is wrong.
+    inputs : tuple of str
+        The inputs whose values must be known; empty if a given value does not fit.
+    """
+
+    def __init__(self, message: str, inputs: tuple[str, ...] = ()) -> None:
+        super().__init__(message)
+        self.inputs = inputs
+
+
 class FeedError(TvmHybridError, ValueError):
     """The inputs or output names given to a session do not fit the model."""
 

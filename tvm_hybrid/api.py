@@ -28,7 +28,7 @@ from .fallback import fallback_target
 from .input_alignment import unaligned_inputs
 from .logs import logger
 from .manifest import Coverage, Manifest, package_versions
-from .model_input import Inputs, Outputs, SourceModel, import_model
+from .model_input import SourceModel, import_model
 from .output_sharing import shared_outputs
 from .record_use import RecordUse
 from .single_kernel import single_kernel
@@ -44,6 +44,7 @@ def compile(
     *,
     target: TargetLike = None,
     shapes: Mapping[str, Any] | None = None,
+    values: Mapping[str, Any] | None = None,
     precision: str = "auto",
     fusion: str = "coarse",
     fast_math: str = "default",
@@ -63,6 +64,10 @@ def compile(
         The CPU; None for this one. See `tvm_hybrid.targets.resolve_target`.
     shapes : mapping, optional
         Input name -> shape, or symbolic dimension -> size.
+    values : mapping, optional
+        Input name of an ONNX model -> its value, an array or a list. The program is made for these
+        values and does not take these inputs; `run` accepts them by name and checks them. Values
+        must be given for parameters of operators, such as axes and shapes, that are inputs.
     precision : {"auto", "f32", "bf16"}
         Type of the operands of matrix products. "auto": as the model says. "f32": also those of a
         bfloat16 model, whose inputs, outputs and weights keep their type. "bf16": the operands of
@@ -104,8 +109,8 @@ def compile(
 
     Raises
     ------
-    ModelError, ShapeError, UnsupportedOperatorError
-        If the model cannot be read.
+    ModelError, ShapeError, InputValueError, UnsupportedOperatorError
+        If the model cannot be read, or lacks a shape or a value.
     TargetError
         If the target or the number of threads makes no sense, or the fallback is not below the
         target.
@@ -139,7 +144,7 @@ def compile(
         fast_math=fast_math,
     )
     options = with_records(options, lookup_of(records))
-    imported = import_model(model, shapes)
+    imported = import_model(model, shapes, values)
     if second is None:
         return _compiled(imported, options)
     below = replace(
@@ -153,18 +158,17 @@ def compile(
 
 
 def _compiled(
-    imported: SourceModel,
+    source: SourceModel,
     options: PipelineOptions,
     fallback: Executable | None = None,
 ) -> Executable:
-    mod, inputs, outputs = imported
     try:
-        compiled = compile_module(mod, options)
+        compiled = compile_module(source.mod, options)
     except TvmHybridError:
         raise
     except Exception as error:
         raise CompileError(f"the model could not be compiled: {error}") from error
-    manifest = _manifest(compiled, options, inputs, outputs, fallback)
+    manifest = _manifest(compiled, options, source, fallback)
     coverage = manifest.coverage
     logger.info(
         "%d of %d nodes taken for %s (%s), %d threads, precision %s, fusion %s",
@@ -200,8 +204,7 @@ def _warn_if_slow(isa: str) -> None:
 def _manifest(
     compiled: CompiledModule,
     options: PipelineOptions,
-    inputs: Inputs,
-    outputs: Outputs,
+    source: SourceModel,
     fallback: Executable | None,
 ) -> Manifest:
     taken = sum(decision.taken for decision in compiled.decisions)
@@ -216,8 +219,9 @@ def _manifest(
         precision=options.precision,
         fusion=options.fusion,
         fast_math=options.fast_math,
-        inputs=inputs,
-        outputs=outputs,
+        inputs=source.inputs,
+        outputs=source.outputs,
+        values=source.values,
         shared_outputs=shared_outputs(compiled.mod),
         unaligned_inputs=unaligned_inputs(compiled.mod),
         coverage=Coverage(taken, len(compiled.decisions)),

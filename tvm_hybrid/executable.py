@@ -25,6 +25,7 @@ from .cpu_features import require_host
 from .explanation import Explanation
 from .fallback import description, report_fallback, require_program, takes_fallback
 from .feeds import to_array, to_tensor
+from .input_values import InputValue, without_values
 from .library import Program, link_library
 from .library_loader import CHOSEN_PREFIX
 from .manifest import Manifest
@@ -97,6 +98,11 @@ class Executable:
         return self.manifest.outputs
 
     @property
+    def values(self) -> tuple[InputValue, ...]:
+        """The inputs of the model that this program does not take: it was made for their values."""
+        return self.manifest.values
+
+    @property
     def num_threads(self) -> int:
         """The number of threads that a run uses."""
         return self._threads
@@ -143,7 +149,8 @@ class Executable:
         ----------
         *inputs : tvm.runtime.Tensor or array_like
             One for each input, in order; or a single dictionary from names to them. Prepared
-            tensors are the fast way; anything else is copied into one.
+            tensors are the fast way; anything else is copied into one. A dictionary may also hold
+            the inputs whose values are known; they are checked.
 
         Returns
         -------
@@ -183,10 +190,11 @@ class Executable:
 
     def explain(self) -> Explanation:
         """Every node of the model: taken or left, kernel, configuration, why."""
-        if self._whole is self.manifest:
-            return Explanation(self.manifest.decisions)
-        ours, first = description(self.manifest), description(self._whole)
-        return Explanation(self.manifest.decisions, f"fallback for {ours}, instead of {first}")
+        program = [f"made for {', '.join(map(str, self.values))}"] if self.values else []
+        if self._whole is not self.manifest:
+            ours, first = description(self.manifest), description(self._whole)
+            program.append(f"fallback for {ours}, instead of {first}")
+        return Explanation(self.manifest.decisions, "; ".join(program))
 
     def profile(
         self, inputs: Mapping[str, Any] | Sequence[Any] | None = None, repeat: int = 10
@@ -284,6 +292,7 @@ class Executable:
         return value if type(value) is Tensor else to_tensor(to_array(value, info))
 
     def _by_name(self, feeds: Mapping[str, Any]) -> list[Any]:
+        feeds = without_values(feeds, self.values)
         names = [info.name for info in self.inputs]
         if missing := [name for name in names if name not in feeds]:
             raise FeedError(f"no value for input {', '.join(map(repr, missing))}")
@@ -314,7 +323,9 @@ class Executable:
 
     def __repr__(self) -> str:
         inputs, outputs = "; ".join(map(str, self.inputs)), "; ".join(map(str, self.outputs))
-        return f"Executable(({inputs}) -> ({outputs}), {self.manifest.cpu}, {self._threads}T)"
+        values = "".join(f", {value}" for value in self.values)
+        cpu, threads = self.manifest.cpu, self._threads
+        return f"Executable(({inputs}) -> ({outputs}), {cpu}, {threads}T{values})"
 
 
 def load(path: str | os.PathLike[str]) -> Executable:

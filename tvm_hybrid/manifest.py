@@ -9,6 +9,7 @@ import msgspec
 from relay_passes.decisions import Decision
 
 from . import __version__
+from .input_values import InputValue
 from .record_use import RecordUse
 from .tensors import OutputInfo, TensorInfo
 
@@ -56,6 +57,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     inputs : tuple of TensorInfo
     outputs : tuple of OutputInfo
         In the order of the calling convention.
+    values : tuple of InputValue
+        Inputs of the model that the program does not take: it was made for these values.
     shared_outputs : tuple of bool
         Whether an output may share memory with an input, a weight or another output.
     unaligned_inputs : tuple of bool
@@ -84,6 +87,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     fast_math: str = "default"
     inputs: tuple[TensorInfo, ...]
     outputs: tuple[OutputInfo, ...]
+    values: tuple[InputValue, ...] = ()
     shared_outputs: tuple[bool, ...]
     unaligned_inputs: tuple[bool, ...]
     coverage: Coverage

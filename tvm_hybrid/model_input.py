@@ -9,8 +9,9 @@ from typing import Any, NamedTuple
 import tvm
 from tvm import IRModule, relax, tirx
 
-from microkernels.errors import ModelError, ShapeError
+from microkernels.errors import InputValueError, ModelError, ShapeError
 
+from .input_values import InputValue
 from .output_types import output_info, returned_types
 from .tensors import OutputInfo, TensorInfo
 
@@ -19,14 +20,20 @@ Outputs = tuple[OutputInfo, ...]
 
 
 class SourceModel(NamedTuple):
-    """A Relax module whose function `main` has these inputs and outputs."""
+    """A Relax module whose function `main` has these inputs and outputs.
+
+    The inputs of `values` are constants inside.
+    """
 
     mod: IRModule
     inputs: Inputs
     outputs: Outputs
+    values: tuple[InputValue, ...] = ()
 
 
-def import_model(model: Any, shapes: Mapping[str, Any] | None) -> SourceModel:
+def import_model(
+    model: Any, shapes: Mapping[str, Any] | None, values: Mapping[str, Any] | None = None
+) -> SourceModel:
     """The module, its inputs and its outputs.
 
     Parameters
@@ -35,6 +42,8 @@ def import_model(model: Any, shapes: Mapping[str, Any] | None) -> SourceModel:
         A Relax module needs a function `main`.
     shapes : mapping, optional
         Shapes of inputs, or sizes of symbolic dimensions; of a Relax module the latter only.
+    values : mapping, optional
+        Values of inputs of an ONNX model.
 
     Raises
     ------
@@ -42,7 +51,14 @@ def import_model(model: Any, shapes: Mapping[str, Any] | None) -> SourceModel:
         If it is none of these, or not a valid model.
     ShapeError
         If a dimension is left without a size.
+    InputValueError
+        If an input is left without a value that must be known, or a value does not fit.
     """
+    if values and not is_onnx(model):
+        raise InputValueError(
+            f"values can be given for ONNX models only, not for a {type(model).__name__}; bind "
+            "them in the model itself, for example by relax.transform.BindParams"
+        )
     if isinstance(model, IRModule):
         return _from_relax(model, shapes)
     if type(model).__module__.startswith("torch.export"):
@@ -54,8 +70,10 @@ def import_model(model: Any, shapes: Mapping[str, Any] | None) -> SourceModel:
         )
     from .frontend import import_onnx
 
-    imported = import_onnx(model, shapes=shapes)
-    return SourceModel(imported.mod, tuple(imported.inputs), tuple(imported.outputs))
+    imported = import_onnx(model, shapes=shapes, values=values)
+    return SourceModel(
+        imported.mod, tuple(imported.inputs), tuple(imported.outputs), tuple(imported.values)
+    )
 
 
 def is_onnx(model: Any) -> bool:

@@ -13,7 +13,7 @@ from typing import Any, NoReturn, SupportsIndex
 import numpy as np
 from tvm.runtime import Tensor
 
-from microkernels.errors import ArtifactError, FeedError, ShapeError
+from microkernels.errors import ArtifactError, FeedError, InputValueError, ShapeError
 
 from . import threads
 from .api import compile as compile_model
@@ -22,8 +22,9 @@ from .dlpack import BFLOAT16, BITS, tensor_of
 from .executable import Executable, load, refuse_copies
 from .explanation import Explanation
 from .feeds import ZERO_COPY_BYTES, aligned_empty, is_aligned, to_array
+from .input_values import without_values
 from .model_input import is_onnx
-from .shape_variants import ShapeVariants
+from .programs import Program, Programs
 from .size_errors import raise_size_error
 from .targets import TargetLike
 from .tensors import OpenTensorInfo, OutputInfo, TensorInfo, numpy_dtype
@@ -163,6 +164,10 @@ class InferenceSession:
     shapes : mapping, optional
         As for `tvm_hybrid.compile`. An ONNX model with open dimensions for which none are given is
         compiled when inputs arrive, once for each combination of shapes.
+    values : mapping, optional
+        As for `tvm_hybrid.compile`. An ONNX model with parameters, such as axes or shapes, among
+        its inputs is compiled when inputs arrive, once for each combination of those whose values
+        are not given. `programs` says for which.
     target, precision, fusion, fast_math, records, num_threads, fallback
         As for `tvm_hybrid.compile`. A library is compiled already and takes none of them, except a
         `num_threads` equal to its own.
@@ -184,6 +189,7 @@ class InferenceSession:
         model: Any,
         *,
         shapes: Mapping[str, Any] | None = None,
+        values: Mapping[str, Any] | None = None,
         target: TargetLike = None,
         precision: str = "auto",
         fusion: str = "coarse",
@@ -192,13 +198,14 @@ class InferenceSession:
         num_threads: int | None = None,
         fallback: TargetLike = None,
     ) -> None:
+        self._programs: Programs | None = None
         if isinstance(model, (str, os.PathLike)) and is_library(Path(model)):
             defaults = (precision, fusion, fast_math) == ("auto", "coarse", "default")
             targets = (target, fallback) != (None, None)
-            if shapes or targets or records is not None or not defaults:
+            if shapes or values or targets or records is not None or not defaults:
                 raise ArtifactError(
-                    f"{model} is compiled already: shapes, target, fallback, fast_math, precision, "
-                    "fusion and records cannot be given; compile the model anew"
+                    f"{model} is compiled already: shapes, values, target, fallback, fast_math, "
+                    "precision, fusion and records cannot be given; compile the model anew"
                 )
             model = load(model)
         if isinstance(model, Executable):
@@ -221,10 +228,17 @@ class InferenceSession:
                 fallback=fallback,
             )
             try:
-                self.executable = make(model, shapes=shapes).for_host()
+                self.executable = make(model, shapes=shapes, values=values).for_host()
             except ShapeError:
-                if shapes is not None or not is_onnx(model) or not self._leave_open(model, make):
+                if shapes is not None or not is_onnx(model):
                     raise
+                if not self._leave_open(model, make, {}, values or {}, ()):
+                    raise
+                return
+            except InputValueError as error:
+                if not error.inputs:
+                    raise
+                self._leave_open(model, make, shapes or {}, values or {}, error.inputs)
                 return
         self._inputs = [NodeArg(info) for info in self.executable.inputs]
         self._outputs = [NodeArg(info) for info in self.executable.outputs]
@@ -236,26 +250,39 @@ class InferenceSession:
         self._threads = self.executable.num_threads
         self._local = threading.local()
 
-    def _leave_open(self, model: Any, make: Callable[..., Executable]) -> bool:
-        """Puts compiling off until inputs arrive; False if no dimension is open."""
+    def _leave_open(
+        self,
+        model: Any,
+        make: Callable[..., Executable],
+        shapes: Mapping[str, Any],
+        values: Mapping[str, Any],
+        parameters: tuple[str, ...],
+    ) -> bool:
+        """Puts compiling off until inputs arrive; False if no dimension and no value is open."""
         from .frontend import open_model
 
         opened = open_model(model)
-        if not any(info.is_open for info in opened.inputs):
+        if not parameters and not any(info.is_open for info in opened.inputs):
             return False
-        self._inputs = [NodeArg(info) for info in opened.inputs]
+        inputs = tuple(info for info in opened.inputs if info.name not in values)
+        self._inputs = [NodeArg(info) for info in inputs]
         self._outputs = [NodeArg(info) for info in opened.outputs]
-        variants = ShapeVariants(
-            opened.inputs,
-            lambda shapes: InferenceSession(make(opened.proto, shapes=shapes)),
-        )
+
+        def compile_for(
+            arrived: dict[str, tuple[int, ...]], known: dict[str, np.ndarray]
+        ) -> InferenceSession:
+            return InferenceSession(
+                make(opened.proto, shapes={**shapes, **arrived}, values={**values, **known})
+            )
+
+        programs = self._programs = Programs(inputs, parameters, compile_for)
 
         def run(
             output_names: Sequence[str] | None,
             input_feed: Mapping[str, Any],
             run_options: Any = None,
         ) -> list[np.ndarray]:
-            session = variants.session_for(input_feed)
+            session = programs.session_for(input_feed)
             self.executable = session.executable
             return session.run(output_names, input_feed, run_options)
 
@@ -265,16 +292,28 @@ class InferenceSession:
     def __getattr__(self, name: str) -> Any:
         if name == "executable":
             raise ShapeError(
-                f"{', '.join(map(repr, self._inputs))}: nothing is compiled before all sizes are "
-                'known; run the session, or make it with shapes, such as shapes={"batch": 1}'
+                f"{', '.join(map(repr, self._inputs))}: nothing is compiled before all sizes and "
+                "parameters are known; run the session, or make it with shapes, such as "
+                'shapes={"batch": 1}, and values, such as values={"axes": [1]}'
             )
         raise AttributeError(f"{type(self).__name__!r} has no attribute {name!r}")
 
     def __reduce_ex__(self, _protocol: SupportsIndex) -> NoReturn:
         refuse_copies(self, "session.executable")
 
+    @property
+    def programs(self) -> tuple[Program, ...]:
+        """The programs that are kept, each with the shapes and values that it was made for.
+
+        A session of a model whose shapes and parameters are known has one. Another one keeps at
+        most eight, the one used last at the end; the log says (level INFO) when one is compiled.
+        """
+        if self._programs is None:
+            return (Program.of(self.executable),)
+        return self._programs.kept()
+
     def get_inputs(self) -> list[NodeArg]:
-        """The inputs."""
+        """The inputs, without those whose values were given."""
         return list(self._inputs)
 
     def get_outputs(self) -> list[NodeArg]:
@@ -282,7 +321,7 @@ class InferenceSession:
         return list(self._outputs)
 
     def explain(self) -> Explanation:
-        """As `Executable.explain`; of what ran last if shapes were open."""
+        """As `Executable.explain`; of what ran last if shapes or parameters were open."""
         return self.executable.explain()
 
     def run(
@@ -299,7 +338,8 @@ class InferenceSession:
             The outputs wanted, in the order wanted; None for all.
         input_feed : mapping from str to array_like
             A value for every input: an array of exactly its shape and type, or a list. bfloat16
-            arrays, of inputs and outputs, are those of the package ml_dtypes.
+            arrays, of inputs and outputs, are those of the package ml_dtypes. Inputs whose values
+            were given may be left out; otherwise they are checked.
         run_options : None
             Accepted for compatibility; only None.
 
@@ -311,7 +351,10 @@ class InferenceSession:
         Raises
         ------
         FeedError
-            If a name, shape or type is wrong, or values make sizes that do not fit the model.
+            If a name, shape or type is wrong, an input has another value than was given, or values
+            make sizes that do not fit the model.
+        ModelError, CompileError
+            If a model with open shapes or parameters cannot be compiled for these inputs.
         IsaError
             If the model was compiled for a CPU that this one is not.
         """
@@ -362,6 +405,7 @@ class InferenceSession:
                 f"the feeds must be a dictionary from input names ({', '.join(names)}) to arrays, "
                 f"not {type(feeds).__name__}"
             )
+        feeds = without_values(feeds, self.executable.values)
         if missing := [name for name in names if name not in feeds]:
             raise FeedError(f"no value for input {', '.join(map(repr, missing))}")
         if extra := [name for name in feeds if name not in names]:

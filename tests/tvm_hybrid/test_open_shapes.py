@@ -11,7 +11,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import tvm_hybrid
 from tvm_hybrid.errors import FeedError, ModelError, ShapeError
-from tvm_hybrid.shape_variants import MOST_VARIANTS
+from tvm_hybrid.programs import MOST_PROGRAMS
 
 WEIGHT = np.random.default_rng(0).standard_normal((8, 5)).astype(np.float32)
 
@@ -149,7 +149,7 @@ def test_old_variants_are_dropped_and_come_back() -> None:
     session = tvm_hybrid.InferenceSession(open_model(), num_threads=1)
     check(session, feeds(1, 1))
     first = session.executable
-    for length in range(2, MOST_VARIANTS + 2):
+    for length in range(2, MOST_PROGRAMS + 2):
         check(session, feeds(1, length))
     check(session, feeds(1, 1))
     assert session.executable is not first

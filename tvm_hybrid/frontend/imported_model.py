@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import tvm
 
+from ..input_values import InputValue
 from ..tensors import OutputInfo, TensorInfo
 
 
@@ -20,8 +21,11 @@ class ImportedModel:
         the order of `outputs` (a tuple if there are several). Weights are constants inside.
     inputs, outputs
         The interface, in the model's order and with the model's names.
+    values
+        The inputs that are constants inside, since their values were given.
     """
 
     mod: tvm.IRModule
     inputs: list[TensorInfo]
     outputs: list[OutputInfo]
+    values: list[InputValue] = field(default_factory=list)

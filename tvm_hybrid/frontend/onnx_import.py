@@ -14,8 +14,10 @@ from onnx import helper
 
 from microkernels.errors import ModelError
 
+from ..input_values import InputValue
 from ..output_types import output_info, returned_types
 from ..tensors import OutputInfo, TensorInfo
+from .bind_values import Values, bind_values, read_values, shapes_with
 from .check_model import check_model
 from .fold_before_conv import fold_before_conv
 from .fold_into_conv import fold_into_conv
@@ -33,7 +35,9 @@ from .relax_import import to_relax
 logger = logging.getLogger("tvm_hybrid")
 
 
-def import_onnx(model: ModelLike, shapes: Shapes | None = None) -> ImportedModel:
+def import_onnx(
+    model: ModelLike, shapes: Shapes | None = None, values: Values | None = None
+) -> ImportedModel:
     """Imports an ONNX model into Relax.
 
     Parameters
@@ -44,12 +48,15 @@ def import_onnx(model: ModelLike, shapes: Shapes | None = None) -> ImportedModel
     shapes
         Numbers for symbolic and unknown dimensions: shapes by input name, ``{"x": (1, 128)}``, or
         values by dimension name, ``{"batch": 1, "seq": 128}``, or both.
+    values
+        Values of inputs by name, ``{"axes": [1]}``. These inputs become constants. It must be given
+        for parameters of operators, such as axes and shapes, that are inputs of the model.
 
     Returns
     -------
     ImportedModel
         Inputs have static shapes, weights are constants, and inputs and outputs keep their ONNX
-        names and order.
+        names and order. Inputs whose values are given are left out.
 
     Raises
     ------
@@ -57,13 +64,15 @@ def import_onnx(model: ModelLike, shapes: Shapes | None = None) -> ImportedModel
         The model cannot be read or is not valid.
     ShapeError
         A dimension has no value, or a value does not fit.
+    InputValueError
+        The value of an input must be known and is not given, or a given one does not fit.
     UnsupportedOperatorError
         An operator, or a form of one, cannot be imported; the message names the node.
     """
     start = time.perf_counter()
     proto = read_model(model)
     try:
-        imported = _import(proto, shapes)
+        imported = _import(proto, shapes, values)
     except ModelError:
         raise
     except Exception as error:  # a malformed model can go wrong in more ways than can be foreseen
@@ -74,10 +83,12 @@ def import_onnx(model: ModelLike, shapes: Shapes | None = None) -> ImportedModel
     return imported
 
 
-def _import(proto: onnx.ModelProto, shapes: Shapes | None) -> ImportedModel:
+def _import(proto: onnx.ModelProto, shapes: Shapes | None, values: Values | None) -> ImportedModel:
     check_model(proto)
     graph = load_graph(proto)
-    freeze_shapes(graph, shapes)
+    arrays = read_values(graph, values)
+    freeze_shapes(graph, shapes_with(arrays, shapes))
+    bind_values(graph, arrays)
     propagate(graph)
     fold_into_dequantize(graph)
     fold_into_conv(graph)
@@ -85,7 +96,8 @@ def _import(proto: onnx.ModelProto, shapes: Shapes | None) -> ImportedModel:
     fold_before_conv(graph)
     mod = fold_views(to_relax(graph))
     inputs = [_info(graph, item.name) for item in graph.inputs]
-    return ImportedModel(mod, inputs, _outputs(proto, mod))
+    known = [InputValue.of(name, array) for name, array in arrays.items()]
+    return ImportedModel(mod, inputs, _outputs(proto, mod), known)
 
 
 def _info(graph: Graph, name: str) -> TensorInfo:

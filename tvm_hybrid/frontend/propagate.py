@@ -34,6 +34,7 @@ from .graph import (
 )
 from .no_ops import is_no_op
 from .node_builder import RESHAPE_TO_ZERO
+from .parameters import require_parameters
 from .rewrites import rewrite
 
 MAX_DATA_ELEMENTS = 256
@@ -55,6 +56,8 @@ def propagate(graph: Graph) -> None:
         The types or shapes that meet at a node do not fit.
     UnsupportedOperatorError
         An operator is used in a form that no rewrite knows.
+    InputValueError
+        A parameter of an operator, such as axes, comes from inputs.
     ModelError
         A node breaks its operator's signature.
     """
@@ -67,6 +70,7 @@ class _Propagation:
         self.graph = graph
         self.queue = deque(graph.nodes)
         self.done: list[onnx.NodeProto] = []
+        self.makers: dict[str, onnx.NodeProto] = {}
         self.aliases: dict[str, str] = {}
         self.data: dict[str, onnx.TensorProto] = {}
         self.outputs = set(graph.outputs)
@@ -101,6 +105,7 @@ class _Propagation:
         if is_standard(node) and node.op_type == "Constant":
             self.graph.add_constant(node.output[0], constant_value(node, self.graph))
             return
+        require_parameters(node, self.graph, self.makers)
         types = self.infer_empty(node)
         values = self.empty_values(node, types)
         if values is None:
@@ -124,6 +129,7 @@ class _Propagation:
             self.aliases[node.output[0]] = node.input[0]
             return
         self.done.append(node)
+        self.makers.update(dict.fromkeys(node.output, node))
 
     def shape_values(self, node: onnx.NodeProto) -> list[np.ndarray] | None:
         """The value of Shape and Size of anything whose shape is known."""

@@ -122,7 +122,13 @@ def _emit(
     if len(scales) != len(dims):
         raise ValueError(f"it has {len(scales)} scales for {len(dims)} axes")
     if shape is None:
-        shape = tuple(int(np.float32(n) * s) for n, s in zip(dims, scales, strict=True))
+        exact = [float(np.float32(n) * s) for n, s in zip(dims, scales, strict=True)]
+        shape = tuple(map(int, exact))
+        if how.coordinates == "align_corners" and not np.allclose(shape, exact, rtol=1e-6, atol=0):
+            raise ValueError(
+                f"scales {scales.tolist()} of {dims} give no whole sizes; what align_corners means "
+                "then, ONNX and ONNX Runtime see differently: give sizes instead of scales"
+            )
     regions = _regions(None, {}, len(dims)) if regions is None else regions
     taps = [
         axis_taps(how, extent, outputs, float(scale), (float(region[0]), float(region[1])))

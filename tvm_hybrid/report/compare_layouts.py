@@ -131,7 +131,7 @@ def compare_layouts(
     fixed, free = (
         with_records(options, RecordLookup(RecordStore(file, must_exist=False))) for file in files
     )
-    mod, _, _ = import_model(model, shapes)
+    mod = import_model(model, shapes).mod
     found = race(mod, free, fixed, effort)
     return LayoutComparison(
         found.other_times_us, found.times_us, joint.layouts, _tried(loops), _tried(joint)

@@ -190,7 +190,7 @@ def predict_model(
         As `tvm_hybrid.compile`.
     """
     resolved, machine = _machine(target, threads)
-    mod, _, _ = import_model(model, shapes)
+    mod = import_model(model, shapes).mod
     lookup = lookup_of(records)
     options = PipelineOptions(
         resolved, threads, lookup, precision=precision, fusion=fusion, fast_math=fast_math

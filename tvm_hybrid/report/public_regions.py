@@ -53,7 +53,7 @@ def public_regions(options: PipelineOptions, names: Sequence[str] = ()) -> dict[
     for name, precision, model in _models():
         if names and name not in names:
             continue
-        mod, _, _ = import_model(model(), None)
+        mod = import_model(model(), None).mod
         regions = collect_regions(mod, dataclasses.replace(options, precision=precision))
         found[name] = max(regions, key=_operations)
     return found

@@ -203,7 +203,7 @@ def tune(
         fusion=fusion,
         fast_math=fast_math,
     )
-    mod, _, _ = import_model(model, shapes)
+    mod = import_model(model, shapes).mod
     machine = options.machine
     if replay is not None:
         counted = count_regions(mod, options)

@@ -115,11 +115,19 @@ RESIZES = [
     *(case("x", "Resize", *scales(1, 1, 2, 1.5), mode="nearest", nearest_mode=rounding,
            coordinate_transformation_mode=coordinates)
       for rounding in ("floor", "ceil", "round_prefer_floor", "round_prefer_ceil")
-      for coordinates in ("asymmetric", "half_pixel", "align_corners")),
+      for coordinates in ("asymmetric", "half_pixel")),
+    *(case("x", "Resize", EMPTY, EMPTY, ints(2, 6, 18, 16), mode="nearest", nearest_mode=rounding,
+           coordinate_transformation_mode="align_corners")
+      for rounding in ("floor", "ceil", "round_prefer_floor", "round_prefer_ceil")),
     *(case("x", "Resize", *scales(1, 1, factor, 0.6), mode=mode,
            coordinate_transformation_mode=coordinates)
       for mode, factor in (("linear", 2), ("linear", 1.7), ("cubic", 1.7))
-      for coordinates in ("asymmetric", "pytorch_half_pixel", "align_corners")),
+      for coordinates in ("asymmetric", "pytorch_half_pixel")),
+    *(case("x", "Resize", EMPTY, EMPTY, ints(2, 6, rows, 6), mode=mode,
+           coordinate_transformation_mode="align_corners")
+      for mode, rows in (("linear", 18), ("linear", 15), ("cubic", 15))),
+    *(case("x", "Resize", *scales(1, 1, 2, 3), mode=mode,
+           coordinate_transformation_mode="align_corners") for mode in ("linear", "cubic")),
     case("x", "Resize", *scales(1, 1, 1.3, 0.7), mode="cubic", exclude_outside=1),
     case("x", "Resize", EMPTY, EMPTY, ints(2, 6, 5, 20), mode="linear"),
     case("x", "Resize", EMPTY, EMPTY, ints(2, 6, 18, 22), mode="nearest"),
@@ -242,6 +250,14 @@ def test_whole_factors_are_one_operator(mode: str, coordinates: str) -> None:
 def test_a_resize_to_the_same_size_is_none() -> None:
     same = case("x", "Resize", EMPTY, EMPTY, ints(*SHAPES["x"]), mode="cubic")
     assert operators(import_onnx(model_of([same], 17))) == {}
+
+
+def test_aligned_corners_of_no_whole_size_are_refused() -> None:
+    """ONNX's reference puts the corner outside of the result, ONNX Runtime does not."""
+    item = case("x", "Resize", *scales(1, 1, 2, 0.6), mode="linear",
+                coordinate_transformation_mode="align_corners")  # fmt: skip
+    with pytest.raises(UnsupportedOperatorError, match=r"no whole sizes.*give sizes"):
+        import_onnx(model_of([item], 17))
 
 
 def test_weights_of_taps_add_up() -> None:

@@ -10,7 +10,7 @@ import onnx.parser
 import pytest
 from numpy.typing import NDArray
 
-from tvm_hybrid.errors import ModelError, UnsupportedOperatorError
+from tvm_hybrid.errors import InputValueError, ModelError, UnsupportedOperatorError
 from tvm_hybrid.frontend import import_onnx
 from tvm_hybrid.frontend.rewrites.body import MAX_NODES
 
@@ -159,7 +159,7 @@ def test_constants_of_a_body_are_shared_by_its_iterations() -> None:
     [
         ({"LIMIT": str(MAX_NODES)}, UnsupportedOperatorError, "written out"),
         ({"float[2, 3] x)": "float[2, 3] x, bool no)", "limit, yes": "limit, no"},
-         UnsupportedOperatorError, "'no'"),
+         InputValueError, "'no'"),
         ({"limit, yes, x)": "limit, yes)"}, ModelError, "takes 3 values"),
     ],
 )  # fmt: skip

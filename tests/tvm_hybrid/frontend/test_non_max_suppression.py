@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import tvm_hybrid
-from microkernels.errors import UnsupportedOperatorError
+from microkernels.errors import InputValueError
 from tests.onnx_builder import OnnxBuilder
 from tvm_hybrid.report.onnx_runtime import literal_session
 
@@ -55,7 +55,19 @@ def test_limits(limits: tuple[np.ndarray, ...], center: int) -> None:
         np.testing.assert_array_equal(found, expected)
 
 
-def test_a_limit_that_comes_at_run_time() -> None:
+def test_limits_that_come_at_run_time() -> None:
     proto = _model(MOST, OVERLAP, SCORE, late=True).model()
-    with pytest.raises(UnsupportedOperatorError, match="max_output_boxes_per_class"):
-        tvm_hybrid.InferenceSession(proto)
+    with pytest.raises(InputValueError, match="'limit0'"):
+        tvm_hybrid.compile(proto)
+    session = tvm_hybrid.InferenceSession(proto, num_threads=1)
+    scores = np.array([[SCORES[0]]], np.float32)
+    for most in (MOST, np.array([1])):
+        feeds = {
+            "boxes": BOXES,
+            "scores": scores,
+            "limit0": most,
+            "limit1": OVERLAP,
+            "limit2": SCORE,
+        }
+        (expected,) = literal_session(proto).run(None, feeds)
+        np.testing.assert_array_equal(session.run(None, feeds)[0], expected)

@@ -13,6 +13,7 @@ from relay_passes.pipeline import PipelineOptions, count_regions
 from tests.tvm_hybrid.tuning.layouts.test_joint_layout import convolved, write_first
 from tvm_hybrid.cli import main
 from tvm_hybrid.errors import RecordError
+from tvm_hybrid.model_input import SourceModel
 from tvm_hybrid.report import compare_layouts as module
 from tvm_hybrid.targets import resolve_target
 from tvm_hybrid.tuning.layouts.joint_layout import JointResult
@@ -48,7 +49,9 @@ def tunes(monkeypatch: pytest.MonkeyPatch) -> Tunes:
     tunes = Tunes()
     monkeypatch.setattr(module, "tune", tunes)
     monkeypatch.setattr(module, "race", race)
-    monkeypatch.setattr(module, "import_model", lambda model, shapes: (convolved(), (), ()))
+    monkeypatch.setattr(
+        module, "import_model", lambda model, shapes: SourceModel(convolved(), (), ())
+    )
     return tunes
 
 

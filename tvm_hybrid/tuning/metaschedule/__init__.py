@@ -78,7 +78,7 @@ def regions_of_model(model: Any) -> list[Region]:
     from ...model_input import import_model
     from ...targets import resolve_target
 
-    mod, _, _ = import_model(model, None)
+    mod = import_model(model, None).mod
     found: dict[str, Region] = {}
     for fusion in ("coarse", "fine"):
         options = PipelineOptions(target=resolve_target(None), threads=1, fusion=fusion)

@@ -1,0 +1,132 @@
+"""Inputs of the model whose values the importer must know are found, and named in the error."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+from tests.tvm_hybrid.frontend.models import f32, i64, make_model, run_imported
+from tvm_hybrid.errors import InputValueError, UnsupportedOperatorError
+from tvm_hybrid.frontend import import_onnx
+from tvm_hybrid.frontend.parameters import MOST_ELEMENTS, PARAMETERS
+
+X = np.arange(12, dtype=np.float32).reshape(3, 4)
+
+
+def sliced(inputs: list[Any], *before: onnx.NodeProto) -> onnx.ModelProto:
+    """x[start:end]; `before` computes start and end where they are no inputs."""
+    node = helper.make_node("Slice", ["x", "start", "end"], ["y"])
+    return make_model([*before, node], [f32("x", 3, 4), *inputs], [f32("y", None, 4)])
+
+
+def node(op: str, *inputs: str, to: str, **attributes: Any) -> onnx.NodeProto:
+    return helper.make_node(op, inputs, [to], **attributes)
+
+
+def needed(model: onnx.ModelProto, **known: Any) -> tuple[str, ...]:
+    """The inputs that the error names."""
+    with pytest.raises(InputValueError) as caught:
+        import_onnx(model, values=known)
+    return caught.value.inputs
+
+
+def test_the_message_names_node_input_and_what_to_give() -> None:
+    model = sliced([i64("start", 1), i64("end", 1)])
+    message = (
+        r"Slice node that makes 'y': the value of its input 'start' must be known.*graph input "
+        r"'start'; give it, for example values=\{'start': \[1\]\}, or .*InferenceSession"
+    )
+    with pytest.raises(InputValueError, match=message):
+        import_onnx(model)
+    assert needed(model, start=[0]) == ("end",)
+    imported = import_onnx(model, values={"start": [0], "end": np.array([2])})
+    assert [info.name for info in imported.inputs] == ["x"]
+    assert [str(value) for value in imported.values] == ["start=[0]", "end=[2]"]
+    np.testing.assert_array_equal(run_imported(imported, {"x": X})[0], X[:2])
+
+
+def test_a_value_is_followed_to_all_inputs_that_it_is_computed_from() -> None:
+    steps = [
+        node("Identity", "a", to="start"),
+        node("Shape", "x", to="shape"),
+        node("Slice", "shape", "zero", "one", to="rows"),
+        node("Add", "b", "c", to="sum"),
+        node("Min", "rows", "sum", to="end"),
+    ]
+    model = sliced([i64(name, 1) for name in "abc"], *steps)
+    for name, value in (("zero", [0]), ("one", [1])):
+        model.graph.initializer.append(onnx.numpy_helper.from_array(np.array(value), name))
+    assert needed(model) == ("a",)
+    assert needed(model, a=[1]) == ("b", "c")
+    imported = import_onnx(model, values={"a": [1], "b": [1], "c": [7]})
+    np.testing.assert_array_equal(run_imported(imported, {"x": X})[0], X[1:3])
+
+
+def test_captured_values_and_functions_are_seen_through() -> None:
+    branch = [
+        helper.make_graph([node(op, "a", "a", to=op)], op, [], [onnx.ValueInfoProto(name=op)])
+        for op in ("Add", "Mul")
+    ]
+    steps = [
+        node("If", "flag", to="end", then_branch=branch[0], else_branch=branch[1]),
+        node("Sub", "a", "a", to="start"),
+    ]
+    model = sliced([i64("a", 1), ("flag", TensorProto.BOOL, [])], *steps)
+    assert needed(model) == ("a",)
+    assert needed(model, flag=True) == ("a",)
+    imported = import_onnx(model, values={"a": [1], "flag": True})
+    np.testing.assert_array_equal(run_imported(imported, {"x": X})[0], X[:2])
+
+    crop = helper.make_node("CenterCropPad", ["x", "shape"], ["y"])
+    model = make_model([crop], [f32("x", 3, 4), i64("shape", 2)], [f32("y", None, None)], opset=18)
+    assert needed(model) == ("shape",)
+    imported = import_onnx(model, values={"shape": [1, 6]})
+    wanted = np.pad(X[1:2], ((0, 0), (1, 1)))
+    np.testing.assert_array_equal(run_imported(imported, {"x": X})[0], wanted)
+
+
+def test_large_inputs_hold_data_and_their_values_are_not_asked_for() -> None:
+    steps = [
+        node("ReduceMax", "data", to="start", keepdims=0, axes=[0]),
+        node("Add", "start", "start", to="end"),
+    ]
+    data = ("data", TensorProto.INT64, [MOST_ELEMENTS, 1])
+    assert needed(sliced([data], *steps)) == ("data",)
+    larger = ("data", TensorProto.INT64, [MOST_ELEMENTS + 1, 1])
+    with pytest.raises(UnsupportedOperatorError):
+        import_onnx(sliced([larger], *steps))
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"end": [1], "no": 1}, "values names 'no'; the model's inputs are 'x', 'start', 'end'"),
+        ({"end": [1, 2]}, r"values\['end'\] has the shape \(2,\); the input is end: int64\[1\]"),
+        ({"end": [0.5]}, r"values\['end'\] is no value of end: int64\[1\].*float64"),
+        ({"end": [[1], [1, 2]]}, r"values\['end'\] is no value"),
+        ({"end": None}, r"values\['end'\] is no value.*NoneType"),
+        ({"end": np.array([1], np.int32)}, r"values\['end'\] is no value.*int32"),
+    ],
+)
+def test_values_that_the_model_excludes_are_refused(values: dict, message: str) -> None:
+    model = sliced([i64("start", 1), i64("end", 1)])
+    with pytest.raises(InputValueError, match=message):
+        import_onnx(model, values={"start": [0], **values})
+
+
+def test_a_value_gives_its_input_a_shape() -> None:
+    shape = helper.make_node("Reshape", ["x", "shape"], ["y"])
+    model = make_model([shape], [f32("x", "n"), i64("shape", "rank")], [f32("y")])
+    imported = import_onnx(model, {"n": 12}, {"shape": [3, -1]})
+    np.testing.assert_array_equal(run_imported(imported, {"x": X.ravel()})[0], X)
+    with pytest.raises(InputValueError, match=r"has the shape \(2,\), but shapes\['shape'\] is"):
+        import_onnx(model, {"n": 12, "shape": (3,)}, {"shape": [3, -1]})
+
+
+def test_positions_are_those_of_operators() -> None:
+    for op, positions in PARAMETERS.items():
+        assert max(positions) < onnx.defs.get_schema(op).max_input, op

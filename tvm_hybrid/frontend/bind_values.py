@@ -1,0 +1,81 @@
+"""Makes constants of inputs whose values are given.
+
+x: float32[3, 4], axes: int64[1]    values={"axes": [1]}    ->    x: float32[3, 4]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from onnx import helper
+
+from microkernels.errors import FeedError, InputValueError
+
+from ..feeds import to_array
+from ..tensors import OpenTensorInfo, TensorInfo
+from .freeze_shapes import Shapes, declared_dims
+from .graph import Graph
+
+Values = Mapping[str, Any]
+
+
+def read_values(graph: Graph, values: Values | None) -> dict[str, np.ndarray]:
+    """The values as arrays of their inputs' types, by name.
+
+    Raises
+    ------
+    InputValueError
+        There is no such input, or it is of another type or shape.
+    """
+    inputs = {item.name: _declared(graph, item.name) for item in graph.inputs}
+    arrays = {}
+    for name, value in (values or {}).items():
+        if name not in inputs:
+            known = ", ".join(map(repr, inputs)) or "none"
+            raise InputValueError(f"values names {name!r}; the model's inputs are {known}")
+        arrays[name] = _array(inputs[name], value)
+    return arrays
+
+
+def shapes_with(arrays: Mapping[str, np.ndarray], shapes: Shapes | None) -> Shapes:
+    """The given shapes, and those of the given values.
+
+    Raises
+    ------
+    InputValueError
+        A value has another shape than is given for it.
+    """
+    known: dict[str, int | Sequence[int | None]] = dict(shapes or {})
+    for name, array in arrays.items():
+        given = known.setdefault(name, array.shape)
+        if not isinstance(given, Sequence) or tuple(given) != array.shape:
+            raise InputValueError(
+                f"values[{name!r}] has the shape {array.shape}, but shapes[{name!r}] is {given}"
+            )
+    return known
+
+
+def bind_values(graph: Graph, arrays: Mapping[str, np.ndarray]) -> None:
+    """Turns the inputs of these names into constants, in place; their shapes are frozen."""
+    for name, array in arrays.items():
+        graph.add_constant(name, array)
+    graph.inputs = [item for item in graph.inputs if item.name not in arrays]
+
+
+def _declared(graph: Graph, name: str) -> OpenTensorInfo:
+    dtype = str(helper.tensor_dtype_to_np_dtype(graph.elem_type(name)))
+    return OpenTensorInfo(name, declared_dims(graph.types[name]), dtype)
+
+
+def _array(info: OpenTensorInfo, value: Any) -> np.ndarray:
+    assert info.dtype is not None  # of inputs it is known
+    try:
+        shape = value.shape if isinstance(value, np.ndarray) else np.shape(value)
+        array = to_array(value, TensorInfo(info.name, shape, info.dtype))
+    except (FeedError, ValueError) as error:  # ValueError: rows of different lengths
+        raise InputValueError(f"values[{info.name!r}] is no value of {info}: {error}") from error
+    if not info.fits(shape):
+        raise InputValueError(f"values[{info.name!r}] has the shape {shape}; the input is {info}")
+    return np.ascontiguousarray(array).reshape(shape)

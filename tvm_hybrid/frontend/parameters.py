@@ -1,0 +1,114 @@
+"""Parameters: inputs of nodes whose values decide what is computed, such as axes and shapes.
+
+ReduceSum(x, axes) with axes = Add(a, 1) and the graph's inputs x, a: the value of a must be known.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import numpy as np
+import onnx
+from onnx import helper
+
+from microkernels.errors import InputValueError
+
+from .graph import OWN_DOMAIN, Graph, captured_names, describe, is_standard
+
+# Positions among the inputs of an operator whose values the importer must know.
+PARAMETERS: dict[str, tuple[int, ...]] = {
+    **dict.fromkeys(("Reshape", "Expand", "Tile", "Squeeze", "Unsqueeze", "Split"), (1,)),
+    **dict.fromkeys(("CenterCropPad", "AffineGrid", "Upsample", "TopK", "OneHot"), (1,)),
+    **dict.fromkeys(("CumSum", "CumProd", "Trilu"), (1,)),
+    **dict.fromkeys(("ReduceSum", "ReduceMean", "ReduceProd", "ReduceMax", "ReduceMin"), (1,)),
+    **dict.fromkeys(("ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp"), (1,)),
+    **dict.fromkeys(("ConstantOfShape", "HannWindow", "HammingWindow", "BlackmanWindow"), (0,)),
+    "ReduceSumSquare": (1,),
+    "Slice": (1, 2, 3, 4),
+    "Pad": (1, 2, 3),
+    "Resize": (1, 2, 3),
+    "Range": (0, 1, 2),
+    "MelWeightMatrix": (0, 1, 2, 3, 4),
+    "NonMaxSuppression": (2, 3, 4),
+    "Loop": (0, 1),
+    "MaxUnpool": (2,),
+    "Col2Im": (1, 2),
+    "DFT": (1, 2),
+    "STFT": (1, 3),
+}
+# How many elements an input may have whose value is asked for: larger ones hold data.
+MOST_ELEMENTS = 64
+# What comes from these has a size that only a run finds.
+_SIZED_BY_DATA = {"NonZero", "Unique", "Compress", "NonMaxSuppression"}
+
+
+def require_parameters(
+    node: onnx.NodeProto, graph: Graph, makers: Mapping[str, onnx.NodeProto]
+) -> None:
+    """Refuses a node whose parameters come from inputs of the graph.
+
+    Parameters
+    ----------
+    makers
+        The nodes before it by what they make.
+
+    Raises
+    ------
+    InputValueError
+        Naming these inputs.
+    """
+    known = is_standard(node) or node.domain == OWN_DOMAIN  # where Loop continues
+    for position in PARAMETERS.get(node.op_type, ()) if known else ():
+        if position < len(node.input):
+            require_value(node, node.input[position], graph, makers)
+
+
+def require_value(
+    node: onnx.NodeProto, name: str, graph: Graph, makers: Mapping[str, onnx.NodeProto]
+) -> None:
+    """Refuses a node whose input of this name depends on nothing but small inputs of the graph.
+
+    Raises
+    ------
+    InputValueError
+        Naming these inputs.
+    """
+    inputs = _sources(name, graph, makers)
+    if not inputs:
+        return
+    values = ", ".join(f"{name!r}: {_example(name, graph)}" for name in inputs)
+    raise InputValueError(
+        f"{describe(node)}: the value of its input {name!r} must be known when the model is "
+        f"compiled, and comes from graph input {', '.join(map(repr, inputs))}; give it, for "
+        f"example values={{{values}}}, or run the model by an InferenceSession, which compiles it "
+        "for the values that arrive",
+        inputs,
+    )
+
+
+def _sources(name: str, graph: Graph, makers: Mapping[str, onnx.NodeProto]) -> tuple[str, ...]:
+    """The graph inputs that a value is computed from; none if one of them is too large."""
+    waiting, seen = [name], {""}
+    while waiting:
+        value = waiting.pop()
+        if value in seen or value in graph.constants:
+            continue
+        seen.add(value)
+        maker = makers.get(value)
+        if maker is not None:
+            if maker.op_type in _SIZED_BY_DATA:
+                return ()
+            waiting += [*maker.input, *captured_names(maker)]
+    found = tuple(item.name for item in graph.inputs if item.name in seen)
+    return found if all(_is_small(name, graph) for name in found) else ()
+
+
+def _is_small(name: str, graph: Graph) -> bool:
+    shape = graph.shape(name)
+    return shape is not None and math.prod(shape) <= MOST_ELEMENTS
+
+
+def _example(name: str, graph: Graph) -> object:
+    dtype = helper.tensor_dtype_to_np_dtype(graph.elem_type(name))
+    return np.ones(graph.shape(name) or (), dtype).tolist()
