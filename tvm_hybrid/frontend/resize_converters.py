@@ -29,11 +29,14 @@ def _resize(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str,
         how = _attributes(attrs, coordinates="asymmetric", rounding="simple")
         scales = constant(inputs[1])
         return None if scales is None else _emit(builder, inputs[0], how, dims, scales)
-    if any(item is not None and constant(item) is None for item in inputs[1:]):
-        return None  # computed ones
-    arrays = [constant(given(inputs, place)) for place in (1, 2, 3)]
-    region, factors, extents = (None if a is None or not a.size else a for a in arrays)
     how = _attributes(attrs)
+    # Other transformations ignore the region, whatever it is.
+    places = (1, 2, 3) if how.coordinates == "tf_crop_and_resize" else (2, 3)
+    read = {place: given(inputs, place) for place in places}
+    if any(item is not None and constant(item) is None for item in read.values()):
+        return None  # computed ones
+    arrays = [constant(read.get(place)) for place in (1, 2, 3)]
+    region, factors, extents = (None if a is None or not a.size else a for a in arrays)
     if extents is not None:
         axes = _axes(attrs, len(dims))
         wanted = dict(zip(axes, map(int, extents), strict=True))
@@ -82,7 +85,10 @@ def _regions(region: np.ndarray | None, attrs: dict[str, Any], rank: int) -> np.
     """Start and end along every axis, [rank, 2]."""
     full = np.tile(np.array([0.0, 1.0], np.float32), (rank, 1))
     if region is not None:
-        full[_axes(attrs, rank)] = region.reshape(2, -1).T
+        axes = _axes(attrs, rank)
+        if region.size != 2 * len(axes):
+            raise ValueError(f"its roi has {region.size} numbers for {len(axes)} axes")
+        full[axes] = region.reshape(2, -1).T
     return full
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import onnx
 import pytest
 from onnx import TensorProto, helper
 
@@ -78,6 +79,22 @@ def test_a_nearest_resize_of_opset_10() -> None:
     model = make_model([node], [f32("x", 1, 2, 7, 8)], [f32("y", 1, 2, 4, 13)], {"s": scales}, 10)
     feeds = {"x": random(1, 2, 7, 8)}
     compare(model, feeds, onnxruntime_run(model, feeds))
+
+
+def resize_with_region(**attributes: str) -> onnx.ModelProto:
+    """Four numbers of a region for a tensor of four axes, which would have eight."""
+    node = helper.make_node("Resize", ["x", "r", "s"], ["y"], mode="linear", **attributes)
+    region = np.array([0.1, 0.2, 0.9, 0.8], np.float32)
+    constants = {"r": region, "s": np.array([1, 1, 2, 2], np.float32)}
+    return make_model([node], [f32("x", 1, 2, 3, 4)], [f32("y", 1, 2, 6, 8)], constants, opset=19)
+
+
+def test_only_cropping_reads_the_region_of_a_resize() -> None:
+    feeds = {"x": random(1, 2, 3, 4)}
+    model = resize_with_region()
+    compare(model, feeds, onnxruntime_run(model, feeds))
+    with pytest.raises(UnsupportedOperatorError, match="its roi has 4 numbers for 4 axes"):
+        import_onnx(resize_with_region(coordinate_transformation_mode="tf_crop_and_resize"))
 
 
 def test_cropping_comes_before_wrapping() -> None:
