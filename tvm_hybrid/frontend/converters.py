@@ -36,6 +36,7 @@ from .random_converter import RANDOM_CONVERTERS
 from .resize_converters import RESIZE_CONVERTERS
 from .roi_align_converter import ROI_ALIGN_CONVERTERS
 from .sequence_converters import SEQUENCE_CONVERTERS
+from .tf_idf_converter import TF_IDF_CONVERTERS
 from .value_converters import VALUE_CONVERTERS
 
 
@@ -180,6 +181,7 @@ CONVERTERS: dict[str, Converter] = {
     **RESIZE_CONVERTERS,
     **ROI_ALIGN_CONVERTERS,
     **SEQUENCE_CONVERTERS,
+    **TF_IDF_CONVERTERS,
     **VALUE_CONVERTERS,
     "Clip": _clip,
     "Einsum": _einsum,
