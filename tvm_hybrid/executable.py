@@ -31,7 +31,7 @@ from .library_loader import CHOSEN_PREFIX
 from .manifest import Manifest
 from .profile import Profile, profile_runs
 from .size_errors import raise_size_error
-from .tensors import OutputInfo, TensorInfo, numpy_dtype
+from .tensors import OutputInfo, TensorInfo, numpy_dtype, to_stored
 from .tvm_compat.runtime import holds_program, open_library
 
 if TYPE_CHECKING:
@@ -156,7 +156,8 @@ class Executable:
         -------
         list of tvm.runtime.Tensor
             One for each output. An output that is merely a view of an input or a weight (see
-            `manifest.shared_outputs`) shares its memory.
+            `manifest.shared_outputs`) shares its memory. Tensors of 2 or 4 bits per integer are of
+            8 bits, floats of 4 or 8 bits are uint8 tensors of their bits; prepared inputs, too.
 
         Raises
         ------
@@ -289,7 +290,7 @@ class Executable:
         return tuple(map(self._tensor, inputs, self.inputs))
 
     def _tensor(self, value: Any, info: TensorInfo) -> Tensor:
-        return value if type(value) is Tensor else to_tensor(to_array(value, info))
+        return value if type(value) is Tensor else to_tensor(to_stored(to_array(value, info)))
 
     def _by_name(self, feeds: Mapping[str, Any]) -> list[Any]:
         feeds = without_values(feeds, self.values)
@@ -315,8 +316,8 @@ class Executable:
         self._check_count(tensors)
         for tensor, info in zip(tensors, self.inputs, strict=True):
             found = TensorInfo(info.name, tuple(map(int, tensor.shape)), str(tensor.dtype))
-            if found != info:
-                raise FeedError(f"input {info.name!r}: expected {info}, got {found}")
+            if found != info.stored:
+                raise FeedError(f"input {info.name!r}: expected {info.stored}, got {found}")
 
     def __reduce_ex__(self, _protocol: SupportsIndex) -> NoReturn:
         refuse_copies(self, "executable")

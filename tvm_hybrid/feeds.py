@@ -41,10 +41,9 @@ def to_array(value: Any, info: TensorInfo) -> np.ndarray:
     """
     if isinstance(value, (np.ndarray, np.generic)):
         array = np.asarray(value)
-        fits = array.dtype == info.dtype
     else:
         array = _from_sequence(value, info)
-        fits = array.dtype == info.dtype
+    fits = array.dtype == numpy_dtype(info.dtype)
     if not fits or array.shape != info.shape:
         found = TensorInfo(info.name, array.shape, str(array.dtype))
         raise FeedError(f"input {info.name!r}: expected {info}, got {found}{_hint(array, info)}")

@@ -27,7 +27,15 @@ from .model_input import is_onnx
 from .programs import Program, Programs
 from .size_errors import raise_size_error
 from .targets import TargetLike
-from .tensors import OpenTensorInfo, OutputInfo, TensorInfo, numpy_dtype
+from .tensors import (
+    OpenTensorInfo,
+    OutputInfo,
+    TensorInfo,
+    from_stored,
+    is_narrow,
+    numpy_dtype,
+    to_stored,
+)
 
 from_dlpack, empty = np.from_dlpack, np.empty
 # The C library keeps freed blocks of this size; larger ones may go back to the system, and cost a
@@ -48,7 +56,7 @@ class NodeArg:
     type : str or None
         Such as "tensor(float)"; None if the model does not tell before inputs are known.
     dtype : str or None
-        NumPy's name of the element type; "bfloat16" is that of ml_dtypes. None as `type`.
+        NumPy's name of the element type, or that of ml_dtypes. None as `type`.
     """
 
     def __init__(self, info: TensorInfo | OutputInfo | OpenTensorInfo) -> None:
@@ -64,12 +72,26 @@ class NodeArg:
 Feed = Callable[[Any], Any]
 
 
+def _narrow_feeder(info: TensorInfo) -> Feed:
+    """As `_feeder`, for types that compiled code takes as integers."""
+    memory = aligned_empty(info.stored)
+    tensor = tensor_of(memory)
+
+    def feed(value: Any) -> Any:
+        memory[...] = to_stored(to_array(value, info))
+        return tensor
+
+    return feed
+
+
 def _feeder(info: TensorInfo, anywhere: bool) -> Feed:
     """What turns a caller's value for one input into what the model is called with.
 
     Small values are copied into aligned memory of this thread; a large one is handed over as it is
     if the kernels that read it can read it there.
     """
+    if is_narrow(info.dtype):
+        return _narrow_feeder(info)
     memory = aligned_empty(info)
     bfloat16 = info.dtype == "bfloat16"
     tensor = tensor_of(memory.view(BITS) if bfloat16 else memory)
@@ -247,6 +269,7 @@ class InferenceSession:
         self._copies = any(self._shared)
         outputs = self.executable.outputs
         self._bits = [i for i, info in enumerate(outputs) if info.dtype == "bfloat16"]
+        self._narrow = {i: x.dtype for i, x in enumerate(outputs) if is_narrow(x.dtype)}
         self._threads = self.executable.num_threads
         self._local = threading.local()
 
@@ -337,9 +360,10 @@ class InferenceSession:
         output_names : sequence of str or None
             The outputs wanted, in the order wanted; None for all.
         input_feed : mapping from str to array_like
-            A value for every input: an array of exactly its shape and type, or a list. bfloat16
-            arrays, of inputs and outputs, are those of the package ml_dtypes. Inputs whose values
-            were given may be left out; otherwise they are checked.
+            A value for every input: an array of exactly its shape and type, or a list. Arrays of
+            bfloat16 and of types with 2, 4 or 8 bits per element, of inputs and outputs, are those
+            of the package ml_dtypes. Inputs whose values were given may be left out; otherwise they
+            are checked.
         run_options : None
             Accepted for compatibility; only None.
 
@@ -384,6 +408,8 @@ class InferenceSession:
             arrays = [from_dlpack(tensor) for tensor in result]
         for place in self._bits:
             arrays[place] = arrays[place].view(BFLOAT16)
+        for place, dtype in self._narrow.items():
+            arrays[place] = from_stored(arrays[place], dtype)
         if self._copies:
             arrays = [a.copy() if s else a for a, s in zip(arrays, self._shared, strict=True)]
         return arrays if places is None else [arrays[place] for place in places]
@@ -393,7 +419,8 @@ class InferenceSession:
         state = _ThreadState(self.executable)
         manifest = self.executable.manifest
         plain = manifest.unaligned_inputs == (True,) and manifest.shared_outputs == (False,)
-        if plain and "run" not in self.__dict__:
+        narrow = bool(self._narrow) or any(is_narrow(info.dtype) for info in manifest.inputs)
+        if plain and not narrow and "run" not in self.__dict__:
             self.__dict__["run"] = _short_run(self.executable, state.main, self.run)
         return state
 

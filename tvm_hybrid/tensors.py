@@ -8,7 +8,21 @@ import ml_dtypes
 import msgspec
 import numpy as np
 
-_ONNX_TYPE_NAMES = {"float32": "float", "float64": "double"}
+_ONNX_TYPE_NAMES = {
+    "float32": "float",
+    "float64": "double",
+    "float8_e4m3fn": "float8e4m3fn",
+    "float8_e4m3fnuz": "float8e4m3fnuz",
+    "float8_e5m2": "float8e5m2",
+    "float8_e5m2fnuz": "float8e5m2fnuz",
+    "float8_e8m0fnu": "float8e8m0",
+    "float4_e2m1fn": "float4e2m1",
+}
+# Types of ml_dtypes that compiled models take and give as integers: by value, or floats by bits.
+_STORED_TYPES = {
+    **{"int2": "int8", "int4": "int8", "uint2": "uint8", "uint4": "uint8"},
+    **{name: "uint8" for name in _ONNX_TYPE_NAMES if name.startswith(("float8", "float4"))},
+}
 
 
 class TensorInfo(msgspec.Struct, frozen=True):
@@ -21,12 +35,17 @@ class TensorInfo(msgspec.Struct, frozen=True):
     shape : tuple of int
         Sizes; all are known.
     dtype : str
-        NumPy's name of the element type.
+        NumPy's name of the element type, or that of ml_dtypes.
     """
 
     name: str
     shape: tuple[int, ...]
     dtype: str
+
+    @property
+    def stored(self) -> TensorInfo:
+        """What the compiled code takes or gives; differs for types of 2, 4 and 8 bits."""
+        return TensorInfo(self.name, self.shape, _STORED_TYPES.get(self.dtype, self.dtype))
 
     @property
     def nbytes(self) -> int:
@@ -129,8 +148,27 @@ def _sizes(shape: tuple[int | str | None, ...]) -> str:
     return ", ".join("?" if size is None else str(size) for size in shape)
 
 
+def is_narrow(dtype: str) -> bool:
+    """Whether arrays of callers and of compiled code differ for an element type."""
+    return dtype in _STORED_TYPES
+
+
+def to_stored(array: np.ndarray) -> np.ndarray:
+    """An array of a caller as compiled code takes it."""
+    wanted = _STORED_TYPES.get(array.dtype.name)
+    if wanted is None:
+        return array
+    return array.astype(wanted) if "int" in array.dtype.name else array.view(wanted)
+
+
+def from_stored(array: np.ndarray, dtype: str) -> np.ndarray:
+    """An array that compiled code gave, with the element type that the caller wants."""
+    wanted = numpy_dtype(dtype)
+    return array.astype(wanted) if "int" in dtype else array.view(wanted)
+
+
 def numpy_dtype(name: str) -> np.dtype:
-    """NumPy's element type of this name; "bfloat16" is that of ml_dtypes."""
+    """NumPy's element type of this name, or that of ml_dtypes."""
     return np.dtype(getattr(ml_dtypes, name, name))
 
 

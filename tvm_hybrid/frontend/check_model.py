@@ -15,6 +15,7 @@ from onnx import TensorProto
 from microkernels.errors import ModelError, ShapeError, UnsupportedOperatorError
 
 from .graph import STANDARD_DOMAINS, describe, subgraphs
+from .narrow_types import NARROW
 
 MIN_IR_VERSION = 3
 MAX_NESTING = 16
@@ -95,7 +96,7 @@ def _check_interface(kind: str, items: Sequence[onnx.ValueInfoProto]) -> None:
         elem_type = item.type.tensor_type.elem_type
         if kind == "input" and not elem_type:
             raise ModelError(f"graph input {item.name!r} has no element type")
-        if elem_type and elem_type not in SUPPORTED_TYPES:
+        if elem_type and elem_type not in SUPPORTED_TYPES | NARROW:
             raise ModelError(
                 f"graph {kind} {item.name!r} holds {type_name(elem_type)}, "
                 "a data type that is not supported"

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import onnx
-from onnx import helper
+from onnx import helper, numpy_helper
 
 from microkernels.errors import ModelError, UnsupportedOperatorError
 
 from .graph import Graph, describe
-from .narrow_integers import array_of
 
 
 def constant_value(node: onnx.NodeProto, graph: Graph) -> np.ndarray:
@@ -20,7 +19,7 @@ def constant_value(node: onnx.NodeProto, graph: Graph) -> np.ndarray:
     value = helper.get_attribute_value(attribute)
     try:
         if attribute.name == "value":
-            return array_of(value, node.output[0], graph)
+            return numpy_helper.to_array(value)
         if attribute.name in ("value_float", "value_floats"):
             return np.array(value, np.float32)
         if attribute.name in ("value_int", "value_ints"):

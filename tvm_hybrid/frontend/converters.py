@@ -27,6 +27,7 @@ from .bfloat16_converters import BFLOAT16_CONVERTERS
 from .data_sized import DATA_SIZED_CONVERTERS
 from .expressions import Converter, Expr, constant, dtype_of, known_dims, literal, static_dims
 from .matrix_converters import MATRIX_CONVERTERS
+from .narrow_converters import NARROW_CONVERTERS
 from .non_max_suppression_converter import NON_MAX_SUPPRESSION_CONVERTERS
 from .pad_converter import PAD_CONVERTERS
 from .pooling_converters import POOLING_CONVERTERS
@@ -172,6 +173,7 @@ CONVERTERS: dict[str, Converter] = {
     **BFLOAT16_CONVERTERS,
     **MATRIX_CONVERTERS,
     **DATA_SIZED_CONVERTERS,
+    **NARROW_CONVERTERS,
     **NON_MAX_SUPPRESSION_CONVERTERS,
     **PAD_CONVERTERS,
     **POOLING_CONVERTERS,

@@ -9,6 +9,8 @@ import numpy as np
 import onnx
 from onnx import helper
 
+from .narrow_types import NARROW, stored
+
 STANDARD_DOMAINS = ("", "ai.onnx")
 OWN_DOMAIN = "tvm_hybrid"  # of operators that only rewrites write
 
@@ -32,8 +34,8 @@ class Graph:
     types
         Known types, of inputs and constants at first and of every value after propagation.
     narrow
-        Constants of 2 or 4 bits per element in the model, which are 8-bit arrays here, and their
-        element types.
+        Element types of values that are of 2, 4 or 8 bits per element in the model, and integers of
+        8 bits here (narrow_types.py).
     """
 
     name: str
@@ -48,6 +50,10 @@ class Graph:
 
     def add_constant(self, name: str, array: np.ndarray) -> None:
         """Makes `name` a constant."""
+        kind = helper.np_dtype_to_tensor_dtype(array.dtype)
+        if kind in NARROW:
+            self.narrow[name] = kind
+            array = stored(array)
         self.constants[name] = array
         self.types[name] = helper.make_tensor_type_proto(
             helper.np_dtype_to_tensor_dtype(array.dtype), array.shape

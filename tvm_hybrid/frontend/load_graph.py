@@ -8,12 +8,13 @@ from collections.abc import Iterable
 import onnx
 import onnx.inliner
 import onnx.version_converter
+from onnx import numpy_helper
 
 from microkernels.errors import ModelError
 
 from .check_model import SUPPORTED_TYPES, opset_version, type_name
 from .graph import Graph, captured_names, describe, drop_dead_nodes
-from .narrow_integers import NARROW, array_of
+from .narrow_types import NARROW, stored_type
 
 # Before opset 7 elementwise operators broadcast by attributes, which TVM's importer does not read.
 OLDEST_OPSET = 7
@@ -47,7 +48,11 @@ def load_graph(model: onnx.ModelProto) -> Graph:
     )
     _check_outputs(graph, initializers | {item.name for item in proto.input})
     for item in graph.inputs:
-        graph.types[item.name] = item.type
+        kind = item.type.tensor_type.elem_type
+        graph.types[item.name] = onnx.TypeProto.FromString(item.type.SerializeToString())
+        graph.types[item.name].tensor_type.elem_type = stored_type(kind)
+        if kind in NARROW:
+            graph.narrow[item.name] = kind
     drop_dead_nodes(graph)
     _load_constants(graph, proto.initializer)
     return graph
@@ -88,7 +93,7 @@ def _load_constants(graph: Graph, initializers: Iterable[onnx.TensorProto]) -> N
         seen.add(tensor.name)
         if tensor.name not in used:
             continue
-        if tensor.data_type not in SUPPORTED_TYPES | NARROW.keys():
+        if tensor.data_type not in SUPPORTED_TYPES | NARROW:
             raise ModelError(
                 f"initializer {tensor.name!r} holds {type_name(tensor.data_type)}, "
                 "a data type that is not supported"
@@ -97,7 +102,7 @@ def _load_constants(graph: Graph, initializers: Iterable[onnx.TensorProto]) -> N
         try:
             if min(shape, default=0) < 0:
                 raise ValueError("a dimension is negative")
-            array = array_of(tensor, tensor.name, graph)
+            array = numpy_helper.to_array(tensor)
             if array.shape != shape:
                 raise ValueError(f"the data have shape {array.shape}")
         except Exception as error:  # numpy's and onnx's own, of many kinds

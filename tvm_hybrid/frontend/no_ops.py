@@ -27,6 +27,7 @@ def _same_type(node: onnx.NodeProto, graph: Graph) -> bool:
         shape is not None
         and shape == graph.shape(node.output[0])
         and graph.elem_type(node.input[0]) == graph.elem_type(node.output[0])
+        and graph.narrow.get(node.input[0]) == graph.narrow.get(node.output[0])
     )
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import time
 
+import msgspec
 import onnx
 import tvm
 from onnx import helper
@@ -97,19 +98,24 @@ def _import(proto: onnx.ModelProto, shapes: Shapes | None, values: Values | None
     mod = fold_views(to_relax(graph))
     inputs = [_info(graph, item.name) for item in graph.inputs]
     known = [InputValue.of(name, array) for name, array in arrays.items()]
-    return ImportedModel(mod, inputs, _outputs(proto, mod), known)
+    return ImportedModel(mod, inputs, _outputs(proto, graph, mod), known)
 
 
 def _info(graph: Graph, name: str) -> TensorInfo:
     shape = graph.shape(name)
     assert shape is not None  # freeze_shapes saw to it
-    return TensorInfo(name, shape, str(helper.tensor_dtype_to_np_dtype(graph.elem_type(name))))
+    kind = graph.narrow.get(name, graph.elem_type(name))
+    return TensorInfo(name, shape, str(helper.tensor_dtype_to_np_dtype(kind)))
 
 
-def _outputs(proto: onnx.ModelProto, mod: tvm.IRModule) -> list[OutputInfo]:
+def _outputs(proto: onnx.ModelProto, graph: Graph, mod: tvm.IRModule) -> list[OutputInfo]:
     """Names from the model, shapes and dtypes from the module that will run."""
-    types = returned_types(mod["main"])
-    return [
-        output_info(item.name, found, declared_dims(item.type))
-        for item, found in zip(proto.graph.output, types, strict=True)
-    ]
+    outputs = []
+    for item, found in zip(proto.graph.output, returned_types(mod["main"]), strict=True):
+        info = output_info(item.name, found, declared_dims(item.type))
+        kind = graph.narrow.get(item.name)
+        if kind is not None:
+            dtype = str(helper.tensor_dtype_to_np_dtype(kind))
+            info = msgspec.structs.replace(info, dtype=dtype)
+        outputs.append(info)
+    return outputs

@@ -19,8 +19,9 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-from microkernels.errors import ModelError, ShapeError
+from microkernels.errors import ModelError, ShapeError, UnsupportedOperatorError
 
+from .check_model import type_name
 from .constant_node import constant_value
 from .evaluate import evaluate
 from .graph import (
@@ -32,6 +33,7 @@ from .graph import (
     static_shape,
     subgraphs,
 )
+from .narrow_types import FLOATS, MOVING
 from .no_ops import is_no_op
 from .node_builder import RESHAPE_TO_ZERO
 from .parameters import require_parameters
@@ -40,6 +42,11 @@ from .rewrites import rewrite
 MAX_DATA_ELEMENTS = 256
 MAX_ELEMENTS = 2**36
 MAX_NODES = 1_000_000
+# Operators that read floats of 4 or 8 bits.
+_READING_FLOATS = {
+    *("Cast", "CastLike", "DequantizeLinear", "QuantizeLinear", "Shape", "Size"),
+    *("If", "Loop", "Scan"),
+}
 # Operators whose results are elements of the first input, or their places.
 _CHOOSING = {
     *("ArgMax", "ArgMin", "Gather", "GatherElements", "GatherND", "TopK"),
@@ -86,6 +93,8 @@ class _Propagation:
         name = self.graph.fresh(item.name)
         dtype = helper.tensor_dtype_to_np_dtype(self.graph.elem_type(item.name))
         self.graph.add_constant(name, np.empty(0, dtype))
+        if item.name in self.graph.narrow:
+            self.graph.narrow[name] = self.graph.narrow[item.name]
         return name
 
     def run(self) -> None:
@@ -102,6 +111,7 @@ class _Propagation:
             if name in self.aliases:
                 node.input[position] = self.aliases[name]
         check_signature(node, self.graph.opset)
+        mark_narrow(node, self.graph)
         if is_standard(node) and node.op_type == "Constant":
             self.graph.add_constant(node.output[0], constant_value(node, self.graph))
             return
@@ -227,6 +237,24 @@ def _bias(node: onnx.NodeProto) -> list[str]:
     """The name of a product's or convolution's bias, if it has one."""
     has_bias = is_standard(node) and node.op_type in ("Conv", "ConvTranspose", "Gemm")
     return [name for name in node.input[2:3] if name] if has_bias else []
+
+
+def mark_narrow(node: onnx.NodeProto, graph: Graph) -> None:
+    """Marks what an operator makes of values that only rewrites and moves know how to read.
+
+    Raises
+    ------
+    UnsupportedOperatorError
+        It computes with floats of 4 or 8 bits.
+    """
+    kinds = {graph.narrow[name] for name in node.input if name in graph.narrow}
+    if not kinds:
+        return
+    if is_standard(node) and node.op_type in MOVING and node.input[0] in graph.narrow:
+        graph.narrow.update(dict.fromkeys(filter(None, node.output), graph.narrow[node.input[0]]))
+    elif kinds & FLOATS and is_standard(node) and node.op_type not in _READING_FLOATS:
+        names = ", ".join(sorted(map(type_name, kinds)))
+        raise UnsupportedOperatorError(f"{describe(node)}: it cannot compute with {names}")
 
 
 def check_signature(node: onnx.NodeProto, opset: int) -> None:

@@ -16,7 +16,12 @@ CONTRIB_DOMAIN = "com.microsoft"
 # Rewrites replace these or refuse a form; what TVM's converters do not expect, they ignore.
 REPLACED = frozenset({"Attention", "EmbedLayerNormalization"})
 # Operators that rewrites write and only our converters know.
-OWN = frozenset({"CausalMask", "DequantizeBlocks", "MaxPoolPlaces", "RandomNumbers"})
+OWN = frozenset(
+    {
+        *("CausalMask", "DecodeFloat", "DequantizeBlocks", "EncodeFloat", "MaxPoolPlaces"),
+        "RandomNumbers",
+    }
+)
 
 
 @cache

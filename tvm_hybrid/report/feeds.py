@@ -82,7 +82,7 @@ def save_arrays(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
 def random_array(shape: Sequence[int], dtype: str, rng: np.random.Generator) -> np.ndarray:
     """Values that any model can take: standard normal floats, integers and booleans 0 or 1."""
     wanted = numpy_dtype(dtype)
-    if wanted.kind == "f" or dtype == "bfloat16":
+    if wanted.kind == "f" or "float" in dtype:
         return rng.standard_normal(shape).astype(wanted)
     return rng.integers(0, 2, shape).astype(wanted)
 

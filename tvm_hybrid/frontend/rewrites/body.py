@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import onnx
-from onnx import helper
+from onnx import helper, numpy_helper
 
 from microkernels.errors import ModelError, UnsupportedOperatorError
 
@@ -14,7 +14,6 @@ from ..constant_node import constant_value
 from ..freeze_shapes import declared_dims
 from ..graph import describe, is_standard, subgraphs
 from ..inline import inline, rename_values
-from ..narrow_integers import array_of
 from ..node_builder import NodeBuilder
 
 MAX_NODES = 4096
@@ -99,7 +98,7 @@ def _without_constants(proto: onnx.GraphProto, build: NodeBuilder) -> onnx.Graph
     copy = onnx.GraphProto(name=proto.name, input=proto.input, output=proto.output)
     for tensor in proto.initializer:
         name = shared(tensor.name)
-        build.graph.add_constant(name, array_of(tensor, name, build.graph))
+        build.graph.add_constant(name, numpy_helper.to_array(tensor))
     for node in proto.node:
         inner = onnx.NodeProto.FromString(node.SerializeToString())
         if node.op_type == "Constant" and is_standard(node):

@@ -18,8 +18,10 @@ from microkernels.errors import ModelError, UnsupportedOperatorError
 
 from ..check_model import type_name
 from ..graph import Graph, describe
+from ..narrow_types import FLOATS, NARROW
 from ..node_builder import NodeBuilder, attributes_of, optional_input
 from .dequantize_blocks import dequantize_blocks
+from .quantize_apart import dequantize_floats, quantize_apart
 from .quantized import MICROSOFT
 from .registry import rewrites
 
@@ -29,8 +31,8 @@ _QUANTIZED = (TensorProto.UINT8, TensorProto.INT8, TensorProto.UINT16, TensorPro
 
 
 @rewrites("QuantizeLinear")
-def quantize_linear(node: onnx.NodeProto, graph: Graph) -> None:
-    """Checks only."""
+def quantize_linear(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeProto] | None:
+    """Checks; writes what is rare in single operators."""
     attributes = attributes_of(node)
     zero_point = optional_input(node, 2)
     target = attributes.get("output_dtype", 0) or TensorProto.UINT8
@@ -41,17 +43,20 @@ def quantize_linear(node: onnx.NodeProto, graph: Graph) -> None:
                 f"{describe(node)}: output_dtype is {type_name(attributes['output_dtype'])}, the "
                 f"zero point {zero_point!r} is {type_name(target)}"
             )
-    if target not in (0, *_QUANTIZED):
+    if target not in (0, *_QUANTIZED, *NARROW - {TensorProto.FLOAT8E8M0}):
         raise UnsupportedOperatorError(
             f"{describe(node)}: quantising to {type_name(target)} is not supported"
         )
-    if attributes.get("block_size"):
-        raise UnsupportedOperatorError(f"{describe(node)}: quantising in blocks is not supported")
-    if attributes.get("precision", 0) not in (0, TensorProto.FLOAT):
-        raise UnsupportedOperatorError(
-            f"{describe(node)}: a precision other than float32 is not supported"
-        )
+    precision = attributes.get("precision", 0)
+    if precision not in (0, *_FLOATS, TensorProto.DOUBLE):
+        raise ModelError(f"{describe(node)}: a precision of {type_name(precision)}")
     _check_parameters(node, graph)
+    rare = target in NARROW or precision not in (0, TensorProto.FLOAT)
+    if not rare and not attributes.get("block_size"):
+        return None
+    build = NodeBuilder(graph, node)
+    quantize_apart(build, target)
+    return build.nodes
 
 
 @rewrites("DequantizeLinear")
@@ -64,6 +69,9 @@ def dequantize_linear(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeProto
         raise UnsupportedOperatorError(
             f"{describe(node)}: dequantising {type_name(elem_type)} is not supported"
         )
+    same = graph.narrow.get(zero_point) == graph.narrow.get(q) or zero_point in graph.constants
+    if zero_point and elem_type and not same:
+        raise ModelError(f"{describe(node)}: {q!r} and {zero_point!r} are not of one type")
     if zero_point and elem_type and graph.elem_type(zero_point) not in (0, elem_type):
         raise ModelError(
             f"{describe(node)}: {q!r} is {type_name(elem_type)}, its zero point {zero_point!r} is "
@@ -74,6 +82,10 @@ def dequantize_linear(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeProto
         raise ModelError(f"{describe(node)}: the zero point of an int32 value must be 0")
     block = attributes.get("block_size", 0)
     _check_parameters(node, graph)
+    if graph.narrow.get(q) in FLOATS:
+        build = NodeBuilder(graph, node)
+        dequantize_floats(build)
+        return build.nodes
     if not block or graph.shape(scale) in ((), (1,)):
         return None
     build = NodeBuilder(graph, node)
