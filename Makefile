@@ -10,8 +10,11 @@ PACKAGES := microkernels tir_schedules relay_passes tvm_hybrid tvm_hybrid_comman
 STAMP := $(VENV)/.installed
 # Tests run in this many processes, each file in one.
 WORKERS ?= 2
+# `make fuzz` ends after so many.
 
-.PHONY: demo test test-all lint types format clean
+SECONDS ?= 600
+
+.PHONY: demo test test-all fuzz lint types format clean
 
 demo: $(STAMP)
 	$(BIN)/python -m tvm_hybrid.demo
@@ -26,6 +29,10 @@ test: lint types
 # quarters of the sizes and forms of tests marked sampled and, on CPUs without AVX-512, of tests by stand-ins.
 test-all: lint types
 	TVM_HYBRID_ALL_TESTS=1 $(PYTEST)
+
+# Random graphs, new ones every time unless SEED is given; findings go to build/fuzz.
+fuzz: $(STAMP)
+	$(BIN)/python -m tests.fuzz --seconds $(SECONDS) $(if $(SEED),--seed $(SEED))
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

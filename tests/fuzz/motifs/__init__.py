@@ -1,0 +1,36 @@
+"""Families of graphs. `KINDS` says which there are; each draws one graph."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ..drawing import Draw
+from .attention import attention
+from .chains import chain
+from .convolutions import convolution
+from .elementwise import elementwise
+from .empty import empty
+from .layouts import layout
+from .products import product
+from .quantized import quantized
+from .special import special
+
+KINDS: dict[str, Callable[[Draw], None]] = {
+    "product": product,
+    "convolution": convolution,
+    "attention": attention,
+    "chain": chain,
+    "layout": layout,
+    "quantized": quantized,
+    "elementwise": elementwise,
+    "special": special,
+    "empty": empty,
+}
+# Kinds in turns; those that take long to compile come less often.
+TURNS = (
+    *("product", "elementwise", "chain", "special", "layout", "quantized", "empty", "attention"),
+    *("elementwise", "product", "special", "convolution", "chain", "quantized", "layout"),
+    *("elementwise", "special"),
+)
+# Kinds whose values may be special.
+WILD = frozenset({"special", "empty"})

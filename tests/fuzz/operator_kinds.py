@@ -1,0 +1,163 @@
+"""Operators by what they do to rounding errors."""
+
+from __future__ import annotations
+
+from math import prod, sqrt
+
+import numpy as np
+
+# They move, choose or compare values, or compute with integers, and round nothing.
+EXACT = frozenset(
+    [
+        "Abs",
+        "And",
+        "ArgMax",
+        "ArgMin",
+        "BitShift",
+        "BitwiseAnd",
+        "BitwiseNot",
+        "BitwiseOr",
+        "BitwiseXor",
+        "Cast",
+        "CastLike",
+        "Ceil",
+        "Clip",
+        "Compress",
+        "Concat",
+        "Constant",
+        "ConstantOfShape",
+        "ConvInteger",
+        "DepthToSpace",
+        "Equal",
+        "Expand",
+        "EyeLike",
+        "Flatten",
+        "Floor",
+        "Gather",
+        "GatherElements",
+        "GatherND",
+        "GlobalMaxPool",
+        "Greater",
+        "GreaterOrEqual",
+        "Identity",
+        "IsInf",
+        "IsNaN",
+        "Less",
+        "LessOrEqual",
+        "MatMulInteger",
+        "Max",
+        "MaxPool",
+        "Min",
+        "Mod",
+        "Neg",
+        "NonZero",
+        "Not",
+        "OneHot",
+        "Or",
+        "Pad",
+        "Range",
+        "ReduceMax",
+        "ReduceMin",
+        "Relu",
+        "Reshape",
+        "ReverseSequence",
+        "Round",
+        "ScatterElements",
+        "ScatterND",
+        "Shape",
+        "Sign",
+        "Size",
+        "Slice",
+        "SpaceToDepth",
+        "Split",
+        "Squeeze",
+        "ThresholdedRelu",
+        "Tile",
+        "TopK",
+        "Transpose",
+        "Trilu",
+        "Unsqueeze",
+        "Where",
+        "Xor",
+    ]
+)
+
+# Sums, whose errors are relative to the sums of the absolute values.
+PRODUCTS = frozenset(
+    ["MatMul", "Gemm", "Conv", "ConvTranspose", "Einsum", "FusedMatMul", "FusedConv", "FusedGemm"]
+)
+SUMS = PRODUCTS.union(
+    [
+        "AveragePool",
+        "CumSum",
+        "GlobalAveragePool",
+        "Mean",
+        "ReduceL1",
+        "ReduceMean",
+        "ReduceSum",
+        "ReduceSumSquare",
+        "Resize",
+        "Sum",
+    ]
+)
+
+# Operators with products inside, whose operands `precision="bf16"` rounds too.
+ROUNDED = PRODUCTS.union(["Attention", "MultiHeadAttention", "GroupQueryAttention", "MatMulNBits"])
+
+# The sign of a zero that they give is that of the formula, however they are compiled.
+SIGNED = frozenset(
+    [
+        "Abs",
+        "Ceil",
+        "Concat",
+        "DepthToSpace",
+        "Div",
+        "Expand",
+        "Flatten",
+        "Floor",
+        "Gather",
+        "Identity",
+        "Mul",
+        "Neg",
+        "Reshape",
+        "Round",
+        "Slice",
+        "SpaceToDepth",
+        "Split",
+        "Sqrt",
+        "Squeeze",
+        "Tile",
+        "Transpose",
+        "Unsqueeze",
+        "Where",
+    ]
+)
+
+
+def length(op: str, shapes: list[tuple[int, ...]], result: tuple[int, ...]) -> int:
+    """About how many terms a sum has."""
+    first = shapes[0]
+    if op in ("MatMul", "FusedMatMul"):
+        return first[-1] if first else 1
+    if op in ("Conv", "FusedConv"):
+        return prod(shapes[1][1:])
+    if op == "ConvTranspose":
+        return shapes[1][0] * prod(shapes[1][2:])
+    if op == "Gemm":
+        return max(first, default=1)
+    if op == "Einsum":
+        return max((max(shape, default=1) for shape in shapes), default=1)
+    return max(1, prod(first) // max(1, prod(result)))
+
+
+def unit_roundoff(dtype: np.dtype) -> float:
+    """Half of the distance from 1 to the next number of a type."""
+    return {"float64": 2.0**-53, "float16": 2.0**-11, "bfloat16": 2.0**-8}.get(str(dtype), 2.0**-24)
+
+
+def growth(terms: int) -> float:
+    """By how much rounding errors of a sum grow with its length.
+
+    The probabilistic bound: see `tvm_hybrid.report.compare`.
+    """
+    return sqrt(max(terms, 1))

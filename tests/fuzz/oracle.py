@@ -1,0 +1,236 @@
+"""What a model means, and how far rounding may carry each element of its outputs.
+
+The model is evaluated node by node in float64, once as it is and several times with noise: every
+operand and every result of an operator that rounds is multiplied by 1 + e, where |e| is at most
+`NOISE` unit roundoffs of the node's type; sums get noise in proportion to the sums of the absolute
+values, growing with the root of their length. This is Monte Carlo arithmetic (Parker, "Monte Carlo
+arithmetic", UCLA CSD-970002, 1997): how far noise carries a result shows how far the roundings of
+any order of computing it may. `FACTOR` times the largest distance that was seen is allowed, with
+the root mean square over the tensor for elements on which the noise happened to cancel.
+
+So operators that round nothing leave no room: what only moves, and integers, has to be equal. An
+integer that noise changes is next to a tie, and may differ. A result that float32, computed
+literally, takes further away than allowed is not compared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+from onnx import numpy_helper
+
+from .operator_kinds import EXACT, ROUNDED, SIGNED, SUMS, growth, length, unit_roundoff
+from .run_node import run_node
+
+Array = NDArray[Any]
+
+NOISE = (
+    16.0  # functions of `microkernels.vector.vector_math` are off by up to 48, FACTOR times less
+)
+HALF_NOISE = 4.0  # in unit roundoffs of a 16-bit type
+PASSES = 6
+FACTOR = 4.0
+# Exponentials may give 0 for less than 2^-126, times a factor of theirs.
+FLUSHED = 104 * 2.0**-126
+BF16_NOISE = 2.0**-8  # of an operand that is rounded to bfloat16
+# Operators with parameters among the inputs that are no operands: after so many.
+PARAMETERS_AFTER = {"Resize": 1}
+# Winograd's error, relative to the root mean square of the results: see `select_winograd`; "on"
+# has no bound, but no transform of weights of some hundred channels is off by more.
+WINOGRAD_NOISE = {"off": 0.0, "default": 5e-5, "on": 2e-4}
+
+
+@dataclass(frozen=True)
+class Expected:
+    """One output.
+
+    Attributes
+    ----------
+    value : numpy.ndarray
+        In the type of the output.
+    tolerance : numpy.ndarray
+        For each element; infinite for what is not compared.
+    signed : bool
+        Whether zeros have to have its signs.
+    """
+
+    value: Array
+    tolerance: Array
+    signed: bool
+
+
+class Oracle:
+    """Evaluates one model.
+
+    Parameters
+    ----------
+    model : onnx.ModelProto
+        Without graphs inside nodes.
+    feeds : mapping from str to numpy.ndarray
+        Its inputs.
+    precision, fast_math : str
+        As for `tvm_hybrid.compile`.
+    """
+
+    def __init__(
+        self,
+        model: onnx.ModelProto,
+        feeds: Mapping[str, Array],
+        precision: str = "auto",
+        fast_math: str = "default",
+    ) -> None:
+        self._nodes = list(model.graph.node)
+        self._opset = next(each.version for each in model.opset_import if not each.domain)
+        self._given = {each.name: numpy_helper.to_array(each) for each in model.graph.initializer}
+        self._given.update(feeds)
+        self._names = [each.name for each in model.graph.output]
+        self._bf16 = precision == "bf16"
+        self._winograd = WINOGRAD_NOISE[fast_math]
+        self._magnitudes: dict[int, list[Array]] = {}
+        self.plain = self._literally()
+
+    def _literally(self) -> dict[str, Array]:
+        """Every value, computed in the types that the model states."""
+        values = dict(self._given)
+        for node in self._nodes:
+            inputs = [values[name] if name else None for name in node.input]
+            values.update(zip(node.output, run_node(node, inputs, self._opset), strict=False))
+        return values
+
+    def outputs(self) -> list[Expected]:
+        """What every output is expected to be."""
+        exact = self._wide(None)
+        noisy = [self._wide(np.random.default_rng(seed)) for seed in range(PASSES)]
+        signed = all(node.op_type in SIGNED for node in self._nodes)
+        return [
+            _expected(self.plain[name], exact[name], [each[name] for each in noisy], signed)
+            for name in self._names
+        ]
+
+    def _wide(self, noise: np.random.Generator | None) -> dict[str, Array]:
+        values = {name: _widened(array) for name, array in self._given.items()}
+        for place, node in enumerate(self._nodes):
+            inputs = [values[name] if name else None for name in node.input]
+            rounds = node.op_type not in EXACT
+            if noise is not None and rounds:
+                count = PARAMETERS_AFTER.get(node.op_type, len(inputs))
+                disturbed = [self._disturbed(node, each, noise) for each in inputs[:count]]
+                inputs = disturbed + inputs[count:]
+            results = run_node(node, inputs, self._opset)
+            for number, (name, result) in enumerate(zip(node.output, results, strict=False)):
+                if not name:
+                    continue
+                kind = self.plain[name].dtype
+                if not _is_float(kind):
+                    values[name] = np.asarray(result).astype(kind)
+                    continue
+                wide = np.asarray(result).astype(np.float64)
+                if noise is not None and rounds:
+                    wide = wide + self._rounding(place, number, wide, noise)
+                values[name] = _overflowed(wide, kind)
+        return values
+
+    def _disturbed(
+        self, node: onnx.NodeProto, array: Array | None, noise: np.random.Generator
+    ) -> Array | None:
+        if array is None or array.dtype != np.float64:
+            return array
+        bound = self._bound(node)
+        if self._bf16 and node.op_type in ROUNDED:
+            bound = max(bound, BF16_NOISE)
+        with np.errstate(all="ignore"):
+            return array * (1 + bound * noise.uniform(-1, 1, array.shape))
+
+    def _bound(self, node: onnx.NodeProto) -> float:
+        """The relative noise of a node: that of the least exact type it touches."""
+        names = [name for name in (*node.input, *node.output) if name]
+        kinds = [self.plain[name].dtype for name in names if name in self.plain]
+        units = [unit_roundoff(kind) for kind in kinds if _is_float(kind)]
+        unit = max(units, default=2.0**-24)
+        return unit * (NOISE if unit <= 2.0**-24 else HALF_NOISE)
+
+    def _rounding(
+        self, place: int, number: int, result: Array, noise: np.random.Generator
+    ) -> Array:
+        """The noise of a result."""
+        node = self._nodes[place]
+        bound = self._bound(node)
+        size = np.abs(result)
+        if node.op_type in SUMS:
+            shapes = [self.plain[name].shape for name in node.input if name]
+            size = self._magnitude(place, number, result)
+            bound *= growth(length(node.op_type, shapes, result.shape))
+        with np.errstate(all="ignore"):
+            amount = bound * size
+            if node.op_type == "Conv" and result.size:
+                finite = np.where(np.isfinite(result), result, 0)
+                amount = amount + self._winograd * np.sqrt(np.mean(finite**2))
+            amount = np.where(np.isfinite(amount), amount, 0)
+            return amount * noise.uniform(-1, 1, result.shape)
+
+    def _magnitude(self, place: int, number: int, result: Array) -> Array:
+        """What a sum is of the absolute values of its operands."""
+        if place not in self._magnitudes:
+            node = self._nodes[place]
+            inputs = [_widened(self.plain[name]) if name else None for name in node.input]
+            sizes = [
+                np.abs(each) if each is not None and each.dtype == np.float64 else each
+                for each in inputs
+            ]
+            self._magnitudes[place] = run_node(node, sizes, self._opset)
+        return np.abs(self._magnitudes[place][number])
+
+
+def _is_float(kind: np.dtype[Any]) -> bool:
+    return kind.kind == "f" or kind == ml_dtypes.bfloat16
+
+
+def _widened(array: Array) -> Array:
+    return array.astype(np.float64) if _is_float(array.dtype) else array
+
+
+def _overflowed(wide: Array, kind: np.dtype[Any]) -> Array:
+    """Values beyond a type's largest are infinities in it."""
+    if kind == np.float64:
+        return wide
+    largest = float(ml_dtypes.finfo(kind).max) * (1 + unit_roundoff(kind) / 2)
+    return np.where(np.abs(wide) > largest, np.copysign(np.inf, wide), wide)
+
+
+def _expected(plain: Array, exact: Array, noisy: Sequence[Array], signed: bool) -> Expected:
+    kind = plain.dtype
+    if not _is_float(kind):
+        changed = np.zeros(exact.shape, np.float64)
+        for each in noisy:
+            changed = np.maximum(
+                changed, np.abs(each.astype(np.float64) - exact.astype(np.float64))
+            )
+        steps = kind.itemsize == 1 and kind.kind in "iu"
+        room = FACTOR * changed if steps else np.where(changed > 0, np.inf, 0)
+        return Expected(exact, np.asarray(room), False)
+    with np.errstate(all="ignore"):
+        far = [np.where(_same(each, exact), 0.0, np.abs(each - exact)) for each in noisy]
+        far = [np.where(np.isnan(each), np.inf, each) for each in far]
+        largest = np.max(far, axis=0)
+        finite = largest[np.isfinite(largest)]
+        usual = float(np.sqrt(np.mean(finite**2))) if finite.size else 0.0
+        room = FACTOR * (largest + usual)
+        if usual:
+            room = room + FLUSHED
+        # Rounding to the output's own type.
+        rounding = unit_roundoff(kind) * np.abs(exact) if usual else 0.0
+        room = room + np.where(np.isfinite(exact), rounding, 0.0)
+        literal = plain.astype(np.float64)
+        apart = ~_same(literal, exact) & ~(np.abs(literal - exact) <= room)
+        room = np.where(apart, np.inf, room)
+    return Expected(exact, np.asarray(room), signed)
+
+
+def _same(a: Array, b: Array) -> Array:
+    return (a == b) | (np.isnan(a) & np.isnan(b))

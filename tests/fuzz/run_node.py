@@ -1,0 +1,100 @@
+"""What one ONNX node computes: by onnx's reference, or by ONNX Runtime where that knows it not."""
+
+from __future__ import annotations
+
+import functools
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+from onnx import helper
+from onnx.reference import ReferenceEvaluator
+
+from tests.onnx_builder import CONTRIB
+from tvm_hybrid.report.onnx_runtime import literal_session
+from tvm_hybrid.report.timing import ContestantError
+
+Array = NDArray[Any]
+
+
+class NodeError(Exception):
+    """Nobody computes a node."""
+
+
+def run_node(node: onnx.NodeProto, inputs: Sequence[Array | None], opset: int) -> list[Array]:
+    """All outputs of a node.
+
+    Parameters
+    ----------
+    node : onnx.NodeProto
+        An operator of ONNX's, or of ONNX Runtime's own.
+    inputs : sequence of numpy.ndarray or None
+        None for inputs that are left out. Floats may be wider than the node's types.
+    opset : int
+        The version of ONNX's operators.
+
+    Raises
+    ------
+    NodeError
+        If the node is not valid, or nobody knows it.
+    """
+    given = {
+        name: array for name, array in zip(node.input, inputs, strict=True) if array is not None
+    }
+    text = node.SerializeToString()
+    with np.errstate(all="ignore"), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            if node.domain:
+                results = _by_runtime(text, given, opset)
+            else:
+                results = _reference(text, opset).run(None, given)
+        except Exception as error:  # the reference raises whatever NumPy does
+            raise NodeError(str(error)[:200]) from error
+    arrays = [np.asarray(result) for result in results]
+    if any(array.dtype.kind not in "biufV" for array in arrays):
+        raise NodeError("a result is no tensor of numbers")
+    return arrays
+
+
+@functools.lru_cache(512)
+def _reference(text: bytes, opset: int) -> ReferenceEvaluator:
+    node = onnx.NodeProto.FromString(text)
+    inputs = [
+        helper.make_empty_tensor_value_info(name) for name in dict.fromkeys(node.input) if name
+    ]
+    return ReferenceEvaluator(_model(node, inputs, opset))
+
+
+def _model(
+    node: onnx.NodeProto, inputs: Sequence[onnx.ValueInfoProto], opset: int
+) -> onnx.ModelProto:
+    outputs = [helper.make_empty_tensor_value_info(name) for name in node.output if name]
+    graph = helper.make_graph([node], "node", inputs, outputs)
+    opsets = [helper.make_opsetid("", opset), helper.make_opsetid(CONTRIB, 1)]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=10)
+
+
+def _by_runtime(text: bytes, given: dict[str, Array], opset: int) -> list[Array]:
+    """ONNX Runtime has no such operators of float64: it gets float32."""
+    narrow = {
+        name: array.astype(np.float32) if array.dtype == np.float64 else array
+        for name, array in given.items()
+    }
+    kinds = tuple((name, array.dtype.str) for name, array in narrow.items())
+    try:
+        return list(_session(text, kinds, opset).run(None, narrow))
+    except ContestantError as error:
+        raise NodeError(str(error)) from error
+
+
+@functools.lru_cache(128)
+def _session(text: bytes, kinds: tuple[tuple[str, str], ...], opset: int) -> Any:
+    inputs = [
+        helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(np.dtype(kind)), None)
+        for name, kind in kinds
+    ]
+    return literal_session(_model(onnx.NodeProto.FromString(text), inputs, opset))

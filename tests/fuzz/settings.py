@@ -1,0 +1,79 @@
+"""How a graph is compiled: fusion, precision, fast_math, threads, instruction set."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+from unittest import mock
+
+import msgspec
+import onnx
+
+import tvm_hybrid
+from microkernels.isa import LADDER
+from relay_passes.pipeline import FUSION_LEVELS, PRECISIONS
+from relay_passes.regions.select_winograd import FAST_MATH_LEVELS
+from tests.amx_emulator import emulator
+from tests.microkernels.isa_targets import target_of
+from tests.stand_ins import running
+from tests.stand_ins.isas_run import can_run, substitute_of
+from tvm_hybrid import threads
+
+HOST = "host"
+THREADS = (1, 2, 7, 64)
+
+
+class Settings(msgspec.Struct, frozen=True):
+    """What `tvm_hybrid.compile` is told.
+
+    Attributes
+    ----------
+    fusion, precision, fast_math : str
+        As there.
+    threads : int
+        Of one run.
+    isa : str
+        Of the code: "host", or one that stand-ins run if this CPU lacks it.
+    """
+
+    fusion: str = "coarse"
+    precision: str = "auto"
+    fast_math: str = "default"
+    threads: int = 1
+    isa: str = HOST
+
+
+def draw_settings(rng: random.Random) -> Settings:
+    """Mostly what users have; every value of every setting from time to time."""
+    names = [isa.name for isa in LADDER if can_run(isa.name)]
+    return Settings(
+        fusion=rng.choices(FUSION_LEVELS, (6, 2, 2))[0],
+        precision=rng.choices(PRECISIONS, (8, 1, 1))[0],
+        fast_math=rng.choices(FAST_MATH_LEVELS, (1, 6, 2))[0],
+        threads=rng.choices(THREADS, (12, 4, 3, 1))[0],
+        isa=rng.choice(names) if rng.random() < 0.25 else HOST,
+    )
+
+
+@contextmanager
+def session(model: onnx.ModelProto, settings: Settings) -> Iterator[tvm_hybrid.InferenceSession]:
+    """The compiled model; within, this process passes for one with the instruction set."""
+    options = {
+        "fusion": settings.fusion,
+        "precision": settings.precision,
+        "fast_math": settings.fast_math,
+        "num_threads": settings.threads,
+        "records": [],
+    }
+    source = model.SerializeToString()
+    # More threads than a user may ask for here, to run what many cores would.
+    with mock.patch.object(threads, "MOST_PER_CPU", max(THREADS)):
+        if settings.isa == HOST:
+            yield tvm_hybrid.InferenceSession(source, **options)
+            return
+        if settings.isa == "amx":
+            emulator.install()
+        target = target_of(substitute_of(settings.isa))
+        with running.pretending(settings.isa), running.made_for(settings.isa):
+            yield tvm_hybrid.InferenceSession(source, target=target, **options)

@@ -1,0 +1,82 @@
+"""The oracle leaves room for rounding, and for nothing else."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+
+from tests.onnx_builder import OnnxBuilder
+
+from .comparing import difference
+from .oracle import Expected, Oracle
+
+RNG = np.random.default_rng(0)
+X = RNG.standard_normal((6, 64)).astype(np.float32)
+W = RNG.standard_normal((64, 8)).astype(np.float32)
+
+
+def expected(model: onnx.ModelProto, **options: str) -> Expected:
+    return Oracle(model, {"x": X}, **options).outputs()[0]
+
+
+def product(op: str = "Relu") -> onnx.ModelProto:
+    g = OnnxBuilder()
+    y = g.node(op, g.node("MatMul", g.input("x", X.shape), g.constant(W)))
+    g.output(y, (6, 8))
+    return g.model()
+
+
+def test_any_order_of_a_sum_is_near_enough_and_a_wrong_sum_is_not() -> None:
+    wanted = expected(product())
+    order = RNG.permutation(64)
+    sums = np.zeros((6, 8), np.float32)
+    for k in order:
+        sums += X[:, k : k + 1] * W[k]
+    assert not difference(np.maximum(sums, 0), wanted, sums)
+    without_one = np.maximum(sums - X[:, 5:6] * W[5], 0)
+    assert "elements" in difference(without_one, wanted, sums)
+    # A hundred thousandth of the sums of absolute values is the order of magnitude.
+    assert 0 < wanted.tolerance.max() < 1e-4 * (np.abs(X) @ np.abs(W)).max()
+
+
+def test_bfloat16_has_more_room() -> None:
+    usual = expected(product()).tolerance
+    rounded = expected(product(), precision="bf16").tolerance
+    assert rounded.mean() > 100 * usual.mean()
+
+
+def test_what_only_moves_has_to_be_equal() -> None:
+    g = OnnxBuilder()
+    y = g.node("Transpose", g.node("Neg", g.input("x", X.shape)), perm=[1, 0])
+    g.output(y, (64, 6))
+    wanted = expected(g.model())
+    assert not wanted.tolerance.any() and wanted.signed
+    assert not difference(-X.T, wanted, X.T)
+    assert difference(np.nextafter(-X.T, np.float32(9)), wanted, X.T)
+
+
+def test_integers_may_differ_next_to_ties_alone() -> None:
+    g = OnnxBuilder()
+    x = g.input("x", X.shape)
+    y = g.node("Round", g.node("Mul", x, g.constant(np.float32(3))))
+    g.output(g.node("Cast", y, to=onnx.TensorProto.INT32), X.shape, np.int32)
+    near = X.copy()
+    near[0, 0] = np.float32(1.5) / 3  # times three, a tie
+    wanted = Oracle(g.model(), {"x": near}).outputs()[0]
+    free = np.isinf(wanted.tolerance)
+    assert free[0, 0] and free.mean() < 0.01
+    right = np.rint(near * 3).astype(np.int32)
+    assert not difference(right, wanted, right)
+    right[1, 1] += 1
+    assert difference(right, wanted, right)
+
+
+def test_special_values_have_to_be_the_same() -> None:
+    wanted = expected(product("Identity"))
+    right = (X @ W).astype(np.float32)
+    for value in (np.nan, np.inf):
+        wrong = right.copy()
+        wrong[2, 3] = value
+        assert "(2, 3)" in difference(wrong, wanted, right)
+    assert "shape" in difference(right[:3], wanted, right)
+    assert "type" in difference(right.astype(np.float64), wanted, right)
