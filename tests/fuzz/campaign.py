@@ -67,7 +67,8 @@ class Campaign:
 
     def _found(self, case: Case, outcome: Outcome, worker: Worker) -> None:
         """Writes it as it was drawn, and then as small as it gets."""
-        self.findings.append(f"{case.origin}: {outcome.state.value}: {outcome.message}")
+        text = f"{outcome.state.value}: {_reason(outcome.message)}"
+        self.findings.append(f"{case.origin}: {text}")
         print(self.findings[-1], flush=True)
         self._write(case, outcome)
         if len(self.findings) <= _MOST_SHRUNK:
@@ -97,4 +98,4 @@ class Campaign:
 
 def _reason(message: str) -> str:
     """The first line, without names of values."""
-    return message.strip().splitlines()[0][:110] if message.strip() else ""
+    return message.strip().splitlines()[0][:300] if message.strip() else ""

@@ -153,7 +153,11 @@ class Draw:
     def _check(self, op: str, result: Array) -> None:
         if result.size > MOST_ELEMENTS:
             raise UnsuitableError(f"{op}: {result.size} elements")
-        if self.wild or result.dtype.kind in "iub" or not result.size:
+        if self.wild:
+            return
+        if not result.size:
+            raise UnsuitableError(f"{op}: nothing is left")
+        if result.dtype.kind in "iub":
             return
         wide = np.abs(result.astype(np.float64))
         if not np.isfinite(wide).all() or wide.max() > LARGEST:

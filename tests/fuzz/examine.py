@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from microkernels.errors import TvmHybridError
+from microkernels.errors import CompileError, TvmHybridError
 from tvm_hybrid.report.onnx_runtime import literal_session, outputs_of
 from tvm_hybrid.report.timing import ContestantError
 
@@ -25,7 +25,7 @@ Array = NDArray[Any]
 
 
 class State(str, Enum):
-    """What became of a case. The last five are findings."""
+    """What became of a case. The last six are findings."""
 
     OK = "ok"
     REFUSED = "refused"  # by an error of ours that says why
@@ -33,6 +33,7 @@ class State(str, Enum):
     UNJUDGED = "unjudged"  # nobody else computes it
     WRONG = "wrong"
     DIFFERS = "differs"  # between two of our own programs
+    FAILED = "failed"  # by a CompileError: the model is valid
     UNTYPED = "untyped"
     CRASH = "crash"
     HANG = "hang"
@@ -42,7 +43,9 @@ class State(str, Enum):
         return self in FINDINGS
 
 
-FINDINGS = frozenset({State.WRONG, State.DIFFERS, State.UNTYPED, State.CRASH, State.HANG})
+FINDINGS = frozenset(
+    {State.WRONG, State.DIFFERS, State.FAILED, State.UNTYPED, State.CRASH, State.HANG}
+)
 
 
 class Outcome(msgspec.Struct, frozen=True):
@@ -82,7 +85,8 @@ def examine(case: Case) -> Outcome:
     except DiffersError as error:
         return Outcome(State.DIFFERS, str(error))
     except TvmHybridError as error:
-        return Outcome(State.REFUSED, f"{type(error).__name__}: {error}")
+        state = State.FAILED if isinstance(error, CompileError) else State.REFUSED
+        return Outcome(state, f"{type(error).__name__}: {error}")
     except Exception as error:  # whatever else escapes is a finding
         return Outcome(State.UNTYPED, _described(error))
     return Outcome(State.OK, checks=len(case.checks))
