@@ -15,6 +15,8 @@ from .motifs import TURNS
 from .shrinking import shrink, text_of
 from .worker import Worker
 
+# A run that is interrupted leaves a report that is not older than so many graphs.
+_EVERY = 20
 # Enough to see what is wrong; later ones of the same kind are counted and kept as they are.
 _MOST_SHRUNK = 25
 
@@ -48,7 +50,10 @@ class Campaign:
             while not is_over() and (not graphs or done < graphs):
                 self._one(self._turns[done % len(self._turns)], seed + done, worker)
                 done += 1
-        self._seconds += time.monotonic() - began
+                self._seconds = time.monotonic() - began
+                if done % _EVERY == 0:
+                    self._folder.mkdir(parents=True, exist_ok=True)
+                    (self._folder / "report.txt").write_text(self.report() + "\n")
 
     def _one(self, kind: str, seed: int, worker: Worker) -> None:
         try:
