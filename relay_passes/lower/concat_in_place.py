@@ -321,6 +321,8 @@ def _run(placement: Placement) -> int:
 
 
 def _rows(placement: Placement) -> bool:
-    """Whether there is the same distance between all runs."""
+    """Whether there is the same distance between all runs, and more than one element in each."""
     run = _run(placement)
+    if run == 1 < placement.size:
+        return False
     return placement.strides_of((placement.size // run, run)) is not None

@@ -38,7 +38,9 @@ PASSES = 6
 FACTOR = 4.0
 # Exponentials may give 0 for less than 2^-126, times a factor of theirs.
 FLUSHED = 104 * 2.0**-126
-BF16_NOISE = 2.0**-8  # of an operand that is rounded to bfloat16
+# Of an operand that is rounded to bfloat16. What reads the same values may get them rounded, too:
+# see `relay_passes.bfloat16.raise_bf16_casts`. So every value has this noise if one has.
+BF16_NOISE = 2.0**-8
 # Operators with parameters among the inputs that are no operands: after so many.
 PARAMETERS_AFTER = {"Resize": 1}
 # Winograd's error, relative to the root mean square of the results: see `select_winograd`; "on"
@@ -90,7 +92,8 @@ class Oracle:
         self._given = {each.name: numpy_helper.to_array(each) for each in model.graph.initializer}
         self._given.update(feeds)
         self._names = [each.name for each in model.graph.output]
-        self._bf16 = precision == "bf16"
+        products = any(node.op_type in ROUNDED for node in self._nodes)
+        self._bf16 = precision == "bf16" and products
         self._winograd = WINOGRAD_NOISE[fast_math]
         self._magnitudes: dict[int, list[Array]] = {}
         self.plain = self._literally()
@@ -115,6 +118,10 @@ class Oracle:
 
     def _wide(self, noise: np.random.Generator | None) -> dict[str, Array]:
         values = {name: _widened(array) for name, array in self._given.items()}
+        if noise is not None and self._bf16:
+            for name in sorted(self._given):
+                if self._given[name].dtype == np.float32:
+                    values[name] = _times_noise(values[name], BF16_NOISE, noise)
         for place, node in enumerate(self._nodes):
             inputs = [values[name] if name else None for name in node.input]
             rounds = node.op_type not in EXACT
@@ -133,7 +140,9 @@ class Oracle:
                 wide = np.asarray(result).astype(np.float64)
                 if noise is not None and rounds:
                     wide = wide + self._rounding(place, number, wide, noise)
-                values[name] = _overflowed(wide, kind)
+                if noise is not None and self._bf16 and kind == np.float32:
+                    wide = _times_noise(wide, BF16_NOISE, noise)
+                values[name] = np.asarray(_in_range(wide, kind))
         return values
 
     def _disturbed(
@@ -141,11 +150,7 @@ class Oracle:
     ) -> Array | None:
         if array is None or array.dtype != np.float64:
             return array
-        bound = self._bound(node)
-        if self._bf16 and node.op_type in ROUNDED:
-            bound = max(bound, BF16_NOISE)
-        with np.errstate(all="ignore"):
-            return array * (1 + bound * noise.uniform(-1, 1, array.shape))
+        return _times_noise(array, self._bound(node), noise)
 
     def _bound(self, node: onnx.NodeProto) -> float:
         """The relative noise of a node: that of the least exact type it touches."""
@@ -187,6 +192,11 @@ class Oracle:
         return np.abs(self._magnitudes[place][number])
 
 
+def _times_noise(array: Array, bound: float, noise: np.random.Generator) -> Array:
+    with np.errstate(all="ignore"):
+        return np.asarray(array * (1 + bound * noise.uniform(-1, 1, array.shape)))
+
+
 def _is_float(kind: np.dtype[Any]) -> bool:
     return kind.kind == "f" or kind == ml_dtypes.bfloat16
 
@@ -195,10 +205,13 @@ def _widened(array: Array) -> Array:
     return array.astype(np.float64) if _is_float(array.dtype) else array
 
 
-def _overflowed(wide: Array, kind: np.dtype[Any]) -> Array:
-    """Values beyond a type's largest are infinities in it."""
+def _in_range(wide: Array, kind: np.dtype[Any]) -> Array:
+    """Values beyond a type's largest are infinities in it, and those next to 0 lose their bits."""
     if kind == np.float64:
         return wide
+    with np.errstate(all="ignore"):
+        small = np.abs(wide) < float(ml_dtypes.finfo(kind).smallest_normal)
+        wide = np.where(small, wide.astype(kind).astype(np.float64), wide)
     largest = float(ml_dtypes.finfo(kind).max) * (1 + unit_roundoff(kind) / 2)
     return np.where(np.abs(wide) > largest, np.copysign(np.inf, wide), wide)
 

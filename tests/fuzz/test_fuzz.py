@@ -13,7 +13,7 @@ from .generate import generate
 from .motifs import KINDS, TURNS
 from .worker import Worker
 
-GRAPHS = examples(270).max_examples
+GRAPHS = examples(450).max_examples
 FIRST = 1_000_000
 
 

@@ -13,7 +13,8 @@ After
         C[n, y, x, 0:16] = ...
 
 No template knows of this. Kernels that need rows directly one after the other are refused: AMX
-tiles that are stored directly, and views of the result that have no strides.
+tiles that are stored directly, and views of the result that have no strides, or whose elements lie
+apart along the last axis, where vectors are stored.
 """
 
 from __future__ import annotations
@@ -59,7 +60,8 @@ def place_output(
     for buffer in buffers:
         extents = tuple(int(extent) for extent in buffer.shape)
         strides = placement.strides_of(extents)
-        if strides is None or len(buffer.strides):
+        apart = strides is not None and extents[-1:] != (1,) and strides[-1:] != (1,)
+        if strides is None or apart or len(buffer.strides):
             return f"its kernel stores it as {'x'.join(map(str, extents))}"
         views[buffer] = tirx.decl_buffer(
             extents,

@@ -252,7 +252,8 @@ class Epilogue:
     def _cast(self, dtype: str, value: Expr, last: bool) -> Expr:
         """A cast of a value between steps; the store does the rest of the last one."""
         if dtype == "bfloat16":
-            return value if last else bfloat16.widen(self.narrow(value))
+            wide = convert("float32", value)
+            return wide if last else bfloat16.widen(self.narrow(wide))
         converted = convert(dtype, value)
         return cast("int32", converted) if dtype in RANGES and not last else converted
 

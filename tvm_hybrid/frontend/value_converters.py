@@ -7,6 +7,7 @@ BitShift        undefined beyond the width               as the operator's text 
 Mod             fmod=0 of floats: NaN for infinities,    the sign of the divisor, as in Python
                 the sign of the dividend for zeros
 IsInf           ignores detect_positive and _negative    compares with one infinity or both
+Sign            fails for unsigned integers              the smaller of each and 1
 TopK            fails when it runs for some integers     those as wider ones
 """
 
@@ -93,6 +94,13 @@ def _is_inf(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str,
     return relax.op.equal(x, literal(np.array(limit, dtype)))
 
 
+def _sign(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
+    dtype = dtype_of(inputs[0])
+    if not dtype.startswith("uint"):
+        return None
+    return relax.op.minimum(inputs[0], literal(np.array(1, dtype)))
+
+
 def _top_k(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
     """Always sorted, which an unsorted one may be."""
     x, dtype = inputs[0], dtype_of(inputs[0])
@@ -126,5 +134,6 @@ VALUE_CONVERTERS: dict[str, Converter] = {
     "Cast": _cast,
     "IsInf": _is_inf,
     "Mod": _mod,
+    "Sign": _sign,
     "TopK": _top_k,
 }

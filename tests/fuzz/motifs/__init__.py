@@ -28,9 +28,18 @@ KINDS: dict[str, Callable[[Draw], None]] = {
 }
 # Kinds in turns; those that take long to compile come less often.
 TURNS = (
-    *("product", "elementwise", "chain", "special", "layout", "quantized", "empty", "attention"),
-    *("elementwise", "product", "special", "convolution", "chain", "quantized", "layout"),
-    *("elementwise", "special"),
+    *("product", "elementwise", "special", "chain", "empty", "elementwise", "special", "quantized"),
+    *(
+        "layout",
+        "elementwise",
+        "special",
+        "attention",
+        "elementwise",
+        "product",
+        "special",
+        "empty",
+    ),
+    *("chain", "elementwise", "quantized", "convolution"),
 )
 # Kinds whose values may be special.
 WILD = frozenset({"special", "empty"})

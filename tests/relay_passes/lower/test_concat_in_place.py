@@ -151,3 +151,14 @@ def test_a_transposed_convolution() -> None:
 
     compiled = assert_same(body, ((1, 16, 5, 6), F))
     assert sum("placed" in name for name in calls(compiled)) == 4
+
+
+@pytest.mark.parametrize("copied", [False, True])
+def test_columns_of_one_element(copied: bool) -> None:
+    """Their elements lie apart, which a vector cannot store."""
+
+    def body(x: relax.Expr) -> relax.Expr:
+        other = constant(12, 1) if copied else op.exp(op.sum(x, -1, keepdims=True))
+        return op.concat([product(x, 1), other], -1)
+
+    assert_same(body, ((12, 20), F))

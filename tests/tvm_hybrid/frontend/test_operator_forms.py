@@ -53,6 +53,14 @@ def test_roots_and_logarithms_of_integers(dtype: str) -> None:
     compare(model, {"x": x}, [value.astype(dtype) for value in wanted])
 
 
+def test_global_pools_of_no_pixels() -> None:
+    x = random(2, 7)
+    ops = ("GlobalAveragePool", "GlobalMaxPool")
+    nodes = [helper.make_node(op, ["x"], [op]) for op in ops]
+    model = make_model(nodes, [f32("x", 2, 7)], [f32(op, 2, 7) for op in ops])
+    compare(model, {"x": x}, [x, x])
+
+
 @pytest.mark.parametrize("empty", [False, True])
 def test_extremes_of_booleans(empty: bool) -> None:
     """All and any; of nothing, all and none."""

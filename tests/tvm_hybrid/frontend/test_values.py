@@ -219,3 +219,18 @@ def test_cast_like_a_narrow_type_is_no_cast_to_eight_bits() -> None:
     del model.graph.output[0].type.tensor_type.shape.dim[:]
     with pytest.raises(tvm_hybrid.errors.ModelError):
         import_onnx(model)
+
+
+def test_sign_of_every_integer_type() -> None:
+    feeds, nodes = {}, []
+    for dtype in INTEGERS:
+        limits = np.iinfo(dtype)
+        feeds[dtype] = np.array([limits.min, 0, 1, 5, limits.max], dtype)
+        nodes.append(helper.make_node("Sign", [dtype], [f"{dtype}_sign"]))
+    inputs = [declared(name, array) for name, array in feeds.items()]
+    outputs = [declared(f"{name}_sign", array) for name, array in feeds.items()]
+    model = make_model(nodes, inputs, outputs)
+    for results in (run(model, feeds), folded(model, feeds)):
+        for array, got in zip(feeds.values(), results, strict=True):
+            np.testing.assert_array_equal(got, np.sign(array))
+            assert got.dtype == array.dtype

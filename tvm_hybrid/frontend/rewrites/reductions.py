@@ -4,6 +4,7 @@
     ReduceMean(x: int32)                                   ->    Cast(ReduceMean(Cast(x)))
     ReduceMax(x: bool)                                     ->    Cast(ReduceMax(Cast(x)))
     ReduceL2(x: int32)                                     ->    Cast(ReduceL2(Cast(x)))
+    GlobalMaxPool(x: [n, c])                               ->    x
 
 Without axes TVM's importer returns the input. That is right for sums, but not for operators that
 also compute something from each element. Its mean of int32 is an int64, a bool has no extremes,
@@ -36,6 +37,16 @@ def reduction(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeProto] | None
         return other(node, graph) if other else None
     build, x, name = NodeBuilder(graph, node), node.input[0], _OF_ONE.get(node.op_type, "Identity")
     build.add(name, *([x, x] if name == "Mul" else [x]), output=node.output[0])
+    return build.nodes
+
+
+@rewrites("GlobalAveragePool", "GlobalMaxPool")
+def global_pool(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeProto] | None:
+    """The input, if it has no axes behind the channels."""
+    shape, build = graph.shape(node.input[0]), NodeBuilder(graph, node)
+    if shape is None or len(shape) > 2:
+        return None
+    build.add("Identity", node.input[0], output=node.output[0])
     return build.nodes
 
 
