@@ -83,7 +83,7 @@ def batch_is_two_runs(case: Case, results: Sequence[Array], _: Sequence[Expected
     ).outputs()
     got = run_case(doubled)
     for place, name in enumerate(names(case)):
-        parts = np.concatenate([half[place] for half in halves])
+        parts = _joined([half[place] for half in halves])
         wanted = Expected(_wide(parts), 2 * expected[place].tolerance, expected[place].signed)
         wrong = difference(got[place], wanted, parts)
         if wrong:
@@ -131,7 +131,7 @@ def permuted(case: Case) -> Case:
 
 def twice(case: Case, second: dict[str, Array]) -> Case | None:
     """The case with its feeds and others behind them; None if that means another thing."""
-    feeds = {name: np.concatenate([each, second[name]]) for name, each in case.feeds.items()}
+    feeds = {name: _joined([each, second[name]]) for name, each in case.feeds.items()}
     model = onnx.ModelProto()
     model.CopyFrom(case.model)
     del model.graph.input[:]
@@ -144,12 +144,17 @@ def twice(case: Case, second: dict[str, Array]) -> Case | None:
     del model.graph.output[:]
     for name in names(case):
         parts = [half[name] for half in halves]
-        if not parts[0].ndim or whole[name].shape != np.concatenate(parts).shape:
+        if not parts[0].ndim or whole[name].shape != _joined(parts).shape:
             return None
-        if not _alike(whole[name], np.concatenate(parts)):
+        if not _alike(whole[name], _joined(parts)):
             return None
         model.graph.output.append(described(name, whole[name]))
     return Case(model, feeds, case.settings)
+
+
+def _joined(parts: Sequence[Array]) -> Array:
+    """Parts behind each other; NumPy forgets what bfloat16 is unless it is told."""
+    return np.concatenate(parts, dtype=parts[0].dtype)
 
 
 def _alike(a: Array, b: Array) -> bool:

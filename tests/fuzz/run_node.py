@@ -86,7 +86,9 @@ def _by_runtime(text: bytes, given: dict[str, Array], opset: int) -> list[Array]
         name: array.astype(np.float32) if array.dtype == np.float64 else array
         for name, array in given.items()
     }
-    kinds = tuple((name, array.dtype.str) for name, array in narrow.items())
+    kinds = tuple(
+        (name, helper.np_dtype_to_tensor_dtype(array.dtype)) for name, array in narrow.items()
+    )
     try:
         return outputs_of(_session(text, kinds, opset), narrow)
     except ContestantError as error:
@@ -94,9 +96,6 @@ def _by_runtime(text: bytes, given: dict[str, Array], opset: int) -> list[Array]
 
 
 @functools.lru_cache(128)
-def _session(text: bytes, kinds: tuple[tuple[str, str], ...], opset: int) -> Any:
-    inputs = [
-        helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(np.dtype(kind)), None)
-        for name, kind in kinds
-    ]
+def _session(text: bytes, kinds: tuple[tuple[str, int], ...], opset: int) -> Any:
+    inputs = [helper.make_tensor_value_info(name, kind, None) for name, kind in kinds]
     return literal_session(_model(onnx.NodeProto.FromString(text), inputs, opset))

@@ -269,10 +269,17 @@ class StagedTiles:
         return tirx.const(self.start.zero_points.a, self.dtype)
 
     def _margins(self) -> None:
-        """Fills the columns of the ring before and after x."""
+        """Fills the columns of the ring before and after x; the first column if there are none.
+
+        TVM moves a buffer that is used in a loop alone into the loop, and gives its memory to
+        others that are used after it there. The ring is needed from one iteration to the next.
+        """
         axis = self.problem.columns
         after = self.width - axis.before - axis.extent
         value = bind(splat(self._padding(), self.block))
+        if axis.before <= 0 and after <= 0:
+            I.buffer_store(self.stage, value, [ramp(0, self.block)])
+            return
         with I.serial(self.config.blocks * self.ring) as line:
             for start, count in ((0, min(axis.before, self.width)), (self.width - after, after)):
                 if count > 0:

@@ -155,6 +155,18 @@ def test_epilogue_with_residual(dtype: str, rows: int) -> None:
     check(region, BEST[dtype], config_for(region, BEST[dtype], rows=rows))
 
 
+@pytest.mark.parametrize("dtype", ["uint8", "bfloat16"])
+def test_a_ring_without_margins_is_kept_beside_what_tiles_store(dtype: str) -> None:
+    """An epilogue with a factor from an input passes its tile through a buffer of its own."""
+    cast = (Step("cast", (0,), dtype="float32"),) if dtype == "uint8" else ()
+    region = depthwise(
+        (9, 4), 2, (3, 3), dtype=dtype, operands=(Tensor((1, 1, 1, 1), "float32"),),
+        epilogue=(*cast, Step("divide", (2 if cast else 0, 1))), output="float32",
+    )  # fmt: skip
+    for isa in ISAS_OF[dtype]:
+        check(region, isa, config_for(region, isa, rows=1, columns=2))
+
+
 def test_a_long_epilogue_and_one_factor_for_each_channel_of_a_sample() -> None:
     """acc * gate, then tanh: each within two roundings and 4 ulp of its meaning."""
     region = depthwise(
