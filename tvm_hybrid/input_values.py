@@ -63,6 +63,11 @@ class InputValue(msgspec.Struct, frozen=True):
         return f"{self.name}={self.array.tolist()}"
 
 
+def arrays_of(values: Sequence[InputValue]) -> dict[str, np.ndarray]:
+    """The values by the names of their inputs."""
+    return {value.name: value.array for value in values}
+
+
 def without_values(feeds: Mapping[str, Any], values: Sequence[InputValue]) -> dict[str, Any]:
     """The feeds of a program: those for inputs whose value is known are checked and left out.
 

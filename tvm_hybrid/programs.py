@@ -17,7 +17,7 @@ import numpy as np
 from microkernels.errors import FeedError, InputValueError
 
 from .feeds import to_array
-from .input_values import InputValue
+from .input_values import InputValue, arrays_of
 from .logs import logger
 from .tensors import OpenTensorInfo, TensorInfo
 
@@ -56,7 +56,7 @@ class Program:
         values = executable.values
         shapes = {info.name: info.shape for info in executable.inputs}
         shapes |= {value.name: value.shape for value in values}
-        return cls(shapes, {value.name: value.array for value in values}, executable)
+        return cls(shapes, arrays_of(values), executable)
 
 
 class Programs:
@@ -120,7 +120,7 @@ class Programs:
     def _make(self, shapes: dict[str, Shape], feeds: Mapping[str, Any]) -> InferenceSession:
         while True:
             key = self._key(shapes, feeds)
-            values = {value.name: value.array for value in key[1]}
+            values = arrays_of(key[1])
             text = f"shapes {shapes}" + "".join(f", {value}" for value in key[1])
             self._warn_if_dropped(key, text)
             logger.info("compiling for %s", text)

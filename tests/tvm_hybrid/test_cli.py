@@ -129,6 +129,34 @@ def test_shapes_and_dims(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert "for example --shape x=1x8 or --dim rows=1" in " ".join(error.split())
 
 
+def test_values_of_inputs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    graph = OnnxBuilder()
+    x, axes = graph.input("x", (3, 4)), graph.input("axes", (1,), np.int64)
+    graph.output(graph.node("ReduceSum", x, axes, keepdims=0), (None,))
+    path, file = str(saved(tmp_path, graph.model())), tmp_path / "axes.npy"
+    np.save(file, np.array([1]))
+    for option in (["--value", "axes=[1]"], ["--input", f"axes={file}"]):
+        assert main(["run", path, "--json", *option]) == 0
+        (output,) = json.loads(capsys.readouterr().out)["outputs"].values()
+        assert output["shape"] == [3]
+        assert main(["verify", path, *option]) == 0
+        capsys.readouterr()
+    assert main(["explain", path, "--value", "axes=[0]"]) == 0
+    assert "made for axes=[0]" in capsys.readouterr().out
+    library = str(tmp_path / "sum.so")
+    assert main(["compile", path, "-o", library, "--value", "axes=[0]"]) == 0
+    assert main(["run", library]) == 0
+    capsys.readouterr()
+    for arguments, message in (
+        (["run", path], "for example --value 'axes=[1]'"),
+        (["run", path, "--value", "axes=x"], "'axes=x' is not NAME=VALUE"),
+        (["run", path, "--value", "k=1"], "--value names 'k'"),
+        (["run", library, "--input", f"axes={file}"], "made for axes=[0], not for axes=[1]"),
+    ):
+        assert main(arguments) == 2
+        assert message in " ".join(capsys.readouterr().err.split())
+
+
 def test_verify_passes(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["verify", str(model)]) == 0
     assert "pass" in capsys.readouterr().out

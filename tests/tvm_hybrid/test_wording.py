@@ -24,6 +24,12 @@ ARGUMENTS = ["run", "m.onnx", "--dim", "batch=2", "--dim=my seq=3", "--shape", "
         ("2 by shapes['batch'] but 3 by", "2 by --dim batch but 3 by"),
         ("shapes['my seq'] is 2", "--dim 'my seq' is 2"),
         ("shapes names 'w'; the", "--shape or --dim names 'w'; the"),
+        (
+            "give it, for example values={'axes': [0, 1], 'k': 1, 'go': True}",
+            "give it, for example --value 'axes=[0, 1]' --value k=1 --value go=true",
+        ),
+        ("values['my k'] has the shape", "--value 'my k' has the shape"),
+        ("values names 'w'; the", "--value names 'w'; the"),
         ("num_threads must be positive", "--threads must be positive"),
         ("the inputs' shapes differ", "the inputs' shapes differ"),
     ],

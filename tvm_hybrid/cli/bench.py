@@ -122,8 +122,9 @@ def command(
     from relay_passes.pipeline import FUSION_LEVELS
 
     from ..frontend import import_onnx
+    from ..input_values import arrays_of
     from ..report.bench import PEERS, bench
-    from ..report.feeds import complete_feeds, load_feeds
+    from ..report.feeds import feeds_of, load_feeds
     from ..report.flops import ProductSums
     from ..report.tables import bench_table
 
@@ -134,13 +135,14 @@ def command(
     if variants and settings.fusion != FUSION_LEVELS[0]:
         raise click.UsageError("--variants measures every level of fusion; leave --fusion out")
     given = load_feeds(arrays, archive)
-    sums = ProductSums(import_onnx(model, shapes=settings.shapes).mod)
-    session = session_of(model, settings)
-    feeds, drawn = complete_feeds(session.executable.inputs, given, seed)
+    session = session_of(model, settings, given)
+    feeds, drawn = feeds_of(session.executable, given, seed)
+    settings = replace(settings, values=arrays_of(session.executable.values))
+    sums = ProductSums(import_onnx(model, settings.shapes, settings.values).mod)
     manifest = session.executable.manifest
     precision, fusion = manifest.precision, manifest.fusion
     lower = {
-        level: session_of(model, replace(settings, fusion=level, dump_ir=None))
+        level: session_of(model, replace(settings, fusion=level, dump_ir=None), {})
         for level in (FUSION_LEVELS[1:] if variants else ())
     }
     note_random(drawn)
@@ -153,6 +155,7 @@ def command(
             flops=sums.flops,
             tolerance=sums.tolerance(precision),
             shapes=settings.shapes,
+            values=settings.values,
             target=settings.target,
             peers=names,
             rounds=repeat or 10,
@@ -194,6 +197,7 @@ def _predict(model: Path | None, settings: CompileSettings, as_json: bool) -> No
                 model,
                 target,
                 settings.shapes,
+                settings.values,
                 resolve_threads(settings.num_threads),
                 settings.precision,
                 settings.fusion,

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -39,8 +41,15 @@ def executable_of(model: Path, settings: CompileSettings) -> Executable:
         return compile_model(model, **settings.keywords())
 
 
-def session_of(model: Path, settings: CompileSettings) -> InferenceSession:
+def session_of(
+    model: Path, settings: CompileSettings, given: Mapping[str, Any]
+) -> InferenceSession:
     """A session of the same; what cannot run here is refused before it is compiled.
+
+    Parameters
+    ----------
+    given : mapping
+        The inputs. Those of them that must be known when the model is compiled, are its values.
 
     Raises
     ------
@@ -48,8 +57,17 @@ def session_of(model: Path, settings: CompileSettings) -> InferenceSession:
     TvmHybridError
         As `executable_of`.
     """
+    from ..errors import InputValueError
     from ..session import InferenceSession
     from ..threads import resolve_threads
 
     resolve_threads(settings.num_threads, here=True)
-    return InferenceSession(executable_of(model, settings))
+    while True:
+        values = settings.values or {}
+        try:
+            return InferenceSession(executable_of(model, settings))
+        except InputValueError as error:
+            found = {name: given[name] for name in error.inputs if name in given.keys() - values}
+            if not found:
+                raise
+            settings = replace(settings, values={**values, **found})

@@ -24,6 +24,7 @@ class CompileSettings:
     """How a model is to be compiled; the fields are the keywords of `tvm_hybrid.compile`."""
 
     shapes: Shapes | None = None
+    values: dict[str, Any] | None = None
     target: str | dict[str, Any] | None = None
     num_threads: int | None = None
     precision: str = "auto"
@@ -99,6 +100,31 @@ class NamedSize(click.ParamType[tuple[str, int]]):
         return name, int(text)
 
 
+class NamedValue(click.ParamType[tuple[str, Any]]):
+    """`axes=[0,1]`; the value is JSON, the name may itself contain an equals sign."""
+
+    name = "NAME=[0,1]"
+
+    def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:
+        """The name as it is, where click would write it in capitals."""
+        return self.name
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[str, Any]:
+        """The input's name and its value."""
+        if isinstance(value, tuple):
+            return value
+        name, _, text = value.rpartition("=")
+        try:
+            found = json.loads(text)
+        except ValueError:
+            found = None
+        if not name or not isinstance(found, int | float | list):
+            self.fail(f"{value!r} is not NAME=VALUE, such as k=5 or axes=[0,1]", param, ctx)
+        return name, found
+
+
 def _is_size(text: str) -> bool:
     return text.isascii() and text.isdigit()
 
@@ -110,8 +136,8 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON i
 def model_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Adds the options that say which code a model becomes.
 
-    The command receives `shapes` (None if there are none), `target`, `num_threads`, `precision`,
-    `fusion` and `fast_math`, as the functions of the library have them.
+    The command receives `shapes` and `values` (None if there are none), `target`, `num_threads`,
+    `precision`, `fusion` and `fast_math`, as the functions of the library have them.
     """
 
     @click.option(
@@ -119,6 +145,13 @@ def model_options(command: Callable[..., Any]) -> Callable[..., Any]:
     )
     @click.option(
         "--dim", "sizes", type=NamedSize(), multiple=True, help="Size of a symbolic dimension."
+    )
+    @click.option(
+        "--value",
+        "named_values",
+        type=NamedValue(),
+        multiple=True,
+        help="Value of an input that is made a constant, such as axes, shapes or k.",
     )
     @click.option(
         "--target",
@@ -158,10 +191,12 @@ def model_options(command: Callable[..., Any]) -> Callable[..., Any]:
         *arguments: Any,
         named_shapes: tuple[tuple[str, tuple[int, ...]], ...],
         sizes: tuple[tuple[str, int], ...],
+        named_values: tuple[tuple[str, Any], ...],
         **others: Any,
     ) -> Any:
         shapes: Shapes = {**dict(named_shapes), **dict(sizes)}
-        return command(*arguments, shapes=shapes or None, **others)
+        values = dict(named_values) or None
+        return command(*arguments, shapes=shapes or None, values=values, **others)
 
     return with_shapes
 

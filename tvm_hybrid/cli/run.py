@@ -35,13 +35,13 @@ def command(
     """Runs MODEL, an ONNX file or a library that `compile` wrote."""
     from microkernels.output_file import replacing, require_writable
 
-    from ..report.feeds import complete_feeds, load_feeds, save_arrays
+    from ..report.feeds import feeds_of, load_feeds, save_arrays
 
     if output is not None:
         require_writable(output)
     given = load_feeds(arrays, archive)
-    session = session_of(model, settings)
-    feeds, drawn = complete_feeds(session.executable.inputs, given, seed)
+    session = session_of(model, settings, given)
+    feeds, drawn = feeds_of(session.executable, given, seed)
     results = session.run(None, feeds)
     outputs = {
         info.name: result for info, result in zip(session.get_outputs(), results, strict=True)

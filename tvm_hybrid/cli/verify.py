@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -48,17 +49,19 @@ def command(
     """
     from ..frontend import import_onnx
     from ..frontend.read_model import read_model
+    from ..input_values import arrays_of
     from ..report.compare import Tolerance
-    from ..report.feeds import complete_feeds, load_feeds
+    from ..report.feeds import feeds_of, load_feeds
     from ..report.flops import ProductSums
     from ..report.verify import verify
 
     given = load_feeds(arrays, archive)
     proto = read_model(model)
-    session = session_of(model, settings)
-    feeds, drawn = complete_feeds(session.executable.inputs, given, seed)
+    session = session_of(model, settings, given)
+    feeds, drawn = feeds_of(session.executable, given, seed)
+    settings = replace(settings, values=arrays_of(session.executable.values))
     if tolerance is None:
-        sums = ProductSums(import_onnx(proto, shapes=settings.shapes).mod)
+        sums = ProductSums(import_onnx(proto, settings.shapes, settings.values).mod)
         allowed = sums.tolerance(session.executable.manifest.precision)
     else:
         allowed = Tolerance.given(tolerance)

@@ -2,11 +2,15 @@
 
 for example shapes={'x': (1, 128)} or shapes={'batch': 1}
 for example --shape x=1x128 or --dim batch=1
+
+give it, for example values={'axes': [1], 'k': 1}
+give it, for example --value 'axes=[1]' --value k=1
 """
 
 from __future__ import annotations
 
 import ast
+import json
 import re
 import shlex
 from collections.abc import Sequence
@@ -14,6 +18,8 @@ from itertools import pairwise
 
 _NAME = r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\""
 _EXAMPLE = re.compile(rf"shapes=\{{({_NAME}): (\d+|\([^()]*\))\}}")
+_VALUES = re.compile(r"values=(\{[^{}]*\})")
+_GIVEN_VALUE = re.compile(rf"\bvalues\[({_NAME})\]")
 _GIVEN = re.compile(rf"shapes\[({_NAME})\](?:\[(\d+)\])?")
 _OPTIONS = {
     "num_threads": "--threads",
@@ -21,6 +27,7 @@ _OPTIONS = {
     "dump_ir": "--dump-ir",
     "time_limit": "--time-limit",
     "shapes names": "--shape or --dim names",
+    "values names": "--value names",
 }
 _WORD = re.compile(rf"\b({'|'.join(_OPTIONS)})\b")
 
@@ -34,6 +41,10 @@ def in_options(message: str, arguments: Sequence[str]) -> str:
         What the command was given: whether a name came by `--dim` or by `--shape`.
     """
     message = _EXAMPLE.sub(_option, message)
+    message = _VALUES.sub(_value_options, message)
+    message = _GIVEN_VALUE.sub(
+        lambda found: f"--value {shlex.quote(ast.literal_eval(found[1]))}", message
+    )
     message = _GIVEN.sub(lambda found: _given(found, arguments), message)
     return _WORD.sub(lambda found: _OPTIONS[found[1]], message)
 
@@ -46,6 +57,13 @@ def _option(found: re.Match[str]) -> str:
     sizes = [size.strip() for size in value.strip("()").split(",") if size.strip()]
     shape = "x".join(sizes) or "scalar"
     return f"--shape {shlex.quote(f'{name}={shape}')}"
+
+
+def _value_options(found: re.Match[str]) -> str:
+    """`--value 'axes=[1]' --value k=1`."""
+    values = ast.literal_eval(found[1])
+    texts = (f"{name}={json.dumps(value)}" for name, value in values.items())
+    return " ".join(f"--value {shlex.quote(text)}" for text in texts)
 
 
 def _given(found: re.Match[str], arguments: Sequence[str]) -> str:

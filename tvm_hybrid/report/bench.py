@@ -99,6 +99,7 @@ def bench(
     flops: int,
     tolerance: Tolerance,
     shapes: Mapping[str, Any] | None = None,
+    values: Mapping[str, Any] | None = None,
     target: str | Mapping[str, Any] | None = None,
     peers: Sequence[str] = ("ort", "stock"),
     rounds: int = 10,
@@ -127,7 +128,7 @@ def bench(
     tolerance : Tolerance
         How far outputs may be from the judge's; a contestant's row says if they are further. The
         judge is ONNX Runtime without optimisation, or ours where it is missing.
-    shapes, target
+    shapes, values, target
         As for `tvm_hybrid.compile`; stock TVM compiles with them too.
     peers : sequence of str
         Keys of `PEERS`.
@@ -143,10 +144,12 @@ def bench(
         Gets a line for every step.
     """
     missing: list[BenchRow] = []
-    contestants: dict[str, Any] = {OURS: SessionContestant(session, feeds)}
+    known = list(values or {})
+    ours_feeds = {name: feed for name, feed in feeds.items() if name not in known}
+    contestants: dict[str, Any] = {OURS: SessionContestant(session, ours_feeds)}
     kernels: dict[str, tuple[str, ...]] = {OURS: _kernels(session)} if variants else {}
     for level, variant in (variants or {}).items():
-        contestants[variant_name(level)] = SessionContestant(variant, feeds)
+        contestants[variant_name(level)] = SessionContestant(variant, ours_feeds)
         kernels[variant_name(level)] = _kernels(variant)
 
     def prepare(name: str) -> Any:
@@ -154,7 +157,7 @@ def bench(
             return onnx_runtime_contestant(str(model), feeds, threads)
         if name == OPENVINO:
             return OpenVino(model, feeds, threads, openvino_python)
-        return StockTvm(model, feeds, shapes, target, threads)
+        return StockTvm(model, feeds, shapes, target, threads, known=known)
 
     with ExitStack() as stack:
         for name in (PEERS[peer] for peer in peers):

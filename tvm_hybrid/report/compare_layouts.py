@@ -79,6 +79,7 @@ def compare_layouts(
     *,
     target: Any = None,
     shapes: Mapping[str, Any] | None = None,
+    values: Mapping[str, Any] | None = None,
     precision: str = "auto",
     fusion: str = "coarse",
     fast_math: str = "default",
@@ -90,7 +91,7 @@ def compare_layouts(
 
     Parameters
     ----------
-    model, target, shapes, precision, fusion, fast_math, num_threads
+    model, target, shapes, values, precision, fusion, fast_math, num_threads
         As for `tune`.
     folder : path-like
         Where the record files go: NAMES, which must not be there yet.
@@ -111,6 +112,7 @@ def compare_layouts(
     common = {
         "target": target,
         "shapes": shapes,
+        "values": values,
         "precision": precision,
         "fusion": fusion,
         "fast_math": fast_math,
@@ -131,7 +133,7 @@ def compare_layouts(
     fixed, free = (
         with_records(options, RecordLookup(RecordStore(file, must_exist=False))) for file in files
     )
-    mod = import_model(model, shapes).mod
+    mod = import_model(model, shapes, values).mod
     found = race(mod, free, fixed, effort)
     return LayoutComparison(
         found.other_times_us, found.times_us, joint.layouts, _tried(loops), _tried(joint)

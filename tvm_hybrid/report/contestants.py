@@ -8,7 +8,7 @@ without it.
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -73,6 +73,8 @@ class StockTvm(WorkerContestant):
         Size of TVM's thread pool.
     time_limit : float
         Seconds after which a silent worker is given up.
+    known : sequence of str
+        Inputs whose values it may know when it compiles.
 
     Raises
     ------
@@ -88,11 +90,17 @@ class StockTvm(WorkerContestant):
         target: str | Mapping[str, Any] | None,
         threads: int,
         time_limit: float = 300.0,
+        known: Sequence[str] = (),
     ) -> None:
         super().__init__(
             "stock TVM",
             [sys.executable, "-m", f"{__package__}.stock_worker"],
-            {"model": str(Path(model).resolve()), "shapes": shapes, "target": target},
+            {
+                "model": str(Path(model).resolve()),
+                "shapes": shapes,
+                "known": known,
+                "target": target,
+            },
             feeds,
             {"TVM_NUM_THREADS": str(threads)},
             time_limit,

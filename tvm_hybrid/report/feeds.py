@@ -5,14 +5,18 @@ from __future__ import annotations
 import zipfile
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import ml_dtypes
 import numpy as np
 
 from microkernels.errors import FeedError
 
+from ..input_values import arrays_of
 from ..tensors import numpy_dtype
+
+if TYPE_CHECKING:
+    from ..executable import Executable
 
 
 class TensorLike(Protocol):
@@ -120,3 +124,17 @@ def complete_feeds(
             feeds[info.name] = random_array(info.shape, info.dtype, rng)
             drawn.append(info.name)
     return feeds, drawn
+
+
+def feeds_of(
+    executable: Executable, given: Mapping[str, np.ndarray], seed: int = 0
+) -> tuple[dict[str, np.ndarray], list[str]]:
+    """The same for all inputs of a program's model, with the values that it was made for.
+
+    Raises
+    ------
+    FeedError
+        If an array is given for an input that the model does not have.
+    """
+    inputs: list[TensorLike] = [*executable.inputs, *executable.values]
+    return complete_feeds(inputs, {**arrays_of(executable.values), **given}, seed)

@@ -164,6 +164,7 @@ def predict_model(
     model: Any,
     target: Any = "spr",
     shapes: Mapping[str, Any] | None = None,
+    values: Mapping[str, Any] | None = None,
     threads: int = 1,
     precision: str = "auto",
     fusion: str = "coarse",
@@ -175,7 +176,7 @@ def predict_model(
 
     Parameters
     ----------
-    model, target, shapes, precision, fusion, fast_math, records
+    model, target, shapes, values, precision, fusion, fast_math, records
         As for `tvm_hybrid.compile`; the target has AMX.
     threads : int
         Threads of a run.
@@ -190,7 +191,7 @@ def predict_model(
         As `tvm_hybrid.compile`.
     """
     resolved, machine = _machine(target, threads)
-    mod = import_model(model, shapes).mod
+    mod = import_model(model, shapes, values).mod
     lookup = lookup_of(records)
     options = PipelineOptions(
         resolved, threads, lookup, precision=precision, fusion=fusion, fast_math=fast_math

@@ -34,8 +34,9 @@ def _prepare(job: dict[str, Any]) -> tuple[Any, list[Any]]:
         name: tuple(value) if isinstance(value, list) else value
         for name, value in (job["shapes"] or {}).items()
     }
-    imported = import_onnx(job["model"], shapes or None)
     with np.load(job["feeds"]) as arrays:
+        values = {name: as_saved(arrays[name]) for name in job["known"]}
+        imported = import_onnx(job["model"], shapes or None, values)
         feeds = [tvm.runtime.tensor(as_saved(arrays[info.name])) for info in imported.inputs]
     executable = tvm.compile(imported.mod, target=resolve_target(job["target"]))
     return relax.VirtualMachine(executable, tvm.cpu())["main"], feeds

@@ -58,6 +58,7 @@ def tune(
     *,
     target: Any = None,
     shapes: Mapping[str, Any] | None = None,
+    values: Mapping[str, Any] | None = None,
     precision: str = "auto",
     fusion: str = "coarse",
     fast_math: str = "default",
@@ -98,7 +99,7 @@ def tune(
     target : str, dict, tvm.target.Target or None
         As for `compile`; this machine, or the servers, must be able to run its code. None: the CPU
         of whoever measures.
-    shapes : mapping or None
+    shapes, values : mapping or None
         As for `compile`.
     precision : {"auto", "f32", "bf16"}
     fusion : {"coarse", "fine", "none"}
@@ -203,7 +204,7 @@ def tune(
         fusion=fusion,
         fast_math=fast_math,
     )
-    mod = import_model(model, shapes).mod
+    mod = import_model(model, shapes, values).mod
     machine = options.machine
     if replay is not None:
         counted = count_regions(mod, options)

@@ -49,9 +49,7 @@ def tunes(monkeypatch: pytest.MonkeyPatch) -> Tunes:
     tunes = Tunes()
     monkeypatch.setattr(module, "tune", tunes)
     monkeypatch.setattr(module, "race", race)
-    monkeypatch.setattr(
-        module, "import_model", lambda model, shapes: SourceModel(convolved(), (), ())
-    )
+    monkeypatch.setattr(module, "import_model", lambda *_: SourceModel(convolved(), (), ()))
     return tunes
 
 
