@@ -12,6 +12,7 @@ from onnx import helper
 from .narrow_types import NARROW, stored
 
 STANDARD_DOMAINS = ("", "ai.onnx")
+CONTRIB_DOMAIN = "com.microsoft"  # of ONNX Runtime's operators
 OWN_DOMAIN = "tvm_hybrid"  # of operators that only rewrites write
 
 
@@ -33,6 +34,8 @@ class Graph:
         Arrays; an initialiser's array is a view of the model's bytes where that is possible.
     types
         Known types, of inputs and constants at first and of every value after propagation.
+    makers
+        Which node makes a value, of those that propagation has seen and kept.
     narrow
         Element types of values that are of 2, 4 or 8 bits per element in the model, and integers of
         8 bits here (narrow_types.py).
@@ -45,6 +48,7 @@ class Graph:
     nodes: list[onnx.NodeProto]
     constants: dict[str, np.ndarray] = field(default_factory=dict)
     types: dict[str, onnx.TypeProto] = field(default_factory=dict)
+    makers: dict[str, onnx.NodeProto] = field(default_factory=dict)
     narrow: dict[str, int] = field(default_factory=dict)
     _fresh: int = 0
 

@@ -6,7 +6,6 @@ ReduceSum(x, axes) with axes = Add(a, 1) and the graph's inputs x, a: the value 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 
 import numpy as np
 import onnx
@@ -14,7 +13,7 @@ from onnx import helper
 
 from microkernels.errors import InputValueError
 
-from .graph import OWN_DOMAIN, Graph, captured_names, describe, is_standard
+from .graph import CONTRIB_DOMAIN, OWN_DOMAIN, STANDARD_DOMAINS, Graph, captured_names, describe
 
 # Positions among the inputs of an operator whose values the importer must know.
 PARAMETERS: dict[str, tuple[int, ...]] = {
@@ -32,54 +31,51 @@ PARAMETERS: dict[str, tuple[int, ...]] = {
     "MelWeightMatrix": (0, 1, 2, 3, 4),
     "NonMaxSuppression": (2, 3, 4),
     "Loop": (0, 1),
+    "GroupQueryAttention": (6,),
     "MaxUnpool": (2,),
     "Col2Im": (1, 2),
     "DFT": (1, 2),
     "STFT": (1, 3),
 }
+_DOMAINS = {*STANDARD_DOMAINS, CONTRIB_DOMAIN, OWN_DOMAIN}  # the last has Loops that go on
 # How many elements an input may have whose value is asked for: larger ones hold data.
 MOST_ELEMENTS = 64
 # What comes from these has a size that only a run finds.
 _SIZED_BY_DATA = {"NonZero", "Unique", "Compress", "NonMaxSuppression"}
 
 
-def require_parameters(
-    node: onnx.NodeProto, graph: Graph, makers: Mapping[str, onnx.NodeProto]
-) -> None:
+def require_parameters(node: onnx.NodeProto, graph: Graph) -> None:
     """Refuses a node whose parameters come from inputs of the graph.
+
+    Raises
+    ------
+    InputValueError
+        Naming these inputs.
+    """
+    for position in PARAMETERS.get(node.op_type, ()) if node.domain in _DOMAINS else ():
+        if position < len(node.input):
+            require_value(describe(node), node.input[position], graph)
+
+
+def require_value(node: str, name: str, graph: Graph) -> None:
+    """Refuses a node whose input of this name depends on nothing but small inputs of the graph.
 
     Parameters
     ----------
-    makers
-        The nodes before it by what they make.
+    node
+        The node in words.
 
     Raises
     ------
     InputValueError
         Naming these inputs.
     """
-    known = is_standard(node) or node.domain == OWN_DOMAIN  # where Loop continues
-    for position in PARAMETERS.get(node.op_type, ()) if known else ():
-        if position < len(node.input):
-            require_value(node, node.input[position], graph, makers)
-
-
-def require_value(
-    node: onnx.NodeProto, name: str, graph: Graph, makers: Mapping[str, onnx.NodeProto]
-) -> None:
-    """Refuses a node whose input of this name depends on nothing but small inputs of the graph.
-
-    Raises
-    ------
-    InputValueError
-        Naming these inputs.
-    """
-    inputs = _sources(name, graph, makers)
+    inputs = _sources(name, graph)
     if not inputs:
         return
     values = ", ".join(f"{name!r}: {_example(name, graph)}" for name in inputs)
     raise InputValueError(
-        f"{describe(node)}: the value of its input {name!r} must be known when the model is "
+        f"{node}: the value of its input {name!r} must be known when the model is "
         f"compiled, and comes from graph input {', '.join(map(repr, inputs))}; give it, for "
         f"example values={{{values}}}, or run the model by an InferenceSession, which compiles it "
         "for the values that arrive",
@@ -87,7 +83,7 @@ def require_value(
     )
 
 
-def _sources(name: str, graph: Graph, makers: Mapping[str, onnx.NodeProto]) -> tuple[str, ...]:
+def _sources(name: str, graph: Graph) -> tuple[str, ...]:
     """The graph inputs that a value is computed from; none if one of them is too large."""
     waiting, seen = [name], {""}
     while waiting:
@@ -95,7 +91,7 @@ def _sources(name: str, graph: Graph, makers: Mapping[str, onnx.NodeProto]) -> t
         if value in seen or value in graph.constants:
             continue
         seen.add(value)
-        maker = makers.get(value)
+        maker = graph.makers.get(value)
         if maker is not None:
             if maker.op_type in _SIZED_BY_DATA:
                 return ()

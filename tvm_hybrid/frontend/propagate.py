@@ -77,7 +77,6 @@ class _Propagation:
         self.graph = graph
         self.queue = deque(graph.nodes)
         self.done: list[onnx.NodeProto] = []
-        self.makers: dict[str, onnx.NodeProto] = {}
         self.aliases: dict[str, str] = {}
         self.data: dict[str, onnx.TensorProto] = {}
         self.outputs = set(graph.outputs)
@@ -115,7 +114,7 @@ class _Propagation:
         if is_standard(node) and node.op_type == "Constant":
             self.graph.add_constant(node.output[0], constant_value(node, self.graph))
             return
-        require_parameters(node, self.graph, self.makers)
+        require_parameters(node, self.graph)
         types = self.infer_empty(node)
         values = self.empty_values(node, types)
         if values is None:
@@ -139,7 +138,7 @@ class _Propagation:
             self.aliases[node.output[0]] = node.input[0]
             return
         self.done.append(node)
-        self.makers.update(dict.fromkeys(node.output, node))
+        self.graph.makers.update(dict.fromkeys(node.output, node))
 
     def shape_values(self, node: onnx.NodeProto) -> list[np.ndarray] | None:
         """The value of Shape and Size of anything whose shape is known."""

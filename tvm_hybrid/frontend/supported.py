@@ -8,11 +8,10 @@ import onnx
 
 from ..tvm_compat.onnx_importer import operators_of_tvm
 from .converters import CONVERTERS
-from .graph import OWN_DOMAIN, is_standard
+from .graph import CONTRIB_DOMAIN, OWN_DOMAIN, is_standard
 
 # TVM looks operators up by name and ignores the domain; these are of ONNX Runtime's.
 CONTRIB = frozenset({"MatMulInteger16"})
-CONTRIB_DOMAIN = "com.microsoft"
 # Rewrites replace these or refuse a form; what TVM's converters do not expect, they ignore.
 REPLACED = frozenset({"Attention", "EmbedLayerNormalization"})
 # Operators that rewrites write and only our converters know.

@@ -297,7 +297,7 @@ _Q = tuple((n, (B, S, H)) for n in "qkv")
             "GroupQueryAttention",
             (*_Q, ("pk", (B, N, 4, D)), ("pv", (B, N, 4, D)), ("s", (B,)), ("t", (1,))),
             {"num_heads": N, "kv_num_heads": N},
-            "total_sequence_length",
+            "value of its input 't' must be known",
         ),
         ("GroupQueryAttention", _Q, {"num_heads": 3, "kv_num_heads": 2}, "kv_num_heads"),
         ("GroupQueryAttention", _Q, {"num_heads": 3, "kv_num_heads": 3, "smooth_softmax": 1},

@@ -11,7 +11,7 @@ import pytest
 from numpy.typing import NDArray
 from onnx import TensorProto, helper
 
-from tvm_hybrid.errors import UnsupportedOperatorError
+from tvm_hybrid.errors import InputValueError, UnsupportedOperatorError
 from tvm_hybrid.frontend import import_onnx
 
 from .models import compare, f32, i64, make_model, onnxruntime_run, operators, random
@@ -269,7 +269,14 @@ def test_if_of_different_shapes_is_refused() -> None:
     branches = _BRANCHES | {"else_branch": helper.make_node("ReduceSum", ["x"], ["inner"])}
     inputs = [f32("x", 4), ("c", TensorProto.BOOL, [])]
     model = make_model([_if(branches, "c")], inputs, [f32("y", None)])
-    with pytest.raises(UnsupportedOperatorError, match=r"'choice'.*\(4,\) and \(1,\)"):
+    with pytest.raises(InputValueError, match=r"If node 'choice'.*graph input 'c'"):
+        import_onnx(model)  # whose value would do
+    computed = [
+        helper.make_node("ReduceMax", ["x"], ["most"], keepdims=0),
+        helper.make_node("Cast", ["most"], ["c"], to=TensorProto.BOOL),
+    ]
+    model = make_model([*computed, _if(branches, "c")], [f32("x", 400)], [f32("y", None)])
+    with pytest.raises(UnsupportedOperatorError, match=r"'choice'.*\(400,\) and \(1,\)"):
         import_onnx(model)
 
 

@@ -2,7 +2,7 @@
 
 If(constant)                  ->  the nodes of the branch taken
 If(condition) with two pure   ->  the nodes of both branches, then Where(condition, then, else)
-branches of the same shapes
+branches of the same shapes       if they are not: the condition's value must be known
 
 Computing both keeps the whole model one dataflow graph that can be fused and planned; ONNX has no
 side effects, so the branch not taken costs time but changes nothing.
@@ -16,6 +16,7 @@ from microkernels.errors import UnsupportedOperatorError
 
 from ..graph import OWN_DOMAIN, Graph, describe
 from ..node_builder import NodeBuilder, attributes_of
+from ..parameters import require_value
 from .body import Body
 from .registry import rewrites
 
@@ -49,10 +50,11 @@ def select(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeProto]:
     shapes = graph.shape(then), graph.shape(other)
     types = graph.elem_type(then), graph.elem_type(other)
     if None in shapes or shapes[0] != shapes[1] or types[0] != types[1]:
+        source = f"If node {node.name.removesuffix('/Select')!r}"
+        require_value(source, condition, graph)
         raise UnsupportedOperatorError(
-            f"If node {node.name.removesuffix('/Select')!r}: its condition is not constant, and "
-            f"its branches make different shapes for {node.output[0]!r}: {shapes[0]} and "
-            f"{shapes[1]}"
+            f"{source}: its condition is not constant, and its branches make different shapes for "
+            f"{node.output[0]!r}: {shapes[0]} and {shapes[1]}"
         )
     build = NodeBuilder(graph, node)
     if graph.shape(condition) != ():
