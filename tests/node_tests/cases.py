@@ -19,6 +19,12 @@ PASSING = Path(__file__).with_name("passing.txt")
 # roundings, each of half a unit in the last place on either side.
 NARROW_TOLERANCE = {"bfloat16": 4 * 2.0**-8, "float16": 4 * 2.0**-10}
 
+# What these cases expect was computed in float32 and has errors where zeros are exact: twelve
+# roundings, on the way there and back, of values up to 99.
+ROUNDED = dict.fromkeys(("test_dft_inverse", "test_dft_inverse_opset19"), 12 * 2.0**-24 * 99)
+# Operators whose results the cases drew with NumPy's generator: no other one draws the same.
+RANDOM = frozenset({"Bernoulli", "RandomUniformLike"})
+
 
 @functools.cache
 def all_cases() -> dict[str, TestCase]:
@@ -51,12 +57,17 @@ def run(case: TestCase) -> None:
     # One thread: a case is too small for more, and compiles faster.
     session = tvm_hybrid.InferenceSession(case.model, num_threads=1)
     names = [item.name for item in case.model.graph.input]
+    random = any(node.op_type in RANDOM for node in case.model.graph.node)
     for inputs, outputs in case.data_sets:
         feeds = dict(zip(names, map(value_of, inputs), strict=True))
         results = session.run(None, feeds)
         assert len(results) == len(outputs)
         for result, output in zip(results, outputs, strict=True):
-            compare(result, value_of(output), case.rtol, case.atol)
+            expected = value_of(output)
+            if random:
+                assert (result.dtype, result.shape) == (expected.dtype, expected.shape)
+            else:
+                compare(result, expected, case.rtol, ROUNDED.get(case.name, case.atol))
 
 
 def value_of(given: Any) -> Any:
