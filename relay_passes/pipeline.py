@@ -46,6 +46,7 @@ from .layout.search_space import ChooseLabels, LayoutProblem
 from .lower.allocate_empty import allocate_empty
 from .lower.concat_in_place import concat_in_place
 from .lower.drop_checks import drop_checks
+from .lower.fold_constants import fold_constants
 from .lower.legalize_operators import legalize_operators
 from .lower.lower_regions import lower_regions
 from .lower.merge_side_by_side import merge_side_by_side
@@ -239,7 +240,7 @@ def phases(options: PipelineOptions, decisions: DecisionLog) -> dict[Phase, list
             legalize_operators(),
             reduction_identities(),
             relax.transform.AnnotateTIROpPattern(),
-            relax.transform.FoldConstant(),
+            fold_constants(),
             relax.transform.FuseOps(),
             relax.transform.FuseTIR(),
             relax.transform.DeadCodeElimination(),

@@ -41,7 +41,8 @@ def numbers(d: Draw, dtype: str, shape: tuple[int, ...]) -> Array:
 def _other(d: Draw, x: Value) -> Value:
     """An operand of the same type."""
     older = [each for each in d.values if each.shape == x.shape and each.dtype == x.dtype]
-    if len(older) > 1 and d.chance(0.3):
+    older = [each for each in older if each.name != x.name]
+    if older and d.chance(0.3):
         return d.pick(older)
     shape = d.pick((x.shape, x.shape[-1:], (), tuple(1 for _ in x.shape)))
     return d.either(numbers(d, str(x.dtype), shape), 0.5)

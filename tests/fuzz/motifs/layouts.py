@@ -95,6 +95,8 @@ def resized(d: Draw, x: Value) -> Value:
     forms = ("half_pixel", "asymmetric", "align_corners")
     attributes = {"mode": mode, "coordinate_transformation_mode": d.pick(forms)}
     if mode == "nearest":
+        # A pixel between two is next to a tie: who computes it in float32 may take the other.
+        attributes["coordinate_transformation_mode"] = d.pick(forms[:2])
         attributes["nearest_mode"] = d.pick(("floor", "round_prefer_floor"))
     if d.chance(0.5):
         factors = [1.0, 1.0] + [d.pick((1.0, 2.0, 2.0, 0.5, 1.5)) for _ in x.shape[2:]]
@@ -185,15 +187,13 @@ def stretched(d: Draw, x: Value) -> Value:
 
 def classified(d: Draw, x: Value) -> Value:
     """A reduction that a head of a network ends with."""
-    form = d.pick(("ArgMax", "Softmax", "ReduceMean", "LRN"))
+    form = d.pick(("ArgMax", "Softmax", "ReduceMean"))
     if form == "ArgMax":
         found = d.node("ArgMax", x, axis=d.integer(0, len(x.shape) - 1), keepdims=d.integer(0, 1))
         d.output(found)
         return x
     if form == "Softmax":
         return d.node("Softmax", x, axis=d.integer(1, len(x.shape) - 1))
-    if form == "LRN":
-        return d.node("LRN", x, size=3)
     return reduced(d, "ReduceMean", x, *range(2, len(x.shape)), keep=d.chance(0.5))
 
 
