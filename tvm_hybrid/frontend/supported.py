@@ -17,7 +17,14 @@ REPLACED = frozenset({"Attention", "EmbedLayerNormalization"})
 # Operators that rewrites write and only our converters know.
 OWN = frozenset(
     {
-        *("CausalMask", "DecodeFloat", "DequantizeBlocks", "EncodeFloat", "MaxPoolPlaces"),
+        *(
+            "CausalMask",
+            "DecodeFloat",
+            "DeformColumns",
+            "DequantizeBlocks",
+            "EncodeFloat",
+            "MaxPoolPlaces",
+        ),
         "RandomNumbers",
     }
 )

@@ -1,0 +1,103 @@
+"""DeformConv as a matrix product.
+
+DeformConv(x, w, offset, b, mask)
+    ->  MatMul(DeformColumns(x, offset, mask), Transpose(w)) + b, channels moved to the front
+
+Narrow floats are sampled and multiplied in float32.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import onnx
+from onnx import TensorProto
+
+from microkernels.errors import ModelError
+
+from ..graph import OWN_DOMAIN, Graph, describe
+from ..node_builder import NodeBuilder, attributes_of, known_shape, optional_input
+from .registry import rewrites
+
+_NARROW = (TensorProto.FLOAT16, TensorProto.BFLOAT16)
+
+
+@rewrites("DeformConv")
+def deform_conv(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeProto]:
+    """Samples, a product for each group, and the bias."""
+    build, form = NodeBuilder(graph, node), _form(node, graph)
+    batch, channels = known_shape(graph, node, node.input[0])[:2]
+    weights, outputs = known_shape(graph, node, node.input[1])[0], form.pop("outputs")
+    elem_type, groups = graph.elem_type(node.input[0]), form["group"]
+    x, w, offset, bias, mask = (
+        build.add("Cast", name, to=TensorProto.FLOAT) if name and elem_type in _NARROW else name
+        for name in (*node.input[:3], optional_input(node, 3), optional_input(node, 4))
+    )
+    inputs = [x, offset, *([mask] if mask else [])]
+    columns = build.add("DeformColumns", *inputs, domain=OWN_DOMAIN, **form)
+    depth = channels // groups * math.prod(form["kernel_shape"])
+    rows = math.prod(outputs)
+    computed = TensorProto.FLOAT if elem_type in _NARROW else elem_type
+    graph.declare(columns, computed, (batch, groups, rows, depth))
+    matrix = build.reshape(w, [groups, weights // groups, depth])
+    matrix = build.add("Transpose", matrix, perm=[0, 2, 1])
+    value = build.add("MatMul", columns, matrix)
+    if bias:
+        value = build.add("Add", value, build.reshape(bias, [groups, 1, weights // groups]))
+    value = build.add("Transpose", value, perm=[0, 1, 3, 2])
+    narrow = elem_type in _NARROW
+    value = build.reshape(value, [batch, weights, *outputs], "" if narrow else node.output[0])
+    if narrow:
+        build.add("Cast", value, output=node.output[0], to=elem_type)
+    return build.nodes
+
+
+def _form(node: onnx.NodeProto, graph: Graph) -> dict[str, Any]:
+    """Attributes with their defaults, and the spatial shape of the output, once all shapes fit.
+
+    Raises
+    ------
+    ModelError
+        They do not.
+    """
+    attributes = attributes_of(node)
+    batch, channels, *extents = known_shape(graph, node, node.input[0])
+    weights, _, *kernel = known_shape(graph, node, node.input[1])
+    rank = len(extents)
+    form = {
+        "kernel_shape": kernel,
+        "strides": attributes.get("strides", [1] * rank),
+        "pads": attributes.get("pads", [0] * (2 * rank)),
+        "dilations": attributes.get("dilations", [1] * rank),
+        "group": attributes.get("group", 1),
+        "offset_group": attributes.get("offset_group", 1),
+    }
+    sizes = [len(kernel), len(form["strides"]), len(form["dilations"]), len(form["pads"]) // 2]
+    groups = form["group"], form["offset_group"]
+    if sizes != [rank] * 4 or attributes.get("kernel_shape", kernel) != kernel:
+        raise ModelError(f"{describe(node)}: kernel, strides, pads, dilations do not fit its input")
+    if min(*groups, *form["strides"], *form["dilations"]) < 1:
+        raise ModelError(f"{describe(node)}: groups, strides and dilations must be positive")
+    if channels % groups[0] or channels % groups[1] or weights % groups[0]:
+        raise ModelError(f"{describe(node)}: its groups do not divide its channels")
+    outputs = [
+        (extents[axis] + form["pads"][axis] + form["pads"][rank + axis]
+         - (kernel[axis] - 1) * form["dilations"][axis] - 1) // form["strides"][axis] + 1
+        for axis in range(rank)
+    ]  # fmt: skip
+    taps = math.prod(kernel)
+    expected = {
+        1: (weights, channels // groups[0], *kernel),
+        2: (batch, groups[1] * taps * rank, *outputs),
+        3: (weights,),
+        4: (batch, groups[1] * taps, *outputs),
+    }
+    for position, shape in expected.items():
+        name = optional_input(node, position)
+        if name and known_shape(graph, node, name) != shape:
+            raise ModelError(
+                f"{describe(node)}: its input {name!r} has the shape {graph.shape(name)}; the "
+                f"others ask for {shape}"
+            )
+    return form | {"outputs": outputs}
