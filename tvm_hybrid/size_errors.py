@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import re
-
 from microkernels.errors import FeedError
-
-_CHECK = re.compile(r"\((-?\d+) vs\. (-?\d+)\)\s*: ErrorContext\(match_cast")
 
 
 def raise_size_error(error: Exception) -> None:
@@ -15,11 +11,10 @@ def raise_size_error(error: Exception) -> None:
     Raises
     ------
     FeedError
-        Naming both sizes.
+        Saying what may have gone wrong: TVM does not tell the node.
     """
-    found = _CHECK.search(str(error))
-    if found is not None:
+    if "ErrorContext(match_cast" in str(error):
         raise FeedError(
-            "the inputs' values make sizes that do not fit the model: one that depends on them is "
-            f"{found[1]} where {found[2]} is needed"
+            "the inputs' values make sizes that do not fit the model: operands of other sizes, a "
+            "reshape to another number of elements, a size below 0, or more elements than there are"
         ) from error

@@ -21,9 +21,10 @@ from .legalize_integers import LEGALIZATIONS as INTEGERS
 from .legalize_quantization import LEGALIZATIONS as QUANTIZATION
 from .legalize_reorders import LEGALIZATIONS as REORDERS
 from .legalize_resize import LEGALIZATIONS as RESIZE
+from .legalize_shapes import LEGALIZATIONS as SHAPES
 
 
 def legalize_operators() -> ir.transform.Pass:
     """LegalizeOps with the legalisations of this package instead of TVM's."""
-    ours = {**ARG_EXTREMES, **FLOATS, **INTEGERS, **QUANTIZATION, **REORDERS, **RESIZE}
+    ours = {**ARG_EXTREMES, **FLOATS, **INTEGERS, **QUANTIZATION, **REORDERS, **RESIZE, **SHAPES}
     return relax.transform.LegalizeOps(customize_legalize_map=ours)

@@ -25,11 +25,12 @@ from tvm import relax
 from .attention_converters import ATTENTION_CONVERTERS
 from .bfloat16_converters import BFLOAT16_CONVERTERS
 from .data_sized import DATA_SIZED_CONVERTERS
+from .data_sized.access import gather
+from .data_sized.slices import open_slice
 from .deform_converter import DEFORM_CONVERTERS
 from .expressions import Converter, Expr, constant, dtype_of, known_dims, literal, static_dims
 from .matrix_converters import MATRIX_CONVERTERS
 from .narrow_converters import NARROW_CONVERTERS
-from .non_max_suppression_converter import NON_MAX_SUPPRESSION_CONVERTERS
 from .pad_converter import PAD_CONVERTERS
 from .pooling_converters import POOLING_CONVERTERS
 from .pow_converter import POW_CONVERTERS
@@ -46,7 +47,7 @@ def _gather(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str,
     data, indices = inputs[0], inputs[1]
     dims = static_dims(data)
     if dims is None or static_dims(indices) is None:
-        return None
+        return gather(builder, inputs, attrs)
     axis = attrs.get("axis", 0) % len(dims)
     extent = dims[axis]
     values = constant(indices)
@@ -129,11 +130,11 @@ def _slice(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, 
     data = inputs[0]
     dims = static_dims(data)
     if dims is None:
-        return None
+        return open_slice(builder, inputs, attrs)
     given = [constant(inputs[i]) if i < len(inputs) and inputs[i] is not None else None
              for i in range(1, 5)]  # fmt: skip
     if any(value is not None and given[i] is None for i, value in enumerate(inputs[1:5])):
-        return None  # bounds that are computed
+        return open_slice(builder, inputs, attrs)  # bounds that are computed
     starts = given[0] if given[0] is not None else np.array(attrs["starts"])
     ends = given[1] if given[1] is not None else np.array(attrs["ends"])
     default = np.array(attrs.get("axes", range(len(starts))))
@@ -176,7 +177,6 @@ CONVERTERS: dict[str, Converter] = {
     **MATRIX_CONVERTERS,
     **DATA_SIZED_CONVERTERS,
     **NARROW_CONVERTERS,
-    **NON_MAX_SUPPRESSION_CONVERTERS,
     **PAD_CONVERTERS,
     **POOLING_CONVERTERS,
     **POW_CONVERTERS,

@@ -29,7 +29,6 @@ PARAMETERS: dict[str, tuple[int, ...]] = {
     "Resize": (1, 2, 3),
     "Range": (0, 1, 2),
     "MelWeightMatrix": (0, 1, 2, 3, 4),
-    "NonMaxSuppression": (2, 3, 4),
     "Loop": (0, 1),
     "GroupQueryAttention": (6,),
     "MaxUnpool": (2,),

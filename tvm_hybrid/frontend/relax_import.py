@@ -16,9 +16,9 @@ from ..tvm_compat.onnx_importer import OnnxImporter, node_inputs
 from .bfloat16_converters import BFLOAT16, is_widened, widen
 from .converters import CONVERTERS
 from .data_sized import DATA_SIZED_CONVERTERS
-from .data_sized.broadcast import BROADCASTING, align
+from .data_sized.broadcast import BROADCASTING, PRODUCTS, align, check_product
 from .data_sized.open_operators import OPEN_OPERATORS
-from .data_sized.sizes import is_open
+from .data_sized.sizes import is_open, is_unknown
 from .expressions import literal, static_shape_of
 from .graph import Graph, describe
 from .supported import has_converter
@@ -65,13 +65,17 @@ class _Importer(OnnxImporter):
         opened = any(map(is_open, inputs))
         if opened and op_type in BROADCASTING:
             inputs = node_inputs(align(self.bb, inputs))
+        elif opened and op_type in PRODUCTS:
+            check_product(self.bb, *inputs[:2])
         own = CONVERTERS[op_type](self.bb, inputs, attrs) if op_type in CONVERTERS else None
+        known = op_type in OPEN_OPERATORS or (own is not None and op_type in DATA_SIZED_CONVERTERS)
         if own is None:
             own = self.convert_by_tvm(op_type, inputs, attrs, opset)
         result = self.bb.normalize(own)
-        known = op_type in OPEN_OPERATORS or op_type in DATA_SIZED_CONVERTERS
         if not known and (opened or any(map(is_open, _values(result)))):
             raise ValueError("a size of an input or of the result depends on data")
+        if any(is_unknown(each) for each in _values(result)):
+            raise ValueError("sizes of its inputs that depend on data are not known to fit")
         return result
 
     def _rounded(self, value: relax.Expr) -> relax.Expr:

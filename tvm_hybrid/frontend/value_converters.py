@@ -20,6 +20,8 @@ import numpy as np
 from onnx import helper
 from tvm import relax, te, tirx
 
+from .data_sized.sizes import is_open
+from .data_sized.top_k import open_top_k
 from .expressions import Converter, Expr, constant, dtype_of, literal, static_dims
 
 
@@ -105,8 +107,8 @@ def _top_k(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, 
     """Always sorted, which an unsorted one may be."""
     x, dtype = inputs[0], dtype_of(inputs[0])
     k = np.array(attrs.get("k", 1)) if len(inputs) < 2 else constant(inputs[1])
-    if k is None:
-        return None
+    if k is None or is_open(x):
+        return open_top_k(builder, inputs, attrs)
     wide = _SORTED_AS.get(dtype, dtype)
     top = literal(np.array(2**63, np.uint64))
     if dtype == "uint64":  # with the highest bit flipped, the order is that of int64

@@ -8,6 +8,18 @@ in terms of which TVM types and compiles what comes behind. All of it runs in TV
 from __future__ import annotations
 
 from ..expressions import Converter
+from .access import ACCESS_CONVERTERS
+from .non_max_suppression import NON_MAX_SUPPRESSION_CONVERTERS
+from .ranges import RANGE_CONVERTERS
 from .selection import SELECTION_CONVERTERS
+from .shapes import SHAPE_CONVERTERS
+from .unique import UNIQUE_CONVERTERS
 
-DATA_SIZED_CONVERTERS: dict[str, Converter] = {**SELECTION_CONVERTERS}
+DATA_SIZED_CONVERTERS: dict[str, Converter] = {
+    **ACCESS_CONVERTERS,
+    **NON_MAX_SUPPRESSION_CONVERTERS,
+    **RANGE_CONVERTERS,
+    **SELECTION_CONVERTERS,
+    **SHAPE_CONVERTERS,
+    **UNIQUE_CONVERTERS,
+}

@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import tvm_ffi
 from tvm import relax, te, tirx
 
 from ..expressions import Expr
 from .kernels import INDEX, index
-from .sizes import dims_of, is_open
+from .requests import check_equal
+from .sizes import dims_of, is_open, same_size
 
 # What broadcasts all of its inputs.
 BROADCASTING = frozenset(
@@ -27,6 +27,16 @@ BROADCASTING = frozenset(
 )
 
 
+# What sums over an axis that both factors have.
+PRODUCTS = frozenset({"Gemm", "MatMul"})
+
+
+def check_product(builder: relax.BlockBuilder, left: Expr, right: Expr) -> None:
+    """Has the program check that the factors of a product have as many terms."""
+    before, behind = dims_of(left), dims_of(right)
+    check_equal(builder, before[-1], behind[0] if len(behind) == 1 else behind[-2])
+
+
 def align(builder: relax.BlockBuilder, inputs: Sequence[Any]) -> list[Any]:
     """The operands, broadcast where TVM could not tell that their sizes fit."""
     if not any(is_open(value) for value in inputs):
@@ -34,20 +44,26 @@ def align(builder: relax.BlockBuilder, inputs: Sequence[Any]) -> list[Any]:
     shapes = [dims_of(value) for value in inputs]
     rank = max(map(len, shapes))
     padded = [[index(1)] * (rank - len(shape)) + shape for shape in shapes]
-    common = [_common(builder, sizes) for sizes in zip(*padded, strict=True)]
+    common = [common_size(builder, sizes) for sizes in zip(*padded, strict=True)]
     return [
-        _broadcast(builder, value, shape, common[rank - len(shape) :])
+        value if _fits(shape, common) else broadcast(builder, value, common[rank - len(shape) :])
         for value, shape in zip(inputs, shapes, strict=True)
     ]
 
 
-def _common(builder: relax.BlockBuilder, sizes: Sequence[Expr]) -> Expr:
+def _fits(shape: Sequence[Expr], common: Sequence[Expr]) -> bool:
+    """Whether TVM can tell that each size is 1 or the common one of its dimension."""
+    pairs = zip(shape, common[len(common) - len(shape) :], strict=True)
+    return all(same_size(size, index(1)) or same_size(size, wanted) for size, wanted in pairs)
+
+
+def common_size(builder: relax.BlockBuilder, sizes: Sequence[Expr]) -> Expr:
     """The size to which all of these are broadcast."""
     found = index(1)
     for size in sizes:
-        if _is(size, found) or _is(size, index(1)):
+        if same_size(size, found) or same_size(size, index(1)):
             continue
-        found = size if _is(found, index(1)) else _checked(builder, found, size)
+        found = size if same_size(found, index(1)) else _checked(builder, found, size)
     return found
 
 
@@ -64,24 +80,20 @@ def _checked(builder: relax.BlockBuilder, one: Expr, other: Expr) -> Expr:
     return size
 
 
-def _broadcast(
-    builder: relax.BlockBuilder, value: Expr, shape: Sequence[Expr], common: Sequence[Expr]
-) -> Expr:
-    if all(
-        _is(size, index(1)) or _is(size, wanted) for size, wanted in zip(shape, common, strict=True)
-    ):
+def broadcast(builder: relax.BlockBuilder, value: Expr, common: Sequence[Expr]) -> Expr:
+    """A value in these sizes, which its own ones fit, and which may be more."""
+    shape = dims_of(value)
+    missing = len(common) - len(shape)
+    if not missing and all(map(same_size, shape, common)):
         return value
 
     def compute(value: te.Tensor) -> te.Tensor:
         def element(*place: Expr) -> Expr:
             # A size that fits is 1 or the common one.
-            held = [te.min(i, size - 1) for i, size in zip(place, value.shape, strict=True)]
+            pairs = zip(place[missing:], value.shape, strict=True)
+            held = [te.min(i, size - 1) for i, size in pairs]
             return value(*held)
 
         return te.compute(common, element, name="broadcast")
 
     return builder.emit_te(compute, value, primfunc_name_hint="broadcast")
-
-
-def _is(one: Expr, other: Expr) -> bool:
-    return bool(tvm_ffi.structural_equal(one, other))

@@ -15,8 +15,8 @@ from ..expressions import Expr
 
 INDEX = "int64"
 Shape: TypeAlias = Sequence[Expr | int]
-# Writes the statements of a kernel: what it reads, and what it writes.
-Body: TypeAlias = Callable[[list[Expr], list[Expr]], None]
+# Writes the statements of a kernel, given what it reads, what it writes, and sizes.
+Body: TypeAlias = Callable[..., None]
 
 
 def emit_kernel(
@@ -25,19 +25,24 @@ def emit_kernel(
     inputs: Sequence[Expr],
     outputs: Sequence[tuple[Shape, str]],
     body: Body,
+    sizes: Shape = (),
 ) -> list[Expr]:
-    """The results, of these shapes and types, of a kernel that is one serial block."""
+    """The results, of these shapes and types, of a kernel that is one serial block.
 
-    def compute(*tensors: te.Tensor) -> list[te.Tensor]:
+    Where sizes depend on data, the kernel has names of its own for them: the body reads them off
+    its tensors, or gets them behind these.
+    """
+
+    def compute(tensors: list[te.Tensor], sizes: list[Expr]) -> list[te.Tensor]:
         def statement(ins: Sequence[Expr], outs: Sequence[Expr]) -> tirx.Stmt:
             with IRBuilder() as kernel, opaque_block("steps"):
-                body(list(ins), list(outs))
+                body(list(ins), list(outs), *sizes)
             return kernel.get()
 
         shapes, dtypes = [shape for shape, _ in outputs], [dtype for _, dtype in outputs]
-        return te.extern(shapes, list(tensors), statement, name=name, dtype=dtypes)
+        return te.extern(shapes, tensors, statement, name=name, dtype=dtypes)
 
-    result = builder.emit_te(compute, *inputs, primfunc_name_hint=name)
+    result = builder.emit_te(compute, list(inputs), list(sizes), primfunc_name_hint=name)
     if len(outputs) == 1:
         return [result]
     return [builder.emit(relax.TupleGetItem(result, i)) for i in range(len(outputs))]
@@ -51,3 +56,19 @@ def index(value: int) -> Expr:
 def put(buffer: Expr, value: Expr, *place: Expr | int) -> None:
     """Stores one element, the first unless told otherwise."""
     I.buffer_store(buffer, value, list(place) or [0])
+
+
+def cell(dtype: str = INDEX) -> Expr:
+    """Memory of the kernel's own for one element."""
+    return I.sblock_alloc_buffer([1], dtype)
+
+
+def table(extent: Expr) -> Expr:
+    """Memory of the kernel's own for so many numbers, and for one at least; 0 at first.
+
+    TVM cuts off what no loop visits, and takes an index out of memory for the only one.
+    """
+    buffer = I.sblock_alloc_buffer([te.max(extent, index(1))], INDEX)
+    with I.serial(te.max(extent, index(1))) as place:
+        put(buffer, index(0), place)
+    return buffer

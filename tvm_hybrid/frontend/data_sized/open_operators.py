@@ -20,6 +20,6 @@ _REDUCTIONS = frozenset(
         *("ReduceProd", "ReduceSum", "ReduceSumSquare", "Softmax"),
     }
 )
-_OTHERS = frozenset({"Concat", "Gemm", "MatMul", "Transpose"})
+_OTHERS = frozenset({"Concat", "Gather", "Gemm", "MatMul", "Slice", "TopK", "Transpose"})
 
 OPEN_OPERATORS = BROADCASTING | _ELEMENTWISE | _REDUCTIONS | _OTHERS

@@ -19,15 +19,15 @@ from microkernels.vector.expressions import reinterpret
 from ...tensors import numpy_dtype
 from ..expressions import Converter, Expr
 from .kernels import INDEX, emit_kernel, index, put
-from .sizes import dims_of, pick, product, size_in
+from .sizes import copied, dims_of, pick, product, size_in
 
 
 def _nonzero(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
     x = inputs[0]
     dims = dims_of(x)
-    places, count = _places(builder, _flat(builder, x), product(dims))
+    places, count = _places(builder, copied(builder, x, [product(dims)]), product(dims))
 
-    def coordinates(places: te.Tensor) -> te.Tensor:
+    def coordinates(places: te.Tensor, dims: list[Expr]) -> te.Tensor:
         def element(axis: Expr, number: Expr) -> Expr:
             found = index(0)
             for each, size in enumerate(dims):
@@ -38,7 +38,7 @@ def _nonzero(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str
 
         return te.compute((len(dims), count), element, name="coordinates")
 
-    return builder.emit_te(coordinates, places, primfunc_name_hint="coordinates")
+    return builder.emit_te(coordinates, places, dims, primfunc_name_hint="coordinates")
 
 
 def _compress(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
@@ -46,16 +46,12 @@ def _compress(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[st
     data, condition = inputs
     axis = attrs.get("axis")
     if axis is None:
-        data, axis = _flat(builder, data), 0
+        data, axis = copied(builder, data, [product(dims_of(data))]), 0
     dims = dims_of(data)
     axis %= len(dims)
     extent = te.min(dims_of(condition)[0], dims[axis])
     places, count = _places(builder, condition, extent)
     return pick(builder, data, places, count, axis)
-
-
-def _flat(builder: relax.BlockBuilder, value: Expr) -> Expr:
-    return builder.normalize(relax.op.reshape(value, (-1,)))
 
 
 def _some(size: Expr) -> Expr:

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
-from tvm import relax, te, tirx
+import tvm_ffi
+from tvm import ir, relax, te, tirx
+from tvm.sym import Analyzer
 
-from ..expressions import Expr, static_shape_of
-from .kernels import INDEX
+from ..expressions import Expr, known_dims, static_shape_of
+from .kernels import INDEX, index
+
+LARGEST = 1 << 40  # beyond any size
 
 
 def dims_of(value: Expr) -> list[Expr]:
@@ -27,9 +31,20 @@ def is_open(value: Any) -> bool:
     return isinstance(found, relax.TensorType) and static_shape_of(found) is None
 
 
+def is_unknown(value: Any) -> bool:
+    """Whether a value is a tensor whose shape is not even known in terms of others."""
+    found = getattr(value, "ty", None)
+    return isinstance(found, relax.TensorType) and not isinstance(found.shape, relax.ShapeExpr)
+
+
 def product(sizes: Iterable[Expr]) -> Expr:
     """The number of elements."""
     return functools.reduce(operator.mul, sizes, tirx.const(1, INDEX))
+
+
+def same_size(one: Expr, other: Expr) -> bool:
+    """Whether two sizes are written in the same way."""
+    return bool(tvm_ffi.structural_equal(one, other))
 
 
 def size_in(builder: relax.BlockBuilder, count: Expr) -> tirx.Var:
@@ -38,6 +53,26 @@ def size_in(builder: relax.BlockBuilder, count: Expr) -> tirx.Var:
     size = tirx.Var("n", INDEX)
     builder.match_cast(shape, relax.ShapeType([size]))
     return size
+
+
+def sizes_in(builder: relax.BlockBuilder, checked: Expr) -> list[Expr]:
+    """The elements of an int64 vector behind its first one, as sizes.
+
+    The program checks that the first is 1: a kernel has 0 there if the sizes make no sense.
+    """
+    (count,) = known_dims(checked)
+    shape = builder.emit(relax.op.tensor_to_shape(checked))
+    sizes = [tirx.Var("n", INDEX) for _ in range(count - 1)]
+    builder.match_cast(shape, relax.ShapeType([1, *sizes]))
+    return list(sizes)
+
+
+def simplified(size: Expr) -> Expr:
+    """A size in its simplest form; every variable in it is a size."""
+    analyzer = Analyzer()
+    every = ir.Range(index(0), index(LARGEST))
+    tvm_ffi.structural_walk(size, (tirx.Var, lambda var: analyzer.bind(var, every)))
+    return analyzer.simplify(size)
 
 
 def pick(builder: relax.BlockBuilder, data: Expr, places: Expr, count: Expr, axis: int) -> Expr:
@@ -60,3 +95,22 @@ def cut(builder: relax.BlockBuilder, data: Expr, count: Expr, axis: int = 0) -> 
         return te.compute(shape, lambda *i: data(*i), name="cut")
 
     return builder.emit_te(compute, data, primfunc_name_hint="cut")
+
+
+def copied(builder: relax.BlockBuilder, data: Expr, sizes: Sequence[Expr]) -> Expr:
+    """A copy with other sizes, as many elements as before."""
+
+    def compute(data: te.Tensor, sizes: list[Expr]) -> te.Tensor:
+        def element(*place: Expr) -> Expr:
+            flat = index(0)
+            for position, size in zip(place, sizes, strict=True):
+                flat = flat * size + position
+            found = []
+            for size in reversed(data.shape):
+                found.append(tirx.floormod(flat, te.max(size, 1)))
+                flat = tirx.floordiv(flat, te.max(size, 1))
+            return data(*reversed(found))
+
+        return te.compute(sizes, element, name="reshaped")
+
+    return builder.emit_te(compute, data, list(sizes), primfunc_name_hint="reshape")

@@ -2,47 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-
 import numpy as np
 import pytest
 
 from tests.onnx_builder import OnnxBuilder
-from tests.tvm_hybrid.frontend.data_sized.compare import Feeds, same, session_of
-from tvm_hybrid.errors import TvmHybridError, UnsupportedOperatorError
+from tests.tvm_hybrid.frontend.data_sized.chosen_rows import (
+    ALL,
+    NONE,
+    ONE,
+    SOME,
+    Build,
+    chosen_rows,
+    compare,
+    feeds_of,
+)
+from tests.tvm_hybrid.frontend.data_sized.compare import session_of
+from tvm_hybrid.errors import FeedError, UnsupportedOperatorError
 from tvm_hybrid.report.onnx_runtime import literal_session
 
-ROWS = 6
-X = np.random.default_rng(0).integers(-3, 4, (ROWS, 4)).astype(np.float32)
 W = np.random.default_rng(1).integers(-3, 4, (4, 8)).astype(np.float32)
-SOME, ONE = np.array([1, 0, 1, 1, 0, 0], bool), np.array([0, 0, 0, 0, 1, 0], bool)
-NONE, ALL = np.zeros(ROWS, bool), np.ones(ROWS, bool)
-
-# The builder, and the names of two values: rows that one condition chooses, and another.
-Build = Callable[[OnnxBuilder, str, str], str]
-
-
-def chosen_rows(model: OnnxBuilder) -> tuple[str, str]:
-    """Rows of X by one condition, and by another."""
-    x = model.input("x", X.shape)
-    conditions = [model.input(name, (ROWS,), np.bool_) for name in ("first", "second")]
-    one, other = (model.node("Compress", x, condition, axis=0) for condition in conditions)
-    return one, other
-
-
-def feeds_of(first: np.ndarray, second: np.ndarray | None = None) -> Feeds:
-    return {"x": X, "first": first, "second": first[::-1] if second is None else second}
-
-
-def compare(outputs: Sequence[tuple[Build, Sequence[int | str], type]]) -> None:
-    """All values of integers, so that the order of sums does not matter."""
-    model = OnnxBuilder()
-    one, other = chosen_rows(model)
-    for build, shape, dtype in outputs:
-        model.output(build(model, one, other), shape, dtype)
-    peer = literal_session(model.model())
-    feeds = [feeds_of(condition) for condition in (SOME, NONE, ALL, ONE)]
-    same(model, [(feed, peer.run(None, feed)) for feed in feeds])
 
 
 def unary(op: str, **attributes: object) -> Build:
@@ -107,7 +85,7 @@ def test_sizes_that_fit_only_when_the_program_runs() -> None:
         feeds = feeds_of(first, second)
         (found,), (expected,) = session.run(None, feeds), peer.run(None, feeds)
         np.testing.assert_array_equal(found, expected)
-    with pytest.raises(TvmHybridError, match="size"):
+    with pytest.raises(FeedError, match="size"):
         session.run(None, feeds_of(SOME, ALL))
 
 
@@ -116,4 +94,24 @@ def test_an_operator_that_reads_sizes_is_refused() -> None:
     one, _ = chosen_rows(model)
     model.output(model.node("Hardmax", one), ("n", 4))
     with pytest.raises(UnsupportedOperatorError, match=r"'Hardmax2'.*depends on data"):
+        session_of(model)
+
+
+def test_factors_that_do_not_fit() -> None:
+    """The rows of both are summed over."""
+    model = OnnxBuilder()
+    one, other = chosen_rows(model)
+    model.output(model.node("MatMul", model.node("Transpose", one), other), (4, 4))
+    session = session_of(model)
+    feeds = feeds_of(SOME)
+    expected = literal_session(model.model()).run(None, feeds)
+    np.testing.assert_array_equal(session.run(None, feeds)[0], expected[0])
+    with pytest.raises(FeedError, match="sizes that do not fit"):
+        session.run(None, feeds_of(SOME, ALL))
+
+
+def test_parts_that_are_not_known_to_fit_are_refused() -> None:
+    model = OnnxBuilder()
+    model.output(model.node("Concat", *chosen_rows(model), axis=1), ("n", 8))
+    with pytest.raises(UnsupportedOperatorError, match="not known to fit"):
         session_of(model)

@@ -1,0 +1,91 @@
+"""Gather, GatherElements, GatherND and Slice, where a size or a bound depends on data."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tests.onnx_builder import OnnxBuilder
+from tests.tvm_hybrid.frontend.data_sized.chosen_rows import (
+    ALL,
+    NONE,
+    ONE,
+    SOME,
+    Output,
+    compare,
+    count,
+    feeds_of,
+    model_of,
+)
+from tests.tvm_hybrid.frontend.data_sized.compare import session_of
+
+INDICES = [0, -1, 0]
+
+
+def sliced(start: int, end: int, axis: int = 0, step: int = 1) -> Output:
+    def build(g: OnnxBuilder, one: str, _: str) -> str:
+        return g.node("Slice", one, *(g.constant([each]) for each in (start, end, axis, step)))
+
+    return build, ("n", "m"), np.float32
+
+
+def chosen(g: OnnxBuilder) -> str:
+    """The places that the first condition chooses."""
+    return g.node("Squeeze", g.node("NonZero", "first"), g.constant([0]))
+
+
+def test_gather() -> None:
+    compare(
+        [
+            (lambda g, one, _: g.node("Gather", one, g.constant(INDICES), axis=1), ("n", 3),
+             np.float32),
+            (lambda g, one, _: g.node("Gather", "x", chosen(g)), ("n", 4), np.float32),
+            (lambda g, one, _: g.node("GatherND", "x", g.node("Transpose", g.node("NonZero", "x"))),
+             ("n",), np.float32),
+            (lambda g, one, _: g.node("GatherElements", one, g.node("ArgMax", one, axis=1), axis=1),
+             ("n", 1), np.float32),
+        ]
+    )  # fmt: skip
+
+
+def test_gather_from_open_rows() -> None:
+    """Nothing is read where there are no rows, where ONNX Runtime fails."""
+    output: Output = (
+        lambda g, one, _: g.node("Gather", one, g.constant(INDICES)),
+        (3, 4),
+        np.float32,
+    )
+    compare([output], [SOME, ALL, ONE])
+    (found,) = session_of(model_of([output])).run(None, feeds_of(NONE))
+    np.testing.assert_array_equal(found, np.zeros((3, 4), np.float32))
+
+
+def test_slice() -> None:
+    largest, least = 2**63 - 1, -(2**63)
+    compare(
+        [
+            sliced(1, largest),
+            sliced(0, 2),
+            sliced(-2, -1),
+            sliced(-1, least, step=-2),
+            sliced(4, 0, step=-1),
+            sliced(1, 3, axis=-1),
+        ]
+    )
+
+
+def test_a_whole_slice_has_the_same_size() -> None:
+    def build(g: OnnxBuilder, one: str, _: str) -> str:
+        bounds = [g.constant([each]) for each in (0, 2**31 - 1, 0)]
+        return g.node("Add", one, g.node("Slice", one, *bounds))
+
+    compare([(build, ("n", 4), np.float32)])
+
+
+@pytest.mark.parametrize("step", [1, -1])
+def test_slice_with_bounds_from_data(step: int) -> None:
+    def build(g: OnnxBuilder, one: str, other: str) -> str:
+        bounds = [g.constant([0]), count(g)] if step > 0 else [count(g), g.constant([-9])]
+        return g.node("Slice", "x", *bounds, g.constant([0]), g.constant([step]))
+
+    compare([(build, ("n", 4), np.float32)])

@@ -1,0 +1,128 @@
+"""Slice of data whose sizes are open, or with bounds that are computed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import tvm.tirx.script.builder.ir as I
+from tvm import relax, te, tirx
+
+from ..expressions import Expr, cast, constant, given, known_dims, literal, reshaped
+from .elements import known_elements
+from .kernels import INDEX, emit_kernel, index, put
+from .sizes import dims_of, simplified, sizes_in
+
+END = 2**31 - 1  # what exporters write for the end of an axis, or more
+
+
+def open_slice(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
+    """The slice; its axes must be constant."""
+    data, dims = inputs[0], dims_of(inputs[0])
+    starts, ends = _vector(inputs, attrs, 1, "starts"), _vector(inputs, attrs, 2, "ends")
+    assert starts is not None and ends is not None  # the operator's signature wants them
+    (count,) = known_dims(starts) or (1,)
+    given_axes = _vector(inputs, attrs, 3, "axes")
+    axes = np.arange(count) if given_axes is None else constant(given_axes)
+    if axes is None:
+        raise ValueError("axes must be constant where a size depends on data")
+    places = [int(axis) % len(dims) for axis in axes.ravel()]
+    steps = _vector(inputs, attrs, 4, "steps") or literal(np.ones(count, np.int64))
+    strides = constant(steps)
+    bounds = [known_elements(builder, each) for each in (starts, ends)]
+    if strides is None or any(each is None for each in bounds):
+        return _by_data(builder, data, places, [starts, ends, steps])
+    if 0 in strides:
+        raise ValueError("a step of 0")
+    sizes, begins = list(dims), [index(0) for _ in dims]
+    stretches = [index(1) for _ in dims]
+    columns = [each.ravel() for each in bounds if each is not None]
+    for axis, start, end, step in zip(places, *columns, strides.ravel().tolist(), strict=True):
+        begins[axis] = _clipped(start, dims[axis], step)
+        sizes[axis] = _count(begins[axis], _clipped(end, dims[axis], step), step)
+        stretches[axis] = index(step)
+
+    def compute(data: te.Tensor, *lists: list[Expr]) -> te.Tensor:
+        sizes, begins, stretches = lists
+        return te.compute(
+            sizes,
+            lambda *i: data(
+                *(b + n * s for b, n, s in zip(begins, i, stretches, strict=True)),
+            ),
+            name="sliced",
+        )
+
+    return builder.emit_te(compute, data, sizes, begins, stretches, primfunc_name_hint="slice")
+
+
+def _vector(inputs: Sequence[Any], attrs: dict[str, Any], position: int, name: str) -> Expr | None:
+    """A parameter that is an input, or was an attribute before opset 10."""
+    value = given(inputs, position)
+    if value is None and name in attrs:
+        return literal(np.array(attrs[name], np.int64))
+    return value
+
+
+def _clipped(bound: Any, extent: Expr, step: int) -> Expr:
+    """A bound held inside an axis."""
+    if isinstance(bound, int):
+        if step > 0 and bound >= END:
+            return extent
+        place = index(bound) if bound >= 0 else index(bound) + extent
+    else:
+        place = tirx.Select(bound < 0, bound + extent, bound)
+    low, high = (index(0), extent) if step > 0 else (index(-1), extent - 1)
+    return simplified(te.max(te.min(place, high), low))
+
+
+def _count(begin: Expr, end: Expr, step: int) -> Expr:
+    """How many steps there are from a bound to another."""
+    length = end - begin if step > 0 else begin - end
+    up = te.max(length, index(0)) + index(abs(step) - 1)
+    return simplified(tirx.floordiv(up, index(abs(step))))
+
+
+def _by_data(
+    builder: relax.BlockBuilder, data: Expr, axes: Sequence[int], vectors: Sequence[Expr]
+) -> Expr:
+    """Bounds are read and clipped when the program runs."""
+    dims = dims_of(data)
+    count = len(axes)
+    tensors = [reshaped(builder, cast(builder, each, INDEX), (count,)) for each in vectors]
+
+    def body(ins: list[Expr], outs: list[Expr], *extents: Expr) -> None:
+        (starts, ends, steps), (begins, counts) = ins, outs
+        for place, extent in enumerate(extents):
+            up = steps[place] > 0
+            low, high = tirx.Select(up, index(0), index(-1)), tirx.Select(up, extent, extent - 1)
+            first, last = (
+                te.max(te.min(tirx.Select(bound < 0, bound + extent, bound), high), low)
+                for bound in (starts[place], ends[place])
+            )
+            put(begins, first, place)
+            length = last - begins[place]
+            length = te.max(tirx.Select(up, length, index(0) - length), index(0))
+            stride = te.max(tirx.Select(up, steps[place], index(0) - steps[place]), index(1))
+            put(counts, tirx.floordiv(length + stride - 1, stride), place + 1)
+        put(counts, index(1))
+        with I.serial(count) as number, I.If(tirx.EQ(steps[number], index(0))), I.Then():
+            put(counts, index(0))
+
+    results = [([count], INDEX), ([count + 1], INDEX)]
+    extents = [dims[axis] for axis in axes]
+    begins, counts = emit_kernel(builder, "bounds", tensors, results, body, extents)
+    sizes = list(dims)
+    for axis, size in zip(axes, sizes_in(builder, counts), strict=True):
+        sizes[axis] = size
+
+    def compute(data: te.Tensor, begins: te.Tensor, steps: te.Tensor) -> te.Tensor:
+        def element(*i: Expr) -> Expr:
+            places = list(i)
+            for place, axis in enumerate(axes):
+                places[axis] = begins[place] + i[axis] * steps[place]
+            return data(*places)
+
+        return te.compute(sizes, element, name="sliced")
+
+    return builder.emit_te(compute, data, begins, tensors[2], primfunc_name_hint="slice")
