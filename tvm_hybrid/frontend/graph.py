@@ -35,7 +35,7 @@ class Graph:
     types
         Known types, of inputs and constants at first and of every value after propagation.
     makers
-        Which node makes a value, of those that propagation has seen and kept.
+        Which node makes a value: one of the model, or what propagation has put in its place.
     narrow
         Element types of values that are of 2, 4 or 8 bits per element in the model, and integers of
         8 bits here (narrow_types.py).

@@ -39,6 +39,7 @@ PARAMETERS: dict[str, tuple[int, ...]] = {
 _DOMAINS = {*STANDARD_DOMAINS, CONTRIB_DOMAIN, OWN_DOMAIN}  # the last has Loops that go on
 # How many elements an input may have whose value is asked for: larger ones hold data.
 MOST_ELEMENTS = 64
+_SHAPES = {"Shape", "Size"}
 # What comes from these has a size that only a run finds.
 _SIZED_BY_DATA = {"NonZero", "Unique", "Compress", "NonMaxSuppression"}
 
@@ -49,11 +50,10 @@ def require_parameters(node: onnx.NodeProto, graph: Graph) -> None:
     Raises
     ------
     InputValueError
-        Naming these inputs.
+        As `require_value`.
     """
-    for position in PARAMETERS.get(node.op_type, ()) if node.domain in _DOMAINS else ():
-        if position < len(node.input):
-            require_value(describe(node), node.input[position], graph)
+    for name in _parameters(node):
+        require_value(describe(node), name, graph)
 
 
 def require_value(node: str, name: str, graph: Graph) -> None:
@@ -67,22 +67,35 @@ def require_value(node: str, name: str, graph: Graph) -> None:
     Raises
     ------
     InputValueError
-        Naming these inputs.
+        Naming these inputs, and all others that nodes of the model will need.
     """
     inputs = _sources(name, graph)
     if not inputs:
         return
-    values = ", ".join(f"{name!r}: {_example(name, graph)}" for name in inputs)
+    others = {
+        source
+        for each in graph.nodes
+        for parameter in _parameters(each)
+        for source in _sources(parameter, graph)
+    }
+    needed = tuple(item.name for item in graph.inputs if item.name in {*inputs, *others})
+    values = ", ".join(f"{name!r}: {_example(name, graph)}" for name in needed)
     raise InputValueError(
         f"{node}: the value of its input {name!r} must be known when the model is "
-        f"compiled, and comes from graph input {', '.join(map(repr, inputs))}; give it, for "
+        f"compiled, and comes from graph input {', '.join(map(repr, inputs))}; give values, for "
         f"example values={{{values}}}, or run the model by an InferenceSession, which compiles it "
         "for the values that arrive",
-        inputs,
+        needed,
     )
 
 
-def _sources(name: str, graph: Graph) -> tuple[str, ...]:
+def _parameters(node: onnx.NodeProto) -> list[str]:
+    """The inputs of a node whose values the importer must know."""
+    positions = PARAMETERS.get(node.op_type, ()) if node.domain in _DOMAINS else ()
+    return [node.input[position] for position in positions if position < len(node.input)]
+
+
+def _sources(name: str, graph: Graph) -> list[str]:
     """The graph inputs that a value is computed from; none if one of them is too large."""
     waiting, seen = [name], {""}
     while waiting:
@@ -93,10 +106,12 @@ def _sources(name: str, graph: Graph) -> tuple[str, ...]:
         maker = graph.makers.get(value)
         if maker is not None:
             if maker.op_type in _SIZED_BY_DATA:
-                return ()
+                return []
+            if maker.op_type in _SHAPES and value not in graph.types:
+                continue  # it will be folded
             waiting += [*maker.input, *captured_names(maker)]
-    found = tuple(item.name for item in graph.inputs if item.name in seen)
-    return found if all(_is_small(name, graph) for name in found) else ()
+    found = [item.name for item in graph.inputs if item.name in seen]
+    return found if all(_is_small(name, graph) for name in found) else []
 
 
 def _is_small(name: str, graph: Graph) -> bool:

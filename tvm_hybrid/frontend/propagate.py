@@ -83,6 +83,7 @@ class _Propagation:
         self.biases = {name for node in graph.nodes for name in _bias(node)}
         self.opsets = [helper.make_opsetid("", graph.opset)]
         drop_unused_outputs(graph)
+        graph.makers = {name: node for node in graph.nodes for name in node.output if name}
         for item in graph.inputs:
             if graph.shape(item.name) == (0,):
                 self.aliases[item.name] = self.known_input(item)

@@ -38,7 +38,7 @@ def test_the_message_names_node_input_and_what_to_give() -> None:
     model = sliced([i64("start", 1), i64("end", 1)])
     message = (
         r"Slice node that makes 'y': the value of its input 'start' must be known.*graph input "
-        r"'start'; give it, for example values=\{'start': \[1\]\}, or .*InferenceSession"
+        r"'start'; give values, .*values=\{'start': \[1\], 'end': \[1\]\}, or .*InferenceSession"
     )
     with pytest.raises(InputValueError, match=message):
         import_onnx(model)
@@ -60,7 +60,7 @@ def test_a_value_is_followed_to_all_inputs_that_it_is_computed_from() -> None:
     model = sliced([i64(name, 1) for name in "abc"], *steps)
     for name, value in (("zero", [0]), ("one", [1])):
         model.graph.initializer.append(onnx.numpy_helper.from_array(np.array(value), name))
-    assert needed(model) == ("a",)
+    assert needed(model) == ("a", "b", "c")
     assert needed(model, a=[1]) == ("b", "c")
     imported = import_onnx(model, values={"a": [1], "b": [1], "c": [7]})
     np.testing.assert_array_equal(run_imported(imported, {"x": X})[0], X[1:3])
@@ -76,7 +76,7 @@ def test_captured_values_and_functions_are_seen_through() -> None:
         node("Sub", "a", "a", to="start"),
     ]
     model = sliced([i64("a", 1), ("flag", TensorProto.BOOL, [])], *steps)
-    assert needed(model) == ("a",)
+    assert needed(model) == ("a", "flag")
     assert needed(model, flag=True) == ("a",)
     imported = import_onnx(model, values={"a": [1], "flag": True})
     np.testing.assert_array_equal(run_imported(imported, {"x": X})[0], X[:2])
