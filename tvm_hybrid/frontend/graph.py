@@ -39,6 +39,10 @@ class Graph:
     narrow
         Element types of values that are of 2, 4 or 8 bits per element in the model, and integers of
         8 bits here (narrow_types.py).
+    bodies
+        The bodies of loops that are not written out.
+    is_body
+        Whether this is such a body, so that its inputs are not the model's.
     """
 
     name: str
@@ -50,6 +54,8 @@ class Graph:
     types: dict[str, onnx.TypeProto] = field(default_factory=dict)
     makers: dict[str, onnx.NodeProto] = field(default_factory=dict)
     narrow: dict[str, int] = field(default_factory=dict)
+    bodies: dict[str, Graph] = field(default_factory=dict)
+    is_body: bool = False
     _fresh: int = 0
 
     def add_constant(self, name: str, array: np.ndarray) -> None:
@@ -78,6 +84,11 @@ class Graph:
         """The onnx.TensorProto element type of a value, 0 while unknown."""
         found = self.types.get(name)
         return found.tensor_type.elem_type if found is not None else 0
+
+    def inner(self, name: str, inputs: list[str]) -> Graph:
+        """A graph without nodes for a body, whose fresh names differ from all of this one."""
+        items = [onnx.ValueInfoProto(name=item) for item in inputs]
+        return Graph(name, self.opset, items, [], [], is_body=True, _fresh=self._fresh)
 
     def fresh(self, hint: str) -> str:
         """A value name that the graph does not have yet."""

@@ -91,14 +91,19 @@ def _import(proto: onnx.ModelProto, shapes: Shapes | None, values: Values | None
     freeze_shapes(graph, shapes_with(arrays, shapes))
     bind_values(graph, arrays)
     propagate(graph)
-    fold_into_dequantize(graph)
-    fold_into_conv(graph)
-    fold_padding(graph)
-    fold_before_conv(graph)
+    _fold(graph)
     mod = fold_views(to_relax(graph))
     inputs = [_info(graph, item.name) for item in graph.inputs]
     known = [InputValue.of(name, array) for name, array in arrays.items()]
     return ImportedModel(mod, inputs, _outputs(proto, graph, mod), known)
+
+
+def _fold(graph: Graph) -> None:
+    """Folds what neighbours can take over, in the bodies of loops too."""
+    for fold in (fold_into_dequantize, fold_into_conv, fold_padding, fold_before_conv):
+        fold(graph)
+    for body in graph.bodies.values():
+        _fold(body)
 
 
 def _info(graph: Graph, name: str) -> TensorInfo:

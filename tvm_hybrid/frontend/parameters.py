@@ -13,7 +13,7 @@ from onnx import helper
 
 from microkernels.errors import InputValueError
 
-from .graph import CONTRIB_DOMAIN, OWN_DOMAIN, STANDARD_DOMAINS, Graph, captured_names, describe
+from .graph import CONTRIB_DOMAIN, STANDARD_DOMAINS, Graph, captured_names, describe
 
 # Positions among the inputs of an operator whose values the importer must know.
 PARAMETERS: dict[str, tuple[int, ...]] = {
@@ -29,14 +29,13 @@ PARAMETERS: dict[str, tuple[int, ...]] = {
     "Resize": (1, 2, 3),
     "Range": (0, 1, 2),
     "MelWeightMatrix": (0, 1, 2, 3, 4),
-    "Loop": (0, 1),
     "GroupQueryAttention": (6,),
     "MaxUnpool": (2,),
     "Col2Im": (1, 2),
     "DFT": (1, 2),
     "STFT": (1, 3),
 }
-_DOMAINS = {*STANDARD_DOMAINS, CONTRIB_DOMAIN, OWN_DOMAIN}  # the last has Loops that go on
+_DOMAINS = {*STANDARD_DOMAINS, CONTRIB_DOMAIN}
 # How many elements an input may have whose value is asked for: larger ones hold data.
 MOST_ELEMENTS = 64
 _SHAPES = {"Shape", "Size"}
@@ -96,7 +95,10 @@ def _parameters(node: onnx.NodeProto) -> list[str]:
 
 
 def _sources(name: str, graph: Graph) -> list[str]:
-    """The graph inputs that a value is computed from; none if one of them is too large."""
+    """The graph inputs that a value is computed from; none if one of them is too large, or if they
+    are those of a loop's body."""
+    if graph.is_body:
+        return []
     waiting, seen = [name], {""}
     while waiting:
         value = waiting.pop()

@@ -33,6 +33,7 @@ from .graph import (
     static_shape,
     subgraphs,
 )
+from .loops import add_body, is_repeat
 from .narrow_types import FLOATS, MOVING
 from .no_ops import is_no_op
 from .node_builder import RESHAPE_TO_ZERO
@@ -123,6 +124,8 @@ class _Propagation:
             if replacement is not None:
                 self.queue.extendleft(reversed(replacement))
                 return
+            if is_repeat(node):
+                add_body(node, self.graph, propagate)
             types = types or self.infer(node)
             values = self.shape_values(node)
         if values is None:

@@ -9,6 +9,7 @@ from typing import Any
 import onnx
 from onnx import helper
 from tvm import IRModule, relax
+from tvm.ir import GlobalVar
 
 from microkernels.errors import ModelError, UnsupportedOperatorError
 
@@ -21,6 +22,7 @@ from .data_sized.open_operators import OPEN_OPERATORS
 from .data_sized.sizes import is_open, is_unknown
 from .expressions import literal, static_shape_of
 from .graph import Graph, describe
+from .loops import Loop, repeat
 from .supported import has_converter
 
 
@@ -36,10 +38,13 @@ class _RefusedError(BaseException):
 class _Importer(OnnxImporter):
     """TVM's importer with our converters, and with types that are checked."""
 
-    def __init__(self, graph: Graph, nodes: dict[str, onnx.NodeProto]) -> None:
+    def __init__(
+        self, graph: Graph, nodes: dict[str, onnx.NodeProto], library: relax.BlockBuilder
+    ) -> None:
         super().__init__({item.name: graph.shape(item.name) or () for item in graph.inputs})
         self._graph = graph
         self._sources = nodes
+        self._library = library
 
     def constants(self) -> dict[str, relax.Expr]:
         # An array needs no way through a TensorProto and back.
@@ -62,6 +67,8 @@ class _Importer(OnnxImporter):
     def _convert(
         self, op_type: str, inputs: Sequence[Any], attrs: dict[str, Any], opset: int
     ) -> relax.Expr:
+        if op_type == "Repeat":
+            return self._repeat(inputs, attrs)
         opened = any(map(is_open, inputs))
         if opened and op_type in BROADCASTING:
             inputs = node_inputs(align(self.bb, inputs))
@@ -77,6 +84,12 @@ class _Importer(OnnxImporter):
         if any(is_unknown(each) for each in _values(result)):
             raise ValueError("sizes of its inputs that depend on data are not known to fit")
         return result
+
+    def _repeat(self, inputs: Sequence[Any], attrs: dict[str, Any]) -> relax.Expr:
+        body = _function(self._graph.bodies[attrs["body"].decode()], self._library)
+        steps = None if attrs["steps"] < 0 else attrs["steps"]
+        private = body.without_attr("global_symbol")
+        return repeat(self._library, self.bb, Loop(private, attrs["states"], steps), inputs)
 
     def _rounded(self, value: relax.Expr) -> relax.Expr:
         """The (first) result in bfloat16; statistics beside it stay as they are."""
@@ -105,7 +118,7 @@ def _values(result: relax.Expr) -> list[relax.Expr]:
 
 
 def to_relax(graph: Graph) -> IRModule:
-    """The Relax module of a graph.
+    """The Relax module of a graph: its function main, and those that main calls.
 
     Raises
     ------
@@ -114,6 +127,35 @@ def to_relax(graph: Graph) -> IRModule:
     ModelError
         The importer fails in another way.
     """
+    library = relax.BlockBuilder()
+    library.add_func(_function(graph, library), "main")
+    return library.get()
+
+
+def _function(graph: Graph, library: relax.BlockBuilder) -> relax.Function:
+    """The Relax function of a graph; what it calls goes into the library."""
+    mod = _import(graph, library)
+    names = {
+        name: library.add_func(function, name.name_hint)
+        for name, function in mod.functions.items()
+        if name.name_hint != "main"
+    }
+    return _Renaming(names).visit_expr(mod["main"]) if names else mod["main"]
+
+
+@relax.expr_functor.mutator
+class _Renaming(relax.PyExprMutator):
+    """Puts other global names in the place of some."""
+
+    def __init__(self, names: dict[GlobalVar, GlobalVar]) -> None:
+        super().__init__()
+        self._names = names
+
+    def visit_global_var_(self, op: GlobalVar) -> GlobalVar:
+        return self._names.get(op, op)
+
+
+def _import(graph: Graph, library: relax.BlockBuilder) -> IRModule:
     for node in graph.nodes:
         if not has_converter(node):
             raise UnsupportedOperatorError(f"{describe(node)}: this operator is not supported")
@@ -128,13 +170,15 @@ def to_relax(graph: Graph) -> IRModule:
         copy.CopyFrom(node)
         copy.name = key
         _trim(copy)
-    importer = _Importer(graph, nodes)
+    importer = _Importer(graph, nodes, library)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about renamed inputs
             return importer.from_onnx(proto, graph.opset)
     except _RefusedError as refusal:
         importer.close()
+        if isinstance(refusal.error, UnsupportedOperatorError):  # of a node in a loop's body
+            raise refusal.error from refusal
         node = nodes[refusal.name]
         shapes = ", ".join(f"{name!r} {graph.shape(name)}" for name in node.input if name)
         raise UnsupportedOperatorError(

@@ -24,6 +24,7 @@ OWN = frozenset(
             "DequantizeBlocks",
             "EncodeFloat",
             "MaxPoolPlaces",
+            "Repeat",
         ),
         "RandomNumbers",
     }

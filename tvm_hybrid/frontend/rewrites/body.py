@@ -16,7 +16,7 @@ from ..graph import describe, is_standard, subgraphs
 from ..inline import inline, rename_values
 from ..node_builder import NodeBuilder
 
-MAX_NODES = 4096
+MAX_NODES = 1024
 
 
 class Body:
@@ -50,14 +50,9 @@ class Body:
         self._build = build
         self.proto = _without_constants(proto, build)
 
-    def check_copies(self, count: int) -> None:
-        """Refuses, by UnsupportedOperatorError, more copies than can be compiled in good time."""
-        size = sum(map(_size, self.proto.node))
-        if count * size > MAX_NODES:
-            raise UnsupportedOperatorError(
-                f"{describe(self._build.source)}: {count} iterations of {size} nodes; up to "
-                f"{MAX_NODES} nodes can be written out"
-            )
+    def fits(self, count: int) -> bool:
+        """Whether so many copies can be written out: more nodes would take long to compile."""
+        return count * sum(map(_size, self.proto.node)) <= MAX_NODES
 
     def write(self, inputs: Sequence[str]) -> list[str]:
         """Writes a copy that reads `inputs`; returns what the body's outputs are called in it."""

@@ -1,19 +1,23 @@
-"""Scan with its steps written out: their number is static once shapes are known.
+"""Scan with its steps written out, or as a Loop: their number is static once shapes are known.
 
     Scan(state, x [steps, ...], body)
         ->  per step Gather(x, step) and a copy of the body,
             Concat of what the steps make, in the order that the node's directions ask for
+        ->  Loop(steps, state, Gather(x, step) and the body)    if there are many
 
 Before opset 9 the values have an axis of batches in front, and each batch is scanned by itself.
 """
 
 from __future__ import annotations
 
+import numpy as np
 import onnx
+from onnx import helper
 
 from microkernels.errors import ModelError, UnsupportedOperatorError
 
 from ..graph import OWN_DOMAIN, Graph, describe, is_standard
+from ..inline import rename_values
 from ..node_builder import NodeBuilder, attributes_of, known_shape, optional_input
 from .body import Body
 from .registry import rewrites
@@ -45,24 +49,79 @@ def scan(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeProto]:
     if len(lengths) > 1:
         raise ModelError(f"{describe(node)}: its scanned inputs differ in length: {lengths}")
     steps = lengths.pop()
-    body.check_copies(steps)
+    scans = list(zip(scanned, axes, backward, strict=True))
+    outputs = node.output[split:]
+    axes = _listed(node, "scan_output_axes", len(outputs))
+    prepend = _listed(node, "scan_output_directions", len(outputs))
+    if not body.fits(steps):
+        rows = _loop(build, body, current, scans, steps)
+        for output, row, axis, reverse in zip(outputs, rows, axes, prepend, strict=True):
+            if reverse:
+                row = build.add("Gather", row, build.constant(np.arange(steps)[::-1]), axis=0)
+            build.add("MoveFirstAxis", row, output=output, domain=OWN_DOMAIN, to=axis)
+        return build.nodes
     made: list[list[str]] = []
     for step in range(steps):
         parts = [
             build.take(name, steps - 1 - step if reverse else step, axis)
-            for name, axis, reverse in zip(scanned, axes, backward, strict=True)
+            for name, axis, reverse in scans
         ]
         results = body.write([*current, *parts])
-        current, row = results[:split], results[split:]
-        made.append(row)
+        current, column = results[:split], results[split:]
+        made.append(column)
     for value, output in zip(current, node.output, strict=False):
         build.add("Identity", value, output=output)
-    outputs = node.output[split:]
-    axes = _listed(node, "scan_output_axes", len(outputs))
-    prepend = _listed(node, "scan_output_directions", len(outputs))
     for index, (output, axis, reverse) in enumerate(zip(outputs, axes, prepend, strict=True)):
         column = [row[index] for row in made]
         body.stack(split + index, column[::-1] if reverse else column, axis, output)
+    return build.nodes
+
+
+def _loop(
+    build: NodeBuilder,
+    body: Body,
+    states: list[str],
+    scans: list[tuple[str, int, int]],
+    steps: int,
+) -> list[str]:
+    """Writes the scan as a Loop that takes its own part of every scanned input.
+
+    Returns the rows of all outputs; the final states have their names already.
+    """
+    counter, going = build.graph.fresh("step"), build.graph.fresh("going")
+    nodes, back = [], build.graph.fresh("step")
+    if any(reverse for _, _, reverse in scans):
+        last = build.constant(steps - 1, np.int64)
+        nodes.append(helper.make_node("Sub", [last, counter], [back]))
+    # Names of their own: a body may call its part as the whole is called outside.
+    parts = {item.name: build.graph.fresh(item.name) for item in body.proto.input[len(states) :]}
+    for (name, axis, reverse), part in zip(scans, parts.values(), strict=True):
+        index = back if reverse else counter
+        nodes.append(helper.make_node("Gather", [name, index], [part], axis=axis))
+    for node in body.proto.node:
+        rename_values(node, parts)
+    loop = onnx.GraphProto(name=body.proto.name, node=[*nodes, *body.proto.node])
+    for name, kind in ((counter, onnx.TensorProto.INT64), (going, onnx.TensorProto.BOOL)):
+        loop.input.append(helper.make_tensor_value_info(name, kind, []))
+    loop.input.extend(body.proto.input[: len(states)])
+    loop.output.extend([loop.input[1], *body.proto.output])
+    for item in loop.output:
+        item.name = parts.get(item.name, item.name)
+    limit = build.constant(steps, np.int64)
+    finals = build.source.output[: len(states)]
+    outputs = [*finals, *[""] * (len(build.source.output) - len(finals))]
+    made = build.add_many("Loop", limit, "", *states, outputs=outputs, body=loop)
+    return made[len(states) :]
+
+
+@rewrites("MoveFirstAxis", domain=OWN_DOMAIN)
+def move_first_axis(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeProto]:
+    """A transpose, once the rank is known."""
+    build = NodeBuilder(graph, node)
+    rank = len(known_shape(graph, node, node.input[0]))
+    order = list(range(1, rank))
+    order.insert(attributes_of(node)["to"] % rank, 0)
+    build.add("Transpose", node.input[0], output=node.output[0], perm=order)
     return build.nodes
 
 
