@@ -40,6 +40,7 @@ from .resize_converters import RESIZE_CONVERTERS
 from .roi_align_converter import ROI_ALIGN_CONVERTERS
 from .sequence_converters import SEQUENCE_CONVERTERS
 from .tf_idf_converter import TF_IDF_CONVERTERS
+from .top_k_converter import TOP_K_CONVERTERS
 from .value_converters import VALUE_CONVERTERS
 
 
@@ -186,6 +187,7 @@ CONVERTERS: dict[str, Converter] = {
     **ROI_ALIGN_CONVERTERS,
     **SEQUENCE_CONVERTERS,
     **TF_IDF_CONVERTERS,
+    **TOP_K_CONVERTERS,
     **VALUE_CONVERTERS,
     "Clip": _clip,
     "Einsum": _einsum,

@@ -8,7 +8,6 @@ Mod             fmod=0 of floats: NaN for infinities,    the sign of the divisor
                 the sign of the dividend for zeros
 IsInf           ignores detect_positive and _negative    compares with one infinity or both
 Sign            fails for unsigned integers              the smaller of each and 1
-TopK            fails when it runs for some integers     those as wider ones
 """
 
 from __future__ import annotations
@@ -20,8 +19,6 @@ import numpy as np
 from onnx import helper
 from tvm import relax, te, tirx
 
-from .data_sized.sizes import is_open
-from .data_sized.top_k import open_top_k
 from .expressions import Converter, Expr, constant, dtype_of, literal, static_dims
 
 
@@ -103,33 +100,6 @@ def _sign(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, A
     return relax.op.minimum(inputs[0], literal(np.array(1, dtype)))
 
 
-def _top_k(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
-    """Always sorted, which an unsorted one may be."""
-    x, dtype = inputs[0], dtype_of(inputs[0])
-    k = np.array(attrs.get("k", 1)) if len(inputs) < 2 else constant(inputs[1])
-    if k is None or is_open(x):
-        return open_top_k(builder, inputs, attrs)
-    wide = _SORTED_AS.get(dtype, dtype)
-    top = literal(np.array(2**63, np.uint64))
-    if dtype == "uint64":  # with the highest bit flipped, the order is that of int64
-        x = builder.normalize(relax.op.bitwise_xor(x, top))
-    if wide != dtype:
-        x = builder.normalize(relax.op.astype(x, wide))
-    pair = builder.normalize(
-        relax.op.topk(
-            x, k.item(), attrs.get("axis", -1), "both", bool(attrs.get("largest", 1)), "int64"
-        )
-    )
-    if wide == dtype:
-        return pair
-    values = builder.normalize(relax.op.astype(builder.normalize(pair[0]), dtype))
-    if dtype == "uint64":
-        values = builder.normalize(relax.op.bitwise_xor(values, top))
-    return relax.Tuple([values, builder.normalize(pair[1])])
-
-
-_SORTED_AS = {"int16": "int32", "uint16": "int32", "uint32": "int64", "uint64": "int64"}
-
 VALUE_CONVERTERS: dict[str, Converter] = {
     "BitCast": _bit_cast,
     "BitShift": _bit_shift,
@@ -137,5 +107,4 @@ VALUE_CONVERTERS: dict[str, Converter] = {
     "IsInf": _is_inf,
     "Mod": _mod,
     "Sign": _sign,
-    "TopK": _top_k,
 }

@@ -169,6 +169,24 @@ def test_the_largest_of_integers(dtype: str, largest: int) -> None:
         np.testing.assert_array_equal(got, wanted)
 
 
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+def test_the_largest_of_rows_with_nan(dtype: str) -> None:
+    """NaN is greater than all numbers, zeros of both signs are equal; the first of equals wins."""
+    row = [1.0, -0.0, np.nan, 0.0, -np.inf, np.inf, 1.0, -2.0, -np.nan, 5e-324, -1.0, -2.0]
+    x = np.array([row, row[::-1]], dtype)
+    nodes, outputs = [], []
+    for largest in (0, 1):
+        names = [f"v{largest}", f"i{largest}"]
+        nodes.append(helper.make_node("TopK", ["x", "k"], names, largest=largest))
+        outputs += [declared(names[0], x), declared(names[1], np.zeros(x.shape, np.int64))]
+    model = make_model(nodes, [declared("x", x)], outputs, {"k": np.array([len(row)])})
+    results = run(model, {"x": x})
+    for got, wanted in zip(results, onnxruntime_run(model, {"x": x}), strict=True):
+        np.testing.assert_array_equal(got, wanted)
+    values, places = results[:2]
+    np.testing.assert_array_equal(np.signbit(values), np.signbit(np.take_along_axis(x, places, 1)))
+
+
 @pytest.mark.parametrize("mode", ["DCR", "CRD"])
 def test_space_to_depth(mode: str) -> None:
     x = random(2, 3, 4, 6)
@@ -217,8 +235,9 @@ def test_cast_like_a_narrow_type_is_no_cast_to_eight_bits() -> None:
     like = helper.make_tensor("like", onnx.TensorProto.INT4, [1], [3])
     model.graph.initializer.append(like)
     del model.graph.output[0].type.tensor_type.shape.dim[:]
-    with pytest.raises(tvm_hybrid.errors.ModelError):
-        import_onnx(model)
+    (got,) = run(model, {"x": np.array([3.7, 9], np.float32)})
+    assert str(got.dtype) == "int4"
+    assert got.astype(np.int8).tolist() == [3, -7]
 
 
 def test_sign_of_every_integer_type() -> None:
