@@ -23,6 +23,7 @@ from tvm import DataType, tirx
 from tir_schedules.core.machine import Machine
 
 from .bands import program_loops
+from .descending import ascending
 from .expressions import substitute
 from .fallback import loops_as_written, parallel_blocks
 from .inline import merge_nests
@@ -73,7 +74,7 @@ def schedule_generic(func: tirx.PrimFunc, machine: Machine) -> tuple[tirx.PrimFu
 
 
 def _settled(func: tirx.PrimFunc, name: str) -> tuple[tirx.PrimFunc, str]:
-    return func.with_body(names_in_memory(func.body)), name
+    return func.with_body(ascending(names_in_memory(func.body))), name
 
 
 def _aligned_to_elements(func: tirx.PrimFunc) -> tirx.PrimFunc:
