@@ -1,0 +1,1 @@
+"""ONNX models that TVM's own importer reads, compiled by our pipeline."""
