@@ -17,7 +17,7 @@ from relay_passes.tvm_compat import Legalize
 
 
 def _shape_to_tensor(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
-    sizes = list(call.args[0].values)
+    sizes = list(call.args[0].ty.values)  # of a variable, too
 
     def compute(sizes: list[tirx.Expr]) -> te.Tensor:
         def element(place: tirx.Expr) -> tirx.Expr:
