@@ -30,7 +30,9 @@ def _non_max_suppression(
     threshold = given(inputs, 4)
     least = _limit(builder, inputs, 4, np.zeros(1, np.float32))
     known = constant(most)
-    each = extent if known is None else te.min(extent, index(max(int(known.item()), 0)))
+    each = extent
+    if known is not None and isinstance(extent, tirx.IntImm):
+        each = index(min(int(extent), max(int(known.item()), 0)))
     centered = bool(attrs.get("center_point_box", 0))
 
     def body(ins: list[Expr], outs: list[Expr]) -> None:

@@ -10,11 +10,12 @@ import tvm.tirx.script.builder.ir as I
 from tvm import relax, te, tirx
 
 from ..expressions import Expr, cast, constant, given, known_dims, literal, reshaped
-from .elements import known_elements
+from .elements import Elements, known_elements
 from .kernels import INDEX, emit_kernel, index, put
 from .sizes import dims_of, simplified, sizes_in
 
 END = 2**31 - 1  # what exporters write for the end of an axis, or more
+FAR = 1 << 16  # TVM reserves memory for min(n, bound) elements before it knows n
 
 
 def open_slice(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
@@ -31,7 +32,7 @@ def open_slice(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[s
     steps = _vector(inputs, attrs, 4, "steps") or literal(np.ones(count, np.int64))
     strides = constant(steps)
     bounds = [known_elements(builder, each) for each in (starts, ends)]
-    if strides is None or any(each is None for each in bounds):
+    if strides is None or any(each is None or _is_far(each) for each in bounds):
         return _by_data(builder, data, places, [starts, ends, steps])
     if 0 in strides:
         raise ValueError("a step of 0")
@@ -62,6 +63,11 @@ def _vector(inputs: Sequence[Any], attrs: dict[str, Any], position: int, name: s
     if value is None and name in attrs:
         return literal(np.array(attrs[name], np.int64))
     return value
+
+
+def _is_far(bounds: Elements) -> bool:
+    """Whether a bound is a number that would reserve much memory."""
+    return any(isinstance(each, int) and FAR < each < END for each in bounds.ravel())
 
 
 def _clipped(bound: Any, extent: Expr, step: int) -> Expr:

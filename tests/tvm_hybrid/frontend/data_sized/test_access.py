@@ -70,6 +70,7 @@ def test_slice() -> None:
             sliced(-1, least, step=-2),
             sliced(4, 0, step=-1),
             sliced(1, 3, axis=-1),
+            sliced(0, 10**9),
         ]
     )
 
