@@ -84,8 +84,8 @@ class Programs:
         self._sessions: OrderedDict[Key, InferenceSession] = OrderedDict()
         self._dropped: set[Key] = set()
         self._warned = False
-        self._lock = threading.Lock()  # of everything above
-        self._compiling = threading.Lock()  # is taken first
+        self._lock = threading.Lock()  # of the sessions
+        self._compiling = threading.Lock()  # of what compiling changes; is taken before the other
 
     def kept(self) -> tuple[Program, ...]:
         """The programs, the one that was used last at the end."""
@@ -108,7 +108,7 @@ class Programs:
             return session
         with self._compiling:
             session = self._find(self._key(shapes, feeds))  # another thread may have made it
-            return session or self._make(shapes, feeds)
+            return self._make(shapes, feeds) if session is None else session
 
     def _find(self, key: Key) -> InferenceSession | None:
         with self._lock:

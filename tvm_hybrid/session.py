@@ -326,10 +326,11 @@ class InferenceSession:
 
     @property
     def programs(self) -> tuple[Program, ...]:
-        """The programs that are kept, each with the shapes and values that it was made for.
+        """The programs that are kept, with the shapes and values that they were made for.
 
-        A session of a model whose shapes and parameters are known has one. Another one keeps at
-        most eight, the one used last at the end; the log says (level INFO) when one is compiled.
+        Each has the attributes `shapes`, `values` and `executable`. A session of a model whose
+        shapes and parameters are known has one program. Others keep at most eight, the one used
+        last at the end; the log says (level INFO) when one is compiled.
         """
         if self._programs is None:
             return (Program.of(self.executable),)

@@ -8,16 +8,16 @@ import numpy as np
 import onnx
 import pytest
 from numpy.typing import DTypeLike, NDArray
-from onnx import helper
+from onnx import TensorProto, helper
 from onnx.reference import ReferenceEvaluator
 
 import tvm_hybrid
-from tvm_hybrid.errors import UnsupportedOperatorError
+from tvm_hybrid.errors import InputValueError, UnsupportedOperatorError
 from tvm_hybrid.frontend import import_onnx
 from tvm_hybrid.frontend.load_graph import load_graph
 from tvm_hybrid.frontend.propagate import propagate
 
-from .models import Declaration, f32, make_model, onnxruntime_run, random
+from .models import Declaration, f32, make_model, onnxruntime_run, random, run_imported
 
 NEWEST = onnx.defs.onnx_opset_version()
 INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
@@ -226,6 +226,23 @@ def test_training_is_refused() -> None:
     model = make_model([node], [f32("x", 4)], [f32("y", 4)], constants)
     with pytest.raises(UnsupportedOperatorError, match="training mode"):
         import_onnx(model)
+
+
+def test_training_mode_and_ratio_may_be_inputs() -> None:
+    node = helper.make_node("Dropout", ["x", "ratio", "training"], ["y"])
+    inputs = [f32("x", 4), f32("ratio"), ("training", TensorProto.BOOL, [])]
+    model = make_model([node], inputs, [f32("y", 4)])
+    with pytest.raises(InputValueError, match="graph input 'training'"):
+        import_onnx(model)
+    with pytest.raises(InputValueError, match="graph input 'ratio'"):
+        import_onnx(model, values={"training": True})
+    with pytest.raises(UnsupportedOperatorError, match="training mode"):
+        import_onnx(model, values={"training": True, "ratio": 0.5})
+    x = random(4)
+    for values in ({"training": False}, {"training": True, "ratio": 0.0}):
+        imported = import_onnx(model, values=values)
+        feeds = {info.name: np.float32(0.5) for info in imported.inputs} | {"x": x}
+        np.testing.assert_array_equal(run_imported(imported, feeds)[0], x)
 
 
 def test_cast_like_a_narrow_type_is_no_cast_to_eight_bits() -> None:

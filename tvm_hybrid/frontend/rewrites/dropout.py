@@ -1,4 +1,4 @@
-"""Dropout of inference: the input, and a mask that keeps everything.
+"""Dropout that drops nothing, as of inference: the input, and a mask that keeps everything.
 
 Training mode is refused: TVM's importer would take it for inference.
 """
@@ -12,6 +12,7 @@ from microkernels.errors import UnsupportedOperatorError
 
 from ..graph import Graph, describe
 from ..node_builder import NodeBuilder, known_shape, optional_input
+from ..parameters import require_value
 from .registry import rewrites
 
 MASK_OF_BOOL = 10
@@ -21,7 +22,11 @@ MASK_OF_BOOL = 10
 def dropout(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeProto] | None:
     """Writes the mask, if it is asked for; refuses what may drop anything."""
     ratio, training = (graph.constants.get(optional_input(node, place)) for place in (1, 2))
+    if training is None:
+        require_value(describe(node), optional_input(node, 2), graph)
     trains = optional_input(node, 2) and (training is None or training.any())
+    if trains and ratio is None:
+        require_value(describe(node), optional_input(node, 1), graph)
     if trains and (ratio is None or ratio.any()):
         raise UnsupportedOperatorError(
             f"{describe(node)} is or may be in training mode; export it for inference"
