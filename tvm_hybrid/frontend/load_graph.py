@@ -18,7 +18,8 @@ from .narrow_types import NARROW, stored_type
 
 # Before opset 7 elementwise operators broadcast by attributes, which TVM's importer does not read.
 OLDEST_OPSET = 7
-UPGRADED_OPSET = 13
+# Opset 13 gave Hardmax another meaning, which ONNX's converter overlooks.
+UPGRADED_OPSET = 12
 
 
 def load_graph(model: onnx.ModelProto) -> Graph:

@@ -7,7 +7,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from tvm_hybrid.errors import UnsupportedOperatorError
+from tvm_hybrid.errors import ShapeError, UnsupportedOperatorError
 from tvm_hybrid.frontend import import_onnx
 
 from .models import compare, f32, make_model, onnxruntime_run, random
@@ -87,6 +87,23 @@ def test_a_nearest_resize_of_opset_10() -> None:
     model = make_model([node], [f32("x", 1, 2, 7, 8)], [f32("y", 1, 2, 4, 13)], {"s": scales}, 10)
     feeds = {"x": random(1, 2, 7, 8)}
     compare(model, feeds, onnxruntime_run(model, feeds))
+
+
+@pytest.mark.parametrize("opset", [1, 11])
+def test_an_old_hardmax_chooses_among_all_axes_from_one_on(opset: int) -> None:
+    node = helper.make_node("Hardmax", ["x"], ["y"])
+    model = make_model([node], [f32("x", 2, 3, 4)], [f32("y", 2, 3, 4)], opset=opset)
+    x = random(2, 3, 4)
+    wanted = (x == x.max((1, 2), keepdims=True)).astype(np.float32)
+    compare(model, {"x": x}, [wanted])
+
+
+@pytest.mark.parametrize(("axis", "opset"), [(3, 11), (-4, 11), (3, 1)])
+def test_an_old_softmax_along_no_axis_is_refused(axis: int, opset: int) -> None:
+    node = helper.make_node("Softmax", ["x"], ["y"], axis=axis)
+    model = make_model([node], [f32("x", 2, 3, 4)], [f32("y", 2, 3, 4)], opset=opset)
+    with pytest.raises(ShapeError, match=f"its axis {axis} is none of its input 'x'"):
+        import_onnx(model)
 
 
 def resize_with_region(**attributes: str) -> onnx.ModelProto:

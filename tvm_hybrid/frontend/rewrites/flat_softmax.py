@@ -11,7 +11,9 @@ import math
 
 import onnx
 
-from ..graph import Graph
+from microkernels.errors import ShapeError
+
+from ..graph import Graph, describe
 from ..node_builder import NodeBuilder, attributes_of, known_shape
 from .registry import rewrites
 
@@ -25,6 +27,10 @@ def softmax_of_opset(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeProto]
     if graph.opset >= SOFTMAX_ALONG_AXIS or axis == -1:
         return None
     shape = known_shape(graph, node, node.input[0])
+    if not -len(shape) <= axis < len(shape):
+        raise ShapeError(
+            f"{describe(node)}: its axis {axis} is none of its input {node.input[0]!r} {shape}"
+        )
     build = NodeBuilder(graph, node)
     flat_softmax(build, node.op_type, node.input[0], shape, axis % len(shape), node.output[0])
     return build.nodes
