@@ -10,6 +10,8 @@ import pytest
 from numpy.typing import NDArray
 from onnx import TensorProto, helper
 
+from tvm_hybrid.frontend.rewrites import body, recurrent_steps
+
 from .models import OPSET, compare, f32, make_model, onnxruntime_run, random
 
 STEPS, BATCH, INPUT, HIDDEN = 4, 3, 2, 4
@@ -22,6 +24,7 @@ def _layer(
     peepholes: bool = False,
     outputs: tuple[str, ...] = ("y", "yh", "yc"),
     opset: int = OPSET,
+    steps: int = STEPS,
     **attributes: Any,
 ) -> tuple[onnx.ModelProto, dict[str, NDArray]]:
     """A model of one layer, and what to feed it.
@@ -41,10 +44,10 @@ def _layer(
         "r": random(n, rows, HIDDEN, seed=2),
         "b": random(n, 2 * rows, seed=3),
         "p": random(n, 3 * HIDDEN, seed=4),
-        "l": np.array([4, 1, 2], np.int32),
+        "l": np.array([steps, 1, steps - 2], np.int32),
     }
-    sizes = {"x": (STEPS, BATCH, INPUT), "h": (n, BATCH, HIDDEN), "c": (n, BATCH, HIDDEN)}
-    sizes |= {"y": (STEPS, n, BATCH, HIDDEN), "yh": sizes["h"], "yc": sizes["h"]}
+    sizes = {"x": (steps, BATCH, INPUT), "h": (n, BATCH, HIDDEN), "c": (n, BATCH, HIDDEN)}
+    sizes |= {"y": (steps, n, BATCH, HIDDEN), "yh": sizes["h"], "yc": sizes["h"]}
     if batch_first:
         sizes = {key: (BATCH, *(d for d in dims if d != BATCH)) for key, dims in sizes.items()}
     names = ["x", "w", "r", "b", "l" if lengths else "", "h"]
@@ -87,6 +90,27 @@ _FORMS: list[tuple[str, dict[str, Any]]] = [
 def test_forms(op: str, form: dict[str, Any]) -> None:
     model, feeds = _layer(op, **form)
     compare(model, feeds, onnxruntime_run(model, feeds))
+
+
+@pytest.mark.parametrize(
+    ("op", "steps", "form"),
+    [
+        ("LSTM", 11, _BOTH | {"lengths": "fed", "peepholes": True}),
+        ("GRU", 12, {"direction": "reverse"}),
+        ("RNN", 9, {"lengths": "constant", "outputs": ("y", "", "")}),
+    ],
+)
+def test_many_steps_are_a_loop(
+    op: str, steps: int, form: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recurrent_steps, "MAX_WRITTEN", 4)
+    monkeypatch.setattr(recurrent_steps, "BLOCK", 4)
+    monkeypatch.setattr(body, "MAX_NODES", 8)
+    model, feeds = _layer(op, steps=steps, **form)
+    imported = compare(model, feeds, onnxruntime_run(model, feeds))
+    sides = 2 if form.get("direction") == "bidirectional" else 1
+    names = [name.name_hint for name in imported.mod.functions]
+    assert sum(name.startswith("loop_body") for name in names) == sides
 
 
 @pytest.mark.parametrize("op", GATES)

@@ -17,7 +17,8 @@ import onnx
 from ..graph import Graph
 from .lstm import ACTIVATIONS, lstm_cell
 from .quantized import MICROSOFT
-from .recurrent import Recurrent, recurrent, unroll
+from .recurrent import recurrent, unroll
+from .recurrent_layer import Recurrent
 from .registry import rewrites
 
 _PARAMETERS = {1: (8, 9), 2: (10, 11)}  # of W and R: positions of scale and zero point

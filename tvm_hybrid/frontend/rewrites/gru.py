@@ -1,4 +1,4 @@
-"""GRU with its time steps written out.
+"""GRU step by step.
 
 z, r = f(X_t W_zr^T + h R_zr^T + b)               (Equations of the ONNX operator)
 n = g(X_t W_n^T + (r * h) R_n^T + b)              linear_before_reset = 0
@@ -12,13 +12,14 @@ import onnx
 
 from ..graph import Graph
 from .batch_first import batch_first
-from .recurrent import Direction, Recurrent, Step, recurrent, unroll
+from .recurrent import recurrent, unroll
+from .recurrent_layer import Direction, Recurrent, Step
 from .registry import rewrites
 
 
 @rewrites("GRU")
 def gru(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeProto]:
-    """Writes the steps out."""
+    """Writes the steps."""
     steps_first = batch_first(node, graph, states=[5])
     if steps_first is not None:
         return steps_first

@@ -1,4 +1,4 @@
-"""LSTM with its time steps written out.
+"""LSTM step by step.
 
 gates = X_t W^T + h R^T + b, cut into i, o, f, c   (Equations of the ONNX operator)
 i += P_i * c,  f += P_f * c                        with peepholes
@@ -17,7 +17,8 @@ import onnx
 from ..graph import Graph
 from ..node_builder import optional_input
 from .batch_first import batch_first
-from .recurrent import Direction, Recurrent, Step, recurrent, unroll
+from .recurrent import recurrent, unroll
+from .recurrent_layer import Direction, Recurrent, Step
 from .registry import rewrites
 
 ACTIVATIONS = ["Sigmoid", "Tanh", "Tanh"]
@@ -26,7 +27,7 @@ _PEEPHOLES = 7
 
 @rewrites("LSTM")
 def lstm(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeProto]:
-    """Writes the steps out."""
+    """Writes the steps."""
     steps_first = batch_first(node, graph, states=[5, 6])
     if steps_first is not None:
         return steps_first

@@ -1,4 +1,4 @@
-"""RNN with its time steps written out.
+"""RNN step by step.
 
 h' = f(X_t W^T + h R^T + b)   (Equations of the ONNX operator)
 """
@@ -9,13 +9,14 @@ import onnx
 
 from ..graph import Graph
 from .batch_first import batch_first
-from .recurrent import Direction, Recurrent, Step, recurrent, unroll
+from .recurrent import recurrent, unroll
+from .recurrent_layer import Direction, Recurrent, Step
 from .registry import rewrites
 
 
 @rewrites("RNN")
 def rnn(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeProto]:
-    """Writes the steps out."""
+    """Writes the steps."""
     steps_first = batch_first(node, graph, states=[5])
     if steps_first is not None:
         return steps_first
