@@ -15,11 +15,15 @@ from typing import Any
 import numpy as np
 from tvm import relax
 
-from .expressions import Converter, Expr, constant, dtype_of, given, known_dims, literal
+from .expressions import Converter, Expr, cast, constant, dtype_of, given, known_dims, literal
 from .resize_taps import Resizing, Taps, axis_taps
 
 _IN_RELAX = ("half_pixel", "pytorch_half_pixel", "align_corners", "asymmetric")
 _METHODS = {"nearest": "nearest_neighbor", "linear": "linear", "cubic": "cubic"}
+# Types in which weighted sums are computed; float64 for all others.
+_COMPUTED_IN = dict.fromkeys(
+    ("float16", "bfloat16", "float32", "int8", "uint8", "int16", "uint16"), "float32"
+)
 _EPSILON = np.float32(1e-5)  # that TVM adds before it rounds down
 
 
@@ -146,12 +150,27 @@ def _emit(
     if fast is not None and dtype_of(x) == "float32":
         size = relax.ShapeExpr(list(shape[2:]))
         return relax.op.image.resize2d(x, size, layout="NCHW", **fast)
-    if not dtype_of(x).startswith("float") and not all(axis.is_choice for axis in taps):
-        raise ValueError(f"mode {how.mode!r} of {dtype_of(x)}")
+    dtype = dtype_of(x)
+    if not all(axis.is_choice for axis in taps):
+        x = cast(builder, x, _COMPUTED_IN.get(dtype, "float64"))
     for axis, tap in enumerate(taps):
         if not tap.is_identity:
             x = _apply(builder, x, axis, tap, len(dims))
-    return _extrapolated(x, how, taps)
+    return _extrapolated(_rounded(builder, x, dtype), how, taps)
+
+
+def _rounded(builder: relax.BlockBuilder, value: Expr, dtype: str) -> Expr:
+    """A value in the type that the result is to have: integers rounded to even, and saturated."""
+    if dtype_of(value) == dtype or "float" in dtype:
+        return cast(builder, value, dtype)
+    limits, wide = np.iinfo(dtype), np.dtype(dtype_of(value)).type
+    low, high = wide(limits.min), wide(limits.max)
+    if int(high) > limits.max:  # which the float cannot hold
+        high = np.nextafter(high, wide(0))
+    whole = builder.normalize(relax.op.round(value))
+    above = builder.normalize(relax.op.maximum(whole, literal(np.array(low))))
+    held = builder.normalize(relax.op.minimum(above, literal(np.array(high))))
+    return cast(builder, held, dtype)
 
 
 def _relax_form(

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import onnx
 import pytest
 from numpy.typing import NDArray
-from onnx import helper
+from onnx import TensorProto, helper
+from onnx.reference import ReferenceEvaluator
 
 from tvm_hybrid.errors import UnsupportedOperatorError
 from tvm_hybrid.frontend import import_onnx
@@ -258,6 +260,42 @@ def test_aligned_corners_of_no_whole_size_are_refused() -> None:
                 coordinate_transformation_mode="align_corners")  # fmt: skip
     with pytest.raises(UnsupportedOperatorError, match=r"no whole sizes.*give sizes"):
         import_onnx(model_of([item], 17))
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int8", "int32", "int64", "float16", "bfloat16"])
+def test_resizes_of_other_types(dtype: str) -> None:
+    """Computed in wider floats and rounded once, ties to even; cubics are saturated.
+
+    Weights are multiples of powers of two, so that sums are exact.
+    """
+    kind = np.dtype(getattr(ml_dtypes, dtype, dtype))
+    x = (random(*SHAPES["x"]).astype(np.float64) * 100).round()
+    x = x.clip(0 if dtype == "uint8" else -128, 127)
+    if dtype == "int32":
+        x[0, 0, 4:, :4], x[1, 0, 4:, 5:] = 2**31 - 1, -(2**31)
+    x, code = x.astype(kind), helper.np_dtype_to_tensor_dtype(kind)
+    constants = {"s": np.array([1, 1, 2, 4], np.float32)}
+    nodes = [
+        helper.make_node("Resize", ["x", "", "s"], [mode], mode=mode)
+        for mode in ("linear", "cubic", "nearest")
+    ]
+    outputs = [(mode, code, (2, 6, 18, 44)) for mode in ("linear", "cubic", "nearest")]
+    model = make_model(nodes, [("x", code, x.shape)], outputs, constants, 19)
+    model.ir_version = 10
+    wide = onnx.ModelProto.FromString(model.SerializeToString())
+    for item in (*wide.graph.input, *wide.graph.output):
+        item.type.tensor_type.elem_type = TensorProto.DOUBLE
+    exact = ReferenceEvaluator(wide).run(None, {"x": x.astype(np.float64)})
+    for got, wanted in zip(run_imported(import_onnx(model), {"x": x}), exact, strict=True):
+        assert got.dtype == kind
+        if "int" in dtype:
+            limits = np.iinfo(kind)
+            wanted = np.rint(wanted).clip(float(limits.min), float(limits.max))
+            np.testing.assert_array_equal(got.astype(np.float64), wanted)
+        else:
+            rounded = 2.0**-8 if dtype == "bfloat16" else 2.0**-11
+            bound = {"rtol": rounded, "atol": 2.0**-12}
+            np.testing.assert_allclose(got.astype(np.float64), wanted, **bound)
 
 
 def test_weights_of_taps_add_up() -> None:

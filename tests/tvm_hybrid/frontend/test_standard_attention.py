@@ -88,6 +88,22 @@ def test_attention_in_bfloat16() -> None:
     np.testing.assert_allclose(got.astype(np.float64), wanted, rtol=0, atol=3 * 2**-8)
 
 
+def test_attention_in_float64() -> None:
+    """A row that sees nothing is among them. The root of the scale is float32 in the body: scores
+    of up to 8 are off by 2^-22."""
+    shape = (B, N, S, D)
+    feeds = {n: random(*shape, seed=i).astype(np.float64) for i, n in enumerate("qkv")}
+    seen = np.random.default_rng(1).random((S, S)) < 0.7
+    seen[1] = False
+    node = helper.make_node("Attention", [*"qkv", "m"], ["y"], softcap=3.0)
+    inputs = [(n, TensorProto.DOUBLE, shape) for n in "qkv"] + [("m", TensorProto.BOOL, (S, S))]
+    model = make_model([node], inputs, [("y", TensorProto.DOUBLE, shape)], opset=25)
+    model.ir_version = 10
+    (got,) = InferenceSession(model, num_threads=1).run(None, feeds | {"m": seen})
+    (wanted,) = ReferenceEvaluator(model).run(None, feeds | {"m": seen})
+    np.testing.assert_allclose(got, wanted, rtol=0, atol=2**-21)
+
+
 def test_a_causal_mask_is_no_constant() -> None:
     node = helper.make_node("Attention", ["q", "k", "v"], ["y"], is_causal=1)
     model = make_model([node], [f32(n, 1, 2, 9, 8) for n in "qkv"], [f32("y", 1, 2, 9, 8)],

@@ -5,7 +5,8 @@ Attention(q, k, v, attn_mask, past_key, past_value)
 
 The standard's function body scales q and k by the root of the scale, which reads and writes both
 once more; here the scale follows the product. What is rare is left to the function body: the
-output qk_matmul_output, windows and key lengths of later opsets, a softmax of another precision.
+output qk_matmul_output, windows and key lengths of later opsets, a softmax of another precision,
+float64.
 """
 
 from __future__ import annotations
@@ -112,11 +113,13 @@ def _is_rare(node: onnx.NodeProto, graph: Graph) -> bool:
     wanted = len(node.output) > 3 and node.output[3]
     windowed = any(attributes.get(f"{side}_window_size", -1) >= 0 for side in ("left", "right"))
     precise = attributes.get("softmax_precision", TensorProto.FLOAT) in (0, *_FLOATS)
-    if graph.elem_type(node.input[0]) not in _FLOATS:
-        raise refuse(node, "only floats of 16 and 32 bits are supported")
+    elem_type = graph.elem_type(node.input[0])
+    if elem_type not in (*_FLOATS, TensorProto.DOUBLE):
+        raise refuse(node, "only floats are supported")
     types = {graph.elem_type(name) for name in node.input[:3]}
     lengths = optional_input(node, 6)
-    return bool(wanted or windowed or lengths or not precise or len(types) > 1)
+    is_double = elem_type == TensorProto.DOUBLE
+    return bool(wanted or windowed or lengths or is_double or not precise or len(types) > 1)
 
 
 def _as_long_as(build: NodeBuilder, mask: str, is_bool: bool, keys: int) -> str:
