@@ -14,7 +14,7 @@ from onnx import TensorProto
 
 from microkernels.errors import ModelError, ShapeError, UnsupportedOperatorError
 
-from .graph import STANDARD_DOMAINS, describe, subgraphs
+from .graph import STANDARD_DOMAINS, describe, is_standard, subgraphs
 from .narrow_types import NARROW
 
 MIN_IR_VERSION = 3
@@ -61,9 +61,14 @@ def check_model(model: onnx.ModelProto) -> None:
 
 
 def opset_version(model: onnx.ModelProto) -> int:
-    """The model's version of the standard operator set; ModelError if it is not a known one."""
+    """The model's version of the standard operator set; ModelError if it is not a known one.
+
+    A model without standard operators needs none; the newest is taken.
+    """
     versions = [item.version for item in model.opset_import if item.domain in STANDARD_DOMAINS]
     newest = onnx.defs.onnx_opset_version()
+    if not versions and not any(map(is_standard, model.graph.node)):
+        return newest
     if not versions:
         raise ModelError("the model imports no version of the standard operator set (opset_import)")
     if not 1 <= versions[0] <= newest:

@@ -18,6 +18,7 @@ from . import (
     dynamic_quantize_lstm,
     embed_layer_normalization,
     expand_function,
+    features,
     flat_softmax,
     flex_attention,
     fourier,
@@ -53,6 +54,7 @@ from . import (
     scan,
     soft_activations,
     standard_attention,
+    training_steps,
 )
 from .registry import Rewrite, rewrite, rewrites
 
@@ -72,6 +74,7 @@ __all__ = [
     "dynamic_quantize_lstm",
     "embed_layer_normalization",
     "expand_function",
+    "features",
     "flat_softmax",
     "flex_attention",
     "fourier",
@@ -109,4 +112,5 @@ __all__ = [
     "scan",
     "soft_activations",
     "standard_attention",
+    "training_steps",
 ]
