@@ -100,3 +100,19 @@ def test_every_level_compiles_them(fusion: str) -> None:
     for name, wanted, result in zip(CASES, expected, session.run(None, {"x": X}), strict=True):
         assert result.dtype == wanted.dtype, name
         np.testing.assert_array_equal(result, wanted, err_msg=name)
+
+
+@pytest.mark.parametrize("count", [3, 24])
+def test_conditions_that_are_used_twice(count: int) -> None:
+    """A generic kernel keeps them in a vector of its own; they are stored as bytes there."""
+    x = RNG.integers(0, 2, count).astype(np.float16)
+    choice, other = RNG.random((2, count)) < 0.5
+    model = OnnxBuilder()
+    given = model.input("choice", (count,), np.bool_)
+    chosen = model.node("Where", given, model.input("x", (count,), np.float16), model.constant(-x))
+    there = model.node("Cast", chosen, to=9)
+    either = model.node("Or", there, model.constant(other))
+    model.output(model.node("Xor", either, there), (count,), np.bool_)
+    session = tvm_hybrid.InferenceSession(model.model(), num_threads=1, records=[])
+    result = session.run(None, {"choice": choice, "x": x})[0]
+    np.testing.assert_array_equal(result, ((x != 0) | other) ^ (x != 0))

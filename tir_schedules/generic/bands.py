@@ -21,7 +21,16 @@ from tir_schedules.core.machine import Machine
 
 from .elementwise import elementwise_loops
 from .inline import reads_of
-from .loops import FORK_NANOSECONDS, View, flattened, nanoseconds, nested, sequence, view_of
+from .loops import (
+    FORK_NANOSECONDS,
+    View,
+    flattened,
+    nanoseconds,
+    nested,
+    sequence,
+    temporary_view,
+    view_of,
+)
 from .nest import Nest, NotHandledError, Program
 from .reduction import reduction_loops
 
@@ -45,7 +54,7 @@ def program_loops(program: Program, machine: Machine) -> tuple[tirx.PrimFunc, st
             store.buffer.same_as(buffer) for nest in program.nests for store in nest.results
         ) or any(store.buffer.same_as(buffer) for nest in program.nests for store in nest.stores)
         if used and buffer not in inside:
-            views[buffer] = view_of(buffer)
+            views[buffer] = temporary_view(buffer)
             held = any(store.buffer.same_as(buffer) for n in program.nests for store in n.results)
             if held:
                 statements.append(tirx.AllocBuffer(views[buffer].flat))
@@ -167,11 +176,11 @@ def _band_loops(
                 dropped = [
                     d for d, i in enumerate(store.indices) if isinstance(i, tirx.Var) and i in axes
                 ]
-                local[store.buffer] = view_of(store.buffer, dropped)
+                local[store.buffer] = temporary_view(store.buffer, dropped)
                 statements.append(tirx.AllocBuffer(local[store.buffer].flat))
         for store in nest.stores:
             if store.buffer not in local:
-                local[store.buffer] = view_of(store.buffer)
+                local[store.buffer] = temporary_view(store.buffer)
     names = []
     for nest in group:
         own = {

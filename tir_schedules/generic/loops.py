@@ -58,11 +58,24 @@ class View:
 
 def view_of(buffer: tirx.Var, dropped: Sequence[int] = (), scope: str = "global") -> View:
     """A flat view of a buffer, or, with dropped dimensions, of its part that one band needs."""
+    return _view(buffer, dropped, scope, buffer.dtype)
+
+
+def temporary_view(buffer: tirx.Var, dropped: Sequence[int] = ()) -> View:
+    """As `view_of`, for a buffer that the function alone knows.
+
+    It holds conditions as bytes: of those that it has stored, TVM takes vectors of one type for
+    vectors of the other.
+    """
+    return _view(buffer, dropped, "global", "uint8" if buffer.dtype == "bool" else buffer.dtype)
+
+
+def _view(buffer: tirx.Var, dropped: Sequence[int], scope: str, dtype: str) -> View:
     shape = [1 if d in dropped else const_int(n) for d, n in enumerate(buffer.shape)]
     extents = [extent for extent in shape if extent is not None]
     strides = [math.prod(extents[d + 1 :]) * (extents[d] != 1) for d in range(len(extents))]
     size = max(math.prod(extents), 1)
-    flat = tirx.decl_buffer((int64(size),), buffer.dtype, f"{buffer.name}_flat", scope=scope)
+    flat = tirx.decl_buffer((int64(size),), dtype, f"{buffer.name}_flat", scope=scope)
     return View(flat, tuple(strides))
 
 
@@ -74,17 +87,18 @@ def flattened(nest: Nest, views: dict[tirx.Var, View]) -> Nest:
         view = views.get(load.source)
         if view is None:
             return load
-        return tirx.BufferLoad(view.flat, [analyzer.simplify(view.offset(load.indices))])
+        flat = tirx.BufferLoad(view.flat, [analyzer.simplify(view.offset(load.indices))])
+        if str(load.ty.dtype) == "bool" and view.flat.dtype != "bool":
+            return tirx.NE(flat, tirx.const(0, str(view.flat.dtype)))
+        return flat
 
     def in_store(store: Store) -> Store:
         view = views[store.buffer]
         indices = [map_loads(index, change) for index in store.indices]
-        return Store(
-            view.flat,
-            (analyzer.simplify(view.offset(indices)),),
-            map_loads(store.value, change),
-            store.init,
-        )
+        value = map_loads(store.value, change)
+        if str(value.ty.dtype) == "bool" and view.flat.dtype != "bool":
+            value = tirx.Cast(str(view.flat.dtype), value)
+        return Store(view.flat, (analyzer.simplify(view.offset(indices)),), value, store.init)
 
     return nest.mapped(in_store, lambda value: map_loads(value, change))
 
