@@ -187,7 +187,7 @@ def test_random_operators_are_not_folded() -> None:
     ]
     graph = load_graph(make_model(nodes, [f32("x", 2)], [f32("y", 2)]))
     propagate(graph)
-    assert [node.op_type for node in graph.nodes] == ["RandomNormal", "Add"]
+    assert [node.op_type for node in graph.nodes] == ["RandomNumbers", "Add"]
 
 
 def test_dequantized_weights_stay_integers() -> None:
