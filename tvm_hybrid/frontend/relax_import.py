@@ -19,7 +19,8 @@ from .converters import CONVERTERS
 from .data_sized import DATA_SIZED_CONVERTERS
 from .data_sized.broadcast import BROADCASTING, PRODUCTS, align, check_product
 from .data_sized.open_operators import OPEN_OPERATORS
-from .data_sized.sizes import is_open, is_unknown
+from .data_sized.requests import check
+from .data_sized.sizes import dims_of, is_open, is_unknown
 from .expressions import literal, static_shape_of
 from .graph import Graph, describe
 from .loops import Loop, repeat
@@ -83,6 +84,9 @@ class _Importer(OnnxImporter):
             raise ValueError("a size of an input or of the result depends on data")
         if any(is_unknown(each) for each in _values(result)):
             raise ValueError("sizes of its inputs that depend on data are not known to fit")
+        for each in filter(is_open, _values(result)):
+            for size in dims_of(each):
+                check(self.bb, size >= 0)
         return result
 
     def _repeat(self, inputs: Sequence[Any], attrs: dict[str, Any]) -> relax.Expr:

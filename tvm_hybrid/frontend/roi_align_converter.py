@@ -13,6 +13,7 @@ from typing import Any
 
 from tvm import relax, te, tirx
 
+from .data_sized.sizes import dims_of
 from .expressions import Converter, Expr, dtype_of, known_dims
 
 
@@ -45,7 +46,7 @@ def _roi_align(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[s
     sizes = attrs.get("output_height", 1), attrs.get("output_width", 1)
     ratio = attrs.get("sampling_ratio", 0)
     scale = tirx.const(attrs.get("spatial_scale", 1.0), dtype)
-    shape = (known_dims(regions)[0], channels, *sizes)
+    shape = (dims_of(regions)[0], channels, *sizes)
 
     def number(value: float) -> Expr:
         return tirx.const(value, dtype)

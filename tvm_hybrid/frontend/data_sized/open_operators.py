@@ -9,17 +9,21 @@ from .broadcast import BROADCASTING
 
 _ELEMENTWISE = frozenset(
     {
-        *("Abs", "BitwiseNot", "Cast", "Ceil", "Clip", "Cos", "Elu", "Erf", "Exp", "Floor"),
-        *("Gelu", "HardSigmoid", "Identity", "IsInf", "IsNaN", "LeakyRelu", "Log", "Neg", "Not"),
-        *("Reciprocal", "Relu", "Round", "Sigmoid", "Sign", "Sin", "Softplus", "Sqrt", "Tanh"),
+        *("Abs", "Atan", "BitwiseNot", "Cast", "Ceil", "Celu", "Clip", "Cos", "Cosh", "Elu", "Erf"),
+        *("Exp", "Floor", "Gelu", "HardSigmoid", "HardSwish", "Identity", "IsInf", "IsNaN"),
+        *("LeakyRelu", "Log", "Neg", "Not", "PRelu", "Reciprocal", "Relu", "Round", "Selu"),
+        *("Sigmoid", "Sign", "Sin", "Sinh", "Softplus", "Softsign", "Sqrt", "Tanh"),
+        "ThresholdedRelu",
     }
 )
 _REDUCTIONS = frozenset(
     {
-        *("ArgMax", "ArgMin", "ReduceL1", "ReduceL2", "ReduceMax", "ReduceMean", "ReduceMin"),
-        *("ReduceProd", "ReduceSum", "ReduceSumSquare", "Softmax"),
+        *("ArgMax", "ArgMin", "LayerNormalization", "LogSoftmax", "ReduceL1", "ReduceL2"),
+        *("ReduceLogSumExp", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd", "ReduceSum"),
+        *("ReduceSumSquare", "Softmax"),
     }
 )
-_OTHERS = frozenset({"Concat", "Gather", "Gemm", "MatMul", "Slice", "TopK", "Transpose"})
+_IMAGES = frozenset({"BatchNormalization", "Conv", "GlobalAveragePool", "MaxPool", "RoiAlign"})
+_OTHERS = frozenset({"Concat", "Gather", "Gemm", "MatMul", "Slice", "Split", "TopK", "Transpose"})
 
-OPEN_OPERATORS = BROADCASTING | _ELEMENTWISE | _REDUCTIONS | _OTHERS
+OPEN_OPERATORS = BROADCASTING | _ELEMENTWISE | _REDUCTIONS | _IMAGES | _OTHERS

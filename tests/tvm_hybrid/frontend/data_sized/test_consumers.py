@@ -74,6 +74,60 @@ def test_products_and_concat() -> None:
     )
 
 
+def test_images() -> None:
+    """As many small images as rows are chosen, or as many regions of one image."""
+    pixels = np.random.default_rng(2).integers(-3, 4, (1, 2, 8, 8))
+
+    def small(g: OnnxBuilder, one: str) -> str:
+        return g.node("Reshape", one, g.constant([-1, 1, 2, 2]))
+
+    def convolved(g: OnnxBuilder, one: str, _: str) -> str:
+        weight = g.constant(W[:3].reshape(3, 1, 2, 4)[..., :3], np.float32)
+        return g.node("Relu", g.node("Conv", small(g, one), weight, pads=[1, 1, 0, 1]))
+
+    def pooled(g: OnnxBuilder, one: str, _: str) -> str:
+        return g.node("MaxPool", small(g, one), kernel_shape=[2, 2], pads=[1, 0, 0, 0])
+
+    def regions(g: OnnxBuilder, one: str, _: str) -> str:
+        """Corners at integers, of which each sample is the mean of two by two pixels."""
+        zero = g.node("Mul", g.node("ArgMax", one, axis=1, keepdims=0), g.constant(np.array(0)))
+        box = g.node("Add", g.node("Mul", one, g.constant(np.zeros(4), np.float32)),
+                     g.constant([1, 1, 3, 5], np.float32))  # fmt: skip
+        sizes = {"output_height": 2, "output_width": 1, "sampling_ratio": 1}
+        return g.node("RoiAlign", g.constant(pixels, np.float32), box, zero, **sizes)
+
+    compare(
+        [
+            (convolved, ("n", 3, 2, 2), np.float32),
+            (pooled, ("n", 1, 2, 1), np.float32),
+            (
+                lambda g, one, _: g.node("GlobalAveragePool", small(g, one)),
+                ("n", 1, 1, 1),
+                np.float32,
+            ),
+            (regions, ("n", 2, 2, 1), np.float32),
+            (lambda g, one, _: g.nodes("Split", 2, one, axis=1)[1], ("n", 2), np.float32),
+        ],
+        [SOME, ALL, ONE],
+    )
+
+
+def test_a_window_that_is_longer_than_the_data() -> None:
+    model = OnnxBuilder()
+    one, _ = chosen_rows(model)
+    signal = model.node("Reshape", model.node("Transpose", one), model.constant([1, 4, -1]))
+    weight = model.constant(np.ones((2, 4, 3)), np.float32)
+    model.output(model.node("Conv", signal, weight), (1, 2, "n"))
+    session = session_of(model)
+    peer = literal_session(model.model())
+    for condition in (SOME, ALL):
+        (expected,) = peer.run(None, feeds_of(condition))
+        (found,) = session.run(None, feeds_of(condition))
+        np.testing.assert_array_equal(found, expected)
+    with pytest.raises(FeedError, match="below 0"):
+        session.run(None, feeds_of(ONE))
+
+
 def test_sizes_that_fit_only_when_the_program_runs() -> None:
     """Both conditions choose as many rows, or one of them a single row."""
     model = OnnxBuilder()
