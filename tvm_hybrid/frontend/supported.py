@@ -25,6 +25,7 @@ OWN = frozenset(
             "EncodeFloat",
             "MaxPoolPlaces",
             "Repeat",
+            "Select",
         ),
         "RandomNumbers",
     }

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from ..expressions import Converter
 from .access import ACCESS_CONVERTERS
+from .choice import CHOICE_CONVERTERS
 from .non_max_suppression import NON_MAX_SUPPRESSION_CONVERTERS
 from .ranges import RANGE_CONVERTERS
 from .selection import SELECTION_CONVERTERS
@@ -17,6 +18,7 @@ from .unique import UNIQUE_CONVERTERS
 
 DATA_SIZED_CONVERTERS: dict[str, Converter] = {
     **ACCESS_CONVERTERS,
+    **CHOICE_CONVERTERS,
     **NON_MAX_SUPPRESSION_CONVERTERS,
     **RANGE_CONVERTERS,
     **SELECTION_CONVERTERS,

@@ -2,7 +2,10 @@
 
 If(constant)                  ->  the nodes of the branch taken
 If(condition) with two pure   ->  the nodes of both branches, then Where(condition, then, else)
-branches of the same shapes       if they are not: the condition's value must be known
+branches of the same shapes
+
+If the shapes differ, the condition's value must be known where it comes from inputs; else the
+result has open sizes (data_sized/choice.py).
 
 Computing both keeps the whole model one dataflow graph that can be fused and planned; ONNX has no
 side effects, so the branch not taken costs time but changes nothing.
@@ -11,9 +14,11 @@ side effects, so the branch not taken costs time but changes nothing.
 from __future__ import annotations
 
 import onnx
+from onnx import helper
 
 from microkernels.errors import UnsupportedOperatorError
 
+from ..freeze_shapes import declared_dims
 from ..graph import OWN_DOMAIN, Graph, describe
 from ..node_builder import NodeBuilder, attributes_of
 from ..parameters import require_value
@@ -44,23 +49,28 @@ def conditional(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeProto]:
 
 
 @rewrites("Select", domain=OWN_DOMAIN)
-def select(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeProto]:
-    """Where, if both sides have the same static shape and type."""
+def select(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeProto] | None:
+    """Where, if both sides have the same static shape; else the node stays, its sizes open."""
     condition, then, other = node.input
-    shapes = graph.shape(then), graph.shape(other)
+    source = f"If node {node.name.removesuffix('/Select')!r}"
     types = graph.elem_type(then), graph.elem_type(other)
-    if None in shapes or shapes[0] != shapes[1] or types[0] != types[1]:
-        source = f"If node {node.name.removesuffix('/Select')!r}"
-        require_value(source, condition, graph)
+    shapes = graph.shape(then), graph.shape(other)
+    if types[0] == types[1] and shapes[0] is not None and shapes[0] == shapes[1]:
+        build = NodeBuilder(graph, node)
+        if graph.shape(condition) != ():
+            condition = build.reshape(condition, [])
+        build.add("Where", condition, then, other, output=node.output[0])
+        return build.nodes
+    require_value(source, condition, graph)
+    one, two = (declared_dims(graph.types.get(name, onnx.TypeProto())) for name in (then, other))
+    if types[0] != types[1] or one is None or two is None or len(one) != len(two):
         raise UnsupportedOperatorError(
-            f"{source}: its condition is not constant, and its branches make different shapes for "
-            f"{node.output[0]!r}: {shapes[0]} and {shapes[1]}"
+            f"{source}: its condition is not constant, and its branches make different types or "
+            f"ranks for {node.output[0]!r}: {shapes[0]} and {shapes[1]}"
         )
-    build = NodeBuilder(graph, node)
-    if graph.shape(condition) != ():
-        condition = build.reshape(condition, [])
-    build.add("Where", condition, then, other, output=node.output[0])
-    return build.nodes
+    sizes = [a if a == b and isinstance(a, int) else None for a, b in zip(one, two, strict=True)]
+    graph.types[node.output[0]] = helper.make_tensor_type_proto(types[0], sizes)
+    return None
 
 
 def _branch(
