@@ -42,7 +42,7 @@ FLUSHED = 104 * 2.0**-126
 # see `relay_passes.bfloat16.raise_bf16_casts`. So every value has this noise if one has.
 BF16_NOISE = 2.0**-8
 # Operators with parameters among the inputs that are no operands: after so many.
-PARAMETERS_AFTER = {"Resize": 1}
+PARAMETERS_AFTER = {"Resize": 1, "QuantizeLinear": 1, "DequantizeLinear": 1}
 # Winograd's error, relative to the root mean square of the results: see `select_winograd`; "on"
 # has no bound, but no transform of weights of some hundred channels is off by more.
 WINOGRAD_NOISE = {"off": 0.0, "default": 5e-5, "on": 2e-4}
@@ -91,6 +91,11 @@ class Oracle:
         self._opset = next(each.version for each in model.opset_import if not each.domain)
         self._given = {each.name: numpy_helper.to_array(each) for each in model.graph.initializer}
         self._given.update(feeds)
+        self._parameters = {
+            name
+            for node in self._nodes
+            for name in node.input[PARAMETERS_AFTER.get(node.op_type, len(node.input)) :]
+        }
         self._names = [each.name for each in model.graph.output]
         products = any(node.op_type in ROUNDED for node in self._nodes)
         self._bf16 = precision == "bf16" and products
@@ -119,7 +124,7 @@ class Oracle:
     def _wide(self, noise: np.random.Generator | None) -> dict[str, Array]:
         values = {name: _widened(array) for name, array in self._given.items()}
         if noise is not None and self._bf16:
-            for name in sorted(self._given):
+            for name in sorted(set(self._given) - self._parameters):
                 if self._given[name].dtype == np.float32:
                     values[name] = _times_noise(values[name], BF16_NOISE, noise)
         for place, node in enumerate(self._nodes):
