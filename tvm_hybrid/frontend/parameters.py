@@ -36,7 +36,8 @@ PARAMETERS: dict[str, tuple[int, ...]] = {
     "STFT": (1, 3),
 }
 _DOMAINS = {*STANDARD_DOMAINS, CONTRIB_DOMAIN}
-# How many elements an input may have whose value is asked for: larger ones hold data.
+# How many elements an input may have whose value is asked for, a number or a vector: others hold
+# data, which are others in every run.
 MOST_ELEMENTS = 64
 _SHAPES = {"Shape", "Size"}
 # What comes from these has a size that only a run finds.
@@ -118,7 +119,7 @@ def _sources(name: str, graph: Graph) -> list[str]:
 
 def _is_small(name: str, graph: Graph) -> bool:
     shape = graph.shape(name)
-    return shape is not None and math.prod(shape) <= MOST_ELEMENTS
+    return shape is not None and len(shape) <= 1 and math.prod(shape) <= MOST_ELEMENTS
 
 
 def _example(name: str, graph: Graph) -> object:

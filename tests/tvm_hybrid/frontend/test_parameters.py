@@ -9,8 +9,9 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
+import tvm_hybrid
 from tests.tvm_hybrid.frontend.models import f32, i64, make_model, run_imported
-from tvm_hybrid.errors import InputValueError, UnsupportedOperatorError
+from tvm_hybrid.errors import InputValueError
 from tvm_hybrid.frontend import import_onnx
 from tvm_hybrid.frontend.parameters import MOST_ELEMENTS, PARAMETERS
 
@@ -104,16 +105,24 @@ def test_captured_values_and_functions_are_seen_through() -> None:
     np.testing.assert_array_equal(run_imported(imported, {"x": X})[0], wanted)
 
 
-def test_large_inputs_hold_data_and_their_values_are_not_asked_for() -> None:
+@pytest.mark.parametrize("shape", [(MOST_ELEMENTS + 1,), (2, 3)], ids=str)
+def test_matrices_and_long_vectors_hold_data_whose_values_are_not_asked_for(
+    shape: tuple[int, ...],
+) -> None:
     steps = [
-        node("ReduceMax", "data", to="start", keepdims=0, axes=[0]),
-        node("Add", "start", "start", to="end"),
+        node("ReduceMax", "data", to="most", keepdims=0),
+        node("Unsqueeze", "most", "zero", to="end"),
+        node("Sub", "end", "end", to="start"),
     ]
-    data = ("data", TensorProto.INT64, [MOST_ELEMENTS, 1])
-    assert needed(sliced([data], *steps)) == ("data",)
-    larger = ("data", TensorProto.INT64, [MOST_ELEMENTS + 1, 1])
-    with pytest.raises(UnsupportedOperatorError):
-        import_onnx(sliced([larger], *steps))
+    model = sliced([i64("data", MOST_ELEMENTS)], *steps)
+    model.graph.initializer.append(onnx.numpy_helper.from_array(np.array([0]), "zero"))
+    assert needed(model) == ("data",)
+    model.graph.input[1].CopyFrom(helper.make_tensor_value_info("data", TensorProto.INT64, shape))
+    session = tvm_hybrid.InferenceSession(model, num_threads=1)
+    for end in (2, 1):
+        (found,) = session.run(None, {"x": X, "data": np.full(shape, end)})
+        np.testing.assert_array_equal(found, X[:end])
+    assert len(session.programs) == 1
 
 
 @pytest.mark.parametrize(
