@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 import tvm_hybrid
 from relay_passes.pipeline import PipelineOptions, count_regions
-from tvm_hybrid.errors import InputValueError, UnsupportedOperatorError
+from tvm_hybrid.errors import InputValueError, ModelError, UnsupportedOperatorError
 from tvm_hybrid.frontend import import_onnx
 
 from .models import onnxruntime_run, random
@@ -223,3 +223,36 @@ def test_a_state_that_grows_as_often_as_data_says_is_refused() -> None:
     )
     with pytest.raises(UnsupportedOperatorError, match="its state 'v'"):
         import_onnx(_model(_GROWING.replace("LIMIT", count)))
+
+
+def test_a_loop_that_never_ends_is_refused() -> None:
+    text = """
+    agraph (float[2] x) => (float[2] y)
+    {
+        y = Loop<body = b (int64 i, bool going, float[2] v) => (bool next, float[2] v2)
+        { next = Identity(going) v2 = Sin(v) }>(, , x)
+    }"""
+    with pytest.raises(ModelError, match="never ends"):
+        import_onnx(_model(text))
+
+
+@pytest.mark.sampled
+@pytest.mark.parametrize("dtype", ["float[1, 3, 6, 6]", "int32[4]"])
+def test_states_of_other_kinds(dtype: str) -> None:
+    """Images, whose convolutions choose layouts, and integers; limits and counters of one axis."""
+    step = "Conv<pads = [1, 1, 1, 1]>(v, w)" if "6" in dtype else "Add(v, v)"
+    text = f"""
+    agraph ({dtype} x, int64[1] limit) => ({dtype} y, int64[N, 1] counts)
+    <float[3, 3, 3, 3] w = {{{", ".join(["0.05"] * 81)}}}>
+    {{
+        y, counts = Loop<body = b (int64[1] i, bool[1] going, {dtype} v)
+            => (bool[1] next, {dtype} v2, int64[1] count)
+        {{
+            next = Identity(going)
+            changed = {step}
+            v2 = Sub(changed, x)
+            count = Add(i, limit)
+        }}>(limit, , x)
+    }}"""
+    x = random(1, 3, 6, 6) if "6" in dtype else np.arange(4, dtype=np.int32)
+    _check(text, {"x": x, "limit": np.array([5])}, {"x": x, "limit": np.array([0])})

@@ -14,7 +14,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper
 
-from microkernels.errors import UnsupportedOperatorError
+from microkernels.errors import ModelError, UnsupportedOperatorError
 
 from ..graph import OWN_DOMAIN, Graph
 from ..node_builder import attributes_of
@@ -36,6 +36,8 @@ def add_body(node: onnx.NodeProto, graph: Graph, propagate: Callable[[Graph], No
     ------
     InputValueError
         A state changes its type, and inputs decide how often the body runs.
+    ModelError
+        The loop never ends.
     UnsupportedOperatorError
         A state changes its type, or the shape of a state or of a row is not static.
     """
@@ -97,9 +99,13 @@ def _static(graph: Graph, name: str, source: str) -> tuple[int, ...]:
 
 
 def _steps(node: onnx.NodeProto, graph: Graph, body: Graph) -> int | None:
-    """How often the body runs, None if that depends on data."""
+    """How often the body runs, None if that depends on data; ModelError if it never ends."""
     limit, condition = (graph.constants.get(name) for name in node.input[:2])
     conditions = condition, body.constants.get(body.outputs[0])
-    if limit is None or not all(value is not None and value.all() for value in conditions):
+    if not all(value is not None and value.all() for value in conditions):
         return None
-    return int(np.maximum(limit, 0).item())
+    if not node.input[0]:
+        raise ModelError(
+            f"Loop node {node.name!r} never ends: it has no limit, and its condition is always true"
+        )
+    return None if limit is None else int(np.maximum(limit, 0).item())
