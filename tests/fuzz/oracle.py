@@ -130,10 +130,12 @@ class Oracle:
         for place, node in enumerate(self._nodes):
             inputs = [values[name] if name else None for name in node.input]
             rounds = node.op_type not in EXACT
-            if noise is not None and rounds:
+            if noise is not None:
                 count = PARAMETERS_AFTER.get(node.op_type, len(inputs))
-                disturbed = [self._disturbed(node, each, noise) for each in inputs[:count]]
-                inputs = disturbed + inputs[count:]
+                inputs[:count] = [
+                    self._disturbed(node, each, noise) if rounds or self._is_half(name) else each
+                    for name, each in zip(node.input[:count], inputs, strict=False)
+                ]
             results = run_node(node, inputs, self._opset)
             for number, (name, result) in enumerate(zip(node.output, results, strict=False)):
                 if not name:
@@ -149,6 +151,14 @@ class Oracle:
                     wide = _times_noise(wide, BF16_NOISE, noise)
                 values[name] = np.asarray(_in_range(wide, kind))
         return values
+
+    def _is_half(self, name: str) -> bool:
+        """Whether a value is computed and has 16 bits: who reads it may get more of them."""
+        return (
+            bool(name)
+            and name not in self._given
+            and (unit_roundoff(self.plain[name].dtype) > 2.0**-24)
+        )
 
     def _disturbed(
         self, node: onnx.NodeProto, array: Array | None, noise: np.random.Generator
