@@ -55,6 +55,7 @@ from . import (
     soft_activations,
     standard_attention,
     training_steps,
+    tree_ensemble,
 )
 from .registry import Rewrite, rewrite, rewrites
 
@@ -113,4 +114,5 @@ __all__ = [
     "soft_activations",
     "standard_attention",
     "training_steps",
+    "tree_ensemble",
 ]
