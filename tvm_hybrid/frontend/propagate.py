@@ -43,8 +43,8 @@ from .rewrites import rewrite
 MAX_DATA_ELEMENTS = 256
 MAX_ELEMENTS = 2**36
 MAX_NODES = 1_000_000
-# Operators that read floats of 4 or 8 bits.
-_READING_FLOATS = {
+# Operators that read values of types with 2, 4 or 8 bits.
+_READING_NARROW = {
     *("Cast", "CastLike", "DequantizeLinear", "QuantizeLinear", "Shape", "Size"),
     *("If", "Loop", "Scan"),
 }
@@ -248,14 +248,17 @@ def mark_narrow(node: onnx.NodeProto, graph: Graph) -> None:
     Raises
     ------
     UnsupportedOperatorError
-        It computes with floats of 4 or 8 bits.
+        It computes with floats of 4 or 8 bits, or with integers of 2 or 4 that are no constants.
     """
     kinds = {graph.narrow[name] for name in node.input if name in graph.narrow}
     if not kinds:
         return
     if is_standard(node) and node.op_type in MOVING and node.input[0] in graph.narrow:
         graph.narrow.update(dict.fromkeys(filter(None, node.output), graph.narrow[node.input[0]]))
-    elif kinds & FLOATS and is_standard(node) and node.op_type not in _READING_FLOATS:
+        return
+    constant = all(name in graph.constants for name in node.input if name in graph.narrow)
+    read = constant and not kinds & FLOATS
+    if not read and is_standard(node) and node.op_type not in _READING_NARROW:
         names = ", ".join(sorted(map(type_name, kinds)))
         raise UnsupportedOperatorError(f"{describe(node)}: it cannot compute with {names}")
 

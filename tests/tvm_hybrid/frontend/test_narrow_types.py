@@ -185,10 +185,11 @@ def test_moves(name: str) -> None:
         assert_same(got, expected)
 
 
-def test_arithmetic_is_refused() -> None:
-    array = np.ones(3, ml_dtypes.float8_e5m2)
+@pytest.mark.parametrize("name", ["FLOAT8E5M2", "INT4"])
+def test_arithmetic_is_refused(name: str) -> None:
+    array = np.ones(3).astype(dtype_of(name))
     model = model_of([helper.make_node("Neg", ["x"], ["y"])], {"x": array}, {"y": array})
-    with pytest.raises(UnsupportedOperatorError, match="cannot compute with FLOAT8E5M2"):
+    with pytest.raises(UnsupportedOperatorError, match=f"cannot compute with {name}"):
         import_onnx(model)
 
 
