@@ -263,6 +263,7 @@ def phases(options: PipelineOptions, decisions: DecisionLog) -> dict[Phase, list
             relax.transform.LowerRuntimeBuiltin(),
             relax.transform.ComputePrimValue(),
             relax.transform.VMShapeLower(),
+            *only_if(options.suffix != "", rename_kernels(options.suffix, decisions)),
             drop_checks(),
             relax.transform.AttachGlobalSymbol(),
         ],

@@ -26,13 +26,17 @@ GLOBAL_SYMBOL = "global_symbol"
 
 
 def rename_kernels(suffix: str, decisions: DecisionLog) -> ir.transform.Pass:
-    """The pass; it comes when there are no more kernels to make, and renames them in decisions."""
+    """The pass; it renames kernels in decisions too.
+
+    It comes when there are no more kernels to make, and again when TVM has written functions that
+    compute sizes. What has the suffix keeps its name.
+    """
 
     @module_pass(opt_level=0, name="tvm_hybrid.rename_kernels")
     def run(mod: IRModule, _context: PassContext) -> IRModule:
         renamed: dict[ir.GlobalVar, ir.GlobalVar] = {}
         for gvar, function in mod.functions_items():
-            if isinstance(function, tirx.PrimFunc):
+            if isinstance(function, tirx.PrimFunc) and not gvar.name_hint.endswith(suffix):
                 renamed[gvar] = ir.GlobalVar(gvar.name_hint + suffix)
                 set_type(renamed[gvar], gvar.ty)
         names = {gvar.name_hint for gvar in renamed}
@@ -44,7 +48,7 @@ def rename_kernels(suffix: str, decisions: DecisionLog) -> ir.transform.Pass:
         ]
         functions: dict[ir.GlobalVar, ir.BaseFunc] = {}
         for gvar, function in mod.functions_items():
-            if isinstance(function, tirx.PrimFunc):
+            if gvar in renamed:
                 attrs = function.attrs
                 if attrs and GLOBAL_SYMBOL in attrs:
                     symbol = str(attrs[GLOBAL_SYMBOL]) + suffix

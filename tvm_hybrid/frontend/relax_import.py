@@ -17,6 +17,7 @@ from ..tvm_compat.onnx_importer import OnnxImporter, node_inputs
 from .bfloat16_converters import BFLOAT16, is_widened, widen
 from .converters import CONVERTERS
 from .data_sized import DATA_SIZED_CONVERTERS
+from .data_sized.access import check_extreme
 from .data_sized.broadcast import BROADCASTING, PRODUCTS, align, check_product
 from .data_sized.open_operators import OPEN_OPERATORS
 from .data_sized.requests import check
@@ -75,6 +76,8 @@ class _Importer(OnnxImporter):
             inputs = node_inputs(align(self.bb, inputs))
         elif opened and op_type in PRODUCTS:
             check_product(self.bb, *inputs[:2])
+        elif opened and op_type in ("ArgMax", "ArgMin"):
+            check_extreme(self.bb, inputs[0], attrs.get("axis", 0))
         own = CONVERTERS[op_type](self.bb, inputs, attrs) if op_type in CONVERTERS else None
         known = op_type in OPEN_OPERATORS or (own is not None and op_type in DATA_SIZED_CONVERTERS)
         if own is None:

@@ -13,6 +13,7 @@ from tvm import relax, te, tirx
 
 from ..expressions import Converter, Expr
 from .kernels import INDEX, index
+from .requests import check
 from .sizes import dims_of, is_open, product
 
 
@@ -21,6 +22,7 @@ def gather(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, 
     data, indices = inputs
     before, places = dims_of(data), dims_of(indices)
     axis = attrs.get("axis", 0) % len(before)
+    _check_choice(builder, [before[axis]], places)
     end = axis + len(places)
     shape = [*before[:axis], *places, *before[axis + 1 :]]
 
@@ -41,6 +43,7 @@ def _gather_elements(
     if not is_open(data) and not is_open(indices):
         return None
     axis = attrs.get("axis", 0) % len(dims_of(data))
+    _check_choice(builder, dims_of(data), dims_of(indices))
 
     def compute(data: te.Tensor, indices: te.Tensor) -> te.Tensor:
         def element(*i: Expr) -> Expr:
@@ -63,6 +66,7 @@ def _gather_nd(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[s
         raise ValueError("the number of indices for each place depends on data")
     first, last = len(places) - 1, batch + int(depth)
     shape = [*places[:-1], *before[last:]]
+    _check_choice(builder, before[batch:last], places[:-1])
 
     def compute(data: te.Tensor, indices: te.Tensor) -> te.Tensor:
         def element(*i: Expr) -> Expr:
@@ -75,6 +79,18 @@ def _gather_nd(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[s
         return te.compute(shape, element, name="gathered")
 
     return builder.emit_te(compute, data, indices, primfunc_name_hint="gather_nd")
+
+
+def _check_choice(
+    builder: relax.BlockBuilder, extents: Sequence[Expr], places: Sequence[Expr]
+) -> None:
+    """Has the program check that there are elements to choose from, if one is to be chosen."""
+    check(builder, tirx.any(product(extents) > 0, tirx.EQ(product(places), index(0))))
+
+
+def check_extreme(builder: relax.BlockBuilder, data: Expr, axis: int) -> None:
+    """Likewise for the place of an extreme element along an axis."""
+    check(builder, dims_of(data)[axis] > 0)
 
 
 def _held(place: Expr, extent: Expr) -> Expr:

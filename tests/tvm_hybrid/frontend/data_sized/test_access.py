@@ -11,6 +11,7 @@ from tests.tvm_hybrid.frontend.data_sized.chosen_rows import (
     NONE,
     ONE,
     SOME,
+    Build,
     Output,
     compare,
     count,
@@ -18,6 +19,7 @@ from tests.tvm_hybrid.frontend.data_sized.chosen_rows import (
     model_of,
 )
 from tests.tvm_hybrid.frontend.data_sized.compare import session_of
+from tvm_hybrid.errors import FeedError
 
 INDICES = [0, -1, 0]
 
@@ -48,16 +50,21 @@ def test_gather() -> None:
     )  # fmt: skip
 
 
-def test_gather_from_open_rows() -> None:
-    """Nothing is read where there are no rows, where ONNX Runtime fails."""
-    output: Output = (
-        lambda g, one, _: g.node("Gather", one, g.constant(INDICES)),
-        (3, 4),
-        np.float32,
-    )
+@pytest.mark.parametrize(
+    ("build", "shape", "dtype"),
+    [
+        (lambda g, one, _: g.node("Gather", one, g.constant(INDICES)), (3, 4), np.float32),
+        (lambda g, one, _: g.node("GatherND", one, g.constant([[0, 1], [0, 2]])), (2,), np.float32),
+        (lambda g, one, _: g.node("ArgMax", one, axis=0), (1, 4), np.int64),
+    ],
+)
+def test_a_choice_among_rows_that_may_be_none(
+    build: Build, shape: tuple[int, ...], dtype: type
+) -> None:
+    output: Output = (build, shape, dtype)
     compare([output], [SOME, ALL, ONE])
-    (found,) = session_of(model_of([output])).run(None, feeds_of(NONE))
-    np.testing.assert_array_equal(found, np.zeros((3, 4), np.float32))
+    with pytest.raises(FeedError, match="more elements than there are"):
+        session_of(model_of([output])).run(None, feeds_of(NONE))
 
 
 def test_slice() -> None:

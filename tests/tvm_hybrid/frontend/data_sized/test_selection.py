@@ -120,6 +120,15 @@ def test_an_exported_library(tmp_path: Path) -> None:
     np.testing.assert_array_equal(np.load(tmp_path / "y.npy"), expected)
 
 
+def test_a_fallback_in_the_same_library(tmp_path: Path) -> None:
+    """Both programs have functions of TVM's that compute sizes."""
+    model = nonzero((2, 3), np.float32).model()
+    executable = tvm_hybrid.compile(model, num_threads=1, records=[], fallback="scalar")
+    loaded = tvm_hybrid.load(executable.export(tmp_path / "nonzero.so"))
+    x = np.array([[0, 1, 0], [2, 0, 3]], np.float32)
+    np.testing.assert_array_equal(loaded.run(x)[0].numpy(), np.stack(np.nonzero(x)))
+
+
 def test_a_profile() -> None:
     profile = session_of(nonzero((2, 3), np.float32)).executable.profile(repeat=1)
     assert any("places" in row.function for row in profile.rows)
