@@ -10,6 +10,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
@@ -30,14 +31,17 @@ def interruptible() -> Iterator[Callable[[], bool]]:
     """
     former = sys.unraisablehook
     again: list[threading.Timer] = []
+    hooked = threading.Event()
 
     def hook(swallowed: UnraisableHookArgs) -> None:
         if not issubclass(swallowed.exc_type, KeyboardInterrupt):
             former(swallowed)
             return
-        # Not from here, where it would be swallowed as well.
-        again.append(threading.Timer(_MOMENT, _press))
+        # Not while this runs, where it would be swallowed as well, and for good.
+        hooked.set()
+        again.append(threading.Timer(_MOMENT, _press_after, [hooked]))
         again[-1].start()
+        hooked.clear()
 
     sys.unraisablehook = hook
     try:
@@ -52,7 +56,10 @@ def interruptible() -> Iterator[Callable[[], bool]]:
             timer.cancel()
 
 
-def _press() -> None:
+def _press_after(hooked: threading.Event) -> None:
+    """Presses Ctrl-C once the hook has returned; a busy machine may hold it up."""
+    while hooked.is_set():
+        time.sleep(_MOMENT)
     main = threading.main_thread().ident
     assert main is not None
     signal.pthread_kill(main, signal.SIGINT)

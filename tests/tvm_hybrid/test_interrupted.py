@@ -164,6 +164,21 @@ def test_what_is_swallowed_or_comes_as_another_error(
     assert "interrupted" in capsys.readouterr().err
 
 
+def test_swallowed_while_the_machine_is_busy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What presses Ctrl-C again may be ready before the hook that asked for it has returned."""
+    start = threading.Timer.start
+
+    def starts_late(timer: threading.Timer) -> None:
+        start(timer)
+        time.sleep(0.2)
+
+    monkeypatch.setattr(threading.Timer, "start", starts_late)
+    monkeypatch.setattr(group.cli, "main", lambda **_: _swallowed())
+    begun = time.monotonic()
+    assert main(["doctor"]) == 130
+    assert time.monotonic() - begun < 50
+
+
 def test_other_errors_stay_what_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(**_: Any) -> None:
         raise ZeroDivisionError
