@@ -1,4 +1,4 @@
-"""Legalises divisions of integers, so that every value has a defined result.
+"""Legalises divisions and shifts of integers, so that every value has a defined result.
 
 Before
 
@@ -22,6 +22,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from tvm import ir, relax, te, tirx
 
+from relay_passes.ir.graph import op_name
 from relay_passes.tvm_compat import Legalize, legalize_by_tvm
 
 from .legalize_floats import LEGALIZATIONS as FLOATS
@@ -54,15 +55,44 @@ def _division(name: str) -> Legalize:
                 result = tirx.Select(by_less, zero - a, result) if is_quotient else result
             return tirx.Select(by_zero, zero, result) if is_quotient else result
 
-        def compute(a: te.Tensor, b: te.Tensor) -> te.Tensor:
-            shape = call.ty.shape.values
-            return te.compute(
-                shape, lambda *i: guarded(_read(a, shape, i), _read(b, shape, i)), name="divided"
-            )
-
-        return builder.call_te(compute, *call.args[:2], primfunc_name_hint=name.split(".")[-1])
+        return _elementwise(builder, call, guarded)
 
     return legalize
+
+
+def _shift(left: bool) -> Legalize:
+    operator = tirx.shift_left if left else tirx.shift_right
+
+    def legalize(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
+        dtype = str(call.ty.dtype)
+        bits = int(dtype.lstrip("uint"))
+
+        def guarded(a: tirx.Expr, b: tirx.Expr) -> tirx.Expr:
+            zero, last = tirx.const(0, dtype), tirx.const(bits - 1, dtype)
+            within = tirx.all(tirx.GE(b, zero), tirx.LE(b, last))
+            shifted = operator(a, tirx.Select(within, b, last))
+            if not left and not dtype.startswith("u"):
+                return shifted  # by the last place: nothing but the sign is left
+            return tirx.Select(within, shifted, zero)
+
+        return _elementwise(builder, call, guarded)
+
+    return legalize
+
+
+def _elementwise(
+    builder: relax.BlockBuilder, call: relax.Call, of: Callable[..., tirx.Expr]
+) -> relax.Expr:
+    """A function of the elements of two tensors that broadcast."""
+
+    def compute(a: te.Tensor, b: te.Tensor) -> te.Tensor:
+        shape = call.ty.shape.values
+        return te.compute(
+            shape, lambda *i: of(_read(a, shape, i), _read(b, shape, i)), name="elements"
+        )
+
+    hint = op_name(call).split(".")[-1]
+    return builder.call_te(compute, *call.args[:2], primfunc_name_hint=hint)
 
 
 def _may_fail(divisor: relax.Expr, dtype: str) -> bool:
@@ -94,4 +124,6 @@ def _default(name: str, builder: relax.BlockBuilder, call: relax.Call) -> relax.
 
 LEGALIZATIONS: dict[str, Legalize] = {
     **{name: _division(name) for name in _DIVISIONS},
+    "relax.left_shift": _shift(left=True),
+    "relax.right_shift": _shift(left=False),
 }

@@ -54,6 +54,28 @@ def test_no_division_ends_the_process(dtype: str) -> None:
         np.testing.assert_array_equal(got, bits, err_msg=name)
 
 
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int32", "uint64"])
+def test_a_shift_by_any_number_has_a_result(dtype: str) -> None:
+    """By the width or more, and by less than 0, all bits move out."""
+    limits, width = np.iinfo(dtype), np.dtype(dtype).itemsize * 8
+    numbers = [1, 5, int(limits.max), int(limits.min)]
+    pairs = [(a, b) for a in numbers for b in (0, 1, width - 1, width, width + 1, 127)]
+    if limits.min:
+        pairs += [(a, b) for a in numbers for b in (-1, int(limits.min))]
+    x, y = (np.array(side, dtype) for side in zip(*pairs, strict=True))
+    mod = module(
+        lambda a, b: [relax.op.left_shift(a, b), relax.op.right_shift(a, b)],
+        (x.shape, dtype), (y.shape, dtype),
+    )  # fmt: skip
+    left, right = run(mod, x, y)
+    counts = [b if 0 <= b < width else width for _, b in pairs]
+    exact = zip(pairs, counts, strict=True)
+    shifted = [((a << count) % 2**width, (a >> count) % 2**width) for (a, _), count in exact]
+    for got, wanted in zip((left, right), zip(*shifted, strict=True), strict=True):
+        bits = np.array(wanted, np.uint64).astype(f"uint{width}").view(dtype)
+        np.testing.assert_array_equal(got, bits)
+
+
 def test_bools_are_equal_or_not() -> None:
     x = np.array([True, False, True, False] * 5)
     y = np.array([True, True, False, False] * 5)
