@@ -13,27 +13,17 @@ After
 from __future__ import annotations
 
 import numpy as np
-from tvm import IRModule, ir, relax
-from tvm.ir.transform import PassContext, module_pass
+from tvm import ir, relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from relay_passes.ir.call_axes import view_of
+from relay_passes.ir.fold import fold_pass
 from relay_passes.ir.graph import op_name, static_tensor
 
 
 def fold_weights() -> ir.transform.Pass:
     """The pass."""
-
-    @module_pass(opt_level=0, name="tvm_hybrid.fold_weights")
-    def run(mod: IRModule, _context: PassContext) -> IRModule:
-        folder = _Folder(mod)
-        for gvar, function in mod.functions_items():
-            if isinstance(function, relax.Function):
-                folder.builder_.update_func(gvar, folder.visit_expr(function))
-        folded = relax.transform.CanonicalizeBindings()(folder.builder_.get())
-        return relax.transform.DeadCodeElimination()(folded)
-
-    return run
+    return fold_pass("fold_weights", _Folder)
 
 
 @mutator

@@ -2,56 +2,34 @@
 
 Before
 
-    lv = R.call_tir(minimum, (const_x, const_y))
-    lv1 = R.call_tir(softplus, (const_x,))
+    lv = R.call_tir(softplus, (const_x,))
 
 After
 
     lv = const
-    lv1 = R.call_tir(softplus, (const_x,))      # what calls functions is left to run time
 
 TVM's FoldConstant runs kernels as TVM wrote them, where a minimum loses a NaN, and ends the process
-at a function that only our kernels have. So floats get their IEEE meaning first, as in kernels that
-stay, and kernels that call functions stay.
+at a function that only our kernels have. Here a kernel is lowered as those that stay are.
 """
 
 from __future__ import annotations
 
 import tvm
-import tvm_ffi
 from tvm import IRModule, ir, relax, tirx
-from tvm.ir import Call
-from tvm.ir.transform import PassContext, module_pass
+from tvm.ir.transform import PassContext
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
+from relay_passes.ir.fold import fold_pass
 from relay_passes.ir.graph import op_name, static_tensor
-from tir_schedules.generic.expressions import call_name
 from tir_schedules.generic.floats import guard_floats
+from tir_schedules.generic.vector_math import lower_math
 
-# Calls in TIR that are single instructions, and whose meaning is the same everywhere.
-_PLAIN = frozenset(
-    {
-        *("if_then_else", "likely", "reinterpret", "fabs", "round", "nearbyint", "trunc"),
-        *("floor", "ceil", "shift_left", "shift_right"),
-        *("bitwise_and", "bitwise_or", "bitwise_xor", "bitwise_not"),
-    }
-)
 _NAME = "folded"
 
 
 def fold_constants() -> ir.transform.Pass:
     """The pass; it comes after the legalisation of operators."""
-
-    @module_pass(opt_level=0, name="tvm_hybrid.fold_constants")
-    def run(mod: IRModule, _context: PassContext) -> IRModule:
-        folder = _Folder(mod)
-        for gvar, function in mod.functions_items():
-            if isinstance(function, relax.Function):
-                folder.builder_.update_func(gvar, folder.visit_expr(function))
-        folded = relax.transform.CanonicalizeBindings()(folder.builder_.get())
-        return relax.transform.DeadCodeElimination()(folded)
-
-    return run
+    return fold_pass("fold_constants", _Folder)
 
 
 @mutator
@@ -73,9 +51,10 @@ class _Folder(PyExprMutator):
         known = [each for each in constants if each is not None]
         if len(known) < len(constants) or not isinstance(kernel, tirx.PrimFunc):
             return call
-        if not _is_plain(kernel) or len(call.args) > 2:
+        if len(call.args) > 2:  # sizes that depend on data
             return call
-        kernel = kernel.with_body(guard_floats(kernel.body)).with_attr("global_symbol", _NAME)
+        body = lower_math(guard_floats(kernel.body))
+        kernel = kernel.with_body(body).with_attr("global_symbol", _NAME)
         with PassContext(opt_level=3):  # whoever dumps every pass wants those of the model
             compiled = tvm.compile(IRModule({_NAME: kernel}), target={"kind": "llvm"})
         made = tvm.runtime.empty(result.shape, result.dtype)
@@ -86,14 +65,3 @@ class _Folder(PyExprMutator):
         """The constant that an argument is, or None."""
         known = self.lookup_binding(expr) if isinstance(expr, relax.Var) else expr
         return known if isinstance(known, ir.GenericConst) else None
-
-
-def _is_plain(kernel: tirx.PrimFunc) -> bool:
-    """Whether a kernel calls no functions, such as exponentials."""
-    names: set[str] = set()
-
-    def look(call: Call) -> None:
-        names.add(call_name(call))
-
-    tvm_ffi.structural_walk(kernel.body, (Call, look))
-    return _PLAIN.issuperset(names)
