@@ -30,6 +30,7 @@ from dataclasses import dataclass
 import numpy as np
 from tvm import ir, relax
 
+from relay_passes.ir.algebra import LARGEST, LEAST
 from relay_passes.ir.graph import (
     DataflowGraph,
     op_name,
@@ -39,8 +40,6 @@ from relay_passes.ir.graph import (
 from relay_passes.ir.moving_operators import moves, on
 from relay_passes.ir.rewrite import Bindings, value_pass
 from relay_passes.ir.with_args import with_args
-
-LEAST, LARGEST = 2.0**-32, 2.0**32  # scales that sums of f32 products have room for
 
 
 def sink_scale() -> ir.transform.Pass:

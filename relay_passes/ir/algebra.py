@@ -20,6 +20,9 @@ Polynomial = dict[Monomial, float]
 AtomOf = Callable[[relax.Expr], "Hashable | None"]
 
 ONE: Monomial = frozenset()
+# Factors for which float32 has room, whether they come before or after a sum of products.
+LEAST, LARGEST = 2.0**-32, 2.0**32
+_LEAST_NUMBER = 2.0**-64  # what is added, as in a norm, may be smaller
 _MOST_TERMS = 8
 _MOST_DEPTH = 8
 
@@ -30,13 +33,18 @@ def monomial(*factors: tuple[Hashable, float]) -> Monomial:
 
 
 def uniform_constant(expr: relax.Expr) -> float | None:
-    """The number that every element of a constant is, else None."""
+    """The number that every element of a constant is, else None.
+
+    None too for a number with which others must not be combined, as the result could be infinite or
+    0 where the formula is not.
+    """
     if not isinstance(expr, ir.GenericConst):
         return None
     array = np.asarray(expr.value.numpy())
     if array.size == 0 or array.dtype == bool or np.any(array != array.flat[0]):
         return None
-    return float(array.flat[0])
+    number = float(array.flat[0])
+    return number if number == 0 or _LEAST_NUMBER <= abs(number) <= LARGEST else None
 
 
 def expand(

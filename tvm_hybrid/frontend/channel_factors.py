@@ -7,6 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 import onnx
 
+from relay_passes.ir.algebra import LARGEST, LEAST
+
 from .graph import Graph, is_standard
 
 
@@ -54,17 +56,36 @@ def affine(node: onnx.NodeProto, graph: Graph, axis: int) -> Affine | None:
     values = per_channel(constant, shape, axis % len(shape))
     if values is None:
         return None
+    with np.errstate(all="ignore"):
+        found = _affine(node.op_type, x, values, x == left)
+    if found is None or not (_has_room(found.factor) and _has_room(found.term)):
+        return None
+    return found
+
+
+def _affine(op_type: str, x: str, values: np.ndarray, first: bool) -> Affine | None:
+    """The operator of x and the values, in this order if x is first."""
     one, zero = np.ones_like(values), np.zeros_like(values)
-    match node.op_type:
+    match op_type:
         case "Mul":
             return Affine(x, values, zero)
         case "Add":
             return Affine(x, one, values)
         case "Sub":
-            return Affine(x, one, -values) if x == left else Affine(x, -one, values)
-        case "Div" if x == left and bool((values != 0).all()):
+            return Affine(x, one, -values) if first else Affine(x, -one, values)
+        case "Div" if first and bool((values != 0).all()):
             return Affine(x, 1 / values, zero)
     return None
+
+
+def _has_room(values: np.ndarray) -> bool:
+    """Whether products and sums with these neither overflow nor, in every channel, underflow.
+
+    The factors of some channels may be as small as they like, as those of channels that training
+    has turned off.
+    """
+    largest = float(np.abs(values).max(initial=0.0))
+    return largest == 0 or LEAST <= largest <= LARGEST
 
 
 def per_channel(constant: np.ndarray, shape: tuple[int, ...], axis: int) -> np.ndarray | None:

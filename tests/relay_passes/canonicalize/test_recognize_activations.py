@@ -148,3 +148,13 @@ def test_another_type_or_a_wider_result_stays() -> None:
     wide = module(lambda x: multiply(divide(relu6(x), c(6.0, 3, 1, 1)), x), X)
     counts = operators(recognize_activations()(wide))
     assert counts == operators(wide)
+
+
+@pytest.mark.parametrize("factor", [-3e38, np.inf, 1e-30])
+def test_numbers_that_overflow_together_stay_apart(factor: float) -> None:
+    def body(x: relax.Expr) -> relax.Expr:
+        scaled = multiply(c(factor), x)
+        return multiply(scaled, clip(add(multiply(scaled, c(1 / 6)), c(0.5)), 0.0, 1.0))
+
+    before = module(body, X)
+    assert_structural_equal(recognize_activations()(before), before)

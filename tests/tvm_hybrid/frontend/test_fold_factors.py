@@ -10,6 +10,8 @@ import pytest
 from numpy.typing import NDArray
 from onnx import helper
 
+from tvm_hybrid.frontend import import_onnx
+
 from .models import compare, f32, make_model, onnxruntime_run, operators, random
 
 Constants = dict[str, NDArray]
@@ -177,3 +179,21 @@ def test_neutral_constants(op_type: str, inputs: str, neutral: Any, gone: bool) 
     model = make_model(nodes, [f32("x", 2, 3)], [f32("y", *[None] * rank)], constants)
     found = operators(compare(model, {"x": np.abs(random(2, 3))}))
     assert (found == {"nn.relu": 1}) == gone
+
+
+@pytest.mark.parametrize("factor", [3e38, np.inf, 1e-40])
+def test_factors_with_which_sums_have_no_room_stay(factor: float) -> None:
+    """x @ w is 0, where the sum of products with w * 3e38 is inf - inf; and so on."""
+    constants = {"s": np.array([factor], np.float32), "w": np.ones((6, 3), np.float32)}
+    for nodes in (
+        [node("MatMul", "x w", "p"), node("Mul", "s p", "y")],
+        [node("Mul", "x s", "p"), node("MatMul", "p w", "y")],
+    ):
+        model = make_model(nodes, [f32("x", 2, 6)], [f32("y", None, None)], constants)
+        assert operators(import_onnx(model)) == {"multiply": 1, "matmul": 1}
+
+
+def test_channels_that_are_turned_off_stop_no_fold() -> None:
+    nodes = [node("Conv", "x w", "p"), node("Mul", "p s", "y")]
+    constants = {"w": random(3, 4, 1, 1), "s": np.array([1, 0, 1e-40], np.float32).reshape(3, 1, 1)}
+    check(nodes, (1, 4, 5, 5), constants, {"nn.conv2d": 1, "add": 1})
