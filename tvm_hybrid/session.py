@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import os
 import threading
-from _thread import get_ident
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn, SupportsIndex
@@ -18,162 +17,23 @@ from microkernels.errors import ArtifactError, FeedError, InputValueError, Shape
 from . import threads
 from .api import compile as compile_model
 from .artifact import is_library
-from .dlpack import BFLOAT16, BITS, tensor_of
+from .dlpack import BFLOAT16
 from .executable import Executable, load, refuse_copies
 from .explanation import Explanation
-from .feeds import ZERO_COPY_BYTES, aligned_empty, is_aligned, to_array
+from .feeds import to_array
 from .input_values import without_values
 from .model_input import is_onnx
+from .node_arg import NodeArg
 from .programs import Program, Programs
 from .size_errors import raise_size_error
 from .targets import TargetLike
 from .tensors import (
-    OpenTensorInfo,
-    OutputInfo,
-    TensorInfo,
     from_stored,
     is_narrow,
-    numpy_dtype,
-    to_stored,
 )
+from .thread_runs import ThreadState, short_run
 
-from_dlpack, empty = np.from_dlpack, np.empty
-# The C library keeps freed blocks of this size; larger ones may go back to the system, and cost a
-# page fault every 4 KiB when they are used again.
-NUMPY_KEEPS_BYTES = 1 << 16
-
-
-class NodeArg:
-    """An input or output, as ONNX Runtime describes it.
-
-    Attributes
-    ----------
-    name : str
-        As in the model.
-    shape : list or None
-        Sizes; a name or None for a dimension that is still open. None if the model does not tell
-        how many dimensions there are before inputs are known.
-    type : str or None
-        Such as "tensor(float)"; None if the model does not tell before inputs are known.
-    dtype : str or None
-        NumPy's name of the element type, or that of ml_dtypes. None as `type`.
-    """
-
-    def __init__(self, info: TensorInfo | OutputInfo | OpenTensorInfo) -> None:
-        self.name = info.name
-        self.shape = None if info.shape is None else list(info.shape)
-        self.type = info.type
-        self.dtype = info.dtype
-
-    def __repr__(self) -> str:
-        return f"NodeArg(name={self.name!r}, type={self.type!r}, shape={self.shape})"
-
-
-Feed = Callable[[Any], Any]
-
-
-def _narrow_feeder(info: TensorInfo) -> Feed:
-    """As `_feeder`, for types that compiled code takes as integers."""
-    memory = aligned_empty(info.stored)
-    tensor = tensor_of(memory)
-
-    def feed(value: Any) -> Any:
-        memory[...] = to_stored(to_array(value, info))
-        return tensor
-
-    return feed
-
-
-def _feeder(info: TensorInfo, anywhere: bool) -> Feed:
-    """What turns a caller's value for one input into what the model is called with.
-
-    Small values are copied into aligned memory of this thread; a large one is handed over as it is
-    if the kernels that read it can read it there.
-    """
-    if is_narrow(info.dtype):
-        return _narrow_feeder(info)
-    memory = aligned_empty(info)
-    bfloat16 = info.dtype == "bfloat16"
-    tensor = tensor_of(memory.view(BITS) if bfloat16 else memory)
-    shape, dtype = info.shape, numpy_dtype(info.dtype)
-    large = info.nbytes >= ZERO_COPY_BYTES
-
-    def feed(value: Any) -> Any:
-        if value.shape != shape or value.dtype is not dtype:
-            value = to_array(value, info)
-        if large and value.flags.carray and (anywhere or is_aligned(value)):
-            return value.view(BITS) if bfloat16 else value
-        memory[...] = value
-        return tensor
-
-    return feed
-
-
-class _ThreadState:
-    """What one thread runs with."""
-
-    def __init__(self, executable: Executable) -> None:
-        self.main = executable.numpy_main()
-        anywhere = executable.manifest.unaligned_inputs
-        self.feeds = [
-            (info.name, _feeder(info, flag))
-            for info, flag in zip(executable.inputs, anywhere, strict=True)
-        ]
-
-
-Run = Callable[..., list[np.ndarray]]
-
-
-def _short_run(executable: Executable, main: Any, whole: Run) -> Run:
-    """`InferenceSession.run` of a model with one input and one output, for the calling thread.
-
-    Behind a kernel that has filled the caches with its weights every Python object costs a miss:
-    this way takes 1 us less than the whole one (matmul 1x1024x1024), to which it leaves whatever
-    is not the common case. A model that is one kernel with a small result needs no virtual machine,
-    which saves another half.
-    """
-    (info,) = executable.inputs
-    takes_bits, gives_bits = (info.dtype == "bfloat16" for info in (info, executable.outputs[0]))
-    name, shape, dtype = info.name, info.shape, numpy_dtype(info.dtype)
-    owner, count, in_force = get_ident(), executable.num_threads, threads.current
-    bare = executable.bare_kernel()
-    constants: tuple[Tensor, ...]
-    (output,) = executable.outputs
-    size = output.nbytes
-    if bare is None or takes_bits or gives_bits or size is None or size > NUMPY_KEEPS_BYTES:
-        kernel, constants = None, ()
-    else:
-        kernel, constants = bare
-    result_shape, result_dtype = output.static_shape or (), numpy_dtype(output.dtype)
-
-    def run(
-        output_names: Sequence[str] | None, input_feed: Mapping[str, Any], run_options: Any = None
-    ) -> list[np.ndarray]:
-        if output_names is None and run_options is None and get_ident() == owner:
-            try:
-                value = input_feed[name]
-                fits = (
-                    value.shape == shape
-                    and value.dtype is dtype
-                    and value.flags.carray
-                    and len(input_feed) == 1
-                )
-            except (LookupError, AttributeError, TypeError):
-                fits = False
-            if fits and (count == 1 or in_force.count == count):
-                if kernel is not None:
-                    result = empty(result_shape, result_dtype)
-                    kernel(value, *constants, result)
-                    return [result]
-                try:
-                    result = from_dlpack(main(value.view(BITS) if takes_bits else value))
-                except RuntimeError as error:
-                    raise_size_error(error)
-                    raise
-                return [result.view(BFLOAT16) if gives_bits else result]
-        return whole(output_names, input_feed, run_options)
-
-    return run
+from_dlpack = np.from_dlpack
 
 
 class InferenceSession:
@@ -415,17 +275,17 @@ class InferenceSession:
             arrays = [a.copy() if s else a for a, s in zip(arrays, self._shared, strict=True)]
         return arrays if places is None else [arrays[place] for place in places]
 
-    def _new_state(self) -> _ThreadState:
+    def _new_state(self) -> ThreadState:
         """What the calling thread runs with; the first one may get the short way."""
-        state = _ThreadState(self.executable)
+        state = ThreadState(self.executable)
         manifest = self.executable.manifest
         plain = manifest.unaligned_inputs == (True,) and manifest.shared_outputs == (False,)
         narrow = bool(self._narrow) or any(is_narrow(info.dtype) for info in manifest.inputs)
         if plain and not narrow and "run" not in self.__dict__:
-            self.__dict__["run"] = _short_run(self.executable, state.main, self.run)
+            self.__dict__["run"] = short_run(self.executable, state.main, self.run)
         return state
 
-    def _feed_slowly(self, state: _ThreadState, feeds: Any) -> list[Any]:
+    def _feed_slowly(self, state: ThreadState, feeds: Any) -> list[Any]:
         """Feeds anything acceptable, or says what is not."""
         names = [info.name for info in self.executable.inputs]
         if not isinstance(feeds, Mapping):

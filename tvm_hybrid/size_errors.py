@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from microkernels.errors import FeedError
 
+from .tvm_compat.runtime import is_size_error
+
 
 def raise_size_error(error: Exception) -> None:
     """Raises the error in our words, if a check of sizes raised it.
@@ -13,7 +15,7 @@ def raise_size_error(error: Exception) -> None:
     FeedError
         Saying what may have gone wrong: TVM does not tell the node.
     """
-    if "ErrorContext(match_cast" in str(error):
+    if is_size_error(error):
         raise FeedError(
             "the inputs' values make sizes that do not fit the model: operands of other sizes, a "
             "reshape to another number of elements, a size below 0, or more elements than there are"

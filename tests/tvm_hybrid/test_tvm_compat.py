@@ -174,3 +174,18 @@ def test_a_tracker_is_greeted_and_asked(answer: int | None) -> None:
         base.sendjson(theirs, [base.TrackerCode.FAIL, None])
         with pytest.raises(ValueError, match="it answers -1"):
             tracker_protocol.count_servers(ours, "key")
+
+
+def test_sizes_that_do_not_fit_are_told_from_other_errors() -> None:
+    builder = relax.BlockBuilder()
+    x = relax.Var("x", relax.TensorType(dtype="float32", ndim=1))
+    with builder.function("main", [x]):
+        matched = builder.match_cast(x, relax.TensorType((2,), "float32"))
+        builder.emit_func_output(matched)
+    main = relax.VirtualMachine(tvm.compile(builder.get(), target="llvm"), tvm.cpu())["main"]
+    with pytest.raises(RuntimeError) as caught:
+        main(tvm.runtime.tensor(np.zeros(3, np.float32)))
+    assert runtime.is_size_error(caught.value)
+    with pytest.raises(ValueError) as other:
+        main(tvm.runtime.tensor(np.zeros((3, 3), np.float32)))
+    assert not runtime.is_size_error(other.value)

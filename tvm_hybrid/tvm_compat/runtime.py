@@ -91,3 +91,11 @@ def holds_program(module: Any) -> bool:
     Needs the module's function `vm_load_executable`, which `relax.VirtualMachine` calls.
     """
     return bool(module.implements_function("vm_load_executable", query_imports=True))
+
+
+def is_size_error(error: Exception) -> bool:
+    """Whether sizes that a program matches did not fit.
+
+    Needs the words `ErrorContext(match_cast` in the message.
+    """
+    return "ErrorContext(match_cast" in str(error)
