@@ -7,7 +7,7 @@ import functools
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 
@@ -57,32 +57,13 @@ class TargetName(click.ParamType[Any]):
             self.fail(f"{value!r} is not a JSON object: {error}", param, ctx)
 
 
-class NamedShape(click.ParamType[tuple[str, tuple[int, ...]]]):
-    """`NAME=1x128`; the name may itself contain an equals sign."""
-
-    name = "NAME=1x128"
-
-    def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:
-        """The name as it is, where click would write it in capitals."""
-        return self.name
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[str, tuple[int, ...]]:
-        """The name and the shape."""
-        if isinstance(value, tuple):
-            return value
-        name, _, text = value.rpartition("=")
-        sizes = [] if text in ("", "scalar") else text.split("x")
-        if not name or not all(_is_size(size) for size in sizes):
-            self.fail(f"{value!r} is not NAME=SIZExSIZE..., such as x=1x128", param, ctx)
-        return name, tuple(map(int, sizes))
+T = TypeVar("T")
 
 
-class NamedSize(click.ParamType[tuple[str, int]]):
-    """`batch=8`."""
+class _Named(click.ParamType[tuple[str, T]]):
+    """`NAME=TEXT`; the name may itself contain an equals sign."""
 
-    name = "NAME=8"
+    wanted: str  # the form and an example
 
     def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:
         """The name as it is, where click would write it in capitals."""
@@ -90,43 +71,63 @@ class NamedSize(click.ParamType[tuple[str, int]]):
 
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[str, int]:
-        """The dimension's name and size."""
-        if isinstance(value, tuple):
-            return value
-        name, _, text = value.rpartition("=")
-        if not name or not _is_size(text):
-            self.fail(f"{value!r} is not NAME=SIZE, such as batch=8", param, ctx)
-        return name, int(text)
-
-
-class NamedValue(click.ParamType[tuple[str, Any]]):
-    """`axes=[0,1]`; the value is JSON, the name may itself contain an equals sign."""
-
-    name = "NAME=[0,1]"
-
-    def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:
-        """The name as it is, where click would write it in capitals."""
-        return self.name
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[str, Any]:
-        """The input's name and its value."""
+    ) -> tuple[str, T]:
+        """The name and what the text says."""
         if isinstance(value, tuple):
             return value
         name, _, text = value.rpartition("=")
         try:
-            found = json.loads(text)
+            if name:
+                return name, self.read(text)
         except ValueError:
-            found = None
-        if not name or not isinstance(found, int | float | list):
-            self.fail(f"{value!r} is not NAME=VALUE, such as k=5 or axes=[0,1]", param, ctx)
-        return name, found
+            pass
+        self.fail(f"{value!r} is not {self.wanted}", param, ctx)
+
+    def read(self, text: str) -> T:
+        """What the text says; ValueError if it says nothing."""
+        raise NotImplementedError
 
 
-def _is_size(text: str) -> bool:
-    return text.isascii() and text.isdigit()
+class NamedShape(_Named[tuple[int, ...]]):
+    """`x=1x128`."""
+
+    name = "NAME=1x128"
+    wanted = "NAME=SIZExSIZE..., such as x=1x128"
+
+    def read(self, text: str) -> tuple[int, ...]:
+        """The sizes."""
+        return tuple(map(_size, [] if text in ("", "scalar") else text.split("x")))
+
+
+class NamedSize(_Named[int]):
+    """`batch=8`."""
+
+    name = "NAME=8"
+    wanted = "NAME=SIZE, such as batch=8"
+
+    def read(self, text: str) -> int:
+        """The size."""
+        return _size(text)
+
+
+class NamedValue(_Named[Any]):
+    """`axes=[0,1]`; the value is JSON."""
+
+    name = "NAME=[0,1]"
+    wanted = "NAME=VALUE, such as k=5 or axes=[0,1]"
+
+    def read(self, text: str) -> Any:
+        """The value."""
+        found = json.loads(text)
+        if not isinstance(found, int | float | list):
+            raise ValueError(text)
+        return found
+
+
+def _size(text: str) -> int:
+    if not (text.isascii() and text.isdigit()):
+        raise ValueError(text)
+    return int(text)
 
 
 model_argument = click.argument("model", type=FILE)
