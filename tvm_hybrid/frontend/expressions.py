@@ -7,8 +7,10 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import tvm
-from tvm import relax
+from tvm import relax, tirx
 from tvm.ir import GenericConst
+
+from microkernels.vector.expressions import reinterpret
 
 Expr: TypeAlias = Any  # a Relax expression
 # Returns None where TVM's own converter is to be used.
@@ -50,6 +52,29 @@ def dtype_of(value: Expr) -> str:
 def literal(array: np.ndarray) -> GenericConst:
     """A constant of exactly the array's dtype (relax.const makes int32 of int64)."""
     return relax.const(tvm.runtime.tensor(np.asarray(array, order="C")))
+
+
+# Bits of a type, and those of its infinity.
+_BITS = {
+    "float16": (16, 0x7C00),
+    "bfloat16": (16, 0x7F80),
+    "float32": (32, 0x7F800000),
+    "float64": (64, 0x7FF0000000000000),
+}
+
+
+def is_nan(value: Expr) -> Expr:
+    """Whether an element, in a kernel, is NaN, by its bits: TVM takes numbers to equal themselves.
+
+    False for types that have none.
+    """
+    dtype = str(value.ty.dtype)
+    if dtype not in _BITS:
+        return tirx.const(False, "bool")
+    bits, infinity = _BITS[dtype]
+    kind = f"uint{bits}"
+    positive = reinterpret(kind, value) & tirx.const((1 << (bits - 1)) - 1, kind)
+    return positive > tirx.const(infinity, kind)
 
 
 def given(inputs: Sequence[Any], position: int) -> Any:

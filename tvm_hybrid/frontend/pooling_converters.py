@@ -14,7 +14,8 @@ from typing import Any
 
 from tvm import relax, te, tirx
 
-from .expressions import Converter, Expr, cast, constant, dtype_of, given, known_dims
+from .expressions import Converter, Expr, cast, constant, dtype_of, given, is_nan, known_dims
+from .windows import window_count
 
 
 def _max_pool_places(
@@ -29,7 +30,7 @@ def _max_pool_places(
     nowhere = tirx.const(-1, "int64")
 
     def wins(place: Expr, value: Expr, other_place: Expr, other: Expr) -> Expr:
-        nan, other_nan = (_is_nan(each) for each in (value, other))
+        nan, other_nan = (is_nan(each) for each in (value, other))
         larger = te.any(te.all(nan, tirx.Not(other_nan)), value > other)
         same = te.any(te.all(nan, other_nan), value == other)
         better = te.any(larger, te.all(same, place < other_place))
@@ -80,11 +81,6 @@ def _max_pool_places(
     return builder.emit_te(move, places, primfunc_name_hint="places_by_columns")
 
 
-def _is_nan(value: Expr) -> Expr:
-    floats = "float" in str(value.ty.dtype)
-    return tirx.isnan(value) if floats else tirx.const(False)
-
-
 def _max_unpool(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
     """The places count in the image that pooling came from, which `output_shape` may extend."""
     x, places, dims = inputs[0], inputs[1], known_dims(inputs[0])
@@ -129,11 +125,9 @@ def _col2im(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str,
     rank = len(extents)
     dilations, strides = (attrs.get(name) or [1] * rank for name in ("dilations", "strides"))
     pads = attrs.get("pads") or [0, 0] * rank
+    around = zip(pads[:rank], pads[rank:], strict=True)
     windows = [
-        (extents[axis] + pads[axis] + pads[rank + axis] - dilations[axis] * (sizes[axis] - 1) - 1)
-        // strides[axis]
-        + 1
-        for axis in range(rank)
+        window_count(*axis) for axis in zip(extents, around, sizes, strides, dilations, strict=True)
     ]
     batch, rows, columns = known_dims(x)
     channels, rest = divmod(rows, math.prod(sizes))

@@ -5,8 +5,8 @@ makes of a key and of each element's place four words of 32 bits. The key is the
 else the CPU's count of cycles at each run, and then the node's number takes part. So a seed gives
 the same numbers in every run, and an exported library needs nothing but the CPU.
 
-The key passes through `vm.builtin.copy`, of the C++ runtime: TVM would otherwise compute at compile
-time what depends on constants alone.
+The key passes through `vm.builtin.copy`, of the C++ runtime: what depends on constants alone would
+otherwise be computed at compile time.
 """
 
 from __future__ import annotations

@@ -17,11 +17,7 @@ from ..tvm_compat.onnx_importer import OnnxImporter, node_inputs
 from .bfloat16_converters import BFLOAT16, is_widened, widen
 from .converters import CONVERTERS
 from .data_sized import DATA_SIZED_CONVERTERS
-from .data_sized.access import check_extreme
-from .data_sized.broadcast import BROADCASTING, PRODUCTS, align, check_product
-from .data_sized.open_operators import OPEN_OPERATORS
-from .data_sized.requests import check
-from .data_sized.sizes import dims_of, is_open, is_unknown
+from .data_sized.open_operators import OPEN_OPERATORS, check_result, prepared
 from .expressions import literal, static_shape_of
 from .graph import Graph, describe
 from .loops import Loop, repeat
@@ -71,25 +67,14 @@ class _Importer(OnnxImporter):
     ) -> relax.Expr:
         if op_type == "Repeat":
             return self._repeat(inputs, attrs)
-        opened = any(map(is_open, inputs))
-        if opened and op_type in BROADCASTING:
-            inputs = node_inputs(align(self.bb, inputs))
-        elif opened and op_type in PRODUCTS:
-            check_product(self.bb, *inputs[:2])
-        elif opened and op_type in ("ArgMax", "ArgMin"):
-            check_extreme(self.bb, inputs[0], attrs.get("axis", 0))
+        inputs = node_inputs(prepared(self.bb, op_type, inputs, attrs))
         own = CONVERTERS[op_type](self.bb, inputs, attrs) if op_type in CONVERTERS else None
-        known = op_type in OPEN_OPERATORS or (own is not None and op_type in DATA_SIZED_CONVERTERS)
+        is_right = op_type in OPEN_OPERATORS
+        is_right = is_right or (own is not None and op_type in DATA_SIZED_CONVERTERS)
         if own is None:
             own = self.convert_by_tvm(op_type, inputs, attrs, opset)
         result = self.bb.normalize(own)
-        if not known and (opened or any(map(is_open, _values(result)))):
-            raise ValueError("a size of an input or of the result depends on data")
-        if any(is_unknown(each) for each in _values(result)):
-            raise ValueError("sizes of its inputs that depend on data are not known to fit")
-        for each in filter(is_open, _values(result)):
-            for size in dims_of(each):
-                check(self.bb, size >= 0)
+        check_result(self.bb, inputs, result, is_right)
         return result
 
     def _repeat(self, inputs: Sequence[Any], attrs: dict[str, Any]) -> relax.Expr:
@@ -118,10 +103,6 @@ class _Importer(OnnxImporter):
                 raise TypeError(
                     f"it makes {found.dtype} {shape} where ONNX defines {dtype} {expected}"
                 )
-
-
-def _values(result: relax.Expr) -> list[relax.Expr]:
-    return list(result) if isinstance(result, relax.Tuple) else [result]
 
 
 def to_relax(graph: Graph) -> IRModule:

@@ -17,17 +17,8 @@ REPLACED = frozenset({"Attention", "EmbedLayerNormalization"})
 # Operators that rewrites write and only our converters know.
 OWN = frozenset(
     {
-        *(
-            "CausalMask",
-            "DecodeFloat",
-            "DeformColumns",
-            "DequantizeBlocks",
-            "EncodeFloat",
-            "MaxPoolPlaces",
-            "Repeat",
-            "Select",
-        ),
-        "RandomNumbers",
+        *("CausalMask", "DecodeFloat", "DeformColumns", "DequantizeBlocks", "EncodeFloat"),
+        *("MaxPoolPlaces", "RandomNumbers", "Repeat", "Select"),
     }
 )
 

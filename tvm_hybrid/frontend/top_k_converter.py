@@ -18,7 +18,7 @@ from tvm import relax, te, tirx
 
 from .data_sized.sizes import is_open
 from .data_sized.top_k import open_top_k
-from .expressions import Converter, Expr, cast, constant, dtype_of, literal
+from .expressions import Converter, Expr, cast, constant, dtype_of, is_nan, literal
 
 _SORTED_AS = {"int16": "int32", "uint16": "int32", "uint32": "int64", "uint64": "int64"}
 _NARROW = ("float16", "bfloat16")
@@ -62,10 +62,10 @@ def _float_keys(builder: relax.BlockBuilder, x: Expr) -> Expr:
 
     def compute(x: te.Tensor) -> te.Tensor:
         def key(*place: Expr) -> Expr:
-            code = tirx.reinterpret(bits, x[place])
+            code = tirx.reinterpret(bits, x(*place))
             ordered = tirx.Select(code < zero, code ^ most, code)
-            number = tirx.Select(x[place] == tirx.const(0, dtype), zero, ordered)
-            return tirx.Select(tirx.isnan(x[place]), most, number)
+            number = tirx.Select(x(*place) == tirx.const(0, dtype), zero, ordered)
+            return tirx.Select(is_nan(x(*place)), most, number)
 
         return te.compute(x.shape, key, name="key")
 

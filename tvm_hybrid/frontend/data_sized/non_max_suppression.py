@@ -14,10 +14,10 @@ import numpy as np
 import tvm.tirx.script.builder.ir as I
 from tvm import relax, te, tirx
 
-from ..expressions import Converter, Expr, cast, constant, given, literal, reshaped
+from ..expressions import Converter, Expr, cast, constant, given, is_nan, literal, reshaped
 from .kernels import INDEX, cell, emit_kernel, index, put, table
 from .sizes import cut, dims_of, size_in
-from .sorting import is_nan, sort_places
+from .sorting import sort_places
 
 
 def _non_max_suppression(

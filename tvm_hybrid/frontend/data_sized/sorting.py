@@ -8,7 +8,7 @@ from typing import TypeAlias
 import tvm.tirx.script.builder.ir as I
 from tvm import te, tirx
 
-from ..expressions import Expr
+from ..expressions import Expr, is_nan
 from .kernels import cell, index, put, table
 
 # Whether the first of two places has to come before the second; it may write statements.
@@ -51,21 +51,3 @@ def lesser(left: Expr, right: Expr) -> Expr:
     if "float" not in dtype:
         return left < right
     return tirx.any(left < right, tirx.all(is_nan(right), tirx.Not(is_nan(left))))
-
-
-def is_nan(value: Expr) -> Expr:
-    """Whether a float is NaN, by its bits: TVM takes a number to be equal to itself."""
-    dtype = str(value.ty.dtype)
-    bits, largest = _BITS[dtype]
-    kind = f"uint{bits}"
-    positive = I.reinterpret(kind, value) & tirx.const((1 << (bits - 1)) - 1, kind)
-    return positive > tirx.const(largest, kind)
-
-
-# Bits of a type, and those of its infinity.
-_BITS = {
-    "float16": (16, 0x7C00),
-    "bfloat16": (16, 0x7F80),
-    "float32": (32, 0x7F800000),
-    "float64": (64, 0x7FF0000000000000),
-}

@@ -49,7 +49,6 @@ def batch_normalization(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodePro
             )
         return None
     build = NodeBuilder(graph, node)
-    types = [helper.tensor_dtype_to_np_dtype(graph.elem_type(name)) for name in node.input]
     if training:
         normalize_by_batch(build, node, shape)
         return build.nodes
@@ -62,6 +61,7 @@ def batch_normalization(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodePro
         scale = gamma / np.sqrt(variance + attributes.get("epsilon", 1e-5))
     shift = beta - mean * scale
     channels = (-1, *(1 for _ in shape[2:]))
+    types = [helper.tensor_dtype_to_np_dtype(graph.elem_type(name)) for name in node.input]
     widest = functools.reduce(np.promote_types, types)
     mixed = widest != types[0]
     code = helper.np_dtype_to_tensor_dtype(widest)

@@ -18,6 +18,7 @@ from microkernels.errors import ModelError
 
 from ..graph import OWN_DOMAIN, Graph, describe
 from ..node_builder import NodeBuilder, attributes_of, known_shape, optional_input
+from ..windows import window_count
 from .registry import rewrites
 
 _NARROW = (TensorProto.FLOAT16, TensorProto.BFLOAT16)
@@ -81,11 +82,9 @@ def _form(node: onnx.NodeProto, graph: Graph) -> dict[str, Any]:
         raise ModelError(f"{describe(node)}: groups, strides and dilations must be positive")
     if channels % groups[0] or channels % groups[1] or weights % groups[0]:
         raise ModelError(f"{describe(node)}: its groups do not divide its channels")
-    outputs = [
-        (extents[axis] + form["pads"][axis] + form["pads"][rank + axis]
-         - (kernel[axis] - 1) * form["dilations"][axis] - 1) // form["strides"][axis] + 1
-        for axis in range(rank)
-    ]  # fmt: skip
+    around = zip(form["pads"][:rank], form["pads"][rank:], strict=True)
+    axes = zip(extents, around, kernel, form["strides"], form["dilations"], strict=True)
+    outputs = [window_count(*axis) for axis in axes]
     taps = math.prod(kernel)
     expected = {
         1: (weights, channels // groups[0], *kernel),

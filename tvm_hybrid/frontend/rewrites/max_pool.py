@@ -14,6 +14,7 @@ from onnx import TensorProto
 
 from ..graph import OWN_DOMAIN, Graph
 from ..node_builder import NodeBuilder, attributes_of, known_shape, with_attributes
+from ..windows import window_count
 from .auto_pad import auto_pad
 from .registry import rewrites
 
@@ -29,15 +30,11 @@ def max_pool(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeProto] | None:
     kernel, pads = attributes["kernel_shape"], attributes.get("pads") or [0, 0] * len(extents)
     strides, dilations = attributes.get("strides") or ones, attributes.get("dilations") or ones
     before, after = pads[: len(extents)], pads[len(extents) :]
-    sizes = []
-    for axis, extent in enumerate(extents):
-        room = extent + before[axis] + after[axis] - dilations[axis] * (kernel[axis] - 1) - 1
-        size = room // strides[axis] + 1
-        if attributes.get("ceil_mode", 0):
-            size = -(-room // strides[axis]) + 1
-            # No window begins in the padding at the end.
-            size -= (size - 1) * strides[axis] >= extent + before[axis]
-        sizes.append(size)
+    around, ceil = zip(before, after, strict=True), bool(attributes.get("ceil_mode", 0))
+    sizes = [
+        window_count(*axis, ceil)
+        for axis in zip(extents, around, kernel, strides, dilations, strict=True)
+    ]
     build = NodeBuilder(graph, node)
     single = with_attributes(padded)
     del single.output[1:]
