@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnx.parser
 import tvm
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
@@ -21,6 +22,23 @@ from tvm_hybrid.report.onnx_runtime import literal_session
 
 Declaration = tuple[str, int, Sequence[int | str | None] | None]
 OPSET = 17
+# A scan of the second axis from below of x, backwards, and the first of y; the outputs are stacked
+# along the last axis, and backwards along the first.
+SCAN = """
+    last, count, down, up = Scan<num_scan_inputs = 2, scan_input_axes = [-2, 0],
+        scan_input_directions = [1, 0], scan_output_axes = [-1, 0],
+        scan_output_directions = [0, 1],
+        body = b (float[4] a, float[4] n, float[4] p, float[4] q)
+            => (float[4] a2, float[4] n2, float[4] d, float[4] u)
+        {
+            one = Constant<value = float[1] {0.01}> ()
+            n2 = Add(n, one)
+            t = Mul(a, w)
+            v = Add(t, p)
+            a2 = Tanh(v)
+            d = Add(a2, q)
+            u = Mul(n2, q)
+        }>"""
 
 
 def f32(name: str, *dims: int | str | None) -> Declaration:
@@ -51,6 +69,11 @@ def make_model(
     )
     opsets = [helper.make_opsetid("", opset), helper.make_opsetid("com.microsoft", 1)]
     return helper.make_model(graph, opset_imports=opsets, ir_version=8, **extra)
+
+
+def parsed(text: str, opset: int = OPSET) -> onnx.ModelProto:
+    """The model of a graph in ONNX's text form."""
+    return onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": {opset}]> {text}')
 
 
 def run_imported(

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import numpy as np
 import onnx
-import onnx.parser
 import pytest
 from numpy.typing import NDArray
 
 import tvm_hybrid
 
-from .models import onnxruntime_run, random
+from .models import onnxruntime_run, parsed, random
 
 
 def _check(text: str, *several: NDArray) -> None:
     """One session computes for all values of x what ONNX Runtime does, of few operators each."""
-    model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": 17]> {text}')
+    model = parsed(text)
     session = tvm_hybrid.InferenceSession(model, num_threads=1)
     for x in several:
         got, wanted = session.run(None, {"x": x}), onnxruntime_run(model, {"x": x})

@@ -7,7 +7,6 @@ from pathlib import Path
 import ml_dtypes
 import numpy as np
 import onnx
-import onnx.parser
 import pytest
 import tvm
 from numpy.typing import NDArray
@@ -17,11 +16,7 @@ from relay_passes.pipeline import PipelineOptions, count_regions
 from tvm_hybrid.errors import InputValueError, ModelError, UnsupportedOperatorError
 from tvm_hybrid.frontend import import_onnx
 
-from .models import onnxruntime_run, random
-
-
-def _model(text: str) -> onnx.ModelProto:
-    return onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": 17]> {text}')
+from .models import SCAN, onnxruntime_run, parsed, random
 
 
 def _check(text: str, *several: dict[str, NDArray]) -> None:
@@ -30,7 +25,7 @@ def _check(text: str, *several: dict[str, NDArray]) -> None:
     The values stay near 1 and pass no more than some hundred operators, of a rounding each, most
     of which shrink what came before: 1e-5 has room for a hundred that do not.
     """
-    model = _model(text)
+    model = parsed(text)
     session = tvm_hybrid.InferenceSession(model, num_threads=1)
     for feeds in several:
         for got, wanted in zip(
@@ -114,26 +109,13 @@ def test_bodies_in_bodies() -> None:
 
 
 def test_scan_of_many_steps() -> None:
-    text = """
+    text = f"""
     agraph (float[4] s, float[3, 200, 4] x, float[200, 4] y, float[4] w)
         => (float[4] last, float[4] count, float[4, 200] down, float[200, 4] up)
-    {
+    {{
         z = ReduceMax<axes = [0], keepdims = 0>(x)
-        last, count, down, up = Scan<num_scan_inputs = 2, scan_input_axes = [-2, 0],
-            scan_input_directions = [1, 0], scan_output_axes = [-1, 0],
-            scan_output_directions = [0, 1],
-            body = b (float[4] a, float[4] n, float[4] p, float[4] q)
-                => (float[4] a2, float[4] n2, float[4] d, float[4] u)
-            {
-                one = Constant<value = float[1] {0.01}> ()
-                n2 = Add(n, one)
-                t = Mul(a, w)
-                v = Add(t, p)
-                a2 = Tanh(v)
-                d = Add(a2, q)
-                u = Mul(n2, q)
-            }>(s, s, z, y)
-    }"""
+        {SCAN}(s, s, z, y)
+    }}"""
     shapes = {"s": (4,), "x": (3, 200, 4), "y": (200, 4), "w": (4,)}
     _check(text, {name: random(*shape, seed=5) for name, shape in shapes.items()})
 
@@ -158,7 +140,7 @@ _PRODUCTS = """
 
 def _products(kind: str) -> onnx.ModelProto:
     weights = ", ".join(f"{value:.3f}" for value in random(64) * 0.1)
-    return _model(_PRODUCTS.replace("TYPE", kind).replace("WEIGHTS", weights))
+    return parsed(_PRODUCTS.replace("TYPE", kind).replace("WEIGHTS", weights))
 
 
 @pytest.mark.sampled
@@ -193,7 +175,7 @@ def test_operators_of_a_body_form_regions() -> None:
 
 def test_an_exported_loop_runs(tmp_path: Path) -> None:
     feeds = {"x": random(2, 3), "limit": np.array(4), "yes": np.array(True)}
-    executable = tvm_hybrid.compile(_model(_WHILE), num_threads=1)
+    executable = tvm_hybrid.compile(parsed(_WHILE), num_threads=1)
     executable.export(tmp_path / "loop.so")
     loaded = tvm_hybrid.load(tmp_path / "loop.so")
     for got, wanted in zip(loaded.run(feeds), executable.run(feeds), strict=True):
@@ -213,7 +195,7 @@ def test_a_state_that_grows_as_often_as_an_input_says() -> None:
     """It is written out for each value."""
     text = _GROWING.replace("LIMIT", "count = Identity(limit)")
     with pytest.raises(InputValueError, match="'limit'"):
-        import_onnx(_model(text))
+        import_onnx(parsed(text))
     _check(text, *({"x": random(1, 2), "limit": np.array(count)} for count in (3, 0)))
 
 
@@ -222,7 +204,7 @@ def test_a_state_that_grows_as_often_as_data_says_is_refused() -> None:
         "places = NonZero(x) sizes = Shape<start = 1>(places) count = ReduceSum<keepdims=0>(sizes)"
     )
     with pytest.raises(UnsupportedOperatorError, match="its state 'v'"):
-        import_onnx(_model(_GROWING.replace("LIMIT", count)))
+        import_onnx(parsed(_GROWING.replace("LIMIT", count)))
 
 
 def test_a_loop_that_never_ends_is_refused() -> None:
@@ -233,7 +215,7 @@ def test_a_loop_that_never_ends_is_refused() -> None:
         { next = Identity(going) v2 = Sin(v) }>(, , x)
     }"""
     with pytest.raises(ModelError, match="never ends"):
-        import_onnx(_model(text))
+        import_onnx(parsed(text))
 
 
 @pytest.mark.sampled

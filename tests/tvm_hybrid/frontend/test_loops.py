@@ -5,50 +5,31 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import onnx
-import onnx.parser
 import pytest
 from numpy.typing import NDArray
 
 from tvm_hybrid.errors import ModelError
 from tvm_hybrid.frontend import import_onnx
 
-from .models import compare, onnxruntime_run, operators, random
-
-
-def _model(text: str, opset: int = 17) -> onnx.ModelProto:
-    return onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": {opset}]> {text}')
+from .models import SCAN, compare, onnxruntime_run, operators, parsed, random
 
 
 def _check(text: str, feeds: dict[str, NDArray], opset: int = 17) -> Any:
     """The imported model, which computes what ONNX Runtime does."""
-    model = _model(text, opset)
+    model = parsed(text, opset)
     return compare(model, feeds, onnxruntime_run(model, feeds))
 
 
 @pytest.mark.parametrize("opset", [9, 12, 17])
 def test_scan_with_axes_directions_and_captured_values(opset: int) -> None:
-    text = """
+    text = f"""
     agraph (float[4] s, float[2, 3, 5, 4] x, float[5, 4] y, float[4] w)
         => (float[4] last, float[4, 5] down, float[5, 4] up)
-    {
+    {{
         first = Identity(s)
         z = ReduceMax<axes = [0, 1], keepdims = 0>(x)
-        last, count, down, up = Scan<num_scan_inputs = 2, scan_input_axes = [-2, 0],
-            scan_input_directions = [1, 0], scan_output_axes = [-1, 0],
-            scan_output_directions = [0, 1],
-            body = b (float[4] a, float[4] n, float[4] p, float[4] q)
-                => (float[4] a2, float[4] n2, float[4] d, float[4] u)
-            {
-                one = Constant<value = float[1] {1.0}> ()
-                n2 = Add(n, one)
-                t = Mul(a, w)
-                v = Add(t, p)
-                a2 = Tanh(v)
-                d = Add(a2, q)
-                u = Mul(n2, q)
-            }>(first, first, z, y)
-    }"""
+        {SCAN}(first, first, z, y)
+    }}"""
     if opset == 9:  # before negative axes
         text = text.replace("[-2, 0]", "[0, 0]").replace("[-1, 0]", "[1, 0]")
     feeds = {"s": random(4), "x": random(2, 3, 5, 4, seed=1), "y": random(5, 4, seed=2)}
@@ -75,7 +56,7 @@ def test_scan_without_steps() -> None:
             { a2 = Add(a, p) c = Neg(a2) }>(s, x)
     }"""
     feeds = {"s": random(2), "x": random(0, 2)}
-    compare(_model(text), feeds, [feeds["s"], feeds["x"]])  # ONNX Runtime fails
+    compare(parsed(text), feeds, [feeds["s"], feeds["x"]])  # ONNX Runtime fails
 
 
 _LOOP = """
@@ -156,7 +137,7 @@ def test_constants_of_a_body_are_shared_by_its_iterations() -> None:
 def test_a_body_with_too_few_values_is_refused() -> None:
     text = _LOOP.replace("LIMIT", "3").replace("STOP", "9").replace("N", "3")
     with pytest.raises(ModelError, match="takes 3 values"):
-        import_onnx(_model(text.replace("limit, yes, x)", "limit, yes)")))
+        import_onnx(parsed(text.replace("limit, yes, x)", "limit, yes)")))
 
 
 def test_range_of_vectors_of_one_element() -> None:
@@ -164,4 +145,4 @@ def test_range_of_vectors_of_one_element() -> None:
     agraph (float[3] x) => (float[3] y) <int64[1] zero = {0}, int64[1] end = {3}, int64 one = {1}>
     { steps = Range(zero, end, one) values = Cast<to = 1>(steps) y = Add(x, values) }"""
     x = random(3)
-    compare(_model(text), {"x": x}, [x + np.arange(3, dtype=np.float32)])
+    compare(parsed(text), {"x": x}, [x + np.arange(3, dtype=np.float32)])
