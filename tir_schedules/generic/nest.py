@@ -33,7 +33,6 @@ from microkernels.vector.expressions import Expr
 
 from .expressions import const_int, int64, loads_of, map_loads, substitute
 from .floats import guard_floats
-from .integers import guard_integers
 
 
 class NotHandledError(Exception):
@@ -331,7 +330,7 @@ def _read_nest(statement: tirx.Stmt, number: int) -> Nest:
 
 def _value(value: Expr, block: s_tir.SBlock) -> Expr:
     """A stored value; reductions are told by the form of theirs."""
-    return value if block.init is not None else guard_integers(guard_floats(value))
+    return value if block.init is not None else guard_floats(value)
 
 
 def _read_stores(block: s_tir.SBlock) -> tuple[Store, ...]:
