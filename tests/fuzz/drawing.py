@@ -23,6 +23,8 @@ T = TypeVar("T")
 LARGEST = 1e4
 MOST_ELEMENTS = 60_000
 OPSETS = (13, 15, 17, 18, 19, 20, 21, 22)
+# Results of 32 or 64 bits that do not fit have no defined value: see "Numbers" in the README.
+OVERFLOWING = ("Abs", "Add", "CumSum", "Mul", "Neg", "Pow", "ReduceSum", "Sub")
 
 
 class UnsuitableError(Exception):
@@ -143,6 +145,8 @@ class Draw:
             results = run_node(node, arrays, self.opset)
         except NodeError as error:
             raise UnsuitableError(f"{op}: {error}") from error
+        if op in OVERFLOWING and _overflows(node, arrays, self.opset, results[0]):
+            raise UnsuitableError(f"{op}: an integer overflows")
         for result in results:
             self._check(op, result)
         self.nodes.append(node)
@@ -228,6 +232,21 @@ def _check_types(op: str, opset: int, arrays: Sequence[Array | None]) -> None:
         same = formal.is_homogeneous or place < len(schema.inputs) - 1
         if name not in formal.types or (same and types.setdefault(formal.type_str, name) != name):
             raise UnsuitableError(f"{op}: operand {place} cannot be a {name}")
+
+
+def _overflows(
+    node: onnx.NodeProto, arrays: Sequence[Array | None], opset: int, result: Array
+) -> bool:
+    """Whether float64 gives something else by far: what overflows is off by 2^32 or 2^64."""
+    if result.dtype.kind not in "iu" or result.itemsize < 4 or not result.size:
+        return False
+    axes = node.op_type in ("CumSum", "ReduceSum")
+    wide = [
+        each if each is None or (axes and place) else each.astype(np.float64)
+        for place, each in enumerate(arrays)
+    ]
+    (exact,) = run_node(node, wide, opset)
+    return bool((np.abs(exact - result.astype(np.float64)) > 2.0**31).any())
 
 
 def described(name: str, array: Array) -> onnx.ValueInfoProto:
