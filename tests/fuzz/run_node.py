@@ -52,6 +52,8 @@ def run_node(node: onnx.NodeProto, inputs: Sequence[Array | None], opset: int) -
         except Exception:  # whatever NumPy raises, or no such operator
             results = _by_runtime(text, given, opset)
     arrays = [np.asarray(result) for result in results]
+    if node.op_type == "GatherElements":  # the reference makes float32 of bfloat16
+        arrays = [arrays[0].astype(given[node.input[0]].dtype)]
     if any(array.dtype.kind not in "biufV" for array in arrays):
         raise NodeError("a result is no tensor of numbers")
     return arrays

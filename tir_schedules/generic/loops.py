@@ -11,11 +11,14 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+import tvm_ffi
 from tvm import tirx
+from tvm.ir import Range
 from tvm.ir.expr import TensorLoad
+from tvm.sym import Analyzer
 from tvm.tirx import ForKind
 
-from microkernels.vector.expressions import Expr
+from microkernels.vector.expressions import Expr, element_of
 from tir_schedules.core.machine import Machine
 
 from .expressions import (
@@ -27,6 +30,7 @@ from .expressions import (
     strides_of,
     substitute,
     variables_beside_loads,
+    variables_of,
 )
 from .nest import Axis, Nest, Store, analyzer_for
 from .padded_windows import Bounds
@@ -200,8 +204,24 @@ def serial(
 
 
 def vectorized(lanes: int, body: Callable[[Expr], tirx.Stmt]) -> tirx.Stmt:
-    """A loop whose passes are the lanes of one vector."""
-    return serial(lanes, body, ForKind.VECTORIZED)
+    """A loop whose passes are the lanes of one vector.
+
+    TVM fails on a vector of one bfloat16 throughout: LLVM makes the vector of a plain loop, then.
+    """
+    loop = serial(lanes, body, ForKind.VECTORIZED)
+    if not isinstance(loop, tirx.For) or not _repeats_bfloat16(loop):
+        return loop
+    return tirx.For(loop.loop_var, loop.min, loop.extent, ForKind.SERIAL, loop.body)
+
+
+def _repeats_bfloat16(loop: tirx.For) -> bool:
+    """Whether all passes store the same bfloat16, as far as TVM's simplifier can tell."""
+    analyzer = Analyzer()
+    analyzer.bind(loop.loop_var, Range.from_min_extent(loop.min, loop.extent))
+    stores: list[tirx.BufferStore] = []
+    tvm_ffi.structural_walk(loop.body, (tirx.BufferStore, stores.append))
+    values = [store.value for store in stores if element_of(store.value) == "bfloat16"]
+    return any(loop.loop_var not in variables_of(analyzer.simplify(value)) for value in values)
 
 
 def unrolled(extent: int, body: Callable[[Expr], tirx.Stmt]) -> tirx.Stmt:

@@ -85,3 +85,21 @@ def test_reads_strided_elements(
 ) -> None:
     x = np.random.default_rng(2).standard_normal((3, 74)).astype(BF16)
     same_bits(run(build, x), np.ascontiguousarray(pick(x)))
+
+
+@pytest.mark.parametrize(
+    ("build", "wanted"),
+    [
+        (lambda x: relax.op.broadcast_to(x, (5, 77)), lambda x: np.tile(x, (1, 77))),
+        (lambda x: relax.op.broadcast_to(relax.op.negative(x), (5, 77)),
+         lambda x: np.tile(-x, (1, 77))),
+        (lambda x: relax.op.astype(relax.op.greater(x, x), "bfloat16"), np.zeros_like),
+    ],
+    ids=["element", "result", "constant"],
+)  # fmt: skip
+def test_writes_one_value_to_all_lanes(
+    build: Callable[[relax.Expr], relax.Expr], wanted: Callable[[np.ndarray], np.ndarray]
+) -> None:
+    x = np.random.default_rng(4).standard_normal((5, 1)).astype(BF16)
+    x = x if wanted is not np.zeros_like else np.tile(x, (1, 77))
+    same_bits(run(build, x), wanted(x))
