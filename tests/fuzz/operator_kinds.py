@@ -104,6 +104,27 @@ SUMS = PRODUCTS.union(
 # Operators with products inside, whose operands `precision="bf16"` rounds too.
 ROUNDED = PRODUCTS.union(["Attention", "MultiHeadAttention", "GroupQueryAttention", "MatMulNBits"])
 
+# They may give 0 for less than 2^-126: see "Numbers" in the README.
+EXPONENTIALS = frozenset(
+    [
+        "Celu",
+        "Elu",
+        "Erf",
+        "Exp",
+        "Gelu",
+        "Mish",
+        "Pow",
+        "Selu",
+        "Sigmoid",
+        "Softmax",
+        "Softplus",
+        "Tanh",
+    ]
+)
+
+# A product that one of these reads may be fused with it, and be neither rounded nor overflow.
+FUSING = frozenset(["Add", "Sub", "Sum"])
+
 # The sign of a zero that they give is that of the formula, however they are compiled.
 SIGNED = frozenset(
     [

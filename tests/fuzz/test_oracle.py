@@ -80,3 +80,23 @@ def test_special_values_have_to_be_the_same() -> None:
         assert "(2, 3)" in difference(wrong, wanted, right)
     assert "shape" in difference(right[:3], wanted, right)
     assert "type" in difference(right.astype(np.float64), wanted, right)
+
+
+def test_exponentials_may_give_zero_for_the_smallest_numbers() -> None:
+    g = OnnxBuilder()
+    x = g.input("x", (2,))
+    g.output(g.node("Div", g.node("Exp", x), g.constant(np.float32([1e-39, 1]))), (2,))
+    feeds = {"x": np.float32([-89.8, 0.5])}
+    wanted = Oracle(g.model(), feeds).outputs()[0]
+    assert wanted.tolerance[0] > wanted.value[0] > 1 and wanted.tolerance[1] < 1e-3
+
+
+def test_a_product_that_is_added_to_may_not_overflow() -> None:
+    g = OnnxBuilder()
+    x = g.input("x", (2,))
+    product = g.node("Mul", x, g.constant(np.float32(4)))
+    g.output(g.node("Sub", product, g.constant(np.float32(3e38))), (2,))
+    feeds = {"x": np.float32([1e38, 3e38])}
+    wanted = Oracle(g.model(), feeds).outputs()[0]
+    assert np.isinf(wanted.value).all()
+    assert np.isinf(wanted.tolerance).tolist() == [True, False]

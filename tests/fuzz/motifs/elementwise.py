@@ -105,7 +105,12 @@ def compared(d: Draw, x: Value) -> Value:
 def moved(d: Draw, x: Value) -> Value:
     """Joined, cut, turned, repeated, chosen by indices."""
     rank = len(x.shape)
-    form = d.pick(("concat", "slice", "transpose", "gather", "tile", "pad", "unsqueeze", "scatter"))
+    form = d.pick(
+        (
+            *("concat", "slice", "transpose", "gather", "tile", "pad", "unsqueeze", "scatter"),
+            "expand",
+        )
+    )
     axis = d.integer(-rank, rank - 1)
     extent = x.shape[axis]
     if form == "concat":
@@ -124,6 +129,9 @@ def moved(d: Draw, x: Value) -> Value:
         return d.node("Tile", x, d.integers(*(d.integer(1, 2) for _ in x.shape)))
     if form == "pad":
         return d.node("Pad", x, d.integers(*(d.integer(0, 2) for _ in range(2 * rank))))
+    if form == "expand":
+        one = d.node("Slice", x, d.integers(0), d.integers(1), d.integers(axis))
+        return d.node("Expand", one, d.integers(*x.shape))
     if form == "unsqueeze":
         return d.node("Unsqueeze", x, d.integers(d.integer(-rank - 1, rank)))
     count = d.integer(1, extent)
