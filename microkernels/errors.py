@@ -3,6 +3,9 @@
 Each message says what was wrong, where, and what to do about it.
 """
 
+BY_ZERO = "a size is divided by another one that is 0"
+"""What a program says of sizes that do not fit for this reason."""
+
 
 class TvmHybridError(Exception):
     """Base class: catch this to catch everything the plugin raises on purpose."""

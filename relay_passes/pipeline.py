@@ -44,6 +44,7 @@ from .layout.note_reorders import note_reorders
 from .layout.propagate_layout import propagate_layout
 from .layout.search_space import ChooseLabels, LayoutProblem
 from .lower.allocate_empty import allocate_empty
+from .lower.check_divisors import check_divisors
 from .lower.concat_in_place import concat_in_place
 from .lower.drop_checks import drop_checks
 from .lower.fold_constants import fold_constants
@@ -263,6 +264,7 @@ def phases(options: PipelineOptions, decisions: DecisionLog) -> dict[Phase, list
             relax.transform.LowerRuntimeBuiltin(),
             relax.transform.ComputePrimValue(),
             relax.transform.VMShapeLower(),
+            check_divisors(),
             *only_if(options.suffix != "", rename_kernels(options.suffix, decisions)),
             drop_checks(),
             relax.transform.AttachGlobalSymbol(),

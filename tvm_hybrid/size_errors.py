@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from microkernels.errors import FeedError
+from microkernels.errors import BY_ZERO, FeedError
 
 from .tvm_compat.runtime import is_size_error
 
@@ -15,8 +15,9 @@ def raise_size_error(error: Exception) -> None:
     FeedError
         Saying what may have gone wrong: TVM does not tell the node.
     """
-    if is_size_error(error):
+    if is_size_error(error) or BY_ZERO in str(error):
         raise FeedError(
             "the inputs' values make sizes that do not fit the model: operands of other sizes, a "
-            "reshape to another number of elements, a size below 0, or more elements than there are"
+            "reshape to another number of elements, a size below 0, more elements than there are, "
+            "a step of 0, or a size divided by another one that is 0"
         ) from error

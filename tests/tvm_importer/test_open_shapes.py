@@ -13,6 +13,8 @@ from onnx import helper, numpy_helper
 from tvm import relax
 from tvm.relax.frontend.onnx import from_onnx
 
+import tvm_hybrid
+from microkernels.errors import BY_ZERO
 from tvm_hybrid.report.onnx_runtime import literal_session
 
 from .test_pipeline import ATOL, RTOL, compiled
@@ -131,3 +133,62 @@ def test_sequences_within_a_model(keep: int) -> None:
         nodes, [info("x", [3, 4])], [info("y", [3, 1] if keep else [3])], place=np.array(2)
     )
     check(made, {"x": floats(3, 4)})
+
+
+def _slice_model() -> onnx.ModelProto:
+    """Of two axes, the first of an open size; all bounds are inputs."""
+    bounds = ["starts", "ends", "axes", "steps"]
+    return model(
+        [helper.make_node("Slice", ["x", *bounds], ["y"])],
+        [info("x", ["n", 6]), *(info(name, [2], np.int64) for name in bounds)],
+        [info("y", ["a", "b"])],
+    )
+
+
+def _slice_feeds(*bounds: tuple[int, int]) -> Feeds:
+    starts, ends, steps = (np.array(each, np.int64) for each in bounds)
+    axes = np.array([1, -2])
+    return {"x": floats(4, 6), "starts": starts, "ends": ends, "axes": axes, "steps": steps}
+
+
+def test_a_slice_between_bounds_that_are_inputs() -> None:
+    """Forwards, backwards, of nothing, and by the largest steps that there are."""
+    least, most = -(2**63), 2**63 - 1
+    check(
+        _slice_model(),
+        _slice_feeds((1, 0), (6, 4), (2, 3)),
+        _slice_feeds((5, 3), (-100, -100), (-2, -1)),
+        _slice_feeds((3, 0), (1, 3), (1, -1)),
+        _slice_feeds((least, most), (most, least), (1, -2)),
+        _slice_feeds((1, 3), (6, -9), (most, least)),
+    )
+
+
+@pytest.mark.parametrize("steps", [(0, 1), (1, 0)])
+def test_a_slice_by_steps_of_0_is_an_error(steps: tuple[int, int]) -> None:
+    main = relax.VirtualMachine(compiled(from_onnx(_slice_model())), tvm.cpu())["main"]
+    feeds = _slice_feeds((0, 0), (6, 4), steps)
+    with pytest.raises(RuntimeError, match="specified constant"):
+        main(*(tvm.runtime.tensor(value) for value in feeds.values()))
+
+
+@pytest.mark.parametrize("op", ["Div", "Mod"])
+def test_a_size_divided_by_a_size_of_0_is_an_error(op: str) -> None:
+    nodes = [
+        helper.make_node("Shape", ["x"], ["sizes"]),
+        helper.make_node("Gather", ["sizes", "first"], ["n"]),
+        helper.make_node("Gather", ["sizes", "second"], ["m"]),
+        helper.make_node(op, ["n", "m"], ["size"]),
+        helper.make_node("Unsqueeze", ["size", "axes"], ["target"]),
+        helper.make_node("Expand", ["one", "target"], ["y"]),
+    ]
+    made = model(
+        nodes, [info("x", ["n", "m"])], [info("y", ["k"])],
+        first=0, second=1, axes=np.array([0]), one=np.ones(1, np.float32),
+    )  # fmt: skip
+    check(made, {"x": floats(7, 3)}, {"x": floats(0, 3)})
+    target = tvm_hybrid.resolve_target(None)
+    program = tvm.compile(from_onnx(made), target, relax_pipeline="tvm_hybrid")
+    main = relax.VirtualMachine(program, tvm.cpu())["main"]
+    with pytest.raises(ValueError, match=BY_ZERO):
+        main(tvm.runtime.tensor(floats(7, 0)))
