@@ -11,7 +11,7 @@ from tvm import IRModule, ir, relax
 from tvm.ir.transform import Pass
 from tvm.target import Target
 
-from tir_schedules.core.machine import Machine
+from microkernels.machines.machine import Machine
 from tir_schedules.core.region import Region
 
 from .bfloat16.bf16_precision import bf16_precision
@@ -212,7 +212,7 @@ def phases(options: PipelineOptions, decisions: DecisionLog) -> dict[Phase, list
             relax.transform.EliminateCommonSubexpr(),
             relax.transform.CanonicalizeBindings(),
             relax.transform.DeadCodeElimination(),
-            *only_if(coarse, merge_projections(options.threads, decisions)),
+            *only_if(coarse, merge_projections(options.machine, decisions)),
             quantization_ranges(fuse),
         ],
         Phase.FORM_REGIONS: [

@@ -17,6 +17,7 @@ ARCHITECTURES: dict[str, str] = {
     "cpx": "cooperlake",
     "icx": "icelake-server",
     "spr": "sapphirerapids",
+    "emr": "emeraldrapids",
     "gnr": "graniterapids",
     "zen3": "znver3",
     "zen4": "znver4",

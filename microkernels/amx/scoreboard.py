@@ -4,15 +4,11 @@ The model is a scoreboard: instructions enter the reorder buffer in order, start
 are ready and their port is free, and leave in order. A port serves its instructions in program
 order.
 
-Sources: throughputs and latencies of tile instructions, "Intel 64 and IA-32 Architectures
-Optimization Reference Manual" (248966), chapter "Intel AMX instructions", table of throughput and
-latency; 512 entries and 6 a cycle, two 64-byte loads and one 64-byte store a cycle, 48 sustained
-bytes a cycle from L2, the same manual's chapter on Golden Cove.
+Throughputs and latencies are those of a machine's description.
 Assumed: tiles are renamed, so that a load need not wait for the last product that reads the tile; a
 tile load takes an entry for each row, a tile store two, and both as long as if the tile were full;
 a tile that was stored is read as any stored vector; accumulators that are loaded were stored long
-ago; prefetching hides latencies beyond L1, so that only bandwidth counts, of which one core of many
-has 10 bytes a cycle from L3 and 4 from memory.
+ago; prefetching hides latencies beyond L1, so that only bandwidth counts.
 """
 
 from __future__ import annotations
@@ -27,8 +23,6 @@ from .tile_shapes import LAYOUTS, ROWS
 
 TILE_BYTES = 1024
 LEVELS = ("L1", "L2", "L3", "memory")
-TDP_CYCLES = 16.0  # one dot product after the other: 100% of peak
-CONFIGURE_CYCLES, RELEASE_CYCLES = 204.0, 13.0
 _STORED = 8  # the memory of accumulator c is "register" _STORED + c
 # How many tiles of K are simulated; longer sums go on at the pace of the last half of them.
 _SIMULATED = 24
@@ -40,6 +34,8 @@ class Core:
 
     Attributes
     ----------
+    clock : float
+        Cycles a microsecond while it multiplies tiles.
     tdp, tdp_latency : float
         A dot product: until the next one can start; until its result is there.
     load, load_latency : float
@@ -48,6 +44,8 @@ class Core:
         `tilezero`; it needs no port.
     store, store_latency : float
         A tile store; the latency is until vector loads see it.
+    configure, release : float
+        `ldtilecfg` and `tilerelease`.
     rates : tuple of float
         Bytes a cycle from L2, L3 and memory.
     entries, entries_a_cycle : int
@@ -56,20 +54,22 @@ class Core:
         One operation on a vector of 64 bytes; two start in a cycle, and one store.
     """
 
-    tdp: float = TDP_CYCLES
-    tdp_latency: float = 52
-    load: float = 8
-    load_latency: float = 45
-    zero_latency: float = 16
-    store: float = 16
-    store_latency: float = 32
-    rates: tuple[float, float, float] = (48, 10, 4)
-    entries: int = 512
-    entries_a_cycle: int = 6
-    vector_latency: float = 4
+    clock: float
+    tdp: float
+    tdp_latency: float
+    load: float
+    load_latency: float
+    zero_latency: float
+    store: float
+    store_latency: float
+    configure: float
+    release: float
+    rates: tuple[float, float, float]
+    entries: int
+    entries_a_cycle: int
+    vector_latency: float
 
 
-SAPPHIRE_RAPIDS = Core()
 ALL_L1: Mapping[str, str] = MappingProxyType({"A": "L1", "B": "L1", "C": "L1"})
 
 
@@ -151,9 +151,9 @@ class Scoreboard:
 
 def block_cycles(
     block: TileBlock,
+    core: Core,
     levels: Mapping[str, str] = ALL_L1,
     epilogue: int | None = None,
-    core: Core = SAPPHIRE_RAPIDS,
 ) -> float:
     """Predicted cycles of one block among many like it, which overlap at their ends.
 
@@ -161,13 +161,13 @@ def block_cycles(
     ----------
     block : TileBlock
         The block.
+    core : Core
+        What executes it.
     levels : mapping
         Where tiles of A, B and C are loaded from: one of `LEVELS`.
     epilogue : int or None
         Operations on every vector of results, which is then stored a second time; None if the
         accumulators stay where the tile stores have put them.
-    core : Core
-        What executes it.
     """
     return _block_cycles(block, tuple(levels[operand] for operand in "ABC"), epilogue, core)
 

@@ -29,13 +29,13 @@ import msgspec
 from tvm import IRModule, ir, relax, tirx
 from tvm.ir.transform import PassContext, module_pass
 
+from microkernels.machines.machine import Machine
 from relay_passes.decisions import Decision, DecisionLog
 from relay_passes.ir.graph import DataflowGraph, known_tensor, op_name, static_tensor
 from relay_passes.ir.region_functions import REGION, region_of
 from relay_passes.ir.rewrite import rewrite_blocks
 from relay_passes.ir.traits import RESHAPES
 from tir_schedules.assembled.placed_output import place_output
-from tir_schedules.core.machine import Machine
 from tir_schedules.core.placement import Placement
 from tir_schedules.core.region import Region, Tensor
 from tir_schedules.core.template import template_for

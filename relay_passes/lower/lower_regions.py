@@ -18,12 +18,12 @@ from tvm import IRModule, ir, relax, tirx
 from tvm.ir.transform import PassContext, module_pass
 
 from microkernels.errors import CompileError, TvmHybridError
+from microkernels.machines.machine import Machine
 from relay_passes.decisions import Decision, DecisionLog
 from relay_passes.ir.region_functions import REASON, REGION, is_region_function, region_of
 from relay_passes.ir.rewrite import rewrite_region_calls
 from relay_passes.tvm_compat import OP_PATTERN, OPAQUE
 from tir_schedules.core.config import Config
-from tir_schedules.core.machine import Machine
 from tir_schedules.core.region import Region
 from tir_schedules.core.template import template_for
 from tir_schedules.cost.why_vectors import why_vectors

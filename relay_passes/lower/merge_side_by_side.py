@@ -28,6 +28,7 @@ import msgspec
 from tvm import IRModule, ir, relax, tirx
 from tvm.ir.transform import PassContext, module_pass
 
+from microkernels.machines.machine import Machine
 from relay_passes.decisions import Decision, DecisionLog
 from relay_passes.ir.graph import DataflowGraph, op_name, static_tensor, variables
 from relay_passes.ir.region_functions import REGION, region_of
@@ -42,7 +43,6 @@ from tir_schedules.assembled.side_by_side import (
     tasks_of,
 )
 from tir_schedules.core.config import Config
-from tir_schedules.core.machine import Machine
 from tir_schedules.core.region import Region
 from tir_schedules.core.template import template_for
 from tir_schedules.cost.why_vectors import why_vectors
@@ -104,7 +104,7 @@ class _Merger:
         graph = DataflowGraph(block)
         groups: list[tuple[list[_Candidate], Estimate]] = []
         for candidates in self.levels(graph):
-            found = estimate([each.piece for each in candidates], self.machine.threads)
+            found = estimate([each.piece for each in candidates], self.machine)
             if found.pays:
                 groups.append((candidates, found))
             else:

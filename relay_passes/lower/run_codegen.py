@@ -24,8 +24,8 @@ from tvm.ir.transform import PassContext, module_pass
 from tvm.target import Target
 
 from microkernels.errors import CompileError
+from microkernels.machines.machine import Machine
 from relay_passes.ir.region_functions import COMPOSITE, REGION, is_region_function, region_of
-from tir_schedules.core.machine import Machine
 
 from .kernel_context import kernel_context
 from .lower_regions import build_kernel

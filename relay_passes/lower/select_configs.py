@@ -22,10 +22,10 @@ from tvm import IRModule, ir, relax
 from tvm.ir.transform import PassContext, module_pass
 
 from microkernels.errors import ConfigError
+from microkernels.machines.machine import Machine
 from relay_passes.ir.region_functions import is_region_function, region_of
 from relay_passes.ir.rewrite import map_functions
 from tir_schedules.core.config import Config
-from tir_schedules.core.machine import Machine
 from tir_schedules.core.region import Region
 from tir_schedules.core.template import template_for
 

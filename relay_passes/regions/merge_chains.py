@@ -24,10 +24,10 @@ from dataclasses import dataclass, field
 
 from tvm import ir, relax
 
+from microkernels.machines.machine import Machine
 from relay_passes.ir.graph import op_name, static_tensor
 from relay_passes.ir.traits import RESHAPES
 from tir_schedules.chains.cost import ChainEstimate, constant_bytes, estimate_chain, least_of
-from tir_schedules.core.machine import Machine
 from tir_schedules.core.region import Region
 from tir_schedules.core.template import has_template, template_for
 from tir_schedules.epilogue.epilogue import rows_and_columns

@@ -18,8 +18,8 @@ from __future__ import annotations
 
 from tvm import ir, relax
 
+from microkernels.machines.machine import Machine
 from tir_schedules.chains.depthwise_pointwise_cost import PairEstimate, estimate_pair
-from tir_schedules.core.machine import Machine
 from tir_schedules.core.region import Region
 from tir_schedules.core.template import template_for
 

@@ -29,12 +29,12 @@ from collections.abc import Sequence
 
 from tvm import ir, relax
 
+from microkernels.machines.machine import Machine
 from relay_passes.decisions import Decision, DecisionLog
 from relay_passes.ir.graph import DataflowGraph, is_call, known_tensor, op_name, static_tensor
 from relay_passes.ir.rewrite import Bindings, block_pass
 from relay_passes.ir.traits import QUANTIZING, VIEWS
 from relay_passes.ir.with_args import with_args
-from tir_schedules.cost.parallel import FORK_JOIN_US, VM_CALL_US
 
 from .join_columns import ColumnJoiner, alike
 
@@ -47,33 +47,33 @@ BETWEEN = (
 )
 # What may follow each of the merged products, if all of them have it.
 JOINED = ("relax.add", "relax.subtract", "relax.multiply", "relax.divide", "relax.astype")
-# Microseconds for one element, measured on one thread (Zen 4): what a rotary embedding takes longer
-# to read it from a slice, and what a kernel of its own takes longer to quantise or round it.
-SLICE_US = 0.29e-3
-CONVERSION_US = 0.09e-3
+# Cycles for one element, measured on one thread (Zen 4): what a rotary embedding takes longer to
+# read it from a slice, and what a kernel of its own takes longer to quantise or round it.
+SLICE_CYCLES = 1.07
+CONVERSION_CYCLES = 0.333
 
 
-def merge_projections(threads: int = 1, decisions: DecisionLog | None = None) -> ir.transform.Pass:
+def merge_projections(machine: Machine, decisions: DecisionLog | None = None) -> ir.transform.Pass:
     """The pass; it needs A-normal form, and common subexpressions eliminated.
 
     Parameters
     ----------
-    threads : int
-        Threads that one parallel region may use.
+    machine : Machine
+        What the kernels are for.
     decisions : list of Decision, optional
         Receives what is merged, and why other products of one tensor are not.
     """
     log = [] if decisions is None else decisions
     return block_pass(
-        "tvm_hybrid.merge_projections", lambda graph: _Merger(graph, threads, log).run()
+        "tvm_hybrid.merge_projections", lambda graph: _Merger(graph, machine, log).run()
     )
 
 
 class _Merger:
     """Merges the projections of one block."""
 
-    def __init__(self, graph: DataflowGraph, threads: int, decisions: DecisionLog) -> None:
-        self.graph, self.threads, self.decisions = graph, threads, decisions
+    def __init__(self, graph: DataflowGraph, machine: Machine, decisions: DecisionLog) -> None:
+        self.graph, self.machine, self.decisions = graph, machine, decisions
         self.inserted: dict[int, list[relax.Binding]] = {}
         self.replaced: dict[int, relax.Expr] = {}
 
@@ -194,8 +194,8 @@ class _Merger:
 
     def saved_us(self, group: Sequence[int]) -> float:
         """Estimated microseconds of calls and forks, and of conversions by own kernels."""
-        fork = FORK_JOIN_US if self.threads > 1 else 0.0
-        saved = (len(group) - 1) * (VM_CALL_US + fork)
+        fork = self.machine.fork_us(self.machine.threads)
+        saved = (len(group) - 1) * (self.machine.call_us + fork)
         source = self.graph.value(group[0]).args[0]
         if len(self.graph.users[source]) > len(group):
             return saved
@@ -212,12 +212,14 @@ class _Merger:
     def conversion_us(self, call: relax.Call, kernels: int) -> float:
         """What kernels take that only convert, or find the range for it."""
         tensor = static_tensor(call)
-        return kernels * VM_CALL_US + CONVERSION_US * (0 if tensor is None else tensor.size)
+        cycles = CONVERSION_CYCLES * (0 if tensor is None else tensor.size)
+        return kernels * self.machine.call_us + cycles / self.machine.cycles_per_us
 
     def lost_us(self, ends: Sequence[int]) -> float:
         """Estimated microseconds for slices that are not read in place by a product."""
         tensors = [static_tensor(self.graph.value(end)) for end in ends if self.is_copied(end)]
-        return SLICE_US * sum(tensor.size for tensor in tensors if tensor is not None)
+        cycles = SLICE_CYCLES * sum(tensor.size for tensor in tensors if tensor is not None)
+        return cycles / self.machine.cycles_per_us
 
     def is_copied(self, position: int) -> bool:
         """Whether anything but operators that move elements stands before the products."""

@@ -29,6 +29,7 @@ import msgspec
 from tvm import IRModule, ir, relax
 from tvm.ir.transform import PassContext, module_pass
 
+from microkernels.machines.machine import Machine
 from relay_passes.check_option import check_option
 from relay_passes.ir.region_functions import (
     COMPOSITE,
@@ -41,10 +42,8 @@ from relay_passes.ir.region_functions import (
 from relay_passes.ir.rewrite import map_functions
 from tir_schedules.convolution.winograd.cost import default_config, direct_cycles, winograd_cost
 from tir_schedules.convolution.winograd.transforms import expected_error
-from tir_schedules.core.machine import Machine
 from tir_schedules.core.region import Region
 from tir_schedules.core.template import template_for
-from tir_schedules.cost.speeds import speeds_of
 
 FAST_MATH_LEVELS = ("off", "default", "on")
 TOLERANCE = 5e-5  # up to 1500 channels; a network's own noise is far above, bfloat16's is 4e-3
@@ -115,7 +114,7 @@ def choose(region: Region, machine: Machine, fast_math: str, cold: bool) -> Choi
             f"than {TOLERANCE:.0e}; fast_math on accepts them",
         )
     moved = region.replace(op=WINOGRAD)
-    per_ms = 1e3 * speeds_of(machine).cycles_per_us
+    per_ms = 1e3 * machine.cycles_per_us
     ours = winograd_cost(moved, default_config(moved, machine), machine, cold).total / per_ms
     theirs = direct_cycles(region, machine, cold) / per_ms
     if ours > LEAST_GAIN * theirs:

@@ -10,19 +10,19 @@ import tvm
 from tvm import IRModule, relax
 
 from microkernels.isa import isa_named
+from microkernels.machines.machine import Machine
 from relay_passes.canonicalize.fold_weights import fold_weights
 from relay_passes.decisions import DecisionLog
 from relay_passes.ir.region_functions import REGION, is_region_function
 from relay_passes.lower.kernel_context import kernel_context
 from relay_passes.regions.partition import partition
 from tests.stand_ins.building import unchecked
-from tir_schedules.core.machine import Machine
 from tir_schedules.core.region import Region
 
 # For references: they are compiled far more often than they run, so LLVM optimises nothing.
 GENERIC = tvm.target.Target({"kind": "llvm", "opt-level": 0})
 TARGET = tvm.target.Target({"kind": "llvm", "mcpu": "skylake-avx512"})
-MACHINE = Machine("skylake-avx512", isa_named("avx512"))
+MACHINE = Machine("znver4", isa_named("avx512"))
 Body = Callable[..., relax.Expr]
 
 

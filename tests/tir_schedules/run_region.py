@@ -9,12 +9,12 @@ import numpy as np
 from tvm import tirx
 
 from microkernels.isa import Isa, isa_named
+from microkernels.machines.machine import Machine
 from tests.guard import guarded
 from tests.microkernels.isa_targets import MCPU as PLAINEST
 from tests.stand_ins import running
 from tests.stand_ins.isas_run import runs_itself, substitute_of
 from tir_schedules.core.config import Config
-from tir_schedules.core.machine import Machine
 from tir_schedules.core.region import Region, Step, Tensor
 from tir_schedules.core.template import template_for
 from tir_schedules.epilogue.epilogue import epilogue_reference

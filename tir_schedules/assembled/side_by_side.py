@@ -21,14 +21,13 @@ from tvm.ir import StringImm
 from tvm.tirx import ForKind
 
 from microkernels.amx.permission import PERMISSION_LLVM_IR
-from tir_schedules.core.machine import Machine
+from microkernels.machines.machine import Machine
 from tir_schedules.core.region import Region
 from tir_schedules.core.statements import children, with_children
 from tir_schedules.core.template import template_for
 from tir_schedules.cost.cost import Cost
 from tir_schedules.cost.merge_estimate import SIDE_BY_SIDE, MergeEstimate, on_threads
-from tir_schedules.cost.parallel import FORK_JOIN_US, VM_CALL_US
-from tir_schedules.cost.speeds import MEASURED, has_tiles, norm_us, speeds_of
+from tir_schedules.cost.work import has_tiles, norm_us
 from tir_schedules.product.matmul import MATMUL, estimated_cycles
 
 MOST_PARTS = 16  # in one kernel; more cost time to compile, and hardly find idle threads
@@ -69,27 +68,30 @@ class Estimate(MergeEstimate):
     shares: tuple[tuple[int, ...], ...]
 
 
-def estimate(pieces: Sequence[Piece], threads: int) -> Estimate:
+def estimate(pieces: Sequence[Piece], machine: Machine) -> Estimate:
     """The best assignment of pieces to threads, and what it costs.
 
     Parameters
     ----------
     pieces : sequence of Piece
         Independent of each other.
-    threads : int
-        Threads that one parallel region may use, 2 or more.
+    machine : Machine
+        With 2 threads or more.
     """
-    forks = sum(piece.tasks > 1 for piece in pieces)
+    threads, call = machine.threads, machine.call_us
+    forks = sum(machine.fork_us(piece.tasks) for piece in pieces)
     separate = Cost(
         compute=sum(piece.serial_us / piece.tasks for piece in pieces),
-        barriers=len(pieces) * VM_CALL_US + forks * FORK_JOIN_US,
+        barriers=len(pieces) * call + forks,
     )
     shares = assign([piece.serial_us for piece in pieces], threads)
     longest = max(sum(pieces[number].serial_us for number in share) for share in shares)
     # The calling thread runs the first share.
     foreign = sum(pieces[number].result_bytes for share in shares[1:] for number in share)
     merged = Cost(
-        compute=longest, between=foreign / MEASURED.l3_rate, barriers=VM_CALL_US + FORK_JOIN_US
+        compute=longest,
+        between=foreign / machine.l3_rate(len(shares)),
+        barriers=call + machine.fork_us(len(shares)),
     )
     how = on_threads(len(shares))
     return Estimate(separate=separate, merged=merged, how=how, least=SIDE_BY_SIDE, shares=shares)
@@ -113,21 +115,21 @@ def assign(times: Sequence[float], threads: int) -> tuple[tuple[int, ...], ...]:
 def serial_us(region: Region, machine: Machine) -> float:
     """Estimated microseconds of a region's kernel on one thread.
 
-    Products at one vector of FMAs a cycle or, if that takes longer, at the speed at which their
+    Products at the rate of vector FMAs or, if that takes longer, at the speed at which their
     weights come from L3; everything else by its vectors. Where there are tiles, a matmul's products
     as its template estimates them.
     """
     tensors = (*region.inputs, *region.operands, region.output)
-    speeds, lanes = speeds_of(machine), machine.isa.f32_lanes
+    lanes, per_us = machine.isa.f32_lanes, machine.cycles_per_us
     if region.op in PRODUCTS:
         steps = STEPS.get(region.inputs[1].dtype, 1) if len(region.inputs) > 1 else 1
-        cycles = template_for(region.op).flops(region) / (2 * lanes * steps)
+        cycles = template_for(region.op).flops(region) / (2 * lanes * steps * machine.fma_rate)
         if region.op == MATMUL.name and has_tiles(machine):
             alone = replace(machine, threads=1)
             cycles = estimated_cycles(region, MATMUL.default_config(region, alone), alone)
         weights = sum(tensor.nbytes for tensor in region.inputs if tensor.constant)
-        stores = math.ceil(region.output.size / lanes) / speeds.cycles_per_us
-        return max(cycles / speeds.cycles_per_us, weights / speeds.l3_rate) + stores
+        stores = math.ceil(region.output.size / lanes) / per_us
+        return max(cycles / per_us, weights / machine.l3_rate()) + stores
     return norm_us(math.ceil(max(tensor.size for tensor in tensors) / lanes), machine)
 
 

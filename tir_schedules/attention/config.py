@@ -16,15 +16,16 @@ import msgspec
 from microkernels.errors import ConfigError
 from microkernels.integers import SHIFT
 from microkernels.isa import Isa
+from microkernels.machines.machine import Machine
 from microkernels.microkernel import Microkernel, kernels_for, microkernel_named, tile_kernels_for
 from tir_schedules.core.blocking import balanced
 from tir_schedules.core.config import Config, best_first, check_numbers
 from tir_schedules.core.integer_product import is_integer
-from tir_schedules.core.machine import Machine
 from tir_schedules.core.product_plan import ProductPlan
 from tir_schedules.core.region import Region
 from tir_schedules.cost.amx_cost import LEAST_GAIN
 from tir_schedules.cost.parallel import worth_parallel
+from tir_schedules.cost.work import flops_us
 from tir_schedules.product.batch_matmul import multiplied
 from tir_schedules.product.tile_config import tile_cycles
 from tir_schedules.product.tile_space import cuts
@@ -159,7 +160,7 @@ def candidates(problem: AttentionProblem, machine: Machine) -> Iterator[Attentio
     """One configuration for every pair of kernels."""
     lanes = machine.isa.f32_lanes
     sets = problem.batches // problem.group
-    parallel = worth_parallel(machine, flops=problem.flops)
+    parallel = worth_parallel(machine, flops_us(problem.flops, machine))
     uneven = sets % machine.threads and sets < 4 * machine.threads
     # As few as make the number of tasks a multiple of the threads': each packs k and v.
     fewest = machine.threads // math.gcd(sets, machine.threads)

@@ -9,6 +9,7 @@ import math
 from collections.abc import Iterator
 from functools import partial
 
+from microkernels.machines.machine import Machine
 from tir_schedules.core.loop_nest import (
     Bytes,
     Loop,
@@ -18,7 +19,6 @@ from tir_schedules.core.loop_nest import (
     pieces,
     product_loops,
 )
-from tir_schedules.core.machine import Machine
 from tir_schedules.core.product import Product
 from tir_schedules.core.region import Region
 from tir_schedules.cost.amx_cost import LEAST_GAIN

@@ -20,8 +20,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from microkernels.amx.tile_shapes import LAYOUTS, ROWS
+from microkernels.machines.machine import Machine
 from tir_schedules.core.blocking import Group, shares
-from tir_schedules.core.machine import Machine
 from tir_schedules.core.region import Region, Tensor
 from tir_schedules.cost.cost import Cost
 from tir_schedules.cost.merge_estimate import (
@@ -31,8 +31,7 @@ from tir_schedules.cost.merge_estimate import (
     MergeEstimate,
     on_threads,
 )
-from tir_schedules.cost.parallel import FORK_JOIN_US, VM_CALL_US
-from tir_schedules.cost.speeds import FOREIGN_RATE, has_tiles, norm_us, speeds_of
+from tir_schedules.cost.work import has_tiles, norm_us
 from tir_schedules.epilogue.epilogue import rows_and_columns
 from tir_schedules.product.matmul import MATMUL, estimated_cycles
 from tir_schedules.rows.normalize import default_config as normalize_config
@@ -125,7 +124,7 @@ class _Chain:
     """The parts of a chain on a machine."""
 
     def __init__(self, region: Region, machine: Machine) -> None:
-        self.machine, self.speeds = machine, speeds_of(machine)
+        self.machine = machine
         self.unit = TALLEST if has_tiles(machine) else 1
         self.parts = region.parts
         self.reads = [[s.number for s in found if s.part] for found in sources_of(region)]
@@ -137,13 +136,13 @@ class _Chain:
 
     def separate(self) -> Cost:
         """Every part as a kernel of its own."""
-        return self._in_turn(VM_CALL_US * len(self.parts))
+        return self._in_turn(self.machine.call_us * len(self.parts))
 
     def by_columns(self) -> Iterator[ChainPlan]:
         """The parts in turn in one kernel, on several threads."""
         if self.machine.threads > 1:
             tasks = max(map(_tasks, self.shares))
-            yield ChainPlan("columns", self._in_turn(VM_CALL_US), tasks, self.m)
+            yield ChainPlan("columns", self._in_turn(self.machine.call_us), tasks, self.m)
 
     def by_rows(self) -> Iterator[ChainPlan]:
         """Blocks of rows of several sizes, on one thread and on all."""
@@ -162,14 +161,14 @@ class _Chain:
     def _in_turn(self, calls: float) -> Cost:
         cost = Cost(barriers=calls)
         for part, share, sources in zip(self.parts, self.shares, self.reads, strict=True):
-            fork_join = FORK_JOIN_US if _tasks(share) > 1 else 0.0
+            fork_join = self.machine.fork_us(_tasks(share))
             moved = sum(self._moved(source, share) for source in sources)
             weights = self._streaming(part, share)
             cost += Cost(share.compute, 0.0, weights, moved, fork_join)
         return cost
 
     def _in_blocks(self, rows: int, block: int, tasks: int) -> Cost:
-        cost = Cost(barriers=VM_CALL_US + (FORK_JOIN_US if tasks > 1 else 0.0))
+        cost = Cost(barriers=self.machine.call_us + self.machine.fork_us(tasks))
         groups = row_groups(rows, math.ceil(rows / block), self.unit if block < rows else 1)
         for part in self.parts:
             pieces = [(group.count, _of_rows(part, group.size, self.machine)) for group in groups]
@@ -179,17 +178,16 @@ class _Chain:
             cost += Cost(compute, weights=weights)
         transfers = STORE_TRANSFERS + 1
         beyond = max(0.0, block * self.row_bytes - self.machine.l2_bytes)
-        return cost + Cost(between=transfers * beyond * (rows / block) / self.speeds.l3_rate)
+        rate = self.machine.l3_rate(tasks)
+        return cost + Cost(between=transfers * beyond * (rows / block) / rate)
 
     def _streaming(self, part: Region, share: _Share) -> float:
         """Microseconds that reading a weight adds to computing with it."""
         if self.weight_bytes <= self.machine.l2_bytes // 2:
             return 0.0
-        speeds = self.speeds
-        rate, exposed = speeds.l3_rate, L3_EXPOSED
+        rate, exposed = self.machine.l3_rate(_tasks(share)), L3_EXPOSED
         if self.weight_bytes > self.machine.l3_bytes // 2:
-            rate = min(speeds.memory_rate, speeds.shared_memory_rate / _tasks(share))
-            exposed = MEMORY_EXPOSED
+            rate, exposed = self.machine.memory_rate(_tasks(share)), MEMORY_EXPOSED
         time = share.passes * _weight_bytes(part) / share.threads_n / rate
         return max(0.0, time - share.compute) + exposed * time
 
@@ -199,11 +197,11 @@ class _Chain:
         size = self.parts[source].output.nbytes
         beyond = max(0.0, size / _tasks(made) - self.machine.l2_bytes)
         readers = sum(reads.count(source) for reads in self.reads)
-        stored = (STORE_TRANSFERS / readers + 1) * beyond / self.speeds.l3_rate
+        stored = (STORE_TRANSFERS / readers + 1) * beyond / self.machine.l3_rate(_tasks(made))
         own = min(1.0, share.threads_m / made.threads_m) / made.threads_n
         if _tasks(made) < _tasks(share):
             own = 0.0  # that of a thread that had nothing to do before
-        return stored + (1 - own) * size / share.threads_m / FOREIGN_RATE
+        return stored + (1 - own) * size / share.threads_m / self.machine.foreign_rate
 
 
 def row_groups(m: int, blocks: int, unit: int = 1) -> tuple[Group, ...]:
@@ -244,7 +242,7 @@ def _alone(part: Region, machine: Machine) -> _Share:
     config = MATMUL.default_config(part, machine)
     passes = math.ceil(math.ceil(m / config.threads_m) / config.m_block)
     cycles = estimated_cycles(part, config, machine)
-    compute = cycles / speeds_of(machine).cycles_per_us
+    compute = cycles / machine.cycles_per_us
     return _Share(compute, passes, config.threads_m, config.threads_n)
 
 

@@ -22,6 +22,7 @@ from tvm import tirx
 
 from microkernels.errors import ConfigError
 from microkernels.isa import Isa
+from microkernels.machines.machine import Machine
 from microkernels.tvm_compat import llvm_functions
 from microkernels.vector import bfloat16
 from microkernels.vector.expressions import Expr, bind
@@ -33,7 +34,6 @@ from tir_schedules.convolution.depthwise.staged import StagedTiles
 from tir_schedules.core.attributes import Source
 from tir_schedules.core.emission import kernel_function, opaque_block, task_loop, tensor_parameter
 from tir_schedules.core.integer_product import is_dynamic
-from tir_schedules.core.machine import Machine
 from tir_schedules.core.region import Region
 from tir_schedules.core.template import Packing, Template, register_template, template_for
 from tir_schedules.epilogue.epilogue import Epilogue

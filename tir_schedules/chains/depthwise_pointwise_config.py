@@ -8,12 +8,12 @@ from collections.abc import Iterator
 
 from microkernels.errors import ConfigError
 from microkernels.isa import Isa
+from microkernels.machines.machine import Machine
 from microkernels.microkernel import Microkernel
 from tir_schedules.convolution.depthwise import config as depthwise_config
 from tir_schedules.convolution.depthwise.config import DepthwiseConfig, dot_kernel
 from tir_schedules.convolution.depthwise.problem import DepthwiseProblem
 from tir_schedules.core.config import Config, check_numbers
-from tir_schedules.core.machine import Machine
 from tir_schedules.core.region import Region
 from tir_schedules.product import matmul
 from tir_schedules.product.matmul_config import MatmulConfig

@@ -18,15 +18,13 @@ from dataclasses import dataclass
 
 from tvm import DataType
 
+from microkernels.machines.machine import Machine
 from tir_schedules.convolution.depthwise import config as depthwise_config
 from tir_schedules.convolution.depthwise.config import DepthwiseConfig, dot_kernel
 from tir_schedules.convolution.depthwise.problem import DepthwiseProblem
-from tir_schedules.core.machine import Machine
 from tir_schedules.core.region import Region
 from tir_schedules.cost.cost import Cost
 from tir_schedules.cost.merge_estimate import DEPTHWISE_POINTWISE, MergeEstimate, on_threads
-from tir_schedules.cost.parallel import FORK_JOIN_US, VM_CALL_US
-from tir_schedules.cost.speeds import speeds_of
 from tir_schedules.product import matmul
 from tir_schedules.product.matmul_config import MatmulConfig
 
@@ -42,13 +40,14 @@ from .depthwise_pointwise_config import (
 DEPTHWISE_CYCLES = 1.4
 # Share of the traffic beyond L2 that shows, on one thread, although the product is fetched ahead.
 EXPOSED = 0.1
-# Bytes per microsecond. Rows that the other thread wrote: 20 to 50 thousand measured, 28x240x40 to
-# 14x480x80; 8-bit results that need not leave L1: 25 to 100 thousand (of f32 nothing shows).
-FOREIGN_RATE, NARROW_RATE = 25e3, 50e3
-# A panel of a weight that fits L1 is read from L2 again for each band (28x28x256 by 256, f32: bands
+# Rows that the other thread wrote are read so much faster than single lines (Zen 4, 28x240x40 to
+# 14x480x80: 20 to 50 thousand bytes a microsecond).
+FOREIGN_ROWS = 2.5
+# Shares of L2's rate. 8-bit results that need not leave L1: 0.2 to 0.85 (of f32 nothing shows). A
+# panel of a weight that fits L1 is read from L2 again for each band (28x28x256 by 256, f32: bands
 # of one line 1031 us, of 14 lines 957).
-PANEL_RATE = 100e3
-BAND_US = 0.25  # loops around one band more: 7x7x1152 in bands of one line or seven
+NARROW_SHARE, PANEL_SHARE = 0.42, 0.845
+BAND_CYCLES = 925  # loops around one band more: 7x7x1152 in bands of one line or seven
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,7 +89,7 @@ class _Pair:
     """Both parts on a machine."""
 
     def __init__(self, region: Region, machine: Machine) -> None:
-        self.machine, self.speeds = machine, speeds_of(machine)
+        self.machine = machine
         self.region = region
         self.first, self.second = region.parts
         self.problem = DepthwiseProblem.of(self.first)
@@ -105,13 +104,14 @@ class _Pair:
         second = matmul.default_config(self.second, self.machine)
         tasks = second.threads_m * second.threads_n
         compute = self._depthwise() / first.threads + self._product(self.second, second)
-        forks = (first.threads > 1) + (tasks > 1)
-        barriers = 2 * VM_CALL_US + forks * FORK_JOIN_US
+        forks = self.machine.fork_us(first.threads) + self.machine.fork_us(tasks)
+        barriers = 2 * self.machine.call_us + forks
         beyond = max(0.0, self.made / tasks - self.machine.l2_bytes)
         shown = 1.0 if tasks > 1 else EXPOSED
-        between = shown * (STORE_TRANSFERS + 1) * beyond / self.speeds.l3_rate
+        between = shown * (STORE_TRANSFERS + 1) * beyond / self.machine.l3_rate(tasks)
         read = self.made // second.threads_m
-        between += (1 - self._own(first, second)) * read / FOREIGN_RATE
+        rate = FOREIGN_ROWS * self.machine.foreign_rate
+        between += (1 - self._own(first, second)) * read / rate
         between += self._narrow(read)
         passes = math.ceil(self.lines * self.problem.columns.outputs / second.m_block)
         weights = self._weights(second, passes / second.threads_m, compute) / second.threads_n
@@ -125,20 +125,21 @@ class _Pair:
         width = self.problem.columns.outputs
         rows = pointwise_rows(self.region, config.lines)
         product = self._product(rows, config.pointwise) * lines / config.lines
-        compute = self._depthwise() * lines / self.lines + product + share * BAND_US
-        barriers = VM_CALL_US + (FORK_JOIN_US if config.threads > 1 else 0.0)
+        loops = share * BAND_CYCLES / self.machine.cycles_per_us
+        compute = self._depthwise() * lines / self.lines + product + loops
+        barriers = self.machine.call_us + self.machine.fork_us(config.threads)
         passes = share * math.ceil(config.lines * width / config.pointwise.m_block)
         weights = self._weights(config.pointwise, passes, compute)
         band = config.lines * self.line_bytes
         between = self._narrow(lines * self.line_bytes) if band > self.machine.l1_bytes else 0.0
         beyond = share * max(0.0, band - self.machine.l2_bytes)
-        between += (STORE_TRANSFERS + 1) * beyond / self.speeds.l3_rate
+        between += (STORE_TRANSFERS + 1) * beyond / self.machine.l3_rate(config.threads)
         return Cost(compute, weights=weights, between=between, barriers=barriers)
 
     def _narrow(self, size: int) -> float:
         """Microseconds to move 8-bit results between L1 and L2; no time for others."""
         narrow = DataType(self.first.output.dtype).itemsize == 1
-        return size / NARROW_RATE if narrow else 0.0
+        return size / (NARROW_SHARE * self.machine.l2_rate) if narrow else 0.0
 
     def _own(self, first: DepthwiseConfig, second: MatmulConfig) -> float:
         """The part of what a thread of the matmul reads that it wrote itself.
@@ -157,16 +158,18 @@ class _Pair:
     def _depthwise(self) -> float:
         """The first part on one thread, in microseconds."""
         products = self.problem.flops / 2 / self.machine.isa.f32_lanes
-        return products * DEPTHWISE_CYCLES / self.speeds.cycles_per_us
+        return products * DEPTHWISE_CYCLES / self.machine.cycles_per_us
 
     def _product(self, part: Region, config: MatmulConfig) -> float:
         cycles = matmul.estimated_cycles(part, config, self.machine)
-        return cycles / self.speeds.cycles_per_us
+        return cycles / self.machine.cycles_per_us
 
     def _weights(self, config: MatmulConfig, passes: float, compute: float) -> float:
         """Microseconds that so many passes over the weight add to computing with it."""
-        time = passes * self.weight / self.speeds.l3_rate
+        time = passes * self.weight / self.machine.l3_rate()
         if self.weight > self.machine.l2_bytes // 2:
             return max(0.0, time - compute) + L3_EXPOSED * time
         panel = 64 * config.vectors * config.k_block  # bytes: a step is a line of each vector
-        return passes * self.weight / PANEL_RATE if panel <= self.machine.l1_bytes else 0.0
+        if panel > self.machine.l1_bytes:
+            return 0.0
+        return passes * self.weight / (PANEL_SHARE * self.machine.l2_rate)

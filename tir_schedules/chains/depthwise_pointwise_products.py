@@ -9,10 +9,10 @@ import dataclasses
 import math
 from collections.abc import Iterator
 
+from microkernels.machines.machine import Machine
 from tir_schedules.convolution.depthwise.nests import WHY_VECTORS, lines_nest
 from tir_schedules.convolution.depthwise.problem import DepthwiseProblem
 from tir_schedules.core.loop_nest import Loop, LoopNest, balance_of, pieces
-from tir_schedules.core.machine import Machine
 from tir_schedules.core.product import Product
 from tir_schedules.core.region import Region
 from tir_schedules.cost.product_nest import kind_of

@@ -17,10 +17,10 @@ import msgspec
 from microkernels.amx.tile_shapes import ROWS
 from microkernels.errors import ConfigError
 from microkernels.isa import Isa
+from microkernels.machines.machine import Machine
 from microkernels.microkernel import microkernel_named
 from tir_schedules.core.blocking import Group
 from tir_schedules.core.config import Config, check_numbers
-from tir_schedules.core.machine import Machine
 from tir_schedules.core.region import Region, Tensor
 from tir_schedules.epilogue.epilogue import rows_and_columns
 from tir_schedules.product import matmul

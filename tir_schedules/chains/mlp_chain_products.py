@@ -8,9 +8,9 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator
 
+from microkernels.machines.machine import Machine
 from tir_schedules.core.blocking import shares
 from tir_schedules.core.loop_nest import Loop, LoopNest, balance_of
-from tir_schedules.core.machine import Machine
 from tir_schedules.core.product import Product
 from tir_schedules.core.region import Region
 from tir_schedules.cost.product_nest import kind_of

@@ -6,6 +6,8 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from microkernels.machines.machine import Machine
+
 # Share of a product's time that it takes to fetch, in the next one, rows of which another core
 # wrote a part (measured: 512x13x512 before 512x512x256, two threads).
 FOREIGN_ROWS = 0.16
@@ -96,14 +98,23 @@ def choose_thread_grid(
     return best
 
 
-def estimate_cycles(m: int, n_vectors: int, k: int, rows: int, vectors: int, k_block: int) -> float:
-    """Cycles of one thread for its part of a product, at one FMA a cycle.
+def estimate_cycles(
+    m: int,
+    n_vectors: int,
+    k: int,
+    rows: int,
+    vectors: int,
+    k_block: int,
+    machine: Machine,
+    rate: float | None = None,
+) -> float:
+    """Cycles of one thread for its part of a product.
 
-    A tile of r rows and v vectors takes at least r * v cycles a step of K, at least the 4 cycles of
-    an FMA's latency, and (r / 2 + v) cycles of loads; B comes from L2, mostly hidden; entering and
-    leaving it costs some 20 cycles and two for each accumulator. Rows a multiple of 4 KB apart
-    share one L1 set of 8 ways: more than 8 of them evict each other (measured: 83% of peak instead
-    of 99%).
+    A step of K of a tile of r rows and v vectors takes the time of r * v products, at least an
+    FMA's latency, and that of r elements loaded to all lanes and v vectors; B comes from L2, mostly
+    hidden; entering and leaving it costs some 20 cycles and two for each accumulator. Rows a
+    multiple of 4 KB apart share one L1 set of 8 ways: more than 8 of them evict each other
+    (measured: 83% of peak instead of 99%).
 
     Parameters
     ----------
@@ -111,13 +122,20 @@ def estimate_cycles(m: int, n_vectors: int, k: int, rows: int, vectors: int, k_b
         Rows, vectors of columns and steps of K of the thread's part.
     rows, vectors, k_block : int
         Most rows, vectors and steps of a tile.
+    machine : Machine
+        What computes it.
+    rate : float or None
+        Products of vectors that start in a cycle; None: as many as FMAs.
     """
+    rate, latency = rate or machine.fma_rate, machine.fma_latency
+    broadcast_rate, load_rate = machine.broadcast_rate, machine.load_rate
     k_blocks = math.ceil(k / k_block)
     cycles = 0.0
     for row_group in balanced(m, rows):
         for panel in balanced(n_vectors, vectors):
             tile = row_group.size * panel.size
-            step = max(tile, 4, row_group.size / 2 + panel.size) + panel.size / 64
+            loads = row_group.size / broadcast_rate + panel.size / load_rate
+            step = max(tile / rate, latency, loads) + panel.size / 64
             if row_group.size > 8:
                 step *= 1.25 if 4 * k % 4096 == 0 else 1.01
             once = 20 + 2 * tile

@@ -15,10 +15,10 @@ from tvm import relax, tirx
 
 from microkernels.errors import ConfigError
 from microkernels.isa import Isa
+from microkernels.machines.machine import Machine
 
 from .config import Config
 from .loop_nest import LoopNest
-from .machine import Machine
 from .product import Product
 from .region import Region
 

@@ -1,8 +1,6 @@
 """When AMX tiles pay, and how to block for them: estimates that `explain` can show.
 
-A cycle here is that of `blocking.estimate_cycles`, in which a vector unit starts one product of 64
-bytes. A core with AMX starts two of these, so that its own cycles count double: 128 int8
-multiply-adds a cycle on vectors, 1024 on tiles.
+Cycles are those at the clock of vector code; while tiles multiply, the clock may be lower.
 
 Tiles are slower when a product has few rows. A tile takes 16 cycles however many of its rows are
 used, and few products then have to pay for the configuration and for storing results to memory.
@@ -15,17 +13,16 @@ import math
 from typing import TypedDict
 
 from microkernels.amx.instructions import block_rows
-from microkernels.amx.scoreboard import LEVELS, SAPPHIRE_RAPIDS, TILE_BYTES
+from microkernels.amx.scoreboard import TILE_BYTES
 from microkernels.amx.tile_shapes import LAYOUTS, ROW_BYTES, ROWS
 from microkernels.kernels.amx_family import AmxMicrokernel
+from microkernels.machines.machine import Machine
 from tir_schedules.core.blocking import estimate_cycles
-from tir_schedules.core.machine import Machine
 from tir_schedules.core.product_plan import ProductPlan
 
 from .amx_prediction import DEPTH, TilePart, level_of, predict
+from .work import product_rate
 
-# Products of vectors that a core with AMX starts in a cycle, and cycles until one is done.
-VECTOR_RATE, VECTOR_LATENCY = 2, 5
 # Tiles have to be this much faster: the estimate cannot tell less, and they cost a thread's state.
 LEAST_GAIN = 1.1
 
@@ -51,23 +48,23 @@ def amx_cycles(plan: ProductPlan, machine: Machine, fetches: bool = False) -> fl
     fetches : bool
         As of `TilePart`.
     """
-    return VECTOR_RATE * predict(TilePart(plan=plan, fetches=fetches), machine).cycles
+    cycles = predict(TilePart(plan=plan, fetches=fetches), machine).cycles
+    return cycles * machine.cycles_per_us / machine.tile_core.clock
 
 
 def vector_cycles(plan: ProductPlan, machine: Machine) -> float:
     """Estimated cycles of the same part on the vector units of a machine with AMX.
 
-    `estimate_cycles`, but for tiles too small to hide the latency of two vector units, and for the
-    time to fetch the weight.
+    `estimate_cycles`, but for the time to fetch the weight.
     """
     n_vectors, steps = plan.n_vectors, plan.steps
-    computing = estimate_cycles(plan.m, n_vectors, steps, plan.rows, plan.vectors, plan.k_block)
-    latency = VECTOR_RATE * VECTOR_LATENCY * steps * math.ceil(plan.m / plan.rows)
+    part = (plan.m, n_vectors, steps, plan.rows, plan.vectors, plan.k_block)
+    computing = estimate_cycles(*part, machine, product_rate(plan.kernel, machine))
     weight = ROW_BYTES * steps * n_vectors
-    rates = dict(zip(LEVELS[1:], SAPPHIRE_RAPIDS.rates, strict=True))
+    rates = {"L2": machine.l2_rate, "L3": machine.l3_rate(), "memory": machine.memory_rate()}
     rate = rates.get(level_of(weight, machine))
-    fetching = VECTOR_RATE * weight / rate if rate else 0.0
-    least = max(computing, latency * math.ceil(n_vectors / plan.vectors), fetching)
+    fetching = weight / rate * machine.cycles_per_us if rate else 0.0
+    least = max(computing, fetching)
     return least + computing / 1000  # decides where fetching is all that counts
 
 

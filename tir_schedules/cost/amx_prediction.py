@@ -31,17 +31,14 @@ from microkernels.amx.instructions import (
     product_counts,
 )
 from microkernels.amx.scoreboard import (
-    CONFIGURE_CYCLES,
     LEVELS,
-    RELEASE_CYCLES,
-    SAPPHIRE_RAPIDS,
-    TDP_CYCLES,
     TILE_BYTES,
+    Core,
     block_cycles,
 )
 from microkernels.amx.tile_shapes import ROW_BYTES, ROWS
 from microkernels.kernels.amx_family import AmxMicrokernel
-from tir_schedules.core.machine import Machine
+from microkernels.machines.machine import Machine
 from tir_schedules.core.product_plan import PANELS_AHEAD, ProductPlan
 
 DEPTH = 16  # steps of kr in a tile's 64 bytes of K
@@ -109,6 +106,8 @@ class Prediction:
     ----------
     counts : InstructionCounts
         Tile instructions.
+    tdp_cycles : float
+        Between two dot products at the peak.
     cycles : float
         From the first configuration to the release.
     bytes_loaded : dict
@@ -118,14 +117,15 @@ class Prediction:
     """
 
     counts: InstructionCounts
+    tdp_cycles: float
     cycles: float = 0.0
     bytes_loaded: dict[str, int] = field(default_factory=lambda: dict.fromkeys(LEVELS, 0))
     bytes_stored: int = 0
 
     @property
     def share(self) -> float:
-        """Share of the peak: one dot product every 16 cycles is 1."""
-        return TDP_CYCLES * self.counts.tdp / self.cycles
+        """Share of the peak: 1 if one dot product follows the other."""
+        return self.tdp_cycles * self.counts.tdp / self.cycles
 
 
 @dataclass(frozen=True)
@@ -139,27 +139,27 @@ class _Visit:
     count: int
     fetched_from: str
 
-    @property
-    def fetch_cycles(self) -> float:
+    def fetch_cycles(self, core: Core) -> float:
         """Cycles that the tiles of B take to come into L2, if they were fetched ahead."""
         if self.fetched_from == self.levels[1]:
             return 0.0
-        rate = SAPPHIRE_RAPIDS.rates[LEVELS.index(self.fetched_from) - 1]
+        rate = core.rates[LEVELS.index(self.fetched_from) - 1]
         return TILE_BYTES * self.block.steps * self.block.column_tiles / rate
 
 
 def predict(part: TilePart, machine: Machine) -> Prediction:
     """What a part costs on a machine with AMX, whose caches are the given one's."""
-    found = Prediction(part.counts())
-    found.cycles = found.counts.ldtilecfg * CONFIGURE_CYCLES + RELEASE_CYCLES
+    core = machine.tile_core
+    found = Prediction(part.counts(), core.tdp)
+    found.cycles = found.counts.ldtilecfg * core.configure + core.release
     fetched = 0.0
     for visit in _visits(part, machine):
         block, levels = visit.block, dict(zip("ABC", visit.levels, strict=True))
         epilogue = part.epilogue if visit.last else None
-        found.cycles += visit.count * block_cycles(block, levels, epilogue)
+        found.cycles += visit.count * block_cycles(block, core, levels, epilogue)
         results = visit.rows * block.column_tiles * ROW_BYTES
         found.bytes_stored += visit.count * results
-        fetched += visit.count * visit.fetch_cycles
+        fetched += visit.count * visit.fetch_cycles(core)
         loaded = {
             "A": block.steps * visit.rows * ROW_BYTES,
             "B": block.steps * block.column_tiles * TILE_BYTES,

@@ -1,36 +1,28 @@
-"""When a parallel region is worth it: from so much work on, in the unit that an estimate counts in.
+"""When a parallel region is worth it: if one thread takes long enough beside a fork and a join.
 
 Below that, forking and joining costs more than other threads save.
 """
 
 from __future__ import annotations
 
-from tir_schedules.core.machine import Machine
+from microkernels.machines.machine import Machine
 
-VM_CALL_US = 0.35  # one more kernel called by the virtual machine
-FORK_JOIN_US = 1.0  # a parallel region on two threads
-FORK_CYCLES = 8000.0  # the same as a convolution counts it, with what threads wait for each other
-BARRIER_CYCLES = 4000.0  # of a stage of Winograd's program
-
-LEAST = {
-    "flops": 400_000,  # of f32; kr times as many where a step multiplies kr elements
-    "elements": 2048 * 16,  # of rows that are normalised
-    "bytes": 96 << 10,  # of keys and values that a few queries read
-}
-"""Work from which on all threads share it."""
-EACH = {
-    "elements": 4096 * 16,  # whose range is searched for
-    "nanoseconds": 5000,
-}
-"""Work that every further thread has to get."""
+# In times of a fork and a join of all threads: from so much work of one thread on, all share it.
+LEAST = 3.38
+# So much work every further thread has to get, of operators that use as many as are worth it.
+EACH = 5.0
 
 
-def worth_parallel(machine: Machine, **work: float) -> bool:
-    """Whether all threads share so much work of a unit of LEAST."""
-    return machine.threads > 1 and all(amount >= LEAST[unit] for unit, amount in work.items())
+def worth_parallel(machine: Machine, us: float, least: float = LEAST) -> bool:
+    """Whether all threads share work that takes one thread so many microseconds."""
+    return machine.threads > 1 and us >= least * machine.fork_us(machine.threads)
 
 
-def threads_worth(machine: Machine, **work: float) -> int:
-    """How many threads share so much work of a unit of EACH."""
-    most = min(int(amount / EACH[unit]) for unit, amount in work.items())
-    return max(1, min(machine.threads, most))
+def threads_worth(machine: Machine, us: float) -> int:
+    """How many threads share work that takes one thread so many microseconds."""
+    enough = (
+        threads
+        for threads in range(machine.threads, 1, -1)
+        if us >= threads * EACH * machine.fork_us(threads)
+    )
+    return next(enough, 1)

@@ -14,10 +14,10 @@ from collections.abc import Iterable
 from tvm import DataType
 
 from microkernels.isa import isa_named
+from microkernels.machines.machine import Machine
 from microkernels.microkernel import microkernel_named, tile_kernels_for
 from tir_schedules.core.config import Config
 from tir_schedules.core.integer_product import is_integer, quantized_dtype
-from tir_schedules.core.machine import Machine
 from tir_schedules.core.product import Product
 from tir_schedules.core.region import Region
 from tir_schedules.core.template import template_for

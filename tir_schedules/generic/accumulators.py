@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from tvm import tirx
 from tvm.ir.expr import TensorLoad
 
+from microkernels.machines.machine import Machine
 from microkernels.vector.expressions import Expr
-from tir_schedules.core.machine import Machine
 
 from .combine import keeping_nan
 from .expressions import int64, map_loads

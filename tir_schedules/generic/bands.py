@@ -16,16 +16,15 @@ from dataclasses import replace
 
 from tvm import s_tir, tirx
 
+from microkernels.machines.machine import Machine
 from microkernels.vector.expressions import Expr
-from tir_schedules.core.machine import Machine
 
 from .elementwise import elementwise_loops
 from .inline import reads_of
 from .loops import (
-    FORK_NANOSECONDS,
     View,
     flattened,
-    nanoseconds,
+    is_worth_parallel,
     nested,
     sequence,
     temporary_view,
@@ -166,7 +165,7 @@ def _band_loops(
     if depth == 0:
         return _nest_loops(flattened(group[0], views), machine, True)
     band = group[0].spatial[:depth]
-    wide = sum(map(nanoseconds, group)) >= FORK_NANOSECONDS
+    wide = is_worth_parallel(group, machine)
     local = dict(views)
     statements: list[tirx.Stmt] = []
     for nest in group:

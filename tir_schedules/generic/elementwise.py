@@ -18,8 +18,8 @@ from tvm import tirx
 from tvm.ir import Call
 from tvm.sym import Analyzer, detect_linear_equation
 
+from microkernels.machines.machine import Machine
 from microkernels.vector.expressions import Expr
-from tir_schedules.core.machine import Machine
 
 from .expressions import (
     call_name,
@@ -34,11 +34,10 @@ from .expressions import (
 )
 from .interleave import interleaving_loops, interleaving_of
 from .loops import (
-    FORK_NANOSECONDS,
     Strides,
     access_strides,
     collapsed,
-    nanoseconds,
+    is_worth_parallel,
     nested,
     sequence,
     serial,
@@ -62,7 +61,7 @@ def elementwise_loops(nest: Nest, machine: Machine, parallel: bool) -> tuple[tir
     rows: list[_Rows] = []
     for part in split_at_conditions(nest):
         part = collapsed(split_at_periods(part))
-        wide = parallel and nanoseconds(part) >= FORK_NANOSECONDS
+        wide = parallel and is_worth_parallel([part], machine)
         loads, stores = access_strides(part)
         tile = transpose_axes(part, loads, stores, machine)
         mixed = interleaving_of(part, loads, stores, machine) if tile is None else None

@@ -9,7 +9,7 @@ import tvm_ffi
 from tvm import s_tir, tirx
 from tvm.tirx import ForKind
 
-from tir_schedules.core.machine import Machine
+from microkernels.machines.machine import Machine
 from tir_schedules.core.statements import walk
 
 from .floats import guard_floats

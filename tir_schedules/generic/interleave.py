@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from tvm import tirx
 from tvm.ir.expr import TensorLoad
 
+from microkernels.machines.machine import Machine
 from microkernels.vector.expressions import Expr, bind, element_of, let_scope, reinterpret
-from tir_schedules.core.machine import Machine
 
 from .expressions import calls_of, int64, loads_of, map_loads, ramp_at, same, shuffle, substitute
 from .loops import Strides, nested, numbers_used, sequence, vectorized

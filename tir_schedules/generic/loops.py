@@ -8,7 +8,7 @@ for i, j in grid(64, 48): y[i, j] = x[i, j] * b[0]     (all reads and writes ste
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import tvm_ffi
@@ -18,8 +18,9 @@ from tvm.ir.expr import TensorLoad
 from tvm.sym import Analyzer
 from tvm.tirx import ForKind
 
+from microkernels.machines.machine import Machine
 from microkernels.vector.expressions import Expr, element_of
-from tir_schedules.core.machine import Machine
+from tir_schedules.cost.parallel import worth_parallel
 
 from .expressions import (
     const_int,
@@ -36,10 +37,12 @@ from .nest import Axis, Nest, Store, analyzer_for
 from .padded_windows import Bounds
 from .vector_math import lower_math
 
-FORK_NANOSECONDS = 10_000
-"""Estimated serial time below which a nest stays serial: entering and leaving a parallel region
-costs 1 to 3 microseconds, so that two threads gain from about twice that on; the rest is margin
-for the estimate."""
+LEAST_FORKS = 10.0
+"""Times of a fork and a join that a nest takes on one thread before all share it. Two threads gain
+from about twice a fork on; the rest is margin for the estimate."""
+
+OPERATION_CYCLES, ELEMENT_CYCLES = 1.18, 2.96
+"""Of a vector: what costs as much as an addition, and a read or a write from L2."""
 
 Strides = dict[tirx.Var, "int | None"]
 
@@ -252,18 +255,22 @@ def store_statement(nest: Nest, stores: Sequence[Store], at: dict[tirx.Var, Expr
     return sequence(statements)
 
 
-def nanoseconds(nest: Nest) -> float:
-    """Rough time of a vectorised nest on one core, to decide whether threads are worth waking.
+def is_worth_parallel(nests: Iterable[Nest], machine: Machine) -> bool:
+    """Whether all threads share nests."""
+    us = sum(_serial_us(nest, machine) for nest in nests)
+    return worth_parallel(machine, us, LEAST_FORKS)
 
-    Per point 0.02 ns for what costs as much as an addition and 0.05 ns for an element read or
-    written: 16 lanes at 3.5 GHz, and elements from the second-level cache.
-    """
+
+def _serial_us(nest: Nest, machine: Machine) -> float:
+    """Rough time of a vectorised nest on one core."""
     work = sum(cost_of(store.value) for store in nest.stores)
     work += sum(cost_of(value) for _, value in nest.lets)
     own = {store.buffer for store in nest.stores} if nest.reduce else set()
     touched = sum(load.source not in own for load in nest.reads())
     results = math.prod(axis.extent for axis in nest.spatial) * len(nest.results)
-    return nest.points * (0.02 * work + 0.05 * touched) + 0.05 * results
+    each = OPERATION_CYCLES * work + ELEMENT_CYCLES * touched
+    cycles = (nest.points * each + ELEMENT_CYCLES * results) / machine.isa.f32_lanes
+    return cycles / machine.cycles_per_us
 
 
 def nested(axes: Sequence[Axis], body: tirx.Stmt, machine: Machine, parallel: bool) -> tirx.Stmt:

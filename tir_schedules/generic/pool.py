@@ -22,7 +22,7 @@ from dataclasses import dataclass
 
 from tvm import tirx
 
-from tir_schedules.core.machine import Machine
+from microkernels.machines.machine import Machine
 
 from .accumulators import tiles_of
 from .expressions import int64

@@ -25,18 +25,17 @@ from collections.abc import Callable
 from tvm import tirx
 from tvm.ir.expr import TensorLoad
 
+from microkernels.machines.machine import Machine
 from microkernels.vector.expressions import Expr
-from tir_schedules.core.machine import Machine
 
 from .accumulators import Accumulators, Plan, over_reduced, shared_axis, tiles_of
 from .combine import COMBINE
 from .elementwise import conditions_as_selects, lanes_for
 from .expressions import calls_of, int64, loads_of, same, variables_of
 from .loops import (
-    FORK_NANOSECONDS,
     access_strides,
     collapsed,
-    nanoseconds,
+    is_worth_parallel,
     nested,
     pieces,
     sequence,
@@ -62,7 +61,7 @@ def reduction_loops(nest: Nest, machine: Machine, parallel: bool) -> tuple[tirx.
         If the nest does more than update one element per store.
     """
     nest = _checked(nest)
-    wide = parallel and nanoseconds(nest) >= FORK_NANOSECONDS
+    wide = parallel and is_worth_parallel([nest], machine)
     lanes = lanes_for(nest, machine)
     stripped = without_padding(nest)
     inside, bounds = stripped if stripped is not None else (nest, {})

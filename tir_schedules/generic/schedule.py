@@ -20,7 +20,7 @@ from collections.abc import Callable
 
 from tvm import DataType, tirx
 
-from tir_schedules.core.machine import Machine
+from microkernels.machines.machine import Machine
 
 from .bands import program_loops
 from .descending import ascending

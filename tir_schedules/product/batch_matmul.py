@@ -23,6 +23,7 @@ import tvm.tirx.script.builder.ir as I
 from tvm import tirx
 
 from microkernels.isa import Isa
+from microkernels.machines.machine import Machine
 from microkernels.microkernel import Microkernel
 from microkernels.vector.expressions import Expr
 from tir_schedules.core.blocking import balanced
@@ -36,13 +37,13 @@ from tir_schedules.core.emission import (
 from tir_schedules.core.group_loops import for_share
 from tir_schedules.core.integer_product import is_integer, reject_zero_points, zero_point_inputs
 from tir_schedules.core.loop_nest import Loop, LoopNest
-from tir_schedules.core.machine import Machine
 from tir_schedules.core.product import Product
 from tir_schedules.core.product_plan import ProductPlan, TileConfig
 from tir_schedules.core.region import Region
 from tir_schedules.core.template import Template, register_template
 from tir_schedules.cost.parallel import worth_parallel
 from tir_schedules.cost.product_nest import kind_of, product_nest
+from tir_schedules.cost.work import flops_us
 from tir_schedules.epilogue.epilogue import Columns, Epilogue, load_vector, store_vector, unflatten
 
 from .activations import Activations
@@ -157,7 +158,7 @@ def product_types(region: Region) -> tuple[str, str]:
 def _config(region: Region, machine: Machine, kernel: Microkernel) -> BatchMatmulConfig:
     """The best configuration of one kernel."""
     problem = BatchProblem(region)
-    parallel = worth_parallel(machine, flops=flops(region) / kernel.kr)
+    parallel = worth_parallel(machine, flops_us(flops(region) / kernel.kr, machine))
     uneven = problem.batches % machine.threads and problem.batches < 4 * machine.threads
     return BatchMatmulConfig(
         **default_tile(kernel, problem.m, problem.n, problem.k, machine),

@@ -25,6 +25,7 @@ import numpy as np
 from tvm import tirx
 
 from microkernels.isa import Isa
+from microkernels.machines.machine import Machine
 from microkernels.microkernel import Microkernel
 from microkernels.vector.expressions import Expr, parameter
 from tir_schedules.core.blocking import thread_grids
@@ -32,7 +33,6 @@ from tir_schedules.core.config import best_first
 from tir_schedules.core.emission import kernel_function, operand_parameters, tensor_parameter
 from tir_schedules.core.integer_product import is_dynamic, is_integer, reject_zero_points
 from tir_schedules.core.loop_nest import LoopNest
-from tir_schedules.core.machine import Machine
 from tir_schedules.core.product import Product
 from tir_schedules.core.region import Region
 from tir_schedules.core.template import Packing, Template, register_template

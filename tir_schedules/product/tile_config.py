@@ -9,14 +9,15 @@ from typing import Any, Protocol, TypeVar
 from microkernels.errors import ConfigError
 from microkernels.isa import Isa, isa_named
 from microkernels.kernels.amx_family import AmxMicrokernel
+from microkernels.machines.machine import Machine
 from microkernels.microkernel import Microkernel, kernels_for, microkernel_named, tile_kernels_for
 from tir_schedules.core.blocking import choose_thread_grid, estimate_cycles
 from tir_schedules.core.config import check_numbers
-from tir_schedules.core.machine import Machine
 from tir_schedules.core.product_plan import ProductPlan, TileConfig
 from tir_schedules.core.region import Region
 from tir_schedules.cost.amx_cost import LEAST_GAIN, amx_blocks, amx_cycles, vector_cycles
 from tir_schedules.cost.parallel import worth_parallel
+from tir_schedules.cost.work import flops_us, product_rate
 
 RESULT_DTYPES = (
     "float32",
@@ -98,7 +99,7 @@ def best_grid(
 ) -> dict[str, Any]:
     """The grid of threads for a tile, as fields of a configuration; one if there is little work."""
     grid = (1, 1)
-    if worth_parallel(machine, flops=flops):
+    if worth_parallel(machine, flops_us(flops, machine)):
         lanes = microkernel_named(tile["kernel"]).lanes
         m_tiles = math.ceil(m / tile["rows"])
         n_tiles = math.ceil(math.ceil(n / lanes) / tile["vectors"])
@@ -130,8 +131,8 @@ def tile_cycles(plan: ProductPlan, machine: Machine, fetches: bool = False) -> f
         return amx_cycles(plan, machine, fetches)
     if machine.isa.includes(isa_named("amx")):
         return vector_cycles(plan, machine)
-    part = (plan.m, plan.n_vectors, plan.steps, plan.rows, plan.vectors)
-    return estimate_cycles(*part, plan.k_block)
+    part = (plan.m, plan.n_vectors, plan.steps, plan.rows, plan.vectors, plan.k_block)
+    return estimate_cycles(*part, machine, product_rate(plan.kernel, machine))
 
 
 def fewest_cycles(candidates: Iterable[C], cycles: Callable[[C], float]) -> C:

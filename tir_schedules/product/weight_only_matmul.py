@@ -24,6 +24,7 @@ import tvm.tirx.script.builder.ir as I
 from tvm import relax, tirx
 
 from microkernels.isa import Isa
+from microkernels.machines.machine import Machine
 from microkernels.microkernel import Microkernel, kernels_for, microkernel_named
 from microkernels.vector.expressions import Expr, cast, parameter, splat
 from tir_schedules.core.blocking import thread_grids
@@ -35,7 +36,6 @@ from tir_schedules.core.emission import (
     tensor_parameter,
 )
 from tir_schedules.core.loop_nest import LoopNest
-from tir_schedules.core.machine import Machine
 from tir_schedules.core.product_plan import Piece, ProductPlan
 from tir_schedules.core.region import Region
 from tir_schedules.core.template import Packing, Template, register_template

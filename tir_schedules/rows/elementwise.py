@@ -19,6 +19,7 @@ from tvm import tirx
 
 from microkernels.integers import RANGES
 from microkernels.isa import Isa
+from microkernels.machines.machine import Machine
 from microkernels.vector.expressions import Expr, bind
 from tir_schedules.core.blocking import shares
 from tir_schedules.core.collapse import broadcasts, collapsed, item_operands
@@ -31,7 +32,6 @@ from tir_schedules.core.emission import (
     tensor_parameter,
 )
 from tir_schedules.core.group_loops import for_share
-from tir_schedules.core.machine import Machine
 from tir_schedules.core.region import Region
 from tir_schedules.core.template import Template, register_template
 from tir_schedules.cost.parallel import threads_worth
@@ -48,6 +48,7 @@ from tir_schedules.epilogue.packed_bytes import wide_bytes
 
 from .normalize_view import reshaped
 
+OPERATION_CYCLES = 0.925  # of one operator, for a vector
 X_DTYPES = ("float32", "bfloat16", "uint8", "int8", "int32")
 
 
@@ -91,8 +92,8 @@ def default_config(region: Region, machine: Machine) -> ElementwiseConfig:
     cost = Epilogue(region, ()).cost
     packed = region.output.dtype in RANGES and lanes == PACKED_LANES  # four at a time
     unroll = 4 if cost <= 12 or (packed and cost <= 32) else 2 if cost <= 24 else 1
-    nanoseconds = rows * math.ceil(n / lanes) * (2 + cost) / 4
-    threads = threads_worth(machine, nanoseconds=nanoseconds)
+    cycles = rows * math.ceil(n / lanes) * (2 + cost) * OPERATION_CYCLES
+    threads = threads_worth(machine, cycles / machine.cycles_per_us)
     return ElementwiseConfig(unroll=min(unroll, max(1, n // lanes)), threads=threads)
 
 

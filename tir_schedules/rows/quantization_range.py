@@ -23,13 +23,13 @@ import tvm.tirx.script.builder.ir as I
 from tvm import tirx
 
 from microkernels.isa import Isa
+from microkernels.machines.machine import Machine
 from microkernels.vector.expressions import Expr, bind, materialise, parameter
 from microkernels.vector.rounding import ROUND
 from tir_schedules.core.blocking import shares
 from tir_schedules.core.config import Config, check_numbers
 from tir_schedules.core.emission import kernel_function, opaque_block, task_loop, tensor_parameter
 from tir_schedules.core.group_loops import for_share
-from tir_schedules.core.machine import Machine
 from tir_schedules.core.reduce_lanes import LaneTotals
 from tir_schedules.core.region import Region, Tensor
 from tir_schedules.core.template import Template, register_template
@@ -39,6 +39,7 @@ from tir_schedules.epilogue.epilogue import Columns, load_vector
 from .normalize_view import reshaped
 
 LARGEST = 255.0
+VECTOR_CYCLES = 4.5  # for a vector from beyond L2
 OWN_UNROLL = 8  # independent minima and maxima where no configuration says
 
 
@@ -151,7 +152,7 @@ def reject(region: Region, isa: Isa) -> str | None:
 def default_config(region: Region, machine: Machine) -> RangeConfig:
     """A configuration by closed formula; no tuning is needed."""
     vectors = math.ceil(region.inputs[0].size / machine.isa.f32_lanes)
-    threads = threads_worth(machine, elements=vectors * machine.isa.f32_lanes)
+    threads = threads_worth(machine, vectors * VECTOR_CYCLES / machine.cycles_per_us)
     return RangeConfig(unroll=min(4, vectors), threads=threads)
 
 

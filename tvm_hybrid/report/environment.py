@@ -92,7 +92,7 @@ def _checked(topic: str, name: str, find: Callable[[], str]) -> Fact:
 
 def _cpu() -> list[Fact]:
     from microkernels.isa import LADDER, host_features, host_isa
-    from tir_schedules.core.machine import Machine
+    from microkernels.machines.machine import Machine
 
     from ..targets import cpu_name, host_target
 

@@ -24,10 +24,10 @@ from tvm.script.ir_builder import IRBuilder
 
 from microkernels.errors import CompileError
 from microkernels.isa import LADDER, allowed_on_host, emulated_on_host
+from microkernels.machines.machine import Machine
 from microkernels.microkernel import Address, Microkernel, Place, all_microkernels
 from microkernels.tvm_compat import NO_ALIAS
 from microkernels.vector.expressions import Expr, parameter, ramp
-from tir_schedules.core.machine import Machine
 
 from ..targets import cpu_name, host_target
 from .markdown import markdown_table

@@ -16,11 +16,11 @@ from tvm.target import Target
 from microkernels.errors import TargetError
 from microkernels.isa import isa_named
 from microkernels.kernels.amx_family import AmxMicrokernel
+from microkernels.machines.machine import Machine
 from microkernels.microkernel import all_microkernels
 from relay_passes.lower.select_configs import choose
 from relay_passes.pipeline import PipelineOptions, collect_regions
 from tir_schedules.core.config import Config
-from tir_schedules.core.machine import Machine
 from tir_schedules.core.product_plan import ProductPlan
 from tir_schedules.core.region import Region, Tensor
 from tir_schedules.core.template import template_for

@@ -14,8 +14,8 @@ from concurrent.futures import ThreadPoolExecutor
 import msgspec
 import numpy as np
 
+from microkernels.machines.machine import Machine
 from microkernels.microkernel import Microkernel, all_microkernels
-from tir_schedules.core.machine import Machine
 
 from ..targets import host_target
 from .kernel_speed import measure_kernels, runs_here, types_of

@@ -19,6 +19,7 @@ from tvm.runtime import Tensor
 
 from microkernels.errors import ConfigError
 from microkernels.isa import require_on_host
+from microkernels.machines.machine import Machine
 from relay_passes.pipeline import (
     PipelineOptions,
     check_fusion,
@@ -26,7 +27,6 @@ from relay_passes.pipeline import (
     count_regions,
 )
 from relay_passes.regions.select_winograd import check_fast_math
-from tir_schedules.core.machine import Machine
 from tir_schedules.core.region import Region
 from tir_schedules.core.template import template_for
 

@@ -15,8 +15,8 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 import msgspec
 
 from microkernels.errors import CompileError
+from microkernels.machines.machine import Machine
 from tir_schedules.core.config import Config
-from tir_schedules.core.machine import Machine
 from tir_schedules.core.region import Region
 
 from .events import Callback, Stage, StopTuning, Trial

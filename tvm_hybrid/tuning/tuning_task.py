@@ -10,8 +10,8 @@ from functools import partial
 from typing import Any
 
 from microkernels.errors import ConfigError
+from microkernels.machines.machine import Machine
 from tir_schedules.core.config import Config
-from tir_schedules.core.machine import Machine
 from tir_schedules.core.region import Region
 from tir_schedules.core.template import Template, template_for
 

@@ -12,14 +12,15 @@ from microkernels.amx.instructions import TileBlock
 from microkernels.amx.scoreboard import (
     ALL_L1,
     LEVELS,
-    SAPPHIRE_RAPIDS,
-    TDP_CYCLES,
     Core,
     Scoreboard,
     block_cycles,
 )
 from microkernels.amx.tile_shapes import LAYOUTS
+from microkernels.isa import isa_named
+from microkernels.machines.machine import Machine
 
+SPR = Machine("sapphirerapids", isa_named("amx")).tile_core
 levels = st.fixed_dictionaries({operand: st.sampled_from(LEVELS) for operand in "ABC"})
 
 
@@ -31,7 +32,7 @@ def blocks(draw: st.DrawFn, most_steps: int = 20) -> TileBlock:
     return TileBlock(layout, *sizes, draw(st.integers(1, most_steps)), draw(st.booleans()))
 
 
-def stream_cycles(block: TileBlock, core: Core = SAPPHIRE_RAPIDS) -> float:
+def stream_cycles(block: TileBlock, core: Core = SPR) -> float:
     """Predicted cycles of a block's instructions, from an idle core to an idle core."""
     board = Scoreboard(core, ALL_L1)
     board.run(block.stream())
@@ -39,7 +40,7 @@ def stream_cycles(block: TileBlock, core: Core = SAPPHIRE_RAPIDS) -> float:
 
 
 def share(block: TileBlock, cycles: float) -> float:
-    return TDP_CYCLES * block.row_tiles * block.column_tiles * block.steps / cycles
+    return SPR.tdp * block.row_tiles * block.column_tiles * block.steps / cycles
 
 
 @pytest.mark.parametrize(
@@ -59,7 +60,7 @@ def test_shares_of_peak_by_cycles_of_a_tile_load(
     """
     block = TileBlock(layout, rows, columns, 64)
     for load, expected in by_load.items():
-        core = replace(SAPPHIRE_RAPIDS, load=load)
+        core = replace(SPR, load=load)
         found = share(block, stream_cycles(block, core))
         assert found == pytest.approx(expected, abs=0.02)
 
@@ -69,22 +70,24 @@ def test_full_blocks_reach_nine_tenths_of_peak_where_b_is_in_l1() -> None:
     for layout, (rows, columns) in LAYOUTS.items():
         for steps in (16, 32, 64):  # 1024, 2048, 4096 bytes of K
             block = TileBlock(layout, rows, columns, steps)
-            assert share(block, block_cycles(block, near)) >= 0.9
+            assert share(block, block_cycles(block, SPR, near)) >= 0.9
     # One load for a product: four tiles of 1 KB from L2, 48 bytes a cycle, for 64 cycles of them.
     block = TileBlock("2x2", 2, 2, 32)
     far = {"A": "L2", "B": "L2", "C": "L2"}
-    assert share(block, block_cycles(block, far)) == pytest.approx(64 / (4 * 1024 / 48), abs=0.01)
+    assert share(block, block_cycles(block, SPR, far)) == pytest.approx(
+        64 / (4 * 1024 / 48), abs=0.01
+    )
 
 
 @settings(deadline=None, max_examples=60)
 @given(blocks(), levels)
 def test_no_block_beats_its_products_or_its_loads(block: TileBlock, where: dict[str, str]) -> None:
-    cycles = block_cycles(block, where)
+    cycles = block_cycles(block, SPR, where)
     loads = block.counts().tileloadd
     # Each of the simulated blocks may begin and end at another point of the machine's rhythm.
-    slack = SAPPHIRE_RAPIDS.tdp
-    assert cycles >= TDP_CYCLES * block.counts().tdp - slack
-    assert cycles >= SAPPHIRE_RAPIDS.load * loads - slack
+    slack = SPR.tdp
+    assert cycles >= SPR.tdp * block.counts().tdp - slack
+    assert cycles >= SPR.load * loads - slack
 
 
 @settings(deadline=None, max_examples=60)
@@ -94,7 +97,7 @@ def test_a_level_further_away_is_never_faster(
 ) -> None:
     nearer = {**where, operand: LEVELS[max(LEVELS.index(where[operand]) - 1, 0)]}
     # In-order ports may pair instructions a little better by chance: one product's time.
-    assert block_cycles(block, nearer) <= block_cycles(block, where) + TDP_CYCLES
+    assert block_cycles(block, SPR, nearer) <= block_cycles(block, SPR, where) + SPR.tdp
 
 
 @settings(deadline=None, max_examples=40)
@@ -102,15 +105,15 @@ def test_a_level_further_away_is_never_faster(
 def test_work_behind_the_product_and_longer_sums_cost(
     block: TileBlock, where: dict[str, str], operations: int
 ) -> None:
-    plain = block_cycles(block, where)
-    assert block_cycles(block, where, operations) >= plain - TDP_CYCLES
-    assert block_cycles(replace(block, steps=block.steps + 1), where) > plain - TDP_CYCLES
+    plain = block_cycles(block, SPR, where)
+    assert block_cycles(block, SPR, where, operations) >= plain - SPR.tdp
+    assert block_cycles(replace(block, steps=block.steps + 1), SPR, where) > plain - SPR.tdp
 
 
 def test_long_sums_go_on_at_their_pace() -> None:
     block = TileBlock("2x2", 2, 2, 48)
     longer = replace(block, steps=96)
-    more = block_cycles(longer, ALL_L1, 4) - block_cycles(block, ALL_L1, 4)
-    assert more == pytest.approx(48 * 4 * TDP_CYCLES, rel=0.01)
+    more = block_cycles(longer, SPR, ALL_L1, 4) - block_cycles(block, SPR, ALL_L1, 4)
+    assert more == pytest.approx(48 * 4 * SPR.tdp, rel=0.01)
     whole = stream_cycles(longer)
     assert share(longer, whole) == pytest.approx(0.98, abs=0.01)

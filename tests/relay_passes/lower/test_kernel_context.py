@@ -8,11 +8,11 @@ import tvm
 from tvm import relax
 from tvm.ir.transform import PassContext
 
+from microkernels.machines.machine import Machine
 from relay_passes.lower.kernel_context import kernel_context
 from relay_passes.lower.lower_regions import build_kernel
 from relay_passes.pipeline import PipelineOptions, collect_regions
 from tests.relay_passes.graphs import TARGET, constant, module
-from tir_schedules.core.machine import Machine
 from tir_schedules.core.template import template_for
 
 op = relax.op

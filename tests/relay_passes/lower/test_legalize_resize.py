@@ -9,8 +9,8 @@ import pytest
 import tvm
 from tvm import IRModule, relax, tirx
 
+from microkernels.machines.machine import Machine
 from relay_passes.lower.legalize_operators import legalize_operators
-from tir_schedules.core.machine import Machine
 from tir_schedules.generic.schedule import schedule_generic
 
 COORDINATES = (

@@ -8,15 +8,15 @@ import tvm
 from tvm import IRModule, relax, tirx
 
 from microkernels.isa import isa_named
+from microkernels.machines.machine import Machine
 from relay_passes.decisions import Decision, DecisionLog
 from relay_passes.lower.lower_regions import KERNEL, lower_regions
 from relay_passes.lower.merge_side_by_side import merge_side_by_side
 from relay_passes.lower.prepack import prepack
 from relay_passes.lower.select_configs import select_configs
 from relay_passes.pipeline import PipelineOptions, compile_module
-from tests.relay_passes.graphs import TARGET, Body, constant, module, partitioned
+from tests.relay_passes.graphs import MACHINE, TARGET, Body, constant, module, partitioned
 from tir_schedules.assembled.side_by_side import tasks_of
-from tir_schedules.core.machine import Machine
 
 op = relax.op
 F = "float32"
@@ -134,7 +134,7 @@ def test_kernels_for_two_of_eight_threads_are_built_anew() -> None:
         return [op.nn.softmax(x) for x in xs]
 
     shapes = [((2, width), F) for width in (30000, 31000, 32000, 33000)]
-    mod, [decision] = merged(body, *shapes, threads=8)
+    mod, [decision] = merged(body, *shapes, threads=8, machine=MACHINE)
     assert kernels(mod) == ["tvm_hybrid_side_by_side"]
     assert [part["threads"] for part in decision.config["parts"]] == [1] * 4
     assert sorted(decision.config["shares"]) == [(0,), (1,), (2,), (3,)]

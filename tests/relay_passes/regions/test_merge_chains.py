@@ -12,6 +12,7 @@ from tvm.ir import assert_structural_equal
 
 import tvm_hybrid
 from microkernels.isa import isa_named
+from microkernels.machines.machine import Machine
 from relay_passes.ir.dynamic_quantize import emit_dynamic_quantize
 from relay_passes.ir.region_functions import REASON, REGION
 from relay_passes.pipeline import PipelineOptions, collect_regions
@@ -20,7 +21,6 @@ from relay_passes.regions.partition import partition
 from tests.relay_passes.graphs import MACHINE, TARGET, Body, constant, module, regions, run
 from tests.relay_passes.quantized import dequantize, quantize
 from tir_schedules.core.attributes import attribute_text
-from tir_schedules.core.machine import Machine
 from tir_schedules.core.region import Region
 from tvm_hybrid.dlpack import BFLOAT16
 
@@ -252,7 +252,7 @@ def test_weights_that_come_from_memory_ask_for_more() -> None:
     _, after = merged(body, shape)
     assert [region.op for region in regions(after)] == ["mlp_chain"]
     before, apart = merged(
-        body, shape, machine=dataclasses.replace(TWO, threads=1, l3_bytes=64 << 10)
+        body, shape, machine=dataclasses.replace(TWO, threads=1).with_numbers(l3_bytes=64 << 10)
     )
     assert regions(apart) == regions(before)
     assert "does not pay" in reasons(apart)[1] and "5.00% counts" in reasons(apart)[1]

@@ -8,6 +8,8 @@ import pytest
 from tvm import IRModule, relax
 from tvm.ir import assert_structural_equal
 
+from microkernels.isa import isa_named
+from microkernels.machines.machine import Machine
 from relay_passes.decisions import DecisionLog
 from relay_passes.ir.dynamic_quantize import emit_dynamic_quantize
 from relay_passes.regions.merge_projections import MERGE, merge_projections
@@ -51,7 +53,9 @@ def plain(x: relax.Expr) -> relax.Expr:
 def merged(mod: IRModule, threads: int = 1) -> tuple[IRModule, list[str]]:
     """The module after the pass, and what it says."""
     decisions: DecisionLog = []
-    result = tidy(merge_projections(threads, decisions)(tidy(mod)))
+    result = tidy(
+        merge_projections(Machine("znver4", isa_named("avx512"), threads), decisions)(tidy(mod))
+    )
     relax.analysis.well_formed(result)
     assert all(decision.op == MERGE and decision.taken for decision in decisions)
     return result, [decision.reason for decision in decisions]

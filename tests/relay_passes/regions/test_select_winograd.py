@@ -138,7 +138,7 @@ def test_weights_are_in_memory_where_those_of_the_module_exceed_l3() -> None:
     assert constant_bytes(mod) == weight
     kinds = []
     for l3_bytes in (100 * weight, weight // 2):
-        machine = dataclasses.replace(MACHINE, l3_bytes=l3_bytes)
+        machine = MACHINE.with_numbers(l3_bytes=l3_bytes)
         found = regions(select_winograd(machine)(partitioned(mod)[0]))
         kinds.append(found[0].op)
     assert kinds == ["conv2d_winograd", "conv2d"]

@@ -9,6 +9,7 @@ from tvm import tirx
 from tvm.script.ir_builder import IRBuilder
 
 from microkernels.isa import isa_named
+from microkernels.machines.machine import Machine
 from microkernels.vector.expressions import parameter
 from tests.guard import guarded
 from tests.tir_schedules.run_region import (
@@ -22,7 +23,6 @@ from tests.tir_schedules.run_region import (
     run,
 )
 from tir_schedules.assembled.placed_output import place_output
-from tir_schedules.core.machine import Machine
 from tir_schedules.core.placement import Placement
 from tir_schedules.core.region import Region, Step, Tensor
 from tir_schedules.core.template import template_for

@@ -7,6 +7,8 @@ import pytest
 import tvm
 from tvm import tirx
 
+from microkernels.isa import isa_named
+from microkernels.machines.machine import Machine
 from tests.stand_ins import running
 from tests.tir_schedules.run_region import (
     BF16_ISAS,
@@ -25,9 +27,10 @@ from tir_schedules.assembled.side_by_side import (
     serial_us,
     tasks_of,
 )
-from tir_schedules.core.machine import Machine
 from tir_schedules.core.region import Region, Step, Tensor
 from tir_schedules.core.template import template_for
+
+TWO = Machine("znver4", isa_named("avx512"), 2)
 
 F = "float32"
 DENSE = Region(
@@ -66,7 +69,7 @@ def test_the_longest_come_first() -> None:
 
 def test_pieces_that_are_long_enough_pay() -> None:
     # 10 us on each of two threads, one call (0.35 us) and one fork (1 us) instead of two calls.
-    found = estimate([Piece(10.0, 1, 0), Piece(10.0, 1, 0)], 2)
+    found = estimate([Piece(10.0, 1, 0), Piece(10.0, 1, 0)], TWO)
     assert found.pays and found.shares == ((0,), (1,))
     assert found.separate.total == pytest.approx(20.7)
     assert found.merged.total == pytest.approx(11.35)
@@ -84,7 +87,7 @@ def test_pieces_that_are_long_enough_pay() -> None:
     ids=["short", "uneven", "parallel", "large results"],
 )
 def test_others_do_not(pieces: list[Piece]) -> None:
-    assert not estimate(pieces, 2).pays
+    assert not estimate(pieces, TWO).pays
 
 
 def test_an_estimate_grows_with_the_work() -> None:

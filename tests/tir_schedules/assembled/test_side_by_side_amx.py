@@ -10,6 +10,7 @@ import tvm
 from tvm import tirx
 
 from microkernels.amx.permission import PERMISSION_LLVM_IR
+from microkernels.machines.machine import Machine
 from microkernels.microkernel import microkernel_named
 from tests.amx_emulator import emulator
 from tests.stand_ins import running
@@ -17,7 +18,6 @@ from tests.tir_schedules.chain_regions import bf16_mlp
 from tests.tir_schedules.run_region import machine_for, packed, random_inputs, tensor_of
 from tir_schedules.assembled.side_by_side import assign, combine, serial_us
 from tir_schedules.core.config import Config
-from tir_schedules.core.machine import Machine
 from tir_schedules.core.region import Region, Tensor
 from tir_schedules.core.statements import walk
 from tir_schedules.core.template import template_for

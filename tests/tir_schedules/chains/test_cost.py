@@ -9,20 +9,18 @@ from collections.abc import Sequence
 import pytest
 
 from microkernels.isa import isa_named
+from microkernels.machines.machine import Machine
 from tir_schedules.chains.cost import ChainEstimate, estimate_chain, row_groups
 from tir_schedules.core.attributes import Attribute
-from tir_schedules.core.machine import Machine
 from tir_schedules.core.region import Region, Tensor
 from tir_schedules.cost.cost import Cost
 from tir_schedules.cost.merge_estimate import CHAIN
-from tir_schedules.cost.parallel import FORK_JOIN_US, VM_CALL_US
-from tir_schedules.cost.speeds import FOREIGN_RATE, MEASURED, WITH_AMX, speeds_of
 
 F = "float32"
 ONE = Machine("znver4", isa_named("avx512"))
 TWO = dataclasses.replace(ONE, threads=2)
 # 1 MB of L2, so that results between layers may be beyond it.
-AMX = Machine("sapphirerapids", isa_named("amx"), l1_bytes=48 << 10, l3_bytes=60 << 20)
+AMX = Machine("sapphirerapids", isa_named("amx"))
 INTEGERS = ("uint8", "int8")
 MLP_1 = (13, 512, 256, 128)
 WIDE = (384, 1536, 384)
@@ -66,15 +64,15 @@ def test_on_one_thread_a_small_chain_saves_its_calls(m: int, dtypes: tuple[str, 
     estimate = estimate_chain(chain(m, MLP_1, dtypes), machine)
     assert estimate.pays and estimate.plan.mode == "rows"
     assert (estimate.plan.tasks, estimate.plan.block) == (1, m)
-    assert estimate.saved == pytest.approx(2 * VM_CALL_US)
+    assert estimate.saved == pytest.approx(2 * ONE.call_us)
     assert "calls and barriers -0.7" in str(estimate) and f"{m} rows on 1 thread" in str(estimate)
 
 
 def test_on_two_threads_it_saves_barriers_too() -> None:
     """Products large enough to be shared alone: two of their three barriers go."""
     before, after = costs(estimate_chain(chain(32, (256, 512, 512, 512)), TWO))
-    assert before.barriers == pytest.approx(3 * (VM_CALL_US + FORK_JOIN_US))
-    assert after.barriers == pytest.approx(VM_CALL_US + FORK_JOIN_US)
+    assert before.barriers == pytest.approx(3 * (TWO.call_us + TWO.fork_us(2)))
+    assert after.barriers == pytest.approx(TWO.call_us + TWO.fork_us(2))
 
 
 def test_a_call_is_not_worth_merging_large_products() -> None:
@@ -88,7 +86,7 @@ def test_rows_lose_parallelism_where_there_are_few() -> None:
     estimate = estimate_chain(chain(1, (1024, 2048, 1024)), TWO)
     assert estimate.rows.tasks == 1 and estimate.rows.cost.total > 1.5 * estimate.merged.total
     assert estimate.pays and estimate.plan.mode == "columns" and estimate.plan.tasks == 2
-    assert estimate.saved == pytest.approx(VM_CALL_US)
+    assert estimate.saved == pytest.approx(TWO.call_us)
     assert "by columns on 2 threads" in str(estimate)
 
 
@@ -104,13 +102,13 @@ def test_results_beyond_l2_are_saved_by_blocks_of_rows() -> None:
     before, after = costs(estimate)
     assert estimate.pays and before.between > 0 == after.between
     assert estimate.plan.block * 4 * 1536 <= ONE.l2_bytes // 2
-    roomy = estimate_chain(chain(512, WIDE), dataclasses.replace(ONE, l2_bytes=64 << 20))
+    roomy = estimate_chain(chain(512, WIDE), ONE.with_numbers(l2_bytes=64 << 20))
     assert roomy.separate.between == 0 and not roomy.pays
 
 
 def test_large_weights_are_not_streamed_for_every_block() -> None:
     """The same chain where its weights come from memory: each block would read them again."""
-    small_l3 = dataclasses.replace(ONE, l3_bytes=4 << 20)
+    small_l3 = ONE.with_numbers(l3_bytes=4 << 20)
     estimate = estimate_chain(chain(512, WIDE), small_l3)
     assert not estimate.pays
     blocks = estimate_chain(chain(512, WIDE), ONE).rows
@@ -132,7 +130,7 @@ def test_rows_that_another_core_wrote_are_saved() -> None:
     region = chain(32, (4, 512, 512))
     before, after = costs(estimate_chain(region, TWO))
     half = 16 * 512 * 4
-    assert before.between == pytest.approx(half / FOREIGN_RATE) and after.between == 0
+    assert before.between == pytest.approx(half / TWO.foreign_rate) and after.between == 0
     assert costs(estimate_chain(region, ONE))[0].between == 0
 
 
@@ -174,16 +172,14 @@ def test_tiles_compute_up_to_eight_times_as_fast() -> None:
     region = chain(64, (512, 256, 256), INTEGERS)
     vnni = dataclasses.replace(AMX, isa=isa_named("avx512_vnni"))
     tiles, vectors = (estimate_chain(region, machine) for machine in (AMX, vnni))
-    # In cycles: of two dot products each on vectors, which the speeds of machines with AMX imply.
-    ratio = vectors.separate.compute * MEASURED.cycles_per_us
-    ratio /= tiles.separate.compute * WITH_AMX.cycles_per_us
+    ratio = vectors.separate.compute / tiles.separate.compute
     assert 4 < ratio <= 8
-    assert tiles.pays and tiles.saved == pytest.approx(VM_CALL_US)
+    assert tiles.pays and tiles.saved == pytest.approx(AMX.call_us)
 
 
 def test_tiles_wait_for_weights_from_l3() -> None:
     """Every block of rows streams them again, and computing hides less of it than on vectors."""
-    rate = speeds_of(AMX).l3_rate
+    rate = AMX.l3_rate()
     once = 2 * 1024 * 2048 / rate
     before, after = costs(estimate_chain(chain(32, (1024, 2048, 1024), INTEGERS), AMX))
     for cost in (before, after):
@@ -196,7 +192,7 @@ def test_tiles_wait_for_weights_from_l3() -> None:
 @pytest.mark.parametrize("m", [33, 100, 384, 1000])
 @pytest.mark.parametrize("threads", [1, 4])
 def test_blocks_of_rows_are_whole_tiles(m: int, threads: int) -> None:
-    machine = dataclasses.replace(AMX, threads=threads, l2_bytes=256 << 10)
+    machine = dataclasses.replace(AMX, threads=threads).with_numbers(l2_bytes=256 << 10)
     plan = estimate_chain(chain(m, (512, 2048, 512), INTEGERS), machine).rows
     assert plan.block % 32 == 0 or plan.block == -(-m // plan.tasks)
 

@@ -10,6 +10,7 @@ from tvm import relax
 
 from microkernels.errors import ConfigError
 from microkernels.isa import isa_named
+from microkernels.machines.machine import Machine
 from tests.relay_passes.graphs import run as run_relax
 from tests.tir_schedules.chain_regions import f32_layer, small_integers, values
 from tests.tir_schedules.pair_regions import pair
@@ -24,7 +25,6 @@ from tir_schedules.chains.depthwise_pointwise import DEPTHWISE_POINTWISE
 from tir_schedules.chains.depthwise_pointwise_config import DepthwisePointwiseConfig, in_bands
 from tir_schedules.chains.depthwise_pointwise_config import check as check_config
 from tir_schedules.convolution.depthwise.nests import WHY_VECTORS
-from tir_schedules.core.machine import DATA_SHEETS, Machine
 from tir_schedules.core.region import Region, Step, Tensor
 from tir_schedules.cost.why_vectors import why_vectors
 from tir_schedules.product.tile_config import product_kernels
@@ -36,7 +36,6 @@ from tvm_hybrid.tuning.verification.chain_bounds import chain_arguments, expecte
 ALL = (1, 1, 1, 1)
 ISAS_OF = {"float32": ISAS, "uint8": INTEGER_ISAS, "int8": INTEGER_ISAS, "bfloat16": BF16_ISAS}
 BEST = {dtype: isas[-1] for dtype, isas in ISAS_OF.items()}
-SAPPHIRE_RAPIDS = DATA_SHEETS["sapphirerapids"]
 every_type = pytest.mark.parametrize("dtype", ISAS_OF)
 
 
@@ -181,7 +180,7 @@ def test_names_and_work() -> None:
 
 def test_tiles_read_rows_of_bands() -> None:
     """With AMX the matmul's tiles read the band where it is, padded; code only."""
-    amx = Machine("sapphirerapids", isa_named("amx"), 1, **SAPPHIRE_RAPIDS)
+    amx = Machine("sapphirerapids", isa_named("amx"))
     region = pair((8, 16), 72, 64, padding=ALL, dtype="uint8")
     second = region.parts[1]
     tile = next(k for k in product_kernels(amx.isa, "uint8", "int8") if k.by_tiles)

@@ -7,10 +7,10 @@ import dataclasses
 import pytest
 
 from microkernels.isa import isa_named
+from microkernels.machines.machine import Machine
 from tests.tir_schedules.pair_regions import pair
 from tir_schedules.chains.depthwise_pointwise import DEPTHWISE_POINTWISE
 from tir_schedules.chains.depthwise_pointwise_cost import PairEstimate, estimate_pair
-from tir_schedules.core.machine import Machine
 from tir_schedules.core.region import Region
 
 F, U = "float32", "uint8"
@@ -71,7 +71,7 @@ def test_bands_fit_the_cache_and_give_every_thread_as_many() -> None:
 
 def test_lines_of_many_bytes_come_one_tile_at_a_time() -> None:
     """Two lines, a tile of the first part, are 161 KB; what is beyond L2 counts."""
-    small = dataclasses.replace(TWO, l2_bytes=64 << 10)
+    small = TWO.with_numbers(l2_bytes=64 << 10)
     found = of(square(28, 720, 40), small)
     assert found.config.lines == found.config.depthwise.rows == 2
     assert 0 < found.merged.between < found.separate.between
@@ -86,5 +86,5 @@ def test_threads_that_wait_cost_time() -> None:
 def test_less_cache_makes_merging_better() -> None:
     """What does not fit L2 goes through L3 between two kernels."""
     region = square(56, 144, 24)
-    small = dataclasses.replace(TWO, l2_bytes=256 << 10)
+    small = TWO.with_numbers(l2_bytes=256 << 10)
     assert of(region, small).separate.between > of(region, TWO).separate.between

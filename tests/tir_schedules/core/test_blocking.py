@@ -5,7 +5,11 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from microkernels.isa import isa_named
+from microkernels.machines.machine import Machine
 from tir_schedules.core.blocking import balanced, choose_thread_grid, estimate_cycles, shares
+
+MACHINE = Machine("znver4", isa_named("avx512"))
 
 
 @given(st.integers(1, 3000), st.integers(1, 200))
@@ -41,7 +45,9 @@ def test_a_thread_grid_splits_the_longer_side() -> None:
 
 
 def test_estimates_know_thin_tiles_latency_and_cache_sets() -> None:
-    full = estimate_cycles(96, 16, 1024, 6, 4, 1024)
-    assert estimate_cycles(96, 16, 1024, 1, 1, 1024) > 3 * full  # one chain: an FMA's latency
-    assert estimate_cycles(96, 16, 1024, 14, 2, 1024) > 1.2 * full  # 14 rows, 4 KB apart
+    full = estimate_cycles(96, 16, 1024, 6, 4, 1024, MACHINE)
+    assert (
+        estimate_cycles(96, 16, 1024, 1, 1, 1024, MACHINE) > 3 * full
+    )  # one chain: an FMA's latency
+    assert estimate_cycles(96, 16, 1024, 14, 2, 1024, MACHINE) > 1.2 * full  # 14 rows, 4 KB apart
     assert 1.0 <= full / (96 * 16 * 1024) < 1.01

@@ -10,15 +10,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from microkernels.amx.instructions import block_rows
-from microkernels.amx.scoreboard import LEVELS, TDP_CYCLES, TILE_BYTES
+from microkernels.amx.scoreboard import LEVELS, TILE_BYTES
 from microkernels.amx.tile_shapes import LAYOUTS, ROWS
 from microkernels.isa import isa_named
+from microkernels.machines.machine import Machine
 from microkernels.microkernel import microkernel_named
-from tir_schedules.core.machine import DATA_SHEETS, Machine
 from tir_schedules.core.product_plan import ProductPlan
 from tir_schedules.cost.amx_prediction import DEPTH, TilePart, level_of, predict
 
-SPR = Machine("sapphirerapids", isa_named("amx"), 1, **DATA_SHEETS["sapphirerapids"])
+SPR = Machine("sapphirerapids", isa_named("amx"))
 KERNELS = {"2x2": "amx_u8s8s32_32x32", "1x4": "amx_u8s8s32_16x64"}
 
 
@@ -74,7 +74,7 @@ def test_a_prediction_stays_below_the_peak_and_loads_every_byte(part: TilePart) 
     found = predict(part, SPR)
     # Blocks of one kind overlap at their ends: the rhythm of a few of them may gain a product.
     kinds = len(set(part.panels)) * 8 * len(part.pieces)
-    assert found.cycles >= TDP_CYCLES * (found.counts.tdp - kinds)
+    assert found.cycles >= SPR.tile_core.tdp * (found.counts.tdp - kinds)
     assert 0 < found.share < 1.05
     # All of A for every panel, all of B for every block of rows, C once for every further piece.
     rows = sum(len(band) for band in part.bands)
@@ -89,8 +89,8 @@ def test_a_prediction_stays_below_the_peak_and_loads_every_byte(part: TilePart) 
 @settings(deadline=None, max_examples=40)
 @given(parts(), st.sampled_from(["l1_bytes", "l2_bytes", "l3_bytes"]))
 def test_larger_caches_never_cost(part: TilePart, cache: str) -> None:
-    larger = replace(SPR, **{cache: 4 * getattr(SPR, cache)})
-    few = TDP_CYCLES * 16 * len(part.bands) * len(part.panels) * len(part.pieces)
+    larger = SPR.with_numbers(**{cache: 4 * getattr(SPR, cache)})
+    few = SPR.tile_core.tdp * 16 * len(part.bands) * len(part.panels) * len(part.pieces)
     # In-order ports may pair instructions a little better by chance, at the ends of blocks.
     assert predict(part, larger).cycles <= predict(part, SPR).cycles + few
 
@@ -105,7 +105,7 @@ def test_more_work_takes_longer(part: TilePart) -> None:
 
 
 def test_levels_hold_what_fits() -> None:
-    assert [level_of(size, SPR) for size in (48 << 10, 49 << 10, 3 << 20, 61 << 20)] == [*LEVELS]
+    assert [level_of(size, SPR) for size in (48 << 10, 49 << 10, 3 << 20, 106 << 20)] == [*LEVELS]
 
 
 @pytest.mark.parametrize(("rows", "vectors", "layout"), [(32, 2, "2x2"), (16, 4, "1x4")])

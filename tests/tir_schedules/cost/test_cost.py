@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import pytest
-
 from microkernels.isa import isa_named
-from tir_schedules.core.machine import Machine
+from microkernels.machines.machine import Machine
 from tir_schedules.cost.cost import Cost
 from tir_schedules.cost.parallel import EACH, LEAST, threads_worth, worth_parallel
 
@@ -27,17 +25,16 @@ def test_changes_name_the_terms_that_differ() -> None:
     assert before.changes(before) == "nothing saved"
 
 
-@pytest.mark.parametrize("unit", LEAST)
-def test_all_threads_share_enough_work(unit: str) -> None:
-    least = LEAST[unit]
-    assert worth_parallel(FOUR, **{unit: least})
-    assert not worth_parallel(FOUR, **{unit: least - 1})
-    assert not worth_parallel(replace(FOUR, threads=1), **{unit: least})
+def test_all_threads_share_enough_work() -> None:
+    least = LEAST * FOUR.fork_us(4)
+    assert worth_parallel(FOUR, 1.01 * least)
+    assert not worth_parallel(FOUR, 0.99 * least)
+    assert not worth_parallel(replace(FOUR, threads=1), 1.01 * least)
 
 
-@pytest.mark.parametrize("unit", EACH)
-def test_every_thread_gets_enough_work(unit: str) -> None:
-    each = EACH[unit]
-    found = [threads_worth(FOUR, **{unit: work}) for work in (1, each, 2 * each, 3.9 * each)]
-    assert found == [1, 1, 2, 3]
-    assert threads_worth(FOUR, **{unit: 100 * each}) == 4
+def test_every_thread_gets_enough_work() -> None:
+    for threads in (2, 3, 4):
+        least = threads * EACH * FOUR.fork_us(threads)
+        assert threads_worth(FOUR, 1.01 * least) == threads
+        assert threads_worth(FOUR, 0.99 * least) == threads - 1
+    assert threads_worth(FOUR, 100 * least) == 4

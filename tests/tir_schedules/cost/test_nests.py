@@ -8,7 +8,9 @@ import math
 import pytest
 
 from microkernels.isa import isa_named
+from microkernels.machines.machine import Machine
 from microkernels.microkernel import microkernel_named
+from tests.microkernels.isa_targets import MCPU
 from tests.tir_schedules.attention_regions import Attention
 from tests.tir_schedules.chain_regions import ChainBuilder, f32_layer
 from tests.tir_schedules.conv_regions import conv_region
@@ -20,12 +22,11 @@ from tir_schedules.chains.mlp_chain_config import MlpChainConfig
 from tir_schedules.convolution.depthwise.config import DepthwiseConfig
 from tir_schedules.core.config import Config
 from tir_schedules.core.loop_nest import LoopNest, balance_of, pieces
-from tir_schedules.core.machine import Machine
 from tir_schedules.core.region import Region, Tensor
 from tir_schedules.core.template import template_for
 from tir_schedules.product.matmul import MATMUL
 
-MACHINE = Machine("here", isa_named("avx512"), 2)
+MACHINE = Machine("znver4", isa_named("avx512"), 2)
 
 
 def matmul(m: int, k: int, n: int, dtype: str = "float32") -> Region:
@@ -117,7 +118,7 @@ def test_every_multiplication_is_counted_once(name: str, isa: str) -> None:
     region = REGIONS[name]
     # 36 products for 4 x 4 results of 3 x 3 taps each.
     saved = 4 if name == "winograd" else 1
-    for machine in (Machine("here", isa_named(isa), threads) for threads in (1, 2, 5)):
+    for machine in (Machine(MCPU[isa], isa_named(isa), threads) for threads in (1, 2, 5)):
         for config in some_configs(region, machine):
             nests = loop_nests(region, config)
             for nest, kr in zip(nests, elements_of_a_step(config), strict=True):

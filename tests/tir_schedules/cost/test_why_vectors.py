@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from microkernels.isa import isa_named
+from microkernels.machines.machine import Machine
 from microkernels.microkernel import microkernel_named
 from tests.tir_schedules.attention_regions import case
 from tests.tir_schedules.chain_regions import int8_layer, mixed, mlp
@@ -17,7 +18,6 @@ from tir_schedules.attention.attention import ATTENTION
 from tir_schedules.attention.products import SKINNY
 from tir_schedules.chains.mlp_chain_config import by_columns, by_rows
 from tir_schedules.core.config import Config
-from tir_schedules.core.machine import DATA_SHEETS, Machine
 from tir_schedules.core.region import Region, Tensor
 from tir_schedules.core.template import template_for
 from tir_schedules.cost.why_vectors import CONFIGURED, why_vectors
@@ -26,7 +26,7 @@ from tir_schedules.product.matmul import MATMUL
 from tir_schedules.product.matmul_config import MatmulConfig
 from tir_schedules.product.weight_only_matmul import WEIGHT_ONLY_MATMUL
 
-AMX = Machine("sapphirerapids", isa_named("amx"), 1, **DATA_SHEETS["sapphirerapids"])
+AMX = Machine("sapphirerapids", isa_named("amx"))
 VECTORS = replace(AMX, isa=isa_named("avx512_bf16"))
 FLOAT32 = "AMX multiplies 8-bit integers and bfloat16, not float32"
 

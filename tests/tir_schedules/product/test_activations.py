@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from microkernels.isa import Isa, isa_named
+from microkernels.machines.machine import Machine
 from microkernels.microkernel import microkernel_named
 from tests.tir_schedules.integer_regions import matmul_region
 from tests.tir_schedules.run_region import MCPU
-from tir_schedules.core.machine import Machine
 from tir_schedules.core.region import Region, Tensor
 from tir_schedules.core.template import template_for
 from tir_schedules.product.batch_matmul import BATCH_MATMUL

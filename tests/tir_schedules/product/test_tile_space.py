@@ -7,9 +7,9 @@ import math
 import pytest
 
 from microkernels.isa import isa_named
+from microkernels.machines.machine import Machine
 from microkernels.microkernel import microkernel_named
 from tir_schedules.core.blocking import balanced
-from tir_schedules.core.machine import Machine
 from tir_schedules.core.region import Region, Tensor
 from tir_schedules.core.template import template_for
 from tir_schedules.product.tile_config import product_kernels

@@ -13,8 +13,8 @@ import pytest
 from tvm.target import Target, codegen
 
 from microkernels.isa import isa_named
+from microkernels.machines.machine import Machine
 from tir_schedules.core import template
-from tir_schedules.core.machine import Machine
 from tvm_hybrid.tuning.records.record import Record, make_record
 from tvm_hybrid.tuning.records.record_store import RecordStore
 

@@ -8,7 +8,7 @@ import math
 import numpy as np
 
 from microkernels.isa import isa_named
-from tir_schedules.core.machine import Machine
+from microkernels.machines.machine import Machine
 from tir_schedules.core.region import Region, Tensor
 from tir_schedules.product.matmul import MATMUL
 from tvm_hybrid.tuning.records.record import Record, make_record

@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 
 from microkernels.isa import isa_named
-from tir_schedules.core.machine import Machine
+from microkernels.machines.machine import Machine
 from tir_schedules.core.region import Region, Tensor
 from tir_schedules.core.template import template_for
 from tvm_hybrid.tuning.records.record import Record, make_record

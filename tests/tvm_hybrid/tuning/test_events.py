@@ -6,7 +6,7 @@ from types import ModuleType
 
 import pytest
 
-from tir_schedules.core.machine import Machine
+from microkernels.machines.machine import Machine
 from tvm_hybrid.tuning.events import StopTuning, Trial
 from tvm_hybrid.tuning.records.record_store import RecordStore
 from tvm_hybrid.tuning.tune_regions import tune_regions

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tir_schedules.core.machine import Machine
+from microkernels.machines.machine import Machine
 from tvm_hybrid.tuning.interruption import Interruption
 from tvm_hybrid.tuning.records.record import Record
 from tvm_hybrid.tuning.records.record_store import RecordStore

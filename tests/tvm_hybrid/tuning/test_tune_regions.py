@@ -10,8 +10,8 @@ from types import ModuleType
 import pytest
 
 from microkernels.errors import CompileError
+from microkernels.machines.machine import Machine
 from tir_schedules.core.config import Config
-from tir_schedules.core.machine import Machine
 from tvm_hybrid.tuning.lookup.record_lookup import RecordLookup
 from tvm_hybrid.tuning.measuring.measure import Effort, Measurement
 from tvm_hybrid.tuning.measuring.replay import Replay

@@ -12,10 +12,10 @@ from tvm.script.ir_builder import IRBuilder
 
 from microkernels.errors import ConfigError
 from microkernels.isa import Isa
+from microkernels.machines.machine import Machine
 from microkernels.tvm_compat import NO_ALIAS
 from microkernels.vector.expressions import ramp
 from tir_schedules.core.config import Config
-from tir_schedules.core.machine import Machine
 from tir_schedules.core.region import Region, Tensor
 from tir_schedules.core.template import Template, register_template
 

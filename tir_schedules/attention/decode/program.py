@@ -20,6 +20,7 @@ import tvm.tirx.script.builder.ir as I
 from tvm import tirx
 
 from microkernels.isa import Isa
+from microkernels.machines.machine import Machine
 from microkernels.microkernel import kernels_for
 from microkernels.tvm_compat import llvm_functions
 from microkernels.vector.expressions import bind
@@ -35,7 +36,6 @@ from tir_schedules.core.emission import (
     task_loop,
     tensor_parameter,
 )
-from tir_schedules.core.machine import Machine
 from tir_schedules.core.region import Region
 from tir_schedules.cost.parallel import worth_parallel
 from tir_schedules.epilogue.epilogue import Epilogue
@@ -79,7 +79,7 @@ def default_shares(region: Region, machine: Machine) -> tuple[bool, int]:
     k, v = (problem.tensors[name].dtype for name in "kv")
     bits = problem.d * bits_of_element(k) + problem.e * bits_of_element(v)
     read = sets * problem.n * bits // 8
-    if not worth_parallel(machine, bytes=read):
+    if not worth_parallel(machine, read / machine.memory_rate()):
         return False, 1
     tasks = sets // sets_side_by_side(problem)
     if tasks >= machine.threads or read < SHARE_BYTES:

@@ -10,8 +10,8 @@ from collections.abc import Iterator, Sequence
 
 from tvm import DataType
 
+from microkernels.machines.machine import Machine
 from tir_schedules.core.loop_nest import Bytes, Loop, LoopNest, balance_of, nested, pieces
-from tir_schedules.core.machine import Machine
 from tir_schedules.core.region import Region
 
 from .config import DepthwiseConfig

@@ -13,15 +13,16 @@ from collections.abc import Iterator, Sequence
 from tvm import DataType
 
 from microkernels.isa import isa_named
+from microkernels.machines.machine import Machine
 from microkernels.microkernel import Microkernel, microkernel_named
 from tir_schedules.convolution.geometry import ConvGeometry
 from tir_schedules.core.blocking import balanced, thread_grids
 from tir_schedules.core.config import best_first
-from tir_schedules.core.machine import Machine
 from tir_schedules.core.product_plan import ProductPlan
 from tir_schedules.core.region import Region
 from tir_schedules.cost.amx_cost import amx_cycles
-from tir_schedules.cost.parallel import FORK_CYCLES, worth_parallel
+from tir_schedules.cost.parallel import worth_parallel
+from tir_schedules.cost.work import flops_us
 from tir_schedules.product.tile_config import fewest_cycles, product_kernels
 from tir_schedules.product.tile_space import PIECES, register_tiles
 
@@ -32,6 +33,7 @@ RUN_CYCLES = 4.0  # for a run: the loop around it
 SET_BYTES = 4096  # addresses so far apart share a set of L1
 SET_ROWS, SET_PENALTY = 8, 2.0
 LINE_CYCLES = 10.0  # for a line of the image
+L3_EXPOSED = 0.418  # share of the time to fetch weights from L3 that shows
 
 
 def default_config(region: Region, machine: Machine) -> ConvConfig:
@@ -97,7 +99,8 @@ def _configs(
     _, height, width = geometry.outputs
     vectors = math.ceil(geometry.group_out_channels / kernel.lanes)
     grids = [(1, 1)]
-    if worth_parallel(machine, flops=geometry.flops / kernel.kr) or (every and machine.threads > 1):
+    alone = flops_us(geometry.flops / kernel.kr, machine)
+    if worth_parallel(machine, alone) or (every and machine.threads > 1):
         grids = [*thread_grids(machine.threads), *([(1, 1)] if every else [])]
     stagings = [True] if not reads_in_place(region, kernel) else [False, True]
     if not geometry.padded and not every and len(stagings) > 1 and width >= kernel.mr:
@@ -161,6 +164,7 @@ def estimated_cycles(region: Region, config: ConvConfig, machine: Machine) -> fl
     pieces = sum(panel.count for panel in panels)
     parts = geometry.groups if geometry.groups > 1 else pieces
     share_n = math.ceil(parts / config.threads_n) / parts
+    threads = config.threads_m * config.threads_n
     total = 0.0
     for panel in panels:
         cycles = _line_cycles(region, geometry, config, kernel, panel.size, machine)
@@ -171,9 +175,9 @@ def estimated_cycles(region: Region, config: ConvConfig, machine: Machine) -> fl
     item = DataType(region.inputs[1].dtype).itemsize
     weight = item * math.prod(region.inputs[1].shape) * share_n
     if weight > machine.l2_bytes // 2:  # comes from L3, once for each band
-        total += share_m * weight / 16 / 4
-    threads = config.threads_m * config.threads_n
-    return total + (FORK_CYCLES if threads > 1 else 0)
+        rate = machine.l3_rate(threads) / machine.cycles_per_us
+        total += share_m * weight / rate * L3_EXPOSED
+    return total + machine.fork_us(threads) * machine.cycles_per_us
 
 
 def _line_cycles(

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 from tvm import DataType
 
+from microkernels.machines.machine import Machine
 from microkernels.microkernel import microkernel_named
 from tir_schedules.convolution.geometry import ConvGeometry
 from tir_schedules.core.loop_nest import (
@@ -21,7 +22,6 @@ from tir_schedules.core.loop_nest import (
     pieces,
     register_tile,
 )
-from tir_schedules.core.machine import Machine
 from tir_schedules.core.product import Product
 from tir_schedules.core.product_plan import ProductPlan
 from tir_schedules.core.region import Region

@@ -7,12 +7,13 @@ from collections.abc import Iterator, Sequence
 
 from microkernels.errors import ConfigError
 from microkernels.isa import Isa
+from microkernels.machines.machine import Machine
 from microkernels.microkernel import Microkernel, kernels_for
 from tir_schedules.core.blocking import Group, balanced, shares, thread_grids
-from tir_schedules.core.machine import Machine
 from tir_schedules.core.product_plan import ProductPlan, TileConfig
 from tir_schedules.core.region import Region
 from tir_schedules.cost.parallel import worth_parallel
+from tir_schedules.cost.work import flops_us
 from tir_schedules.product.tile_config import check_tile
 from tir_schedules.product.tile_space import register_tiles
 
@@ -89,7 +90,7 @@ def candidates(region: Region, machine: Machine) -> Iterator[WinogradConfig]:
     problem = WinogradProblem.of(region)
     geometry, tiles = problem.geometry, problem.tiles
     grids = [(1, 1)]
-    if worth_parallel(machine, flops=geometry.flops):
+    if worth_parallel(machine, flops_us(geometry.flops, machine)):
         grids = list(thread_grids(machine.threads))
     for teams, members in grids:
         if teams > tiles:

@@ -19,15 +19,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
+from microkernels.machines.machine import Machine
 from microkernels.microkernel import microkernel_named
 from tir_schedules.convolution.direct import cost as conv_cost
 from tir_schedules.core.blocking import estimate_cycles
 from tir_schedules.core.config import best_first
-from tir_schedules.core.machine import Machine
 from tir_schedules.core.region import Region
 from tir_schedules.cost.cost import Cost
-from tir_schedules.cost.parallel import BARRIER_CYCLES
-from tir_schedules.cost.speeds import FOREIGN_RATE, speeds_of
 
 from .config import WinogradConfig, candidates, other_tiles
 from .problem import WinogradProblem
@@ -60,7 +58,7 @@ def winograd_cost(
     widths = [group.size for group in panels for _ in range(group.count)]
     share = sum(widths[: math.ceil(len(widths) / members)])  # vectors of the busiest thread
     products = PRODUCTS * estimate_cycles(
-        tiles, share, channels, config.rows, config.vectors, config.k_block
+        tiles, share, channels, config.rows, config.vectors, config.k_block, machine
     )
     of_inputs = math.ceil(c_vectors / members) * tiles
     if c_vectors < members:
@@ -71,18 +69,19 @@ def winograd_cost(
     kept = F32_BYTES * PRODUCTS * tiles * (channels + config.vectors * lanes)
     beyond = whole > machine.l3_bytes
     near = weight + kept <= machine.l2_bytes
-    first = _weight_cycles(weight, products, machine, members * teams, cold or beyond, False)
-    later = _weight_cycles(weight, products, machine, members * teams, beyond, near)
-    per_us = speeds_of(machine).cycles_per_us
+    threads, per_us = members * teams, machine.cycles_per_us
+    first = _weight_cycles(weight, products, machine, threads, cold or beyond, False)
+    later = _weight_cycles(weight, products, machine, threads, beyond, near)
     over = max(0, kept - machine.l2_bytes * 3 // 4)
     foreign = F32_BYTES * PRODUCTS * tiles * channels * (members - 1) / members
-    forks = 0 if members * teams == 1 else 1 if members == 1 else 2 * each
+    forks = 0 if threads == 1 else 1 if members == 1 else 2 * each
     return Cost(
         compute=each * products,
         transforms=each * transforms,
         weights=first + (each - 1) * later,
-        between=each * 2 * over / speeds_of(machine).l3_rate * per_us,
-        barriers=forks * BARRIER_CYCLES + each * foreign / FOREIGN_RATE * per_us,
+        between=each * 2 * over / machine.l3_rate(threads) * per_us,
+        barriers=per_us
+        * (forks * machine.fork_us(threads) + each * foreign / machine.foreign_rate),
     )
 
 
@@ -105,11 +104,8 @@ def _weight_cycles(
     """What shows of the weights' way while so many cycles of products are computed."""
     if near:
         return 0.0
-    speeds = speeds_of(machine)
-    rate = speeds.l3_rate
-    if far:
-        rate = min(speeds.memory_rate, speeds.shared_memory_rate / threads)
-    cycles = size / rate * speeds.cycles_per_us
+    rate = machine.memory_rate(threads) if far else machine.l3_rate(threads)
+    cycles = size / rate * machine.cycles_per_us
     return max(0.0, cycles - HIDDEN * products) + EXPOSED * min(cycles, products)
 
 

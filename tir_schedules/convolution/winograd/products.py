@@ -9,6 +9,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import replace
 
+from microkernels.machines.machine import Machine
 from microkernels.microkernel import microkernel_named
 from tir_schedules.core.loop_nest import (
     Bytes,
@@ -20,7 +21,6 @@ from tir_schedules.core.loop_nest import (
     pieces,
     product_loops,
 )
-from tir_schedules.core.machine import Machine
 from tir_schedules.core.product import Product
 from tir_schedules.core.region import Region
 

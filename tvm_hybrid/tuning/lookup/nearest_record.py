@@ -21,7 +21,7 @@ from collections.abc import Callable, Hashable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from microkernels.errors import ConfigError
-from tir_schedules.core.machine import Machine
+from microkernels.machines.machine import Machine
 from tir_schedules.core.region import Region, Tensor
 from tir_schedules.core.template import Template, template_for
 

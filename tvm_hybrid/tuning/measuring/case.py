@@ -12,9 +12,9 @@ import tvm
 from tvm.target import Target
 
 from microkernels.isa import isa_named
+from microkernels.machines.machine import Machine
 from relay_passes.lower.kernel_context import kernel_context
 from tir_schedules.core.config import Config
-from tir_schedules.core.machine import Machine
 from tir_schedules.core.region import Region
 from tir_schedules.core.template import Template, all_templates, template_for
 

@@ -16,8 +16,8 @@ from typing import Any
 import msgspec
 
 from microkernels.errors import ConfigError
+from microkernels.machines.machine import Machine
 from tir_schedules.core.config import Config
-from tir_schedules.core.machine import Machine
 from tir_schedules.core.region import Region
 from tir_schedules.core.template import Template
 

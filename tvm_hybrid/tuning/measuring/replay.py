@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from microkernels.errors import RecordError
+from microkernels.machines.machine import Machine
 from tir_schedules.core.config import Config
-from tir_schedules.core.machine import Machine
 from tir_schedules.core.region import Region
 from tir_schedules.core.template import Template
 

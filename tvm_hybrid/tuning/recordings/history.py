@@ -10,7 +10,7 @@ import functools
 import logging
 
 from microkernels.errors import RecordError
-from tir_schedules.core.machine import Machine
+from microkernels.machines.machine import Machine
 
 from ..records.read_records import read_records
 from ..records.record import Record

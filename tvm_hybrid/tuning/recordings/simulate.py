@@ -22,7 +22,7 @@ import numpy as np
 
 from microkernels.errors import ConfigError, RecordError, TvmHybridError
 from microkernels.isa import isa_named
-from tir_schedules.core.machine import DATA_SHEETS, Machine
+from microkernels.machines.machine import Machine
 from tir_schedules.core.region import Region
 from tir_schedules.core.template import Template, template_for
 
@@ -236,7 +236,6 @@ def _recording(name: str, located: Sequence[Located]) -> Recording:
             first.machine,
             isa_named(first.isa),
             first.threads,
-            **DATA_SHEETS.get(first.machine, {}),
         )
         configs = [template.config_type.from_dict(record.config) for record, _ in newest]
         default = template.default_config(first.region, machine)

@@ -16,7 +16,7 @@ from tvm.target import Target
 
 from microkernels.errors import RecordError
 from microkernels.isa import isa_named
-from tir_schedules.core.machine import Machine
+from microkernels.machines.machine import Machine
 from tir_schedules.core.template import has_template, template_for
 
 from .locked_file import locked, not_written, real_path, replace_lines

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 
 from microkernels.errors import ConfigError, RecordError, TvmHybridError
 from microkernels.isa import Isa
+from microkernels.machines.machine import Machine
 from tir_schedules.core.config import Config
-from tir_schedules.core.machine import Machine
 from tir_schedules.core.region import Region
 from tir_schedules.core.template import Template, template_for
 

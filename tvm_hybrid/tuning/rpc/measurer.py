@@ -11,7 +11,7 @@ import os
 import time
 
 from microkernels.errors import ConfigError
-from tir_schedules.core.machine import Machine
+from microkernels.machines.machine import Machine
 
 from ..measuring.process_measurer import ProcessMeasurer
 from .remote_worker import GRACE_SECONDS, RemoteWorker

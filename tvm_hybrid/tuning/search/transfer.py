@@ -20,8 +20,8 @@ from typing import Generic, TypeVar
 import numpy as np
 
 from microkernels.errors import TvmHybridError
+from microkernels.machines.machine import Machine
 from tir_schedules.core.config import Config
-from tir_schedules.core.machine import Machine
 from tir_schedules.core.region import Region
 from tir_schedules.core.template import has_template, template_for
 

@@ -12,6 +12,7 @@ from tvm import relax
 
 from microkernels.errors import ConfigError
 from microkernels.isa import isa_named
+from microkernels.machines.machine import Machine
 from tests.examples import examples
 from tests.relay_passes.graphs import run as run_relax
 from tests.tir_schedules.conv_regions import check, conv_region, values
@@ -23,7 +24,6 @@ from tir_schedules.convolution.depthwise.direct import Strip, strips
 from tir_schedules.convolution.depthwise.nests import WHY_VECTORS
 from tir_schedules.convolution.depthwise.problem import DepthwiseProblem
 from tir_schedules.convolution.depthwise.weight import Groups
-from tir_schedules.core.machine import DATA_SHEETS, Machine
 from tir_schedules.core.region import Region, Step, Tensor
 from tir_schedules.cost.why_vectors import why_vectors
 
@@ -330,7 +330,7 @@ def test_rows_of_x_serve_several_rows_of_the_result() -> None:
 
 def test_a_depthwise_convolution_is_no_product_for_tiles() -> None:
     region = depthwise((9, 9), 64, (3, 3), dtype="uint8")
-    machine = Machine("sapphirerapids", isa_named("amx"), 1, **DATA_SHEETS["sapphirerapids"])
+    machine = Machine("sapphirerapids", isa_named("amx"))
     config = default_config(region, machine)
     assert why_vectors(region, config, machine) == WHY_VECTORS
     assert DEPTHWISE_CONV2D.kernel_name(region, config, machine.isa).startswith(

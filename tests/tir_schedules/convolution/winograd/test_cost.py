@@ -7,6 +7,7 @@ import dataclasses
 import pytest
 
 from microkernels.isa import isa_named
+from microkernels.machines.machine import Machine
 from tests.tir_schedules.winograd_regions import region_of
 from tir_schedules.convolution.winograd.config import WinogradConfig
 from tir_schedules.convolution.winograd.cost import (
@@ -14,7 +15,6 @@ from tir_schedules.convolution.winograd.cost import (
     direct_cycles,
     winograd_cost,
 )
-from tir_schedules.core.machine import Machine
 from tir_schedules.core.region import Region
 from tir_schedules.cost.cost import Cost
 

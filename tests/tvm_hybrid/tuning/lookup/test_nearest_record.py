@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from microkernels.isa import isa_named
+from microkernels.machines.machine import Machine
 from tir_schedules.core import template
-from tir_schedules.core.machine import Machine
 from tir_schedules.core.region import Region, Step, Tensor
 from tvm_hybrid.tuning.lookup.nearest_record import NearestRecords, distance, kind_of, sizes_of
 from tvm_hybrid.tuning.records.record import Record

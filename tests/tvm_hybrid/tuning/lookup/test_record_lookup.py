@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from microkernels.machines.machine import Machine
 from relay_passes.decisions import Decision
-from tir_schedules.core.machine import Machine
 from tvm_hybrid.errors import RecordError
 from tvm_hybrid.explanation import Explanation
 from tvm_hybrid.tuning.lookup import shipped

@@ -10,7 +10,7 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-from tir_schedules.core.machine import Machine
+from microkernels.machines.machine import Machine
 from tvm_hybrid.dlpack import BFLOAT16, array_of
 from tvm_hybrid.tuning.measuring.candidate import Rotation, Sampled
 from tvm_hybrid.tuning.measuring.case import Case

@@ -17,7 +17,7 @@ from types import ModuleType
 import pytest
 
 from microkernels.errors import CompileError, ConfigError
-from tir_schedules.core.machine import Machine
+from microkernels.machines.machine import Machine
 from tir_schedules.core.template import Template
 from tvm_hybrid.tuning.measuring import local_measurer
 from tvm_hybrid.tuning.measuring import worker as worker_module

@@ -8,10 +8,10 @@ import tvm
 from tvm import IRModule, relax
 
 from microkernels.kernels.amx_family import AmxMicrokernel
+from microkernels.machines.machine import Machine
 from microkernels.microkernel import microkernel_named
 from tir_schedules.core.attributes import Attribute
 from tir_schedules.core.config import Config
-from tir_schedules.core.machine import Machine
 from tir_schedules.core.region import Region, Step, Tensor
 from tir_schedules.core.template import template_for
 from tvm_hybrid.targets import host_target

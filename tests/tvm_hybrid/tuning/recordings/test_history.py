@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tir_schedules.core.machine import Machine
+from microkernels.machines.machine import Machine
 from tvm_hybrid.tuning.recordings import history
 from tvm_hybrid.tuning.recordings.history import earlier_records, recorded_on
 from tvm_hybrid.tuning.records.record import Record

@@ -8,9 +8,9 @@ from types import ModuleType
 
 from click.testing import CliRunner
 
+from microkernels.machines.machine import Machine
 from relay_passes.pipeline import PipelineOptions
 from tir_schedules.core.config import Config
-from tir_schedules.core.machine import Machine
 from tir_schedules.core.region import Region
 from tir_schedules.core.template import Template, template_for
 from tvm_hybrid.cli.record_spaces import command

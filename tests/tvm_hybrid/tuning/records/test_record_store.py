@@ -13,7 +13,7 @@ import pytest
 
 from microkernels.errors import RecordError
 from microkernels.isa import isa_named
-from tir_schedules.core.machine import Machine
+from microkernels.machines.machine import Machine
 from tvm_hybrid.tuning.lookup.record_lookup import RecordLookup
 from tvm_hybrid.tuning.records.record import Record
 from tvm_hybrid.tuning.records.record_file import RecordFile

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from tvm.target import Target, codegen
 
-from tir_schedules.core.machine import Machine
+from microkernels.machines.machine import Machine
 from tvm_hybrid.tuning.rpc.measurer import RpcMeasurer
 from tvm_hybrid.tuning.rpc.tracker import Address, Tracker
 

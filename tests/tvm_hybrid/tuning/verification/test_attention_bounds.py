@@ -10,9 +10,9 @@ import pytest
 from tvm import tirx
 
 from microkernels.isa import Isa
+from microkernels.machines.machine import Machine
 from tests.tir_schedules.attention_checks import best, kernel_of, result_of
 from tests.tir_schedules.attention_regions import Attention, case, of_kind
-from tir_schedules.core.machine import Machine
 from tir_schedules.core.region import Region
 from tir_schedules.core.template import template_for
 from tvm_hybrid.targets import resolve_target

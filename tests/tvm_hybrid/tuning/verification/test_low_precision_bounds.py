@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from tvm.target import Target
 
-from tir_schedules.core.machine import Machine
+from microkernels.machines.machine import Machine
 from tir_schedules.core.region import Region, Step
 from tir_schedules.core.template import Template, template_for
 from tvm_hybrid.tuning.measuring.candidate import never_right

@@ -16,8 +16,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from microkernels.machines.machine import Machine
 from tir_schedules.core.loop_nest import KINDS
-from tir_schedules.core.machine import Machine
 
 from .matrix import Features
 from .nest_arrays import NestArrays

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from tir_schedules.core.machine import Machine
+from microkernels.machines.machine import Machine
 from tir_schedules.core.region import Region
 from tir_schedules.core.template import Template
 

@@ -6,8 +6,8 @@ from types import ModuleType
 
 import pytest
 
+from microkernels.machines.machine import Machine
 from tir_schedules.core.config import Config
-from tir_schedules.core.machine import Machine
 from tvm_hybrid.tuning.search.config_space import ConfigSpace
 from tvm_hybrid.tuning.search.strategies.strategy import SearchTask
 

@@ -1,0 +1,187 @@
+"""The machine a kernel is built for: its threads, and what estimates may know of its CPU."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from tvm.target import Target, codegen
+
+from microkernels.amx.scoreboard import Core
+from microkernels.errors import TargetError
+from microkernels.isa import Isa, target_isa
+
+from .description import Description, describe
+
+_CACHE_FOLDER = Path("/sys/devices/system/cpu/cpu0/cache")
+_CACHES = ("l1_bytes", "l2_bytes", "l3_bytes")
+# The description of the CPU that a machine is named after.
+_NAMED = Description("", "", {}, {})
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What decisions about kernels depend on.
+
+    Attributes
+    ----------
+    name : str
+        The CPU's LLVM name, such as "znver4".
+    isa : Isa
+        The instruction set that kernels may use.
+    threads : int
+        Threads that one parallel region may use; 1 means that kernels are built serial.
+    description : Description
+        What is known of the CPU; by default that of its name.
+    """
+
+    name: str
+    isa: Isa
+    threads: int = 1
+    description: Description = field(default=_NAMED, repr=False)
+
+    def __post_init__(self) -> None:
+        if self.threads < 1:
+            raise TargetError(f"a machine needs at least one thread, not {self.threads}")
+        if self.description is _NAMED:
+            object.__setattr__(self, "description", describe(self.name))
+
+    @staticmethod
+    def from_target(target: Target, threads: int = 1) -> Machine:
+        """The machine that a target describes.
+
+        Cache sizes are this host's when the target is this host's CPU, else those of the
+        processor's description.
+        """
+        name = str(target.attrs.get("mcpu", "x86-64"))
+        found = _host(name) if name == codegen.llvm_get_system_cpu() else describe(name)
+        return Machine(name, target_isa(target), threads, found)
+
+    def with_numbers(self, **values: float) -> Machine:
+        """The same but for some numbers of its description."""
+        changed = self.description.with_numbers(values, "guess", "the caller of with_numbers")
+        return replace(self, description=changed)
+
+    @property
+    def l1_bytes(self) -> int:
+        """Size of a core's data cache."""
+        return int(self.description.at("l1_bytes"))
+
+    @property
+    def l2_bytes(self) -> int:
+        """A core's part of its second-level cache."""
+        return int(self.description.at("l2_bytes") / self.description.at("l2_cores"))
+
+    @property
+    def l3_bytes(self) -> int:
+        """Size of the last-level cache that a core shares with its neighbours."""
+        return int(self.description.at("l3_bytes"))
+
+    @property
+    def cycles_per_us(self) -> float:
+        """Cycles a microsecond of code with the vectors of the instruction set, all cores busy."""
+        return self._by_width("clock")
+
+    @property
+    def fma_rate(self) -> float:
+        """Vector FMAs that start in a cycle."""
+        return self._by_width("fma_rate")
+
+    @property
+    def bf16_rate(self) -> float:
+        """Products of pairs of bfloat16, 512 bits of them, that start in a cycle."""
+        return self.description.at("bf16_rate_512")
+
+    @property
+    def fma_latency(self) -> float:
+        """Cycles until the result of an FMA is there."""
+        return self.description.at("fma_latency")
+
+    @property
+    def load_rate(self) -> float:
+        """Vectors loaded from L1 in a cycle."""
+        return self._by_width("load_rate")
+
+    @property
+    def broadcast_rate(self) -> float:
+        """Elements loaded to all lanes of vectors in a cycle."""
+        return self.description.at("broadcast_rate")
+
+    @property
+    def l2_rate(self) -> float:
+        """Bytes a microsecond that a core gets from L2."""
+        return self.description.at("l2_rate") * self.cycles_per_us
+
+    def l3_rate(self, threads: int = 1) -> float:
+        """Bytes a microsecond that each of so many threads reads from L3."""
+        return self._share("l3_rate", threads)
+
+    def memory_rate(self, threads: int = 1) -> float:
+        """Bytes a microsecond that each of so many threads reads from memory."""
+        return self._share("memory_rate", threads)
+
+    @property
+    def foreign_rate(self) -> float:
+        """Bytes a microsecond that a thread reads of what another core has just written."""
+        return self.description.at("foreign_rate")
+
+    def fork_us(self, threads: int) -> float:
+        """Microseconds to fork and to join so many threads; 0 for one."""
+        return self.description.at("fork_us", threads) if threads > 1 else 0.0
+
+    @property
+    def call_us(self) -> float:
+        """Microseconds that one more kernel takes which the virtual machine calls."""
+        return self.description.at("call_us")
+
+    @functools.cached_property
+    def tile_core(self) -> Core:
+        """A core as the scoreboard of tile instructions knows it."""
+        at, clock = self.description.at, self.description.at("clock_tiles")
+        return Core(
+            clock=clock,
+            tdp=at("tile_product"),
+            tdp_latency=at("tile_product_latency"),
+            load=at("tile_load"),
+            load_latency=at("tile_load_latency"),
+            zero_latency=at("tile_zero_latency"),
+            store=at("tile_store"),
+            store_latency=at("tile_store_latency"),
+            configure=at("tile_configure"),
+            release=at("tile_release"),
+            rates=(at("l2_rate"), at("l3_rate") / clock, at("memory_rate") / clock),
+            entries=int(at("reorder_entries")),
+            entries_a_cycle=int(at("entries_a_cycle")),
+            vector_latency=at("vector_latency"),
+        )
+
+    def _by_width(self, number: str) -> float:
+        width = 512 if self.isa.vector_bits == 512 else 256
+        return self.description.at(f"{number}_{width}")
+
+    def _share(self, number: str, threads: int) -> float:
+        """One thread's part of what so many get together; no more than one gets alone."""
+        together = self.description.at(number, threads)
+        return min(self.description.at(number, 1), together / threads)
+
+
+@functools.cache
+def _host(name: str) -> Description:
+    """The host's CPU, with the caches that it says it has."""
+    return describe(name).with_numbers(_host_caches(), "measured", "the operating system")
+
+
+def _host_caches() -> dict[str, int]:
+    """Sizes from sysfs by number; what the kernel does not tell is left out."""
+    sizes: dict[str, int] = {}
+    for index in sorted(_CACHE_FOLDER.glob("index*")):
+        try:
+            kind = (index / "type").read_text().strip()
+            level = int((index / "level").read_text())
+            text = (index / "size").read_text().strip()
+        except (OSError, ValueError):
+            continue
+        if kind != "Instruction" and text.endswith("K") and text[:-1].isdigit():
+            sizes[f"l{level}_bytes"] = int(text[:-1]) << 10
+    return {name: size for name, size in sizes.items() if name in _CACHES}

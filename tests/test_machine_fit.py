@@ -1,0 +1,35 @@
+"""Estimates hold against public measurements of other people's kernels on eight CPUs."""
+
+from __future__ import annotations
+
+import pytest
+
+from tools.machine_fit import Fit, tile_fits, vector_fits
+
+VECTORS, TILES = [*vector_fits()], [*tile_fits()]
+
+
+def name_of(fit: Fit) -> str:
+    return f"{fit.machine} {fit.types}"
+
+
+def test_every_cpu_was_measured() -> None:
+    names = {fit.machine for fit in VECTORS if fit.types == "float32"}
+    assert names == {
+        *("haswell", "broadwell", "cascadelake", "sapphirerapids", "graniterapids"),
+        *("znver2", "znver3", "znver4"),
+    }
+    assert {fit.machine for fit in TILES} == {"sapphirerapids", "graniterapids"}
+
+
+@pytest.mark.parametrize("fit", VECTORS, ids=name_of)
+def test_an_estimate_is_right_at_the_clock_of_one_core(fit: Fit) -> None:
+    """One core alone runs faster than all of them, by a third at most."""
+    assert 0.98 * fit.stated <= fit.clock <= 1.35 * fit.stated
+    assert fit.error < 0.23
+
+
+@pytest.mark.parametrize("fit", TILES, ids=name_of)
+def test_tiles_take_their_cycles(fit: Fit) -> None:
+    assert 0.98 * fit.stated <= fit.clock <= 1.35 * fit.stated
+    assert fit.error < 0.23
