@@ -32,7 +32,7 @@ def explained(target: str, precision: str) -> Explanation:
     return tvm_hybrid.compile(model, target=target, precision=precision, num_threads=1).explain()
 
 
-@pytest.mark.parametrize("target", ["spr", "graniterapids", "tvm_hybrid/sapphirerapids"])
+@pytest.mark.parametrize("target", ["spr", "emeraldrapids", "tvm_hybrid/sapphirerapids"])
 def test_one_row_stays_on_vectors_with_a_reason(target: str) -> None:
     explanation = explained(target, "bf16")
     reasons = {each.kernel: each.on_vectors for each in explanation.taken if each.flops}

@@ -18,7 +18,7 @@ from microkernels.integers import SHIFT
 from microkernels.isa import Isa
 from microkernels.machines.machine import Machine
 from microkernels.microkernel import Microkernel, kernels_for, microkernel_named, tile_kernels_for
-from tir_schedules.core.blocking import balanced
+from tir_schedules.core.blocking import balanced, shares_of_rows
 from tir_schedules.core.config import Config, best_first, check_numbers
 from tir_schedules.core.integer_product import is_integer
 from tir_schedules.core.product_plan import ProductPlan
@@ -161,9 +161,7 @@ def candidates(problem: AttentionProblem, machine: Machine) -> Iterator[Attentio
     lanes = machine.isa.f32_lanes
     sets = problem.batches // problem.group
     parallel = worth_parallel(machine, flops_us(problem.flops, machine))
-    uneven = sets % machine.threads and sets < 4 * machine.threads
-    # As few as make the number of tasks a multiple of the threads': each packs k and v.
-    fewest = machine.threads // math.gcd(sets, machine.threads)
+    threads = machine.threads if parallel else 1
     key_block = 0
     whole = all(lanes % k.kr == 0 for k in _kernels(problem, problem.product, machine.isa))
     if problem.n > MOST_KEYS and _may_run_on(problem) and whole:
@@ -177,7 +175,7 @@ def candidates(problem: AttentionProblem, machine: Machine) -> Iterator[Attentio
             score_vectors=min(scores.vectors, math.ceil(problem.n / lanes)),
             product_vectors=min(product.vectors, math.ceil(problem.e / lanes)),
             key_block=key_block,
-            row_shares=min(problem.m, fewest) if parallel and uneven else 1,
+            row_shares=shares_of_rows(sets, problem.m, threads, row_unit((scores, product))),
             prefetch=problem.batches > 1 and 4 * stored > machine.l2_bytes,
             parallel=parallel,
         )

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from microkernels.machines.machine import Machine
 
-# Share of a product's time that it takes to fetch, in the next one, rows of which another core
-# wrote a part (measured: 512x13x512 before 512x512x256, two threads).
-FOREIGN_ROWS = 0.16
+# Rows that are multiplied in the time in which the other operand is packed.
+PACKED_ROWS = 4.0
 
 
 @dataclass(frozen=True)
@@ -64,38 +63,75 @@ def panel_widths(n_vectors: int, threads: int, most: int) -> list[int]:
 
 
 def thread_grids(threads: int) -> Iterator[tuple[int, int]]:
-    """Every (rows of threads, columns of threads) whose product is `threads`."""
-    for rows in range(1, threads + 1):
-        if threads % rows == 0:
-            yield rows, threads // rows
+    """Every (rows of threads, columns of threads) to which neither could be added.
+
+    >>> list(thread_grids(5))
+    [(1, 5), (2, 2), (5, 1)]
+    """
+    rows = 0
+    while rows < threads:
+        columns = threads // (rows + 1)
+        rows = threads // columns
+        yield rows, columns
 
 
 def choose_thread_grid(
-    m_tiles: int, n_tiles: int, m: int, n: int, k: int, threads: int
+    m: int,
+    n_vectors: int,
+    threads: int,
+    cost: Callable[[int, int, int, int], float],
 ) -> tuple[int, int]:
-    """Threads along M and along N, by the Graph Compiler's closed form.
+    """Threads along the rows and along the columns of a product with the least cost.
 
-    cost = (k + m_s + n_s) * tiles of the busiest thread / threads that have work: the first factor
-    is the data a thread streams for its part, the second its share of the tiles. After the Graph
-    Compiler's split choice (Li et al., arXiv 2301.01333), with the bytes of A, B and C in place of
-    fitted constants.
+    Tried are the largest grids of all threads, of half as many, and so on: forking fewer of them
+    takes less time. No grid has threads that could go without making another's part larger.
 
-    Returns
-    -------
-    tuple of int
-        (1, 1) if there is no work to share.
+    Parameters
+    ----------
+    m, n_vectors : int
+        Rows, and vectors of columns.
+    threads : int
+        At most so many.
+    cost : callable
+        Given threads along rows and columns, and the rows and vectors of the busiest one.
     """
-    best, best_cost = (1, 1), math.inf
-    for rows, columns in thread_grids(threads):
-        if rows > m_tiles or columns > n_tiles:
-            continue
-        busiest = math.ceil(m_tiles / rows) * math.ceil(n_tiles / columns)
-        m_part, n_part = m / rows, n / columns
-        traffic = (m_part + n_part) / k + (m_part + n_part) / (m_part * n_part)
-        cost = busiest * (1 + 0.05 * traffic) * (1 + FOREIGN_ROWS * (1 - 1 / columns))
-        if cost < best_cost:
-            best, best_cost = (rows, columns), cost
+    best, least = (1, 1), cost(1, 1, m, n_vectors)
+    seen = {(1, 1)}
+    while threads > 1:
+        for rows, columns in thread_grids(threads):
+            m_part, n_part = math.ceil(m / rows), math.ceil(n_vectors / columns)
+            grid = math.ceil(m / m_part), math.ceil(n_vectors / n_part)
+            if grid not in seen:
+                seen.add(grid)
+                found = cost(*grid, m_part, n_part)
+                if found < least:
+                    best, least = grid, found
+        threads //= 2
     return best
+
+
+def shares_of_rows(products: int, rows: int, threads: int, unit: int = 1) -> int:
+    """Into how many shares to cut the rows of each of some products, so that threads end together.
+
+    Every share packs the second operand again, for the time of a few rows.
+
+    Parameters
+    ----------
+    products : int
+        Independent products of so many rows.
+    rows : int
+        Of each.
+    threads : int
+        That take shares in turn.
+    unit : int
+        Rows of a tile, which takes its time however few of them are used.
+    """
+
+    def cost(parts: int) -> float:
+        height = math.ceil(math.ceil(rows / parts) / unit) * unit
+        return math.ceil(products * parts / threads) * (height + PACKED_ROWS)
+
+    return min(range(1, min(rows, threads) + 1), key=cost)
 
 
 def estimate_cycles(

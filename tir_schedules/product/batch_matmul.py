@@ -22,11 +22,12 @@ import numpy as np
 import tvm.tirx.script.builder.ir as I
 from tvm import tirx
 
+from microkernels.amx.tile_shapes import ROWS
 from microkernels.isa import Isa
 from microkernels.machines.machine import Machine
 from microkernels.microkernel import Microkernel
 from microkernels.vector.expressions import Expr
-from tir_schedules.core.blocking import balanced
+from tir_schedules.core.blocking import balanced, shares_of_rows
 from tir_schedules.core.config import best_first
 from tir_schedules.core.emission import (
     kernel_function,
@@ -159,10 +160,11 @@ def _config(region: Region, machine: Machine, kernel: Microkernel) -> BatchMatmu
     """The best configuration of one kernel."""
     problem = BatchProblem(region)
     parallel = worth_parallel(machine, flops_us(flops(region) / kernel.kr, machine))
-    uneven = problem.batches % machine.threads and problem.batches < 4 * machine.threads
+    threads = machine.threads if parallel else 1
+    unit = ROWS if kernel.by_tiles else 1
     return BatchMatmulConfig(
         **default_tile(kernel, problem.m, problem.n, problem.k, machine),
-        row_shares=min(problem.m, machine.threads) if parallel and uneven else 1,
+        row_shares=shares_of_rows(problem.batches, problem.m, threads, unit),
         parallel=parallel,
     )
 

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Protocol, TypeVar
 
+from microkernels.amx.tile_shapes import ROWS
 from microkernels.errors import ConfigError
 from microkernels.isa import Isa, isa_named
 from microkernels.kernels.amx_family import AmxMicrokernel
@@ -59,6 +60,9 @@ class _OfKernel(Protocol):
     def kernel(self) -> str: ...
 
 
+# Share of a product's time that it takes to fetch, in the next one, rows of which another core
+# wrote a part (measured: 512x13x512 before 512x512x256, two threads).
+FOREIGN_ROWS = 0.16
 C = TypeVar("C", bound=_OfKernel)
 
 
@@ -97,14 +101,46 @@ def default_tile(
 def best_grid(
     tile: dict[str, Any], m: int, n: int, k: int, machine: Machine, flops: float
 ) -> dict[str, Any]:
-    """The grid of threads for a tile, as fields of a configuration; one if there is little work."""
-    grid = (1, 1)
-    if worth_parallel(machine, flops_us(flops, machine)):
-        lanes = microkernel_named(tile["kernel"]).lanes
-        m_tiles = math.ceil(m / tile["rows"])
-        n_tiles = math.ceil(math.ceil(n / lanes) / tile["vectors"])
-        grid = choose_thread_grid(m_tiles, n_tiles, m, n, k, machine.threads)
+    """The grid of threads for a tile, as fields of a configuration; one if there is little work.
+
+    A part takes the time of its products, more where much of A, B and C is moved for few of them,
+    and at least that of reading its columns of a weight beyond L2. The first is after the Graph
+    Compiler's split choice (Li et al., arXiv 2301.01333), with the bytes of A, B and C in place of
+    fitted constants.
+    """
+    alone = flops_us(flops, machine)
+    if not worth_parallel(machine, alone):
+        return {"threads_m": 1, "threads_n": 1}
+    kernel = microkernel_named(tile["kernel"])
+    rows, vectors, steps = tile["rows"], tile["vectors"], kernel.steps(k)
+    n_vectors = math.ceil(n / kernel.lanes)
+    whole = _step_cycles(kernel, m, n_vectors, rows, vectors, machine)
+    weight = 4.0 * kernel.lanes * steps * n_vectors
+
+    def cost(threads_m: int, threads_n: int, m_part: int, n_part: int) -> float:
+        threads = threads_m * threads_n
+        part = _step_cycles(kernel, m_part, n_part, rows, vectors, machine) / whole
+        m_share, n_share = m / threads_m, n / threads_n
+        traffic = (m_share + n_share) / k + (m_share + n_share) / (m_share * n_share)
+        foreign = 1 + FOREIGN_ROWS * (1 - 1 / threads_n)
+        us = alone * part * (1 + 0.05 * traffic) * foreign
+        if weight > machine.l2_bytes // 2:
+            us = max(us, weight * n_part / n_vectors / machine.l3_rate(threads))
+        return us + machine.fork_us(threads)
+
+    grid = choose_thread_grid(m, n_vectors, machine.threads, cost)
     return {"threads_m": grid[0], "threads_n": grid[1]}
+
+
+def _step_cycles(
+    kernel: Microkernel, m: int, n_vectors: int, rows: int, vectors: int, machine: Machine
+) -> float:
+    """Cycles of a step of K of all tiles of a part, as if each were as large as the largest."""
+    if kernel.by_tiles:
+        return float(math.ceil(m / ROWS) * n_vectors)
+    tiles = math.ceil(m / rows) * math.ceil(n_vectors / vectors)
+    products = min(rows, m) * min(vectors, n_vectors) / product_rate(kernel, machine)
+    return tiles * max(products, machine.fma_latency)
 
 
 def neighbouring_tiles(tile: dict[str, Any], m: int, k: int) -> Iterator[dict[str, Any]]:

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from microkernels.isa import isa_named
 from microkernels.machines.machine import Machine
-from tir_schedules.core.blocking import balanced, choose_thread_grid, estimate_cycles, shares
+from tir_schedules.core.blocking import (
+    balanced,
+    choose_thread_grid,
+    estimate_cycles,
+    shares,
+    shares_of_rows,
+    thread_grids,
+)
 
 MACHINE = Machine("znver4", isa_named("avx512"))
 
@@ -32,16 +40,65 @@ def test_shares_are_as_many_as_asked_for(total: int, parts: int) -> None:
     assert sum(g.count * g.size for g in groups) == total
 
 
-@given(st.integers(1, 300), st.integers(1, 300), st.integers(1, 64))
-def test_a_thread_grid_never_has_more_threads_than_tiles(m: int, n: int, threads: int) -> None:
-    rows, columns = choose_thread_grid(m, n, m * 6, n * 64, 512, threads)
-    assert rows <= m and columns <= n
-    assert rows * columns in (1, threads)
+def largest_part(rows: int, columns: int, m_part: int, n_part: int) -> float:
+    return m_part * n_part + 1e-3 * rows * columns
+
+
+@given(st.integers(1, 128))
+def test_grids_are_as_large_as_they_get(threads: int) -> None:
+    grids = [*thread_grids(threads)]
+    assert len(set(grids)) == len(grids)
+    for rows, columns in grids:
+        assert rows * columns <= threads < min((rows + 1) * columns, rows * (columns + 1))
+    exact = {(rows, threads // rows) for rows in range(1, threads + 1) if threads % rows == 0}
+    assert exact <= set(grids)
+
+
+@given(st.integers(1, 300), st.integers(1, 300), st.integers(1, 128))
+def test_a_thread_grid_has_work_for_every_thread(m: int, n_vectors: int, threads: int) -> None:
+    rows, columns = choose_thread_grid(m, n_vectors, threads, largest_part)
+    assert rows <= m and columns <= n_vectors and rows * columns <= threads
+    for count, total in ((rows, m), (columns, n_vectors)):
+        part = -(-total // count)
+        assert -(-total // part) == count  # no thread without work
+
+
+@given(st.integers(1, 128), st.sampled_from([1, 7, 16, 32, 128, 512]))
+def test_no_number_of_threads_is_a_cliff(threads: int, m: int) -> None:
+    """Of 48 vectors: the largest part is at most 1.5 even shares, or as small as it gets."""
+    rows, columns = choose_thread_grid(m, 48, threads, largest_part)
+    part = -(-m // rows) * -(-48 // columns)
+    assert part <= max(1.5 * m * 48 / threads, 1) or part <= 2
+
+
+def test_few_threads_where_forking_costs_more() -> None:
+    def cost(rows: int, columns: int, m_part: int, n_part: int) -> float:
+        return m_part * n_part + 10 * rows * columns
+
+    assert choose_thread_grid(1, 100, 64, cost) == (1, 3)
+    assert choose_thread_grid(1, 8, 64, cost) == (1, 1)
 
 
 def test_a_thread_grid_splits_the_longer_side() -> None:
-    assert choose_thread_grid(1, 100, 1, 6400, 512, 2) == (1, 2)
-    assert choose_thread_grid(100, 1, 600, 64, 512, 2) == (2, 1)
+    assert choose_thread_grid(1, 100, 2, largest_part) == (1, 2)
+    assert choose_thread_grid(600, 1, 2, largest_part) == (2, 1)
+
+
+@pytest.mark.parametrize(
+    ("products", "rows", "threads", "expected"),
+    [
+        (24, 128, 2, 1),
+        (3, 128, 2, 2),
+        (12, 128, 53, 4),
+        (12, 128, 56, 4),
+        (12, 384, 56, 9),
+        (1, 1, 64, 1),
+    ],
+)
+def test_rows_are_shared_where_products_are_few(
+    products: int, rows: int, threads: int, expected: int
+) -> None:
+    assert shares_of_rows(products, rows, threads) == expected
 
 
 def test_estimates_know_thin_tiles_latency_and_cache_sets() -> None:

@@ -256,7 +256,9 @@ def test_large_attentions_are_on_tiles_and_small_ones_are_not(kind: str) -> None
         return [microkernel_named(name).by_tiles and not config.skinny for name in names]
 
     assert kernels(m=128, n=128, d=64) == kernels(m=384, n=384, d=32) == [True, True]
-    assert kernels(m=5, n=64, d=64) == kernels(m=1, n=512, d=64) == [False, False]
+    assert kernels(m=1, n=512, d=64) == [False, False]
+    # Sapphire Rapids starts a dot product of bfloat16 in every other cycle.
+    assert kernels(m=5, n=64, d=64) == [kind == "bf16"] * 2
 
 
 @pytest.mark.parametrize("unit", [1, 16, 32])
