@@ -21,7 +21,7 @@ from tests.stand_ins.isas_run import can_run, substitute_of
 from tvm_hybrid import threads
 
 HOST = "host"
-THREADS = (1, 2, 7, 64)
+THREADS = (1, 2, 7, 53, 64, 128)
 
 
 class Settings(msgspec.Struct, frozen=True):
@@ -51,7 +51,7 @@ def draw_settings(rng: random.Random) -> Settings:
         fusion=rng.choices(FUSION_LEVELS, (6, 2, 2))[0],
         precision=rng.choices(PRECISIONS, (8, 1, 1))[0],
         fast_math=rng.choices(FAST_MATH_LEVELS, (1, 6, 2))[0],
-        threads=rng.choices(THREADS, (12, 4, 3, 1))[0],
+        threads=rng.choices(THREADS, (24, 8, 6, 1, 1, 1))[0],
         isa=rng.choice(names) if rng.random() < 0.25 else HOST,
     )
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from microkernels.machines.machine import Machine
@@ -78,35 +79,33 @@ def thread_grids(threads: int) -> Iterator[tuple[int, int]]:
 def choose_thread_grid(
     m: int,
     n_vectors: int,
-    threads: int,
+    threads: Iterable[int],
     cost: Callable[[int, int, int, int], float],
 ) -> tuple[int, int]:
     """Threads along the rows and along the columns of a product with the least cost.
 
-    Tried are the largest grids of all threads, of half as many, and so on: forking fewer of them
-    takes less time. No grid has threads that could go without making another's part larger.
+    Tried are the largest grids of each number of threads. No grid has threads that could go without
+    making another's part larger.
 
     Parameters
     ----------
     m, n_vectors : int
         Rows, and vectors of columns.
-    threads : int
-        At most so many.
+    threads : iterable of int
+        How many to try at most.
     cost : callable
         Given threads along rows and columns, and the rows and vectors of the busiest one.
     """
     best, least = (1, 1), cost(1, 1, m, n_vectors)
     seen = {(1, 1)}
-    while threads > 1:
-        for rows, columns in thread_grids(threads):
-            m_part, n_part = math.ceil(m / rows), math.ceil(n_vectors / columns)
-            grid = math.ceil(m / m_part), math.ceil(n_vectors / n_part)
-            if grid not in seen:
-                seen.add(grid)
-                found = cost(*grid, m_part, n_part)
-                if found < least:
-                    best, least = grid, found
-        threads //= 2
+    for rows, columns in itertools.chain.from_iterable(map(thread_grids, threads)):
+        m_part, n_part = math.ceil(m / rows), math.ceil(n_vectors / columns)
+        grid = math.ceil(m / m_part), math.ceil(n_vectors / n_part)
+        if grid not in seen:
+            seen.add(grid)
+            found = cost(*grid, m_part, n_part)
+            if found < least:
+                best, least = grid, found
     return best
 
 

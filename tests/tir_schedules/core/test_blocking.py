@@ -56,7 +56,7 @@ def test_grids_are_as_large_as_they_get(threads: int) -> None:
 
 @given(st.integers(1, 300), st.integers(1, 300), st.integers(1, 128))
 def test_a_thread_grid_has_work_for_every_thread(m: int, n_vectors: int, threads: int) -> None:
-    rows, columns = choose_thread_grid(m, n_vectors, threads, largest_part)
+    rows, columns = choose_thread_grid(m, n_vectors, [threads], largest_part)
     assert rows <= m and columns <= n_vectors and rows * columns <= threads
     for count, total in ((rows, m), (columns, n_vectors)):
         part = -(-total // count)
@@ -66,7 +66,7 @@ def test_a_thread_grid_has_work_for_every_thread(m: int, n_vectors: int, threads
 @given(st.integers(1, 128), st.sampled_from([1, 7, 16, 32, 128, 512]))
 def test_no_number_of_threads_is_a_cliff(threads: int, m: int) -> None:
     """Of 48 vectors: the largest part is at most 1.5 even shares, or as small as it gets."""
-    rows, columns = choose_thread_grid(m, 48, threads, largest_part)
+    rows, columns = choose_thread_grid(m, 48, [threads], largest_part)
     part = -(-m // rows) * -(-48 // columns)
     assert part <= max(1.5 * m * 48 / threads, 1) or part <= 2
 
@@ -75,13 +75,13 @@ def test_few_threads_where_forking_costs_more() -> None:
     def cost(rows: int, columns: int, m_part: int, n_part: int) -> float:
         return m_part * n_part + 10 * rows * columns
 
-    assert choose_thread_grid(1, 100, 64, cost) == (1, 3)
-    assert choose_thread_grid(1, 8, 64, cost) == (1, 1)
+    assert choose_thread_grid(1, 100, [64, 32, 8, 4, 2], cost) == (1, 3)
+    assert choose_thread_grid(1, 8, [64, 2], cost) == (1, 1)
 
 
 def test_a_thread_grid_splits_the_longer_side() -> None:
-    assert choose_thread_grid(1, 100, 2, largest_part) == (1, 2)
-    assert choose_thread_grid(600, 1, 2, largest_part) == (2, 1)
+    assert choose_thread_grid(1, 100, [2], largest_part) == (1, 2)
+    assert choose_thread_grid(600, 1, [2], largest_part) == (2, 1)
 
 
 @pytest.mark.parametrize(

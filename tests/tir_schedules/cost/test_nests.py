@@ -118,7 +118,7 @@ def test_every_multiplication_is_counted_once(name: str, isa: str) -> None:
     region = REGIONS[name]
     # 36 products for 4 x 4 results of 3 x 3 taps each.
     saved = 4 if name == "winograd" else 1
-    for machine in (Machine(MCPU[isa], isa_named(isa), threads) for threads in (1, 2, 5)):
+    for machine in (Machine(MCPU[isa], isa_named(isa), threads) for threads in (1, 2, 5, 53, 112)):
         for config in some_configs(region, machine):
             nests = loop_nests(region, config)
             for nest, kr in zip(nests, elements_of_a_step(config), strict=True):

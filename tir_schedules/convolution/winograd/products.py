@@ -34,9 +34,9 @@ def nests(region: Region, config: WinogradConfig) -> Iterator[LoopNest]:
     """The products, between the transforms."""
     problem, kernel = WinogradProblem.of(region), microkernel_named(config.kernel)
     geometry, tiles = problem.geometry, problem.tiles
-    blocks, each = config.blocks(problem)
+    count = sum(group.count for group in config.blocks(problem)[0])
     teams, members = config.teams(problem), config.threads_panels
-    block = tiles / sum(group.count for group in blocks)
+    block = tiles / count
     k, n_vectors = geometry.channels, math.ceil(geometry.out_channels / kernel.lanes)
     share = n_vectors / members
     panels = pieces(share, config.vectors)
@@ -51,14 +51,14 @@ def nests(region: Region, config: WinogradConfig) -> Iterator[LoopNest]:
 
     loops = [
         Loop("thread", teams * members, "parallel", touched(tiles, n_vectors)),
-        Loop("block", each, "serial", touched(tiles / teams, share)),
+        Loop("block", count / teams, "serial", touched(tiles / teams, share)),
         Loop("panel", panels, "serial", touched(block, share)),
         Loop("matrix", PRODUCTS, "serial", touched(block, share / panels)),
         *inner,
     ]
     useful = geometry.out_channels / (n_vectors * kernel.lanes)
     useful *= math.prod(geometry.outputs) * geometry.batch / (16 * tiles)
-    balance = balance_of(tiles, teams) * balance_of(n_vectors, members)
+    balance = balance_of(count, teams) * balance_of(n_vectors, members)
     yield LoopNest(nested(loops), geometry.flops / 2, useful, balance)
 
 
