@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 
 from tvm.target import Target, codegen
 
@@ -13,9 +12,8 @@ from microkernels.errors import TargetError
 from microkernels.isa import Isa, target_isa
 
 from .description import Description, describe
+from .host import describe_host
 
-_CACHE_FOLDER = Path("/sys/devices/system/cpu/cpu0/cache")
-_CACHES = ("l1_bytes", "l2_bytes", "l3_bytes")
 # The description of the CPU that a machine is named after.
 _NAMED = Description("", "", {}, {})
 
@@ -51,11 +49,10 @@ class Machine:
     def from_target(target: Target, threads: int = 1) -> Machine:
         """The machine that a target describes.
 
-        Cache sizes are this host's when the target is this host's CPU, else those of the
-        processor's description.
+        If it is this host's CPU, by the description in force here; see `describe_host`.
         """
         name = str(target.attrs.get("mcpu", "x86-64"))
-        found = _host(name) if name == codegen.llvm_get_system_cpu() else describe(name)
+        found = describe_host(name) if name == codegen.llvm_get_system_cpu() else describe(name)
         return Machine(name, target_isa(target), threads, found)
 
     def with_numbers(self, **values: float) -> Machine:
@@ -164,24 +161,3 @@ class Machine:
         """One thread's part of what so many get together; no more than one gets alone."""
         together = self.description.at(number, threads)
         return min(self.description.at(number, 1), together / threads)
-
-
-@functools.cache
-def _host(name: str) -> Description:
-    """The host's CPU, with the caches that it says it has."""
-    return describe(name).with_numbers(_host_caches(), "measured", "the operating system")
-
-
-def _host_caches() -> dict[str, int]:
-    """Sizes from sysfs by number; what the kernel does not tell is left out."""
-    sizes: dict[str, int] = {}
-    for index in sorted(_CACHE_FOLDER.glob("index*")):
-        try:
-            kind = (index / "type").read_text().strip()
-            level = int((index / "level").read_text())
-            text = (index / "size").read_text().strip()
-        except (OSError, ValueError):
-            continue
-        if kind != "Instruction" and text.endswith("K") and text[:-1].isdigit():
-            sizes[f"l{level}_bytes"] = int(text[:-1]) << 10
-    return {name: size for name, size in sizes.items() if name in _CACHES}

@@ -35,6 +35,7 @@ COMMANDS = (
     "records",
     "simulate",
     "record-spaces",
+    "calibrate",
     "kernels",
     "doctor",
 )

@@ -27,8 +27,9 @@ PACKAGES = (
 VARIABLES = {
     "TVM_HYBRID_LOG": "level of the log on standard error: debug, info, warning, error",
     "TVM_HYBRID_ISA": "highest instruction set that code may use",
+    "TVM_HYBRID_MACHINE": "description of this CPU for estimates, in place of the shipped one",
     "TVM_HYBRID_RECORDS": "tuning records to apply when none are named, or: none",
-    "TVM_HYBRID_CACHE_DIR": "folder for downloads",
+    "TVM_HYBRID_CACHE_DIR": "folder for downloads and what calibrate measures",
     "TVM_HYBRID_OPENVINO_PYTHON": "a Python that has OpenVINO, for benchmarks",
     "TVM_NUM_THREADS": "threads of a run that names no number",
 }
@@ -92,6 +93,7 @@ def _checked(topic: str, name: str, find: Callable[[], str]) -> Fact:
 
 def _cpu() -> list[Fact]:
     from microkernels.isa import LADDER, host_features, host_isa
+    from microkernels.machines.host import path_in_force
     from microkernels.machines.machine import Machine
 
     from ..targets import cpu_name, host_target
@@ -105,6 +107,11 @@ def _cpu() -> list[Fact]:
         sizes = (machine.l1_bytes, machine.l2_bytes, machine.l3_bytes)
         return ", ".join(f"L{level} {size >> 10} KB" for level, size in enumerate(sizes, 1))
 
+    def description() -> str:
+        found = Machine.from_target(host_target()).description
+        path = path_in_force(cpu_name(host_target()))
+        return f"{found.title}, {'shipped' if path is None else path}"
+
     used = {feature for isa in LADDER for feature in isa.features}
     return [
         Fact("cpu", "model", _processor()),
@@ -115,6 +122,7 @@ def _cpu() -> list[Fact]:
         _checked("cpu", "code is made for", lambda: host_isa().name),
         Fact("cpu", "cap (TVM_HYBRID_ISA)", os.environ.get("TVM_HYBRID_ISA") or "none"),
         _checked("cpu", "data caches of a core", caches),
+        _checked("cpu", "description", description),
     ]
 
 
@@ -151,7 +159,7 @@ def _threads() -> list[Fact]:
 
 
 def _tools() -> list[Fact]:
-    from ..cache_dir import cache_dir
+    from microkernels.cache_dir import cache_dir
 
     compiler = shutil.which("g++")
     facts = [

@@ -1,0 +1,75 @@
+"""Which description of this host's CPU is in force."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+from tvm.target import Target, codegen
+
+from microkernels.cache_dir import CACHE_VARIABLE
+from microkernels.errors import TargetError
+from microkernels.machines.host import MACHINE_VARIABLE, calibrated_path, path_in_force
+from microkernels.machines.machine import Machine
+
+NAME = codegen.llvm_get_system_cpu()
+HERE = Target({"kind": "llvm", "mcpu": NAME})
+
+
+def written(path: Path, value: float) -> Path:
+    numbers = {"fork_us": {"value": value, "kind": "measured", "source": "a test"}}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps({"title": "a test", "inherits": "znver4", "numbers": numbers}))
+    return path
+
+
+@pytest.fixture(autouse=True)
+def _of_our_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path / "cache"))
+    monkeypatch.delenv(MACHINE_VARIABLE, raising=False)
+
+
+def test_without_a_file_the_shipped_one_holds() -> None:
+    assert path_in_force(NAME) is None
+    first, second = (Machine.from_target(HERE, 2) for _ in range(2))
+    assert first == second  # kernels are cached by their machine
+    assert first.fork_us(2) == Machine(NAME, first.isa, 2).fork_us(2)
+
+
+def test_what_was_calibrated_holds_from_then_on() -> None:
+    written(calibrated_path(NAME), 7.5)
+    assert Machine.from_target(HERE, 2).fork_us(2) == 7.5
+    assert Machine.from_target(HERE) == Machine.from_target(HERE)
+
+
+def test_a_named_file_holds_before_all_others(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    written(calibrated_path(NAME), 7.5)
+    path = written(tmp_path / "mine.json", 8.5)
+    monkeypatch.setenv(MACHINE_VARIABLE, str(path))
+    assert Machine.from_target(HERE, 2).fork_us(2) == 8.5
+    written(path, 9.5)
+    os.utime(path, ns=(1, 1))  # a clock that is coarse may give both the same time
+    assert Machine.from_target(HERE, 2).fork_us(2) == 9.5
+
+
+def test_other_cpus_keep_their_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv(MACHINE_VARIABLE, str(written(tmp_path / "mine.json", 8.5)))
+    other = "haswell" if NAME != "haswell" else "znver4"
+    machine = Machine.from_target(Target({"kind": "llvm", "mcpu": other}), 2)
+    assert machine == Machine(other, machine.isa, 2)
+
+
+@pytest.mark.parametrize("content", [None, "", "{}", '{"title": 3, "numbers": {}}'])
+def test_a_file_that_is_none_is_refused(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, content: str | None
+) -> None:
+    path = tmp_path / "mine.json"
+    if content is not None:
+        path.write_text(content)
+    monkeypatch.setenv(MACHINE_VARIABLE, str(path))
+    with pytest.raises(TargetError, match=r"mine\.json"):
+        Machine.from_target(HERE)

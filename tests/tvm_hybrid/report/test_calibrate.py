@@ -1,0 +1,46 @@
+"""Calibration gives a description that can be read, with numbers that are possible."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from microkernels.cache_dir import CACHE_VARIABLE
+from microkernels.isa import host_isa
+from microkernels.machines.description import read_description
+from microkernels.machines.host import MACHINE_VARIABLE
+from microkernels.machines.machine import Machine
+from tvm_hybrid.cli import main
+from tvm_hybrid.targets import host_target
+
+
+def test_a_description_of_this_machine(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "mine.json"
+    assert main(["calibrate", "--threads", "2", "--output", str(path)]) == 0
+    assert f"written to {path}" in " ".join(capsys.readouterr().out.split())
+    found = read_description(path)
+    width = 512 if host_isa().f32_lanes == 16 else 256
+    measured = {f"clock_{width}", "l3_rate", "memory_rate", "fork_us"}
+    assert {name for name, origin in found.origins.items() if origin == "mine"} == measured
+    assert all(found.numbers[name].kind == "measured" for name in measured)
+    assert 500 < found.at(f"clock_{width}") < 10_000
+    assert found.at("fork_us", 1) == 0 < found.at("fork_us", 2)
+    for rate in ("l3_rate", "memory_rate"):
+        assert 100 < found.at(rate, 1) < 1e6 and 100 < found.at(rate, 2) < 2e6
+
+    monkeypatch.setenv(MACHINE_VARIABLE, str(path))
+    assert Machine.from_target(host_target(), 2).memory_rate(2) == pytest.approx(
+        min(found.at("memory_rate", 1), found.at("memory_rate", 2) / 2)
+    )
+    main(["doctor"])
+    assert str(path.name) in capsys.readouterr().out
+
+
+def test_where_nothing_can_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert main(["calibrate", "--output", str(tmp_path / "nowhere" / "mine.json")]) == 2
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path / "file" / "cache"))
+    assert main(["calibrate"]) == 2

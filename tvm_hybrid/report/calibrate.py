@@ -1,0 +1,161 @@
+"""Measures this machine, and describes it as `microkernels/machines` describes other ones.
+
+    clock_512, clock_256     from the peak of f32 products: what the description says of FMA ports
+    l3_rate, memory_rate     maxima of rows, one row for each thread: half of L3, four times of L3
+    fork_us                  a parallel loop that does nothing else, less the same loop in series
+
+What is not measured is inherited from the description that is shipped for this CPU.
+"""
+
+from __future__ import annotations
+
+import datetime
+import statistics
+from collections.abc import Callable, Sequence
+
+import msgspec
+import numpy as np
+import tvm
+import tvm.tirx.script.builder.ir as I
+from tvm import relax, tirx
+from tvm.target import codegen
+
+from microkernels.machines.description import Description, Number, describe
+from microkernels.machines.machine import Machine
+from microkernels.vector.expressions import parameter
+from tir_schedules.core.emission import kernel_function, task_loop
+
+from ..api import compile as compile_module
+from ..targets import host_target
+from ..tvm_compat.runtime import configure_threads
+from .roof import peak_gops
+from .timing import time_calls
+
+ROUNDS = 7
+FORKS = 400
+LINE = 16  # elements of f32, so that threads write lines of their own
+LARGEST = 1 << 30
+
+
+class Calibration(msgspec.Struct, frozen=True, kw_only=True):
+    """What was measured.
+
+    Attributes
+    ----------
+    name : str
+        LLVM's name of the CPU.
+    title : str
+        What, where and when.
+    inherits : str
+        The description that states the rest.
+    numbers : dict
+        By name, as in a description.
+    """
+
+    name: str
+    title: str
+    inherits: str
+    numbers: dict[str, Number]
+
+    def to_json(self) -> str:
+        """The description as a file has it."""
+        fields = {"title": self.title, "inherits": self.inherits, "numbers": self.numbers}
+        return msgspec.json.format(msgspec.json.encode(fields), indent=2).decode() + "\n"
+
+
+def calibrate(threads: int) -> Calibration:
+    """Measures this machine on one thread and on so many; takes a minute, on an idle machine.
+
+    Parameters
+    ----------
+    threads : int
+        On cores of their own.
+    """
+    name = str(codegen.llvm_get_system_cpu())
+    shipped = describe(name)
+    machine = Machine.from_target(host_target())
+    counts = sorted({1, threads})
+    numbers = {f"clock_{512 if machine.isa.f32_lanes == 16 else 256}": _clock(machine)}
+    half = machine.l3_bytes // 2
+    numbers["l3_rate"] = _curve([(count, _reading(count, half)) for count in counts])
+    beyond = min(4 * machine.l3_bytes, LARGEST)
+    numbers["memory_rate"] = _curve([(count, _reading(count, beyond)) for count in counts])
+    if threads > 1:
+        numbers["fork_us"] = _forks(threads, shipped)
+    today = datetime.datetime.now(datetime.timezone.utc).date()
+    title = f"{name}, measured on {today} on {threads} threads"
+    return Calibration(name=name, title=title, inherits=shipped.name, numbers=numbers)
+
+
+def _clock(machine: Machine) -> Number:
+    """MHz at which the ports that the description states reach the peak that is measured."""
+    each = 2 * machine.isa.f32_lanes * machine.fma_rate
+    clocks = [1e3 * peak_gops("float32") / each for _ in range(3)]
+    return Number(round(max(clocks)), "measured", "peak of f32 products", _spread(clocks))
+
+
+def _reading(threads: int, size: int) -> list[float]:
+    """Bytes a microsecond that threads read together, each a row of so many bytes in all."""
+    columns = size // 4 // threads
+    x = relax.Var("x", relax.TensorType((threads, columns), "float32"))
+    builder = relax.BlockBuilder()
+    with builder.function("main", [x]):
+        with builder.dataflow():
+            result = builder.emit_output(relax.op.max(x, axis=1))
+        builder.emit_func_output(result)
+    executable = compile_module(builder.get(), num_threads=threads, records=[])
+    run = executable.new_machine()["main"]
+    rows = tvm.runtime.tensor(np.zeros((threads, columns), np.float32))
+    return [size / time for time in _times(lambda: run(rows), threads)]
+
+
+def _forks(threads: int, shipped: Description) -> Number:
+    """As the description says, but scaled to what so many threads take here."""
+    parallel, serial = _loop(threads, True), _loop(threads, False)
+    lines = tvm.runtime.tensor(np.zeros(threads * LINE, np.float32))
+    each = [
+        (with_fork - without) / FORKS
+        for with_fork, without in zip(
+            _times(lambda: [parallel(lines) for _ in range(FORKS)], threads),
+            _times(lambda: [serial(lines) for _ in range(FORKS)], threads),
+            strict=True,
+        )
+    ]
+    measured = max(min(each), 0.01)
+    scale = measured / shipped.at("fork_us", threads)
+    curve = shipped.numbers["fork_us"].value
+    points = curve if isinstance(curve, tuple) else ((1, 0.0), (2, curve))
+    scaled = tuple((count, round(value * scale, 3)) for count, value in points)
+    source = f"a parallel loop on {threads} threads; other numbers in proportion to {shipped.name}"
+    return Number(scaled, "measured", source, _spread(each))
+
+
+def _curve(points: Sequence[tuple[int, list[float]]]) -> Number:
+    """The best rates by threads, and how far apart the rates of the worst measured point are."""
+    value = tuple((count, round(max(rates))) for count, rates in points)
+    error = max(_spread(rates) for _, rates in points)
+    return Number(value, "measured", "maxima of rows, one for each thread", error)
+
+
+def _spread(values: Sequence[float]) -> float:
+    """How far the median is from the best."""
+    best = max(values)
+    return round(abs(1 - statistics.median(values) / best), 3)
+
+
+def _times(call: Callable[[], object], threads: int) -> list[float]:
+    """Microseconds of some calls on so many threads, after one that does not count."""
+    configure_threads(tvm.get_global_func, threads)
+    call()
+    return [1e6 * time for _ in range(ROUNDS) for time in time_calls(call, 0.0)]
+
+
+def _loop(threads: int, parallel: bool) -> Callable[..., object]:
+    """Writes a line for each thread."""
+    with kernel_function("lines") as builder:
+        out = parameter("out", (threads * LINE,), "float32")
+        with task_loop(threads, parallel) as task:
+            I.buffer_store(out, tirx.const(1.0, "float32"), [task * LINE])
+    function = builder.get().with_attr("global_symbol", "lines")
+    code: Callable[..., object] = tvm.compile(function, target=host_target())["lines"]
+    return code
