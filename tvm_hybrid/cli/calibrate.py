@@ -19,7 +19,7 @@ from .options import AT_LEAST_ONE, FILE
 def command(threads: int | None, output: Path | None) -> int:
     """Measures clock, bandwidths and the cost of a fork, and describes this machine by them.
 
-    Takes a minute, and wants an idle machine. A description in the user's cache is in force from
+    Takes some seconds, on an idle machine. A description in the user's cache is in force from
     then on; TVM_HYBRID_MACHINE names another. `doctor` shows which one is.
     """
     from microkernels.machines.host import calibrated_path

@@ -1,7 +1,7 @@
 """Measures this machine, and describes it as `microkernels/machines` describes other ones.
 
     clock_512, clock_256     from the peak of f32 products: what the description says of FMA ports
-    l3_rate, memory_rate     maxima of rows, one row for each thread: half of L3, four times of L3
+    l3_rate, memory_rate     a row by a weight that is in L3, and by one that is four times as large
     fork_us                  a parallel loop that does nothing else, less the same loop in series
 
 What is not measured is inherited from the description that is shipped for this CPU.
@@ -27,14 +27,15 @@ from tir_schedules.core.emission import kernel_function, task_loop
 
 from ..api import compile as compile_module
 from ..targets import host_target
-from ..tvm_compat.runtime import configure_threads
+from ..threads import use_threads
 from .roof import peak_gops
 from .timing import time_calls
 
 ROUNDS = 7
 FORKS = 400
+ROWS_OF_WEIGHT = 2048
 LINE = 16  # elements of f32, so that threads write lines of their own
-LARGEST = 1 << 30
+LARGEST = 1 << 28
 
 
 class Calibration(msgspec.Struct, frozen=True, kw_only=True):
@@ -64,7 +65,7 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def calibrate(threads: int) -> Calibration:
-    """Measures this machine on one thread and on so many; takes a minute, on an idle machine.
+    """Measures this machine on one thread and on so many, in some seconds; it has to be idle.
 
     Parameters
     ----------
@@ -76,8 +77,9 @@ def calibrate(threads: int) -> Calibration:
     machine = Machine.from_target(host_target())
     counts = sorted({1, threads})
     numbers = {f"clock_{512 if machine.isa.f32_lanes == 16 else 256}": _clock(machine)}
-    half = machine.l3_bytes // 2
-    numbers["l3_rate"] = _curve([(count, _reading(count, half)) for count in counts])
+    numbers["l3_rate"] = _curve(
+        [(count, _reading(count, _in_l3(machine, count))) for count in counts]
+    )
     beyond = min(4 * machine.l3_bytes, LARGEST)
     numbers["memory_rate"] = _curve([(count, _reading(count, beyond)) for count in counts])
     if threads > 1:
@@ -94,19 +96,28 @@ def _clock(machine: Machine) -> Number:
     return Number(round(max(clocks)), "measured", "peak of f32 products", _spread(clocks))
 
 
+def _in_l3(machine: Machine, threads: int) -> int:
+    """Bytes of a weight that is well within L3, and of which each part is well beyond L2."""
+    return min(machine.l3_bytes // 2, 4 * machine.l2_bytes * threads)
+
+
 def _reading(threads: int, size: int) -> list[float]:
-    """Bytes a microsecond that threads read together, each a row of so many bytes in all."""
-    columns = size // 4 // threads
-    x = relax.Var("x", relax.TensorType((threads, columns), "float32"))
+    """Bytes a microsecond that threads read together of a weight of so many bytes.
+
+    By the product that one row has with it, which takes no longer than reading it.
+    """
+    columns = size // 4 // ROWS_OF_WEIGHT
+    weight = relax.const(np.ones((ROWS_OF_WEIGHT, columns), np.float32))
+    x = relax.Var("x", relax.TensorType((1, ROWS_OF_WEIGHT), "float32"))
     builder = relax.BlockBuilder()
     with builder.function("main", [x]):
         with builder.dataflow():
-            result = builder.emit_output(relax.op.max(x, axis=1))
+            result = builder.emit_output(relax.op.matmul(x, weight))
         builder.emit_func_output(result)
     executable = compile_module(builder.get(), num_threads=threads, records=[])
     run = executable.new_machine()["main"]
-    rows = tvm.runtime.tensor(np.zeros((threads, columns), np.float32))
-    return [size / time for time in _times(lambda: run(rows), threads)]
+    row = tvm.runtime.tensor(np.ones((1, ROWS_OF_WEIGHT), np.float32))
+    return [size / time for time in _times(lambda: run(row), threads)]
 
 
 def _forks(threads: int, shipped: Description) -> Number:
@@ -134,7 +145,7 @@ def _curve(points: Sequence[tuple[int, list[float]]]) -> Number:
     """The best rates by threads, and how far apart the rates of the worst measured point are."""
     value = tuple((count, round(max(rates))) for count, rates in points)
     error = max(_spread(rates) for _, rates in points)
-    return Number(value, "measured", "maxima of rows, one for each thread", error)
+    return Number(value, "measured", "products of a row with a weight", error)
 
 
 def _spread(values: Sequence[float]) -> float:
@@ -145,7 +156,7 @@ def _spread(values: Sequence[float]) -> float:
 
 def _times(call: Callable[[], object], threads: int) -> list[float]:
     """Microseconds of some calls on so many threads, after one that does not count."""
-    configure_threads(tvm.get_global_func, threads)
+    use_threads(threads)
     call()
     return [1e6 * time for _ in range(ROUNDS) for time in time_calls(call, 0.0)]
 
