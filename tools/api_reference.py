@@ -8,6 +8,8 @@ from typing import Any
 
 import click
 
+from tvm_hybrid.cli.group import cli
+
 from .public_face import Docstring, public_commands, public_errors, public_objects
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "api.md"
@@ -73,7 +75,14 @@ def _errors() -> str:
 
 
 def _command(name: str, command: click.Command) -> str:
-    context = click.Context(command, info_name=name, max_content_width=100, terminal_width=100)
+    context = click.Context(
+        command,
+        info_name=name,
+        max_content_width=100,
+        terminal_width=100,
+        # As in use: click keeps the first help option that a command gets.
+        help_option_names=cli.context_settings["help_option_names"],
+    )
     return f"### {name}\n\n```text\n{command.get_help(context)}\n```\n"
 
 
