@@ -262,12 +262,11 @@ def _expected(
 ) -> Expected:
     kind = plain.dtype
     if not _is_float(kind):
-        changed = np.zeros(exact.shape, np.float64)
-        for each in (*noisy, *fused):
-            changed = np.maximum(
-                changed, np.abs(each.astype(np.float64) - exact.astype(np.float64))
-            )
         steps = kind.itemsize == 1 and kind.kind in "iu"
+        changed = np.zeros(exact.shape, np.float64)
+        for each in (plain, *noisy, *fused):
+            far = np.abs(each.astype(np.int64) - exact) if steps else each != exact
+            changed = np.maximum(changed, far)
         room = changed if steps else np.where(changed > 0, np.inf, 0)
         return Expected(exact, np.asarray(room), False)
     with np.errstate(all="ignore"):

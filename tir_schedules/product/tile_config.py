@@ -114,16 +114,24 @@ def best_grid(
     kernel = microkernel_named(tile["kernel"])
     rows, vectors, steps = tile["rows"], tile["vectors"], kernel.steps(k)
     n_vectors = math.ceil(n / kernel.lanes)
-    whole = _step_cycles(kernel, m, n_vectors, rows, vectors, machine)
+    m_tiles, n_tiles = math.ceil(m / rows), math.ceil(n_vectors / vectors)
     weight = 4.0 * kernel.lanes * steps * n_vectors
+
+    def tile_us(high: int, wide: int) -> float:
+        return _step_cycles(kernel, high, wide, machine) * alone / whole
+
+    whole = m_tiles * n_tiles * _step_cycles(kernel, rows, vectors, machine)
 
     def cost(threads_m: int, threads_n: int, m_part: int, n_part: int) -> float:
         threads = threads_m * threads_n
-        part = _step_cycles(kernel, m_part, n_part, rows, vectors, machine) / whole
+        # Where there are more threads than tiles, these get lower or narrower.
+        high = rows if threads_m <= m_tiles else m_part
+        wide = vectors if threads_n <= n_tiles else n_part
+        tiles = math.ceil(m_part / rows) * math.ceil(n_part / vectors)
         m_share, n_share = m / threads_m, n / threads_n
         traffic = (m_share + n_share) / k + (m_share + n_share) / (m_share * n_share)
         foreign = 1 + FOREIGN_ROWS * (1 - 1 / threads_n)
-        us = alone * part * (1 + 0.05 * traffic) * foreign
+        us = tiles * tile_us(high, wide) * (1 + 0.05 * traffic) * foreign
         if weight > machine.l2_bytes // 2:
             us = max(us, weight * n_part / n_vectors / machine.l3_rate(threads))
         return us + machine.fork_us(threads)
@@ -132,15 +140,11 @@ def best_grid(
     return {"threads_m": grid[0], "threads_n": grid[1]}
 
 
-def _step_cycles(
-    kernel: Microkernel, m: int, n_vectors: int, rows: int, vectors: int, machine: Machine
-) -> float:
-    """Cycles of a step of K of all tiles of a part, as if each were as large as the largest."""
+def _step_cycles(kernel: Microkernel, rows: int, vectors: int, machine: Machine) -> float:
+    """Cycles of a step of K of one tile; on AMX, of a tile of 16 rows each."""
     if kernel.by_tiles:
-        return float(math.ceil(m / ROWS) * n_vectors)
-    tiles = math.ceil(m / rows) * math.ceil(n_vectors / vectors)
-    products = min(rows, m) * min(vectors, n_vectors) / product_rate(kernel, machine)
-    return tiles * max(products, machine.fma_latency)
+        return float(math.ceil(rows / ROWS) * vectors)
+    return max(rows * vectors / product_rate(kernel, machine), machine.fma_latency)
 
 
 def neighbouring_tiles(tile: dict[str, Any], m: int, k: int) -> Iterator[dict[str, Any]]:
