@@ -1,0 +1,12 @@
+"""Cases whose operator is written as the nodes that define it go on passing, too."""
+
+import pytest
+
+from .cases import all_cases, run
+from .test_node_tests import EXPANDED, skip_unless_known, thirds
+
+
+@pytest.mark.parametrize("name", thirds(EXPANDED))
+def test_passes(name: str) -> None:
+    skip_unless_known(name)
+    run(all_cases()[name])
