@@ -94,7 +94,7 @@ class Description:
     Attributes
     ----------
     name : str
-        Of its file.
+        LLVM's name of the CPU, or the path of a user's file.
     title : str
         In words.
     numbers : mapping from str to Number
@@ -109,15 +109,7 @@ class Description:
     origins: Mapping[str, str]
 
     def at(self, number: str, threads: int = 1) -> float:
-        """A number's value for so many threads.
-
-        Raises
-        ------
-        TargetError
-            If neither the description nor an elder states it.
-        """
-        if number not in self.numbers:
-            raise TargetError(f"the description of {self.name} does not state {number}")
+        """A number's value for so many threads."""
         return self.numbers[number].at(threads)
 
     def with_numbers(self, values: Mapping[str, float], kind: Kind, source: str) -> Description:
@@ -138,8 +130,12 @@ def described() -> list[str]:
 @functools.cache
 def describe(name: str) -> Description:
     """The description of a CPU by LLVM's name; if there is none, the nearest one or the base's."""
-    path = FOLDER / f"{_NEAREST.get(name, name)}.json"
-    return read_description(path if path.is_file() else FOLDER / f"{BASE}.json")
+    names = (name, _NEAREST.get(name, BASE), BASE)
+    return read_description(next(path for path in map(_shipped, names) if path.is_file()))
+
+
+def _shipped(name: str) -> Path:
+    return FOLDER / f"{name}.json"
 
 
 def read_description(path: Path) -> Description:
@@ -148,23 +144,38 @@ def read_description(path: Path) -> Description:
     Raises
     ------
     TargetError
-        If the file cannot be read, or is no description.
+        If the file cannot be read or is no description; if it states a number that there is not or
+        that cannot be; if neither it nor an elder states one.
     """
     try:
         file = msgspec.json.decode(path.read_bytes(), type=_File)
     except (OSError, msgspec.MsgspecError) as error:
         raise TargetError(f"{path} is no description of a machine: {error}") from error
     for name, number in file.numbers.items():
-        if isinstance(number.value, tuple):
-            threads = [point[0] for point in number.value]
-            if not threads or threads != sorted(set(threads)) or threads[0] < 1:
-                raise TargetError(f"{path}: {name} is no curve over rising numbers of threads")
-    origins = dict.fromkeys(file.numbers, path.stem)
-    if not file.inherits:
-        return Description(path.stem, file.title, file.numbers, origins)
-    if file.inherits not in described():
-        raise TargetError(f"{path} inherits {file.inherits}; there are {', '.join(described())}")
-    elder = describe(file.inherits)
-    return Description(
-        path.stem, file.title, {**elder.numbers, **file.numbers}, {**elder.origins, **origins}
-    )
+        _check(path, name, number)
+    own = path.stem if path == _shipped(path.stem) else str(path)
+    numbers, origins = dict(file.numbers), dict.fromkeys(file.numbers, own)
+    if file.inherits:
+        if file.inherits not in described():
+            known = ", ".join(described())
+            raise TargetError(f"{path} inherits {file.inherits}; there are {known}")
+        elder = describe(file.inherits)
+        numbers, origins = {**elder.numbers, **numbers}, {**elder.origins, **origins}
+    if own != BASE:
+        read = describe(BASE).numbers.keys()
+        if unknown := sorted(numbers.keys() - read):
+            raise TargetError(f"{path}: there is no number {', '.join(unknown)}")
+        if missing := sorted(read - numbers.keys()):
+            raise TargetError(f"{path} does not state {', '.join(missing)}; let it inherit {BASE}")
+    return Description(own, file.title, numbers, origins)
+
+
+def _check(path: Path, name: str, number: Number) -> None:
+    """Refuses what is no curve, and values that cannot be."""
+    points = number.value if isinstance(number.value, tuple) else ((1, number.value),)
+    threads = [count for count, _ in points]
+    if not threads or threads != sorted(set(threads)) or threads[0] < 1:
+        raise TargetError(f"{path}: {name} is no curve over rising numbers of threads")
+    # Only forking one thread takes no time.
+    if not all(value > 0 or (value == 0 and name == "fork_us" and n == 1) for n, value in points):
+        raise TargetError(f"{path}: {name} has to be above 0")

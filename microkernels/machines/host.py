@@ -8,7 +8,7 @@ from pathlib import Path
 
 from microkernels.cache_dir import cache_dir
 
-from .description import Description, describe, read_description
+from .description import Description, describe, described, read_description
 
 MACHINE_VARIABLE = "TVM_HYBRID_MACHINE"
 _CACHE_FOLDER = Path("/sys/devices/system/cpu/cpu0/cache")
@@ -63,12 +63,8 @@ def _from_file(path: Path, _changed: int) -> Description:
 @functools.cache
 def _with_caches(found: Description) -> Description:
     """With caches as they are here, but for those that a file of the user's states itself."""
-    shipped = found is describe(found.name)
-    sizes = {
-        number: size
-        for number, size in _sizes().items()
-        if shipped or found.origins[number] != found.name
-    }
+    shipped = described()
+    sizes = {n: size for n, size in _sizes().items() if found.origins[n] in shipped}
     return found.with_numbers(sizes, "measured", "the operating system")
 
 

@@ -13,6 +13,10 @@ After
 Integer division by zero is an error in ONNX Runtime. On x86 it crashes the process, and so does the
 least integer divided by -1. Here quotient and remainder are 0 for a division by zero; for the least
 integer by -1 they are the least integer and 0.
+
+Sums, differences and products of 32 and 64 bits that overflow have none: TVM tells LLVM that they
+do not, signed ones by nsw and unsigned ones by nuw. So computing with unsigned integers instead is
+worse: then the sum of a negative number already breaks the promise.
 """
 
 from __future__ import annotations

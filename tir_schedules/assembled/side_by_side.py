@@ -27,7 +27,7 @@ from tir_schedules.core.statements import children, with_children
 from tir_schedules.core.template import template_for
 from tir_schedules.cost.cost import Cost
 from tir_schedules.cost.merge_estimate import SIDE_BY_SIDE, MergeEstimate, on_threads
-from tir_schedules.cost.work import has_tiles, norm_us
+from tir_schedules.cost.work import flops_us, has_tiles, norm_us
 from tir_schedules.product.matmul import MATMUL, estimated_cycles
 
 MOST_PARTS = 16  # in one kernel; more cost time to compile, and hardly find idle threads
@@ -123,13 +123,14 @@ def serial_us(region: Region, machine: Machine) -> float:
     lanes, per_us = machine.isa.f32_lanes, machine.cycles_per_us
     if region.op in PRODUCTS:
         steps = STEPS.get(region.inputs[1].dtype, 1) if len(region.inputs) > 1 else 1
-        cycles = template_for(region.op).flops(region) / (2 * lanes * steps * machine.fma_rate)
+        us = flops_us(template_for(region.op).flops(region) / steps, machine)
         if region.op == MATMUL.name and has_tiles(machine):
             alone = replace(machine, threads=1)
             cycles = estimated_cycles(region, MATMUL.default_config(region, alone), alone)
+            us = cycles / per_us
         weights = sum(tensor.nbytes for tensor in region.inputs if tensor.constant)
         stores = math.ceil(region.output.size / lanes) / per_us
-        return max(cycles / per_us, weights / machine.l3_rate()) + stores
+        return max(us, weights / machine.l3_rate()) + stores
     return norm_us(math.ceil(max(tensor.size for tensor in tensors) / lanes), machine)
 
 

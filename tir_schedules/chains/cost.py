@@ -8,9 +8,9 @@ In every region of a chain, a row of the result depends on the same row of the i
 estimate replaces measuring, as in the Graph Compiler's coarse-grain fusion (Li et al., arXiv
 2301.01333, section on coarse-grain fusion). A chain saves calls, barriers and traffic between
 regions; it loses parallelism, and every block of rows reads the weights again. The constants were
-measured on one machine (Zen 4, 2 cores, 3.7 GHz, 1 MB of L2, 32 MB of L3). Cache sizes come from
-the Machine, speeds from speeds.py. AMX tiles compute up to eight times as fast, so that less of the
-time of reading a weight from L3 is hidden; blocks of rows are then whole tiles.
+measured on one machine (Zen 4, 2 cores, 3.7 GHz, 1 MB of L2, 32 MB of L3); cache sizes and speeds
+come from the Machine. AMX tiles compute up to eight times as fast, so that less of the time of
+reading a weight from L3 is hidden; blocks of rows are then whole tiles.
 """
 
 from __future__ import annotations

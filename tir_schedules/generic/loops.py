@@ -20,7 +20,7 @@ from tvm.tirx import ForKind
 
 from microkernels.machines.machine import Machine
 from microkernels.vector.expressions import Expr, element_of
-from tir_schedules.cost.parallel import worth_parallel
+from tir_schedules.cost.parallel import LEAST_MOVED, worth_parallel
 
 from .expressions import (
     const_int,
@@ -36,10 +36,6 @@ from .expressions import (
 from .nest import Axis, Nest, Store, analyzer_for
 from .padded_windows import Bounds
 from .vector_math import lower_math
-
-LEAST_FORKS = 10.0
-"""Times of a fork and a join that a nest takes on one thread before all share it. Two threads gain
-from about twice a fork on; the rest is margin for the estimate."""
 
 OPERATION_CYCLES, ELEMENT_CYCLES = 1.18, 2.96
 """Of a vector: what costs as much as an addition, and a read or a write from L2."""
@@ -258,7 +254,7 @@ def store_statement(nest: Nest, stores: Sequence[Store], at: dict[tirx.Var, Expr
 def is_worth_parallel(nests: Iterable[Nest], machine: Machine) -> bool:
     """Whether all threads share nests."""
     us = sum(_serial_us(nest, machine) for nest in nests)
-    return worth_parallel(machine, us, LEAST_FORKS)
+    return worth_parallel(machine, us, LEAST_MOVED)
 
 
 def _serial_us(nest: Nest, machine: Machine) -> float:

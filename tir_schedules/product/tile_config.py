@@ -17,7 +17,7 @@ from tir_schedules.core.config import check_numbers
 from tir_schedules.core.product_plan import ProductPlan, TileConfig
 from tir_schedules.core.region import Region
 from tir_schedules.cost.amx_cost import LEAST_GAIN, amx_blocks, amx_cycles, vector_cycles
-from tir_schedules.cost.parallel import fewest_worth, halves
+from tir_schedules.cost.parallel import halves, threads_worth
 from tir_schedules.cost.work import flops_us, product_rate
 
 RESULT_DTYPES = (
@@ -109,7 +109,7 @@ def best_grid(
     fitted constants.
     """
     alone = flops_us(flops, machine)
-    if fewest_worth(machine, alone) == 1:
+    if threads_worth(machine, alone) == 1:
         return {"threads_m": 1, "threads_n": 1}
     kernel = microkernel_named(tile["kernel"])
     rows, vectors, steps = tile["rows"], tile["vectors"], kernel.steps(k)

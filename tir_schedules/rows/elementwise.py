@@ -34,7 +34,7 @@ from tir_schedules.core.emission import (
 from tir_schedules.core.group_loops import for_share
 from tir_schedules.core.region import Region
 from tir_schedules.core.template import Template, register_template
-from tir_schedules.cost.parallel import threads_worth
+from tir_schedules.cost.parallel import LEAST_MOVED, threads_worth
 from tir_schedules.epilogue.epilogue import (
     Columns,
     Epilogue,
@@ -93,7 +93,7 @@ def default_config(region: Region, machine: Machine) -> ElementwiseConfig:
     packed = region.output.dtype in RANGES and lanes == PACKED_LANES  # four at a time
     unroll = 4 if cost <= 12 or (packed and cost <= 32) else 2 if cost <= 24 else 1
     cycles = rows * math.ceil(n / lanes) * (2 + cost) * OPERATION_CYCLES
-    threads = threads_worth(machine, cycles / machine.cycles_per_us)
+    threads = threads_worth(machine, cycles / machine.cycles_per_us, LEAST_MOVED)
     return ElementwiseConfig(unroll=min(unroll, max(1, n // lanes)), threads=threads)
 
 

@@ -34,7 +34,7 @@ from tir_schedules.core.emission import (
 from tir_schedules.core.group_loops import for_groups, for_share
 from tir_schedules.core.region import Region
 from tir_schedules.core.template import Template, register_template
-from tir_schedules.cost.parallel import fewest_worth
+from tir_schedules.cost.parallel import threads_worth
 from tir_schedules.cost.work import norm_us
 from tir_schedules.epilogue.epilogue import Epilogue
 
@@ -111,7 +111,7 @@ def default_config(region: Region, machine: Machine) -> NormalizeConfig:
     seen, lanes = view(region), machine.isa.f32_lanes
     vectors = math.ceil(seen.n / lanes)
     work = seen.outer * vectors if seen.inner == 1 else region.inputs[0].size // lanes
-    threads = fewest_worth(machine, norm_us(work, machine))
+    threads = threads_worth(machine, norm_us(work, machine))
     if seen.inner > 1:
         unroll = min(4, math.ceil(seen.inner / lanes))
         return NormalizeConfig(rows=1, unroll=unroll, keep=False, chunk=1 << 20, threads=threads)

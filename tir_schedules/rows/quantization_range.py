@@ -33,7 +33,7 @@ from tir_schedules.core.group_loops import for_share
 from tir_schedules.core.reduce_lanes import LaneTotals
 from tir_schedules.core.region import Region, Tensor
 from tir_schedules.core.template import Template, register_template
-from tir_schedules.cost.parallel import threads_worth
+from tir_schedules.cost.parallel import LEAST_MOVED, threads_worth
 from tir_schedules.epilogue.epilogue import Columns, load_vector
 
 from .normalize_view import reshaped
@@ -152,7 +152,8 @@ def reject(region: Region, isa: Isa) -> str | None:
 def default_config(region: Region, machine: Machine) -> RangeConfig:
     """A configuration by closed formula; no tuning is needed."""
     vectors = math.ceil(region.inputs[0].size / machine.isa.f32_lanes)
-    threads = threads_worth(machine, vectors * VECTOR_CYCLES / machine.cycles_per_us)
+    us = vectors * VECTOR_CYCLES / machine.cycles_per_us
+    threads = threads_worth(machine, us, LEAST_MOVED)
     return RangeConfig(unroll=min(4, vectors), threads=threads)
 
 

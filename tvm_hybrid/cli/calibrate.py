@@ -31,7 +31,7 @@ def command(threads: int | None, output: Path | None) -> int:
     path = output or _in_cache(calibrated_path(cpu_name(host_target())))
     require_writable(path)
     with working("measuring this machine"):
-        found = calibrate(resolve_threads(threads))
+        found = calibrate(resolve_threads(threads, here=True))
     write_whole(path, found.to_json())
     console = output_console()
     for name, number in found.numbers.items():

@@ -19,7 +19,8 @@ HERE = Target({"kind": "llvm", "mcpu": NAME})
 
 
 def written(path: Path, value: float) -> Path:
-    numbers = {"fork_us": {"value": value, "kind": "measured", "source": "a test"}}
+    curve = [[1, 0], [2, value]]
+    numbers = {"fork_us": {"value": curve, "kind": "measured", "source": "a test"}}
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps({"title": "a test", "inherits": "znver4", "numbers": numbers}))
     return path

@@ -11,7 +11,7 @@ from microkernels.machines.machine import Machine
 from microkernels.microkernel import Microkernel, kernels_for
 from tir_schedules.core.config import Config, check_numbers
 from tir_schedules.core.region import Region
-from tir_schedules.cost.parallel import fewest_worth
+from tir_schedules.cost.parallel import threads_worth
 from tir_schedules.cost.work import flops_us
 from tir_schedules.product.tile_config import KERNEL_TYPES
 
@@ -127,7 +127,7 @@ def default_config(region: Region, machine: Machine) -> DepthwiseConfig:
     columns = max(1, min(columns, outputs))
     while columns > 1 and products(problem, rows, columns, 1, kernel) > MOST_UNROLLED // 4:
         columns -= 1
-    threads = fewest_worth(machine, flops_us(problem.flops, machine))
+    threads = threads_worth(machine, flops_us(problem.flops, machine))
     return DepthwiseConfig(rows=rows, columns=columns, blocks=blocks, threads=threads)
 
 

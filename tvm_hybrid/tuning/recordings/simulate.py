@@ -53,7 +53,7 @@ class Recording:
     template : Template
         What built it.
     machine : Machine
-        What it ran on; caches as its data sheet says.
+        What it ran on; caches as its description says.
     space : ConfigSpace
         The configurations that were measured, the default first.
     scores : numpy.ndarray
