@@ -8,7 +8,6 @@ instruction set a problem comes from.
 
 from __future__ import annotations
 
-import functools
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from tvm.target import Target, codegen
 
 from .amx.permission import AMX_FEATURES, tile_permission
 from .errors import IsaError, TargetError
+from .host_cpu import cpu_features
 
 CAP_VARIABLE = "TVM_HYBRID_ISA"
 
@@ -115,26 +115,10 @@ def host_features() -> frozenset[str]:
     """
     permission = tile_permission()
     if permission.state == "emulated":
-        return _cpu_features().union(AMX_FEATURES)
+        return cpu_features().union(AMX_FEATURES)
     if permission.usable:
-        return _cpu_features()
-    return frozenset(name for name in _cpu_features() if not name.startswith("amx-"))
-
-
-@functools.cache
-def _cpu_features() -> frozenset[str]:
-    """LLVM feature names of the CPU, whether we may use them or not."""
-    cpu = codegen.llvm_get_system_cpu()
-    listed = codegen.llvm_get_cpu_features(Target({"kind": "llvm", "mcpu": cpu}))
-    try:
-        with open("/proc/cpuinfo", encoding="utf-8") as lines:
-            line = next(line for line in lines if line.startswith("flags"))
-    except (OSError, StopIteration):
-        return frozenset(map(str, listed))
-    # LLVM's table describes the model; a hypervisor may hide features from this very machine.
-    flags = {flag.replace("_", "-") for flag in line.split(":", 1)[1].split()}
-    present = flags | {flag.replace("-", "") for flag in flags}
-    return frozenset(str(name) for name in listed if str(name) in present)
+        return cpu_features()
+    return frozenset(name for name in cpu_features() if not name.startswith("amx-"))
 
 
 def host_isa() -> Isa:

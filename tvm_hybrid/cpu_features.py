@@ -7,13 +7,13 @@ its own account, except AMX, which only our own kernels use, and which Linux mus
 
 from __future__ import annotations
 
-import functools
 from dataclasses import dataclass
 
 from tvm.target import Target, codegen
 
 from microkernels.amx.permission import ADVICE, AMX_FEATURES, tile_permission
 from microkernels.errors import IsaError
+from microkernels.host_cpu import host_flags
 from microkernels.isa import target_isa
 
 _SSE = 0
@@ -115,17 +115,6 @@ def required_features(target: Target, tiles: bool = True) -> tuple[str, ...]:
         for name, feature in FEATURES.items()
         if name in present and (not feature.is_amx or name in used_by_kernels)
     )
-
-
-@functools.cache
-def host_flags() -> frozenset[str]:
-    """The flags that /proc/cpuinfo lists for this machine; empty if it cannot be read."""
-    try:
-        with open("/proc/cpuinfo", encoding="utf-8") as lines:
-            line = next((line for line in lines if line.startswith("flags")), "")
-    except OSError:
-        return frozenset()
-    return frozenset(line.partition(":")[2].split())
 
 
 def missing_on_host(names: tuple[str, ...]) -> list[str]:

@@ -11,8 +11,9 @@ from tvm.target import Target, codegen
 
 from microkernels.amx.permission import tile_permission
 from microkernels.errors import TargetError
+from microkernels.host_cpu import host_cpu, host_flags
 
-from .cpu_features import FEATURES, host_flags
+from .cpu_features import FEATURES
 from .target_tags import ARCHITECTURES, TAG_PREFIX, configuration
 from .threads import physical_cores
 
@@ -42,8 +43,8 @@ def resolve_target(target: TargetLike) -> Target:
 
 @functools.cache
 def host_target() -> Target:
-    """This machine: LLVM's name for its CPU, less what a hypervisor hides or Linux denies."""
-    cpu = codegen.llvm_get_system_cpu()
+    """This machine: the name of its CPU, less what a hypervisor hides or Linux denies."""
+    cpu = host_cpu()
     named = Target({"kind": "llvm", "mcpu": cpu})
     _require_x86(named)
     config: dict[str, Any] = {"kind": "llvm", "mcpu": cpu, "num-cores": physical_cores()}

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 
 import tvm.tirx.script.builder.ir as I
 
+from microkernels.host_cpu import host_flags
 from microkernels.tvm_compat import llvm_functions
 from microkernels.vector.expressions import Expr
 
@@ -145,7 +146,7 @@ def tile_permission() -> Permission:
     code = _ask_linux()
     if code == 0:
         return Permission("granted")
-    return Permission("denied", code) if _cpu_has_tiles() else Permission("absent")
+    return Permission("denied", code) if "amx_tile" in host_flags() else Permission("absent")
 
 
 def _emulator_is_active() -> bool:
@@ -168,14 +169,3 @@ def _ask_linux() -> int:
     syscall = _process().syscall
     numbers = (ctypes.c_long(number) for number in (ARCH_PRCTL, REQUEST, TILE_DATA))
     return 0 if syscall(*numbers) == 0 else ctypes.get_errno()
-
-
-@functools.cache
-def _cpu_has_tiles() -> bool:
-    """Whether Linux lists AMX among the features of the CPU."""
-    try:
-        with open("/proc/cpuinfo", encoding="utf-8") as lines:
-            flags = next((line for line in lines if line.startswith("flags")), "")
-    except OSError:
-        return False
-    return "amx_tile" in flags.split()

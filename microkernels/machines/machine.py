@@ -5,10 +5,11 @@ from __future__ import annotations
 import functools
 from dataclasses import dataclass, field, replace
 
-from tvm.target import Target, codegen
+from tvm.target import Target
 
 from microkernels.amx.scoreboard import Core
 from microkernels.errors import TargetError
+from microkernels.host_cpu import host_cpu
 from microkernels.isa import Isa, target_isa
 
 from .description import Description, describe
@@ -52,7 +53,7 @@ class Machine:
         If it is this host's CPU, by the description in force here; see `describe_host`.
         """
         name = str(target.attrs.get("mcpu", "x86-64"))
-        found = describe_host(name) if name == codegen.llvm_get_system_cpu() else describe(name)
+        found = describe_host(name) if name == host_cpu() else describe(name)
         return Machine(name, target_isa(target), threads, found)
 
     def with_numbers(self, **values: float) -> Machine:

@@ -66,7 +66,7 @@ def permission_is(monkeypatch: pytest.MonkeyPatch):
 
     def pretend(state: str, isa: str, code: int = 0) -> None:
         features = frozenset(isa_named(isa).features)
-        monkeypatch.setattr(isa_module, "_cpu_features", lambda: features)
+        monkeypatch.setattr(isa_module, "cpu_features", lambda: features)
         monkeypatch.setattr(isa_module, "tile_permission", lambda: Permission(state, code))
 
     return pretend

@@ -48,14 +48,14 @@ def pretending(isa: str) -> Iterator[None]:
 
     What is compiled says that it needs what stand-ins need: no more than this CPU has.
     """
-    features = isa_module._cpu_features().union(isa_named(isa).features)
+    features = isa_module.cpu_features().union(isa_named(isa).features)
 
     def needed(target: tvm.target.Target, tiles: bool = True) -> tuple[str, ...]:
         missing = lacks(target)
         return tuple(name for name in required_features(target, tiles) if name not in missing)
 
     with (
-        mock.patch.object(isa_module, "_cpu_features", lambda: features),
+        mock.patch.object(isa_module, "cpu_features", lambda: features),
         mock.patch.object(api, "required_features", needed),
         stand_ins(),
     ):

@@ -64,7 +64,7 @@ def denied(monkeypatch: pytest.MonkeyPatch) -> None:
     """A CPU with AMX whose Linux says no, as far as Python can see."""
     monkeypatch.setattr(amx_permission, "_emulator_is_active", lambda: False)
     monkeypatch.setattr(amx_permission, "_ask_linux", lambda: errno.EPERM)
-    monkeypatch.setattr(amx_permission, "_cpu_has_tiles", lambda: True)
+    monkeypatch.setattr(amx_permission, "host_flags", lambda: frozenset({"amx_tile"}))
 
 
 @functools.cache

@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 import tvm
-from tvm.target import Target, codegen
+from tvm.target import Target
 
 from microkernels.amx.permission import Permission
+from microkernels.host_cpu import host_cpu
 from tvm_hybrid import cpu_features, targets
 from tvm_hybrid.cpu_features import FEATURES, missing_on_host, require_host, required_features
 from tvm_hybrid.errors import IsaError, TargetError
@@ -70,7 +71,7 @@ def test_what_is_no_target_is_refused(target: Any, culprit: str) -> None:
 
 def test_none_is_this_machine() -> None:
     target = resolve_target(None)
-    assert target.attrs["mcpu"] == codegen.llvm_get_system_cpu()
+    assert target.attrs["mcpu"] == host_cpu()
     assert int(target.attrs["num-cores"]) >= 1
     assert missing_on_host(required_features(target)) == []
 
@@ -92,7 +93,7 @@ def test_features_that_a_hypervisor_hides_are_not_used(monkeypatch: pytest.Monke
 def test_tiles_that_linux_denies_are_not_used(state: str, monkeypatch: pytest.MonkeyPatch) -> None:
     everything = frozenset(feature.flag for feature in FEATURES.values())
     monkeypatch.setattr(targets, "host_flags", lambda: everything)
-    monkeypatch.setattr(targets.codegen, "llvm_get_system_cpu", lambda: "sapphirerapids")
+    monkeypatch.setattr(targets, "host_cpu", lambda: "sapphirerapids")
     monkeypatch.setattr(targets, "tile_permission", lambda: Permission(state))
     host_target.cache_clear()
     try:

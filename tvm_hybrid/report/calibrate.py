@@ -18,8 +18,8 @@ import numpy as np
 import tvm
 import tvm.tirx.script.builder.ir as I
 from tvm import relax, tirx
-from tvm.target import codegen
 
+from microkernels.host_cpu import host_cpu
 from microkernels.machines.description import Description, Number, describe
 from microkernels.machines.machine import Machine
 from microkernels.vector.expressions import parameter
@@ -72,7 +72,7 @@ def calibrate(threads: int) -> Calibration:
     threads : int
         On cores of their own.
     """
-    name = str(codegen.llvm_get_system_cpu())
+    name = host_cpu()
     shipped = describe(name)
     machine = Machine.from_target(host_target())
     counts = sorted({1, threads})

@@ -60,12 +60,12 @@ def test_the_permission_is_asked_for_and_remembered(unemulated: None) -> None:
 def test_a_refusal_depends_on_the_cpu(
     code: int, unemulated: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(amx_permission, "_cpu_has_tiles", lambda: True)
+    monkeypatch.setattr(amx_permission, "host_flags", lambda: frozenset({"amx_tile"}))
     denied = where_linux_answers(code, tile_permission)
     assert denied == Permission("denied", code) and not denied.usable
     assert errno.errorcode[code] in denied.reason
     assert REFUSALS.get(code, REFUSALS[None]) in denied.reason
-    monkeypatch.setattr(amx_permission, "_cpu_has_tiles", lambda: False)
+    monkeypatch.setattr(amx_permission, "host_flags", frozenset)
     assert tile_permission() == Permission("absent")
     assert not tile_permission().usable
 

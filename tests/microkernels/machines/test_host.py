@@ -7,14 +7,15 @@ import os
 from pathlib import Path
 
 import pytest
-from tvm.target import Target, codegen
+from tvm.target import Target
 
 from microkernels.cache_dir import CACHE_VARIABLE
 from microkernels.errors import TargetError
+from microkernels.host_cpu import host_cpu
 from microkernels.machines.host import MACHINE_VARIABLE, calibrated_path, path_in_force
 from microkernels.machines.machine import Machine
 
-NAME = codegen.llvm_get_system_cpu()
+NAME = host_cpu()
 HERE = Target({"kind": "llvm", "mcpu": NAME})
 
 

@@ -22,7 +22,7 @@ from typing import Any
 import msgspec
 
 from microkernels.errors import ServerError, TvmHybridError
-from microkernels.isa import Isa
+from microkernels.isa import Isa, host_features
 
 from ...tvm_compat.runtime import configure_threads, system_cpu
 from ..measuring.child_answers import Answers
@@ -158,8 +158,12 @@ def require_suitable(session: Any, server: Server, isa: Isa, cpu: str, threads: 
 
     found = server_cpu(session)
     if found:
-        has = codegen.llvm_get_cpu_features(Target({"kind": "llvm", "mcpu": found}))
-        missing = sorted(set(isa.features).difference(map(str, has)))
+        if found == codegen.llvm_get_system_cpu():
+            has = host_features()  # of this CPU, more is known
+        else:
+            listed = codegen.llvm_get_cpu_features(Target({"kind": "llvm", "mcpu": found}))
+            has = frozenset(map(str, listed))
+        missing = sorted(set(isa.features).difference(has))
         if missing:
             raise ServerError(
                 f"the server {server}, a {found}, cannot run {isa.name} code: it lacks "
