@@ -31,10 +31,14 @@ from .vector.expressions import Expr, bind, constant, element_of, lanes_of, ramp
 
 @dataclass(frozen=True)
 class Address:
-    """Where rows lie in memory: a pointer to the first, and bytes from one to the next."""
+    """Where rows lie in memory: a pointer to the first, and bytes from one to the next.
+
+    `passing` says that they are not read again before they have left the first-level cache.
+    """
 
     pointer: Expr
     stride: int
+    passing: bool = False
 
 
 @dataclass(frozen=True)

@@ -123,11 +123,11 @@ class AmxMicrokernel(Microkernel):
             def multiply(step: Expr | int) -> None:
                 at = [*loops, step]
                 for i in row_tiles:
-                    emit_tile("tileloadd64", FIRST_A + i, *_pointer(load_a(ROWS * i, at)))
+                    _load(FIRST_A + i, load_a(ROWS * i, at))
                     for j in column_tiles:
                         b = b_register(self.layout, j, vectors)
                         if i == 0:
-                            emit_tile("tileloadd64", b, *_pointer(load_b(j, at)))
+                            _load(b, load_b(j, at))
                         emit_tile(self.product, accumulator(self.layout, i, j), FIRST_A + i, b)
 
             if not peel or count > 1:
@@ -152,6 +152,12 @@ class AmxMicrokernel(Microkernel):
 
 def _address(buffer: Expr, index: Sequence[Expr | int], pitch: int) -> Address:
     return Address(I.address_of(buffer[tuple(index)]), pitch * DataType(buffer.dtype).itemsize)
+
+
+def _load(tile: int, operand: Expr | Address) -> None:
+    """Loads a tile of an operand; one that passes leaves what else is in L1 there."""
+    passing = typed(Address, operand).passing
+    emit_tile("tileloaddt164" if passing else "tileloadd64", tile, *_pointer(operand))
 
 
 def _pointer(operand: Expr | Address) -> tuple[Expr, Expr]:

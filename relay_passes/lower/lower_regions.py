@@ -31,7 +31,8 @@ from tir_schedules.cost.why_vectors import why_vectors
 from .select_configs import SOURCE, config_of
 
 KERNEL = "tvm_hybrid.kernel"
-UNALIGNED = "tvm_hybrid.unaligned"  # the kernel's parameters may lie at any element's address
+# The kernel reads its parameters as fast at any element's address.
+UNALIGNED = "tvm_hybrid.unaligned"
 
 
 def lower_regions(machine: Machine, decisions: DecisionLog) -> ir.transform.Pass:
@@ -68,7 +69,11 @@ def build_kernel(region: Region, config: Config, machine: Machine) -> tirx.PrimF
         raise CompileError(f"building {region.key} with {config} failed: {error}") from error
     name = template.kernel_name(region, config, machine.isa)
     private = function.without_attr("global_symbol")  # the module names it
-    marked = private.with_attr(KERNEL, name).with_attr(UNALIGNED, True)
+    marked = private.with_attr(KERNEL, name)
+    products = template.products(region, config, machine)
+    # Rows of tiles that cross cache lines take half as long again: copying them costs less.
+    if not any(product.plan.kernel.by_tiles for product in products):
+        marked = marked.with_attr(UNALIGNED, True)
     return marked.with_attr(OP_PATTERN, OPAQUE).with_attr(REGION, region.to_json())
 
 

@@ -40,14 +40,17 @@ class Line:
         return self.mnemonic.startswith(("tile", "tdp", "ldtilecfg", "sttilecfg"))
 
     def tiles(self) -> Tiles:
-        """The instruction as `amx.instructions` has it; operands come in the order of AT&T."""
+        """The instruction as `amx.instructions` has it; operands come in the order of AT&T.
+
+        `tileloaddt1` is `tileloadd` with a hint.
+        """
         numbers = [int(number) for number in re.findall(r"%tmm(\d)", self.operands)]
         if self.mnemonic.startswith("tdp"):
             b, a, c = numbers
             return Tiles(self.mnemonic, c, (c, a, b))
         if self.mnemonic == "tilestored":
             return Tiles(self.mnemonic, None, tuple(numbers))
-        return Tiles(self.mnemonic, numbers[0] if numbers else None)
+        return Tiles(self.mnemonic.removesuffix("t1"), numbers[0] if numbers else None)
 
 
 @dataclass

@@ -15,7 +15,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import tvm.tirx.script.builder.ir as I
 
@@ -27,6 +27,9 @@ from tir_schedules.core.group_loops import for_groups, for_share
 from tir_schedules.core.product_plan import PANELS_AHEAD, PRODUCTS_PER_FETCH, Piece, ProductPlan
 
 from .tile_stores import rest, store_tile
+
+# Bytes of A that stay in L1 while a panel of B passes it; CPUs with tiles have 48 KB.
+_STAYS = 32 << 10
 
 LoadPanel = Callable[[Expr | int, int, Expr | int, int], Expr | Address]
 Start = Callable[[Expr | int, int], Expr]
@@ -160,6 +163,7 @@ class TileLoops:
         for number, piece in enumerate(pieces):
             load_b = self.load_b if self.stage_b is None else self.stage_b(vector, vectors, piece)
             groups = balanced(rows, self.plan.rows)
+            stays = 4 * rows * piece[1] <= _STAYS
             tiles = 0
             for group in groups:
                 ahead = self._ahead(vector, vectors, piece, groups, group, tiles)
@@ -174,6 +178,7 @@ class TileLoops:
                     first=number == 0,
                     last=number == len(pieces) - 1,
                     ahead=ahead,
+                    passing="B" if rows == group.size else "" if stays else "A",
                 )
                 for_groups([group], emit_tile)
                 tiles += group.count
@@ -218,7 +223,9 @@ class TileLoops:
         first: bool,
         last: bool,
         ahead: Callable[[Expr | int, Expr | int], None] | None,
+        passing: str,
     ) -> None:
+        """Emits one tile; `passing` is the operand that has left L1 before it is read again."""
         kernel = self.plan.kernel
         lanes = kernel.lanes
         k_start, k_size = piece
@@ -234,7 +241,12 @@ class TileLoops:
             def read_b(j: int, ks: Sequence[Expr | int]) -> Expr | Address:
                 if ahead is not None and j == 0:
                     ahead(tile, ks[0])
-                return load_b(vector, vectors, k_start + ks[0], j)
+                return passes("B", load_b(vector, vectors, k_start + ks[0], j))
+
+            def passes(operand: str, loaded: Expr | Address) -> Expr | Address:
+                if operand == passing and isinstance(loaded, Address):
+                    return replace(loaded, passing=True)
+                return loaded
 
             into, resume = None, False
             if kernel.by_tiles:
@@ -252,7 +264,7 @@ class TileLoops:
                     rows,
                     vectors,
                     (k_size,),
-                    lambda i, ks: self.load_a(block + tile + i, k_start + ks[0]),
+                    lambda i, ks: passes("A", self.load_a(block + tile + i, k_start + ks[0])),
                     read_b,
                     init,
                     into,

@@ -91,6 +91,26 @@ def test_tiles_are_as_the_layout_has_them(program: str, target: str) -> None:
     assert products == {kernel.product for kernel in kernels}
 
 
+@pytest.mark.parametrize(
+    ("m", "k", "passing"),
+    [(96, 1024, {4, 5}), (32, 1024, {6, 7}), (96, 64, set()), (16, 64, {6, 7})],
+    ids=["many rows", "one block of rows", "little of A", "few rows"],
+)
+def test_what_passes_does_not_displace_what_is_read_again(
+    m: int, k: int, passing: set[int]
+) -> None:
+    region, config, _ = on_blocks(bf16_region((m,), k, 64, B), "32x32")
+    lines = [
+        line
+        for f in code_of(region, config, AMX_TARGETS["sapphirerapids"])
+        for line in f.tile_lines
+    ]
+    hinted = {line.tiles().target for line in lines if line.mnemonic == "tileloaddt1"}
+    loaded = {line.tiles().target for line in lines if line.mnemonic == "tileloadd"}
+    assert hinted == passing
+    assert hinted | loaded >= {4, 6, 7} and not hinted & loaded
+
+
 def cpus() -> list[str]:
     """The 64-bit CPUs that LLVM knows."""
     everything = codegen.llvm_get_cpu_archlist(Target({"kind": "llvm"}))
