@@ -234,6 +234,7 @@ class Microkernel:
         into: Place | None = None,
         resume: bool = False,
         peel: bool = False,
+        between: Callable[[Expr | int], None] | None = None,
     ) -> Tile:
         """Emits the tile into the PrimFunc under construction.
 
@@ -255,6 +256,9 @@ class Microkernel:
             Whether they start with what is there.
         peel : bool
             Whether the last tile of K is multiplied outside the loops, its step a number.
+        between : callable or None
+            (number of a tile of K) -> None; emits other work before it is multiplied. Only kernels
+            by tiles take it.
 
         Returns
         -------

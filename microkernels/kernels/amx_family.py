@@ -12,7 +12,7 @@ of the task. The epilogue reads the accumulators from memory, where they are in 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import cast as typed
 
@@ -92,6 +92,7 @@ class AmxMicrokernel(Microkernel):
         into: Place | None = None,
         resume: bool = False,
         peel: bool = False,
+        between: Callable[[Expr | int], None] | None = None,
     ) -> Tile:
         """Emits one block; see `Microkernel.emit`.
 
@@ -120,8 +121,10 @@ class AmxMicrokernel(Microkernel):
             loops = [stack.enter_context(I.serial(extent)) for extent in outer]
             count = steps // DEPTH if isinstance(steps, int) else I.floordiv(steps, DEPTH)
 
-            def multiply(step: Expr | int) -> None:
-                at = [*loops, step]
+            def multiply(number: Expr | int) -> None:
+                if between is not None:
+                    between(number)
+                at = [*loops, number * DEPTH]
                 for i in row_tiles:
                     _load(FIRST_A + i, load_a(ROWS * i, at))
                     for j in column_tiles:
@@ -132,9 +135,9 @@ class AmxMicrokernel(Microkernel):
 
             if not peel or count > 1:
                 with I.serial(count - 1 if peel else count) as block:
-                    multiply(block * DEPTH)
+                    multiply(block)
             if peel:
-                multiply((count - 1) * DEPTH)
+                multiply(count - 1)
         for i, j, number in tiles:
             emit_tile("tilestored64", number, *self._stored(into, i, j))
         return Tile(rows, vectors, self.lanes, place=into)

@@ -24,6 +24,8 @@ from .panels import Panels
 # prefetch needs PRODUCTS_PER_FETCH products to hide it: with a single row, where memory is the
 # limit, prefetching was 20% slower.
 PANELS_AHEAD, PRODUCTS_PER_FETCH = 2, 8
+# Bytes of A that stay in L1 from one panel to the next; CPUs with tiles have 48 KB.
+STAYS = 32 << 10
 Piece = tuple[int, int]  # first step of K and number of steps
 
 
@@ -147,6 +149,20 @@ class ProductPlan:
             (start * align, min(self.steps, end * align) - start * align)
             for start, end in zip(starts, ends, strict=True)
         ]
+
+    def passing(self, rows: int, steps: int) -> str:
+        """The operand, "A", "B" or "", whose tiles have left L1 before they are loaded again.
+
+        Parameters
+        ----------
+        rows, steps : int
+            Of a block of rows and a piece of K.
+        """
+        if not self.kernel.by_tiles:
+            return ""
+        if rows <= self.rows:
+            return "B"
+        return "" if 4 * rows * steps <= STAYS else "A"
 
     def bands(self, rows: int) -> list[tuple[int, tuple[Group, ...]]]:
         """Rows as (most rows of a tile, blocks): tiles are configured for a height, tails last."""

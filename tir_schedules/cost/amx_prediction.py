@@ -4,8 +4,8 @@ The part is divided as a `ProductPlan` says. The bytes that are read between two
 tile tell where it is loaded from: the nearest cache level that holds them all (least recently
 used).
 
-    B    again for every block of rows in a block of m_block; in between a piece of a panel and the
-         rows' piece of A are read
+    B    again for every block of rows in a block of m_block; in between a piece of a panel is read,
+         and the rows' piece of A, which leaves L1 at once if it passes (tileloaddt1)
     A    again for every panel; in between the block of A and one panel are read
     C    again for every piece of K; in between the scratch, a piece of the panel and of A are read
 
@@ -194,7 +194,8 @@ def _visits(part: TilePart, machine: Machine) -> Iterator[_Visit]:
                 )
                 a_piece, b_piece = rows * ROW_BYTES * steps, TILE_BYTES * steps * vectors
                 results = ROW_BYTES * vectors
-                b_again = level_of(a_piece + b_piece + rows * results, machine)
+                stays = 0 if part.plan.passing(height, steps * DEPTH) == "A" else a_piece
+                b_again = level_of(stays + b_piece + rows * results, machine)
                 between = height * (ROW_BYTES * steps + results) + b_piece
                 c = level_of(between, machine) if number else "L1"
                 for at_first_panel in (True, False):

@@ -26,10 +26,8 @@ from tir_schedules.core.emission import opaque_block
 from tir_schedules.core.group_loops import for_groups, for_share
 from tir_schedules.core.product_plan import PANELS_AHEAD, PRODUCTS_PER_FETCH, Piece, ProductPlan
 
+from .late_stores import LateStores
 from .tile_stores import rest, store_tile
-
-# Bytes of A that stay in L1 while a panel of B passes it; CPUs with tiles have 48 KB.
-_STAYS = 32 << 10
 
 LoadPanel = Callable[[Expr | int, int, Expr | int, int], Expr | Address]
 Start = Callable[[Expr | int, int], Expr]
@@ -129,18 +127,14 @@ class TileLoops:
             # As wide as the widest panel: TVM cuts off columns that nobody visits, and tiles are
             # told the distance of rows before.
             width = balanced(vectors, plan.vectors)[0].size * kernel.lanes
-            height = bands[0][1][0].size if len(pieces) > 1 else bands[0][0]
+            height = bands[0][1][0].size if len(pieces) > 1 else 2 * bands[0][0]
             scratch = I.sblock_alloc_buffer((height, width), kernel.acc_dtype, align=64)
 
         def emit_block(block: Expr | int, block_rows: int) -> None:
             if self.begin is not None:
                 self.begin(row + block, block_rows)
-            for_groups(
-                balanced(vectors, plan.vectors),
-                lambda panel, size: self._panel(
-                    row + block, block_rows, vector + panel, size, pieces, scratch
-                ),
-            )
+            for group in balanced(vectors, plan.vectors):
+                self._panels(row + block, block_rows, vector, group, pieces, scratch)
 
         state = tiles or TileTask()
         if state.holds(kernel, bands[-1][0]):  # by the product before, which ended with it
@@ -151,6 +145,47 @@ class TileLoops:
         if tiles is None:
             state.release()
 
+    def _panels(
+        self,
+        row: Expr,
+        rows: int,
+        vector: Expr,
+        group: Group,
+        pieces: Sequence[Piece],
+        scratch: Expr | None,
+    ) -> None:
+        """Panels of equal width; where K is not cut, stores are late across all of them."""
+        late = None
+        if len(pieces) == 1:
+            late = self._late(row, rows, vector + group.start, group.size, scratch, 2)
+
+        def emit_panel(panel: Expr | int, size: int) -> None:
+            before = (panel - group.start) // size
+            self._panel(row, rows, vector + panel, size, pieces, scratch, late, before)
+
+        for_groups([group], emit_panel)
+        if late is not None:
+            late.finish(group.count * math.ceil(rows / self.plan.rows) - 1)
+
+    def _late(
+        self, row: Expr, rows: int, vector: Expr, vectors: int, scratch: Expr | None, slots: int
+    ) -> LateStores | None:
+        """What stores tiles of some rows, panel by panel; None if every tile stores its own."""
+        if not self.plan.kernel.by_tiles or self.direct is not None or self.multiply is not None:
+            return None
+        assert scratch is not None
+        (group,) = balanced(rows, self.plan.rows)
+        height, tiles = group.size, group.count
+        return LateStores(
+            height,
+            vectors,
+            self.plan.kernel.lanes,
+            scratch,
+            slot=lambda tile: tile % slots * height,
+            where=lambda tile: (row + tile % tiles * height, vector + tile // tiles * vectors),
+            store=self.store,
+        )
+
     def _panel(
         self,
         row: Expr,
@@ -159,11 +194,18 @@ class TileLoops:
         vectors: int,
         pieces: Sequence[Piece],
         scratch: Expr | None,
+        late: LateStores | None,
+        before: Expr | int,
     ) -> None:
+        """One panel; there are so many of its width before it."""
+        tiles_of_rows = math.ceil(rows / self.plan.rows)
+        cut = len(pieces) > 1
         for number, piece in enumerate(pieces):
+            last = number == len(pieces) - 1
+            if cut and last:
+                late = self._late(row, rows, vector, vectors, scratch, tiles_of_rows)
             load_b = self.load_b if self.stage_b is None else self.stage_b(vector, vectors, piece)
             groups = balanced(rows, self.plan.rows)
-            stays = 4 * rows * piece[1] <= _STAYS
             tiles = 0
             for group in groups:
                 ahead = self._ahead(vector, vectors, piece, groups, group, tiles)
@@ -176,12 +218,16 @@ class TileLoops:
                     load_b=load_b,
                     scratch=scratch,
                     first=number == 0,
-                    last=number == len(pieces) - 1,
+                    last=last,
                     ahead=ahead,
-                    passing="B" if rows == group.size else "" if stays else "A",
+                    late=late,
+                    before=0 if cut else before * tiles_of_rows,
+                    passing=self.plan.passing(rows, piece[1]),
                 )
                 for_groups([group], emit_tile)
                 tiles += group.count
+            if cut and late is not None:
+                late.finish(tiles_of_rows - 1)
 
     def _ahead(
         self,
@@ -224,8 +270,14 @@ class TileLoops:
         last: bool,
         ahead: Callable[[Expr | int, Expr | int], None] | None,
         passing: str,
+        late: LateStores | None,
+        before: Expr | int,
     ) -> None:
-        """Emits one tile; `passing` is the operand that has left L1 before it is read again."""
+        """Emits one tile.
+
+        `passing` is the operand that has left L1 before it is read again; `before` are the tiles
+        that `late` stores before this one.
+        """
         kernel = self.plan.kernel
         lanes = kernel.lanes
         k_start, k_size = piece
@@ -248,14 +300,16 @@ class TileLoops:
                     return replace(loaded, passing=True)
                 return loaded
 
-            into, resume = None, False
-            if kernel.by_tiles:
-                if self.direct is not None:
-                    into = self.direct(block + tile, vector)
-                else:
-                    assert scratch is not None
-                    into = Place(scratch, 0 if first and last else tile)
-                resume = not first
+            into, between, resume = None, None, kernel.by_tiles and not first
+            if self.direct is not None:
+                into = self.direct(block + tile, vector)
+            elif kernel.by_tiles:
+                assert scratch is not None
+                into = Place(scratch, tile)
+                if late is not None:
+                    number = before + tile // rows
+                    into = Place(scratch, late.slot(number))
+                    between = late.between(number, k_size // kernel.depth)
             init = None if resume or (first and self.start is None) else start
             if self.multiply is not None:
                 result = self.multiply(block + tile, rows, vector, vectors, piece, init)
@@ -270,11 +324,12 @@ class TileLoops:
                     into,
                     resume,
                     self.peel and last,
+                    between,
                 )
             if not last and result.place is None:
                 assert scratch is not None
                 rest(result, scratch, tile)
-            if not last or self.direct is not None:
+            if not last or self.direct is not None or late is not None:
                 return
             store_tile(
                 result,
