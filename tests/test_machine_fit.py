@@ -1,12 +1,12 @@
-"""Estimates hold against public measurements of other people's kernels on eight CPUs."""
+"""Estimates hold against measurements of other people's kernels on eight CPUs, and of our own."""
 
 from __future__ import annotations
 
 import pytest
 
-from tools.machine_fit import Fit, tile_fits, vector_fits
+from tools.machine_fit import Fit, product_fits, tile_fits, vector_fits
 
-VECTORS, TILES = [*vector_fits()], [*tile_fits()]
+VECTORS, TILES, PRODUCTS = [*vector_fits()], [*tile_fits()], [*product_fits()]
 
 
 def name_of(fit: Fit) -> str:
@@ -27,6 +27,12 @@ def test_an_estimate_is_right_at_the_clock_of_one_core(fit: Fit) -> None:
     """One core alone runs faster than all of them, by a third at most."""
     assert 0.98 * fit.stated <= fit.clock <= 1.35 * fit.stated
     assert fit.error < 0.23
+
+
+@pytest.mark.parametrize("fit", PRODUCTS, ids=name_of)
+def test_products_on_tiles_are_predicted_a_third_too_fast_at_most(fit: Fit) -> None:
+    assert 0.7 * fit.stated <= fit.clock <= fit.stated
+    assert fit.error < 0.4
 
 
 @pytest.mark.parametrize("fit", TILES, ids=name_of)
