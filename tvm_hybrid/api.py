@@ -32,7 +32,7 @@ from .model_input import SourceModel, import_model
 from .output_sharing import shared_outputs
 from .record_use import RecordUse
 from .single_kernel import single_kernel
-from .targets import TargetLike, cpu_name, resolve_target
+from .targets import MachineLike, TargetLike, cpu_name, resolve_target
 from .threads import resolve_threads
 
 PathLike = str | os.PathLike[str]
@@ -43,6 +43,7 @@ def compile(
     model: Any,
     *,
     target: TargetLike = None,
+    machine: MachineLike = None,
     shapes: Mapping[str, Any] | None = None,
     values: Mapping[str, Any] | None = None,
     precision: str = "auto",
@@ -62,6 +63,10 @@ def compile(
         What to compile.
     target : str, mapping, tvm.target.Target or None
         The CPU; None for this one. See `tvm_hybrid.targets.resolve_target`.
+    machine : path-like, optional
+        A file that describes the target's CPU for the estimates that choose kernels, in place of
+        the description that comes along; such as `tvm-hybrid calibrate` writes. It says nothing of
+        the fallback.
     shapes : mapping, optional
         Input name -> shape, or symbolic dimension -> size.
     values : mapping, optional
@@ -112,8 +117,8 @@ def compile(
     ModelError, ShapeError, InputValueError, UnsupportedOperatorError
         If the model cannot be read, or lacks a shape or a value.
     TargetError
-        If the target or the number of threads makes no sense, or the fallback is not below the
-        target.
+        If the target, the description of its machine or the number of threads makes no sense, or
+        the fallback is not below the target.
     RecordError
         If a record file cannot be read.
     CompileError
@@ -130,7 +135,7 @@ def compile(
     check_fast_math(fast_math)
     if dump_ir is not None:
         require_folder(Path(dump_ir))
-    resolved = resolve_target(target)
+    resolved = resolve_target(target, machine)
     second = None if fallback is None else fallback_target(resolved, fallback)
     if precision == "bf16":
         _warn_if_slow(target_isa(resolved).name)

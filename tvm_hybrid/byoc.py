@@ -18,7 +18,7 @@ from relay_passes.pipeline import (
 )
 from relay_passes.regions.select_winograd import check_fast_math
 
-from .targets import TargetLike, resolve_target
+from .targets import MachineLike, TargetLike, resolve_target
 from .threads import default_threads
 from .tuning.lookup.layout_lookup import with_records
 from .tuning.lookup.record_lookup import lookup_of
@@ -29,6 +29,7 @@ def partition_for_tvm_hybrid(
     params: Mapping[str, Any] | None = None,
     *,
     target: TargetLike = None,
+    machine: MachineLike = None,
     precision: str = "auto",
     fusion: str = "coarse",
     fast_math: str = "default",
@@ -43,6 +44,8 @@ def partition_for_tvm_hybrid(
         Parameter name of `main` -> value; these become constants, so that weights can be packed.
     target : str, mapping, tvm.target.Target or None
         The CPU; None for this one.
+    machine : path-like, optional
+        As for `tvm_hybrid.compile`.
     precision, fusion, fast_math : str
         As for `tvm_hybrid.compile`. Tuning records are applied as if none were named.
 
@@ -56,7 +59,7 @@ def partition_for_tvm_hybrid(
     CompileError
         If there is no such precision, level of fusion or of fast_math.
     TargetError
-        If the target makes no sense.
+        If the target or the description of its machine makes no sense.
     """
     check_precision(precision)
     check_fusion(fusion)
@@ -64,7 +67,7 @@ def partition_for_tvm_hybrid(
     if params:
         mod = relax.transform.BindParams("main", dict(params))(mod)
     options = PipelineOptions(
-        resolve_target(target),
+        resolve_target(target, machine),
         default_threads(),
         precision=precision,
         fusion=fusion,

@@ -26,7 +26,7 @@ from .model_input import is_onnx
 from .node_arg import NodeArg
 from .programs import Program, Programs
 from .size_errors import raise_size_error
-from .targets import TargetLike
+from .targets import MachineLike, TargetLike
 from .tensors import (
     from_stored,
     is_narrow,
@@ -50,7 +50,7 @@ class InferenceSession:
         As for `tvm_hybrid.compile`. An ONNX model with parameters, such as axes or shapes, among
         its inputs is compiled when inputs arrive, once for each combination of those whose values
         are not given. `programs` says for which.
-    target, precision, fusion, fast_math, records, num_threads, fallback
+    target, machine, precision, fusion, fast_math, records, num_threads, fallback
         As for `tvm_hybrid.compile`. A library is compiled already and takes none of them, except a
         `num_threads` equal to its own.
 
@@ -73,6 +73,7 @@ class InferenceSession:
         shapes: Mapping[str, Any] | None = None,
         values: Mapping[str, Any] | None = None,
         target: TargetLike = None,
+        machine: MachineLike = None,
         precision: str = "auto",
         fusion: str = "coarse",
         fast_math: str = "default",
@@ -83,11 +84,12 @@ class InferenceSession:
         self._programs: Programs | None = None
         if isinstance(model, (str, os.PathLike)) and is_library(Path(model)):
             defaults = (precision, fusion, fast_math) == ("auto", "coarse", "default")
-            targets = (target, fallback) != (None, None)
+            targets = (target, machine, fallback) != (None, None, None)
             if shapes or values or targets or records is not None or not defaults:
                 raise ArtifactError(
-                    f"{model} is compiled already: shapes, values, target, fallback, fast_math, "
-                    "precision, fusion and records cannot be given; compile the model anew"
+                    f"{model} is compiled already: shapes, values, target, machine, fallback, "
+                    "fast_math, precision, fusion and records cannot be given; compile the model "
+                    "anew"
                 )
             model = load(model)
         if isinstance(model, Executable):
@@ -102,6 +104,7 @@ class InferenceSession:
             make = functools.partial(
                 compile_model,
                 target=target,
+                machine=machine,
                 precision=precision,
                 fusion=fusion,
                 fast_math=fast_math,

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import difflib
 import functools
+import os
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, TypeAlias
 
 from tvm.target import Target, codegen
@@ -12,6 +14,7 @@ from tvm.target import Target, codegen
 from microkernels.amx.permission import tile_permission
 from microkernels.errors import TargetError
 from microkernels.host_cpu import host_cpu, host_flags
+from microkernels.machines.host import describe_file
 
 from .cpu_features import FEATURES
 from .target_tags import ARCHITECTURES, TAG_PREFIX, configuration
@@ -20,7 +23,10 @@ from .threads import physical_cores
 TargetLike: TypeAlias = str | Mapping[str, Any] | Target | None
 
 
-def resolve_target(target: TargetLike) -> Target:
+MachineLike: TypeAlias = str | os.PathLike[str] | None
+
+
+def resolve_target(target: TargetLike, machine: MachineLike = None) -> Target:
     """The target that a user means.
 
     Parameters
@@ -28,17 +34,36 @@ def resolve_target(target: TargetLike) -> Target:
     target : str, mapping, tvm.target.Target or None
         None for the machine we run on; "tvm_hybrid/spr", "spr" or "sapphirerapids"; any CPU name
         of LLVM's; any TVM target tag; a target dictionary.
+    machine : path-like or None
+        A file that describes the CPU for estimates of cost, in place of the description that
+        comes along; such as `tvm-hybrid calibrate` writes. A target dictionary may name it too,
+        as its "model", by an absolute path.
 
     Raises
     ------
     TargetError
-        If there is no such target, or it is not an x86-64 CPU.
+        If there is no such target, or it is not an x86-64 CPU; if the file is no description.
     """
     if target is None:
-        return host_target()
-    resolved = target if isinstance(target, Target) else _parse(target)
-    _require_x86(resolved)
-    return resolved
+        resolved = host_target()
+    else:
+        resolved = target if isinstance(target, Target) else _parse(target)
+        _require_x86(resolved)
+    return resolved if machine is None else _described_by(resolved, machine)
+
+
+def _described_by(target: Target, machine: str | os.PathLike[str]) -> Target:
+    """The target with the file that describes it as its `model`, so that it is known wherever
+    the target is.
+    """
+    try:
+        path = Path(machine).expanduser().absolute()
+    except TypeError:
+        raise TargetError(
+            f"a machine is the path of a description, not {type(machine).__name__}"
+        ) from None
+    describe_file(path)
+    return Target({"kind": target.kind.name, **target.attrs, "model": str(path)})
 
 
 @functools.cache

@@ -1,4 +1,4 @@
-"""The description of the CPU that this process runs on: measured, named by the user, or shipped."""
+"""Which description of a CPU is in force: one that the user names, a measured or a shipped one."""
 
 from __future__ import annotations
 
@@ -32,35 +32,46 @@ def path_in_force(name: str) -> Path | None:
     return calibrated if calibrated.is_file() else None
 
 
-def describe_host(name: str) -> Description:
+def describe_host(name: str, named: Path | None = None) -> Description:
     """The description in force, with the caches that the operating system tells.
 
     Parameters
     ----------
     name : str
         LLVM's name of this host's CPU.
+    named : Path or None
+        A file that goes before whatever else is in force.
 
     Raises
     ------
     TargetError
         If the file in force cannot be read, or is no description.
     """
-    path = path_in_force(name)
-    if path is None:
-        return _with_caches(describe(name))
+    path = named or path_in_force(name)
+    return _with_caches(describe(name) if path is None else describe_file(path))
+
+
+def describe_file(path: Path) -> Description:
+    """The description that a file holds now; the same object as long as the file stays the same.
+
+    Raises
+    ------
+    TargetError
+        If it cannot be read, or is no description.
+    """
     try:
         changed = path.stat().st_mtime_ns
     except OSError:
         changed = 0  # reading it says what is wrong
-    return _from_file(path, changed)
+    return _read(path, changed)
 
 
 @functools.lru_cache(4)
-def _from_file(path: Path, _changed: int) -> Description:
-    return _with_caches(read_description(path))
+def _read(path: Path, _changed: int) -> Description:
+    return read_description(path)
 
 
-@functools.cache
+@functools.lru_cache(8)
 def _with_caches(found: Description) -> Description:
     """With caches as they are here, but for those that a file of the user's states itself."""
     shipped = described()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 from tvm.target import Target
 
@@ -13,7 +14,7 @@ from microkernels.host_cpu import host_cpu
 from microkernels.isa import Isa, target_isa
 
 from .description import Description, describe
-from .host import describe_host
+from .host import describe_file, describe_host
 
 # The description of the CPU that a machine is named after.
 _NAMED = Description("", "", {}, {})
@@ -50,10 +51,20 @@ class Machine:
     def from_target(target: Target, threads: int = 1) -> Machine:
         """The machine that a target describes.
 
-        If it is this host's CPU, by the description in force here; see `describe_host`.
+        By the description that it names, as its `model`, an absolute path. Otherwise, if it is
+        this host's CPU, by the one in force here; see `describe_host`.
+
+        Raises
+        ------
+        TargetError
+            If that file cannot be read, or is no description.
         """
-        name = str(target.attrs.get("mcpu", "x86-64"))
-        found = describe_host(name) if name == host_cpu() else describe(name)
+        name, model = str(target.attrs.get("mcpu", "x86-64")), str(target.attrs.get("model", ""))
+        named = Path(model) if model.startswith("/") else None
+        if name == host_cpu():
+            found = describe_host(name, named)
+        else:
+            found = describe(name) if named is None else describe_file(named)
         return Machine(name, target_isa(target), threads, found)
 
     def with_numbers(self, **values: float) -> Machine:

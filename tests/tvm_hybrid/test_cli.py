@@ -109,6 +109,24 @@ def test_explain_shows_kernel_and_reason(model: Path, capsys: pytest.CaptureFixt
     assert decisions == json.loads(tvm_hybrid.compile(model).explain().to_json())
 
 
+def test_a_named_machine_decides(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model = saved(tmp_path, two_layers(512))
+
+    def configs(*options: str) -> list[str]:
+        assert main(["explain", str(model), "--target", "zen4", "--json", *options]) == 0
+        return [row["config"] for row in json.loads(capsys.readouterr().out)]
+
+    path = tmp_path / "mine.json"
+    fork = '{"value": 1e6, "kind": "guess", "source": "a test"}'
+    numbers = f'{{"fork_us": {fork}}}'
+    path.write_text(f'{{"title": "a test", "inherits": "znver4", "numbers": {numbers}}}')
+    threads = ["--threads", "2"]
+    assert configs(*threads) != configs(*threads, "--machine", str(path))
+    path.write_text("{}")
+    assert main(["explain", str(model), "--machine", str(path)]) == 2
+    assert f"{path} is no description of a machine" in capsys.readouterr().err
+
+
 def test_dump_ir_writes_the_passes(
     model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

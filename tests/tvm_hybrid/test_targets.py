@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 import tvm
 from tvm.target import Target
 
+import tvm_hybrid
 from microkernels.amx.permission import Permission
 from microkernels.host_cpu import host_cpu
+from microkernels.machines.machine import Machine
 from tvm_hybrid import cpu_features, targets
 from tvm_hybrid.cpu_features import FEATURES, missing_on_host, require_host, required_features
 from tvm_hybrid.errors import IsaError, TargetError
@@ -133,3 +137,27 @@ def test_tags_may_be_registered_again() -> None:
     register_tags()
     register_tags()
     assert "tvm_hybrid/spr" in tvm.target.list_tags()
+
+
+@pytest.mark.parametrize("target", [None, "zen4", {"kind": "llvm", "mcpu": "haswell"}])
+def test_a_named_machine_describes_any_target(
+    target: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    content = '{"title": "a test", "inherits": "znver4", "numbers": {"call_us": %s}}'
+    number = '{"value": 7.5, "kind": "guess", "source": "a test"}'
+    path = tmp_path / "mine"
+    path.write_text(content % number)
+    monkeypatch.chdir(tmp_path)
+    described, plain = resolve_target(target, "mine"), resolve_target(target)
+    assert Machine.from_target(described).call_us == 7.5
+    assert {**described.attrs} == {**plain.attrs, "model": str(path)}
+    assert required_features(described) == required_features(plain)
+    # Another process reads the target from its text.
+    assert Machine.from_target(Target(json.loads(str(described)))).call_us == 7.5
+
+
+@pytest.mark.parametrize("machine", ["none.json", "/", 3])
+def test_what_is_no_description_of_a_machine_is_refused(machine: Any, tmp_path: Path) -> None:
+    for use in (tvm_hybrid.compile, tvm_hybrid.InferenceSession, tvm_hybrid.tune):
+        with pytest.raises(TargetError, match="machine"):
+            use(tmp_path / "no model", machine=machine)

@@ -186,9 +186,10 @@ def _predict(model: Path | None, settings: CompileSettings, as_json: bool) -> No
     """Shows the predictions for a model, or for the table of shapes."""
     from ..report.predict import predict_model, predict_shapes
     from ..report.predict_table import predict_tables
+    from ..targets import resolve_target
     from ..threads import resolve_threads
 
-    target = settings.target or "spr"
+    target = resolve_target(settings.target or "spr", settings.machine)
     if model is None:
         report = predict_shapes(target, settings.num_threads or 1)
     else:

@@ -20,7 +20,8 @@ def command(threads: int | None, output: Path | None) -> int:
     """Measures clock, bandwidths and the cost of a fork, and describes this machine by them.
 
     Takes some seconds, on an idle machine. A description in the user's cache is in force from
-    then on; TVM_HYBRID_MACHINE names another. `doctor` shows which one is.
+    then on; TVM_HYBRID_MACHINE or, of other commands, --machine names another. `doctor` shows
+    which one is.
     """
     from microkernels.machines.host import calibrated_path
 

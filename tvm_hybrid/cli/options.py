@@ -26,6 +26,7 @@ class CompileSettings:
     shapes: Shapes | None = None
     values: dict[str, Any] | None = None
     target: str | dict[str, Any] | None = None
+    machine: Path | None = None
     num_threads: int | None = None
     precision: str = "auto"
     fusion: str = "coarse"
@@ -132,13 +133,20 @@ def _size(text: str) -> int:
 
 model_argument = click.argument("model", type=FILE)
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
+machine_option = click.option(
+    "--machine",
+    metavar="FILE",
+    type=FILE,
+    help="Description of the target's CPU for estimates, as calibrate writes. Default: for this "
+    "CPU TVM_HYBRID_MACHINE or what was calibrated; else what comes along.",
+)
 
 
 def model_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Adds the options that say which code a model becomes.
 
-    The command receives `shapes` and `values` (None if there are none), `target`, `num_threads`,
-    `precision`, `fusion` and `fast_math`, as the functions of the library have them.
+    The command receives `shapes` and `values` (None if there are none), `target`, `machine`,
+    `num_threads`, `precision`, `fusion` and `fast_math`, as the functions of the library have them.
     """
 
     @click.option(
@@ -159,6 +167,7 @@ def model_options(command: Callable[..., Any]) -> Callable[..., Any]:
         type=TargetName(),
         help="CPU to compile for: spr, sapphirerapids, a TVM target as JSON. Default: this one.",
     )
+    @machine_option
     @click.option(
         "--threads",
         "num_threads",

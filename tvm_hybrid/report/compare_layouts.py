@@ -17,7 +17,7 @@ from microkernels.errors import RecordError
 from relay_passes.pipeline import PipelineOptions
 
 from ..model_input import import_model
-from ..targets import resolve_target
+from ..targets import MachineLike, resolve_target
 from ..threads import resolve_threads
 from ..tuning.layouts.joint_layout import JointResult
 from ..tuning.lookup.layout_lookup import with_records
@@ -78,6 +78,7 @@ def compare_layouts(
     folder: str | os.PathLike[str],
     *,
     target: Any = None,
+    machine: MachineLike = None,
     shapes: Mapping[str, Any] | None = None,
     values: Mapping[str, Any] | None = None,
     precision: str = "auto",
@@ -91,7 +92,7 @@ def compare_layouts(
 
     Parameters
     ----------
-    model, target, shapes, values, precision, fusion, fast_math, num_threads
+    model, target, machine, shapes, values, precision, fusion, fast_math, num_threads
         As for `tune`.
     folder : path-like
         Where the record files go: NAMES, which must not be there yet.
@@ -111,6 +112,7 @@ def compare_layouts(
             raise RecordError(f"{file} exists: a comparison begins without records")
     common = {
         "target": target,
+        "machine": machine,
         "shapes": shapes,
         "values": values,
         "precision": precision,
@@ -124,7 +126,7 @@ def compare_layouts(
         for file, layouts in zip(files, ("fixed", "joint"), strict=True)
     )
     options = PipelineOptions(
-        target=resolve_target(target),
+        target=resolve_target(target, machine),
         threads=resolve_threads(num_threads, here=True),
         precision=precision,
         fusion=fusion,

@@ -31,7 +31,7 @@ from tir_schedules.core.region import Region
 from tir_schedules.core.template import template_for
 
 from ..model_input import import_model
-from ..targets import resolve_target
+from ..targets import MachineLike, resolve_target
 from ..threads import resolve_threads
 from .events import Callback
 from .measuring.local_measurer import LocalMeasurer
@@ -57,6 +57,7 @@ def tune(
     model: Any,
     *,
     target: Any = None,
+    machine: MachineLike = None,
     shapes: Mapping[str, Any] | None = None,
     values: Mapping[str, Any] | None = None,
     precision: str = "auto",
@@ -99,6 +100,7 @@ def tune(
     target : str, dict, tvm.target.Target or None
         As for `compile`; this machine, or the servers, must be able to run its code. None: the CPU
         of whoever measures.
+    machine : path-like or None
     shapes, values : mapping or None
         As for `compile`.
     precision : {"auto", "f32", "bf16"}
@@ -195,7 +197,7 @@ def tune(
             raise ConfigError("a replay measures nothing, at servers neither: name one of the two")
         servers = find_servers(Address.parse(tracker or "", key))
     options = PipelineOptions(
-        target=resolve_target(servers.cpu if servers and target is None else target),
+        target=resolve_target(servers.cpu if servers and target is None else target, machine),
         threads=resolve_threads(
             servers.threads if servers and num_threads is None else num_threads,
             here=servers is None and replay is None,
@@ -205,13 +207,13 @@ def tune(
         fast_math=fast_math,
     )
     mod = import_model(model, shapes, values).mod
-    machine = options.machine
+    tuned = options.machine
     if replay is not None:
         counted = count_regions(mod, options)
-        return _replayed(counted, machine, replay, plan, callbacks)
+        return _replayed(counted, tuned, replay, plan, callbacks)
     store = RecordStore(records, must_exist=False)
     if servers is not None:
-        machine = replace(machine, name=servers.cpu)
+        tuned = replace(tuned, name=servers.cpu)
     footprint = _constant_bytes(mod)
     with make_measurer(options, timeout, footprint, seed, servers, rpc_timeout) as measurer:
         begin, found = time.monotonic(), None
@@ -224,7 +226,7 @@ def tune(
         regions, weights = [region for region, _ in counted], [count for _, count in counted]
         logger.info("%d distinct regions to tune", len(regions))
         plan = rest_of(plan, found, {region.key for region in regions}, time.monotonic() - begin)
-        result = tune_regions(regions, machine, measurer, store, plan, callbacks, weights)
+        result = tune_regions(regions, tuned, measurer, store, plan, callbacks, weights)
     return replace(result, layouts=found, seconds=time.monotonic() - begin)
 
 

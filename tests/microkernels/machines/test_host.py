@@ -65,6 +65,30 @@ def test_other_cpus_keep_their_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
     assert machine == Machine(other, machine.isa, 2)
 
 
+@pytest.mark.parametrize("cpu", [NAME, "haswell", "znver4"])
+def test_a_target_names_a_file_for_any_cpu(
+    cpu: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv(MACHINE_VARIABLE, str(written(tmp_path / "other.json", 7.5)))
+    path = written(tmp_path / "mine.json", 8.5)
+    target = Target({"kind": "llvm", "mcpu": cpu, "model": str(path)})
+    machine = Machine.from_target(target, 2)
+    assert (machine.name, machine.fork_us(2)) == (cpu, 8.5)
+    assert machine == Machine.from_target(target, 2)  # kernels are cached by their machine
+    written(path, 9.5)
+    os.utime(path, ns=(1, 1))
+    assert Machine.from_target(target, 2).fork_us(2) == 9.5
+    path.unlink()
+    with pytest.raises(TargetError, match=r"mine\.json"):
+        Machine.from_target(target)
+
+
+def test_the_model_of_a_target_that_is_no_path_names_nothing() -> None:
+    plain = Target({"kind": "llvm", "mcpu": "haswell", "model": "a server"})
+    machine = Machine.from_target(plain)
+    assert machine == Machine("haswell", machine.isa)
+
+
 @pytest.mark.parametrize("content", [None, "", "{}", '{"title": 3, "numbers": {}}'])
 def test_a_file_that_is_none_is_refused(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, content: str | None
