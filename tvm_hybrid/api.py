@@ -22,6 +22,10 @@ from relay_passes.pipeline import (
 from relay_passes.regions.select_winograd import check_fast_math
 
 from ._autoload import register
+from .affinity.pool_setting import PoolSetting
+from .affinity.topology import host_topology
+from .affinity.weights import Nodes, nodes_for, place_weights
+from .constants import constants_of
 from .cpu_features import required_features
 from .executable import Executable
 from .fallback import fallback_target
@@ -33,7 +37,7 @@ from .output_sharing import shared_outputs
 from .record_use import RecordUse
 from .single_kernel import single_kernel
 from .targets import MachineLike, TargetLike, cpu_name, resolve_target
-from .threads import resolve_threads
+from .threads import ThreadsLike, resolve_setting
 
 PathLike = str | os.PathLike[str]
 Records = PathLike | Sequence[PathLike] | None
@@ -51,6 +55,8 @@ def compile(
     fast_math: str = "default",
     records: Records = None,
     num_threads: int | None = None,
+    threads: ThreadsLike = None,
+    weights: str | None = None,
     strict: bool = False,
     dump_ir: PathLike | None = None,
     fallback: TargetLike = None,
@@ -96,6 +102,17 @@ def compile(
         Threads of one run; None for `TVM_NUM_THREADS`, or else all cores. 1 builds serial kernels.
         Without a target at most four for each CPU that this process may use; where a target is
         named, more may be built for, and only running or loading it here is refused.
+    threads : int, str, sequence of int or None
+        Where threads run here: "socket:0" or "node:0", by the numbers of Linux; CPUs as "0-3,8" or
+        as numbers; "all". One thread runs on each core of the place, or `num_threads` of them, and
+        each worker is bound to its CPU; the calling thread does a share as well and is never bound.
+        None, or a number, which is another way to give `num_threads`: nothing is bound. It is of
+        this process: an exported library has the number of threads, and `load` takes the place.
+    weights : {"first-touch", "interleave", "replicate"} or None
+        On which memory nodes weights lie here. "first-touch": where the thread ran that compiled
+        them. "interleave": pages go in turns to the nodes of `threads`. "replicate": the same, in
+        one socket; a session bound to another one has weights of its own. None: "replicate" for
+        threads of one socket, else "first-touch". Does nothing where there is one node.
     strict : bool
         Whether an operator that should have a template but gets none is an error.
     dump_ir : path-like, optional
@@ -117,8 +134,8 @@ def compile(
     ModelError, ShapeError, InputValueError, UnsupportedOperatorError
         If the model cannot be read, or lacks a shape or a value.
     TargetError
-        If the target, the description of its machine or the number of threads makes no sense, or
-        the fallback is not below the target.
+        If the target, the description of its machine, threads or weights make no sense, or the
+        fallback is not below the target.
     RecordError
         If a record file cannot be read.
     CompileError
@@ -139,9 +156,11 @@ def compile(
     second = None if fallback is None else fallback_target(resolved, fallback)
     if precision == "bf16":
         _warn_if_slow(target_isa(resolved).name)
+    setting = resolve_setting(threads, num_threads, here=target is None)
+    nodes = nodes_for(weights, setting, host_topology())
     options = PipelineOptions(
         target=resolved,
-        threads=resolve_threads(num_threads, here=target is None),
+        threads=setting.count,
         strict=strict,
         dump_ir=None if dump_ir is None else Path(dump_ir),
         precision=precision,
@@ -151,7 +170,7 @@ def compile(
     options = with_records(options, lookup_of(records))
     imported = import_model(model, shapes, values)
     if second is None:
-        return _compiled(imported, options)
+        return _compiled(imported, options, setting, nodes)
     below = replace(
         options,
         target=second,
@@ -159,12 +178,15 @@ def compile(
         dump_ir=None if options.dump_ir is None else options.dump_ir / "fallback",
     )
     below = with_records(below, lookup_of(records))
-    return _compiled(imported, options, _compiled(imported, below))
+    fallback_program = _compiled(imported, below, setting, nodes)
+    return _compiled(imported, options, setting, nodes, fallback_program)
 
 
 def _compiled(
     source: SourceModel,
     options: PipelineOptions,
+    setting: PoolSetting,
+    nodes: Nodes,
     fallback: Executable | None = None,
 ) -> Executable:
     try:
@@ -186,12 +208,14 @@ def _compiled(
         manifest.fusion,
     )
     executable = compiled.executable
+    place_weights(constants_of(compiled.mod), nodes)
     return Executable(
         manifest,
         executable.jit(),
         executable.mod,
         kernel=single_kernel(compiled.mod),
         fallback=fallback,
+        setting=setting,
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import threading
 from collections.abc import Mapping, Sequence
@@ -19,7 +20,9 @@ from microkernels.output_file import replacing, require_writable
 from relay_passes.bfloat16.uint16_entry import BITS_ENTRY, MAIN
 from relay_passes.lower.native_code import emit_machine_code
 
-from . import threads
+from .affinity.pool_setting import PoolSetting
+from .affinity.topology import host_topology
+from .affinity.weights import nodes_for, touching
 from .artifact import append_manifest, copy_atomically, read_manifest
 from .cpu_features import require_host
 from .explanation import Explanation
@@ -32,6 +35,7 @@ from .manifest import Manifest
 from .profile import Profile, profile_runs
 from .size_errors import raise_size_error
 from .tensors import OutputInfo, TensorInfo, numpy_dtype, to_stored
+from .threads import ThreadsLike, current, require_runnable, resolve_setting, use_setting
 from .tvm_compat.runtime import holds_program, open_library
 
 if TYPE_CHECKING:
@@ -61,6 +65,8 @@ class Executable:
         The second program, if there is one and it does not come from a library.
     whole : Manifest or None
         The manifest of the first program if this is the second.
+    setting : PoolSetting or None
+        How many threads a run has, and where; None: anywhere.
     """
 
     def __init__(
@@ -68,10 +74,12 @@ class Executable:
         manifest: Manifest,
         module: Any,
         linkable: Any = None,
+        *,
         library: Path | None = None,
         kernel: SingleKernel | None = None,
         fallback: Executable | None = None,
         whole: Manifest | None = None,
+        setting: PoolSetting | None = None,
     ) -> None:
         self.manifest = manifest
         self._module = module
@@ -83,7 +91,7 @@ class Executable:
         self._first: Executable | None = None
         if fallback is not None:
             fallback._first, fallback._whole = self, manifest
-        self._threads = manifest.threads
+        self.setting = setting or PoolSetting.of(manifest.threads)
         self._local = threading.local()
         self._lock = threading.Lock()
 
@@ -105,7 +113,15 @@ class Executable:
     @property
     def num_threads(self) -> int:
         """The number of threads that a run uses."""
-        return self._threads
+        return self.setting.count
+
+    @property
+    def cpus(self) -> tuple[int, ...]:
+        """CPUs of the threads of a run, workers bound to one each; empty if they are not bound.
+
+        The first is left to the calling thread, which is not bound.
+        """
+        return self.setting.cpus
 
     @property
     def main(self) -> Any:
@@ -117,8 +133,8 @@ class Executable:
             main = self._local.main
         except AttributeError:
             main = self._local.main = self.for_host().new_machine()[MAIN]
-        if self._threads > 1 and threads.current.count != self._threads:
-            threads.use_threads(self._threads)
+        if current.setting is not self.setting and self.setting.count > 1:
+            use_setting(self.setting)
         return main
 
     def numpy_main(self) -> Any:
@@ -221,8 +237,8 @@ class Executable:
             given = [np.zeros(info.shape, numpy_dtype(info.dtype)) for info in self.inputs]
         else:
             given = [inputs] if isinstance(inputs, Mapping) else inputs
-        if self._threads > 1:
-            threads.use_threads(self._threads)
+        if self.setting.count > 1:
+            use_setting(self.setting)
         tensors = self._prepare(given)
         program = self.for_host()
         return profile_runs(program.new_machine(), tensors, program.manifest.decisions, repeat)
@@ -277,7 +293,7 @@ class Executable:
         """
         what = str(self._library) if self._library else "this model"
         require_host(self.manifest.features, what, self.manifest.cpu)
-        threads.require_runnable(self._threads, what)
+        require_runnable(self.num_threads, what)
         with self._lock:  # initialisation writes to the code that the machines share
             emit_machine_code(self._module)
             return relax.VirtualMachine(self._module, tvm.cpu())
@@ -325,11 +341,13 @@ class Executable:
     def __repr__(self) -> str:
         inputs, outputs = "; ".join(map(str, self.inputs)), "; ".join(map(str, self.outputs))
         values = "".join(f", {value}" for value in self.values)
-        cpu, threads = self.manifest.cpu, self._threads
+        cpu, threads = self.manifest.cpu, self.num_threads
         return f"Executable(({inputs}) -> ({outputs}), {cpu}, {threads}T{values})"
 
 
-def load(path: str | os.PathLike[str]) -> Executable:
+def load(
+    path: str | os.PathLike[str], *, threads: ThreadsLike = None, weights: str | None = None
+) -> Executable:
     """Loads a library that `Executable.export` wrote.
 
     Nothing of the library is executed before it is found whole and fit for this CPU. A library
@@ -339,6 +357,11 @@ def load(path: str | os.PathLike[str]) -> Executable:
     ----------
     path : path-like
         The library.
+    threads : int, str, sequence of int or None
+        Where its threads run on this machine, as for `compile`. They are as many as it was
+        compiled for.
+    weights : {"first-touch", "interleave", "replicate"} or None
+        As for `compile`. Every call of `load` makes weights of their own.
 
     Returns
     -------
@@ -348,19 +371,27 @@ def load(path: str | os.PathLike[str]) -> Executable:
     Raises
     ------
     ArtifactError
-        If the file is missing, damaged, or not one of ours.
+        If the file is missing, damaged, or not one of ours; if it was compiled for another number
+        of threads.
     IsaError
         If it needs a CPU feature that this CPU lacks, or AMX tiles that Linux denies, and has no
         fallback that runs here.
     TargetError
-        If it was compiled for more than four threads for each CPU that this process may use.
+        If it was compiled for more than four threads for each CPU that this process may use, or
+        more than `threads` has; if there is no such place for threads or weights.
     """
     library = Path(path)
     manifest = read_manifest(library)
     require_program(manifest, str(library))
-    threads.require_runnable(manifest.threads, str(library))
+    require_runnable(manifest.threads, str(library))
+    if isinstance(threads, int) and threads != manifest.threads:
+        raise ArtifactError(
+            f"{library} is compiled for {manifest.threads} threads, not {threads}; compile it anew"
+        )
+    setting = resolve_setting(threads, manifest.threads)
+    nodes = nodes_for(weights, setting, host_topology())
     try:
-        module = open_library(str(library.resolve()))
+        module = touching(nodes, functools.partial(open_library, str(library.resolve())))
     except Exception as error:
         raise ArtifactError(f"TVM cannot open {library}: {error}") from error
     if not holds_program(module):
@@ -369,9 +400,9 @@ def load(path: str | os.PathLike[str]) -> Executable:
         manifest.fallback is None
         or tvm.get_global_func(CHOSEN_PREFIX + manifest.model_sha256)() == 0
     ):
-        return Executable(manifest, module, library=library)
+        return Executable(manifest, module, library=library, setting=setting)
     report_fallback(manifest, str(library))
-    return Executable(manifest.fallback, module, library=library, whole=manifest)
+    return Executable(manifest.fallback, module, library=library, whole=manifest, setting=setting)
 
 
 def refuse_copies(what: object, name: str) -> NoReturn:

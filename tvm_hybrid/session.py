@@ -14,7 +14,6 @@ from tvm.runtime import Tensor
 
 from microkernels.errors import ArtifactError, FeedError, InputValueError, ShapeError
 
-from . import threads
 from .api import compile as compile_model
 from .artifact import is_library
 from .dlpack import BFLOAT16
@@ -32,6 +31,7 @@ from .tensors import (
     is_narrow,
 )
 from .thread_runs import ThreadState, short_run
+from .threads import ThreadsLike, current, resolve_setting, use_setting
 
 from_dlpack = np.from_dlpack
 
@@ -50,9 +50,11 @@ class InferenceSession:
         As for `tvm_hybrid.compile`. An ONNX model with parameters, such as axes or shapes, among
         its inputs is compiled when inputs arrive, once for each combination of those whose values
         are not given. `programs` says for which.
-    target, machine, precision, fusion, fast_math, records, num_threads, fallback
-        As for `tvm_hybrid.compile`. A library is compiled already and takes none of them, except a
-        `num_threads` equal to its own.
+    target, machine, precision, fusion, fast_math, records, fallback
+        As for `tvm_hybrid.compile`. A library is compiled already and takes none of them.
+    num_threads, threads, weights
+        As for `tvm_hybrid.compile`. A library has its number of threads, and takes the others as
+        `tvm_hybrid.load` does; an Executable has all of them.
 
     Raises
     ------
@@ -79,6 +81,8 @@ class InferenceSession:
         fast_math: str = "default",
         records: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None = None,
         num_threads: int | None = None,
+        threads: ThreadsLike = None,
+        weights: str | None = None,
         fallback: TargetLike = None,
     ) -> None:
         self._programs: Programs | None = None
@@ -91,16 +95,23 @@ class InferenceSession:
                     "fast_math, precision, fusion and records cannot be given; compile the model "
                     "anew"
                 )
-            model = load(model)
+            model = load(model, threads=threads, weights=weights)
+            threads = weights = None
         if isinstance(model, Executable):
-            if num_threads not in (None, model.num_threads):
+            wanted = num_threads if threads is None else threads
+            if isinstance(wanted, int) and wanted != model.num_threads:
                 raise ArtifactError(
-                    f"this model is compiled for {model.num_threads} threads, not {num_threads}; "
+                    f"this model is compiled for {model.num_threads} threads, not {wanted}; "
                     "compile it anew"
+                )
+            if weights is not None or not isinstance(threads, int | None):
+                raise ArtifactError(
+                    "an Executable has its threads and weights where it was compiled or loaded "
+                    "to; give threads and weights there"
                 )
             self.executable = model.for_host()
         else:
-            threads.resolve_threads(num_threads, here=True)
+            resolve_setting(threads, num_threads, here=True)
             make = functools.partial(
                 compile_model,
                 target=target,
@@ -110,6 +121,8 @@ class InferenceSession:
                 fast_math=fast_math,
                 records=records,
                 num_threads=num_threads,
+                threads=threads,
+                weights=weights,
                 fallback=fallback,
             )
             try:
@@ -133,7 +146,7 @@ class InferenceSession:
         outputs = self.executable.outputs
         self._bits = [i for i, info in enumerate(outputs) if info.dtype == "bfloat16"]
         self._narrow = {i: x.dtype for i, x in enumerate(outputs) if is_narrow(x.dtype)}
-        self._threads = self.executable.num_threads
+        self._setting = self.executable.setting
         self._local = threading.local()
 
     def _leave_open(
@@ -250,8 +263,8 @@ class InferenceSession:
             state = self._local.state
         except AttributeError:
             state = self._local.state = self._new_state()
-        if self._threads > 1 and threads.current.count != self._threads:
-            threads.use_threads(self._threads)
+        if current.setting is not self._setting and self._setting.count > 1:
+            use_setting(self._setting)
         try:
             tensors = [feed(input_feed[name]) for name, feed in state.feeds]
             if len(input_feed) != len(tensors):

@@ -87,7 +87,8 @@ def short_run(executable: Executable, main: Any, whole: Run) -> Run:
     (info,) = executable.inputs
     takes_bits, gives_bits = (info.dtype == "bfloat16" for info in (info, executable.outputs[0]))
     name, shape, dtype = info.name, info.shape, numpy_dtype(info.dtype)
-    owner, count, in_force = get_ident(), executable.num_threads, threads.current
+    owner, setting, in_force = get_ident(), executable.setting, threads.current
+    serial = setting.count == 1
     bare = executable.bare_kernel()
     constants: tuple[Tensor, ...]
     (output,) = executable.outputs
@@ -112,7 +113,7 @@ def short_run(executable: Executable, main: Any, whole: Run) -> Run:
                 )
             except (LookupError, AttributeError, TypeError):
                 fits = False
-            if fits and (count == 1 or in_force.count == count):
+            if fits and (serial or in_force.setting is setting):
                 if kernel is not None:
                     result = empty(result_shape, result_dtype)
                     kernel(value, *constants, result)

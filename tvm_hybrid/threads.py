@@ -1,10 +1,12 @@
-"""How many threads a run uses, and making TVM's thread pool use exactly that many.
+"""How many threads a run uses and where, and making TVM's thread pool do exactly that.
 
 TVM keeps one pool for every thread that calls it. A pool gets its workers on first use and never
 more; the number that a parallel loop is split over can then be lowered and raised within that.
 By default TVM makes a pool of half the logical CPUs, pins the calling thread to the first of
 them, and counts the CPUs anew in every parallel loop (6 us). So `use_threads` configures the
-calling thread's pool before its first run, with every CPU that the process may use and no pinning.
+calling thread's pool before its first run. Workers run on every CPU that the process may use, or
+each on one of those that the setting names. TVM changes the affinity of the calling thread, too;
+that is undone.
 
 The setting belongs to the calling thread. Every run sets its own number again if another one is in
 force, so two executables with different numbers do not disturb each other; other TVM code in the
@@ -14,32 +16,34 @@ server that runs in T threads with n workers each has T * n of them.
 
 from __future__ import annotations
 
-import functools
 import os
 import threading
 from itertools import cycle, islice
-from pathlib import Path
 from typing import NoReturn
 
 from microkernels.errors import TargetError
 
+from .affinity.cpu_list import format_cpus
+from .affinity.places import PlaceLike, cpus_of
+from .affinity.pool_setting import PoolSetting
+from .affinity.topology import ALLOWED_CPUS, Topology, cores_of, host_topology
 from .logs import logger
 from .tvm_compat.runtime import configure_threads
 
-# Taken at import: TVM may narrow the calling thread's affinity later.
-_ALLOWED_CPUS = sorted(os.sched_getaffinity(0))
-_TOPOLOGY = "/sys/devices/system/cpu/cpu{}/topology/thread_siblings_list"
+ThreadsLike = int | PlaceLike | None
+
 VARIABLE = "TVM_NUM_THREADS"
 _OPENMP_VARIABLE = "OMP_NUM_THREADS"
+_BIND_VARIABLE = "TVM_BIND_THREADS"
 _ARGUMENT = "num_threads"
 MOST_PER_CPU = 4
 MOST_ANYWHERE = 8192
 
 
 class _Current(threading.local):
-    """The number of threads in force in the calling thread; 0: whatever TVM has."""
+    """The setting in force in the calling thread; 0 threads: whatever TVM has."""
 
-    count = 0
+    setting = PoolSetting.of(0)
 
 
 current = _Current()
@@ -78,10 +82,53 @@ def _refuse(rule: str, value: object) -> NoReturn:
     raise TargetError(f"{rule}, not {value!r}")
 
 
-@functools.cache
 def physical_cores() -> int:
     """Number of cores behind the CPUs that this process may use."""
-    return len({_siblings(cpu) for cpu in _ALLOWED_CPUS})
+    return cores_of(host_topology().usable)
+
+
+def resolve_setting(
+    threads: ThreadsLike,
+    num_threads: int | None,
+    here: bool = False,
+    topology: Topology | None = None,
+) -> PoolSetting:
+    """How many threads a run has, and where.
+
+    Parameters
+    ----------
+    threads : int, str, sequence of int or None
+        A number, as `num_threads`; or a place that workers are bound to, see `affinity.places`.
+    num_threads : int or None
+        How many. None: one for each core of the place, or as `resolve_threads`.
+    here : bool
+        As for `resolve_threads`.
+    topology : Topology or None
+        The machine that a place is on; None for this one.
+
+    Returns
+    -------
+    PoolSetting
+        One of `PoolSetting.of`.
+
+    Raises
+    ------
+    TargetError
+        If there is no such place, or it has fewer CPUs than threads are asked for; if both give a
+        number, and not the same; or as `resolve_threads`.
+    """
+    if threads is None or isinstance(threads, int):
+        if None not in (threads, num_threads) and threads != num_threads:
+            _refuse(f"a number in threads must be num_threads, {num_threads}", threads)
+        return PoolSetting.of(resolve_threads(num_threads if threads is None else threads, here))
+    cpus = cpus_of(threads, topology or host_topology())
+    count = resolve_threads(cores_of(cpus) if num_threads is None else num_threads)
+    if count > len(cpus):
+        raise TargetError(
+            f"num_threads={count} is more than the CPUs of threads={threads!r} that this process "
+            f"may use, {len(cpus)}"
+        )
+    return PoolSetting.of(count, tuple(cpu.number for cpu in cpus[:count]))
 
 
 def resolve_threads(num_threads: int | None, here: bool = False) -> int:
@@ -125,7 +172,7 @@ def require_runnable(count: int, what: str) -> None:
 
 
 def _require_few(count: int, named: str) -> None:
-    cpus = len(_ALLOWED_CPUS)
+    cpus = len(ALLOWED_CPUS)
     if count > MOST_PER_CPU * cpus:
         _refuse(
             f"{named} must be at most {MOST_PER_CPU * cpus} here: this process may use {cpus} "
@@ -137,31 +184,54 @@ def _require_few(count: int, named: str) -> None:
 
 def use_threads(count: int) -> None:
     """Makes parallel loops that the calling thread starts use `count` threads, itself included."""
-    if current.count == count:
+    use_setting(PoolSetting.of(count))
+
+
+def use_setting(setting: PoolSetting) -> None:
+    """Lets parallel loops that the calling thread starts run as a setting says.
+
+    The calling thread may run where it could before.
+    """
+    if current.setting is setting:
         return
     from tvm_ffi import get_global_func
 
-    workers = max(count, len(_ALLOWED_CPUS), default_threads())
-    cpus = list(islice(cycle(_ALLOWED_CPUS), workers))
-    available = configure_threads(get_global_func, count, cpus)
-    current.count = count
-    if available < count:
+    workers = max(setting.count, len(ALLOWED_CPUS), default_threads())
+    cpus = list(islice(cycle(setting.cpus or sorted(ALLOWED_CPUS)), workers))
+    own = os.sched_getaffinity(0)
+    try:
+        available = configure_threads(get_global_func, setting.count, cpus, bool(setting.cpus))
+    finally:
+        os.sched_setaffinity(0, own)
+    current.setting = setting
+    if available < setting.count:
         logger.warning(
             "%d threads were asked for, but this thread's TVM pool has started with %d; set "
             "TVM_NUM_THREADS=%d, or run a tvm_hybrid session before other TVM code",
-            count,
+            setting.count,
             available,
-            count,
+            setting.count,
+        )
+    if setting.cpus:
+        _note_binding(setting, own)
+
+
+def _note_binding(setting: PoolSetting, own: set[int]) -> None:
+    cpus = format_cpus(setting.cpus)
+    if os.environ.get(_BIND_VARIABLE, "1") != "1":
+        logger.warning("%s keeps workers from being bound to CPUs %s", _BIND_VARIABLE, cpus)
+        return
+    logger.info("workers are bound to CPUs %s", format_cpus(setting.cpus[1:]))
+    if not own.issubset(setting.cpus):
+        logger.info(
+            "the calling thread does a share too, and may run on CPUs %s: bind it to %s, if "
+            "that is where its share is to run",
+            format_cpus(own),
+            cpus,
         )
 
 
 def same_core(cpu: int, other: int) -> bool:
     """Whether two logical CPUs share a physical core."""
-    return _siblings(cpu) == _siblings(other)
-
-
-def _siblings(cpu: int) -> str:
-    try:
-        return Path(_TOPOLOGY.format(cpu)).read_text().strip()
-    except OSError:
-        return str(cpu)
+    cores = {each.number: each.core for each in host_topology().cpus}
+    return cores.get(cpu, cpu) == cores.get(other, other)

@@ -1,6 +1,7 @@
 """The command line: what it prints, and its exit codes."""
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -329,3 +330,23 @@ def test_every_command_explains_itself(capsys: pytest.CaptureFixture[str]) -> No
         options = [item for item in command.params if isinstance(item, click.Option)]
         assert all(option.help for option in options)
         assert "Usage: tvm-hybrid" in capsys.readouterr().out
+
+
+def test_threads_have_a_place(
+    model: Path, x_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cpu = min(os.sched_getaffinity(0))
+    place = ["--threads", f"{cpu}-{cpu}", "--weights", "interleave"]
+    library = tmp_path / "m.so"
+    assert main(["compile", str(model), "-o", str(library), "--json", *place]) == 0
+    assert json.loads(capsys.readouterr().out)["threads"] == 1
+    for what in (model, library):
+        assert main(["run", str(what), "--input", f"x={x_file}", "--json", *place]) == 0
+        answer = json.loads(capsys.readouterr().out)
+        assert np.allclose(answer["outputs"]["y"]["values"], reference(X), rtol=1e-5, atol=1e-5)
+        assert main(["run", str(what), "--threads", "socket:99"]) == 2
+        assert "no socket:99" in capsys.readouterr().err
+    assert main(["explain", str(model), "--threads", "0"]) == 2
+    assert "0 is not in the range x>=1" in capsys.readouterr().err
+    assert main(["bench", "--predict", *place]) == 2
+    assert "--predict runs nothing" in capsys.readouterr().err

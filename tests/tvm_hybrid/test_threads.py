@@ -136,10 +136,10 @@ def test_a_pool_that_is_too_small_already_is_reported() -> None:
 
 
 def test_each_thread_has_its_own_number() -> None:
-    mine = threads.current.count
+    mine = threads.current.setting.count
     found: list[int] = []
-    thread = threading.Thread(target=lambda: found.append(threads.current.count))
+    thread = threading.Thread(target=lambda: found.append(threads.current.setting.count))
     thread.start()
     thread.join()
     assert found == [0]
-    assert threads.current.count == mine
+    assert threads.current.setting.count == mine

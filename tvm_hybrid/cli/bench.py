@@ -189,6 +189,8 @@ def _predict(model: Path | None, settings: CompileSettings, as_json: bool) -> No
     from ..targets import resolve_target
     from ..threads import resolve_threads
 
+    if settings.threads is not None or settings.weights is not None:
+        raise click.UsageError("--predict runs nothing: give --threads a number, and no --weights")
     target = resolve_target(settings.target or "spr", settings.machine)
     if model is None:
         report = predict_shapes(target, settings.num_threads or 1)

@@ -32,11 +32,11 @@ def executable_of(model: Path, settings: CompileSettings) -> Executable:
     from ..artifact import is_library
 
     if is_library(model):
-        if settings != CompileSettings():
+        if settings != CompileSettings(**settings.loading()):
             raise click.UsageError(
                 f"{model} is compiled already; options of compilation do not apply to it"
             )
-        return load(model)
+        return load(model, **settings.loading())
     with working(f"compiling {model.name}"):
         return compile_model(model, **settings.keywords())
 
@@ -59,9 +59,9 @@ def session_of(
     """
     from ..errors import InputValueError
     from ..session import InferenceSession
-    from ..threads import resolve_threads
+    from ..threads import resolve_setting
 
-    resolve_threads(settings.num_threads, here=True)
+    resolve_setting(settings.threads, settings.num_threads, here=True)
     while True:
         values = settings.values or {}
         try:

@@ -28,6 +28,8 @@ class CompileSettings:
     target: str | dict[str, Any] | None = None
     machine: Path | None = None
     num_threads: int | None = None
+    threads: str | None = None
+    weights: str | None = None
     precision: str = "auto"
     fusion: str = "coarse"
     fast_math: str = "default"
@@ -39,6 +41,10 @@ class CompileSettings:
     def keywords(self) -> dict[str, Any]:
         """The keyword arguments of `tvm_hybrid.compile`."""
         return dict(vars(self))
+
+    def loading(self) -> dict[str, Any]:
+        """Those of `tvm_hybrid.load`, which say where a program runs."""
+        return {"threads": self.threads, "weights": self.weights}
 
 
 class TargetName(click.ParamType[Any]):
@@ -56,6 +62,21 @@ class TargetName(click.ParamType[Any]):
             return json.loads(value)
         except ValueError as error:
             self.fail(f"{value!r} is not a JSON object: {error}", param, ctx)
+
+
+class ThreadsChoice(click.ParamType["int | str"]):
+    """A number of threads, or a place for them, which is looked at later."""
+
+    name = "N|PLACE"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> int | str:
+        """The number, or the place as it is."""
+        text = str(value)
+        if text.lstrip("-").isdigit():
+            return AT_LEAST_ONE.convert(value, param, ctx)
+        return text
 
 
 T = TypeVar("T")
@@ -148,6 +169,17 @@ def model_options(command: Callable[..., Any]) -> Callable[..., Any]:
     The command receives `shapes` and `values` (None if there are none), `target`, `machine`,
     `num_threads`, `precision`, `fusion` and `fast_math`, as the functions of the library have them.
     """
+    count = click.option(
+        "--threads",
+        "num_threads",
+        type=AT_LEAST_ONE,
+        help="Threads of one run. Default: all that TVM would use.",
+    )
+    return _with_model_options(count(command))
+
+
+def _with_model_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Adds the options that say which code a model becomes, but for the number of threads."""
 
     @click.option(
         "--shape", "named_shapes", type=NamedShape(), multiple=True, help="Shape of an input."
@@ -168,12 +200,6 @@ def model_options(command: Callable[..., Any]) -> Callable[..., Any]:
         help="CPU to compile for: spr, sapphirerapids, a TVM target as JSON. Default: this one.",
     )
     @machine_option
-    @click.option(
-        "--threads",
-        "num_threads",
-        type=AT_LEAST_ONE,
-        help="Threads of one run. Default: all that TVM would use.",
-    )
     @click.option(
         "--precision",
         default="auto",
@@ -214,7 +240,20 @@ def model_options(command: Callable[..., Any]) -> Callable[..., Any]:
 def compile_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Adds all options of compilation; the command receives them as `settings`."""
 
-    @model_options
+    @_with_model_options
+    @click.option(
+        "--threads",
+        "where",
+        type=ThreadsChoice(),
+        help="Threads of one run: how many, or the place whose cores they are bound to, such as "
+        "socket:0, node:0, all or CPUs 0-13,28. Default: all cores, not bound.",
+    )
+    @click.option(
+        "--weights",
+        type=click.Choice(["first-touch", "interleave", "replicate"]),
+        help="Memory nodes of weights: where they are made, in turns those of --threads, or those "
+        "of its socket. Default: replicate for threads of one socket, else first-touch.",
+    )
     @click.option(
         "--fallback",
         type=TargetName(),
@@ -237,11 +276,17 @@ def compile_options(command: Callable[..., Any]) -> Callable[..., Any]:
     )
     @functools.wraps(command)
     def with_settings(
-        *arguments: Any, records: tuple[str, ...], no_records: bool, **others: Any
+        *arguments: Any,
+        records: tuple[str, ...],
+        no_records: bool,
+        where: int | str | None,
+        **others: Any,
     ) -> Any:
         if records and no_records:
             raise click.UsageError("--records and --no-records exclude each other")
         others["records"] = [] if no_records else list(records) or None
+        others["num_threads"] = where if isinstance(where, int) else None
+        others["threads"] = where if isinstance(where, str) else None
         names = [field.name for field in dataclasses.fields(CompileSettings)]
         settings = CompileSettings(**{name: others.pop(name) for name in names})
         return command(*arguments, settings=settings, **others)

@@ -9,10 +9,14 @@ import subprocess
 import sys
 from collections.abc import Callable
 from importlib import metadata
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from microkernels.errors import TvmHybridError
+
+if TYPE_CHECKING:
+    from ..affinity.topology import Cpu, Topology
 
 PACKAGES = (
     "tvm_hybrid",
@@ -149,12 +153,36 @@ def _processor() -> str:
 
 
 def _threads() -> list[Fact]:
+    from ..affinity.topology import host_topology
     from ..threads import default_threads, physical_cores
 
     return [
         Fact("threads", "CPUs allowed", str(len(os.sched_getaffinity(0)))),
         Fact("threads", "cores behind them", str(physical_cores())),
+        *places(host_topology()),
         _checked("threads", "threads of a run", lambda: str(default_threads())),
+    ]
+
+
+def places(topology: Topology) -> list[Fact]:
+    """What threads can be bound to, which CPUs that means, and where weights can lie."""
+    from ..affinity.cpu_list import format_cpus
+
+    def groups(of: Callable[[Cpu], int], name: str) -> str:
+        found = topology.groups(of).items()
+        return "; ".join(f"{name}{n}: CPUs {format_cpus(cpus)}" for n, cpus in found)
+
+    cores = {cpu.core for cpu in topology.usable}
+    run = [cpu.number for cpu in topology.usable[: len(cores)]]
+    clusters = topology.groups(lambda cpu: cpu.cluster).values()
+    nodes = ", ".join(map(str, topology.memory_nodes))
+    several = "weights can be placed" if len(topology.memory_nodes) > 1 else "nothing to place"
+    return [
+        Fact("threads", "sockets", groups(lambda cpu: cpu.socket, "socket:")),
+        Fact("threads", "nodes", groups(lambda cpu: cpu.node, "node:")),
+        Fact("threads", "share a last-level cache", "; ".join(map(format_cpus, clusters))),
+        Fact("threads", "memory nodes", f"{nodes}: {several}"),
+        Fact("threads", "CPUs of threads='all'", f"{format_cpus(run)}, one a core"),
     ]
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 import os
 import tempfile
 import time
@@ -12,10 +11,6 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-
-from tvm import IRModule, relax
-from tvm.ir import GenericConst
-from tvm.runtime import Tensor
 
 from microkernels.errors import ConfigError
 from microkernels.isa import require_on_host
@@ -30,6 +25,7 @@ from relay_passes.regions.select_winograd import check_fast_math
 from tir_schedules.core.region import Region
 from tir_schedules.core.template import template_for
 
+from ..constants import bytes_of, constants_of
 from ..model_input import import_model
 from ..targets import MachineLike, resolve_target
 from ..threads import resolve_threads
@@ -214,7 +210,7 @@ def tune(
     store = RecordStore(records, must_exist=False)
     if servers is not None:
         tuned = replace(tuned, name=servers.cpu)
-    footprint = _constant_bytes(mod)
+    footprint = sum(map(bytes_of, constants_of(mod)))
     with make_measurer(options, timeout, footprint, seed, servers, rpc_timeout) as measurer:
         begin, found = time.monotonic(), None
         if layouts == "joint":
@@ -297,19 +293,6 @@ def _check_plan(plan: Plan, timeout: float) -> None:
     for name, seconds in {"timeout": timeout, "time_limit": plan.time_limit}.items():
         if seconds is not None and not seconds > 0:
             raise ConfigError(f"{name} must be more than 0 seconds, not {seconds}")
-
-
-def _constant_bytes(mod: IRModule) -> int:
-    sizes: dict[relax.Expr, int] = {}
-
-    def visit(expr: relax.Expr) -> None:
-        if isinstance(expr, GenericConst) and isinstance(expr.value, Tensor):
-            sizes[expr] = math.prod(expr.value.shape) * expr.value.dtype.itemsize
-
-    for function in mod.functions.values():
-        if isinstance(function, relax.Function):
-            relax.analysis.post_order_visit(function, visit)
-    return sum(sizes.values())
 
 
 def _replayed(

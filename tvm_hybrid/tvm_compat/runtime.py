@@ -10,6 +10,7 @@ GetFunction = Callable[[str], Any]
 """Finds a global function by its name: `tvm_ffi.get_global_func`, or `get_function` of a session at
 a server."""
 
+_ONE_CORE_PER_THREAD = -2  # ThreadGroup::kSpecifyOneCorePerThread
 _SHARE_ALL_CORES = -3  # ThreadGroup::kSpecifyThreadShareAllCore
 
 
@@ -23,11 +24,14 @@ def only_runtime() -> bool:
     return bool(tvm.base._RUNTIME_ONLY)
 
 
-def configure_threads(get_function: GetFunction, count: int, cpus: Sequence[int] = ()) -> int:
+def configure_threads(
+    get_function: GetFunction, count: int, cpus: Sequence[int] = (), bound: bool = False
+) -> int:
     """Makes the calling thread's pool split parallel loops over so many threads.
 
     Needs `runtime.config_threadpool`, which takes a mode, a number and the CPUs that threads may
-    run on, written as text, and its mode -3: no thread is bound to a CPU of its own.
+    run on, written as text, and its modes: -3, every thread may run on all of them, and -2, the
+    n-th worker on the n-th alone. In both the calling thread may run on all of them afterwards.
 
     Parameters
     ----------
@@ -37,6 +41,8 @@ def configure_threads(get_function: GetFunction, count: int, cpus: Sequence[int]
         The calling thread included.
     cpus : sequence of int
         All of them, if none are named. A pool that is new gets as many workers as there are.
+    bound : bool
+        Whether each worker is bound to one of them: at least as many as the pool has threads.
 
     Returns
     -------
@@ -44,7 +50,8 @@ def configure_threads(get_function: GetFunction, count: int, cpus: Sequence[int]
         How many threads the pool has; fewer than `count` if it was made before.
     """
     named = [[str(cpu) for cpu in cpus]] if cpus else []
-    get_function("runtime.config_threadpool")(_SHARE_ALL_CORES, count, *named)
+    mode = _ONE_CORE_PER_THREAD if bound else _SHARE_ALL_CORES
+    get_function("runtime.config_threadpool")(mode, count, *named)
     return available_threads(get_function)
 
 

@@ -1,14 +1,16 @@
-"""What `doctor` says of AMX: one line for each answer of Linux."""
+"""What `doctor` says of AMX, a line for each answer of Linux, and of places for threads."""
 
 from __future__ import annotations
 
 import errno
+from pathlib import Path
 
 import pytest
 
 from microkernels.amx import permission as amx_permission
 from microkernels.amx.permission import Permission
-from tvm_hybrid.report.environment import OK, WARNING, examine
+from tests.tvm_hybrid.affinity.made_up import two_sockets
+from tvm_hybrid.report.environment import OK, WARNING, examine, places
 
 LINES = [
     (Permission("absent"), "none on this CPU", OK),
@@ -29,3 +31,14 @@ def test_amx_has_a_line(
     if state == WARNING:
         for detail in ("ENOSPC", "sigaltstack", "code for this machine"):
             assert detail in fact.value
+
+
+def test_places_are_listed_by_the_names_that_threads_takes(tmp_path: Path) -> None:
+    facts = {fact.name: fact.value for fact in places(two_sockets(tmp_path, memory="0-1"))}
+    assert facts == {
+        "sockets": "socket:0: CPUs 0-1,4-5; socket:1: CPUs 2-3,6-7",
+        "nodes": "node:0: CPUs 0-1,4-5; node:1: CPUs 2-3,6-7",
+        "share a last-level cache": "0-1,4-5; 2-3,6-7",
+        "memory nodes": "0, 1: weights can be placed",
+        "CPUs of threads='all'": "0-3, one a core",
+    }

@@ -1,0 +1,130 @@
+"""On which memory nodes the weights of a program lie.
+
+Linux puts a page where the thread runs that writes to it first: for weights the one that compiles
+or loads. Threads next to other nodes read it more slowly.
+Every program has weights of its own, whether compiled or loaded, so programs that are bound to
+different sockets are replicas of each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+from tvm.runtime import Tensor
+
+from microkernels.errors import TargetError
+
+from ..constants import bytes_of
+from ..logs import logger
+from .memory import PAGE, LinuxCalls, MemoryCalls
+from .pool_setting import PoolSetting
+from .topology import Topology
+
+WEIGHTS = ("first-touch", "interleave", "replicate")
+
+Nodes = tuple[int, ...]
+T = TypeVar("T")
+
+
+def nodes_for(weights: str | None, setting: PoolSetting, topology: Topology) -> Nodes:
+    """The nodes that weights are to be spread over; none where they stay as they are.
+
+    Parameters
+    ----------
+    weights : {"first-touch", "interleave", "replicate"} or None
+        "first-touch": they stay. "interleave": pages go in turns to the nodes of the CPUs that
+        threads run on. "replicate": the same, within one socket; programs that are bound to other
+        sockets have weights of their own there. None: "replicate" for threads that are bound to
+        one socket, else "first-touch".
+    setting : PoolSetting
+        Where threads run.
+    topology : Topology
+        The machine.
+
+    Raises
+    ------
+    TargetError
+        If there is no such choice, or threads of several sockets are to have replicas.
+    """
+    if weights not in (None, *WEIGHTS):
+        known = ", ".join(map(repr, WEIGHTS))
+        raise TargetError(f"weights must be None or one of {known}, not {weights!r}")
+    bound = [cpu for cpu in topology.usable if cpu.number in setting.cpus]
+    cpus = bound or topology.usable
+    sockets = {cpu.socket for cpu in cpus}
+    if weights == "replicate" and len(sockets) > 1:
+        raise TargetError(
+            "weights='replicate' needs threads that are bound to one socket, such as "
+            "threads='socket:0': make one session for each socket"
+        )
+    if weights is None:
+        weights = "replicate" if bound and len(sockets) == 1 else "first-touch"
+    nodes = tuple(sorted({cpu.node for cpu in cpus}.intersection(topology.memory_nodes)))
+    if weights == "first-touch" or not nodes:
+        return ()
+    if len(topology.memory_nodes) == 1:
+        logger.info("this machine has one memory node: weights stay where they are")
+        return ()
+    return nodes
+
+
+def place_weights(tensors: Iterable[Tensor], nodes: Nodes, calls: MemoryCalls | None = None) -> int:
+    """Moves the whole pages of tensors to nodes, in turns, and keeps them there.
+
+    Returns
+    -------
+    int
+        Bytes of the pages. A refusal of Linux is a warning, and no byte is placed after it.
+    """
+    calls, placed = calls or LinuxCalls(), 0
+    ranges = {(tensor.data_ptr(), bytes_of(tensor)) for tensor in tensors}
+    for start, size in sorted(ranges) if nodes else ():
+        first, last = -(-start // PAGE) * PAGE, (start + size) // PAGE * PAGE
+        if first >= last:
+            continue
+        try:
+            calls.place(first, last - first, nodes)
+        except OSError as error:
+            _warn(nodes, error)
+            break
+        placed += last - first
+    if placed:
+        logger.info("%d bytes of weights are on memory nodes %s", placed, _listed(nodes))
+    return placed
+
+
+def touching(nodes: Nodes, load: Callable[[], T], calls: MemoryCalls | None = None) -> T:
+    """What `load` returns, whose memory comes from nodes, in turns.
+
+    It runs in a thread of its own, with which Linux forgets the nodes; a refusal is a warning.
+    """
+    if not nodes:
+        return load()
+    asked = calls or LinuxCalls()
+
+    def run() -> T:
+        try:
+            asked.touch_on(nodes)
+        except OSError as error:
+            _warn(nodes, error)
+        else:
+            logger.info("weights are loaded to memory nodes %s", _listed(nodes))
+        return load()
+
+    with ThreadPoolExecutor(1) as own:
+        return own.submit(run).result()
+
+
+def _warn(nodes: Nodes, error: OSError) -> None:
+    logger.warning(
+        "Linux refuses to put weights on memory nodes %s (%s); they stay where they were first "
+        "touched, and a container may need the capability SYS_NICE",
+        _listed(nodes),
+        error.strerror,
+    )
+
+
+def _listed(nodes: Nodes) -> str:
+    return ", ".join(map(str, nodes))

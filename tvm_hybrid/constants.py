@@ -1,0 +1,28 @@
+"""The constants of a module, such as weights."""
+
+from __future__ import annotations
+
+import math
+
+from tvm import IRModule, relax
+from tvm.ir import GenericConst
+from tvm.runtime import Tensor
+
+
+def constants_of(mod: IRModule) -> list[Tensor]:
+    """The tensors that a module's Relax functions hold, each constant once."""
+    found: dict[relax.Expr, Tensor] = {}
+
+    def visit(expr: relax.Expr) -> None:
+        if isinstance(expr, GenericConst) and isinstance(expr.value, Tensor):
+            found[expr] = expr.value
+
+    for function in mod.functions.values():
+        if isinstance(function, relax.Function):
+            relax.analysis.post_order_visit(function, visit)
+    return list(found.values())
+
+
+def bytes_of(tensor: Tensor) -> int:
+    """The size of a tensor's elements."""
+    return math.prod(tensor.shape) * tensor.dtype.itemsize
