@@ -92,6 +92,7 @@ class Executable:
         if fallback is not None:
             fallback._first, fallback._whole = self, manifest
         self.setting = setting or PoolSetting.of(manifest.threads)
+        self._parallel = self.setting.count > 1
         self._local = threading.local()
         self._lock = threading.Lock()
 
@@ -133,7 +134,7 @@ class Executable:
             main = self._local.main
         except AttributeError:
             main = self._local.main = self.for_host().new_machine()[MAIN]
-        if current.setting is not self.setting and self.setting.count > 1:
+        if self._parallel and current.setting is not self.setting:
             use_setting(self.setting)
         return main
 
@@ -237,7 +238,7 @@ class Executable:
             given = [np.zeros(info.shape, numpy_dtype(info.dtype)) for info in self.inputs]
         else:
             given = [inputs] if isinstance(inputs, Mapping) else inputs
-        if self.setting.count > 1:
+        if self._parallel:
             use_setting(self.setting)
         tensors = self._prepare(given)
         program = self.for_host()

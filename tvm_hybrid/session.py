@@ -147,6 +147,7 @@ class InferenceSession:
         self._bits = [i for i, info in enumerate(outputs) if info.dtype == "bfloat16"]
         self._narrow = {i: x.dtype for i, x in enumerate(outputs) if is_narrow(x.dtype)}
         self._setting = self.executable.setting
+        self._parallel = self._setting.count > 1
         self._local = threading.local()
 
     def _leave_open(
@@ -263,7 +264,7 @@ class InferenceSession:
             state = self._local.state
         except AttributeError:
             state = self._local.state = self._new_state()
-        if current.setting is not self._setting and self._setting.count > 1:
+        if self._parallel and current.setting is not self._setting:
             use_setting(self._setting)
         try:
             tensors = [feed(input_feed[name]) for name, feed in state.feeds]

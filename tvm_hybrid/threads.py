@@ -125,8 +125,8 @@ def resolve_setting(
     count = resolve_threads(cores_of(cpus) if num_threads is None else num_threads)
     if count > len(cpus):
         raise TargetError(
-            f"num_threads={count} is more than the CPUs of threads={threads!r} that this process "
-            f"may use, {len(cpus)}"
+            f"threads={threads!r} has too few CPUs for {count} threads: this process may use "
+            f"{format_cpus(cpu.number for cpu in cpus)}"
         )
     return PoolSetting.of(count, tuple(cpu.number for cpu in cpus[:count]))
 

@@ -52,6 +52,20 @@ def test_a_pool_has_the_threads_asked_for_and_is_not_bound() -> None:
         assert pool.submit(configured).result() == (3, 2, allowed)
 
 
+def test_workers_are_bound_to_one_cpu_each() -> None:
+    def configured() -> list[set[int]]:
+        before = set(os.listdir("/proc/self/task"))
+        runtime.configure_threads(tvm_ffi.get_global_func, 3, cpus, bound=True)
+        made = set(os.listdir("/proc/self/task")) - before
+        return [os.sched_getaffinity(int(task)) for task in made]
+
+    first, last = (each(os.sched_getaffinity(0)) for each in (min, max))
+    cpus = [first, last, first]
+    with ThreadPoolExecutor(1) as pool:
+        found = pool.submit(configured).result()
+    assert sorted(map(min, found)) == sorted(map(max, found)) == sorted(cpus[1:])
+
+
 def test_the_runtime_tells_its_cpu() -> None:
     assert runtime.system_cpu(tvm_ffi.get_global_func) == codegen.llvm_get_system_cpu()
 

@@ -31,6 +31,11 @@ ARGUMENTS = ["run", "m.onnx", "--dim", "batch=2", "--dim=my seq=3", "--shape", "
         ("values['my k'] has the shape", "--value 'my k' has the shape"),
         ("values names 'w'; the", "--value names 'w'; the"),
         ("num_threads must be positive", "--threads must be positive"),
+        (
+            "threads='socket:0' has too few CPUs for 5 threads",
+            "--threads socket:0 has too few CPUs for 5 threads",
+        ),
+        ("weights='replicate' needs", "--weights replicate needs"),
         ("the inputs' shapes differ", "the inputs' shapes differ"),
     ],
 )

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Sequence
-from typing import NoReturn
 
 from microkernels.errors import TargetError
 
@@ -64,16 +64,13 @@ def _group(name: str, number: str, topology: Topology) -> tuple[Cpu, ...]:
 
 
 def _numbers(place: Sequence[int]) -> tuple[int, ...]:
-    def refuse() -> NoReturn:
-        raise TargetError(f"threads must be a number, {_FORMS}, not {place!r}")
-
     try:
         numbers = tuple(place)
+        if not any(isinstance(number, bool) for number in numbers):
+            return tuple(map(operator.index, numbers))
     except TypeError:
-        refuse()
-    if any(isinstance(number, bool) or not isinstance(number, int) for number in numbers):
-        refuse()
-    return numbers
+        pass
+    raise TargetError(f"threads must be a number, {_FORMS}, not {place!r}")
 
 
 def _listed(numbers: tuple[int, ...], topology: Topology) -> tuple[Cpu, ...]:

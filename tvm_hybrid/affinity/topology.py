@@ -131,17 +131,14 @@ def read_topology(root: Path, allowed: Iterable[int]) -> Topology:
 
 def _cpu(folder: Path, number: int, node_of: dict[int, int]) -> Cpu:
     socket = _number(folder / "topology/physical_package_id")
-    caches = {
-        _number(index / "level"): _listed(index / "shared_cpu_list")
-        for index in sorted((folder / "cache").glob("index*"))
-    }
+    last = max((folder / "cache").glob("index*"), default=folder)  # they are listed by level
     siblings = _listed(folder / "topology/thread_siblings_list")
     return Cpu(
         number,
         core=min(siblings or (number,)),
         socket=socket,
         node=node_of.get(number, 0),
-        cluster=min((caches[max(caches)] if caches else ()) or (number,)),
+        cluster=min(_listed(last / "shared_cpu_list") or (number,)),
     )
 
 

@@ -1,9 +1,8 @@
 """On which memory nodes the weights of a program lie.
 
 Linux puts a page where the thread runs that writes to it first: for weights the one that compiles
-or loads. Threads next to other nodes read it more slowly.
-Every program has weights of its own, whether compiled or loaded, so programs that are bound to
-different sockets are replicas of each other.
+or loads. Threads next to other nodes read it more slowly. Every program has weights of its own,
+whether compiled or loaded, so programs that are bound to different sockets are replicas.
 """
 
 from __future__ import annotations
@@ -18,6 +17,7 @@ from microkernels.errors import TargetError
 
 from ..constants import bytes_of
 from ..logs import logger
+from .cpu_list import format_cpus
 from .memory import PAGE, LinuxCalls, MemoryCalls
 from .pool_setting import PoolSetting
 from .topology import Topology
@@ -62,11 +62,14 @@ def nodes_for(weights: str | None, setting: PoolSetting, topology: Topology) -> 
     if weights is None:
         weights = "replicate" if bound and len(sockets) == 1 else "first-touch"
     nodes = tuple(sorted({cpu.node for cpu in cpus}.intersection(topology.memory_nodes)))
-    if weights == "first-touch" or not nodes:
+    if weights == "first-touch":
         return ()
     if len(topology.memory_nodes) == 1:
         logger.info("this machine has one memory node: weights stay where they are")
         return ()
+    if not nodes:
+        numbers = format_cpus(cpu.number for cpu in cpus)
+        logger.warning("no memory is next to CPUs %s: weights stay where they are", numbers)
     return nodes
 
 
@@ -115,6 +118,16 @@ def touching(nodes: Nodes, load: Callable[[], T], calls: MemoryCalls | None = No
 
     with ThreadPoolExecutor(1) as own:
         return own.submit(run).result()
+
+
+def refusal(nodes: Nodes, calls: MemoryCalls | None = None) -> str:
+    """Why Linux places no memory for this process; empty if it does."""
+    try:
+        with ThreadPoolExecutor(1) as own:
+            own.submit((calls or LinuxCalls()).touch_on, nodes).result()
+    except OSError as error:
+        return error.strerror or str(error)
+    return ""
 
 
 def _warn(nodes: Nodes, error: OSError) -> None:

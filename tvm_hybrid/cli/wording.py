@@ -19,6 +19,7 @@ from itertools import pairwise
 _NAME = r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\""
 _EXAMPLE = re.compile(rf"shapes=\{{({_NAME}): (\d+|\([^()]*\))\}}")
 _VALUES = re.compile(r"values=(\{[^{}]*\})")
+_PLACED = re.compile(r"\b(threads|weights)='([^']*)'")
 _GIVEN_VALUE = re.compile(rf"\bvalues\[({_NAME})\]")
 _GIVEN = re.compile(rf"shapes\[({_NAME})\](?:\[(\d+)\])?")
 _OPTIONS = {
@@ -46,6 +47,7 @@ def in_options(message: str, arguments: Sequence[str]) -> str:
         lambda found: f"--value {shlex.quote(ast.literal_eval(found[1]))}", message
     )
     message = _GIVEN.sub(lambda found: _given(found, arguments), message)
+    message = _PLACED.sub(lambda found: f"--{found[1]} {shlex.quote(found[2])}", message)
     return _WORD.sub(lambda found: _OPTIONS[found[1]], message)
 
 

@@ -153,20 +153,24 @@ def _processor() -> str:
 
 
 def _threads() -> list[Fact]:
+    from ..affinity.cpu_list import format_cpus
     from ..affinity.topology import host_topology
     from ..threads import default_threads, physical_cores
 
+    topology = host_topology()
+    cpus = format_cpus(cpu.number for cpu in topology.usable)
     return [
         Fact("threads", "CPUs allowed", str(len(os.sched_getaffinity(0)))),
         Fact("threads", "cores behind them", str(physical_cores())),
-        *places(host_topology()),
-        _checked("threads", "threads of a run", lambda: str(default_threads())),
+        *places(topology),
+        _checked("threads", "threads of a run", lambda: f"{default_threads()}, on any of {cpus}"),
     ]
 
 
 def places(topology: Topology) -> list[Fact]:
     """What threads can be bound to, which CPUs that means, and where weights can lie."""
     from ..affinity.cpu_list import format_cpus
+    from ..affinity.weights import refusal
 
     def groups(of: Callable[[Cpu], int], name: str) -> str:
         found = topology.groups(of).items()
@@ -175,13 +179,19 @@ def places(topology: Topology) -> list[Fact]:
     cores = {cpu.core for cpu in topology.usable}
     run = [cpu.number for cpu in topology.usable[: len(cores)]]
     clusters = topology.groups(lambda cpu: cpu.cluster).values()
-    nodes = ", ".join(map(str, topology.memory_nodes))
-    several = "weights can be placed" if len(topology.memory_nodes) > 1 else "nothing to place"
+    nodes = topology.memory_nodes
+    refused = refusal(nodes) if len(nodes) > 1 else ""
+    placing = "weights can be placed" if len(nodes) > 1 else "weights stay where they are"
     return [
         Fact("threads", "sockets", groups(lambda cpu: cpu.socket, "socket:")),
         Fact("threads", "nodes", groups(lambda cpu: cpu.node, "node:")),
         Fact("threads", "share a last-level cache", "; ".join(map(format_cpus, clusters))),
-        Fact("threads", "memory nodes", f"{nodes}: {several}"),
+        Fact(
+            "threads",
+            "memory nodes",
+            f"{', '.join(map(str, nodes))}: {refused or placing}",
+            WARNING if refused else OK,
+        ),
         Fact("threads", "CPUs of threads='all'", f"{format_cpus(run)}, one a core"),
     ]
 

@@ -50,7 +50,6 @@ def machine(
                 _write(cpus / f"cpu{cpu}/topology/physical_package_id", socket)
                 _write(cpus / f"cpu{cpu}/topology/thread_siblings_list", format_cpus(core))
                 for index, shared in enumerate((core, *(c for c in caches if cpu in c))):
-                    _write(cpus / f"cpu{cpu}/cache/index{index}/level", index + 2)
                     _write(
                         cpus / f"cpu{cpu}/cache/index{index}/shared_cpu_list",
                         format_cpus(set(shared) - off),

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import tvm_hybrid
+from tests.tvm_hybrid.onnx_models import reference, saved, two_layers
 from tests.tvm_hybrid.small_models import mlp_module, mlp_reference, run_python
 from tvm_hybrid.affinity.topology import host_topology
 from tvm_hybrid.errors import ArtifactError, TargetError
@@ -23,6 +24,7 @@ STEPS = """
 import json, os, sys, threading
 import numpy as np
 import tvm_hybrid
+from tests.tvm_hybrid.onnx_models import reference, saved, two_layers
 from tests.tvm_hybrid.small_models import mlp_module, mlp_reference
 
 def tasks():
@@ -140,7 +142,7 @@ def test_a_library_has_its_number_of_threads(tmp_path: Path) -> None:
     executable = tvm_hybrid.compile(mlp_module(), num_threads=2)
     path = executable.export(tmp_path / "two.so")
     for use in (tvm_hybrid.load, tvm_hybrid.InferenceSession):
-        with pytest.raises(TargetError, match=rf"num_threads=2 .*\[{CPUS[0]}\].* 1"):
+        with pytest.raises(TargetError, match=rf"\[{CPUS[0]}\] has too few CPUs for 2 threads"):
             use(path, threads=CPUS[:1])
         with pytest.raises(TargetError, match="no socket:99"):
             use(path, threads="socket:99")
@@ -167,3 +169,13 @@ def test_what_is_wrong_is_said_before_the_model_is_read(tmp_path: Path) -> None:
             use(tmp_path / "none", threads="node:99")
         with pytest.raises(TargetError, match="'nowhere'"):
             use(tmp_path / "none", threads="all", weights="nowhere")
+
+
+def test_a_session_of_open_shapes_has_a_place(tmp_path: Path) -> None:
+    session = tvm_hybrid.InferenceSession(
+        saved(tmp_path, two_layers("rows")), threads=CPUS[:1], weights="replicate"
+    )
+    x = np.ones((3, 8), np.float32)
+    (y,) = session.run(None, {"x": x})
+    np.testing.assert_allclose(y, reference(x), rtol=1e-4)
+    assert session.executable.cpus == tuple(CPUS[:1])

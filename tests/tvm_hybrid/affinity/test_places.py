@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tvm_hybrid.affinity.pool_setting import PoolSetting
@@ -32,6 +33,7 @@ from .made_up import machine, two_sockets
         ([3, 1, 7, 2], 4, (3, 1, 2, 7)),
         ((4,), None, (4,)),
         (range(2, 4), None, (2, 3)),
+        (np.arange(2, 4), None, (2, 3)),
     ],
 )
 def test_one_thread_a_core(
@@ -70,7 +72,7 @@ def test_sub_clusters_are_nodes_of_a_socket(tmp_path: Path) -> None:
         (True, None, "True"),
         (0, None, "not 0"),
         (2, 3, "must be num_threads, 3, not 2"),
-        ("socket:0", 5, "num_threads=5 .*'socket:0'.* 4"),
+        ("socket:0", 5, "'socket:0' has too few CPUs for 5 threads.* 0-1,4-5"),
         ("socket:0", 0, "not 0"),
     ],
 )

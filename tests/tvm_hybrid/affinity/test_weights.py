@@ -76,7 +76,9 @@ def test_replicas_need_threads_of_one_socket(threads: int | str, tmp_path: Path)
         nodes_for("elsewhere", setting, topology)
 
 
-def test_a_socket_of_several_nodes_spreads_its_weights(tmp_path: Path) -> None:
+def test_a_socket_of_several_nodes_spreads_its_weights(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     topology = machine(
         tmp_path,
         {0: [(0,), (1,)], 1: [(2,), (3,)]},
@@ -90,6 +92,7 @@ def test_a_socket_of_several_nodes_spreads_its_weights(tmp_path: Path) -> None:
     assert nodes_for("interleave", everywhere, topology) == (0, 1, 2)
     node = resolve_setting("node:3", None, topology=topology)
     assert nodes_for(None, node, topology) == ()
+    assert "no memory is next to CPUs 3" in caplog.text
 
 
 def test_one_node_leaves_nothing_to_place(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,8 @@ import pytest
 from microkernels.amx import permission as amx_permission
 from microkernels.amx.permission import Permission
 from tests.tvm_hybrid.affinity.made_up import two_sockets
+from tests.tvm_hybrid.affinity.test_weights import Recorded
+from tvm_hybrid.affinity import weights
 from tvm_hybrid.report.environment import OK, WARNING, examine, places
 
 LINES = [
@@ -33,8 +36,13 @@ def test_amx_has_a_line(
             assert detail in fact.value
 
 
-def test_places_are_listed_by_the_names_that_threads_takes(tmp_path: Path) -> None:
-    facts = {fact.name: fact.value for fact in places(two_sockets(tmp_path, memory="0-1"))}
+def test_places_are_listed_by_the_names_that_threads_takes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topology = two_sockets(tmp_path, memory="0-1")
+    calls = Recorded()
+    monkeypatch.setattr(weights, "LinuxCalls", lambda: calls)
+    facts = {fact.name: fact.value for fact in places(topology)}
     assert facts == {
         "sockets": "socket:0: CPUs 0-1,4-5; socket:1: CPUs 2-3,6-7",
         "nodes": "node:0: CPUs 0-1,4-5; node:1: CPUs 2-3,6-7",
@@ -42,3 +50,8 @@ def test_places_are_listed_by_the_names_that_threads_takes(tmp_path: Path) -> No
         "memory nodes": "0, 1: weights can be placed",
         "CPUs of threads='all'": "0-3, one a core",
     }
+    calls.most = 0
+    (refused,) = [fact for fact in places(topology) if fact.state == WARNING]
+    assert refused.value == "0, 1: Operation not permitted"
+    alone = replace(topology, memory_nodes=(0,))
+    assert "0: weights stay where they are" in {fact.value for fact in places(alone)}
