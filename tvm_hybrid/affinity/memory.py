@@ -5,10 +5,14 @@ from __future__ import annotations
 import ctypes
 import mmap
 import os
-from collections.abc import Iterable, Sequence
-from typing import Protocol
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import numpy as np
 
 PAGE = mmap.PAGESIZE
+# Nodes take turns by so many bytes: a huge page moves as a whole.
+TURN = 1 << 21
 
 # Of x86-64; Linux, include/uapi/linux/mempolicy.h and arch/x86/entry/syscalls/syscall_64.tbl.
 _MBIND, _SET_MEMPOLICY, _MOVE_PAGES = 237, 238, 279
@@ -20,8 +24,13 @@ _WORD = 8 * ctypes.sizeof(ctypes.c_ulong)
 class MemoryCalls(Protocol):
     """What is asked of the operating system; tests have one of their own."""
 
-    def place(self, start: int, size: int, nodes: Sequence[int]) -> None:
-        """Spreads whole pages over nodes, those that are in use too.
+    def place(self, start: int, size: int, nodes: Sequence[int]) -> int:
+        """Moves whole pages to nodes, in turns, and keeps them there.
+
+        Returns
+        -------
+        int
+            Bytes that are there; not those of pages that nobody has touched, or that are busy.
 
         Raises
         ------
@@ -45,33 +54,51 @@ class LinuxCalls:
     def __init__(self) -> None:
         self._libc = ctypes.CDLL(None, use_errno=True)
 
-    def place(self, start: int, size: int, nodes: Sequence[int]) -> None:
-        """As `MemoryCalls.place`, by `mbind`."""
+    def place(self, start: int, size: int, nodes: Sequence[int]) -> int:
+        """As `MemoryCalls.place`, by `mbind` and `move_pages`.
+
+        `mbind` alone would leave a page where it is that lies on any of the nodes.
+        """
         mask, bits = _mask(nodes)
-        self._call(_MBIND, start, size, _policy(nodes), mask, bits, _MOVE)
+        self._call(_MBIND, start, size, _policy(nodes), mask, bits, 0)
+        pages = np.arange(start, start + size, PAGE, dtype=np.uint64)
+        wanted = np.array(nodes, np.int32)[pages // TURN % len(nodes)]
+        return PAGE * int(np.count_nonzero(self._move(pages, wanted) == wanted))
 
     def touch_on(self, nodes: Sequence[int]) -> None:
-        """As `MemoryCalls.touch_on`, by `set_mempolicy`."""
+        """As `MemoryCalls.touch_on`, by `set_mempolicy`.
+
+        Pages that the C library keeps for later have a node already: they go back to Linux.
+        """
         mask, bits = _mask(nodes)
         self._call(_SET_MEMPOLICY, _policy(nodes), mask, bits)
+        trim = getattr(self._libc, "malloc_trim", None)  # of glibc
+        if trim is not None:
+            trim(0)
 
-    def nodes_of(self, pages: Iterable[int]) -> list[int]:
-        """The node of each page, by its address; negative: an errno, as of one never touched.
+    def nodes_of(self, start: int, size: int) -> list[int]:
+        """The node of each page; negative: an errno, as of one that nobody has touched.
 
         Raises
         ------
         OSError
             If Linux refuses.
         """
-        addresses = list(pages)
-        found = (ctypes.c_int * len(addresses))()
-        array = (ctypes.c_void_p * len(addresses))(*addresses)
-        self._call(_MOVE_PAGES, 0, len(addresses), array, None, found, 0)
-        return list(found)
+        return self._move(np.arange(start, start + size, PAGE, dtype=np.uint64), None).tolist()
+
+    def _move(
+        self, pages: np.ndarray[Any, Any], nodes: np.ndarray[Any, Any] | None
+    ) -> np.ndarray[Any, Any]:
+        """The node of each page after it was moved, or as it is."""
+        found = np.empty(len(pages), np.int32)
+        wanted = None if nodes is None else nodes.ctypes.data_as(ctypes.c_void_p)
+        addresses, answers = (each.ctypes.data_as(ctypes.c_void_p) for each in (pages, found))
+        self._call(_MOVE_PAGES, 0, len(pages), addresses, wanted, answers, _MOVE)
+        return found
 
     def _call(self, number: int, *arguments: object) -> None:
         longs = [ctypes.c_long(each) if isinstance(each, int) else each for each in arguments]
-        if self._libc.syscall(ctypes.c_long(number), *longs) != 0:
+        if self._libc.syscall(ctypes.c_long(number), *longs) < 0:
             code = ctypes.get_errno()
             raise OSError(code, os.strerror(code))
 

@@ -79,7 +79,7 @@ def place_weights(tensors: Iterable[Tensor], nodes: Nodes, calls: MemoryCalls | 
     Returns
     -------
     int
-        Bytes of the pages. A refusal of Linux is a warning, and no byte is placed after it.
+        Bytes that lie there. A refusal of Linux is a warning, and no byte is placed after it.
     """
     calls, placed = calls or LinuxCalls(), 0
     ranges = {(tensor.data_ptr(), bytes_of(tensor)) for tensor in tensors}
@@ -88,11 +88,10 @@ def place_weights(tensors: Iterable[Tensor], nodes: Nodes, calls: MemoryCalls | 
         if first >= last:
             continue
         try:
-            calls.place(first, last - first, nodes)
+            placed += calls.place(first, last - first, nodes)
         except OSError as error:
             _warn(nodes, error)
             break
-        placed += last - first
     if placed:
         logger.info("%d bytes of weights are on memory nodes %s", placed, _listed(nodes))
     return placed
