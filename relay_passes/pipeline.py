@@ -59,6 +59,7 @@ from .lower.run_codegen import annotate_codegen
 from .lower.schedule_generic import schedule_leftovers
 from .lower.select_configs import Lookup, select_configs
 from .lower.share_kernels import share_kernels
+from .lower.weights_entry import weights_entry
 from .quantize.fold_dequantize import fold_dequantize
 from .quantize.integer_conv import integer_conv
 from .quantize.integer_matmul import integer_matmul
@@ -254,6 +255,7 @@ def phases(options: PipelineOptions, decisions: DecisionLog) -> dict[Phase, list
             *only_if(options.suffix != "", rename_kernels(options.suffix, decisions)),
         ],
         Phase.LOWER_TO_VM: [
+            weights_entry(),
             relax.transform.ToNonDataflow(),
             relax.transform.RemovePurityChecking(),
             relax.transform.CallTIRRewrite(),

@@ -12,6 +12,7 @@ from typing import Any
 from microkernels.errors import CompileError, TvmHybridError
 from microkernels.isa import isa_named, target_isa
 from relay_passes.dump_ir import require_folder
+from relay_passes.ir.constants import constants_of
 from relay_passes.pipeline import (
     CompiledModule,
     PipelineOptions,
@@ -25,7 +26,6 @@ from ._autoload import register
 from .affinity.pool_setting import PoolSetting
 from .affinity.topology import host_topology
 from .affinity.weights import Nodes, nodes_for, place_weights
-from .constants import constants_of
 from .cpu_features import required_features
 from .executable import Executable
 from .fallback import fallback_target
@@ -110,7 +110,7 @@ def compile(
         this process: an exported library has the number of threads, and `load` takes the place.
     weights : {"first-touch", "interleave", "replicate"} or None
         On which memory nodes weights lie here. "first-touch": where the thread ran that compiled
-        them. "interleave": pages go in turns to the nodes of `threads`. "replicate": the same, in
+        them. "interleave": they go in turns to the nodes of `threads`. "replicate": the same, in
         one socket; a session bound to another one has weights of its own. None: "replicate" for
         threads of one socket, else "first-touch". Does nothing where there is one node.
     strict : bool
@@ -208,7 +208,7 @@ def _compiled(
         manifest.fusion,
     )
     executable = compiled.executable
-    place_weights(constants_of(compiled.mod), nodes)
+    place_weights([constant.value for constant in constants_of(compiled.mod)], nodes)
     return Executable(
         manifest,
         executable.jit(),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import os
 import threading
 from collections.abc import Mapping, Sequence
@@ -19,10 +18,11 @@ from microkernels.errors import ArtifactError, FeedError
 from microkernels.output_file import replacing, require_writable
 from relay_passes.bfloat16.uint16_entry import BITS_ENTRY, MAIN
 from relay_passes.lower.native_code import emit_machine_code
+from relay_passes.lower.weights_entry import WEIGHTS_ENTRY
 
 from .affinity.pool_setting import PoolSetting
 from .affinity.topology import host_topology
-from .affinity.weights import nodes_for, touching
+from .affinity.weights import nodes_for, place_weights
 from .artifact import append_manifest, copy_atomically, read_manifest
 from .cpu_features import require_host
 from .explanation import Explanation
@@ -299,6 +299,18 @@ class Executable:
             emit_machine_code(self._module)
             return relax.VirtualMachine(self._module, tvm.cpu())
 
+    def weights(self) -> list[Tensor]:
+        """The large constants, as kernels read them; none of a library of version 0.2 or older.
+
+        Raises
+        ------
+        IsaError
+            If it was compiled for a CPU that this one is not.
+        """
+        machine = self.new_machine()
+        known = machine.module.implements_function(WEIGHTS_ENTRY)
+        return list(machine[WEIGHTS_ENTRY]()) if known else []
+
     def _prepare(self, inputs: Sequence[Any]) -> tuple[Tensor, ...]:
         """Whatever the caller gave, as tensors in order."""
         if len(inputs) == 1 and isinstance(inputs[0], Mapping):
@@ -392,7 +404,7 @@ def load(
     setting = resolve_setting(threads, manifest.threads)
     nodes = nodes_for(weights, setting, host_topology())
     try:
-        module = touching(nodes, functools.partial(open_library, str(library.resolve())))
+        module = open_library(str(library.resolve()))
     except Exception as error:
         raise ArtifactError(f"TVM cannot open {library}: {error}") from error
     if not holds_program(module):
@@ -401,9 +413,15 @@ def load(
         manifest.fallback is None
         or tvm.get_global_func(CHOSEN_PREFIX + manifest.model_sha256)() == 0
     ):
-        return Executable(manifest, module, library=library, setting=setting)
-    report_fallback(manifest, str(library))
-    return Executable(manifest.fallback, module, library=library, whole=manifest, setting=setting)
+        executable = Executable(manifest, module, library=library, setting=setting)
+    else:
+        report_fallback(manifest, str(library))
+        executable = Executable(
+            manifest.fallback, module, library=library, whole=manifest, setting=setting
+        )
+    if nodes:
+        place_weights(executable.weights(), nodes)
+    return executable
 
 
 def refuse_copies(what: object, name: str) -> NoReturn:

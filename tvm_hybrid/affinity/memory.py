@@ -15,7 +15,7 @@ PAGE = mmap.PAGESIZE
 TURN = 1 << 21
 
 # Of x86-64; Linux, include/uapi/linux/mempolicy.h and arch/x86/entry/syscalls/syscall_64.tbl.
-_MBIND, _SET_MEMPOLICY, _MOVE_PAGES = 237, 238, 279
+_MBIND, _MOVE_PAGES = 237, 279
 _PREFERRED, _INTERLEAVE = 1, 3
 _MOVE = 1 << 1  # pages of this process that lie elsewhere already, too
 _WORD = 8 * ctypes.sizeof(ctypes.c_ulong)
@@ -38,15 +38,6 @@ class MemoryCalls(Protocol):
             If Linux refuses, as it does in many containers.
         """
 
-    def touch_on(self, nodes: Sequence[int]) -> None:
-        """Lets pages that the calling thread touches first come from these nodes in turns.
-
-        Raises
-        ------
-        OSError
-            If Linux refuses.
-        """
-
 
 class LinuxCalls:
     """The system calls themselves."""
@@ -64,17 +55,6 @@ class LinuxCalls:
         pages = np.arange(start, start + size, PAGE, dtype=np.uint64)
         wanted = np.array(nodes, np.int32)[pages // TURN % len(nodes)]
         return PAGE * int(np.count_nonzero(self._move(pages, wanted) == wanted))
-
-    def touch_on(self, nodes: Sequence[int]) -> None:
-        """As `MemoryCalls.touch_on`, by `set_mempolicy`.
-
-        Pages that the C library keeps for later have a node already: they go back to Linux.
-        """
-        mask, bits = _mask(nodes)
-        self._call(_SET_MEMPOLICY, _policy(nodes), mask, bits)
-        trim = getattr(self._libc, "malloc_trim", None)  # of glibc
-        if trim is not None:
-            trim(0)
 
     def nodes_of(self, start: int, size: int) -> list[int]:
         """The node of each page; negative: an errno, as of one that nobody has touched.

@@ -7,15 +7,15 @@ whether compiled or loaded, so programs that are bound to different sockets are 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+import mmap
+from collections.abc import Iterable
 
+import numpy as np
 from tvm.runtime import Tensor
 
 from microkernels.errors import TargetError
+from relay_passes.ir.constants import bytes_of
 
-from ..constants import bytes_of
 from ..logs import logger
 from .cpu_list import format_cpus
 from .memory import PAGE, LinuxCalls, MemoryCalls
@@ -25,7 +25,6 @@ from .topology import Topology
 WEIGHTS = ("first-touch", "interleave", "replicate")
 
 Nodes = tuple[int, ...]
-T = TypeVar("T")
 
 
 def nodes_for(weights: str | None, setting: PoolSetting, topology: Topology) -> Nodes:
@@ -97,33 +96,11 @@ def place_weights(tensors: Iterable[Tensor], nodes: Nodes, calls: MemoryCalls | 
     return placed
 
 
-def touching(nodes: Nodes, load: Callable[[], T], calls: MemoryCalls | None = None) -> T:
-    """What `load` returns, whose memory comes from nodes, in turns.
-
-    It runs in a thread of its own, with which Linux forgets the nodes; a refusal is a warning.
-    """
-    if not nodes:
-        return load()
-    asked = calls or LinuxCalls()
-
-    def run() -> T:
-        try:
-            asked.touch_on(nodes)
-        except OSError as error:
-            _warn(nodes, error)
-        else:
-            logger.info("weights are loaded to memory nodes %s", _listed(nodes))
-        return load()
-
-    with ThreadPoolExecutor(1) as own:
-        return own.submit(run).result()
-
-
 def refusal(nodes: Nodes, calls: MemoryCalls | None = None) -> str:
     """Why Linux places no memory for this process; empty if it does."""
+    page = mmap.mmap(-1, PAGE)
     try:
-        with ThreadPoolExecutor(1) as own:
-            own.submit((calls or LinuxCalls()).touch_on, nodes).result()
+        (calls or LinuxCalls()).place(np.frombuffer(page, np.uint8).ctypes.data, PAGE, nodes)
     except OSError as error:
         return error.strerror or str(error)
     return ""
@@ -132,7 +109,7 @@ def refusal(nodes: Nodes, calls: MemoryCalls | None = None) -> str:
 def _warn(nodes: Nodes, error: OSError) -> None:
     logger.warning(
         "Linux refuses to put weights on memory nodes %s (%s); they stay where they were first "
-        "touched, and a container may need the capability SYS_NICE",
+        "touched; a container may need the capability SYS_NICE",
         _listed(nodes),
         error.strerror,
     )

@@ -15,6 +15,7 @@ from typing import Any
 from microkernels.errors import ConfigError
 from microkernels.isa import require_on_host
 from microkernels.machines.machine import Machine
+from relay_passes.ir.constants import bytes_of, constants_of
 from relay_passes.pipeline import (
     PipelineOptions,
     check_fusion,
@@ -25,7 +26,6 @@ from relay_passes.regions.select_winograd import check_fast_math
 from tir_schedules.core.region import Region
 from tir_schedules.core.template import template_for
 
-from ..constants import bytes_of, constants_of
 from ..model_input import import_model
 from ..targets import MachineLike, resolve_target
 from ..threads import resolve_threads
@@ -210,7 +210,7 @@ def tune(
     store = RecordStore(records, must_exist=False)
     if servers is not None:
         tuned = replace(tuned, name=servers.cpu)
-    footprint = sum(map(bytes_of, constants_of(mod)))
+    footprint = sum(bytes_of(constant.value) for constant in constants_of(mod))
     with make_measurer(options, timeout, footprint, seed, servers, rpc_timeout) as measurer:
         begin, found = time.monotonic(), None
         if layouts == "joint":

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from pathlib import Path
 
 import numpy as np
@@ -10,9 +9,11 @@ import pytest
 from tvm import IRModule, relax
 
 import tvm_hybrid
+from tests.tvm_hybrid.small_models import mlp
 from tvm_hybrid.affinity import weights
 from tvm_hybrid.affinity.memory import PAGE
 from tvm_hybrid.affinity.topology import ALLOWED_CPUS, Topology
+from tvm_hybrid.executable import Executable
 
 from .made_up import machine
 from .test_weights import Recorded
@@ -48,48 +49,64 @@ def two_nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Topology:
     return found
 
 
-@pytest.mark.parametrize(("choice", "nodes"), [(None, (0,)), ("interleave", (0,))])
+def check(placed: list[tuple[int, int, tuple[int, ...]]], program: Executable) -> None:
+    """W was placed as it is, and as the product's kernel reads it."""
+    assert sum(size for _, size, _ in placed) >= 2 * (W.nbytes - 2 * PAGE)
+    x = np.ones((4, 256), np.float32)
+    y, weight = program.run(x)
+    starts = {start: size for start, size, _ in placed}
+    (size,) = (starts[start] for start in starts if 0 <= start - weight.data_ptr() < PAGE)
+    assert size > W.nbytes - 2 * PAGE
+    np.testing.assert_allclose(np.from_dlpack(y), x @ W, rtol=1e-4, atol=1e-4)
+    np.testing.assert_array_equal(np.from_dlpack(weight), W)
+
+
+@pytest.mark.parametrize("choice", [None, "interleave"])
 def test_what_a_program_reads_is_placed_when_it_is_compiled(
-    choice: str | None,
-    nodes: tuple[int, ...],
-    two_nodes: Topology,
-    monkeypatch: pytest.MonkeyPatch,
+    choice: str | None, two_nodes: Topology, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls = Recorded()
     monkeypatch.setattr(weights, "LinuxCalls", lambda: calls)
     executable = tvm_hybrid.compile(products(), threads="socket:0", weights=choice)
-    assert {each for _, _, each in calls.placed} == {nodes}
-    # W as it is, and as the product's kernel reads it.
-    assert sum(size for _, size, _ in calls.placed) >= 2 * (W.nbytes - 2 * PAGE)
-    _, weight = executable.run(np.ones((4, 256), np.float32))
-    (size,) = (
-        size
-        for start, size, _ in calls.placed
-        if weight.data_ptr() <= start < weight.data_ptr() + PAGE
-    )
-    assert size > W.nbytes - 2 * PAGE
+    assert {each for _, _, each in calls.placed} == {(0,)}
+    check(calls.placed, executable)
     calls.placed.clear()
     tvm_hybrid.compile(products(), threads="socket:0", weights="first-touch")
     tvm_hybrid.compile(products(), num_threads=1)
     assert not calls.placed
 
 
-def test_a_library_is_loaded_onto_its_nodes(
-    two_nodes: Topology, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+@pytest.mark.parametrize("fallback", [None, "haswell"])
+def test_what_a_library_reads_is_placed_when_it_is_loaded(
+    fallback: str | None, two_nodes: Topology, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    path = tvm_hybrid.compile(products(), num_threads=1).export(tmp_path / "m.so")
+    compiled = tvm_hybrid.compile(products(), num_threads=1, fallback=fallback)
+    path = compiled.export(tmp_path / "m.so")
     calls = Recorded()
     monkeypatch.setattr(weights, "LinuxCalls", lambda: calls)
-    one = tvm_hybrid.load(path, threads="socket:0")
-    two = tvm_hybrid.InferenceSession(path, threads="node:0", weights="replicate").executable
-    spread = tvm_hybrid.load(path, weights="interleave")
-    assert [nodes for _, nodes in calls.touched] == [(0,), (0,), (0, 1)]
-    assert threading.get_ident() not in {thread for thread, _ in calls.touched}
-    x = np.ones((4, 256), np.float32)
-    kept = [executable.run(x) for executable in (one, two, spread)]
-    for y, weight in kept:
-        np.testing.assert_allclose(np.from_dlpack(y), x @ W, rtol=1e-4, atol=1e-4)
-        np.testing.assert_array_equal(np.from_dlpack(weight), W)
+    found = []
+    for choice, threads, nodes in (
+        (None, "socket:0", (0,)),
+        ("replicate", "node:0", (0,)),
+        ("interleave", None, (0, 1)),
+    ):
+        calls.placed.clear()
+        session = tvm_hybrid.InferenceSession(path, threads=threads, weights=choice)
+        assert {each for _, _, each in calls.placed} == {nodes}
+        check(calls.placed, session.executable)
+        found.append(session.executable)
     # Each has weights of its own.
-    assert len({weight.data_ptr() for _, weight in kept}) == 3
+    assert len({tensor.data_ptr() for each in found for tensor in each.weights()}) == 6
+    calls.placed.clear()
+    tvm_hybrid.load(path)
     assert not calls.placed
+
+
+def test_a_program_without_large_constants_has_none_to_place(
+    two_nodes: Topology, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    path = mlp().export(tmp_path / "m.so")
+    monkeypatch.setattr(weights, "LinuxCalls", Recorded)
+    executable = tvm_hybrid.load(path, threads="socket:0")
+    assert executable.weights() == []
+    executable.run(np.ones((1, 16), np.float32))

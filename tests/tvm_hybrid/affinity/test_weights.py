@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import logging
-import threading
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -14,7 +13,7 @@ import tvm
 
 from tvm_hybrid.affinity.memory import PAGE, LinuxCalls
 from tvm_hybrid.affinity.topology import host_topology
-from tvm_hybrid.affinity.weights import nodes_for, place_weights, touching
+from tvm_hybrid.affinity.weights import nodes_for, place_weights, refusal
 from tvm_hybrid.errors import TargetError
 from tvm_hybrid.threads import resolve_setting
 
@@ -27,20 +26,12 @@ class Recorded:
     def __init__(self, most: int = 1000) -> None:
         self.most = most
         self.placed: list[tuple[int, int, tuple[int, ...]]] = []
-        self.touched: list[tuple[int, tuple[int, ...]]] = []
 
     def place(self, start: int, size: int, nodes: Sequence[int]) -> int:
-        self._count()
+        if len(self.placed) >= self.most:
+            raise OSError(errno.EPERM, "Operation not permitted")
         self.placed.append((start, size, tuple(nodes)))
         return size
-
-    def touch_on(self, nodes: Sequence[int]) -> None:
-        self._count()
-        self.touched.append((threading.get_ident(), tuple(nodes)))
-
-    def _count(self) -> None:
-        if len(self.placed) + len(self.touched) >= self.most:
-            raise OSError(errno.EPERM, "Operation not permitted")
 
 
 @pytest.mark.parametrize(
@@ -133,20 +124,8 @@ def test_a_refusal_is_one_warning(caplog: pytest.LogCaptureFixture) -> None:
     (warning,) = caplog.records
     assert warning.levelno == logging.WARNING
     assert "nodes 1 (Operation not permitted)" in warning.getMessage()
-    caplog.clear()
-    assert touching((0, 1), lambda: 5, Recorded(most=0)) == 5
-    (warning,) = caplog.records
-    assert "nodes 0, 1 (Operation not permitted)" in warning.getMessage()
-
-
-def test_loading_touches_memory_in_a_thread_of_its_own() -> None:
-    calls = Recorded()
-    loader = touching((1,), threading.get_ident, calls)
-    assert calls.touched == [(loader, (1,))]
-    assert loader != threading.get_ident()
-    assert touching((), threading.get_ident, calls) == threading.get_ident()
-    with pytest.raises(ZeroDivisionError):
-        touching((1,), lambda: 1 // 0, calls)
+    assert refusal((0, 1), calls) == "Operation not permitted"
+    assert refusal((0, 1), Recorded()) == ""
 
 
 def test_this_machine_places_pages_on_its_first_node(caplog: pytest.LogCaptureFixture) -> None:
@@ -154,14 +133,12 @@ def test_this_machine_places_pages_on_its_first_node(caplog: pytest.LogCaptureFi
     (node, *_) = host_topology().memory_nodes
     first = -(-large.data_ptr() // PAGE) * PAGE
     placed = place_weights([large], (node,))
-    made = touching((node,), lambda: np.ones(12 * PAGE, np.uint8))
     if not placed:  # a container may forbid it: then it says so
-        assert "Linux refuses" in caplog.text
+        assert "Linux refuses" in caplog.text and refusal((node,))
         return
+    assert not refusal((node,))
     assert not caplog.records
     assert set(linux.nodes_of(first, 11 * PAGE)) == {node}
-    start = -(-made.ctypes.data // PAGE) * PAGE
-    assert linux.nodes_of(start, 2 * PAGE) == [node, node]
     np.testing.assert_array_equal(np.from_dlpack(large), 1)
 
 

@@ -9,13 +9,13 @@ from tvm.ir import GenericConst
 from tvm.runtime import Tensor
 
 
-def constants_of(mod: IRModule) -> list[Tensor]:
-    """The tensors that a module's Relax functions hold, each constant once."""
-    found: dict[relax.Expr, Tensor] = {}
+def constants_of(mod: IRModule) -> list[GenericConst]:
+    """The tensors in a module's Relax functions, each object once."""
+    found: dict[relax.Expr, GenericConst] = {}
 
     def visit(expr: relax.Expr) -> None:
         if isinstance(expr, GenericConst) and isinstance(expr.value, Tensor):
-            found[expr] = expr.value
+            found[expr] = expr
 
     for function in mod.functions.values():
         if isinstance(function, relax.Function):
