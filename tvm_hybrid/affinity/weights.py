@@ -90,8 +90,8 @@ def place_weights(tensors: Iterable[Tensor], nodes: Nodes, calls: MemoryCalls | 
             placed += calls.place(first, last - first, nodes)
         except OSError as error:
             _warn(nodes, error)
-            break
-    if placed:
+            return placed
+    if nodes:
         logger.info("%d bytes of weights are on memory nodes %s", placed, _listed(nodes))
     return placed
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 
 import numpy as np
@@ -103,10 +104,15 @@ def test_what_a_library_reads_is_placed_when_it_is_loaded(
 
 
 def test_a_program_without_large_constants_has_none_to_place(
-    two_nodes: Topology, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    two_nodes: Topology,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
+    caplog.set_level(logging.INFO, "tvm_hybrid")
     path = mlp().export(tmp_path / "m.so")
     monkeypatch.setattr(weights, "LinuxCalls", Recorded)
     executable = tvm_hybrid.load(path, threads="socket:0")
     assert executable.weights() == []
+    assert "0 bytes of weights are on memory nodes 0" in caplog.text
     executable.run(np.ones((1, 16), np.float32))
