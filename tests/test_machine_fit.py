@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tools.machine_fit import Fit, product_fits, tile_fits, vector_fits
+from microkernels.machines.description import describe
+from tools.machine_fit import Fit, fitted_numbers, product_fits, tile_fits, vector_fits
 
 VECTORS, TILES, PRODUCTS = [*vector_fits()], [*tile_fits()], [*product_fits()]
 
@@ -39,3 +40,12 @@ def test_products_on_tiles_are_predicted_a_third_too_fast_at_most(fit: Fit) -> N
 def test_tiles_take_their_cycles(fit: Fit) -> None:
     assert 0.98 * fit.stated <= fit.clock <= 1.35 * fit.stated
     assert fit.error < 0.23
+
+
+def test_descriptions_state_what_was_fitted() -> None:
+    found = [*fitted_numbers()]
+    assert {name for name, _, _ in found} == {"sapphirerapids", "znver4"}
+    for name, number, fitted in found:
+        stated = describe(name).numbers[number]
+        assert (stated.value, stated.kind, stated.source) == (fitted.value, "fitted", fitted.source)
+        assert stated.error == pytest.approx(fitted.error, abs=0.001)

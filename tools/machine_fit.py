@@ -1,11 +1,15 @@
-"""Holds estimates of products against measurements: `python -m tools.machine_fit`.
+"""Fits numbers of descriptions to measurements, and says how far estimates are from them.
+
+    python -m tools.machine_fit            prints both
+    python -m tools.machine_fit --write    writes the fitted numbers into the descriptions
 
 The public measurements are `microkernels/machines/measurements/xnnpack_dot.json`: one core,
 operands in L1, at a clock that nobody states. So the clock is fitted: the one at which the
 estimated cycles take the measured time, by the median over the rows of a CPU and a type. What the
 rows are off then is the error of the estimate itself. For tiles the clock is fitted to the cycles
-of their products alone, from the difference of two calls: what a call costs besides is not the
-product's.
+of their products alone, from the longest and the shortest call of a block: what a call costs
+besides is not the product's. Fitted are that clock, and how many products of bfloat16 start in a
+cycle, which is a multiple of a half.
 
 Our own are `tile_products.json` there: whole products on tiles, operands in L2 or beyond. Their
 clock lies below the true one by what the prediction leaves out.
@@ -14,17 +18,20 @@ clock lies below the true one by what the prediction leaves out.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import groupby, pairwise
+from itertools import groupby
 from math import ceil
 from operator import itemgetter
-from pathlib import Path
-from statistics import median
+from statistics import mean, median
 from typing import Any
 
-import microkernels.machines
+import click
+import msgspec
+
 from microkernels.isa import isa_named
+from microkernels.machines.description import FOLDER, Number, describe
 from microkernels.machines.machine import Machine
 from microkernels.microkernel import microkernel_named
 from tir_schedules.core.blocking import estimate_cycles
@@ -32,8 +39,8 @@ from tir_schedules.core.product_plan import ProductPlan
 from tir_schedules.cost.amx_cost import Blocks
 from tir_schedules.cost.amx_prediction import TilePart, predict
 
-_FOLDER = Path(microkernels.machines.__file__).parent / "measurements"
-MEASUREMENTS, TILE_PRODUCTS = _FOLDER / "xnnpack_dot.json", _FOLDER / "tile_products.json"
+MEASUREMENTS = FOLDER / "measurements" / "xnnpack_dot.json"
+TILE_PRODUCTS = FOLDER / "measurements" / "tile_products.json"
 # Names of instruction sets there and here; elements of K that one instruction multiplies.
 ISAS = {
     "fma3": "avx2",
@@ -89,19 +96,53 @@ def vector_fits() -> Iterator[Fit]:
 
 
 def tile_fits() -> Iterator[Fit]:
-    """Of AMX tiles: pairs of calls of one block that differ in K."""
+    """Of AMX tiles: of every block the calls with the least and the largest K."""
     rows = (row for row in measurements() if row["isa"] in TILES)
     for (name, types, _), group in groupby(rows, key=_group):
         core = Machine(name, isa_named("amx")).tile_core
         clocks = []
-        for less, more in pairwise(sorted(group, key=lambda row: (row["m"], row["n"], row["k"]))):
-            if (less["m"], less["n"]) == (more["m"], more["n"]):
-                products = _tile_products(more) - _tile_products(less)
-                clocks.append(1e3 * core.tdp * products / (more["ns"] - less["ns"]))
+        rows_of_block = sorted(group, key=lambda row: (row["m"], row["n"], row["k"]))
+        for _, calls in groupby(rows_of_block, key=lambda row: (row["m"], row["n"])):
+            less, *others = calls
+            if others:
+                products = _tile_products(others[-1]) - _tile_products(less)
+                clocks.append(1e3 * core.tdp * products / (others[-1]["ns"] - less["ns"]))
         if clocks:
             middle = median(clocks)
             error = max(abs(clock / middle - 1) for clock in clocks)
             yield Fit(name, f"{types} tiles", len(clocks), middle, core.clock, error)
+
+
+def fitted_numbers() -> Iterator[tuple[str, str, Number]]:
+    """Every number that is made here: the description that states it, its name, and itself."""
+    source = "google/XNNPACK, by tools/machine_fit.py"
+    clocks = [fit.clock for fit in tile_fits() if fit.machine == "sapphirerapids"]
+    middle = median(clocks)
+    error = max(fit.error for fit in tile_fits() if fit.machine == "sapphirerapids")
+    yield "sapphirerapids", "clock_tiles", Number(_round(middle, 10), "fitted", source, error)
+    found = {(fit.machine, fit.types): fit.clock for fit in vector_fits()}
+    for name, likewise in (("sapphirerapids", ["graniterapids"]), ("znver4", [])):
+        stated = describe(name).at("bf16_rate_512")
+        rates = [
+            stated * found[each, "bfloat16"] / found[each, "float32"] for each in (name, *likewise)
+        ]
+        rate = _round(mean(rates), 0.5)
+        error = max(abs(each / rate - 1) for each in rates)
+        yield name, "bf16_rate_512", Number(rate, "fitted", source, error)
+
+
+def _round(value: float, unit: float) -> float:
+    return round(value / unit) * unit
+
+
+def write_numbers() -> None:
+    """Writes the fitted numbers into the descriptions that state them."""
+    for name, number, fitted in fitted_numbers():
+        path = FOLDER / f"{name}.json"
+        rounded = msgspec.structs.replace(fitted, error=round(fitted.error or 0.0, 3))
+        line = f'    "{number}": {json.dumps(msgspec.to_builtins(rounded))}'
+        text = path.read_text()
+        path.write_text(re.sub(rf'    "{number}": {{.*}}', line, text))
 
 
 def product_fits() -> Iterator[Fit]:
@@ -136,12 +177,19 @@ def _tile_products(row: dict[str, Any]) -> int:
     return ceil(row["m"] / 16) * ceil(row["n"] / 16) * ceil(row["k"] / TILES[row["isa"]])
 
 
-def main() -> None:
-    """Prints every fit."""
+@click.command()
+@click.option("--write", is_flag=True, help="Write the fitted numbers into the descriptions.")
+def main(write: bool) -> None:
+    """Prints every fit, and the numbers that are made of them."""
     print(f"{'machine':<18}{'types':<21}{'rows':>5}{'fitted MHz':>12}{'stated':>8}{'error':>8}")
     for fit in (*vector_fits(), *tile_fits(), *product_fits()):
         numbers = f"{fit.rows:>5}{fit.clock:>12.0f}{fit.stated:>8.0f}{fit.error:>8.0%}"
         print(f"{fit.machine:<18}{fit.types:<21}{numbers}")
+
+    for name, number, fitted in fitted_numbers():
+        print(f"{name} {number}: {fitted.value:g}, {fitted.error:.0%} off at most")
+    if write:
+        write_numbers()
 
 
 if __name__ == "__main__":
