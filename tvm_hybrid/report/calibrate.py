@@ -1,6 +1,7 @@
 """Measures this machine, and describes it as `microkernels/machines` describes other ones.
 
     clock_512, clock_256     from the peak of f32 products: what the description says of FMA ports
+    clock_tiles              from that of 8-bit products on AMX tiles, if there are any
     l3_rate, memory_rate     a row by a weight that is in L3, and by one that is four times as large
     fork_us                  a parallel loop that does nothing else, less the same loop in series
 
@@ -24,6 +25,7 @@ from microkernels.machines.description import Description, Number, describe
 from microkernels.machines.machine import Machine
 from microkernels.vector.expressions import parameter
 from tir_schedules.core.emission import kernel_function, task_loop
+from tir_schedules.cost.work import has_tiles
 
 from ..api import compile as compile_module
 from ..targets import host_target
@@ -36,6 +38,7 @@ FORKS = 400
 ROWS_OF_WEIGHT = 2048
 LINE = 16  # elements of f32, so that threads write lines of their own
 LARGEST = 1 << 30
+TILE_OPERATIONS = 2 * 16 * 16 * 64  # of a product of two tiles of bytes
 
 
 class Calibration(msgspec.Struct, frozen=True, kw_only=True):
@@ -77,6 +80,8 @@ def calibrate(threads: int) -> Calibration:
     machine = Machine.from_target(host_target())
     counts = sorted({1, threads})
     numbers = {f"clock_{512 if machine.isa.f32_lanes == 16 else 256}": _clock(machine)}
+    if has_tiles(machine):
+        numbers["clock_tiles"] = _tile_clock(machine)
     numbers["l3_rate"] = _curve(
         [(count, _reading(count, _in_l3(machine, count))) for count in counts]
     )
@@ -94,6 +99,13 @@ def _clock(machine: Machine) -> Number:
     each = 2 * machine.isa.f32_lanes * machine.fma_rate
     clocks = [1e3 * peak_gops("float32") / each for _ in range(3)]
     return Number(round(max(clocks)), "measured", "peak of f32 products", _spread(clocks))
+
+
+def _tile_clock(machine: Machine) -> Number:
+    """MHz at which tile products of so many cycles as the description states reach the peak."""
+    each = TILE_OPERATIONS / machine.tile_core.tdp
+    clocks = [1e3 * peak_gops("uint8") / each for _ in range(3)]
+    return Number(round(max(clocks)), "measured", "peak of 8-bit products", _spread(clocks))
 
 
 def _in_l3(machine: Machine, threads: int) -> int:

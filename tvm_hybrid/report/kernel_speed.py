@@ -35,8 +35,9 @@ from .timing import interleave, time_calls
 
 logger = logging.getLogger("tvm_hybrid")
 
-# Multiplications and additions of one measured call: a fraction of a millisecond at full speed.
-OPERATIONS = 2e7
+# Multiplications and additions of one measured call: a millisecond on vectors, and on tiles so long
+# that calling and configuring do not count.
+OPERATIONS = 2e8
 # Exactly one in every operand type, as it is stored.
 _ONE = {"float32": ("float32", 1), "bfloat16": ("uint16", 0x3F80)}
 
