@@ -98,6 +98,16 @@ class Machine:
         return self._by_width("fma_rate")
 
     @property
+    def vector_rate(self) -> float:
+        """Operations on vectors, of any kind, that start in a cycle."""
+        return self._by_width("vector_rate")
+
+    @property
+    def divide_cycles(self) -> float:
+        """Cycles between two divisions of vectors, or square roots."""
+        return self._by_width("divide")
+
+    @property
     def bf16_rate(self) -> float:
         """Products of pairs of bfloat16, 512 bits of them, that start in a cycle."""
         return self.description.at("bf16_rate_512")
@@ -108,9 +118,34 @@ class Machine:
         return self.description.at("fma_latency")
 
     @property
+    def vector_latency(self) -> float:
+        """Cycles until the result of another operation on vectors is there."""
+        return self.description.at("vector_latency")
+
+    @property
+    def branch_miss(self) -> float:
+        """Cycles lost where a branch, such as that at a loop's end, is not foreseen."""
+        return self.description.at("branch_miss")
+
+    @property
+    def library_cycles(self) -> float:
+        """Cycles of a function of the mathematical library for one number."""
+        return self.description.at("library_cycles")
+
+    @property
+    def issue_rate(self) -> float:
+        """Instructions that start in a cycle."""
+        return self.description.at("entries_a_cycle")
+
+    @property
     def load_rate(self) -> float:
         """Vectors loaded from L1 in a cycle."""
         return self._by_width("load_rate")
+
+    @property
+    def store_rate(self) -> float:
+        """Vectors stored to L1 in a cycle."""
+        return self._by_width("store_rate")
 
     @property
     def broadcast_rate(self) -> float:
