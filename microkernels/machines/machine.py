@@ -166,6 +166,16 @@ class Machine:
         return self._share("memory_rate", threads)
 
     @property
+    def overlap(self) -> float:
+        """How much of the shorter of computing and moving data hides behind the longer."""
+        return self.description.at("overlap")
+
+    @property
+    def shared_line_us(self) -> float:
+        """Microseconds that a line takes which two threads write in turn."""
+        return self.description.at("shared_line_us")
+
+    @property
     def foreign_rate(self) -> float:
         """Bytes a microsecond that a thread reads of what another core has just written."""
         return self.description.at("foreign_rate")

@@ -52,6 +52,11 @@ class Pattern:
             pieces *= count
         return min(pieces * _lines(self.width) * LINE, max(self.memory.size, LINE))
 
+    @property
+    def hull(self) -> int:
+        """Bytes from the first to the last."""
+        return self.width + sum(step * (count - 1) for step, count in self.dimensions)
+
     def along(self, loop: int, count: int, environment: Environment) -> Pattern:
         """What it touches while a loop runs so often."""
         if loop not in self.moves.loops or count <= 1:

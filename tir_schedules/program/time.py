@@ -8,18 +8,52 @@ and fetching from beyond counts.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from math import ceil
+from math import ceil, prod
 
 from microkernels.machines.machine import Machine
 
 from .cycles import Cycles
+from .footprint import LINE, Pattern
 from .index import Environment
 from .nodes import Body, Branch, Loop, Memory, Program
-from .traffic import Touched, Traffic, footprint
+from .traffic import Touched, Traffic, footprint, stored
 
 NEAR, SHARED, FAR, FOREIGN = "L2", "L3", "memory", "another core"
+ROWS, COLUMNS, ALL = "rows", "columns", "all"
+
+
+@dataclass(frozen=True)
+class Part:
+    """What the busiest thread touches of a parameter.
+
+    Attributes
+    ----------
+    form : str
+        A run of rows, columns, or all of it.
+    threads : int
+        That share it.
+    """
+
+    form: str
+    threads: int
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where a parameter's bytes are when a kernel begins.
+
+    Attributes
+    ----------
+    level : str
+        The nearest level that holds them.
+    part : Part or None
+        The part that each thread has in its own caches, if the level is L2; None: its own part.
+    """
+
+    level: str
+    part: Part | None = None
 
 
 @dataclass(frozen=True)
@@ -42,6 +76,10 @@ class Phase:
         Microseconds that this takes, by level.
     fork : float
         Microseconds of forking and joining.
+    sharing : float
+        Microseconds of waiting for lines that another thread writes too.
+    overlap : float
+        How much of the shorter of computing and moving hides behind the longer, 0 to 1.
     """
 
     threads: int
@@ -51,16 +89,21 @@ class Phase:
     bytes: Mapping[str, float]
     transfer: Mapping[str, float]
     fork: float
+    sharing: float = 0.0
+    overlap: float = 1.0
 
     @property
     def beyond(self) -> float:
         """Microseconds that fetching from beyond L2 takes."""
-        return sum(time for level, time in self.transfer.items() if level != NEAR)
+        return sum(time for level, time in self.transfer.items() if level in (SHARED, FAR))
 
     @property
     def time(self) -> float:
         """Microseconds."""
-        return max(self.compute, self.transfer[NEAR], self.beyond) + self.fork
+        moving = max(self.transfer[NEAR], self.beyond)
+        longer, shorter = max(self.compute, moving), min(self.compute, moving)
+        waiting = self.transfer[FOREIGN] + self.sharing
+        return longer + (1 - self.overlap) * shorter + waiting + self.fork
 
 
 @dataclass(frozen=True)
@@ -75,11 +118,14 @@ class KernelTime:
         Microseconds of the call.
     counts : Counter of str
         Instructions of all threads, by kind.
+    parts : mapping from int to Part
+        What the busiest thread touches of each parameter, in the last phase that does.
     """
 
     phases: tuple[Phase, ...]
     call: float
     counts: Counter[str] = field(default_factory=Counter)
+    parts: Mapping[int, Part] = field(default_factory=dict)
 
     @property
     def time(self) -> float:
@@ -88,7 +134,7 @@ class KernelTime:
 
 
 def kernel_time(
-    program: Program, machine: Machine, origins: Mapping[int, str] | None = None
+    program: Program, machine: Machine, origins: Mapping[int, Origin] | None = None
 ) -> KernelTime:
     """How long a kernel takes on a machine with its number of threads.
 
@@ -98,22 +144,23 @@ def kernel_time(
         The kernel.
     machine : Machine
         Where it runs.
-    origins : mapping from int to str
+    origins : mapping from int to Origin
         Parameter -> where its bytes are when the kernel begins; L2 for those that are not named.
     """
     return _Timer(program, machine, origins or {}).time()
 
 
 class _Timer:
-    def __init__(self, program: Program, machine: Machine, origins: Mapping[int, str]) -> None:
+    def __init__(self, program: Program, machine: Machine, origins: Mapping[int, Origin]) -> None:
         self.program, self.machine, self.origins = program, machine, origins
         self.cycles = Cycles(machine)
         self.traffic = Traffic((machine.l1_bytes, machine.l2_bytes))
         self.counts: Counter[str] = Counter()
+        self.parts: dict[int, Part] = {}
 
     def time(self) -> KernelTime:
         phases = tuple(self._body(self.program.body, {}))
-        return KernelTime(phases, self.machine.call_us, self.counts)
+        return KernelTime(phases, self.machine.call_us, self.counts, self.parts)
 
     def _body(self, body: Body, environment: Environment) -> Iterator[Phase]:
         """The phases of what may have parallel loops in it; neighbours in series are one."""
@@ -162,18 +209,22 @@ class _Timer:
     ) -> Phase:
         machine, clock = self.machine, self.machine.cycles_per_us
         sizes: dict[str, float] = dict.fromkeys((NEAR, SHARED, FAR, FOREIGN), 0.0)
-        first = footprint(touched.patterns)
+        first, written = footprint(touched.patterns), stored(touched.patterns)
+        parts = _parts(touched.patterns, threads)
         near, beyond = touched.fetched
-        sizes[NEAR] = sum(near.values())
+        sizes[NEAR] = sum(near.values()) + sum(written.values())
         for memory, size in beyond.items():
             once = min(size, first.get(memory, 0.0))
-            origin = self._origin(memory)
-            if origin == FOREIGN:  # but for what it has written itself
-                sizes[FOREIGN] += max(0.0, once - memory.size / threads)
-            elif origin != NEAR:
-                sizes[origin] += once
-            if size > once:
-                sizes[SHARED] += size - once
+            sizes[SHARED] += size - once
+            origin = self.origins.get(memory.parameter, Origin(NEAR))
+            had = origin.part if memory.parameter >= 0 else None
+            had = self.parts.get(memory.parameter, had)  # an earlier phase's
+            if had is not None or origin.level == NEAR:
+                sizes[FOREIGN] += _foreign(once, memory, parts.get(memory.parameter), had)
+            else:
+                sizes[origin.level] += once
+        split = _split_lines(touched.patterns, parts)
+        self.parts.update(parts)
         rates = {
             NEAR: machine.l2_rate,
             SHARED: machine.l3_rate(threads),
@@ -187,13 +238,50 @@ class _Timer:
             mean=mean / clock,
             bytes=sizes,
             transfer={level: size / rates[level] for level, size in sizes.items()},
+            sharing=split * machine.shared_line_us if threads > 1 else 0.0,
             fork=machine.fork_us(threads) if parallel else 0.0,
+            overlap=machine.overlap,
         )
 
-    def _origin(self, memory: Memory) -> str:
-        if memory.parameter < 0:
-            return NEAR
-        return self.origins.get(memory.parameter, NEAR)
+
+def _parts(patterns: Sequence[Pattern], threads: int) -> dict[int, Part]:
+    """What form the parts of the parameters have that a thread touches."""
+    sizes, found = footprint(patterns), {}
+    for pattern in patterns:
+        memory = pattern.memory
+        if not memory.shared:
+            continue
+        share = memory.size / threads
+        hull = max(p.hull for p in patterns if p.memory is memory)
+        if hull <= 1.5 * share:
+            form = ROWS
+        else:
+            form = ALL if sizes[memory] > 0.75 * memory.size else COLUMNS
+        found[memory.parameter] = Part(form, threads)
+    return found
+
+
+def _foreign(touched: float, memory: Memory, part: Part | None, had: Part | None) -> float:
+    """Bytes of what a thread touches that another core had."""
+    if had is None or part is None:
+        return 0.0
+    if part == had and part.form != ALL:
+        return max(0.0, touched - memory.size / part.threads)
+    most = max(part.threads, had.threads)
+    return touched * (most - 1) / most
+
+
+def _split_lines(patterns: Sequence[Pattern], parts: Mapping[int, Part]) -> float:
+    """Lines at the borders of a thread's columns that a neighbour writes too."""
+    found: dict[Memory, int] = {}
+    for pattern in patterns:
+        part = parts.get(pattern.memory.parameter)
+        if not pattern.store or part is None or part.form != COLUMNS:
+            continue
+        if pattern.width % LINE or any(step % LINE for step, _ in pattern.dimensions):
+            rows = prod(count for _, count in pattern.dimensions)
+            found[pattern.memory] = max(rows, found.get(pattern.memory, 0))
+    return float(sum(found.values()))
 
 
 def _forks(node: Loop | Branch) -> bool:

@@ -28,8 +28,6 @@ class Touched:
         Its footprint.
     fetched : tuple of dict
         For every cache: array -> bytes that come into it.
-    stored : float
-        Bytes of the footprint that are written.
     """
 
     patterns: list[Pattern]
@@ -48,6 +46,11 @@ def footprint(patterns: Sequence[Pattern]) -> Bytes:
         size = found.get(pattern.memory, 0.0) + pattern.size
         found[pattern.memory] = min(size, max(pattern.memory.size, pattern.size))
     return found
+
+
+def stored(patterns: Sequence[Pattern]) -> Bytes:
+    """Bytes that are written, by array."""
+    return footprint([pattern for pattern in patterns if pattern.store])
 
 
 def _distinct(patterns: Sequence[Pattern]) -> list[Pattern]:

@@ -6,15 +6,17 @@ What was touched since then says which cache still holds it (least recently used
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from tvm import DataType, IRModule, ir, relax
 
 from microkernels.machines.machine import Machine
-from tir_schedules.program.time import FAR, FOREIGN, NEAR, SHARED
+from tir_schedules.program.time import FAR, NEAR, SHARED, Origin, Part
 
+# How much of a cache keeps what was touched before: it is not kept in the order of its use alone.
+USED_CACHE = 0.75
 _CALLS = ("relax.call_tir", "relax.call_tir_inplace")
 
 
@@ -150,33 +152,48 @@ def _bytes(type_: Any) -> int:
     return size
 
 
-def origins(calls: Sequence[ModelCall], machine: Machine) -> list[dict[int, str]]:
-    """For every call: parameter -> where its bytes are, as `kernel_time` wants it."""
-    threads, touched = machine.threads, {}
+def origins(
+    calls: Sequence[ModelCall], machine: Machine, parts: Mapping[str, Mapping[int, Part]]
+) -> list[dict[int, Origin]]:
+    """For every call where its arguments' bytes are, as `kernel_time` wants it.
+
+    Parameters
+    ----------
+    calls : sequence of ModelCall
+        In their order.
+    machine : Machine
+        With its number of threads.
+    parts : mapping
+        Kernel -> parameter -> what a thread touches of it.
+    """
+    threads = machine.threads
     sockets = max(1, -(-threads // int(machine.description.at("cores"))))
-    found: list[dict[int, str]] = []
+    touched: dict[int, int] = {}
+    had: dict[int, Part] = {}
+    found: list[dict[int, Origin]] = []
     for _ in range(2):  # in the second run everything was touched before
         found = []
         for call in calls:
-            levels: dict[int, str] = {}
+            levels: dict[int, Origin] = {}
             order = list(touched)
             for parameter, tensor in enumerate(call.arguments):
-                distance = tensor.size
                 if tensor.memory in touched:
                     since = order[order.index(tensor.memory) + 1 :]
-                    distance += sum(touched[memory] for memory in since)
                 else:
-                    distance += sum(touched.values())
-                near = NEAR if tensor.weight or threads == 1 else FOREIGN
-                if distance <= machine.l2_bytes * threads:
-                    levels[parameter] = near
+                    since = order
+                distance = tensor.size + sum(touched[memory] for memory in since)
+                if distance <= machine.l2_bytes * threads * USED_CACHE:
+                    levels[parameter] = Origin(NEAR, had.get(tensor.memory))
                 elif distance <= machine.l3_bytes * sockets:
-                    levels[parameter] = SHARED
+                    levels[parameter] = Origin(SHARED)
                 else:
-                    levels[parameter] = FAR
-            for tensor in call.arguments:
+                    levels[parameter] = Origin(FAR)
+            for parameter, tensor in enumerate(call.arguments):
                 touched.pop(tensor.memory, None)
                 touched[tensor.memory] = tensor.size
+                part = parts[call.function].get(parameter)
+                if part is not None:
+                    had[tensor.memory] = part
             found.append(levels)
     return found
 
