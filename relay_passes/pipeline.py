@@ -318,6 +318,11 @@ def lower_module(mod: IRModule, options: PipelineOptions) -> IRModule:
     return _run(mod, passes_through(Phase.BUILD_LEFTOVERS, options, []), options)
 
 
+def lower_shared(mod: IRModule, options: PipelineOptions, decisions: DecisionLog) -> IRModule:
+    """The module as calls of the TIR kernels that `compile_module` compiles."""
+    return _run(mod, passes_through(Phase.SHARE_KERNELS, options, decisions), options)
+
+
 def count_regions(mod: IRModule, options: PipelineOptions) -> list[tuple[Region, int]]:
     """The different regions of a module and how often it calls each; for tuning."""
     lenient = replace(options, strict=False)
@@ -327,7 +332,7 @@ def count_regions(mod: IRModule, options: PipelineOptions) -> list[tuple[Region,
 def compile_module(mod: IRModule, options: PipelineOptions) -> CompiledModule:
     """Runs every phase on a Relax module and compiles the result."""
     decisions: DecisionLog = []
-    lowered = _run(mod, passes_through(Phase.SHARE_KERNELS, options, decisions), options)
+    lowered = lower_shared(mod, options, decisions)
     with options.target:
         calling = ir.transform.Sequential(phases(options, [])[Phase.LOWER_TO_VM])(lowered)
     return CompiledModule(compile_native(calling, options.target), lowered, decisions)

@@ -171,6 +171,11 @@ class Machine:
         return self.description.at("overlap")
 
     @property
+    def first_pass(self) -> float:
+        """Part of the bandwidth that a loop gets which fetches what it then reads again."""
+        return self.description.at("first_pass")
+
+    @property
     def shared_line_us(self) -> float:
         """Microseconds that a line takes which two threads write in turn."""
         return self.description.at("shared_line_us")

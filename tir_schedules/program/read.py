@@ -325,7 +325,9 @@ class _Reader:
         work = self.scopes[-1].body.work
         work.accesses.append(access)
         work.counts["store"] += self._vectors(dtype)
-        self.scopes[-1].values[("load", key, access.start, access.width, self.versions[key])] = value
+        self.scopes[-1].values[("load", key, access.start, access.width, self.versions[key])] = (
+            value
+        )
 
     def _load(self, buffer: Any, index: Any, dtype: Any, kind: str = "load") -> _Value:
         key = self._memory_key(buffer)

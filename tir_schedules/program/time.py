@@ -21,6 +21,10 @@ from .nodes import Body, Branch, Loop, Memory, Program
 from .traffic import Touched, Traffic, footprint, stored
 
 NEAR, SHARED, FAR, FOREIGN = "L2", "L3", "memory", "another core"
+COMPUTE, IMBALANCE = "compute", "imbalance"
+LEAST_LOSS = 0.1  # of the time, to be called the limit
+# What comes from L2 so many times as often as from beyond was fetched by the first pass of a loop.
+READ_AGAIN = 2.0
 ROWS, COLUMNS, ALL = "rows", "columns", "all"
 
 
@@ -78,6 +82,8 @@ class Phase:
         Microseconds of forking and joining.
     sharing : float
         Microseconds of waiting for lines that another thread writes too.
+    first_pass : float
+        Microseconds of `transfer` in which a loop fetches what it then reads again and again.
     overlap : float
         How much of the shorter of computing and moving hides behind the longer, 0 to 1.
     """
@@ -90,7 +96,19 @@ class Phase:
     transfer: Mapping[str, float]
     fork: float
     sharing: float = 0.0
+    first_pass: float = 0.0
     overlap: float = 1.0
+
+    @property
+    def named(self) -> dict[str, float]:
+        """Microseconds by what takes them; together the time."""
+        found = {COMPUTE: self.mean, IMBALANCE: self.compute - self.mean, "forks": self.fork}
+        found["shared lines"] = self.sharing
+        rest = self.time - sum(found.values())
+        moving = sum(self.transfer.values())
+        for level, time in self.transfer.items():
+            found[level] = rest * time / moving if moving else 0.0
+        return {name: time for name, time in found.items() if time > 0}
 
     @property
     def beyond(self) -> float:
@@ -100,9 +118,9 @@ class Phase:
     @property
     def time(self) -> float:
         """Microseconds."""
-        moving = max(self.transfer[NEAR], self.beyond)
+        moving = max(self.transfer[NEAR], self.beyond - self.first_pass)
         longer, shorter = max(self.compute, moving), min(self.compute, moving)
-        waiting = self.transfer[FOREIGN] + self.sharing
+        waiting = self.transfer[FOREIGN] + self.sharing + self.first_pass
         return longer + (1 - self.overlap) * shorter + waiting + self.fork
 
 
@@ -131,6 +149,30 @@ class KernelTime:
     def time(self) -> float:
         """Microseconds."""
         return self.call + sum(phase.time for phase in self.phases)
+
+    @property
+    def named(self) -> dict[str, float]:
+        """Microseconds by what takes them; together the time."""
+        found: Counter[str] = Counter({"call": self.call} if self.call else {})
+        parallel = any(phase.parallel for phase in self.phases)
+        for phase in self.phases:
+            for name, time in phase.named.items():
+                serial = parallel and not phase.parallel
+                found["serial part" if serial else name] += time
+        return dict(found)
+
+    @property
+    def limit(self) -> str:
+        """What takes the most beyond an equal share of computing; that, if little does."""
+        named = self.named
+        losses = {name: time for name, time in named.items() if name != COMPUTE}
+        worst = max(losses, key=lambda name: losses[name], default=COMPUTE)
+        return worst if losses and sum(losses.values()) > LEAST_LOSS * self.time else COMPUTE
+
+    @property
+    def busy(self) -> int:
+        """Threads that have something to do in the longest phase."""
+        return max(self.phases, key=lambda phase: phase.time).threads if self.phases else 1
 
 
 def kernel_time(
@@ -186,58 +228,79 @@ class _Timer:
             return
         cycles, counts = self.cycles.body(body, environment)
         self.counts += counts
-        yield self._phase(1, False, cycles, cycles, self.traffic.body(body, environment))
+        touched = self.traffic.body(body, environment)
+        prefetched = counts["prefetch"] > 0
+        yield self._phase(1, False, cycles, cycles, touched, prefetched)
 
     def _parallel(self, loop: Loop, environment: Environment) -> Phase:
         total = loop.extent.evaluate(environment)
         length = max(1, ceil(total / self.machine.threads))
-        cycles, first, everything = 0.0, 0, 0.0
+        cycles, first, everything, prefetched = 0.0, 0, 0.0, False
         starts = range(0, total, length)
         for start in starts:
             count = min(length, total - start)
             found, counts = self.cycles.loop(loop, count, environment, start)
             self.counts += counts
+            prefetched |= counts["prefetch"] > 0
             everything += found
             if found > cycles:
                 cycles, first = found, start
         touched = self.traffic.loop(loop, min(length, total - first), environment, first)
         mean = everything / self.machine.threads
-        return self._phase(len(starts), True, cycles, mean, touched)
+        return self._phase(len(starts), True, cycles, mean, touched, prefetched)
 
     def _phase(
-        self, threads: int, parallel: bool, cycles: float, mean: float, touched: Touched
+        self,
+        threads: int,
+        parallel: bool,
+        cycles: float,
+        mean: float,
+        touched: Touched,
+        prefetched: bool,
     ) -> Phase:
         machine, clock = self.machine, self.machine.cycles_per_us
         sizes: dict[str, float] = dict.fromkeys((NEAR, SHARED, FAR, FOREIGN), 0.0)
         first, written = footprint(touched.patterns), stored(touched.patterns)
         parts = _parts(touched.patterns, threads)
         near, beyond = touched.fetched
-        sizes[NEAR] = sum(near.values()) + sum(written.values())
-        for memory, size in beyond.items():
-            once = min(size, first.get(memory, 0.0))
-            sizes[SHARED] += size - once
-            origin = self.origins.get(memory.parameter, Origin(NEAR))
-            had = origin.part if memory.parameter >= 0 else None
-            had = self.parts.get(memory.parameter, had)  # an earlier phase's
-            if had is not None or origin.level == NEAR:
-                sizes[FOREIGN] += _foreign(once, memory, parts.get(memory.parameter), had)
-            else:
-                sizes[origin.level] += once
-        split = _split_lines(touched.patterns, parts)
-        self.parts.update(parts)
         rates = {
             NEAR: machine.l2_rate,
             SHARED: machine.l3_rate(threads),
             FAR: machine.memory_rate(threads),
             FOREIGN: machine.foreign_rate,
         }
+        transfer = dict.fromkeys(sizes, 0.0)
+        waiting = 0.0
+        for memory, size in beyond.items():
+            once = min(size, first.get(memory, 0.0))
+            moved = {SHARED: size - once}
+            origin = self.origins.get(memory.parameter, Origin(NEAR))
+            had = origin.part if memory.parameter >= 0 else None
+            had = self.parts.get(memory.parameter, had)  # an earlier phase's
+            if had is not None or origin.level == NEAR:
+                moved[FOREIGN] = _foreign(once, memory, parts.get(memory.parameter), had)
+            else:
+                moved[origin.level] = moved.get(origin.level, 0.0) + once
+            again = near.get(memory, 0.0) >= READ_AGAIN * size
+            for level, part in moved.items():
+                sizes[level] += part
+                time = part / rates[level]
+                if again and level != FOREIGN:
+                    time /= machine.first_pass if not prefetched else 1.0
+                    waiting += time
+                transfer[level] += time
+        sizes[NEAR] = sum(near.values()) + sum(written.values())
+        transfer[NEAR] = sizes[NEAR] / rates[NEAR]
+        split = _split_lines(touched.patterns, parts)
+        self.parts.update(parts)
         return Phase(
             threads=threads,
             parallel=parallel,
             compute=cycles / clock,
             mean=mean / clock,
             bytes=sizes,
-            transfer={level: size / rates[level] for level, size in sizes.items()},
+            transfer=transfer,
+            first_pass=waiting,
             sharing=split * machine.shared_line_us if threads > 1 else 0.0,
             fork=machine.fork_us(threads) if parallel else 0.0,
             overlap=machine.overlap,

@@ -30,6 +30,7 @@ COMMANDS = (
     "bench",
     "verify",
     "explain",
+    "scale",
     "tune",
     "layouts",
     "records",

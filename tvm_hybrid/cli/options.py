@@ -237,17 +237,25 @@ def _with_model_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return with_shapes
 
 
-def compile_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Adds all options of compilation; the command receives them as `settings`."""
+threads_option = click.option(
+    "--threads",
+    "where",
+    type=ThreadsChoice(),
+    help="Threads of one run: how many, or the place whose cores they are bound to, such as "
+    "socket:0, node:0, all or CPUs 0-13,28. Default: all cores, not bound.",
+)
+
+
+def compile_options(
+    command: Callable[..., Any], threads: Callable[..., Any] = threads_option
+) -> Callable[..., Any]:
+    """Adds all options of compilation; the command receives them as `settings`.
+
+    Another option in place of `threads` is the command's own; settings then have no threads.
+    """
 
     @_with_model_options
-    @click.option(
-        "--threads",
-        "where",
-        type=ThreadsChoice(),
-        help="Threads of one run: how many, or the place whose cores they are bound to, such as "
-        "socket:0, node:0, all or CPUs 0-13,28. Default: all cores, not bound.",
-    )
+    @threads
     @click.option(
         "--weights",
         type=click.Choice(["first-touch", "interleave", "replicate"]),
@@ -279,7 +287,7 @@ def compile_options(command: Callable[..., Any]) -> Callable[..., Any]:
         *arguments: Any,
         records: tuple[str, ...],
         no_records: bool,
-        where: int | str | None,
+        where: int | str | None = None,
         **others: Any,
     ) -> Any:
         if records and no_records:

@@ -1,0 +1,61 @@
+"""The table of a model's predicted times by threads."""
+
+from __future__ import annotations
+
+from rich.table import Table
+from rich.text import Text
+
+from .scale import LABEL, RegionTime, ScaleReport
+
+
+def scale_table(report: ScaleReport, rows: int = 0) -> Table:
+    """Times of the model and of its regions, by threads.
+
+    Parameters
+    ----------
+    report : ScaleReport
+        What to show. Regions that have the same kernels on all numbers of threads share a row.
+    rows : int
+        How many regions to show at most, the longest first; 0: all.
+    """
+    title = f"{report.model} on {report.machine}: {LABEL}"
+    table = Table(title=title, title_justify="left", caption=LABEL)
+    table.add_column("region", overflow="fold")
+    for run in report.runs:
+        table.add_column(f"{run.threads}\nus", justify="right", no_wrap=True)
+    table.add_column("efficiency", justify="right")
+    table.add_column(f"limit, {report.runs[-1].threads} threads", overflow="fold")
+    total = [f"{run.predicted_us:.0f}" for run in report.runs]
+    table.add_row("model", *total, f"{report.runs[-1].efficiency:.0%}", "", end_section=True)
+    efficiencies = [f"{run.efficiency:.0%}" for run in report.runs]
+    table.add_row("efficiency", *efficiencies, "", "", end_section=True)
+    groups = _groups(report)
+    for group in groups[: rows or len(groups)]:
+        last, count = group[0][-1], len(group)
+        times = [sum(regions[i].predicted_us for regions in group) for i in range(len(report.runs))]
+        efficiency = times[0] / (times[-1] * report.runs[-1].threads)
+        name = f"{last.op or last.function}, {last.kernel or 'generic'}"
+        table.add_row(
+            Text(f"{count} x {name}" if count > 1 else name),
+            *(f"{time:.1f}" for time in times),
+            f"{efficiency:.0%}",
+            Text(_limit(last)),
+        )
+    return table
+
+
+def _limit(region: RegionTime) -> str:
+    """What limits a region, with its share of the time."""
+    share = region.parts.get(region.limit, 0.0) / region.predicted_us
+    return f"{region.limit} ({share:.0%}), {region.busy_threads} busy"
+
+
+def _groups(report: ScaleReport) -> list[list[list[RegionTime]]]:
+    """Regions that are there on every number of threads, those with the same kernels together."""
+    by_node = [{region.node: region for region in run.regions} for run in report.runs]
+    groups: dict[tuple[str, ...], list[list[RegionTime]]] = {}
+    for node in by_node[0]:
+        if all(node in each for each in by_node):
+            regions = [each[node] for each in by_node]
+            groups.setdefault(tuple(region.function for region in regions), []).append(regions)
+    return sorted(groups.values(), key=lambda group: -sum(r[-1].predicted_us for r in group))
