@@ -171,6 +171,11 @@ class Machine:
         return self.description.at("overlap")
 
     @property
+    def reached(self) -> float:
+        """Part of what its ports could do that a core does in kernels."""
+        return self.description.at("reached")
+
+    @property
     def first_pass(self) -> float:
         """Part of the bandwidth that a loop gets which fetches what it then reads again."""
         return self.description.at("first_pass")

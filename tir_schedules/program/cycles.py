@@ -95,5 +95,7 @@ class Cycles:
             for kind, number in others.items():
                 counts[kind] += share * number
         innermost = not loop.body.children
-        leaving = self.machine.branch_miss if innermost and count > 1 else 0.0
-        return cycles + leaving, counts
+        if innermost and count > 1:
+            cycles += self.machine.branch_miss
+            counts["loop ends"] += 1
+        return cycles, counts

@@ -576,8 +576,8 @@ class _Reader:
             return self._load(node.args[0], node.args[1], node.ty.dtype)
         if name == "tirx.masked_store":
             arguments = list(node.args)
-            value = self._value(arguments[2])
-            self._store(arguments[0], arguments[1], value, arguments[2].ty.dtype)
+            value = self._value(arguments[1])
+            self._store(arguments[0], arguments[2], value, arguments[1].ty.dtype)
             return value
         if name in _FREE:
             return self._value(node.args[0])

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from math import ceil, prod
+from math import ceil
 
 from microkernels.machines.machine import Machine
 
@@ -296,8 +296,8 @@ class _Timer:
         return Phase(
             threads=threads,
             parallel=parallel,
-            compute=cycles / clock,
-            mean=mean / clock,
+            compute=cycles / clock / machine.reached,
+            mean=mean / clock / machine.reached,
             bytes=sizes,
             transfer=transfer,
             first_pass=waiting,
@@ -342,7 +342,7 @@ def _split_lines(patterns: Sequence[Pattern], parts: Mapping[int, Part]) -> floa
         if not pattern.store or part is None or part.form != COLUMNS:
             continue
         if pattern.width % LINE or any(step % LINE for step, _ in pattern.dimensions):
-            rows = prod(count for _, count in pattern.dimensions)
+            rows = pattern.dimensions[-1][1] if pattern.dimensions else 1
             found[pattern.memory] = max(rows, found.get(pattern.memory, 0))
     return float(sum(found.values()))
 
