@@ -1,4 +1,4 @@
-"""Program: what a kernel does, read off its TIR: instructions, loops, bytes, and the time they take.
+"""Program: what a kernel does, read off its TIR: instructions, loops, bytes, and their time.
 
 In: any PrimFunc, whoever wrote it. Out: the busiest thread's cycles and its bytes at every level of
 the memory. Nothing is compiled or run.

@@ -7,11 +7,11 @@ makes an existing one longer where its steps fit: rows of a window that moves by
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import ceil
 
-from .index import Environment, Index, Operation
+from .index import Atom, Environment, Index
 from .nodes import Access, Memory
 
 LINE = 64
@@ -60,14 +60,15 @@ class Pattern:
     def along(self, loop: int, count: int, environment: Environment) -> Pattern:
         """What it touches while a loop runs so often."""
         if loop not in self.moves.loops or count <= 1:
-            return Pattern(self.memory, _without(self.moves, loop), self.width, self.dimensions, self.store)  # fmt: skip
-        factors = {atom: factor for atom, factor in self.moves.terms}
-        if all(isinstance(a, int) or loop not in _loops(a) for a in factors):
+            return replace(self, moves=_without(self.moves, loop))
+        factors = dict(self.moves.terms)
+        if all(isinstance(atom, int) or loop not in _loops(atom) for atom in factors):
             added = [(abs(factors[loop]), count)]
         else:
             added = _steps(self.moves, loop, count, environment)
         width, dimensions = _merged(self.width, [*self.dimensions, *added])
-        return Pattern(self.memory, _without(self.moves, loop), width, dimensions, self.store)
+        moves = _without(self.moves, loop)
+        return replace(self, moves=moves, width=width, dimensions=dimensions)
 
 
 def _lines(width: int) -> float:
@@ -75,14 +76,14 @@ def _lines(width: int) -> float:
     return ceil(width / LINE) if width % LINE == 0 else (width + LINE - 4) / LINE
 
 
-def _loops(atom: Operation) -> frozenset[int]:
-    return frozenset().union(*(each.loops for each in atom.operands))
+def _loops(atom: Atom) -> frozenset[int]:
+    """The loops on which an atom depends."""
+    return Index(0, ((atom, 1),)).loops
 
 
 def _without(moves: Index, loop: int) -> Index:
-    if loop not in moves.loops:
-        return moves
-    return Index(0, tuple((atom, factor) for atom, factor in moves.terms if not (atom == loop or (not isinstance(atom, int) and loop in _loops(atom)))))  # fmt: skip
+    """Without what moves with a loop."""
+    return Index(0, tuple(term for term in moves.terms if loop not in _loops(term[0])))
 
 
 def _steps(moves: Index, loop: int, count: int, environment: Environment) -> list[Dimension]:

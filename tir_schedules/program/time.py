@@ -7,7 +7,7 @@ and fetching from beyond counts.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import ceil
@@ -153,7 +153,8 @@ class KernelTime:
     @property
     def named(self) -> dict[str, float]:
         """Microseconds by what takes them; together the time."""
-        found: Counter[str] = Counter({"call": self.call} if self.call else {})
+        found: dict[str, float] = defaultdict(float)
+        found["call"] += self.call
         parallel = any(phase.parallel for phase in self.phases)
         for phase in self.phases:
             for name, time in phase.named.items():
@@ -269,6 +270,7 @@ class _Timer:
             FAR: machine.memory_rate(threads),
             FOREIGN: machine.foreign_rate,
         }
+        alone = {SHARED: machine.l3_rate(), FAR: machine.memory_rate()}
         transfer = dict.fromkeys(sizes, 0.0)
         waiting = 0.0
         for memory, size in beyond.items():
@@ -280,15 +282,19 @@ class _Timer:
             if had is not None or origin.level == NEAR:
                 moved[FOREIGN] = _foreign(once, memory, parts.get(memory.parameter), had)
             else:
-                moved[origin.level] = moved.get(origin.level, 0.0) + once
+                # What one thread has got from memory, others get from the shared cache.
+                share = min(once, memory.size / threads) if origin.level == FAR else once
+                moved[SHARED] += once - share
+                moved[origin.level] = moved.get(origin.level, 0.0) + share
             again = near.get(memory, 0.0) >= READ_AGAIN * size
             for level, part in moved.items():
                 sizes[level] += part
-                time = part / rates[level]
+                rate = rates[level]
                 if again and level != FOREIGN:
-                    time /= machine.first_pass if not prefetched else 1.0
-                    waiting += time
-                transfer[level] += time
+                    if not prefetched:
+                        rate = min(rate, alone[level] * machine.first_pass)
+                    waiting += part / rate
+                transfer[level] += part / rate
         sizes[NEAR] = sum(near.values()) + sum(written.values())
         transfer[NEAR] = sizes[NEAR] / rates[NEAR]
         split = _split_lines(touched.patterns, parts)

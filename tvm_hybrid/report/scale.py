@@ -206,7 +206,9 @@ def slower_regions(runs: Sequence[ScaleRun]) -> list[str]:
         before = {region.node: region for region in half.regions}
         for region in run.regions:
             other = before.get(region.node)
-            if other and region.predicted_us > _SLOWER * other.predicted_us:
+            if other is None or other.op != region.op:
+                continue  # made of other operators
+            if region.predicted_us > _SLOWER * other.predicted_us:
                 found.append(
                     f"{region.node} ({region.op or region.function}): {region.predicted_us:.1f} us "
                     f"on {run.threads} threads, {other.predicted_us:.1f} on {half.threads}; "

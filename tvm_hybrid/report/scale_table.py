@@ -31,17 +31,25 @@ def scale_table(report: ScaleReport, rows: int = 0) -> Table:
     table.add_row("efficiency", *efficiencies, "", "", end_section=True)
     groups = _groups(report)
     for group in groups[: rows or len(groups)]:
-        last, count = group[0][-1], len(group)
+        last = group[0][-1]
         times = [sum(regions[i].predicted_us for regions in group) for i in range(len(report.runs))]
         efficiency = times[0] / (times[-1] * report.runs[-1].threads)
-        name = f"{last.op or last.function}, {last.kernel or 'generic'}"
         table.add_row(
-            Text(f"{count} x {name}" if count > 1 else name),
+            _name(last, len(group)),
             *(f"{time:.1f}" for time in times),
             f"{efficiency:.0%}",
             Text(_limit(last)),
         )
+    for region, count in _others(report, groups):
+        gaps = [""] * (len(report.runs) - 1)
+        time = f"{region.predicted_us * count:.1f}"
+        table.add_row(_name(region, count), *gaps, time, "", Text(_limit(region)))
     return table
+
+
+def _name(region: RegionTime, count: int) -> Text:
+    name = f"{region.op or region.function}, {region.kernel or 'generic'}"
+    return Text(f"{count} x {name}" if count > 1 else name)
 
 
 def _limit(region: RegionTime) -> str:
@@ -51,11 +59,27 @@ def _limit(region: RegionTime) -> str:
 
 
 def _groups(report: ScaleReport) -> list[list[list[RegionTime]]]:
-    """Regions that are there on every number of threads, those with the same kernels together."""
+    """Regions by kernels, each on every number of threads.
+
+    Left out are those that consist of other operators on some number of threads.
+    """
     by_node = [{region.node: region for region in run.regions} for run in report.runs]
     groups: dict[tuple[str, ...], list[list[RegionTime]]] = {}
-    for node in by_node[0]:
-        if all(node in each for each in by_node):
-            regions = [each[node] for each in by_node]
+    for node, first in by_node[0].items():
+        regions = [each[node] for each in by_node if node in each]
+        if len(regions) == len(by_node) and all(region.op == first.op for region in regions):
             groups.setdefault(tuple(region.function for region in regions), []).append(regions)
     return sorted(groups.values(), key=lambda group: -sum(r[-1].predicted_us for r in group))
+
+
+def _others(
+    report: ScaleReport, groups: list[list[list[RegionTime]]]
+) -> list[tuple[RegionTime, int]]:
+    """The regions of the last run that are in no group, with how often they are called."""
+    shown = {regions[-1].node for group in groups for regions in group}
+    found: dict[str, tuple[RegionTime, int]] = {}
+    for region in report.runs[-1].regions:
+        if region.node not in shown:
+            _, count = found.get(region.function, (region, 0))
+            found[region.function] = region, count + 1
+    return sorted(found.values(), key=lambda item: -item[0].predicted_us * item[1])

@@ -1,5 +1,6 @@
 from ..tirx import PrimFunc
 from . import meta_schedule as meta_schedule
+from . import transform as transform
 from ._tensor_intrin import TensorIntrin as TensorIntrin
 from .schedule import Schedule as Schedule
 from .stmt import MatchBufferRegion as MatchBufferRegion

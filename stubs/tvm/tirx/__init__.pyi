@@ -2,6 +2,7 @@ from ..ir import Expr as Expr
 from ..ir import Var as Var
 from . import op as op
 from . import script as script
+from . import transform as transform
 from .buffer import Buffer as Buffer
 from .buffer import BufferType as BufferType
 from .buffer import decl_buffer as decl_buffer
