@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import functools
+from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from ..report.console import output_console, print_json, say, working
+from .inputs import input_options, note_random
+from .models import executable_of
 from .options import AT_LEAST_ONE, CompileSettings, compile_options, json_option, model_argument
+
+if TYPE_CHECKING:
+    from ..report.scale import ScaleReport
 
 
 class Counts(click.ParamType[tuple[int, ...]]):
@@ -39,11 +46,19 @@ _threads = click.option(
 
 @click.command("scale")
 @model_argument
+@input_options
+@click.option(
+    "--measure", is_flag=True, help="Also run it here, which must be idle, and show both times."
+)
 @click.option("--rows", type=AT_LEAST_ONE, help="Show so many regions at most.")
 @functools.partial(compile_options, threads=_threads)
 @json_option
 def command(
     model: Path,
+    arrays: tuple[str, ...],
+    archive: Path | None,
+    seed: int,
+    measure: bool,
     threads: tuple[int, ...],
     rows: int | None,
     settings: CompileSettings,
@@ -55,8 +70,10 @@ def command(
     built, bytes at each level of the memory, forks, and how unequal the threads' shares are. For
     each region the table names what limits it on the most threads.
     """
+    if measure and settings.target is not None:
+        raise click.UsageError("--measure is for this machine, and excludes --target")
     from ..report.scale import scale_model
-    from ..report.scale_table import scale_table
+    from ..report.scale_table import measured_table, scale_table
 
     with working(f"predicting {model.name}"):
         report = scale_model(
@@ -71,10 +88,36 @@ def command(
             records=settings.records,
             name=model.name,
         )
+    if measure:
+        report = _measured(report, model, settings, (arrays, archive, seed))
     if as_json:
         print_json(report)
         return 0
     output_console().print(scale_table(report, rows or 0))
+    for run in report.runs:
+        if run.measured_us is not None:
+            output_console().print(measured_table(run, rows or 0))
     for line in report.slower:
         say(f"slower with twice the threads: {line}")
     return 0
+
+
+def _measured(
+    report: ScaleReport,
+    model: Path,
+    settings: CompileSettings,
+    inputs: tuple[tuple[str, ...], Path | None, int],
+) -> ScaleReport:
+    """The report with times of this machine."""
+    from ..report.feeds import feeds_of, load_feeds
+    from ..report.scale_measure import with_measured
+
+    arrays, archive, seed = inputs
+    executables = {
+        run.threads: executable_of(model, replace(settings, num_threads=run.threads))
+        for run in report.runs
+    }
+    feeds, made_up = feeds_of(executables[1], load_feeds(arrays, archive), seed)
+    note_random(made_up)
+    with working("measuring"):
+        return with_measured(report, executables, feeds)

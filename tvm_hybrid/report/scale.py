@@ -74,12 +74,18 @@ class ScaleRun(msgspec.Struct, frozen=True, kw_only=True):
         The time of one thread, divided by this one and by the threads.
     regions : list of RegionTime
         In the order of their calls.
+    measured_us : float or None
+        Microseconds of a run on this machine, if it was measured.
+    measured : dict
+        Kernel -> microseconds of all its calls in a run, if it was measured.
     """
 
     threads: int
     predicted_us: float
     efficiency: float
     regions: list[RegionTime]
+    measured_us: float | None = None
+    measured: dict[str, float] = {}
 
 
 class ScaleReport(msgspec.Struct, frozen=True, kw_only=True):

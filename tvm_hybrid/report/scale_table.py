@@ -5,7 +5,7 @@ from __future__ import annotations
 from rich.table import Table
 from rich.text import Text
 
-from .scale import LABEL, RegionTime, ScaleReport
+from .scale import LABEL, RegionTime, ScaleReport, ScaleRun
 
 
 def scale_table(report: ScaleReport, rows: int = 0) -> Table:
@@ -83,3 +83,35 @@ def _others(
             _, count = found.get(region.function, (region, 0))
             found[region.function] = region, count + 1
     return sorted(found.values(), key=lambda item: -item[0].predicted_us * item[1])
+
+
+def measured_table(run: ScaleRun, rows: int = 0) -> Table:
+    """Predicted and measured times of a run and of its kernels, the longest first.
+
+    Parameters
+    ----------
+    run : ScaleRun
+        One that was measured.
+    rows : int
+        How many kernels to show at most; 0: all.
+    """
+    table = Table(title=f"{run.threads} threads: predicted and measured", title_justify="left")
+    table.add_column("kernel", overflow="fold")
+    for column in ("calls", "predicted us", "measured us", "ratio"):
+        table.add_column(column, justify="right")
+    measured = run.measured_us or 0.0
+    table.add_row("model", "", *_compared(run.predicted_us, measured), end_section=True)
+    predicted: dict[str, list[float]] = {}
+    for region in run.regions:
+        predicted.setdefault(region.function, []).append(region.predicted_us)
+    names = sorted(predicted, key=lambda name: -run.measured.get(name, 0.0))
+    for name in names[: rows or len(names)]:
+        times = predicted[name]
+        compared = _compared(sum(times), run.measured.get(name, 0.0))
+        table.add_row(Text(name), str(len(times)), *compared)
+    return table
+
+
+def _compared(predicted: float, measured: float) -> tuple[str, str, str]:
+    ratio = f"{predicted / measured:.2f}" if measured else ""
+    return f"{predicted:.1f}", f"{measured:.1f}", ratio

@@ -24,7 +24,7 @@ from tvm_hybrid.report.scale import (
 
 @pytest.fixture(scope="module")
 def report() -> ScaleReport:
-    return scale_model(mlp_model((13, 512, 256, 128), 128), (2, 8), "spr", records=[])
+    return scale_model(mlp_model("MLP_1", 128), (2, 8), "spr", records=[])
 
 
 def test_regions_add_up_to_the_model(report: ScaleReport) -> None:
@@ -77,7 +77,7 @@ def test_regions_that_are_slower_than_with_half_of_the_threads() -> None:
 
 
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    model = str(saved(tmp_path, mlp_model((13, 64, 32), 16)))
+    model = str(saved(tmp_path, mlp_model("MLP_1", 16)))
     command = ["scale", model, "--target", "spr", "--threads", "1,4", "--no-records"]
     assert main([*command, "--json"]) == 0
     answer = json.loads(capsys.readouterr().out)
@@ -93,3 +93,17 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
 def test_wrong_numbers_of_threads(threads: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["scale", "m.onnx", "--threads", threads]) == 2
     assert "numbers of threads" in " ".join(capsys.readouterr().err.split())
+
+
+def test_measured_times_stand_beside_predicted_ones(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = str(saved(tmp_path, mlp_model("MLP_1", 16)))
+    assert main(["scale", model, "--threads", "1", "--measure", "--json"]) == 0
+    (run,) = msgspec.convert(json.loads(capsys.readouterr().out), ScaleReport).runs
+    assert run.measured_us is not None and run.measured_us > 0
+    assert {region.function for region in run.regions} <= run.measured.keys()
+    assert main(["scale", model, "--threads", "1", "--measure"]) == 0
+    assert "measured us" in capsys.readouterr().out
+    assert main(["scale", model, "--measure", "--target", "spr"]) == 2
+    assert "excludes --target" in capsys.readouterr().err
