@@ -40,7 +40,7 @@ class Counts(click.ParamType[tuple[int, ...]]):
 
 
 _threads = click.option(
-    "--threads", type=Counts(), default="1,2", show_default=True, help="Numbers of threads."
+    "--threads", "counts", type=Counts(), default="1,2", show_default=True, help="Numbers of threads."
 )
 
 
@@ -59,7 +59,7 @@ def command(
     archive: Path | None,
     seed: int,
     measure: bool,
-    threads: tuple[int, ...],
+    counts: tuple[int, ...],
     rows: int | None,
     settings: CompileSettings,
     as_json: bool,
@@ -78,8 +78,9 @@ def command(
     with working(f"predicting {model.name}"):
         report = scale_model(
             model,
-            threads,
+            counts,
             target=settings.target,
+            machine=settings.machine,
             shapes=settings.shapes,
             values=settings.values,
             precision=settings.precision,

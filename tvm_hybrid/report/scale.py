@@ -20,7 +20,7 @@ from tir_schedules.program.time import KernelTime, kernel_time
 
 from .._autoload import register
 from ..model_input import import_model
-from ..targets import cpu_name, resolve_target
+from ..targets import MachineLike, cpu_name, resolve_target
 from ..tuning.lookup.layout_lookup import with_records
 from ..tuning.lookup.record_lookup import lookup_of
 from .model_calls import model_calls, origins
@@ -115,6 +115,7 @@ def scale_model(
     model: Any,
     threads: Iterable[int],
     target: Any = None,
+    machine: MachineLike = None,
     shapes: Mapping[str, Any] | None = None,
     values: Mapping[str, Any] | None = None,
     precision: str = "auto",
@@ -127,7 +128,7 @@ def scale_model(
 
     Parameters
     ----------
-    model, target, shapes, values, precision, fusion, fast_math, records
+    model, target, machine, shapes, values, precision, fusion, fast_math, records
         As for `tvm_hybrid.compile`.
     threads : iterable of int
         How many threads to predict for.
@@ -140,7 +141,7 @@ def scale_model(
         As `tvm_hybrid.compile`.
     """
     register()
-    resolved = resolve_target(target)
+    resolved = resolve_target(target, machine)
     mod = import_model(model, shapes, values).mod
     runs: list[ScaleRun] = []
     for count in sorted({1, *threads}):
