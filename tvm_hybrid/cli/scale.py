@@ -40,7 +40,12 @@ class Counts(click.ParamType[tuple[int, ...]]):
 
 
 _threads = click.option(
-    "--threads", "counts", type=Counts(), default="1,2", show_default=True, help="Numbers of threads."
+    "--threads",
+    "counts",
+    type=Counts(),
+    default="1,2",
+    show_default=True,
+    help="Numbers of threads.",
 )
 
 
