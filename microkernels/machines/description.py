@@ -130,8 +130,13 @@ def described() -> list[str]:
 @functools.cache
 def describe(name: str) -> Description:
     """The description of a CPU by LLVM's name; if there is none, the nearest one or the base's."""
+    return read_description(shipped_path(name))
+
+
+def shipped_path(name: str) -> Path:
+    """The file of `describe`."""
     names = (name, _NEAREST.get(name, BASE), BASE)
-    return read_description(next(path for path in map(_shipped, names) if path.is_file()))
+    return next(path for path in map(_shipped, names) if path.is_file())
 
 
 def _shipped(name: str) -> Path:

@@ -13,7 +13,7 @@ from microkernels.errors import TargetError
 from microkernels.host_cpu import host_cpu
 from microkernels.isa import Isa, target_isa
 
-from .description import Description, describe
+from .description import FOLDER, Description, describe
 from .host import describe_file, describe_host
 
 # The description of the CPU that a machine is named after.
@@ -51,8 +51,9 @@ class Machine:
     def from_target(target: Target, threads: int = 1) -> Machine:
         """The machine that a target describes.
 
-        By the description that it names, as its `model`, an absolute path. Otherwise, if it is
-        this host's CPU, by the one in force here; see `describe_host`.
+        By the description that it names, as its `model`, an absolute path; a shipped one is taken
+        as it is. Otherwise, if it is this host's CPU, by the one in force here; see
+        `describe_host`.
 
         Raises
         ------
@@ -61,7 +62,7 @@ class Machine:
         """
         name, model = str(target.attrs.get("mcpu", "x86-64")), str(target.attrs.get("model", ""))
         named = Path(model) if model.startswith("/") else None
-        if name == host_cpu():
+        if name == host_cpu() and (named is None or named.parent != FOLDER):
             found = describe_host(name, named)
         else:
             found = describe(name) if named is None else describe_file(named)
@@ -184,6 +185,13 @@ class Machine:
     def shared_line_us(self) -> float:
         """Microseconds that a line takes which two threads write in turn."""
         return self.description.at("shared_line_us")
+
+    def l3_exposed(self, threads: int = 1) -> float:
+        """Share of the time to read a weight from L3 that shows although computing takes longer.
+
+        Where so many threads read it.
+        """
+        return self.description.at("l3_exposed", threads)
 
     @property
     def foreign_rate(self) -> float:

@@ -40,10 +40,10 @@ from .sources import sources_of
 
 TALLEST = ROWS * LAYOUTS["2x2"][0]  # rows of the block of tiles that takes the fewest loads
 
-# Share of the time to stream a weight that shows although the product takes longer. Measured with
-# 4 to 32 rows: 4 MB of L3 in 42 us make 71..571 us longer by 1..2; 32 MB, of which most come from
-# memory, in 1400 us make 572..4568 us longer by 215..326. From L2: in `estimate_cycles` already.
-L3_EXPOSED, MEMORY_EXPOSED = 0.05, 0.2
+# Share of the time to stream a weight from memory that shows although the product takes longer.
+# Measured on Zen 4 with 4 to 32 rows: 32 MB, of which most come from memory, in 1400 us make
+# 572..4568 us longer by 215..326. From L2: in `estimate_cycles` already.
+MEMORY_EXPOSED = 0.2
 # A result beyond L2 is read before it is written, written, and read by each that needs it.
 STORE_TRANSFERS = 2
 
@@ -185,11 +185,11 @@ class _Chain:
         """Microseconds that reading a weight adds to computing with it."""
         if self.weight_bytes <= self.machine.l2_bytes // 2:
             return 0.0
-        rate, exposed = self.machine.l3_rate(_tasks(share)), L3_EXPOSED
+        rate, exposed = self.machine.l3_rate(_tasks(share)), self.machine.l3_exposed(_tasks(share))
         if self.weight_bytes > self.machine.l3_bytes // 2:
             rate, exposed = self.machine.memory_rate(_tasks(share)), MEMORY_EXPOSED
         time = share.passes * _weight_bytes(part) / share.threads_n / rate
-        return max(0.0, time - share.compute) + exposed * time
+        return max(0.0, time - share.compute) + exposed * min(time, share.compute)
 
     def _moved(self, source: int, share: _Share) -> float:
         """Microseconds for a part to get rows of an earlier one, and for that one to store them."""

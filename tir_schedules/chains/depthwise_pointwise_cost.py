@@ -28,7 +28,7 @@ from tir_schedules.cost.merge_estimate import DEPTHWISE_POINTWISE, MergeEstimate
 from tir_schedules.product import matmul
 from tir_schedules.product.matmul_config import MatmulConfig
 
-from .cost import L3_EXPOSED, STORE_TRANSFERS
+from .cost import STORE_TRANSFERS
 from .depthwise_pointwise_config import (
     DepthwisePointwiseConfig,
     band_sizes,
@@ -168,7 +168,7 @@ class _Pair:
         """Microseconds that so many passes over the weight add to computing with it."""
         time = passes * self.weight / self.machine.l3_rate()
         if self.weight > self.machine.l2_bytes // 2:
-            return max(0.0, time - compute) + L3_EXPOSED * time
+            return max(0.0, time - compute) + self.machine.l3_exposed() * time
         panel = 64 * config.vectors * config.k_block  # bytes: a step is a line of each vector
         if panel > self.machine.l1_bytes:
             return 0.0

@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 from tvm import IRModule, tirx
 
+from microkernels.machines.description import shipped_path
 from microkernels.machines.machine import Machine
 from relay_passes.decisions import DecisionLog
 from relay_passes.pipeline import PipelineOptions, lower_shared
@@ -129,7 +130,8 @@ def scale_model(
     Parameters
     ----------
     model, target, machine, shapes, values, precision, fusion, fast_math, records
-        As for `tvm_hybrid.compile`.
+        As for `tvm_hybrid.compile`; but a target that is named has its shipped description even if
+        this machine is such a CPU.
     threads : iterable of int
         How many threads to predict for.
     name : str
@@ -142,6 +144,9 @@ def scale_model(
     """
     register()
     resolved = resolve_target(target, machine)
+    described = str(resolved.attrs.get("model", "")).startswith("/")
+    if target is not None and not described:
+        resolved = resolve_target(resolved, shipped_path(cpu_name(resolved)))
     mod = import_model(model, shapes, values).mod
     runs: list[ScaleRun] = []
     for count in sorted({1, *threads}):
