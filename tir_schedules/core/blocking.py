@@ -76,6 +76,20 @@ def thread_grids(threads: int) -> Iterator[tuple[int, int]]:
         yield rows, columns
 
 
+def grids_of(threads: Iterable[int]) -> Iterator[tuple[int, int]]:
+    """The grids of each of several numbers of threads."""
+    return itertools.chain.from_iterable(map(thread_grids, threads))
+
+
+def busy_grid(m: int, n: int, rows: int, columns: int) -> tuple[int, int]:
+    """A grid without the threads that could go without making another's part larger.
+
+    >>> busy_grid(7, 32, 5, 10)
+    (4, 8)
+    """
+    return math.ceil(m / math.ceil(m / rows)), math.ceil(n / math.ceil(n / columns))
+
+
 def choose_thread_grid(
     m: int,
     n_vectors: int,
@@ -98,12 +112,11 @@ def choose_thread_grid(
     """
     best, least = (1, 1), cost(1, 1, m, n_vectors)
     seen = {(1, 1)}
-    for rows, columns in itertools.chain.from_iterable(map(thread_grids, threads)):
-        m_part, n_part = math.ceil(m / rows), math.ceil(n_vectors / columns)
-        grid = math.ceil(m / m_part), math.ceil(n_vectors / n_part)
+    for rows, columns in grids_of(threads):
+        grid = busy_grid(m, n_vectors, rows, columns)
         if grid not in seen:
             seen.add(grid)
-            found = cost(*grid, m_part, n_part)
+            found = cost(*grid, math.ceil(m / grid[0]), math.ceil(n_vectors / grid[1]))
             if found < least:
                 best, least = grid, found
     return best

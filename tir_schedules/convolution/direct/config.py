@@ -10,7 +10,7 @@ from microkernels.errors import ConfigError
 from microkernels.isa import Isa
 from microkernels.microkernel import Microkernel, microkernel_named
 from tir_schedules.convolution.geometry import ConvGeometry
-from tir_schedules.core.blocking import Group, balanced
+from tir_schedules.core.blocking import Group, panel_widths, shares
 from tir_schedules.core.config import Config, check_numbers
 from tir_schedules.core.integer_product import (
     is_dynamic,
@@ -115,9 +115,36 @@ def reads_in_place(region: Region, kernel: Microkernel) -> bool:
     return geometry.group_channels % kernel.kr == 0
 
 
-def panels_of(geometry: ConvGeometry, config: ConvConfig, kernel: Microkernel) -> tuple[Group, ...]:
-    """The panels of one group of channels, in vectors."""
-    return balanced(math.ceil(geometry.group_out_channels / kernel.lanes), config.vectors)
+def grid_of(geometry: ConvGeometry, config: ConvConfig, kernel: Microkernel) -> tuple[int, int]:
+    """Threads along bands and along channels that have work."""
+    depth, height, _ = geometry.as_volume().outputs
+    bands = geometry.batch * depth * math.ceil(height / config.band)
+    parts = channel_parts(geometry, kernel)
+    return min(config.threads_m, bands), min(config.threads_n, parts)
+
+
+def channel_parts(geometry: ConvGeometry, kernel: Microkernel) -> int:
+    """What threads along channels share: groups, or the vectors of the only one."""
+    return geometry.groups if geometry.groups > 1 else vectors_of(geometry, kernel)
+
+
+def vectors_of(geometry: ConvGeometry, kernel: Microkernel) -> int:
+    """Vectors of output channels of a group."""
+    return math.ceil(geometry.group_out_channels / kernel.lanes)
+
+
+def panels_of(geometry: ConvGeometry, config: ConvConfig, kernel: Microkernel) -> tuple[int, ...]:
+    """Vectors of every panel of a group; no panel lies in the shares of two threads."""
+    parts = grid_of(geometry, config, kernel)[1] if geometry.groups == 1 else 1
+    return tuple(panel_widths(vectors_of(geometry, kernel), parts, config.vectors))
+
+
+def column_shares(
+    geometry: ConvGeometry, config: ConvConfig, kernel: Microkernel
+) -> tuple[Group, ...]:
+    """The vectors of a group that threads along channels take; all, where these take groups."""
+    parts = grid_of(geometry, config, kernel)[1] if geometry.groups == 1 else 1
+    return shares(vectors_of(geometry, kernel), parts)
 
 
 def check(region: Region, config: ConvConfig, isa: Isa) -> Microkernel:

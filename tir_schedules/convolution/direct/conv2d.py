@@ -15,6 +15,8 @@ integers, exact in int32. Pixels outside of x have the value of its zero point.
 
 from __future__ import annotations
 
+import math
+
 import tvm.tirx.script.builder.ir as I
 from tvm import tirx
 
@@ -36,7 +38,7 @@ from tir_schedules.product.matmul_config import ACTIVATION_DTYPES
 from tir_schedules.product.tile_stores import row_store
 from tir_schedules.product.zero_points import Start, ZeroPoints, named_inputs, quantize_parameters
 
-from .config import ConvConfig, check, reject_operands
+from .config import ConvConfig, check, grid_of, reject_operands
 from .cost import default_config, estimated_cycles, space
 from .loops import ConvLoops, Store
 from .loops import Start as StartOf
@@ -65,8 +67,7 @@ def build(region: Region, config: ConvConfig, isa: Isa) -> tirx.PrimFunc:
         epilogue = Epilogue(region, operands, kernel.narrow)
         inputs = named_inputs(region, further)
         kernel.admit()
-        threads = config.threads_m * config.threads_n
-        with task_loop(threads) as task:
+        with task_loop(math.prod(grid_of(layout.geometry, config, kernel))) as task:
             start, outside = _zero_point(region, layout, inputs, w)
             windows = Windows(
                 region, config, layout, x, quantize_parameters(region, kernel, inputs), outside

@@ -16,17 +16,26 @@ from microkernels.isa import isa_named
 from microkernels.machines.machine import Machine
 from microkernels.microkernel import Microkernel, microkernel_named
 from tir_schedules.convolution.geometry import ConvGeometry
-from tir_schedules.core.blocking import balanced, thread_grids
+from tir_schedules.core.blocking import balanced, busy_grid, grids_of, thread_grids
 from tir_schedules.core.config import best_first
 from tir_schedules.core.product_plan import ProductPlan
 from tir_schedules.core.region import Region
 from tir_schedules.cost.amx_cost import amx_cycles
-from tir_schedules.cost.parallel import worth_parallel
+from tir_schedules.cost.parallel import halves, threads_worth
 from tir_schedules.cost.work import flops_us
 from tir_schedules.product.tile_config import fewest_cycles, product_kernels
 from tir_schedules.product.tile_space import PIECES, register_tiles
 
-from .config import ConvConfig, form_of, product_types, reads_in_place
+from .config import (
+    ConvConfig,
+    channel_parts,
+    column_shares,
+    form_of,
+    grid_of,
+    product_types,
+    reads_in_place,
+    vectors_of,
+)
 
 STAGE_CYCLES = 2.0  # for a vector that is copied: a load, a store, some of the loop
 RUN_CYCLES = 4.0  # for a run: the loop around it
@@ -34,22 +43,19 @@ SET_BYTES = 4096  # addresses so far apart share a set of L1
 SET_ROWS, SET_PENALTY = 8, 2.0
 LINE_CYCLES = 10.0  # for a line of the image
 L3_EXPOSED = 0.418  # share of the time to fetch weights from L3 that shows
+UNEVEN = 1.1  # of the least possible lines of the busiest thread, for bands of several lines
 
 
 def default_config(region: Region, machine: Machine) -> ConvConfig:
     """The configuration with the fewest estimated cycles; no tuning is needed."""
-    return fewest_cycles(
-        candidates(region, machine), lambda config: estimated_cycles(region, config, machine)
-    )
+    return fewest_cycles(candidates(region, machine), _Estimate(region, machine).cycles)
 
 
 def candidates(region: Region, machine: Machine) -> list[ConvConfig]:
     """The best configuration of every kernel."""
-    found = []
-    for kernel in product_kernels(machine.isa, *product_types(region)):
-        configs = list(_configs(region, machine, kernel))
-        found.append(min(configs, key=lambda c: estimated_cycles(region, c, machine)))
-    return found
+    cycles = _Estimate(region, machine).cycles
+    kernels = product_kernels(machine.isa, *product_types(region))
+    return [min(_configs(region, machine, kernel), key=cycles) for kernel in kernels]
 
 
 def space(region: Region, machine: Machine) -> Iterator[ConvConfig]:
@@ -63,7 +69,7 @@ def space(region: Region, machine: Machine) -> Iterator[ConvConfig]:
         if kernel.by_tiles or config.lines > 1
     }
     found.update(_tiled(region, machine, kernels))
-    yield from best_first(default, found, lambda config: estimated_cycles(region, config, machine))
+    yield from best_first(default, found, _Estimate(region, machine).cycles)
 
 
 def _tiled(
@@ -98,10 +104,9 @@ def _configs(
     geometry = ConvGeometry.of(region).as_volume()
     _, height, width = geometry.outputs
     vectors = math.ceil(geometry.group_out_channels / kernel.lanes)
-    grids = [(1, 1)]
-    alone = flops_us(geometry.flops / kernel.kr, machine)
-    if worth_parallel(machine, alone) or (every and machine.threads > 1):
-        grids = [*thread_grids(machine.threads), *([(1, 1)] if every else [])]
+    grids = _grids(geometry, kernel, machine)
+    if every:
+        grids = list(dict.fromkeys([*thread_grids(machine.threads), (1, 1), *grids]))
     stagings = [True] if not reads_in_place(region, kernel) else [False, True]
     if not geometry.padded and not every and len(stagings) > 1 and width >= kernel.mr:
         stagings = [False]
@@ -124,6 +129,16 @@ def _configs(
                     )
 
 
+def _grids(geometry: ConvGeometry, kernel: Microkernel, machine: Machine) -> list[tuple[int, int]]:
+    """Grids of all threads and of halves of them; one thread if there is little work."""
+    if threads_worth(machine, flops_us(geometry.flops / kernel.kr, machine)) == 1:
+        return [(1, 1)]
+    depth, height, _ = geometry.outputs
+    lines, parts = geometry.batch * depth * height, channel_parts(geometry, kernel)
+    grids = [busy_grid(lines, parts, *grid) for grid in grids_of(halves(machine.threads))]
+    return list(dict.fromkeys(grids))
+
+
 def _tiles(geometry: ConvGeometry, kernel: Microkernel, staged: bool) -> Iterator[tuple[int, int]]:
     """Pixels of a tile in a line, and lines of it: all that cut a line into equal pieces."""
     _, height, width = geometry.outputs
@@ -141,43 +156,71 @@ def _tiles(geometry: ConvGeometry, kernel: Microkernel, staged: bool) -> Iterato
 
 
 def _band(region: Region, geometry: ConvGeometry, machine: Machine, threads: int) -> int:
-    """Lines of a band: half of L2 holds those of x; threads get equally many."""
+    """Lines of a band: half of L2 holds those of x; threads get equally many, or nearly."""
     height, planes = geometry.outputs[1], geometry.batch * geometry.outputs[0]
     item = DataType(region.inputs[0].dtype).itemsize
     line = geometry.extents[2] * geometry.channels * item * geometry.strides[1]
     most = max(1, machine.l2_bytes // 2 // (line * geometry.kernel[0]))
-    bands = math.ceil(height / most)
-    while (planes * bands) % threads and bands < height:
-        bands += 1
-    return math.ceil(height / bands)
+    fewest = math.ceil(height / most)
+    for bands in range(fewest, height):
+        if (planes * bands) % threads == 0:
+            return math.ceil(height / bands)
+    least = math.ceil(planes * height / threads)
+    for bands in range(fewest, height):
+        band = math.ceil(height / bands)
+        if math.ceil(planes * math.ceil(height / band) / threads) * band <= UNEVEN * least:
+            return band
+    return 1
 
 
 def estimated_cycles(region: Region, config: ConvConfig, machine: Machine) -> float:
     """Cycles of the busiest thread."""
-    geometry = ConvGeometry.of(region).as_volume()
-    kernel = microkernel_named(config.kernel)
-    depth, height, _ = geometry.outputs
-    bands = math.ceil(height / config.band)
-    panels = balanced(math.ceil(geometry.group_out_channels / kernel.lanes), config.vectors)
-    share_m = math.ceil(bands * geometry.batch * depth / config.threads_m)
-    lines = min(share_m * config.band, height * geometry.batch * depth)
-    pieces = sum(panel.count for panel in panels)
-    parts = geometry.groups if geometry.groups > 1 else pieces
-    share_n = math.ceil(parts / config.threads_n) / parts
-    threads = config.threads_m * config.threads_n
-    total = 0.0
-    for panel in panels:
-        cycles = _line_cycles(region, geometry, config, kernel, panel.size, machine)
-        total += panel.count * cycles * lines / config.lines
-    total *= geometry.groups * share_n
-    if config.staged:
-        total += _stage_cycles(geometry, config, kernel) * lines
-    item = DataType(region.inputs[1].dtype).itemsize
-    weight = item * math.prod(region.inputs[1].shape) * share_n
-    if weight > machine.l2_bytes // 2:  # comes from L3, once for each band
-        rate = machine.l3_rate(threads) / machine.cycles_per_us
-        total += share_m * weight / rate * L3_EXPOSED
-    return total + machine.fork_us(threads) * machine.cycles_per_us
+    return _Estimate(region, machine).cycles(config)
+
+
+class _Estimate:
+    """Estimates for the configurations of one region, which share what they have in common."""
+
+    def __init__(self, region: Region, machine: Machine) -> None:
+        self.region, self.machine = region, machine
+        self.geometry = ConvGeometry.of(region).as_volume()
+        self.weight = region.inputs[1].nbytes
+        self.lines: dict[tuple[str, int, int, bool, int], float] = {}
+
+    def cycles(self, config: ConvConfig) -> float:
+        """Cycles of the busiest thread."""
+        geometry, machine = self.geometry, self.machine
+        kernel = microkernel_named(config.kernel)
+        depth, height, _ = geometry.outputs
+        bands = math.ceil(height / config.band)
+        share_m = math.ceil(bands * geometry.batch * depth / config.threads_m)
+        lines = min(share_m * config.band, height * geometry.batch * depth)
+        vectors = column_shares(geometry, config, kernel)[0].size
+        groups = 1
+        if geometry.groups > 1:
+            groups = math.ceil(geometry.groups / config.threads_n)
+        total = 0.0
+        for panel in balanced(vectors, config.vectors):
+            cycles = self._line_cycles(config, kernel, panel.size)
+            total += panel.count * cycles * lines / config.lines
+        total *= groups
+        if config.staged:
+            total += _stage_cycles(geometry, config, kernel) * lines
+        share_n = vectors / vectors_of(geometry, kernel) * groups / geometry.groups
+        weight = self.weight * share_n
+        threads = math.prod(grid_of(geometry, config, kernel))
+        if weight > machine.l2_bytes // 2:  # comes from L3, once for each band
+            rate = machine.l3_rate(threads) / machine.cycles_per_us
+            total += share_m * weight / rate * L3_EXPOSED
+        return total + machine.fork_us(threads) * machine.cycles_per_us
+
+    def _line_cycles(self, config: ConvConfig, kernel: Microkernel, vectors: int) -> float:
+        key = (config.kernel, config.rows, config.lines, config.staged, vectors)
+        if key not in self.lines:
+            self.lines[key] = _line_cycles(
+                self.region, self.geometry, config, kernel, vectors, self.machine
+            )
+        return self.lines[key]
 
 
 def _line_cycles(

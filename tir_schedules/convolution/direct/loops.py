@@ -23,11 +23,11 @@ from microkernels.vector.expressions import Expr
 from tir_schedules.convolution.positions import PositionClasses
 from tir_schedules.core.blocking import Group, balanced
 from tir_schedules.core.emission import opaque_block
-from tir_schedules.core.group_loops import for_groups
+from tir_schedules.core.group_loops import for_groups, for_share
 from tir_schedules.product.tile_loops import TileTask
 from tir_schedules.product.tile_stores import store_tile
 
-from .config import ConvConfig
+from .config import ConvConfig, grid_of
 from .weight import WeightLayout
 from .windows import Windows
 
@@ -75,12 +75,12 @@ class ConvLoops:
         if kernel.by_tiles:
             # As wide as the widest panel: TVM cuts off columns that nobody visits, and tiles are
             # told the distance of rows before.
-            shape = (self._rows, self.layout.panels[0].size * kernel.lanes)
+            shape = (self._rows, max(self.layout.packed.widths) * kernel.lanes)
             scratch = I.sblock_alloc_buffer(shape, kernel.acc_dtype, align=64)
         state = TileTask()
         state.configure(kernel, self._rows)
         bands = -(-height // config.band)
-        threads = config.threads_m
+        threads, _ = grid_of(self.layout.geometry, config, kernel)
         number = I.floormod(task, threads)
         first, count = _share(bands * self._planes, number, threads)
         with I.serial(count) as band:
@@ -111,23 +111,19 @@ class ConvLoops:
         def panel(group: Expr | int, vector: Expr | int, vectors: int) -> None:
             self._panel(group, vector, vectors, plane, line, lines, scratch)
 
-        if groups > 1:
-            first, count = _share(groups, share, self.config.threads_n)
-            with I.serial(count) as group:
-                for_groups(
-                    self.layout.panels,
-                    lambda vector, vectors: panel(first + group, vector, vectors),
-                )
+        def panels(start: Expr | int, size: int, group: Expr | int = 0) -> None:
+            for_groups(
+                balanced(size, self.config.vectors),
+                lambda vector, vectors: panel(group, start + vector, vectors),
+            )
+
+        if groups == 1:
+            for_share(self.layout.shares, share, panels)
             return
-        number = sum(piece.count for piece in self.layout.panels)
-        first, count = _share(number, share, self.config.threads_n)
-        before = 0
-        for piece in self.layout.panels:
-            low = tirx.Max(first, tirx.const(before, "int32"))
-            high = tirx.Min(first + count, tirx.const(before + piece.count, "int32"))
-            with I.serial(tirx.Max(high - low, tirx.const(0, "int32"))) as i:
-                panel(0, piece.start + (low - before + i) * piece.size, piece.size)
-            before += piece.count
+        _, threads = grid_of(self.layout.geometry, self.config, self.layout.kernel)
+        first, count = _share(groups, share, threads)
+        with I.serial(count) as group:
+            panels(0, self.layout.shares[0].size, first + group)
 
     def _panel(
         self,

@@ -26,7 +26,15 @@ from tir_schedules.core.product import Product
 from tir_schedules.core.product_plan import ProductPlan
 from tir_schedules.core.region import Region
 
-from .config import ConvConfig, form_of
+from .config import (
+    ConvConfig,
+    channel_parts,
+    column_shares,
+    form_of,
+    grid_of,
+    panels_of,
+    vectors_of,
+)
 from .cost import candidates, estimated_cycles
 
 
@@ -37,11 +45,11 @@ def nests(region: Region, config: ConvConfig) -> Iterator[LoopNest]:
     _, height, width = geometry.outputs
     bands = planes * math.ceil(height / config.band)
     channels, groups = geometry.group_channels, geometry.groups
-    n_vectors = math.ceil(geometry.group_out_channels / kernel.lanes)
-    panels = pieces(n_vectors, config.vectors)
+    n_vectors = vectors_of(geometry, kernel)
+    threads_m, threads_n = grid_of(geometry, config, kernel)
+    parts = channel_parts(geometry, kernel)
+    panels = len(panels_of(geometry, config, kernel))
     vectors = n_vectors / panels
-    parts = groups if groups > 1 else panels
-    threads_m, threads_n = min(config.threads_m, bands), min(config.threads_n, parts)
     taps_z, taps_y, taps_x = geometry.kernel
     split = form_of(region, kernel) == "split"
     runs = math.prod(geometry.kernel) if split else taps_z * taps_y
@@ -94,8 +102,7 @@ def products(region: Region, config: ConvConfig, machine: Machine) -> Iterator[P
     rows, k = min(config.rows, width), math.prod(geometry.kernel) * geometry.group_channels
     bands = geometry.batch * depth * math.ceil(height / config.band)
     lines = min(math.ceil(bands / config.threads_m) * config.band, geometry.batch * depth * height)
-    panels = math.ceil(geometry.group_out_channels / kernel.lanes / config.vectors)
-    share = min(panels, math.ceil(panels / config.threads_n)) * config.vectors * kernel.lanes
+    share = column_shares(geometry, config, kernel)[0].size * kernel.lanes
     yield Product(
         part=region,
         plan=ProductPlan(

@@ -25,7 +25,7 @@ from tir_schedules.core.panels import Panels
 from tir_schedules.core.region import Region
 from tir_schedules.product.zero_points import ZeroPoints
 
-from .config import ConvConfig, Form, check, form_of, panels_of
+from .config import ConvConfig, Form, check, column_shares, form_of, panels_of
 
 
 @dataclass(frozen=True)
@@ -38,8 +38,8 @@ class WeightLayout:
         As of `form_of`.
     runs, run, steps : int
         Runs of a window, elements of one, and steps of kr that it is padded to.
-    panels : tuple of Group
-        Panels of a group, in vectors.
+    shares : tuple of Group
+        What threads take of a group's vectors, as of `column_shares`.
     packed : Panels
         The layout of one group.
     classes : PositionClasses or None
@@ -53,7 +53,7 @@ class WeightLayout:
     runs: int
     run: int
     steps: int
-    panels: tuple[Group, ...]
+    shares: tuple[Group, ...]
     packed: Panels
     classes: PositionClasses | None
 
@@ -66,8 +66,7 @@ class WeightLayout:
         classes = None
         if is_integer(region) and ZeroPoints.of(region, kernel).needs_column_sums:
             classes = PositionClasses(geometry, config.staged)
-        panels = panels_of(geometry, config, kernel)
-        widths = tuple(panel.size for panel in panels for _ in range(panel.count))
+        widths = panels_of(geometry, config, kernel)
         runs = math.prod(geometry.kernel) * channels // run
         return WeightLayout(
             region=region,
@@ -77,7 +76,7 @@ class WeightLayout:
             runs=runs,
             run=run,
             steps=kernel.steps(run),
-            panels=panels,
+            shares=column_shares(geometry, config, kernel),
             packed=Panels(kernel, run, geometry.group_out_channels, widths, runs),
             classes=classes,
         )
