@@ -31,6 +31,7 @@ from tir_schedules.cost.merge_estimate import (
     MergeEstimate,
     on_threads,
 )
+from tir_schedules.cost.parallel import halves
 from tir_schedules.cost.work import has_tiles, norm_us
 from tir_schedules.epilogue.epilogue import rows_and_columns
 from tir_schedules.product.matmul import MATMUL, estimated_cycles
@@ -145,8 +146,8 @@ class _Chain:
             yield ChainPlan("columns", self._in_turn(self.machine.call_us), tasks, self.m)
 
     def by_rows(self) -> Iterator[ChainPlan]:
-        """Blocks of rows of several sizes, on one thread and on all."""
-        for tasks in sorted({1, min(self.machine.threads, self.m)}):
+        """Blocks of rows of several sizes, on one thread, on all and on halves of them."""
+        for tasks in sorted({1, *(min(n, self.m) for n in halves(self.machine.threads))}):
             rows = math.ceil(self.m / tasks)
             fits = self.machine.l2_bytes // 2 // self.row_bytes
             fewest = math.ceil(rows / max(1, fits))

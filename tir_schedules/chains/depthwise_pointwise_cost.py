@@ -25,6 +25,7 @@ from tir_schedules.convolution.depthwise.problem import DepthwiseProblem
 from tir_schedules.core.region import Region
 from tir_schedules.cost.cost import Cost
 from tir_schedules.cost.merge_estimate import DEPTHWISE_POINTWISE, MergeEstimate, on_threads
+from tir_schedules.cost.parallel import halves
 from tir_schedules.product import matmul
 from tir_schedules.product.matmul_config import MatmulConfig
 
@@ -70,7 +71,7 @@ def estimate_pair(region: Region, machine: Machine) -> PairEstimate:
     pair = _Pair(region, machine)
     found = []
     for lines in band_sizes(pair.problem.rows.outputs):
-        for threads in sorted({1, machine.threads}):
+        for threads in sorted({1, *halves(machine.threads)}):
             if lines == 1 or lines * pair.line_bytes <= machine.l2_bytes // 2:
                 config = in_bands(region, machine, lines, threads)
                 found.append((pair.in_bands(config), config))

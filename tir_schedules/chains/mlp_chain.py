@@ -81,8 +81,11 @@ def build(region: Region, config: MlpChainConfig, isa: Isa) -> tirx.PrimFunc:
         else:
             blocks = blocks_of(m, config)
             count = sum(group.count for group in blocks)
-            with task_loop(count, config.threads > 1, "rows") as block:
-                _for_block(blocks, block, chain.run)
+            tasks = min(config.threads, count)
+            with task_loop(tasks, name="rows") as task:
+                # In turn: the first blocks are the largest ones.
+                with I.serial(I.floordiv(count - 1 - task, tasks) + 1) as number:
+                    _for_block(blocks, task + number * tasks, chain.run)
     return builder.get()
 
 

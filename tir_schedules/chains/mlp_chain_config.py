@@ -196,8 +196,7 @@ def _busiest_cycles(region: Region, config: MlpChainConfig, machine: Machine) ->
             if isinstance(found, MatmulConfig)
         )
         times += [cycles] * group.count
-    share = math.ceil(len(times) / config.threads)  # as TVM cuts a parallel loop
-    return max(sum(times[start : start + share]) for start in range(0, len(times), share))
+    return sum(times[:: config.threads])  # the first takes the largest ones, as many as any
 
 
 def by_columns(region: Region, machine: Machine) -> MlpChainConfig:
@@ -210,7 +209,7 @@ def _structures(
     region: Region, default: MlpChainConfig, machine: Machine
 ) -> Iterator[MlpChainConfig]:
     blocks = default.row_blocks
-    for threads in sorted({1, machine.threads}):
+    for threads in sorted({1, default.threads, machine.threads}):
         for factor in (1, 2, 4, 8):
             for row_blocks in sorted({blocks * factor, math.ceil(blocks / factor)}):
                 whole = threads * math.ceil(row_blocks / threads)  # every thread has as many

@@ -9,7 +9,6 @@ import dataclasses
 from collections.abc import Iterator
 
 from microkernels.machines.machine import Machine
-from tir_schedules.core.blocking import shares
 from tir_schedules.core.loop_nest import Loop, LoopNest, balance_of
 from tir_schedules.core.product import Product
 from tir_schedules.core.region import Region
@@ -57,7 +56,7 @@ def estimate(region: Region, config: MlpChainConfig, machine: Machine) -> float:
     if config.mode == "rows":
         blocks = blocks_of(rows_of(region.parts[0]), config)
         tasks = [group.size for group in blocks for _ in range(group.count)]
-        mine = tasks[: shares(len(tasks), min(config.threads, len(tasks)))[0].size]
+        mine = tasks[:: config.threads]
         groups = [(mine.count(size), size) for size in sorted(set(mine))]
     return sum(
         count * matmul.estimated_cycles(with_rows(part, size) if size else part, found, machine)

@@ -143,7 +143,7 @@ def space(region: Region, machine: Machine) -> Iterator[DepthwiseConfig]:
             for width in (1, 2) if kernel is None else (1,):
                 tiles = vectors // width if kernel is None else _blocks(problem, kernel)
                 for blocks in {1, max(1, tiles)}:
-                    for threads in {1, machine.threads}:
+                    for threads in sorted({1, machine.threads, default.threads}):
                         config = DepthwiseConfig(
                             rows=rows,
                             columns=columns,

@@ -9,10 +9,17 @@ from microkernels.errors import ConfigError
 from microkernels.isa import Isa
 from microkernels.machines.machine import Machine
 from microkernels.microkernel import Microkernel, kernels_for
-from tir_schedules.core.blocking import Group, balanced, shares, thread_grids
+from tir_schedules.core.blocking import (
+    Group,
+    balanced,
+    busy_grid,
+    grids_of,
+    shares,
+    thread_grids,
+)
 from tir_schedules.core.product_plan import ProductPlan, TileConfig
 from tir_schedules.core.region import Region
-from tir_schedules.cost.parallel import worth_parallel
+from tir_schedules.cost.parallel import halves, threads_worth
 from tir_schedules.cost.work import flops_us
 from tir_schedules.product.tile_config import check_tile
 from tir_schedules.product.tile_space import register_tiles
@@ -89,10 +96,7 @@ def candidates(region: Region, machine: Machine) -> Iterator[WinogradConfig]:
     """Every kernel with blocks of every size that cuts a team's tiles evenly, on every grid."""
     problem = WinogradProblem.of(region)
     geometry, tiles = problem.geometry, problem.tiles
-    grids = [(1, 1)]
-    if worth_parallel(machine, flops_us(geometry.flops, machine)):
-        grids = list(thread_grids(machine.threads))
-    for teams, members in grids:
+    for teams, members in _grids(problem, machine):
         if teams > tiles:
             continue
         part = math.ceil(tiles / teams)
@@ -110,6 +114,17 @@ def candidates(region: Region, machine: Machine) -> Iterator[WinogradConfig]:
                     threads_tiles=teams,
                     threads_panels=members,
                 )
+
+
+def _grids(problem: WinogradProblem, machine: Machine) -> list[tuple[int, int]]:
+    """Grids of all threads and of halves of them, also without those that have no panels."""
+    geometry = problem.geometry
+    if threads_worth(machine, flops_us(geometry.flops, machine)) == 1:
+        return [(1, 1)]
+    grids = list(grids_of(halves(machine.threads)))
+    vectors = math.ceil(geometry.out_channels / machine.isa.f32_lanes)
+    busy = (busy_grid(problem.tiles, vectors, *grid) for grid in grids)
+    return list(dict.fromkeys([*grids, *busy]))
 
 
 def other_tiles(region: Region, machine: Machine) -> Iterator[WinogradConfig]:
