@@ -84,7 +84,8 @@ def build(region: Region, config: MlpChainConfig, isa: Isa) -> tirx.PrimFunc:
             tasks = min(config.threads, count)
             with task_loop(tasks, name="rows") as task:
                 # In turn: the first blocks are the largest ones.
-                with I.serial(I.floordiv(count - 1 - task, tasks) + 1) as number:
+                own = I.serial(I.floordiv(count - 1 - task, tasks) + 1)
+                with own as number:
                     _for_block(blocks, task + number * tasks, chain.run)
     return builder.get()
 

@@ -26,7 +26,7 @@ class Plan:
     loads: list[Strides]
     stores: list[Strides]
     machine: Machine
-    parallel: bool
+    threads: int
 
 
 class Accumulators:

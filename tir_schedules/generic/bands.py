@@ -24,10 +24,10 @@ from .inline import reads_of
 from .loops import (
     View,
     flattened,
-    is_worth_parallel,
     nested,
     sequence,
     temporary_view,
+    threads_sharing,
     view_of,
 )
 from .nest import Nest, NotHandledError, Program
@@ -165,7 +165,7 @@ def _band_loops(
     if depth == 0:
         return _nest_loops(flattened(group[0], views), machine, True)
     band = group[0].spatial[:depth]
-    wide = is_worth_parallel(group, machine)
+    threads = threads_sharing(group, machine)
     local = dict(views)
     statements: list[tirx.Stmt] = []
     for nest in group:
@@ -190,7 +190,7 @@ def _band_loops(
         statement, name = _nest_loops(flattened(inner, local), machine, False)
         statements.append(statement)
         names.append(name)
-    body = nested(band, sequence(statements), machine, wide)
+    body = nested(band, sequence(statements), machine, threads)
     return body, max(names, key=ORDER.index)
 
 

@@ -37,11 +37,11 @@ from .loops import (
     Strides,
     access_strides,
     collapsed,
-    is_worth_parallel,
     nested,
     sequence,
     serial,
     store_statement,
+    threads_sharing,
     vectorized,
 )
 from .nest import Axis, Nest, analyzer_for
@@ -61,21 +61,21 @@ def elementwise_loops(nest: Nest, machine: Machine, parallel: bool) -> tuple[tir
     rows: list[_Rows] = []
     for part in split_at_conditions(nest):
         part = collapsed(split_at_periods(part))
-        wide = parallel and is_worth_parallel([part], machine)
+        threads = threads_sharing([part], machine) if parallel else 1
         loads, stores = access_strides(part)
         tile = transpose_axes(part, loads, stores, machine)
         mixed = interleaving_of(part, loads, stores, machine) if tile is None else None
         if tile is None and mixed is None:
-            rows.append(_rows(part, loads, stores, machine, wide))
+            rows.append(_rows(part, loads, stores, machine, threads))
             names.append("generic_injective")
             continue
         statements += _row_loops(rows, machine)
         rows = []
         names.append("generic_transpose")
         if tile is not None:
-            statements.append(transpose_loops(part, tile, machine, wide))
+            statements.append(transpose_loops(part, tile, machine, threads))
         elif mixed is not None:
-            statements.append(interleaving_loops(part, mixed, machine, wide))
+            statements.append(interleaving_loops(part, mixed, machine, threads))
     return sequence([*statements, *_row_loops(rows, machine)]), max(names)
 
 
@@ -93,7 +93,7 @@ class _Rows:
 
     axes: tuple[Axis, ...]
     body: tirx.Stmt
-    parallel: bool
+    threads: int
     whole: bool = True
 
 
@@ -110,8 +110,8 @@ def _row_loops(parts: Sequence[_Rows], machine: Machine) -> list[tirx.Stmt]:
         for part in group:
             pairs = zip(part.axes, axes, strict=True)
             bodies.append(substitute(part.body, {own.var: first.var for own, first in pairs}))
-        wide = any(part.parallel for part in group)
-        statements.append(nested(axes, sequence(bodies), machine, wide))
+        threads = max(part.threads for part in group)
+        statements.append(nested(axes, sequence(bodies), machine, threads))
         group.clear()
 
     for part in parts:
@@ -130,7 +130,7 @@ def _rows(
     loads: list[Strides],
     stores: list[Strides],
     machine: Machine,
-    parallel: bool,
+    threads: int,
 ) -> _Rows:
     axes = nest.spatial
     row = axes[-1] if axes else None
@@ -143,7 +143,7 @@ def _rows(
         or any(strides[row.var] is None for strides in loads)
         or _is_guarded_by(nest, row.var)
     ):
-        return _Rows(axes, store_statement(nest, nest.stores, {}), parallel, whole=False)
+        return _Rows(axes, store_statement(nest, nest.stores, {}), threads, whole=False)
     main, tail = divmod(row.extent, lanes)
 
     strided = strided_loads(nest, row)
@@ -159,13 +159,13 @@ def _rows(
 
     rest = [vector(int64(main * lanes), tail)] if tail else []
     passes = math.prod(axis.extent for axis in axes[:-1])
-    if passes >= 8 * machine.threads or not parallel or main <= 1:
+    if passes >= 8 * threads or threads == 1 or main <= 1:
         body = [serial(main, lambda step: vector(step * int64(lanes), lanes))] if main else []
-        return _Rows(axes[:-1], sequence([*body, *rest]), parallel)
+        return _Rows(axes[:-1], sequence([*body, *rest]), threads)
     step = Axis.new(main, "step")
-    body = [nested((*axes[:-1], step), vector(step.var * int64(lanes), lanes), machine, parallel)]
-    body += [nested(axes[:-1], each, machine, False) for each in rest]
-    return _Rows((), sequence(body), False, whole=False)
+    body = [nested((*axes[:-1], step), vector(step.var * int64(lanes), lanes), machine, threads)]
+    body += [nested(axes[:-1], each, machine, 1) for each in rest]
+    return _Rows((), sequence(body), 1, whole=False)
 
 
 def _is_guarded_by(nest: Nest, var: tirx.Var) -> bool:

@@ -107,13 +107,11 @@ def interleaving_of(
     return Interleaving(short, long, rows, straight, periodic, lanes)
 
 
-def interleaving_loops(
-    nest: Nest, plan: Interleaving, machine: Machine, parallel: bool
-) -> tirx.Stmt:
+def interleaving_loops(nest: Nest, plan: Interleaving, machine: Machine, threads: int) -> tirx.Stmt:
     """Loops over the long axis, the last step of which ends where the axis ends."""
     others = [axis for axis in nest.spatial if axis is not plan.short and axis is not plan.long]
     axis, first = covering(plan.long.extent, plan.lanes, "step")
-    return nested((*others, axis), _step(nest, plan, first), machine, parallel)
+    return nested((*others, axis), _step(nest, plan, first), machine, threads)
 
 
 def _step(nest: Nest, plan: Interleaving, first: Expr) -> tirx.Stmt:

@@ -20,7 +20,7 @@ from tvm.tirx import ForKind
 
 from microkernels.machines.machine import Machine
 from microkernels.vector.expressions import Expr, element_of
-from tir_schedules.cost.parallel import LEAST_MOVED, worth_parallel
+from tir_schedules.cost.parallel import LEAST_MOVED, threads_worth
 
 from .expressions import (
     const_int,
@@ -251,10 +251,10 @@ def store_statement(nest: Nest, stores: Sequence[Store], at: dict[tirx.Var, Expr
     return sequence(statements)
 
 
-def is_worth_parallel(nests: Iterable[Nest], machine: Machine) -> bool:
-    """Whether all threads share nests."""
+def threads_sharing(nests: Iterable[Nest], machine: Machine) -> int:
+    """How many threads share nests."""
     us = sum(_serial_us(nest, machine) for nest in nests)
-    return worth_parallel(machine, us, LEAST_MOVED)
+    return threads_worth(machine, us, LEAST_MOVED)
 
 
 def _serial_us(nest: Nest, machine: Machine) -> float:
@@ -269,18 +269,20 @@ def _serial_us(nest: Nest, machine: Machine) -> float:
     return cycles / machine.cycles_per_us
 
 
-def nested(axes: Sequence[Axis], body: tirx.Stmt, machine: Machine, parallel: bool) -> tirx.Stmt:
-    """Loops over the axes, outermost first; the outer ones as one parallel loop if asked for.
+def nested(axes: Sequence[Axis], body: tirx.Stmt, machine: Machine, threads: int) -> tirx.Stmt:
+    """Loops over the axes, outermost first; the outer ones as one parallel loop for some threads.
 
-    As many axes are joined into the parallel loop as give every thread eight passes or more.
+    As many axes are joined into the parallel loop as give every thread eight passes or more. TVM
+    shares passes among all threads: where fewer take part, each pass of the parallel loop is one
+    thread's share.
     """
     units = {axis.var: int64(0) for axis in axes if axis.extent == 1}
     body = substitute(body, units)
     axes = [axis for axis in axes if axis.extent != 1]
     count = 0
     passes = 1
-    if parallel and machine.threads > 1:
-        while count < len(axes) and passes < 8 * machine.threads:
+    if threads > 1:
+        while count < len(axes) and passes < 8 * threads:
             passes *= axes[count].extent
             count += 1
     for axis in reversed(axes[count:]):
@@ -299,4 +301,18 @@ def nested(axes: Sequence[Axis], body: tirx.Stmt, machine: Machine, parallel: bo
         values[axis.var] = value
         inner *= axis.extent
     body = substitute(body, values)
+    if threads < min(passes, machine.threads):
+        return _in_shares(joined, body, threads)
     return tirx.For(joined.var, int64(0), int64(passes), ForKind.PARALLEL, body)
+
+
+def _in_shares(passes: Axis, body: tirx.Stmt, threads: int) -> tirx.Stmt:
+    """A loop in so many shares of neighbouring passes, which differ by one at most."""
+    share, step = Axis.new(threads, "share"), Axis.new(passes.extent, "step")
+    first, last = (
+        tirx.FloorDiv((share.var + int64(i)) * int64(passes.extent), int64(threads))
+        for i in range(2)
+    )
+    body = substitute(body, {passes.var: first + step.var})
+    inner = tirx.For(step.var, int64(0), last - first, ForKind.SERIAL, body)
+    return tirx.For(share.var, int64(0), int64(threads), ForKind.PARALLEL, inner)

@@ -36,7 +36,7 @@ MOST_WINDOWS = 8
 """Windows that one step computes at most."""
 
 
-def window_loops(window: Window, machine: Machine, parallel: bool, lanes: int) -> tirx.Stmt:
+def window_loops(window: Window, machine: Machine, threads: int, lanes: int) -> tirx.Stmt:
     """Loops over rows, then borders and the steps between them."""
     nest, along = window.nest, window.along
     if str(nest.stores[0].buffer.dtype) == "bfloat16":
@@ -50,7 +50,7 @@ def window_loops(window: Window, machine: Machine, parallel: bool, lanes: int) -
         channel = axis.var * int64(across * lanes) + int64(start)
         covered = [(channel + int64(at), size) for at, size in pieces(width, lanes)]
         body = _row(window, covered, windows)
-        statements.append(nested((*others, axis), body, machine, parallel))
+        statements.append(nested((*others, axis), body, machine, threads))
     return sequence(statements)
 
 

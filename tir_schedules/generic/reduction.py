@@ -35,10 +35,10 @@ from .expressions import calls_of, int64, loads_of, same, variables_of
 from .loops import (
     access_strides,
     collapsed,
-    is_worth_parallel,
     nested,
     pieces,
     sequence,
+    threads_sharing,
     unrolled,
     vectorized,
 )
@@ -61,16 +61,16 @@ def reduction_loops(nest: Nest, machine: Machine, parallel: bool) -> tuple[tirx.
         If the nest does more than update one element per store.
     """
     nest = _checked(nest)
-    wide = parallel and is_worth_parallel([nest], machine)
+    threads = threads_sharing([nest], machine) if parallel else 1
     lanes = lanes_for(nest, machine)
     stripped = without_padding(nest)
     inside, bounds = stripped if stripped is not None else (nest, {})
     window = window_of(collapsed(inside, bounds), bounds) if lanes > 1 else None
     if window is not None:
-        return window_loops(window, machine, wide, lanes), "generic_pool"
+        return window_loops(window, machine, threads, lanes), "generic_pool"
     nest = conditions_as_selects(collapsed(nest))
     loads, stores = access_strides(nest)
-    plan = Plan(nest, loads, stores, machine, wide)
+    plan = Plan(nest, loads, stores, machine, threads)
     along, strided = _along_result(plan)
     inner = _along_reduced(plan)
     if lanes > 1 and along is not None and (inner is None or 2 * along.extent >= lanes):
@@ -161,7 +161,7 @@ def _result_loops(plan: Plan, along: Axis, lanes: int) -> tirx.Stmt:
             row = row_axis.var * int64(down) + int64(row_start)
             body = _register_tile(nest, along, shared, column, row, rows, pieces(width, lanes))
             axes = (*others, row_axis, column_axis)
-            statements.append(nested(axes, body, machine, plan.parallel))
+            statements.append(nested(axes, body, machine, plan.threads))
     return sequence(statements)
 
 
@@ -223,4 +223,4 @@ def _scalar_loops(plan: Plan) -> tirx.Stmt:
             registers.finish(0, zero, zero, {}),
         ]
     )
-    return nested(plan.nest.spatial, body, plan.machine, plan.parallel)
+    return nested(plan.nest.spatial, body, plan.machine, plan.threads)

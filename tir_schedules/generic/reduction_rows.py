@@ -33,14 +33,14 @@ def reduced_row_loops(plan: Plan, inner: Axis, lanes: int) -> tirx.Stmt:
     others = [axis for axis in nest.spatial if axis is not shared]
     if shared is None:
         return nested(
-            others, _rows(nest, inner, None, int64(0), 1, chains, lanes), machine, plan.parallel
+            others, _rows(nest, inner, None, int64(0), 1, chains, lanes), machine, plan.threads
         )
     statements = []
     for start, rows, tiles in tiles_of(shared.extent, down):
         axis = Axis.new(tiles, "rows")
         row = axis.var * int64(down) + int64(start)
         body = _rows(nest, inner, shared, row, rows, chains, lanes)
-        statements.append(nested((*others, axis), body, machine, plan.parallel))
+        statements.append(nested((*others, axis), body, machine, plan.threads))
     return sequence(statements)
 
 

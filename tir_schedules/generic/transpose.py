@@ -106,14 +106,14 @@ def _power_of_two(extent: int, most: int) -> int:
     return size
 
 
-def transpose_loops(nest: Nest, tile: Tile, machine: Machine, parallel: bool) -> tirx.Stmt:
+def transpose_loops(nest: Nest, tile: Tile, machine: Machine, threads: int) -> tirx.Stmt:
     """Loops over tiles, the last of which end where the axes end."""
     written, read = tile.written, tile.read
     others = [a for a in nest.spatial if a is not written and a is not read]
     rows, row = covering(read.extent, tile.height, "rows")
     columns, column = covering(written.extent, tile.width, "columns")
     body = _tile(nest, tile, {read.var: row, written.var: column})
-    return nested((*others, rows, columns), body, machine, parallel)
+    return nested((*others, rows, columns), body, machine, threads)
 
 
 def covering(extent: int, size: int, name: str) -> tuple[Axis, Expr]:
