@@ -78,7 +78,7 @@ def in_bands(
     first = region.parts[0]
     one = dataclasses.replace(machine, threads=1)
     problem = DepthwiseProblem.of(first)
-    depthwise = depthwise_config.default_config(first, one)
+    depthwise = depthwise_config.default_config(first, one, lines)
     kernel = dot_kernel(first, machine.isa)
     if kernel is not None:  # the ring of staged rows then goes on from band to band
         blocks = math.ceil(problem.channels / (kernel.lanes * kernel.kr))

@@ -25,7 +25,7 @@ from tir_schedules.convolution.depthwise.problem import DepthwiseProblem
 from tir_schedules.core.region import Region
 from tir_schedules.cost.cost import Cost
 from tir_schedules.cost.merge_estimate import DEPTHWISE_POINTWISE, MergeEstimate, on_threads
-from tir_schedules.cost.parallel import halves
+from tir_schedules.cost.parallel import even_enough, fewest_unless_uneven, halves
 from tir_schedules.product import matmul
 from tir_schedules.product.matmul_config import MatmulConfig
 
@@ -69,13 +69,17 @@ def estimate_pair(region: Region, machine: Machine) -> PairEstimate:
         Its threads share the work.
     """
     pair = _Pair(region, machine)
-    found = []
-    for lines in band_sizes(pair.problem.rows.outputs):
-        for threads in sorted({1, *halves(machine.threads)}):
-            if lines == 1 or lines * pair.line_bytes <= machine.l2_bytes // 2:
-                config = in_bands(region, machine, lines, threads)
-                found.append((pair.in_bands(config), config))
-    cost, config = min(found, key=lambda way: way[0].total)
+    sizes = band_sizes(pair.problem.rows.outputs)
+    sizes = [n for n in sizes if n == 1 or n * pair.line_bytes <= machine.l2_bytes // 2]
+    serial = [in_bands(region, machine, lines, 1) for lines in sizes]
+    shared = (in_bands(region, machine, n, t) for n in sizes for t in halves(machine.threads))
+    found = [(pair.in_bands(config), config) for config in (*serial, *shared)]
+    alone = min(pair.in_bands(config).total for config in serial)
+    cost, config = fewest_unless_uneven(
+        found,
+        lambda way: way[0].total,
+        lambda way: even_enough(machine, alone, pair.largest_share(way[1])),
+    )
     height = f"{config.lines} line{'s' * (config.lines > 1)}"
     return PairEstimate(
         separate=pair.separate(),
@@ -136,6 +140,11 @@ class _Pair:
         beyond = share * max(0.0, band - self.machine.l2_bytes)
         between += (STORE_TRANSFERS + 1) * beyond / self.machine.l3_rate(config.threads)
         return Cost(compute, weights=weights, between=between, barriers=barriers)
+
+    def largest_share(self, config: DepthwisePointwiseConfig) -> float:
+        """The part of all lines that the busiest thread has."""
+        bands = self.problem.batch * math.ceil(self.problem.rows.outputs / config.lines)
+        return min(1.0, math.ceil(bands / config.threads) * config.lines / self.lines)
 
     def _narrow(self, size: int) -> float:
         """Microseconds to move 8-bit results between L1 and L2; no time for others."""

@@ -5,7 +5,8 @@ Below that, forking and joining costs more than other threads save.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeVar
 
 from microkernels.machines.machine import Machine
 
@@ -15,6 +16,12 @@ LEAST = 3.38
 # Of operators that mostly move data, whose estimates are rough: two threads gain from about twice a
 # fork on.
 LEAST_MOVED = 10.0
+# Where each of all threads has work for so many times of a fork and a join, the largest share is to
+# be at most so many times the mean.
+ENOUGH, MOST_UNEVEN = 8.0, 1.25
+HARDLY_SLOWER = 1.15  # an estimate's error
+
+W = TypeVar("W")
 
 
 def halves(threads: int) -> Iterator[int]:
@@ -36,6 +43,32 @@ def threads_worth(machine: Machine, us: float, least: float = LEAST) -> int:
     if machine.threads == 1 or us < least * machine.fork_us(2):
         return 1
     return min(halves(machine.threads), key=lambda n: us / n + machine.fork_us(n))
+
+
+def even_enough(machine: Machine, us: float, largest: float) -> bool:
+    """Whether a largest share is near the mean of all threads, or there is too little to share.
+
+    Parameters
+    ----------
+    us : float
+        What all of the work takes one thread.
+    largest : float
+        The part of it that the busiest thread has.
+    """
+    much = us >= ENOUGH * machine.threads * machine.fork_us(machine.threads)
+    return not much or largest * machine.threads <= MOST_UNEVEN
+
+
+def fewest_unless_uneven(
+    ways: Sequence[W], cost: Callable[[W], float], is_even: Callable[[W], bool]
+) -> W:
+    """The way with the least cost, or one of even shares that is estimated hardly slower.
+
+    What an estimate finds better in uneven shares is often no more than a weight that just fits L2.
+    """
+    best = min(ways, key=cost)
+    even = min(filter(is_even, ways), key=cost, default=best)
+    return even if cost(even) <= HARDLY_SLOWER * cost(best) else best
 
 
 def worth_parallel(machine: Machine, us: float, least: float = LEAST) -> bool:

@@ -100,8 +100,8 @@ def is_too_large(problem: DepthwiseProblem, kernel: Microkernel | None) -> bool:
     return products(problem, 1, 1, 1, kernel) > MOST_UNROLLED or problem.columns.taps > MOST_COLUMNS
 
 
-def default_config(region: Region, machine: Machine) -> DepthwiseConfig:
-    """A configuration by closed formula; no tuning is needed.
+def default_config(region: Region, machine: Machine, most_rows: int = 2) -> DepthwiseConfig:
+    """A configuration by closed formula; no tuning is needed. Tiles have at most so many rows.
 
     Most registers are accumulators. With one row of pixels a tile is at the peak from L2; images
     beyond it are read less often with two (3x3 at 112x112x32, f32: 66 us instead of 73).
@@ -116,7 +116,7 @@ def default_config(region: Region, machine: Machine) -> DepthwiseConfig:
     rows, blocks = 1, 1
     if kernel is None:
         columns = registers * 7 // 16
-        if large and problem.taps <= 9 and problem.rows.dilation == 1:
+        if large and most_rows > 1 and problem.taps <= 9 and problem.rows.dilation == 1:
             rows, columns = min(2, problem.rows.outputs), columns * 2 // 7
     else:
         columns = registers * 7 // 8 // 4

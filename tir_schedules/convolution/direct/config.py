@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from microkernels.errors import ConfigError
 from microkernels.isa import Isa
@@ -43,6 +43,8 @@ class ConvConfig(Config, frozen=True, kw_only=True):
         Whether windows are read from a padded copy of the band's lines, else where x is.
     threads_m, threads_n : int
         Threads along bands and along channels.
+    threads_x : int
+        Threads along the register tiles of a line, where there are fewer lines than threads.
     """
 
     kernel: str
@@ -53,6 +55,7 @@ class ConvConfig(Config, frozen=True, kw_only=True):
     staged: bool = False
     threads_m: int = 1
     threads_n: int = 1
+    threads_x: int = 1
 
 
 def product_types(region: Region) -> tuple[str, str]:
@@ -115,12 +118,23 @@ def reads_in_place(region: Region, kernel: Microkernel) -> bool:
     return geometry.group_channels % kernel.kr == 0
 
 
-def grid_of(geometry: ConvGeometry, config: ConvConfig, kernel: Microkernel) -> tuple[int, int]:
-    """Threads along bands and along channels that have work."""
-    depth, height, _ = geometry.as_volume().outputs
+class Grid(NamedTuple):
+    """Threads along bands, along channels and along the tiles of a line."""
+
+    bands: int
+    channels: int
+    tiles: int
+
+
+def grid_of(geometry: ConvGeometry, config: ConvConfig, kernel: Microkernel) -> Grid:
+    """The threads that have work."""
+    depth, height, width = geometry.as_volume().outputs
     bands = geometry.batch * depth * math.ceil(height / config.band)
-    parts = channel_parts(geometry, kernel)
-    return min(config.threads_m, bands), min(config.threads_n, parts)
+    return Grid(
+        min(config.threads_m, bands),
+        min(config.threads_n, channel_parts(geometry, kernel)),
+        min(config.threads_x, math.ceil(width / config.rows)),
+    )
 
 
 def channel_parts(geometry: ConvGeometry, kernel: Microkernel) -> int:
@@ -135,7 +149,7 @@ def vectors_of(geometry: ConvGeometry, kernel: Microkernel) -> int:
 
 def panels_of(geometry: ConvGeometry, config: ConvConfig, kernel: Microkernel) -> tuple[int, ...]:
     """Vectors of every panel of a group; no panel lies in the shares of two threads."""
-    parts = grid_of(geometry, config, kernel)[1] if geometry.groups == 1 else 1
+    parts = grid_of(geometry, config, kernel).channels if geometry.groups == 1 else 1
     return tuple(panel_widths(vectors_of(geometry, kernel), parts, config.vectors))
 
 
@@ -143,7 +157,7 @@ def column_shares(
     geometry: ConvGeometry, config: ConvConfig, kernel: Microkernel
 ) -> tuple[Group, ...]:
     """The vectors of a group that threads along channels take; all, where these take groups."""
-    parts = grid_of(geometry, config, kernel)[1] if geometry.groups == 1 else 1
+    parts = grid_of(geometry, config, kernel).channels if geometry.groups == 1 else 1
     return shares(vectors_of(geometry, kernel), parts)
 
 
@@ -157,11 +171,14 @@ def check(region: Region, config: ConvConfig, isa: Isa) -> Microkernel:
     """
     kernel = microkernel_named(config.kernel)
     geometry = ConvGeometry.of(region)
-    limits = dict.fromkeys(("lines", "band", "threads_m", "threads_n"))
+    limits = dict.fromkeys(("lines", "band", "threads_m", "threads_n", "threads_x"))
     check_numbers(region, config, {"rows": kernel.mr, "vectors": kernel.vectors, **limits})
     check_kernel(region, kernel, isa, product_types(region))
     if not config.staged and not reads_in_place(region, kernel):
         raise ConfigError(f"staged=False: {kernel.name} cannot read windows of {region.key}")
+    width = geometry.outputs[-1]
+    if config.threads_x > 1 and kernel.by_tiles and width % min(config.rows, width):
+        raise ConfigError(f"threads_x={config.threads_x}: tiles overlap, for {region.key}")
     if config.lines > 1:
         height = geometry.as_volume().outputs[1]
         if not config.staged or kernel.by_tiles or config.band < height:

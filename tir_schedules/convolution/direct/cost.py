@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
+import msgspec
 from tvm import DataType
 
 from microkernels.isa import isa_named
@@ -21,13 +22,20 @@ from tir_schedules.core.config import best_first
 from tir_schedules.core.product_plan import ProductPlan
 from tir_schedules.core.region import Region
 from tir_schedules.cost.amx_cost import amx_cycles
-from tir_schedules.cost.parallel import halves, threads_worth
+from tir_schedules.cost.parallel import (
+    MOST_UNEVEN,
+    even_enough,
+    fewest_unless_uneven,
+    halves,
+    threads_worth,
+)
 from tir_schedules.cost.work import flops_us
 from tir_schedules.product.tile_config import fewest_cycles, product_kernels
 from tir_schedules.product.tile_space import PIECES, register_tiles
 
 from .config import (
     ConvConfig,
+    Grid,
     channel_parts,
     column_shares,
     form_of,
@@ -43,33 +51,40 @@ SET_BYTES = 4096  # addresses so far apart share a set of L1
 SET_ROWS, SET_PENALTY = 8, 2.0
 LINE_CYCLES = 10.0  # for a line of the image
 L3_EXPOSED = 0.418  # share of the time to fetch weights from L3 that shows
-UNEVEN = 1.1  # of the least possible lines of the busiest thread, for bands of several lines
+NEARLY_EVEN = 1.1  # lines of the busiest thread over the fewest that are possible
 
 
 def default_config(region: Region, machine: Machine) -> ConvConfig:
     """The configuration with the fewest estimated cycles; no tuning is needed."""
-    return fewest_cycles(candidates(region, machine), _Estimate(region, machine).cycles)
+    estimate = _Estimate(region, machine)
+    return fewest_cycles(_best(estimate), estimate.cycles)
 
 
 def candidates(region: Region, machine: Machine) -> list[ConvConfig]:
     """The best configuration of every kernel."""
-    cycles = _Estimate(region, machine).cycles
-    kernels = product_kernels(machine.isa, *product_types(region))
-    return [min(_configs(region, machine, kernel), key=cycles) for kernel in kernels]
+    return _best(_Estimate(region, machine))
+
+
+def _best(estimate: _Estimate) -> list[ConvConfig]:
+    """The same."""
+    kernels = product_kernels(estimate.machine.isa, *product_types(estimate.region))
+    configs = (list(_configs(estimate, kernel)) for kernel in kernels)
+    return [fewest_unless_uneven(found, estimate.cycles, estimate.is_even) for found in configs]
 
 
 def space(region: Region, machine: Machine) -> Iterator[ConvConfig]:
     """Every register tile with bands of several sizes, staged or not, on every grid of threads."""
     default = default_config(region, machine)
     kernels = product_kernels(machine.isa, *product_types(region))
+    estimate = _Estimate(region, machine)
     found = {
         config
         for kernel in kernels
-        for config in _configs(region, machine, kernel, every=True)
+        for config in _configs(estimate, kernel, every=True)
         if kernel.by_tiles or config.lines > 1
     }
     found.update(_tiled(region, machine, kernels))
-    yield from best_first(default, found, _Estimate(region, machine).cycles)
+    yield from best_first(default, found, estimate.cycles)
 
 
 def _tiled(
@@ -97,46 +112,57 @@ def _tiled(
                     )
 
 
-def _configs(
-    region: Region, machine: Machine, kernel: Microkernel, every: bool = False
-) -> Iterator[ConvConfig]:
+def _configs(estimate: _Estimate, kernel: Microkernel, every: bool = False) -> Iterator[ConvConfig]:
     """Legal configurations of one kernel."""
-    geometry = ConvGeometry.of(region).as_volume()
+    region, machine, geometry = estimate.region, estimate.machine, estimate.geometry
     _, height, width = geometry.outputs
     vectors = math.ceil(geometry.group_out_channels / kernel.lanes)
-    grids = _grids(geometry, kernel, machine)
-    if every:
-        grids = list(dict.fromkeys([*thread_grids(machine.threads), (1, 1), *grids]))
     stagings = [True] if not reads_in_place(region, kernel) else [False, True]
     if not geometry.padded and not every and len(stagings) > 1 and width >= kernel.mr:
         stagings = [False]
     for staged in stagings:
         for rows, lines in _tiles(geometry, kernel, staged):
-            for threads_m, threads_n in grids:
-                bands = {_band(region, geometry, machine, threads_m)}
+            serial = ConvConfig(
+                kernel=kernel.name,
+                rows=rows,
+                lines=lines,
+                vectors=min(kernel.vectors, vectors),
+                band=height if lines > 1 else _band(region, geometry, machine, 1),
+                staged=staged,
+            )
+            grids = _grids(estimate, kernel, serial)
+            if every:
+                all_threads = (Grid(*grid, 1) for grid in thread_grids(machine.threads))
+                grids = list(dict.fromkeys([*all_threads, Grid(1, 1, 1), *grids]))
+            for grid in grids:
+                bands = {_band(region, geometry, machine, grid.bands)}
                 if every:
                     bands |= {max(1, band // 2) for band in bands} | {height}
                 for band in {height} if lines > 1 else bands:
-                    yield ConvConfig(
-                        kernel=kernel.name,
-                        rows=rows,
-                        lines=lines,
-                        vectors=min(kernel.vectors, vectors),
+                    yield msgspec.structs.replace(
+                        serial,
                         band=band,
-                        staged=staged,
-                        threads_m=threads_m,
-                        threads_n=threads_n,
+                        threads_m=grid.bands,
+                        threads_n=grid.channels,
+                        threads_x=grid.tiles,
                     )
 
 
-def _grids(geometry: ConvGeometry, kernel: Microkernel, machine: Machine) -> list[tuple[int, int]]:
+def _grids(estimate: _Estimate, kernel: Microkernel, serial: ConvConfig) -> list[Grid]:
     """Grids of all threads and of halves of them; one thread if there is little work."""
+    geometry, machine = estimate.geometry, estimate.machine
     if threads_worth(machine, flops_us(geometry.flops / kernel.kr, machine)) == 1:
-        return [(1, 1)]
-    depth, height, _ = geometry.outputs
-    lines, parts = geometry.batch * depth * height, channel_parts(geometry, kernel)
-    grids = [busy_grid(lines, parts, *grid) for grid in grids_of(halves(machine.threads))]
-    return list(dict.fromkeys(grids))
+        return [Grid(1, 1, 1)]
+    depth, height, width = geometry.outputs
+    lines = geometry.batch * depth * (1 if serial.lines > 1 else height)
+    parts, tiles = channel_parts(geometry, kernel), math.ceil(width / serial.rows)
+    if kernel.by_tiles and width % serial.rows:
+        tiles = 1  # the last one overlaps the one before
+    found = []
+    for high, wide in grids_of(halves(machine.threads)):
+        bands, channels = busy_grid(lines, parts, min(high, lines), wide)
+        found.append(Grid(bands, channels, busy_grid(1, tiles, 1, max(1, high // lines))[1]))
+    return list(dict.fromkeys(found))
 
 
 def _tiles(geometry: ConvGeometry, kernel: Microkernel, staged: bool) -> Iterator[tuple[int, int]]:
@@ -161,16 +187,16 @@ def _band(region: Region, geometry: ConvGeometry, machine: Machine, threads: int
     item = DataType(region.inputs[0].dtype).itemsize
     line = geometry.extents[2] * geometry.channels * item * geometry.strides[1]
     most = max(1, machine.l2_bytes // 2 // (line * geometry.kernel[0]))
-    fewest = math.ceil(height / most)
-    for bands in range(fewest, height):
-        if (planes * bands) % threads == 0:
-            return math.ceil(height / bands)
+    counts = range(math.ceil(height / most), height)
     least = math.ceil(planes * height / threads)
-    for bands in range(fewest, height):
+
+    def unevenness(bands: int) -> float:
         band = math.ceil(height / bands)
-        if math.ceil(planes * math.ceil(height / band) / threads) * band <= UNEVEN * least:
-            return band
-    return 1
+        return math.ceil(planes * math.ceil(height / band) / threads) * band / least
+
+    alike = (n for n in counts if (planes * n) % threads == 0 and unevenness(n) <= MOST_UNEVEN)
+    bands = next((n for n in (*alike, *counts) if unevenness(n) <= NEARLY_EVEN), height)
+    return math.ceil(height / bands)
 
 
 def estimated_cycles(region: Region, config: ConvConfig, machine: Machine) -> float:
@@ -203,7 +229,8 @@ class _Estimate:
         for panel in balanced(vectors, config.vectors):
             cycles = self._line_cycles(config, kernel, panel.size)
             total += panel.count * cycles * lines / config.lines
-        total *= groups
+        tiles = math.ceil(geometry.outputs[2] / config.rows)
+        total *= groups * math.ceil(tiles / config.threads_x) / tiles
         if config.staged:
             total += _stage_cycles(geometry, config, kernel) * lines
         share_n = vectors / vectors_of(geometry, kernel) * groups / geometry.groups
@@ -213,6 +240,19 @@ class _Estimate:
             rate = machine.l3_rate(threads) / machine.cycles_per_us
             total += share_m * weight / rate * L3_EXPOSED
         return total + machine.fork_us(threads) * machine.cycles_per_us
+
+    def is_even(self, config: ConvConfig) -> bool:
+        """Whether all threads have nearly equal shares, or little."""
+        kernel, (depth, height, width) = microkernel_named(config.kernel), self.geometry.outputs
+        grid, planes = grid_of(self.geometry, config, kernel), self.geometry.batch * depth
+        bands = math.ceil(planes * math.ceil(height / config.band) / grid.bands)
+        largest = min(1.0, bands * config.band / (planes * height))
+        totals = channel_parts(self.geometry, kernel), math.ceil(width / config.rows)
+        for total, threads in zip(totals, grid[1:], strict=True):
+            largest *= math.ceil(total / threads) / total
+        serial = msgspec.structs.replace(config, threads_m=1, threads_n=1, threads_x=1)
+        alone = self.cycles(serial) / self.machine.cycles_per_us
+        return even_enough(self.machine, alone, largest)
 
     def _line_cycles(self, config: ConvConfig, kernel: Microkernel, vectors: int) -> float:
         key = (config.kernel, config.rows, config.lines, config.staged, vectors)

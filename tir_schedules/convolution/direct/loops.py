@@ -27,7 +27,7 @@ from tir_schedules.core.group_loops import for_groups, for_share
 from tir_schedules.product.tile_loops import TileTask
 from tir_schedules.product.tile_stores import store_tile
 
-from .config import ConvConfig, grid_of
+from .config import ConvConfig, Grid, grid_of
 from .weight import WeightLayout
 from .windows import Windows
 
@@ -80,17 +80,21 @@ class ConvLoops:
         state = TileTask()
         state.configure(kernel, self._rows)
         bands = -(-height // config.band)
-        threads, _ = grid_of(self.layout.geometry, config, kernel)
-        number = I.floormod(task, threads)
-        first, count = _share(bands * self._planes, number, threads)
+        grid = self._grid
+        number = I.floormod(task, grid.bands)
+        first, count = _share(bands * self._planes, number, grid.bands)
         with I.serial(count) as band:
             index = first + band
             plane, line = I.floordiv(index, bands), I.floormod(index, bands) * config.band
             lines: Expr | int = config.band
             if height % config.band:
                 lines = tirx.Min(tirx.const(config.band, "int32"), height - line)
-            self._band(I.floordiv(task, threads), plane, line, lines, scratch)
+            self._band(I.floordiv(task, grid.bands), plane, line, lines, scratch)
         state.release()
+
+    @property
+    def _grid(self) -> Grid:
+        return grid_of(self.layout.geometry, self.config, self.layout.kernel)
 
     @property
     def _planes(self) -> int:
@@ -107,9 +111,12 @@ class ConvLoops:
     ) -> None:
         depth, groups = self.windows.geometry.outputs[0], self.windows.geometry.groups
         self.windows.enter(I.floordiv(plane, depth), I.floormod(plane, depth), line, lines)
+        grid = self._grid
+        piece = I.floordiv(share, grid.channels)
+        share = I.floormod(share, grid.channels)
 
         def panel(group: Expr | int, vector: Expr | int, vectors: int) -> None:
-            self._panel(group, vector, vectors, plane, line, lines, scratch)
+            self._panel(group, vector, vectors, plane, line, lines, piece, scratch)
 
         def panels(start: Expr | int, size: int, group: Expr | int = 0) -> None:
             for_groups(
@@ -120,8 +127,7 @@ class ConvLoops:
         if groups == 1:
             for_share(self.layout.shares, share, panels)
             return
-        _, threads = grid_of(self.layout.geometry, self.config, self.layout.kernel)
-        first, count = _share(groups, share, threads)
+        first, count = _share(groups, share, grid.channels)
         with I.serial(count) as group:
             panels(0, self.layout.shares[0].size, first + group)
 
@@ -133,6 +139,7 @@ class ConvLoops:
         plane: Expr,
         line: Expr,
         lines: Expr | int,
+        piece: Expr,
         scratch: Expr | None,
     ) -> None:
         config, windows = self.config, self.windows
@@ -148,12 +155,19 @@ class ConvLoops:
         def in_lines(at: Expr | int, height: int) -> None:
             if self.layout.kernel.by_tiles:
                 # One configuration does for all: the last tile overlaps the one before.
-                for_groups(
-                    _overlapping(width, self._rows), functools.partial(tile, at, height, whole=True)
-                )
-                return
-            for group_of_tiles, whole in self._pieces(width):
-                for_groups([group_of_tiles], functools.partial(tile, at, height, whole=whole))
+                found = [(group, True) for group in _overlapping(width, self._rows)]
+            else:
+                found = list(self._pieces(width))
+            pieces, threads = sum(group.count for group, _ in found), self._grid.tiles
+            first, count = _share(pieces, piece, threads)
+            before = 0
+            for group, whole in found:
+                body = functools.partial(tile, at, height, whole=whole)
+                if threads == 1:
+                    for_groups([group], body)
+                else:
+                    _for_some(group, first - before, first + count - before, body)
+                before += group.count
 
         if config.lines > 1:
             assert isinstance(lines, int)
@@ -330,6 +344,20 @@ def _share(total: int, number: Expr, parts: int) -> tuple[Expr, Expr]:
         return tirx.const(0, "int32"), tirx.const(total, "int32")
     first = I.floordiv(number * total, parts)
     return first, I.floordiv((number + 1) * total, parts) - first
+
+
+def _for_some(
+    group: Group, first: Expr, last: Expr, body: Callable[[Expr | int, int], None]
+) -> None:
+    """Runs `body(start, size)` for those pieces of a group whose numbers are in [first, last)."""
+    if group.count == 1:
+        with I.If(tirx.all(first <= 0, last > 0)), I.Then():
+            body(group.start, group.size)
+        return
+    low = tirx.Max(first, tirx.const(0, "int32"))
+    high = tirx.Min(last, tirx.const(group.count, "int32"))
+    with I.serial(tirx.Max(high - low, tirx.const(0, "int32"))) as i:
+        body(group.start + (low + i) * group.size, group.size)
 
 
 def _overlapping(width: int, size: int) -> list[Group]:

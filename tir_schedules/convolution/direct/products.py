@@ -46,7 +46,7 @@ def nests(region: Region, config: ConvConfig) -> Iterator[LoopNest]:
     bands = planes * math.ceil(height / config.band)
     channels, groups = geometry.group_channels, geometry.groups
     n_vectors = vectors_of(geometry, kernel)
-    threads_m, threads_n = grid_of(geometry, config, kernel)
+    threads_m, threads_n, threads_x = grid_of(geometry, config, kernel)
     parts = channel_parts(geometry, kernel)
     panels = len(panels_of(geometry, config, kernel))
     vectors = n_vectors / panels
@@ -77,20 +77,22 @@ def nests(region: Region, config: ConvConfig) -> Iterator[LoopNest]:
     rows = columns * lines
     mine = share_vectors, share_groups
     of_all = touched(planes, height, width, n_vectors, groups)
-    of_thread = touched(planes / threads_m, height, width, *mine)
-    of_band = touched(1, average, width, *mine)
+    wide = width / threads_x
+    of_thread = touched(planes / threads_m, height, wide, *mine)
+    of_band = touched(1, average, wide, *mine)
     loops = [
-        Loop("thread", threads_m * threads_n, "parallel", of_all),
+        Loop("thread", threads_m * threads_n * threads_x, "parallel", of_all),
         Loop("band", bands / threads_m, "serial", of_thread),
         Loop("panel", share_panels * share_groups, "serial", of_band),
-        Loop("line", line_tiles, "serial", touched(1, average, width, vectors, 1)),
-        Loop("tile", tiles, "serial", touched(1, lines, width, vectors, 1)),
+        Loop("line", line_tiles, "serial", touched(1, average, wide, vectors, 1)),
+        Loop("tile", tiles / threads_x, "serial", touched(1, lines, wide, vectors, 1)),
         Loop("tap", runs, "reduction", touched(1, lines, columns, vectors, 1)),
         *register_tile(rows, vectors, steps, kernel.lanes, ("pixel", "vector", "channel")),
     ]
     useful = geometry.group_out_channels / (n_vectors * kernel.lanes) * width / (tiles * columns)
     useful *= math.prod(geometry.kernel) * channels / (runs * steps * kernel.kr)
     balance = balance_of(bands, threads_m) * balance_of(parts, threads_n)
+    balance *= balance_of(tiles, threads_x)
     yield LoopNest(nested(loops), geometry.flops / 2, useful, balance)
 
 
@@ -115,7 +117,7 @@ def products(region: Region, config: ConvConfig, machine: Machine) -> Iterator[P
             m_block=rows,
             k_block=kernel.steps(k),
         ),
-        copies=lines * math.ceil(width / rows) * geometry.groups,
+        copies=lines * math.ceil(math.ceil(width / rows) / config.threads_x) * geometry.groups,
         cycles=estimated_cycles(region, config, machine),
         others=lambda: [
             (other.kernel, estimated_cycles(region, other, machine))
