@@ -236,9 +236,10 @@ class _Estimate:
         share_n = vectors / vectors_of(geometry, kernel) * groups / geometry.groups
         weight = self.weight * share_n
         threads = math.prod(grid_of(geometry, config, kernel))
-        if weight > machine.l2_bytes // 2:  # comes from L3, once for each band
-            rate = machine.l3_rate(threads) / machine.cycles_per_us
-            total += share_m * weight / rate * L3_EXPOSED
+        # It comes from L3, once for each band if it does not stay in L2.
+        passes = share_m if weight > machine.l2_bytes // 2 else 1
+        rate = machine.l3_rate(threads) / machine.cycles_per_us
+        total += passes * weight / rate * L3_EXPOSED
         return total + machine.fork_us(threads) * machine.cycles_per_us
 
     def is_even(self, config: ConvConfig) -> bool:

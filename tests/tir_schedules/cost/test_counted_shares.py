@@ -1,0 +1,107 @@
+"""Every template at 1 to 128 threads: all of the work once, in shares that are nearly even.
+
+What each thread stores is counted from the loops of the kernel that was built.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import pytest
+
+from microkernels.isa import isa_named
+from microkernels.machines.machine import Machine
+from tests.tir_schedules.counted_shares import read_shares, stored_shares
+from tests.tir_schedules.shared_work import of_models, rows, square
+from tir_schedules.convolution.geometry import ConvGeometry
+from tir_schedules.core.region import Region
+from tir_schedules.core.template import all_templates, template_for
+from tir_schedules.cost.parallel import ENOUGH, MOST_UNEVEN
+from tir_schedules.cost.work import flops_us
+
+REGIONS = list(of_models())
+SMALL = [rows("softmax", 200, 384), square(10, 32, 32, 1)]
+THREADS = (*range(1, 17), 24, 28, 31, 32, 47, 48, 53, 56, 64, 96, 112, 127, 128)
+LANES = 64  # the most of a vector
+# What may be less even, and why. Where a weight takes as long to read as to multiply, the time is
+# that of its columns, and few threads along the rows are better.
+LESS_EVEN = {
+    "conv2d(float32[1x7x7x512]": 1.5,
+    "conv2d_winograd(float32[16x7x7x512]": 1.5,
+    # 24 of 31 threads, and 32 of 47, take 48 vectors.
+    "matmul(float32[32x3072]": 1.3,
+    "mlp_chain(float32[32x768]": 1.5,
+}
+
+
+def machine_of(threads: int) -> Machine:
+    return Machine("graniterapids", isa_named("amx"), threads)
+
+
+def serial_us(region: Region) -> float:
+    """What one thread takes, by the template's own estimate if it has one."""
+    template, machine = template_for(region.op), machine_of(1)
+    if template.estimate is None:
+        return flops_us(template.flops(region), machine)
+    config = template.default_config(region, machine)
+    return template.estimate(region, config, machine) / machine.cycles_per_us
+
+
+def most_uneven(region: Region, threads: int) -> float:
+    """The largest share over the mean that is allowed.
+
+    Of a convolution, threads take whole lines and vectors of channels: 47 cannot share 14 times 16
+    of them in less than 6 each, 26% more than the mean.
+    """
+    exception = (most for name, most in LESS_EVEN.items() if region.key.startswith(name))
+    allowed = next(exception, MOST_UNEVEN)
+    if not region.op.startswith("conv"):
+        return allowed
+    geometry = ConvGeometry.of(region).as_volume()
+    lines = geometry.batch * math.prod(geometry.outputs[:2])
+    vectors = geometry.out_channels // machine_of(1).isa.f32_lanes
+    fewest = min(
+        math.ceil(lines / high) * math.ceil(vectors / (threads // high))
+        for high in range(1, threads + 1)
+    )
+    return max(allowed, fewest * threads / (lines * vectors))
+
+
+def test_every_template_has_work_and_there_are_60_shapes() -> None:
+    assert {region.op for region in REGIONS} == {template.name for template in all_templates()}
+    assert len(REGIONS) >= 60
+
+
+@pytest.mark.sampled
+@pytest.mark.parametrize("number", range(len(REGIONS)))
+def test_threads_take_all_of_the_work_once_and_nearly_evenly(number: int) -> None:
+    region = REGIONS[number]
+    template, alone = template_for(region.op), serial_us(region)
+    count = read_shares if region.op == "quantization_range" else stored_shares
+    for threads in itertools.islice(THREADS, number % 6, None, 6):
+        machine = machine_of(threads)
+        function = template.build(region, template.default_config(region, machine), machine.isa)
+        shares = count(function, threads)
+        assert shares.times.min() >= 1
+        # The last vector of a tensor ends where that ends, and begins in the one before.
+        assert shares.twice <= (LANES if region.op in ("elementwise", "quantization_range") else 0)
+        if alone >= ENOUGH * threads * machine.fork_us(threads):
+            assert shares.unevenness(threads) <= most_uneven(region, threads), threads
+
+
+def test_a_grid_that_leaves_threads_idle_is_found() -> None:
+    region = next(each for each in REGIONS if each.op == "conv2d")
+    template, machine = template_for("conv2d"), machine_of(8)
+    config = template.default_config(region, machine)
+    config = type(config).from_dict({**config.to_dict(), "threads_m": 3, "threads_n": 1})
+    shares = stored_shares(template.build(region, config, machine.isa), 8)
+    assert shares.threads == 3 and shares.unevenness(8) > 8 / 3
+
+
+@pytest.mark.parametrize("region", SMALL, ids=[each.op for each in SMALL])
+def test_small_operators_take_few_threads(region: Region) -> None:
+    """Between one and all: a fork of all 56 threads costs more than the others save."""
+    template, machine = template_for(region.op), machine_of(56)
+    function = template.build(region, template.default_config(region, machine), machine.isa)
+    assert 1 < stored_shares(function, 56).threads <= 28
