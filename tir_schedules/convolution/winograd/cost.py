@@ -35,6 +35,7 @@ INPUT_CYCLES, OUTPUT_CYCLES = 110.0, 90.0  # of a vector of a tile, measured fro
 TILE_CYCLES = 80.0  # of a tile: its place, its edges, the loops around its vectors
 # Of the weights' way: what passes behind products, and what shows of that nevertheless.
 HIDDEN, EXPOSED = 0.95, 0.1
+ALIKE = 2  # threads that read the same weight count as so many for memory, at most
 F32_BYTES = 4
 
 
@@ -70,8 +71,9 @@ def winograd_cost(
     beyond = whole > machine.l3_bytes
     near = weight + kept <= machine.l2_bytes
     threads, per_us = members * teams, machine.cycles_per_us
-    first = _weight_cycles(weight, products, machine, threads, cold or beyond, False)
-    later = _weight_cycles(weight, products, machine, threads, beyond, near)
+    grid = threads, members
+    first = _weight_cycles(weight, products, machine, grid, cold or beyond, False)
+    later = _weight_cycles(weight, products, machine, grid, beyond, near)
     over = max(0, kept - machine.l2_bytes * 3 // 4)
     foreign = F32_BYTES * PRODUCTS * tiles * channels * (members - 1) / members
     forks = 0 if threads == 1 else 1 if members == 1 else 2 * each
@@ -92,20 +94,27 @@ def direct_cycles(region: Region, machine: Machine, cold: bool = False) -> float
     weight = F32_BYTES * math.prod(region.inputs[1].shape)
     if not cold and weight <= machine.l3_bytes:
         return computing
-    threads = config.threads_m * config.threads_n
+    grid = config.threads_m * config.threads_n * config.threads_x, config.threads_n
     return computing + _weight_cycles(
-        weight / config.threads_n, computing, machine, threads, True, False
+        weight / config.threads_n, computing, machine, grid, True, False
     )
 
 
 def _weight_cycles(
-    size: float, products: float, machine: Machine, threads: int, far: bool, near: bool
+    size: float, products: float, machine: Machine, grid: tuple[int, int], far: bool, near: bool
 ) -> float:
-    """What shows of the weights' way while so many cycles of products are computed."""
+    """What shows of the weights' way while so many cycles of products are computed.
+
+    `grid` is how many threads there are, and how many of them read parts of their own. The others
+    read the same at about the same time, and find it in L3.
+    """
     if near:
         return 0.0
-    rate = machine.memory_rate(threads) if far else machine.l3_rate(threads)
-    cycles = size / rate * machine.cycles_per_us
+    threads, readers = grid
+    us = size / machine.l3_rate(threads)
+    if far:
+        us = max(us, size / machine.memory_rate(min(threads, ALIKE * readers)))
+    cycles = us * machine.cycles_per_us
     return max(0.0, cycles - HIDDEN * products) + EXPOSED * min(cycles, products)
 
 
