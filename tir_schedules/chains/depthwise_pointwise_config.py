@@ -72,13 +72,16 @@ def check(
 
 
 def in_bands(
-    region: Region, machine: Machine, lines: int, threads: int
+    region: Region, machine: Machine, lines: int, threads: int, most_rows: int = 2
 ) -> DepthwisePointwiseConfig:
-    """Bands of so many lines or somewhat more, with the parts' own numbers for them."""
+    """Bands of so many lines or somewhat more, with the parts' own numbers for them.
+
+    Register tiles of the first part have at most `most_rows`.
+    """
     first = region.parts[0]
     one = dataclasses.replace(machine, threads=1)
     problem = DepthwiseProblem.of(first)
-    depthwise = depthwise_config.default_config(first, one, lines)
+    depthwise = depthwise_config.default_config(first, one, most_rows)
     kernel = dot_kernel(first, machine.isa)
     if kernel is not None:  # the ring of staged rows then goes on from band to band
         blocks = math.ceil(problem.channels / (kernel.lanes * kernel.kr))

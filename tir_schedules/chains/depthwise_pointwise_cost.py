@@ -75,11 +75,14 @@ def estimate_pair(region: Region, machine: Machine) -> PairEstimate:
     shared = (in_bands(region, machine, n, t) for n in sizes for t in halves(machine.threads))
     found = [(pair.in_bands(config), config) for config in (*serial, *shared)]
     alone = min(pair.in_bands(config).total for config in serial)
-    cost, config = fewest_unless_uneven(
-        found,
-        lambda way: way[0].total,
-        lambda way: even_enough(machine, alone, pair.largest_share(way[1])),
-    )
+
+    def is_even(way: tuple[Cost, DepthwisePointwiseConfig]) -> bool:
+        return even_enough(machine, alone, pair.largest_share(way[1]))
+
+    if not any(map(is_even, found)):  # single lines may be, in tiles of one row
+        lines = (in_bands(region, machine, 1, t, most_rows=1) for t in halves(machine.threads))
+        found += [(pair.in_bands(config), config) for config in lines]
+    cost, config = fewest_unless_uneven(found, lambda way: way[0].total, is_even)
     height = f"{config.lines} line{'s' * (config.lines > 1)}"
     return PairEstimate(
         separate=pair.separate(),

@@ -109,6 +109,16 @@ def test_threads(threads: tuple[int, int], groups: int) -> None:
         check(region, ISAS[-1], ConvConfig.from_dict({**config.to_dict(), "lines": 1}))
 
 
+@pytest.mark.parametrize("threads", [2, 3, 5, 100])
+@pytest.mark.parametrize("groups", [1, 2])
+def test_threads_share_the_tiles_of_a_line(threads: int, groups: int) -> None:
+    """Tiles at the edges, which are code of their own, and loops of those between."""
+    region = conv_region((40,), 6, 64, (5,), padding=(3, 2), batch=2, groups=groups)
+    for staged in (False, True):
+        shared = {"threads_m": 2, "threads_n": 2, "threads_x": threads}
+        check(region, ISAS[-1], config_for(region, ISAS[-1], staged=staged, rows=4, **shared))
+
+
 @pytest.mark.parametrize(
     ("isa", "kernel"),
     [

@@ -10,6 +10,8 @@ import math
 import pytest
 from hypothesis import given
 
+from microkernels.errors import ConfigError
+from microkernels.isa import isa_named
 from microkernels.microkernel import Microkernel, tile_kernels_for
 from tests.amx_emulator import emulator
 from tests.examples import examples
@@ -75,6 +77,15 @@ def test_groups_strides_and_dilation(dtype: str) -> None:
         groups=2, dtype=dtype,
     )  # fmt: skip
     run_on_tiles(region, on_tiles(region, "16x64", threads_m=2, threads_n=2))
+
+
+def test_threads_share_the_tiles_of_a_line_that_do_not_overlap() -> None:
+    region = conv_region((32,), 6, 40, (3,), padding=(1, 1), dtype="uint8")
+    run_on_tiles(region, on_tiles(region, "16x64", threads_x=2))
+    region = conv_region((33,), 6, 40, (3,), padding=(1, 1), dtype="uint8")
+    config = on_tiles(region, "16x64", threads_x=2)
+    with pytest.raises(ConfigError, match="threads_x=2: tiles overlap"):
+        template_for("conv1d").build(region, config, isa_named("amx"))
 
 
 def test_float_activations_become_bfloat16() -> None:
