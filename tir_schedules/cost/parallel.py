@@ -20,6 +20,7 @@ LEAST_MOVED = 10.0
 # be at most so many times the mean.
 ENOUGH, MOST_UNEVEN = 8.0, 1.25
 HARDLY_SLOWER = 1.15  # an estimate's error
+MEASURED_THREADS = 2  # up to so many, estimates were measured, and decide alone
 
 W = TypeVar("W")
 
@@ -55,8 +56,9 @@ def even_enough(machine: Machine, us: float, largest: float) -> bool:
     largest : float
         The part of it that the busiest thread has.
     """
-    much = us >= ENOUGH * machine.threads * machine.fork_us(machine.threads)
-    return not much or largest * machine.threads <= MOST_UNEVEN
+    threads = machine.threads
+    much = threads > MEASURED_THREADS and us >= ENOUGH * threads * machine.fork_us(threads)
+    return not much or largest * threads <= MOST_UNEVEN
 
 
 def fewest_unless_uneven(
