@@ -13,7 +13,7 @@ from typing import Any
 from tvm import DataType, IRModule, ir, relax
 
 from microkernels.machines.machine import Machine
-from tir_schedules.program.time import FAR, NEAR, SHARED, Origin, Part
+from tir_schedules.program.time import ALL, FAR, NEAR, SHARED, Origin, Part
 
 # How much of a cache keeps what was touched before: it is not kept in the order of its use alone.
 USED_CACHE = 0.75
@@ -182,7 +182,14 @@ def origins(
                 else:
                     since = order
                 distance = tensor.size + sum(touched[memory] for memory in since)
-                if distance <= machine.l2_bytes * threads * USED_CACHE:
+                part = parts[call.function].get(parameter)
+                if tensor.weight and part is not None and part.form == ALL:
+                    # Every core that reads all of it has a copy, if that fits.
+                    own = distance <= machine.l2_bytes * USED_CACHE
+                    levels[parameter] = Origin(NEAR if own else SHARED)
+                    if distance > machine.l3_bytes * sockets:
+                        levels[parameter] = Origin(FAR)
+                elif distance <= machine.l2_bytes * threads * USED_CACHE:
                     levels[parameter] = Origin(NEAR, had.get(tensor.memory))
                 elif distance <= machine.l3_bytes * sockets:
                     levels[parameter] = Origin(SHARED)
