@@ -66,7 +66,7 @@ def check(
             f"lines={config.lines} are no whole tiles of {config.depthwise.rows} rows, for "
             f"{region.key}"
         )
-    if config.depthwise.threads * config.pointwise.threads_m * config.pointwise.threads_n > 1:
+    if config.depthwise.threads * config.pointwise.threads > 1:
         raise ConfigError(f"threads within a part of a band, for {region.key}")
     return problem, kernel
 

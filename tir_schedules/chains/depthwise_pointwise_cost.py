@@ -110,7 +110,7 @@ class _Pair:
         """Two kernels in their default configurations."""
         first = depthwise_config.default_config(self.first, self.machine)
         second = matmul.default_config(self.second, self.machine)
-        tasks = second.threads_m * second.threads_n
+        tasks = second.threads
         compute = self._depthwise() / first.threads + self._product(self.second, second)
         forks = self.machine.fork_us(first.threads) + self.machine.fork_us(tasks)
         barriers = 2 * self.machine.call_us + forks
@@ -122,7 +122,8 @@ class _Pair:
         between += (1 - self._own(first, second)) * read / rate
         between += self._narrow(read)
         passes = math.ceil(self.lines * self.problem.columns.outputs / second.m_block)
-        weights = self._weights(second, passes / second.threads_m, compute) / second.threads_n
+        weights = self._weights(second, passes / second.threads_m, compute)
+        weights /= second.threads_n * second.threads_k
         return Cost(compute, weights=weights, between=between, barriers=barriers)
 
     def in_bands(self, config: DepthwisePointwiseConfig) -> Cost:
@@ -159,7 +160,7 @@ class _Pair:
 
         The first kernel's threads share channels before they share lines.
         """
-        if second.threads_m * second.threads_n == 1 and first.threads == 1:
+        if second.threads == 1 and first.threads == 1:
             return 1.0
         kernel = dot_kernel(self.first, self.machine.isa)
         lanes = self.machine.isa.f32_lanes

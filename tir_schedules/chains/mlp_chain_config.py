@@ -112,7 +112,7 @@ def check(region: Region, config: MlpChainConfig, isa: Isa) -> list[PartConfig]:
     for part, found in zip(region.parts, configs, strict=True):
         if isinstance(found, MatmulConfig):
             check_matmul(part, found, isa)
-            if config.mode == "rows" and found.threads_m * found.threads_n > 1:
+            if config.mode == "rows" and found.threads > 1:
                 raise ConfigError(f"threads within a part of a block of rows, for {region.key}")
         else:
             normalize.check(part, found, isa)

@@ -23,12 +23,25 @@ def for_groups(groups: Sequence[Group], body: Callable[[Expr | int, int], None])
 
 def for_share(groups: Sequence[Group], index: Expr, body: Callable[[Expr, int], None]) -> None:
     """Runs `body(start, size)` for the piece number `index`; one branch for each size."""
-    if len(groups) == 1:
-        body(index * groups[0].size, groups[0].size)
+    _for_share(groups, index, 0, body)
+
+
+def _for_share(
+    groups: Sequence[Group], index: Expr, before: int, body: Callable[[Expr, int], None]
+) -> None:
+    """`for_share` of the groups after so many pieces."""
+    group, *others = groups
+
+    def run() -> None:
+        number = index - before if before else index
+        start = number * group.size
+        body(group.start + start if group.start else start, group.size)
+
+    if not others:
+        run()
         return
-    larger, smaller = groups
-    with I.If(index < larger.count):
+    with I.If(index < before + group.count):
         with I.Then():
-            body(index * larger.size, larger.size)
+            run()
         with I.Else():
-            body(smaller.start + (index - larger.count) * smaller.size, smaller.size)
+            _for_share(others, index, before + group.count, body)

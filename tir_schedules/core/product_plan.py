@@ -14,6 +14,7 @@ import math
 from dataclasses import dataclass, replace
 
 from microkernels.microkernel import Microkernel, microkernel_named
+from microkernels.vector.expressions import Expr
 
 from .blocking import Group, balanced, panel_widths, shares
 from .config import Config
@@ -26,7 +27,7 @@ from .panels import Panels
 PANELS_AHEAD, PRODUCTS_PER_FETCH = 2, 8
 # Bytes of A that stay in L1 from one panel to the next; CPUs with tiles have 48 KB.
 STAYS = 32 << 10
-Piece = tuple[int, int]  # first step of K and number of steps
+Piece = tuple[Expr | int, int]  # first step of K and number of steps
 
 
 class TileConfig(Config, frozen=True, kw_only=True):
@@ -70,6 +71,8 @@ class ProductPlan:
         Most rows and steps of K of a block.
     threads_m, threads_n : int
         Threads along rows and columns; no more than there are rows or vectors are used.
+    threads_k : int
+        Threads along K, whose sums are added in the end; no more than it has units are used.
     runs : int
         Runs of K, each padded to whole steps.
     k_align : int
@@ -86,6 +89,7 @@ class ProductPlan:
     k_block: int
     threads_m: int = 1
     threads_n: int = 1
+    threads_k: int = 1
     runs: int = 1
     k_align: int = 1
 
@@ -131,22 +135,51 @@ class ProductPlan:
         return shares(self.n_vectors, min(self.threads_n, self.n_vectors))
 
     @property
+    def k_unit(self) -> int:
+        """Steps of K that are not cut."""
+        return math.lcm(self.k_align, self.kernel.depth)
+
+    @property
+    def k_shares(self) -> tuple[Group, ...]:
+        """Steps of K of every thread along them; the last unit may be smaller."""
+        unit = self.k_unit
+        units = math.ceil(self.steps / unit)
+        groups = [
+            Group(group.start * unit, group.count, group.size * unit)
+            for group in shares(units, min(self.threads_k, units))
+        ]
+        if units * unit > self.steps:
+            start, count, size = groups[-1].start, groups[-1].count, groups[-1].size
+            last = start + (count - 1) * size
+            groups[-1:] = [Group(start, count - 1, size)] if count > 1 else []
+            groups.append(Group(last, 1, self.steps - last))
+        return tuple(groups)
+
+    @property
     def busiest(self) -> ProductPlan:
         """The part of the thread with the most rows and columns."""
         columns = math.ceil(self.n_vectors / self.threads_n) * self.kernel.lanes
         m, n = math.ceil(self.m / self.threads_m), min(self.n, columns)
-        return replace(self, m=m, n=n, threads_m=1, threads_n=1)
+        part = replace(self, m=m, n=n, threads_m=1, threads_n=1, threads_k=1)
+        if self.threads_k == 1:
+            return part
+        k = min(self.runs * self.k, self.k_shares[0].size * self.kernel.kr)
+        return replace(part, k=k, runs=1)
 
     @property
-    def pieces(self) -> list[Piece]:
+    def pieces(self) -> list[tuple[int, int]]:
         """The blocks of K."""
-        align = math.lcm(self.k_align, self.kernel.depth)
-        units = math.ceil(self.steps / align)
-        groups = shares(units, min(units, math.ceil(self.steps / self.k_block)))
+        return self.pieces_of(self.steps)
+
+    def pieces_of(self, steps: int) -> list[tuple[int, int]]:
+        """The blocks of so many steps of K."""
+        align = self.k_unit
+        units = math.ceil(steps / align)
+        groups = shares(units, min(units, math.ceil(steps / self.k_block)))
         starts = [group.start + i * group.size for group in groups for i in range(group.count)]
         ends = [*starts[1:], units]
         return [
-            (start * align, min(self.steps, end * align) - start * align)
+            (start * align, min(steps, end * align) - start * align)
             for start, end in zip(starts, ends, strict=True)
         ]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from microkernels.errors import ConfigError
 from microkernels.isa import Isa
 from microkernels.microkernel import Microkernel
 from tir_schedules.core.integer_product import is_integer, quantized_dtype
@@ -40,10 +41,18 @@ class MatmulConfig(TileConfig, frozen=True, kw_only=True):
     ----------
     threads_m, threads_n : int
         Threads along rows and along columns.
+    threads_k : int
+        Threads along K, whose sums are added in the end.
     """
 
     threads_m: int = 1
     threads_n: int = 1
+    threads_k: int = 1
+
+    @property
+    def threads(self) -> int:
+        """Threads of the grid."""
+        return self.threads_m * self.threads_n * self.threads_k
 
 
 def dimensions(region: Region) -> tuple[int, int, int]:
@@ -57,7 +66,15 @@ def dimensions(region: Region) -> tuple[int, int, int]:
 def plan_of(region: Region, config: MatmulConfig) -> ProductPlan:
     """How a configuration cuts a matmul region."""
     m, n, k = dimensions(region)
-    return ProductPlan.of(config, m, n, k, threads_m=config.threads_m, threads_n=config.threads_n)
+    return ProductPlan.of(
+        config,
+        m,
+        n,
+        k,
+        threads_m=config.threads_m,
+        threads_n=config.threads_n,
+        threads_k=config.threads_k,
+    )
 
 
 def product_types(region: Region) -> tuple[str, str]:
@@ -68,4 +85,13 @@ def product_types(region: Region) -> tuple[str, str]:
 
 def check(region: Region, config: MatmulConfig, isa: Isa) -> Microkernel:
     """The microkernel of a legal configuration; ConfigError for an illegal one."""
-    return check_tile(region, config, isa, product_types(region), "threads_m", "threads_n")
+    threads = "threads_m", "threads_n", "threads_k"
+    kernel = check_tile(region, config, isa, product_types(region), *threads)
+    if config.threads_k > 1 and not shares_k(kernel, dimensions(region)[2]):
+        raise ConfigError(f"threads_k={config.threads_k}: {region.key} has an incomplete tile of K")
+    return kernel
+
+
+def shares_k(kernel: Microkernel, k: int) -> bool:
+    """Whether threads may share K; the last tile of it is multiplied by itself if incomplete."""
+    return not kernel.by_tiles or k % (kernel.kr * kernel.depth) == 0

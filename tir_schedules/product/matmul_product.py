@@ -15,14 +15,14 @@ from microkernels.microkernel import Address, Microkernel, Place
 from microkernels.tvm_compat import llvm_functions
 from microkernels.vector.expressions import Expr, ramp, reinterpret_group
 from microkernels.vector.prefetch import PREFETCH_LLVM_IR, prefetch
-from tir_schedules.core.emission import task_loop
 from tir_schedules.core.integer_product import is_integer
 from tir_schedules.core.region import Region
 
 from .activations import Activations, InPlace, Read
 from .matmul_config import MatmulConfig, plan_of
 from .scaled_weight import ScaledPanels
-from .tile_loops import ThreadGrid, TileLoops, TileTask
+from .thread_grid import ThreadGrid
+from .tile_loops import TileLoops, TileTask
 from .zero_points import Start, ZeroPoints, quantize_parameters
 
 _LINE = 64  # bytes of a cache line
@@ -136,5 +136,5 @@ class MatmulProduct:
     def share(self) -> None:
         """The whole product, in one parallel region over the configuration's grid of threads."""
         grid = ThreadGrid(plan_of(self.region, self.config))
-        with task_loop(grid.tasks) as task, llvm_functions(PREFETCH_LLVM_IR):
+        with grid.task() as task, llvm_functions(PREFETCH_LLVM_IR):
             grid.emit(task, self.loops(grid.most_rows))

@@ -23,7 +23,7 @@ from microkernels.microkernel import Address, Microkernel, Place, Tile
 from microkernels.vector.expressions import Expr, ramp
 from tir_schedules.core.blocking import Group, balanced
 from tir_schedules.core.emission import opaque_block
-from tir_schedules.core.group_loops import for_groups, for_share
+from tir_schedules.core.group_loops import for_groups
 from tir_schedules.core.product_plan import PANELS_AHEAD, PRODUCTS_PER_FETCH, Piece, ProductPlan
 
 from .late_stores import LateStores
@@ -97,6 +97,8 @@ class TileLoops:
         (first vector of a panel, line of the panel) -> None; fetches that line of packed B, of
         which a step has one for each vector. With few rows the tiles have it called while they
         multiply the panel before.
+    share : tuple or None
+        First step and number of steps of the K that is multiplied; all of it if None.
     """
 
     plan: ProductPlan
@@ -111,6 +113,7 @@ class TileLoops:
     peel: bool = False
     direct: Callable[[Expr, Expr], Place] | None = None
     fetch: Callable[[Expr, Expr | int], None] | None = None
+    share: Piece | None = None
 
     def emit(
         self, row: Expr, rows: int, vector: Expr, vectors: int, tiles: TileTask | None = None
@@ -121,7 +124,9 @@ class TileLoops:
         unless its configuration is there.
         """
         plan, kernel = self.plan, self.plan.kernel
-        pieces, bands = plan.pieces, plan.bands(rows)
+        first, steps = self.share or (0, plan.steps)
+        pieces = [(first + start, size) for start, size in plan.pieces_of(steps)]
+        bands = plan.bands(rows)
         scratch = None
         if (len(pieces) > 1 or kernel.by_tiles) and self.direct is None:
             # As wide as the widest panel: TVM cuts off columns that nobody visits, and tiles are
@@ -337,29 +342,3 @@ class TileLoops:
                 self.epilogue_cost,
                 lambda i, j, value, ends: self.store(block + tile + i, vector + j, value, ends),
             )
-
-
-class ThreadGrid:
-    """Rows and vectors of columns of a plan, cut among its threads."""
-
-    def __init__(self, plan: ProductPlan) -> None:
-        self.rows, self.columns = plan.row_shares, plan.column_shares
-        self.threads_m = sum(group.count for group in self.rows)
-        self.tasks = self.threads_m * sum(group.count for group in self.columns)
-
-    @property
-    def most_rows(self) -> int:
-        """Rows of the largest share."""
-        return self.rows[0].size
-
-    def emit(self, task: Expr, loops: TileLoops) -> None:
-        """The loops over one thread's share."""
-        for_share(
-            self.rows,
-            I.floormod(task, self.threads_m),
-            lambda row, rows: for_share(
-                self.columns,
-                I.floordiv(task, self.threads_m),
-                lambda vector, vectors: loops.emit(row, rows, vector, vectors),
-            ),
-        )

@@ -32,7 +32,6 @@ from tir_schedules.core.config import best_first
 from tir_schedules.core.emission import (
     kernel_function,
     operand_parameters,
-    task_loop,
     tensor_parameter,
 )
 from tir_schedules.core.loop_nest import LoopNest
@@ -52,7 +51,8 @@ from .tile_config import (
     neighbouring_tiles,
     tile_cycles,
 )
-from .tile_loops import LoadPanel, ThreadGrid, TileLoops
+from .thread_grid import ThreadGrid
+from .tile_loops import LoadPanel, TileLoops
 from .tile_stores import row_store
 from .weight_only_tiles import WeightOnlyTiles
 
@@ -213,7 +213,7 @@ def why_vectors(region: Region, config: WeightOnlyConfig, machine: Machine) -> s
 
 def check(region: Region, config: WeightOnlyConfig, isa: Isa) -> Microkernel:
     """The microkernel of a legal configuration; ConfigError for an illegal one."""
-    return check_tile(region, config, isa, None, "threads_m", "threads_n")
+    return check_tile(region, config, isa, None, "threads_m", "threads_n", "threads_k")
 
 
 def build(region: Region, config: WeightOnlyConfig, isa: Isa) -> tirx.PrimFunc:
@@ -241,7 +241,7 @@ def build(region: Region, config: WeightOnlyConfig, isa: Isa) -> tirx.PrimFunc:
         store = row_store(region, lanes, c, epilogue)
         zeros = per_block[1] if len(per_block) > 1 else None
         tiles = WeightOnlyTiles(kernel, weight, load_a, packed, per_block[0], zeros)
-        with task_loop(grid.tasks) as task:
+        with grid.task() as task:
             loops = _loops(plan, config.staged, tiles, store, epilogue.cost)
             grid.emit(task, loops)
     return builder.get()
@@ -254,6 +254,7 @@ def _plan(region: Region, config: WeightOnlyConfig, weight: NarrowWeight) -> Pro
         *dimensions(region),
         threads_m=config.threads_m,
         threads_n=config.threads_n,
+        threads_k=config.threads_k,
         k_align=weight.unit if config.staged or weight.blocks == 1 else weight.block,
     )
 
