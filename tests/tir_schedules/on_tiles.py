@@ -14,7 +14,7 @@ from tir_schedules.core.integer_product import is_integer, quantized_dtype
 from tir_schedules.core.product_plan import TileConfig
 from tir_schedules.core.region import Region
 from tir_schedules.product.batch_matmul import BatchMatmulConfig, BatchProblem
-from tir_schedules.product.matmul_config import MatmulConfig, dimensions
+from tir_schedules.product.matmul_config import MatmulConfig, dimensions, shares_k
 
 BLOCKS = ("32x32", "16x64")
 
@@ -66,6 +66,8 @@ def cut_in_any_way(draw: st.DrawFn, region: Region) -> TileConfig:
     }
     if region.op == "matmul":
         fields |= {"threads_m": draw(st.integers(1, 3)), "threads_n": draw(st.integers(1, 4))}
+        if shares_k(kernel, k):
+            fields["threads_k"] = draw(st.integers(1, 3))
     else:
         fields |= {"row_shares": draw(st.integers(1, 3)), "parallel": draw(st.booleans())}
     return on_tiles(region, block, **fields)

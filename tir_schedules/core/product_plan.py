@@ -171,6 +171,11 @@ class ProductPlan:
         """The blocks of K."""
         return self.pieces_of(self.steps)
 
+    @property
+    def longest_piece(self) -> int:
+        """Steps of the longest block of K of any thread."""
+        return max(size for share in self.k_shares for _, size in self.pieces_of(share.size))
+
     def pieces_of(self, steps: int) -> list[tuple[int, int]]:
         """The blocks of so many steps of K."""
         align = self.k_unit

@@ -121,9 +121,8 @@ class MatmulProduct:
         )
         if "scale" not in inputs:
             return loops
-        most = max(size for _, size in plan.pieces)
         vectors = min(config.vectors, plan.n_vectors)
-        scaled = ScaledPanels(kernel, weight, inputs["scale"], k, most, vectors)
+        scaled = ScaledPanels(kernel, weight, inputs["scale"], k, plan.longest_piece, vectors)
         return replace(loops, stage_b=scaled.stage)
 
     def run(self, rows: int, tiles: TileTask) -> None:

@@ -267,9 +267,9 @@ def _loops(
     loops = TileLoops(plan, tiles.load_a, _no_panel, store, epilogue_cost)
     if not staged:
         return dataclasses.replace(loops, multiply=tiles.multiply)
-    steps = max(size for _, size in plan.pieces)
     vectors = min(plan.vectors, weight.n_vectors)
-    expanded = I.sblock_alloc_buffer((steps * vectors * weight.lanes,), "float32")
+    size = plan.longest_piece * vectors * weight.lanes
+    expanded = I.sblock_alloc_buffer((size,), "float32")
 
     def stage(panel: Expr, width: int, piece: Piece) -> LoadPanel:
         return tiles.stage(panel, width, piece, expanded)

@@ -114,6 +114,7 @@ def blocked(draw: st.DrawFn, isa: str) -> tuple[Region, MatmulConfig, bool]:
         k_block=draw(st.integers(1, 40)),
         threads_m=draw(st.integers(1, 4)),
         threads_n=draw(st.integers(1, 5)),
+        threads_k=draw(st.integers(1, 4)),
     )
     return region, config, draw(st.booleans())
 

@@ -100,6 +100,7 @@ def test_every_block_size_gives_the_same_result(data: st.DataObject) -> None:
         k_block=data.draw(st.integers(1, 40)),
         threads_m=data.draw(st.integers(1, 5)),
         threads_n=data.draw(st.integers(1, 8)),
+        threads_k=data.draw(st.integers(1, 4)),
     )
     check(region, ISAS[-1], config=config)
 

@@ -77,10 +77,15 @@ def test_tile_minus_one_tile_tile_plus_one(isa: str, at_end: bool) -> None:
 def test_blocks_and_threads() -> None:
     region = scaled_region((1, 11, 2), 37, 83, (Tensor((83,), "float32"),), bias_relu())
     default = MATMUL.default_config(region, machine_for(ISAS[-1])).to_dict()
-    for m_block, k_block, threads_m, threads_n in [(22, 37, 2, 1), (8, 10, 1, 2), (4, 1, 3, 1)]:
+    for m_block, k_block, threads_m, threads_n, threads_k in [
+        (22, 37, 2, 1, 1),
+        (8, 10, 1, 2, 1),
+        (4, 1, 3, 1, 1),
+        (22, 12, 1, 2, 3),  # 12 steps a thread: of all 37, blocks have 10 at most
+    ]:
         tile = {"rows": 4, "vectors": min(2, default["vectors"])}
         blocks = {"m_block": m_block, "k_block": k_block}
-        grid = {"threads_m": threads_m, "threads_n": threads_n}
+        grid = {"threads_m": threads_m, "threads_n": threads_n, "threads_k": threads_k}
         check(region, ISAS[-1], MatmulConfig(**{**default, **tile, **blocks, **grid}))
 
 
