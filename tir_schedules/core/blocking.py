@@ -9,6 +9,8 @@ from dataclasses import dataclass
 
 from microkernels.machines.machine import Machine
 
+Box = tuple[int, int, int]  # rows, vectors of columns, and units of K, or threads along them
+
 # Rows that are multiplied in the time in which the other operand is packed.
 PACKED_ROWS = 4.0
 
@@ -90,36 +92,43 @@ def busy_grid(m: int, n: int, rows: int, columns: int) -> tuple[int, int]:
     return math.ceil(m / math.ceil(m / rows)), math.ceil(n / math.ceil(n / columns))
 
 
-def choose_thread_grid(
-    m: int,
-    n_vectors: int,
-    threads: Iterable[int],
-    cost: Callable[[int, int, int, int], float],
-) -> tuple[int, int]:
-    """Threads along the rows and along the columns of a product with the least cost.
+def choose_thread_grid(sizes: Box, threads: Iterable[int], cost: Callable[[Box], float]) -> Box:
+    """The grid of threads for a product with the least cost.
 
     Tried are the largest grids of each number of threads. No grid has threads that could go without
     making another's part larger.
 
     Parameters
     ----------
-    m, n_vectors : int
-        Rows, and vectors of columns.
+    sizes : tuple
+        Rows, vectors of columns, and units of K.
     threads : iterable of int
         How many to try at most.
     cost : callable
-        Given threads along rows and columns, and the rows and vectors of the busiest one.
+        Of a grid.
     """
-    best, least = (1, 1), cost(1, 1, m, n_vectors)
-    seen = {(1, 1)}
-    for rows, columns in grids_of(threads):
-        grid = busy_grid(m, n_vectors, rows, columns)
-        if grid not in seen:
-            seen.add(grid)
-            found = cost(*grid, math.ceil(m / grid[0]), math.ceil(n_vectors / grid[1]))
-            if found < least:
-                best, least = grid, found
+    best: Box = (1, 1, 1)
+    least, seen = cost(best), {best}
+    for most in threads:
+        for along_k in range(1, min(most, sizes[2]) + 1):
+            for along_rows, along_columns in thread_grids(most // along_k):
+                grid = divided(sizes, divided(sizes, (along_rows, along_columns, along_k)))
+                if grid not in seen:
+                    seen.add(grid)
+                    found = cost(grid)
+                    if found < least:
+                        best, least = grid, found
     return best
+
+
+def divided(sizes: Box, parts: Box) -> Box:
+    """Sizes over numbers of parts, rounded up: the largest part.
+
+    >>> divided((5, 48, 768), (2, 7, 1))
+    (3, 7, 768)
+    """
+    m, n, k = (-(-size // part) for size, part in zip(sizes, parts, strict=True))
+    return m, n, k
 
 
 def shares_of_rows(products: int, rows: int, threads: int, unit: int = 1) -> int:

@@ -41,6 +41,7 @@ from tir_schedules.epilogue.epilogue import Columns, Epilogue, load_vector, unfl
 from tir_schedules.rows.quantization_range import emit_own_range
 
 from .activations import InPlace
+from .best_grid import best_grid
 from .matmul_config import (
     ACTIVATION_DTYPES,
     MatmulConfig,
@@ -48,6 +49,7 @@ from .matmul_config import (
     dimensions,
     plan_of,
     product_types,
+    shares_k,
 )
 from .matmul_product import MatmulProduct
 from .matmul_weight import pack, packed_shape, parameter_shape, unpack
@@ -55,7 +57,6 @@ from .matmul_window import window_of
 from .scaled_weight import further_inputs, has_scale, reject_scale, scaled
 from .tile_config import (
     RESULT_DTYPES,
-    best_grid,
     default_tile,
     fewest_cycles,
     neighbouring_tiles,
@@ -179,7 +180,8 @@ def _config(region: Region, machine: Machine, kernel: Microkernel) -> MatmulConf
     """The best configuration of one kernel."""
     m, n, k = dimensions(region)
     tile = _tile(region, machine, kernel)
-    grid = best_grid(tile, m, n, k, machine, flops(region) / kernel.kr)
+    k_unit = kernel.depth if shares_k(kernel, k) else None
+    grid = best_grid(tile, m, n, k, machine, flops(region) / kernel.kr, k_unit)
     return MatmulConfig(**tile, **grid)
 
 

@@ -6,19 +6,17 @@ import math
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Protocol, TypeVar
 
-from microkernels.amx.tile_shapes import ROWS
 from microkernels.errors import ConfigError
 from microkernels.isa import Isa, isa_named
 from microkernels.kernels.amx_family import AmxMicrokernel
 from microkernels.machines.machine import Machine
 from microkernels.microkernel import Microkernel, kernels_for, microkernel_named, tile_kernels_for
-from tir_schedules.core.blocking import choose_thread_grid, estimate_cycles
+from tir_schedules.core.blocking import estimate_cycles
 from tir_schedules.core.config import check_numbers
 from tir_schedules.core.product_plan import ProductPlan, TileConfig
 from tir_schedules.core.region import Region
 from tir_schedules.cost.amx_cost import LEAST_GAIN, amx_blocks, amx_cycles, vector_cycles
-from tir_schedules.cost.parallel import halves, threads_worth
-from tir_schedules.cost.work import flops_us, product_rate
+from tir_schedules.cost.work import product_rate
 
 RESULT_DTYPES = (
     "float32",
@@ -60,9 +58,6 @@ class _OfKernel(Protocol):
     def kernel(self) -> str: ...
 
 
-# Share of a product's time that it takes to fetch, in the next one, rows of which another core
-# wrote a part (measured: 512x13x512 before 512x512x256, two threads).
-FOREIGN_ROWS = 0.16
 # Rows that share a reading of the weight where it shows (measured on Granite Rapids: 128x3072x768
 # takes 10% less time than with 85 rows, 128x4096x1024 8%).
 READING_ROWS = 512
@@ -108,55 +103,6 @@ def default_tile(
         "m_block": m_block,
         "k_block": math.ceil(steps / k_blocks),
     }
-
-
-def best_grid(
-    tile: dict[str, Any], m: int, n: int, k: int, machine: Machine, flops: float
-) -> dict[str, Any]:
-    """The grid of threads for a tile, as fields of a configuration; one if there is little work.
-
-    A part takes the time of its products, more where much of A, B and C is moved for few of them,
-    and at least that of reading its columns of a weight beyond L2. The first is after the Graph
-    Compiler's split choice (Li et al., arXiv 2301.01333), with the bytes of A, B and C in place of
-    fitted constants.
-    """
-    alone = flops_us(flops, machine)
-    if threads_worth(machine, alone) == 1:
-        return {"threads_m": 1, "threads_n": 1}
-    kernel = microkernel_named(tile["kernel"])
-    rows, vectors, steps = tile["rows"], tile["vectors"], kernel.steps(k)
-    n_vectors = math.ceil(n / kernel.lanes)
-    m_tiles, n_tiles = math.ceil(m / rows), math.ceil(n_vectors / vectors)
-    weight = 4.0 * kernel.lanes * steps * n_vectors
-
-    def tile_us(high: int, wide: int) -> float:
-        return _step_cycles(kernel, high, wide, machine) * alone / whole
-
-    whole = m_tiles * n_tiles * _step_cycles(kernel, rows, vectors, machine)
-
-    def cost(threads_m: int, threads_n: int, m_part: int, n_part: int) -> float:
-        threads = threads_m * threads_n
-        # Where there are more threads than tiles, these get lower or narrower.
-        high = rows if threads_m <= m_tiles else m_part
-        wide = vectors if threads_n <= n_tiles else n_part
-        tiles = math.ceil(m_part / rows) * math.ceil(n_part / vectors)
-        m_share, n_share = m / threads_m, n / threads_n
-        traffic = (m_share + n_share) / k + (m_share + n_share) / (m_share * n_share)
-        foreign = 1 + FOREIGN_ROWS * (1 - 1 / threads_n)
-        us = tiles * tile_us(high, wide) * (1 + 0.05 * traffic) * foreign
-        if weight > machine.l2_bytes // 2:
-            us = max(us, weight * n_part / n_vectors / machine.l3_rate(threads))
-        return us + machine.fork_us(threads)
-
-    grid = choose_thread_grid(m, n_vectors, halves(machine.threads), cost)
-    return {"threads_m": grid[0], "threads_n": grid[1]}
-
-
-def _step_cycles(kernel: Microkernel, rows: int, vectors: int, machine: Machine) -> float:
-    """Cycles of a step of K of one tile; on AMX, of a tile of 16 rows each."""
-    if kernel.by_tiles:
-        return float(math.ceil(rows / ROWS) * vectors)
-    return max(rows * vectors / product_rate(kernel, machine), machine.fma_latency)
 
 
 def neighbouring_tiles(tile: dict[str, Any], m: int, k: int) -> Iterator[dict[str, Any]]:

@@ -41,11 +41,11 @@ from tir_schedules.core.template import Packing, Template, register_template
 from tir_schedules.cost.product_nest import product_nest
 from tir_schedules.epilogue.epilogue import Epilogue, rows_and_columns, unflatten
 
+from .best_grid import best_grid
 from .matmul_config import ACTIVATION_DTYPES, MatmulConfig
 from .narrow_weight import BITS, NarrowWeight, per_block_shape
 from .tile_config import (
     RESULT_DTYPES,
-    best_grid,
     check_tile,
     default_tile,
     neighbouring_tiles,
@@ -183,7 +183,8 @@ def _config(
 ) -> WeightOnlyConfig:
     """A tile with its grid of threads."""
     m, n, k = dimensions(region)
-    grid = best_grid(tile, m, n, k, machine, flops(region))
+    weight = weight_format(region, microkernel_named(tile["kernel"]).lanes)
+    grid = best_grid(tile, m, n, k, machine, flops(region), _k_unit(weight, staged))
     return WeightOnlyConfig(**tile, **grid, staged=staged)
 
 
@@ -255,8 +256,13 @@ def _plan(region: Region, config: WeightOnlyConfig, weight: NarrowWeight) -> Pro
         threads_m=config.threads_m,
         threads_n=config.threads_n,
         threads_k=config.threads_k,
-        k_align=weight.unit if config.staged or weight.blocks == 1 else weight.block,
+        k_align=_k_unit(weight, config.staged),
     )
+
+
+def _k_unit(weight: NarrowWeight, staged: bool) -> int:
+    """Steps of K that are not cut."""
+    return weight.unit if staged or weight.blocks == 1 else weight.block
 
 
 def _loops(

@@ -1,0 +1,157 @@
+"""Which grid of threads ends a product soonest: along rows, columns and, if these are few, K."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from microkernels.amx.tile_shapes import ROWS
+from microkernels.machines.machine import Machine
+from microkernels.microkernel import Microkernel, microkernel_named
+from tir_schedules.core.blocking import Box, balanced, choose_thread_grid, divided
+from tir_schedules.cost.parallel import halves, threads_worth
+from tir_schedules.cost.work import flops_us, product_rate
+
+# Share of a product's time that it takes to fetch, in the next one, rows of which another core
+# wrote a part (measured: 512x13x512 before 512x512x256, two threads).
+FOREIGN_ROWS = 0.16
+# What a grid of smaller pieces, or of shares of K, has to be faster than one of whole tiles: less
+# is within the error of the estimates.
+GAIN = 1.1
+
+
+def best_grid(
+    tile: dict[str, Any],
+    m: int,
+    n: int,
+    k: int,
+    machine: Machine,
+    flops: float,
+    k_unit: int | None = None,
+) -> dict[str, Any]:
+    """The grid of threads for a tile, as fields of a configuration; one if there is little work.
+
+    The best grid along rows and columns, counted in whole tiles, unless a grid along K too, or one
+    that cuts tiles, is better by far.
+
+    Parameters
+    ----------
+    tile : dict
+        Fields of a TileConfig.
+    m, n, k : int
+        Rows, columns and elements of K.
+    machine : Machine
+        What it is for.
+    flops : float
+        Multiplications and additions, less those that one instruction does for a group of kr.
+    k_unit : int or None
+        Steps of K that are not cut; None if all threads multiply all of K.
+    """
+    alone = flops_us(flops, machine)
+    if threads_worth(machine, alone) == 1:
+        return {}
+    kernel = microkernel_named(tile["kernel"])
+    steps, n_vectors = kernel.steps(k), math.ceil(n / kernel.lanes)
+    k_units = 1 if k_unit is None else math.ceil(steps / k_unit)
+    whole = (m, n_vectors, k_units)
+    cost = _GridCost(kernel, tile["rows"], tile["vectors"], whole, k, machine, alone)
+    threads = list(halves(machine.threads))
+    found = choose_thread_grid((m, n_vectors, 1), threads, cost.of_tiles)
+    even = choose_thread_grid(whole, threads, cost.of_pieces)
+    if cost.of_pieces(even) * GAIN < cost.of_pieces(found):
+        found = even
+    return dict(zip(("threads_m", "threads_n", "threads_k"), found, strict=True))
+
+
+@dataclass(frozen=True)
+class _GridCost:
+    """Microseconds of a product on grids of threads.
+
+    A part takes the time of its products, more where much of A, B and C is moved for few of them,
+    and at least that of reading its columns of a weight beyond L2. The first is after the Graph
+    Compiler's split choice (Li et al., arXiv 2301.01333), with the bytes of A, B and C in place of
+    fitted constants. Sums of shares of K come from the cores that wrote them.
+
+    Attributes
+    ----------
+    kernel : Microkernel
+        What multiplies.
+    rows, vectors : int
+        Most rows and vectors of a tile.
+    whole : tuple
+        Rows, vectors of columns and units of K of all threads.
+    k : int
+        Elements of K.
+    machine : Machine
+        What it is for.
+    alone_us : float
+        The products on one thread.
+    """
+
+    kernel: Microkernel
+    rows: int
+    vectors: int
+    whole: Box
+    k: int
+    machine: Machine
+    alone_us: float
+
+    def of_tiles(self, grid: Box) -> float:
+        """The time if a tile that is not full takes as long as one that is."""
+        m, n_vectors, _ = self.whole
+        m_part, n_part, _ = divided(self.whole, grid)
+        m_tiles, n_tiles = math.ceil(m / self.rows), math.ceil(n_vectors / self.vectors)
+        # Where there are more threads than tiles, these get lower or narrower.
+        high = self.rows if grid[0] <= m_tiles else m_part
+        wide = self.vectors if grid[1] <= n_tiles else n_part
+        tiles = math.ceil(m_part / self.rows) * math.ceil(n_part / self.vectors)
+        step = tiles * self._step_cycles(high, wide)
+        full = m_tiles * n_tiles * self._step_cycles(self.rows, self.vectors)
+        return self._us(grid, step / full)
+
+    def of_pieces(self, grid: Box) -> float:
+        """The time with tiles as they are cut."""
+        m, n_vectors, _ = self.whole
+        m_part, n_part, _ = divided(self.whole, grid)
+        return self._us(grid, self._cycles(m_part, n_part) / self._cycles(m, n_vectors))
+
+    def _us(self, grid: Box, part: float) -> float:
+        """The time of a thread with that part of the products of a step of K."""
+        (m, n_vectors, k_units), machine, lanes = self.whole, self.machine, self.kernel.lanes
+        m_part, n_part, k_part = divided(self.whole, grid)
+        threads_m, threads_n, threads_k = grid
+        threads = math.prod(grid)
+        m_share, n_share = m / threads_m, n_vectors * lanes / threads_n
+        of_k = k_part / k_units
+        moved = (m_share + n_share) * (1 / (self.k * of_k) + 1 / (m_share * n_share))
+        foreign = 1 + FOREIGN_ROWS * (1 - 1 / (threads_n * threads_k))
+        us = self.alone_us * part * of_k * (1 + 0.05 * moved) * foreign
+        column = 4.0 * lanes * self.kernel.steps(self.k)  # bytes of a vector of columns
+        if column * n_vectors > machine.l2_bytes // 2:
+            us = max(us, column * n_part * of_k / machine.l3_rate(threads))
+        if threads_k > 1:
+            sums = 4.0 * lanes * m_part * n_part
+            us += sums / machine.l2_rate + (threads_k - 1) * sums / machine.foreign_rate
+        return us + machine.fork_us(threads)
+
+    def _cycles(self, m: int, n_vectors: int) -> float:
+        """Cycles of a step of K."""
+        if self.kernel.by_tiles:
+            heights = [(m // self.rows, self.rows), (1, m % self.rows)]
+        else:
+            heights = [(group.count, group.size) for group in balanced(m, self.rows)]
+        panels = balanced(n_vectors, self.vectors)
+        return sum(
+            count * panel.count * self._step_cycles(rows, panel.size)
+            for count, rows in heights
+            for panel in panels
+            if count and rows
+        )
+
+    def _step_cycles(self, rows: int, vectors: int) -> float:
+        """Cycles of a step of K of one tile; on AMX, of a tile of 16 rows each."""
+        if self.kernel.by_tiles:
+            return float(math.ceil(rows / ROWS) * vectors)
+        rate = product_rate(self.kernel, self.machine)
+        return max(rows * vectors / rate, self.machine.fma_latency)
