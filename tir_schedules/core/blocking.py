@@ -127,8 +127,7 @@ def divided(sizes: Box, parts: Box) -> Box:
     >>> divided((5, 48, 768), (2, 7, 1))
     (3, 7, 768)
     """
-    m, n, k = (-(-size // part) for size, part in zip(sizes, parts, strict=True))
-    return m, n, k
+    return -(-sizes[0] // parts[0]), -(-sizes[1] // parts[1]), -(-sizes[2] // parts[2])
 
 
 def shares_of_rows(products: int, rows: int, threads: int, unit: int = 1) -> int:

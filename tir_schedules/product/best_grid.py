@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import functools
 import math
-from dataclasses import dataclass
 from typing import Any
 
 from microkernels.amx.tile_shapes import ROWS
@@ -55,7 +55,7 @@ def best_grid(
     steps, n_vectors = kernel.steps(k), math.ceil(n / kernel.lanes)
     k_units = 1 if k_unit is None else math.ceil(steps / k_unit)
     whole = (m, n_vectors, k_units)
-    cost = _GridCost(kernel, tile["rows"], tile["vectors"], whole, k, machine, alone)
+    cost = _GridCost(kernel, tile, whole, k, machine, alone)
     threads = list(halves(machine.threads))
     found = choose_thread_grid((m, n_vectors, 1), threads, cost.of_tiles)
     even = choose_thread_grid(whole, threads, cost.of_pieces)
@@ -64,7 +64,6 @@ def best_grid(
     return dict(zip(("threads_m", "threads_n", "threads_k"), found, strict=True))
 
 
-@dataclass(frozen=True)
 class _GridCost:
     """Microseconds of a product on grids of threads.
 
@@ -73,12 +72,12 @@ class _GridCost:
     Compiler's split choice (Li et al., arXiv 2301.01333), with the bytes of A, B and C in place of
     fitted constants. Sums of shares of K come from the cores that wrote them.
 
-    Attributes
+    Parameters
     ----------
     kernel : Microkernel
         What multiplies.
-    rows, vectors : int
-        Most rows and vectors of a tile.
+    tile : dict
+        Fields of a TileConfig.
     whole : tuple
         Rows, vectors of columns and units of K of all threads.
     k : int
@@ -89,51 +88,60 @@ class _GridCost:
         The products on one thread.
     """
 
-    kernel: Microkernel
-    rows: int
-    vectors: int
-    whole: Box
-    k: int
-    machine: Machine
-    alone_us: float
+    def __init__(
+        self,
+        kernel: Microkernel,
+        tile: dict[str, Any],
+        whole: Box,
+        k: int,
+        machine: Machine,
+        alone_us: float,
+    ) -> None:
+        self.rows, self.vectors = tile["rows"], tile["vectors"]
+        self.kernel, self.whole, self.k, self.machine = kernel, whole, k, machine
+        self.alone_us = alone_us
+        self.rate, self.latency = product_rate(kernel, machine), machine.fma_latency
+        self.column = 4.0 * kernel.lanes * kernel.steps(k)  # bytes of a vector of columns
+        self.streamed = self.column * whole[1] > machine.l2_bytes // 2
+        self.per_byte = 1 / machine.l2_rate, 1 / machine.foreign_rate  # of sums
+        self.cycles = functools.cache(self._cycles)
+        self.rates = functools.cache(lambda n: (machine.l3_rate(n), machine.fork_us(n)))
 
     def of_tiles(self, grid: Box) -> float:
         """The time if a tile that is not full takes as long as one that is."""
         m, n_vectors, _ = self.whole
-        m_part, n_part, _ = divided(self.whole, grid)
+        part = divided(self.whole, grid)
         m_tiles, n_tiles = math.ceil(m / self.rows), math.ceil(n_vectors / self.vectors)
         # Where there are more threads than tiles, these get lower or narrower.
-        high = self.rows if grid[0] <= m_tiles else m_part
-        wide = self.vectors if grid[1] <= n_tiles else n_part
-        tiles = math.ceil(m_part / self.rows) * math.ceil(n_part / self.vectors)
+        high = self.rows if grid[0] <= m_tiles else part[0]
+        wide = self.vectors if grid[1] <= n_tiles else part[1]
+        tiles = math.ceil(part[0] / self.rows) * math.ceil(part[1] / self.vectors)
         step = tiles * self._step_cycles(high, wide)
         full = m_tiles * n_tiles * self._step_cycles(self.rows, self.vectors)
-        return self._us(grid, step / full)
+        return self._us(grid, part, step / full)
 
     def of_pieces(self, grid: Box) -> float:
         """The time with tiles as they are cut."""
-        m, n_vectors, _ = self.whole
-        m_part, n_part, _ = divided(self.whole, grid)
-        return self._us(grid, self._cycles(m_part, n_part) / self._cycles(m, n_vectors))
+        part = divided(self.whole, grid)
+        step = self.cycles(part[0], part[1]) / self.cycles(self.whole[0], self.whole[1])
+        return self._us(grid, part, step)
 
-    def _us(self, grid: Box, part: float) -> float:
-        """The time of a thread with that part of the products of a step of K."""
-        (m, n_vectors, k_units), machine, lanes = self.whole, self.machine, self.kernel.lanes
-        m_part, n_part, k_part = divided(self.whole, grid)
+    def _us(self, grid: Box, part: Box, step: float) -> float:
+        """The time of the busiest thread, with that part of the products of a step of K."""
         threads_m, threads_n, threads_k = grid
-        threads = math.prod(grid)
-        m_share, n_share = m / threads_m, n_vectors * lanes / threads_n
-        of_k = k_part / k_units
+        m_part, n_part, k_part = part
+        l3_rate, fork_us = self.rates(threads_m * threads_n * threads_k)
+        lanes, of_k = self.kernel.lanes, k_part / self.whole[2]
+        m_share, n_share = self.whole[0] / threads_m, self.whole[1] * lanes / threads_n
         moved = (m_share + n_share) * (1 / (self.k * of_k) + 1 / (m_share * n_share))
         foreign = 1 + FOREIGN_ROWS * (1 - 1 / (threads_n * threads_k))
-        us = self.alone_us * part * of_k * (1 + 0.05 * moved) * foreign
-        column = 4.0 * lanes * self.kernel.steps(self.k)  # bytes of a vector of columns
-        if column * n_vectors > machine.l2_bytes // 2:
-            us = max(us, column * n_part * of_k / machine.l3_rate(threads))
+        us = self.alone_us * step * of_k * (1 + 0.05 * moved) * foreign
+        if self.streamed:
+            us = max(us, self.column * n_part * of_k / l3_rate)
         if threads_k > 1:
-            sums = 4.0 * lanes * m_part * n_part
-            us += sums / machine.l2_rate + (threads_k - 1) * sums / machine.foreign_rate
-        return us + machine.fork_us(threads)
+            write, read = self.per_byte
+            us += 4.0 * lanes * m_part * n_part * (write + (threads_k - 1) * read)
+        return us + fork_us
 
     def _cycles(self, m: int, n_vectors: int) -> float:
         """Cycles of a step of K."""
@@ -153,5 +161,4 @@ class _GridCost:
         """Cycles of a step of K of one tile; on AMX, of a tile of 16 rows each."""
         if self.kernel.by_tiles:
             return float(math.ceil(rows / ROWS) * vectors)
-        rate = product_rate(self.kernel, self.machine)
-        return max(rows * vectors / rate, self.machine.fma_latency)
+        return max(rows * vectors / self.rate, self.latency)
