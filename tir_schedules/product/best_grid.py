@@ -17,8 +17,9 @@ from tir_schedules.cost.work import flops_us, product_rate
 # wrote a part (measured: 512x13x512 before 512x512x256, two threads).
 FOREIGN_ROWS = 0.16
 # What a grid of smaller pieces, or of shares of K, has to be faster than one of whole tiles: less
-# is within the error of the estimates.
-GAIN = 1.1
+# is within the error of the estimates. It only has to be faster if the largest share of the other
+# is UNEVEN times the mean.
+GAIN, UNEVEN = 1.1, 1.25
 
 
 def best_grid(
@@ -59,7 +60,9 @@ def best_grid(
     threads = list(halves(machine.threads))
     found = choose_thread_grid((m, n_vectors, 1), threads, cost.of_tiles)
     even = choose_thread_grid(whole, threads, cost.of_pieces)
-    if cost.of_pieces(even) * GAIN < cost.of_pieces(found):
+    largest = math.prod(divided(whole, found)) * machine.threads
+    gain = GAIN if largest < UNEVEN * math.prod(whole) else 1.0
+    if cost.of_pieces(even) * gain < cost.of_pieces(found):
         found = even
     return dict(zip(("threads_m", "threads_n", "threads_k"), found, strict=True))
 
