@@ -119,6 +119,7 @@ class _Share:
     passes: int  # times that it streams its columns of the weight
     threads_m: int = 1
     threads_n: int = 1
+    threads_k: int = 1
 
 
 class _Chain:
@@ -189,7 +190,7 @@ class _Chain:
         rate, exposed = self.machine.l3_rate(_tasks(share)), self.machine.l3_exposed(_tasks(share))
         if self.weight_bytes > self.machine.l3_bytes // 2:
             rate, exposed = self.machine.memory_rate(_tasks(share)), MEMORY_EXPOSED
-        time = share.passes * _weight_bytes(part) / share.threads_n / rate
+        time = share.passes * _weight_bytes(part) / (share.threads_n * share.threads_k) / rate
         return max(0.0, time - share.compute) + exposed * min(time, share.compute)
 
     def _moved(self, source: int, share: _Share) -> float:
@@ -244,7 +245,7 @@ def _alone(part: Region, machine: Machine) -> _Share:
     passes = math.ceil(math.ceil(m / config.threads_m) / config.m_block)
     cycles = estimated_cycles(part, config, machine)
     compute = cycles / machine.cycles_per_us
-    return _Share(compute, passes, config.threads_m, config.threads_n)
+    return _Share(compute, passes, config.threads_m, config.threads_n, config.threads_k)
 
 
 def _of_rows(part: Region, rows: int, machine: Machine) -> _Share:
@@ -264,7 +265,7 @@ def _norm_us(rows: int, n: int, machine: Machine) -> float:
 
 
 def _tasks(share: _Share) -> int:
-    return share.threads_m * share.threads_n
+    return share.threads_m * share.threads_n * share.threads_k
 
 
 def _weight_bytes(part: Region) -> int:

@@ -72,7 +72,8 @@ class ProductPlan:
     threads_m, threads_n : int
         Threads along rows and columns; no more than there are rows or vectors are used.
     threads_k : int
-        Threads along K, whose sums are added in the end; no more than it has units are used.
+        Threads along a single run of K, whose sums are added in the end; no more than it has units
+        are used.
     runs : int
         Runs of K, each padded to whole steps.
     k_align : int
@@ -160,11 +161,8 @@ class ProductPlan:
         """The part of the thread with the most rows and columns."""
         columns = math.ceil(self.n_vectors / self.threads_n) * self.kernel.lanes
         m, n = math.ceil(self.m / self.threads_m), min(self.n, columns)
-        part = replace(self, m=m, n=n, threads_m=1, threads_n=1, threads_k=1)
-        if self.threads_k == 1:
-            return part
-        k = min(self.runs * self.k, self.k_shares[0].size * self.kernel.kr)
-        return replace(part, k=k, runs=1)
+        k = min(self.k, self.k_shares[0].size * self.kernel.kr) if self.runs == 1 else self.k
+        return replace(self, m=m, n=n, k=k, threads_m=1, threads_n=1, threads_k=1)
 
     @property
     def pieces(self) -> list[tuple[int, int]]:

@@ -1,9 +1,11 @@
-"""The loop nest of one matrix product, as `TileLoops` emits it on a grid of threads.
+"""The loop nest of one matrix product, as `ThreadGrid` emits it.
 
 threads > row block > column panel > K block > row tile > tile
 """
 
 from __future__ import annotations
+
+import math
 
 from tir_schedules.core.loop_nest import (
     Kind,
@@ -22,15 +24,19 @@ def product_nest(plan: ProductPlan) -> LoopNest:
     kernel, m, n, k = plan.kernel, plan.m, plan.n, plan.k
     n_vectors, steps = plan.n_vectors, plan.steps
     threads_m, threads_n = min(plan.threads_m, m), min(plan.threads_n, n_vectors)
-    share = m / threads_m, n_vectors / threads_n, float(steps)
+    units = math.ceil(steps / plan.k_unit)
+    threads_k = min(plan.threads_k, units)
+    share = m / threads_m, n_vectors / threads_n, steps / threads_k
     tiling = Tiling(plan.rows, plan.vectors, plan.m_block, plan.k_block)
     loops = product_loops(share, tiling, kernel.lanes)
+    threads = threads_m * threads_n * threads_k
     a, b, c = 4.0 * m * steps, 4.0 * kernel.lanes * n_vectors * steps, 4.0 * kernel.lanes * m * n
+    balance = balance_of(m, threads_m) * balance_of(n_vectors, threads_n)
     return LoopNest(
-        nested([Loop("thread", threads_m * threads_n, "parallel", (a, b, c)), *loops]),
+        nested([Loop("thread", threads, "parallel", (a, b, c)), *loops]),
         operations=float(m) * n * k,
         useful=n / (n_vectors * kernel.lanes) * k / (steps * kernel.kr),
-        balance=balance_of(m, threads_m) * balance_of(n_vectors, threads_n),
+        balance=balance * balance_of(units, threads_k),
     )
 
 

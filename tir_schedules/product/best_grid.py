@@ -13,6 +13,8 @@ from tir_schedules.core.blocking import Box, balanced, choose_thread_grid, divid
 from tir_schedules.cost.parallel import halves, threads_worth
 from tir_schedules.cost.work import flops_us, product_rate
 
+from .tile_config import sums_us
+
 # Share of a product's time that it takes to fetch, in the next one, rows of which another core
 # wrote a part (measured: 512x13x512 before 512x512x256, two threads).
 FOREIGN_ROWS = 0.16
@@ -106,7 +108,6 @@ class _GridCost:
         self.rate, self.latency = product_rate(kernel, machine), machine.fma_latency
         self.column = 4.0 * kernel.lanes * kernel.steps(k)  # bytes of a vector of columns
         self.streamed = self.column * whole[1] > machine.l2_bytes // 2
-        self.per_byte = 1 / machine.l2_rate, 1 / machine.foreign_rate  # of sums
         self.cycles = functools.cache(self._cycles)
         self.rates = functools.cache(lambda n: (machine.l3_rate(n), machine.fork_us(n)))
 
@@ -142,8 +143,7 @@ class _GridCost:
         if self.streamed:
             us = max(us, self.column * n_part * of_k / l3_rate)
         if threads_k > 1:
-            write, read = self.per_byte
-            us += 4.0 * lanes * m_part * n_part * (write + (threads_k - 1) * read)
+            us += sums_us(m_part * n_part * lanes, threads_k, self.machine)
         return us + fork_us
 
     def _cycles(self, m: int, n_vectors: int) -> float:

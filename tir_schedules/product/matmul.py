@@ -61,6 +61,7 @@ from .tile_config import (
     fewest_cycles,
     neighbouring_tiles,
     product_kernels,
+    sum_cycles,
     tile_cycles,
     worth_trying,
 )
@@ -136,7 +137,8 @@ def _sorted(
 
 def estimated_cycles(region: Region, config: MatmulConfig, machine: Machine) -> float:
     """Cycles of the busiest thread."""
-    return tile_cycles(plan_of(region, config).busiest, machine, fetches=True)
+    plan = plan_of(region, config)
+    return tile_cycles(plan.busiest, machine, fetches=True) + sum_cycles(plan, machine)
 
 
 def nests(region: Region, config: MatmulConfig) -> Iterator[LoopNest]:

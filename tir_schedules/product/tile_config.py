@@ -133,6 +133,21 @@ def tile_cycles(plan: ProductPlan, machine: Machine, fetches: bool = False) -> f
     return estimate_cycles(*part, machine, product_rate(plan.kernel, machine))
 
 
+def sum_cycles(plan: ProductPlan, machine: Machine) -> float:
+    """Estimated cycles to write one share's sums of a block of results, and to add all shares."""
+    part, shares = plan.busiest, sum(group.count for group in plan.k_shares)
+    if shares == 1:
+        return 0.0
+    return sums_us(part.m * part.n_vectors * part.kernel.lanes, shares, machine) * (
+        machine.cycles_per_us
+    )
+
+
+def sums_us(results: float, threads_k: int, machine: Machine) -> float:
+    """Microseconds to write sums of so many results, and to add those of all threads along K."""
+    return 4.0 * results * (1 / machine.l2_rate + (threads_k - 1) / machine.foreign_rate)
+
+
 def fewest_cycles(candidates: Iterable[C], cycles: Callable[[C], float]) -> C:
     """The configuration with the fewest estimated cycles, of which tiles have to save some."""
 

@@ -49,6 +49,7 @@ from .tile_config import (
     check_tile,
     default_tile,
     neighbouring_tiles,
+    sum_cycles,
     tile_cycles,
 )
 from .thread_grid import ThreadGrid
@@ -191,13 +192,14 @@ def _config(
 def estimated_cycles(region: Region, config: WeightOnlyConfig, machine: Machine) -> float:
     """Cycles of the busiest thread."""
     lanes = microkernel_named(config.kernel).lanes
-    plan = _plan(region, config, weight_format(region, lanes)).busiest
+    whole = _plan(region, config, weight_format(region, lanes))
+    plan = whole.busiest
     times = math.ceil(plan.m / (config.m_block if config.staged else config.rows))
     # What a vector of the weight costs besides its multiplications, measured on Zen 4: decoded next
     # to them, for every tile, or staged, for every block of rows.
     beside, staged = (0.3, 2.4) if lanes == 16 else (1.3, 2.6)
     decoding = staged if config.staged else beside
-    return tile_cycles(plan, machine) + times * decoding * plan.k * plan.n_vectors
+    return tile_cycles(plan, machine) + sum_cycles(whole, machine) + times * decoding * plan.k * plan.n_vectors
 
 
 def nests(region: Region, config: WeightOnlyConfig) -> Iterator[LoopNest]:

@@ -20,6 +20,7 @@ KERNELS = ("avx2_f32_4x24", "avx512_f32_8x48", "avx512_vnni_u8s8s32_6x64", "amx_
 def plans(draw: st.DrawFn) -> ProductPlan:
     kernel = microkernel_named(draw(st.sampled_from(KERNELS)))
     m, n, k = (draw(st.integers(1, 200)) for _ in range(3))
+    runs = draw(st.integers(1, 3))
     return ProductPlan(
         kernel=kernel,
         m=m,
@@ -31,7 +32,8 @@ def plans(draw: st.DrawFn) -> ProductPlan:
         k_block=draw(st.integers(1, 200)),
         threads_m=draw(st.integers(1, 4)),
         threads_n=draw(st.integers(1, 4)),
-        runs=draw(st.integers(1, 3)),
+        threads_k=draw(st.integers(1, 4)) if runs == 1 else 1,
+        runs=runs,
         k_align=draw(st.sampled_from((1, 2, 8))),
     )
 
@@ -51,6 +53,13 @@ def test_cuts_leave_no_gap(plan: ProductPlan) -> None:
             assert group.start == end and group.count > 0
             end += group.count * group.size
     assert end == plan.m
+    end = 0
+    for group in plan.k_shares:
+        assert group.start == end and end % plan.k_unit == 0 and group.count and group.size
+        end += group.count * group.size
+        assert sum(size for _, size in plan.pieces_of(group.size)) == group.size
+        assert max(size for _, size in plan.pieces_of(group.size)) <= plan.longest_piece
+    assert end == plan.steps
     assert sum(plan.panels.widths) == plan.n_vectors
     assert max(plan.panels.widths) <= plan.vectors
 
@@ -67,7 +76,8 @@ def test_the_busiest_thread_has_the_largest_share(plan: ProductPlan) -> None:
     busiest = plan.busiest
     assert busiest.m == plan.row_shares[0].size
     assert busiest.n_vectors == plan.column_shares[0].size
-    assert busiest.steps == plan.steps and busiest.threads_m == busiest.threads_n == 1
+    assert busiest.steps == plan.k_shares[0].size
+    assert busiest.threads_m == busiest.threads_n == busiest.threads_k == 1
 
 
 @pytest.mark.parametrize("name", KERNELS)

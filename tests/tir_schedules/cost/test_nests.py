@@ -56,6 +56,7 @@ REGIONS = {
         (14, 19), 32, 48, (3, 3), padding=(1, 1, 1, 1), dtype="uint8", a_zero_point=5
     ),
     "grouped": conv_region((14, 14), 32, 64, (3, 3), padding=(1, 1, 1, 1), groups=2),
+    "few results": matmul(4, 4096, 40),
     "winograd": conv_region(
         (14, 14), 32, 48, (3, 3), padding=(1, 1, 1, 1), op="conv2d_winograd"
     ),
@@ -126,6 +127,17 @@ def test_every_multiplication_is_counted_once(name: str, isa: str) -> None:
                 assert done == pytest.approx(nest.operations), (config, nest)
             total = 2 * sum(nest.operations for nest in nests)
             assert total == pytest.approx(template_for(region.op).flops(region))
+
+
+def test_threads_along_k_are_counted() -> None:
+    region = REGIONS["few results"]
+    machine = Machine("znver4", isa_named("avx512"), 12)
+    config = MATMUL.default_config(region, machine)
+    assert config.threads_k > 1
+    (nest,) = loop_nests(region, config)
+    assert nest.loops[0].extent == config.threads == 12
+    steps = next(loop for loop in nest.loops if loop.kind == "reduction").extent
+    assert steps <= 4096 / config.threads_k and nest.balance > 0.9
 
 
 def test_bytes_of_a_block_grow_with_the_block() -> None:

@@ -83,7 +83,7 @@ def tiling_of(config: Config, m: int, n: int, k: int, may_pad: tuple[bool, bool,
     depth = next(steps // count for count in range(blocks, steps + 1) if steps % count == 0)
     if 2 * depth < min(steps, fields.get("k_block", steps)):
         depth = steps  # no count of blocks is near; one is better than many
-    threads = tuple(fields.get(f"threads_{axis}", 1) for axis in "mnx")
+    threads = tuple(fields.get(f"threads_{axis}", 1) for axis in "mnxk")
     parallel = math.prod(threads) > 1 or bool(fields.get("parallel"))
     tiles = math.ceil(m / rows)
     block = max(1, min(fields.get("m_block", m), math.ceil(m / threads[0])) // rows)
