@@ -26,6 +26,7 @@ from relay_passes.tvm_compat import OP_PATTERN, OPAQUE
 from tir_schedules.core.config import Config
 from tir_schedules.core.region import Region
 from tir_schedules.core.template import template_for
+from tir_schedules.cost.why_fewer_threads import why_fewer_threads
 from tir_schedules.cost.why_vectors import why_vectors
 
 from .select_configs import SOURCE, config_of
@@ -120,6 +121,8 @@ class _Lowerer:
     ) -> None:
         """Leaves the decision for `explain`."""
         template = template_for(region.op)
+        reason = str(callee.attrs.get(REASON, f"template {region.op}"))
+        fewer = why_fewer_threads(config, self.machine)
         self.decisions.append(
             Decision(
                 node=str(binding.var.name),
@@ -129,7 +132,7 @@ class _Lowerer:
                 kernel=template.kernel_name(region, config, self.machine.isa),
                 config=msgspec.to_builtins(config),
                 source=str(callee.attrs[SOURCE]),
-                reason=str(callee.attrs.get(REASON, f"template {region.op}")),
+                reason=f"{reason}; {fewer}" if fewer else reason,
                 on_vectors=why_vectors(region, config, self.machine),
                 flops=template.flops(region),
                 workload=region.key,

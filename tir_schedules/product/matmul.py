@@ -26,7 +26,7 @@ from tvm import tirx
 
 from microkernels.isa import Isa
 from microkernels.machines.machine import Machine
-from microkernels.microkernel import Microkernel
+from microkernels.microkernel import Microkernel, microkernel_named
 from microkernels.vector.expressions import Expr, parameter
 from tir_schedules.core.blocking import thread_grids
 from tir_schedules.core.config import best_first
@@ -124,13 +124,22 @@ def neighbourhood(region: Region, machine: Machine) -> Iterator[MatmulConfig]:
 def _sorted(
     region: Region, machine: Machine, tiles: Iterable[dict[str, Any]]
 ) -> Iterator[MatmulConfig]:
-    """The default, then tiles on every grid of threads, the fastest estimated first."""
-    default = default_config(region, machine)
-    grids = {(1, 1), *thread_grids(machine.threads)}
+    """The default, then tiles on every grid of threads, the fastest estimated first.
+
+    Threads share K in the grids that are the best for some kernel.
+    """
+    default, k = default_config(region, machine), dimensions(region)[2]
+    grids = {(1, 1, 1), *((*grid, 1) for grid in thread_grids(machine.threads))}
+    grids |= {
+        (each.threads_m, each.threads_n, each.threads_k)
+        for each in candidates(region, machine)
+        if each.threads_k > 1
+    }
     found = {
-        MatmulConfig(**tile, threads_m=threads_m, threads_n=threads_n)
+        MatmulConfig(**tile, threads_m=threads_m, threads_n=threads_n, threads_k=threads_k)
         for tile in tiles
-        for threads_m, threads_n in grids
+        for threads_m, threads_n, threads_k in grids
+        if threads_k == 1 or shares_k(microkernel_named(tile["kernel"]), k)
     }
     yield from best_first(default, found, lambda config: estimated_cycles(region, config, machine))
 

@@ -72,9 +72,7 @@ class ThreadGrid:
             lambda row, rows: for_share(
                 self.columns,
                 I.floordiv(block, self.threads_m),
-                lambda vector, vectors: self._block(
-                    task, block, loops, row, rows, vector, vectors
-                ),
+                lambda vector, vectors: self._block(task, block, loops, row, rows, vector, vectors),
             ),
         )
 

@@ -44,6 +44,7 @@ from tir_schedules.epilogue.epilogue import Epilogue, rows_and_columns, unflatte
 from .best_grid import best_grid
 from .matmul_config import ACTIVATION_DTYPES, MatmulConfig
 from .narrow_weight import BITS, NarrowWeight, per_block_shape
+from .thread_grid import ThreadGrid
 from .tile_config import (
     RESULT_DTYPES,
     check_tile,
@@ -52,7 +53,6 @@ from .tile_config import (
     sum_cycles,
     tile_cycles,
 )
-from .thread_grid import ThreadGrid
 from .tile_loops import LoadPanel, TileLoops
 from .tile_stores import row_store
 from .weight_only_tiles import WeightOnlyTiles
@@ -140,15 +140,24 @@ def _defaults(region: Region, machine: Machine) -> Iterator[WeightOnlyConfig]:
 
 
 def space(region: Region, machine: Machine) -> Iterator[WeightOnlyConfig]:
-    """Both ways, every kernel with neighbouring tiles and blocks, on every grid of threads."""
+    """Both ways, every kernel with neighbouring tiles and blocks, on every grid of threads.
+
+    Threads share K in the grid that is the best for the kernel.
+    """
     m, _, k = dimensions(region)
     default = default_config(region, machine)
-    grids = {(1, 1), *thread_grids(machine.threads)}
+    grids = {(1, 1, 1), *((*grid, 1) for grid in thread_grids(machine.threads))}
     found = {
-        WeightOnlyConfig(**tile, threads_m=threads_m, threads_n=threads_n, staged=base.staged)
+        WeightOnlyConfig(
+            **tile,
+            threads_m=threads_m,
+            threads_n=threads_n,
+            threads_k=threads_k,
+            staged=base.staged,
+        )
         for base in _defaults(region, machine)
         for tile in neighbouring_tiles(_tile_fields(base), m, k)
-        for threads_m, threads_n in grids
+        for threads_m, threads_n, threads_k in {*grids, _grid_of(base)}
     }
     yield from best_first(default, found, lambda config: estimated_cycles(region, config, machine))
 
@@ -170,6 +179,10 @@ def _tile(region: Region, machine: Machine, kernel: Microkernel, staged: bool) -
     else:  # two sets of accumulators, and a row has its zero points besides
         vectors = 6 if rows == 1 and len(region.inputs) > 3 else 12 // rows
     return {**tile, "vectors": min(tile["vectors"], vectors), "m_block": m, "k_block": k}
+
+
+def _grid_of(config: WeightOnlyConfig) -> tuple[int, int, int]:
+    return config.threads_m, config.threads_n, config.threads_k
 
 
 def _tile_fields(config: WeightOnlyConfig) -> dict[str, Any]:
@@ -199,7 +212,11 @@ def estimated_cycles(region: Region, config: WeightOnlyConfig, machine: Machine)
     # to them, for every tile, or staged, for every block of rows.
     beside, staged = (0.3, 2.4) if lanes == 16 else (1.3, 2.6)
     decoding = staged if config.staged else beside
-    return tile_cycles(plan, machine) + sum_cycles(whole, machine) + times * decoding * plan.k * plan.n_vectors
+    return (
+        tile_cycles(plan, machine)
+        + sum_cycles(whole, machine)
+        + times * decoding * plan.k * plan.n_vectors
+    )
 
 
 def nests(region: Region, config: WeightOnlyConfig) -> Iterator[LoopNest]:
