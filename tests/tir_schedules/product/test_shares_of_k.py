@@ -29,6 +29,7 @@ from tir_schedules.core.region import Region, Tensor
 from tir_schedules.core.template import template_for
 from tir_schedules.product.matmul import MATMUL
 from tvm_hybrid.dlpack import tensor_of
+from tvm_hybrid.tvm_compat.runtime import configure_threads
 
 CALLS = 20  # of a kernel: threads end in another order every time
 
@@ -87,8 +88,8 @@ def check(region: Region, isa: str, config: Config) -> None:
 
 
 def all_types(threads: int) -> None:
-    """Products of every type in this process's pool."""
-    assert get_global_func("runtime.NumThreads")() == threads
+    """Products of every type, in this process and a pool of so many threads."""
+    assert configure_threads(get_global_func, threads) == threads
     isa = highest_native(ISAS)
     for region in (f32_region(), int8_region(), weight_only_region(), f32_region(dtype="bfloat16")):
         check(region, isa, shared(region, isa, threads))
