@@ -17,6 +17,7 @@ _INTRINSICS = (
     ("tilerelease", "tile_release"),
     ("amx_configure", "tile_configure"),
     ("amx_permi", "permission"),
+    ("hybrid_arrive", "arrival"),
     ("prefetch", "prefetch"),
     ("sqrt", "divide"),
     ("fma", "fma"),

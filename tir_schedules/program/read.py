@@ -460,7 +460,7 @@ class _Reader:
         if kind == "prefetch":
             work.counts[kind] += 1
             return self._constant(node.args[0])
-        if kind == "permission":
+        if kind in ("permission", "arrival"):
             return self._constant(node.args[0])
         parts = [self._value(each) for each in arguments]
         widest = max(

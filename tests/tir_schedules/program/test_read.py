@@ -61,6 +61,14 @@ def test_products_of_a_matmul(shape: tuple[int, int, int], isa: str) -> None:
     assert found == m * k * -(-n // lanes) * lanes  # the last vector is a whole one
 
 
+def test_products_of_a_matmul_whose_k_is_shared() -> None:
+    region, host = matmul(4, 4096, 40), machine(12, isa="avx512")
+    config = template_for("matmul").default_config(region, host)
+    assert config.threads_k > 1
+    found = Cycles(host).body(built(region, config, "avx512").body, {})[1]["products"]
+    assert found == 4 * 4096 * 48
+
+
 @pytest.mark.parametrize("threads", [1, 3, 8])
 def test_products_do_not_depend_on_threads(threads: int) -> None:
     region = conv_region((14, 14), 32, 64, (3, 3), padding=(0, 0, 0, 0))

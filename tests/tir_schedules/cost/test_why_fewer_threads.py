@@ -1,0 +1,24 @@
+"""What `explain` says of kernels that leave threads idle."""
+
+from __future__ import annotations
+
+from microkernels.isa import isa_named
+from microkernels.machines.machine import Machine
+from tests.tir_schedules.cost.test_thread_shares import matmul
+from tir_schedules.cost.why_fewer_threads import why_fewer_threads
+from tir_schedules.product.matmul import MATMUL
+
+
+def test_fewer_threads_come_with_the_cost_of_a_fork() -> None:
+    region = matmul(1, 768, 768)
+    for threads, said in [(1, ""), (16, ""), (56, "48 of 56 threads: all are no faster")]:
+        machine = Machine("sapphirerapids", isa_named("avx512"), threads)
+        reason = why_fewer_threads(MATMUL.default_config(region, machine), machine)
+        assert reason.startswith(said) and bool(reason) == bool(said)
+        assert not said or f"{machine.fork_us(threads):.1f} us" in reason
+
+
+def test_little_work_stays_in_one_thread() -> None:
+    region, machine = matmul(1, 16, 16), Machine("sapphirerapids", isa_named("avx512"), 56)
+    reason = why_fewer_threads(MATMUL.default_config(region, machine), machine)
+    assert reason == "1 of 56 threads: all are no faster, as a fork takes 2.9 us"
