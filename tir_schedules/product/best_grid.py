@@ -10,7 +10,7 @@ from microkernels.amx.tile_shapes import ROWS
 from microkernels.machines.machine import Machine
 from microkernels.microkernel import Microkernel, microkernel_named
 from tir_schedules.core.blocking import Box, balanced, choose_thread_grid, divided
-from tir_schedules.cost.parallel import halves, threads_worth
+from tir_schedules.cost.parallel import MOST_UNEVEN, halves, threads_worth
 from tir_schedules.cost.work import flops_us, product_rate
 
 from .tile_config import sums_us
@@ -19,9 +19,8 @@ from .tile_config import sums_us
 # wrote a part (measured: 512x13x512 before 512x512x256, two threads).
 FOREIGN_ROWS = 0.16
 # What a grid of smaller pieces, or of shares of K, has to be faster than one of whole tiles: less
-# is within the error of the estimates. It only has to be faster if the largest share of the other
-# is UNEVEN times the mean.
-GAIN, UNEVEN = 1.1, 1.25
+# is within the error of the estimates. It only has to be faster if the other is uneven.
+GAIN = 1.1
 
 
 def best_grid(
@@ -63,7 +62,7 @@ def best_grid(
     found = choose_thread_grid((m, n_vectors, 1), threads, cost.of_tiles)
     even = choose_thread_grid(whole, threads, cost.of_pieces)
     largest = math.prod(divided(whole, found)) * machine.threads
-    gain = GAIN if largest < UNEVEN * math.prod(whole) else 1.0
+    gain = GAIN if largest < MOST_UNEVEN * math.prod(whole) else 1.0
     if cost.of_pieces(even) * gain < cost.of_pieces(found):
         found = even
     return dict(zip(("threads_m", "threads_n", "threads_k"), found, strict=True))

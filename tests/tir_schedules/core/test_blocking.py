@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,8 +12,10 @@ from hypothesis import strategies as st
 from microkernels.isa import isa_named
 from microkernels.machines.machine import Machine
 from tir_schedules.core.blocking import (
+    Box,
     balanced,
     choose_thread_grid,
+    divided,
     estimate_cycles,
     shares,
     shares_of_rows,
@@ -40,8 +45,9 @@ def test_shares_are_as_many_as_asked_for(total: int, parts: int) -> None:
     assert sum(g.count * g.size for g in groups) == total
 
 
-def largest_part(rows: int, columns: int, m_part: int, n_part: int) -> float:
-    return m_part * n_part + 1e-3 * rows * columns
+def largest_part(*sizes: int) -> Callable[[Box], float]:
+    """The cost of a grid: the size of the largest part, and a little for every thread."""
+    return lambda grid: math.prod(divided(sizes, grid)) + 1e-3 * math.prod(grid)
 
 
 @given(st.integers(1, 128))
@@ -54,11 +60,15 @@ def test_grids_are_as_large_as_they_get(threads: int) -> None:
     assert exact <= set(grids)
 
 
-@given(st.integers(1, 300), st.integers(1, 300), st.integers(1, 128))
-def test_a_thread_grid_has_work_for_every_thread(m: int, n_vectors: int, threads: int) -> None:
-    rows, columns = choose_thread_grid(m, n_vectors, [threads], largest_part)
-    assert rows <= m and columns <= n_vectors and rows * columns <= threads
-    for count, total in ((rows, m), (columns, n_vectors)):
+@given(st.integers(1, 300), st.integers(1, 300), st.integers(1, 40), st.integers(1, 128))
+def test_a_thread_grid_has_work_for_every_thread(
+    m: int, n_vectors: int, k: int, threads: int
+) -> None:
+    sizes = m, n_vectors, k
+    grid = choose_thread_grid(sizes, [threads], largest_part(*sizes))
+    assert math.prod(grid) <= threads
+    for count, total in zip(grid, sizes, strict=True):
+        assert count <= total
         part = -(-total // count)
         assert -(-total // part) == count  # no thread without work
 
@@ -66,22 +76,24 @@ def test_a_thread_grid_has_work_for_every_thread(m: int, n_vectors: int, threads
 @given(st.integers(1, 128), st.sampled_from([1, 7, 16, 32, 128, 512]))
 def test_no_number_of_threads_is_a_cliff(threads: int, m: int) -> None:
     """Of 48 vectors: the largest part is at most 1.5 even shares, or as small as it gets."""
-    rows, columns = choose_thread_grid(m, 48, [threads], largest_part)
+    rows, columns, _ = choose_thread_grid((m, 48, 1), [threads], largest_part(m, 48, 1))
     part = -(-m // rows) * -(-48 // columns)
     assert part <= max(1.5 * m * 48 / threads, 1) or part <= 2
 
 
 def test_few_threads_where_forking_costs_more() -> None:
-    def cost(rows: int, columns: int, m_part: int, n_part: int) -> float:
-        return m_part * n_part + 10 * rows * columns
+    def chosen(vectors: int, *threads: int) -> Box:
+        sizes = 1, vectors, 1
+        cost = largest_part(*sizes)
+        return choose_thread_grid(sizes, threads, lambda grid: cost(grid) + 10 * math.prod(grid))
 
-    assert choose_thread_grid(1, 100, [64, 32, 8, 4, 2], cost) == (1, 3)
-    assert choose_thread_grid(1, 8, [64, 2], cost) == (1, 1)
+    assert chosen(100, 64, 32, 8, 4, 2) == (1, 3, 1)
+    assert chosen(8, 64, 2) == (1, 1, 1)
 
 
 def test_a_thread_grid_splits_the_longer_side() -> None:
-    assert choose_thread_grid(1, 100, [2], largest_part) == (1, 2)
-    assert choose_thread_grid(600, 1, [2], largest_part) == (2, 1)
+    for sizes, grid in [((1, 100, 9), (1, 2, 1)), ((600, 1, 9), (2, 1, 1)), ((1, 1, 9), (1, 1, 2))]:
+        assert choose_thread_grid(sizes, [2], largest_part(*sizes)) == grid
 
 
 @pytest.mark.parametrize(
