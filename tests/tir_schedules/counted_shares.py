@@ -262,6 +262,14 @@ def _reads_from(data: Any, buffer: Any) -> bool:
     return isinstance(data, Call) and len(data.args) > 0 and buffer.same_as(data.args[0])
 
 
+def _arrived(counter: Any, names: Names) -> np.ndarray:
+    """How many passes counted before, if they come in order."""
+    passes = max(len(value) for value in names.values())
+    counters = np.broadcast_to(_value(counter, names), (passes, 1))[:, 0]
+    before = [int(np.sum(counters[:i] == at)) for i, at in enumerate(counters)]
+    return np.array(before)[:, None]
+
+
 def _value(expression: Any, names: Names) -> np.ndarray:
     """An integer or a condition in all passes, as [passes or 1, lanes or 1]."""
     if isinstance(expression, bool | int | np.integer):
@@ -294,4 +302,6 @@ def _value(expression: Any, names: Names) -> np.ndarray:
         if name in ("if_then_else", "likely"):
             parts = [_value(part, names) for part in expression.args]
             return parts[0] if name == "likely" else np.where(*parts)
+        if name == "call_extern" and "arrive" in str(expression.args[0]):
+            return _arrived(expression.args[1].args[0].indices[0], names)
     raise _UnknownError(str(expression))
