@@ -119,7 +119,8 @@ def test_dependent_kernels_stay() -> None:
     def body(x: relax.Expr) -> relax.Expr:
         return head(relax.BlockBuilder.current().emit(head(x, 600)), 500, seed=1)
 
-    assert assert_apart(body, ROW) == ["template matmul"] * 2
+    for reason in assert_apart(body, ROW):
+        assert reason.startswith("template matmul") and "side by side" not in reason
 
 
 def test_kernels_that_keep_all_threads_busy_stay() -> None:
