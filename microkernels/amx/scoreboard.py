@@ -1,4 +1,4 @@
-"""Predicts how long a stream of tile instructions takes. Nothing here was measured.
+"""Predicts how long a stream of tile instructions takes.
 
 The model is a scoreboard: instructions enter the reorder buffer in order, start when their operands
 are ready and their port is free, and leave in order. A port serves its instructions in program
