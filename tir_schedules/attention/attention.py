@@ -2,8 +2,8 @@
 
 problem.py describes the region, which is merged from three parts. One parallel region runs over the
 heads; heads that share k and v are one task. If there are too few heads, the queries of a head are
-divided too. k and v are packed once for each task; a band of scores stays in cache. With few
-queries nothing is packed: see `decode`.
+divided too. k and v are packed once for each task or, where that would repeat too much, by all
+threads before; a band of scores stays in cache. With few queries nothing is packed: see `decode`.
 
 Where there are too many keys for a band of scores to stay in L1, keys are taken in blocks, as in
 FlashAttention (Dao et al., arXiv 2205.14135). Otherwise the softmax is computed over all keys at
@@ -13,6 +13,7 @@ once.
 from __future__ import annotations
 
 import math
+from contextlib import AbstractContextManager
 
 import numpy as np
 import tvm.tirx.script.builder.ir as I
@@ -20,11 +21,13 @@ from tvm import tirx
 
 from microkernels.isa import Isa
 from microkernels.tvm_compat import llvm_functions
-from microkernels.vector.expressions import Expr
+from microkernels.vector.expressions import Expr, bind
 from microkernels.vector.prefetch import PREFETCH_LLVM_IR
+from tir_schedules.core.blocking import Group
 from tir_schedules.core.emission import (
     input_parameters,
     kernel_function,
+    opaque_block,
     task_loop,
     tensor_parameter,
 )
@@ -86,9 +89,6 @@ def build(region: Region, config: AttentionConfig, isa: Isa) -> tirx.PrimFunc:
         config.query_block,
     )
     of_rows = row_shares(problem.m, config.row_shares, row_unit(kernels))
-    share_count = sum(group.count for group in of_rows)
-    sets = problem.batches // problem.group
-    tasks = sets * share_count
     with kernel_function("attention") as builder:
         parameters = input_parameters(region)
         c = tensor_parameter("C", region.output)
@@ -110,33 +110,56 @@ def build(region: Region, config: AttentionConfig, isa: Isa) -> tirx.PrimFunc:
         on_tiles = tile_kernel(kernels)
         if on_tiles is not None:
             on_tiles.admit()
-        with (
-            llvm_functions(PREFETCH_LLVM_IR),
-            task_loop(tasks, config.parallel) as task,
-        ):
-            shared = I.floordiv(task, share_count)
-            following = tirx.Min(shared + 1, sets - 1)
-            program.pack(shared * problem.group)
-            program.allocate(of_rows[0].size)
-
-            def attend(member: Expr | int) -> None:
-                for_share(
-                    of_rows,
-                    I.floormod(task, share_count),
-                    lambda row, rows: program.emit(
-                        shared * problem.group + member,
-                        row,
-                        rows,
-                        following * problem.group + member,
-                    ),
-                )
-
-            if problem.group == 1:
-                attend(0)
-            else:
-                with I.serial(problem.group) as member:
-                    attend(member)
+        with llvm_functions(PREFETCH_LLVM_IR):
+            _emit(problem, config, program, of_rows)
     return builder.get()
+
+
+def _emit(
+    problem: AttentionProblem,
+    config: AttentionConfig,
+    program: AttentionProgram,
+    of_rows: tuple[Group, ...],
+) -> None:
+    """Both phases, or tasks that pack for themselves."""
+    sets, group = problem.batches // problem.group, problem.group
+    share_count = sum(share.count for share in of_rows)
+
+    def attend(task: Expr, batch: Expr, following: Expr) -> None:
+        for_share(
+            of_rows,
+            I.floormod(task, share_count),
+            lambda row, rows: program.emit(batch, row, rows, following),
+        )
+
+    if config.packs_first:
+        with opaque_block("attention"):
+            program.make_shelves(sets)
+            with _tasks(sets * program.pieces, config, "pack") as task:
+                program.pack_piece(
+                    bind(I.floordiv(task, program.pieces)), bind(I.floormod(task, program.pieces))
+                )
+            with _tasks(problem.batches * share_count, config) as task:
+                batch = bind(I.floordiv(task, share_count))
+                program.take(bind(I.floordiv(batch, group)))
+                program.allocate(of_rows[0].size)
+                attend(task, batch, tirx.Min(batch + 1, problem.batches - 1))
+        return
+    with _tasks(sets * share_count, config) as task:
+        shared = I.floordiv(task, share_count)
+        following = tirx.Min(shared + 1, sets - 1)
+        program.pack(shared)
+        program.allocate(of_rows[0].size)
+        if group == 1:
+            attend(task, shared, following)
+            return
+        with I.serial(group) as member:
+            attend(task, shared * group + member, following * group + member)
+
+
+def _tasks(count: int, config: AttentionConfig, name: str = "task") -> AbstractContextManager[Expr]:
+    """A loop over tasks on the threads of the configuration."""
+    return task_loop(count, config.parallel, name, config.threads)
 
 
 def kernel_name(region: Region, config: AttentionConfig, isa: Isa) -> str:

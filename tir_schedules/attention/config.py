@@ -12,19 +12,21 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import msgspec
+from tvm import DataType
 
 from microkernels.errors import ConfigError
 from microkernels.integers import SHIFT
 from microkernels.isa import Isa
 from microkernels.machines.machine import Machine
 from microkernels.microkernel import Microkernel, kernels_for, microkernel_named, tile_kernels_for
-from tir_schedules.core.blocking import balanced, shares_of_rows
-from tir_schedules.core.config import Config, best_first, check_numbers
+from tir_schedules.core.blocking import balanced
+from tir_schedules.core.config import Config, best_first, check_numbers, check_threads
 from tir_schedules.core.integer_product import is_integer
 from tir_schedules.core.product_plan import ProductPlan
 from tir_schedules.core.region import Region
 from tir_schedules.cost.amx_cost import LEAST_GAIN
-from tir_schedules.cost.parallel import worth_parallel
+from tir_schedules.cost.packed_work import PackedWork, share_packed_work
+from tir_schedules.cost.parallel import threads_worth
 from tir_schedules.cost.work import flops_us
 from tir_schedules.product.batch_matmul import multiplied
 from tir_schedules.product.tile_config import tile_cycles
@@ -34,6 +36,8 @@ from .decode import program as attention_decode
 from .problem import AttentionProblem
 from .tiled.rows import row_shares, row_unit
 
+# Of a vector of scores, beside its products: 12 to 20, measured on Granite Rapids.
+SOFTMAX_CYCLES = 15.0
 MOST_KEYS = 2048  # of which a band of scores is well kept in cache
 KEY_BLOCK = 960
 QUERY_BLOCK = 64
@@ -55,11 +59,16 @@ class AttentionConfig(Config, frozen=True, kw_only=True):
     query_block : int
         Queries that share a block of keys in cache, if there are several.
     row_shares : int
-        Tasks that the queries of one attention are cut into; each packs k and v for itself.
+        Tasks that the queries of one attention are cut into.
+    packs_first : bool
+        Whether all k and v are packed before the first task, by all threads; otherwise each task
+        packs its own.
     prefetch : bool
         Whether the operands of the next task are fetched into L2 meanwhile.
     parallel : bool
-        Whether the tasks run on all threads.
+        Whether the tasks run on several threads.
+    threads : int
+        On how many; 0: on all.
     skinny : bool
         Whether k and v are read where they are stored, for few queries; of the other numbers only
         `parallel` and `key_shares` count then.
@@ -75,8 +84,10 @@ class AttentionConfig(Config, frozen=True, kw_only=True):
     key_block: int = 0
     query_block: int = QUERY_BLOCK
     row_shares: int = 1
+    packs_first: bool = False
     prefetch: bool = False
     parallel: bool = False
+    threads: int = 0
     skinny: bool = False
     key_shares: int = 1
 
@@ -90,8 +101,8 @@ def default_config(region: Region, machine: Machine) -> AttentionConfig:
     )
     if not attention_decode.fits(region):
         return best
-    parallel, key_shares = attention_decode.default_shares(region, machine)
-    fields = {"skinny": True, "parallel": parallel, "key_shares": key_shares}
+    shares = attention_decode.default_shares(region, machine)
+    fields = {"skinny": True, **shares}
     return msgspec.structs.replace(best, **fields)
 
 
@@ -159,26 +170,49 @@ def _may_run_on(problem: AttentionProblem) -> bool:
 def candidates(problem: AttentionProblem, machine: Machine) -> Iterator[AttentionConfig]:
     """One configuration for every pair of kernels."""
     lanes = machine.isa.f32_lanes
-    sets = problem.batches // problem.group
-    parallel = worth_parallel(machine, flops_us(problem.flops, machine))
-    threads = machine.threads if parallel else 1
     key_block = 0
     whole = all(lanes % k.kr == 0 for k in _kernels(problem, problem.product, machine.isa))
     if problem.n > MOST_KEYS and _may_run_on(problem) and whole:
         key_block = KEY_BLOCK
     stored = sum(tensor.size for tensor in problem.tensors.values())
     for scores, product in _pairs(problem, machine.isa):
-        yield AttentionConfig(
+        alone = AttentionConfig(
             scores_kernel=scores.name,
             product_kernel=product.name,
             band=min(problem.m, max(scores.mr, product.mr)),
             score_vectors=min(scores.vectors, math.ceil(problem.n / lanes)),
             product_vectors=min(product.vectors, math.ceil(problem.e / lanes)),
             key_block=key_block,
-            row_shares=shares_of_rows(sets, problem.m, threads, row_unit((scores, product))),
             prefetch=problem.batches > 1 and 4 * stored > machine.l2_bytes,
-            parallel=parallel,
         )
+        yield _shared(problem, alone, machine)
+
+
+def _shared(
+    problem: AttentionProblem, config: AttentionConfig, machine: Machine
+) -> AttentionConfig:
+    """The configuration on as many threads as are worth it."""
+    alone_us = flops_us(problem.flops, machine)
+    if threads_worth(machine, alone_us) == 1:
+        return config
+    kernels, lanes = kernels_of(config), machine.isa.f32_lanes
+    row = estimated_cycles(problem, config, machine) / problem.m
+    row += SOFTMAX_CYCLES * math.ceil(problem.n / lanes)
+    sizes = problem.n * problem.d, problem.n * problem.e
+    types = (problem.tensors[name].dtype for name in "kv")
+    work = PackedWork(
+        operands=problem.batches // problem.group,
+        members=problem.group,
+        rows=problem.m,
+        unit=row_unit(kernels),
+        row_us=row / machine.cycles_per_us,
+        stored=sum(s * int(DataType(t).itemsize) for s, t in zip(sizes, types, strict=True)),
+        packed=sum(4 * s // k.kr for s, k in zip(sizes, kernels, strict=True)),
+    )
+    shares = share_packed_work(work, machine, alone_us)
+    # Prefetched are operands of the next task, which are not packed then.
+    prefetch = config.prefetch and not shares.packs_first
+    return msgspec.structs.replace(config, prefetch=prefetch, **shares.fields(machine))
 
 
 def estimated_cycles(
@@ -252,6 +286,7 @@ def check(region: Region, config: AttentionConfig, isa: Isa) -> None:
         raise ConfigError(f"{kernels[0].name} and {kernels[1].name} need other tiles")
     limits = dict.fromkeys(("band", "query_block", "row_shares", "key_shares"))
     check_numbers(region, config, limits)
+    check_threads(region, config.threads)
     if config.skinny and not attention_decode.fits(region):
         raise ConfigError(f"skinny: too many queries, or strides, in {region.key}")
     if config.key_block and not _may_run_on(problem):

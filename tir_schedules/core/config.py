@@ -54,6 +54,18 @@ def check_numbers(region: Region, config: Config, most: Mapping[str, int | None]
             raise ConfigError(f"{name}={value}: must be at least 1{upper}, for {region.key}")
 
 
+def check_threads(region: Region, threads: int) -> None:
+    """Refuses a number of threads below 0, which stands for all.
+
+    Raises
+    ------
+    ConfigError
+        Saying so.
+    """
+    if not 0 <= threads <= MOST:
+        raise ConfigError(f"threads={threads}: must be at least 0, for {region.key}")
+
+
 def best_first(default: C, others: AbstractSet[C], cycles: Callable[[C], Any]) -> Iterator[C]:
     """The default, then the other configurations, those with the fewest estimated cycles first."""
     yield default

@@ -9,7 +9,7 @@ import tvm.tirx.script.builder.ir as I
 from tvm.script.ir_builder import IRBuilder
 
 from microkernels.tvm_compat import NO_ALIAS
-from microkernels.vector.expressions import Expr, parameter
+from microkernels.vector.expressions import Expr, bind, parameter
 
 from .region import Region, Tensor
 
@@ -33,11 +33,24 @@ def opaque_block(name: str) -> Iterator[None]:
 
 
 @contextmanager
-def task_loop(tasks: int, parallel: bool = True, name: str = "task") -> Iterator[Expr]:
-    """A loop over tasks, each an opaque block; on all threads if there are several."""
-    loop = I.parallel(tasks) if parallel and tasks > 1 else I.serial(tasks)
-    with loop as task, opaque_block(name):
-        yield task
+def task_loop(
+    tasks: int, parallel: bool = True, name: str = "task", threads: int = 0
+) -> Iterator[Expr]:
+    """A loop over tasks, each an opaque block; on all threads if there are several.
+
+    With `threads`, so many share the tasks, as evenly as can be, and others get none. TVM alone
+    gives each thread the same number of tasks, rounded up, and so to some threads none.
+    """
+    if not parallel or tasks == 1 or not 0 < threads < tasks:
+        loop = I.parallel(tasks) if parallel and tasks > 1 else I.serial(tasks)
+        with loop as task, opaque_block(name):
+            yield task
+        return
+    with I.parallel(threads) as thread, opaque_block("thread"):
+        first = bind(I.floordiv(thread * tasks, threads))
+        end = I.floordiv((thread + 1) * tasks, threads)
+        with I.serial(end - first) as number, opaque_block(name):
+            yield first + number
 
 
 def tensor_parameter(name: str, tensor: Tensor) -> Expr:

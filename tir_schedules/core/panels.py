@@ -55,7 +55,7 @@ class Panels:
         """Elements of the packed matrix."""
         return self.steps * self.kernel.kr * self.columns
 
-    def start(self, panel: Any, width: int, step: Any, vector: Any) -> Any:
+    def start(self, panel: Any, width: Any, step: Any, vector: Any) -> Any:
         """Where a vector of a panel lies; `panel` counts the vectors before the panel."""
         group = self.kernel.lanes * self.kernel.kr
         return (panel * self.steps + step * width + vector) * group

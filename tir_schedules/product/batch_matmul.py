@@ -16,21 +16,23 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Iterator
+from contextlib import ExitStack
 
 import ml_dtypes
 import numpy as np
 import tvm.tirx.script.builder.ir as I
-from tvm import tirx
+from tvm import DataType, tirx
 
 from microkernels.amx.tile_shapes import ROWS
 from microkernels.isa import Isa
 from microkernels.machines.machine import Machine
 from microkernels.microkernel import Microkernel
-from microkernels.vector.expressions import Expr
-from tir_schedules.core.blocking import balanced, shares_of_rows
-from tir_schedules.core.config import best_first
+from microkernels.vector.expressions import Expr, bind
+from tir_schedules.core.blocking import balanced
+from tir_schedules.core.config import best_first, check_threads
 from tir_schedules.core.emission import (
     kernel_function,
+    opaque_block,
     operand_parameters,
     task_loop,
     tensor_parameter,
@@ -38,17 +40,20 @@ from tir_schedules.core.emission import (
 from tir_schedules.core.group_loops import for_share
 from tir_schedules.core.integer_product import is_integer, reject_zero_points, zero_point_inputs
 from tir_schedules.core.loop_nest import Loop, LoopNest
+from tir_schedules.core.panels import Panels
 from tir_schedules.core.product import Product
 from tir_schedules.core.product_plan import ProductPlan, TileConfig
 from tir_schedules.core.region import Region
 from tir_schedules.core.template import Template, register_template
-from tir_schedules.cost.parallel import worth_parallel
+from tir_schedules.cost.packed_work import PackedWork, share_packed_work
+from tir_schedules.cost.parallel import threads_worth
 from tir_schedules.cost.product_nest import kind_of, product_nest
 from tir_schedules.cost.work import flops_us
 from tir_schedules.epilogue.epilogue import Columns, Epilogue, load_vector, store_vector, unflatten
 
 from .activations import Activations
-from .batch_operands import BatchProblem, PackedOperand
+from .batch_operands import BatchProblem
+from .packed_operand import PackedOperand, Shelf, widths_of
 from .tile_config import (
     KERNEL_TYPES,
     RESULT_DTYPES,
@@ -78,13 +83,20 @@ class BatchMatmulConfig(TileConfig, frozen=True, kw_only=True):
     Attributes
     ----------
     row_shares : int
-        Tasks that the rows of one batch are cut into; each packs B for itself.
+        Tasks that the rows of one batch are cut into.
+    packs_first : bool
+        Whether all B are packed before the first task, by all threads; otherwise each task packs
+        its own.
     parallel : bool
-        Whether the tasks run on all threads.
+        Whether the tasks run on several threads.
+    threads : int
+        On how many; 0: on all.
     """
 
     row_shares: int = 1
+    packs_first: bool = False
     parallel: bool = False
+    threads: int = 0
 
 
 def reject(region: Region, isa: Isa) -> str | None:
@@ -139,9 +151,9 @@ def space(region: Region, machine: Machine) -> Iterator[BatchMatmulConfig]:
     bases = [default_tile(kernel, m, n, k, machine) for kernel in kernels]
     n_vectors = math.ceil(n / kernels[0].lanes)
     found = {
-        BatchMatmulConfig(**tile, row_shares=row_shares, parallel=default.parallel)
+        BatchMatmulConfig(**{**default.to_dict(), **tile, **shares})
         for tile in tiles_and_blocks(kernels, m, n_vectors, k, bases)
-        for row_shares in {1, default.row_shares}
+        for shares in ({}, {"row_shares": 1, "packs_first": False})
     }
     yield from best_first(default, found, lambda config: estimated_cycles(region, config, machine))
 
@@ -159,14 +171,23 @@ def product_types(region: Region) -> tuple[str, str]:
 def _config(region: Region, machine: Machine, kernel: Microkernel) -> BatchMatmulConfig:
     """The best configuration of one kernel."""
     problem = BatchProblem(region)
-    parallel = worth_parallel(machine, flops_us(flops(region) / kernel.kr, machine))
-    threads = machine.threads if parallel else 1
-    unit = ROWS if kernel.by_tiles else 1
-    return BatchMatmulConfig(
-        **default_tile(kernel, problem.m, problem.n, problem.k, machine),
-        row_shares=shares_of_rows(problem.batches, problem.m, threads, unit),
-        parallel=parallel,
+    tile = default_tile(kernel, problem.m, problem.n, problem.k, machine)
+    alone = BatchMatmulConfig(**tile)
+    alone_us = flops_us(flops(region) / kernel.kr, machine)
+    if threads_worth(machine, alone_us) == 1:
+        return alone
+    elements = problem.k * problem.n
+    work = PackedWork(
+        operands=problem.batches,
+        members=1,
+        rows=problem.m,
+        unit=ROWS if kernel.by_tiles else 1,
+        row_us=estimated_cycles(region, alone, machine) / problem.m / machine.cycles_per_us,
+        stored=elements * int(DataType(region.inputs[1].dtype).itemsize),
+        packed=elements * 4 // kernel.kr,
     )
+    shares = share_packed_work(work, machine, alone_us)
+    return BatchMatmulConfig(**tile, **shares.fields(machine))
 
 
 def estimated_cycles(region: Region, config: BatchMatmulConfig, machine: Machine) -> float:
@@ -201,6 +222,7 @@ def products(region: Region, config: BatchMatmulConfig, machine: Machine) -> Ite
 
 def check(region: Region, config: BatchMatmulConfig, isa: Isa) -> Microkernel:
     """The microkernel of a legal configuration; ConfigError for an illegal one."""
+    check_threads(region, config.threads)
     return check_tile(region, config, isa, product_types(region), "row_shares")
 
 
@@ -222,7 +244,26 @@ def build(region: Region, config: BatchMatmulConfig, isa: Isa) -> tirx.PrimFunc:
         c = tensor_parameter("C", output)
         epilogue = Epilogue(region, operands, kernel.narrow)
         kernel.admit()
-        with task_loop(tasks, config.parallel) as task:
+        panels = balanced(plan.n_vectors, config.vectors)
+
+        def packed_b(batch: Expr) -> PackedOperand:
+            return PackedOperand(problem.stored_b(b, batch), kernel, panels, shelf, batch)
+
+        with ExitStack() as scope:
+            shelf = None
+            if config.packs_first:
+                scope.enter_context(opaque_block("batch_matmul"))
+                layout = Panels(kernel, problem.k, problem.n, widths_of(panels))
+                shelf = Shelf.allocate(problem.batches, layout)
+                pieces = packed_b(tirx.const(0, "int32")).pieces
+                of_pack = task_loop(
+                    problem.batches * pieces, config.parallel, "pack", config.threads
+                )
+                with of_pack as task:
+                    packed_b(bind(I.floordiv(task, pieces))).pack_piece(
+                        bind(I.floormod(task, pieces))
+                    )
+            task = scope.enter_context(task_loop(tasks, config.parallel, threads=config.threads))
             batch = I.floordiv(task, share_count)
 
             def logical_row(row: Expr) -> list[Expr]:
@@ -254,10 +295,9 @@ def build(region: Region, config: BatchMatmulConfig, isa: Isa) -> tirx.PrimFunc:
                     lambda columns: store_vector(c, epilogue(value, flat, columns), order, columns),
                 )
 
-            packed = PackedOperand(
-                problem.stored_b(b, batch), kernel, balanced(plan.n_vectors, config.vectors)
-            )
-            packed.pack()
+            packed = packed_b(batch)
+            if shelf is None:
+                packed.pack()
             integer = is_integer(region)
             activations = Activations(
                 kernel,

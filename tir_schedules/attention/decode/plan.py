@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 
 import tvm.tirx.script.builder.ir as I
 from tvm import tirx
@@ -18,6 +19,7 @@ from microkernels.vector.exp2 import LOG2_E, exp2
 from microkernels.vector.expressions import Expr, bind, lanes_of, like
 from microkernels.vector.ieee import LOWEST
 from tir_schedules.attention.problem import AttentionProblem, columns_are_contiguous
+from tir_schedules.core.emission import task_loop
 from tir_schedules.product.zero_points import ZeroPoints, correction
 
 SIDE_BYTES = 512 << 10  # of K and V: less is in cache, whichever way it is read
@@ -61,9 +63,11 @@ class DecodePlan:
     isa : Isa
         What the target has.
     parallel : bool
-        Whether tasks run on all threads.
+        Whether tasks run on several threads.
     key_shares : int
         Most shares of the keys.
+    threads : int
+        On how many; 0: on all.
 
     Attributes
     ----------
@@ -74,9 +78,15 @@ class DecodePlan:
     """
 
     def __init__(
-        self, problem: AttentionProblem, isa: Isa, parallel: bool, key_shares: int
+        self,
+        problem: AttentionProblem,
+        isa: Isa,
+        parallel: bool,
+        key_shares: int,
+        threads: int = 0,
     ) -> None:
-        self.problem, self.isa, self.lanes, self.parallel = problem, isa, isa.f32_lanes, parallel
+        self.problem, self.isa, self.lanes = problem, isa, isa.f32_lanes
+        self.parallel, self.threads = parallel, threads
         self.rows = problem.group * problem.m
         hidden_from = problem.m + problem.causal if problem.causal is not None else problem.n
         self.n = min(problem.n, max(1, hidden_from))
@@ -92,6 +102,10 @@ class DecodePlan:
         self.tasks = self.sets // self.side
 
     # --- loops -----------------------------------------------------------------------------------
+
+    def task_loop(self, tasks: int, name: str) -> AbstractContextManager[Expr]:
+        """A loop over tasks on the threads."""
+        return task_loop(tasks, self.parallel, name, self.threads)
 
     def for_sets(self, task: Expr, body: Callable[[Expr, Expr], None]) -> None:
         """Runs `body(set, slot)` for the sets of a task."""

@@ -33,11 +33,10 @@ from tir_schedules.core.emission import (
     input_parameters,
     kernel_function,
     opaque_block,
-    task_loop,
     tensor_parameter,
 )
 from tir_schedules.core.region import Region
-from tir_schedules.cost.parallel import worth_parallel
+from tir_schedules.cost.parallel import threads_worth
 from tir_schedules.epilogue.epilogue import Epilogue
 
 from .plan import DecodePlan, bits_of_element, sets_side_by_side
@@ -57,6 +56,10 @@ class DecodeConfig(Protocol):
         """Whether tasks run on all threads."""
 
     @property
+    def threads(self) -> int:
+        """On how many threads tasks run; 0: on all."""
+
+    @property
     def key_shares(self) -> int:
         """Tasks that the keys of one K are cut into."""
 
@@ -72,25 +75,27 @@ def fits(region: Region) -> bool:
     return reads_k and columns
 
 
-def default_shares(region: Region, machine: Machine) -> tuple[bool, int]:
-    """`parallel` and `key_shares` of the default configuration."""
+def default_shares(region: Region, machine: Machine) -> dict[str, int]:
+    """`parallel`, `threads` and `key_shares` of the default configuration."""
     problem = AttentionProblem(region)
     sets = problem.batches // problem.group
     k, v = (problem.tensors[name].dtype for name in "kv")
     bits = problem.d * bits_of_element(k) + problem.e * bits_of_element(v)
     read = sets * problem.n * bits // 8
-    if not worth_parallel(machine, read / machine.memory_rate()):
-        return False, 1
+    threads = threads_worth(machine, read / machine.memory_rate())
+    if threads == 1:
+        return {"parallel": False, "key_shares": 1}
+    fields = {"parallel": True, "threads": 0 if threads == machine.threads else threads}
     tasks = sets // sets_side_by_side(problem)
-    if tasks >= machine.threads or read < SHARE_BYTES:
-        return sets > 1, 1
-    return True, min(math.ceil(machine.threads / tasks), math.ceil(problem.n / 64))
+    if tasks >= threads or read < SHARE_BYTES:
+        return {**fields, "parallel": sets > 1, "key_shares": 1}
+    return {**fields, "key_shares": min(math.ceil(threads / tasks), math.ceil(problem.n / 64))}
 
 
 def build_decode(region: Region, config: DecodeConfig, isa: Isa) -> tirx.PrimFunc:
     """The kernel: inputs, output."""
     problem = AttentionProblem(region)
-    plan = DecodePlan(problem, isa, config.parallel, config.key_shares)
+    plan = DecodePlan(problem, isa, config.parallel, config.key_shares, config.threads)
     first = len(problem.scores.operands) + 3
     with kernel_function("attention_decode") as builder:
         inputs = input_parameters(region)
@@ -119,7 +124,7 @@ def build_decode(region: Region, config: DecodeConfig, isa: Isa) -> tirx.PrimFun
 def _emit(plan: DecodePlan, scores: DecodeScores, products: DecodeProducts) -> None:
     """All phases: in one parallel region, or in one each if keys are shared out."""
     if plan.shares == 1:
-        with task_loop(plan.tasks, plan.parallel) as task:
+        with plan.task_loop(plan.tasks, "task") as task:
             products.allocate()
             share = tirx.const(0, "int32")
             scores.emit(task, share)
@@ -129,7 +134,7 @@ def _emit(plan: DecodePlan, scores: DecodeScores, products: DecodeProducts) -> N
     with opaque_block("decode"):
         products.allocate()
         for phase in (scores.emit, products.emit):
-            with task_loop(plan.tasks * plan.shares, plan.parallel, "share") as item:
+            with plan.task_loop(plan.tasks * plan.shares, "share") as item:
                 phase(bind(I.floordiv(item, plan.shares)), bind(I.floormod(item, plan.shares)))
-        with task_loop(plan.sets, plan.parallel, "merge") as number:
+        with plan.task_loop(plan.sets, "merge") as number:
             products.merge(number, number)

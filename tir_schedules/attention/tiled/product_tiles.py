@@ -19,7 +19,7 @@ from tir_schedules.core.emission import opaque_block
 from tir_schedules.core.group_loops import for_groups
 from tir_schedules.core.integer_product import is_integer
 from tir_schedules.epilogue.epilogue import Columns, Epilogue, store_vector
-from tir_schedules.product.batch_operands import PackedOperand
+from tir_schedules.product.packed_operand import PackedOperand
 from tir_schedules.product.tile_stores import store_columns
 from tir_schedules.product.zero_points import Start
 

@@ -1,6 +1,6 @@
 """The program of attention: what one task does for the queries that share a k and a v.
 
-pack k and v
+pack k and v, or take them from where all threads packed those of all heads before
 for each block of queries
     for each block of keys (one, unless the softmax runs on from block to block)
         for each band of queries (as many rows as a register tile has)
@@ -19,6 +19,7 @@ prefetching the rows of a band together; prefetching into L1 is slower (measured
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import tvm.tirx.script.builder.ir as I
@@ -32,9 +33,11 @@ from tir_schedules.attention.problem import AttentionProblem
 from tir_schedules.core.blocking import Group, balanced
 from tir_schedules.core.emission import opaque_block
 from tir_schedules.core.integer_product import is_integer
+from tir_schedules.core.panels import Panels
 from tir_schedules.epilogue.epilogue import Columns, Epilogue, load_vector
 from tir_schedules.product.activations import Activations, InPlace
-from tir_schedules.product.batch_operands import PackedOperand, StoredOperand
+from tir_schedules.product.batch_operands import StoredOperand
+from tir_schedules.product.packed_operand import PackedOperand, Shelf, widths_of
 from tir_schedules.product.zero_points import ZeroPoints
 
 from .matrix import Matrix
@@ -107,6 +110,7 @@ class AttentionProgram:
         self.scores_kernel, self.product_kernel = kernels
         self.scores_epilogue, self.product_epilogue = scores_epilogue, product_epilogue
         self.prefetches = prefetches
+        self.shelves: dict[str, Shelf] = {}
         self.lanes, self.unit = isa.f32_lanes, row_unit(kernels)
         self.key_vectors = math.ceil(problem.n / self.lanes)
         self.out_vectors = math.ceil(problem.e / self.lanes)
@@ -131,8 +135,45 @@ class AttentionProgram:
         if rest:
             self.key_blocks.append(Group(full * self.block_keys, 1, rest))
 
-    def pack(self, batch: Expr) -> None:
-        """Packs k and v of the attention number `batch`."""
+    # --- k and v ---------------------------------------------------------------------------------
+
+    def pack(self, number: Expr) -> None:
+        """Packs the k and v of so many that come before, for one task."""
+        self._find(number)
+        self.k.pack()
+        self.v.pack()
+        self._add_up()
+
+    def make_shelves(self, count: int) -> None:
+        """Room for so many packed k and v."""
+        self.shelves = {
+            name: Shelf.allocate(count, Panels(kernel, k, n, widths_of(panels)))
+            for name, (kernel, k, n, panels) in self._cuts.items()
+        }
+        self._find(tirx.const(0, "int32"))
+
+    @property
+    def pieces(self) -> int:
+        """Of a k and a v on the shelves."""
+        return self.k.pieces + self.v.pieces
+
+    def pack_piece(self, number: Expr, piece: Expr) -> None:
+        """Packs a piece of a k or v onto its shelf."""
+        self._find(number)
+        with I.If(piece < self.k.pieces):
+            with I.Then():
+                self.k.pack_piece(piece)
+            with I.Else():
+                self.v.pack_piece(piece - self.k.pieces)
+
+    def take(self, number: Expr) -> None:
+        """Takes the packed k and v from their shelves, for one task."""
+        self._find(number)
+        self._add_up()
+
+    @property
+    def _cuts(self) -> dict[str, tuple[Microkernel, int, int, Sequence[Group]]]:
+        """Kernel, K, columns and panels of k and of v."""
         problem = self.problem
         panels: list[Group] = []
         for group in self.key_blocks:
@@ -144,17 +185,26 @@ class AttentionProgram:
                 Group(group.start + inner.start, inner.count, inner.size)
                 for inner in self._panels(group.size)
             ]
-        self.k = PackedOperand(
-            self._stored("k", batch, problem.d, problem.n), self.scores_kernel, panels
+        columns = balanced(self.out_vectors, self.blocks.product_vectors)
+        return {
+            "k": (self.scores_kernel, problem.d, problem.n, panels),
+            "v": (self.product_kernel, problem.n, problem.e, columns),
+        }
+
+    def _find(self, number: Expr) -> None:
+        """The operands of a k and a v; without shelves, with buffers of their own."""
+        batch = number if self.problem.group == 1 else number * self.problem.group
+        self.k, self.v = (
+            PackedOperand(
+                self._stored(name, batch, k, n), kernel, panels, self.shelves.get(name), number
+            )
+            for name, (kernel, k, n, panels) in self._cuts.items()
         )
-        self.k.pack()
-        self.v = PackedOperand(
-            self._stored("v", batch, problem.n, problem.e),
-            self.product_kernel,
-            balanced(self.out_vectors, self.blocks.product_vectors),
-        )
-        self.v.pack()
-        for packed, part in ((self.k, problem.scores), (self.v, problem.product)):
+
+    def _add_up(self) -> None:
+        """The sums of columns that zero points need."""
+        parts = self.problem.scores, self.problem.product
+        for packed, part in zip((self.k, self.v), parts, strict=True):
             if is_integer(part) and ZeroPoints.of(part, packed.kernel).needs_column_sums:
                 packed.column_sums()
 
@@ -173,8 +223,12 @@ class AttentionProgram:
             contiguous,
         )
 
+    # --- queries ---------------------------------------------------------------------------------
+
     def emit(self, batch: Expr, row: Expr, rows: int, following: Expr) -> None:
-        """`rows` queries from `row` of the attention number `batch`; after `pack` and `allocate`.
+        """`rows` queries from `row` of the attention number `batch`.
+
+        After `pack` or `take`, and `allocate`.
 
         `following` is the attention whose operands may be fetched meanwhile.
         """

@@ -27,7 +27,7 @@ from tir_schedules.core.group_loops import for_groups
 from tir_schedules.core.integer_product import is_integer
 from tir_schedules.epilogue.epilogue import Columns, Epilogue
 from tir_schedules.product.activations import Activations
-from tir_schedules.product.batch_operands import PackedOperand
+from tir_schedules.product.packed_operand import PackedOperand
 from tir_schedules.product.zero_points import Start
 
 from .rows import blocks_of

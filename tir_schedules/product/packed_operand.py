@@ -1,0 +1,413 @@
+"""An operand that is packed inside a kernel: by the task that reads it, or in pieces beforehand."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+import tvm.tirx.script.builder.ir as I
+from tvm import tirx
+
+from microkernels.microkernel import Address, Microkernel
+from microkernels.vector import bfloat16
+from microkernels.vector.expressions import (
+    Expr,
+    bind,
+    cast,
+    constant,
+    lanes_of,
+    like,
+    materialise,
+    ramp,
+    reinterpret,
+    reinterpret_group,
+    splat,
+)
+from microkernels.vector.transpose import transpose_block
+from tir_schedules.core.blocking import Group
+from tir_schedules.core.emission import opaque_block
+from tir_schedules.core.group_loops import for_groups
+from tir_schedules.core.panels import Panels
+from tir_schedules.epilogue.epilogue import Columns, load_vector
+
+from .batch_operands import StoredOperand
+from .tile_stores import store_columns
+
+_SIGN = 0x80
+_LEAST_PIECE = 8  # rows, where vectors have less lanes
+
+
+def element_of_packed(kernel: Microkernel) -> str:
+    """The element type of what a kernel reads packed, as it is stored."""
+    return "uint16" if kernel.b_dtype == "bfloat16" else kernel.b_dtype
+
+
+def widths_of(panels: Sequence[Group]) -> tuple[int, ...]:
+    """The width of every panel."""
+    return tuple(group.size for group in panels for _ in range(group.count))
+
+
+@dataclass(frozen=True)
+class Shelf:
+    """Packed operands of one layout, one behind the other.
+
+    Attributes
+    ----------
+    buffer : buffer
+        Of one dimension.
+    """
+
+    buffer: Expr
+
+    @staticmethod
+    def allocate(count: int, layout: Panels) -> Shelf:
+        """Room for so many, in the current block."""
+        element = element_of_packed(layout.kernel)
+        return Shelf(I.sblock_alloc_buffer((count * layout.size,), element, align=64))
+
+
+class PackedOperand:
+    """An operand packed inside the kernel: [N/nr][K/kr][nr][kr], padded with zeros.
+
+    Elements are converted to what the kernel multiplies on the way: f32 to bfloat16, unsigned 8-bit
+    integers less 128.
+
+    Parameters
+    ----------
+    source : StoredOperand
+        The operand in memory.
+    kernel : Microkernel
+        The register tile.
+    panels : sequence of Group
+        How the vectors of columns are cut into panels.
+    shelf : Shelf or None
+        Where it lies among others; None: in a buffer of its own.
+    number : Expr or int
+        Its place there.
+    """
+
+    def __init__(
+        self,
+        source: StoredOperand,
+        kernel: Microkernel,
+        panels: Sequence[Group],
+        shelf: Shelf | None = None,
+        number: Expr | int = 0,
+    ) -> None:
+        self.source, self.kernel, self.panels = source, kernel, panels
+        self.dtype = source.dtype
+        self.lanes, self.kr = kernel.lanes, kernel.kr
+        self.layout = Panels(kernel, source.k, source.n, widths_of(panels))
+        self.steps = self.layout.steps
+        self.group = self.lanes * self.kr
+        self.element = element_of_packed(kernel)
+        self.base: Expr | int = 0 if shelf is None else number * self.layout.size
+        if shelf is None:
+            shelf = Shelf.allocate(1, self.layout)
+        self.buffer = shelf.buffer
+        self.sums: Expr | None = None
+
+    def load(
+        self, panel: Expr | int, width: int, step: Expr | int, j: Expr | int
+    ) -> Expr | Address:
+        """One vector of a panel, `lanes` columns of kr elements each, as `emit` takes it."""
+        start = self._start(panel, width, step, j)
+        return self.kernel.b_operand(self.buffer, start, width * self.group)
+
+    def _start(
+        self, panel: Expr | int, width: Expr | int, step: Expr | int, j: Expr | int
+    ) -> Expr | int:
+        """Where one vector of a panel begins."""
+        start = self.layout.start(panel, width, step, j)
+        return start if isinstance(self.base, int) else self.base + start
+
+    def column_sums(self) -> None:
+        """Adds up the columns, by the kernel's own products with ones."""
+        kernel, lanes = self.kernel, self.lanes
+        sums = I.sblock_alloc_buffer((self.layout.columns,), "int32", align=64)
+        self.sums = sums
+
+        def panel(start: Expr | int, width: int) -> None:
+            total = I.sblock_alloc_buffer((width * lanes,), "int32")
+            for j in range(width):
+                I.buffer_store(total, constant(0, "int32", lanes), [ramp(j * lanes, lanes)])
+            with I.serial(self.steps) as step:
+                for j in range(width):
+                    index = ramp(j * lanes, lanes)
+                    group = self.buffer[ramp(self._start(start, width, step, j), self.group)]
+                    I.buffer_store(total, kernel.add_up(total[index], group), [index])
+            for j in range(width):
+                value = total[ramp(j * lanes, lanes)]
+                I.buffer_store(sums, value, [ramp((start + j) * lanes, lanes)])
+
+        with opaque_block("sums"):
+            for_groups(self.panels, panel)
+
+    def column_sum(self, vector: Expr | int) -> Expr:
+        """The sums of one vector of columns; int32."""
+        assert self.sums is not None
+        return self.sums[ramp(vector * self.lanes, self.lanes)]
+
+    def pack(self) -> None:
+        """Emits the loops that pack it."""
+        # Turning pairs or quadruples of rows pays for whole words of K only.
+        ways = {"columns": self._copy, "steps": self._turn}
+        with opaque_block("pack"):
+            way = ways.get(self.source.contiguous, self._gather)
+
+            def panel(start: Expr | int, width: int) -> None:
+                way(start, width)
+                self._pad(start, width)
+
+            for_groups(self.panels, panel)
+
+    @property
+    def pieces(self) -> int:
+        """Into how many pieces of like size `pack_piece` cuts it: some columns, or some of K."""
+        if self.source.contiguous == "columns":
+            return max(1, math.ceil(self._whole_steps / self._piece_steps))
+        return math.ceil(self.source.n / self.lanes)
+
+    @property
+    def _piece_steps(self) -> int:
+        """Steps of K of a piece: as many rows as a piece of columns has, if these are vectors."""
+        return max(1, max(self.lanes, _LEAST_PIECE) // self.kr)
+
+    @property
+    def _whole_steps(self) -> int:
+        """Steps of K without one that is cut."""
+        return self.source.k // self.kr
+
+    def pack_piece(self, piece: Expr) -> None:
+        """Emits the loops that pack one piece of it, for several threads."""
+        with opaque_block("pack"):
+            if self.source.contiguous != "columns":
+                self._pack_vector(piece)
+                return
+            if self._whole_steps:
+                first = piece * self._piece_steps
+                count = tirx.Min(self._piece_steps, self._whole_steps - first)
+                for_groups(
+                    self.panels, lambda panel, width: self._copy_steps(panel, width, first, count)
+                )
+            with I.If(piece == self.pieces - 1), I.Then():
+
+                def last(panel: Expr | int, width: int) -> None:
+                    self._copy_rest(panel, width)
+                    self._pad(panel, width)
+
+                for_groups(self.panels, last)
+
+    def _pack_vector(self, vector: Expr) -> None:
+        """One vector of columns, in the panel to which it belongs."""
+        way = self._turn_vector if self.source.contiguous == "steps" else self._gather_vector
+        panel, width = self._panel_of(vector)
+        j = vector - panel
+
+        def put(columns: Columns) -> None:
+            way(panel, width, j, columns)
+
+        store_columns(self.source.n, self.lanes, vector, True, put)
+        self._pad_vectors(panel, width, [j])
+
+    def _panel_of(self, vector: Expr) -> tuple[Expr | int, Expr | int]:
+        """The first vector of the panel of a vector, and the panel's width."""
+        *others, last = self.panels
+        panel, width = _within(last, vector), tirx.const(last.size, "int32")
+        for group in reversed(others):
+            inside = vector < group.start + group.count * group.size
+            panel = tirx.Select(inside, _within(group, vector), panel)
+            width = tirx.Select(inside, tirx.const(group.size, "int32"), width)
+        if not others:
+            return panel, last.size
+        return materialise(panel), materialise(width)
+
+    def _pad(self, panel: Expr | int, width: int) -> None:
+        """Zeros for the steps that only tiles have."""
+        self._pad_vectors(panel, width, range(width))
+
+    def _pad_vectors(
+        self, panel: Expr | int, width: Expr | int, vectors: Iterable[Expr | int]
+    ) -> None:
+        first = math.ceil(self.source.k / self.kr)
+        if first < self.steps:
+            zero = constant(0, self.element, self.group)
+            with I.serial(self.steps - first) as step:
+                for j in vectors:
+                    offset = self._start(panel, width, first + step, j)
+                    I.buffer_store(self.buffer, zero, [ramp(offset, self.group)])
+
+    def _each_vector(
+        self, panel: Expr | int, width: int, emit: Callable[[int, Columns], None]
+    ) -> None:
+        """Runs `emit(j, columns)` for every vector of a panel."""
+        for j in range(width):
+            store_columns(
+                self.source.n,
+                self.lanes,
+                panel + j,
+                j == width - 1,
+                functools.partial(emit, j),
+            )
+
+    def _bits(self, value: Expr) -> Expr:
+        """Elements in memory as the bits that the kernel multiplies; f32 as it is."""
+        if self.kernel.b_dtype == "bfloat16":
+            return self.kernel.narrow(value) if self.dtype == "float32" else bfloat16.bits_of(value)
+        if self.kernel.b_dtype in ("int8", "uint8"):
+            value = reinterpret("uint8", value)
+            return value ^ like(_SIGN, value) if self.dtype != self.kernel.b_dtype else value
+        return value
+
+    def _put(
+        self, panel: Expr | int, width: Expr | int, step: Expr, j: Expr | int, words: Expr
+    ) -> None:
+        """Stores one vector of words, each the kr elements of a column."""
+        value = words
+        if self.kernel.b_dtype != "float32":
+            value = reinterpret_group(self.element, words, self.group)
+        offset = self._start(panel, width, step, j)
+        I.buffer_store(self.buffer, value, [ramp(offset, self.group)])
+
+    def _copy(self, panel: Expr | int, width: int) -> None:
+        """Columns stored next to each other: kr rows are merged into words."""
+        if self._whole_steps:
+            self._copy_steps(panel, width, 0, self._whole_steps)
+        self._copy_rest(panel, width)
+
+    def _copy_steps(
+        self, panel: Expr | int, width: int, first: Expr | int, count: Expr | int
+    ) -> None:
+        """Whole steps; a row is read once for the panel: rows of a head may lie pages apart."""
+        with I.serial(count) as step:
+            at = step if isinstance(first, int) and first == 0 else first + step
+            self._copy_step(panel, width, at, self.kr)
+
+    def _copy_rest(self, panel: Expr | int, width: int) -> None:
+        """The step that is cut, if there is one."""
+        if self.source.k % self.kr:
+            last = tirx.const(self._whole_steps, "int32")
+            self._copy_step(panel, width, last, self.source.k % self.kr)
+
+    def _copy_step(self, panel: Expr | int, width: int, step: Expr, valid: int) -> None:
+        def put(j: int, columns: Columns) -> None:
+            parts = []
+            for i in range(valid):
+                *leading, start = self.source.index(step * self.kr + i, columns.start)
+                place = Columns(start, columns.lanes, columns.valid)
+                row = load_vector(self.source.buffer, self.dtype, leading, place)
+                parts.append(self._bits(row))
+            self._put(panel, width, step, j, self._merged(parts))
+
+        self._each_vector(panel, width, put)
+
+    def _merged(self, parts: Sequence[Expr]) -> Expr:
+        """Elements of consecutive rows as words; rows that do not exist are 0."""
+        if self.kr == 1:
+            return parts[0]
+        bits = int(parts[0].ty.dtype.bits)
+        word = f"uint{bits * self.kr}"
+        merged = cast(word, parts[0])
+        for i, part in enumerate(parts[1:], 1):
+            wide = cast(word, part)
+            merged = merged | (wide << like(bits * i, wide))
+        return merged
+
+    def _turn(self, panel: Expr | int, width: int) -> None:
+        """Steps of K stored next to each other: square blocks of words transposed in registers."""
+        self._each_vector(panel, width, functools.partial(self._turn_vector, panel, width))
+
+    def _turn_vector(
+        self, panel: Expr | int, width: Expr | int, j: Expr | int, columns: Columns
+    ) -> None:
+        lanes, kr, k = self.lanes, self.kr, self.source.k
+        bits = {"int8": 8, "uint8": 8, "uint16": 16}.get(self.element)
+        word = "float32" if bits is None else f"uint{bits * kr}"
+
+        def block(step: Expr, words: int) -> None:
+            rows = []
+            for i in range(lanes):
+                if i >= columns.valid:
+                    rows.append(constant(0, word, lanes))
+                    continue
+                index = self.source.index(step * kr, columns.start + i)
+                elements = self.source.buffer[(*index[:-1], ramp(index[-1], words * kr))]
+                if words < lanes and self._rounds:
+                    # Rounding part of a vector takes LLVM seconds.
+                    elements = _widened(elements, lanes * math.ceil(words * kr / lanes))
+                row = self._bits(elements)
+                if word != "float32":
+                    row = reinterpret_group(word, row, lanes_of(row) // kr)
+                rows.append(bind(_widened(row, lanes)))
+            for i, value in enumerate(transpose_block(rows)[:words]):
+                self._put(panel, width, step + i, j, value)
+
+        whole = k // kr
+        if whole >= lanes:
+            with I.serial(whole // lanes) as square:
+                block(square * lanes, lanes)
+        if whole % lanes:
+            block(tirx.const(whole - whole % lanes, "int32"), whole % lanes)
+        if k % kr:
+            self._gather_step(panel, width, j, columns, tirx.const(whole, "int32"), k % kr)
+
+    @property
+    def _rounds(self) -> bool:
+        """Whether f32 becomes bfloat16."""
+        return (self.dtype, self.kernel.b_dtype) == ("float32", "bfloat16")
+
+    def _gather(self, panel: Expr | int, width: int) -> None:
+        """Neither is contiguous: element by element."""
+        self._each_vector(panel, width, functools.partial(self._gather_vector, panel, width))
+
+    def _gather_vector(
+        self, panel: Expr | int, width: Expr | int, j: Expr | int, columns: Columns
+    ) -> None:
+        whole = self.source.k // self.kr
+        if whole:
+            with I.serial(whole) as step:
+                self._gather_step(panel, width, j, columns, step, self.kr)
+        if self.source.k % self.kr:
+            last = tirx.const(whole, "int32")
+            self._gather_step(panel, width, j, columns, last, self.source.k % self.kr)
+
+    def _gather_step(
+        self,
+        panel: Expr | int,
+        width: Expr | int,
+        j: Expr | int,
+        columns: Columns,
+        step: Expr,
+        valid: int,
+    ) -> None:
+        """One step of K, element by element."""
+        offset = self._start(panel, width, step, j)
+        for lane in range(self.lanes):
+            for i in range(self.kr):
+                value = tirx.const(0, self.element)
+                if lane < columns.valid and i < valid:
+                    index = self.source.index(step * self.kr + i, columns.start + lane)
+                    bits = self._bits(self.source.buffer[tuple(index)])
+                    value = bits if self.element != "int8" else reinterpret("int8", bits)
+                I.buffer_store(self.buffer, value, [offset + lane * self.kr + i])
+
+
+def _widened(value: Expr, lanes: int) -> Expr:
+    """An exact load with as many lanes as wanted; the further ones hold anything."""
+    given = lanes_of(value)
+    if given == lanes:
+        return value
+    value = bind(value)
+    if given == 1:
+        return splat(value, lanes)
+    chosen = [tirx.const(lane, "int32") for lane in range(lanes)]
+    return tirx.Shuffle([value] * math.ceil(lanes / given), chosen)
+
+
+def _within(group: Group, vector: Expr) -> Expr:
+    """The first vector of the panel of a group to which a vector belongs."""
+    if group.count == 1:
+        return tirx.const(group.start, "int32")
+    return group.start + I.floordiv(vector - group.start, group.size) * group.size
