@@ -102,7 +102,7 @@ def default_config(region: Region, machine: Machine) -> AttentionConfig:
     if not attention_decode.fits(region):
         return best
     shares = attention_decode.default_shares(region, machine)
-    fields = {"skinny": True, **shares}
+    fields = {"skinny": True, "packs_first": False, **shares}
     return msgspec.structs.replace(best, **fields)
 
 

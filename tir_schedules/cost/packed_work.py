@@ -19,6 +19,10 @@ from .parallel import halves, threads_worth
 
 # Cycles in which a vector of an operand is packed: 4 (Zen 4), 4 to 12 (Granite Rapids), measured.
 PACK_CYCLES = 4.0
+# Enough work for every thread, in times of a fork and a join, and the rows of the busiest one then,
+# in times of the mean.
+ENOUGH, EVEN = 8.0, 1.25
+MOST_TASKS = 4  # shares of one product for each thread; more are no more even
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,12 +96,17 @@ def share_packed_work(work: PackedWork, machine: Machine, alone_us: float) -> Pa
     """
     if threads_worth(machine, alone_us) == 1:
         return PackedShares()
-    found = (
+    found = [
         PackedShares(threads, row_shares, packs_first)
         for threads in halves(machine.threads)
         for packs_first in (False, True)
-        for row_shares in _shares_of_each_height(work, threads)
-    )
+        for row_shares in _shares_of_each_height(work, MOST_TASKS * threads)
+    ]
+    # Estimates of what is moved are rough: with enough to compute, they do not leave threads idle.
+    mean = work.operands * work.members * work.rows / machine.threads
+    if mean * work.row_us >= ENOUGH * machine.fork_us(machine.threads):
+        even = [shares for shares in found if _largest_share(work, shares) <= EVEN * mean]
+        found = even or found
     return min(found, key=lambda shares: estimated_us(work, shares, machine))
 
 
@@ -116,21 +125,30 @@ def _shares_of_each_height(work: PackedWork, most: int) -> Iterator[int]:
 def estimated_us(work: PackedWork, shares: PackedShares, machine: Machine) -> float:
     """Microseconds until the last thread has ended."""
     threads, parts = shares.threads, shares.row_shares
-    tiles = math.ceil(work.rows / work.unit)
-    height = min(work.rows, math.ceil(tiles / parts) * work.unit)
     vectors = work.packed / (4 * machine.isa.f32_lanes)
     packing = vectors * PACK_CYCLES / machine.cycles_per_us
     # What a thread has not written itself.
     foreign = (1 - 1 / threads) / machine.foreign_rate
     fork, of_one = machine.fork_us(threads), work.members * parts
+    products = _largest_share(work, shares) * work.row_us
     if not shares.packs_first:
         tasks = math.ceil(work.operands * parts / threads)
-        each = work.members * height * work.row_us + packing
-        return fork + tasks * each + _operands_read(tasks, parts) * work.stored * foreign
+        return fork + products + tasks * packing + _operands_read(tasks, parts) * work.stored * foreign
     tasks = math.ceil(work.operands * of_one / threads)
     packing = work.operands / threads * (packing + work.stored * foreign)
     read = _operands_read(tasks, of_one) * work.packed * foreign
-    return 2 * fork + packing + tasks * height * work.row_us + read
+    return 2 * fork + packing + products + read
+
+
+def _largest_share(work: PackedWork, shares: PackedShares) -> int:
+    """Rows of the busiest thread, whole tiles."""
+    tiles = math.ceil(work.rows / work.unit)
+    height = min(work.rows, math.ceil(tiles / shares.row_shares) * work.unit)
+    # A task that packs for itself takes the rows of all products with an operand.
+    apart, together = work.operands, work.members
+    if shares.packs_first:
+        apart, together = apart * together, 1
+    return math.ceil(apart * shares.row_shares / shares.threads) * height * together
 
 
 def _operands_read(tasks: int, of_one: int) -> int:

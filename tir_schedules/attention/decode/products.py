@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import tvm.tirx.script.builder.ir as I
 from tvm import tirx
@@ -174,8 +176,21 @@ class DecodeProducts:
 
     # --- the result ------------------------------------------------------------------------------
 
-    def merge(self, number: Expr, slot: Expr) -> None:
-        """The shares' products added up, the epilogue, and the result of one set."""
+    @property
+    def merge_tasks(self) -> int:
+        """In how many tasks shares are merged: each row by itself, unless rows need a common sum."""
+        return self.plan.sets * (1 if self.points.needs_column_sums else self.plan.rows)
+
+    def merge_task(self, task: Expr) -> None:
+        """One of `merge_tasks`, where each set has its slot."""
+        if self.points.needs_column_sums:
+            self.merge(task, task)
+            return
+        number = bind(I.floordiv(task, self.plan.rows))
+        self.merge(number, number, bind(I.floormod(task, self.plan.rows)))
+
+    def merge(self, number: Expr, slot: Expr, row: Expr | None = None) -> None:
+        """The shares' products added up, the epilogue, and the result of one set or of its row."""
         plan, problem, lanes, layout = (
             self.plan,
             self.problem,
@@ -184,8 +199,8 @@ class DecodeProducts:
         )
         first = slot * plan.shares
         if plan.shares > 1:
-            self._add_shares(slot)
-        with I.serial(plan.rows) as r:
+            self._add_shares(slot, row)
+        with _rows(plan.rows, row) as r:
             batch = number * problem.group + I.floordiv(r, problem.m)
             base = bind(problem.base("out", batch) + I.floormod(r, problem.m) * layout.row)
             row_sum = plan.row_sums[plan.number(slot, 0, r)] if self.points.needs_row_sums else None
@@ -204,14 +219,14 @@ class DecodeProducts:
                 value = self.epilogue(bind(value), number * plan.rows + r, columns)
                 store_vector(self.out, value, (), Columns(base + j * lanes, lanes, columns.valid))
 
-    def _add_shares(self, slot: Expr) -> None:
+    def _add_shares(self, slot: Expr, row: Expr | None) -> None:
         """Adds the products of all shares to those of the first.
 
         Exponentials of differences to the largest score of a share get their weight here.
         """
         plan, lanes, width = self.plan, self.plan.lanes, self.sums.width
         first = slot * plan.shares
-        with I.serial(self.sums.rows) as r:
+        with _rows(self.sums.rows, row) as r:
             highest = plan.whole_row(slot, r)[0] if self.deferred else None
             with I.serial(plan.shares) as share:
                 weight = None
@@ -227,7 +242,17 @@ class DecodeProducts:
                     before = tirx.Select(share > 0, plan.partial[goal], like(0, value))
                     I.buffer_store(plan.partial, before + value, [goal])
         if self.points.needs_row_sums:
-            with I.serial(plan.shares - 1) as share, I.serial(plan.rows) as r:
+            with I.serial(plan.shares - 1) as share, _rows(plan.rows, row) as r:
                 at = plan.number(slot, 0, r)
                 total = plan.row_sums[at] + plan.row_sums[plan.number(slot, share + 1, r)]
                 I.buffer_store(plan.row_sums, total, [at])
+
+
+@contextmanager
+def _rows(rows: int, row: Expr | None) -> Iterator[Expr]:
+    """A loop over all rows, or the one that is given."""
+    if row is not None:
+        yield row
+        return
+    with I.serial(rows) as r:
+        yield r

@@ -36,7 +36,7 @@ from tir_schedules.core.emission import (
     tensor_parameter,
 )
 from tir_schedules.core.region import Region
-from tir_schedules.cost.parallel import threads_worth
+from tir_schedules.cost.parallel import halves, threads_worth
 from tir_schedules.epilogue.epilogue import Epilogue
 
 from .plan import DecodePlan, bits_of_element, sets_side_by_side
@@ -45,6 +45,10 @@ from .scores import DecodeScores
 
 MOST_QUERIES = 4  # more are worth packing K and V
 MOST_ROWS = 32
+LEAST_KEYS = 64  # of a share
+# Of the time from memory: less is lost where K and V are in cache.
+LEAST_SAVED = 0.1
+ALIKE = 1.05  # times as long is as good on more threads, for K and V may be in L3
 SHARE_BYTES = 256 << 10  # of K and V: less is not worth two more joins
 
 
@@ -76,20 +80,44 @@ def fits(region: Region) -> bool:
 
 
 def default_shares(region: Region, machine: Machine) -> dict[str, int]:
-    """`parallel`, `threads` and `key_shares` of the default configuration."""
+    """`parallel`, `threads` and `key_shares` of the default configuration: those that end first."""
     problem = AttentionProblem(region)
-    sets = problem.batches // problem.group
+    sets, side = problem.batches // problem.group, sets_side_by_side(problem)
     k, v = (problem.tensors[name].dtype for name in "kv")
-    bits = problem.d * bits_of_element(k) + problem.e * bits_of_element(v)
-    read = sets * problem.n * bits // 8
-    threads = threads_worth(machine, read / machine.memory_rate())
-    if threads == 1:
+    key_bytes = (problem.d * bits_of_element(k) + problem.e * bits_of_element(v)) // 8
+    read, tasks = sets * problem.n * key_bytes, sets // side
+    if threads_worth(machine, read / machine.memory_rate()) == 1:
         return {"parallel": False, "key_shares": 1}
-    fields = {"parallel": True, "threads": 0 if threads == machine.threads else threads}
-    tasks = sets // sets_side_by_side(problem)
-    if tasks >= threads or read < SHARE_BYTES:
-        return {**fields, "parallel": sets > 1, "key_shares": 1}
-    return {**fields, "key_shares": min(math.ceil(threads / tasks), math.ceil(problem.n / 64))}
+    most = math.ceil(problem.n / LEAST_KEYS) if read >= SHARE_BYTES else 1
+    vectors = math.ceil(problem.n / machine.isa.f32_lanes)
+    rows, partial = sets * problem.group * problem.m, 4 * problem.e
+
+    def us(threads: int, shares: int) -> float:
+        """Microseconds of the busiest thread: its keys, forks, shares of rows that it merges.
+
+        Less for whole keys, which others have to beat.
+        """
+        keys = math.ceil(tasks * shares / threads) * math.ceil(vectors / shares)
+        keys *= side * machine.isa.f32_lanes
+        each = keys * key_bytes / machine.memory_rate(threads) + machine.fork_us(threads)
+        if shares == 1:
+            return each * (1 - LEAST_SAVED)
+        merged = math.ceil(rows / threads) * shares * partial / machine.foreign_rate
+        return each + merged + 2 * machine.fork_us(threads)
+
+    best = [
+        min((us(n, shares), shares, n) for shares in range(1, min(most, machine.threads) + 1))
+        for n in halves(machine.threads)
+    ]
+    enough = ALIKE * min(best)[0]
+    shares, threads = next((shares, n) for each, shares, n in best if each <= enough)
+    if tasks * shares == 1 and side == 1:
+        return {"parallel": False, "key_shares": 1}
+    return {
+        "parallel": True,
+        "threads": 0 if threads == machine.threads else threads,
+        "key_shares": shares,
+    }
 
 
 def build_decode(region: Region, config: DecodeConfig, isa: Isa) -> tirx.PrimFunc:
@@ -136,5 +164,5 @@ def _emit(plan: DecodePlan, scores: DecodeScores, products: DecodeProducts) -> N
         for phase in (scores.emit, products.emit):
             with plan.task_loop(plan.tasks * plan.shares, "share") as item:
                 phase(bind(I.floordiv(item, plan.shares)), bind(I.floormod(item, plan.shares)))
-        with plan.task_loop(plan.sets, "merge") as number:
-            products.merge(number, number)
+        with plan.task_loop(products.merge_tasks, "merge") as task:
+            products.merge_task(task)

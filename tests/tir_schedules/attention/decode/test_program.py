@@ -42,6 +42,7 @@ class Shares:
 
     parallel: bool = False
     key_shares: int = 1
+    threads: int = 0
 
 
 def check(
@@ -167,11 +168,16 @@ def test_which_regions_fit() -> None:
 
 
 def test_work_is_shared_where_that_pays() -> None:
-    two = machine_for(ISAS[-1], 2)
-    assert default_shares(small("f32", n=64, d=16).region, two) == (False, 1)
-    assert default_shares(small("f32", heads=8, n=1024, d=64).region, two) == (True, 1)
-    assert default_shares(small("f32", heads=1, n=4096, d=64).region, two) == (True, 2)
-    assert default_shares(small("f32", heads=1, n=300, d=64).region, two) == (False, 1)
-    assert default_shares(small("f32", n=4096, d=64).region, machine_for(ISAS[-1])) == (False, 1)
+    one, two = machine_for(ISAS[-1]), machine_for(ISAS[-1], 2)
+    alone = {"parallel": False, "key_shares": 1}
+
+    def shared(shares: int) -> dict[str, int]:
+        return {"parallel": True, "threads": 0, "key_shares": shares}
+
+    assert default_shares(small("f32", n=64, d=16).region, two) == alone
+    assert default_shares(small("f32", heads=8, n=1024, d=64).region, two) == shared(1)
+    assert default_shares(small("f32", heads=1, n=4096, d=64).region, two) == shared(2)
+    assert default_shares(small("f32", heads=1, n=300, d=64).region, two) == alone
+    assert default_shares(small("f32", n=4096, d=64).region, one) == alone
     together = small("f32", heads=8, n=4096, d=64, layout="bshd")
-    assert default_shares(together.region, two) == (True, 2)
+    assert default_shares(together.region, two) == shared(2)
