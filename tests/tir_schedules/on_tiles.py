@@ -70,6 +70,7 @@ def cut_in_any_way(draw: st.DrawFn, region: Region) -> TileConfig:
             fields["threads_k"] = draw(st.integers(1, 3))
     else:
         fields |= {"row_shares": draw(st.integers(1, 3)), "parallel": draw(st.booleans())}
+        fields |= {"packs_first": draw(st.booleans()), "threads": draw(st.integers(0, 3))}
     return on_tiles(region, block, **fields)
 
 

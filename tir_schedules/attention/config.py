@@ -20,7 +20,7 @@ from microkernels.isa import Isa
 from microkernels.machines.machine import Machine
 from microkernels.microkernel import Microkernel, kernels_for, microkernel_named, tile_kernels_for
 from tir_schedules.core.blocking import balanced
-from tir_schedules.core.config import Config, best_first, check_numbers, check_threads
+from tir_schedules.core.config import Config, best_first, check_numbers, check_numbers_or_all
 from tir_schedules.core.integer_product import is_integer
 from tir_schedules.core.product_plan import ProductPlan
 from tir_schedules.core.region import Region
@@ -71,9 +71,12 @@ class AttentionConfig(Config, frozen=True, kw_only=True):
         On how many; 0: on all.
     skinny : bool
         Whether k and v are read where they are stored, for few queries; of the other numbers only
-        `parallel` and `key_shares` count then.
+        `parallel`, `threads`, `key_shares` and `key_sets` count then.
     key_shares : int
         Tasks that the keys are cut into, if skinny.
+    key_sets : int
+        How many k and v that lie side by side a task reads together at most, if skinny and the
+        keys are cut; 0: all.
     """
 
     scores_kernel: str
@@ -90,6 +93,7 @@ class AttentionConfig(Config, frozen=True, kw_only=True):
     threads: int = 0
     skinny: bool = False
     key_shares: int = 1
+    key_sets: int = 0
 
 
 def default_config(region: Region, machine: Machine) -> AttentionConfig:
@@ -286,7 +290,7 @@ def check(region: Region, config: AttentionConfig, isa: Isa) -> None:
         raise ConfigError(f"{kernels[0].name} and {kernels[1].name} need other tiles")
     limits = dict.fromkeys(("band", "query_block", "row_shares", "key_shares"))
     check_numbers(region, config, limits)
-    check_threads(region, config.threads)
+    check_numbers_or_all(region, config, "threads", "key_sets")
     if config.skinny and not attention_decode.fits(region):
         raise ConfigError(f"skinny: too many queries, or strides, in {region.key}")
     if config.key_block and not _may_run_on(problem):

@@ -11,9 +11,6 @@ from microkernels.machines.machine import Machine
 
 Box = tuple[int, int, int]  # rows, vectors of columns, and units of K, or threads along them
 
-# Rows that are multiplied in the time in which the other operand is packed.
-PACKED_ROWS = 4.0
-
 
 @dataclass(frozen=True)
 class Group:
@@ -128,30 +125,6 @@ def divided(sizes: Box, parts: Box) -> Box:
     (3, 7, 768)
     """
     return -(-sizes[0] // parts[0]), -(-sizes[1] // parts[1]), -(-sizes[2] // parts[2])
-
-
-def shares_of_rows(products: int, rows: int, threads: int, unit: int = 1) -> int:
-    """Into how many shares to cut the rows of each of some products, so that threads end together.
-
-    Every share packs the second operand again, for the time of a few rows.
-
-    Parameters
-    ----------
-    products : int
-        Independent products of so many rows.
-    rows : int
-        Of each.
-    threads : int
-        That take shares in turn.
-    unit : int
-        Rows of a tile, which takes its time however few of them are used.
-    """
-
-    def cost(parts: int) -> float:
-        height = math.ceil(math.ceil(rows / parts) / unit) * unit
-        return math.ceil(products * parts / threads) * (height + PACKED_ROWS)
-
-    return min(range(1, min(rows, threads) + 1), key=cost)
 
 
 def estimate_cycles(

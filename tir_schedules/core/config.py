@@ -54,16 +54,18 @@ def check_numbers(region: Region, config: Config, most: Mapping[str, int | None]
             raise ConfigError(f"{name}={value}: must be at least 1{upper}, for {region.key}")
 
 
-def check_threads(region: Region, threads: int) -> None:
-    """Refuses a number of threads below 0, which stands for all.
+def check_numbers_or_all(region: Region, config: Config, *names: str) -> None:
+    """Refuses fields of a configuration below 0, which stands for all, or above MOST.
 
     Raises
     ------
     ConfigError
-        Saying so.
+        Saying which field is out of range.
     """
-    if not 0 <= threads <= MOST:
-        raise ConfigError(f"threads={threads}: must be at least 0, for {region.key}")
+    for name in names:
+        value = getattr(config, name)
+        if not 0 <= value <= MOST:
+            raise ConfigError(f"{name}={value}: must be at least 0, for {region.key}")
 
 
 def best_first(default: C, others: AbstractSet[C], cycles: Callable[[C], Any]) -> Iterator[C]:

@@ -15,13 +15,10 @@ from typing import Any
 
 from microkernels.machines.machine import Machine
 
-from .parallel import halves, threads_worth
+from .parallel import even_enough, fewest_unless_uneven, halves, threads_worth
 
 # Cycles in which a vector of an operand is packed: 4 (Zen 4), 4 to 12 (Granite Rapids), measured.
 PACK_CYCLES = 4.0
-# Enough work for every thread, in times of a fork and a join, and the rows of the busiest one then,
-# in times of the mean.
-ENOUGH, EVEN = 8.0, 1.25
 MOST_TASKS = 4  # shares of one product for each thread; more are no more even
 
 
@@ -102,12 +99,12 @@ def share_packed_work(work: PackedWork, machine: Machine, alone_us: float) -> Pa
         for packs_first in (False, True)
         for row_shares in _shares_of_each_height(work, MOST_TASKS * threads)
     ]
-    # Estimates of what is moved are rough: with enough to compute, they do not leave threads idle.
-    mean = work.operands * work.members * work.rows / machine.threads
-    if mean * work.row_us >= ENOUGH * machine.fork_us(machine.threads):
-        even = [shares for shares in found if _largest_share(work, shares) <= EVEN * mean]
-        found = even or found
-    return min(found, key=lambda shares: estimated_us(work, shares, machine))
+    rows = work.operands * work.members * work.rows
+
+    def is_even(shares: PackedShares) -> bool:
+        return even_enough(machine, rows * work.row_us, _largest_share(work, shares) / rows)
+
+    return fewest_unless_uneven(found, lambda shares: estimated_us(work, shares, machine), is_even)
 
 
 def _shares_of_each_height(work: PackedWork, most: int) -> Iterator[int]:
@@ -133,7 +130,9 @@ def estimated_us(work: PackedWork, shares: PackedShares, machine: Machine) -> fl
     products = _largest_share(work, shares) * work.row_us
     if not shares.packs_first:
         tasks = math.ceil(work.operands * parts / threads)
-        return fork + products + tasks * packing + _operands_read(tasks, parts) * work.stored * foreign
+        return (
+            fork + products + tasks * packing + _operands_read(tasks, parts) * work.stored * foreign
+        )
     tasks = math.ceil(work.operands * of_one / threads)
     packing = work.operands / threads * (packing + work.stored * foreign)
     read = _operands_read(tasks, of_one) * work.packed * foreign

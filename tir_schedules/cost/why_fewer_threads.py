@@ -16,6 +16,8 @@ def why_fewer_threads(config: Config, machine: Machine) -> str:
     '6 of 8 threads: all are no faster, as a fork takes 1.2 us instead of 1.1'
     """
     used, threads = getattr(config, "threads", None), machine.threads
+    if used == 0:  # all, if any
+        used = threads if getattr(config, "parallel", True) else 1
     if not isinstance(used, int) or used >= threads:
         return ""
     fork, own = machine.fork_us(threads), machine.fork_us(used)

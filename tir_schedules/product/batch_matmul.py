@@ -29,7 +29,7 @@ from microkernels.machines.machine import Machine
 from microkernels.microkernel import Microkernel
 from microkernels.vector.expressions import Expr, bind
 from tir_schedules.core.blocking import balanced
-from tir_schedules.core.config import best_first, check_threads
+from tir_schedules.core.config import best_first, check_numbers_or_all
 from tir_schedules.core.emission import (
     kernel_function,
     opaque_block,
@@ -222,7 +222,7 @@ def products(region: Region, config: BatchMatmulConfig, machine: Machine) -> Ite
 
 def check(region: Region, config: BatchMatmulConfig, isa: Isa) -> Microkernel:
     """The microkernel of a legal configuration; ConfigError for an illegal one."""
-    check_threads(region, config.threads)
+    check_numbers_or_all(region, config, "threads")
     return check_tile(region, config, isa, product_types(region), "row_shares")
 
 

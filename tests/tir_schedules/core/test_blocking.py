@@ -18,7 +18,6 @@ from tir_schedules.core.blocking import (
     divided,
     estimate_cycles,
     shares,
-    shares_of_rows,
     thread_grids,
 )
 
@@ -94,23 +93,6 @@ def test_few_threads_where_forking_costs_more() -> None:
 def test_a_thread_grid_splits_the_longer_side() -> None:
     for sizes, grid in [((1, 100, 9), (1, 2, 1)), ((600, 1, 9), (2, 1, 1)), ((1, 1, 9), (1, 1, 2))]:
         assert choose_thread_grid(sizes, [2], largest_part(*sizes)) == grid
-
-
-@pytest.mark.parametrize(
-    ("products", "rows", "threads", "expected"),
-    [
-        (24, 128, 2, 1),
-        (3, 128, 2, 2),
-        (12, 128, 53, 4),
-        (12, 128, 56, 4),
-        (12, 384, 56, 9),
-        (1, 1, 64, 1),
-    ],
-)
-def test_rows_are_shared_where_products_are_few(
-    products: int, rows: int, threads: int, expected: int
-) -> None:
-    assert shares_of_rows(products, rows, threads) == expected
 
 
 def test_estimates_know_thin_tiles_latency_and_cache_sets() -> None:

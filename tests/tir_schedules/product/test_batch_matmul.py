@@ -131,6 +131,19 @@ def test_rows_are_shared_where_batches_are_too_few() -> None:
     )
 
 
+@pytest.mark.parametrize("axes", [None, (0, 2, 1), (2, 1, 0)], ids=str)
+@pytest.mark.parametrize("threads", [0, 3, 7, 53, 112])
+def test_b_is_packed_before_by_any_number_of_threads(threads: int, axes: Shape | None) -> None:
+    """Copied, turned, and gathered; columns, rows and K end within a vector, a tile and a piece."""
+    logical = (3, 37, 150)
+    stored = tuple(logical[axes.index(i)] for i in range(3)) if axes else logical
+    region = batch_region((3, 45, 37), stored, b_axes=axes)
+    config = BATCH_MATMUL.default_config(region, machine_for(ISAS[-1])).to_dict()
+    config |= {"row_shares": 13, "packs_first": True, "parallel": True, "threads": threads}
+    for at_end in (False, True):
+        check(region, config=BatchMatmulConfig(**config), at_end=at_end)
+
+
 @pytest.mark.slow
 def test_space_holds_the_default_and_builds() -> None:
     region = batch_region((2, 30, 40), (2, 40, 50))

@@ -191,6 +191,7 @@ def test_attention_heads_are_read_and_written_in_place() -> None:
     st.tuples(st.sampled_from([0, 3, "input"]), st.sampled_from([0, 100])),
     st.sampled_from([None, 1, 3]),
     st.integers(1, 3),
+    st.booleans(),
 )
 @examples(30)
 def test_batches_broadcast_on_threads_in_blocks(
@@ -200,6 +201,7 @@ def test_batches_broadcast_on_threads_in_blocks(
     zeros: tuple[int | str, int],
     k_block: int | None,
     threads: int,
+    packs_first: bool,
 ) -> None:
     m, k, n = sizes
     isa = BEST if dtypes in TYPES else BF16_ISAS[-1]
@@ -207,7 +209,7 @@ def test_batches_broadcast_on_threads_in_blocks(
         (*batches[0], m, k), (*batches[1], k, n), *dtypes, *(zeros if dtypes in TYPES else (0, 0))
     )
     default = BATCH_MATMUL.default_config(region, machine_for(isa)).to_dict()
-    changes = {"row_shares": min(threads, m), "parallel": threads > 1}
+    changes = {"row_shares": min(threads, m), "parallel": threads > 1, "packs_first": packs_first}
     if k_block is not None:
         changes |= {"k_block": k_block, "m_block": 3}
     check(region, isa, config=BatchMatmulConfig(**{**default, **changes}))

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from typing import Protocol
 
 import tvm.tirx.script.builder.ir as I
 from tvm import tirx
@@ -50,6 +51,26 @@ def bits_of_element(dtype: str) -> int:
     return {"float32": 32, "bfloat16": 16}.get(dtype, 8)
 
 
+class DecodeConfig(Protocol):
+    """The numbers that say how few queries are divided."""
+
+    @property
+    def parallel(self) -> bool:
+        """Whether tasks run on several threads."""
+
+    @property
+    def threads(self) -> int:
+        """On how many; 0: on all."""
+
+    @property
+    def key_shares(self) -> int:
+        """Tasks that the keys of one K are cut into."""
+
+    @property
+    def key_sets(self) -> int:
+        """Sets that lie side by side of which a task takes so many at most; 0: all."""
+
+
 class DecodePlan:
     """Tasks, shares of keys, and the buffers between the phases.
 
@@ -62,12 +83,8 @@ class DecodePlan:
         Extents and layouts.
     isa : Isa
         What the target has.
-    parallel : bool
-        Whether tasks run on several threads.
-    key_shares : int
-        Most shares of the keys.
-    threads : int
-        On how many; 0: on all.
+    config : DecodeConfig
+        Threads, and most shares of the keys.
 
     Attributes
     ----------
@@ -77,27 +94,21 @@ class DecodePlan:
         Queries of one set.
     """
 
-    def __init__(
-        self,
-        problem: AttentionProblem,
-        isa: Isa,
-        parallel: bool,
-        key_shares: int,
-        threads: int = 0,
-    ) -> None:
+    def __init__(self, problem: AttentionProblem, isa: Isa, config: DecodeConfig) -> None:
         self.problem, self.isa, self.lanes = problem, isa, isa.f32_lanes
-        self.parallel, self.threads = parallel, threads
+        self.parallel, self.threads = config.parallel, config.threads
         self.rows = problem.group * problem.m
         hidden_from = problem.m + problem.causal if problem.causal is not None else problem.n
         self.n = min(problem.n, max(1, hidden_from))
         self.vectors = math.ceil(self.n / self.lanes)
         # An odd number of lines, so that the rows do not share a few sets of a cache.
         self.pitch = (self.vectors | 1) * self.lanes
-        self.per_share = math.ceil(self.vectors / max(1, min(key_shares, self.vectors)))
+        self.per_share = math.ceil(self.vectors / max(1, min(config.key_shares, self.vectors)))
         self.shares = math.ceil(self.vectors / self.per_share)
         # On all threads, sets that are read together leave too few tasks without shares.
-        together = self.shares > 1 or not parallel
-        self.side = sets_side_by_side(problem) if together else 1
+        side = sets_side_by_side(problem) if self.shares > 1 or not self.parallel else 1
+        most = config.key_sets or side
+        self.side = next(count for count in range(min(most, side), 0, -1) if side % count == 0)
         self.sets = problem.batches // problem.group
         self.tasks = self.sets // self.side
 

@@ -178,7 +178,7 @@ class DecodeProducts:
 
     @property
     def merge_tasks(self) -> int:
-        """In how many tasks shares are merged: each row by itself, unless rows need a common sum."""
+        """Tasks in which shares are merged: one a row, unless rows need a common sum."""
         return self.plan.sets * (1 if self.points.needs_column_sums else self.plan.rows)
 
     def merge_task(self, task: Expr) -> None:

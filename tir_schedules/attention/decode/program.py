@@ -14,7 +14,6 @@ probabilities are rounded, so sharing changes the rounding of sums only.
 from __future__ import annotations
 
 import math
-from typing import Protocol
 
 import tvm.tirx.script.builder.ir as I
 from tvm import tirx
@@ -39,7 +38,7 @@ from tir_schedules.core.region import Region
 from tir_schedules.cost.parallel import halves, threads_worth
 from tir_schedules.epilogue.epilogue import Epilogue
 
-from .plan import DecodePlan, bits_of_element, sets_side_by_side
+from .plan import DecodeConfig, DecodePlan, bits_of_element, sets_side_by_side
 from .products import DecodeProducts
 from .scores import DecodeScores
 
@@ -50,22 +49,6 @@ LEAST_KEYS = 64  # of a share
 LEAST_SAVED = 0.1
 ALIKE = 1.05  # times as long is as good on more threads, for K and V may be in L3
 SHARE_BYTES = 256 << 10  # of K and V: less is not worth two more joins
-
-
-class DecodeConfig(Protocol):
-    """The numbers that `build_decode` reads."""
-
-    @property
-    def parallel(self) -> bool:
-        """Whether tasks run on all threads."""
-
-    @property
-    def threads(self) -> int:
-        """On how many threads tasks run; 0: on all."""
-
-    @property
-    def key_shares(self) -> int:
-        """Tasks that the keys of one K are cut into."""
 
 
 def fits(region: Region) -> bool:
@@ -80,50 +63,62 @@ def fits(region: Region) -> bool:
 
 
 def default_shares(region: Region, machine: Machine) -> dict[str, int]:
-    """`parallel`, `threads` and `key_shares` of the default configuration: those that end first."""
+    """Fields of the default configuration: the shares that end first."""
     problem = AttentionProblem(region)
     sets, side = problem.batches // problem.group, sets_side_by_side(problem)
     k, v = (problem.tensors[name].dtype for name in "kv")
     key_bytes = (problem.d * bits_of_element(k) + problem.e * bits_of_element(v)) // 8
-    read, tasks = sets * problem.n * key_bytes, sets // side
+    read = sets * problem.n * key_bytes
     if threads_worth(machine, read / machine.memory_rate()) == 1:
         return {"parallel": False, "key_shares": 1}
-    most = math.ceil(problem.n / LEAST_KEYS) if read >= SHARE_BYTES else 1
     vectors = math.ceil(problem.n / machine.isa.f32_lanes)
     rows, partial = sets * problem.group * problem.m, 4 * problem.e
 
-    def us(threads: int, shares: int) -> float:
+    def most(together: int) -> int:
+        keys = math.ceil(problem.n * together / LEAST_KEYS)
+        return min(vectors, keys, machine.threads) if read >= SHARE_BYTES else 1
+
+    def us(threads: int, together: int, shares: int) -> float:
         """Microseconds of the busiest thread: its keys, forks, shares of rows that it merges.
 
         Less for whole keys, which others have to beat.
         """
-        keys = math.ceil(tasks * shares / threads) * math.ceil(vectors / shares)
-        keys *= side * machine.isa.f32_lanes
+        keys = math.ceil(sets // together * shares / threads) * math.ceil(vectors / shares)
+        keys *= together * machine.isa.f32_lanes
         each = keys * key_bytes / machine.memory_rate(threads) + machine.fork_us(threads)
         if shares == 1:
             return each * (1 - LEAST_SAVED)
         merged = math.ceil(rows / threads) * shares * partial / machine.foreign_rate
         return each + merged + 2 * machine.fork_us(threads)
 
+    # The fewer are read together, the more tasks there are.
+    sides = [side]
+    if sets // side * most(side) < machine.threads:
+        sides = [count for count in range(1, side + 1) if side % count == 0]
     best = [
-        min((us(n, shares), shares, n) for shares in range(1, min(most, machine.threads) + 1))
+        min(
+            (us(n, together, shares), shares, -together, n)
+            for together in sides
+            for shares in range(1, most(together) + 1)
+        )
         for n in halves(machine.threads)
     ]
     enough = ALIKE * min(best)[0]
-    shares, threads = next((shares, n) for each, shares, n in best if each <= enough)
-    if tasks * shares == 1 and side == 1:
+    shares, together, threads = next(found[1:] for found in best if found[0] <= enough)
+    if shares == sets == 1:
         return {"parallel": False, "key_shares": 1}
     return {
         "parallel": True,
         "threads": 0 if threads == machine.threads else threads,
         "key_shares": shares,
+        "key_sets": 0 if -together == side else -together,
     }
 
 
 def build_decode(region: Region, config: DecodeConfig, isa: Isa) -> tirx.PrimFunc:
     """The kernel: inputs, output."""
     problem = AttentionProblem(region)
-    plan = DecodePlan(problem, isa, config.parallel, config.key_shares, config.threads)
+    plan = DecodePlan(problem, isa, config)
     first = len(problem.scores.operands) + 3
     with kernel_function("attention_decode") as builder:
         inputs = input_parameters(region)

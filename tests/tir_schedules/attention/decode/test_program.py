@@ -43,6 +43,7 @@ class Shares:
     parallel: bool = False
     key_shares: int = 1
     threads: int = 0
+    key_sets: int = 0
 
 
 def check(
@@ -159,6 +160,20 @@ def test_heads_stored_side_by_side(kind: str, shares: int) -> None:
     check(attention, shares=Shares(shares > 1, shares))
 
 
+@pytest.mark.parametrize("together", [1, 2, 4])
+def test_some_of_the_heads_side_by_side(together: int) -> None:
+    attention = small("f32", batch=1, heads=4, n=1030, d=64, layout="bshd")
+    assert sets_side_by_side(AttentionProblem(attention.region)) == 4
+    check(attention, shares=Shares(True, 3, key_sets=together))
+
+
+@pytest.mark.parametrize("kind", ["f32", "int8"])
+@pytest.mark.parametrize("threads", [3, 7, 53, 112])
+def test_any_number_of_threads(kind: str, threads: int) -> None:
+    attention = small(kind, batch=1, heads=6, group=2, m=2, n=700, d=16)
+    check(attention, shares=Shares(True, min(threads, 40), threads=threads))
+
+
 def test_which_regions_fit() -> None:
     assert fits(case(m=4, n=100).region)
     assert not fits(case(m=5, n=100).region)
@@ -172,7 +187,7 @@ def test_work_is_shared_where_that_pays() -> None:
     alone = {"parallel": False, "key_shares": 1}
 
     def shared(shares: int) -> dict[str, int]:
-        return {"parallel": True, "threads": 0, "key_shares": shares}
+        return {"parallel": True, "threads": 0, "key_shares": shares, "key_sets": 0}
 
     assert default_shares(small("f32", n=64, d=16).region, two) == alone
     assert default_shares(small("f32", heads=8, n=1024, d=64).region, two) == shared(1)
