@@ -30,6 +30,9 @@ THREADS = (*range(1, 17), 20, 24, 28, 31, 32, 40, 47, 48, 53, 56, 64, 96, 112, 1
 # Times of a fork and a join that every thread computes.
 ENOUGH = 8.0
 MOST = 1.25  # the largest share over the mean
+# With tiles, reading what another core has packed takes as long as multiplying it: an even share
+# of two heads may end later than an uneven one of one head.
+MOST_ON_TILES = 1.32
 WORK = PackedWork(
     operands=12, members=1, rows=128, unit=1, row_us=1.0, stored=1 << 16, packed=1 << 16
 )
@@ -63,7 +66,8 @@ def test_threads_share_all_queries_once_and_nearly_evenly(kind: str, heads: int,
         if each_us / (4 if kind == "bf16" else 1) >= ENOUGH * machine.fork_us(threads) > 0:
             unit = row_unit(kernels_of(config))
             tiles = largest_of(heads * math.ceil(rows / unit), threads) * unit
-            most = max(MOST * heads * rows / threads, tiles)
+            mean = heads * rows / threads
+            most = max((MOST if kind == "f32" else MOST_ON_TILES) * mean, tiles)
             assert largest_of(tasks, used) * shares[0].size <= most, (threads, config)
 
 

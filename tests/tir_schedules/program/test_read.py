@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from tests.tir_schedules.attention_regions import Attention
@@ -104,3 +105,16 @@ def test_attention_is_read() -> None:
     found = kernel_time(program, host).counts["products"]
     # The products, and what the softmax multiplies besides.
     assert 2 * found > template_for("attention").flops(region)
+
+
+def test_attention_whose_threads_pack_first_is_read() -> None:
+    """As much multiplied as by tasks that pack for themselves, by as many threads as it has."""
+    region = Attention(batch=1, heads=3, m=40, n=48, d=32).region
+    host = machine(2)
+    config = template_for("attention").default_config(region, host)
+    config = msgspec.structs.replace(config, parallel=True, row_shares=4)
+    alone = kernel_time(built(region, config, "avx512"), host).counts
+    for threads in (0, 2, 7):
+        shared = msgspec.structs.replace(config, packs_first=True, threads=threads)
+        found = kernel_time(built(region, shared, "avx512"), host).counts
+        assert found["products"] == pytest.approx(alone["products"], rel=0.2), threads
