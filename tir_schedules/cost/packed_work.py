@@ -15,7 +15,13 @@ from typing import Any
 
 from microkernels.machines.machine import Machine
 
-from .parallel import even_enough, fewest_unless_uneven, halves, threads_worth
+from .parallel import (
+    MEASURED_THREADS,
+    even_enough,
+    fewest_unless_uneven,
+    halves,
+    threads_worth,
+)
 
 # Cycles in which a vector of an operand is packed: 4 (Zen 4), 4 to 12 (Granite Rapids), measured.
 PACK_CYCLES = 4.0
@@ -96,7 +102,7 @@ def share_packed_work(work: PackedWork, machine: Machine, alone_us: float) -> Pa
     found = [
         PackedShares(threads, row_shares, packs_first)
         for threads in halves(machine.threads)
-        for packs_first in (False, True)
+        for packs_first in ((False, True) if threads > MEASURED_THREADS else (False,))
         for row_shares in _shares_of_each_height(work, MOST_TASKS * threads)
     ]
     rows = work.operands * work.members * work.rows
