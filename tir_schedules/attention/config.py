@@ -101,7 +101,7 @@ def default_config(region: Region, machine: Machine) -> AttentionConfig:
     problem = AttentionProblem(region)
     best = min(
         candidates(problem, machine),
-        key=lambda config: estimated_cycles(problem, config, machine, LEAST_GAIN),
+        key=lambda config: busiest_cycles(problem, config, machine, LEAST_GAIN),
     )
     if not attention_decode.fits(region):
         return best
@@ -130,7 +130,7 @@ def space(region: Region, machine: Machine) -> Iterator[AttentionConfig]:
             msgspec.structs.replace(config, **dict(zip(names, values, strict=True)))
             for values in numbers
         }
-    yield from best_first(default, found, lambda config: estimated_cycles(problem, config, machine))
+    yield from best_first(default, found, lambda config: busiest_cycles(problem, config, machine))
 
 
 def _panels(n_vectors: int, most: int) -> set[int]:
@@ -234,6 +234,16 @@ def estimated_cycles(
         for group in balanced(plan.m, config.band):
             total += group.count * tile_cycles(replace(plan, m=group.size), machine)
     return total
+
+
+def busiest_cycles(
+    problem: AttentionProblem, config: AttentionConfig, machine: Machine, handicap: float = 1.0
+) -> float:
+    """Estimated cycles of the products of the busiest thread, whatever the shares of rows are."""
+    shares = row_shares(problem.m, config.row_shares, row_unit(kernels_of(config)))
+    tasks = problem.batches * sum(group.count for group in shares)
+    threads = (config.threads or machine.threads) if config.parallel else 1
+    return math.ceil(tasks / threads) * estimated_cycles(problem, config, machine, handicap)
 
 
 def plans_of(problem: AttentionProblem, config: AttentionConfig) -> tuple[ProductPlan, ProductPlan]:

@@ -25,7 +25,14 @@ from tir_schedules.cost.amx_cost import LEAST_GAIN
 from tir_schedules.cost.product_nest import kind_of
 from tir_schedules.cost.why_vectors import reasons
 
-from .config import AttentionConfig, candidates, estimated_cycles, kernels_of, plans_of
+from .config import (
+    AttentionConfig,
+    busiest_cycles,
+    candidates,
+    estimated_cycles,
+    kernels_of,
+    plans_of,
+)
 from .problem import AttentionProblem
 from .tiled.rows import row_shares, row_unit
 
@@ -97,9 +104,14 @@ def products(region: Region, config: AttentionConfig, machine: Machine) -> Itera
     def cycles(config: AttentionConfig) -> float:
         return estimated_cycles(problem, config, machine, LEAST_GAIN)
 
+    # Others may cut the rows otherwise: their whole times are compared.
+    scale = cycles(config) / busiest_cycles(problem, config, machine, LEAST_GAIN) / LEAST_GAIN
+
     def others(field: str) -> list[tuple[str, float]]:
-        found = candidates(problem, machine)
-        return [(getattr(other, field), cycles(other) / LEAST_GAIN) for other in found]
+        return [
+            (getattr(other, field), scale * busiest_cycles(problem, other, machine, LEAST_GAIN))
+            for other in candidates(problem, machine)
+        ]
 
     parts = {"scores": problem.scores, "product": problem.product}
     for (name, part), plan in zip(parts.items(), plans_of(problem, config), strict=True):

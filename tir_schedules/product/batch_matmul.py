@@ -128,7 +128,7 @@ def multiplied(region: Region) -> tuple[str, str]:
 def default_config(region: Region, machine: Machine) -> BatchMatmulConfig:
     """The configuration with the fewest estimated cycles."""
     return fewest_cycles(
-        candidates(region, machine), lambda config: estimated_cycles(region, config, machine)
+        candidates(region, machine), lambda config: busiest_cycles(region, config, machine)
     )
 
 
@@ -155,7 +155,7 @@ def space(region: Region, machine: Machine) -> Iterator[BatchMatmulConfig]:
         for tile in tiles_and_blocks(kernels, m, n_vectors, k, bases)
         for shares in ({}, {"row_shares": 1, "packs_first": False})
     }
-    yield from best_first(default, found, lambda config: estimated_cycles(region, config, machine))
+    yield from best_first(default, found, lambda config: busiest_cycles(region, config, machine))
 
 
 def _kernels(region: Region, isa: Isa) -> tuple[Microkernel, ...]:
@@ -195,6 +195,14 @@ def estimated_cycles(region: Region, config: BatchMatmulConfig, machine: Machine
     return tile_cycles(plan_of(BatchProblem(region), config).busiest, machine)
 
 
+def busiest_cycles(region: Region, config: BatchMatmulConfig, machine: Machine) -> float:
+    """Cycles of the tasks of the busiest thread, without packing, however rows are cut."""
+    problem = BatchProblem(region)
+    tasks = problem.batches * min(config.row_shares, problem.m)
+    threads = (config.threads or machine.threads) if config.parallel else 1
+    return math.ceil(tasks / threads) * estimated_cycles(region, config, machine)
+
+
 def nests(region: Region, config: BatchMatmulConfig) -> Iterator[LoopNest]:
     """The loops of all batches; packing is left out."""
     problem = BatchProblem(region)
@@ -208,13 +216,16 @@ def nests(region: Region, config: BatchMatmulConfig) -> Iterator[LoopNest]:
 def products(region: Region, config: BatchMatmulConfig, machine: Machine) -> Iterator[Product]:
     """The product of one task."""
     problem = BatchProblem(region)
+    cycles = estimated_cycles(region, config, machine)
+    # Others may cut the rows otherwise: their whole times are compared.
+    scale = cycles / busiest_cycles(region, config, machine)
     yield Product(
         part=region,
         plan=plan_of(problem, config).busiest,
         copies=problem.batches * config.row_shares,
-        cycles=estimated_cycles(region, config, machine),
+        cycles=cycles,
         others=lambda: [
-            (other.kernel, estimated_cycles(region, other, machine))
+            (other.kernel, scale * busiest_cycles(region, other, machine))
             for other in candidates(region, machine)
         ],
     )

@@ -71,6 +71,16 @@ def test_threads_share_all_queries_once_and_nearly_evenly(kind: str, heads: int,
             assert largest_of(tasks, used) * shares[0].size <= most, (threads, config)
 
 
+@pytest.mark.parametrize("kind", ["bf16", "int8"])
+def test_no_number_of_threads_takes_attention_from_tiles(kind: str) -> None:
+    """Kernels are compared by all tasks of a thread: lower tasks are not faster for being more."""
+    region = of_kind(case(batch=1, heads=12, m=512, n=512, d=64), kind).region
+    for threads in THREADS:
+        config = template_for("attention").default_config(region, machine_with(threads, "amx"))
+        assert isinstance(config, AttentionConfig)
+        assert all(kernel.by_tiles for kernel in kernels_of(config)), (threads, config)
+
+
 @pytest.mark.parametrize("batches", [1, 3, 12, 40])
 @pytest.mark.parametrize("size", [(128, 64, 128), (512, 64, 512), (1000, 256, 300)])
 def test_threads_share_all_rows_of_batches(batches: int, size: tuple[int, int, int]) -> None:
