@@ -51,7 +51,7 @@ def products_on_integer_kernels(session: tvm_hybrid.InferenceSession) -> int:
     """How many of a model's matrix products run on int8 microkernels, alone or merged."""
     found = 0
     for decision in session.explain().taken:
-        if "u8s8s32" in decision.kernel:
+        if re.search("[us]8[us]8s32", decision.kernel):  # tiles multiply either sign
             factors = re.findall(r"matmul\(([^)]*)\)", decision.workload)
             found += sum("int8[" in each for each in factors)
         merged = re.match(r"(\d+) products of one tensor become one", decision.reason)
