@@ -43,7 +43,7 @@ class Integers:
 
     def __init__(self, of_data: Callable[[Any], object]) -> None:
         self.known: dict[int, Index] = {}
-        self._of_data = of_data
+        self.of_data = of_data
 
     def ramp(self, node: Any) -> tuple[Index, int] | None:
         """The first lane of consecutive indices and the distance of lanes, if it is fixed."""
@@ -74,7 +74,7 @@ class Integers:
         found = self.find(node)
         if found is not None:
             return found
-        self._of_data(node)
+        self.of_data(node)
         return UNKNOWN
 
     def find(self, node: Any) -> Index | None:

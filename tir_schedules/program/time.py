@@ -7,41 +7,22 @@ and fetching from beyond counts.
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from math import ceil
 
 from microkernels.machines.machine import Machine
 
 from .cycles import Cycles
-from .footprint import LINE, Pattern
 from .index import Environment
-from .nodes import Body, Branch, Loop, Memory, Program
+from .nodes import Body, Branch, Loop, Program
+from .parts import Part, foreign_bytes, parts_of, split_lines
+from .phase import FAR, FOREIGN, NEAR, SHARED, KernelTime, Phase
 from .traffic import Touched, Traffic, footprint, stored
 
-NEAR, SHARED, FAR, FOREIGN = "L2", "L3", "memory", "another core"
-COMPUTE, IMBALANCE = "compute", "imbalance"
-LEAST_LOSS = 0.1  # of the time, to be called the limit
 # What comes from L2 so many times as often as from beyond was fetched by the first pass of a loop.
 READ_AGAIN = 2.0
-ROWS, COLUMNS, ALL = "rows", "columns", "all"
-
-
-@dataclass(frozen=True)
-class Part:
-    """What the busiest thread touches of a parameter.
-
-    Attributes
-    ----------
-    form : str
-        A run of rows, columns, or all of it.
-    threads : int
-        That share it.
-    """
-
-    form: str
-    threads: int
 
 
 @dataclass(frozen=True)
@@ -58,122 +39,6 @@ class Origin:
 
     level: str
     part: Part | None = None
-
-
-@dataclass(frozen=True)
-class Phase:
-    """A parallel loop, or what one thread does before, between and after those.
-
-    Attributes
-    ----------
-    threads : int
-        Threads that have something to do; 1 if nothing is parallel.
-    parallel : bool
-        Whether it is forked.
-    compute : float
-        Microseconds in which the busiest thread computes from its first cache.
-    mean : float
-        The same, if work were divided equally among all threads.
-    bytes : dict
-        What the busiest thread fetches, by level.
-    transfer : dict
-        Microseconds that this takes, by level.
-    fork : float
-        Microseconds of forking and joining.
-    sharing : float
-        Microseconds of waiting for lines that another thread writes too.
-    first_pass : float
-        Microseconds of `transfer` in which a loop fetches what it then reads again and again.
-    overlap : float
-        How much of the shorter of computing and moving hides behind the longer, 0 to 1.
-    """
-
-    threads: int
-    parallel: bool
-    compute: float
-    mean: float
-    bytes: Mapping[str, float]
-    transfer: Mapping[str, float]
-    fork: float
-    sharing: float = 0.0
-    first_pass: float = 0.0
-    overlap: float = 1.0
-
-    @property
-    def named(self) -> dict[str, float]:
-        """Microseconds by what takes them; together the time."""
-        found = {COMPUTE: self.mean, IMBALANCE: self.compute - self.mean, "forks": self.fork}
-        found["shared lines"] = self.sharing
-        rest = self.time - sum(found.values())
-        moving = sum(self.transfer.values())
-        for level, time in self.transfer.items():
-            found[level] = rest * time / moving if moving else 0.0
-        return {name: time for name, time in found.items() if time > 0}
-
-    @property
-    def beyond(self) -> float:
-        """Microseconds that fetching from beyond L2 takes."""
-        return sum(time for level, time in self.transfer.items() if level in (SHARED, FAR))
-
-    @property
-    def time(self) -> float:
-        """Microseconds."""
-        moving = max(self.transfer[NEAR], self.beyond - self.first_pass)
-        longer, shorter = max(self.compute, moving), min(self.compute, moving)
-        waiting = self.transfer[FOREIGN] + self.sharing + self.first_pass
-        return longer + (1 - self.overlap) * shorter + waiting + self.fork
-
-
-@dataclass(frozen=True)
-class KernelTime:
-    """One call of a kernel.
-
-    Attributes
-    ----------
-    phases : tuple of Phase
-        One after the other.
-    call : float
-        Microseconds of the call.
-    counts : Counter of str
-        Instructions of all threads, by kind.
-    parts : mapping from int to Part
-        What the busiest thread touches of each parameter, in the last phase that does.
-    """
-
-    phases: tuple[Phase, ...]
-    call: float
-    counts: Counter[str] = field(default_factory=Counter)
-    parts: Mapping[int, Part] = field(default_factory=dict)
-
-    @property
-    def time(self) -> float:
-        """Microseconds."""
-        return self.call + sum(phase.time for phase in self.phases)
-
-    @property
-    def named(self) -> dict[str, float]:
-        """Microseconds by what takes them; together the time."""
-        found: dict[str, float] = defaultdict(float)
-        found["call"] += self.call
-        parallel = any(phase.parallel for phase in self.phases)
-        for phase in self.phases:
-            for name, time in phase.named.items():
-                serial = parallel and not phase.parallel
-                found["serial part" if serial else name] += time
-        return dict(found)
-
-    @property
-    def limit(self) -> str:
-        """What takes the most beyond an equal share of computing; that, if little does."""
-        named = self.named
-        losses = {name: time for name, time in named.items() if name != COMPUTE}
-        worst = max(losses, key=lambda name: losses[name], default=COMPUTE)
-        return worst if losses and sum(losses.values()) > LEAST_LOSS * self.time else COMPUTE
-
-    @property
-    def busy(self) -> int:
-        """Threads that have something to do in the longest phase."""
-        return max(self.phases, key=lambda phase: phase.time).threads if self.phases else 1
 
 
 def kernel_time(
@@ -262,7 +127,7 @@ class _Timer:
         machine, clock = self.machine, self.machine.cycles_per_us
         sizes: dict[str, float] = dict.fromkeys((NEAR, SHARED, FAR, FOREIGN), 0.0)
         first, written = footprint(touched.patterns), stored(touched.patterns)
-        parts = _parts(touched.patterns, threads)
+        parts = parts_of(touched.patterns, threads)
         near, beyond = touched.fetched
         rates = {
             NEAR: machine.l2_rate,
@@ -280,7 +145,7 @@ class _Timer:
             had = origin.part if memory.parameter >= 0 else None
             had = self.parts.get(memory.parameter, had)  # an earlier phase's
             if had is not None or origin.level == NEAR:
-                moved[FOREIGN] = _foreign(once, memory, parts.get(memory.parameter), had)
+                moved[FOREIGN] = foreign_bytes(once, memory, parts.get(memory.parameter), had)
             else:
                 # What one thread has got from memory, others get from the shared cache.
                 share = min(once, memory.size / threads) if origin.level == FAR else once
@@ -297,7 +162,7 @@ class _Timer:
                 transfer[level] += part / rate
         sizes[NEAR] = sum(near.values()) + sum(written.values())
         transfer[NEAR] = sizes[NEAR] / rates[NEAR]
-        split = _split_lines(touched.patterns, parts)
+        split = split_lines(touched.patterns, parts)
         self.parts.update(parts)
         return Phase(
             threads=threads,
@@ -311,46 +176,6 @@ class _Timer:
             fork=machine.fork_us(threads) if parallel else 0.0,
             overlap=machine.overlap,
         )
-
-
-def _parts(patterns: Sequence[Pattern], threads: int) -> dict[int, Part]:
-    """What form the parts of the parameters have that a thread touches."""
-    sizes, found = footprint(patterns), {}
-    for pattern in patterns:
-        memory = pattern.memory
-        if not memory.shared:
-            continue
-        share = memory.size / threads
-        hull = max(p.hull for p in patterns if p.memory is memory)
-        if hull <= 1.5 * share:
-            form = ROWS
-        else:
-            form = ALL if sizes[memory] > 0.75 * memory.size else COLUMNS
-        found[memory.parameter] = Part(form, threads)
-    return found
-
-
-def _foreign(touched: float, memory: Memory, part: Part | None, had: Part | None) -> float:
-    """Bytes of what a thread touches that another core had."""
-    if had is None or part is None:
-        return 0.0
-    if part == had and part.form != ALL:
-        return max(0.0, touched - memory.size / part.threads)
-    most = max(part.threads, had.threads)
-    return touched * (most - 1) / most
-
-
-def _split_lines(patterns: Sequence[Pattern], parts: Mapping[int, Part]) -> float:
-    """Lines at the borders of a thread's columns that a neighbour writes too."""
-    found: dict[Memory, int] = {}
-    for pattern in patterns:
-        part = parts.get(pattern.memory.parameter)
-        if not pattern.store or part is None or part.form != COLUMNS:
-            continue
-        if pattern.width % LINE or any(step % LINE for step, _ in pattern.dimensions):
-            rows = pattern.dimensions[-1][1] if pattern.dimensions else 1
-            found[pattern.memory] = max(rows, found.get(pattern.memory, 0))
-    return float(sum(found.values()))
 
 
 def _forks(node: Loop | Branch) -> bool:

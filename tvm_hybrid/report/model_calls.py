@@ -13,7 +13,9 @@ from typing import Any
 from tvm import DataType, IRModule, ir, relax
 
 from microkernels.machines.machine import Machine
-from tir_schedules.program.time import ALL, FAR, NEAR, SHARED, Origin, Part
+from tir_schedules.program.parts import ALL, Part
+from tir_schedules.program.phase import FAR, NEAR, SHARED
+from tir_schedules.program.time import Origin
 
 # How much of a cache keeps what was touched before: it is not kept in the order of its use alone.
 USED_CACHE = 0.75

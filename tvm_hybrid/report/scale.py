@@ -16,8 +16,9 @@ from microkernels.machines.description import shipped_path
 from microkernels.machines.machine import Machine
 from relay_passes.decisions import DecisionLog
 from relay_passes.pipeline import PipelineOptions, lower_shared
+from tir_schedules.program.phase import KernelTime
 from tir_schedules.program.read import read
-from tir_schedules.program.time import KernelTime, kernel_time
+from tir_schedules.program.time import kernel_time
 
 from .._autoload import register
 from ..model_input import import_model

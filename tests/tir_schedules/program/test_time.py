@@ -7,7 +7,9 @@ import pytest
 from tests.tir_schedules.cost.test_nests import matmul
 from tests.tir_schedules.program.small_kernels import built, machine, program_of, sums
 from tir_schedules.core.template import template_for
-from tir_schedules.program.time import FAR, NEAR, ROWS, SHARED, Origin, Part, kernel_time
+from tir_schedules.program.parts import ROWS, Part
+from tir_schedules.program.phase import FAR, NEAR, SHARED
+from tir_schedules.program.time import Origin, kernel_time
 
 
 def test_named_parts_are_the_time() -> None:
