@@ -5,6 +5,7 @@ Who moves to another TVM looks here; `tests/relay_passes/test_tvm_compat.py` say
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -58,6 +59,38 @@ def set_type(expr: relax.Expr, ty: ir.Type) -> None:
     Needs `tvm.relax.expr._update_type`.
     """
     _update_type(expr, ty)
+
+
+class _ThreadStack(threading.local):
+    """A stack of its own in each thread."""
+
+    def __init__(self) -> None:
+        self._items: list[relax.BlockBuilder] = []
+
+    def append(self, item: relax.BlockBuilder) -> None:
+        self._items.append(item)
+
+    def pop(self) -> relax.BlockBuilder:
+        return self._items.pop()
+
+    def __getitem__(self, place: int) -> relax.BlockBuilder:
+        return self._items[place]
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+
+def separate_builders() -> None:
+    """Lets threads build Relax functions at the same time.
+
+    TVM keeps the builders whose functions are being written in one list, and takes the last for the
+    calling thread's. Its other stacks (targets, pass contexts, TIR builders) are the threads' own.
+
+    Needs `relax.BlockBuilder._stack`, which is appended to, popped and read at -1, and is empty
+    while nothing is built.
+    """
+    if isinstance(relax.BlockBuilder._stack, list) and not relax.BlockBuilder._stack:
+        relax.BlockBuilder._stack = _ThreadStack()
 
 
 def attrs_with(attrs: ir.Attrs, **changed: Any) -> ir.Attrs:

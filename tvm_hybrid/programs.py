@@ -1,7 +1,8 @@
 """Compiles one model for every combination of input shapes and parameters that arrives.
 
 A model with open dimensions, or with parameters such as axes among its inputs, is compiled when
-inputs arrive, as users of ONNX Runtime expect of such a model; what was compiled is kept.
+inputs arrive, as users of ONNX Runtime expect of such a model; what was compiled is kept. Threads
+wait for each other only where they want the same combination.
 """
 
 from __future__ import annotations
@@ -84,8 +85,8 @@ class Programs:
         self._sessions: OrderedDict[Key, InferenceSession] = OrderedDict()
         self._dropped: set[Key] = set()
         self._warned = False
-        self._lock = threading.Lock()  # of the sessions
-        self._compiling = threading.Lock()  # of what compiling changes; is taken before the other
+        self._lock = threading.Lock()  # of what is above; nothing is compiled under it
+        self._compiling: dict[Key, threading.Event] = {}
 
     def kept(self) -> tuple[Program, ...]:
         """The programs, the one that was used last at the end."""
@@ -103,47 +104,57 @@ class Programs:
             If the model cannot be compiled for such inputs.
         """
         shapes = {info.name: self._shape(info, feeds) for info in self._inputs}
-        session = self._find(self._key(shapes, feeds))
-        if session is not None:
-            return session
-        with self._compiling:
-            session = self._find(self._key(shapes, feeds))  # another thread may have made it
-            return self._make(shapes, feeds) if session is None else session
-
-    def _find(self, key: Key) -> InferenceSession | None:
-        with self._lock:
-            session = self._sessions.get(key)
-            if session is not None:
-                self._sessions.move_to_end(key)
-            return session
-
-    def _make(self, shapes: dict[str, Shape], feeds: Mapping[str, Any]) -> InferenceSession:
         while True:
             key = self._key(shapes, feeds)
-            values = arrays_of(key[1])
-            text = f"shapes {shapes}" + "".join(f", {value}" for value in key[1])
-            self._warn_if_dropped(key, text)
-            logger.info("compiling for %s", text)
-            try:
-                session = self._compile_for(shapes, values)
-            except InputValueError as error:
-                new = tuple(name for name in error.inputs if name not in values)
-                if not new:
-                    raise
-                logger.debug("the values of input %s are needed", ", ".join(map(repr, new)))
-                self._parameters += new
-                continue
             with self._lock:
-                self._sessions[key] = session
-                if len(self._sessions) > MOST_PROGRAMS:
-                    oldest, _ = self._sessions.popitem(last=False)
-                    if len(self._dropped) < MOST_REMEMBERED:
-                        self._dropped.add(oldest)
-            return session
+                session = self._sessions.get(key)
+                if session is not None:
+                    self._sessions.move_to_end(key)
+                    return session
+                other = self._compiling.get(key)
+                if other is None:
+                    done = self._compiling[key] = threading.Event()
+            if other is not None:
+                other.wait()  # the other thread may have failed; then this one tries
+                continue
+            try:
+                session = self._make(key, shapes)
+            finally:
+                with self._lock:
+                    del self._compiling[key]
+                done.set()
+            if session is not None:
+                return session
+
+    def _make(self, key: Key, shapes: dict[str, Shape]) -> InferenceSession | None:
+        """A new session; None if the values of more inputs are part of the key."""
+        values = arrays_of(key[1])
+        text = f"shapes {shapes}" + "".join(f", {value}" for value in key[1])
+        self._warn_if_dropped(key, text)
+        logger.info("compiling for %s", text)
+        try:
+            session = self._compile_for(shapes, values)
+        except InputValueError as error:
+            new = tuple(name for name in error.inputs if name not in values)
+            if not new:
+                raise
+            logger.debug("the values of input %s are needed", ", ".join(map(repr, new)))
+            with self._lock:
+                self._parameters += tuple(name for name in new if name not in self._parameters)
+            return None
+        with self._lock:
+            self._sessions[key] = session
+            if len(self._sessions) > MOST_PROGRAMS:
+                oldest, _ = self._sessions.popitem(last=False)
+                if len(self._dropped) < MOST_REMEMBERED:
+                    self._dropped.add(oldest)
+        return session
 
     def _warn_if_dropped(self, key: Key, text: str) -> None:
-        if key in self._dropped and not self._warned:
-            self._warned = True
+        with self._lock:
+            warn = key in self._dropped and not self._warned
+            self._warned = self._warned or warn
+        if warn:
             logger.warning(
                 "the program for %s was dropped and is compiled again: a session keeps %d programs "
                 "and this model is run with more combinations of shapes and parameters; use fewer, "

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
+
 import pytest
 import tvm
 from tvm import IRModule, ir, relax, te, tirx
@@ -26,6 +29,27 @@ def test_a_global_variable_takes_a_type_once_it_is_made() -> None:
     var, ty = ir.GlobalVar("f"), relax.TensorType((2,), "float32")
     tvm_compat.set_type(var, ty)
     assert var.ty.same_as(ty)
+
+
+def test_threads_build_functions_at_the_same_time() -> None:
+    tvm_compat.separate_builders()  # once more does nothing
+    together = Barrier(2, timeout=60)
+
+    def build(size: int) -> int:
+        builder = relax.BlockBuilder()
+        x = relax.Var("x", relax.TensorType((size,), "float32"))
+        with builder.function("main", [x]):
+            together.wait()
+            assert relax.BlockBuilder.current() is builder
+            with builder.dataflow():
+                y = builder.emit_output(builder.emit(op.add(x, x)))
+            together.wait()
+            builder.emit_func_output(y)
+        assert relax.BlockBuilder.current() is None
+        return int(builder.get()["main"].ret_ty.shape[0])
+
+    with ThreadPoolExecutor(2) as pool:
+        assert list(pool.map(build, [3, 4])) == [3, 4]
 
 
 def test_attributes_are_made_anew_from_their_fields() -> None:

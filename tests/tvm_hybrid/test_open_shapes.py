@@ -164,3 +164,10 @@ def test_threads_share_variants() -> None:
 
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(work, [1, 2, 1, 2]))
+
+
+def test_threads_compile_different_shapes_at_once() -> None:
+    session = tvm_hybrid.InferenceSession(open_model(), num_threads=1)
+    with ThreadPoolExecutor(6) as pool:
+        list(pool.map(lambda length: check(session, feeds(2, length)), range(6)))
+    assert len(session.programs) == 6

@@ -153,6 +153,16 @@ def test_the_importer_asks_a_subclass_for_weights_and_values() -> None:
     assert len(main.params) == 1 and "R.add" in main.script()
 
 
+@pytest.mark.filterwarnings("error")
+def test_inputs_are_renamed_without_a_warning() -> None:
+    proto = graph("Mul")
+    proto.input[0].name = proto.node[0].input[0] = "1.x"
+    importer = OnnxImporter({"1.x": (2, 3)})
+    importer.constants = Recording().constants  # type: ignore[method-assign]
+    (x,) = importer.from_onnx(proto, 13)["main"].params
+    assert x.name == "input_1_x"
+
+
 def test_after_an_error_the_importer_can_be_closed(capfd: pytest.CaptureFixture[str]) -> None:
     importer = Recording()
     with pytest.raises(KeyError, match="Nonesuch"):

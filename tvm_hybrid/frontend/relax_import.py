@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -160,9 +159,7 @@ def _import(graph: Graph, library: relax.BlockBuilder) -> IRModule:
         _trim(copy)
     importer = _Importer(graph, nodes, library)
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # about renamed inputs
-            return importer.from_onnx(proto, graph.opset)
+        return importer.from_onnx(proto, graph.opset)
     except _RefusedError as refusal:
         importer.close()
         if isinstance(refusal.error, UnsupportedOperatorError):  # of a node in a loop's body

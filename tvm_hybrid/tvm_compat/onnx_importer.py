@@ -68,6 +68,15 @@ class OnnxImporter(onnx_frontend.ONNXGraphImporter):
         with contextlib.suppress(Exception):
             self.bb._end_block()
 
+    def _sanitize_name(self, name: str) -> str:
+        """A name that no other value has, without dots; TVM warns of every change.
+
+        Needs `_name_supply`, and that TVM asks this method for the names of inputs.
+        """
+        plain = name.replace(".", "_") or "empty_"
+        starts = plain[0].isalpha() or plain[0] == "_"
+        return str(self._name_supply.fresh_name(plain if starts else f"input_{plain}"))
+
     def _parse_graph_initializers(self, graph: onnx.GraphProto) -> None:
         self._nodes.update(self.constants())
 

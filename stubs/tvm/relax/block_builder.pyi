@@ -1,11 +1,12 @@
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import Any, ClassVar
 
 from ..ir import BaseFunc, Expr, GlobalVar, IRModule, Type, Var
 from .expr import Binding, BindingBlock
 
 class BlockBuilder:
+    _stack: ClassVar[Any]
     def __init__(self, mod: IRModule | None = None) -> None: ...
     def function(
         self,

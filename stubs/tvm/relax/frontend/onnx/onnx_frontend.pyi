@@ -11,6 +11,7 @@ class ONNXGraphImporter:
     opset: int | None
     _nodes: dict[str, Expr]
     _params: dict[str, Any]
+    _name_supply: Any
     def __init__(
         self,
         shape_dict: Mapping[str, Sequence[Any]],
