@@ -338,7 +338,9 @@ def compile_module(mod: IRModule, options: PipelineOptions) -> CompiledModule:
     lowered = lower_shared(mod, options, decisions)
     with options.target:
         calling = ir.transform.Sequential(phases(options, [])[Phase.LOWER_TO_VM])(lowered)
-    return CompiledModule(compile_native(calling, options.target), lowered, decisions)
+    return CompiledModule(
+        compile_native(calling, options.target, options.threads), lowered, decisions
+    )
 
 
 def _run(mod: IRModule, passes: list[Pass], options: PipelineOptions) -> IRModule:

@@ -6,7 +6,7 @@ Who moves to another TVM looks here; `tests/relay_passes/test_tvm_compat.py` say
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from tvm import ir, relax
@@ -125,3 +125,41 @@ def emit_machine_code(module: Module) -> None:
     symbols = module.get_function("get_func_names")()
     if len(symbols):
         module.get_function(str(symbols[0]).removeprefix(SYMBOL_PREFIX))
+
+
+POOL_SIZE = "runtime.NumThreads"
+"""TVM's function that says how many threads the caller's pool has."""
+
+NUMBER_AT = 17
+"""kInt64ArrayElem: what `tvm_struct_get` calls an element of an array of int64."""
+
+
+def parallel_launch(name: str, types: Sequence[str]) -> str:
+    """LLVM IR of a function that launches so many tasks of another, `<name>_task`.
+
+    It takes the number of tasks, 0 for all of the pool, and arguments of some types, and returns 0
+    or an error. `<name>_task` takes the number of a task, the address of a pointer and of how many
+    tasks there are, and that of the arguments, eight bytes each.
+
+    Needs `TVMBackendParallelLaunch`, whose address TVM's runtime puts into a variable of each
+    module; that it wakes no more threads than tasks; and that functions of an import are inlined,
+    so that there is no function in it whose address could be taken.
+    """
+    slots = f"[{max(1, len(types))} x i64]"
+    passed = "".join(f", {each} %a{i}" for i, each in enumerate(types))
+    stored = "".join(
+        f"  %p{i} = getelementptr {slots}, ptr %data, i32 0, i32 {i}\n"
+        f"  store {each} %a{i}, ptr %p{i}\n"
+        for i, each in enumerate(types)
+    )
+    return f"""
+@__TVMBackendParallelLaunch = external global ptr
+declare i32 @{name}_task(i32, ptr, ptr)
+
+define i32 @{name}(i32 %tasks{passed}) {{
+  %data = alloca {slots}
+{stored}  %launch = load ptr, ptr @__TVMBackendParallelLaunch
+  %error = call i32 %launch(ptr @{name}_task, ptr %data, i32 %tasks)
+  ret i32 %error
+}}
+"""

@@ -31,12 +31,13 @@ from relay_passes import tvm_compat
 from relay_passes.ir.rewrite import with_values
 
 from .kernel_context import kernel_context
+from .launch_few import for_threads, pipeline_for
 
 GROUP = 4  # kernels of a module; one by one they would take no longer, but make many modules
 FEW = 8  # kernels that stay in one module
 
 
-def compile_native(mod: IRModule, target: Target) -> Any:
+def compile_native(mod: IRModule, target: Target, threads: int) -> Any:
     """The executable of a module that is lowered as far as TVM's virtual machine wants.
 
     Parameters
@@ -46,13 +47,16 @@ def compile_native(mod: IRModule, target: Target) -> Any:
     target : tvm.target.Target
         An llvm target; one of its instances has been asked for features before, which is what
         initialises LLVM.
+    threads : int
+        For how many threads the kernels were made.
 
     Returns
     -------
     tvm.relax.VMExecutable
         It imports one LLVM module for each group of kernels.
     """
-    first, *others = _groups(mod)
+    first, *others = _groups(for_threads(mod, threads))
+    pipeline = pipeline_for(threads)
     context = kernel_context()
     inside = {gvar: function for gvar, function in mod.functions_items() if gvar not in first}
     inside = {g: f for g, f in inside.items() if not isinstance(f, tirx.PrimFunc)}
@@ -62,7 +66,7 @@ def compile_native(mod: IRModule, target: Target) -> Any:
     def executable() -> Any:
         with context:
             none = ir.transform.Sequential([])
-            return tvm.compile(rest, target=target, relax_pipeline=none)
+            return tvm.compile(rest, target, relax_pipeline=none, tir_pipeline=pipeline)
 
     if not first:
         without = executable()
@@ -72,7 +76,7 @@ def compile_native(mod: IRModule, target: Target) -> Any:
         return executable()
     with _workers(1 + len(others)) as pool:
         compiled = pool.submit(executable)
-        modules = [pool.submit(_library, group, target, context) for group in others]
+        modules = [pool.submit(_library, group, target, pipeline, context) for group in others]
         result = compiled.result()
         for module in modules:
             result.mod.import_module(module.result())
@@ -119,9 +123,11 @@ def _groups(mod: IRModule) -> list[Kernels]:
     return [dict(kernels[start::count]) for start in range(count)]
 
 
-def _library(group: Kernels, target: Target, context: PassContext) -> tvm.runtime.Module:
+def _library(
+    group: Kernels, target: Target, pipeline: str, context: PassContext
+) -> tvm.runtime.Module:
     with context:
-        return tvm.tirx.build(IRModule(dict(group)), target=target)
+        return tvm.tirx.build(IRModule(dict(group)), target=target, pipeline=pipeline)
 
 
 def _calls_outside(function: ir.BaseFunc, groups: Iterable[Kernels]) -> ir.BaseFunc:

@@ -28,6 +28,7 @@ from microkernels.machines.machine import Machine
 from relay_passes.ir.region_functions import COMPOSITE, REGION, is_region_function, region_of
 
 from .kernel_context import kernel_context
+from .launch_few import made_for, pipeline_for
 from .lower_regions import build_kernel
 from .select_configs import config_of
 
@@ -78,4 +79,5 @@ def _compile(function: relax.Function) -> Any:
     machine = Machine.from_target(target, int(description["threads"]))
     kernel = build_kernel(region, config_of(function, region), machine)
     with kernel_context():
-        return tvm.compile(kernel.with_attr("global_symbol", symbol), target=target).mod
+        kernel = made_for(kernel.with_attr("global_symbol", symbol), machine.threads)
+        return tvm.compile(kernel, target, tir_pipeline=pipeline_for(machine.threads)).mod

@@ -143,3 +143,14 @@ def test_looking_for_a_function_makes_the_machine_code() -> None:
     names = [str(name) for name in built.get_function("get_func_names")()]
     assert names == [f"{tvm_compat.SYMBOL_PREFIX}doubled"]
     tvm_compat.emit_machine_code(built)
+
+
+def test_the_pool_says_how_many_threads_it_has() -> None:
+    assert tvm.get_global_func(tvm_compat.POOL_SIZE)() >= 1
+
+
+def test_a_launch_passes_its_arguments_on() -> None:
+    text = tvm_compat.parallel_launch("few", ["i32", "ptr"])
+    assert "declare i32 @few_task(i32, ptr, ptr)" in text
+    assert "define i32 @few(i32 %tasks, i32 %a0, ptr %a1)" in text
+    assert "alloca [2 x i64]" in text

@@ -14,6 +14,7 @@ from tvm import IRModule, tirx
 from microkernels import isa as isa_module
 from microkernels.isa import isa_named
 from relay_passes.lower.kernel_context import kernel_context
+from relay_passes.lower.launch_few import THREADS, pipeline_for
 from tests.microkernels.isa_targets import target_of
 from tvm_hybrid import api
 from tvm_hybrid.cpu_features import required_features
@@ -27,8 +28,10 @@ def compiled(mod: IRModule | tirx.PrimFunc, isa: str) -> Any:
 
     TVM's passes are those of production. The kernels do not check their arguments.
     """
+    threads = int(mod.attrs.get(THREADS, 1)) if isinstance(mod, tirx.PrimFunc) else 1
     with made_for(isa), unchecked(), kernel_context():
-        return tvm.compile(mod, target=target_of(substitute_of(isa)))
+        target, pipeline = target_of(substitute_of(isa)), pipeline_for(threads)
+        return tvm.compile(mod, target=target, tir_pipeline=pipeline)
 
 
 @contextmanager

@@ -10,6 +10,7 @@ from tvm import tirx
 
 from microkernels.isa import Isa, isa_named
 from microkernels.machines.machine import Machine
+from relay_passes.lower.launch_few import made_for
 from tests.guard import guarded
 from tests.microkernels.isa_targets import MCPU as PLAINEST
 from tests.stand_ins import running
@@ -75,13 +76,17 @@ def run(
     threads: int = 1,
     at_end: bool = True,
     stored_shape: tuple[int, ...] | None = None,
+    pool: int = 1,
 ) -> np.ndarray:
-    """The kernel's output, every buffer placed against an unmapped page."""
+    """The kernel's output, every buffer placed against an unmapped page.
+
+    Where a pool's number of threads is given, loops that keep few of them busy wake only these.
+    """
     machine = machine_for(isa, threads)
     template = template_for(region.op)
     assert template.reject(region, machine.isa) is None
     config = config or template.default_config(region, machine)
-    kernel = compiled(template.build(region, config, machine.isa), isa)
+    kernel = compiled(made_for(template.build(region, config, machine.isa), pool), isa)
     shape = stored_shape or region.output.shape
     output = guarded(np.zeros(shape, dtype_named(region.output.dtype)), at_end)
     output[...] = 85 if output.dtype.kind in "iub" else np.nan

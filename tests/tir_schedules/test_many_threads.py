@@ -79,12 +79,12 @@ def inputs_of(region: Region) -> list[np.ndarray]:
     return [rng.integers(0, 4, array.shape).astype(array.dtype) for array in arrays]
 
 
-def check(region: Region, threads: int) -> None:
+def check(region: Region, threads: int, pool: int = 1) -> None:
     """As by one thread; to the bit, where rows are alike or numbers small integers."""
     template, arrays = template_for(region.op), inputs_of(region)
     one, many = (eager(count) for count in (1, threads))
     config = template.default_config(region, many)
-    result = run(region, arrays, ISA, config, threads)
+    result = run(region, arrays, ISA, config, threads, pool=pool)
     if region.op == "conv2d_winograd":
         error = np.abs(result - expected(region, arrays))
         assert (error <= winograd_regions.bound(region, arrays)).all()
@@ -114,6 +114,18 @@ def test_results_are_those_of_one_thread(name: str, threads: int) -> None:
 def test_they_are_so_on_128_threads_of_this_machine() -> None:
     environment = {**os.environ, "TVM_NUM_THREADS": "128"}
     code = f"from {__name__} import REGIONS, check\nfor each in REGIONS.values(): check(each, 128)"
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_they_are_so_where_few_threads_of_a_pool_are_woken() -> None:
+    code = (
+        f"from {__name__} import REGIONS, check\nfrom tvm_hybrid.threads import use_threads\n"
+        "use_threads(8)\nfor each in REGIONS.values(): check(each, 3, pool=8)"
+    )
+    environment = {**os.environ, "TVM_NUM_THREADS": "8"}
     done = subprocess.run(
         [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False
     )

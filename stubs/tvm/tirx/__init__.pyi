@@ -1,5 +1,6 @@
 from ..ir import Expr as Expr
 from ..ir import Var as Var
+from . import analysis as analysis
 from . import op as op
 from . import script as script
 from . import transform as transform
@@ -46,8 +47,10 @@ from .op import all as all
 from .op import any as any
 from .op import bitwise_and as bitwise_and
 from .op import bitwise_or as bitwise_or
+from .op import call_extern as call_extern
 from .op import call_llvm_intrin as call_llvm_intrin
 from .op import call_llvm_pure_intrin as call_llvm_pure_intrin
+from .op import call_packed as call_packed
 from .op import call_pure_extern as call_pure_extern
 from .op import cos as cos
 from .op import exp as exp
@@ -65,6 +68,8 @@ from .op import shift_right as shift_right
 from .op import sqrt as sqrt
 from .op import truncdiv as truncdiv
 from .op import truncmod as truncmod
+from .op import tvm_struct_get as tvm_struct_get
+from .op import tvm_throw_last_error as tvm_throw_last_error
 from .stmt import AllocBuffer as AllocBuffer
 from .stmt import AssertStmt as AssertStmt
 from .stmt import AttrStmt as AttrStmt
@@ -76,6 +81,7 @@ from .stmt import Evaluate as Evaluate
 from .stmt import For as For
 from .stmt import ForKind as ForKind
 from .stmt import IfThenElse as IfThenElse
+from .stmt import Return as Return
 from .stmt import SeqStmt as SeqStmt
 from .stmt import Stmt as Stmt
 from .stmt import While as While

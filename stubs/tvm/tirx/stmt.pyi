@@ -78,6 +78,10 @@ class AttrStmt(Stmt):
     body: Stmt
     def __init__(self, node: Any, attr_key: str, value: Expr | float, body: Stmt) -> None: ...
 
+class Return(Stmt):
+    value: Expr
+    def __init__(self, value: Expr) -> None: ...
+
 class SeqStmt(Stmt):
     seq: Sequence[Stmt]
     def __init__(self, seq: Sequence[Stmt]) -> None: ...

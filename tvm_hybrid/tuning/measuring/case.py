@@ -14,6 +14,7 @@ from tvm.target import Target
 from microkernels.isa import isa_named
 from microkernels.machines.machine import Machine
 from relay_passes.lower.kernel_context import kernel_context
+from relay_passes.lower.launch_few import made_for, pipeline_for
 from tir_schedules.core.config import Config
 from tir_schedules.core.region import Region
 from tir_schedules.core.template import Template, all_templates, template_for
@@ -101,7 +102,9 @@ class PreparedCase:
         """A candidate's code, and the constants that it reads, packed, by argument."""
         function = self.template.build(self.region, config, self.isa)
         with kernel_context():  # the code that a model gets
-            code = tvm.compile(function.with_attr("global_symbol", name), target=self.target)
+            function = made_for(function.with_attr("global_symbol", name), self.threads)
+            pipeline = pipeline_for(self.threads)
+            code = tvm.compile(function, self.target, tir_pipeline=pipeline)
         constants = {}
         for i, tensor in enumerate(self.region.inputs):
             if tensor.constant:

@@ -72,11 +72,13 @@ def _compiled(job: KernelJob) -> Kernel:
     import tvm
 
     from relay_passes.lower.kernel_context import kernel_context
+    from relay_passes.lower.launch_few import made_for, pipeline_for
 
     function = tvm.ir.load_json(job.function)
-    named = function.with_attr("global_symbol", "kernel")
+    named = made_for(function.with_attr("global_symbol", "kernel"), job.threads)
+    target, pipeline = tvm.target.Target(json.loads(job.target)), pipeline_for(job.threads)
     with kernel_context():
-        compiled = tvm.compile(named, target=tvm.target.Target(json.loads(job.target)))["kernel"]
+        compiled = tvm.compile(named, target, tir_pipeline=pipeline)["kernel"]
     arrays = []
     for parameter in function.params:
         shape = tuple(int(extent) for extent in parameter.shape)

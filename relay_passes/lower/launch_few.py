@@ -1,0 +1,242 @@
+"""Launch few: a parallel loop that keeps few threads busy wakes only these.
+
+Before
+
+    for i in T.parallel(14):            # of 56 threads
+        ...
+
+After
+
+    def kernel_few0_part(task: T.int32, tasks: T.int32, A: T.handle, B: T.handle) -> T.int32:
+        for i in range(...):            # the task's part of the loop
+            ...
+
+    pool = runtime.NumThreads()
+    kernel_few0(14 if pool > 14 else 0, A, B)      # TVMBackendParallelLaunch(..., 14)
+
+TVM's code generator asks its pool for all threads, whatever a loop's extent: each is woken and
+waited for, though most find nothing to do. The pool itself can launch fewer. So the loop becomes a
+function of its own, and a few lines of LLVM IR launch that. A pool of no more threads than the loop
+keeps busy is asked for all, as ever; it cuts the loop by their number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import ceil
+
+from tvm import IRModule, ir, tirx
+from tvm.ir import StringImm
+from tvm.ir.transform import Pass, PassContext, Sequential, module_pass
+from tvm.tirx import ForKind
+from tvm.tirx.compilation_pipeline import PIPELINE_MAP, get_tir_pipeline, register_tir_pipeline
+
+from microkernels.tvm_compat import IMPORT_LLVM
+from relay_passes.tvm_compat import NUMBER_AT, POOL_SIZE, SYMBOL_PREFIX, parallel_launch
+from tir_schedules.core.statements import children, with_children
+
+PIPELINE = "tvm_hybrid_launch_few"
+THREADS = "tvm_hybrid_threads"  # an attribute of kernels: for how many they are made
+_MARK = "tvm_hybrid_launch_few"
+FEWEST = 3  # threads of a pool in which some can be left alone
+# How LLVM writes the types of what a loop may use.
+_LLVM_TYPES = {"int32": "i32", "int64": "i64"}
+_KEPT = ("target", "tirx.noalias")  # attributes of a kernel that its loops' functions have too
+
+
+def busy_threads(extent: int, threads: int) -> int:
+    """Threads that have something to do in a parallel loop, as TVM cuts it.
+
+    >>> busy_threads(14, 56), busy_threads(64, 48), busy_threads(100, 8)
+    (14, 32, 8)
+    """
+    return ceil(extent / ceil(extent / threads))
+
+
+def for_threads(mod: IRModule, threads: int) -> IRModule:
+    """The module with kernels that say for how many threads they are made."""
+    changed = {
+        gvar: made_for(f, threads) if isinstance(f, tirx.PrimFunc) else f
+        for gvar, f in mod.functions_items()
+    }
+    return IRModule(changed, attrs=mod.attrs, global_infos=mod.global_infos)
+
+
+def made_for(kernel: tirx.PrimFunc, threads: int) -> tirx.PrimFunc:
+    """A kernel that says for how many threads it is made."""
+    return kernel if threads < FEWEST else kernel.with_attr(THREADS, threads)
+
+
+def pipeline_for(threads: int) -> str:
+    """The name of TVM's pipeline for kernels of so many threads."""
+    if threads < FEWEST:
+        return "default"
+    if PIPELINE not in PIPELINE_MAP:
+        register_tir_pipeline(PIPELINE, _pipeline)
+    return PIPELINE
+
+
+def _pipeline() -> tuple[Pass, Callable[[], Pass], Callable[[], Pass]]:
+    """TVM's own, with both halves of `launch_few` among the last passes."""
+    lower, finalize_host, finalize_device = get_tir_pipeline("default")
+
+    def finalize() -> Pass:
+        return Sequential([_ask_pool(), finalize_host(), _launch_few()])
+
+    return lower, finalize, finalize_device
+
+
+def _ask_pool() -> Pass:
+    """Marks the loops, and asks in front of each how many threads the pool has."""
+
+    def changed(function: tirx.PrimFunc) -> tirx.PrimFunc:
+        threads = int(function.attrs.get(THREADS, 1))
+
+        def marked(statement: tirx.Stmt) -> tirx.Stmt:
+            if not isinstance(statement, tirx.For) or statement.kind != ForKind.PARALLEL:
+                return with_children(statement, [marked(each) for each in children(statement)])
+            extent = statement.extent
+            if not isinstance(extent, tirx.IntImm):
+                return statement
+            busy = busy_threads(int(extent.value), threads)
+            if busy >= threads or _captured(statement) is None:
+                return statement
+            pool = tirx.Var("pool", "int32")
+            asked = tirx.Bind(pool, tirx.call_packed(POOL_SIZE))
+            tasks = tirx.Select(pool > busy, tirx.const(busy, "int32"), tirx.const(0, "int32"))
+            return tirx.SeqStmt([asked, tirx.AttrStmt(pool, _MARK, tasks, statement)])
+
+        if threads < FEWEST:
+            return function
+        return function.with_body(marked(function.body)).without_attr(THREADS)
+
+    @module_pass(opt_level=0, name=f"{_MARK}.ask")
+    def run(mod: IRModule, _context: PassContext) -> IRModule:
+        return IRModule({g: changed(f) for g, f in _kernels(mod)}, attrs=mod.attrs)
+
+    return run
+
+
+def _kernels(mod: IRModule) -> list[tuple[ir.GlobalVar, tirx.PrimFunc]]:
+    """The functions of a module that has no others."""
+    return [(gvar, f) for gvar, f in mod.functions_items() if isinstance(f, tirx.PrimFunc)]
+
+
+def _launch_few() -> Pass:
+    """Makes functions of the marked loops, and launches those."""
+
+    @module_pass(opt_level=0, name=_MARK)
+    def run(mod: IRModule, _context: PassContext) -> IRModule:
+        made: dict[ir.GlobalVar, tirx.PrimFunc] = {}
+        for gvar, function in _kernels(mod):
+            outliner = _Outliner(function)
+            made[gvar] = function.with_body(outliner.outlined(function.body))
+            for part in outliner.parts:
+                made[ir.GlobalVar(str(part.attrs["global_symbol"]))] = part
+        return IRModule(made, attrs=mod.attrs)
+
+    return run
+
+
+@dataclass(frozen=True)
+class _Captured:
+    """A variable that a loop uses from outside.
+
+    Attributes
+    ----------
+    argument : Expr
+        What is passed for it.
+    parameter : Var
+        What takes it in the loop's function.
+    buffer : Var or None
+        What is declared there in the memory that the parameter points to.
+    llvm_type : str
+        The parameter's type.
+    """
+
+    argument: tirx.Expr
+    parameter: tirx.Var
+    buffer: tirx.Var | None
+    llvm_type: str
+
+    def taken_from(self, data: tirx.Var, place: int) -> list[tirx.Stmt]:
+        """What gives the loop's function this variable, out of its arguments."""
+        number = _number_at(data, place)
+        if self.llvm_type != "ptr":
+            return [tirx.Bind(self.parameter, tirx.Cast(str(self.parameter.ty.dtype), number))]
+        pointer = tirx.reinterpret(self.parameter.ty, number)
+        if self.buffer is None:
+            return [tirx.Bind(self.parameter, pointer)]
+        return [tirx.DeclBuffer(self.buffer, data=pointer)]
+
+
+def _captured(loop: tirx.For) -> list[_Captured] | None:
+    """All that a loop uses from outside; None if some of it cannot be passed."""
+    found = []
+    for var in tirx.analysis.undefined_vars(loop, []):
+        if isinstance(var.ty, tirx.BufferType):
+            pointer = tirx.Var(str(var.name), var.data.ty)
+            found.append(_Captured(var.data, pointer, var, "ptr"))
+        elif isinstance(var.ty, ir.PointerType):
+            found.append(_Captured(var, var, None, "ptr"))
+        elif str(var.ty.dtype) in _LLVM_TYPES:
+            found.append(_Captured(var, var, None, _LLVM_TYPES[str(var.ty.dtype)]))
+        else:
+            return None
+    return found
+
+
+class _Outliner:
+    """Takes the marked loops out of one kernel; `parts` are their functions."""
+
+    def __init__(self, function: tirx.PrimFunc) -> None:
+        self.function = function
+        self.parts: list[tirx.PrimFunc] = []
+
+    def outlined(self, statement: tirx.Stmt) -> tirx.Stmt:
+        """A statement whose marked loops are launched."""
+        if isinstance(statement, tirx.AttrStmt) and statement.attr_key == _MARK:
+            assert isinstance(statement.body, tirx.For)
+            return self._launch(statement.body, statement.value)
+        inside = children(statement)
+        changed = [self.outlined(each) for each in inside]
+        same = all(old.same_as(new) for old, new in zip(inside, changed, strict=True))
+        return statement if same else with_children(statement, changed)
+
+    def _launch(self, loop: tirx.For, tasks: tirx.Expr) -> tirx.Stmt:
+        captured = _captured(loop)
+        assert captured is not None  # or it is not marked
+        symbol = str(self.function.attrs["global_symbol"]).removeprefix(SYMBOL_PREFIX)
+        name = f"{symbol}_few{len(self.parts)}"
+        self.parts.append(self._task(name, loop, captured))
+        arguments = [tasks, *(each.argument for each in captured)]
+        failed = tirx.NE(tirx.call_extern("int32", name, *arguments), tirx.const(0, "int32"))
+        stop = tirx.IfThenElse(failed, tirx.Evaluate(tirx.tvm_throw_last_error()), None)
+        text = StringImm(parallel_launch(name, [each.llvm_type for each in captured]))
+        return tirx.AttrStmt(tirx.const(0, "int32"), IMPORT_LLVM, text, stop)
+
+    def _task(self, name: str, loop: tirx.For, captured: list[_Captured]) -> tirx.PrimFunc:
+        """The function of a task's part of a loop, cut as TVM's code generator cuts one."""
+        task, tasks, number = (tirx.Var(each, "int32") for each in ("task", "tasks", "number"))
+        group, data = tirx.Var("group", "handle"), tirx.Var("data", "handle")
+        most = tirx.Div(loop.extent + tasks - 1, tasks)
+        count = tirx.Max(tirx.const(0, "int32"), tirx.Min(most, loop.extent - task * most))
+        here = tirx.Bind(loop.loop_var, task * most + number + loop.min)
+        zero = tirx.const(0, "int32")
+        rounds = tirx.For(number, zero, count, ForKind.SERIAL, tirx.SeqStmt([here, loop.body]))
+        # Its arguments do not overlap, which LLVM knows of a scope of its own.
+        scope = tirx.AttrStmt(zero, "compute_scope", StringImm(f"{name}_compute"), rounds)
+        body: list[tirx.Stmt] = [tirx.Bind(tasks, tirx.Cast("int32", _number_at(group, 1)))]
+        for place, each in enumerate(captured):
+            body += each.taken_from(data, place)
+        parameters = [task, group, data]
+        kept = {key: self.function.attrs[key] for key in _KEPT if key in self.function.attrs}
+        whole = tirx.SeqStmt([*body, scope, tirx.Return(zero)])
+        part = tirx.PrimFunc(parameters, whole, ir.PrimType("int32"))
+        return part.with_attrs({"global_symbol": f"{name}_task", **kept})
+
+
+def _number_at(array: tirx.Var, place: int) -> tirx.Expr:
+    """An element of an array of int64."""
+    return tirx.tvm_struct_get(array, place, NUMBER_AT, "int64")

@@ -1,0 +1,137 @@
+"""Parallel loops that keep few threads busy: only these are woken, and all of the loop runs."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tvm
+from tvm import relax, tirx
+from tvm.script import tirx as T
+
+import tvm_hybrid
+from relay_passes.lower.launch_few import FEWEST, busy_threads, made_for, pipeline_for
+from tests.relay_passes.graphs import TARGET
+from tvm_hybrid.threads import use_threads
+
+POOLS = (1, 2, 3, 4, 5, 6, 8, 32)
+LARGE = 5000  # elements that TVM takes from its workspace
+
+
+@T.prim_func(s_tir=True)
+def two_loops(
+    x: T.Buffer((20,), "float32"), y: T.Buffer((20,), "float32"), who: T.Buffer((5,), "int64")
+) -> None:
+    """y = 2 x + 3 in two loops, of 5 passes and of 4, and which thread runs each of the 5."""
+    T.func_attr({"tirx.noalias": True})
+    with T.sblock("root"):
+        before = T.sblock_alloc_buffer((LARGE,), "float32")
+        with T.sblock("first"):
+            before[0] = T.float32(3)
+        for i in T.parallel(5):
+            with T.sblock("five"):
+                own = T.sblock_alloc_buffer((LARGE,), "float32")
+                who[i] = T.call_extern("int64", "pthread_self")
+                for j in T.serial(4):
+                    own[j] = x[i * 4 + j] * T.float32(2)
+                for j in T.serial(4):
+                    y[i * 4 + j] = own[j]
+        for i in T.parallel(4):
+            with T.sblock("four"):
+                for j in T.serial(5):
+                    y[i * 5 + j] = y[i * 5 + j] + before[0]
+
+
+def compiled(function: tirx.PrimFunc, threads: int) -> Any:
+    named = made_for(function.with_attr("global_symbol", "kernel"), threads)
+    return tvm.compile(named, target=TARGET, tir_pipeline=pipeline_for(threads))
+
+
+def run(code: Any) -> int:
+    """Checks the results, and says how many threads ran the loop of 5 passes."""
+    x = np.arange(20, dtype=np.float32)
+    y, who = np.full(20, np.nan, np.float32), np.zeros(5, np.int64)
+    code["kernel"](x, y, who)
+    np.testing.assert_array_equal(y, 2 * x + 3)  # small integers
+    return len(set(who.tolist()))
+
+
+def check_pools(code: Any) -> None:
+    for pool in POOLS:
+        use_threads(pool)
+        assert run(code) == busy_threads(5, min(pool, 5)), pool
+
+
+@pytest.mark.parametrize(("extent", "threads"), [(14, 56), (64, 48), (100, 8), (1, 3), (7, 7)])
+def test_busy_threads_are_those_that_tvm_gives_passes(extent: int, threads: int) -> None:
+    step = -(-extent // threads)
+    assert busy_threads(extent, threads) == len(range(0, extent, step))
+
+
+def test_every_pass_runs_once_on_any_pool() -> None:
+    code = (
+        f"from {__name__} import check_pools, compiled, two_loops\n"
+        "for threads in (3, 5, 6, 8, 56): check_pools(compiled(two_loops, threads))"
+    )
+    environment = {**os.environ, "TVM_NUM_THREADS": "32"}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def launched(code: Any) -> list[int]:
+    """For every launch the number of threads that it asks for; 0 where that is all of them."""
+    text = code.mod.inspect_source("ll")
+    asked = []
+    for count in re.findall(r"call i32 %\S+\(ptr (?:nonnull )?@\S+, ptr .*, i32 (\S+)\)", text):
+        choice = re.search(rf"{re.escape(count)} = select i1 \S+, i32 (\d+), i32 0", text)
+        asked.append(int(choice[1]) if choice else int(count))
+    return asked
+
+
+def test_loops_ask_for_the_threads_that_they_keep_busy() -> None:
+    assert launched(compiled(two_loops, 56)) == [5, 4]
+    assert launched(compiled(two_loops, 5)) == [0, 4]
+    assert launched(compiled(two_loops, 4)) == [3, 0]
+
+
+def test_on_two_threads_nothing_changes() -> None:
+    assert FEWEST == 3 and pipeline_for(2) == "default"
+    assert made_for(two_loops, 2).same_as(two_loops)
+    assert launched(compiled(two_loops, 2)) == [0, 0]
+
+
+def test_a_loop_of_an_open_extent_wakes_all_threads() -> None:
+    @T.prim_func(s_tir=True)
+    def many(count: T.int32, y: T.Buffer((20,), "float32")) -> None:
+        for i in T.parallel(count):
+            y[i] = T.float32(1)
+
+    code = compiled(many, 56)
+    assert launched(code) == [0]
+    y = np.zeros(20, np.float32)
+    code["kernel"](5, y)
+    assert y.sum() == 5
+
+
+def test_a_library_launches_few_as_well(tmp_path: Path) -> None:
+    x = relax.Var("x", relax.TensorType((5, 20000), "float32"))
+    builder = relax.BlockBuilder()
+    with builder.function("main", [x]):
+        with builder.dataflow():
+            y = builder.emit_output(relax.op.nn.softmax(x))
+        builder.emit_func_output(y)
+    executable = tvm_hybrid.compile(builder.get(), num_threads=8)
+    path = tmp_path / "softmax.so"
+    executable.export(path)
+    data = np.random.default_rng(0).standard_normal((5, 20000)).astype(np.float32)
+    results = [program.run(data)[0].numpy() for program in (executable, tvm_hybrid.load(path))]
+    np.testing.assert_array_equal(*results)
+    assert b"_few0_task" in path.read_bytes()
