@@ -60,6 +60,7 @@ def compile(
     strict: bool = False,
     dump_ir: PathLike | None = None,
     fallback: TargetLike = None,
+    keep_open: bool = False,
 ) -> Executable:
     """Compiles a model.
 
@@ -123,6 +124,10 @@ def compile(
         code for `target` cannot: the CPU lacks a feature, or Linux denies AMX tiles. Executable and
         exported library hold both programs, with packed weights for each; constants that both read
         alike are exported once.
+    keep_open : bool
+        Dimensions of inputs that `shapes` gives no sizes stay open, and one program runs all sizes.
+        An ONNX model's keep their names, or are named by input and axis; `shapes` of all makes code
+        for just these. Otherwise a dimension without a size is an error.
 
     Returns
     -------
@@ -168,7 +173,7 @@ def compile(
         fast_math=fast_math,
     )
     options = with_records(options, lookup_of(records))
-    imported = import_model(model, shapes, values)
+    imported = import_model(model, shapes, values, keep_open)
     if second is None:
         return _compiled(imported, options, setting, nodes)
     below = replace(
@@ -250,6 +255,7 @@ def _manifest(
         fast_math=options.fast_math,
         inputs=source.inputs,
         outputs=source.outputs,
+        limits=dict(source.limits),
         values=source.values,
         shared_outputs=shared_outputs(compiled.mod),
         unaligned_inputs=unaligned_inputs(compiled.mod),

@@ -32,6 +32,7 @@ from .input_values import InputValue, without_values
 from .library import Program, link_library
 from .library_loader import CHOSEN_PREFIX
 from .manifest import Manifest
+from .open_feeds import check_sizes, open_dimensions, sample_shapes
 from .profile import Profile, profile_runs
 from .size_errors import raise_size_error
 from .tensors import OutputInfo, TensorInfo, numpy_dtype, to_stored
@@ -209,6 +210,8 @@ class Executable:
     def explain(self) -> Explanation:
         """Every node of the model: taken or left, kernel, configuration, why."""
         program = [f"made for {', '.join(map(str, self.values))}"] if self.values else []
+        if self.is_open:
+            program.append(open_dimensions(self.inputs, self.manifest.limits))
         if self._whole is not self.manifest:
             ours, first = description(self.manifest), description(self._whole)
             program.append(f"fallback for {ours}, instead of {first}")
@@ -222,7 +225,7 @@ class Executable:
         Parameters
         ----------
         inputs : mapping or sequence, optional
-            As for `run`; zeros if none are given.
+            As for `run`; zeros if none are given, with a size of 1 for open dimensions.
         repeat : int
             Number of runs.
 
@@ -235,7 +238,9 @@ class Executable:
             raise FeedError(f"repeat must be at least 1, not {repeat}")
         given: Sequence[Any]
         if inputs is None:
-            given = [np.zeros(info.shape, numpy_dtype(info.dtype)) for info in self.inputs]
+            shapes = sample_shapes(self.inputs)
+            dtypes = [numpy_dtype(info.dtype) for info in self.inputs]
+            given = [np.zeros(*each) for each in zip(shapes, dtypes, strict=True)]
         else:
             given = [inputs] if isinstance(inputs, Mapping) else inputs
         if self._parallel:
@@ -345,8 +350,16 @@ class Executable:
         self._check_count(tensors)
         for tensor, info in zip(tensors, self.inputs, strict=True):
             found = TensorInfo(info.name, tuple(map(int, tensor.shape)), str(tensor.dtype))
-            if found != info.stored:
+            shape = found.static_shape or ()
+            if found.dtype != info.stored.dtype or not info.fits(shape):
                 raise FeedError(f"input {info.name!r}: expected {info.stored}, got {found}")
+        shapes = [tuple(map(int, tensor.shape)) for tensor in tensors]
+        check_sizes(self.inputs, shapes, self.manifest.limits)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a size of an input is open."""
+        return any(info.static_shape is None for info in self.inputs)
 
     def __reduce_ex__(self, _protocol: SupportsIndex) -> NoReturn:
         refuse_copies(self, "executable")

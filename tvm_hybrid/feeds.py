@@ -22,10 +22,12 @@ ZERO_COPY_BYTES = 1 << 13
 
 
 def aligned_empty(info: TensorInfo) -> np.ndarray:
-    """An array without contents, aligned for kernels."""
+    """An array without contents, aligned for kernels; its sizes must be known."""
+    shape = info.static_shape
+    assert shape is not None
     raw = np.empty(info.nbytes + ALIGNMENT, np.uint8)
     start = -raw.ctypes.data % ALIGNMENT
-    return raw[start : start + info.nbytes].view(numpy_dtype(info.dtype)).reshape(info.shape)
+    return raw[start : start + info.nbytes].view(numpy_dtype(info.dtype)).reshape(shape)
 
 
 def to_array(value: Any, info: TensorInfo) -> np.ndarray:
@@ -44,7 +46,7 @@ def to_array(value: Any, info: TensorInfo) -> np.ndarray:
     else:
         array = _from_sequence(value, info)
     fits = array.dtype == numpy_dtype(info.dtype)
-    if not fits or array.shape != info.shape:
+    if not fits or not info.fits(array.shape):
         found = TensorInfo(info.name, array.shape, str(array.dtype))
         raise FeedError(f"input {info.name!r}: expected {info}, got {found}{_hint(array, info)}")
     return array

@@ -57,6 +57,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     inputs : tuple of TensorInfo
     outputs : tuple of OutputInfo
         In the order of the calling convention.
+    limits : dict
+        Open sizes of inputs, in words, and the largest numbers that they may be.
     values : tuple of InputValue
         Inputs of the model that the program does not take: it was made for these values.
     shared_outputs : tuple of bool
@@ -87,6 +89,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     fast_math: str = "default"
     inputs: tuple[TensorInfo, ...]
     outputs: tuple[OutputInfo, ...]
+    limits: dict[str, int] = {}
     values: tuple[InputValue, ...] = ()
     shared_outputs: tuple[bool, ...]
     unaligned_inputs: tuple[bool, ...]

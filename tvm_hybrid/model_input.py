@@ -13,6 +13,7 @@ from microkernels.errors import InputValueError, ModelError, ShapeError
 
 from .input_values import InputValue
 from .output_types import output_info, returned_types
+from .size_text import text_of
 from .tensors import OutputInfo, TensorInfo
 
 Inputs = tuple[TensorInfo, ...]
@@ -22,17 +23,22 @@ Outputs = tuple[OutputInfo, ...]
 class SourceModel(NamedTuple):
     """A Relax module whose function `main` has these inputs and outputs.
 
-    The inputs of `values` are constants inside.
+    The inputs of `values` are constants inside; `limits` are the largest numbers that open sizes
+    of inputs may be.
     """
 
     mod: IRModule
     inputs: Inputs
     outputs: Outputs
     values: tuple[InputValue, ...] = ()
+    limits: Mapping[str, int] = {}
 
 
 def import_model(
-    model: Any, shapes: Mapping[str, Any] | None, values: Mapping[str, Any] | None = None
+    model: Any,
+    shapes: Mapping[str, Any] | None,
+    values: Mapping[str, Any] | None = None,
+    keep_open: bool = False,
 ) -> SourceModel:
     """The module, its inputs and its outputs.
 
@@ -44,13 +50,15 @@ def import_model(
         Shapes of inputs, or sizes of symbolic dimensions; of a Relax module the latter only.
     values : mapping, optional
         Values of inputs of an ONNX model.
+    keep_open : bool
+        Whether dimensions without a size stay open.
 
     Raises
     ------
     ModelError
         If it is none of these, or not a valid model.
     ShapeError
-        If a dimension is left without a size.
+        If a dimension is left without a size, and may not stay open.
     InputValueError
         If an input is left without a value that must be known, or a value does not fit.
     """
@@ -60,9 +68,9 @@ def import_model(
             "them in the model itself, for example by relax.transform.BindParams"
         )
     if isinstance(model, IRModule):
-        return _from_relax(model, shapes)
+        return _from_relax(model, shapes, keep_open)
     if type(model).__module__.startswith("torch.export"):
-        return _from_torch(model, shapes)
+        return _from_torch(model, shapes, keep_open)
     if not is_onnx(model):
         raise ModelError(
             f"a {type(model).__name__} is not a model; give a path or the bytes of an ONNX model, "
@@ -70,9 +78,13 @@ def import_model(
         )
     from .frontend import import_onnx
 
-    imported = import_onnx(model, shapes=shapes, values=values)
+    imported = import_onnx(model, shapes=shapes, values=values, keep_open=keep_open)
     return SourceModel(
-        imported.mod, tuple(imported.inputs), tuple(imported.outputs), tuple(imported.values)
+        imported.mod,
+        tuple(imported.inputs),
+        tuple(imported.outputs),
+        tuple(imported.values),
+        imported.limits,
     )
 
 
@@ -84,27 +96,28 @@ def is_onnx(model: Any) -> bool:
     )
 
 
-def _from_torch(program: Any, shapes: Mapping[str, Any] | None) -> SourceModel:
+def _from_torch(program: Any, shapes: Mapping[str, Any] | None, keep_open: bool) -> SourceModel:
     from tvm.relax.frontend.torch import from_exported_program
 
     try:
         mod = from_exported_program(program, unwrap_unit_return_tuple=True)
     except Exception as error:
         raise ModelError(f"TVM cannot import this ExportedProgram: {error}") from error
-    return _from_relax(mod, shapes)
+    return _from_relax(mod, shapes, keep_open)
 
 
-def _from_relax(mod: IRModule, shapes: Mapping[str, Any] | None) -> SourceModel:
+def _from_relax(mod: IRModule, shapes: Mapping[str, Any] | None, keep_open: bool) -> SourceModel:
     names = [var.name_hint for var in mod.get_global_vars()]
     if "main" not in names or not isinstance(mod["main"], relax.Function):
         raise ModelError(f"a Relax module needs a function 'main'; this one has {names}")
     if shapes:
         mod = _bind_sizes(mod, shapes)
     function = mod["main"]
-    inputs = tuple(_info(var.name, var.ty) for var in function.params)
+    inputs = tuple(_info(var.name, var.ty, keep_open) for var in function.params)
+    symbols = [str(var.name) for var in _symbols(function)] if keep_open else []
     types = returned_types(function)
     outputs = tuple(
-        output_info(f"output_{i}" if len(types) > 1 else "output", found)
+        output_info(f"output_{i}" if len(types) > 1 else "output", found, symbols=symbols)
         for i, found in enumerate(types)
     )
     return SourceModel(mod, inputs, outputs)
@@ -133,13 +146,15 @@ def _symbols(function: relax.Function) -> list[tirx.Var]:
     return [size for size in sizes if isinstance(size, tirx.Var)]
 
 
-def _info(name: str, type_: tvm.ir.Type) -> TensorInfo:
+def _info(name: str, type_: tvm.ir.Type, keep_open: bool) -> TensorInfo:
     if not isinstance(type_, relax.TensorType) or not isinstance(type_.shape, relax.ShapeExpr):
         raise ModelError(f"{name!r} is not a tensor of known rank: {type_}")
+    sizes = [text_of(size) for size in type_.shape.values]
     for position, size in enumerate(type_.shape.values):
-        if not isinstance(size, (int, tirx.IntImm)):
+        if not isinstance(size, (int, tirx.IntImm)) and (not keep_open or sizes[position] is None):
             raise ShapeError(
                 f"dimension {position} of {name!r} has no size: {size}; "
                 f"give one by shapes={{{str(size)!r}: 1}}"
             )
-    return TensorInfo(name, tuple(int(size) for size in type_.shape.values), str(type_.dtype))
+    known = tuple(size for size in sizes if size is not None)
+    return TensorInfo(name, known, str(type_.dtype))

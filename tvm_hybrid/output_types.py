@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from typing import Any
 
 from tvm import ir, relax, tirx
 
 from microkernels.errors import ModelError
 
+from .size_text import names_in, text_of
 from .tensors import OutputInfo
 
 
@@ -22,7 +24,10 @@ def returned_types(function: relax.Function) -> list[ir.Type]:
 
 
 def output_info(
-    name: str, found: ir.Type, names: Sequence[int | str | None] | None = None
+    name: str,
+    found: ir.Type,
+    names: Sequence[int | str | None] | None = None,
+    symbols: Collection[str] = (),
 ) -> OutputInfo:
     """An output of this type.
 
@@ -30,6 +35,8 @@ def output_info(
     ----------
     names
         What the model declares to be the shape: the names of sizes that depend on data.
+    symbols
+        The open sizes of inputs, of which sizes are told in words.
 
     Raises
     ------
@@ -43,10 +50,18 @@ def output_info(
     if names is None or len(names) != len(sizes):
         names = [None] * len(sizes)
     known = tuple(
-        int(size) if isinstance(size, int | tirx.IntImm) else _text(declared)
+        _of_inputs(size, symbols) or _text(declared)
+        if not isinstance(size, int | tirx.IntImm)
+        else int(size)
         for size, declared in zip(sizes, names, strict=True)
     )
     return OutputInfo(name, known, str(found.dtype))
+
+
+def _of_inputs(size: Any, symbols: Collection[str]) -> str | None:
+    """A size in terms of those of inputs, in words; None if it is not so simple."""
+    text = text_of(size) if symbols else None
+    return text if isinstance(text, str) and names_in(text) <= {*symbols} else None
 
 
 def _text(declared: int | str | None) -> str | None:

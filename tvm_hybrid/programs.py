@@ -40,14 +40,14 @@ class Program:
     Attributes
     ----------
     shapes : dict
-        Input name -> the shape that it was made for.
+        Input name -> the shape that it was made for; open sizes are texts.
     values : dict
         Input name -> the value that it was made for, of inputs that are parameters.
     executable : Executable
         The program.
     """
 
-    shapes: dict[str, Shape]
+    shapes: dict[str, tuple[int | str, ...]]
     values: dict[str, np.ndarray]
     executable: Executable = field(repr=False)
 
@@ -55,6 +55,7 @@ class Program:
     def of(cls, executable: Executable) -> Program:
         """The program and what it was made for."""
         values = executable.values
+        shapes: dict[str, tuple[int | str, ...]]
         shapes = {info.name: info.shape for info in executable.inputs}
         shapes |= {value.name: value.shape for value in values}
         return cls(shapes, arrays_of(values), executable)

@@ -5,14 +5,21 @@ from __future__ import annotations
 import functools
 import os
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NoReturn, SupportsIndex
+from typing import TYPE_CHECKING, Any, NoReturn, SupportsIndex
 
 import numpy as np
 from tvm.runtime import Tensor
 
-from microkernels.errors import ArtifactError, FeedError, InputValueError, ShapeError
+from microkernels.errors import (
+    ArtifactError,
+    CompileError,
+    FeedError,
+    InputValueError,
+    ModelError,
+    ShapeError,
+)
 
 from .api import compile as compile_model
 from .artifact import is_library
@@ -21,19 +28,22 @@ from .executable import Executable, load, refuse_copies
 from .explanation import Explanation
 from .feeds import to_array
 from .input_values import without_values
+from .logs import logger
 from .model_input import is_onnx
 from .node_arg import NodeArg
+from .open_feeds import check_sizes
 from .programs import Program, Programs
 from .size_errors import raise_size_error
 from .targets import MachineLike, TargetLike
-from .tensors import (
-    from_stored,
-    is_narrow,
-)
+from .tensors import OpenTensorInfo, OutputInfo, TensorInfo, from_stored, is_narrow
 from .thread_runs import ThreadState, short_run
 from .threads import ThreadsLike, current, resolve_setting, use_setting
 
+if TYPE_CHECKING:
+    from .frontend import OpenModel
+
 from_dlpack = np.from_dlpack
+Described = TensorInfo | OutputInfo | OpenTensorInfo
 
 
 class InferenceSession:
@@ -45,7 +55,9 @@ class InferenceSession:
         The model, or a library that `Executable.export` wrote.
     shapes : mapping, optional
         As for `tvm_hybrid.compile`. An ONNX model with open dimensions for which none are given is
-        compiled when inputs arrive, once for each combination of shapes.
+        compiled once, for all sizes, if its products, convolutions and normalisations are as fast
+        so; else when inputs arrive, once for each combination of shapes. The log says why (level
+        INFO).
     values : mapping, optional
         As for `tvm_hybrid.compile`. An ONNX model with parameters, such as axes or shapes, among
         its inputs is compiled when inputs arrive, once for each combination of those whose values
@@ -86,6 +98,7 @@ class InferenceSession:
         fallback: TargetLike = None,
     ) -> None:
         self._programs: Programs | None = None
+        declared: OpenModel | None = None
         if isinstance(model, (str, os.PathLike)) and is_library(Path(model)):
             defaults = (precision, fusion, fast_math) == ("auto", "coarse", "default")
             targets = (target, machine, fallback) != (None, None, None)
@@ -130,16 +143,28 @@ class InferenceSession:
             except ShapeError:
                 if shapes is not None or not is_onnx(model):
                     raise
-                if not self._leave_open(model, make, {}, values or {}, ()):
+                opened = _opened(model)
+                if not any(info.is_open for info in opened.inputs):
                     raise
-                return
+                whole = _for_all_sizes(opened, make, values)
+                if whole is None:
+                    self._leave_open(opened, make, {}, values or {}, ())
+                    return
+                self.executable, declared = whole.for_host(), opened
             except InputValueError as error:
                 if not error.inputs:
                     raise
-                self._leave_open(model, make, shapes or {}, values or {}, error.inputs)
+                opened = _opened(model)
+                self._leave_open(opened, make, shapes or {}, values or {}, error.inputs)
                 return
-        self._inputs = [NodeArg(info) for info in self.executable.inputs]
-        self._outputs = [NodeArg(info) for info in self.executable.outputs]
+        known = {value.name for value in self.executable.values}
+        inputs: Iterable[Described] = self.executable.inputs
+        outputs: Iterable[Described] = self.executable.outputs
+        if declared is not None:
+            inputs = (info for info in declared.inputs if info.name not in known)
+            outputs = declared.outputs
+        self._inputs = [NodeArg(info) for info in inputs]
+        self._outputs = [NodeArg(info) for info in outputs]
         self._places = {info.name: i for i, info in enumerate(self.executable.outputs)}
         self._shared = self.executable.manifest.shared_outputs
         self._copies = any(self._shared)
@@ -148,22 +173,18 @@ class InferenceSession:
         self._narrow = {i: x.dtype for i, x in enumerate(outputs) if is_narrow(x.dtype)}
         self._setting = self.executable.setting
         self._parallel = self._setting.count > 1
+        self._open = self.executable.is_open
         self._local = threading.local()
 
     def _leave_open(
         self,
-        model: Any,
+        opened: OpenModel,
         make: Callable[..., Executable],
         shapes: Mapping[str, Any],
         values: Mapping[str, Any],
         parameters: tuple[str, ...],
-    ) -> bool:
-        """Puts compiling off until inputs arrive; False if no dimension and no value is open."""
-        from .frontend import open_model
-
-        opened = open_model(model)
-        if not parameters and not any(info.is_open for info in opened.inputs):
-            return False
+    ) -> None:
+        """Puts compiling off until inputs arrive."""
         inputs = tuple(info for info in opened.inputs if info.name not in values)
         self._inputs = [NodeArg(info) for info in inputs]
         self._outputs = [NodeArg(info) for info in opened.outputs]
@@ -187,7 +208,6 @@ class InferenceSession:
             return session.run(output_names, input_feed, run_options)
 
         self.__dict__["run"] = run
-        return True
 
     def __getattr__(self, name: str) -> Any:
         if name == "executable":
@@ -206,7 +226,8 @@ class InferenceSession:
         """The programs that are kept, with the shapes and values that they were made for.
 
         Each has the attributes `shapes`, `values` and `executable`. A session of a model whose
-        shapes and parameters are known has one program. Others keep at most eight, the one used
+        shapes and parameters are known, or that is compiled for all sizes, has one program; where
+        a size is open, `shapes` has its name. Others keep at most eight, the one used
         last at the end; the log says (level INFO) when one is compiled.
         """
         if self._programs is None:
@@ -277,7 +298,12 @@ class InferenceSession:
         places = None if output_names is None else self._find(output_names)
         try:
             result = state.main(*tensors)
-        except RuntimeError as error:
+        except Exception as error:
+            if self._open:  # the program has looked at sizes, but does not say which are wrong
+                self._feed_slowly(state, input_feed)
+                manifest = self.executable.manifest
+                shapes = [np.shape(input_feed[info.name]) for info in manifest.inputs]
+                check_sizes(manifest.inputs, shapes, manifest.limits)
             raise_size_error(error)
             raise
         if type(result) is Tensor:
@@ -298,7 +324,7 @@ class InferenceSession:
         manifest = self.executable.manifest
         plain = manifest.unaligned_inputs == (True,) and manifest.shared_outputs == (False,)
         narrow = bool(self._narrow) or any(is_narrow(info.dtype) for info in manifest.inputs)
-        if plain and not narrow and "run" not in self.__dict__:
+        if plain and not narrow and not self._open and "run" not in self.__dict__:
             self.__dict__["run"] = short_run(self.executable, state.main, self.run)
         return state
 
@@ -336,3 +362,20 @@ class InferenceSession:
         if len(set(names)) != len(names):
             raise FeedError(f"an output is asked for twice: {list(names)}")
         return [self._places[name] for name in names]
+
+
+def _opened(model: Any) -> OpenModel:
+    from .frontend import open_model
+
+    return open_model(model)
+
+
+def _for_all_sizes(
+    opened: OpenModel, make: Callable[..., Executable], values: Mapping[str, Any] | None
+) -> Executable | None:
+    """One program for all sizes; None where programs for single shapes are better, or needed."""
+    try:
+        return make(opened.proto, values=values, keep_open=True, strict=True)
+    except (CompileError, ModelError) as error:
+        logger.info("a program for each combination of shapes: %s", error)
+        return None

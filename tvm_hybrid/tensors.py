@@ -32,15 +32,32 @@ class TensorInfo(msgspec.Struct, frozen=True):
     ----------
     name : str
         As in the model.
-    shape : tuple of int
-        Sizes; all are known.
+    shape : tuple
+        Sizes. Where a size is open, its name, or what it is in terms of others, such as
+        "past + sequence".
     dtype : str
         NumPy's name of the element type, or that of ml_dtypes.
     """
 
     name: str
-    shape: tuple[int, ...]
+    shape: tuple[int | str, ...]
     dtype: str
+
+    @property
+    def static_shape(self) -> tuple[int, ...] | None:
+        """The shape; None if a size is open."""
+        return _static(self.shape)
+
+    def fits(self, shape: tuple[int, ...]) -> bool:
+        """Whether an array of this shape can be the tensor's value; open sizes are any."""
+        return shape == self.shape or (
+            len(shape) == len(self.shape)
+            and all(
+                found == size
+                for found, size in zip(shape, self.shape, strict=True)
+                if isinstance(size, int)
+            )
+        )
 
     @property
     def stored(self) -> TensorInfo:
@@ -49,8 +66,9 @@ class TensorInfo(msgspec.Struct, frozen=True):
 
     @property
     def nbytes(self) -> int:
-        """Size of the tensor in bytes."""
-        return math.prod(self.shape) * numpy_dtype(self.dtype).itemsize
+        """Size of the tensor in bytes; of an open one with sizes of 1."""
+        sizes = (size if isinstance(size, int) else 1 for size in self.shape)
+        return math.prod(sizes) * numpy_dtype(self.dtype).itemsize
 
     @property
     def type(self) -> str:
@@ -82,8 +100,7 @@ class OutputInfo(msgspec.Struct, frozen=True):
     @property
     def static_shape(self) -> tuple[int, ...] | None:
         """The shape; None if a size depends on the inputs' values."""
-        sizes = tuple(size for size in self.shape if isinstance(size, int))
-        return sizes if len(sizes) == len(self.shape) else None
+        return _static(self.shape)
 
     @property
     def nbytes(self) -> int | None:
@@ -142,6 +159,11 @@ class OpenTensorInfo(msgspec.Struct, frozen=True):
     def __str__(self) -> str:
         known = ("...",) if self.shape is None else self.shape
         return f"{self.name}: {self.dtype}[{_sizes(known)}]"
+
+
+def _static(shape: tuple[int | str | None, ...]) -> tuple[int, ...] | None:
+    sizes = tuple(size for size in shape if isinstance(size, int))
+    return sizes if len(sizes) == len(shape) else None
 
 
 def _sizes(shape: tuple[int | str | None, ...]) -> str:

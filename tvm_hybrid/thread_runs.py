@@ -7,12 +7,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from tvm import runtime
 from tvm.runtime import Tensor
 
 from . import threads
 from .dlpack import BFLOAT16, BITS, tensor_of
 from .executable import Executable
-from .feeds import ZERO_COPY_BYTES, aligned_empty, is_aligned, to_array
+from .feeds import ZERO_COPY_BYTES, aligned_empty, is_aligned, to_array, to_tensor
 from .size_errors import raise_size_error
 from .tensors import TensorInfo, is_narrow, numpy_dtype, to_stored
 
@@ -36,12 +37,31 @@ def _narrow_feeder(info: TensorInfo) -> Feed:
     return feed
 
 
+def _open_feeder(info: TensorInfo, anywhere: bool) -> Feed:
+    """As `_feeder`, for inputs with open sizes: memory for what is copied is made anew."""
+    bfloat16, narrow = info.dtype == "bfloat16", is_narrow(info.dtype)
+    dtype, rank = numpy_dtype(info.dtype), len(info.shape)
+
+    def feed(value: Any) -> Any:
+        if value.ndim != rank or value.dtype is not dtype or narrow:
+            value = to_stored(to_array(value, info))
+        if not value.size:  # of which NumPy's strides are not those that kernels expect
+            return runtime.empty(value.shape, str(value.dtype))
+        if value.flags.carray and (anywhere or is_aligned(value)):
+            return value.view(BITS) if bfloat16 else value
+        return to_tensor(value.view(BITS) if bfloat16 else value)
+
+    return feed
+
+
 def _feeder(info: TensorInfo, anywhere: bool) -> Feed:
     """What turns a caller's value for one input into what the model is called with.
 
     Small values are copied into aligned memory of this thread; a large one is handed over as it is
     if the kernels that read it can read it there.
     """
+    if info.static_shape is None:
+        return _open_feeder(info, anywhere)
     if is_narrow(info.dtype):
         return _narrow_feeder(info)
     memory = aligned_empty(info)
@@ -62,7 +82,15 @@ def _feeder(info: TensorInfo, anywhere: bool) -> Feed:
 
 
 class ThreadState:
-    """What one thread runs with."""
+    """What one thread runs with.
+
+    Attributes
+    ----------
+    main : callable
+        The function of the virtual machine.
+    feeds : list
+        Input name, and what turns a caller's value into what `main` takes.
+    """
 
     def __init__(self, executable: Executable) -> None:
         self.main = executable.numpy_main()

@@ -64,7 +64,7 @@ def _is_open(param: relax.Var) -> bool:
     """Whether a shape has sizes that are only known at run time."""
     shape = getattr(param.ty, "shape", None)
     values = getattr(shape, "values", None)
-    return values is None or any(isinstance(value, tirx.Var) for value in values)
+    return values is None or not all(isinstance(value, tirx.IntImm) for value in values)
 
 
 def _is_check(value: relax.Expr) -> bool:

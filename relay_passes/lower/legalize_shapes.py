@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from tvm import relax, te, tirx
 
-from relay_passes.tvm_compat import Legalize
+from relay_passes.tvm_compat import OP_PATTERN, OPAQUE, Legalize
 
 
 def _shape_to_tensor(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
@@ -30,7 +30,11 @@ def _shape_to_tensor(builder: relax.BlockBuilder, call: relax.Call) -> relax.Exp
 
         return te.compute((len(sizes),), element, name="sizes")
 
-    return builder.call_te(compute, sizes, primfunc_name_hint="shape_to_tensor")
+    # In a kernel with others the sizes would be defined twice: by tensors, and as arguments.
+    apart = {OP_PATTERN: OPAQUE}
+    return builder.call_te(
+        compute, sizes, primfunc_name_hint="shape_to_tensor", primfunc_attrs=apart
+    )
 
 
 LEGALIZATIONS: dict[str, Legalize] = {"relax.shape_to_tensor": _shape_to_tensor}

@@ -20,12 +20,13 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-from tvm import relax
+from tvm import relax, tirx
 
 from .attention_converters import ATTENTION_CONVERTERS
 from .bfloat16_converters import BFLOAT16_CONVERTERS
 from .data_sized import DATA_SIZED_CONVERTERS
 from .data_sized.access import gather
+from .data_sized.sizes import dims_of
 from .data_sized.slices import open_slice
 from .deform_converter import DEFORM_CONVERTERS
 from .expressions import Converter, Expr, constant, dtype_of, known_dims, literal, static_dims
@@ -46,11 +47,13 @@ from .value_converters import VALUE_CONVERTERS
 
 def _gather(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
     data, indices = inputs[0], inputs[1]
-    dims = static_dims(data)
-    if dims is None or static_dims(indices) is None:
-        return gather(builder, inputs, attrs)
+    dims = dims_of(data)
     axis = attrs.get("axis", 0) % len(dims)
-    extent = dims[axis]
+    if not isinstance(dims[axis], tirx.IntImm):
+        return gather(builder, inputs, attrs)
+    extent = int(dims[axis])
+    if not extent and static_dims(indices) is None:
+        return gather(builder, inputs, attrs)
     values = constant(indices)
     if values is not None:
         if values.size and not (-extent <= values.min() and values.max() < extent):

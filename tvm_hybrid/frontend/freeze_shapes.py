@@ -9,13 +9,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from operator import index as as_index
-from typing import SupportsIndex, cast
+from typing import Any, SupportsIndex, cast
 
 from onnx import TensorShapeProto, TypeProto, helper
 
 from microkernels.errors import ShapeError
 
+from ..size_text import evaluate, is_relation, names_in, renamed
 from .graph import Graph
+from .open_sizes import legal_names
 
 MAX_DIM = 2**31 - 1
 MAX_ELEMENTS = 2**36
@@ -41,7 +43,9 @@ class _Input:
         return f"{self.name!r} [{dims}]"
 
 
-def freeze_shapes(graph: Graph, shapes: Shapes | None) -> None:
+def freeze_shapes(
+    graph: Graph, shapes: Shapes | None, keep_open: bool = False
+) -> dict[str, tuple[int | str, ...]]:
     """Replaces the symbolic and unknown dimensions of the graph's inputs by numbers, in place.
 
     Parameters
@@ -49,6 +53,13 @@ def freeze_shapes(graph: Graph, shapes: Shapes | None) -> None:
     shapes
         By input name the whole shape (None keeps the model's number), or by symbolic dimension
         name its value. A symbol that one input's shape gives a value holds for every input.
+    keep_open
+        Dimensions without a value keep their names, made identifiers, or get one of their input.
+
+    Returns
+    -------
+    dict
+        The sizes of the inputs that have open ones: numbers, names, and expressions of names.
 
     Raises
     ------
@@ -81,10 +92,47 @@ def freeze_shapes(graph: Graph, shapes: Shapes | None) -> None:
             bind(key, _check_dim(value, f"shapes[{key!r}]"), f"shapes[{key!r}]")
         else:
             raise ShapeError(_unknown_name(key, graph, inputs, symbols))
-    for item in inputs:
-        dims = _resolve(item, given.get(item.name), values)
-        type_proto = helper.make_tensor_type_proto(graph.elem_type(item.name), dims)
+    resolved = {item: _resolve(item, given.get(item.name), values) for item in inputs}
+    if keep_open:
+        return _keep_open(graph, resolved, values)
+    for item, dims in resolved.items():
+        numbers = _numbers(item, dims)
+        type_proto = helper.make_tensor_type_proto(graph.elem_type(item.name), numbers)
         graph.types[item.name] = type_proto
+    return {}
+
+
+def _keep_open(
+    graph: Graph, resolved: dict[_Input, list[Dim]], values: dict[str, int]
+) -> dict[str, tuple[int | str, ...]]:
+    """Gives open dimensions names that are identifiers, and the graph their names."""
+    texts = [dim for dims in resolved.values() for dim in dims if isinstance(dim, str)]
+    plain = [text for text in texts if not is_relation(text)]
+    # What relates dimensions that no input has alone is a name of its own.
+    known = {*plain, *values}
+    related = {text for text in texts if is_relation(text) and names_in(text) <= known}
+    legal = legal_names([text for text in texts if text not in related])
+    found: dict[str, tuple[int | str, ...]] = {}
+    for item, dims in resolved.items():
+        sizes: list[int | str] = []
+        for position, dim in enumerate(dims):
+            if dim is None:
+                own = f"{item.name}_{position}"
+                dim = legal_names([own], tuple(legal.values()))[own]
+                legal[dim] = dim
+            elif isinstance(dim, str):
+                names: dict[str, Any] = {**legal, **{name: str(n) for name, n in values.items()}}
+                dim = renamed(dim, names) if dim in related else legal[dim]
+                number = evaluate(dim, {}) if not names_in(dim) else None
+                dim = dim if number is None else number
+            sizes.append(dim)
+        numbers = [size for size in sizes if isinstance(size, int)]
+        _numbers(item, list(numbers))
+        type_proto = helper.make_tensor_type_proto(graph.elem_type(item.name), sizes)
+        graph.types[item.name] = type_proto
+        if len(numbers) < len(sizes):
+            found[item.name] = tuple(sizes)
+    return found
 
 
 def declared_dims(type_proto: TypeProto) -> tuple[Dim, ...] | None:
@@ -144,7 +192,8 @@ def _rank(item: _Input) -> str:
     return "" if item.dims is None else f"{len(item.dims)} "
 
 
-def _resolve(item: _Input, given: list[int | None] | None, values: dict[str, int]) -> list[int]:
+def _resolve(item: _Input, given: list[int | None] | None, values: dict[str, int]) -> list[Dim]:
+    """The dimensions, as far as they have numbers."""
     if item.dims is None and given is None:
         raise ShapeError(
             f"input {item} has no shape in the model; give it as shapes={{{item.name!r}: (1, ...)}}"
@@ -153,9 +202,15 @@ def _resolve(item: _Input, given: list[int | None] | None, values: dict[str, int
     dims: list[Dim] = list(declared)
     for position, dim in enumerate(declared):
         if isinstance(dim, str):
-            dims[position] = values.get(dim, dim)
+            related = is_relation(dim) and names_in(dim) <= values.keys()
+            dims[position] = values.get(dim, evaluate(dim, values) if related else dim)
         if given is not None and given[position] is not None:
             dims[position] = given[position]
+    return dims
+
+
+def _numbers(item: _Input, dims: list[Dim]) -> list[int]:
+    """The dimensions, which all must have numbers."""
     numbers = [dim for dim in dims if isinstance(dim, int)]
     if len(numbers) < len(dims):
         position, dim = next((p, d) for p, d in enumerate(dims) if not isinstance(d, int))

@@ -23,9 +23,12 @@ class ImportedModel:
         The interface, in the model's order and with the model's names.
     values
         The inputs that are constants inside, since their values were given.
+    limits
+        Open sizes of inputs, in words, and the largest numbers that they may be.
     """
 
     mod: tvm.IRModule
     inputs: list[TensorInfo]
     outputs: list[OutputInfo]
     values: list[InputValue] = field(default_factory=list)
+    limits: dict[str, int] = field(default_factory=dict)

@@ -29,6 +29,7 @@ from .freeze_shapes import Shapes, declared_dims, freeze_shapes
 from .graph import Graph
 from .imported_model import ImportedModel
 from .load_graph import load_graph
+from .open_sizes import OpenSizes
 from .propagate import propagate
 from .read_model import ModelLike, read_model
 from .relax_import import to_relax
@@ -37,7 +38,11 @@ logger = logging.getLogger("tvm_hybrid")
 
 
 def import_onnx(
-    model: ModelLike, shapes: Shapes | None = None, values: Values | None = None
+    model: ModelLike,
+    shapes: Shapes | None = None,
+    values: Values | None = None,
+    *,
+    keep_open: bool = False,
 ) -> ImportedModel:
     """Imports an ONNX model into Relax.
 
@@ -52,12 +57,16 @@ def import_onnx(
     values
         Values of inputs by name, ``{"axes": [1]}``. These inputs become constants. It must be given
         for parameters of operators, such as axes and shapes, that are inputs of the model.
+    keep_open
+        Dimensions of inputs that `shapes` gives no numbers stay open: they are variables of the
+        module, named as in the model, or by input and axis such as ``x_0`` if they have no name. A
+        dimension such as ``past + sequence`` is the sum of the others of these names.
 
     Returns
     -------
     ImportedModel
-        Inputs have static shapes, weights are constants, and inputs and outputs keep their ONNX
-        names and order. Inputs whose values are given are left out.
+        Inputs have static shapes unless `keep_open` is set, weights are constants, and inputs and
+        outputs keep their ONNX names and order. Inputs whose values are given are left out.
 
     Raises
     ------
@@ -73,7 +82,7 @@ def import_onnx(
     start = time.perf_counter()
     proto = read_model(model)
     try:
-        imported = _import(proto, shapes, values)
+        imported = _import(proto, shapes, values, keep_open)
     except ModelError:
         raise
     except Exception as error:  # a malformed model can go wrong in more ways than can be foreseen
@@ -84,18 +93,23 @@ def import_onnx(
     return imported
 
 
-def _import(proto: onnx.ModelProto, shapes: Shapes | None, values: Values | None) -> ImportedModel:
+def _import(
+    proto: onnx.ModelProto, shapes: Shapes | None, values: Values | None, keep_open: bool
+) -> ImportedModel:
     check_model(proto)
     graph = load_graph(proto)
     arrays = read_values(graph, values)
-    freeze_shapes(graph, shapes_with(arrays, shapes))
+    opened = freeze_shapes(graph, shapes_with(arrays, shapes), keep_open)
     bind_values(graph, arrays)
     propagate(graph)
     _fold(graph)
-    mod = fold_views(to_relax(graph))
-    inputs = [_info(graph, item.name) for item in graph.inputs]
+    sizes = OpenSizes.of(opened)
+    mod = fold_views(to_relax(graph, sizes))
+    inputs = [_info(graph, item.name, sizes) for item in graph.inputs]
     known = [InputValue.of(name, array) for name, array in arrays.items()]
-    return ImportedModel(mod, inputs, _outputs(proto, graph, mod), known)
+    return ImportedModel(
+        mod, inputs, _outputs(proto, graph, mod, sizes), known, sizes.known_limits()
+    )
 
 
 def _fold(graph: Graph) -> None:
@@ -106,18 +120,20 @@ def _fold(graph: Graph) -> None:
         _fold(body)
 
 
-def _info(graph: Graph, name: str) -> TensorInfo:
-    shape = graph.shape(name)
+def _info(graph: Graph, name: str, sizes: OpenSizes) -> TensorInfo:
+    shape = sizes.inputs.get(name, graph.shape(name))
     assert shape is not None  # freeze_shapes saw to it
     kind = graph.narrow.get(name, graph.elem_type(name))
     return TensorInfo(name, shape, str(helper.tensor_dtype_to_np_dtype(kind)))
 
 
-def _outputs(proto: onnx.ModelProto, graph: Graph, mod: tvm.IRModule) -> list[OutputInfo]:
+def _outputs(
+    proto: onnx.ModelProto, graph: Graph, mod: tvm.IRModule, sizes: OpenSizes
+) -> list[OutputInfo]:
     """Names from the model, shapes and dtypes from the module that will run."""
     outputs = []
     for item, found in zip(proto.graph.output, returned_types(mod["main"]), strict=True):
-        info = output_info(item.name, found, declared_dims(item.type))
+        info = output_info(item.name, found, declared_dims(item.type), sizes.symbols)
         kind = graph.narrow.get(item.name)
         if kind is not None:
             dtype = str(helper.tensor_dtype_to_np_dtype(kind))

@@ -20,6 +20,7 @@ from .data_sized.open_operators import OPEN_OPERATORS, check_result, prepared
 from .expressions import literal, static_shape_of
 from .graph import Graph, describe
 from .loops import Loop, repeat
+from .open_sizes import OpenSizes, RelatedSizesError, current_sizes, keeping
 from .supported import has_converter
 
 
@@ -38,7 +39,7 @@ class _Importer(OnnxImporter):
     def __init__(
         self, graph: Graph, nodes: dict[str, onnx.NodeProto], library: relax.BlockBuilder
     ) -> None:
-        super().__init__({item.name: graph.shape(item.name) or () for item in graph.inputs})
+        super().__init__({item.name: _input_shape(graph, item.name) for item in graph.inputs})
         self._graph = graph
         self._sources = nodes
         self._library = library
@@ -104,8 +105,20 @@ class _Importer(OnnxImporter):
                 )
 
 
-def to_relax(graph: Graph) -> IRModule:
+def _input_shape(graph: Graph, name: str) -> Sequence[Any]:
+    sizes = current_sizes()
+    if sizes is not None and name in sizes.inputs and not graph.is_body:
+        return sizes.shape(name)
+    return graph.shape(name) or ()
+
+
+def to_relax(graph: Graph, sizes: OpenSizes | None = None) -> IRModule:
     """The Relax module of a graph: its function main, and those that main calls.
+
+    Parameters
+    ----------
+    sizes
+        The open sizes of the graph's inputs. What the module takes for granted of them is added.
 
     Raises
     ------
@@ -114,9 +127,16 @@ def to_relax(graph: Graph) -> IRModule:
     ModelError
         The importer fails in another way.
     """
-    library = relax.BlockBuilder()
-    library.add_func(_function(graph, library), "main")
-    return library.get()
+    sizes = sizes or OpenSizes()
+    while True:
+        library = relax.BlockBuilder()
+        try:
+            with keeping(sizes):
+                library.add_func(_function(graph, library), "main")
+        except RelatedSizesError as found:
+            sizes.relate(found.name, found.text)
+            continue
+        return library.get()
 
 
 def _function(graph: Graph, library: relax.BlockBuilder) -> relax.Function:
@@ -162,7 +182,8 @@ def _import(graph: Graph, library: relax.BlockBuilder) -> IRModule:
         return importer.from_onnx(proto, graph.opset)
     except _RefusedError as refusal:
         importer.close()
-        if isinstance(refusal.error, UnsupportedOperatorError):  # of a node in a loop's body
+        # Of a node in a loop's body, or what is found for the whole import.
+        if isinstance(refusal.error, UnsupportedOperatorError | RelatedSizesError):
             raise refusal.error from refusal
         node = nodes[refusal.name]
         shapes = ", ".join(f"{name!r} {graph.shape(name)}" for name in node.input if name)

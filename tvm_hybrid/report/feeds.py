@@ -5,7 +5,7 @@ from __future__ import annotations
 import zipfile
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import ml_dtypes
 import numpy as np
@@ -13,6 +13,7 @@ import numpy as np
 from microkernels.errors import FeedError
 
 from ..input_values import arrays_of
+from ..open_feeds import sample_shapes
 from ..tensors import numpy_dtype
 
 if TYPE_CHECKING:
@@ -27,8 +28,8 @@ class TensorLike(Protocol):
         """The input's name."""
 
     @property
-    def shape(self) -> Sequence[int]:
-        """Its sizes."""
+    def shape(self) -> Sequence[Any]:
+        """Its sizes; of an open one random arrays have 1."""
 
     @property
     def dtype(self) -> str:
@@ -117,11 +118,11 @@ def complete_feeds(
     rng = np.random.default_rng(seed)
     feeds: dict[str, np.ndarray] = {}
     drawn = []
-    for info in inputs:
+    for info, shape in zip(inputs, sample_shapes(inputs), strict=True):
         if info.name in given:
             feeds[info.name] = given[info.name]
         else:
-            feeds[info.name] = random_array(info.shape, info.dtype, rng)
+            feeds[info.name] = random_array(shape, info.dtype, rng)
             drawn.append(info.name)
     return feeds, drawn
 

@@ -11,10 +11,10 @@ from typing import Any
 
 from tvm import relax, te, tirx
 
-from ..expressions import Converter, Expr
+from ..expressions import Converter, Expr, constant
 from .kernels import INDEX, index
 from .requests import check
-from .sizes import dims_of, is_open, product
+from .sizes import dims_of, is_open, product, same_size
 
 
 def gather(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
@@ -22,6 +22,9 @@ def gather(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, 
     data, indices = inputs
     before, places = dims_of(data), dims_of(indices)
     axis = attrs.get("axis", 0) % len(before)
+    values = constant(indices)
+    if values is not None and values.size == 1:
+        return _slice_at(builder, data, axis, int(values.item()), places)
     _check_choice(builder, [before[axis]], places)
     end = axis + len(places)
     shape = [*before[:axis], *places, *before[axis + 1 :]]
@@ -34,6 +37,18 @@ def gather(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, 
         return te.compute(shape, element, name="gathered")
 
     return builder.emit_te(compute, data, indices, primfunc_name_hint="gather")
+
+
+def _slice_at(
+    builder: relax.BlockBuilder, data: Expr, axis: int, place: int, places: Sequence[Expr]
+) -> Expr:
+    """One slice along an open axis, which the program checks to be there."""
+    dims = dims_of(data)
+    check(builder, dims[axis] > place if place >= 0 else dims[axis] >= -place)
+    first = index(place) if place >= 0 else dims[axis] + place
+    part = relax.op.strided_slice(data, [axis], [first], [first + 1], assume_inbound=True)
+    sizes = [*dims[:axis], *places, *dims[axis + 1 :]]
+    return relax.op.reshape(builder.normalize(part), relax.ShapeExpr(sizes))
 
 
 def _gather_elements(
@@ -85,7 +100,9 @@ def _check_choice(
     builder: relax.BlockBuilder, extents: Sequence[Expr], places: Sequence[Expr]
 ) -> None:
     """Has the program check that there are elements to choose from, if one is to be chosen."""
-    check(builder, tirx.any(product(extents) > 0, tirx.EQ(product(places), index(0))))
+    # There are none to be chosen where a size of both is 0.
+    rest = [size for size in extents if not any(same_size(size, place) for place in places)]
+    check(builder, tirx.any(product(rest) > 0, tirx.EQ(product(places), index(0))))
 
 
 def check_extreme(builder: relax.BlockBuilder, data: Expr, axis: int) -> None:

@@ -14,7 +14,7 @@ from tvm import relax, te, tirx
 
 from ..expressions import Expr
 from .kernels import INDEX, index
-from .requests import check_equal
+from .requests import check_equal, unite
 from .sizes import dims_of, is_open, same_size
 
 # What broadcasts all of its inputs.
@@ -35,6 +35,15 @@ def check_product(builder: relax.BlockBuilder, left: Expr, right: Expr) -> None:
     """Has the program check that the factors of a product have as many terms."""
     before, behind = dims_of(left), dims_of(right)
     check_equal(builder, before[-1], behind[0] if len(behind) == 1 else behind[-2])
+
+
+def check_joined(builder: relax.BlockBuilder, values: Sequence[Any], axis: int) -> None:
+    """Has the program check that the parts of a concatenation agree in all axes but one."""
+    shapes = [dims_of(value) for value in values]
+    for place, sizes in enumerate(zip(*shapes, strict=False)):
+        if place != axis % len(shapes[0]):
+            for size in sizes[1:]:
+                check_equal(builder, sizes[0], size)
 
 
 def align(builder: relax.BlockBuilder, inputs: Sequence[Any]) -> list[Any]:
@@ -69,6 +78,9 @@ def common_size(builder: relax.BlockBuilder, sizes: Sequence[Expr]) -> Expr:
 
 def _checked(builder: relax.BlockBuilder, one: Expr, other: Expr) -> Expr:
     """The common one of two sizes; the program checks that there is one."""
+    if isinstance(one, tirx.Var) != isinstance(other, tirx.Var) and not _has_number(one, other):
+        # A mask of `total` keys meets `past + sequence` of them.
+        unite(one, other)
     choices = [
         tirx.Select(tirx.EQ(one, index(1)), other, one),
         tirx.Select(tirx.EQ(other, index(1)), one, other),
@@ -80,12 +92,19 @@ def _checked(builder: relax.BlockBuilder, one: Expr, other: Expr) -> Expr:
     return size
 
 
+def _has_number(*sizes: Expr) -> bool:
+    return any(isinstance(size, tirx.IntImm) for size in sizes)
+
+
 def broadcast(builder: relax.BlockBuilder, value: Expr, common: Sequence[Expr]) -> Expr:
     """A value in these sizes, which its own ones fit, and which may be more."""
     shape = dims_of(value)
     missing = len(common) - len(shape)
     if not missing and all(map(same_size, shape, common)):
         return value
+
+    if _fits(shape, common):
+        return builder.normalize(relax.op.broadcast_to(value, relax.ShapeExpr(list(common))))
 
     def compute(value: te.Tensor) -> te.Tensor:
         def element(*place: Expr) -> Expr:

@@ -17,7 +17,8 @@ from tvm import ir, relax, te, tirx
 from relay_passes.ir.graph import op_name
 
 from ..expressions import Expr, constant, static_dims
-from .sizes import simplified
+from .kernels import index
+from .sizes import holds, simplified
 
 MAX_ELEMENTS = 64
 
@@ -25,10 +26,15 @@ Elements: TypeAlias = np.ndarray  # of objects: numbers and expressions
 Rule: TypeAlias = Callable[[relax.Call, Sequence[Elements]], Elements]
 
 
+class _UnknownError(Exception):
+    """What an element is cannot be said."""
+
+
 def known_elements(builder: relax.BlockBuilder, value: Expr) -> Elements | None:
     """The elements of a tensor, or None if they are not known."""
     dims, dtype = static_dims(value), str(getattr(value.ty, "dtype", ""))
-    if dims is None or "int" not in dtype or np.prod(dims) > MAX_ELEMENTS:
+    integral = "int" in dtype or dtype == "bool"
+    if dims is None or not integral or np.prod(dims) > MAX_ELEMENTS:
         return None
     array = constant(value)
     if array is not None:
@@ -48,7 +54,10 @@ def known_elements(builder: relax.BlockBuilder, value: Expr) -> Elements | None:
     arrays = [each for each in known if each is not None]
     if len(arrays) < len(known):
         return None
-    found = rule(call, arrays)
+    try:
+        found = rule(call, arrays)
+    except _UnknownError:
+        return None
     return _array([_simple(each) for each in found.ravel()], dims)
 
 
@@ -112,6 +121,47 @@ def _product(left: Any, right: Any) -> Any:
     return left * right
 
 
+def _quotient(left: Any, right: Any) -> Any:
+    """Towards zero; of sizes, which are not negative, that is down."""
+    if _both_numbers(left, right):
+        sign = 1 if (left < 0) == (right < 0) else -1
+        return sign * (abs(left) // abs(right)) if right else _unknown()
+    if not isinstance(right, int) or right <= 0 or not holds(left >= 0):
+        return _unknown()
+    return tirx.floordiv(left, right)
+
+
+def _unknown() -> Any:
+    raise _UnknownError
+
+
+def _comparison(operator: Callable[[Any, Any], Any]) -> Rule:
+    def compare(left: Any, right: Any) -> int:
+        if _both_numbers(left, right):
+            return int(operator(left, right))
+        flag = simplified(tirx.Select(operator(left, right), index(1), index(0)))
+        return int(flag) if isinstance(flag, tirx.IntImm) else _unknown()
+
+    return _binary(compare)
+
+
+def _equal(left: Any, right: Any) -> Any:
+    return left == right if _both_numbers(left, right) else tirx.EQ(_size(left), _size(right))
+
+
+def _differ(left: Any, right: Any) -> Any:
+    return left != right if _both_numbers(left, right) else tirx.NE(_size(left), _size(right))
+
+
+def _size(value: Any) -> Expr:
+    return index(value) if isinstance(value, int) else value
+
+
+def _where(call: relax.Call, arrays: Sequence[Elements]) -> Elements:
+    condition, yes, no = arrays
+    return np.where(condition.astype(bool), yes, no)
+
+
 def _both_numbers(left: Any, right: Any) -> bool:
     return isinstance(left, int) and isinstance(right, int)
 
@@ -122,6 +172,15 @@ _RULES: dict[str, Rule] = {
     "relax.squeeze": _shaped,
     "relax.astype": _shaped,
     "relax.concat": _concat,
+    "relax.where": _where,
+    "relax.equal": _comparison(_equal),
+    "relax.not_equal": _comparison(_differ),
+    "relax.less": _comparison(lambda a, b: a < b),
+    "relax.less_equal": _comparison(lambda a, b: a <= b),
+    "relax.greater": _comparison(lambda a, b: a > b),
+    "relax.greater_equal": _comparison(lambda a, b: a >= b),
+    "relax.divide": _binary(_quotient),
+    "relax.floor_divide": _binary(_quotient),
     "relax.take": _take,
     "relax.strided_slice": _strided_slice,
     "relax.add": _binary(lambda a, b: a + b),

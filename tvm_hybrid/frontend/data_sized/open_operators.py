@@ -12,7 +12,7 @@ from tvm import relax
 
 from ..expressions import Expr
 from .access import check_extreme
-from .broadcast import BROADCASTING, PRODUCTS, align, check_product
+from .broadcast import BROADCASTING, PRODUCTS, align, check_joined, check_product
 from .requests import check
 from .sizes import dims_of, is_open, is_unknown
 
@@ -51,6 +51,8 @@ def prepared(
         return align(builder, inputs)
     if op_type in PRODUCTS:
         check_product(builder, *inputs[:2])
+    elif op_type == "Concat":
+        check_joined(builder, inputs, attrs["axis"])
     elif op_type in ("ArgMax", "ArgMin"):
         check_extreme(builder, inputs[0], attrs.get("axis", 0))
     return list(inputs)

@@ -14,7 +14,7 @@ from tvm import relax, te, tirx
 from ..expressions import Converter, Expr, constant, dtype_of
 from .elements import known_elements
 from .kernels import INDEX, emit_kernel, index, put
-from .sizes import simplified, sizes_in
+from .sizes import dims_of, same_size, simplified, sizes_in
 
 LONGEST = 1 << 31  # a longer one would be taken for a mistake: memory has to hold it
 
@@ -26,6 +26,9 @@ def _range(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, 
     wide = "float64" if "float" in dtype else INDEX
     vectors = [builder.normalize(relax.op.reshape(each, (1,))) for each in inputs]
     length = _known_length(builder, inputs)
+    plain = None if length is None else _arange(builder, inputs, length, dtype)
+    if plain is not None:
+        return plain
     if length is None:
         length = _length(builder, vectors, wide)
 
@@ -50,6 +53,16 @@ def _known_length(builder: relax.BlockBuilder, inputs: Sequence[Any]) -> Expr | 
         return None
     up = te.max(index(0) + limit - start, index(0)) + index(delta - 1)
     return simplified(tirx.floordiv(up, index(delta)))
+
+
+def _arange(
+    builder: relax.BlockBuilder, inputs: Sequence[Any], length: Expr, dtype: str
+) -> Expr | None:
+    """R.arange, if it has that length."""
+    known = [known_elements(builder, each) for each in inputs]
+    start, end, step = (each.item() for each in known if each is not None)
+    found = builder.normalize(relax.op.arange(start, end, step, dtype))
+    return found if same_size(dims_of(found)[0], length) else None
 
 
 def _length(builder: relax.BlockBuilder, vectors: Sequence[Expr], wide: str) -> Expr:

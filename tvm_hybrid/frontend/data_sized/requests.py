@@ -8,6 +8,7 @@ import tvm.tirx.script.builder.ir as I
 from tvm import relax, te, tirx
 
 from ..expressions import Expr, cast, known_dims
+from ..open_sizes import current_sizes
 from .elements import known_elements
 from .kernels import INDEX, cell, emit_kernel, index, put
 from .sizes import product, same_size, simplified, sizes_in
@@ -89,14 +90,19 @@ def _resolved(asked: list[Expr | int], data: Sequence[Expr], zero_copies: bool) 
 
 def _quotient(sizes: Sequence[Expr], divisors: Sequence[Expr]) -> Expr:
     """The product of sizes by that of others; what is in both may be 0 and leaves."""
-    rest, left = list(sizes), []
-    for divisor in divisors:
+    rest = [factor for size in sizes for factor in _factors(size)]
+    left = []
+    for divisor in (factor for size in divisors for factor in _factors(size)):
         same = next((i for i, each in enumerate(rest) if same_size(each, divisor)), None)
         if same is None:
             left.append(divisor)
         else:
             rest.pop(same)
-    return tirx.floordiv(product(rest), te.max(product(left), index(1)))
+    return simplified(tirx.floordiv(product(rest), te.max(product(left), index(1))))
+
+
+def _factors(size: Expr) -> list[Expr]:
+    return [*_factors(size.a), *_factors(size.b)] if isinstance(size, tirx.Mul) else [size]
 
 
 def _checked_sizes(
@@ -120,7 +126,16 @@ def _checked_sizes(
 def check_equal(builder: relax.BlockBuilder, one: Expr, other: Expr) -> None:
     """Has the program check that two sizes are equal, unless that is known."""
     if not same_size(simplified(one), simplified(other)):
+        unite(one, other)
         check(builder, tirx.EQ(one, other))
+
+
+def unite(one: Expr, other: Expr) -> None:
+    """Has the import begin anew if one of two equal sizes is an input's, with the other for it."""
+    sizes = current_sizes()
+    if sizes is not None:
+        for name, size in ((one, other), (other, one)):
+            sizes.unite(name, simplified(size))
 
 
 def check(builder: relax.BlockBuilder, condition: Expr) -> None:

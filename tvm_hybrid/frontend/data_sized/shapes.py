@@ -13,7 +13,7 @@ from ..expressions import Converter, constant, given, literal
 from .broadcast import broadcast, common_size
 from .kernels import index
 from .requests import check_equal, requested_sizes, reshaped_sizes
-from .sizes import copied, dims_of, is_open, product
+from .sizes import dims_of, is_open, product, reshaped_to
 
 
 def _shape(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
@@ -32,7 +32,7 @@ def _reshape(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str
         return None
     sizes = reshaped_sizes(builder, dims_of(data), shape, not attrs.get("allowzero", 0))
     check_equal(builder, product(sizes), product(dims_of(data)))
-    return copied(builder, data, sizes)
+    return reshaped_to(builder, data, sizes)
 
 
 def _flatten(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
@@ -41,7 +41,7 @@ def _flatten(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str
     dims = dims_of(inputs[0])
     axis = attrs.get("axis", 1)
     axis = axis + len(dims) if axis < 0 else axis
-    return copied(builder, inputs[0], [product(dims[:axis]), product(dims[axis:])])
+    return reshaped_to(builder, inputs[0], [product(dims[:axis]), product(dims[axis:])])
 
 
 def _unsqueeze(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
@@ -64,7 +64,7 @@ def _squeeze(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str
     dropped = {axis % len(dims) for axis in axes}
     for axis in dropped:
         check_equal(builder, dims[axis], index(1))
-    return copied(builder, inputs[0], [d for i, d in enumerate(dims) if i not in dropped])
+    return reshaped_to(builder, inputs[0], [d for i, d in enumerate(dims) if i not in dropped])
 
 
 def _axes(inputs: Sequence[Any], attrs: dict[str, Any]) -> list[int] | None:

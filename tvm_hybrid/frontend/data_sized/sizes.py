@@ -43,8 +43,22 @@ def product(sizes: Iterable[Expr]) -> Expr:
 
 
 def same_size(one: Expr, other: Expr) -> bool:
-    """Whether two sizes are written in the same way."""
-    return bool(tvm_ffi.structural_equal(one, other))
+    """Whether two sizes are equal, however they are written."""
+    if tvm_ffi.structural_equal(one, other):
+        return True
+    if isinstance(one, tirx.IntImm) and isinstance(other, tirx.IntImm):
+        return False
+    return is_number(simplified(one - other), 0)
+
+
+def holds(condition: Expr) -> bool:
+    """Whether a condition of sizes is known to hold, whatever the sizes are."""
+    return is_number(simplified(tirx.Select(condition, index(1), index(0))), 1)
+
+
+def is_number(size: Expr, number: int) -> bool:
+    """Whether a size is this number."""
+    return isinstance(size, tirx.IntImm) and int(size) == number
 
 
 def size_in(builder: relax.BlockBuilder, count: Expr) -> tirx.Var:
@@ -95,6 +109,13 @@ def cut(builder: relax.BlockBuilder, data: Expr, count: Expr, axis: int = 0) -> 
         return te.compute(shape, lambda *i: data(*i), name="cut")
 
     return builder.emit_te(compute, data, primfunc_name_hint="cut")
+
+
+def reshaped_to(builder: relax.BlockBuilder, data: Expr, sizes: Sequence[Expr]) -> Expr:
+    """The same elements in other sizes: a view where it is known that they are as many."""
+    if same_size(product(sizes), product(dims_of(data))):
+        return builder.normalize(relax.op.reshape(data, relax.ShapeExpr(list(sizes))))
+    return copied(builder, data, sizes)
 
 
 def copied(builder: relax.BlockBuilder, data: Expr, sizes: Sequence[Expr]) -> Expr:

@@ -10,9 +10,11 @@ import tvm.tirx.script.builder.ir as I
 from tvm import relax, te, tirx
 
 from ..expressions import Expr, cast, constant, given, known_dims, literal, reshaped
+from ..open_sizes import current_sizes
 from .elements import Elements, known_elements
 from .kernels import INDEX, emit_kernel, index, put
-from .sizes import dims_of, simplified, sizes_in
+from .requests import check
+from .sizes import dims_of, holds, is_number, same_size, simplified, sizes_in
 
 END = 2**31 - 1  # what exporters write for the end of an axis, or more
 FAR = 1 << 16  # TVM reserves memory for min(n, bound) elements before it knows n
@@ -39,10 +41,22 @@ def open_slice(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[s
     sizes, begins = list(dims), [index(0) for _ in dims]
     stretches = [index(1) for _ in dims]
     columns = [each.ravel() for each in bounds if each is not None]
+    fixed = constant(data) is not None
     for axis, start, end, step in zip(places, *columns, strides.ravel().tolist(), strict=True):
         begins[axis] = _clipped(start, dims[axis], step)
-        sizes[axis] = _count(begins[axis], _clipped(end, dims[axis], step), step)
+        if fixed and step > 0 and _is_inside(builder, start, end, dims[axis]):
+            begins[axis] = index(start) if isinstance(start, int) else start
+            sizes[axis] = _count(begins[axis], end, step)
+        else:
+            sizes[axis] = _count(begins[axis], _clipped(end, dims[axis], step), step)
         stretches[axis] = index(step)
+    if all(is_number(step, 1) for step in stretches):
+        ends = [simplified(begin + size) for begin, size in zip(begins, sizes, strict=True)]
+        first, last = ([each[axis] for axis in places] for each in (begins, ends))
+        slice_ = relax.op.strided_slice(data, places, first, last, assume_inbound=True)
+        part = builder.normalize(slice_)
+        if all(map(same_size, dims_of(part), sizes)):
+            return part
 
     def compute(data: te.Tensor, *lists: list[Expr]) -> te.Tensor:
         sizes, begins, stretches = lists
@@ -80,6 +94,24 @@ def _clipped(bound: Any, extent: Expr, step: int) -> Expr:
         place = tirx.Select(bound < 0, bound + extent, bound)
     low, high = (index(0), extent) if step > 0 else (index(-1), extent - 1)
     return simplified(te.max(te.min(place, high), low))
+
+
+def _is_inside(builder: relax.BlockBuilder, start: Any, end: Any, extent: Expr) -> bool:
+    """Whether a slice of a table may be taken to lie in it: its end is a size of the inputs.
+
+    The program refuses inputs for which it does not.
+    """
+    opened = current_sizes()
+    if opened is None or isinstance(end, int) or not isinstance(extent, tirx.IntImm):
+        return False
+    first = index(start) if isinstance(start, int) else start
+    if not (holds(first >= 0) and holds(end - first >= 0)):
+        return False
+    if not holds(end <= extent):
+        if not opened.limit(end, int(extent)):
+            return False
+        check(builder, end <= extent)
+    return True
 
 
 def _count(begin: Expr, end: Expr, step: int) -> Expr:

@@ -71,8 +71,8 @@ def shape_to_tensor(expr: Expr) -> Expr: ...
 def strided_slice(
     x: Expr,
     axes: Sequence[int],
-    begin: Sequence[int],
-    end: Sequence[int],
+    begin: Sequence[int | Expr],
+    end: Sequence[int | Expr],
     strides: Sequence[int] | None = None,
     assume_inbound: bool = False,
 ) -> Expr: ...
@@ -97,6 +97,9 @@ def cumsum(
     data: Expr, axis: int | None = None, dtype: str | None = None, exclusive: bool = False
 ) -> Expr: ...
 def eye(n: int, m: int | None = None, k: int = 0, dtype: str = "float32") -> Expr: ...
+def arange(
+    start: int | Expr, end: int | Expr, step: int | Expr, dtype: str | None = None
+) -> Expr: ...
 def flip(data: Expr, axis: int) -> Expr: ...
 def scatter_elements(
     data: Expr, indices: Expr, updates: Expr, axis: int = 0, reduction: str = "update"

@@ -1,0 +1,209 @@
+"""Dimensions that stay open are variables of the Relax module, and shapes expressions of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import tvm
+from tvm import relax
+
+from tests.onnx_builder import OnnxBuilder
+from tvm_hybrid.errors import ShapeError, UnsupportedOperatorError
+from tvm_hybrid.frontend import ImportedModel, import_onnx
+
+
+def imported(build: OnnxBuilder, **options: Any) -> ImportedModel:
+    return import_onnx(build.model(), keep_open=True, **options)
+
+
+def shapes(found: ImportedModel) -> list[tuple[int | str, ...]]:
+    return [info.shape for info in found.inputs]
+
+
+def calls(found: ImportedModel) -> list[str]:
+    """The operators of the main function, in order; those that compute shapes left out."""
+    function = relax.transform.DeadCodeElimination()(found.mod)["main"]
+    values = [b.value for block in function.body.blocks for b in block.bindings]
+    named = [value.op.name for value in values if isinstance(value, relax.Call)]
+    return [name for name in named if name != "relax.shape_to_tensor"]
+
+
+def test_equal_names_are_one_variable_and_unknown_dimensions_get_names() -> None:
+    build = OnnxBuilder()
+    x = build.input("x", ["batch", "seq len", None])  # type: ignore[list-item]
+    y = build.input("y", ["batch", "seq len", "?"])
+    build.output(build.node("Mul", x, build.node("ReduceSum", y, keepdims=1)), ["batch", "s", "t"])
+    found = imported(build)
+    assert shapes(found) == [("batch", "seq_len", "x_2"), ("batch", "seq_len", "y_2")]
+    first, second = (param.ty.shape.values for param in found.mod["main"].params)
+    assert first[0].same_as(second[0]) and first[1].same_as(second[1])
+    assert not first[2].same_as(second[2])
+    assert found.outputs[0].shape == ("batch", "seq_len", "x_2")
+
+
+def test_names_that_become_equal_stay_apart() -> None:
+    build = OnnxBuilder()
+    x = build.input("x", ["a.b", "a b", "1st"])
+    build.output(build.node("Relu", x), ["p", "q", "r"])
+    assert shapes(imported(build)) == [("a_b", "a_b_1", "n_1st")]
+
+
+def test_a_sum_of_names_is_the_sum_of_their_variables() -> None:
+    build = OnnxBuilder()
+    past = build.input("cache", ["batch", "past", 4])
+    new = build.input("new", ["batch", "n", 4])
+    mask = build.input("mask", ["batch", "past + n", 1])
+    joined = build.node("Concat", past, new, axis=1)
+    build.output(build.node("Mul", joined, mask), ["batch", "total", 4])
+    found = imported(build)
+    assert shapes(found)[2] == ("batch", "past + n", 1)
+    assert calls(found) == ["relax.concat", "relax.multiply"]
+    assert found.outputs[0].shape == ("batch", "past + n", 4)
+    some = imported(build, shapes={"cache": (2, 3, 4)})
+    assert shapes(some) == [(2, 3, 4), (2, "n", 4), (2, "3 + n", 1)]
+    assert shapes(imported(build, shapes={"batch": 1, "past": 3, "n": 2}))[2] == (1, 5, 1)
+
+
+def test_a_sum_of_other_names_is_a_name_of_its_own() -> None:
+    build = OnnxBuilder()
+    x = build.input("x", ["p + q", 4])
+    build.output(build.node("Relu", x), ["r", 4])
+    assert shapes(imported(build)) == [("p___q", 4)]
+
+
+def test_a_mask_of_another_name_is_found_to_be_the_sum() -> None:
+    build = OnnxBuilder()
+    past = build.input("cache", ["batch", "past", 4])
+    new = build.input("new", ["batch", "n", 4])
+    mask = build.input("mask", ["batch", "total", 1])
+    joined = build.node("Concat", past, new, axis=1)
+    build.output(build.node("Mul", joined, mask), ["batch", "total", 4])
+    assert shapes(imported(build))[2] == ("batch", "past + n", 1)
+
+
+def test_sizes_that_have_to_be_equal_become_one() -> None:
+    build = OnnxBuilder()
+    x, y = build.input("x", ["n", "k"]), build.input("y", ["j", 3])
+    build.output(build.node("MatMul", x, y), ["n", 3])
+    assert shapes(imported(build)) in ([("n", "k"), ("k", 3)], [("n", "j"), ("j", 3)])
+
+
+def test_operands_that_may_be_broadcast_stay_apart() -> None:
+    build = OnnxBuilder()
+    x, y = build.input("x", ["n"]), build.input("y", ["m"])
+    build.output(build.node("Add", x, y), ["r"])
+    assert shapes(imported(build)) == [("n",), ("m",)]
+
+
+def shape_of(build: OnnxBuilder, value: str, axis: int) -> str:
+    size = build.node("Gather", build.node("Shape", value), build.constant(axis, np.int64))
+    return build.node("Unsqueeze", size, build.constant([0], np.int64))
+
+
+def vector(build: OnnxBuilder, *parts: Any) -> str:
+    values = [p if isinstance(p, str) else build.constant([p], np.int64) for p in parts]
+    return build.node("Concat", *values, axis=0)
+
+
+def test_computed_shapes_become_expressions() -> None:
+    build = OnnxBuilder()
+    x = build.input("x", ["b", "s", 12])
+    batch, length = (shape_of(build, x, axis) for axis in (0, 1))
+    heads = build.node("Reshape", x, vector(build, batch, length, 3, -1))
+    turned = build.node("Transpose", heads, perm=[0, 2, 1, 3])
+    rows = build.node("Mul", batch, build.constant([3], np.int64))
+    merged = build.node("Reshape", turned, vector(build, rows, -1, 4))
+    pair = build.node("Div", build.node("Shape", x, start=2, end=3), build.constant([6], np.int64))
+    back = build.node("Reshape", merged, vector(build, 0, -1, pair))
+    build.output(back, ["r", "q", 2])
+    found = imported(build)
+    assert calls(found) == ["relax.reshape", "relax.permute_dims", *["relax.reshape"] * 2]
+    assert found.outputs[0].shape[2] == 2
+    assert "match_cast" not in found.mod.script()
+
+
+def test_a_choice_by_sizes_is_made() -> None:
+    """What exporters write for Expand: a size, or -1 for that of the operand."""
+    build = OnnxBuilder()
+    x = build.input("x", [1, "s"])
+    asked = vector(build, 4, shape_of(build, x, 1))
+    ones = build.node("ConstantOfShape", build.constant([2], np.int64))
+    ones = build.node("Cast", ones, to=7)
+    minus = build.node("Sub", ones, build.constant([1, 1], np.int64))
+    is_default = build.node("Equal", asked, minus)
+    chosen = build.node("Where", is_default, ones, asked)
+    build.output(build.node("Expand", x, chosen), [4, "s"])
+    found = imported(build)
+    assert found.outputs[0].shape == (4, "s")
+    assert calls(found) == ["relax.broadcast_to"]
+
+
+def test_a_table_of_positions_is_sliced_and_limits_the_size() -> None:
+    build = OnnxBuilder()
+    x = build.input("x", ["b", "s", 2])
+    zero = build.constant([0], np.int64)
+    table = build.constant(np.arange(20).reshape(1, 10, 2), np.float32)
+    part = build.node("Slice", table, zero, shape_of(build, x, 1), build.constant([1], np.int64))
+    build.output(build.node("Add", x, part), ["b", "s", 2])
+    found = imported(build)
+    assert found.limits == {"s": 10}
+    assert found.outputs[0].shape == ("b", "s", 2)
+    assert calls(found) == ["relax.strided_slice", "relax.add"]
+
+
+def test_ranges_and_constants_of_open_sizes() -> None:
+    build = OnnxBuilder()
+    x = build.input("x", ["n", 3])
+    size = build.node("Gather", build.node("Shape", x), build.constant(0, np.int64))
+    places = build.node("Range", build.constant(0, np.int64), size, build.constant(1, np.int64))
+    filled = build.node("ConstantOfShape", build.node("Shape", x))
+    build.output(places, ["n"], np.int64)
+    build.output(build.node("Add", x, filled), ["n", 3])
+    found = imported(build)
+    assert [info.shape for info in found.outputs] == [("n",), ("n", 3)]
+    assert sorted(calls(found)) == ["relax.add", "relax.arange", "relax.broadcast_to"]
+
+
+@pytest.mark.parametrize("place", [0, -1])
+def test_a_slice_of_an_open_axis(place: int) -> None:
+    build = OnnxBuilder()
+    x = build.input("x", ["b", "s", 4])
+    build.output(build.node("Gather", x, build.constant(place, np.int64), axis=1), ["b", 4])
+    found = imported(build)
+    assert found.outputs[0].shape == ("b", 4)
+    assert calls(found)[-2:] == ["relax.strided_slice", "relax.reshape"]
+
+
+def test_what_cannot_stay_open_is_named() -> None:
+    build = OnnxBuilder()
+    x = build.input("x", ["n", "n"])
+    build.output(build.node("Det", x), [])
+    with pytest.raises(UnsupportedOperatorError, match="Det0"):
+        imported(build)
+
+
+def test_a_rank_cannot_stay_open() -> None:
+    build = OnnxBuilder()
+    x = build.input("x", ["n"])
+    build.output(build.node("Relu", x), ["n"])
+    model = build.model()
+    model.graph.input[0].type.tensor_type.ClearField("shape")
+    with pytest.raises(ShapeError, match="no shape in the model"):
+        import_onnx(model, keep_open=True)
+
+
+def test_stock_tvm_compiles_what_is_imported() -> None:
+    build = OnnxBuilder()
+    x = build.input("x", ["b", "s", 12])
+    heads = build.node("Reshape", x, vector(build, 0, shape_of(build, x, 1), 3, -1))
+    build.output(build.node("ReduceMax", heads, axes=[2], keepdims=0), ["b", "s", 4])
+    mod = imported(build).mod
+    target = tvm.target.Target({"kind": "llvm", "mcpu": "x86-64"})
+    built = tvm.compile(mod, target=target, relax_pipeline="default")
+    main = relax.VirtualMachine(built, tvm.cpu())["main"]
+    for sizes in [(1, 2), (3, 5), (2, 0)]:
+        value = np.random.default_rng(0).standard_normal((*sizes, 12)).astype(np.float32)
+        result = main(tvm.runtime.tensor(value)).numpy()
+        np.testing.assert_array_equal(result, value.reshape(*sizes, 3, 4).max(2))

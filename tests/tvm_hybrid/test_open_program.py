@@ -1,0 +1,181 @@
+"""One program for all sizes: compiled in the constructor, checked, exported, explained."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+import tvm_hybrid
+from tests.onnx_builder import OnnxBuilder
+from tvm_hybrid.errors import FeedError
+from tvm_hybrid.report.onnx_runtime import literal_session
+
+POSITIONS = 10
+
+
+def model() -> onnx.ModelProto:
+    """Rows and a table of positions, joined with a past: the largest of each, and all of them."""
+    build = OnnxBuilder()
+    x = build.input("x", ["batch", "n", 4])
+    past = build.input("cache", ["batch", "past", 4])
+    mask = build.input("mask", ["batch", "past + n"], np.int32)
+    zero, one = build.constant([0], np.int64), build.constant([1], np.int64)
+    length = build.node("Slice", build.node("Shape", x), one, build.constant([2], np.int64))
+    table = build.constant(np.arange(4 * POSITIONS).reshape(POSITIONS, 4), np.float32)
+    placed = build.node("Add", x, build.node("Slice", table, zero, length))
+    joined = build.node("Concat", past, placed, axis=1)
+    kept = build.node("Unsqueeze", build.node("Cast", mask, to=1), build.constant([2], np.int64))
+    build.output(build.node("Mul", joined, kept), ["batch", "past + n", 4])
+    flat = build.node("Reshape", joined, build.constant([0, -1], np.int64))
+    build.output(build.node("ReduceMax", flat, axes=[1], keepdims=0), ["batch"])
+    return build.model()
+
+
+def feeds(batch: int, n: int, past: int) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(batch + 10 * n + 100 * past)
+    return {
+        "x": rng.standard_normal((batch, n, 4)).astype(np.float32),
+        "cache": rng.standard_normal((batch, past, 4)).astype(np.float32),
+        "mask": rng.integers(0, 2, (batch, past + n)).astype(np.int32),
+    }
+
+
+SIZES = [(1, 1, 0), (2, 3, 5), (1, POSITIONS, 7), (3, 2, 1), (1, 1, 40)]
+
+
+@pytest.fixture(scope="module")
+def session() -> tvm_hybrid.InferenceSession:
+    return tvm_hybrid.InferenceSession(model(), num_threads=1)
+
+
+def same_as_onnx_runtime(session: tvm_hybrid.InferenceSession, sizes: tuple[int, int, int]) -> None:
+    given = feeds(*sizes)
+    expected = literal_session(model()).run(None, given)
+    for found, wanted in zip(session.run(None, given), expected, strict=True):
+        assert (found.dtype, found.shape) == (wanted.dtype, wanted.shape)
+        np.testing.assert_array_equal(found, wanted)  # one addition, or none
+
+
+@pytest.mark.parametrize("sizes", SIZES)
+def test_one_program_runs_all_sizes(
+    session: tvm_hybrid.InferenceSession, sizes: tuple[int, int, int]
+) -> None:
+    executable = session.executable
+    same_as_onnx_runtime(session, sizes)
+    assert session.executable is executable
+    (program,) = session.programs
+    assert program.shapes == {
+        "x": ("batch", "n", 4),
+        "cache": ("batch", "past", 4),
+        "mask": ("batch", "past + n"),
+    }
+
+
+def test_no_elements_are_no_error(session: tvm_hybrid.InferenceSession) -> None:
+    whole, largest = session.run(None, feeds(0, 2, 3))
+    assert (whole.shape, largest.shape) == ((0, 5, 4), (0,))
+    whole, largest = session.run(None, feeds(2, 0, 0))
+    assert whole.shape == (2, 0, 4)
+    np.testing.assert_array_equal(largest, [-np.inf, -np.inf])
+
+
+def changed(name: str, shape: tuple[int, ...], dtype: str) -> dict[str, np.ndarray]:
+    return {**feeds(2, 3, 4), name: np.zeros(shape, dtype)}
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (changed("cache", (3, 4, 4), "float32"), "'batch' is 2 in input 'x', axis 0, but 3 in"),
+        (changed("mask", (2, 6), "int32"), "input 'mask', axis 1 is 6; .* past . n, which is 7"),
+        (feeds(1, POSITIONS + 1, 0), "'n' is 11; the model takes at most 10"),
+        (changed("x", (2, 3), "float32"), r"expected x: float32\[batch, n, 4\], got .*\[2, 3\]"),
+        (changed("x", (2, 3, 5), "float32"), r"expected x: .* got x: float32\[2, 3, 5\]"),
+        (changed("x", (2, 3, 4), "float64"), r"expected x: .* got x: float64\[2, 3, 4\]"),
+    ],
+)
+def test_sizes_that_do_not_fit_are_feed_errors(
+    session: tvm_hybrid.InferenceSession, given: dict[str, np.ndarray], words: str
+) -> None:
+    with pytest.raises(FeedError, match=words):
+        session.run(None, given)
+    with pytest.raises(FeedError, match=words):
+        session.executable.run(given)
+    same_as_onnx_runtime(session, SIZES[1])
+
+
+def test_arrays_of_any_alignment_and_order_and_lists(session: tvm_hybrid.InferenceSession) -> None:
+    given = feeds(2, 3, 5)
+    expected = session.run(None, given)
+    raw = np.empty(given["x"].nbytes + 1, np.uint8)
+    odd = raw[1:].view(np.float32).reshape(given["x"].shape)
+    odd[...] = given["x"]
+    turned = np.asfortranarray(given["cache"])
+    for value in (odd, given["x"].tolist()):
+        found = session.run(None, {"x": value, "cache": turned, "mask": given["mask"].tolist()})
+        for one, other in zip(found, expected, strict=True):
+            np.testing.assert_array_equal(one, other)
+
+
+def test_the_interface_names_open_sizes(session: tvm_hybrid.InferenceSession) -> None:
+    assert [arg.shape for arg in session.get_inputs()][2] == ["batch", "past + n"]
+    assert [info.shape for info in session.executable.outputs] == [
+        ("batch", "past + n", 4),
+        ("batch",),
+    ]
+    assert session.executable.manifest.limits == {"n": POSITIONS}
+    words = f"open dimensions: batch, n from 0 to {POSITIONS}, past"
+    assert words in session.explain().summary() or words in str(session.explain())
+
+
+def test_an_exported_program_keeps_its_open_sizes(
+    session: tvm_hybrid.InferenceSession, tmp_path: Path
+) -> None:
+    library = session.executable.export(tmp_path / "open.so")
+    loaded = tvm_hybrid.InferenceSession(library)
+    for sizes in SIZES[:3]:
+        same_as_onnx_runtime(loaded, sizes)
+    with pytest.raises(FeedError, match="takes at most 10"):
+        loaded.run(None, feeds(1, POSITIONS + 1, 0))
+    assert loaded.executable.manifest.limits == {"n": POSITIONS}
+
+
+def test_profile_runs_with_sizes_of_one(session: tvm_hybrid.InferenceSession) -> None:
+    assert session.executable.profile(repeat=1)
+
+
+def test_shapes_of_all_make_code_for_just_these() -> None:
+    made = tvm_hybrid.InferenceSession(
+        model(), shapes={"batch": 1, "past": 2, "n": 3}, num_threads=1
+    )
+    assert made.executable.inputs[2].shape == (1, 5)
+    assert not made.executable.is_open
+
+
+def test_where_templates_are_missing_programs_are_made_for_single_shapes(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    build = OnnxBuilder()
+    x = build.input("x", ["n", 3, "h", "w"])
+    weight = build.constant(np.ones((2, 3, 3, 3)), np.float32)
+    build.output(build.node("Conv", x, weight), ["n", 2, "p", "q"])
+    with caplog.at_level(logging.INFO, "tvm_hybrid"):
+        session = tvm_hybrid.InferenceSession(build.model(), num_threads=1)
+        assert not session.programs
+        assert "a program for each combination of shapes: " in caplog.text
+        (found,) = session.run(None, {"x": np.ones((1, 3, 4, 4), np.float32)})
+    np.testing.assert_array_equal(found, np.full((1, 2, 2, 2), 27, np.float32))
+    assert len(session.programs) == 1
+
+
+def test_compile_keeps_sizes_open_if_asked_to() -> None:
+    executable = tvm_hybrid.compile(model(), shapes={"batch": 2}, keep_open=True, num_threads=1)
+    assert executable.inputs[0].shape == (2, "n", 4)
+    given = feeds(2, 3, 5)
+    expected = literal_session(model()).run(None, given)
+    for found, wanted in zip(executable.run(given), expected, strict=True):
+        np.testing.assert_array_equal(found.numpy(), wanted)
