@@ -59,6 +59,7 @@ from .lower.run_codegen import annotate_codegen
 from .lower.schedule_generic import schedule_leftovers
 from .lower.select_configs import Lookup, select_configs
 from .lower.share_kernels import share_kernels
+from .lower.size_classes import size_classes
 from .lower.weights_entry import weights_entry
 from .quantize.fold_dequantize import fold_dequantize
 from .quantize.integer_conv import integer_conv
@@ -265,6 +266,7 @@ def phases(options: PipelineOptions, decisions: DecisionLog) -> dict[Phase, list
             allocate_empty(),
             relax.transform.StaticPlanBlockMemory(),
             relax.transform.LowerAllocTensor(),
+            size_classes(),
             relax.transform.KillAfterLastUse(),
             relax.transform.LowerRuntimeBuiltin(),
             relax.transform.ComputePrimValue(),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from pathlib import Path
 
 import numpy as np
@@ -179,3 +180,26 @@ def test_compile_keeps_sizes_open_if_asked_to() -> None:
     expected = literal_session(model()).run(None, given)
     for found, wanted in zip(executable.run(given), expected, strict=True):
         np.testing.assert_array_equal(found.numpy(), wanted)
+
+
+def resident_bytes() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def test_memory_does_not_grow_with_the_number_of_lengths() -> None:
+    build = OnnxBuilder()
+    x = build.input("x", ["n", 64])
+    wide = build.node("Concat", x, x, axis=1)
+    exp = build.node("Exp", build.node("Transpose", build.node("Concat", wide, wide, axis=0)))
+    build.output(build.node("ReduceSum", exp, build.constant([1]), keepdims=0), [128])
+    session = tvm_hybrid.InferenceSession(build.model(), num_threads=1)
+    lengths = np.random.default_rng(0).permutation(1000) + 1
+
+    def run(some: np.ndarray) -> int:
+        for length in some.tolist():
+            session.run(None, {"x": np.ones((length, 64), np.float32)})
+        return resident_bytes()
+
+    # A block of each size would be half a megabyte for each length and tensor, 400 MB for these.
+    before = run(lengths[:200])
+    assert run(lengths[200:]) - before < 32 << 20

@@ -52,6 +52,7 @@ from .op import call_llvm_intrin as call_llvm_intrin
 from .op import call_llvm_pure_intrin as call_llvm_pure_intrin
 from .op import call_packed as call_packed
 from .op import call_pure_extern as call_pure_extern
+from .op import clz as clz
 from .op import cos as cos
 from .op import exp as exp
 from .op import floordiv as floordiv
