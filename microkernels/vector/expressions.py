@@ -26,7 +26,7 @@ from tvm.script.ir_builder import IRBuilder
 Expr: TypeAlias = tirx.Expr
 
 
-def parameter(name: str, shape: Sequence[int], dtype: str) -> Expr:
+def parameter(name: str, shape: Sequence[int | Expr], dtype: str) -> Expr:
     """A parameter of the PrimFunc under construction, aligned to its elements only.
 
     TVM assumes 64 bytes unless told otherwise, and LLVM then uses instructions that fault on what a

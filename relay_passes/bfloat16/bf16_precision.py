@@ -30,7 +30,7 @@ from relay_passes.ir.convolution import (
     is_transposed,
     output_channels,
 )
-from relay_passes.ir.graph import AnyBinding, DataflowGraph, op_name, static_tensor, variables
+from relay_passes.ir.graph import AnyBinding, DataflowGraph, op_name, region_tensor, variables
 from relay_passes.ir.rewrite import Bindings, block_pass, rewrite_values
 
 
@@ -70,7 +70,7 @@ def _takes_bf16(graph: DataflowGraph, call: relax.Expr) -> bool:
     """Whether an expression is a f32 product or convolution that our templates know."""
     if op_name(call) != "relax.matmul" and not _is_known_convolution(call):
         return False
-    tensors = [static_tensor(each) for each in (call, *call.args)]
+    tensors = [region_tensor(each) for each in (call, *call.args)]
     return all(
         tensor is not None and tensor.dtype == "float32" and len(tensor.shape) >= 2
         for tensor in tensors

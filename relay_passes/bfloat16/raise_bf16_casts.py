@@ -37,7 +37,7 @@ from dataclasses import dataclass, field
 from tvm import ir, relax
 
 from relay_passes.ir.convolution import is_convolution
-from relay_passes.ir.graph import DataflowGraph, is_call, op_name, static_tensor, variables
+from relay_passes.ir.graph import DataflowGraph, is_call, op_name, region_tensor, variables
 from relay_passes.ir.moving_operators import (
     joined_axis,
     keeps_order,
@@ -177,7 +177,7 @@ def _is_cast(value: relax.Expr) -> bool:
     """Whether an expression rounds a f32 variable to bfloat16."""
     if op_name(value) != "relax.astype" or not isinstance(value.args[0], relax.Var):
         return False
-    source = static_tensor(value.args[0])
+    source = region_tensor(value.args[0])
     return str(value.attrs.dtype) == NARROW and source is not None and source.dtype == "float32"
 
 

@@ -21,7 +21,7 @@ import math
 
 from tvm import ir, relax
 
-from relay_passes.ir.graph import DataflowGraph, is_call, op_name, static_tensor
+from relay_passes.ir.graph import DataflowGraph, is_call, op_name, region_tensor
 from relay_passes.ir.rewrite import Bindings, value_pass
 from relay_passes.ir.traits import RESHAPES
 
@@ -40,7 +40,7 @@ def _simpler(graph: DataflowGraph, _block: Bindings, call: relax.Expr) -> relax.
     """What a reshape is, if it is less; else None."""
     if op_name(call) not in RESHAPES:
         return None
-    result, source = static_tensor(call), static_tensor(call.args[0])
+    result, source = region_tensor(call), region_tensor(call.args[0])
     if result is None or source is None:
         return None
     if result.shape == source.shape:
@@ -51,10 +51,10 @@ def _simpler(graph: DataflowGraph, _block: Bindings, call: relax.Expr) -> relax.
     inner = graph.definition(call.args[0])
     if not is_call(inner, *RESHAPES):
         return None
-    first = static_tensor(inner.args[0])
+    first = region_tensor(inner.args[0])
     if first is not None and first.shape == result.shape:
         return inner.args[0]
-    return relax.op.reshape(inner.args[0], result.shape)
+    return relax.op.reshape(inner.args[0], call.ty.shape)
 
 
 def _softmax(graph: DataflowGraph, value: relax.Expr, shape: tuple[int, ...]) -> relax.Expr | None:
@@ -67,7 +67,7 @@ def _softmax(graph: DataflowGraph, value: relax.Expr, shape: tuple[int, ...]) ->
     view = graph.definition(softmax.args[0])
     if not is_call(view, *RESHAPES):
         return None
-    source, flat = static_tensor(view.args[0]), static_tensor(view)
+    source, flat = region_tensor(view.args[0]), region_tensor(view)
     if source is None or flat is None or source.shape != shape:
         return None
     if int(softmax.attrs.axis) % len(flat.shape) != len(flat.shape) - 1:

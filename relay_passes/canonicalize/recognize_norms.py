@@ -35,11 +35,12 @@ from relay_passes.ir.graph import (
     is_call,
     is_f32,
     op_name,
+    region_tensor,
     same_shape,
     scalar_constant,
-    static_tensor,
 )
 from relay_passes.ir.rewrite import Replacements, block_pass, replaced
+from tir_schedules.core.size import is_open
 
 _DATA, _SPREAD = "data", "spread"
 _OUTSIDE = 6  # operators after the sum with epsilon, at most
@@ -120,7 +121,7 @@ def _trailing_axis(reduction: relax.Expr | None) -> int | None:
     """The first axis of a reduction over all later ones, too, that keeps them as 1."""
     if not is_call(reduction, "relax.mean", "relax.variance"):
         return None
-    source = static_tensor(reduction.args[0])
+    source = region_tensor(reduction.args[0])
     if source is None or not reduction.attrs.keepdims or source.dtype != "float32":
         return None
     rank = len(source.shape)
@@ -166,10 +167,12 @@ def _norm(graph: DataflowGraph, spread: _Spread, var: relax.Var) -> relax.Expr |
         return _DATA if x is not None and x.same_as(spread.x) else None
 
     weights = _weights(expand(graph, var, atom_of))
-    tensor = static_tensor(spread.x)
+    tensor = region_tensor(spread.x)
     if weights is None or tensor is None or (not spread.centered and weights[1] != (0.0, None)):
         return None
     shape = tensor.shape[spread.axis :]
+    if is_open(shape):
+        return None
     scale, shift = (_as_weight(number, value, shape) for number, value in weights)
     if scale is None or shift is None:
         return None
@@ -211,7 +214,7 @@ def _as_weight(
     """A number times a value as a tensor of the normalised shape; None if it is not one."""
     if value is None:
         return relax.const(np.full(shape, number, "float32"))
-    tensor = static_tensor(value)
+    tensor = region_tensor(value)
     if tensor is None or tensor.dtype != "float32":
         return None
     extra = max(0, len(tensor.shape) - len(shape))

@@ -30,8 +30,8 @@ from relay_passes.ir.graph import (
     DataflowGraph,
     is_call,
     op_name,
+    region_tensor,
     scalar_constant,
-    static_tensor,
 )
 from relay_passes.ir.rewrite import Bindings, value_pass
 from relay_passes.ir.with_args import with_args
@@ -71,7 +71,7 @@ def _guarded(
     softmax = graph.definition(weights)
     if not isinstance(softmax, relax.Call) or op_name(softmax) != "relax.nn.softmax":
         return None
-    tensor = static_tensor(weights)
+    tensor = region_tensor(weights)
     last = tensor is not None and int(softmax.attrs.axis) in (-1, len(tensor.shape) - 1)
     if tensor is None or not last or len(graph.users.get(weights, ())) != 2:
         return None
@@ -116,7 +116,7 @@ def _leads_to_product(graph: DataflowGraph, expr: relax.Expr) -> bool:
 
 def _covers(mask: relax.Expr, shape: tuple[int, ...]) -> bool:
     """Whether a mask is f32 and has a number for each key."""
-    tensor = static_tensor(mask)
+    tensor = region_tensor(mask)
     return tensor is not None and tensor.dtype == "float32" and tensor.shape[-1:] == shape[-1:]
 
 

@@ -28,7 +28,7 @@ from tvm import DataType, ir, relax
 
 from relay_passes.ir.axis_view import AxisView, identity, view_axes
 from relay_passes.ir.call_axes import reduced_axes
-from relay_passes.ir.graph import DataflowGraph, known_tensor, op_name, static_tensor
+from relay_passes.ir.graph import DataflowGraph, known_tensor, op_name, region_tensor
 from relay_passes.ir.rewrite import Bindings, block_pass
 from relay_passes.ir.traits import MOVABLE
 from relay_passes.ir.with_args import with_args
@@ -61,7 +61,7 @@ def _rewrite(graph: DataflowGraph) -> list[relax.Binding] | None:
 
 def _widens(call: relax.Call) -> bool:
     """Whether a cast makes elements larger: 8 bits are moved, not what they are widened to."""
-    source, result = static_tensor(call.args[0]), static_tensor(call)
+    source, result = region_tensor(call.args[0]), region_tensor(call)
     if source is None or result is None:
         return False
     return DataType(source.dtype).bits < DataType(result.dtype).bits
@@ -176,7 +176,7 @@ class _Plan:
     ) -> tuple[AxisView | None, list[relax.Expr]]:
         """The view that the result is; the arguments read through views."""
         arguments = list(call.args[:arity])
-        output = static_tensor(call)
+        output = region_tensor(call)
         if output is None:
             return None, []
         rank = len(output.shape)

@@ -34,8 +34,8 @@ from relay_passes.ir.algebra import LARGEST, LEAST
 from relay_passes.ir.graph import (
     DataflowGraph,
     op_name,
+    region_tensor,
     scalar_constant,
-    static_tensor,
 )
 from relay_passes.ir.moving_operators import moves, on
 from relay_passes.ir.rewrite import Bindings, value_pass
@@ -87,7 +87,7 @@ def _operands(graph: DataflowGraph, call: relax.Expr) -> list[_Scaled]:
     """Both operands of a product of two variables that is summed in f32; else nothing."""
     if op_name(call) != "relax.matmul" or str(call.ty.dtype) != "float32":
         return []
-    tensors = [static_tensor(arg) for arg in call.args]
+    tensors = [region_tensor(arg) for arg in call.args]
     if any(
         tensor is None or tensor.constant or tensor.dtype not in ("float32", "bfloat16")
         for tensor in tensors
@@ -136,7 +136,7 @@ def _number(call: relax.Call) -> tuple[relax.Expr, float] | None:
         pairs.append((call.args[1], call.args[0]))
     for value, constant in pairs:
         number = scalar_constant(constant)
-        tensor, result = static_tensor(value), static_tensor(call)
+        tensor, result = region_tensor(value), region_tensor(call)
         if number is None or tensor is None or result is None or tensor.shape != result.shape:
             continue
         if isinstance(value, relax.Var) and LEAST <= abs(number) <= LARGEST:

@@ -13,7 +13,7 @@ import numpy as np
 from tvm import ir, relax
 
 from .call_axes import permutation
-from .graph import is_call, op_name, static_tensor
+from .graph import is_call, op_name, region_tensor, relax_shape
 from .rewrite import Bindings
 from .traits import RESHAPES
 
@@ -91,12 +91,12 @@ class AxisView:
             return relax.const(expr.value.numpy().reshape(self.shape), str(expr.ty.dtype))
         if isinstance(expr, relax.Call):
             expr = block.emit(expr)
-        return relax.op.reshape(expr, self.shape)
+        return relax.op.reshape(expr, relax_shape(self.shape, self.source))
 
 
 def identity(expr: relax.Expr) -> AxisView | None:
     """An expression as a view of itself; None if its shape is not known."""
-    tensor = static_tensor(expr)
+    tensor = region_tensor(expr)
     if tensor is None:
         return None
     return AxisView(expr, tensor.shape, tuple(range(len(tensor.shape))))
@@ -106,7 +106,7 @@ def view_axes(call: relax.Expr) -> Axes | None:
     """The axes by which an operator views its argument; None if it does something else."""
     if not is_call(call, "relax.permute_dims", *RESHAPES):
         return None
-    before, after = static_tensor(call.args[0]), static_tensor(call)
+    before, after = region_tensor(call.args[0]), region_tensor(call)
     if before is None or after is None:
         return None
     if is_call(call, "relax.permute_dims"):
@@ -124,7 +124,7 @@ def reorder_axes(call: relax.Expr) -> tuple[int, ...] | None:
     """The axes of a permutation that moves elements; None if an expression is none."""
     if op_name(call) != "relax.permute_dims":
         return None
-    tensor, axes = static_tensor(call.args[0]), view_axes(call)
+    tensor, axes = region_tensor(call.args[0]), view_axes(call)
     if tensor is None or axes is None:
         return None
     order = tuple(axis for axis in axes if axis is not None)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from tvm import relax
 
-from .graph import op_name, static_tensor
+from .graph import op_name, region_tensor
 from .traits import MOVABLE, QUANTIZING
 from .with_args import with_args
 
@@ -46,7 +46,7 @@ def read_elementwise(
 
 
 def _single(expr: relax.Expr) -> bool:
-    tensor = static_tensor(expr)
+    tensor = region_tensor(expr)
     return tensor is not None and tensor.constant and tensor.size == 1
 
 
@@ -62,8 +62,8 @@ def _read(
         inside or is_constant(argument) for argument, inside in zip(arguments, among, strict=True)
     ):
         return None
-    output = static_tensor(expr)
-    shapes = [static_tensor(a) for a, inside in zip(arguments, among, strict=True) if inside]
+    output = region_tensor(expr)
+    shapes = [region_tensor(a) for a, inside in zip(arguments, among, strict=True) if inside]
     if output is None or any(t is None or t.shape != output.shape for t in shapes):
         return None
 

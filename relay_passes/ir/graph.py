@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias, TypeGuard
 
-from tvm import ir, relax
+from tvm import ir, relax, tirx
+from tvm.sym import Analyzer
 
 from tir_schedules.core.region import Tensor
+from tir_schedules.core.size import SymbolicSize
 
 AnyBinding: TypeAlias = relax.VarBinding | relax.MatchCast
 
@@ -152,22 +155,71 @@ def static_tensor(expr: relax.Expr) -> Tensor | None:
     return Tensor(shape, str(ty.dtype), isinstance(expr, ir.GenericConst))
 
 
+def region_tensor(expr: relax.Expr) -> Tensor | None:
+    """The same, with symbolic sizes that are sums of products of variables; None for others."""
+    ty = expr.ty
+    if not isinstance(ty, relax.TensorType) or ty.shape is None or ty.dtype is None:
+        return None
+    extents = getattr(ty.shape, "values", None)
+    if extents is None:
+        return None
+    sizes = [_size(extent, {}) for extent in extents]
+    shape = tuple(size for size in sizes if size is not None)
+    if len(shape) < len(sizes):
+        return None
+    return Tensor(shape, str(ty.dtype), isinstance(expr, ir.GenericConst))
+
+
+def relax_shape(shape: Sequence[int], *exprs: relax.Expr) -> list[Any]:
+    """A shape for a Relax operator, its symbols the variables of some tensors' shapes."""
+    found: dict[str, tirx.Var] = {}
+    for expr in exprs:
+        for extent in getattr(getattr(expr.ty, "shape", None), "values", None) or ():
+            _size(extent, found)
+    return [_extent(size, found) for size in shape]
+
+
+def _size(extent: Any, found: dict[str, tirx.Var]) -> int | None:
+    """An extent as a size; `found` receives its variables by name."""
+    if isinstance(extent, int) or hasattr(extent, "value"):
+        return int(extent)
+    if isinstance(extent, tirx.Var):
+        found[str(extent.name)] = extent
+        return SymbolicSize.of(str(extent.name))
+    if isinstance(extent, (tirx.Add, tirx.Mul)):
+        a, b = _size(extent.a, found), _size(extent.b, found)
+        if a is None or b is None:
+            return None
+        return a + b if isinstance(extent, tirx.Add) else a * b
+    return None
+
+
+def _extent(size: int, variables: Mapping[str, tirx.Var]) -> Any:
+    if not isinstance(size, SymbolicSize):
+        return size
+    terms = [
+        math.prod((variables[name] for name in product), start=tirx.const(count, "int64"))
+        for product, count in size.terms.items()
+    ]
+    return Analyzer().simplify(sum(terms[1:], start=terms[0]))
+
+
 def known_tensor(expr: relax.Expr) -> Tensor:
-    """The same of an expression whose shape was found to be known."""
-    tensor = static_tensor(expr)
+    """`region_tensor` of an expression whose shape was found to be known."""
+    tensor = region_tensor(expr)
     assert tensor is not None
     return tensor
 
 
 def is_f32(expr: relax.Expr) -> bool:
-    """Whether an expression is a float32 tensor of known shape."""
-    tensor = static_tensor(expr)
+    """Whether an expression is a float32 tensor whose sizes are known or symbolic."""
+    tensor = region_tensor(expr)
     return tensor is not None and tensor.dtype == "float32"
 
 
 def same_shape(a: relax.Expr, b: relax.Expr) -> bool:
-    """Whether two tensors have the same known shape."""
-    first, second = static_tensor(a), static_tensor(b)
+    """Whether two tensors have the same shape, whatever the symbols are."""
+    first, second = region_tensor(a), region_tensor(b)
     return first is not None and second is not None and first.shape == second.shape
 
 

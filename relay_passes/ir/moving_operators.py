@@ -12,7 +12,7 @@ from typing import TypeGuard
 from tvm import relax
 
 from .call_axes import permutation, reshaped_axis
-from .graph import is_call, op_name, static_tensor
+from .graph import is_call, op_name, region_tensor
 from .traits import MAX_POOLS, RESHAPES, RESIZES
 from .with_args import with_args
 
@@ -35,7 +35,7 @@ def moves(call: relax.Expr | None) -> TypeGuard[relax.Call]:
 def moves_all(call: relax.Expr | None) -> TypeGuard[relax.Call]:
     """Whether in addition no element is left out, so that work done before is not wasted."""
     if is_call(call, *RESIZES):
-        before, after = static_tensor(call.args[0]), static_tensor(call)
+        before, after = region_tensor(call.args[0]), region_tensor(call)
         if before is None or after is None or not _copies_nearest(call):
             return False
         return all(map(int.__le__, before.shape, after.shape))
@@ -95,7 +95,7 @@ def _rank(expr: relax.Expr) -> int:
 
 
 def _same_axis(before: relax.Expr, after: relax.Expr, axis: int) -> int | None:
-    first, second = static_tensor(before), static_tensor(after)
+    first, second = region_tensor(before), region_tensor(after)
     if first is None or second is None:
         return None
     return reshaped_axis(first.shape, second.shape, axis)
@@ -114,7 +114,7 @@ def _broadcast(call: relax.Call, axis: int) -> int | None:
 
 
 def _unbroadcast(call: relax.Call, axis: int) -> int | None:
-    before, after = static_tensor(call.args[0]), static_tensor(call)
+    before, after = region_tensor(call.args[0]), region_tensor(call)
     if before is None or after is None:
         return None
     source = axis - (len(after.shape) - len(before.shape))
@@ -162,7 +162,7 @@ def _copies_nearest(call: relax.Call) -> bool:
 
 
 def _tiled(call: relax.Call, axis: int) -> int | None:
-    before, after = static_tensor(call.args[0]), static_tensor(call)
+    before, after = region_tensor(call.args[0]), region_tensor(call)
     if before is None or after is None:
         return None
     other = axis + len(after.shape) - len(before.shape)

@@ -14,7 +14,7 @@ from tvm import ir, relax
 
 from microkernels.integers import RANGES
 
-from .graph import is_call, known_tensor, static_tensor
+from .graph import is_call, known_tensor, region_tensor
 
 _TYPES = (*RANGES, "uint16", "int16", "int32")
 
@@ -129,7 +129,7 @@ def read_quantize(call: relax.Expr) -> Quantization | None:
 
 
 def _read(call: relax.Call) -> Quantization | None:
-    tensors = [static_tensor(arg) for arg in call.args[1:3]]
+    tensors = [region_tensor(arg) for arg in call.args[1:3]]
     rank = int(call.args[0].ty.ndim)
     if rank < 0 or any(tensor is None for tensor in tensors):
         return None

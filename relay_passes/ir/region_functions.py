@@ -15,7 +15,7 @@ from tvm import relax, tirx
 
 from tir_schedules.core.region import Region
 
-from .graph import static_tensor
+from .graph import region_tensor
 from .with_args import with_args
 
 COMPOSITE = "Composite"
@@ -93,10 +93,10 @@ def emit_body(
 
 def emit_as_used(builder: relax.BlockBuilder, expr: relax.Expr, parameter: relax.Var) -> relax.Expr:
     """The parameter of an argument, in the shape in which the operators inside use it."""
-    actual, seen = static_tensor(expr), static_tensor(parameter)
+    actual, seen = region_tensor(expr), region_tensor(parameter)
     if actual is None or seen is None or actual.shape == seen.shape:
         return parameter
-    return builder.emit(relax.op.reshape(parameter, actual.shape))
+    return builder.emit(relax.op.reshape(parameter, expr.ty.shape))
 
 
 def substitute(expr: relax.Expr, values: Mapping[relax.Expr, relax.Expr]) -> relax.Expr:

@@ -13,8 +13,10 @@ from dataclasses import dataclass
 
 from tvm import relax
 
+from tir_schedules.core.size import quotient
+
 from .call_axes import permutation
-from .graph import DataflowGraph, op_name, static_tensor
+from .graph import DataflowGraph, op_name, region_tensor
 from .traits import RESHAPES
 
 Factor = tuple[int, int]  # extent, stride in elements
@@ -72,14 +74,17 @@ class StridedView:
         dims = []
         for extent in shape:
             dim: list[Factor] = []
-            while extent > 1:
+            while extent != 1:
+                if not digits:
+                    return None
                 first, stride = digits.pop(0)
-                if extent % first == 0:
+                more, left = quotient(extent, first), quotient(first, extent)
+                if more is not None:
                     dim.append((first, stride))
-                    extent //= first
-                elif first % extent == 0:
-                    dim.append((extent, stride * (first // extent)))
-                    digits.insert(0, (first // extent, stride))
+                    extent = more
+                elif left is not None:
+                    dim.append((extent, stride * left))
+                    digits.insert(0, (left, stride))
                     extent = 1
                 else:
                     return None
@@ -93,10 +98,11 @@ class StridedView:
             return self
         (_, stride), *inner = dims[axis]
         size = math.prod(extent for extent, _ in inner)
-        if begin % size or extent % size:
+        first, count = quotient(begin, size), quotient(extent, size)
+        if first is None or count is None:
             return None
-        dims[axis] = coalesced([(extent // size, stride), *inner])
-        return StridedView(tuple(dims), self.offset + begin // size * stride)
+        dims[axis] = coalesced([(count, stride), *inner])
+        return StridedView(tuple(dims), self.offset + first * stride)
 
     def broadcast(self, shape: Sequence[int]) -> StridedView:
         """With dimensions of extent 1, and new leading ones, repeated as numpy does."""
@@ -141,9 +147,12 @@ def common_digits(views: Sequence[StridedView]) -> tuple[list[int], list[list[in
         extents = [extent for extent, _ in view.dims[0]]
         places |= {math.prod(extents[number:]) for number in range(len(extents))}
     ordered = sorted(places, reverse=True)
-    if any(high % low for high, low in itertools.pairwise(ordered)):
-        return None
-    extents = [high // low for high, low in itertools.pairwise(ordered)]
+    extents = []
+    for high, low in itertools.pairwise(ordered):
+        extent = quotient(high, low)
+        if extent is None:
+            return None
+        extents.append(extent)
     split = [view.reshaped(extents) for view in views]
     if not extents:
         return [1], [[0] for _ in views]
@@ -190,7 +199,7 @@ def sources(graph: DataflowGraph, expr: relax.Expr) -> Iterator[Source]:
     while (before := _read_by(graph, chain[-1])) is not None:
         chain.append(before)
     for start in reversed(range(len(chain))):
-        tensor = static_tensor(chain[start])
+        tensor = region_tensor(chain[start])
         if tensor is None or tensor.size == 0:
             continue
         view: StridedView | None = StridedView.contiguous(tensor.shape)
@@ -209,7 +218,7 @@ def _read_by(graph: DataflowGraph, expr: relax.Expr) -> relax.Expr | None:
     if isinstance(value, relax.TupleGetItem):
         split = graph.definition(value.tuple_value)
         return split.args[0] if split is not None and op_name(split) == "relax.split" else None
-    known = op_name(value) in _THROUGH and static_tensor(expr) is not None
+    known = op_name(value) in _THROUGH and region_tensor(expr) is not None
     return value.args[0] if value is not None and known else None
 
 
@@ -231,7 +240,7 @@ def through(graph: DataflowGraph, view: StridedView, made: relax.Expr) -> Stride
     made : relax.Expr
         The variable that is bound to the operator's result.
     """
-    output, value = static_tensor(made), graph.definition(made)
+    output, value = region_tensor(made), graph.definition(made)
     if output is None:
         return None
     if isinstance(value, relax.TupleGetItem):
@@ -244,6 +253,8 @@ def _item(graph: DataflowGraph, view: StridedView, item: relax.TupleGetItem) -> 
     split = graph.definition(item.tuple_value)
     assert split is not None
     axis = int(split.attrs.axis) % len(view.dims)
+    if not all(hasattr(ty.shape.values[axis], "value") for ty in split.ty.fields):
+        return None
     tensors = [int(ty.shape.values[axis]) for ty in split.ty.fields]
     return view.sliced(axis, sum(tensors[: item.index]), tensors[item.index])
 

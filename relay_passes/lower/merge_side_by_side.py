@@ -154,10 +154,12 @@ class _Merger:
         function = self.mod[gvar]
         if not isinstance(function, tirx.PrimFunc) or REGION not in (function.attrs or {}):
             return None
+        region = region_of(function)
+        if region.is_open:  # how many tasks there are is known at run time only
+            return None
         tasks = tasks_of(function)
         if tasks >= self.machine.threads:
             return None
-        region = region_of(function)
         return region, piece_of(region, tasks, self.machine)
 
     def serial(self, candidate: _Candidate) -> tuple[tirx.PrimFunc, Config | None]:

@@ -30,7 +30,7 @@ from tvm.target import Target
 from relay_passes import tvm_compat
 from relay_passes.ir.rewrite import with_values
 
-from .kernel_context import kernel_context
+from .kernel_context import has_exact_buffers, kernel_context
 from .launch_few import for_threads, pipeline_for
 
 GROUP = 4  # kernels of a module; one by one they would take no longer, but make many modules
@@ -57,7 +57,7 @@ def compile_native(mod: IRModule, target: Target, threads: int) -> Any:
     """
     first, *others = _groups(for_threads(mod, threads))
     pipeline = pipeline_for(threads)
-    context = kernel_context()
+    context = kernel_context(first.values())
     inside = {gvar: function for gvar, function in mod.functions_items() if gvar not in first}
     inside = {g: f for g, f in inside.items() if not isinstance(f, tirx.PrimFunc)}
     calling = {gvar: _calls_outside(function, others) for gvar, function in inside.items()}
@@ -76,7 +76,10 @@ def compile_native(mod: IRModule, target: Target, threads: int) -> Any:
         return executable()
     with _workers(1 + len(others)) as pool:
         compiled = pool.submit(executable)
-        modules = [pool.submit(_library, group, target, pipeline, context) for group in others]
+        modules = [
+            pool.submit(_library, group, target, pipeline, kernel_context(group.values()))
+            for group in others
+        ]
         result = compiled.result()
         for module in modules:
             result.mod.import_module(module.result())
@@ -113,9 +116,15 @@ Kernels = dict[ir.GlobalVar, tirx.PrimFunc]
 
 
 def _groups(mod: IRModule) -> list[Kernels]:
-    """The kernels of each module, in order of their names."""
+    """The kernels of each module, in order of their names; those with exact buffers apart."""
     kernels = [(g, f) for g, f in mod.functions_items() if isinstance(f, tirx.PrimFunc)]
     kernels.sort(key=lambda item: str(item[0].name_hint))
+    exact = [item for item in kernels if has_exact_buffers(item[1])]
+    plain = [item for item in kernels if not has_exact_buffers(item[1])]
+    return [*_cut(plain), *(_cut(exact) if exact else [])]
+
+
+def _cut(kernels: list[tuple[ir.GlobalVar, tirx.PrimFunc]]) -> list[Kernels]:
     if len(kernels) <= FEW:
         return [dict(kernels)]
     count = -(-len(kernels) // GROUP)

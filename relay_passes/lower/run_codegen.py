@@ -78,6 +78,6 @@ def _compile(function: relax.Function) -> Any:
     region = region_of(function)
     machine = Machine.from_target(target, int(description["threads"]))
     kernel = build_kernel(region, config_of(function, region), machine)
-    with kernel_context():
+    with kernel_context([kernel]):
         kernel = made_for(kernel.with_attr("global_symbol", symbol), machine.threads)
         return tvm.compile(kernel, target, tir_pipeline=pipeline_for(machine.threads)).mod

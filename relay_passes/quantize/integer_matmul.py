@@ -25,7 +25,7 @@ import numpy as np
 from tvm import ir, relax
 
 from relay_passes.decisions import DecisionLog
-from relay_passes.ir.graph import DataflowGraph, is_call, known_tensor, static_tensor
+from relay_passes.ir.graph import DataflowGraph, is_call, known_tensor, region_tensor
 from relay_passes.ir.quantization import Quantized
 from relay_passes.ir.rewrite import Bindings
 from relay_passes.ir.zero_points import LIMIT, known_centred, largest, largest_sums
@@ -70,7 +70,7 @@ def _find(graph: DataflowGraph, call: relax.Expr) -> IntegerProduct | str | None
 
 def _refusal(a: Quantized, w: Quantized) -> str | None:
     """Why a product cannot be computed in integers; None if it can."""
-    a_tensor, w_tensor = static_tensor(a.data), static_tensor(w.data)
+    a_tensor, w_tensor = region_tensor(a.data), region_tensor(w.data)
     if a_tensor is None or w_tensor is None:
         return "a shape is not known at compile time"
     if len(a_tensor.shape) < 2 or len(w_tensor.shape) < 2:
@@ -100,5 +100,5 @@ def _bounds(a: Quantized, w: Quantized) -> np.ndarray:
 
 
 def _number_or_constant(expr: relax.Expr) -> bool:
-    tensor = static_tensor(expr)
+    tensor = region_tensor(expr)
     return tensor is not None and (tensor.constant or tensor.size == 1)

@@ -35,7 +35,7 @@ from tvm import ir, relax
 
 from microkernels.integers import RANGES
 from relay_passes.decisions import Decision, DecisionLog
-from relay_passes.ir.graph import DataflowGraph, known_tensor, op_name, static_tensor
+from relay_passes.ir.graph import DataflowGraph, known_tensor, op_name, region_tensor
 from relay_passes.ir.quantization import Quantized, read_dequantize
 from relay_passes.ir.rewrite import Bindings, block_pass
 from relay_passes.ir.zero_points import LIMIT, centred
@@ -174,7 +174,7 @@ def _known_scale(product: IntegerProduct) -> np.ndarray | None:
 def _integer_bias(graph: DataflowGraph, var: relax.Var, product: IntegerProduct) -> _Bias | None:
     """The bias that belongs into a sum; None if there is none, or the sum may overflow by it."""
     users = graph.users.get(var, [])
-    scale, tensor = _known_scale(product), static_tensor(var)
+    scale, tensor = _known_scale(product), region_tensor(var)
     if not isinstance(var, relax.DataflowVar) or len(users) != 1 or scale is None:
         return None
     binding = graph.bindings[users[0]]
@@ -183,7 +183,7 @@ def _integer_bias(graph: DataflowGraph, var: relax.Var, product: IntegerProduct)
         return None
     others = [arg for arg in call.args if not arg.same_as(var)]
     read = read_dequantize(graph.definition(others[0])) if len(others) == 1 else None
-    summed = static_tensor(binding.var)
+    summed = region_tensor(binding.var)
     if read is None or summed is None or summed.shape != tensor.shape or read.data_dtype != "int32":
         return None
     if read.dtype != "float32" or not isinstance(read.data, ir.GenericConst):

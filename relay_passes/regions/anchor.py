@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from tvm import relax
 
-from relay_passes.ir.graph import DataflowGraph, static_tensor
+from relay_passes.ir.graph import DataflowGraph, region_tensor
 from tir_schedules.core.attributes import Attribute
 from tir_schedules.core.region import Region, Tensor
 
@@ -44,7 +44,7 @@ class Anchor:
 
     def region(self) -> Region | None:
         """The region without an epilogue; None if a shape is not known."""
-        tensors = [static_tensor(expr) for expr in self.inputs]
+        tensors = [region_tensor(expr) for expr in self.inputs]
         if any(tensor is None for tensor in tensors):
             return None
         inputs = tuple(tensor for tensor in tensors if tensor is not None)

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from tvm import relax
 
 from microkernels.integers import RANGES
-from relay_passes.ir.graph import DataflowGraph, op_name, scalar_constant, static_tensor
+from relay_passes.ir.graph import DataflowGraph, op_name, region_tensor, scalar_constant
 from tir_schedules.core.region import Step, Tensor
 from tir_schedules.epilogue.fusible_ops import FUSIBLE_BY_RELAX
 
@@ -148,7 +148,7 @@ def value_of(graph: DataflowGraph, epilogue: EpilogueSteps, expr: relax.Expr) ->
     """The value an argument stands for: inside the region, a number, or read from outside."""
     if isinstance(expr, relax.Var) and expr in epilogue.values:
         return epilogue.values[expr]
-    tensor = static_tensor(expr)
+    tensor = region_tensor(expr)
     if tensor is None:
         return None
     number = scalar_constant(expr)
@@ -195,7 +195,7 @@ def _item(graph: DataflowGraph, epilogue: EpilogueSteps, expr: relax.Expr) -> Va
     source, index = found
     if epilogue.own_range is not None and source.same_as(epilogue.own_range):
         return epilogue._once(("range", (), float(index), "float32"))
-    tensor = static_tensor(source)
+    tensor = region_tensor(source)
     if tensor is None or tensor.shape != (2,):
         return None
     epilogue.inlined += [p for p in graph.range_chain(expr) if p not in epilogue.inlined]
@@ -224,7 +224,7 @@ def _read_bfloat16(graph: DataflowGraph, epilogue: EpilogueSteps, expr: relax.Ex
     """A f32 tensor that is widened from a bfloat16 one, computed anew."""
     call = graph.definition(expr)
     assert isinstance(call, relax.Call)
-    source = static_tensor(call.args[0])
+    source = region_tensor(call.args[0])
     if source is None or (source.dtype, str(call.ty.dtype)) != ("bfloat16", "float32"):
         return None
     if graph.position[expr] in graph.taken:
@@ -309,12 +309,12 @@ def _parameters(
     graph: DataflowGraph, epilogue: EpilogueSteps, call: relax.Call
 ) -> tuple[Value, Value] | None:
     """Scale and zero point of a quantise or dequantise, if they are for the tensor or columns."""
-    tensor = static_tensor(call.args[0])
+    tensor = region_tensor(call.args[0])
     if tensor is None:
         return None
     found = []
     for parameter in call.args[1:3]:
-        known = static_tensor(parameter)
+        known = region_tensor(parameter)
         if known is None:
             return None
         last = int(call.attrs.axis) in (-1, len(tensor.shape) - 1)
@@ -341,7 +341,7 @@ def _quantize(graph: DataflowGraph, epilogue: EpilogueSteps, call: relax.Call) -
 
 
 def _dequantize(graph: DataflowGraph, epilogue: EpilogueSteps, call: relax.Call) -> Value | None:
-    source = static_tensor(call.args[0])
+    source = region_tensor(call.args[0])
     if source is None or source.dtype not in (*RANGES, "int32"):
         return None
     if str(call.ty.dtype) != "float32":

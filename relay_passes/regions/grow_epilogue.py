@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from tvm import relax
 
 from relay_passes.ir.call_axes import permutation
-from relay_passes.ir.graph import DataflowGraph, is_call, op_name, static_tensor
+from relay_passes.ir.graph import DataflowGraph, is_call, op_name, region_tensor
 from relay_passes.ir.traits import RESHAPES
 from tir_schedules.core.region import Region, Tensor
 
@@ -124,7 +124,7 @@ def _absorb(graph: DataflowGraph, growth: Growth, position: int) -> bool:
     """Adds one binding to the region if it is fusible."""
     binding = graph.bindings[position]
     call = binding.value
-    output = static_tensor(binding.var)
+    output = region_tensor(binding.var)
     name = op_name(call)
     if output is None or "out_axes" in growth.anchor.attrs or not isinstance(call, relax.Call):
         return False

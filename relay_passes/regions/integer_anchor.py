@@ -18,7 +18,7 @@ from tvm import ir, relax
 
 from microkernels.integers import RANGES
 from relay_passes.ir.dynamic_quantize import match_dynamic_quantize
-from relay_passes.ir.graph import DataflowGraph, is_call, op_name, scalar_constant, static_tensor
+from relay_passes.ir.graph import DataflowGraph, is_call, op_name, region_tensor, scalar_constant
 from tir_schedules.core.attributes import Attribute
 
 from .epilogue_steps import is_fusible
@@ -77,7 +77,7 @@ def quantized_on_the_way(graph: DataflowGraph, found: Operand) -> None:
     if not is_call(call, "relax.quantize") or not feeds_this_alone(graph, found.source):
         return
     x, scale, zero_point = call.args
-    if str(x.ty.dtype) != "float32" or static_tensor(x) is None:
+    if str(x.ty.dtype) != "float32" or region_tensor(x) is None:
         return
     attrs: dict[str, Attribute] = {"a_quantize": str(found.source.ty.dtype)}
     item, number = graph.item_of_range(scale), scalar_constant(scale)
@@ -118,11 +118,11 @@ def _computed_from_bytes(graph: DataflowGraph, x: relax.Expr, user: int) -> bool
     if not is_fusible(call):
         return False
     assert isinstance(call, relax.Call)
-    shape, position = static_tensor(x), graph.position[x]
+    shape, position = region_tensor(x), graph.position[x]
     return any(
         _computed_from_bytes(graph, arg, position)
         for arg in call.args
-        if isinstance(arg, relax.Var) and static_tensor(arg) == shape
+        if isinstance(arg, relax.Var) and region_tensor(arg) == shape
     )
 
 
@@ -165,7 +165,7 @@ def feeds_one_product(graph: DataflowGraph, expr: relax.Expr) -> bool:
     if not call.args[0].same_as(expr):
         return False
     weight = integer_operand(graph, "b", call.args[1])
-    tensor = None if weight is None else static_tensor(weight.source)
+    tensor = None if weight is None else region_tensor(weight.source)
     return tensor is not None and tensor.constant and len(tensor.shape) == 2
 
 
@@ -204,7 +204,7 @@ def _zero_point(graph: DataflowGraph, name: str, found: Operand, expr: relax.Exp
     if number is not None:
         found.attrs[key] = int(number)
         return True
-    tensor = static_tensor(expr)
+    tensor = region_tensor(expr)
     if tensor is None:
         return False
     if isinstance(expr, ir.GenericConst):

@@ -14,7 +14,7 @@ import tvm
 import tvm_ffi
 from tvm import ir, relax
 
-from relay_passes.ir.graph import DataflowGraph, is_call, static_tensor
+from relay_passes.ir.graph import DataflowGraph, is_call, region_tensor
 from relay_passes.ir.rewrite import Bindings
 from relay_passes.ir.with_args import with_args
 
@@ -62,7 +62,7 @@ class ColumnJoiner:
 
     def _is_shared(self, expr: relax.Expr) -> bool:
         """Whether a value is the same in every column, and there in time."""
-        tensor = static_tensor(expr)
+        tensor = region_tensor(expr)
         position = self.graph.position.get(expr)
         in_time = position is None or position < self.end
         return tensor is not None and tensor.shape[-1:] in ((), (1,)) and in_time

@@ -10,7 +10,7 @@ from tvm import ir, relax
 
 from relay_passes.ir.call_axes import permutation
 from relay_passes.ir.convolution import CHANNELS_LAST, layouts_of
-from relay_passes.ir.graph import DataflowGraph, is_call, op_name, static_tensor
+from relay_passes.ir.graph import DataflowGraph, is_call, op_name, region_tensor
 from relay_passes.ir.traits import CONVERSIONS
 from tir_schedules.core.attributes import Attribute, Numbers
 from tir_schedules.core.region import Tensor
@@ -38,11 +38,11 @@ def match_anchor(graph: DataflowGraph, position: int) -> Anchor | str | None:
 
 
 def _output(graph: DataflowGraph, position: int) -> Tensor | None:
-    return static_tensor(graph.bindings[position].var)
+    return region_tensor(graph.bindings[position].var)
 
 
 def _matmul(graph: DataflowGraph, position: int, call: relax.Call) -> Anchor | str | None:
-    a, b = static_tensor(call.args[0]), static_tensor(call.args[1])
+    a, b = region_tensor(call.args[0]), region_tensor(call.args[1])
     output = _output(graph, position)
     if a is None or b is None or output is None:
         return "a shape is not known at compile time"
@@ -108,7 +108,7 @@ def _conv1d(graph: DataflowGraph, position: int, call: relax.Call) -> Anchor | s
     """A convolution whose windows are contiguous is a matmul of overlapping rows."""
     attrs = call.attrs
     last = layouts_of(call) == CHANNELS_LAST["relax.nn.conv1d"]
-    w, output = static_tensor(call.args[1]), _output(graph, position)
+    w, output = region_tensor(call.args[1]), _output(graph, position)
     plain = int(attrs.groups) == 1 and int(attrs.dilation[0]) == 1 and not any(attrs.padding)
     if w is None or output is None or not plain or not last:
         return match_conv(graph, position, call)
@@ -144,7 +144,7 @@ def match_conversion(graph: DataflowGraph, position: int) -> Anchor | None:
     call = graph.bindings[position].value
     if op_name(call) not in CONVERSIONS:
         return None
-    source, output = static_tensor(call.args[0]), _output(graph, position)
+    source, output = region_tensor(call.args[0]), _output(graph, position)
     if source is None or output is None or source.constant or source.shape != output.shape:
         return None
     if op_name(call) == "relax.astype" and "bfloat16" not in (source.dtype, output.dtype):

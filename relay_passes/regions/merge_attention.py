@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from tvm import ir, relax
 
 from microkernels.isa import Isa
-from relay_passes.ir.graph import op_name, static_tensor, variables
+from relay_passes.ir.graph import op_name, region_tensor, variables
 from relay_passes.ir.strided_view import StridedView, common_digits, sources, through
 from relay_passes.ir.traits import RESHAPES
 from tir_schedules.core.attributes import Attribute, Numbers
@@ -80,7 +80,7 @@ def merge_attention(isa: Isa) -> ir.transform.Pass:
     """The pass, for one instruction set."""
 
     def match(graph: RegionGraph) -> Findings:
-        return find_attention(graph, lambda region: template_for(OP).reject(region, isa))
+        return find_attention(graph, lambda region: template_for(OP).rejection(region, isa))
 
     return merging_pass("tvm_hybrid.merge_attention", match)
 
@@ -184,7 +184,7 @@ def _merge(graph: RegionGraph, chain: _Chain) -> Merge:
     arguments = (*stored, *visible.operands, *_operands(graph, chain.product))
     if any(graph.position.get(argument) in inner for argument in arguments):
         raise _Refusal(_NEEDED_ELSEWHERE)
-    tensors = [static_tensor(expr) for expr in (*stored, out)]
+    tensors = [region_tensor(expr) for expr in (*stored, out)]
     q, k, v, shape = (tensor for tensor in tensors if tensor is not None)
     region = Region(
         op=OP,

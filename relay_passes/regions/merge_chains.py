@@ -161,7 +161,7 @@ class _Matcher:
             if position not in graph.regions or not chain.closed:
                 continue
             region = chain.region()
-            reason = template_for(KIND).reject(region, self.machine.isa)
+            reason = template_for(KIND).rejection(region, self.machine.isa)
             if reason is None:
                 estimate = self.estimate(region)
                 time = estimate.separate.total

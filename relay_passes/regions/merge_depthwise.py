@@ -48,7 +48,7 @@ class _Matcher:
             if second is None or second not in graph.calls("matmul"):
                 continue
             region, arguments = _pair(graph, first, second)
-            reason = template_for(KIND).reject(region, self.machine.isa)
+            reason = template_for(KIND).rejection(region, self.machine.isa)
             if reason is None:
                 estimate = self.estimate(region)
                 if estimate.pays:

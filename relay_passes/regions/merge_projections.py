@@ -31,7 +31,7 @@ from tvm import ir, relax
 
 from microkernels.machines.machine import Machine
 from relay_passes.decisions import Decision, DecisionLog
-from relay_passes.ir.graph import DataflowGraph, is_call, known_tensor, op_name, static_tensor
+from relay_passes.ir.graph import DataflowGraph, is_call, known_tensor, op_name, region_tensor
 from relay_passes.ir.rewrite import Bindings, block_pass
 from relay_passes.ir.traits import QUANTIZING, VIEWS
 from relay_passes.ir.with_args import with_args
@@ -104,7 +104,7 @@ class _Merger:
         found: dict[tuple[relax.Expr, str, str], list[int]] = {}
         for position in range(len(self.graph.bindings)):
             call = self.graph.value(position)
-            if not is_call(call, "relax.matmul") or static_tensor(call) is None:
+            if not is_call(call, "relax.matmul") or region_tensor(call) is None:
                 continue
             weight = self.weight(call.args[1])
             if weight is None or not isinstance(call.args[0], relax.Var):
@@ -115,7 +115,7 @@ class _Merger:
 
     def weight(self, expr: relax.Expr) -> str | None:
         """Type of the constant matrix behind the second factor of a product, else None."""
-        tensor = static_tensor(expr)
+        tensor = region_tensor(expr)
         if tensor is None or len(tensor.shape) != 2:
             return None
         while not isinstance(expr, ir.GenericConst):
@@ -132,7 +132,7 @@ class _Merger:
             return "stay apart: they meet in no attention"
         start = group[0]
         calls = [self.graph.value(position) for position in group]
-        widths = [tensor.shape[-1] for tensor in map(static_tensor, calls) if tensor is not None]
+        widths = [tensor.shape[-1] for tensor in map(region_tensor, calls) if tensor is not None]
         out = Bindings()
         joiner = ColumnJoiner(self.graph, out, widths, start)
         weight = joiner.join([call.args[1] for call in calls])
@@ -211,13 +211,13 @@ class _Merger:
 
     def conversion_us(self, call: relax.Call, kernels: int) -> float:
         """What kernels take that only convert, or find the range for it."""
-        tensor = static_tensor(call)
+        tensor = region_tensor(call)
         cycles = CONVERSION_CYCLES * (0 if tensor is None else tensor.size)
         return kernels * self.machine.call_us + cycles / self.machine.cycles_per_us
 
     def lost_us(self, ends: Sequence[int]) -> float:
         """Estimated microseconds for slices that are not read in place by a product."""
-        tensors = [static_tensor(self.graph.value(end)) for end in ends if self.is_copied(end)]
+        tensors = [region_tensor(self.graph.value(end)) for end in ends if self.is_copied(end)]
         cycles = SLICE_CYCLES * sum(tensor.size for tensor in tensors if tensor is not None)
         return cycles / self.machine.cycles_per_us
 

@@ -33,7 +33,7 @@ from tvm import IRModule, ir, relax
 from tvm.ir.transform import PassContext, module_pass
 
 from microkernels.errors import CompileError
-from relay_passes.ir.graph import DataflowGraph, static_tensor
+from relay_passes.ir.graph import DataflowGraph, region_tensor, relax_shape
 from relay_passes.ir.region_functions import (
     REASON,
     emit_as_used,
@@ -197,10 +197,11 @@ def _call(builder: relax.BlockBuilder, graph: RegionGraph, merge: Merge) -> list
     arguments: list[relax.Expr] = []
     tensors = (*merge.region.inputs, *merge.region.operands)
     for argument, tensor in zip(merge.arguments, tensors, strict=True):
-        actual = static_tensor(argument)
+        actual = region_tensor(argument)
         if actual is not None and actual.shape != tensor.shape:
-            view = relax.DataflowVar("view", relax.TensorType(tensor.shape, actual.dtype))
-            reshape = builder.normalize(relax.op.reshape(argument, tensor.shape))
+            shape = relax_shape(tensor.shape, argument, graph.bindings[merge.members[-1]].var)
+            view = relax.DataflowVar("view", relax.TensorType(shape, actual.dtype))
+            reshape = builder.normalize(relax.op.reshape(argument, shape))
             bindings.append(relax.VarBinding(view, reshape))
             argument = view
         arguments.append(argument)

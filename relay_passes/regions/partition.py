@@ -29,7 +29,7 @@ from microkernels.errors import CompileError
 from microkernels.isa import Isa
 from relay_passes.decisions import LAYOUTS, Decision, DecisionLog
 from relay_passes.ir.dynamic_quantize import ranges_in_place
-from relay_passes.ir.graph import DataflowGraph, op_name, static_tensor
+from relay_passes.ir.graph import DataflowGraph, op_name, region_tensor, relax_shape
 from relay_passes.ir.region_functions import (
     emit_as_used,
     is_region_function,
@@ -132,7 +132,10 @@ class _Partitioner:
             return "a shape is not known at compile time"
         if not has_template(region.op):
             return f"no template builds {region.op}"
-        return template_for(region.op).reject(region, self.isa)
+        template = template_for(region.op)
+        if region.is_open and template.open_part:  # `dissolve_parts` undoes what stays alone
+            return template.reject(region, self.isa)
+        return template.rejection(region, self.isa)
 
     def leave(self, graph: DataflowGraph, position: int, reason: str) -> None:
         binding = graph.bindings[position]
@@ -147,10 +150,11 @@ class _Partitioner:
         bindings: list[relax.Binding] = []
         arguments: list[relax.Expr] = list(growth.anchor.inputs)
         for expr, tensor in growth.operands:
-            actual = static_tensor(expr)
+            actual = region_tensor(expr)
             if actual is not None and actual.shape != tensor.shape:
-                reshaped = relax.op.reshape(expr, tensor.shape)
-                view = relax.DataflowVar("view", relax.TensorType(tensor.shape, tensor.dtype))
+                shape = relax_shape(tensor.shape, expr, growth.result)
+                reshaped = relax.op.reshape(expr, shape)
+                view = relax.DataflowVar("view", relax.TensorType(shape, tensor.dtype))
                 bindings.append(relax.VarBinding(view, reshaped))
                 expr = view
             arguments.append(expr)

@@ -23,7 +23,7 @@ from tvm import IRModule, ir, relax
 from tvm.ir.transform import PassContext, module_pass
 
 from relay_passes.ir.dynamic_quantize import DynamicQuantize, match_dynamic_quantize
-from relay_passes.ir.graph import DataflowGraph, known_tensor, static_tensor
+from relay_passes.ir.graph import DataflowGraph, known_tensor, region_tensor
 from relay_passes.ir.region_functions import region_function, substitute
 from relay_passes.ir.rewrite import Bindings, rewrite_blocks
 from tir_schedules.core.region import Region, Tensor
@@ -51,7 +51,7 @@ def _rewrite(builder: relax.BlockBuilder, graph: DataflowGraph) -> list[relax.Bi
     chains: dict[relax.Var, DynamicQuantize] = {}
     for position in range(len(graph.bindings)):
         chain = match_dynamic_quantize(graph, position)
-        if chain is None or static_tensor(chain.x) is None:
+        if chain is None or region_tensor(chain.x) is None:
             continue
         if not feeds_one_product(graph, chain.q):  # whose kernel finds the range itself
             chains[chain.scale] = chain

@@ -81,7 +81,9 @@ def select_winograd(machine: Machine, fast_math: str = "default") -> ir.transfor
         def chosen(function: relax.Function) -> relax.Function:
             region = region_of(function)
             moved = region.replace(op=WINOGRAD)
-            if region.op != DIRECT or template_for(WINOGRAD).reject(moved, machine.isa) is not None:
+            if region.op != DIRECT:
+                return function
+            if template_for(WINOGRAD).rejection(moved, machine.isa) is not None:
                 return function
             choice = choose(region, machine, fast_math, cold)
             function = function.with_attr(REASON, choice.reason)

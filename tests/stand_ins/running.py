@@ -29,7 +29,8 @@ def compiled(mod: IRModule | tirx.PrimFunc, isa: str) -> Any:
     TVM's passes are those of production. The kernels do not check their arguments.
     """
     threads = int(mod.attrs.get(THREADS, 1)) if isinstance(mod, tirx.PrimFunc) else 1
-    with made_for(isa), unchecked(), kernel_context():
+    functions = [mod] if isinstance(mod, tirx.PrimFunc) else mod.functions.values()
+    with made_for(isa), unchecked(), kernel_context(functions):
         target, pipeline = target_of(substitute_of(isa)), pipeline_for(threads)
         return tvm.compile(mod, target=target, tir_pipeline=pipeline)
 

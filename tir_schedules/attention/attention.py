@@ -34,14 +34,17 @@ from tir_schedules.core.emission import (
 from tir_schedules.core.group_loops import for_share
 from tir_schedules.core.integer_product import zero_point_inputs
 from tir_schedules.core.region import Region
+from tir_schedules.core.size import is_open
 from tir_schedules.core.template import Template, register_template
 from tir_schedules.epilogue.epilogue import Epilogue
 from tir_schedules.epilogue.region_reference import region_result
 from tir_schedules.product import batch_matmul
+from tir_schedules.product.batch_matmul import multiplied
 from tir_schedules.product.tile_config import RESULT_DTYPES
 
 from .config import AttentionConfig, check, default_config, kernels_of, space
 from .decode import program as attention_decode
+from .open.program import build_open
 from .problem import AttentionProblem, flat_view
 from .products import estimate, nests, products, why_vectors
 from .tiled.program import AttentionProgram, Blocks
@@ -73,9 +76,26 @@ def reject(region: Region, isa: Isa) -> str | None:
     return problem.reject()
 
 
+def opens(region: Region, isa: Isa) -> str | None:
+    """Why the template cannot build a region with open sizes, or None."""
+    problem = AttentionProblem(region)
+    if is_open((problem.d, problem.e)):
+        return "heads whose size is not known"
+    if any(tensor.dtype != "float32" for tensor in (*region.inputs[:3], problem.softmax.output)):
+        return "attention of another type than float32 over sizes that are not known"
+    f32, parts = ("float32", "float32"), (problem.scores, problem.product)
+    if any(multiplied(part) != f32 for part in parts):
+        return "attention in bfloat16 over sizes that are not known"
+    if problem.layouts["k"].column != 1 or problem.layouts["v"].column != 1:
+        return "keys or values whose columns are not next to each other"
+    return None
+
+
 def build(region: Region, config: AttentionConfig, isa: Isa) -> tirx.PrimFunc:
     """The kernel."""
     check(region, config, isa)
+    if region.is_open:
+        return build_open(region, config, isa)
     if config.skinny:
         return attention_decode.build_decode(region, config, isa)
     problem = AttentionProblem(region)
@@ -205,6 +225,7 @@ ATTENTION = register_template(
         flops=flops,
         reference=reference,
         reject=reject,
+        opens=opens,
         nests=nests,
         estimate=estimate,
         products=products,

@@ -24,6 +24,7 @@ from tir_schedules.core.config import Config, best_first, check_numbers, check_n
 from tir_schedules.core.integer_product import is_integer
 from tir_schedules.core.product_plan import ProductPlan
 from tir_schedules.core.region import Region
+from tir_schedules.core.size import SymbolicSize
 from tir_schedules.cost.amx_cost import LEAST_GAIN
 from tir_schedules.cost.packed_work import PackedWork, share_packed_work
 from tir_schedules.cost.parallel import threads_worth
@@ -98,6 +99,8 @@ class AttentionConfig(Config, frozen=True, kw_only=True):
 
 def default_config(region: Region, machine: Machine) -> AttentionConfig:
     """The configuration with the fewest estimated cycles, of which tiles have to save some."""
+    if region.is_open:
+        return _open_config(region, machine)
     problem = AttentionProblem(region)
     best = min(
         candidates(problem, machine),
@@ -110,8 +113,32 @@ def default_config(region: Region, machine: Machine) -> AttentionConfig:
     return msgspec.structs.replace(best, **fields)
 
 
+def _open_config(region: Region, machine: Machine) -> AttentionConfig:
+    """Vector kernels; queries are cut where there are more threads than heads that are known."""
+    problem = AttentionProblem(region.sampled())
+    alone = replace(machine, threads=1)
+    vectors = [
+        config
+        for config in candidates(problem, alone)
+        if not any(kernel.by_tiles for kernel in kernels_of(config))
+    ]
+    best = min(vectors, key=lambda config: busiest_cycles(problem, config, alone))
+    given = AttentionProblem(region)
+    heads = math.prod(size for size in given.factors if not isinstance(size, SymbolicSize))
+    return msgspec.structs.replace(
+        best,
+        key_block=0,
+        prefetch=False,
+        parallel=machine.threads > 1,
+        row_shares=math.ceil(machine.threads / heads),
+    )
+
+
 def space(region: Region, machine: Machine) -> Iterator[AttentionConfig]:
     """Every pair of kernels with bands, panels and blocks of keys of several sizes."""
+    if region.is_open:
+        yield default_config(region, machine)
+        return
     problem = AttentionProblem(region)
     default = default_config(region, machine)
     key_blocks = {k for k in (256, 512, 1024) if k < problem.n and _may_run_on(problem)}

@@ -23,6 +23,7 @@ from tvm.sym import Analyzer
 
 from microkernels.vector.expressions import Expr
 from tir_schedules.core.attributes import Numbers
+from tir_schedules.core.extents import extent
 from tir_schedules.core.region import Region, Tensor
 from tir_schedules.epilogue.epilogue import unflatten
 
@@ -93,13 +94,13 @@ class AttentionProblem:
         layout = self.layouts[name]
         offset: Expr = tirx.const(layout.offset, "int32")
         for index, stride in zip(unflatten(batch, self.factors), layout.batch, strict=True):
-            offset = offset + index * stride
+            offset = offset + index * extent(stride)
         return Analyzer().simplify(offset)
 
     def element(self, name: str, base: Expr, row: Expr | int, column: Expr | int) -> Expr:
         """Where an element lies; of a vector along the columns, where it begins."""
         layout = self.layouts[name]
-        return base + row * layout.row + column * layout.column
+        return base + row * extent(layout.row) + column * extent(layout.column)
 
     def reject(self) -> str | None:
         """Why the numbers do not fit together, or None."""
@@ -139,7 +140,7 @@ class AttentionProblem:
 def flat_view(buffer: Expr, tensor: Tensor) -> Expr:
     """A parameter as a vector of its elements."""
     align = DataType(tensor.dtype).itemsize
-    return I.decl_buffer((tensor.size,), tensor.dtype, data=buffer.data, align=align)
+    return I.decl_buffer((extent(tensor.size),), tensor.dtype, data=buffer.data, align=align)
 
 
 def _layout(strides: Numbers, offset: int) -> Layout:

@@ -59,7 +59,7 @@ def reject(region: Region, isa: Isa) -> str | None:
         return f"parts {', '.join(part.op for part in region.parts) or 'missing'}"
     first, second = region.parts
     for part in region.parts:
-        reason = template_for(part.op).reject(part, isa)
+        reason = template_for(part.op).rejection(part, isa)
         if reason is not None:
             return f"{part.op}: {reason}"
     if "window" in second.attrs or not second.inputs[1].constant:

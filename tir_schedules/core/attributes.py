@@ -13,6 +13,8 @@ from typing import Any, NamedTuple
 
 from microkernels.errors import ConfigError
 
+from .size import SymbolicSize, size_from
+
 Scalar = bool | int | float | str
 Numbers = tuple[int, ...]
 _SOURCE = re.compile(r"([ip])(\d+)")
@@ -50,7 +52,7 @@ def typed(name: str, value: Any) -> Attribute:
     try:
         if name in LISTS_OF_NUMBERS:
             items = value.split(",") if isinstance(value, str) else value
-            return tuple(int(item) for item in items if item != "")
+            return tuple(_number(item) for item in items if item != "")
         if name == SOURCES:
             parts = value.split(";") if isinstance(value, str) else value
             return tuple(
@@ -60,6 +62,13 @@ def typed(name: str, value: Any) -> Attribute:
     except (TypeError, ValueError) as error:
         raise ConfigError(f"a region's attribute {name} cannot be {value!r}") from error
     return value
+
+
+def _number(item: Any) -> int:
+    """A number of a list; a symbolic size stays one."""
+    if isinstance(item, SymbolicSize):
+        return item
+    return size_from(item) if isinstance(item, str) else int(item)
 
 
 def attribute_text(value: Attribute) -> str:

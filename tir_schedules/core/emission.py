@@ -11,13 +11,14 @@ from tvm.script.ir_builder import IRBuilder
 from microkernels.tvm_compat import NO_ALIAS
 from microkernels.vector.expressions import Expr, bind, parameter
 
+from .extents import buffer_shape, extent_scope
 from .region import Region, Tensor
 
 
 @contextmanager
 def kernel_function(name: str) -> Iterator[IRBuilder]:
     """The function under construction; `get` of what comes out returns it, after the scope."""
-    with IRBuilder() as builder, I.prim_func(s_tir=True):
+    with IRBuilder() as builder, I.prim_func(s_tir=True), extent_scope():
         I.func_name(name)
         I.func_attr(NO_ALIAS)
         yield builder
@@ -34,15 +35,16 @@ def opaque_block(name: str) -> Iterator[None]:
 
 @contextmanager
 def task_loop(
-    tasks: int, parallel: bool = True, name: str = "task", threads: int = 0
+    tasks: int | Expr, parallel: bool = True, name: str = "task", threads: int = 0
 ) -> Iterator[Expr]:
     """A loop over tasks, each an opaque block; on all threads if there are several.
 
     With `threads`, so many share the tasks, as evenly as can be, and others get none. TVM alone
     gives each thread the same number of tasks, rounded up, and so to some threads none.
     """
-    if not parallel or tasks == 1 or not 0 < threads < tasks:
-        loop = I.parallel(tasks) if parallel and tasks > 1 else I.serial(tasks)
+    known = isinstance(tasks, int)
+    if not parallel or not known or tasks == 1 or not 0 < threads < tasks:
+        loop = I.parallel(tasks) if parallel and (not known or tasks > 1) else I.serial(tasks)
         with loop as task, opaque_block(name):
             yield task
         return
@@ -55,7 +57,7 @@ def task_loop(
 
 def tensor_parameter(name: str, tensor: Tensor) -> Expr:
     """A parameter of the function under construction, for a tensor as it is."""
-    return parameter(name, tensor.shape, tensor.dtype)
+    return parameter(name, buffer_shape(tensor.shape), tensor.dtype)
 
 
 def input_parameters(region: Region, first: int = 0) -> list[Expr]:

@@ -17,20 +17,37 @@ import msgspec
 from tvm import DataType
 
 from .attributes import SOURCES, Attribute, Numbers, Scalar, Sources, attribute_text, typed
+from .size import SymbolicSize, is_open, sampled, size_from, size_text
 
 if TYPE_CHECKING:
     _Attributes = Mapping[str, Attribute]
+    _Shape = tuple[int, ...]
 else:
     # `typed` makes them what they are; msgspec could not choose among so many types.
     _Attributes = dict[str, Any]
+    # A text is a symbolic size, as JSON has it.
+    _Shape = tuple[int | str, ...]
 
 
 class Tensor(msgspec.Struct, frozen=True):
     """Shape and element type of one tensor; `constant` if its value is known at compile time."""
 
-    shape: tuple[int, ...]
+    shape: _Shape
     dtype: str
     constant: bool = False
+
+    def __post_init__(self) -> None:
+        if any(isinstance(size, str) for size in self.shape):
+            msgspec.structs.force_setattr(self, "shape", tuple(map(size_from, self.shape)))
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a size is known at run time only."""
+        return is_open(self.shape)
+
+    def sampled(self) -> Tensor:
+        """The tensor with samples in the places of such sizes."""
+        return Tensor(sampled(self.shape), self.dtype, self.constant)
 
     @property
     def size(self) -> int:
@@ -137,6 +154,28 @@ class Region(msgspec.Struct, frozen=True, kw_only=True):
         return cast(Sources, self.attrs.get(SOURCES, ()))
 
     @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        """Inputs, operands and output."""
+        return (*self.inputs, *self.operands, self.output)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a size is known at run time only."""
+        return any(t.is_open for t in self.tensors) or any(p.is_open for p in self.parts)
+
+    def sampled(self) -> Region:
+        """The region with samples in the places of sizes that are known at run time only."""
+        if not self.is_open:
+            return self
+        return self.replace(
+            inputs=tuple(tensor.sampled() for tensor in self.inputs),
+            operands=tuple(tensor.sampled() for tensor in self.operands),
+            output=self.output.sampled(),
+            attrs={name: _sampled(value) for name, value in self.attrs.items()},
+            parts=tuple(part.sampled() for part in self.parts),
+        )
+
+    @property
     def key(self) -> str:
         """Canonical text: equal for equal work, readable, one line."""
         named = sorted(self.attrs.items())
@@ -161,7 +200,8 @@ class Region(msgspec.Struct, frozen=True, kw_only=True):
 
     def to_json(self) -> str:
         """The region as one JSON object, in which a number may also be Infinity or NaN."""
-        return json.dumps(msgspec.to_builtins(self), separators=(",", ":"))
+        built = msgspec.to_builtins(self, enc_hook=_encoded)
+        return json.dumps(built, separators=(",", ":"))
 
     @staticmethod
     def from_json(text: str | bytes) -> Region:
@@ -171,3 +211,17 @@ class Region(msgspec.Struct, frozen=True, kw_only=True):
     def replace(self, **changes: Any) -> Region:
         """The region with some fields changed."""
         return msgspec.structs.replace(self, **changes)
+
+
+def _sampled(value: Attribute) -> Attribute:
+    """An attribute with samples in the places of symbolic sizes."""
+    if isinstance(value, tuple) and any(isinstance(item, SymbolicSize) for item in value):
+        return tuple(int(item) for item in value if isinstance(item, int))
+    return value
+
+
+def _encoded(value: object) -> int | str:
+    """What msgspec does not know, for JSON."""
+    if isinstance(value, SymbolicSize):
+        return size_text(value)
+    raise TypeError(f"a {type(value).__name__} in a region")

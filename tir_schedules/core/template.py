@@ -79,6 +79,11 @@ class Template(Generic[C]):
         while tuning: in float64 or, if every kernel finds the same, in float32 or integers.
     reject : callable
         (region, isa) -> None if the template can build the region, else the reason why not.
+    opens : callable or None
+        (region, isa) -> None if the template builds a region with sizes that are known at run time
+        only, else the reason why not; `reject` has been asked before. None: it builds none.
+    open_part : bool
+        Whether such a region, although it is not built, may be part of a merged one that is.
     packing : Packing or None
         How constant inputs are laid out; None if they are read as they are.
     nests : callable
@@ -110,6 +115,8 @@ class Template(Generic[C]):
     flops: Callable[[Region], int]
     reference: Callable[[Region, list[np.ndarray]], np.ndarray]
     reject: Callable[[Region, Isa], str | None]
+    opens: Callable[[Region, Isa], str | None] | None = None
+    open_part: bool = False
     packing: Packing[C] | None = None
     nests: Callable[[Region, C], Iterator[LoopNest]] = _none
     estimate: Callable[[Region, C, Machine], float] | None = None
@@ -117,6 +124,15 @@ class Template(Generic[C]):
     products: Callable[[Region, C, Machine], Iterator[Product]] = _none
     why_vectors: Callable[[Region, C, Machine], str] | None = None
     version: int = 1
+
+    def rejection(self, region: Region, isa: Isa) -> str | None:
+        """Why it cannot build a region, or None."""
+        reason = self.reject(region, isa)
+        if reason is not None or not region.is_open:
+            return reason
+        if self.opens is None:
+            return f"{self.name} needs sizes that are known when it is compiled"
+        return self.opens(region, isa)
 
 
 _templates: dict[str, Template[Any]] = {}

@@ -30,12 +30,15 @@ from microkernels.vector.expressions import (
     cast,
     constant,
     element_of,
+    materialise,
     ramp,
     splat,
     vector_type,
 )
 from microkernels.vector.ieee import convert
+from tir_schedules.core.extents import extent
 from tir_schedules.core.region import Region, Step, Tensor
+from tir_schedules.core.size import is_open
 
 from .dequantized_steps import centred_steps
 from .fusible_ops import FUSIBLE_OPS
@@ -66,15 +69,20 @@ Disturb = Callable[[Step, Sequence[np.ndarray], np.ndarray], np.ndarray]
 
 @dataclass(frozen=True)
 class Columns:
-    """A vector of consecutive columns: `start`, `lanes`, of which the first `valid` exist."""
+    """A vector of consecutive columns: `start`, `lanes`, of which the first `valid` exist.
+
+    An expression `valid` is from 1 to `lanes`.
+    """
 
     start: Expr | int
     lanes: int
-    valid: int
+    valid: int | Expr
 
     @property
     def mask(self) -> Expr | None:
         """The lanes that exist, or None if all do."""
+        if not isinstance(self.valid, int):
+            return tirx.LT(ramp(0, self.lanes), splat(self.valid, self.lanes))
         if self.valid == self.lanes:
             return None
         return tirx.LT(ramp(0, self.lanes), constant(self.valid, "int32", self.lanes))
@@ -83,9 +91,15 @@ class Columns:
 def unflatten(index: Expr, shape: Sequence[int]) -> list[Expr]:
     """The multi-index of a flat row-major index."""
     indices: list[Expr] = []
-    for extent in reversed(shape[1:]):
-        indices.append(tirx.const(0, "int32") if extent == 1 else I.floormod(index, extent))
-        index = index if extent == 1 else I.floordiv(index, extent)
+    for size in reversed(shape[1:]):
+        if size == 1:
+            indices.append(tirx.const(0, "int32"))
+            continue
+        by = extent(size)
+        rest, index = I.floormod(index, by), I.floordiv(index, by)
+        if is_open((size,)):
+            rest, index = materialise(rest), materialise(index)
+        indices.append(rest)
     if shape:
         indices.append(index)
     return indices[::-1]
@@ -101,7 +115,7 @@ def load_vector(buffer: Expr, dtype: str, leading: Sequence[Expr], columns: Colu
     lanes, mask = columns.lanes, columns.mask
     if mask is None:
         return buffer[(*leading, ramp(columns.start, lanes))]
-    if columns.valid == 1:
+    if isinstance(columns.valid, int) and columns.valid == 1:
         return splat(buffer[(*leading, columns.start)], lanes)
     return I.masked_load(
         vector_type(dtype, lanes), buffer, *leading, ramp(columns.start, lanes), mask
@@ -115,7 +129,7 @@ def store_vector(buffer: Expr, value: Expr, leading: Sequence[Expr], columns: Co
         value = bfloat16.bits_of(value)
     if columns.mask is None:
         I.buffer_store(buffer, value, [*leading, index])
-    elif columns.valid == 1:
+    elif isinstance(columns.valid, int) and columns.valid == 1:
         # LLVM 22 makes a masked store of one narrowed lane a store of its 32 bits.
         first = tirx.Shuffle([value], [tirx.const(0, "int32")])
         I.buffer_store(buffer, first, [*leading, columns.start])

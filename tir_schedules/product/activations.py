@@ -131,7 +131,7 @@ class Activations:
             return self.kernel.a_operand(self.rows.buffer, index, self.rows.pitch)
         return self.kernel.spread(self._as_operand(self.read(row, Columns(step * kr, kr, kr))))
 
-    def begin(self, block: Expr, rows: int) -> None:
+    def begin(self, block: Expr, rows: int | Expr) -> None:
         """What happens before a block of rows is multiplied: staging, sums."""
         self.block = block
         if not (self.staged or self.tail) and self.sums is None:

@@ -386,6 +386,7 @@ BATCH_MATMUL = register_template(
         flops=flops,
         reference=reference,
         reject=reject,
+        open_part=True,
         nests=nests,
         estimate=estimated_cycles,
         products=products,

@@ -9,7 +9,7 @@ from typing import Any
 from microkernels.amx.tile_shapes import ROWS
 from microkernels.machines.machine import Machine
 from microkernels.microkernel import Microkernel, microkernel_named
-from tir_schedules.core.blocking import Box, balanced, choose_thread_grid, divided
+from tir_schedules.core.blocking import Box, balanced, choose_thread_grid, divided, grids_of
 from tir_schedules.cost.parallel import MOST_UNEVEN, halves, threads_worth
 from tir_schedules.cost.work import flops_us, product_rate
 
@@ -21,6 +21,8 @@ FOREIGN_ROWS = 0.16
 # What a grid of smaller pieces, or of shares of K, has to be faster than one of whole tiles: less
 # is within the error of the estimates. It only has to be faster if the other is uneven.
 GAIN = 1.1
+# Rows that a grid is chosen for where their number is known at run time only.
+OPEN_ROWS = (1, 8, 32, 128, 1024)
 
 
 def best_grid(
@@ -66,6 +68,42 @@ def best_grid(
     if cost.of_pieces(even) * gain < cost.of_pieces(found):
         found = even
     return dict(zip(("threads_m", "threads_n", "threads_k"), found, strict=True))
+
+
+def open_grid(
+    tile: dict[str, Any], n: int, k: int, machine: Machine, row_flops: float
+) -> dict[str, Any]:
+    """The grid of threads that is good for any number of rows, as fields of a configuration.
+
+    The one with the least time, in the geometric mean of `OPEN_ROWS`.
+
+    Parameters
+    ----------
+    tile, n, k, machine
+        As of `best_grid`.
+    row_flops : float
+        `flops` of `best_grid`, of one row.
+    """
+    alone = flops_us(row_flops, machine)
+    if threads_worth(machine, alone * OPEN_ROWS[-1]) == 1:
+        return {}
+    kernel = microkernel_named(tile["kernel"])
+    n_vectors = math.ceil(n / kernel.lanes)
+    costs = [
+        _GridCost(kernel, tile, (rows, n_vectors, 1), k, machine, alone * rows)
+        for rows in OPEN_ROWS
+    ]
+    tried = [(1, 1), *grids_of(halves(machine.threads))]
+    grids = sorted({(rows, min(columns, n_vectors)) for rows, columns in tried})
+
+    def time(grid: tuple[int, int]) -> float:
+        return math.prod(
+            cost.of_pieces((min(grid[0], rows), grid[1], 1))
+            for cost, rows in zip(costs, OPEN_ROWS, strict=True)
+        )
+
+    threads_m, threads_n = min(grids, key=time)
+    return {"threads_m": threads_m, "threads_n": threads_n}
 
 
 class _GridCost:

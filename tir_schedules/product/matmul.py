@@ -31,17 +31,20 @@ from microkernels.vector.expressions import Expr, parameter
 from tir_schedules.core.blocking import thread_grids
 from tir_schedules.core.config import best_first
 from tir_schedules.core.emission import kernel_function, operand_parameters, tensor_parameter
+from tir_schedules.core.extents import read_extents
+from tir_schedules.core.flat_rows import as_matrix, flat_rows, flat_view
 from tir_schedules.core.integer_product import is_dynamic, is_integer, reject_zero_points
 from tir_schedules.core.loop_nest import LoopNest
 from tir_schedules.core.product import Product
 from tir_schedules.core.region import Region
+from tir_schedules.core.size import is_open
 from tir_schedules.core.template import Packing, Template, register_template
 from tir_schedules.cost.product_nest import product_nest
 from tir_schedules.epilogue.epilogue import Columns, Epilogue, load_vector, unflatten
 from tir_schedules.rows.quantization_range import emit_own_range
 
 from .activations import InPlace
-from .best_grid import best_grid
+from .best_grid import best_grid, open_grid
 from .matmul_config import (
     ACTIVATION_DTYPES,
     MatmulConfig,
@@ -88,6 +91,21 @@ def reject(region: Region, isa: Isa) -> str | None:
     return reject_scale(region)
 
 
+def opens(region: Region, isa: Isa) -> str | None:
+    """Why the template cannot build a region whose number of rows is open, or None."""
+    if any(tensor.is_open for tensor in region.inputs[1:]):
+        return "a weight whose size is not known"
+    if is_open((region.inputs[0].shape[-1], region.output.shape[-1])):
+        return "columns whose number is not known"
+    if window_of(region) is not None:
+        return "windows over a length that is not known"
+    if has_scale(region):
+        return "factors of a weight's rows, over sizes that are not known"
+    if is_dynamic(region):
+        return "a range that the kernel finds itself, over a size that is not known"
+    return None
+
+
 def default_config(region: Region, machine: Machine) -> MatmulConfig:
     """The configuration with the fewest estimated cycles; no tuning is needed."""
     return fewest_cycles(
@@ -97,12 +115,31 @@ def default_config(region: Region, machine: Machine) -> MatmulConfig:
 
 def candidates(region: Region, machine: Machine) -> list[MatmulConfig]:
     """The best configuration of every kernel that is worth trying."""
+    if region.is_open:
+        return _open_candidates(region, machine)
     kernels = worth_trying(_kernels(region, machine.isa), dimensions(region)[0])
     return [_config(region, machine, kernel) for kernel in kernels]
 
 
+def _open_candidates(region: Region, machine: Machine) -> list[MatmulConfig]:
+    """Of vector kernels, on a grid for any number of rows."""
+    _, n, k = dimensions(region)
+    found = []
+    for kernel in _kernels(region, machine.isa):
+        if not kernel.by_tiles:
+            tile = _tile(region.sampled(), machine, kernel)
+            row_flops = 2 * n * k / kernel.kr
+            found.append(MatmulConfig(**tile, **open_grid(tile, n, k, machine, row_flops)))
+    return found
+
+
 def space(region: Region, machine: Machine) -> Iterator[MatmulConfig]:
     """Every register tile with blocks of several sizes, on every grid of threads."""
+    if region.is_open:
+        default = default_config(region, machine)
+        yield default
+        yield from (each for each in candidates(region, machine) if each != default)
+        return
     m, n, k = dimensions(region)
     kernels = _kernels(region, machine.isa)
     bases = [_tile(region, machine, kernel) for kernel in kernels]
@@ -209,6 +246,15 @@ def build(region: Region, config: MatmulConfig, isa: Isa) -> tirx.PrimFunc:
         ]
         operands = operand_parameters(region)
         c = tensor_parameter("C", region.output)
+        leading_of = None
+        if region.is_open:
+            read_extents()
+            given, region = region, open_view(region)
+            a = flat_view(a, given.inputs[0], region.inputs[0])
+            c = flat_view(c, given.output, as_matrix(given.output))
+            pairs = zip(operands, given.operands, region.operands, strict=True)
+            operands = [flat_view(*each) for each in pairs]
+            leading_of = _row_itself
         epilogue = Epilogue(region, operands, kernel.narrow)
 
         def read_a(row: Expr, columns: Columns) -> Expr:
@@ -237,7 +283,7 @@ def build(region: Region, config: MatmulConfig, isa: Isa) -> tirx.PrimFunc:
             w,
             further_inputs(region, further),
             read_a,
-            row_store(region, kernel.lanes, c, epilogue),
+            row_store(region, kernel.lanes, c, epilogue, leading_of),
             epilogue.cost,
             find_range if is_dynamic(region) else None,
             rows,
@@ -250,6 +296,16 @@ def build(region: Region, config: MatmulConfig, isa: Isa) -> tirx.PrimFunc:
             ),
         ).share()
     return builder.get()
+
+
+def open_view(region: Region) -> Region:
+    """The region with A as a matrix, and its output with as few dimensions as possible."""
+    a, *further = region.inputs
+    return flat_rows(region).replace(inputs=(as_matrix(a), *further))
+
+
+def _row_itself(row: Expr) -> list[Expr]:
+    return [row]
 
 
 def kernel_name(region: Region, config: MatmulConfig, isa: Isa) -> str:
@@ -286,6 +342,7 @@ MATMUL = register_template(
         flops=flops,
         reference=reference,
         reject=reject,
+        opens=opens,
         packing=Packing(pack, unpack, packed_shape),
         nests=nests,
         estimate=estimated_cycles,

@@ -15,11 +15,13 @@ from microkernels.microkernel import Address, Microkernel, Place
 from microkernels.tvm_compat import llvm_functions
 from microkernels.vector.expressions import Expr, ramp, reinterpret_group
 from microkernels.vector.prefetch import PREFETCH_LLVM_IR, prefetch
+from tir_schedules.core.extents import extent
 from tir_schedules.core.integer_product import is_integer
 from tir_schedules.core.region import Region
 
 from .activations import Activations, InPlace, Read
 from .matmul_config import MatmulConfig, plan_of
+from .open_rows import share_open
 from .scaled_weight import ScaledPanels
 from .thread_grid import ThreadGrid
 from .tile_loops import TileLoops, TileTask
@@ -134,6 +136,12 @@ class MatmulProduct:
 
     def share(self) -> None:
         """The whole product, in one parallel region over the configuration's grid of threads."""
-        grid = ThreadGrid(plan_of(self.region, self.config))
+        plan = plan_of(self.region, self.config)
+        if self.region.is_open:
+            rows = extent(plan.m)
+            assert not isinstance(rows, int)
+            share_open(plan, rows, self.loops(plan.m_block))
+            return
+        grid = ThreadGrid(plan)
         with grid.task() as task, llvm_functions(PREFETCH_LLVM_IR):
             grid.emit(task, self.loops(grid.most_rows))

@@ -86,7 +86,8 @@ class TileLoops:
         (row, rows, first vector of the panel, its width, block of K, start) -> accumulators; the
         product of one tile where it is not simply `kernel.emit`. `start` is as its `init`.
     begin : callable or None
-        (first row, rows) of a block -> None; emits what has to be done before it is multiplied.
+        (first row, rows) of a block -> None; emits what has to be done before it is multiplied. The
+        number of rows may be an expression.
     start : callable or None
         (row, vector) -> what the accumulators start with; zero if None.
     peel : bool
@@ -108,7 +109,7 @@ class TileLoops:
     epilogue_cost: int = 0
     stage_b: Callable[[Expr, int, Piece], LoadPanel] | None = None
     multiply: Callable[[Expr, int, Expr, int, Piece, Start | None], Tile] | None = None
-    begin: Callable[[Expr, int], None] | None = None
+    begin: Callable[[Expr, int | Expr], None] | None = None
     start: Callable[[Expr, Expr], Expr] | None = None
     peel: bool = False
     direct: Callable[[Expr, Expr], Place] | None = None

@@ -22,7 +22,7 @@ from tvm import tirx
 from microkernels.errors import ConfigError
 from microkernels.isa import Isa
 from microkernels.machines.machine import Machine
-from microkernels.vector.expressions import Expr
+from microkernels.vector.expressions import Expr, materialise
 from tir_schedules.core.blocking import balanced, shares
 from tir_schedules.core.config import Config, check_numbers
 from tir_schedules.core.emission import (
@@ -31,8 +31,11 @@ from tir_schedules.core.emission import (
     task_loop,
     tensor_parameter,
 )
+from tir_schedules.core.extents import extent, read_extents
 from tir_schedules.core.group_loops import for_groups, for_share
+from tir_schedules.core.open_loops import share_of
 from tir_schedules.core.region import Region
+from tir_schedules.core.size import SymbolicSize, is_open
 from tir_schedules.core.template import Template, register_template
 from tir_schedules.cost.parallel import threads_worth
 from tir_schedules.cost.work import norm_us
@@ -40,7 +43,7 @@ from tir_schedules.epilogue.epilogue import Epilogue
 
 from .normalize_columns import ColumnStrip
 from .normalize_rows import Rows
-from .normalize_view import NORM_OPS, SOFTMAX_OPS, View, reshaped, view_of
+from .normalize_view import NORM_OPS, SOFTMAX_OPS, View, open_view, reshaped, view_of
 
 OUTPUT_DTYPES = ("float32", "bfloat16", "uint8", "int8")
 
@@ -106,8 +109,17 @@ def reject(region: Region, isa: Isa) -> str | None:
     return None
 
 
+def opens(region: Region, isa: Isa) -> str | None:
+    """Why the template cannot build a region with an open number of rows, or None."""
+    seen = view(region)
+    if is_open((seen.n, seen.inner)) or any(tensor.is_open for tensor in region.inputs[1:]):
+        return "rows whose length is not known"
+    return "an inner axis, over sizes that are not known" if seen.inner > 1 else None
+
+
 def default_config(region: Region, machine: Machine) -> NormalizeConfig:
     """A configuration by closed formula; no tuning is needed."""
+    region = region.sampled()
     seen, lanes = view(region), machine.isa.f32_lanes
     vectors = math.ceil(seen.n / lanes)
     work = seen.outer * vectors if seen.inner == 1 else region.inputs[0].size // lanes
@@ -139,6 +151,7 @@ def _rows_in_flight(region: Region, vectors: int, pitch: int) -> int:
 
 def space(region: Region, machine: Machine) -> Iterator[NormalizeConfig]:
     """The default, then other numbers of rows and vectors, held in registers or not."""
+    region = region.sampled()
     default = default_config(region, machine)
     yield default
     seen = view(region)
@@ -188,6 +201,9 @@ def build(region: Region, config: NormalizeConfig, isa: Isa) -> tirx.PrimFunc:
         ]
         operands = operand_parameters(region)
         output = tensor_parameter("Y", region.output)
+        if region.is_open:
+            read_extents()
+            seen = open_view(seen)
         x = reshaped(inputs[0], region.inputs[0], seen.shape)
         weights = [
             reshaped(buffer, tensor, (seen.n,))
@@ -222,6 +238,9 @@ def build(region: Region, config: NormalizeConfig, isa: Isa) -> tirx.PrimFunc:
 
 def share_rows(loops: Rows, count: int, config: NormalizeConfig) -> None:
     """All rows, in one parallel region over the configuration's threads."""
+    if isinstance(count, SymbolicSize):
+        _share_open(loops, extent(count), config)
+        return
     rows = shares(count, min(config.threads, count))
     tasks = sum(group.count for group in rows)
     with task_loop(tasks) as task:
@@ -232,6 +251,19 @@ def share_rows(loops: Rows, count: int, config: NormalizeConfig) -> None:
                 balanced(size, config.rows), lambda row, many: loops.block(start + row, many)
             ),
         )
+
+
+def _share_open(loops: Rows, count: Expr | int, config: NormalizeConfig) -> None:
+    """The same for a number of rows that is known at run time only: blocks, then single rows."""
+    assert not isinstance(count, int)
+    with task_loop(config.threads) as task:
+        first, rows = share_of(count, task, config.threads)
+        whole = materialise(I.floordiv(rows, config.rows))
+        with I.serial(whole) as number:
+            loops.block(first + number * config.rows, config.rows)
+        if config.rows > 1:
+            with I.serial(rows - whole * config.rows) as left:
+                loops.block(first + whole * config.rows + left, 1)
 
 
 def _share_strips(strip: ColumnStrip, outer: int, config: NormalizeConfig) -> None:
@@ -326,5 +358,7 @@ for _op in (*SOFTMAX_OPS, *NORM_OPS):
             flops=flops,
             reference=reference,
             reject=reject,
+            opens=opens,
+            open_part=_op == "softmax",
         )
     )

@@ -17,6 +17,8 @@ import numpy as np
 import tvm.tirx.script.builder.ir as I
 
 from microkernels.vector.expressions import Expr
+from tir_schedules.core.extents import extent
+from tir_schedules.core.flat_rows import flat_rows
 from tir_schedules.core.region import Region, Tensor
 
 SOFTMAX_OPS = ("softmax", "log_softmax")
@@ -74,6 +76,12 @@ def view_of(region: Region) -> View | str:
     return View(region.replace(operands=tuple(operands), output=output), lead, n, inner)
 
 
+def open_view(view: View) -> View:
+    """A view with as few leading dimensions as its operands allow."""
+    region = flat_rows(view.region)
+    return View(region, region.output.shape[:-1], view.n, view.inner)
+
+
 def _flatten(operand: Tensor, shape: tuple[int, ...], axis: int, end: int) -> Tensor | None:
     padded = (1,) * (len(shape) - len(operand.shape)) + operand.shape
     flat = list(padded[:axis])
@@ -91,4 +99,4 @@ def reshaped(buffer: Expr, tensor: Tensor, shape: tuple[int, ...]) -> Expr:
     if tensor.shape == shape:
         return buffer
     align = np.dtype(tensor.dtype).itemsize
-    return I.decl_buffer(shape, tensor.dtype, data=buffer.data, align=align)
+    return I.decl_buffer(tuple(map(extent, shape)), tensor.dtype, data=buffer.data, align=align)

@@ -32,12 +32,12 @@ class Matrix:
     ----------
     buffer : buffer
         Of one dimension.
-    pitch : int
+    pitch : int or Expr
         Elements from one row to the next.
     """
 
     buffer: Expr
-    pitch: int
+    pitch: int | Expr
 
     @staticmethod
     def allocate(rows: int, pitch: int, dtype: str) -> Matrix:
@@ -58,4 +58,5 @@ class Matrix:
 
     def place(self, row: Expr | int = 0, column: Expr | int = 0) -> Place:
         """Where tiles are stored, from a row and a column on."""
+        assert isinstance(self.pitch, int)
         return FlatPlace(self.buffer, row, column, pitch=self.pitch)

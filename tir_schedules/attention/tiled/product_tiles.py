@@ -179,6 +179,7 @@ class ProductTiles:
     def _probabilities(self, r: Expr | int, step: Expr | int) -> Expr | Address:
         """kr probabilities of a row, as `emit` takes them."""
         found = self.band.probabilities
+        assert isinstance(found.pitch, int)
         index = found.index(r, step * self.kernel.kr)
         return self.kernel.a_operand(found.buffer, [index], found.pitch)
 

@@ -90,7 +90,7 @@ class Band:
     ----------
     scores : Matrix
         f32; probabilities overwrite it if they are f32.
-    edge : int
+    edge : int or Expr
         Column of a row's last vector, which holds the largest score of every lane, and later the
         sums of the powers. (LLVM would keep a buffer of their own in registers, and spill it.)
     maximum : buffer
@@ -104,7 +104,7 @@ class Band:
     """
 
     scores: Matrix
-    edge: int
+    edge: int | Expr
     maximum: Expr
     probabilities: Matrix
     inverse: Expr
@@ -154,13 +154,13 @@ class SoftmaxRows:
         self.degree = 3 if kernel.a_dtype == "bfloat16" else 5
 
     def emit(
-        self, rows: int, vectors: Expr | int, keys: int, beside: Callable[[Expr], None]
+        self, rows: int | Expr, vectors: Expr | int, keys: int, beside: Callable[[Expr], None]
     ) -> None:
         """The rows of a band, over as many vectors of keys.
 
         Parameters
         ----------
-        rows : int
+        rows : int or Expr
             Of the band.
         vectors : Expr or int
             How many are computed.
@@ -290,7 +290,7 @@ class SoftmaxRows:
 
 
 @contextmanager
-def _each(rows: int) -> Iterator[Expr]:
+def _each(rows: int | Expr) -> Iterator[Expr]:
     """A loop over the rows of a band."""
     with I.serial(rows) as row, opaque_block("softmax"):
         yield row

@@ -101,7 +101,7 @@ class PreparedCase:
     def compile(self, config: Config, name: str) -> tuple[Any, dict[int, np.ndarray]]:
         """A candidate's code, and the constants that it reads, packed, by argument."""
         function = self.template.build(self.region, config, self.isa)
-        with kernel_context():  # the code that a model gets
+        with kernel_context([function]):  # the code that a model gets
             function = made_for(function.with_attr("global_symbol", name), self.threads)
             pipeline = pipeline_for(self.threads)
             code = tvm.compile(function, self.target, tir_pipeline=pipeline)

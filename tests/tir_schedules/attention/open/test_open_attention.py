@@ -1,0 +1,168 @@
+"""Attention with any number of sequences, queries and keys: one kernel, compared with numpy."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tests.tir_schedules.open_regions import BATCH, LENGTH, OpenKernel, at_sizes
+from tests.tir_schedules.run_region import (
+    ISAS,
+    expected,
+    highest_native,
+    machine_for,
+    random_inputs,
+)
+from tir_schedules.core.region import Region, Step, Tensor
+from tir_schedules.core.size import SymbolicSize
+from tir_schedules.core.template import template_for
+
+KEYS = SymbolicSize.of("keys")
+SIZES = [(1, 1), (1, 2), (2, 7), (1, 16), (1, 33), (2, 50)]
+
+
+def f32(*shape: int) -> Tensor:
+    return Tensor(shape, "float32")
+
+
+def attention(
+    heads: int = 3,
+    d: int = 32,
+    e: int = 32,
+    keys: int = LENGTH,
+    mask: tuple[int, ...] | None = None,
+    group: int = 1,
+    steps: tuple[Step, ...] = (),
+) -> Region:
+    """q, k and v stored as [batch, length, heads * size]; `group` heads of q share k and v."""
+    operands = () if mask is None else (f32(*mask),)
+    first = 1 + len(operands)
+    epilogue = [Step("constant", (), d**-0.5), Step("multiply", (0, first))]
+    if operands:
+        epilogue.append(Step("add", (first + 1, 1)))
+    scores = Region(
+        op="batch_matmul",
+        inputs=(f32(BATCH, heads, LENGTH, d), f32(BATCH, heads, d, keys)),
+        operands=operands,
+        output=f32(BATCH, heads, LENGTH, keys),
+        epilogue=(*epilogue, *steps),
+    )
+    softmax = Region(op="softmax", inputs=(scores.output,), output=scores.output, attrs={"axis": 3})
+    product = Region(
+        op="batch_matmul",
+        inputs=(scores.output, f32(BATCH, heads, keys, e)),
+        output=f32(BATCH, heads, LENGTH, e),
+    )
+    sets = heads // group
+    factors = (BATCH, sets, group) if group > 1 else (BATCH, heads)
+
+    def strides(rows: int, columns: int, count: int, shared: bool) -> tuple[int, ...]:
+        inner = ((columns * group, columns) if not shared else (columns, 0)) if group > 1 else None
+        by_head = inner if inner is not None else (columns,)
+        return (rows * count * columns, *by_head, count * columns, 1)
+
+    return Region(
+        op="attention",
+        inputs=(
+            f32(BATCH, LENGTH, heads * d),
+            f32(BATCH, keys, sets * d),
+            f32(BATCH, keys, sets * e),
+            *operands,
+        ),
+        output=f32(BATCH, LENGTH, heads * e),
+        attrs={
+            "batch": factors,
+            "q_strides": strides(LENGTH, d, heads, False),
+            "k_strides": strides(keys, d, sets, True),
+            "v_strides": strides(keys, e, sets, True),
+            "out_strides": strides(LENGTH, e, heads, False),
+        },
+        parts=(scores, softmax, product),
+    )
+
+
+def check(region: Region, kernel: OpenKernel, batch: int, length: int, keys: int = 0) -> None:
+    values = {"batch": batch, "length": length, "keys": keys}
+    known = at_sizes(region, values)
+    arrays = random_inputs(known)
+    for at_end in (True, False):
+        result = kernel.run(values, arrays, at_end)
+        wanted = expected(known, arrays)
+        # Sums of so many products with probabilities; an exponential is off by a few roundings.
+        many = known.parts[0].output.shape[-1] + known.parts[0].inputs[0].shape[-1]
+        bound = 4 * (many + 8) * np.finfo(np.float32).eps * np.abs(arrays[2]).max()
+        assert np.abs(result - wanted).max() <= bound
+
+
+@pytest.mark.parametrize("isa", ISAS)
+def test_any_length(isa: str) -> None:
+    region = attention(mask=(BATCH, 1, 1, LENGTH))
+    kernel = OpenKernel(region, isa)
+    for sizes in SIZES:
+        check(region, kernel, *sizes)
+
+
+@pytest.mark.parametrize(("d", "e"), [(64, 64), (40, 24), (7, 5), (16, 80)])
+def test_heads_of_any_size(d: int, e: int) -> None:
+    region = attention(2, d, e)
+    kernel = OpenKernel(region, highest_native(ISAS))
+    for sizes in SIZES:
+        check(region, kernel, *sizes)
+
+
+@pytest.mark.parametrize(
+    "mask", [None, (LENGTH, KEYS), (BATCH, 1, LENGTH, KEYS), (BATCH, 3, LENGTH, KEYS), (KEYS,)]
+)
+def test_masks_and_another_number_of_keys(mask: tuple[int, ...] | None) -> None:
+    region = attention(keys=KEYS, mask=mask)
+    kernel = OpenKernel(region, highest_native(ISAS))
+    for length, keys in [(1, 1), (1, 17), (5, 3), (20, 48), (33, 129)]:
+        check(region, kernel, 2, length, keys)
+
+
+def test_another_epilogue_of_the_scores() -> None:
+    region = attention(steps=(Step("tanh", (2,)),))
+    kernel = OpenKernel(region, highest_native(ISAS))
+    for sizes in SIZES:
+        check(region, kernel, *sizes)
+
+
+def test_a_causal_mask() -> None:
+    region = attention()
+    region = region.replace(attrs={**region.attrs, "causal": 0})
+    kernel = OpenKernel(region, highest_native(ISAS))
+    for sizes in SIZES:
+        check(region, kernel, *sizes)
+
+
+def test_heads_that_share_k_and_v() -> None:
+    region = attention(6, 16, 16, group=3)
+    kernel = OpenKernel(region, highest_native(ISAS))
+    for sizes in SIZES:
+        check(region, kernel, *sizes)
+
+
+@pytest.mark.parametrize("threads", [2, 7])
+def test_on_threads(threads: int) -> None:
+    region = attention(mask=(BATCH, 1, 1, LENGTH))
+    kernel = OpenKernel(region, highest_native(ISAS), threads)
+    assert kernel.config.to_dict()["parallel"]
+    assert kernel.config.to_dict()["row_shares"] == -(-threads // 3)
+    for sizes in SIZES:
+        check(region, kernel, *sizes)
+
+
+def test_nothing() -> None:
+    region = attention()
+    kernel = OpenKernel(region, highest_native(ISAS))
+    for batch, length in [(0, 5), (2, 0)]:
+        values = {"batch": batch, "length": length}
+        result = kernel.run(values, random_inputs(at_sizes(region, values)))
+        assert result.shape == (batch, length, 96)
+
+
+def test_bytes_are_refused() -> None:
+    region = attention()
+    stored = tuple(Tensor(t.shape, "bfloat16") for t in region.inputs)
+    reason = template_for("attention").opens(region.replace(inputs=stored), machine_for("avx2").isa)
+    assert "another type than float32" in str(reason)

@@ -1,0 +1,68 @@
+"""Regions whose sizes are known at run time only: their kernels, and what they are at some."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from tests.guard import guarded
+from tests.stand_ins import running
+from tests.tir_schedules.run_region import dtype_named, machine_for, packed
+from tir_schedules.core.attributes import Attribute
+from tir_schedules.core.config import Config
+from tir_schedules.core.region import Region, Tensor
+from tir_schedules.core.size import SymbolicSize, evaluated
+from tir_schedules.core.template import template_for
+from tvm_hybrid.dlpack import tensor_of
+
+BATCH, LENGTH = SymbolicSize.of("batch"), SymbolicSize.of("length")
+
+
+def at_sizes(region: Region, values: Mapping[str, int]) -> Region:
+    """The region where the symbols have these values."""
+
+    def tensor(each: Tensor) -> Tensor:
+        shape = tuple(evaluated(size, values) for size in each.shape)
+        return Tensor(shape, each.dtype, each.constant)
+
+    def attribute(value: Attribute) -> Attribute:
+        if not isinstance(value, tuple):
+            return value
+        return tuple(evaluated(n, values) if isinstance(n, int) else n for n in value)  # type: ignore[return-value]
+
+    return region.replace(
+        inputs=tuple(map(tensor, region.inputs)),
+        operands=tuple(map(tensor, region.operands)),
+        output=tensor(region.output),
+        attrs={name: attribute(value) for name, value in region.attrs.items()},
+        parts=tuple(at_sizes(part, values) for part in region.parts),
+    )
+
+
+class OpenKernel:
+    """The kernel of a region with open sizes."""
+
+    def __init__(
+        self, region: Region, isa: str, threads: int = 1, config: Config | None = None
+    ) -> None:
+        machine = machine_for(isa, threads)
+        template = template_for(region.op)
+        assert template.rejection(region, machine.isa) is None
+        self.region, self.isa = region, machine.isa
+        self.config = config or template.default_config(region, machine)
+        function = template.build(region, self.config, machine.isa)
+        named = function.with_attr("global_symbol", "kernel")
+        self.kernel = running.compiled(named, isa)["kernel"]
+
+    def run(
+        self, values: Mapping[str, int], arrays: Sequence[np.ndarray], at_end: bool = True
+    ) -> np.ndarray:
+        """The output at some sizes, every buffer placed against an unmapped page."""
+        output = at_sizes(self.region, values).output
+        result = guarded(np.zeros(output.shape, dtype_named(output.dtype)), at_end)
+        result[...] = 85 if result.dtype.kind in "iub" else np.nan
+        inputs: list[Any] = packed(self.region, self.config, self.isa, arrays)
+        self.kernel(*(tensor_of(guarded(x, at_end)) for x in inputs), tensor_of(result))
+        return result

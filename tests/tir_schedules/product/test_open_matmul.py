@@ -1,0 +1,140 @@
+"""Products with any number of rows: one kernel, the bits of the kernels of known sizes."""
+
+from __future__ import annotations
+
+import msgspec
+import numpy as np
+import pytest
+
+from tests.tir_schedules.open_regions import BATCH, LENGTH, OpenKernel, at_sizes
+from tests.tir_schedules.run_region import (
+    BF16_ISAS,
+    INTEGER_ISAS,
+    ISAS,
+    expected,
+    highest_native,
+    machine_for,
+    product_bound,
+    random_inputs,
+)
+from tir_schedules.core.region import Region, Step, Tensor
+from tir_schedules.core.template import template_for
+
+SIZES = [(1, 1), (1, 2), (1, 3), (2, 2), (1, 7), (3, 5), (1, 37), (2, 64)]
+
+
+def linear(k: int, n: int, epilogue: tuple[Step, ...] = (), *operands: Tensor) -> Region:
+    return Region(
+        op="matmul",
+        inputs=(Tensor((BATCH, LENGTH, k), "float32"), Tensor((k, n), "float32", True)),
+        operands=operands,
+        output=Tensor((BATCH, LENGTH, n), "float32"),
+        epilogue=epilogue,
+    )
+
+
+def biased(k: int, n: int) -> Region:
+    return linear(k, n, (Step("add", (0, 1)), Step("relu", (2,))), Tensor((n,), "float32"))
+
+
+def bytes_times_bytes(k: int, n: int, a: str, zero_point: int) -> Region:
+    return Region(
+        op="matmul",
+        inputs=(Tensor((BATCH, LENGTH, k), a), Tensor((k, n), "int8", True)),
+        output=Tensor((BATCH, LENGTH, n), "int32"),
+        attrs={"a_zero_point": zero_point},
+    )
+
+
+def check(region: Region, kernel: OpenKernel, sizes: tuple[int, int], at_end: bool = True) -> None:
+    values = dict(zip(("batch", "length"), sizes, strict=True))
+    known = at_sizes(region, values)
+    arrays = random_inputs(known)
+    result = kernel.run(values, arrays, at_end)
+    wanted = expected(known, arrays)
+    bound = np.zeros(()) if region.output.dtype == "int32" else product_bound(known, arrays)
+    assert (np.abs(result - wanted) <= bound + 1e-30).all()
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("sizes", [(64, 48), (70, 130), (33, 5)])
+def test_any_number_of_rows(isa: str, sizes: tuple[int, int]) -> None:
+    region = biased(*sizes)
+    kernel = OpenKernel(region, isa)
+    for each in SIZES:
+        check(region, kernel, each)
+        check(region, kernel, each, at_end=False)
+
+
+def test_no_rows() -> None:
+    kernel = OpenKernel(biased(16, 32), highest_native(ISAS))
+    values = {"batch": 0, "length": 5}
+    assert kernel.run(values, random_inputs(at_sizes(kernel.region, values))).shape == (0, 5, 32)
+
+
+@pytest.mark.parametrize("threads", [2, 3, 7])
+def test_on_threads(threads: int) -> None:
+    region = biased(64, 300)
+    machine = machine_for(highest_native(ISAS), threads).with_numbers(fork_us=0)
+    config = template_for("matmul").default_config(region, machine)
+    assert config.threads > 1
+    kernel = OpenKernel(region, highest_native(ISAS), threads, config)
+    for each in SIZES:
+        check(region, kernel, each)
+
+
+def test_cuts_of_rows_and_of_k() -> None:
+    region = biased(100, 48)
+    isa = highest_native(ISAS)
+    config = template_for("matmul").default_config(region, machine_for(isa))
+    config = msgspec.structs.replace(config, m_block=16, k_block=40)
+    kernel = OpenKernel(region, isa, 1, config)
+    for each in SIZES:
+        check(region, kernel, each)
+
+
+def test_an_operand_that_differs_along_a_part_of_the_rows() -> None:
+    region = linear(24, 40, (Step("add", (0, 1)),), Tensor((LENGTH, 40), "float32"))
+    kernel = OpenKernel(region, highest_native(ISAS))
+    for each in SIZES:
+        check(region, kernel, each)
+
+
+@pytest.mark.parametrize("isa", INTEGER_ISAS)
+@pytest.mark.parametrize(("a", "zero_point"), [("uint8", 0), ("uint8", 3), ("int8", -2)])
+def test_integers_are_exact(isa: str, a: str, zero_point: int) -> None:
+    region = bytes_times_bytes(70, 48, a, zero_point)
+    kernel = OpenKernel(region, isa)
+    for each in SIZES:
+        check(region, kernel, each)
+
+
+@pytest.mark.parametrize("isa", BF16_ISAS)
+def test_bfloat16_has_the_bits_of_known_sizes(isa: str) -> None:
+    region = Region(
+        op="matmul",
+        inputs=(Tensor((BATCH, LENGTH, 48), "float32"), Tensor((48, 64), "bfloat16", True)),
+        output=Tensor((BATCH, LENGTH, 64), "float32"),
+    )
+    kernel = OpenKernel(region, isa)
+    for sizes in SIZES:
+        values = dict(zip(("batch", "length"), sizes, strict=True))
+        known = at_sizes(region, values)
+        arrays = random_inputs(known)
+        magnitudes = [np.abs(x.astype(np.float64)) for x in arrays]
+        # Products are exact in f32; A is rounded to 8 bits, then sums of K of them to 24.
+        bound = (2.0**-8 + 48 * 2.0**-23) * (magnitudes[0] @ magnitudes[1])
+        exact = arrays[0].astype(np.float64) @ arrays[1].astype(np.float64)
+        assert (np.abs(kernel.run(values, arrays) - exact) <= bound + 1e-30).all()
+
+
+def test_what_is_refused() -> None:
+    template, isa = template_for("matmul"), machine_for("avx2").isa
+    open_k = Region(
+        op="matmul",
+        inputs=(Tensor((2, LENGTH), "float32"), Tensor((LENGTH, 8), "float32", True)),
+        output=Tensor((2, 8), "float32"),
+    )
+    assert "not known" in (template.rejection(open_k, isa) or "")
+    chain = template_for("mlp_chain")
+    assert chain.opens is None

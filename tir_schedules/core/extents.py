@@ -1,0 +1,115 @@
+"""Reads sizes that are known at run time only off a kernel's arguments.
+
+    A: float32[batch, sequence, 384]  ->  batch and sequence are variables of the buffer's shape,
+                                          extent(batch * sequence) their product
+
+Every different symbolic size of a parameter is a variable of its own. The kernel's loops get int32
+values that TVM cannot look through: its analyzer takes minutes over chains of // and %.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import tvm.tirx.script.builder.ir as I
+from tvm import tirx
+
+from microkernels.errors import CompileError
+from microkernels.vector.expressions import Expr, cast, materialise
+
+from .size import SymbolicSize
+
+
+@dataclass
+class _Scope:
+    """What is known in one function: the variables of its arguments, and their values."""
+
+    variables: dict[SymbolicSize, tirx.Var] = field(default_factory=dict)
+    values: dict[SymbolicSize, Expr] = field(default_factory=dict)
+
+
+class _Scopes(threading.local):
+    def __init__(self) -> None:
+        self.open: list[_Scope] = []
+
+
+_scopes = _Scopes()
+
+# Attribute of a function whose buffers TVM shall leave as they are: to find out which part of them
+# is used takes its analyzer minutes where sizes are expressions.
+EXACT_BUFFERS = "tvm_hybrid.exact_buffers"
+
+
+@contextmanager
+def extent_scope() -> Iterator[None]:
+    """The scope of one function under construction."""
+    _scopes.open.append(_Scope())
+    try:
+        yield
+    finally:
+        _scopes.open.pop()
+
+
+def buffer_shape(shape: Sequence[int]) -> tuple[int | Expr, ...]:
+    """The shape of a parameter; a variable for each symbolic size that is new."""
+    return tuple(map(_dimension, shape))
+
+
+def _dimension(size: int) -> int | Expr:
+    if not isinstance(size, SymbolicSize):
+        return size
+    variables = _scopes.open[-1].variables
+    if size not in variables:
+        variables[size] = tirx.Var(f"n{len(variables)}", "int64")
+    return variables[size]
+
+
+def read_extents() -> None:
+    """Emits, once all parameters are there, the values of their symbolic sizes as int32."""
+    scope = _scopes.open[-1]
+    I.func_attr({EXACT_BUFFERS: True})
+    for size, variable in scope.variables.items():
+        scope.values[size] = materialise(cast("int32", variable))
+
+
+def extent(size: int) -> int | Expr:
+    """A size inside the function: a number as it is, a symbolic one as an int32 expression.
+
+    Raises
+    ------
+    CompileError
+        If no parameter tells a symbol.
+    """
+    if not isinstance(size, SymbolicSize):
+        return size
+    return _value(size, _scopes.open[-1].values if _scopes.open else {})
+
+
+def allocated(size: int) -> int | Expr:
+    """The same for the extent of a buffer of the kernel's own.
+
+    TVM moves such a buffer to the beginning of the function, where only arguments are known.
+    """
+    if not isinstance(size, SymbolicSize):
+        return size
+    variables = _scopes.open[-1].variables.items()
+    return _value(size, {known: cast("int32", variable) for known, variable in variables})
+
+
+def _value(size: SymbolicSize, values: Mapping[SymbolicSize, Expr]) -> Expr:
+    if size in values:
+        return values[size]
+    total: Expr | int = 0
+    for product, count in size.terms.items():
+        term: Expr | int = count
+        for name in product:
+            single = SymbolicSize.of(name)
+            if single not in values:
+                raise CompileError(f"the size {size}: no argument tells {name}")
+            term = values[single] if isinstance(term, int) and term == 1 else values[single] * term
+        total = term if isinstance(total, int) and total == 0 else total + term
+    assert not isinstance(total, int)
+    return total

@@ -1,0 +1,65 @@
+"""A region as a matrix: leading dimensions that all operands share alike become one.
+
+    [batch, sequence, 384] + [384]            ->  rows of 384, batch * sequence of them
+    [batch, sequence, 384] + [sequence, 384]  ->  [batch, sequence, 384], as it is
+
+Memory does not change. The kernel's parameters keep their shapes; `flat_view` sees them otherwise.
+"""
+
+from __future__ import annotations
+
+import math
+
+import tvm.tirx.script.builder.ir as I
+from tvm import DataType
+
+from microkernels.vector.expressions import Expr
+
+from .extents import extent
+from .region import Region, Tensor
+
+
+def flat_rows(region: Region) -> Region:
+    """The region with as few leading dimensions of its output and operands as possible.
+
+    The last dimension stays. Its inputs are left as they are.
+    """
+    output = region.output.shape
+    padded = [(1,) * (len(output) - len(t.shape)) + t.shape for t in region.operands]
+    groups: list[list[int]] = []
+    kinds: list[list[bool]] = []
+    for axis, size in enumerate(output[:-1]):
+        if size == 1:
+            continue
+        kind = [shape[axis] == 1 for shape in padded]
+        if kinds and kinds[-1] == kind:
+            groups[-1].append(axis)
+        else:
+            groups.append([axis])
+            kinds.append(kind)
+
+    def merged(shape: tuple[int, ...]) -> tuple[int, ...]:
+        return (*(math.prod(shape[axis] for axis in group) for group in groups), shape[-1])
+
+    operands = [
+        tensor if not tensor.shape else Tensor(merged(shape), tensor.dtype, tensor.constant)
+        for tensor, shape in zip(region.operands, padded, strict=True)
+    ]
+    return region.replace(
+        output=Tensor(merged(output), region.output.dtype), operands=tuple(operands)
+    )
+
+
+def as_matrix(tensor: Tensor) -> Tensor:
+    """A tensor with all leading dimensions as one."""
+    rows = math.prod(tensor.shape[:-1])
+    return Tensor((rows, tensor.shape[-1]), tensor.dtype, tensor.constant)
+
+
+def flat_view(buffer: Expr, tensor: Tensor, seen: Tensor) -> Expr:
+    """A parameter under the shape of another tensor of as many elements."""
+    if tensor.shape == seen.shape:
+        return buffer
+    shape = [extent(size) for size in seen.shape]
+    align = max(1, DataType(tensor.dtype).itemsize)
+    return I.decl_buffer(shape, tensor.dtype, data=buffer.data, align=align)

@@ -1,0 +1,84 @@
+"""Loops over sizes that are known at run time: blocks, and register tiles of balanced heights.
+
+A register tile's height is a number that its code is written for. So there is code for each height
+from 1 to the most, and a branch chooses among them; pieces of one loop differ by at most one, as
+those of `balanced`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import tvm.tirx.script.builder.ir as I
+from tvm import tirx
+
+from microkernels.vector.expressions import Expr, materialise
+
+from .emission import opaque_block
+
+
+def ceil_div(total: Expr | int, by: int) -> Expr:
+    """A size over a number, rounded up."""
+    if isinstance(total, int):
+        return tirx.const(-(-total // by), "int32")
+    return I.floordiv(total + (by - 1), by)
+
+
+def for_blocks(total: Expr, most: int, body: Callable[[Expr, Expr], None]) -> None:
+    """Runs `body(start, size)` for blocks of `most`, of which the last one may be smaller."""
+    with I.serial(ceil_div(total, most)) as number, opaque_block("block"):
+        start = materialise(number * most)
+        body(start, materialise(tirx.Min(tirx.const(most, "int32"), total - start)))
+
+
+def share_of(total: Expr, number: Expr, parts: int) -> tuple[Expr, Expr]:
+    """(start, size) of one of so many parts, which differ by at most one."""
+    if parts == 1:
+        return tirx.const(0, "int32"), total
+    first = materialise(I.floordiv(number * total, parts))
+    return first, materialise(I.floordiv((number + 1) * total, parts) - first)
+
+
+def for_tiles(
+    total: Expr,
+    most: int,
+    body: Callable[[Expr, int], None],
+    after: Callable[[Expr, Expr], None] | None = None,
+    least: int = 1,
+) -> None:
+    """Runs `body(start, size)` for the fewest pieces of at most `most`, sizes as numbers.
+
+    Parameters
+    ----------
+    total : Expr
+        What is cut; nothing runs for 0.
+    after : callable or None
+        (start, size as an expression) -> None; runs after each piece, written once for all sizes.
+    least : int
+        No total is smaller, but for 0.
+    """
+    count = materialise(ceil_div(total, most))
+    some = tirx.Max(count, tirx.const(1, "int32"))
+    base, larger = materialise(I.floordiv(total, some)), materialise(I.floormod(total, some))
+    with I.serial(count) as number, opaque_block("piece"):
+        start = materialise(number * base + tirx.Min(number, larger))
+        size = materialise(base + tirx.Cast("int32", tirx.LT(number, larger)))
+        # Pieces of a total beyond `most` are higher than half of it.
+        sizes = range(min(least, most // 2 + 1), most + 1)
+        choose(size, sizes, lambda known: body(start, known))
+        if after is not None:
+            after(start, size)
+
+
+def choose(value: Expr, numbers: Sequence[int], body: Callable[[int], None]) -> None:
+    """Runs `body(number)` for the number that a value is, by halving; one branch for each."""
+    if len(numbers) == 1:
+        with opaque_block("chosen"):
+            body(numbers[0])
+        return
+    middle = len(numbers) // 2
+    with I.If(value < numbers[middle]):
+        with I.Then():
+            choose(value, numbers[:middle], body)
+        with I.Else():
+            choose(value, numbers[middle:], body)

@@ -1,0 +1,178 @@
+"""SymbolicSize: a size that is known when the program runs only, such as a batch or a sequence.
+
+    batch * sequence      an int whose value is a sample, equal to the same expression alone
+
+A region with such sizes is one kernel for all of them. Estimates, default configurations and
+records take the sample; kernels read the real size off their arguments (`extents`).
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, SupportsIndex
+
+# What every symbol is taken for where a number is needed: a sequence, or rows, of a usual length.
+SAMPLE = 128
+
+Monomial = tuple[str, ...]
+"""Symbols that are multiplied, in order of name; () is the number 1."""
+_TERM = re.compile(r"(\d+)?((?:\*?[A-Za-z_]\w*)*)")
+
+
+class SymbolicSize(int):
+    """A sum of products of symbols with numbers.
+
+    As an int it is its sample. It is equal to no number, and to no other size that may differ. Only
+    `+`, `*` and `quotient` keep the symbols; any other arithmetic is that of the sample.
+
+    Parameters
+    ----------
+    terms : mapping
+        Product of symbols -> how often it is added.
+
+    Attributes
+    ----------
+    terms : dict
+        As given, without those that are 0.
+    """
+
+    terms: dict[Monomial, int]
+
+    def __new__(cls, terms: Mapping[Monomial, int]) -> SymbolicSize:
+        """The size, with its sample as value."""
+        value = sum(count * SAMPLE ** len(product) for product, count in terms.items())
+        self = super().__new__(cls, value)
+        self.terms = {product: terms[product] for product in sorted(terms) if terms[product]}
+        return self
+
+    @staticmethod
+    def of(name: str) -> SymbolicSize:
+        """The size that is one symbol."""
+        return SymbolicSize({(name,): 1})
+
+    @property
+    def symbols(self) -> tuple[str, ...]:
+        """Names of the symbols, each once, in order."""
+        return tuple(sorted({name for product in self.terms for name in product}))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, SymbolicSize) and self.terms == other.terms
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    def __hash__(self) -> int:
+        return hash(str(self))
+
+    def __mul__(self, other: SupportsIndex) -> int:
+        return _size(
+            (tuple(sorted(a + b)), n * m)
+            for a, n in self.terms.items()
+            for b, m in _terms(other).items()
+        )
+
+    def __add__(self, other: SupportsIndex) -> int:
+        return _size([*self.terms.items(), *_terms(other).items()])
+
+    __rmul__, __radd__ = __mul__, __add__
+
+    def __str__(self) -> str:
+        return "+".join(map(_text, self.terms.items()))
+
+    def __repr__(self) -> str:
+        return f"SymbolicSize({self})"
+
+    def __reduce__(self) -> Any:
+        return SymbolicSize, (self.terms,)
+
+
+def quotient(size: int, by: int) -> int | None:
+    """A size over another one, if that is whole whatever the symbols are; else None.
+
+    >>> quotient(SymbolicSize.of("n") * 384, 384) == SymbolicSize.of("n")
+    True
+    """
+    if not isinstance(size, SymbolicSize) and not isinstance(by, SymbolicSize):
+        return size // by if by and size % by == 0 else None
+    divisor = _terms(by)
+    if len(divisor) != 1:
+        return 1 if size == by else None
+    ((divided, number),) = divisor.items()
+    found = []
+    for product, count in _terms(size).items():
+        left = list(product)
+        for name in divided:
+            if name not in left:
+                return None
+            left.remove(name)
+        if not number or count % number:
+            return None
+        found.append((tuple(left), count // number))
+    return _size(found)
+
+
+def size_text(size: int) -> int | str:
+    """A size for JSON: a number, or the text of a symbolic one."""
+    return str(size) if isinstance(size, SymbolicSize) else size
+
+
+def size_from(value: int | str) -> int:
+    """The size that `size_text` wrote; ValueError for another text."""
+    if not isinstance(value, str):
+        return value
+    if re.fullmatch(r"\s*-?\d+\s*", value):
+        return int(value)
+    found = []
+    for term in value.replace(" ", "").split("+"):
+        match = _TERM.fullmatch(term)
+        if match is None or not term:
+            raise ValueError(f"{value!r} is no size; one is written as 3*batch*sequence+1")
+        number, names = match.groups()
+        product = tuple(sorted(name for name in (names or "").split("*") if name))
+        found.append((product, int(number or 1)))
+    return _size(found)
+
+
+def is_open(shape: Iterable[int]) -> bool:
+    """Whether a size of a shape is symbolic.
+
+    >>> is_open((1, 128))
+    False
+    """
+    return any(isinstance(size, SymbolicSize) for size in shape)
+
+
+def sampled(shape: Sequence[int]) -> tuple[int, ...]:
+    """A shape with samples in the places of symbolic sizes."""
+    return tuple(map(int, shape))
+
+
+def evaluated(size: int, values: Mapping[str, int]) -> int:
+    """A size where the symbols have these values."""
+    return sum(
+        count * math.prod(values[name] for name in product)
+        for product, count in _terms(size).items()
+    )
+
+
+def _terms(size: SupportsIndex) -> dict[Monomial, int]:
+    return size.terms if isinstance(size, SymbolicSize) else {(): int(size)}
+
+
+def _size(terms: Iterable[tuple[Monomial, int]]) -> int:
+    """The sum of terms; a plain number if no symbol is left."""
+    found: dict[Monomial, int] = {}
+    for product, count in terms:
+        found[product] = found.get(product, 0) + count
+    found = {product: count for product, count in found.items() if count}
+    if set(found) <= {()}:
+        return found.get((), 0)
+    return SymbolicSize(found)
+
+
+def _text(term: tuple[Monomial, int]) -> str:
+    product, count = term
+    factors = ([str(count)] if count != 1 or not product else []) + list(product)
+    return "*".join(factors)

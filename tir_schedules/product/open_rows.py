@@ -1,0 +1,154 @@
+"""The loops of a product whose number of rows is known at run time only.
+
+    for each block of rows
+        one or two rows: several panels of columns side by side, see `few_rows`
+        more: for each panel, for each block of K
+            for each register tile: code for its height, chosen by a branch; then one epilogue
+
+As `TileLoops`, but for the branches. The accumulators pass through L1, so that the epilogue is
+written once for all heights.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import tvm.tirx.script.builder.ir as I
+from tvm import tirx
+
+from microkernels.tvm_compat import llvm_functions
+from microkernels.vector.expressions import Expr, ramp
+from microkernels.vector.prefetch import PREFETCH_LLVM_IR
+from tir_schedules.core.blocking import Group, balanced
+from tir_schedules.core.emission import task_loop
+from tir_schedules.core.group_loops import for_groups, for_share
+from tir_schedules.core.open_loops import choose, for_blocks, for_tiles, share_of
+from tir_schedules.core.product_plan import Piece, ProductPlan
+
+from .few_rows import FEW_ROWS, FewRows
+from .tile_loops import TileLoops
+from .tile_stores import rest
+
+
+def share_open(plan: ProductPlan, rows: Expr, loops: TileLoops) -> None:
+    """The whole product, in one parallel region over the grid of threads.
+
+    Parameters
+    ----------
+    rows : Expr
+        How many there are.
+    loops : TileLoops
+        For blocks of at most `plan.m_block` rows; without `stage_b`.
+    """
+    columns = plan.column_shares
+    threads_n = sum(group.count for group in columns)
+    with task_loop(plan.threads_m * threads_n) as task, llvm_functions(PREFETCH_LLVM_IR):
+        row, many = share_of(rows, I.floormod(task, plan.threads_m), plan.threads_m)
+        for_share(
+            columns,
+            I.floordiv(task, plan.threads_m),
+            lambda vector, vectors: OpenRows(loops).emit(row, many, vector, vectors),
+        )
+
+
+@dataclass(frozen=True)
+class OpenRows:
+    """The loops over a number of rows that is an expression.
+
+    Attributes
+    ----------
+    loops : TileLoops
+        What they do with a tile.
+    """
+
+    loops: TileLoops
+
+    def emit(self, row: Expr, rows: Expr, vector: Expr, vectors: int) -> None:
+        """The loops over `rows` rows from `row` and `vectors` vectors of columns from `vector`."""
+        plan, loops = self.loops.plan, self.loops
+        groups = balanced(vectors, plan.vectors)
+        few = FewRows(loops, groups)
+        cut = len(plan.pieces) > 1
+        height = max(plan.m_block if cut else plan.rows, FEW_ROWS)
+        width = max(groups[0].size, few.widest) * plan.kernel.lanes
+        scratch = I.sblock_alloc_buffer((height, width), plan.kernel.acc_dtype, align=64)
+
+        def block(start: Expr, size: Expr) -> None:
+            if loops.begin is not None:
+                loops.begin(row + start, size)
+
+            def of(kind: int) -> None:
+                if kind <= few.most:
+                    few.emit(row + start, kind, vector, scratch)
+                    return
+                for group in groups:
+                    self._panels(row + start, size, vector, group, scratch, few.most + 1)
+
+            kinds = range(1, few.most + 2)
+            choose(tirx.Min(size, tirx.const(kinds[-1], "int32")), kinds, of)
+
+        for_blocks(rows, plan.m_block, block)
+
+    def _panels(
+        self, row: Expr, rows: Expr, vector: Expr, group: Group, scratch: Expr, least: int
+    ) -> None:
+        """Panels of equal width, for `least` rows or more."""
+        pieces = self.loops.plan.pieces
+        cut = len(pieces) > 1
+
+        def panel(start: Expr | int, width: int) -> None:
+            first = vector + start
+
+            def store(at: Expr, height: Expr) -> None:
+                place = at if cut else tirx.const(0, "int32")
+                with I.serial(height) as i:
+                    for j in range(width):
+                        value = _vector_of(scratch, place + i, j, self.loops.plan.kernel.lanes)
+                        self.loops.store(row + at + i, first + j, value, j == width - 1)
+
+            for number, piece in enumerate(pieces):
+
+                def tile(at: Expr, height: int, piece: Piece = piece, number: int = number) -> None:
+                    place = at if cut else 0
+                    self._tile(row + at, height, first, width, piece, scratch, place, number > 0)
+
+                after = store if number == len(pieces) - 1 else None
+                for_tiles(rows, self.loops.plan.rows, tile, after, least)
+
+        for_groups([group], panel)
+
+    def _tile(
+        self,
+        row: Expr,
+        rows: int,
+        vector: Expr,
+        vectors: int,
+        piece: Piece,
+        scratch: Expr,
+        place: Expr | int,
+        goes_on: bool,
+    ) -> None:
+        """One tile, its accumulators in `scratch` from the row `place` on."""
+        loops, kernel = self.loops, self.loops.plan.kernel
+        begins = loops.start
+
+        def start(i: Expr | int, j: int) -> Expr:
+            if goes_on:
+                return _vector_of(scratch, place + i, j, kernel.lanes)
+            assert begins is not None
+            return begins(row + i, vector + j)
+
+        result = kernel.emit(
+            rows,
+            vectors,
+            (piece[1],),
+            lambda i, ks: loops.load_a(row + i, piece[0] + ks[0]),
+            lambda j, ks: loops.load_b(vector, vectors, piece[0] + ks[0], j),
+            start if goes_on or begins is not None else None,
+        )
+        rest(result, scratch, place)
+
+
+def _vector_of(scratch: Expr, row: Expr | int, vector: int, lanes: int) -> Expr:
+    """Accumulators in memory."""
+    return scratch[row, ramp(vector * lanes, lanes)]
