@@ -18,8 +18,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from microkernels.isa import Isa
 from tir_schedules.core.integer_product import is_integer
-from tir_schedules.core.region import Region
+from tir_schedules.core.region import Region, Tensor
+from tir_schedules.core.size import is_open
 from tir_schedules.product.zero_points import centred_inputs
 
 
@@ -133,6 +135,37 @@ class ConvGeometry:
         first = max(0, -(start // step))
         last = min(self.kernel[axis], max(first, -(-(extent - start) // step)))
         return min(first, last), last
+
+
+def one_image(region: Region) -> Region:
+    """The region of a single image, where the size of the batch is symbolic.
+
+    By it configurations are chosen, so that threads share the lines of an image.
+    """
+    if not region.is_open:
+        return region
+
+    def single(tensor: Tensor) -> Tensor:
+        shape = tuple(1 if is_open((size,)) else size for size in tensor.shape)
+        return Tensor(shape, tensor.dtype, tensor.constant)
+
+    return region.replace(
+        inputs=tuple(map(single, region.inputs)),
+        operands=tuple(map(single, region.operands)),
+        output=single(region.output),
+    )
+
+
+def opens_batch(region: Region, isa: Isa) -> str | None:
+    """Why a convolution cannot be built for any number of images, or None."""
+    if is_open(region.inputs[0].shape[1:]) or is_open(region.output.shape[1:]):
+        return "lines or columns whose number is not known"
+    rank = len(region.output.shape)
+    for tensor in region.operands:
+        inner = tensor.shape[1:] if len(tensor.shape) == rank else tensor.shape
+        if is_open(inner):
+            return f"an operand {tensor}"
+    return None
 
 
 def flops(region: Region) -> int:

@@ -9,6 +9,7 @@ from microkernels.errors import ConfigError
 from microkernels.isa import Isa
 from microkernels.machines.machine import Machine
 from microkernels.microkernel import Microkernel, kernels_for
+from tir_schedules.convolution.geometry import one_image
 from tir_schedules.core.config import Config, check_numbers
 from tir_schedules.core.region import Region
 from tir_schedules.cost.parallel import threads_worth
@@ -109,6 +110,7 @@ def default_config(region: Region, machine: Machine, most_rows: int = 2) -> Dept
     faster (5x5 at 28x28x240, int8: 60 us instead of 67), if that does not make two tiles of one
     (7x7x1152: 17 instead of 14). (Zen 4, one thread.)
     """
+    region = one_image(region)
     problem, kernel = DepthwiseProblem.of(region), dot_kernel(region, machine.isa)
     x, outputs = region.inputs[0], problem.columns.outputs
     large = x.nbytes > machine.l2_bytes
@@ -133,6 +135,7 @@ def default_config(region: Region, machine: Machine, most_rows: int = 2) -> Dept
 
 def space(region: Region, machine: Machine) -> Iterator[DepthwiseConfig]:
     """The default, then other tiles and loop orders."""
+    region = one_image(region)
     problem, kernel = DepthwiseProblem.of(region), dot_kernel(region, machine.isa)
     default = default_config(region, machine)
     yield default

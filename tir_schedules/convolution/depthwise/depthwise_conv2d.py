@@ -18,7 +18,12 @@ from microkernels.isa import Isa
 from microkernels.vector import bfloat16
 from microkernels.vector.expressions import parameter
 from tir_schedules.convolution.direct.config import reject_operands
-from tir_schedules.convolution.geometry import ConvGeometry, conv_reference, flops
+from tir_schedules.convolution.geometry import (
+    ConvGeometry,
+    conv_reference,
+    flops,
+    opens_batch,
+)
 from tir_schedules.core.emission import (
     input_parameters,
     kernel_function,
@@ -26,6 +31,7 @@ from tir_schedules.core.emission import (
     task_loop,
     tensor_parameter,
 )
+from tir_schedules.core.extents import read_extents
 from tir_schedules.core.region import Region
 from tir_schedules.core.template import Packing, Template, register_template
 from tir_schedules.epilogue.epilogue import Epilogue
@@ -75,6 +81,8 @@ def build(region: Region, config: DepthwiseConfig, isa: Isa) -> tirx.PrimFunc:
         further = input_parameters(region, 2)
         operands = operand_parameters(region)
         y = tensor_parameter("Y", region.output)
+        if region.is_open:
+            read_extents()
         narrow = bfloat16.narrow if kernel is None else kernel.narrow
         epilogue = Epilogue(region, operands, narrow)
         lanes = isa.f32_lanes if kernel is None else kernel.lanes
@@ -85,11 +93,10 @@ def build(region: Region, config: DepthwiseConfig, isa: Isa) -> tirx.PrimFunc:
         else:
             inputs = named_inputs(region, further)
             tiles = StagedTiles(region, problem, config, kernel, x, w, inputs, results)
-        tasks = min(config.threads, tiles.items)
+        items = tiles.items
+        tasks = min(config.threads, items) if isinstance(items, int) else config.threads
         with task_loop(tasks) as task:
-            tiles.share(
-                I.floordiv(task * tiles.items, tasks), I.floordiv((task + 1) * tiles.items, tasks)
-            )
+            tiles.share(I.floordiv(task * items, tasks), I.floordiv((task + 1) * items, tasks))
     return builder.get()
 
 
@@ -116,6 +123,7 @@ DEPTHWISE_CONV2D = register_template(
         flops=flops,
         reference=conv_reference,
         reject=reject,
+        opens=opens_batch,
         packing=Packing(pack, unpack, packed_shape),
         nests=nests,
         why_vectors=why_vectors,

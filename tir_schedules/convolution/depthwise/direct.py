@@ -15,9 +15,10 @@ from dataclasses import dataclass
 import tvm.tirx.script.builder.ir as I
 from tvm import tirx
 
-from microkernels.vector.expressions import Expr, bind, constant, ramp
+from microkernels.vector.expressions import Expr, bind, constant, materialise, ramp
 from tir_schedules.core.blocking import balanced
 from tir_schedules.core.emission import opaque_block
+from tir_schedules.core.extents import extent
 from tir_schedules.epilogue.epilogue import Columns, load_vector
 
 from .config import DepthwiseConfig
@@ -82,9 +83,9 @@ class DirectTiles:
     results: Results
 
     @property
-    def items(self) -> int:
+    def items(self) -> Expr | int:
         """Pieces of work, which threads share: a band of rows of some channels each."""
-        return self._chunks * self.problem.batch * self._bands
+        return extent(self.problem.batch) * (self._chunks * self._bands)
 
     @property
     def _bands(self) -> int:
@@ -107,8 +108,11 @@ class DirectTiles:
             item = bind(first + number)
             band = I.floormod(item, self._bands)
             rest = I.floordiv(item, self._bands)
-            sample = I.floormod(rest, self.problem.batch)
-            self._band(sample, band, I.floordiv(rest, self.problem.batch))
+            batch = extent(self.problem.batch)
+            sample, chunk = I.floormod(rest, batch), I.floordiv(rest, batch)
+            if not isinstance(batch, int):
+                sample, chunk = materialise(sample), materialise(chunk)
+            self._band(sample, band, chunk)
 
     def prepared(self) -> contextlib.AbstractContextManager[None]:
         """The scope in which `bands` may be emitted."""

@@ -29,6 +29,7 @@ from microkernels.vector.expressions import (
 )
 from tir_schedules.core.blocking import balanced
 from tir_schedules.core.emission import opaque_block
+from tir_schedules.core.extents import extent
 from tir_schedules.core.group_loops import for_groups
 from tir_schedules.core.integer_product import is_integer
 from tir_schedules.core.region import Region
@@ -96,9 +97,9 @@ class StagedTiles:
             )
 
     @property
-    def items(self) -> int:
+    def items(self) -> Expr | int:
         """Pieces of work, which threads share: a band of rows of some blocks each."""
-        return self._chunks * self.problem.batch * self._bands
+        return extent(self.problem.batch) * (self._chunks * self._bands)
 
     @property
     def _chunks(self) -> int:
@@ -115,8 +116,10 @@ class StagedTiles:
             item = bind(first + number)
             band = I.floormod(item, self._bands)
             rest = I.floordiv(item, self._bands)
-            sample = I.floormod(rest, self.problem.batch)
-            chunk = I.floordiv(rest, self.problem.batch)
+            batch = extent(self.problem.batch)
+            sample, chunk = I.floormod(rest, batch), I.floordiv(rest, batch)
+            if not isinstance(batch, int):
+                sample, chunk = materialise(sample), materialise(chunk)
             begins = tirx.any(tirx.EQ(number, 0), tirx.EQ(band, 0))
             self._blocks(sample, band, chunk, begins)
 

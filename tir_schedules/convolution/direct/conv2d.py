@@ -22,7 +22,7 @@ from tvm import tirx
 
 from microkernels.isa import Isa
 from microkernels.vector.expressions import Expr, parameter, ramp, reinterpret_group
-from tir_schedules.convolution.geometry import conv_reference, flops
+from tir_schedules.convolution.geometry import conv_reference, flops, opens_batch
 from tir_schedules.core.emission import (
     input_parameters,
     kernel_function,
@@ -30,6 +30,7 @@ from tir_schedules.core.emission import (
     task_loop,
     tensor_parameter,
 )
+from tir_schedules.core.extents import read_extents
 from tir_schedules.core.integer_product import is_integer
 from tir_schedules.core.region import Region
 from tir_schedules.core.template import Packing, Template, register_template
@@ -64,6 +65,8 @@ def build(region: Region, config: ConvConfig, isa: Isa) -> tirx.PrimFunc:
         further = input_parameters(region, 2)
         operands = operand_parameters(region)
         y = tensor_parameter("Y", region.output)
+        if region.is_open:
+            read_extents()
         epilogue = Epilogue(region, operands, kernel.narrow)
         inputs = named_inputs(region, further)
         kernel.admit()
@@ -160,6 +163,7 @@ def _register(name: str) -> None:
             flops=flops,
             reference=conv_reference,
             reject=reject,
+            opens=opens_batch,
             packing=Packing(pack, unpack, packed_shape),
             nests=nests,
             estimate=estimated_cycles,

@@ -16,7 +16,7 @@ from tvm import DataType
 from microkernels.isa import isa_named
 from microkernels.machines.machine import Machine
 from microkernels.microkernel import Microkernel, microkernel_named
-from tir_schedules.convolution.geometry import ConvGeometry
+from tir_schedules.convolution.geometry import ConvGeometry, one_image
 from tir_schedules.core.blocking import balanced, busy_grid, grids_of, thread_grids
 from tir_schedules.core.config import best_first
 from tir_schedules.core.product_plan import ProductPlan
@@ -208,6 +208,7 @@ class _Estimate:
     """Estimates for the configurations of one region, which share what they have in common."""
 
     def __init__(self, region: Region, machine: Machine) -> None:
+        region = one_image(region)
         self.region, self.machine = region, machine
         self.geometry = ConvGeometry.of(region).as_volume()
         self.weight = region.inputs[1].nbytes

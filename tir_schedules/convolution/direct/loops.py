@@ -23,6 +23,7 @@ from microkernels.vector.expressions import Expr
 from tir_schedules.convolution.positions import PositionClasses
 from tir_schedules.core.blocking import Group, balanced
 from tir_schedules.core.emission import opaque_block
+from tir_schedules.core.extents import extent
 from tir_schedules.core.group_loops import for_groups, for_share
 from tir_schedules.product.tile_loops import TileTask
 from tir_schedules.product.tile_stores import store_tile
@@ -97,9 +98,9 @@ class ConvLoops:
         return grid_of(self.layout.geometry, self.config, self.layout.kernel)
 
     @property
-    def _planes(self) -> int:
+    def _planes(self) -> Expr | int:
         geometry = self.windows.geometry
-        return geometry.batch * geometry.outputs[0]
+        return extent(geometry.batch) * geometry.outputs[0]
 
     @property
     def _rows(self) -> int:
@@ -338,10 +339,11 @@ class _TileEmitter:
         return store
 
 
-def _share(total: int, number: Expr, parts: int) -> tuple[Expr, Expr]:
+def _share(total: Expr | int, number: Expr, parts: int) -> tuple[Expr, Expr]:
     """First and count of the pieces that part `number` of `parts` gets."""
     if parts == 1:
-        return tirx.const(0, "int32"), tirx.const(total, "int32")
+        whole = tirx.const(total, "int32") if isinstance(total, int) else total
+        return tirx.const(0, "int32"), whole
     first = I.floordiv(number * total, parts)
     return first, I.floordiv((number + 1) * total, parts) - first
 

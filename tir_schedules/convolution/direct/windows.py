@@ -20,6 +20,7 @@ from microkernels.microkernel import Address, Microkernel
 from microkernels.vector.expressions import Expr, cast, constant, ramp, splat
 from tir_schedules.convolution.geometry import ConvGeometry
 from tir_schedules.core.emission import opaque_block
+from tir_schedules.core.extents import extent
 from tir_schedules.core.region import Region
 from tir_schedules.epilogue.epilogue import Columns, load_vector, store_vector
 from tir_schedules.epilogue.quantize_steps import Number
@@ -64,7 +65,9 @@ class Windows:
         self.dtype, self.staged = region.inputs[0].dtype, config.staged
         self.quantize, self.outside = quantize, outside
         item = int(DataType(self.dtype).itemsize)
-        self.x = I.decl_buffer((region.inputs[0].size,), self.dtype, data=x.data, align=item)
+        self.x = I.decl_buffer(
+            (extent(region.inputs[0].size),), self.dtype, data=x.data, align=item
+        )
         self.plane: Sequence[Expr] = ()
         self.first: Expr = tirx.const(0, "int32")
         if not self.staged:
