@@ -13,7 +13,7 @@ import numpy as np
 from tvm import ir, relax
 
 from .call_axes import permutation
-from .graph import is_call, op_name, region_tensor, relax_shape
+from .graph import is_call, op_name, region_tensor, relax_shape, static_tensor
 from .rewrite import Bindings
 from .traits import RESHAPES
 
@@ -124,7 +124,7 @@ def reorder_axes(call: relax.Expr) -> tuple[int, ...] | None:
     """The axes of a permutation that moves elements; None if an expression is none."""
     if op_name(call) != "relax.permute_dims":
         return None
-    tensor, axes = region_tensor(call.args[0]), view_axes(call)
+    tensor, axes = static_tensor(call.args[0]), view_axes(call)
     if tensor is None or axes is None:
         return None
     order = tuple(axis for axis in axes if axis is not None)

@@ -29,6 +29,7 @@ from .fallback import loops_as_written, parallel_blocks
 from .inline import merge_nests
 from .names import names_in_memory
 from .nest import NotHandledError, read_program
+from .open_items import open_items
 
 logger = logging.getLogger("tvm_hybrid")
 
@@ -39,7 +40,11 @@ def _nests(func: tirx.PrimFunc, machine: Machine) -> tuple[tirx.PrimFunc, str]:
     return program_loops(merge_nests(read_program(func)), machine)
 
 
-RULES: tuple[Rule, ...] = (_nests, parallel_blocks, loops_as_written)
+def _open_items(func: tirx.PrimFunc, machine: Machine) -> tuple[tirx.PrimFunc, str]:
+    return open_items(func, machine, schedule_generic)
+
+
+RULES: tuple[Rule, ...] = (_nests, _open_items, parallel_blocks, loops_as_written)
 
 
 def schedule_generic(func: tirx.PrimFunc, machine: Machine) -> tuple[tirx.PrimFunc, str]:

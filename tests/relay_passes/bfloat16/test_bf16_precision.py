@@ -150,11 +150,21 @@ def test_what_stays(body: Body) -> None:
     assert all("bfloat16" not in types for types in after)
 
 
-def test_unknown_sizes_stay() -> None:
-    x = relax.Var("x", relax.TensorType((tirx.Var("n", "int64"), 16), "float32"))
+def of_rows(rows: tirx.Expr) -> IRModule:
+    x = relax.Var("x", relax.TensorType((rows, 16), "float32"))
     builder = relax.BlockBuilder()
     with builder.function("main", [x]):
         with builder.dataflow():
             result = builder.emit_output(op.matmul(x, constant(16, 4)))
         builder.emit_func_output(result)
-    assert operand_types(bf16_precision()(builder.get())) == [("float32",) * 3]
+    return builder.get()
+
+
+def test_any_number_of_rows_is_rounded() -> None:
+    mod = of_rows(tirx.Var("n", "int64"))
+    assert operand_types(bf16_precision()(mod)) == [("bfloat16", "bfloat16", "float32")]
+
+
+def test_unknown_sizes_stay() -> None:
+    mod = of_rows(tirx.floordiv(tirx.Var("n", "int64"), 2))
+    assert operand_types(bf16_precision()(mod)) == [("float32",) * 3]
