@@ -150,7 +150,7 @@ def test_what_stays(body: Body) -> None:
     assert all("bfloat16" not in types for types in after)
 
 
-def of_rows(rows: tirx.Expr) -> IRModule:
+def of_rows(rows: tirx.Expr) -> ir.IRModule:
     x = relax.Var("x", relax.TensorType((rows, 16), "float32"))
     builder = relax.BlockBuilder()
     with builder.function("main", [x]):
