@@ -5,7 +5,7 @@
     ->  for b in range(n): the schedule of   for i, j in grid(56, 64): y[i, j] = max(x[i, j], 0)
 
 An item is one index of every such size. That works where each block reads and writes, of a tensor
-that has such a size, only what lies at its own index.
+that has such a size, only what lies at its own index, and where an item lies in one piece.
 """
 
 from __future__ import annotations
@@ -61,11 +61,16 @@ def _symbols(func: tirx.PrimFunc) -> list[tirx.Var]:
     """The variables that are sizes of parameters, in order."""
     found: dict[tirx.Var, None] = {}
     for param in func.params:
+        inside = False
         for size in getattr(param, "shape", ()):
             if isinstance(size, tirx.Var):
                 found[size] = None
+                if inside:
+                    raise NotHandledError(f"items of {param.name} lie apart")
             elif const_int(size) is None:
                 raise NotHandledError(f"{param.name} has the size {size}")
+            else:
+                inside = inside or const_int(size) != 1
     return list(found)
 
 

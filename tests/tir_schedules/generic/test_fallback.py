@@ -43,7 +43,12 @@ def unknown_length() -> tvm.IRModule:
 
 
 @pytest.mark.parametrize("threads, name", [(1, "generic_serial"), (2, "generic_blocks")])
-def test_unknown_lengths(threads: int, name: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_unknown_lengths(
+    threads: int, name: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where items cannot be scheduled one by one either."""
+    rules = tuple(rule for rule in generic.RULES if rule.__name__ != "_open_items")
+    monkeypatch.setattr(generic, "RULES", rules)
     with caplog.at_level(logging.INFO, logger="tvm_hybrid"):
         mod, names, funcs = scheduled(unknown_length(), threads)
     assert set(names) == {name}

@@ -55,6 +55,11 @@ CASES: dict[str, tuple[str, Callable[..., relax.Expr], Inputs]] = {
         lambda x, y: op.concat([x, y], axis=-1),
         (ROWS, ROWS),
     ),
+    "batches within rows": (
+        "generic_serial",
+        lambda x: op.permute_dims(x, (2, 0, 1)),
+        (ROWS,),
+    ),
     "rows before columns": (
         "generic_transpose",
         lambda x: op.permute_dims(x, (0, 3, 1, 2)),
