@@ -17,7 +17,10 @@ WEIGHT = np.random.default_rng(0).standard_normal((8, 5)).astype(np.float32)
 
 
 def open_model() -> onnx.ModelProto:
-    """y = x @ W + z with x: [batch, ?, 8], z: [batch, 1, 5]."""
+    """y = x @ W + z with x: [batch, ?, 8], W: [1, 8, 5], z: [batch, 1, 5].
+
+    No kernel multiplies batches of any size, so every shape has a program of its own.
+    """
     graph = helper.make_graph(
         [helper.make_node("MatMul", ["x", "w"], ["p"]), helper.make_node("Add", ["p", "z"], ["y"])],
         "open",
@@ -26,7 +29,7 @@ def open_model() -> onnx.ModelProto:
             helper.make_tensor_value_info("z", TensorProto.FLOAT, ["batch", 1, 5]),
         ],
         [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["batch", None, 5])],
-        [numpy_helper.from_array(WEIGHT, "w")],
+        [numpy_helper.from_array(WEIGHT[None], "w")],
     )
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
 
