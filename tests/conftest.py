@@ -66,15 +66,17 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
-    """Notes what ran, and fails tests for AMX that left a fault or a configured thread behind."""
-    tiles = "amx" in _isas(item)
-    if tiles:
-        emulator.reset()
+    """Notes what ran, and fails tests for AMX that left a fault or a configured thread behind.
+
+    Tests for AMX are those that say so, and those that compile its code.
+    """
+    emulator.reset()
     try:
         yield
     finally:
-        item.user_properties.append((ISAS, isas_run.taken()))
-    if tiles:
+        ran = isas_run.taken()
+        item.user_properties.append((ISAS, ran))
+    if "amx" in [*_isas(item), *(isa for isa, _ in ran)]:
         emulator.check()
 
 

@@ -145,8 +145,8 @@ def install() -> bool:
     return True
 
 
-def _installed() -> bool:
-    """Whether the counters of this process mean anything."""
+def active() -> bool:
+    """Whether this process runs AMX by the emulator, and its counters mean anything."""
     return available() and bool(library().amx_emulator_active())
 
 
@@ -157,12 +157,18 @@ def counts() -> dict[str, int] | None:
     """
     if not available():
         return None
-    found = {}
+    found = counts_by_name()
+    found["tileloadd"] += found.pop("tileloaddt1")
+    return found
+
+
+def counts_by_name() -> dict[str, int]:
+    """What `counts` returns, with `tileloaddt1` by itself; not for real hardware."""
+    found: dict[str, int] = {}
     number = 0
     while (name := library().amx_emulator_name(number)) is not None:
         found[name.decode()] = int(library().amx_emulator_count(number))
         number += 1
-    found["tileloadd"] += found.pop("tileloaddt1")
     return found
 
 
@@ -173,7 +179,7 @@ def traps() -> int:
 
 def reset() -> None:
     """Begins to count anew; forgets errors, and the threads that are configured now."""
-    if available():
+    if available() and library.cache_info().currsize:  # else nothing was counted
         library().amx_emulator_reset()
 
 
@@ -232,5 +238,5 @@ def running() -> Iterator[ModuleType]:
     elif _cpu_has_amx():
         _request_permission()
     yield sys.modules[__name__]
-    if _installed():
+    if active():
         check()

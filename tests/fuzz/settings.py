@@ -14,7 +14,6 @@ import tvm_hybrid
 from microkernels.isa import LADDER
 from relay_passes.pipeline import FUSION_LEVELS, PRECISIONS
 from relay_passes.regions.select_winograd import FAST_MATH_LEVELS
-from tests.amx_emulator import emulator
 from tests.microkernels.isa_targets import target_of
 from tests.stand_ins import running
 from tests.stand_ins.isas_run import can_run, substitute_of
@@ -72,8 +71,6 @@ def session(model: onnx.ModelProto, settings: Settings) -> Iterator[tvm_hybrid.I
         if settings.isa == HOST:
             yield tvm_hybrid.InferenceSession(source, **options)
             return
-        if settings.isa == "amx":
-            emulator.install()
         target = target_of(substitute_of(settings.isa))
         with running.pretending(settings.isa), running.made_for(settings.isa):
             yield tvm_hybrid.InferenceSession(source, target=target, **options)

@@ -15,6 +15,7 @@ from microkernels import isa as isa_module
 from microkernels.isa import isa_named
 from relay_passes.lower.kernel_context import kernel_context
 from relay_passes.lower.launch_few import THREADS, pipeline_for
+from tests.amx_emulator import emulator
 from tests.microkernels.isa_targets import target_of
 from tvm_hybrid import api
 from tvm_hybrid.cpu_features import required_features
@@ -37,11 +38,16 @@ def compiled(mod: IRModule | tirx.PrimFunc, isa: str) -> Any:
 
 @contextmanager
 def made_for(isa: str) -> Iterator[None]:
-    """Within, what is compiled for an ISA's targets runs here; or the test is skipped."""
+    """Within, what is compiled for an ISA's targets runs here; or the test is skipped.
+
+    AMX is emulated from then on where it is missing.
+    """
     if not can_run(isa):
         note_skipped(isa)
         pytest.skip(f"this CPU has no {isa}, and no stand-in runs its code")
     note(isa)
+    if isa == "amx":
+        emulator.install()
     with stand_ins():
         yield
 

@@ -103,6 +103,7 @@ def test_in_a_pool_of_many_threads(threads: int) -> None:
 
 
 @pytest.mark.parametrize("k", [128, 192])
+@pytest.mark.isa("amx")
 def test_on_tiles(k: int) -> None:
     region = integer_regions.matmul_region((20,), k, 40, "uint8", "int8", 3, "input")
     check(region, "amx", on_tiles(region, threads_m=2, threads_k=2))

@@ -19,6 +19,7 @@ from tir_schedules.attention.attention import ATTENTION
 from tir_schedules.attention.config import AttentionConfig
 from tvm_hybrid.threads import use_threads
 
+AMX = pytest.param("amx", marks=pytest.mark.isa("amx"))
 KINDS = ["f32", "rounded", "bf16", "int8"]
 CASES = {
     "tails": case(m=37, n=53, d=29, e=19, mask="keys"),
@@ -38,7 +39,7 @@ def shared(attention: Attention, isa: str, **fields: object) -> AttentionConfig:
     return msgspec.structs.replace(config, **{**whole, **fields})
 
 
-@pytest.mark.parametrize("isa", ["avx2", "", "amx"])
+@pytest.mark.parametrize("isa", ["avx2", "", AMX])
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.sampled
@@ -52,7 +53,7 @@ def test_the_same_bits_as_packed_by_every_task(name: str, kind: str, isa: str) -
         np.testing.assert_array_equal(result_of(attention, kernel, arrays, at_end), alone)
 
 
-@pytest.mark.parametrize("isa", ["", "amx"])
+@pytest.mark.parametrize("isa", ["", AMX])
 @pytest.mark.parametrize("kind", ["f32", "int8"])
 def test_more_threads_than_cpus(kind: str, isa: str) -> None:
     """Where threads only wait for each other, packing is still over before it is read."""

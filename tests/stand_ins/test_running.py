@@ -1,0 +1,20 @@
+"""Code of an instruction set runs wherever it was compiled to run here."""
+
+from __future__ import annotations
+
+from tests.amx_emulator import emulator
+from tests.stand_ins.running import made_for
+from tests.tvm_hybrid.small_models import run_python
+
+
+def compile_for_tiles() -> None:
+    """In a process of its own, where no test has asked for AMX."""
+    before = emulator.active()
+    with made_for("amx"):
+        assert (before, emulator.active()) == (False, emulator.available())
+
+
+def test_tiles_are_emulated_from_their_first_code_on() -> None:
+    code = f"from {__name__} import compile_for_tiles\ncompile_for_tiles()\nprint('right')"
+    done = run_python(code)
+    assert done.stdout.split() == ["right"], done.stderr
