@@ -20,7 +20,7 @@ from tvm.tirx import ForKind
 
 from microkernels.machines.machine import Machine
 from microkernels.vector.expressions import Expr, element_of
-from tir_schedules.cost.parallel import LEAST_MOVED, threads_worth
+from tir_schedules.cost.parallel import LEAST_MOVED, MEASURED_THREADS, threads_worth
 
 from .expressions import (
     const_int,
@@ -273,8 +273,8 @@ def nested(axes: Sequence[Axis], body: tirx.Stmt, machine: Machine, threads: int
     """Loops over the axes, outermost first; the outer ones as one parallel loop for some threads.
 
     As many axes are joined into the parallel loop as give every thread eight passes or more. TVM
-    shares passes among all threads: where fewer take part, each pass of the parallel loop is one
-    thread's share.
+    gives every thread the same number of passes, rounded up, and so some threads none. Where it
+    would, or fewer take part, each pass of the parallel loop is one thread's share.
     """
     units = {axis.var: int64(0) for axis in axes if axis.extent == 1}
     body = substitute(body, units)
@@ -301,7 +301,8 @@ def nested(axes: Sequence[Axis], body: tirx.Stmt, machine: Machine, threads: int
         values[axis.var] = value
         inner *= axis.extent
     body = substitute(body, values)
-    if threads < min(passes, machine.threads):
+    uneven = machine.threads > MEASURED_THREADS and passes % threads > 0
+    if threads < passes and (uneven or threads < machine.threads):
         return _in_shares(joined, body, threads)
     return tirx.For(joined.var, int64(0), int64(passes), ForKind.PARALLEL, body)
 
