@@ -42,9 +42,11 @@ from tir_schedules.assembled.side_by_side import (
     piece_of,
     tasks_of,
 )
+from tir_schedules.assembled.task_parts import parallel_tasks
 from tir_schedules.core.config import Config
 from tir_schedules.core.region import Region
 from tir_schedules.core.template import template_for
+from tir_schedules.cost.parallel import MEASURED_THREADS
 from tir_schedules.cost.why_vectors import why_vectors
 
 from .lower_regions import KERNEL, build_kernel
@@ -160,20 +162,41 @@ class _Merger:
         tasks = tasks_of(function)
         if tasks >= self.machine.threads:
             return None
-        return region, piece_of(region, tasks, self.machine)
+        most = 1
+        if self.machine.threads > MEASURED_THREADS:
+            most = min(
+                parallel_tasks(self.for_threads(region, self.machine.threads)[0]),
+                self.machine.threads,
+            )
+        return region, piece_of(region, tasks, self.machine, most)
 
-    def serial(self, candidate: _Candidate) -> tuple[tirx.PrimFunc, Config | None]:
-        """A candidate's kernel for one thread, and its configuration if that is another one."""
-        if candidate.piece.tasks == 1:
+    def built(self, candidate: _Candidate, threads: int) -> tuple[tirx.PrimFunc, Config | None]:
+        """A candidate's kernel for some threads, and its configuration if that is another one."""
+        if candidate.piece.tasks == threads == 1:
             return self.mod[candidate.function], None
-        config = template_for(candidate.region.op).default_config(candidate.region, self.alone)
-        return build_kernel(candidate.region, config, self.alone), config
+        return self.for_threads(candidate.region, threads)
+
+    def for_threads(self, region: Region, threads: int) -> tuple[tirx.PrimFunc, Config]:
+        """A region's kernel for threads that are there whether it takes them or not.
+
+        For one, if it cannot be a part of another kernel for several.
+        """
+        machine = replace(self.machine, threads=threads)
+        if threads > 1:
+            machine = machine.with_numbers(fork_us=0)
+        config = template_for(region.op).default_config(region, machine)
+        function = build_kernel(region, config, machine)
+        if threads > 1 and parallel_tasks(function) == 1:
+            return self.for_threads(region, 1)
+        return function, config
 
     def bindings(
         self, graph: DataflowGraph, group: Sequence[_Candidate], how: Estimate
     ) -> list[relax.Binding]:
         """The bindings that replace a group: one call, and its results one by one."""
-        functions, configs = zip(*map(self.serial, group), strict=True)
+        threads = {number: share.threads for share in how.shares for number in share.kernels}
+        kernels = [self.built(each, threads[i]) for i, each in enumerate(group)]
+        functions, configs = zip(*kernels, strict=True)
         kernel = combine(functions, how.shares)
         names = " | ".join(str(function.attrs[KERNEL]) for function in functions)
         kernel = kernel.without_attr(REGION).with_attr(KERNEL, names)
@@ -238,7 +261,7 @@ class _Merger:
                 taken=True,
                 function=str(gvar.name_hint),
                 kernel=names,
-                config={"shares": how.shares, "parts": [decision.config for decision in found]},
+                config={"shares": _shares(how), "parts": [decision.config for decision in found]},
                 source=", ".join(dict.fromkeys(decision.source for decision in found)),
                 reason=reason,
                 on_vectors="; ".join(
@@ -257,6 +280,11 @@ class _Merger:
                 decision = self.decisions[index]
                 reason = f"{decision.reason}; not side by side with {len(group) - 1} more: {how}"
                 self.decisions[index] = msgspec.structs.replace(decision, reason=reason)
+
+
+def _shares(how: Estimate) -> list[dict[str, object]]:
+    """Which threads run which kernels, for `explain`."""
+    return [{"threads": share.threads, "kernels": share.kernels} for share in how.shares]
 
 
 def _ordered(graph: DataflowGraph, units: Sequence[int]) -> list[int]:

@@ -1,12 +1,12 @@
 """Side by side: one parallel region for independent kernels that each leave threads idle.
 
-    for i in T.parallel(2):
-        if i == 0: ...body of the first kernel...
-        else: ...body of the second kernel...
+    for i in T.parallel(3):
+        if i < 2: ...thread i's part of the first kernel...
+        else: ...the second kernel...
 
-Every kernel is built serial by its own template. The kernels are assigned to threads longest first
-(Graham, Bounds on Multiprocessing Timing Anomalies, 1969). An estimate says whether it pays: calls
-and idle threads saved, against one fork and results that the next kernel fetches from another core.
+Every kernel is built by its own template, for the threads that it gets. Threads are shared out by
+estimates (`thread_parts`). An estimate also says whether it pays: calls and idle threads saved,
+against one fork and results that the next kernel fetches from another core.
 """
 
 from __future__ import annotations
@@ -17,18 +17,20 @@ from dataclasses import dataclass, replace
 
 import tvm_ffi
 from tvm import s_tir, tirx
-from tvm.ir import StringImm
 from tvm.tirx import ForKind
 
-from microkernels.amx.permission import PERMISSION_LLVM_IR
 from microkernels.machines.machine import Machine
 from tir_schedules.core.region import Region
 from tir_schedules.core.statements import children, with_children
 from tir_schedules.core.template import template_for
 from tir_schedules.cost.cost import Cost
 from tir_schedules.cost.merge_estimate import SIDE_BY_SIDE, MergeEstimate, on_threads
+from tir_schedules.cost.parallel import MEASURED_THREADS
 from tir_schedules.cost.work import flops_us, has_tiles, norm_us
 from tir_schedules.product.matmul import MATMUL, estimated_cycles
+
+from .task_parts import is_check, part_of
+from .thread_parts import Share, assign, longest, shares_of, threads_of
 
 MOST_PARTS = 16  # in one kernel; more cost time to compile, and hardly find idle threads
 PRODUCTS = ("matmul", "weight_only_matmul", "batch_matmul", "attention", "mlp_chain")
@@ -48,11 +50,14 @@ class Piece:
         Threads that it keeps busy when it runs alone.
     result_bytes : int
         Size of its result.
+    most : int
+        Threads that may share it beside others.
     """
 
     serial_us: float
     tasks: int
     result_bytes: int
+    most: int = 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,11 +66,11 @@ class Estimate(MergeEstimate):
 
     Attributes
     ----------
-    shares : tuple of tuple of int
-        Numbers of the pieces that each thread runs, in order.
+    shares : tuple of Share
+        Which threads run which pieces.
     """
 
-    shares: tuple[tuple[int, ...], ...]
+    shares: tuple[Share, ...]
 
 
 def estimate(pieces: Sequence[Piece], machine: Machine) -> Estimate:
@@ -84,32 +89,20 @@ def estimate(pieces: Sequence[Piece], machine: Machine) -> Estimate:
         compute=sum(piece.serial_us / piece.tasks for piece in pieces),
         barriers=len(pieces) * call + forks,
     )
-    shares = assign([piece.serial_us for piece in pieces], threads)
-    longest = max(sum(pieces[number].serial_us for number in share) for share in shares)
+    times, most = [piece.serial_us for piece in pieces], [piece.most for piece in pieces]
+    shares = assign(times, threads)
+    if threads > MEASURED_THREADS:
+        shares = shares_of(times, most, threads, machine.fork_us)
+    used = threads_of(shares)
     # The calling thread runs the first share.
-    foreign = sum(pieces[number].result_bytes for share in shares[1:] for number in share)
+    foreign = sum(pieces[number].result_bytes for share in shares[1:] for number in share.kernels)
     merged = Cost(
-        compute=longest,
-        between=foreign / machine.l3_rate(len(shares)),
-        barriers=call + machine.fork_us(len(shares)),
+        compute=longest(shares, times, most),
+        between=foreign / machine.l3_rate(used),
+        barriers=call + machine.fork_us(used),
     )
-    how = on_threads(len(shares))
+    how = on_threads(used)
     return Estimate(separate=separate, merged=merged, how=how, least=SIDE_BY_SIDE, shares=shares)
-
-
-def assign(times: Sequence[float], threads: int) -> tuple[tuple[int, ...], ...]:
-    """Numbers of the pieces that each thread runs: longest first, to the thread that is free first.
-
-    >>> assign([1.0, 3.0, 2.0], 2)
-    ((1,), (2, 0))
-    """
-    shares: list[list[int]] = [[] for _ in range(min(threads, len(times)))]
-    busy = [0.0] * len(shares)
-    for number in sorted(range(len(times)), key=lambda number: (-times[number], number)):
-        free = busy.index(min(busy))
-        shares[free].append(number)
-        busy[free] += times[number]
-    return tuple(map(tuple, shares))
 
 
 def serial_us(region: Region, machine: Machine) -> float:
@@ -134,9 +127,9 @@ def serial_us(region: Region, machine: Machine) -> float:
     return norm_us(math.ceil(max(tensor.size for tensor in tensors) / lanes), machine)
 
 
-def piece_of(region: Region, tasks: int, machine: Machine) -> Piece:
+def piece_of(region: Region, tasks: int, machine: Machine, most: int = 1) -> Piece:
     """The estimate for one region whose kernel has so many tasks."""
-    return Piece(serial_us(region, machine), tasks, region.output.nbytes)
+    return Piece(serial_us(region, machine), tasks, region.output.nbytes, most)
 
 
 def tasks_of(function: tirx.PrimFunc) -> int:
@@ -151,15 +144,16 @@ def tasks_of(function: tirx.PrimFunc) -> int:
     return max(extents)
 
 
-def combine(functions: Sequence[tirx.PrimFunc], shares: Sequence[Sequence[int]]) -> tirx.PrimFunc:
-    """One kernel that runs serial ones side by side.
+def combine(functions: Sequence[tirx.PrimFunc], shares: Sequence[Share]) -> tirx.PrimFunc:
+    """One kernel that runs others side by side.
 
     Parameters
     ----------
     functions : sequence of PrimFunc
-        Serial; the last parameter of each is its result. A function may stand there twice.
-    shares : sequence of sequence of int
-        Numbers of the functions that each thread runs, in order.
+        Serial, or with `parallel_tasks` where several threads run them; the last parameter of each
+        is its result. A function may stand there twice.
+    shares : sequence of Share
+        Which threads run which functions.
 
     Returns
     -------
@@ -171,15 +165,23 @@ def combine(functions: Sequence[tirx.PrimFunc], shares: Sequence[Sequence[int]])
     bodies = [_without_checks(function.body, checks) for function in renewed]
     task = tirx.Var("task", "int32")
     body: tirx.Stmt | None = None
-    for number, share in reversed(list(enumerate(shares))):
-        parts: list[tirx.Stmt] = [_nested(bodies[piece], f"part{piece}") for piece in share]
+    end = threads_of(shares)
+    for share in reversed(shares):
+        first = end - share.threads
+        parts: list[tirx.Stmt] = []
+        for piece in share.kernels:
+            own = _nested(bodies[piece], f"part{piece}")
+            if share.threads > 1:
+                own = part_of(own, task - tirx.const(first, "int32"), share.threads)
+            parts.append(own)
         run = parts[0] if len(parts) == 1 else tirx.SeqStmt(parts)
         if body is None:
             body = run
         else:
-            body = tirx.IfThenElse(tirx.EQ(task, tirx.const(number, "int32")), run, body)
+            body = tirx.IfThenElse(tirx.LT(task, tirx.const(end, "int32")), run, body)
+        end = first
     assert body is not None
-    zero, extent = tirx.const(0, "int32"), tirx.const(len(shares), "int32")
+    zero, extent = tirx.const(0, "int32"), tirx.const(threads_of(shares), "int32")
     loop = tirx.For(task, zero, extent, ForKind.PARALLEL, body)
     whole = tirx.SeqStmt([checks[0], loop]) if checks else loop
     root = s_tir.SBlockRealize([], True, s_tir.SBlock([], [], [], "root", whole))
@@ -196,8 +198,7 @@ def _without_checks(body: tirx.Stmt, checks: list[tirx.Stmt]) -> tirx.Stmt:
     They belong in front of the parallel loop: what another thread than the caller's finds is no
     error with a message.
     """
-    text = body.value if isinstance(body, tirx.AttrStmt) else None
-    if isinstance(text, StringImm) and text.value == PERMISSION_LLVM_IR:
+    if is_check(body):
         checks.append(body)
         return tirx.Evaluate(tirx.const(0, "int32"))
     inside = children(body)

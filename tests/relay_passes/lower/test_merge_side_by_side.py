@@ -79,7 +79,8 @@ def test_two_products_become_one_kernel() -> None:
     assert decision.function == "tvm_hybrid_side_by_side" and decision.source == "default"
     assert decision.reason.startswith("template side_by_side: 2 kernels that leave threads idle, ")
     assert decision.flops == 2 * 256 * (600 + 500)
-    assert decision.config["shares"] == ((0,), (1,)) and len(decision.config["parts"]) == 2
+    assert len(decision.config["parts"]) == 2
+    assert decision.config["shares"] == [{"threads": 1, "kernels": (i,)} for i in range(2)]
 
 
 def test_why_parts_stay_on_vectors_is_kept() -> None:
@@ -128,8 +129,8 @@ def test_kernels_that_keep_all_threads_busy_stay() -> None:
     assert assert_apart(heads, shape, shape) == ["template matmul"] * 2
 
 
-def test_kernels_for_two_of_eight_threads_are_built_anew() -> None:
-    """Two rows keep two threads busy; side by side each kernel is one for a single thread."""
+def test_kernels_for_two_of_eight_threads_take_two_each() -> None:
+    """Two rows keep two threads busy; side by side four kernels keep eight busy."""
 
     def body(*xs: relax.Expr) -> list[relax.Expr]:
         return [op.nn.softmax(x) for x in xs]
@@ -137,10 +138,12 @@ def test_kernels_for_two_of_eight_threads_are_built_anew() -> None:
     shapes = [((2, width), F) for width in (30000, 31000, 32000, 33000)]
     mod, [decision] = merged(body, *shapes, threads=8, machine=MACHINE)
     assert kernels(mod) == ["tvm_hybrid_side_by_side"]
-    assert [part["threads"] for part in decision.config["parts"]] == [1] * 4
-    assert sorted(decision.config["shares"]) == [(0,), (1,), (2,), (3,)]
+    assert [part["threads"] for part in decision.config["parts"]] == [2] * 4
+    shares = decision.config["shares"]
+    assert sorted(share["kernels"] for share in shares) == [(0,), (1,), (2,), (3,)]
+    assert all(share["threads"] == 2 for share in shares)
     [kernel] = [f for _, f in mod.functions_items() if isinstance(f, tirx.PrimFunc)]
-    assert tasks_of(kernel) == 4 and kernel.script().count("T.parallel") == 1
+    assert tasks_of(kernel) == 8 and kernel.script().count("T.parallel") == 1
 
 
 def diamond(x: relax.Expr, y: relax.Expr) -> list[relax.Expr]:

@@ -20,13 +20,13 @@ from tests.tir_schedules.run_region import (
 )
 from tir_schedules.assembled.side_by_side import (
     Piece,
-    assign,
     combine,
     estimate,
     piece_of,
     serial_us,
     tasks_of,
 )
+from tir_schedules.assembled.thread_parts import Share, assign
 from tir_schedules.core.region import Region, Step, Tensor
 from tir_schedules.core.template import template_for
 
@@ -62,15 +62,15 @@ def built(region: Region, machine: Machine) -> tirx.PrimFunc:
 
 
 def test_the_longest_come_first() -> None:
-    assert assign([1.0, 3.0, 2.0], 2) == ((1,), (2, 0))
-    assert assign([1.0, 1.0], 8) == ((0,), (1,))
-    assert assign([4.0, 3.0, 3.0, 2.0], 2) == ((0, 3), (1, 2))
+    assert assign([1.0, 3.0, 2.0], 2) == (Share((1,)), Share((2, 0)))
+    assert assign([1.0, 1.0], 8) == (Share((0,)), Share((1,)))
+    assert assign([4.0, 3.0, 3.0, 2.0], 2) == (Share((0, 3)), Share((1, 2)))
 
 
 def test_pieces_that_are_long_enough_pay() -> None:
     # 10 us on each of two threads, one call (0.35 us) and one fork (1 us) instead of two calls.
     found = estimate([Piece(10.0, 1, 0), Piece(10.0, 1, 0)], TWO)
-    assert found.pays and found.shares == ((0,), (1,))
+    assert found.pays and found.shares == (Share((0,)), Share((1,)))
     assert found.separate.total == pytest.approx(20.7)
     assert found.merged.total == pytest.approx(11.35)
     assert "an estimated 11.3 us instead of 20.7 (compute -10.0, calls and" in str(found)
@@ -154,7 +154,7 @@ def test_on_the_plainest_cpu() -> None:
 
 def test_parameters_are_inputs_then_results() -> None:
     machine = machine_for("scalar")
-    together = combine([built(DENSE, machine), built(SOFTMAX, machine)], ((0,), (1,)))
+    together = combine([built(DENSE, machine), built(SOFTMAX, machine)], (Share((0,)), Share((1,))))
     names = [str(param.name) for param in together.params]
     assert names == ["A", "W", "operand0", "X", "C", "Y"]
     assert tasks_of(together) == 2

@@ -16,7 +16,8 @@ from tests.amx_emulator import emulator
 from tests.stand_ins import running
 from tests.tir_schedules.chain_regions import bf16_mlp
 from tests.tir_schedules.run_region import machine_for, packed, random_inputs, tensor_of
-from tir_schedules.assembled.side_by_side import assign, combine, serial_us
+from tir_schedules.assembled.side_by_side import combine, serial_us
+from tir_schedules.assembled.thread_parts import Share, assign
 from tir_schedules.core.config import Config
 from tir_schedules.core.region import Region, Tensor
 from tir_schedules.core.statements import walk
@@ -105,10 +106,10 @@ def test_permission_is_checked_once_by_the_calling_thread() -> None:
     chain = built(chain_region, template.default_config(chain_region, MACHINE))
     vectors = built(DENSE, config_of(DENSE, None))
     assert len(checks(tiles)) == len(checks(chain)) == 2 and len(checks(vectors)) == 1
-    at, loop = checks(combine([vectors, tiles, chain], ((0, 1), (2,))))
+    at, loop = checks(combine([vectors, tiles, chain], (Share((0, 1)), Share((2,)))))
     assert 0 < at < loop
-    assert checks(combine([vectors, vectors], ((0,), (1,))))[0] > 0
-    assert len(checks(combine([vectors, vectors], ((0,), (1,))))) == 1
+    assert checks(combine([vectors, vectors], (Share((0,)), Share((1,)))))[0] > 0
+    assert len(checks(combine([vectors, vectors], (Share((0,)), Share((1,)))))) == 1
 
 
 def test_tiles_shorten_the_estimate() -> None:
