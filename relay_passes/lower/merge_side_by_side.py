@@ -40,9 +40,12 @@ from tir_schedules.assembled.side_by_side import (
     combine,
     estimate,
     piece_of,
+    shared_us,
     tasks_of,
+    with_times,
 )
 from tir_schedules.assembled.task_parts import parallel_tasks
+from tir_schedules.assembled.thread_parts import threads_for
 from tir_schedules.core.config import Config
 from tir_schedules.core.region import Region
 from tir_schedules.core.template import template_for
@@ -107,6 +110,8 @@ class _Merger:
         groups: list[tuple[list[_Candidate], Estimate]] = []
         for candidates in self.levels(graph):
             found = estimate([each.piece for each in candidates], self.machine)
+            if found.pays and self.machine.threads > MEASURED_THREADS:
+                found = self.estimated_again(candidates, found)
             if found.pays:
                 groups.append((candidates, found))
             else:
@@ -122,6 +127,22 @@ class _Merger:
         for unit in _ordered(graph, units):
             bindings += merged.get(unit, [graph.bindings[unit]])
         return bindings
+
+    def estimated_again(self, group: Sequence[_Candidate], found: Estimate) -> Estimate:
+        """By the kernels that are made for the shares."""
+        alone, parts = [], []
+        for number, candidate in enumerate(group):
+            region, threads = candidate.region, threads_for(found.shares, number)
+            template = template_for(region.op)
+            config = template.default_config(region, self.machine)
+            alone.append(shared_us(region, config, self.machine, candidate.piece.tasks))
+            part, config = self.for_threads(region, threads)
+            tasks, machine = (
+                min(parallel_tasks(part), threads),
+                replace(self.machine, threads=threads),
+            )
+            parts.append(shared_us(region, config, machine, tasks))
+        return with_times(found, alone, parts)
 
     def levels(self, graph: DataflowGraph) -> list[list[_Candidate]]:
         """Candidates by depth, two or more at each, in order of their positions."""
@@ -194,8 +215,7 @@ class _Merger:
         self, graph: DataflowGraph, group: Sequence[_Candidate], how: Estimate
     ) -> list[relax.Binding]:
         """The bindings that replace a group: one call, and its results one by one."""
-        threads = {number: share.threads for share in how.shares for number in share.kernels}
-        kernels = [self.built(each, threads[i]) for i, each in enumerate(group)]
+        kernels = [self.built(each, threads_for(how.shares, i)) for i, each in enumerate(group)]
         functions, configs = zip(*kernels, strict=True)
         kernel = combine(functions, how.shares)
         names = " | ".join(str(function.attrs[KERNEL]) for function in functions)

@@ -20,6 +20,7 @@ from tvm import s_tir, tirx
 from tvm.tirx import ForKind
 
 from microkernels.machines.machine import Machine
+from tir_schedules.core.config import Config
 from tir_schedules.core.region import Region
 from tir_schedules.core.statements import children, with_children
 from tir_schedules.core.template import template_for
@@ -103,6 +104,29 @@ def estimate(pieces: Sequence[Piece], machine: Machine) -> Estimate:
     )
     how = on_threads(used)
     return Estimate(separate=separate, merged=merged, how=how, least=SIDE_BY_SIDE, shares=shares)
+
+
+def with_times(found: Estimate, alone: Sequence[float], parts: Sequence[float]) -> Estimate:
+    """The same shares, by what templates estimate of the kernels that were made for them.
+
+    Parameters
+    ----------
+    found : Estimate
+        The shares, which were chosen as if threads shared each kernel ideally.
+    alone, parts : sequence of float
+        Microseconds of each kernel on all threads and on those of its share, without forks.
+    """
+    longest_us = max(sum(parts[number] for number in share.kernels) for share in found.shares)
+    separate = replace(found.separate, compute=sum(alone))
+    return replace(found, separate=separate, merged=replace(found.merged, compute=longest_us))
+
+
+def shared_us(region: Region, config: Config, machine: Machine, tasks: int) -> float:
+    """Estimated microseconds of a kernel of so many tasks on a machine, without the fork."""
+    template, free = template_for(region.op), machine.with_numbers(fork_us=0)
+    if template.estimate is None:
+        return serial_us(region, machine) / tasks
+    return template.estimate(region, config, free) / machine.cycles_per_us
 
 
 def serial_us(region: Region, machine: Machine) -> float:

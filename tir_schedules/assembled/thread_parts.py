@@ -72,6 +72,11 @@ def threads_of(shares: Sequence[Share]) -> int:
     return sum(share.threads for share in shares)
 
 
+def threads_for(shares: Sequence[Share], kernel: int) -> int:
+    """How many threads run a kernel."""
+    return next(share.threads for share in shares if kernel in share.kernels)
+
+
 def longest(shares: Sequence[Share], times: Sequence[float], most: Sequence[int]) -> float:
     """Microseconds until the last share ends, where threads share each kernel equally."""
     return max(_us(share, share.threads, times, most) for share in shares)

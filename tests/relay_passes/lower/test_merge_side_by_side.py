@@ -129,14 +129,16 @@ def test_kernels_that_keep_all_threads_busy_stay() -> None:
     assert assert_apart(heads, shape, shape) == ["template matmul"] * 2
 
 
+FOUR = [((2, width), F) for width in (30000, 31000, 32000, 33000)]
+
+
+def four_rows(*xs: relax.Expr) -> list[relax.Expr]:
+    return [op.nn.softmax(x) for x in xs]
+
+
 def test_kernels_for_two_of_eight_threads_take_two_each() -> None:
     """Two rows keep two threads busy; side by side four kernels keep eight busy."""
-
-    def body(*xs: relax.Expr) -> list[relax.Expr]:
-        return [op.nn.softmax(x) for x in xs]
-
-    shapes = [((2, width), F) for width in (30000, 31000, 32000, 33000)]
-    mod, [decision] = merged(body, *shapes, threads=8, machine=MACHINE)
+    mod, [decision] = merged(four_rows, *FOUR, threads=8, machine=MACHINE)
     assert kernels(mod) == ["tvm_hybrid_side_by_side"]
     assert [part["threads"] for part in decision.config["parts"]] == [2] * 4
     shares = decision.config["shares"]
@@ -165,14 +167,19 @@ def test_values_are_there_before_they_are_used() -> None:
 
 
 @runs_here
-@pytest.mark.parametrize("body", [heads, diamond])
-def test_results_are_those_of_the_kernels_one_by_one(body: Body) -> None:
-    mod = module(body, ROW, ROW)
+@pytest.mark.parametrize(
+    ("body", "shapes", "threads"),
+    [(heads, [ROW, ROW], 2), (diamond, [ROW, ROW], 2), (four_rows, FOUR, 8)],
+)
+def test_results_are_those_of_the_kernels_one_by_one(
+    body: Body, shapes: list[tuple[tuple[int, ...], str]], threads: int
+) -> None:
+    mod = module(body, *shapes)
     rng = np.random.default_rng(0)
-    arrays = [tvm.runtime.tensor(rng.standard_normal(ROW[0]).astype(F)) for _ in range(2)]
+    arrays = [tvm.runtime.tensor(rng.standard_normal(shape).astype(F)) for shape, _ in shapes]
     results, used = [], []
     for fusion in ("fine", "coarse"):
-        options = PipelineOptions(TARGET, threads=2, fusion=fusion)
+        options = PipelineOptions(TARGET, threads=threads, fusion=fusion)
         compiled = compile_module(mod, options)
         main = relax.VirtualMachine(compiled.executable, tvm.cpu())["main"]
         results.append([output.numpy() for output in main(*arrays)])
