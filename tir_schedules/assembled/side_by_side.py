@@ -25,7 +25,12 @@ from tir_schedules.core.region import Region
 from tir_schedules.core.statements import children, with_children
 from tir_schedules.core.template import template_for
 from tir_schedules.cost.cost import Cost
-from tir_schedules.cost.merge_estimate import SIDE_BY_SIDE, MergeEstimate, on_threads
+from tir_schedules.cost.merge_estimate import (
+    SIDE_BY_SIDE,
+    SIDE_BY_SIDE_SHARED,
+    MergeEstimate,
+    on_threads,
+)
 from tir_schedules.cost.parallel import MEASURED_THREADS
 from tir_schedules.cost.work import flops_us, has_tiles, norm_us
 from tir_schedules.product.matmul import MATMUL, estimated_cycles
@@ -86,8 +91,11 @@ def estimate(pieces: Sequence[Piece], machine: Machine) -> Estimate:
     """
     threads, call = machine.threads, machine.call_us
     forks = sum(machine.fork_us(piece.tasks) for piece in pieces)
+    # The calling thread has its part of a result, and gets the rest from other cores.
+    others = sum(piece.result_bytes * (1 - 1 / piece.tasks) for piece in pieces)
     separate = Cost(
         compute=sum(piece.serial_us / piece.tasks for piece in pieces),
+        between=others / machine.l3_rate(max(piece.tasks for piece in pieces)),
         barriers=len(pieces) * call + forks,
     )
     times, most = [piece.serial_us for piece in pieces], [piece.most for piece in pieces]
@@ -95,15 +103,16 @@ def estimate(pieces: Sequence[Piece], machine: Machine) -> Estimate:
     if threads > MEASURED_THREADS:
         shares = shares_of(times, most, threads, machine.fork_us)
     used = threads_of(shares)
-    # The calling thread runs the first share.
-    foreign = sum(pieces[number].result_bytes for share in shares[1:] for number in share.kernels)
+    own = sum(pieces[number].result_bytes for number in shares[0].kernels) / shares[0].threads
+    foreign = sum(piece.result_bytes for piece in pieces) - own
     merged = Cost(
         compute=longest(shares, times, most),
         between=foreign / machine.l3_rate(used),
         barriers=call + machine.fork_us(used),
     )
     how = on_threads(used)
-    return Estimate(separate=separate, merged=merged, how=how, least=SIDE_BY_SIDE, shares=shares)
+    least = SIDE_BY_SIDE if used == len(shares) else SIDE_BY_SIDE_SHARED
+    return Estimate(separate=separate, merged=merged, how=how, least=least, shares=shares)
 
 
 def with_times(found: Estimate, alone: Sequence[float], parts: Sequence[float]) -> Estimate:

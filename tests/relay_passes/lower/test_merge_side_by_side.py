@@ -16,7 +16,9 @@ from relay_passes.lower.prepack import prepack
 from relay_passes.lower.select_configs import select_configs
 from relay_passes.pipeline import PipelineOptions, compile_module
 from tests.relay_passes.graphs import MACHINE, TARGET, Body, constant, module, partitioned
+from tir_schedules.assembled import side_by_side
 from tir_schedules.assembled.side_by_side import tasks_of
+from tir_schedules.cost.merge_estimate import Least
 
 op = relax.op
 F = "float32"
@@ -172,8 +174,12 @@ def test_values_are_there_before_they_are_used() -> None:
     [(heads, [ROW, ROW], 2), (diamond, [ROW, ROW], 2), (four_rows, FOUR, 8)],
 )
 def test_results_are_those_of_the_kernels_one_by_one(
-    body: Body, shapes: list[tuple[tuple[int, ...], str]], threads: int
+    body: Body,
+    shapes: list[tuple[tuple[int, ...], str]],
+    threads: int,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(side_by_side, "SIDE_BY_SIDE_SHARED", Least(us=-1e6))  # whatever it saves
     mod = module(body, *shapes)
     rng = np.random.default_rng(0)
     arrays = [tvm.runtime.tensor(rng.standard_normal(shape).astype(F)) for shape, _ in shapes]
