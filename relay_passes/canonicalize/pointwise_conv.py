@@ -33,7 +33,14 @@ from relay_passes.ir.convolution import (
     layouts_of,
     runs_on_planes,
 )
-from relay_passes.ir.graph import DataflowGraph, is_call, known_tensor, op_name, static_tensor
+from relay_passes.ir.graph import (
+    DataflowGraph,
+    is_call,
+    known_tensor,
+    op_name,
+    region_tensor,
+    relax_shape,
+)
 from relay_passes.ir.rewrite import Bindings, block_pass
 from relay_passes.ir.traits import ELEMENTWISE
 from relay_passes.ir.transposed_constants import is_transposable, with_axes
@@ -58,7 +65,7 @@ def is_pointwise(graph: DataflowGraph, call: relax.Expr) -> bool:
     alone."""
     if not is_call(call, *CHANNELS_LAST) or layouts_of(call) != CHANNELS_LAST[op_name(call)]:
         return False
-    if static_tensor(call.args[0]) is None:
+    if region_tensor(call.args[0]) is None:
         return False
     return has_one_tap(call) and is_transposable(graph, call.args[1])
 
@@ -103,25 +110,28 @@ class _Writer:
         tensor = known_tensor(binding.var)
         var = self.block.emit(planes, "planes")
         self._planes[binding.var] = var
-        self.block.bind(binding.var, relax.op.reshape(var, tensor.shape))
+        shape = relax_shape(tensor.shape, binding.var)
+        self.block.bind(binding.var, relax.op.reshape(var, shape))
 
     def _flat(self, expr: relax.Expr) -> relax.Expr:
         """A tensor [N, C, H, W] as [N, C, H * W]."""
         if expr in self._planes:
             return self._planes[expr]
-        tensor, call = static_tensor(expr), self.graph.definition(expr)
+        tensor, call = region_tensor(expr), self.graph.definition(expr)
         assert tensor is not None
         batch, channels, *extents = tensor.shape
         pixels, rank = math.prod(extents), len(tensor.shape)
         last_first = (0, rank - 1, *range(1, rank - 1))
         if is_call(call, "relax.permute_dims") and view_axes(call) == last_first:
-            lines = self.block.emit(relax.op.reshape(call.args[0], (batch, pixels, channels)))
+            shape = relax_shape((batch, pixels, channels), expr)
+            lines = self.block.emit(relax.op.reshape(call.args[0], shape))
             return self.block.emit(relax.op.permute_dims(lines, [0, 2, 1]))
-        return self.block.emit(relax.op.reshape(expr, (batch, channels, pixels)))
+        planes = relax_shape((batch, channels, pixels), expr)
+        return self.block.emit(relax.op.reshape(expr, planes))
 
     def _elementwise(self, var: relax.Var, call: relax.Call) -> relax.Expr | None:
         """An operator on the result of a product, or on what was made of it, as it is flat."""
-        arity, result = ELEMENTWISE[op_name(call)], static_tensor(var)
+        arity, result = ELEMENTWISE[op_name(call)], region_tensor(var)
         if result is None or not any(arg in self._planes for arg in call.args[:arity]):
             return None
         shapes = [self._flat_shape(arg, result.shape) for arg in call.args[:arity]]
@@ -136,7 +146,7 @@ class _Writer:
 
     def _flat_shape(self, expr: relax.Expr, result: tuple[int, ...]) -> tuple[int, ...] | None:
         """The shape in which an operand broadcasts to a flat result; None if there is none."""
-        tensor = static_tensor(expr)
+        tensor = region_tensor(expr)
         if tensor is None:
             return None
         rank = len(result)
@@ -150,4 +160,4 @@ class _Writer:
             flat = shape[1:] if shape[0] == 1 else shape
             array = expr.value.numpy()
             return relax.const(array.reshape(flat) if array.ndim else array, expr.ty.dtype)
-        return self.block.emit(relax.op.reshape(expr, shape))
+        return self.block.emit(relax.op.reshape(expr, relax_shape(shape, expr)))

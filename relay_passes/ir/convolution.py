@@ -6,7 +6,7 @@ from typing import TypeGuard
 
 from tvm import ir, relax
 
-from .graph import is_call, op_name, static_tensor
+from .graph import is_call, op_name, region_tensor
 from .traits import CONVOLUTIONS, TRANSPOSED_CONVOLUTIONS
 from .with_args import with_args
 
@@ -54,7 +54,7 @@ def layouts_of(call: relax.Call) -> tuple[str, ...]:
 
 def has_one_tap(call: relax.Call) -> bool:
     """Whether a convolution computes every pixel from one alone, at the same place."""
-    attrs, weight = call.attrs, static_tensor(call.args[1])
+    attrs, weight = call.attrs, region_tensor(call.args[1])
     if weight is None or any(int(stride) != 1 for stride in attrs.strides):
         return False
     letters = zip(str(attrs.kernel_layout), weight.shape, strict=True)
@@ -67,7 +67,7 @@ def runs_on_planes(call: relax.Expr) -> bool:
     first: of f32, of one tap, by a constant."""
     if not is_call(call, *CHANNELS_FIRST) or not has_one_tap(call):
         return False
-    tensors = (static_tensor(call.args[0]), static_tensor(call.args[1]), static_tensor(call))
+    tensors = (region_tensor(call.args[0]), region_tensor(call.args[1]), region_tensor(call))
     constant = isinstance(call.args[1], ir.GenericConst)
     return constant and all(each is not None and each.dtype == "float32" for each in tensors)
 

@@ -17,7 +17,7 @@ from tvm import relax
 
 from relay_passes.ir.axis_view import view_axes
 from relay_passes.ir.call_axes import reduced_axes
-from relay_passes.ir.graph import DataflowGraph, op_name, static_tensor
+from relay_passes.ir.graph import DataflowGraph, op_name, region_tensor
 from relay_passes.ir.traits import (
     CONVOLUTIONS,
     ELEMENTWISE,
@@ -71,7 +71,7 @@ def channel_axes(graph: DataflowGraph) -> dict[relax.Var, int]:
 def _links(var: relax.Var, value: relax.Expr) -> Iterator[_Link]:
     """Which axes of operands are which of a result."""
     if isinstance(value, relax.TupleGetItem):
-        source, item = value.tuple_value, static_tensor(var)
+        source, item = value.tuple_value, region_tensor(var)
         if item is not None and isinstance(source, relax.Var):
             yield source, var, _same(len(item.shape))
         return
@@ -82,7 +82,7 @@ def _links(var: relax.Var, value: relax.Expr) -> Iterator[_Link]:
         yield from _aligned(var, value, ELEMENTWISE.get(name, 1))
     if not name or not value.args or not isinstance(value.args[0], relax.Var):
         return
-    tensor = static_tensor(value.args[0])
+    tensor = region_tensor(value.args[0])
     if tensor is None:
         return
     rank = len(tensor.shape)
@@ -91,20 +91,20 @@ def _links(var: relax.Var, value: relax.Expr) -> Iterator[_Link]:
     elif name in REDUCTIONS:
         yield value.args[0], var, _kept(value, rank)
     elif name == "relax.permute_dims" or name in RESHAPES:
-        result = static_tensor(var)
+        result = region_tensor(var)
         if result is not None:
             yield value.args[0], var, _viewed(value, tensor.shape, result.shape)
 
 
 def _aligned(var: relax.Var, call: relax.Call, arity: int) -> Iterator[_Link]:
     """Operands that broadcast: axes are counted from the end, and those of the first are there."""
-    result = static_tensor(var)
+    result = region_tensor(var)
     if result is None:
         return
     joined = call.args[0] if op_name(call) == "relax.concat" else None
     parts = list(joined.fields) if isinstance(joined, relax.Tuple) else call.args[:arity]
     for part in parts:
-        tensor = static_tensor(part)
+        tensor = region_tensor(part)
         if isinstance(part, relax.Var) and tensor is not None:
             missing = len(result.shape) - len(tensor.shape)
             yield part, var, {axis: axis + missing for axis in range(len(tensor.shape))}

@@ -17,7 +17,7 @@ from enum import Enum
 from tvm import DataType, relax
 
 from relay_passes.ir.axis_view import moves
-from relay_passes.ir.graph import DataflowGraph, static_tensor, variables
+from relay_passes.ir.graph import DataflowGraph, region_tensor, variables
 from relay_passes.ir.strided_view import coalesced
 
 from .channel_axes import channel_axes
@@ -62,7 +62,7 @@ class Form:
     @property
     def bytes(self) -> int:
         """Its size; elements of less than a byte count as one."""
-        return math.prod(self.shape) * max(1, DataType(self.dtype).bits // 8)
+        return int(math.prod(self.shape)) * max(1, DataType(self.dtype).bits // 8)
 
     def order(self, label: int) -> Order:
         """The layout that has a label."""
@@ -196,7 +196,7 @@ class Forms:
         """The form of an expression; None if its shape is not known. Constants have one layout."""
         if isinstance(expr, relax.Var):
             return self._forms.get(expr)
-        tensor = static_tensor(expr)
+        tensor = region_tensor(expr)
         return None if tensor is None else Form(tensor.shape, tensor.dtype)
 
     def labelled(self, expr: relax.Expr) -> Form | None:
@@ -211,7 +211,7 @@ class Forms:
             if axis is None or not isinstance(definition, relax.Call):
                 return None
             whole = definition.args[0]
-        tensor = static_tensor(whole)
+        tensor = region_tensor(whole)
         if tensor is None:
             return None
         legal = len(tensor.shape) > 2 and axis in (1, len(tensor.shape) - 1)

@@ -18,7 +18,7 @@ from tvm import relax
 from relay_passes.ir.axis_view import moves, view_axes
 from relay_passes.ir.call_axes import reduced_axes
 from relay_passes.ir.convolution import runs_on_planes
-from relay_passes.ir.graph import op_name
+from relay_passes.ir.graph import op_name, relax_shape
 from relay_passes.ir.moving_operators import parts_of_concat
 from relay_passes.ir.regroup_axes import match_regroup
 from relay_passes.ir.traits import (
@@ -173,7 +173,8 @@ def _reduction(forms: Forms, call: relax.Call, result: Form) -> Role | None:
         reduced = with_args(call, read, axis=stored[0] if one else stored)
         kept = tuple(left.index(axis) for axis in x.order(label) if axis in left)
         same = permuted(result.shape, kept) == result.stored(label)
-        return reduced if same else relax.op.reshape(reduced, result.stored(label))
+        shape = relax_shape(result.stored(label), call.args[0])
+        return reduced if same else relax.op.reshape(reduced, shape)
 
     return Role((Operand(call.args[0]),), build, labels) if labels else None
 
@@ -224,7 +225,8 @@ def _view(forms: Forms, call: relax.Call, result: Form) -> Role | None:
         before, after = x.stored(label), result.stored(label)
         if axes is not None and moves(before, permutation(label)):
             return relax.op.permute_dims(read[0], permutation(label))
-        return read[0] if before == after else relax.op.reshape(read[0], after)
+        shape = relax_shape(after, call.args[0])
+        return read[0] if before == after else relax.op.reshape(read[0], shape)
 
     if axes is not None:
         moved = [result.bytes * moves(x.stored(label), permutation(label)) for label in LABELS]

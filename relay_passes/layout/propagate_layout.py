@@ -27,12 +27,20 @@ Bytes only approximate time. Labels that were measured to be faster may be given
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 
 from tvm import ir, relax
 
 from relay_passes.decisions import LAYOUTS, Decision, DecisionLog
 from relay_passes.ir.axis_view import moves, view_axes
-from relay_passes.ir.graph import DataflowGraph, is_call, op_name, same_shape, static_tensor
+from relay_passes.ir.graph import (
+    DataflowGraph,
+    is_call,
+    op_name,
+    region_tensor,
+    relax_shape,
+    same_shape,
+)
 from relay_passes.ir.rewrite import Bindings, block_pass
 from relay_passes.ir.transposed_constants import is_transposable, transposed
 from relay_passes.ir.with_args import with_args
@@ -138,10 +146,10 @@ class _Writer:
             return expr
         shape = (1,) * (len(order) - form.rank) + form.shape
         if moves(shape, order):
-            padded = expr if shape == form.shape else self._emit(relax.op.reshape(expr, shape))
+            padded = expr if shape == form.shape else self._emit(_reshaped(expr, shape))
             return self._emit(relax.op.permute_dims(padded, order))
         wanted = permuted(shape, order)
-        return expr if wanted == form.shape else self._emit(relax.op.reshape(expr, wanted))
+        return expr if wanted == form.shape else self._emit(_reshaped(expr, wanted))
 
     def _in_layout(self, expr: relax.Expr, label: int) -> relax.Expr:
         """A variable in a layout; reordered once."""
@@ -157,7 +165,7 @@ class _Writer:
         order, shape = form.between(source, target), form.stored(target)
         if moves(form.stored(source), order):
             return relax.op.permute_dims(expr, order)
-        return expr if form.stored(source) == shape else relax.op.reshape(expr, shape)
+        return expr if form.stored(source) == shape else _reshaped(expr, shape)
 
     def _bind(self, var: relax.Var, value: relax.Expr) -> None:
         """Binds an expression to a variable of the original block."""
@@ -196,11 +204,15 @@ class _Writer:
 def _as_reshape(call: relax.Expr) -> relax.Expr:
     """A permutation; as a reshape if it moves nothing."""
     assert isinstance(call, relax.Call)
-    source, result, axes = static_tensor(call.args[0]), static_tensor(call), view_axes(call)
+    source, result, axes = region_tensor(call.args[0]), region_tensor(call), view_axes(call)
     if source is None or result is None or axes is None:
         return call
     order = tuple(axis for axis in axes if axis is not None)
-    return call if moves(source.shape, order) else relax.op.reshape(call.args[0], result.shape)
+    return call if moves(source.shape, order) else _reshaped(call.args[0], result.shape)
+
+
+def _reshaped(expr: relax.Expr, shape: Sequence[int]) -> relax.Expr:
+    return relax.op.reshape(expr, relax_shape(shape, expr))
 
 
 _NAMES = {FIRST: "channels_first", LAST: "channels_last"}

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 from tvm import ir, relax
 
-from relay_passes.ir.graph import DataflowGraph, op_name, static_tensor
+from relay_passes.ir.graph import DataflowGraph, op_name, region_tensor
 from relay_passes.ir.traits import CHANNEL_WISE, ELEMENTWISE, QUANTIZING, VIEWS
 
 from .assign_layouts import LayoutPlan
@@ -175,7 +175,7 @@ def block_key(graph: DataflowGraph) -> str:
 
 
 def _name(graph: DataflowGraph, position: int) -> str:
-    tensor = static_tensor(graph.bindings[position].var)
+    tensor = region_tensor(graph.bindings[position].var)
     shape = "tuple" if tensor is None else "x".join(map(str, tensor.shape))
     operator = op_name(graph.value(position)).removeprefix("relax.").removeprefix("nn.")
     return f"{position} {operator} {shape}"

@@ -10,7 +10,7 @@ from __future__ import annotations
 from tvm import ir, relax
 
 from relay_passes.ir.convolution import CHANNELS_LAST, layouts_of
-from relay_passes.ir.graph import DataflowGraph, op_name, static_tensor
+from relay_passes.ir.graph import DataflowGraph, op_name, region_tensor
 from tir_schedules.core.attributes import Attribute
 
 from .anchor import Anchor
@@ -23,15 +23,15 @@ def match_conv(graph: DataflowGraph, position: int, call: relax.Call) -> Anchor 
     layouts = layouts_of(call)
     if layouts != CHANNELS_LAST[op_name(call)]:
         return f"the layouts {', '.join(layouts)}"
-    output = static_tensor(graph.bindings[position].var)
+    output = region_tensor(graph.bindings[position].var)
     x, w = Operand(call.args[0]), Operand(call.args[1])
     if output is not None and output.dtype == "int32":
         found = [integer_operand(graph, n, a) for n, a in zip("ab", call.args, strict=True)]
         if found[0] is None or found[1] is None:
             return "a zero point or integer type that no kernel has"
         x, w = found[0], found[1]
-    weight = static_tensor(w.source)
-    if output is None or weight is None or static_tensor(x.source) is None:
+    weight = region_tensor(w.source)
+    if output is None or weight is None or region_tensor(x.source) is None:
         return "a shape is not known at compile time"
     if not isinstance(w.source, ir.GenericConst):
         return "a weight that is no constant"
