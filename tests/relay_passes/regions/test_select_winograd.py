@@ -36,7 +36,7 @@ from tir_schedules.convolution.winograd.transforms import expected_error
 from tir_schedules.core.region import Region
 
 op = relax.op
-X = ((1, 12, 12, 32), "float32")
+X = ((1, 24, 24, 32), "float32")
 
 
 def convolution(

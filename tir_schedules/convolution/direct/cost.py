@@ -13,7 +13,6 @@ from collections.abc import Iterator, Sequence
 import msgspec
 from tvm import DataType
 
-from microkernels.isa import isa_named
 from microkernels.machines.machine import Machine
 from microkernels.microkernel import Microkernel, microkernel_named
 from tir_schedules.convolution.geometry import ConvGeometry, one_image
@@ -29,7 +28,7 @@ from tir_schedules.cost.parallel import (
     halves,
     threads_worth,
 )
-from tir_schedules.cost.work import flops_us
+from tir_schedules.cost.work import flops_us, product_rate
 from tir_schedules.product.tile_config import fewest_cycles, product_kernels
 from tir_schedules.product.tile_space import PIECES, register_tiles
 
@@ -191,12 +190,19 @@ def _band(region: Region, geometry: ConvGeometry, machine: Machine, threads: int
     least = math.ceil(planes * height / threads)
 
     def unevenness(bands: int) -> float:
-        band = math.ceil(height / bands)
-        return math.ceil(planes * math.ceil(height / band) / threads) * band / least
+        return _most_lines(geometry, math.ceil(height / bands), threads) / least
 
     alike = (n for n in counts if (planes * n) % threads == 0 and unevenness(n) <= MOST_UNEVEN)
     bands = next((n for n in (*alike, *counts) if unevenness(n) <= NEARLY_EVEN), height)
     return math.ceil(height / bands)
+
+
+def _most_lines(geometry: ConvGeometry, band: int, threads: int) -> int:
+    """Lines of the thread that has the most; the last band of a plane may be lower."""
+    height, planes = geometry.outputs[1], geometry.batch * geometry.outputs[0]
+    bands = math.ceil(height / band)
+    whole, rest = divmod(math.ceil(planes * bands / threads), bands)
+    return whole * height + rest * band
 
 
 def estimated_cycles(region: Region, config: ConvConfig, machine: Machine) -> float:
@@ -221,7 +227,7 @@ class _Estimate:
         depth, height, _ = geometry.outputs
         bands = math.ceil(height / config.band)
         share_m = math.ceil(bands * geometry.batch * depth / config.threads_m)
-        lines = min(share_m * config.band, height * geometry.batch * depth)
+        lines = _most_lines(geometry, config.band, config.threads_m)
         vectors = column_shares(geometry, config, kernel)[0].size
         groups = 1
         if geometry.groups > 1:
@@ -247,8 +253,7 @@ class _Estimate:
         """Whether all threads have nearly equal shares, or little."""
         kernel, (depth, height, width) = microkernel_named(config.kernel), self.geometry.outputs
         grid, planes = grid_of(self.geometry, config, kernel), self.geometry.batch * depth
-        bands = math.ceil(planes * math.ceil(height / config.band) / grid.bands)
-        largest = min(1.0, bands * config.band / (planes * height))
+        largest = _most_lines(self.geometry, config.band, grid.bands) / (planes * height)
         totals = channel_parts(self.geometry, kernel), math.ceil(width / config.rows)
         for total, threads in zip(totals, grid[1:], strict=True):
             largest *= math.ceil(total / threads) / total
@@ -303,11 +308,12 @@ def _line_cycles(
         return math.ceil(width / rows) * once
     pitch = geometry.strides[2] * geometry.channels * DataType(region.inputs[0].dtype).itemsize
     shares = not config.staged and pitch % SET_BYTES == 0
-    two = 2 if machine.isa.includes(isa_named("amx")) else 1
     cycles = LINE_CYCLES
     for group in balanced(width, config.rows):
         rows = group.size * config.lines
-        step = _step(rows, vectors, two) * (SET_PENALTY if shares and rows > SET_ROWS else 1)
+        step = _step_cycles(rows, vectors, kernel, machine) * (
+            SET_PENALTY if shares and rows > SET_ROWS else 1
+        )
         whole = outer * (steps * step + runs * RUN_CYCLES) + 20 + 2 * rows * vectors
         cycles += group.count * whole
         if config.staged:
@@ -323,14 +329,20 @@ def _line_cycles(
             ]
             if sum(inside) == rows * taps_x:
                 continue
-            edge = sum(channels * _step(count, vectors, two) for count in inside if count)
+            edge = sum(
+                channels * _step_cycles(count, vectors, kernel, machine)
+                for count in inside
+                if count
+            )
             cycles += outer * (edge + taps_x * RUN_CYCLES - steps * step - runs * RUN_CYCLES)
     return cycles
 
 
-def _step(rows: int, vectors: int, per_cycle: int) -> float:
-    tile = rows * vectors
-    return max(tile, 4 * per_cycle, rows / 2 + vectors) + vectors / 64
+def _step_cycles(rows: int, vectors: int, kernel: Microkernel, machine: Machine) -> float:
+    """Cycles of a step of K of a tile, as `blocking.estimate_cycles` counts them."""
+    products = rows * vectors / product_rate(kernel, machine)
+    loads = rows / machine.broadcast_rate + vectors / machine.load_rate
+    return max(products, machine.fma_latency, loads) + vectors / 64
 
 
 def _inside(geometry: ConvGeometry, axis: int) -> float:
