@@ -129,6 +129,16 @@ class Machine:
         return self.description.at("branch_miss")
 
     @property
+    def foreseen_rounds(self) -> float:
+        """Rounds of a loop of which the last one is foreseen."""
+        return self.description.at("foreseen_rounds")
+
+    @property
+    def reorder_entries(self) -> float:
+        """Instructions that may be under way."""
+        return self.description.at("reorder_entries")
+
+    @property
     def library_cycles(self) -> float:
         """Cycles of a function of the mathematical library for one number."""
         return self.description.at("library_cycles")
@@ -197,6 +207,11 @@ class Machine:
     def foreign_rate(self) -> float:
         """Bytes a microsecond that a thread reads of what another core has just written."""
         return self.description.at("foreign_rate")
+
+    @property
+    def other_core_rate(self) -> float:
+        """Bytes a microsecond that a thread reads of long runs that another core has written."""
+        return self.description.at("other_core_rate")
 
     def fork_us(self, threads: int) -> float:
         """Microseconds to fork and to join so many threads; 0 for one."""

@@ -68,6 +68,11 @@ class Arrays:
         memory = self._memories.get(key(buffer))
         return memory if memory is not None else key(buffer)
 
+    def are_new(self, arrays: frozenset[Any]) -> bool:
+        """Whether registers hold what does not depend on what was made of them before."""
+        held = [value for slot, value in self.held.items() if slot[0] in arrays]
+        return bool(held) and all(value.chain is None for value in held)
+
     def forget(self, arrays: frozenset[Any], loop: int) -> None:
         """From here on, what arrays hold is not known; it was written in a loop."""
         for each in arrays:

@@ -95,12 +95,28 @@ class Body:
 
 @dataclass(eq=False)
 class Loop:
-    """A loop from 0 on."""
+    """A loop from 0 on.
+
+    Attributes
+    ----------
+    number : int
+        Its name.
+    extent : Index
+        How many rounds it has.
+    parallel : bool
+        Whether threads share them.
+    body : Body
+        What a round does.
+    anew : bool
+        Whether registers that its rounds change have other values before it, which do not depend
+        on what it made of them in the round before of the loop around.
+    """
 
     number: int
     extent: Index
     parallel: bool
     body: Body
+    anew: bool = False
 
     @property
     def controls(self) -> frozenset[int]:

@@ -37,10 +37,10 @@ def parts_of(patterns: Sequence[Pattern], threads: int) -> dict[int, Part]:
             continue
         share = memory.size / threads
         hull = max(p.hull for p in patterns if p.memory is memory)
-        if hull <= 1.5 * share:
-            form = ROWS
+        if sizes[memory] > 0.75 * memory.size:
+            form = ALL
         else:
-            form = ALL if sizes[memory] > 0.75 * memory.size else COLUMNS
+            form = ROWS if hull <= 1.5 * share else COLUMNS
         found[memory.parameter] = Part(form, threads)
     return found
 

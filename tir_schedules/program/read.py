@@ -85,11 +85,11 @@ class _Reader:
         number, self.loops = self.loops, self.loops + 1
         parallel = int(node.kind) == int(tirx.ForKind.PARALLEL)
         extent = self.integers.index(node.extent)
-        loop = Loop(number, extent, parallel, Body())
+        stored = self.arrays.stored_in(node.body)
+        loop = Loop(number, extent, parallel, Body(), self.arrays.are_new(stored))
         self.scopes.inner.body.children.append(loop)
         start = self.integers.index(node.min)
         self.integers.known[key(node.loop_var)] = Index(0, ((number, 1),)).plus(start)
-        stored = self.arrays.stored_in(node.body)
         self.arrays.forget(stored, number)
         scope = Scope(loop.body, number, parallel, stored=stored)
         self.scopes.stack.append(scope)

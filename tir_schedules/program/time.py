@@ -133,7 +133,7 @@ class _Timer:
             NEAR: machine.l2_rate,
             SHARED: machine.l3_rate(threads),
             FAR: machine.memory_rate(threads),
-            FOREIGN: machine.foreign_rate,
+            FOREIGN: machine.other_core_rate,
         }
         alone = {SHARED: machine.l3_rate(), FAR: machine.memory_rate()}
         transfer = dict.fromkeys(sizes, 0.0)

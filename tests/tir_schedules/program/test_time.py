@@ -7,7 +7,10 @@ import pytest
 from tests.tir_schedules.cost.test_nests import matmul
 from tests.tir_schedules.program.small_kernels import built, machine, program_of, sums
 from tir_schedules.core.template import template_for
-from tir_schedules.program.parts import ROWS, Part
+from tir_schedules.program.footprint import Pattern
+from tir_schedules.program.index import Index
+from tir_schedules.program.nodes import Memory
+from tir_schedules.program.parts import ALL, ROWS, Part, parts_of
 from tir_schedules.program.phase import FAR, NEAR, SHARED
 from tir_schedules.program.time import Origin, kernel_time
 
@@ -59,3 +62,10 @@ def test_the_limit_of_a_product_that_computes() -> None:
     host = machine()
     program = built(region, template_for("matmul").default_config(region, host))
     assert kernel_time(program, host).limit in ("compute", "L2")
+
+
+def test_what_all_threads_read_is_no_run_of_rows() -> None:
+    pieces = Memory("x", 0, 1000)
+    touched = [Pattern(pieces, Index(start), 420) for start in (0, 420)]
+    assert parts_of(touched, 2) == {0: Part(ALL, 2)}
+    assert parts_of(touched[:1], 2) == {0: Part(ROWS, 2)}
