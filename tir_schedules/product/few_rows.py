@@ -106,7 +106,8 @@ class FewRows:
                 lambda j, ks: loops.load_b(vector + j // width * width, width, ks[0], j % width),
             )
             rest(tile, scratch, 0)
-            with I.serial(rows) as i:
-                for j in range(vectors):
-                    value = scratch[i, ramp(j * kernel.lanes, kernel.lanes)]
-                    loops.store(row + i, vector + j, value, j % width == width - 1)
+            with I.serial(rows) as i, I.serial(vectors // width) as panel:
+                for j in range(width):
+                    column = panel * width + j
+                    value = scratch[i, ramp(column * kernel.lanes, kernel.lanes)]
+                    loops.store(row + i, vector + column, value, j == width - 1)

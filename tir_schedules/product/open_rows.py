@@ -11,13 +11,15 @@ written once for all heights.
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import tvm.tirx.script.builder.ir as I
 from tvm import tirx
 
 from microkernels.tvm_compat import llvm_functions
-from microkernels.vector.expressions import Expr, ramp
+from microkernels.vector.expressions import Expr, constant, ramp
 from microkernels.vector.prefetch import PREFETCH_LLVM_IR
 from tir_schedules.core.blocking import Group, balanced
 from tir_schedules.core.emission import task_loop
@@ -93,29 +95,64 @@ class OpenRows:
         self, row: Expr, rows: Expr, vector: Expr, group: Group, scratch: Expr, least: int
     ) -> None:
         """Panels of equal width, for `least` rows or more."""
-        pieces = self.loops.plan.pieces
-        cut = len(pieces) > 1
+        plan = self.loops.plan
+        steps, pieces = plan.steps, plan.pieces
 
         def panel(start: Expr | int, width: int) -> None:
             first = vector + start
 
+            def tile(at: Expr, height: int) -> None:
+                self._tile(row + at, height, first, width, (0, steps), scratch, 0, False)
+
             def store(at: Expr, height: Expr) -> None:
-                place = at if cut else tirx.const(0, "int32")
-                with I.serial(height) as i:
-                    for j in range(width):
-                        value = _vector_of(scratch, place + i, j, self.loops.plan.kernel.lanes)
-                        self.loops.store(row + at + i, first + j, value, j == width - 1)
+                self._store(row + at, height, first, width, scratch)
 
-            for number, piece in enumerate(pieces):
-
-                def tile(at: Expr, height: int, piece: Piece = piece, number: int = number) -> None:
-                    place = at if cut else 0
-                    self._tile(row + at, height, first, width, piece, scratch, place, number > 0)
-
-                after = store if number == len(pieces) - 1 else None
-                for_tiles(rows, self.loops.plan.rows, tile, after, least)
+            if len(pieces) == 1:
+                for_tiles(rows, plan.rows, tile, store, least)
+                return
+            self._fill(row, rows, first, width, scratch)
+            for piece in _alike(pieces):
+                add = functools.partial(self._piece, row, rows, first, width, scratch, least)
+                for_groups([piece], add)
+            self._store(row, rows, first, width, scratch)
 
         for_groups([group], panel)
+
+    def _piece(
+        self,
+        row: Expr,
+        rows: Expr,
+        vector: Expr,
+        vectors: int,
+        scratch: Expr,
+        least: int,
+        start: Expr | int,
+        steps: int,
+    ) -> None:
+        """Adds a block of K to the accumulators of all rows, which are in `scratch`."""
+
+        def tile(at: Expr, height: int) -> None:
+            self._tile(row + at, height, vector, vectors, (start, steps), scratch, at, True)
+
+        for_tiles(rows, self.loops.plan.rows, tile, None, least)
+
+    def _fill(self, row: Expr, rows: Expr, vector: Expr, vectors: int, scratch: Expr) -> None:
+        """What the accumulators of a panel start with, into `scratch`."""
+        kernel, start = self.loops.plan.kernel, self.loops.start
+        with I.serial(rows) as i:
+            for j in range(vectors):
+                value = constant(0, kernel.acc_dtype, kernel.lanes)
+                if start is not None:
+                    value = start(row + i, vector + j)
+                I.buffer_store(scratch, value, [i, ramp(j * kernel.lanes, kernel.lanes)])
+
+    def _store(self, row: Expr, rows: Expr, vector: Expr, vectors: int, scratch: Expr) -> None:
+        """The epilogue of rows whose accumulators are the first of `scratch`."""
+        lanes = self.loops.plan.kernel.lanes
+        with I.serial(rows) as i:
+            for j in range(vectors):
+                value = _vector_of(scratch, i, j, lanes)
+                self.loops.store(row + i, vector + j, value, j == vectors - 1)
 
     def _tile(
         self,
@@ -147,6 +184,17 @@ class OpenRows:
             start if goes_on or begins is not None else None,
         )
         rest(result, scratch, place)
+
+
+def _alike(pieces: Sequence[tuple[int, int]]) -> list[Group]:
+    """Blocks of K of one size that follow each other, as groups."""
+    found: list[Group] = []
+    for start, size in pieces:
+        if found and found[-1].size == size:
+            found[-1] = Group(found[-1].start, found[-1].count + 1, size)
+        else:
+            found.append(Group(start, 1, size))
+    return found
 
 
 def _vector_of(scratch: Expr, row: Expr | int, vector: int, lanes: int) -> Expr:
