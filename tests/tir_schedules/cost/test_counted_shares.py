@@ -15,22 +15,26 @@ from microkernels.machines.machine import Machine
 from tests.tir_schedules.counted_shares import read_shares, stored_shares
 from tests.tir_schedules.shared_work import of_models, rows, square
 from tir_schedules.convolution.geometry import ConvGeometry
+from tir_schedules.core.config import Config
 from tir_schedules.core.region import Region
 from tir_schedules.core.template import all_templates, template_for
 from tir_schedules.cost.parallel import ENOUGH, MOST_UNEVEN
 from tir_schedules.cost.work import flops_us
+from tir_schedules.product.matmul import plan_of
+from tir_schedules.product.matmul_config import MatmulConfig
 
 REGIONS = list(of_models())
 SMALL = [rows("softmax", 200, 384), square(10, 32, 32, 1)]
 THREADS = (*range(1, 17), 24, 28, 31, 32, 47, 48, 53, 56, 64, 96, 112, 127, 128)
 LANES = 64  # the most of a vector
 # What may be less even, and why. Where a weight takes as long to read as to multiply, the time is
-# that of its columns, and few threads along the rows are better.
+# that of its columns, and few threads along the rows are better: of 49 pixels, grids that are even
+# are estimated 5.0 times as long on 15 threads, 3.4 times on 24 and 3.8 times on 53. Of Winograd's,
+# 5 x 2 shares are 1.14 times as long on 10 and 11 threads as 3 x 3; none is more even on 127.
 LESS_EVEN = {
     "conv2d(float32[1x7x7x512]": 1.5,
-    "conv2d_winograd(float32[16x7x7x512]": 1.5,
-    # 24 of 31 threads, and 32 of 47, take 48 vectors.
-    "matmul(float32[32x3072]": 1.3,
+    "conv2d_winograd(float32[16x7x7x512]": 1.45,
+    # Where threads share K, whoever comes last stores for all: what is stored says too little.
     "mlp_chain(float32[32x768]": 1.5,
 }
 
@@ -46,6 +50,19 @@ def serial_us(region: Region) -> float:
         return flops_us(template.flops(region), machine)
     config = template.default_config(region, machine)
     return template.estimate(region, config, machine) / machine.cycles_per_us
+
+
+def planned(region: Region, config: Config, threads: int) -> float:
+    """The largest share over the mean of a product whose threads share K; 0 for others.
+
+    One of these stores for all of them: what each multiplies is what its plan says.
+    """
+    if not isinstance(config, MatmulConfig) or config.threads_k == 1:
+        return 0.0
+    plan = plan_of(region, config)
+    shares = plan.row_shares, plan.column_shares, plan.k_shares
+    sizes = (sum(g.size * g.count for g in groups) for groups in shares)
+    return math.prod(groups[0].size for groups in shares) * threads / math.prod(sizes)
 
 
 def most_uneven(region: Region, threads: int) -> float:
@@ -81,13 +98,14 @@ def test_threads_take_all_of_the_work_once_and_nearly_evenly(number: int) -> Non
     count = read_shares if region.op == "quantization_range" else stored_shares
     for threads in itertools.islice(THREADS, number % 6, None, 6):
         machine = machine_of(threads)
-        function = template.build(region, template.default_config(region, machine), machine.isa)
-        shares = count(function, threads)
+        config = template.default_config(region, machine)
+        shares = count(template.build(region, config, machine.isa), threads)
         assert shares.times.min() >= 1
         # The last vector of a tensor ends where that ends, and begins in the one before.
         assert shares.twice <= (LANES if region.op in ("elementwise", "quantization_range") else 0)
         if alone >= ENOUGH * threads * machine.fork_us(threads):
-            assert shares.unevenness(threads) <= most_uneven(region, threads), threads
+            uneven = planned(region, config, threads) or shares.unevenness(threads)
+            assert uneven <= most_uneven(region, threads), threads
 
 
 def test_a_grid_that_leaves_threads_idle_is_found() -> None:
