@@ -143,20 +143,21 @@ class InferenceSession:
             except ShapeError:
                 if shapes is not None or not is_onnx(model):
                     raise
-                opened = _opened(model)
-                if not any(info.is_open for info in opened.inputs):
+                declared = _opened(model)
+                if not any(info.is_open for info in declared.inputs):
                     raise
-                whole = _for_all_sizes(opened, make, values)
-                if whole is None:
-                    self._leave_open(opened, make, {}, values or {}, ())
-                    return
-                self.executable, declared = whole.for_host(), opened
             except InputValueError as error:
                 if not error.inputs:
                     raise
                 opened = _opened(model)
                 self._leave_open(opened, make, shapes or {}, values or {}, error.inputs)
                 return
+            if declared is not None:
+                whole = _for_all_sizes(declared, make, values)
+                if whole is None:
+                    self._leave_open(declared, make, {}, values or {}, ())
+                    return
+                self.executable = whole.for_host()
         known = {value.name for value in self.executable.values}
         inputs: Iterable[Described] = self.executable.inputs
         outputs: Iterable[Described] = self.executable.outputs

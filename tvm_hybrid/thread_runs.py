@@ -45,11 +45,13 @@ def _open_feeder(info: TensorInfo, anywhere: bool) -> Feed:
     def feed(value: Any) -> Any:
         if value.ndim != rank or value.dtype is not dtype or narrow:
             value = to_stored(to_array(value, info))
+        if bfloat16:
+            value = value.view(BITS)
         if not value.size:  # of which NumPy's strides are not those that kernels expect
             return runtime.empty(value.shape, str(value.dtype))
         if value.flags.carray and (anywhere or is_aligned(value)):
-            return value.view(BITS) if bfloat16 else value
-        return to_tensor(value.view(BITS) if bfloat16 else value)
+            return value
+        return to_tensor(value)
 
     return feed
 

@@ -28,9 +28,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from tvm import relax, te, tirx
+from tvm.sym import Analyzer
 
 from relay_passes.ir.graph import static_tensor
 from relay_passes.tvm_compat import OP_PATTERN, OUT_ELEMENTWISE_FUSABLE, Legalize, legalize_by_tvm
+
+MOST_TIMES = 16  # that an element of an open image is repeated
 
 Taps = tuple[NDArray[np.int32], NDArray[np.float32]]
 """For every output along an axis, [outputs, taps]: which elements it is made of, and how much."""
@@ -40,6 +43,9 @@ def resize2d(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     """Resizing by taps where they are constants, else TVM's way."""
     data, result = static_tensor(call.args[0]), static_tensor(call)
     layout, exact = str(call.attrs.layout), str(call.attrs.method) == "nearest_neighbor"
+    factors = _whole_factors(call) if exact and data is None else None
+    if factors is not None:
+        return _repeated(builder, call.args[0], layout.index("H"), factors)
     if data is None or result is None or layout not in ("NCHW", "NHWC"):
         return legalize_by_tvm(builder, call)
     if data.dtype != result.dtype or (not exact and data.dtype != "float32"):
@@ -66,6 +72,51 @@ def resize2d(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     attrs = {} if at_once else {"primfunc_attrs": {OP_PATTERN: OUT_ELEMENTWISE_FUSABLE}}
     tables = [relax.const(table) for pair in known for table in pair]
     return builder.call_te(compute, call.args[0], *tables, primfunc_name_hint="resize2d", **attrs)
+
+
+def _whole_factors(call: relax.Call) -> list[int] | None:
+    """How often open rows and columns are repeated; None if that is not known."""
+    before, after = call.args[0].ty.shape, call.ty.shape
+    how = str(call.attrs.coordinate_transformation_mode), str(call.attrs.rounding_method)
+    layout = str(call.attrs.layout)
+    shapes = isinstance(before, relax.ShapeExpr) and isinstance(after, relax.ShapeExpr)
+    if how != ("asymmetric", "floor") or not shapes or layout not in ("NCHW", "NHWC"):
+        return None
+    first = layout.index("H")
+    pairs = zip(before.values[first : first + 2], after.values[first : first + 2], strict=True)
+    found = [_factor(one, other) for one, other in pairs]
+    known = [factor for factor in found if factor is not None]
+    return known if len(known) == 2 else None
+
+
+def _factor(before: tirx.Expr, after: tirx.Expr) -> int | None:
+    analyzer = Analyzer()
+    for factor in range(1, MOST_TIMES + 1):
+        rest = analyzer.simplify(after - before * factor)
+        if isinstance(rest, tirx.IntImm) and int(rest) == 0:
+            return factor
+    return None
+
+
+def _repeated(
+    builder: relax.BlockBuilder, x: relax.Expr, axis: int, factors: Sequence[int]
+) -> relax.Expr:
+    """Every element some times over, along two axes."""
+
+    def compute(x: te.Tensor) -> te.Tensor:
+        shape = list(x.shape)
+        for number, factor in enumerate(factors):
+            shape[axis + number] = shape[axis + number] * factor
+
+        def element(*at: tirx.Var) -> tirx.Expr:
+            place: list[tirx.Expr] = list(at)
+            for number, factor in enumerate(factors):
+                place[axis + number] = at[axis + number] // factor
+            return x(*place)
+
+        return te.compute(shape, element, name="resized")
+
+    return builder.call_te(compute, x, primfunc_name_hint="resize2d")
 
 
 def _nearest_elements(

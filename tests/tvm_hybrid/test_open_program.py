@@ -6,9 +6,11 @@ import logging
 import os
 from pathlib import Path
 
+import ml_dtypes
 import numpy as np
 import onnx
 import pytest
+from tvm import relax, tirx
 
 import tvm_hybrid
 from tests.onnx_builder import OnnxBuilder
@@ -203,3 +205,36 @@ def test_memory_does_not_grow_with_the_number_of_lengths() -> None:
     # A block of each size would be half a megabyte for each length and tensor, 400 MB for these.
     before = run(lengths[:200])
     assert run(lengths[200:]) - before < 32 << 20
+
+
+@pytest.mark.parametrize("dtype", [ml_dtypes.bfloat16, ml_dtypes.int4, np.int8, np.bool_])
+def test_arrays_of_other_types(dtype: type) -> None:
+    build = OnnxBuilder(opset=21)
+    x = build.input("x", ["n", 4], dtype)
+    build.output(build.node("Transpose", x), [4, "n"], dtype)
+    session = tvm_hybrid.InferenceSession(build.model(), num_threads=1)
+    for rows in (3, 0, 50):
+        value = np.arange(rows * 4).reshape(rows, 4).astype(np.int8).astype(dtype)
+        (found,) = session.run(None, {"x": value})
+        assert found.dtype == value.dtype
+        np.testing.assert_array_equal(found, value.T)
+    assert len(session.programs) == 1
+
+
+def test_a_relax_module_keeps_its_symbols() -> None:
+    n, m = tirx.Var("n", "int64"), tirx.Var("m", "int64")
+    x = relax.Var("x", relax.TensorType((n, m), "float32"))
+    y = relax.Var("y", relax.TensorType((n + m,), "float32"))
+    builder = relax.BlockBuilder()
+    with builder.function("main", [x, y]):
+        with builder.dataflow():
+            flat = builder.emit(relax.op.reshape(x, relax.ShapeExpr([n * m])))
+            out = builder.emit_output(relax.op.concat([flat, y], axis=0))
+        builder.emit_func_output(out)
+    executable = tvm_hybrid.compile(builder.get(), keep_open=True, num_threads=1)
+    assert [info.shape for info in executable.inputs] == [("n", "m"), ("n + m",)]
+    value, rest = np.ones((2, 3), np.float32), np.zeros(5, np.float32)
+    (found,) = executable.run(value, rest)
+    np.testing.assert_array_equal(found.numpy(), [1] * 6 + [0] * 5)
+    with pytest.raises(FeedError, match=r"axis 0 is 4; it has to be n . m, which is 5"):
+        executable.run(value, rest[:4])

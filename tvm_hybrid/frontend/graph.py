@@ -80,6 +80,19 @@ class Graph:
         found = self.types.get(name)
         return None if found is None else static_shape(found)
 
+    def dims(self, name: str) -> tuple[int | None, ...] | None:
+        """The sizes of a value, None where one is open; None while its rank is unknown."""
+        if name in self.constants:
+            return self.constants[name].shape
+        tensor = self.types.get(name, onnx.TypeProto()).tensor_type
+        if not tensor.HasField("shape"):
+            return None
+        known = (dim.HasField("dim_value") for dim in tensor.shape.dim)
+        return tuple(
+            dim.dim_value if is_known else None
+            for dim, is_known in zip(tensor.shape.dim, known, strict=True)
+        )
+
     def elem_type(self, name: str) -> int:
         """The onnx.TensorProto element type of a value, 0 while unknown."""
         found = self.types.get(name)

@@ -92,10 +92,15 @@ class OpenSizes:
 
     def limit(self, size: Expr, most: int) -> bool:
         """Notes that a size is at most a number; False if it is not known from the inputs."""
-        if not _variables(size) <= {*self.symbols.values()}:
+        if not self.knows(size):
             return False
         self.limits.append((size, most))
         return True
+
+    def knows(self, size: Expr) -> bool:
+        """Whether a size is open, and one of the inputs' or follows from theirs."""
+        found = _variables(size)
+        return bool(found) and found <= {*self.symbols.values()}
 
     def known_limits(self) -> dict[str, int]:
         """Size in words -> the largest number that it may be."""

@@ -38,6 +38,7 @@ from .narrow_types import FLOATS, MOVING
 from .no_ops import is_no_op
 from .node_builder import RESHAPE_TO_ZERO
 from .parameters import require_parameters
+from .partial_shapes import complete_types
 from .rewrites import rewrite
 
 MAX_DATA_ELEMENTS = 256
@@ -217,6 +218,7 @@ class _Propagation:
             raise ShapeError(
                 f"{describe(node)}: its inputs ({shapes}) do not fit the operator: {error}"
             ) from error
+        types = complete_types(node, self.graph, types)
         for name, found in types.items():
             shape = static_shape(found)
             if shape is not None and (min(shape, default=0) < 0 or math.prod(shape) > MAX_ELEMENTS):

@@ -15,6 +15,8 @@ from typing import Any
 import numpy as np
 from tvm import relax
 
+from .data_sized.resize import open_resize
+from .data_sized.sizes import is_open
 from .expressions import Converter, Expr, cast, constant, dtype_of, given, known_dims, literal
 from .resize_taps import Resizing, Taps, axis_taps
 
@@ -28,6 +30,8 @@ _EPSILON = np.float32(1e-5)  # that TVM adds before it rounds down
 
 
 def _resize(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
+    if is_open(inputs[0]):
+        return open_resize(inputs, attrs, _attributes(attrs))
     dims = known_dims(inputs[0])
     if len(inputs) == 2:  # opset 10, which knows one transformation
         how = _attributes(attrs, coordinates="asymmetric", rounding="simple")

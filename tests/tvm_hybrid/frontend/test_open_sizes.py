@@ -9,9 +9,11 @@ import pytest
 import tvm
 from tvm import relax
 
+import tvm_hybrid
 from tests.onnx_builder import OnnxBuilder
-from tvm_hybrid.errors import ShapeError, UnsupportedOperatorError
+from tvm_hybrid.errors import FeedError, ShapeError, UnsupportedOperatorError
 from tvm_hybrid.frontend import ImportedModel, import_onnx
+from tvm_hybrid.report.onnx_runtime import literal_session
 
 
 def imported(build: OnnxBuilder, **options: Any) -> ImportedModel:
@@ -176,6 +178,43 @@ def test_a_slice_of_an_open_axis(place: int) -> None:
     assert calls(found)[-2:] == ["relax.strided_slice", "relax.reshape"]
 
 
+def test_an_image_of_open_batch_and_width() -> None:
+    """Normalisation is folded, pads are known, and a height that can only be 1 becomes it."""
+    build = OnnxBuilder(opset=12)
+    x = build.input("x", ["n", 3, "h", "w"])
+    weight = build.constant(np.ones((4, 3, 3, 3)), np.float32)
+    y = build.node("Conv", x, weight, auto_pad="SAME_UPPER")
+    statistics = [build.constant(np.full(4, value), np.float32) for value in (1, 0, 2, 3)]
+    y = build.node("BatchNormalization", y, *statistics)
+    pooled = build.node("MaxPool", y, kernel_shape=[2, 2], strides=[2, 2])
+    line = build.node("ReduceMean", pooled, axes=[2], keepdims=1)
+    joined = build.node("Concat", pooled, line, axis=1)
+    flat = build.node("Reshape", joined, vector(build, shape_of_batch(build, x), 8, -1))
+    build.output(build.node("Softmax", flat, axis=2), ["n", 8, "v"])
+    found = imported(build)
+    assert found.outputs[0].shape == ("n", 8, "w // 2")
+    named = calls(found)
+    assert "relax.nn.batch_norm" not in named and "relax.call_tir" not in named
+    assert named.count("relax.nn.conv2d") == 1
+
+
+def shape_of_batch(build: OnnxBuilder, value: str) -> str:
+    """As exporters of opset 12 write it."""
+    bounds = [build.constant([place], np.int64) for place in (0, 1, 0)]
+    return build.node("Slice", build.node("Shape", value), *bounds)
+
+
+@pytest.mark.parametrize("far", [10**9, 2**31 - 1, 2**62])
+def test_a_slice_to_a_far_end_is_whole(far: int) -> None:
+    build = OnnxBuilder()
+    x = build.input("x", ["n", 8])
+    bounds = [build.constant(each, np.int64) for each in ([0, 2], [far, far], [0, 1])]
+    build.output(build.node("Slice", x, *bounds), ["n", 6])
+    found = imported(build)
+    assert found.outputs[0].shape == ("n", 6)
+    assert "relax.call_tir" not in calls(found)
+
+
 def test_what_cannot_stay_open_is_named() -> None:
     build = OnnxBuilder()
     x = build.input("x", ["n", "n"])
@@ -207,3 +246,64 @@ def test_stock_tvm_compiles_what_is_imported() -> None:
         value = np.random.default_rng(0).standard_normal((*sizes, 12)).astype(np.float32)
         result = main(tvm.runtime.tensor(value)).numpy()
         np.testing.assert_array_equal(result, value.reshape(*sizes, 3, 4).max(2))
+
+
+def same_as_onnx_runtime(build: OnnxBuilder, name: str, *values: np.ndarray) -> None:
+    """One program gives, bit for bit, what ONNX Runtime gives."""
+    executable = tvm_hybrid.compile(build.model(), keep_open=True, num_threads=1)
+    peer = literal_session(build.model())
+    for value in values:
+        for found, wanted in zip(
+            executable.run({name: value}), peer.run(None, {name: value}), strict=True
+        ):
+            np.testing.assert_array_equal(found.numpy(), wanted)
+
+
+def images(*sizes: tuple[int, ...]) -> list[np.ndarray]:
+    rng = np.random.default_rng(0)
+    return [rng.integers(-99, 99, each).astype(np.float32) for each in sizes]
+
+
+@pytest.mark.parametrize(
+    ("coordinates", "rounding"),
+    [
+        ("asymmetric", "floor"),
+        ("half_pixel", "round_prefer_floor"),
+        ("half_pixel", "round_prefer_ceil"),
+    ],
+)
+@pytest.mark.parametrize("factors", [(2, 2), (3, 1), (1, 5)])
+def test_images_of_open_sizes_are_resized_by_whole_factors(
+    coordinates: str, rounding: str, factors: tuple[int, int]
+) -> None:
+    build = OnnxBuilder()
+    x = build.input("x", ["n", 2, "h", "w"])
+    scales = build.constant([1, 1, *factors], np.float32)
+    attributes = {"coordinate_transformation_mode": coordinates, "nearest_mode": rounding}
+    y = build.node("Resize", x, "", scales, mode="nearest", **attributes)
+    build.output(y, ["n", 2, "p", "q"])
+    same_as_onnx_runtime(build, "x", *images((1, 2, 3, 4), (2, 2, 1, 7), (1, 2, 401, 2)))
+
+
+@pytest.mark.parametrize("scales", [(1, 1, 1.5, 2), (1, 2, 1, 1), (1, 1, 0.5, 0.5)])
+def test_other_factors_are_refused(scales: tuple[float, ...]) -> None:
+    build = OnnxBuilder()
+    x = build.input("x", ["n", 2, "h", "w"])
+    y = build.node("Resize", x, "", build.constant(scales, np.float32), mode="nearest")
+    build.output(y, ["n", "c", "p", "q"])
+    with pytest.raises(UnsupportedOperatorError, match=r"Resize0.* by whole factors alone"):
+        imported(build)
+
+
+def test_parts_that_fit_only_for_some_sizes_are_checked_when_they_are_joined() -> None:
+    build = OnnxBuilder()
+    x = build.input("x", ["n", 1, "h", 4])
+    halved = build.node("MaxPool", x, kernel_shape=[2, 1], strides=[2, 1])
+    scales = build.constant([1, 1, 2, 1], np.float32)
+    attributes = {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
+    again = build.node("Resize", halved, "", scales, mode="nearest", **attributes)
+    build.output(build.node("Concat", again, x, axis=1), ["n", 2, "h", 4])
+    same_as_onnx_runtime(build, "x", *images((1, 1, 4, 4), (2, 1, 10, 4)))
+    executable = tvm_hybrid.compile(build.model(), keep_open=True, num_threads=1)
+    with pytest.raises(FeedError, match="sizes that do not fit"):
+        executable.run({"x": images((1, 1, 5, 4))[0]})

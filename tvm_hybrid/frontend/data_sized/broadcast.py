@@ -37,13 +37,32 @@ def check_product(builder: relax.BlockBuilder, left: Expr, right: Expr) -> None:
     check_equal(builder, before[-1], behind[0] if len(behind) == 1 else behind[-2])
 
 
-def check_joined(builder: relax.BlockBuilder, values: Sequence[Any], axis: int) -> None:
-    """Has the program check that the parts of a concatenation agree in all axes but one."""
+def joined(builder: relax.BlockBuilder, values: Sequence[Any], axis: int) -> list[Any]:
+    """The parts of a concatenation; the program checks that they agree in all axes but one."""
     shapes = [dims_of(value) for value in values]
+    axis %= len(shapes[0])
+    wanted = list(shapes[0])
     for place, sizes in enumerate(zip(*shapes, strict=False)):
-        if place != axis % len(shapes[0]):
-            for size in sizes[1:]:
-                check_equal(builder, sizes[0], size)
+        if place != axis:
+            known = [size for size in sizes if isinstance(size, tirx.IntImm)]
+            wanted[place] = known[0] if known else sizes[0]
+            for size in sizes:
+                check_equal(builder, wanted[place], size)
+    return [
+        _known_to_be(builder, value, [*wanted[:axis], shape[axis], *wanted[axis + 1 :]])
+        for value, shape in zip(values, shapes, strict=True)
+    ]
+
+
+def _known_to_be(builder: relax.BlockBuilder, value: Expr, sizes: Sequence[Expr]) -> Expr:
+    """A value with other sizes for its own, which the program has found to be equal."""
+    shape = dims_of(value)
+    pairs = zip(sizes, shape, strict=True)
+    others = [size for size, own in pairs if not same_size(size, own)]
+    # TVM would put a symbol in the place of itself, for ever.
+    if not others or any(isinstance(size, tirx.Var) for size in others):
+        return value
+    return builder.match_cast(value, relax.TensorType(list(sizes), value.ty.dtype))
 
 
 def align(builder: relax.BlockBuilder, inputs: Sequence[Any]) -> list[Any]:

@@ -12,7 +12,7 @@ from tvm import relax
 
 from ..expressions import Expr
 from .access import check_extreme
-from .broadcast import BROADCASTING, PRODUCTS, align, check_joined, check_product
+from .broadcast import BROADCASTING, PRODUCTS, align, check_product, joined
 from .requests import check
 from .sizes import dims_of, is_open, is_unknown
 
@@ -32,7 +32,12 @@ _REDUCTIONS = frozenset(
         *("ReduceSumSquare", "Softmax"),
     }
 )
-_IMAGES = frozenset({"BatchNormalization", "Conv", "GlobalAveragePool", "MaxPool", "RoiAlign"})
+_IMAGES = frozenset(
+    {
+        *("AveragePool", "BatchNormalization", "Conv", "ConvTranspose", "GlobalAveragePool"),
+        *("GlobalMaxPool", "MaxPool", "Resize", "RoiAlign"),
+    }
+)
 _OTHERS = frozenset({"Concat", "Gather", "Gemm", "MatMul", "Slice", "Split", "TopK", "Transpose"})
 
 OPEN_OPERATORS = BROADCASTING | _ELEMENTWISE | _REDUCTIONS | _IMAGES | _OTHERS
@@ -49,10 +54,10 @@ def prepared(
         return list(inputs)
     if op_type in BROADCASTING:
         return align(builder, inputs)
+    if op_type == "Concat":
+        return joined(builder, inputs, attrs["axis"])
     if op_type in PRODUCTS:
         check_product(builder, *inputs[:2])
-    elif op_type == "Concat":
-        check_joined(builder, inputs, attrs["axis"])
     elif op_type in ("ArgMax", "ArgMin"):
         check_extreme(builder, inputs[0], attrs.get("axis", 0))
     return list(inputs)

@@ -17,6 +17,7 @@ from .requests import check
 from .sizes import dims_of, holds, is_number, same_size, simplified, sizes_in
 
 END = 2**31 - 1  # what exporters write for the end of an axis, or more
+LARGEST_SIZE = 1 << 29  # of an axis of an input; the program refuses more where it matters
 FAR = 1 << 16  # TVM reserves memory for min(n, bound) elements before it knows n
 
 
@@ -34,7 +35,8 @@ def open_slice(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[s
     steps = _vector(inputs, attrs, 4, "steps") or literal(np.ones(count, np.int64))
     strides = constant(steps)
     bounds = [known_elements(builder, each) for each in (starts, ends)]
-    if strides is None or any(each is None or _is_far(each) for each in bounds):
+    extents = [dims[axis] for axis in places]
+    if strides is None or any(each is None or _is_far(each, extents) for each in bounds):
         return _by_data(builder, data, places, [starts, ends, steps])
     if 0 in strides:
         raise ValueError("a step of 0")
@@ -42,7 +44,11 @@ def open_slice(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[s
     stretches = [index(1) for _ in dims]
     columns = [each.ravel() for each in bounds if each is not None]
     fixed = constant(data) is not None
-    for axis, start, end, step in zip(places, *columns, strides.ravel().tolist(), strict=True):
+    for axis, start, last, step in zip(places, *columns, strides.ravel().tolist(), strict=True):
+        end = last
+        if _is_beyond(last, dims[axis]):
+            check(builder, dims[axis] <= last)
+            end = END
         begins[axis] = _clipped(start, dims[axis], step)
         if fixed and step > 0 and _is_inside(builder, start, end, dims[axis]):
             begins[axis] = index(start) if isinstance(start, int) else start
@@ -79,9 +85,20 @@ def _vector(inputs: Sequence[Any], attrs: dict[str, Any], position: int, name: s
     return value
 
 
-def _is_far(bounds: Elements) -> bool:
+def _is_far(bounds: Elements, extents: Sequence[Expr]) -> bool:
     """Whether a bound is a number that would reserve much memory."""
-    return any(isinstance(each, int) and FAR < each < END for each in bounds.ravel())
+    return any(
+        isinstance(bound, int) and FAR < bound < END
+        for bound, extent in zip(bounds.ravel(), extents, strict=True)
+        if not isinstance(extent, tirx.IntImm) and not _is_beyond(bound, extent)
+    )
+
+
+def _is_beyond(bound: Any, extent: Expr) -> bool:
+    """Whether a bound is a number that no size of an input reaches."""
+    opened = current_sizes()
+    far = isinstance(bound, int) and LARGEST_SIZE <= bound < END
+    return far and opened is not None and opened.knows(extent)
 
 
 def _clipped(bound: Any, extent: Expr, step: int) -> Expr:

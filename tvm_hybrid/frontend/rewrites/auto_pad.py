@@ -17,10 +17,10 @@ from .registry import rewrites
 
 @rewrites("Conv", "AveragePool")
 def auto_pad(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeProto] | None:
-    """Replaces the attribute, if there is one and the shapes are known."""
+    """Replaces the attribute, if there is one and the pads follow from what is known of shapes."""
     attributes = attributes_of(node)
     mode = attributes.get("auto_pad", "NOTSET")
-    shape = graph.shape(node.input[0])
+    shape = graph.dims(node.input[0])
     weight = graph.shape(node.input[1]) if node.op_type in ("Conv", "ConvInteger") else None
     kernel = attributes.get("kernel_shape") or (weight or ())[2:]
     if mode not in ("SAME_UPPER", "SAME_LOWER") or shape is None or len(kernel) != len(shape) - 2:
@@ -29,6 +29,9 @@ def auto_pad(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeProto] | None:
     dilations = attributes.get("dilations") or [1] * len(kernel)
     before, after = [], []
     for extent, size, stride, dilation in zip(shape[2:], kernel, strides, dilations, strict=True):
+        if extent is None and stride > 1:
+            return None
+        extent = 1 if extent is None else extent  # any, where windows begin at every place
         outputs = -(-extent // stride)
         total = max(0, (outputs - 1) * stride + (size - 1) * dilation + 1 - extent)
         small, large = total // 2, total - total // 2

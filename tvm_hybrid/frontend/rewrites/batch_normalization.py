@@ -25,7 +25,7 @@ from onnx import helper
 from microkernels.errors import UnsupportedOperatorError
 
 from ..graph import Graph, describe
-from ..node_builder import NodeBuilder, attributes_of
+from ..node_builder import NodeBuilder, attributes_of, known_shape
 from .batch_statistics import normalize_by_batch
 from .registry import rewrites
 
@@ -34,7 +34,7 @@ from .registry import rewrites
 def batch_normalization(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeProto] | None:
     """Mul and Add, if the statistics are constant or the batch's own and the rank is known."""
     attributes = attributes_of(node)
-    shape = graph.shape(node.input[0])
+    shape = graph.dims(node.input[0])
     training = attributes.get("training_mode", 0) == 1
     if not training and any(node.output[1:]):
         raise UnsupportedOperatorError(
@@ -50,7 +50,7 @@ def batch_normalization(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodePro
         return None
     build = NodeBuilder(graph, node)
     if training:
-        normalize_by_batch(build, node, shape)
+        normalize_by_batch(build, node, known_shape(graph, node, node.input[0]))
         return build.nodes
     arrays = [graph.constants.get(name) for name in node.input[1:]]
     known = [array for array in arrays if array is not None and array.shape == (shape[1],)]

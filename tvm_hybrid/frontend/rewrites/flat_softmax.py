@@ -26,13 +26,17 @@ def softmax_of_opset(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeProto]
     axis = attributes_of(node).get("axis", 1)
     if graph.opset >= SOFTMAX_ALONG_AXIS or axis == -1:
         return None
-    shape = known_shape(graph, node, node.input[0])
+    shape: tuple[int | None, ...] | None = graph.dims(node.input[0])
+    if shape is None:
+        shape = known_shape(graph, node, node.input[0])
     if not -len(shape) <= axis < len(shape):
         raise ShapeError(
             f"{describe(node)}: its axis {axis} is none of its input {node.input[0]!r} {shape}"
         )
     build = NodeBuilder(graph, node)
-    flat_softmax(build, node.op_type, node.input[0], shape, axis % len(shape), node.output[0])
+    last = axis % len(shape) == len(shape) - 1
+    sizes = (0,) * len(shape) if last else known_shape(graph, node, node.input[0])
+    flat_softmax(build, node.op_type, node.input[0], sizes, axis % len(shape), node.output[0])
     return build.nodes
 
 

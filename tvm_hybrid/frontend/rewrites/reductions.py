@@ -43,7 +43,7 @@ def reduction(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeProto] | None
 @rewrites("GlobalAveragePool", "GlobalMaxPool")
 def global_pool(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeProto] | None:
     """The input, if it has no axes behind the channels."""
-    shape, build = graph.shape(node.input[0]), NodeBuilder(graph, node)
+    shape, build = graph.dims(node.input[0]), NodeBuilder(graph, node)
     if shape is None or len(shape) > 2:
         return None
     build.add("Identity", node.input[0], output=node.output[0])
