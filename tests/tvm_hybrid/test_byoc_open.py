@@ -1,0 +1,43 @@
+"""TVM's own doors with symbolic sizes: partition and RunCodegen, and the named pipeline."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import tvm
+from tvm import IRModule, relax
+
+import tvm_hybrid
+from tests.relay_passes.regions.test_open_regions import BATCH, LENGTH, WIDTH, layer
+
+
+def by_run_codegen(mod: IRModule) -> Any:
+    parts = tvm_hybrid.partition_for_tvm_hybrid(mod, target=tvm_hybrid.resolve_target(None))
+    generated = relax.transform.RunCodegen()(parts)
+    assert generated["main"].script().count("R.call_dps_packed") == 7
+    return tvm.compile(generated, target=tvm_hybrid.resolve_target(None))
+
+
+def by_name(mod: IRModule) -> Any:
+    executable = tvm.compile(mod, tvm_hybrid.resolve_target(None), relax_pipeline="tvm_hybrid")
+    called = [line for line in executable.as_text().splitlines() if "tvm_hybrid_attention" in line]
+    assert called
+    return executable
+
+
+@pytest.mark.parametrize("door", [by_run_codegen, by_name])
+def test_one_program_for_any_sizes(door: Callable[[IRModule], Any]) -> None:
+    run = relax.VirtualMachine(door(layer(BATCH, LENGTH)), tvm.cpu())["main"]
+    rng = np.random.default_rng(0)
+    for batch, length in [(1, 3), (2, 9)]:
+        x = rng.standard_normal((batch, length, WIDTH)).astype(np.float32)
+        mask = np.zeros((batch, 1, 1, length), np.float32)
+        arrays = [tvm.runtime.tensor(each) for each in (x, mask)]
+        known = tvm_hybrid.compile(layer(batch, length), num_threads=1)
+        (wanted,) = (each.numpy() for each in known.run({"x0": x, "x1": mask}))
+        # Seven layers of sums of up to 96 products, each of which is in another order.
+        bound = 7 * 96 * np.finfo(np.float32).eps * np.abs(wanted).max()
+        assert np.abs(run(*arrays).numpy() - wanted).max() <= bound
