@@ -13,7 +13,7 @@ from tvm.runtime import Tensor
 from . import threads
 from .dlpack import BFLOAT16, BITS, tensor_of
 from .executable import Executable
-from .feeds import ZERO_COPY_BYTES, aligned_empty, is_aligned, to_array, to_tensor
+from .feeds import ZERO_COPY_BYTES, aligned_empty, is_aligned, to_array
 from .size_errors import raise_size_error
 from .tensors import TensorInfo, is_narrow, numpy_dtype, to_stored
 
@@ -38,20 +38,27 @@ def _narrow_feeder(info: TensorInfo) -> Feed:
 
 
 def _open_feeder(info: TensorInfo, anywhere: bool) -> Feed:
-    """As `_feeder`, for inputs with open sizes: memory for what is copied is made anew."""
+    """As `_feeder`, for inputs with open sizes: memory for what is copied grows as it has to."""
     bfloat16, narrow = info.dtype == "bfloat16", is_narrow(info.dtype)
     dtype, rank = numpy_dtype(info.dtype), len(info.shape)
+    memory = aligned_empty(TensorInfo("", (ZERO_COPY_BYTES,), "uint8"))
 
     def feed(value: Any) -> Any:
+        nonlocal memory
         if value.ndim != rank or value.dtype is not dtype or narrow:
             value = to_stored(to_array(value, info))
         if bfloat16:
             value = value.view(BITS)
         if not value.size:  # of which NumPy's strides are not those that kernels expect
             return runtime.empty(value.shape, str(value.dtype))
-        if value.flags.carray and (anywhere or is_aligned(value)):
+        large = value.nbytes >= ZERO_COPY_BYTES
+        if large and value.flags.carray and (anywhere or is_aligned(value)):
             return value
-        return to_tensor(value)
+        if value.nbytes > memory.size:
+            memory = aligned_empty(TensorInfo("", (value.nbytes,), "uint8"))
+        copy = memory[: value.nbytes].view(value.dtype).reshape(value.shape)
+        copy[...] = value
+        return copy
 
     return feed
 
