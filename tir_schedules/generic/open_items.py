@@ -178,6 +178,8 @@ def _looped(
     func: tirx.PrimFunc, item: tirx.PrimFunc, places: dict[tirx.Var, tirx.Var]
 ) -> tirx.PrimFunc:
     """The item's loops for every place, on the function's own parameters."""
+    if len(item.params) != len(func.params):
+        raise NotHandledError("a size is a parameter")
     own = dict(zip(item.params, func.params, strict=True))
     views: dict[tirx.Var, tuple[tirx.Var, Expr]] = {}
     declared: list[tirx.Stmt] = []
