@@ -21,7 +21,7 @@ CODES = {
 # One rounding of the result, which is computed in at least 24 bits. The result is a sum of two
 # terms of at most 16, each of a few roundings.
 TOLERANCES = {"float16": 2**-11, "float32": 2**-21, "float64": 2**-50, "bfloat16": 2**-8}
-EPSILON = 1e-3
+EPSILON = float(np.float32(1e-3))  # an attribute of ONNX has 32 bits
 # The axis, the factor's shape and the bias's.
 FORMS = [
     (-1, (5,), (5,)),
