@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import tempfile
 import time
 
 import msgspec
 
-from ..measuring.child_process import ChildProcess
+from microkernels.errors import TvmHybridError
+
+from ..measuring.child_process import ChildProcess, wait_for
 from ..measuring.measure import Measurement
 from ..measuring.worker import Job, Stage
 from ..measuring.worker_process import BUILDING, Lost, WorkerProcess
@@ -92,6 +95,22 @@ class RemoteWorker(WorkerProcess):
         if self.stage in (*BUILDING, TRYING):
             return super()._died(text)
         return Lost(text, self.stage, bool(self.server) and self.stage != CONNECTING)
+
+    def close(self) -> None:
+        """Ends the process, at the end of its session if that comes soon.
+
+        TVM's server ends with a session whose client dies with an answer unread.
+        """
+        end = time.monotonic() + self.grace
+        while self.job is not None and self.child.pid is not None and self.seconds_left != 0.0:
+            with contextlib.suppress(TvmHybridError):
+                super().outcome()
+            left = min(self.seconds_left or 0.0, end - time.monotonic())
+            if self.job is None or not self.server or left <= 0.0:
+                break
+            wait_for([self.child], left)
+        self.at_server = False
+        super().close()
 
     def end(self) -> None:
         """Ends it for good."""
