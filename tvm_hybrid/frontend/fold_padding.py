@@ -97,7 +97,7 @@ def _value(pad: onnx.NodeProto, graph: Graph) -> float | None:
 
 def _amounts(pad: onnx.NodeProto, graph: Graph) -> list[int] | None:
     """How much a Pad adds before every axis, then after, if that is constant."""
-    shape, given = graph.shape(pad.input[0]), constant_or_attribute(pad, graph, 1, "pads")
+    shape, given = graph.dims(pad.input[0]), constant_or_attribute(pad, graph, 1, "pads")
     axes = optional_input(pad, 3)
     if given is None or shape is None or (axes and axes not in graph.constants):
         return None

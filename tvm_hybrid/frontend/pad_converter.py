@@ -13,16 +13,17 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from tvm import relax
+from tvm import relax, tirx
 
-from .expressions import Converter, Expr, constant, given, known_dims, literal
+from .data_sized.sizes import dims_of
+from .expressions import Converter, Expr, constant, given, literal
 
 # What numpy calls the modes.
 _MODES = {"reflect": "reflect", "edge": "edge", "wrap": "wrap"}
 
 
 def _pad(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
-    x, dims = inputs[0], known_dims(inputs[0])
+    x, dims = inputs[0], dims_of(inputs[0])
     if any(item is not None and constant(item) is None for item in inputs[1:]):
         return None  # computed ones
     amounts = attrs.get("pads", attrs.get("paddings")) if len(inputs) < 2 else constant(inputs[1])
@@ -41,13 +42,13 @@ def _pad(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, An
 
 
 def _pad_with(
-    builder: relax.BlockBuilder, x: Expr, dims: tuple[int, ...], pads: np.ndarray, number: float
+    builder: relax.BlockBuilder, x: Expr, dims: Sequence[Expr], pads: np.ndarray, number: float
 ) -> Expr:
     """With one value; negative amounts crop."""
     cropped = [axis for axis, amounts in enumerate(pads) if amounts.min() < 0]
     if cropped:
         begin = [max(0, -int(pads[axis, 0])) for axis in cropped]
-        end = [dims[axis] - max(0, -int(pads[axis, 1])) for axis in cropped]
+        end = [_extent(dims, axis) - max(0, -int(pads[axis, 1])) for axis in cropped]
         x = builder.normalize(relax.op.strided_slice(x, cropped, begin, end))
     amounts = np.maximum(pads, 0)
     if not amounts.any():
@@ -56,16 +57,23 @@ def _pad_with(
 
 
 def _pad_from(
-    builder: relax.BlockBuilder, x: Expr, dims: tuple[int, ...], pads: np.ndarray, mode: Any
+    builder: relax.BlockBuilder, x: Expr, dims: Sequence[Expr], pads: np.ndarray, mode: Any
 ) -> Expr:
     """With elements of x."""
     for axis, (before, after) in enumerate(pads):
         if before or after:
             # Negative amounts crop first, as in ONNX Runtime: it tells in mode "wrap".
-            kept = np.arange(max(0, -before), dims[axis] - max(0, -after))
+            kept = np.arange(max(0, -before), _extent(dims, axis) - max(0, -after))
             index = np.pad(kept, np.maximum((before, after), 0), mode=mode)
             x = builder.normalize(relax.op.take(x, literal(index), axis, mode="clip"))
     return x
+
+
+def _extent(dims: Sequence[Expr], axis: int) -> int:
+    """The size of an axis; ValueError if it is open."""
+    if not isinstance(dims[axis], tirx.IntImm):
+        raise ValueError(f"axis {axis}, whose size is open, is padded with zeros or a number alone")
+    return int(dims[axis])
 
 
 PAD_CONVERTERS: dict[str, Converter] = {"Pad": _pad}

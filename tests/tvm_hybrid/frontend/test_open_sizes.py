@@ -307,3 +307,65 @@ def test_parts_that_fit_only_for_some_sizes_are_checked_when_they_are_joined() -
     executable = tvm_hybrid.compile(build.model(), keep_open=True, num_threads=1)
     with pytest.raises(FeedError, match="sizes that do not fit"):
         executable.run({"x": images((1, 1, 5, 4))[0]})
+
+
+@pytest.mark.parametrize("before", [(0, 0), (2, 1)])
+def test_images_of_open_sizes_are_padded(before: tuple[int, int]) -> None:
+    build = OnnxBuilder()
+    x = build.input("x", ["n", 2, "h", "w"])
+    pads = build.constant([0, 0, *before, 0, 1, 3, 1], np.int64)
+    y = build.node("Pad", x, pads, build.constant(np.float32(7)))
+    build.output(y, ["n", 3, "p", "q"])
+    same_as_onnx_runtime(build, "x", *images((1, 2, 3, 4), (3, 2, 1, 7)))
+
+
+def test_known_axes_are_cropped_and_mirrored_beside_open_ones() -> None:
+    build = OnnxBuilder()
+    x = build.input("x", ["n", 5, 4])
+    pads = build.constant([0, -1, 2, 0, 1, 1], np.int64)
+    build.output(build.node("Pad", x, pads), ["n", 5, 7])
+    build.output(build.node("Pad", x, build.constant([0, 2, 0] * 2), mode="reflect"), ["n", 9, 4])
+    same_as_onnx_runtime(build, "x", *images((1, 5, 4), (3, 5, 4)))
+
+
+@pytest.mark.parametrize("mode", ["constant", "edge"])
+def test_open_axes_are_neither_cropped_nor_mirrored(mode: str) -> None:
+    build = OnnxBuilder()
+    x = build.input("x", ["n", 5])
+    amount = -1 if mode == "constant" else 1
+    pads = build.constant([amount, 0, 0, 0], np.int64)
+    build.output(build.node("Pad", x, pads, mode=mode), ["m", 5])
+    with pytest.raises(UnsupportedOperatorError, match="axis 0, whose size is open"):
+        imported(build)
+
+
+def test_padding_becomes_that_of_a_convolution_of_any_number_of_images() -> None:
+    build = OnnxBuilder()
+    x = build.input("x", ["n", 3, 6, 6])
+    padded = build.node("Pad", x, build.constant([0, 0, 0, 0, 0, 0, 1, 1], np.int64))
+    weight = build.constant(np.ones((4, 3, 3, 3)), np.float32)
+    build.output(build.node("Conv", padded, weight, strides=[2, 2]), ["n", 4, 3, 3])
+    assert calls(imported(build)) == ["relax.nn.conv2d"]
+    same_as_onnx_runtime(build, "x", *images((1, 3, 6, 6), (4, 3, 6, 6)))
+
+
+@pytest.mark.parametrize("axis", [1, 2, 3])
+def test_softmax_over_all_axes_from_one_on_takes_any_number_of_rows(axis: int) -> None:
+    build = OnnxBuilder(opset=9)
+    x = build.input("x", ["n", 5, 1, 3])
+    build.output(build.node("Softmax", x, axis=axis), ["n", 5, 1, 3])
+    executable = tvm_hybrid.compile(build.model(), keep_open=True, num_threads=1)
+    peer = literal_session(build.model())
+    for value in images((1, 5, 1, 3), (4, 5, 1, 3)):
+        (found,) = executable.run({"x": value / 50})
+        (wanted,) = peer.run(None, {"x": value / 50})
+        # Of 15 exponentials, each with an error of a few units in the last place.
+        np.testing.assert_allclose(found.numpy(), wanted, rtol=32 * 2.0**-23, atol=0)
+
+
+def test_softmax_over_open_axes_is_refused() -> None:
+    build = OnnxBuilder(opset=9)
+    x = build.input("x", [2, "n", 3])
+    build.output(build.node("Softmax", x, axis=1), [2, "n", 3])
+    with pytest.raises(UnsupportedOperatorError, match="is not known"):
+        imported(build)

@@ -38,7 +38,9 @@ _IMAGES = frozenset(
         *("GlobalMaxPool", "MaxPool", "Resize", "RoiAlign"),
     }
 )
-_OTHERS = frozenset({"Concat", "Gather", "Gemm", "MatMul", "Slice", "Split", "TopK", "Transpose"})
+_OTHERS = frozenset(
+    {"Concat", "Gather", "Gemm", "MatMul", "Pad", "Slice", "Split", "TopK", "Transpose"}
+)
 
 OPEN_OPERATORS = BROADCASTING | _ELEMENTWISE | _REDUCTIONS | _IMAGES | _OTHERS
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import onnx
 
 from microkernels.errors import ShapeError
@@ -34,9 +35,19 @@ def softmax_of_opset(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeProto]
             f"{describe(node)}: its axis {axis} is none of its input {node.input[0]!r} {shape}"
         )
     build = NodeBuilder(graph, node)
-    last = axis % len(shape) == len(shape) - 1
-    sizes = (0,) * len(shape) if last else known_shape(graph, node, node.input[0])
-    flat_softmax(build, node.op_type, node.input[0], sizes, axis % len(shape), node.output[0])
+    first = axis % len(shape)
+    known, behind = graph.shape(node.input[0]), [size for size in shape[first:] if size is not None]
+    if first == len(shape) - 1 or known is not None:
+        sizes = known or (0,) * len(shape)
+        flat_softmax(build, node.op_type, node.input[0], sizes, first, node.output[0])
+        return build.nodes
+    if len(behind) < len(shape) - first:
+        known_shape(graph, node, node.input[0])  # refuses it
+    # What stands before the axis is copied: it may be open.
+    flat = build.constant([*[0] * first, math.prod(behind)], np.int64)
+    rows = build.add("Reshape", node.input[0], flat)
+    back = build.constant([*[0] * first, *behind], np.int64)
+    build.add("Reshape", build.add(node.op_type, rows, axis=-1), back, output=node.output[0])
     return build.nodes
 
 
