@@ -36,7 +36,7 @@ from relay_passes.ir.convolution import (
     kernel_outputs,
     output_channels,
 )
-from relay_passes.ir.graph import DataflowGraph, static_tensor
+from relay_passes.ir.graph import DataflowGraph, region_tensor
 from relay_passes.ir.quantization import Quantized
 from relay_passes.ir.rewrite import Bindings
 from relay_passes.ir.zero_points import LIMIT, known_centred, largest_sums
@@ -90,7 +90,7 @@ def _find(graph: DataflowGraph, call: relax.Expr) -> IntegerProduct | str | None
 
 def _refusal(call: relax.Call, x: Quantized, w: Quantized) -> str | None:
     """Why a convolution cannot be computed in integers; None if perhaps it can."""
-    if any(static_tensor(each) is None for each in (call, x.data)):
+    if any(region_tensor(each) is None for each in (call, x.data)):
         return "a shape is not known at compile time"
     if x.quantization.axis is not None:
         return "the scale or zero point of the first operand differs along an axis"

@@ -34,10 +34,11 @@ from tvm import ir, relax
 
 from microkernels.integers import RANGES
 from relay_passes.ir.call_axes import reduced_axes
-from relay_passes.ir.graph import DataflowGraph, is_call, known_tensor, op_name, static_tensor
+from relay_passes.ir.graph import DataflowGraph, is_call, known_tensor, op_name, region_tensor
 from relay_passes.ir.quantization import Quantized, read_dequantize
 from relay_passes.ir.rewrite import Bindings, value_pass
 from relay_passes.ir.zero_points import LIMIT, largest, sum_centred
+from tir_schedules.core.size import is_open
 
 from .integer_product import integers_of
 
@@ -65,12 +66,12 @@ def _mean(
     any_layout: bool, graph: DataflowGraph, block: Bindings, call: relax.Expr
 ) -> relax.Expr | None:
     """The mean that a call computes, of integers; None if it is none, or not one of integers."""
-    if not is_call(call, "relax.mean", *_GLOBAL, *_POOLS) or static_tensor(call) is None:
+    if not is_call(call, "relax.mean", *_GLOBAL, *_POOLS) or region_tensor(call) is None:
         return None
     q = read_dequantize(graph.definition(call.args[0]))
     if q is None or q.quantization.known is None or q.quantization.axis is not None:
         return None
-    if q.dtype != "float32" or q.data_dtype not in RANGES or static_tensor(q.data) is None:
+    if q.dtype != "float32" or q.data_dtype not in RANGES or region_tensor(q.data) is None:
         return None
     if op_name(call) in _POOLS:
         wanted = any_layout or str(call.attrs.layout).endswith("C")
@@ -92,7 +93,10 @@ def _reduced(call: relax.Call, rank: int) -> list[int] | None:
 def _whole(block: Bindings, call: relax.Call, q: Quantized, axes: list[int]) -> relax.Expr | None:
     """The mean over whole axes."""
     tensor = known_tensor(q.data)
-    count = math.prod(tensor.shape[axis] for axis in axes)
+    extents = [tensor.shape[axis] for axis in axes]
+    if is_open(extents):
+        return None
+    count = math.prod(extents)
     zero_point = _number(q.quantization.zero_point)
     if count * (largest(q) + abs(zero_point)) >= LIMIT or count == 0:
         return None
@@ -131,6 +135,8 @@ def _windows(block: Bindings, call: relax.Call, q: Quantized) -> relax.Expr | No
         return _scaled(block, total, q, np.float32(math.prod(window)))
     extents = [tensor.shape[layout.index(letter)] for letter in spatial]
     outputs = [result.shape[layout.index(letter)] for letter in spatial]
+    if is_open((*extents, *outputs)):
+        return None
     counts = _counts(call, window, extents, outputs)
     if not counts.all():  # the mean of nothing
         return None

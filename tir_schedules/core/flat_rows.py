@@ -3,6 +3,7 @@
     [batch, sequence, 384] + [384]            ->  rows of 384, batch * sequence of them
     [batch, sequence, 384] + [sequence, 384]  ->  [batch, sequence, 384], as it is
 
+An operand of which an "item" step reads a single element stays as it is.
 Memory does not change. The kernel's parameters keep their shapes; `flat_view` sees them otherwise.
 """
 
@@ -15,6 +16,7 @@ from tvm import DataType
 
 from microkernels.vector.expressions import Expr
 
+from .collapse import item_operands
 from .extents import extent
 from .region import Region, Tensor
 
@@ -25,13 +27,18 @@ def flat_rows(region: Region) -> Region:
     The last dimension stays. Its inputs are left as they are.
     """
     output = region.output.shape
-    padded = [(1,) * (len(output) - len(t.shape)) + t.shape for t in region.operands]
+    listed = item_operands(region)
+    padded = {
+        number: (1,) * (len(output) - len(tensor.shape)) + tensor.shape
+        for number, tensor in enumerate(region.operands)
+        if number not in listed and tensor.shape
+    }
     groups: list[list[int]] = []
     kinds: list[list[bool]] = []
     for axis, size in enumerate(output[:-1]):
         if size == 1:
             continue
-        kind = [shape[axis] == 1 for shape in padded]
+        kind = [shape[axis] == 1 for shape in padded.values()]
         if kinds and kinds[-1] == kind:
             groups[-1].append(axis)
         else:
@@ -42,8 +49,10 @@ def flat_rows(region: Region) -> Region:
         return (*(math.prod(shape[axis] for axis in group) for group in groups), shape[-1])
 
     operands = [
-        tensor if not tensor.shape else Tensor(merged(shape), tensor.dtype, tensor.constant)
-        for tensor, shape in zip(region.operands, padded, strict=True)
+        Tensor(merged(padded[number]), tensor.dtype, tensor.constant)
+        if number in padded
+        else tensor
+        for number, tensor in enumerate(region.operands)
     ]
     return region.replace(
         output=Tensor(merged(output), region.output.dtype), operands=tuple(operands)

@@ -44,6 +44,14 @@ def known_dims(value: Any) -> tuple[int, ...]:
     return dims
 
 
+def rank_of(value: Any) -> int:
+    """The number of dimensions of a tensor, whose sizes may be open; ValueError if not known."""
+    rank = int(getattr(getattr(value, "ty", None), "ndim", -1))
+    if rank < 0:
+        raise ValueError("the rank of an input is not known")
+    return rank
+
+
 def dtype_of(value: Expr) -> str:
     """The dtype of a tensor expression."""
     return str(value.ty.dtype)

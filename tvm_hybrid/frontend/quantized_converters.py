@@ -25,6 +25,9 @@ from tvm import relax
 from relay_passes.ir.dynamic_quantize import emit_dynamic_quantize
 from relay_passes.ir.zero_points import centred
 
+from .data_sized.kernels import index
+from .data_sized.requests import check_equal
+from .data_sized.sizes import dims_of, is_open
 from .expressions import (
     Converter,
     Expr,
@@ -34,6 +37,7 @@ from .expressions import (
     given,
     known_dims,
     literal,
+    rank_of,
     reshaped,
 )
 
@@ -53,7 +57,7 @@ def _matmul_integer(
 def _conv_integer(
     builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]
 ) -> Expr:
-    rank = len(known_dims(inputs[0])) - 2
+    rank = rank_of(inputs[0]) - 2
     if rank not in _CONVOLUTIONS:
         raise ValueError(f"a convolution over {rank} dimensions is not supported")
     left, right = given(inputs, 2), given(inputs, 3)
@@ -85,7 +89,8 @@ def _quantize_linear(
 ) -> Expr:
     # Narrower floats and int32 are divided in float32, as ONNX Runtime does.
     x, scale = (cast(builder, value, "float32") for value in inputs[:2])
-    scale, axis = _parameter(builder, scale, (-1,)), _axis(x, scale, attrs)
+    scale = _parameter(builder, scale, (-1,))
+    axis = _axis(builder, x, scale, attrs)
     zero_point = given(inputs, 2)
     if zero_point is not None:
         dtype = dtype_of(zero_point)
@@ -108,7 +113,7 @@ def _dequantize_linear(
         zero_point = literal(np.zeros(known_dims(scale), dtype_of(q)))
     zero_point = _parameter(builder, zero_point, (-1,))
     # Products of 8 or 16 bits and a narrower float are exact in float32: one rounding in all.
-    axis = _axis(q, scale, attrs)
+    axis = _axis(builder, q, scale, attrs)
     wide = builder.normalize(relax.op.dequantize(q, scale, zero_point, axis, "float32"))
     return cast(builder, wide, dtype)
 
@@ -166,14 +171,19 @@ def _parameter(builder: relax.BlockBuilder, value: Expr, vector: Sequence[int]) 
     return reshaped(builder, value, [dims[0] if size == -1 else size for size in vector])
 
 
-def _axis(x: Expr, scale: Expr, attrs: dict[str, Any]) -> int:
-    """The axis of a per-axis scale, counted from the front; -1 for one scale."""
-    rank = len(known_dims(x))
-    if not known_dims(scale):
+def _axis(builder: relax.BlockBuilder, x: Expr, scale: Expr, attrs: dict[str, Any]) -> int:
+    """The axis of a per-axis scale, counted from the front; -1 for one scale.
+
+    An open size along it is as many as there are scales.
+    """
+    rank, scales = rank_of(x), known_dims(scale)
+    if not scales:
         return -1
-    if rank == 1:  # the default is 1 even here
-        return 0
-    return int(attrs.get("axis", 1)) % rank
+    # The default is 1 even where there is one axis.
+    axis = 0 if rank == 1 else int(attrs.get("axis", 1)) % rank
+    if len(scales) == 1 and is_open(x):
+        check_equal(builder, dims_of(x)[axis], index(scales[0]))
+    return axis
 
 
 QUANTIZED_CONVERTERS: dict[str, Converter] = {

@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tvm import relax
+from tvm import relax, tirx
+from tvm.ir import assert_structural_equal
 
 from relay_passes.decisions import DecisionLog
 from relay_passes.quantize.integer_conv import integer_conv
@@ -60,6 +61,12 @@ def biased(bias: relax.Expr) -> Callable[[relax.Expr], relax.Expr]:
 
 def test_a_convolution_of_integers() -> None:
     assert_becomes(module(factors, X), integer_conv(), module(lambda x: real(sums(x)), X))
+
+
+def test_any_number_of_images() -> None:
+    x = ((tirx.Var("batch", "int64"), 6, 7, 3), "uint8")
+    after = module(lambda x: real(sums(x)), x)
+    assert_structural_equal(integer_conv()(module(factors, x)), after)
 
 
 @pytest.mark.parametrize("shape", [(5,), (1, 1, 1, 5)], ids=str)

@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tvm import relax
+from tvm import relax, tirx
+from tvm.ir import assert_structural_equal
 
 from relay_passes.quantize.integer_mean import integer_mean
 from tests.relay_passes.graphs import module
@@ -40,6 +41,19 @@ def test_a_mean(axes: list[int] | None, count: int, keepdims: bool) -> None:
         return real(op.subtract(total, constant(count * ZERO, "int32")), count)
 
     assert_becomes(before, integer_mean(), module(after, (SHAPE, "uint8")))
+
+
+def test_a_mean_over_known_axes_of_an_open_shape() -> None:
+    x = ((tirx.Var("batch", "int64"), 5, 6, 3), "uint8")
+
+    def after(q: relax.Expr) -> relax.Expr:
+        total = op.sum(op.astype(q, "int32"), [1, 2], False)
+        return real(op.subtract(total, constant(30 * ZERO, "int32")), 30)
+
+    before = module(lambda q: op.mean(dequantize(q, STEP, ZERO), [1, 2]), x)
+    assert_structural_equal(integer_mean()(before), module(after, x))
+    over_all = module(lambda q: op.mean(dequantize(q, STEP, ZERO), [0, 1]), x)
+    assert_structural_equal(integer_mean()(over_all), over_all)
 
 
 def test_a_global_pool() -> None:

@@ -28,7 +28,7 @@ BROADCASTING = frozenset(
 
 
 # What sums over an axis that both factors have.
-PRODUCTS = frozenset({"Gemm", "MatMul"})
+PRODUCTS = frozenset({"Gemm", "MatMul", "MatMulInteger"})
 
 
 def check_product(builder: relax.BlockBuilder, left: Expr, right: Expr) -> None:

@@ -38,11 +38,17 @@ _IMAGES = frozenset(
         *("GlobalMaxPool", "MaxPool", "Resize", "RoiAlign"),
     }
 )
+_QUANTIZED = frozenset(
+    {
+        *("ConvInteger", "DequantizeLinear", "DynamicQuantizeLinear", "MatMulInteger"),
+        "QuantizeLinear",
+    }
+)
 _OTHERS = frozenset(
     {"Concat", "Gather", "Gemm", "MatMul", "Pad", "Slice", "Split", "TopK", "Transpose"}
 )
 
-OPEN_OPERATORS = BROADCASTING | _ELEMENTWISE | _REDUCTIONS | _IMAGES | _OTHERS
+OPEN_OPERATORS = BROADCASTING | _ELEMENTWISE | _REDUCTIONS | _IMAGES | _QUANTIZED | _OTHERS
 
 
 def prepared(
