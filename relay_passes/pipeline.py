@@ -59,6 +59,7 @@ from .lower.run_codegen import annotate_codegen
 from .lower.schedule_generic import schedule_leftovers
 from .lower.select_configs import Lookup, select_configs
 from .lower.share_kernels import share_kernels
+from .lower.share_objects import share_objects
 from .lower.size_classes import size_classes
 from .lower.weights_entry import weights_entry
 from .quantize.fold_dequantize import fold_dequantize
@@ -276,6 +277,7 @@ def phases(options: PipelineOptions, decisions: DecisionLog) -> dict[Phase, list
             check_divisors(),
             *only_if(options.suffix != "", rename_kernels(options.suffix, decisions)),
             drop_checks(),
+            share_objects(),
             relax.transform.AttachGlobalSymbol(),
         ],
     }
