@@ -18,6 +18,7 @@ from .bfloat16.bf16_precision import bf16_precision
 from .bfloat16.raise_bf16_casts import raise_bf16_casts
 from .bfloat16.uint16_entry import bits_entry
 from .bfloat16.widen_bf16 import widen_bf16
+from .canonicalize.checks_first import checks_first
 from .canonicalize.clip_indices import clip_indices
 from .canonicalize.conv1d_channels_last import conv1d_channels_last
 from .canonicalize.decompose_attention import decompose_attention
@@ -175,6 +176,7 @@ def phases(options: PipelineOptions, decisions: DecisionLog) -> dict[Phase, list
     bf16 = options.precision == "bf16"
     return {
         Phase.CLEAN_UP: [
+            checks_first(),
             relax.transform.ConvertToDataflow(min_size=1),
             relax.transform.CanonicalizeBindings(),
             isolate_casts(),

@@ -101,8 +101,6 @@ def opens(region: Region, isa: Isa) -> str | None:
         return "windows over a length that is not known"
     if has_scale(region):
         return "factors of a weight's rows, over sizes that are not known"
-    if is_dynamic(region):
-        return "a range that the kernel finds itself, over a size that is not known"
     return None
 
 

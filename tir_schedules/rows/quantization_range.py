@@ -29,6 +29,7 @@ from microkernels.vector.rounding import ROUND
 from tir_schedules.core.blocking import shares
 from tir_schedules.core.config import Config, check_numbers
 from tir_schedules.core.emission import kernel_function, opaque_block, task_loop, tensor_parameter
+from tir_schedules.core.extents import extent, read_extents
 from tir_schedules.core.group_loops import for_share
 from tir_schedules.core.reduce_lanes import LaneTotals
 from tir_schedules.core.region import Region, Tensor
@@ -37,6 +38,7 @@ from tir_schedules.cost.parallel import LEAST_MOVED, threads_worth
 from tir_schedules.epilogue.epilogue import Columns, load_vector
 
 from .normalize_view import reshaped
+from .open_range import emit_open_extremes, emit_shared_extremes
 
 LARGEST = 255.0
 VECTOR_CYCLES = 4.5  # for a vector from beyond L2
@@ -116,13 +118,6 @@ def emit_parameters(low: Expr, high: Expr) -> tuple[Expr, Expr]:
     )
 
 
-def emit_range(
-    lanes: int, size: int, unroll: int, load: Callable[[Columns], Expr]
-) -> tuple[Expr, Expr]:
-    """(scale, zero point) of `size` numbers as f32 scalars; parameters as in `emit_extremes`."""
-    return emit_parameters(*emit_extremes(lanes, size, unroll, load))
-
-
 def emit_own_range(lanes: int, tensor: Tensor, buffer: Expr) -> Expr:
     """Scale and zero point of a whole tensor, in a f32[2] buffer of the calling thread.
 
@@ -130,8 +125,13 @@ def emit_own_range(lanes: int, tensor: Tensor, buffer: Expr) -> Expr:
     """
     found = I.sblock_alloc_buffer((2,), "float32")
     load = _loader(reshaped(buffer, tensor, (tensor.size,)), 0)
+    size = extent(tensor.size)
     with opaque_block("range"):
-        for index, value in enumerate(emit_range(lanes, tensor.size, OWN_UNROLL, load)):
+        if isinstance(size, int):
+            extremes = emit_extremes(lanes, size, OWN_UNROLL, load)
+        else:
+            extremes = emit_open_extremes(lanes, size, OWN_UNROLL, load)
+        for index, value in enumerate(emit_parameters(*extremes)):
             I.buffer_store(found, value, [index])
     return found
 
@@ -146,6 +146,11 @@ def reject(region: Region, isa: Isa) -> str | None:
         return f"output {region.output}, not float32[2]"
     if region.epilogue:
         return "an epilogue"
+    return None
+
+
+def opens(region: Region, isa: Isa) -> str | None:
+    """Any number of elements will do."""
     return None
 
 
@@ -180,21 +185,31 @@ def check(region: Region, config: RangeConfig, isa: Isa) -> None:
 def build(region: Region, config: RangeConfig, isa: Isa) -> tirx.PrimFunc:
     """The kernel: x, output."""
     check(region, config, isa)
-    source, lanes = region.inputs[0], isa.f32_lanes
-    size = source.size
-    tasks = min(config.threads, max(1, size // lanes))
+    source = region.inputs[0]
     with kernel_function(region.op) as builder:
         given = tensor_parameter("X", source)
         y = parameter("Y", (2,), "float32")
-        x = reshaped(given, source, (size,))
+        if region.is_open:
+            read_extents()
+        x = reshaped(given, source, (source.size,))
         with opaque_block("range"):
-            if tasks == 1:
-                low, high = emit_extremes(lanes, size, config.unroll, _loader(x, 0))
-            else:
-                low, high = _shared_extremes(x, size, lanes, config.unroll, tasks)
-            for index, value in enumerate(emit_parameters(low, high)):
+            extremes = _extremes(x, extent(source.size), config, isa.f32_lanes)
+            for index, value in enumerate(emit_parameters(*extremes)):
                 I.buffer_store(y, value, [index])
     return builder.get()
+
+
+def _extremes(x: Expr, size: Expr | int, config: RangeConfig, lanes: int) -> tuple[Expr, Expr]:
+    """The extremes of all elements, by the configuration's threads."""
+    load = _loader(x, 0)
+    if not isinstance(size, int):
+        if config.threads == 1:
+            return emit_open_extremes(lanes, size, config.unroll, load)
+        return emit_shared_extremes(lanes, size, config.unroll, load, config.threads)
+    tasks = min(config.threads, max(1, size // lanes))
+    if tasks == 1:
+        return emit_extremes(lanes, size, config.unroll, load)
+    return _shared_extremes(x, size, lanes, config.unroll, tasks)
 
 
 def _loader(x: Expr, start: Expr | int) -> Callable[[Columns], Expr]:
@@ -266,5 +281,6 @@ QUANTIZATION_RANGE = register_template(
         flops=flops,
         reference=reference,
         reject=reject,
+        opens=opens,
     )
 )

@@ -6,6 +6,9 @@ import msgspec
 import numpy as np
 import pytest
 
+from tests.onnx_reference.arithmetic import dynamic_quantize
+from tests.tir_schedules.integer_regions import matmul_region, product
+from tests.tir_schedules.integer_regions import values as integers
 from tests.tir_schedules.open_regions import BATCH, LENGTH, OpenKernel, at_sizes
 from tests.tir_schedules.run_region import (
     BF16_ISAS,
@@ -107,6 +110,69 @@ def test_integers_are_exact(isa: str, a: str, zero_point: int) -> None:
     kernel = OpenKernel(region, isa)
     for each in SIZES:
         check(region, kernel, each)
+
+
+SCALED = (  # DynamicQuantizeLinear's scale times that of each column
+    Step("cast", (0,)),
+    Step("multiply", (3, 1)),
+    Step("multiply", (2, 4)),
+)
+
+
+@pytest.mark.sampled
+@pytest.mark.parametrize("isa", INTEGER_ISAS)
+@pytest.mark.parametrize(("k", "w_zero"), [(70, 0), (64, "input")])
+def test_zero_points_of_a_range_are_exact(isa: str, k: int, w_zero: int | str) -> None:
+    """A zero point that another kernel found, and its scale in the epilogue."""
+    item = Step("item", (2,), value=0)
+    region = matmul_region(
+        (BATCH, LENGTH),
+        k,
+        48,
+        a_zero="range",
+        w_zero=w_zero,
+        operands=(Tensor((48,), "float32"), Tensor((2,), "float32")),
+        epilogue=(Step("cast", (0,)), item, Step("multiply", (4, 1)), Step("multiply", (3, 5))),
+        output=Tensor((BATCH, LENGTH, 48), "float32"),
+    )
+    kernel = OpenKernel(region, isa)
+    for sizes in SIZES:
+        known = at_sizes(region, dict(zip(("batch", "length"), sizes, strict=True)))
+        arrays = integers(known)
+        *inputs, columns, numbers = arrays
+        result = kernel.run(dict(zip(("batch", "length"), sizes, strict=True)), arrays)
+        total = product(known, inputs).astype(np.float32)
+        np.testing.assert_array_equal(result, total * (numbers[0] * columns))
+
+
+@pytest.mark.sampled
+@pytest.mark.parametrize("isa", INTEGER_ISAS)
+@pytest.mark.parametrize(("k", "threads"), [(70, 1), (5, 1), (64, 2), (37, 3)])
+def test_the_kernel_finds_the_range_of_any_number_of_rows(isa: str, k: int, threads: int) -> None:
+    region = matmul_region(
+        (BATCH, LENGTH),
+        k,
+        300,
+        a_zero="dynamic",
+        quantized="dynamic",
+        operands=(Tensor((300,), "float32"),),
+        epilogue=(SCALED[0], Step("range", (), value=0), *SCALED[1:]),
+        output=Tensor((BATCH, LENGTH, 300), "float32"),
+    )
+    machine = machine_for(isa, threads).with_numbers(fork_us=0)
+    config = template_for("matmul").default_config(region, machine)
+    config = msgspec.structs.replace(config, m_block=32, threads_n=1, threads_m=threads)
+    kernel = OpenKernel(region, isa, threads, config)
+    for sizes in [*SIZES, (0, 3)]:
+        values = dict(zip(("batch", "length"), sizes, strict=True))
+        known = at_sizes(region, values)
+        arrays = integers(known)
+        result = kernel.run(values, arrays)
+        if not result.size:
+            continue
+        _, scale, _ = dynamic_quantize(arrays[0])
+        total = product(known, arrays[:2]).astype(np.float32)
+        np.testing.assert_array_equal(result, total * (scale * arrays[2]))
 
 
 @pytest.mark.parametrize("isa", BF16_ISAS)
