@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias, TypeGuard
 
+import tvm_ffi
 from tvm import ir, relax, tirx
 from tvm.sym import Analyzer
 
 from tir_schedules.core.region import Tensor
-from tir_schedules.core.size import SymbolicSize
+from tir_schedules.core.size import SymbolicSize, quotient
 
 AnyBinding: TypeAlias = relax.VarBinding | relax.MatchCast
 
@@ -156,45 +158,68 @@ def static_tensor(expr: relax.Expr) -> Tensor | None:
 
 
 def region_tensor(expr: relax.Expr) -> Tensor | None:
-    """The same, with symbolic sizes that are sums of products of variables; None for others."""
+    """The same, with symbolic sizes; None if the shape itself is not known.
+
+    A size is a sum of products of variables, and of quotients and the like, each a symbol.
+    """
     ty = expr.ty
     if not isinstance(ty, relax.TensorType) or ty.shape is None or ty.dtype is None:
         return None
     extents = getattr(ty.shape, "values", None)
     if extents is None:
         return None
-    sizes = [_size(extent, {}) for extent in extents]
-    shape = tuple(size for size in sizes if size is not None)
-    if len(shape) < len(sizes):
-        return None
+    shape = tuple(_size(extent, {}) for extent in extents)
     return Tensor(shape, str(ty.dtype), isinstance(expr, ir.GenericConst))
 
 
 def relax_shape(shape: Sequence[int], *exprs: relax.Expr) -> list[Any]:
     """A shape for a Relax operator, its symbols the variables of some tensors' shapes."""
-    found: dict[str, tirx.Var] = {}
+    symbols: dict[str, Any] = {}
+    extents: dict[int, Any] = {}
     for expr in exprs:
         for extent in getattr(getattr(expr.ty, "shape", None), "values", None) or ():
-            _size(extent, found)
-    return [_extent(size, found) for size in shape]
+            extents.setdefault(_size(extent, symbols), extent)
+
+    def written(size: int) -> Any:
+        """As there, if it is: TVM does not see that sums of products are equal to products."""
+        if size in extents:
+            return extents[size]
+        for known, extent in extents.items():
+            sums = isinstance(known, SymbolicSize) and len(known.terms) > 1
+            rest = quotient(size, known) if sums else None
+            if rest is not None:
+                return extent * written(rest)
+        return _extent(size, symbols)
+
+    return [written(size) for size in shape]
 
 
-def _size(extent: Any, found: dict[str, tirx.Var]) -> int | None:
-    """An extent as a size; `found` receives its variables by name."""
+def _size(extent: Any, found: dict[str, Any]) -> int:
+    """An extent as a size; `found` receives what its symbols stand for."""
     if isinstance(extent, int) or hasattr(extent, "value"):
         return int(extent)
-    if isinstance(extent, tirx.Var):
-        found[str(extent.name)] = extent
-        return SymbolicSize.of(str(extent.name))
-    if isinstance(extent, (tirx.Add, tirx.Mul)):
+    if isinstance(extent, (tirx.Add, tirx.Sub, tirx.Mul)):
         a, b = _size(extent.a, found), _size(extent.b, found)
-        if a is None or b is None:
-            return None
-        return a + b if isinstance(extent, tirx.Add) else a * b
-    return None
+        if isinstance(extent, tirx.Mul):
+            return a * b
+        return a + (b if isinstance(extent, tirx.Add) else b * -1)
+    name = _symbol(extent)
+    found[name] = extent
+    return SymbolicSize.of(name)
 
 
-def _extent(size: int, variables: Mapping[str, tirx.Var]) -> Any:
+def _symbol(extent: Any) -> str:
+    """The name of a variable, or one for what is neither a sum nor a product."""
+    if isinstance(extent, tirx.Var):
+        return str(extent.name)
+    text = str(Analyzer().simplify(extent))
+    variables: list[tirx.Var] = []
+    tvm_ffi.structural_walk(extent, (tirx.Var, variables.append))
+    digest = hashlib.sha256(text.encode()).hexdigest()[:10]
+    return f"of_{variables[0].name if variables else ''}_{digest}"
+
+
+def _extent(size: int, variables: Mapping[str, Any]) -> Any:
     if not isinstance(size, SymbolicSize):
         return size
     terms = [

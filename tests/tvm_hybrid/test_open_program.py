@@ -164,13 +164,14 @@ def test_where_templates_are_missing_programs_are_made_for_single_shapes(
 ) -> None:
     build = OnnxBuilder()
     x = build.input("x", ["n", 3, "h", "w"])
-    weight = build.constant(np.ones((2, 3, 3, 3)), np.float32)
+    weight = build.input("weight", [2, 3, 3, 3])
     build.output(build.node("Conv", x, weight), ["n", 2, "p", "q"])
     with caplog.at_level(logging.INFO, "tvm_hybrid"):
         session = tvm_hybrid.InferenceSession(build.model(), num_threads=1)
         assert not session.programs
         assert "a program for each combination of shapes: " in caplog.text
-        (found,) = session.run(None, {"x": np.ones((1, 3, 4, 4), np.float32)})
+        feeds = {"x": np.ones((1, 3, 4, 4)), "weight": np.ones((2, 3, 3, 3))}
+        (found,) = session.run(None, {name: x.astype("float32") for name, x in feeds.items()})
     np.testing.assert_array_equal(found, np.full((1, 2, 2, 2), 27, np.float32))
     assert len(session.programs) == 1
 

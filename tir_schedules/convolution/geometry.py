@@ -24,6 +24,8 @@ from tir_schedules.core.region import Region, Tensor
 from tir_schedules.core.size import is_open
 from tir_schedules.product.zero_points import centred_inputs
 
+SAMPLE_EXTENT = 64  # lines and columns of an image of a usual size
+
 
 @dataclass(frozen=True)
 class ConvGeometry:
@@ -67,6 +69,9 @@ class ConvGeometry:
                 extents, before, after, spans, strides, strict=True
             )
         )
+        if is_open(extents):  # the result's own symbols say what their sizes become
+            sizes = zip(extents, outputs, region.output.shape[1:-1], strict=True)
+            outputs = tuple(own if is_open((size,)) else known for size, known, own in sizes)
         return ConvGeometry(
             batch=x[0],
             channels=x[-1],
@@ -101,6 +106,11 @@ class ConvGeometry:
             before=zero[:new] + self.before,
             after=zero[:new] + self.after,
         )
+
+    @property
+    def opens_image(self) -> bool:
+        """Whether lines or columns are known at run time only."""
+        return is_open(self.extents)
 
     @property
     def group_channels(self) -> int:
@@ -138,32 +148,40 @@ class ConvGeometry:
 
 
 def one_image(region: Region) -> Region:
-    """The region of a single image, where the size of the batch is symbolic.
+    """The region of a single image of a usual size, where sizes are symbolic.
 
     By it configurations are chosen, so that threads share the lines of an image.
     """
     if not region.is_open:
         return region
+    x = region.inputs[0]
+    extents = tuple(SAMPLE_EXTENT if is_open((size,)) else size for size in x.shape[1:-1])
+    first = 1 if is_open(x.shape[:1]) else x.shape[0]
+    image = Tensor((first, *extents, x.shape[-1]), x.dtype)
+    single = region.replace(inputs=(image, *region.inputs[1:]))
+    output = (first, *ConvGeometry.of(single).outputs, region.output.shape[-1])
 
-    def single(tensor: Tensor) -> Tensor:
-        shape = tuple(1 if is_open((size,)) else size for size in tensor.shape)
+    def known(tensor: Tensor) -> Tensor:
+        own = output[len(output) - len(tensor.shape) :]
+        sizes = zip(tensor.shape, own, strict=True)
+        shape = tuple(there if is_open((size,)) else size for size, there in sizes)
         return Tensor(shape, tensor.dtype, tensor.constant)
 
-    return region.replace(
-        inputs=tuple(map(single, region.inputs)),
-        operands=tuple(map(single, region.operands)),
-        output=single(region.output),
-    )
+    return single.replace(operands=tuple(map(known, region.operands)), output=known(region.output))
 
 
-def opens_batch(region: Region, isa: Isa) -> str | None:
-    """Why a convolution cannot be built for any number of images, or None."""
-    if is_open(region.inputs[0].shape[1:]) or is_open(region.output.shape[1:]):
-        return "lines or columns whose number is not known"
-    rank = len(region.output.shape)
+def opens(region: Region, isa: Isa) -> str | None:
+    """Why a convolution cannot be built for sizes that are known at run time only, or None."""
+    x, output = region.inputs[0], region.output.shape
+    if is_open((x.shape[-1], output[-1])):
+        return "channels whose number is not known"
+    if any(tensor.is_open for tensor in region.inputs[1:]):
+        return "a weight whose size is not known"
+    if any(is_open((b,)) and not is_open((a,)) for a, b in zip(x.shape, output, strict=True)):
+        return "a result of other sizes"
     for tensor in region.operands:
-        inner = tensor.shape[1:] if len(tensor.shape) == rank else tensor.shape
-        if is_open(inner):
+        sizes = zip(tensor.shape, output[len(output) - len(tensor.shape) :], strict=True)
+        if any(is_open((size,)) and size != there for size, there in sizes):
             return f"an operand {tensor}"
     return None
 

@@ -3,8 +3,9 @@
     A: float32[batch, sequence, 384]  ->  batch and sequence are variables of the buffer's shape,
                                           extent(batch * sequence) their product
 
-Every different symbolic size of a parameter is a variable of its own. The kernel's loops get int32
-values that TVM cannot look through: its analyzer takes minutes over chains of // and %.
+Every different symbolic size of a parameter is a variable of its own; a size such as n + 1 also
+tells n. The kernel's loops get int32 values that TVM cannot look through: its analyzer takes
+minutes over chains of // and %.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from tvm import tirx
 from microkernels.errors import CompileError
 from microkernels.vector.expressions import Expr, cast, materialise
 
-from .size import SymbolicSize
+from .size import SymbolicSize, quotient
 
 
 @dataclass
@@ -99,9 +100,25 @@ def allocated(size: int) -> int | Expr:
     return _value(size, {known: cast("int32", variable) for known, variable in variables})
 
 
+def _singles(values: Mapping[SymbolicSize, Expr]) -> dict[SymbolicSize, Expr]:
+    """The symbols that sizes tell which are a symbol and a number."""
+    found = {}
+    for size, value in values.items():
+        counts = {product: count for product, count in size.terms.items() if product}
+        (first, *others) = counts.items()
+        if not others and len(first[0]) == first[1] == 1:
+            found[SymbolicSize.of(first[0][0])] = value - size.terms.get((), 0)
+    return found
+
+
 def _value(size: SymbolicSize, values: Mapping[SymbolicSize, Expr]) -> Expr:
     if size in values:
         return values[size]
+    for known, value in values.items():
+        rest = quotient(size, known) if len(known.terms) > 1 else None
+        if rest is not None:
+            return value * (_value(rest, values) if isinstance(rest, SymbolicSize) else rest)
+    values = {**_singles(values), **values}
     total: Expr | int = 0
     for product, count in size.terms.items():
         term: Expr | int = count

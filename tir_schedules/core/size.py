@@ -18,11 +18,11 @@ SAMPLE = 128
 
 Monomial = tuple[str, ...]
 """Symbols that are multiplied, in order of name; () is the number 1."""
-_TERM = re.compile(r"(\d+)?((?:\*?[A-Za-z_]\w*)*)")
+_TERM = re.compile(r"(-?\d+)?((?:\*?[A-Za-z_]\w*)*)")
 
 
 class SymbolicSize(int):
-    """A sum of products of symbols with numbers.
+    """A sum of products of symbols with numbers, which may be negative.
 
     As an int it is its sample. It is equal to no number, and to no other size that may differ. Only
     `+`, `*` and `quotient` keep the symbols; any other arithmetic is that of the sample.
@@ -96,21 +96,35 @@ def quotient(size: int, by: int) -> int | None:
     """
     if not isinstance(size, SymbolicSize) and not isinstance(by, SymbolicSize):
         return size // by if by and size % by == 0 else None
-    divisor = _terms(by)
-    if len(divisor) != 1:
-        return 1 if size == by else None
-    ((divided, number),) = divisor.items()
-    found = []
-    for product, count in _terms(size).items():
-        left = list(product)
-        for name in divided:
-            if name not in left:
-                return None
-            left.remove(name)
-        if not number or count % number:
+    names = sorted({name for each in (size, by) for term in _terms(each) for name in term})
+
+    def order(product: Monomial) -> tuple[int, ...]:
+        return (len(product), *(product.count(name) for name in names))
+
+    divisor, found = _terms(by), []
+    left = {product: count for product, count in _terms(size).items() if count}
+    if not any(divisor.values()):
+        return None
+    first = max(divisor, key=order)
+    while left:
+        product = max(left, key=order)
+        rest, count = _without(product, first), left[product]
+        if rest is None or count % divisor[first]:
             return None
-        found.append((tuple(left), count // number))
+        found.append((rest, count // divisor[first]))
+        taken = _size([(rest, -found[-1][1])])
+        left = {p: n for p, n in _terms(_size(left.items()) + taken * by).items() if n}
     return _size(found)
+
+
+def _without(product: Monomial, factors: Monomial) -> Monomial | None:
+    """A product without some of its factors; None if it has not all of them."""
+    left = list(product)
+    for name in factors:
+        if name not in left:
+            return None
+        left.remove(name)
+    return tuple(left)
 
 
 def size_text(size: int) -> int | str:

@@ -96,6 +96,27 @@ def test_shapes_are_read_and_written() -> None:
     tvm.ir.assert_structural_equal(rows, BATCH * 8)
 
 
-def test_other_extents_are_no_region() -> None:
-    x = relax.Var("x", relax.TensorType((tirx.floordiv(LENGTH, 2), 4), "float32"))
-    assert region_tensor(x) is None
+def test_quotients_are_symbols() -> None:
+    half = tirx.floordiv(LENGTH - 1, 2) + 1
+    x = relax.Var("x", relax.TensorType((BATCH, half, half * 3, tirx.floordiv(LENGTH, 2)), "int8"))
+    found = region_tensor(x)
+    assert found is not None
+    batch, own, thrice, other = found.shape
+    assert isinstance(own, SymbolicSize)
+    assert len(own.symbols) == 1
+    assert thrice == own * 3
+    assert not {*other.symbols} & {*own.symbols}  # type: ignore[attr-defined]
+    again = region_tensor(relax.Var("x", relax.TensorType((half,), "int8")))
+    assert again is not None
+    assert again.shape == (own,)
+    (product,) = relax_shape((batch * own * 4,), x)
+    tvm.ir.assert_structural_equal(product, half * (BATCH * 4))
+
+
+def test_differences_keep_their_symbols() -> None:
+    x = relax.Var("x", relax.TensorType((LENGTH - 2, 4), "float32"))
+    found = region_tensor(x)
+    assert found is not None
+    assert found.shape == (SymbolicSize.of("length") + -2, 4)
+    (same,) = relax_shape((found.shape[0] * 2,), x)
+    tvm.ir.assert_structural_equal(same, (LENGTH - 2) * 2)

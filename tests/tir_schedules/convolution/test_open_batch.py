@@ -7,7 +7,7 @@ import pytest
 
 from tests.tir_schedules.conv_regions import conv_region, values
 from tests.tir_schedules.depthwise_regions import depthwise
-from tests.tir_schedules.open_regions import BATCH, LENGTH, OpenKernel, at_sizes
+from tests.tir_schedules.open_regions import BATCH, OpenKernel, at_sizes
 from tests.tir_schedules.run_region import (
     BF16_ISAS,
     INTEGER_ISAS,
@@ -105,11 +105,3 @@ def test_no_image() -> None:
     kernel = OpenKernel(region, highest_native(ISAS))
     arrays = values(at_sizes(region, {"batch": 0}))
     assert kernel.run({"batch": 0}, arrays).shape == (0, 7, 6, 40)
-
-
-def test_open_lines_are_refused() -> None:
-    region = conv_region((9, 8), 16, 40, (3, 3))
-    x = Tensor((1, LENGTH, 8, 16), "float32")
-    opened = region.replace(inputs=(x, region.inputs[1]))
-    reason = template_for("conv2d").rejection(opened, machine_for("avx2").isa)
-    assert "lines or columns" in str(reason)

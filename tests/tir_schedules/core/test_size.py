@@ -53,6 +53,11 @@ def test_sums_and_products_keep_symbols() -> None:
         (N, B, None),
         (N, N + 1, None),
         (N + 1, N + 1, 1),
+        ((N + 1) * (B + 2) * 6, (B + 2) * 3, (N + 1) * 2),
+        ((N + 1) * (N + -1), N + -1, N + 1),
+        ((N + 1) * (B + 2) + 1, B + 2, None),
+        (0, N, 0),
+        (N, 0, None),
         (12, 4, 3),
         (12, 5, None),
         (12, N, None),
@@ -62,7 +67,7 @@ def test_quotient_is_whole_for_all_values_or_none(size: int, by: int, expected: 
     assert quotient(size, by) == expected
 
 
-@pytest.mark.parametrize("size", [7, N, B * N * 3, N * N + 2 * B + 5])
+@pytest.mark.parametrize("size", [7, N, B * N * 3, N * N + 2 * B + 5, N + -3, B + N * -1])
 def test_text_is_read_again(size: int) -> None:
     assert size_from(size_text(size)) == size
     assert pickle.loads(pickle.dumps(size)) == size

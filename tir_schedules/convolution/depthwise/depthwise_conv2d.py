@@ -11,18 +11,20 @@ of the zero point.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import tvm.tirx.script.builder.ir as I
 from tvm import tirx
 
 from microkernels.isa import Isa
 from microkernels.vector import bfloat16
-from microkernels.vector.expressions import parameter
+from microkernels.vector.expressions import Expr, parameter
 from tir_schedules.convolution.direct.config import reject_operands
 from tir_schedules.convolution.geometry import (
     ConvGeometry,
     conv_reference,
     flops,
-    opens_batch,
+    opens,
 )
 from tir_schedules.core.emission import (
     input_parameters,
@@ -32,6 +34,7 @@ from tir_schedules.core.emission import (
     tensor_parameter,
 )
 from tir_schedules.core.extents import read_extents
+from tir_schedules.core.flat_rows import as_matrix, flat_rows, flat_view
 from tir_schedules.core.region import Region
 from tir_schedules.core.template import Packing, Template, register_template
 from tir_schedules.epilogue.epilogue import Epilogue
@@ -71,6 +74,13 @@ def reject(region: Region, isa: Isa) -> str | None:
     return None
 
 
+def _opens(region: Region, isa: Isa) -> str | None:
+    """Why the template cannot build a region with open sizes, or None."""
+    if ConvGeometry.of(region).opens_image and dot_kernel(region, isa) is not None:
+        return "lines or columns whose number is not known, and interleaved taps"
+    return opens(region, isa)
+
+
 def build(region: Region, config: DepthwiseConfig, isa: Isa) -> tirx.PrimFunc:
     """The kernel; its weight parameter is flat, as `pack` makes it."""
     problem = check(region, config, isa)
@@ -83,10 +93,18 @@ def build(region: Region, config: DepthwiseConfig, isa: Isa) -> tirx.PrimFunc:
         y = tensor_parameter("Y", region.output)
         if region.is_open:
             read_extents()
+        leading_of, flat = None, region
+        if problem.opens_image:
+            flat = flat_rows(region)
+            x = flat_view(x, region.inputs[0], as_matrix(region.inputs[0]))
+            y = flat_view(y, region.output, as_matrix(region.output))
+            pairs = zip(operands, region.operands, flat.operands, strict=True)
+            operands = [flat_view(*each) for each in pairs]
+            leading_of = _pixel_itself
         narrow = bfloat16.narrow if kernel is None else kernel.narrow
-        epilogue = Epilogue(region, operands, narrow)
+        epilogue = Epilogue(flat, operands, narrow)
         lanes = isa.f32_lanes if kernel is None else kernel.lanes
-        results = Results(region, problem, lanes, y, epilogue)
+        results = Results(flat, problem, lanes, y, epilogue, leading_of)
         tiles: DirectTiles | StagedTiles
         if kernel is None:
             tiles = DirectTiles(problem, config, lanes, x, w, results)
@@ -98,6 +116,11 @@ def build(region: Region, config: DepthwiseConfig, isa: Isa) -> tirx.PrimFunc:
         with task_loop(tasks) as task:
             tiles.share(I.floordiv(task * items, tasks), I.floordiv((task + 1) * items, tasks))
     return builder.get()
+
+
+def _pixel_itself(pixel: Expr) -> Sequence[Expr]:
+    """Leading indices of a result that is seen as a matrix."""
+    return [pixel]
 
 
 def kernel_name(region: Region, config: DepthwiseConfig, isa: Isa) -> str:
@@ -123,7 +146,7 @@ DEPTHWISE_CONV2D = register_template(
         flops=flops,
         reference=conv_reference,
         reject=reject,
-        opens=opens_batch,
+        opens=_opens,
         packing=Packing(pack, unpack, packed_shape),
         nests=nests,
         why_vectors=why_vectors,

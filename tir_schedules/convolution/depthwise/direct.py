@@ -9,16 +9,18 @@ by the bounds of a loop.
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import tvm.tirx.script.builder.ir as I
 from tvm import tirx
 
-from microkernels.vector.expressions import Expr, bind, constant, materialise, ramp
+from microkernels.vector.expressions import Expr, bind, constant, materialise, ramp, splat
 from tir_schedules.core.blocking import balanced
 from tir_schedules.core.emission import opaque_block
 from tir_schedules.core.extents import extent
+from tir_schedules.core.open_loops import ceil_div, choose
 from tir_schedules.epilogue.epilogue import Columns, load_vector
 
 from .config import DepthwiseConfig
@@ -34,6 +36,7 @@ class Strip:
     count: int
     size: int
     edge: bool
+    stored: Expr | None = None  # of columns whose number is open: so many of them exist
 
 
 def strips(problem: DepthwiseProblem, most: int) -> Iterator[Strip]:
@@ -88,8 +91,11 @@ class DirectTiles:
         return extent(self.problem.batch) * (self._chunks * self._bands)
 
     @property
-    def _bands(self) -> int:
-        return -(-self.problem.rows.outputs // self.config.rows)
+    def _bands(self) -> Expr | int:
+        outputs = extent(self.problem.rows.outputs)
+        if isinstance(outputs, int):
+            return -(-outputs // self.config.rows)
+        return ceil_div(outputs, self.config.rows)
 
     @property
     def _width(self) -> int:
@@ -108,6 +114,8 @@ class DirectTiles:
             item = bind(first + number)
             band = I.floormod(item, self._bands)
             rest = I.floordiv(item, self._bands)
+            if self.problem.opens_image:
+                band, rest = materialise(band), materialise(rest)
             batch = extent(self.problem.batch)
             sample, chunk = I.floormod(rest, batch), I.floordiv(rest, batch)
             if not isinstance(batch, int):
@@ -131,6 +139,9 @@ class DirectTiles:
         axis, rows = self.problem.rows, self.config.rows
         if rows == 1:
             self._columns(sample, band, 1, chunk)
+            return
+        if axis.is_open:
+            self._open_band(sample, band, chunk)
             return
         inside = [
             number
@@ -157,7 +168,49 @@ class DirectTiles:
                 with I.Else():
                     one_by_one()
 
+    def _open_band(self, sample: Expr, band: Expr, chunk: Expr) -> None:
+        """The same, where the number of rows is known at run time only."""
+        axis, rows = self.problem.rows, self.config.rows
+        first = materialise(band * rows)
+        left = materialise(extent(axis.outputs) - first)
+        top = first * axis.stride - axis.before
+        end = top + axis.span(rows)
+        with I.If(tirx.all(left >= rows, top >= 0, end <= extent(axis.extent))):
+            with I.Then():
+                self._columns(sample, first, rows, chunk)
+            with I.Else(), I.serial(tirx.Min(tirx.const(rows, "int32"), left)) as row:
+                self._columns(sample, materialise(first + row), 1, chunk)
+
+    def _open_columns(self, sample: Expr, row: Expr, rows: int, chunk: Expr) -> None:
+        """Columns whose number is known at run time only: tiles, of which those at the edges have
+        code that looks at every column of x."""
+        axis, size = self.problem.columns, self.config.columns
+        outputs = extent(axis.outputs)
+        least = math.ceil(math.ceil(axis.before / axis.stride) / size)
+        inside = I.floordiv(extent(axis.extent) + axis.before - axis.span(1), axis.stride) + 1
+        most = materialise(I.floordiv(tirx.Min(inside, outputs), size))
+        sizes = sorted({-(-size // 2), size})
+        with I.serial(ceil_div(outputs, size)) as number, opaque_block("columns"):
+            first = materialise(number * size)
+            corner = Corner(sample, row, first)
+
+            def at_edge(known: int) -> None:
+                stored = tirx.Min(tirx.const(known, "int32"), outputs - first)
+                strip = Strip(0, 1, known, True, materialise(stored))
+                self._channels(corner, rows, strip, chunk)
+
+            with I.If(tirx.all(number >= least, number < most)):
+                with I.Then():
+                    self._channels(corner, rows, Strip(0, 1, size, False), chunk)
+                with I.Else():
+                    left = tirx.Min(outputs - first, tirx.const(size, "int32"))
+                    kind = tirx.Cast("int32", left > sizes[0])
+                    choose(kind, range(len(sizes)), lambda kind: at_edge(sizes[kind]))
+
     def _columns(self, sample: Expr, row: Expr, rows: int, chunk: Expr) -> None:
+        if self.problem.columns.is_open:
+            self._open_columns(sample, row, rows, chunk)
+            return
         for strip in strips(self.problem, self.config.columns):
             if strip.count == 1:
                 column = tirx.const(strip.start, "int32")
@@ -205,16 +258,17 @@ class DirectTiles:
                         if 0 <= offset - i * axis.stride < axis.taps
                     ]
                     self._row(tile, corner, strip, vector, valid, top + offset, taps)
-            self.results.store(tile, corner, vector * self.lanes, valid)
+            self.results.store(tile, corner, vector * self.lanes, valid, strip.stored)
 
     def _tap_rows(self, top: Expr) -> tuple[Expr, Expr]:
         """The first of the taps that lie within x, and how many do, for a window from `top` on."""
         axis = self.problem.rows
         step, zero = axis.dilation, tirx.const(0, "int32")
-        if all(axis.is_inside(row) for row in range(axis.outputs)):
+        known = not axis.is_open
+        if known and all(axis.is_inside(row) for row in range(axis.outputs)):
             return zero, tirx.const(axis.taps, "int32")
         first = tirx.Max(zero, I.floordiv(step - 1 - top, step))
-        last = I.floordiv(axis.extent + step - 1 - top, step)
+        last = I.floordiv(extent(axis.extent) + step - 1 - top, step)
         last = tirx.Min(tirx.const(axis.taps, "int32"), last)
         bound = bind(first)
         return bound, tirx.Max(tirx.const(0, "int32"), last - bound)
@@ -231,7 +285,7 @@ class DirectTiles:
     ) -> None:
         """One row of x: `taps` are (row of the tile, row of the weight)."""
         axis = self.problem.columns
-        start = strip.start if strip.edge else None
+        start = strip.start if strip.edge and strip.stored is None else None
         weights: dict[tuple[int, int, int], Expr] = {}
 
         def weight(i: int, tap: int, j: int) -> Expr:
@@ -246,12 +300,22 @@ class DirectTiles:
                 if not 0 <= position < axis.extent:
                     continue
             column = corner.column * axis.stride - axis.before + offset
+            exists = None
+            if strip.stored is not None:
+                # Columns outside are read at the nearest inside, and count as zeros.
+                width = extent(axis.extent)
+                exists = bind(tirx.all(column >= 0, column < width))
+                column = tirx.Max(tirx.Min(column, width - 1), tirx.const(0, "int32"))
             for j in range(tile.vectors):
                 columns = Columns(
                     (vector + j) * self.lanes, self.lanes, min(self.lanes, valid - j * self.lanes)
                 )
                 pixel = self.problem.pixel(corner.sample, row, column)
-                value = bind(load_vector(self.x, "float32", pixel, columns))
+                value = load_vector(self.x, "float32", pixel, columns)
+                if exists is not None:
+                    zeros = constant(0.0, "float32", self.lanes)
+                    value = tirx.Select(splat(exists, self.lanes), value, zeros)
+                value = bind(value)
                 for i, _tap in taps:
                     for k, tap in uses:
                         total = tile.get(i, k, j) + value * weight(i, tap, j)

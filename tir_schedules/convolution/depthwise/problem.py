@@ -16,7 +16,9 @@ from tvm import tirx
 
 from microkernels.vector.expressions import Expr
 from tir_schedules.convolution.geometry import ConvGeometry
+from tir_schedules.core.extents import extent
 from tir_schedules.core.region import Region
+from tir_schedules.core.size import is_open
 
 
 @dataclass(frozen=True)
@@ -40,8 +42,13 @@ class Axis:
         found = [t for t in range(self.taps) if 0 <= start + t * self.dilation < self.extent]
         return range(found[0], found[-1] + 1) if found else range(0)
 
+    @property
+    def is_open(self) -> bool:
+        """Whether its positions are known at run time only."""
+        return is_open((self.extent, self.outputs))
+
     def is_inside(self, output: int) -> bool:
-        """Whether all taps of a result lie within x."""
+        """Whether all taps of a result lie within x; its positions are known."""
         start = output * self.stride - self.before
         return start >= 0 and start + self.span(1) <= self.extent
 
@@ -108,8 +115,17 @@ class DepthwiseProblem:
         pixels = self.batch * self.rows.outputs * self.columns.outputs
         return 2 * pixels * self.channels * self.taps
 
+    @property
+    def opens_image(self) -> bool:
+        """Whether rows or columns are known at run time only."""
+        return self.rows.is_open or self.columns.is_open
+
     def pixel(self, sample: Expr, row: Expr, column: Expr) -> Sequence[Expr]:
-        """Leading indices of x."""
+        """Leading indices of x, which is a matrix of pixels where their number is open."""
+        if self.opens_image:
+            # With one of the axes swapped the other has a single position.
+            row = sample * extent(self.rows.extent) + row
+            return [row * extent(self.columns.extent) + column]
         if self.rank == 1:
             return [sample, row]
         return [sample, column, row] if self.swapped else [sample, row, column]
@@ -117,5 +133,10 @@ class DepthwiseProblem:
     def output_row(self, sample: Expr, row: Expr, column: Expr) -> Expr:
         """Flat index of a pixel of the result, as the epilogue counts rows."""
         # With one of the axes swapped the other has a single position.
-        row = sample * tirx.const(self.rows.outputs, "int32") + row
-        return row * tirx.const(self.columns.outputs, "int32") + column
+        row = sample * _const(self.rows.outputs) + row
+        return row * _const(self.columns.outputs) + column
+
+
+def _const(size: int) -> Expr:
+    found = extent(size)
+    return tirx.const(found, "int32") if isinstance(found, int) else found

@@ -88,9 +88,22 @@ class Results:
         self.leading_of = leading_of or (lambda at: unflatten(at, region.output.shape[:-1]))
         self._bytes = wide_bytes(region, lanes, epilogue)
 
-    def store(self, tile: Accumulators, corner: Corner, channel: Expr, valid: int) -> None:
-        """Stores a tile whose first `valid` channels, from `channel` on, exist."""
+    def store(
+        self,
+        tile: Accumulators,
+        corner: Corner,
+        channel: Expr,
+        valid: int,
+        stored: Expr | None = None,
+    ) -> None:
+        """Stores a tile whose first `valid` channels, from `channel` on, exist.
+
+        With `stored`, so many of its columns exist.
+        """
         pixels = tile.rows * tile.columns
+        if stored is not None:
+            self._through_memory(tile, corner, channel, valid, stored)
+            return
         if self.epilogue.cost <= LONG_EPILOGUE or pixels == 1:
             for i in range(tile.rows):
                 for k in range(tile.columns):
@@ -98,6 +111,13 @@ class Results:
                     self._pixel(corner, i, k, channel, values, valid)
             return
         # A long epilogue is not repeated for every pixel, which would cost LLVM seconds.
+        self._through_memory(tile, corner, channel, valid, tile.columns)
+
+    def _through_memory(
+        self, tile: Accumulators, corner: Corner, channel: Expr, valid: int, columns: Expr | int
+    ) -> None:
+        """Stores the first columns of a tile, one by one."""
+        pixels = tile.rows * tile.columns
         lanes = tile.lanes
         passing = I.sblock_alloc_buffer((pixels, tile.vectors * lanes), tile.dtype)
         for i in range(tile.rows):
@@ -106,7 +126,7 @@ class Results:
                     place: list[Expr | int] = [i * tile.columns + k, ramp(j * lanes, lanes)]
                     I.buffer_store(passing, tile.get(i, k, j), place)
         for i in range(tile.rows):
-            with I.serial(tile.columns) as column:
+            with I.serial(columns) as column:
                 number = column + i * tile.columns
                 values = [passing[number, ramp(j * lanes, lanes)] for j in range(tile.vectors)]
                 self._pixel(corner, i, column, channel, values, valid)

@@ -113,7 +113,7 @@ def reads_in_place(region: Region, kernel: Microkernel) -> bool:
     geometry = ConvGeometry.of(region)
     dtype = region.inputs[0].dtype
     matching = (kernel.a_dtype, "int8" if kernel.a_dtype == "uint8" else "")
-    if kernel.by_tiles or dtype not in matching:
+    if kernel.by_tiles or dtype not in matching or geometry.opens_image:
         return False
     return geometry.group_channels % kernel.kr == 0
 
@@ -129,6 +129,9 @@ class Grid(NamedTuple):
 def grid_of(geometry: ConvGeometry, config: ConvConfig, kernel: Microkernel) -> Grid:
     """The threads that have work."""
     depth, height, width = geometry.as_volume().outputs
+    if geometry.opens_image:
+        parts = min(config.threads_n, channel_parts(geometry, kernel))
+        return Grid(config.threads_m, parts, config.threads_x)
     bands = geometry.batch * depth * math.ceil(height / config.band)
     return Grid(
         min(config.threads_m, bands),
@@ -176,6 +179,12 @@ def check(region: Region, config: ConvConfig, isa: Isa) -> Microkernel:
     check_kernel(region, kernel, isa, product_types(region))
     if not config.staged and not reads_in_place(region, kernel):
         raise ConfigError(f"staged=False: {kernel.name} cannot read windows of {region.key}")
+    if geometry.opens_image:
+        if kernel.by_tiles:
+            raise ConfigError(f"{kernel.name}: tiles take known sizes, not {region.key}")
+        if (config.lines, config.threads_x) != (1, 1):
+            raise ConfigError(f"lines and threads_x are 1 for open sizes, {region.key}")
+        return kernel
     width = geometry.outputs[-1]
     if config.threads_x > 1 and kernel.by_tiles and width % min(config.rows, width):
         raise ConfigError(f"threads_x={config.threads_x}: tiles overlap, for {region.key}")

@@ -16,13 +16,14 @@ integers, exact in int32. Pixels outside of x have the value of its zero point.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 
 import tvm.tirx.script.builder.ir as I
 from tvm import tirx
 
 from microkernels.isa import Isa
 from microkernels.vector.expressions import Expr, parameter, ramp, reinterpret_group
-from tir_schedules.convolution.geometry import conv_reference, flops, opens_batch
+from tir_schedules.convolution.geometry import conv_reference, flops, opens
 from tir_schedules.core.emission import (
     input_parameters,
     kernel_function,
@@ -31,6 +32,7 @@ from tir_schedules.core.emission import (
     tensor_parameter,
 )
 from tir_schedules.core.extents import read_extents
+from tir_schedules.core.flat_rows import as_matrix, flat_rows, flat_view
 from tir_schedules.core.integer_product import is_integer
 from tir_schedules.core.region import Region
 from tir_schedules.core.template import Packing, Template, register_template
@@ -65,9 +67,17 @@ def build(region: Region, config: ConvConfig, isa: Isa) -> tirx.PrimFunc:
         further = input_parameters(region, 2)
         operands = operand_parameters(region)
         y = tensor_parameter("Y", region.output)
+        leading_of = None
+        given, flat = region, region
         if region.is_open:
             read_extents()
-        epilogue = Epilogue(region, operands, kernel.narrow)
+        if layout.geometry.opens_image:
+            flat = flat_rows(given)
+            y = flat_view(y, given.output, as_matrix(given.output))
+            pairs = zip(operands, given.operands, flat.operands, strict=True)
+            operands = [flat_view(*each) for each in pairs]
+            leading_of = _pixel_itself
+        epilogue = Epilogue(flat, operands, kernel.narrow)
         inputs = named_inputs(region, further)
         kernel.admit()
         with task_loop(math.prod(grid_of(layout.geometry, config, kernel))) as task:
@@ -75,7 +85,7 @@ def build(region: Region, config: ConvConfig, isa: Isa) -> tirx.PrimFunc:
             windows = Windows(
                 region, config, layout, x, quantize_parameters(region, kernel, inputs), outside
             )
-            store = _store(region, layout, y, epilogue)
+            store = _store(flat, layout, y, epilogue, leading_of)
             ConvLoops(config, layout, windows, w, start, store, epilogue.cost).emit(task)
     return builder.get()
 
@@ -108,12 +118,23 @@ def _zero_point(
     return begin, outside
 
 
-def _store(region: Region, layout: WeightLayout, y: Expr, epilogue: Epilogue) -> Store:
+def _pixel_itself(pixel: Expr) -> Sequence[Expr]:
+    """Leading indices of a result that is seen as a matrix."""
+    return [pixel]
+
+
+def _store(
+    region: Region,
+    layout: WeightLayout,
+    y: Expr,
+    epilogue: Epilogue,
+    leading_of: Callable[[Expr], Sequence[Expr]] | None,
+) -> Store:
     """`ConvLoops.store`: the epilogue of one vector of channels of one pixel."""
     lanes = layout.kernel.lanes
     channels = layout.geometry.group_out_channels
     if layout.geometry.groups == 1 or channels % lanes == 0:
-        of_row = row_store(region, lanes, y, epilogue)
+        of_row = row_store(region, lanes, y, epilogue, leading_of)
         vectors = channels // lanes
 
         def store(
@@ -128,7 +149,10 @@ def _store(region: Region, layout: WeightLayout, y: Expr, epilogue: Epilogue) ->
     ) -> None:
         def put(valid: int) -> None:
             columns = Columns(group * channels + vector * lanes, lanes, valid)
-            leading = unflatten(pixel, region.output.shape[:-1])
+            if leading_of is not None:
+                leading = leading_of(pixel)
+            else:
+                leading = unflatten(pixel, region.output.shape[:-1])
             store_vector(y, epilogue(value, pixel, columns), leading, columns)
 
         if not last:
@@ -163,7 +187,7 @@ def _register(name: str) -> None:
             flops=flops,
             reference=conv_reference,
             reject=reject,
-            opens=opens_batch,
+            opens=opens,
             packing=Packing(pack, unpack, packed_shape),
             nests=nests,
             estimate=estimated_cycles,

@@ -67,6 +67,8 @@ def candidates(region: Region, machine: Machine) -> list[ConvConfig]:
 def _best(estimate: _Estimate) -> list[ConvConfig]:
     """The same."""
     kernels = product_kernels(estimate.machine.isa, *product_types(estimate.region))
+    if estimate.opens_image:  # known columns alone are cut so that tiles of AMX fit
+        kernels = tuple(kernel for kernel in kernels if not kernel.by_tiles)
     configs = (list(_configs(estimate, kernel)) for kernel in kernels)
     return [fewest_unless_uneven(found, estimate.cycles, estimate.is_even) for found in configs]
 
@@ -75,6 +77,10 @@ def space(region: Region, machine: Machine) -> Iterator[ConvConfig]:
     """Every register tile with bands of several sizes, staged or not, on every grid of threads."""
     default = default_config(region, machine)
     kernels = product_kernels(machine.isa, *product_types(region))
+    if ConvGeometry.of(region).opens_image:
+        yield default
+        yield from (each for each in candidates(region, machine) if each != default)
+        return
     estimate = _Estimate(region, machine)
     found = {
         config
@@ -116,11 +122,13 @@ def _configs(estimate: _Estimate, kernel: Microkernel, every: bool = False) -> I
     region, machine, geometry = estimate.region, estimate.machine, estimate.geometry
     _, height, width = geometry.outputs
     vectors = math.ceil(geometry.group_out_channels / kernel.lanes)
-    stagings = [True] if not reads_in_place(region, kernel) else [False, True]
+    opened = estimate.opens_image
+    stagings = [True] if opened or not reads_in_place(region, kernel) else [False, True]
     if not geometry.padded and not every and len(stagings) > 1 and width >= kernel.mr:
         stagings = [False]
     for staged in stagings:
-        for rows, lines in _tiles(geometry, kernel, staged):
+        tiles = [(kernel.mr, 1)] if opened else _tiles(geometry, kernel, staged)
+        for rows, lines in tiles:
             serial = ConvConfig(
                 kernel=kernel.name,
                 rows=rows,
@@ -160,7 +168,8 @@ def _grids(estimate: _Estimate, kernel: Microkernel, serial: ConvConfig) -> list
     found = []
     for high, wide in grids_of(halves(machine.threads)):
         bands, channels = busy_grid(lines, parts, min(high, lines), wide)
-        found.append(Grid(bands, channels, busy_grid(1, tiles, 1, max(1, high // lines))[1]))
+        pieces = busy_grid(1, tiles, 1, max(1, high // lines))[1]
+        found.append(Grid(bands, channels, 1 if estimate.opens_image else pieces))
     return list(dict.fromkeys(found))
 
 
@@ -214,6 +223,7 @@ class _Estimate:
     """Estimates for the configurations of one region, which share what they have in common."""
 
     def __init__(self, region: Region, machine: Machine) -> None:
+        self.opens_image = ConvGeometry.of(region).opens_image
         region = one_image(region)
         self.region, self.machine = region, machine
         self.geometry = ConvGeometry.of(region).as_volume()

@@ -19,14 +19,15 @@ import tvm.tirx.script.builder.ir as I
 from tvm import tirx
 
 from microkernels.microkernel import Address, Place, Tile
-from microkernels.vector.expressions import Expr
+from microkernels.vector.expressions import Expr, materialise, ramp
 from tir_schedules.convolution.positions import PositionClasses
 from tir_schedules.core.blocking import Group, balanced
 from tir_schedules.core.emission import opaque_block
 from tir_schedules.core.extents import extent
 from tir_schedules.core.group_loops import for_groups, for_share
+from tir_schedules.core.open_loops import ceil_div, choose
 from tir_schedules.product.tile_loops import TileTask
-from tir_schedules.product.tile_stores import store_tile
+from tir_schedules.product.tile_stores import rest, store_tile
 
 from .config import ConvConfig, Grid, grid_of
 from .weight import WeightLayout
@@ -80,7 +81,7 @@ class ConvLoops:
             scratch = I.sblock_alloc_buffer(shape, kernel.acc_dtype, align=64)
         state = TileTask()
         state.configure(kernel, self._rows)
-        bands = -(-height // config.band)
+        bands = blocks_of(extent(height), config.band)
         grid = self._grid
         number = I.floormod(task, grid.bands)
         first, count = _share(bands * self._planes, number, grid.bands)
@@ -88,7 +89,11 @@ class ConvLoops:
             index = first + band
             plane, line = I.floordiv(index, bands), I.floormod(index, bands) * config.band
             lines: Expr | int = config.band
-            if height % config.band:
+            if self._opened:
+                plane, line = materialise(plane), materialise(line)
+                left = extent(height) - line
+                lines = materialise(tirx.Min(tirx.const(config.band, "int32"), left))
+            elif height % config.band:
                 lines = tirx.Min(tirx.const(config.band, "int32"), height - line)
             self._band(I.floordiv(task, grid.bands), plane, line, lines, scratch)
         state.release()
@@ -100,17 +105,25 @@ class ConvLoops:
     @property
     def _planes(self) -> Expr | int:
         geometry = self.windows.geometry
-        return extent(geometry.batch) * geometry.outputs[0]
+        return extent(geometry.batch) * extent(geometry.outputs[0])
+
+    @property
+    def _opened(self) -> bool:
+        """Whether lines or columns are known at run time only."""
+        return self.windows.geometry.opens_image
 
     @property
     def _rows(self) -> int:
         """Pixels of the largest tile in a line."""
+        if self._opened:
+            return self.config.rows
         return min(self.config.rows, self.windows.geometry.outputs[2])
 
     def _band(
         self, share: Expr, plane: Expr, line: Expr, lines: Expr | int, scratch: Expr | None
     ) -> None:
-        depth, groups = self.windows.geometry.outputs[0], self.windows.geometry.groups
+        depth = extent(self.windows.geometry.outputs[0])
+        groups = self.windows.geometry.groups
         self.windows.enter(I.floordiv(plane, depth), I.floormod(plane, depth), line, lines)
         grid = self._grid
         piece = I.floordiv(share, grid.channels)
@@ -153,7 +166,29 @@ class ConvLoops:
                 emitter = _TileEmitter(self, group, vector, vectors, plane, at, column)
                 emitter.emit(height, columns, whole, scratch)
 
+        def in_open_lines(at: Expr | int) -> None:
+            """Whole tiles, then one for the rest: what it has too many is not stored."""
+            columns, rows = extent(width), self.config.rows
+            whole = materialise(I.floordiv(columns, rows))
+            with I.serial(whole) as number:
+                tile(at, 1, number * rows, rows, True)
+            left = materialise(columns - whole * rows)
+            sizes = sorted({-(-rows * quarter // 4) for quarter in range(1, 5)})
+
+            def of_rest(number: int) -> None:
+                emitter = _TileEmitter(self, group, vector, vectors, plane, at, whole * rows)
+                emitter.emit(1, sizes[number], True, scratch, left)
+
+            kind: Expr = tirx.const(0, "int32")
+            for size in sizes[:-1]:
+                kind = kind + tirx.Cast("int32", left > size)
+            with I.If(left > 0), I.Then():
+                choose(kind, range(len(sizes)), of_rest)
+
         def in_lines(at: Expr | int, height: int) -> None:
+            if self._opened:
+                in_open_lines(at)
+                return
             if self.layout.kernel.by_tiles:
                 # One configuration does for all: the last tile overlaps the one before.
                 found = [(group, True) for group in _overlapping(width, self._rows)]
@@ -209,8 +244,15 @@ class _TileEmitter:
     line: Expr | int
     column: Expr | int
 
-    def emit(self, height: int, columns: int, whole: bool, scratch: Expr | None) -> None:
-        """Multiplies and stores `height` lines of `columns` pixels."""
+    def emit(
+        self,
+        height: int,
+        columns: int,
+        whole: bool,
+        scratch: Expr | None,
+        stored: Expr | None = None,
+    ) -> None:
+        """Multiplies and stores `height` lines of `columns` pixels, of one line perhaps fewer."""
         loops, kernel = self.loops, self.loops.layout.kernel
         windows = loops.windows
         rows = height * columns
@@ -241,7 +283,15 @@ class _TileEmitter:
             result = kernel.begin(rows, self.vectors, init)
             for tap in range(windows.geometry.kernel[2]):
                 self._one_tap(result, outer, columns, tap)
-        store_tile(result, kernel, loops.epilogue_cost, self._store(columns))
+        if stored is None:
+            store_tile(result, kernel, loops.epilogue_cost, self._store(columns))
+            return
+        store, lanes = self._store(columns), kernel.lanes
+        passing = I.sblock_alloc_buffer((rows, self.vectors * lanes), kernel.acc_dtype)
+        rest(result, passing, 0)
+        with I.serial(stored) as i:
+            for j in range(self.vectors):
+                store(i, j, passing[i, ramp(j * lanes, lanes)], j == self.vectors - 1)
 
     def _one_tap(
         self, result: Tile, outer: Sequence[tuple[Expr | int, Expr | int]], columns: int, tap: int
@@ -272,7 +322,7 @@ class _TileEmitter:
     def _outer(self) -> list[tuple[Expr | int, Expr | int]]:
         """Bounds of the loops over planes and lines of a window."""
         windows = self.loops.windows
-        depth = windows.geometry.outputs[0]
+        depth = extent(windows.geometry.outputs[0])
         return [
             windows.bounds(0, I.floormod(self.plane, depth)),
             windows.bounds(1, self.line),
@@ -323,7 +373,7 @@ class _TileEmitter:
         return classes.number(position[3 - len(classes.axes) :])
 
     def _store(self, columns: int) -> Callable[[Expr | int, int, Expr, bool], None]:
-        _, height, width = self.loops.windows.geometry.outputs
+        _, height, width = map(extent, self.loops.windows.geometry.outputs)
 
         def store(i: Expr | int, j: int, value: Expr, last: bool) -> None:
             if isinstance(i, int):
@@ -337,6 +387,11 @@ class _TileEmitter:
             self.loops.store(pixel, self.group, self.vector + j, value, last)
 
         return store
+
+
+def blocks_of(total: Expr | int, by: int) -> Expr | int:
+    """How many blocks there are of a size, of which the last one may be smaller."""
+    return -(-total // by) if isinstance(total, int) else materialise(ceil_div(total, by))
 
 
 def _share(total: Expr | int, number: Expr, parts: int) -> tuple[Expr, Expr]:

@@ -17,10 +17,11 @@ import tvm.tirx.script.builder.ir as I
 from tvm import DataType, tirx
 
 from microkernels.microkernel import Address, Microkernel
-from microkernels.vector.expressions import Expr, cast, constant, ramp, splat
+from microkernels.vector.expressions import Expr, cast, constant, materialise, ramp, splat
 from tir_schedules.convolution.geometry import ConvGeometry
 from tir_schedules.core.emission import opaque_block
-from tir_schedules.core.extents import extent
+from tir_schedules.core.extents import allocated, extent
+from tir_schedules.core.open_loops import ceil_div
 from tir_schedules.core.region import Region
 from tir_schedules.epilogue.epilogue import Columns, load_vector, store_vector
 from tir_schedules.epilogue.quantize_steps import Number
@@ -80,12 +81,26 @@ class Windows:
         self.pixel = geometry.groups * self.group
         span = [(k - 1) * d + 1 for k, d in zip(geometry.kernel, geometry.dilation, strict=True)]
         self.most_lines = (config.band - 1) * geometry.strides[1] + span[1]
-        self.width = (geometry.outputs[2] - 1) * geometry.strides[2] + span[2]
         vector = self.kernel.lanes * self.kernel.kr
         # What a padded run reads behind the last window belongs to the line.
         beyond = layout.steps * self.kernel.kr - layout.run
-        self.pitch = math.ceil((self.width * self.pixel + beyond) / vector) * vector
-        size = geometry.kernel[0] * self.most_lines * self.pitch
+
+        def pitch(outputs: Expr | int) -> Expr | int:
+            width = (outputs - 1) * geometry.strides[2] + span[2]
+            if isinstance(width, int):
+                return math.ceil((width * self.pixel + beyond) / vector) * vector
+            return ceil_div(width * self.pixel + beyond, vector) * vector
+
+        def columns(outputs: Expr | int) -> Expr | int:
+            """Those of whole tiles, where the last one may have too many."""
+            whole = isinstance(outputs, int) and not geometry.opens_image
+            return outputs if whole else ceil_div(outputs, config.rows) * config.rows
+
+        outputs = geometry.outputs[2]
+        self.width: Expr | int = (extent(outputs) - 1) * geometry.strides[2] + span[2]
+        found = pitch(columns(extent(outputs)))
+        self.pitch: Expr | int = found if isinstance(found, int) else materialise(found)
+        size = pitch(columns(allocated(outputs))) * (geometry.kernel[0] * self.most_lines)
         self.copy = I.sblock_alloc_buffer((size,), self.kernel.operand_dtype, align=64)
 
     def bounds(self, axis: int, output: Expr | int) -> Bounds:
@@ -168,26 +183,37 @@ class Windows:
             source_z = plane * geometry.strides[0] - geometry.before[0]
             source_z = source_z + z * geometry.dilation[0]
             source_y = first * geometry.strides[1] - geometry.before[1] + y
-            number = (sample * geometry.extents[0] + source_z) * geometry.extents[1] + source_y
-            start = number * (geometry.extents[2] * geometry.channels)
+            planes, lines_of_x, columns = map(extent, geometry.extents)
+            number = (sample * planes + source_z) * lines_of_x + source_y
+            start = number * (columns * geometry.channels)
             to = (z * self.most_lines + y) * self.pitch
             self._stage(to, start, source_z, source_y)
 
     def _stage(self, to: Expr, start: Expr, z: Expr, y: Expr) -> None:
         """One line of x, or what lies outside, to a place in the copy."""
         geometry = self.geometry
-        before = min(geometry.before[2], self.width)
-        used = max(0, min(geometry.extents[2], self.width - before))
-        after = self.width - before - used
+        before: Expr | int
+        used: Expr | int
+        end: Expr | int
+        if isinstance(self.width, int) and not geometry.opens_image:
+            before = min(geometry.before[2], self.width)
+            used = max(0, min(geometry.extents[2], self.width - before))
+            end = self.width * self.pixel
+        else:
+            # The rest of the line too: tiles may have more windows than there are.
+            before = materialise(tirx.Min(tirx.const(geometry.before[2], "int32"), self.width))
+            end = self.pitch
+            used = tirx.Min(extent(geometry.extents[2]), self.width - before)
+            used = materialise(tirx.Max(used, tirx.const(0, "int32")))
         conditions: list[Expr] = []
         for axis, place in ((0, z), (1, y)):
             if geometry.before[axis] or geometry.after[axis]:
-                conditions += [place >= 0, place < geometry.extents[axis]]
+                conditions += [place >= 0, place < extent(geometry.extents[axis])]
 
         def inside() -> None:
             self._fill(to, before * self.pixel)
             self._copy(to + before * self.pixel, start, used)
-            self._fill(to + (before + used) * self.pixel, after * self.pixel)
+            self._fill(to + (before + used) * self.pixel, end - (before + used) * self.pixel)
 
         if not conditions:
             inside()
@@ -196,9 +222,9 @@ class Windows:
             with I.Then():
                 inside()
             with I.Else():
-                self._fill(to, self.width * self.pixel)
+                self._fill(to, end)
 
-    def _copy(self, to: Expr, start: Expr, pixels: int) -> None:
+    def _copy(self, to: Expr, start: Expr, pixels: Expr | int) -> None:
         """Consecutive pixels of x, as the kernel multiplies them."""
         geometry = self.geometry
         if self.pixel == geometry.channels:
@@ -211,19 +237,19 @@ class Windows:
             zeros = self.group - geometry.group_channels
             self._fill(place + geometry.group_channels, zeros, 0)
 
-    def _run(self, to: Expr, start: Expr, count: int) -> None:
+    def _run(self, to: Expr, start: Expr, count: Expr | int) -> None:
         lanes = self.kernel.lanes
         if not converts(self.dtype, self.kernel) and self.quantize is None:
             lanes *= 4 // DataType(self.kernel.operand_dtype).itemsize
 
-        def move(offset: Expr | int, valid: int) -> None:
+        def move(offset: Expr | int, valid: Expr | int) -> None:
             value = load_vector(self.x, self.dtype, [], Columns(start + offset, lanes, valid))
             value = as_operand(value, self.dtype, self.kernel, self.quantize)
             store_vector(self.copy, value, [], Columns(to + offset, lanes, valid))
 
         self._vectors(count, lanes, move)
 
-    def _fill(self, to: Expr, count: int, number: Expr | int | None = None) -> None:
+    def _fill(self, to: Expr, count: Expr | int, number: Expr | int | None = None) -> None:
         number = self.outside if number is None else number
         dtype = self.kernel.operand_dtype
         lanes = self.kernel.lanes * 4 // DataType(dtype).itemsize
@@ -232,13 +258,22 @@ class Windows:
         else:
             value = splat(cast(dtype, number), lanes)
 
-        def put(offset: Expr | int, valid: int) -> None:
+        def put(offset: Expr | int, valid: Expr | int) -> None:
             store_vector(self.copy, value, [], Columns(to + offset, lanes, valid))
 
         self._vectors(count, lanes, put)
 
     @staticmethod
-    def _vectors(count: int, lanes: int, emit: Any) -> None:
+    def _vectors(count: Expr | int, lanes: int, emit: Any) -> None:
+        if not isinstance(count, int):
+            count = materialise(count)
+            vectors = materialise(I.floordiv(count, lanes))
+            with I.serial(vectors) as vector:
+                emit(vector * lanes, lanes)
+            if lanes > 1:
+                with I.If(count > vectors * lanes), I.Then():
+                    emit(vectors * lanes, materialise(count - vectors * lanes))
+            return
         whole, rest = divmod(count, lanes)
         if whole == 1:
             emit(0, lanes)

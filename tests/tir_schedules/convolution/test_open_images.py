@@ -1,0 +1,153 @@
+"""Convolutions of images of any size: one kernel, right for every width and height."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.tir_schedules.conv_regions import conv_region
+from tests.tir_schedules.convolution.open_images import (
+    OfSizes,
+    Sizes,
+    bias_and_residual,
+    check,
+    opened,
+)
+from tests.tir_schedules.depthwise_regions import depthwise
+from tests.tir_schedules.run_region import (
+    BF16_ISAS,
+    INTEGER_ISAS,
+    ISAS,
+    highest_native,
+    machine_for,
+)
+from tir_schedules.convolution.depthwise.config import DepthwiseConfig
+from tir_schedules.convolution.geometry import one_image
+from tir_schedules.core.region import Region, Step
+from tir_schedules.core.template import template_for
+
+COLUMNS, IMAGE = (0, 2), (0, 1, 2)
+SIZES: list[Sizes] = [
+    *((1, 9, width) for width in (*range(3, 20), 27, 28, 29, 43)),
+    *((batch, 9, 30) for batch in (0, 2, 3)),
+]
+IMAGES: list[Sizes] = [*((1, n, 3 + 5 * n % 31) for n in range(3, 19)), (2, 40, 41), (0, 9, 9)]
+
+
+def convolution(kernel: tuple[int, int], **options: Any) -> OfSizes:
+    channels, results = options.pop("channels", 16), options.pop("results", 40)
+
+    def of(sizes: Sizes) -> Region:
+        batch, *extents = sizes
+        return conv_region(tuple(extents), channels, results, kernel, batch=batch, **options)
+
+    return of
+
+
+def depthwise_of(kernel: tuple[int, int], channels: int = 40, **options: Any) -> OfSizes:
+    def of(sizes: Sizes) -> Region:
+        batch, *extents = sizes
+        return depthwise(tuple(extents), channels, kernel, batch=batch, **options)
+
+    return of
+
+
+def fused(of_sizes: OfSizes) -> OfSizes:
+    return lambda sizes: bias_and_residual(of_sizes(sizes))
+
+
+KINDS = {
+    "3x3": convolution((3, 3), padding=(1, 1, 1, 1)),
+    "3x3 inside": convolution((3, 3)),
+    "stride 2": convolution((3, 3), padding=(1, 1, 1, 1), strides=(2, 2), channels=3),
+    "columns alone": convolution((1, 3), padding=(0, 1, 0, 1), results=12),
+    "1x1 stride 2": convolution((1, 1), strides=(2, 2)),
+    "stride 2 of columns": convolution((3, 2), strides=(1, 2), padding=(0, 0, 1, 1)),
+    "dilated": convolution((2, 2), dilation=(2, 2), padding=(1, 1, 1, 1), channels=5),
+    "groups": convolution((3, 3), groups=2, channels=8, results=12, padding=(1, 1, 1, 1)),
+    "wide padding": convolution((2, 2), padding=(3, 3, 3, 3), channels=4, results=8),
+}
+DEPTHWISE = {
+    "depthwise 3x3": depthwise_of((3, 3), padding=(1, 1, 1, 1)),
+    "depthwise 3x3 inside": depthwise_of((3, 3), channels=20),
+    "depthwise 5x5": depthwise_of((5, 5), padding=(2, 2, 2, 2)),
+    "depthwise stride 2": depthwise_of((3, 3), padding=(1, 1, 1, 1), strides=(2, 2), channels=33),
+    "depthwise lines": depthwise_of((5, 3), padding=(2, 1, 2, 1), strides=(2, 1)),
+    "depthwise uneven": depthwise_of((3, 3), padding=(0, 0, 1, 1), strides=(2, 2)),
+    "depthwise dilated": depthwise_of((2, 3), padding=(1, 2, 1, 2), dilation=(2, 2)),
+    "depthwise wide padding": depthwise_of((2, 2), padding=(4, 4, 4, 4)),
+}
+ALL = KINDS | DEPTHWISE
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("kind", ALL)
+def test_any_number_of_columns(isa: str, kind: str) -> None:
+    check(ALL[kind], COLUMNS, isa, SIZES)
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("kind", ALL)
+def test_images_of_any_size(isa: str, kind: str) -> None:
+    check(fused(ALL[kind]), IMAGE, isa, IMAGES)
+
+
+@pytest.mark.parametrize("isa", ISAS)
+def test_lines_alone(isa: str) -> None:
+    check(fused(KINDS["3x3"]), (1,), isa, [(1, n, 13) for n in (1, 2, 9, 30)])
+
+
+@pytest.mark.parametrize("isa", INTEGER_ISAS)
+def test_integers_are_exact(isa: str) -> None:
+    for dtype in ("uint8", "int8"):
+        kind = convolution((3, 3), padding=(1, 1, 1, 1), channels=20, results=24, dtype=dtype)
+        check(kind, IMAGE, isa, IMAGES[::3])
+
+
+@pytest.mark.parametrize("isa", BF16_ISAS)
+def test_bfloat16(isa: str) -> None:
+    kind = convolution((3, 3), padding=(1, 1, 1, 1), results=24, dtype="bfloat16")
+    check(kind, IMAGE, isa, IMAGES[::3])
+
+
+@pytest.mark.parametrize("threads", [2, 7])
+@pytest.mark.parametrize("kind", ["3x3", "depthwise 3x3"])
+def test_threads_share_images(threads: int, kind: str) -> None:
+    isa, sizes = highest_native(ISAS), [(1, 60, 41), (3, 5, 70), (1, 1, 3)]
+    machine = machine_for(isa, threads).with_numbers(fork_us=0)
+    region = opened(ALL[kind], IMAGE)
+    config = template_for(region.op).default_config(region, machine)
+    assert config.to_dict().get("threads_m", config.to_dict().get("threads")) == threads
+    check(ALL[kind], IMAGE, isa, sizes, threads, config)
+
+
+@pytest.mark.parametrize("kind", ["depthwise 3x3", "depthwise stride 2", "depthwise uneven"])
+def test_tiles_of_several_rows(kind: str) -> None:
+    isa = highest_native(ISAS)
+    for rows, columns, vectors in ((2, 4, 1), (3, 2, 2), (1, 1, 1)):
+        config = DepthwiseConfig(rows=rows, columns=columns, vectors=vectors, blocks=2)
+        check(fused(ALL[kind]), IMAGE, isa, IMAGES, config=config)
+
+
+@pytest.mark.parametrize("isa", INTEGER_ISAS[:1])
+def test_interleaved_taps_are_refused(isa: str) -> None:
+    region = opened(depthwise_of((3, 3), dtype="uint8"), IMAGE)
+    reason = template_for(region.op).rejection(region, machine_for(isa).isa)
+    assert "interleaved" in str(reason)
+
+
+def test_one_vector_of_long_epilogues() -> None:
+    def long(sizes: Sizes) -> Region:
+        region = ALL["depthwise 3x3"](sizes)
+        return region.replace(epilogue=(Step("sigmoid", (0,)), Step("multiply", (1, 0))))
+
+    check(long, IMAGE, highest_native(ISAS), IMAGES[::2])
+
+
+def test_configurations_are_those_of_an_image_of_a_usual_size() -> None:
+    region = opened(KINDS["stride 2"], IMAGE)
+    single = one_image(region)
+    assert not single.is_open
+    assert single.inputs[0].shape == (1, 64, 64, 3)
+    assert single.output.shape == (1, 32, 32, 40)
