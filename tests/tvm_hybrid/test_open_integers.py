@@ -67,6 +67,72 @@ def test_dynamic_quantisation(threads: int) -> None:
     assert session.run(None, {"x": np.zeros((2, 0, WIDTH), np.float32)})[0].shape == (2, 0, 70)
 
 
+class Static(OnnxBuilder):
+    """Values between QuantizeLinear and DequantizeLinear."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rng = np.random.default_rng(3)
+
+    def pair(self, value: str, step: float, zero: int) -> str:
+        numbers = [self.constant(step, np.float32), self.constant(zero, np.uint8)]
+        q = self.node("QuantizeLinear", value, *numbers)
+        return self.node("DequantizeLinear", q, *numbers)
+
+    def linear(self, x: str, n: int) -> str:
+        weight = self.constant(self.rng.integers(-127, 128, (WIDTH, n)), np.int8)
+        scales = self.constant(self.rng.uniform(0.001, 0.003, n), np.float32)
+        zeros = self.constant(np.zeros(n), np.int8)
+        value = self.node("DequantizeLinear", weight, scales, zeros, axis=1)
+        bias = self.constant(self.rng.standard_normal(n), np.float32)
+        return self.node("Add", self.node("MatMul", x, value), bias)
+
+
+def attending() -> onnx.ModelProto:
+    """Attention of three heads, all of it quantised, with a mask of keys."""
+    build = Static()
+    x = build.pair(build.input("x", ["batch", "n", WIDTH]), 0.03, 120)
+    mask = build.input("mask", ["batch", 1, 1, "n"])
+    heads = build.constant([0, 0, 3, 16], np.int64)
+
+    def part(number: int) -> str:
+        value = build.pair(build.linear(x, WIDTH), 0.02, 110 + number)
+        return build.node("Reshape", value, heads)
+
+    q, k, v = (
+        build.node("Transpose", part(number), perm=perm)
+        for number, perm in enumerate([[0, 2, 1, 3], [0, 2, 3, 1], [0, 2, 1, 3]])
+    )
+    scores = build.pair(build.node("MatMul", q, k), 0.1, 128)
+    scaled = build.node("Mul", scores, build.constant(0.25, np.float32))
+    chances = build.node("Softmax", build.node("Add", scaled, mask), axis=-1)
+    mixed = build.node("MatMul", build.pair(chances, 1 / 255, 0), v)
+    back = build.node("Transpose", build.pair(mixed, 0.02, 130), perm=[0, 2, 1, 3])
+    rows = build.node("Reshape", back, build.constant([0, 0, WIDTH], np.int64))
+    build.output(build.linear(rows, 70), ["batch", "n", 70])
+    return build.model()
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_quantised_attention(threads: int) -> None:
+    model = attending()
+    session = tvm_hybrid.InferenceSession(model, num_threads=threads)
+    assert len(session.programs) == 1
+    decisions = [d for d in session.executable.manifest.decisions if d.taken and d.kernel]
+    ops = [d.op.split(" ")[0] for d in decisions if not d.op.startswith("elementwise")]
+    assert ops == ["matmul", "matmul", "matmul", "attention", "matmul"]
+    assert all("s32" in d.kernel for d in decisions if d.op.startswith(("matmul", "attention")))
+    rng = np.random.default_rng(4)
+    for batch, n in [(1, 17), (2, 33), (1, 64)]:
+        feeds = {
+            "x": rng.standard_normal((batch, n, WIDTH)).astype(np.float32),
+            "mask": np.where(rng.random((batch, 1, 1, n)) < 0.2, -1e4, 0).astype(np.float32),
+        }
+        known = tvm_hybrid.compile(model, shapes={"batch": batch, "n": n}, num_threads=threads)
+        (found,) = session.run(None, feeds)
+        np.testing.assert_array_equal(found, known.run(feeds)[0].numpy())
+
+
 def test_a_check_of_a_size_does_not_keep_attention_apart() -> None:
     """A table of positions limits the length; the check stands between projections and scores."""
     build = OnnxBuilder()

@@ -19,6 +19,7 @@ import numpy as np
 import tvm.tirx.script.builder.ir as I
 from tvm import tirx
 
+from microkernels.integers import RANGES
 from microkernels.isa import Isa
 from microkernels.tvm_compat import llvm_functions
 from microkernels.vector.expressions import Expr, bind
@@ -32,7 +33,7 @@ from tir_schedules.core.emission import (
     tensor_parameter,
 )
 from tir_schedules.core.group_loops import for_share
-from tir_schedules.core.integer_product import zero_point_inputs
+from tir_schedules.core.integer_product import is_integer, zero_point_inputs
 from tir_schedules.core.region import Region
 from tir_schedules.core.size import is_open
 from tir_schedules.core.template import Template, register_template
@@ -49,6 +50,8 @@ from .problem import AttentionProblem, flat_view
 from .products import estimate, nests, products, why_vectors
 from .tiled.program import AttentionProgram, Blocks
 from .tiled.rows import row_shares, row_unit, tile_kernel
+
+_BYTES = 4  # that integer kernels multiply at once
 
 
 def reject(region: Region, isa: Isa) -> str | None:
@@ -81,14 +84,22 @@ def opens(region: Region, isa: Isa) -> str | None:
     problem = AttentionProblem(region)
     if is_open((problem.d, problem.e)):
         return "heads whose size is not known"
-    if any(tensor.dtype != "float32" for tensor in (*region.inputs[:3], problem.softmax.output)):
-        return "attention of another type than float32 over sizes that are not known"
-    f32, parts = ("float32", "float32"), (problem.scores, problem.product)
-    if any(multiplied(part) != f32 for part in parts):
+    parts = (problem.scores, problem.product)
+    types = {tensor.dtype for each in (region, *parts) for tensor in each.inputs[:3]}
+    if not types <= {"float32", *RANGES} or any(len(_kinds(part)) > 1 for part in parts):
+        return "attention of another type than float32 and 8-bit integers over open sizes"
+    if any("bfloat16" in multiplied(part) for part in parts):
         return "attention in bfloat16 over sizes that are not known"
+    if is_integer(problem.scores) and problem.d % _BYTES:
+        return f"heads of 8-bit integers whose size is no multiple of {_BYTES}"
     if problem.layouts["k"].column != 1 or problem.layouts["v"].column != 1:
         return "keys or values whose columns are not next to each other"
     return None
+
+
+def _kinds(part: Region) -> set[bool]:
+    """Whether the factors of a product are integers."""
+    return {tensor.dtype in RANGES for tensor in part.inputs[:2]}
 
 
 def build(region: Region, config: AttentionConfig, isa: Isa) -> tirx.PrimFunc:

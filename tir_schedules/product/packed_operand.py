@@ -253,13 +253,7 @@ class PackedOperand:
             )
 
     def _bits(self, value: Expr) -> Expr:
-        """Elements in memory as the bits that the kernel multiplies; f32 as it is."""
-        if self.kernel.b_dtype == "bfloat16":
-            return self.kernel.narrow(value) if self.dtype == "float32" else bfloat16.bits_of(value)
-        if self.kernel.b_dtype in ("int8", "uint8"):
-            value = reinterpret("uint8", value)
-            return value ^ like(_SIGN, value) if self.dtype != self.kernel.b_dtype else value
-        return value
+        return bits_for(value, self.dtype, self.kernel)
 
     def _put(
         self, panel: Expr | int, width: Expr | int, step: Expr, j: Expr | int, words: Expr
@@ -299,21 +293,9 @@ class PackedOperand:
                 place = Columns(start, columns.lanes, columns.valid)
                 row = load_vector(self.source.buffer, self.dtype, leading, place)
                 parts.append(self._bits(row))
-            self._put(panel, width, step, j, self._merged(parts))
+            self._put(panel, width, step, j, merged(parts, self.kr))
 
         self._each_vector(panel, width, put)
-
-    def _merged(self, parts: Sequence[Expr]) -> Expr:
-        """Elements of consecutive rows as words; rows that do not exist are 0."""
-        if self.kr == 1:
-            return parts[0]
-        bits = int(parts[0].ty.dtype.bits)
-        word = f"uint{bits * self.kr}"
-        merged = cast(word, parts[0])
-        for i, part in enumerate(parts[1:], 1):
-            wide = cast(word, part)
-            merged = merged | (wide << like(bits * i, wide))
-        return merged
 
     def _turn(self, panel: Expr | int, width: int) -> None:
         """Steps of K stored next to each other: square blocks of words transposed in registers."""
@@ -336,11 +318,11 @@ class PackedOperand:
                 elements = self.source.buffer[(*index[:-1], ramp(index[-1], words * kr))]
                 if words < lanes and self._rounds:
                     # Rounding part of a vector takes LLVM seconds.
-                    elements = _widened(elements, lanes * math.ceil(words * kr / lanes))
+                    elements = widened(elements, lanes * math.ceil(words * kr / lanes))
                 row = self._bits(elements)
                 if word != "float32":
                     row = reinterpret_group(word, row, lanes_of(row) // kr)
-                rows.append(bind(_widened(row, lanes)))
+                rows.append(bind(widened(row, lanes)))
             for i, value in enumerate(transpose_block(rows)[:words]):
                 self._put(panel, width, step + i, j, value)
 
@@ -394,7 +376,30 @@ class PackedOperand:
                 I.buffer_store(self.buffer, value, [offset + lane * self.kr + i])
 
 
-def _widened(value: Expr, lanes: int) -> Expr:
+def bits_for(value: Expr, dtype: str, kernel: Microkernel) -> Expr:
+    """Elements in memory, of type `dtype`, as the bits that a kernel multiplies; f32 as it is."""
+    if kernel.b_dtype == "bfloat16":
+        return kernel.narrow(value) if dtype == "float32" else bfloat16.bits_of(value)
+    if kernel.b_dtype in ("int8", "uint8"):
+        value = reinterpret("uint8", value)
+        return value ^ like(_SIGN, value) if dtype != kernel.b_dtype else value
+    return value
+
+
+def merged(parts: Sequence[Expr], kr: int) -> Expr:
+    """Elements of at most kr consecutive rows as words; rows that do not exist are 0."""
+    if kr == 1:
+        return parts[0]
+    bits = int(parts[0].ty.dtype.bits)
+    word = f"uint{bits * kr}"
+    words = cast(word, parts[0])
+    for i, part in enumerate(parts[1:], 1):
+        wide = cast(word, part)
+        words = words | (wide << like(bits * i, wide))
+    return words
+
+
+def widened(value: Expr, lanes: int) -> Expr:
     """An exact load with as many lanes as wanted; the further ones hold anything."""
     given = lanes_of(value)
     if given == lanes:

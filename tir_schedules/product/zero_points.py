@@ -101,7 +101,7 @@ class ZeroPoints:
 def correction(
     a: int | Expr,
     b: int | Expr,
-    k: int,
+    k: int | Expr,
     column_sums: Expr | None,
     row_sum: Expr | None,
     lanes: int,
@@ -114,8 +114,8 @@ def correction(
         A's zero point, a number or an int32 scalar.
     b : int or Expr
         B's, a number or int32 lanes.
-    k : int
-        Terms of each sum.
+    k : int or Expr
+        Terms of each sum; an int32 scalar if it is an expression.
     column_sums, row_sum : Expr or None
         int32 lanes and an int32 scalar; None if the other zero point is 0.
     lanes : int
@@ -128,8 +128,10 @@ def correction(
         value = column_sums * splat(tirx.const(0, "int32") - a, lanes)
     if row_sum is None:
         return value
-    rows = tirx.const(k * a, "int32") if isinstance(a, int) else a * tirx.const(k, "int32")
-    rows = rows - row_sum
+    if isinstance(a, int) and isinstance(k, int):
+        rows = tirx.const(k * a, "int32") - row_sum
+    else:
+        rows = a * (tirx.const(k, "int32") if isinstance(k, int) else k) - row_sum
     if isinstance(b, int):
         return value + splat(rows * tirx.const(b, "int32"), lanes)
     return value + b * splat(rows, lanes)
@@ -173,7 +175,7 @@ class Start:
         What multiplies it.
     inputs : dict
         `named_inputs` of the region.
-    k : int
+    k : int or Expr
         Terms of each sum.
     column_term : callable
         Vector of columns -> int32 lanes: `ZeroPoints.column_term`; the columns' sums if B is no
@@ -187,7 +189,7 @@ class Start:
         region: Region,
         kernel: Microkernel,
         inputs: Mapping[str, Expr],
-        k: int,
+        k: int | Expr,
         column_term: Callable[[Expr | int], Expr],
         row_sum: Callable[[Any], Expr],
     ) -> None:

@@ -21,12 +21,25 @@ from tvm import tirx
 
 from microkernels.isa import Isa
 from microkernels.microkernel import Microkernel, Tile
-from microkernels.vector.expressions import Expr, bind, cast, constant, materialise, ramp, splat
+from microkernels.vector.expressions import (
+    Expr,
+    bind,
+    cast,
+    constant,
+    materialise,
+    ramp,
+    reinterpret,
+    splat,
+)
 from tir_schedules.attention.config import AttentionConfig, kernels_of
-from tir_schedules.attention.problem import AttentionProblem, flat_view
+from tir_schedules.attention.problem import (
+    AttentionProblem,
+    columns_are_contiguous,
+    flat_view,
+)
 from tir_schedules.attention.tiled.matrix import Matrix
 from tir_schedules.attention.tiled.scores import hide_later_keys
-from tir_schedules.attention.tiled.softmax import Band, SoftmaxRows
+from tir_schedules.attention.tiled.softmax import Band, Quantization, SoftmaxRows
 from tir_schedules.core.blocking import balanced
 from tir_schedules.core.emission import (
     input_parameters,
@@ -39,12 +52,15 @@ from tir_schedules.core.extents import allocated, extent, read_extents
 from tir_schedules.core.flat_rows import flat_rows
 from tir_schedules.core.flat_rows import flat_view as seen_as
 from tir_schedules.core.group_loops import for_groups
+from tir_schedules.core.integer_product import is_integer
 from tir_schedules.core.open_loops import ceil_div, choose, for_tiles, share_of
 from tir_schedules.core.region import Region
 from tir_schedules.core.size import SymbolicSize
-from tir_schedules.epilogue.epilogue import Columns, Epilogue, store_vector
+from tir_schedules.epilogue.epilogue import Columns, Epilogue, load_vector, store_vector
+from tir_schedules.product.activations import Activations
 from tir_schedules.product.tile_stores import store_columns
 
+from .integers import OpenIntegers
 from .key_mask import KeyMask, key_mask_form
 from .packed_keys import PackedKeys, PackedValues
 
@@ -124,6 +140,7 @@ class OpenAttention:
         self.lanes = self.isa.f32_lanes
         self.scores_kernel, self.product_kernel = kernels_of(config)
         self.height = min(self.scores_kernel.mr, self.product_kernel.mr)
+        self.types = {name: tensor.dtype for name, tensor in problem.tensors.items()}
         self.m, self.n = (_expr(extent(size)) for size in (problem.m, problem.n))
         self.keys = materialise(ceil_div(self.n, self.lanes))
         self.pitch = materialise((self.keys + 1) * self.lanes)
@@ -144,32 +161,70 @@ class OpenAttention:
         problem, config = self.problem, self.config
         k_base, v_base = (materialise(problem.base(name, first)) for name in "kv")
         room = allocated(problem.n)
+        scores_kernel, product_kernel, types = self.scores_kernel, self.product_kernel, self.types
         self.k = PackedKeys(
-            self.scores_kernel, config.score_vectors, problem.d, self.n, self.keys, room
+            scores_kernel, types["k"], config.score_vectors, problem.d, self.n, self.keys, room
         )
         self.k.pack(self.buffers["k"], lambda key, d: problem.element("k", k_base, key, d))
         panels = balanced(self.out_vectors, config.product_vectors)
-        self.v = PackedValues(self.product_kernel, panels, problem.e, self.n, room)
+        self.v = PackedValues(product_kernel, types["v"], panels, problem.e, self.n, room)
         self.v.pack(self.buffers["v"], lambda key, e: problem.element("v", v_base, key, e))
-        pitch = (ceil_div(room, self.lanes) + 1) * self.lanes
-        held = I.sblock_alloc_buffer((self.height * pitch,), "float32", align=64)
-        scores = Matrix(held, self.pitch)
+        self.integers = OpenIntegers(problem, scores_kernel, product_kernel)
+        self.integers.add_up(self.k, self.v)
+        self.q = self._queries()
         maximum, inverse = (I.sblock_alloc_buffer((self.height,), "float32") for _ in range(2))
-        self.band = Band(scores, self.keys * self.lanes, maximum, scores, inverse)
+        scores = self._held("float32", room)
+        probabilities = scores
+        if product_kernel.a_dtype != "float32":
+            probabilities = self._held(product_kernel.operand_dtype, room)
+        sums = None
+        if self.integers.needs_sums_of_probabilities:
+            sums = I.sblock_alloc_buffer((self.height,), "int32")
+        self.band = Band(scores, self.keys * self.lanes, maximum, probabilities, inverse, sums)
         self.result = I.sblock_alloc_buffer(
-            (self.height, self.out_vectors * self.lanes), "float32", align=64
+            (self.height, self.out_vectors * self.lanes), product_kernel.acc_dtype, align=64
         )
         form = key_mask_form(problem.scores)
         self.mask = None
         if form is not None:
             self.mask = KeyMask(form, self.scores_epilogue, self.lanes, self.n, room)
         scale = None if form is None else form.scale
-        self.softmax = SoftmaxRows(self.isa, self.product_kernel, self.band, None, scale)
+        quantization = Quantization.of(problem.softmax, product_kernel)
+        self.softmax = SoftmaxRows(
+            self.isa, product_kernel, self.band, quantization, scale, tails=True
+        )
         if group == 1:
             self._attend(first, row, rows)
             return
         with I.serial(group) as member, opaque_block("member"):
             self._attend(bind(first + member), row, rows)
+
+    def _held(self, dtype: str, room: Expr | int) -> Matrix:
+        """Rows of a band with an element for each key, and a vector more."""
+        pitch = (ceil_div(room, self.lanes) + 1) * self.lanes
+        held = I.sblock_alloc_buffer((self.height * pitch,), dtype, align=64)
+        return Matrix(held, self.pitch)
+
+    def _queries(self) -> Activations:
+        """q as the kernel reads it; it begins anew with each band."""
+        problem, kernel = self.problem, self.scores_kernel
+        q, dtype = self.buffers["q"], problem.tensors["q"].dtype
+
+        def read(row: Expr, columns: Columns) -> Expr:
+            start = problem.element("q", self.q_base, row, columns.start)
+            if columns.lanes == 1:
+                return q[start]
+            return load_vector(q, dtype, [], Columns(start, columns.lanes, columns.valid))
+
+        return Activations(
+            kernel,
+            dtype,
+            problem.d,
+            self.height,
+            read,
+            contiguous=columns_are_contiguous(problem.layouts["q"], problem.d),
+            sums=self.integers.needs_sums_of_queries,
+        )
 
     def _attend(self, batch: Expr, row: Expr, rows: Expr) -> None:
         """The queries of one attention, band by band."""
@@ -189,7 +244,7 @@ class OpenAttention:
             if self.mask is None:
                 with I.serial(height) as r, opaque_block("finish"):
                     self._finish(first, r)
-            self.softmax.emit(height, self.keys, 0, lambda _row: None)
+            self.softmax.emit(height, self.keys, self.n, self._pad)
             choose(height, range(1, self.height + 1), lambda known: self._product(known))
             with I.serial(height) as r, opaque_block("store"):
                 self._store(first, r)
@@ -206,14 +261,23 @@ class OpenAttention:
             for i in range(rows):
                 self.band.scores.store(i, self.band.edge, lowest)
 
+        self.q.begin(row, rows)
+        start = self.integers.start_of_scores(self.k, self.q)
+
         def tile(first: Expr, size: int) -> None:
             with opaque_block("scores"):
+
+                def init(i: Expr | int, j: int) -> Expr:
+                    assert start is not None
+                    return start(row + i, first + j)
+
                 result = self.scores_kernel.emit(
                     rows,
                     size,
-                    (self.problem.d,),
-                    lambda i, ks: self._query(row + i, ks[0]),
+                    (self.k.steps,),
+                    lambda i, ks: self.q.load(row + i, ks[0]),
                     lambda j, ks: self.k.load(first, size, ks[0], j),
+                    init if start is not None else None,
                 )
                 for i in range(rows):
                     self._keep(result, i, row, first)
@@ -230,11 +294,12 @@ class OpenAttention:
         lanes, scores = self.lanes, self.band.scores
         if self.mask is None:
             for j in range(result.vectors):
-                scores.store(i, (first + j) * lanes, result.value(i, j))
+                value = reinterpret("float32", result.value(i, j))
+                scores.store(i, (first + j) * lanes, value)
             return
         largest = scores.load(i, self.band.edge, lanes)
         for j in range(result.vectors):
-            masked = self.mask(result.value(i, j), row, first + j)
+            masked = self.mask(cast("float32", result.value(i, j)), row, first + j)
             value = bind(self._hidden(masked, row + i, first + j))
             largest = tirx.Max(largest, value)
             scores.store(i, (first + j) * lanes, value)
@@ -245,10 +310,6 @@ class OpenAttention:
             return value
         return hide_later_keys(bind(value), row, vector, self.problem.causal, self.lanes)
 
-    def _query(self, row: Expr, step: Expr | int) -> Expr:
-        at = self.problem.element("q", self.q_base, row, step)
-        return splat(self.buffers["q"][at], self.lanes)
-
     def _finish(self, row: Expr, r: Expr) -> None:
         """Scale and mask of a row of scores, and the largest score of every lane."""
         lanes, band = self.lanes, self.band
@@ -256,7 +317,10 @@ class OpenAttention:
         flat = bind(self.batch * self.m + (row + r))
 
         def finish(vector: Expr, valid: int | Expr) -> None:
-            value = bind(band.scores.load(r, vector * lanes, lanes))
+            value = band.scores.load(r, vector * lanes, lanes)
+            if is_integer(self.problem.scores):
+                value = reinterpret("int32", value)
+            value = bind(value)
             columns = Columns(vector * lanes, lanes, valid)
             value = cast("float32", self.scores_epilogue(value, flat, columns))
             if columns.mask is not None:
@@ -276,20 +340,35 @@ class OpenAttention:
 
     # --- product ---------------------------------------------------------------------------------
 
+    def _pad(self, r: Expr) -> None:
+        """Zeros for the keys behind the vectors, where a step of the product has more."""
+        kernel, computed = self.product_kernel, self.keys * self.lanes
+        if kernel.kr > self.lanes:
+            zero = tirx.const(0, kernel.operand_dtype)
+            with I.serial(self.v.steps * kernel.kr - computed) as key:
+                self.band.probabilities.store(r, computed + key, zero)
+
     def _product(self, rows: int) -> None:
-        """Powers times v, into the band of results."""
-        band, kernel = self.band, self.product_kernel
+        """Powers, or integers, times v, into the band of results."""
+        probabilities, kernel = self.band.probabilities, self.product_kernel
+        start = self.integers.start_of_product(self.v, self.band, self.n)
 
         def tile(panel: Expr | int, width: int) -> None:
             with opaque_block("product"):
+
+                def init(i: Expr | int, j: int) -> Expr:
+                    assert start is not None
+                    return start(i, panel + j)
+
                 result = kernel.emit(
                     rows,
                     width,
-                    (self.n,),
-                    lambda i, ks: splat(
-                        band.probabilities.buffer[band.probabilities.index(i, ks[0])], self.lanes
+                    (self.v.steps,),
+                    lambda i, ks: kernel.a_operand(
+                        probabilities.buffer, [probabilities.index(i, ks[0] * kernel.kr)], 0
                     ),
                     lambda j, ks: self.v.load(panel, width, ks[0], j),
+                    init if start is not None else None,
                 )
                 for i in range(rows):
                     for j in range(width):
@@ -306,7 +385,9 @@ class OpenAttention:
         for vector in range(self.out_vectors):
 
             def store(columns: Columns, vector: int = vector) -> None:
-                value = self.result[r, ramp(vector * lanes, lanes)] * inverse
+                value = self.result[r, ramp(vector * lanes, lanes)]
+                if not is_integer(problem.product):
+                    value = value * inverse
                 finished = self.product_epilogue(bind(value), flat, columns)
                 start = problem.element("out", self.out_base, row + r, columns.start)
                 place = Columns(start, columns.lanes, columns.valid)

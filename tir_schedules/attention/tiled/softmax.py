@@ -27,10 +27,12 @@ from microkernels.vector.expressions import (
     bind,
     cast,
     like,
+    materialise,
     splat,
 )
 from microkernels.vector.rounding import round_to_integer
 from tir_schedules.core.emission import opaque_block
+from tir_schedules.core.open_loops import choose
 from tir_schedules.core.reduce_lanes import LaneTotals, add, combine_all, reduce_lanes
 from tir_schedules.core.region import Region
 from tir_schedules.product.zero_points import shift_of
@@ -137,6 +139,9 @@ class SoftmaxRows:
     scale : float or None
         What the scores have yet to be multiplied by; None if they are complete, and may be so
         large that the product with log2(e) overflows.
+    tails : bool
+        Whether vectors beyond whole turns of a loop are taken together, whose number is known at
+        run time only: then sums have the order, and so the bits, of those of a known number.
     """
 
     def __init__(
@@ -146,15 +151,20 @@ class SoftmaxRows:
         band: Band,
         quantization: Quantization | None,
         scale: float | None,
+        tails: bool = False,
     ) -> None:
-        self.isa, self.kernel, self.band = isa, kernel, band
+        self.isa, self.kernel, self.band, self.tails = isa, kernel, band, tails
         self.quantization, self.scale = quantization, scale
         self.lanes = kernel.lanes
         # A bfloat16 has 8 bits. Integers need them all: one that flips makes the next layers' flip.
         self.degree = 3 if kernel.a_dtype == "bfloat16" else 5
 
     def emit(
-        self, rows: int | Expr, vectors: Expr | int, keys: int, beside: Callable[[Expr], None]
+        self,
+        rows: int | Expr,
+        vectors: Expr | int,
+        keys: int | Expr,
+        beside: Callable[[Expr], None],
     ) -> None:
         """The rows of a band, over as many vectors of keys.
 
@@ -164,7 +174,7 @@ class SoftmaxRows:
             Of the band.
         vectors : Expr or int
             How many are computed.
-        keys : int
+        keys : int or Expr
             Keys in all, to know what the padding adds to a sum.
         beside : callable
             Emits what else is done for a row.
@@ -260,10 +270,10 @@ class SoftmaxRows:
                 else:
                     band.probabilities.store(row, column, self.kernel.narrow(power))
 
-        for_vectors(vectors, UNROLL, body)
+        for_vectors(vectors, UNROLL, body, self.tails)
         band.scores.store(row, band.edge, total[0])
 
-    def _quantize(self, row: Expr, vectors: Expr | int, keys: int) -> None:
+    def _quantize(self, row: Expr, vectors: Expr | int, keys: int | Expr) -> None:
         """Divides by the sum and rounds to 8 bits."""
         assert self.quantization is not None
         lanes, band, points = self.lanes, self.band, self.quantization
@@ -282,9 +292,11 @@ class SoftmaxRows:
                 if sums is not None:
                     sums.store(sums[0] + integer)
 
-        for_vectors(vectors, UNROLL, body)
+        for_vectors(vectors, UNROLL, body, self.tails)
         if sums is not None and band.sums is not None:
-            count = vectors if isinstance(vectors, int) else math.ceil(keys / lanes)
+            count = vectors
+            if isinstance(keys, int) and not isinstance(vectors, int):
+                count = math.ceil(keys / lanes)
             padding = count * lanes - keys
             I.buffer_store(band.sums, sums.total(add) - padding * points.zero_point, [row])
 
@@ -296,8 +308,13 @@ def _each(rows: int | Expr) -> Iterator[Expr]:
         yield row
 
 
-def for_vectors(vectors: Expr | int, unroll: int, body: Callable[[Expr, int], None]) -> None:
-    """Runs `body(first, count)` over a number of vectors, `unroll` at a time."""
+def for_vectors(
+    vectors: Expr | int, unroll: int, body: Callable[[Expr, int], None], tails: bool = False
+) -> None:
+    """Runs `body(first, count)` over a number of vectors, `unroll` at a time.
+
+    The last ones, if it is an expression, one by one or, with `tails`, together.
+    """
     if isinstance(vectors, int):
         whole, rest = divmod(vectors, unroll)
         if whole:
@@ -308,5 +325,10 @@ def for_vectors(vectors: Expr | int, unroll: int, body: Callable[[Expr, int], No
         return
     with I.serial(I.floordiv(vectors, unroll)) as turn:
         body(turn * unroll, unroll)
+    if tails:
+        left = materialise(I.floormod(vectors, unroll))
+        with I.If(left > 0), I.Then():
+            choose(left, range(1, unroll), lambda count: body(vectors - left, count))
+        return
     with I.serial(I.floormod(vectors, unroll)) as turn:
         body(vectors - I.floormod(vectors, unroll) + turn, 1)
