@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from tvm import relax
 
-from relay_passes.ir.graph import known_tensor
+from relay_passes.ir.graph import known_tensor, relax_shape
 from relay_passes.ir.rewrite import Bindings
 
 
@@ -67,7 +67,8 @@ class Interleaved:
     def rows(self) -> relax.Expr:
         """The one tensor with a row of C channels for each phase, [N, *counts, phases, C]."""
         tensor = known_tensor(self.parts[0])
-        return relax.op.reshape(self.parts[0], (*tensor.shape[:-1], -1, self.channels))
+        shape = (*tensor.shape[:-1], tensor.shape[-1] // self.channels, self.channels)
+        return _reshaped(self.parts[0], shape)
 
     @property
     def phases(self) -> int:
@@ -115,7 +116,7 @@ class Interleaved:
         ]
         outer = [level[axis] for level in self.factors for axis in range(rank - 1)]
         if self.groups == 1 and set(outer) <= {1}:
-            return relax.op.reshape(self.parts[0], (batch, *extents, self.channels))
+            return _reshaped(self.parts[0], (batch, *extents, self.channels))
         grouped = () if self.groups == 1 else (self.groups,)
         own = self.channels // self.groups
         split = (batch, *counts, *grouped, *itertools.chain(*self.factors), own)
@@ -125,9 +126,9 @@ class Interleaved:
             order += [1 + axis, *(start + level * rank + axis for level in range(levels))]
         order += [*range(1 + rank, start), len(split) - 1]
         moved = block.emit(
-            relax.op.permute_dims(block.emit(relax.op.reshape(self.parts[0], split)), order)
+            relax.op.permute_dims(block.emit(_reshaped(self.parts[0], split)), order)
         )
-        return relax.op.reshape(moved, (batch, *extents, self.channels))
+        return _reshaped(moved, (batch, *extents, self.channels))
 
     def _from_phases(self, block: Bindings) -> relax.Expr:
         """Axis by axis from the last one: phases side by side, then as more of their axis."""
@@ -143,11 +144,16 @@ class Interleaved:
             ]
             row *= counts[axis] * size
             shape = (batch, *counts[:axis], row)
-            parts = [block.emit(relax.op.reshape(part, shape)) for part in joined]
+            parts = [block.emit(_reshaped(part, shape)) for part in joined]
         extents = [count * factor for count, factor in zip(counts, factors, strict=True)]
-        return relax.op.reshape(parts[0], (batch, *extents, self.channels))
+        return _reshaped(parts[0], (batch, *extents, self.channels))
 
     @property
     def _batch(self) -> int:
         tensor = known_tensor(self.parts[0])
         return tensor.shape[0]
+
+
+def _reshaped(expr: relax.Expr, shape: Sequence[int]) -> relax.Expr:
+    """Another shape, whose symbols are those of a tensor; not bound yet."""
+    return relax.op.reshape(expr, relax_shape(shape, expr))

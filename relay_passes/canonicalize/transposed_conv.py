@@ -10,9 +10,10 @@ from dataclasses import dataclass
 import numpy as np
 from tvm import ir, relax
 
-from relay_passes.ir.graph import DataflowGraph, op_name, static_tensor
+from relay_passes.ir.graph import DataflowGraph, op_name, region_tensor
 from relay_passes.ir.quantization import Quantized, read_dequantize
 from relay_passes.ir.rewrite import Bindings
+from tir_schedules.core.size import is_open
 
 from .transposed_taps import TransposedAxis, Window
 
@@ -214,7 +215,7 @@ def read_conv_transpose(graph: DataflowGraph, call: relax.Expr) -> TransposedCon
     last = layout == f"N{spatial}C"
     if layout not in (f"N{spatial}C", f"NC{spatial}") or attrs.kernel_layout != f"IO{spatial}":
         return None
-    x, output = static_tensor(call.args[0]), static_tensor(call)
+    x, output = region_tensor(call.args[0]), region_tensor(call)
     if x is None or output is None or attrs.out_layout != layout or 0 in (*x.shape, *output.shape):
         return None
     found = _constant_weight(graph, call.args[1])
@@ -233,6 +234,9 @@ def read_conv_transpose(graph: DataflowGraph, call: relax.Expr) -> TransposedCon
         )
         for axis in range(rank)
     )
+    # Windows that do not overlap are the same for any extent.
+    if any(is_open((axis.extent, axis.output)) and not axis.apart_by_stride for axis in axes):
+        return None
     conv = TransposedConv(
         x=call.args[0],
         taps=weight,

@@ -246,7 +246,9 @@ def through(graph: DataflowGraph, view: StridedView, made: relax.Expr) -> Stride
     if isinstance(value, relax.TupleGetItem):
         return _item(graph, view, value)
     rule = _THROUGH.get(op_name(value))
-    return None if rule is None else rule(view, value, output.shape)
+    if rule is None or not isinstance(value, relax.Call):
+        return None
+    return rule(view, value, output.shape)
 
 
 def _item(graph: DataflowGraph, view: StridedView, item: relax.TupleGetItem) -> StridedView | None:
@@ -281,6 +283,13 @@ def _slice(view: StridedView, call: relax.Call, shape: Sequence[int]) -> Strided
     return result
 
 
+def _broadcast(view: StridedView, _call: relax.Call, shape: Sequence[int]) -> StridedView | None:
+    own = zip(view.shape, shape[len(shape) - len(view.shape) :], strict=True)
+    # An open size may be 1 or the one that is wanted: nobody knows before it runs.
+    fits = all(size in (1, wanted) for size, wanted in own)
+    return view.broadcast(shape) if fits else None
+
+
 def _repeat(view: StridedView, call: relax.Call, _shape: Sequence[int]) -> StridedView | None:
     if call.attrs.axis is None:
         return None
@@ -291,6 +300,6 @@ _THROUGH = {
     **dict.fromkeys(RESHAPES, lambda view, _call, shape: view.reshaped(shape)),
     "relax.permute_dims": _permute,
     "relax.strided_slice": _slice,
-    "relax.broadcast_to": lambda view, _call, shape: view.broadcast(shape),
+    "relax.broadcast_to": _broadcast,
     "relax.repeat": _repeat,
 }

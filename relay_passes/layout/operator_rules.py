@@ -245,7 +245,7 @@ def _broadcast(forms: Forms, call: relax.Call, result: Form) -> Role | None:
     alike = _alike(forms, call.args[0], result)
     return Role(
         (Operand(call.args[0]) if alike else _transposed(call.args[0], result),),
-        lambda label, read: relax.op.broadcast_to(read[0], result.stored(label)),
+        lambda label, read: relax.op.broadcast_to(read[0], relax_shape(result.stored(label), call)),
     )
 
 

@@ -1,4 +1,5 @@
-"""Legalises R.shape_to_tensor to a kernel: TVM's function for it is not in its runtime.
+"""Legalises R.shape_to_tensor, for which TVM's function is not in its runtime, and R.broadcast_to
+where sizes may be 1 or not.
 
 Before
 
@@ -7,11 +8,20 @@ Before
 After
 
     lv = R.call_tir(shape_to_tensor, (n,))    # y[i] = i == 0 ? n : 4
+
+Before
+
+    lv = R.broadcast_to(x, R.shape([m, 4]))    # x: [n // 2, 4]
+
+After
+
+    lv = R.call_tir(broadcast_to, (x,))        # y[i, j] = x[min(i, n // 2 - 1), j]
 """
 
 from __future__ import annotations
 
 from tvm import relax, te, tirx
+from tvm.sym import Analyzer
 
 from relay_passes.tvm_compat import OP_PATTERN, OPAQUE, Legalize
 
@@ -37,4 +47,32 @@ def _shape_to_tensor(builder: relax.BlockBuilder, call: relax.Call) -> relax.Exp
     )
 
 
-LEGALIZATIONS: dict[str, Legalize] = {"relax.shape_to_tensor": _shape_to_tensor}
+def _broadcast_to(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
+    x, sizes = call.args[0], list(call.ty.shape.values)
+
+    def compute(x: te.Tensor) -> te.Tensor:
+        missing = len(sizes) - len(x.shape)
+
+        def element(*place: tirx.Expr) -> tirx.Expr:
+            own = zip(place[missing:], x.shape, sizes[missing:], strict=True)
+            return x(*(_held(each, size, wanted) for each, size, wanted in own))
+
+        return te.compute(sizes, element, name="broadcast")
+
+    return builder.call_te(compute, x, primfunc_name_hint="broadcast_to")
+
+
+def _held(place: tirx.Expr, size: tirx.Expr, wanted: tirx.Expr) -> tirx.Expr:
+    """Where an element of an axis comes from, whose size is 1 or the one that is wanted."""
+    if isinstance(size, tirx.IntImm) and int(size) == 1:
+        return tirx.const(0, str(place.ty.dtype))
+    known = isinstance(size, tirx.IntImm) and isinstance(wanted, tirx.IntImm)
+    if known or Analyzer().can_prove_equal(size, wanted):
+        return place
+    return te.min(place, size - 1)
+
+
+LEGALIZATIONS: dict[str, Legalize] = {
+    "relax.broadcast_to": _broadcast_to,
+    "relax.shape_to_tensor": _shape_to_tensor,
+}

@@ -30,6 +30,7 @@ from .inline import merge_nests
 from .names import names_in_memory
 from .nest import NotHandledError, read_program
 from .open_items import open_items
+from .open_rows import open_rows
 
 logger = logging.getLogger("tvm_hybrid")
 
@@ -44,7 +45,7 @@ def _open_items(func: tirx.PrimFunc, machine: Machine) -> tuple[tirx.PrimFunc, s
     return open_items(func, machine, schedule_generic)
 
 
-RULES: tuple[Rule, ...] = (_nests, _open_items, parallel_blocks, loops_as_written)
+RULES: tuple[Rule, ...] = (_nests, _open_items, open_rows, parallel_blocks, loops_as_written)
 
 
 def schedule_generic(func: tirx.PrimFunc, machine: Machine) -> tuple[tirx.PrimFunc, str]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from tvm import IRModule, relax
+import pytest
+from tvm import IRModule, relax, tirx
 from tvm.ir import assert_structural_equal
 
 from relay_passes.canonicalize.decompose_conv_transpose import decompose_conv_transpose
@@ -259,3 +260,39 @@ def test_quantised_in_and_out() -> None:
     x = rng.integers(0, 256, (1, 4, 3, 3)).astype(np.uint8)
     # the same sums of four products in the same order
     np.testing.assert_array_equal(run(after, [x])[0], run(mod, [x])[0])
+
+
+@pytest.mark.parametrize("channels", [3, 17])
+def test_images_of_any_size(channels: int) -> None:
+    batch, width = tirx.Var("batch", "int64"), tirx.Var("width", "int64")
+    half = (width - 1) // 2 + 1
+    first, second = constant(8, channels, 2, 2), constant(channels, 2, 3, 3, seed=1)
+    bias = constant(1, channels, 1, 1, seed=2)
+
+    def body(x: relax.Expr, _: relax.Expr) -> relax.Expr:
+        normal = relax.BlockBuilder.current().normalize
+        once = normal(op.nn.conv2d_transpose(x, first, strides=[2, 2]))
+        once = normal(op.nn.relu(normal(op.add(once, bias))))
+        return op.nn.conv2d_transpose(once, second, strides=[3, 3])
+
+    before = module(body, ((batch, 8, half, 4), F), ((width,), F))  # type: ignore[arg-type]
+    after = rewritten(before)
+    assert "conv2d_transpose" not in after.script()
+    rng = np.random.default_rng(0)
+    for images, columns in ((1, 5), (2, 8), (1, 1)):
+        shape = (images, 8, (columns - 1) // 2 + 1, 4)
+        arrays = [rng.standard_normal(shape).astype(F), np.zeros(columns, F)]
+        (found,), (wanted,) = run(after, arrays), run(before, arrays)
+        assert found.shape == wanted.shape
+        # Sums of 8 products, then of as many as there are channels, in another order.
+        bound = 2 * (8 + channels) * np.finfo(F).eps
+        assert np.abs(found - wanted).max() <= bound * np.abs(wanted).max()
+
+
+def test_windows_that_overlap_need_known_sizes() -> None:
+    width = tirx.Var("width", "int64")
+    mod = module(
+        lambda x: op.nn.conv2d_transpose(x, constant(8, 3, 3, 3), strides=[2, 2]),
+        ((1, 8, width, 4), F),  # type: ignore[arg-type]
+    )
+    assert_structural_equal(rewritten(mod), mod)

@@ -8,6 +8,7 @@ import tvm
 from tvm import relax, tirx
 
 from relay_passes.lower.legalize_operators import legalize_operators
+from tests.relay_passes.graphs import module, run
 
 
 @pytest.mark.parametrize("bound", [False, True])
@@ -24,3 +25,17 @@ def test_shape_to_tensor(bound: bool) -> None:
     machine = relax.VirtualMachine(program, tvm.cpu())
     sizes = machine["main"](tvm.runtime.tensor(np.zeros((3, 4), np.float32)))
     assert sizes.numpy().tolist() == [6, 4]
+
+
+@pytest.mark.parametrize("rows", [(1, 4), (3, 3), (2, 2)])
+def test_sizes_that_may_be_1_are_looked_at_when_it_runs(rows: tuple[int, int]) -> None:
+    given, wanted = rows
+    n, m = tirx.Var("n", "int64"), tirx.Var("m", "int64")
+
+    def body(x: relax.Expr, _: relax.Expr) -> relax.Expr:
+        return relax.op.broadcast_to(x, relax.ShapeExpr([2, m, 3]))
+
+    mod = module(body, ((n, 3), "float32"), ((m,), "float32"))  # type: ignore[arg-type]
+    x = np.random.default_rng(0).standard_normal((given, 3)).astype(np.float32)
+    (found,) = run(legalize_operators()(mod), [x, np.zeros(wanted, np.float32)])
+    np.testing.assert_array_equal(found, np.broadcast_to(x, (2, wanted, 3)))

@@ -46,8 +46,9 @@ def unknown_length() -> tvm.IRModule:
 def test_unknown_lengths(
     threads: int, name: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where items cannot be scheduled one by one either."""
-    rules = tuple(rule for rule in generic.RULES if rule.__name__ != "_open_items")
+    """Where neither items nor rows can be scheduled."""
+    others = ("_open_items", "open_rows")
+    rules = tuple(rule for rule in generic.RULES if rule.__name__ not in others)
     monkeypatch.setattr(generic, "RULES", rules)
     with caplog.at_level(logging.INFO, logger="tvm_hybrid"):
         mod, names, funcs = scheduled(unknown_length(), threads)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from tvm import relax, te, tirx
+from tvm import relax, tirx
 
 from ..expressions import Expr
 from .kernels import INDEX, index
@@ -122,16 +122,5 @@ def broadcast(builder: relax.BlockBuilder, value: Expr, common: Sequence[Expr]) 
     if not missing and all(map(same_size, shape, common)):
         return value
 
-    if _fits(shape, common):
-        return builder.normalize(relax.op.broadcast_to(value, relax.ShapeExpr(list(common))))
-
-    def compute(value: te.Tensor) -> te.Tensor:
-        def element(*place: Expr) -> Expr:
-            # A size that fits is 1 or the common one.
-            pairs = zip(place[missing:], value.shape, strict=True)
-            held = [te.min(i, size - 1) for i, size in pairs]
-            return value(*held)
-
-        return te.compute(common, element, name="broadcast")
-
-    return builder.emit_te(compute, value, primfunc_name_hint="broadcast")
+    # Where it is not known that sizes fit, `legalize_shapes` looks for sizes of 1.
+    return builder.normalize(relax.op.broadcast_to(value, relax.ShapeExpr(list(common))))

@@ -1,0 +1,115 @@
+"""Vectorises the last axis of functions whose other sizes are known at run time only.
+
+    for n, h, w, c in grid(b, (x - 1) // 2 + 1, y, 96): z[n, h, w, c] = max(x[n, h, w, c], 0)
+
+    ->  for n, h, w: for v in vectorized(16), six times: z[n, h, w, 16 * i + v] = ...
+
+    for n, c, h, w in grid(b, 96, x, y): z[n, c] += x[n, h, w, c]
+
+    ->  for n, h, w: the same, over vectors of c
+
+What comes before is computed where it is needed. It takes what `open_items` leaves: sizes that are
+expressions, and sums over open sizes.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tvm import s_tir, tirx
+from tvm.tirx import ForKind
+
+from microkernels.machines.machine import Machine
+from tir_schedules.core.statements import walk
+
+from .expressions import const_int
+from .floats import guard_floats
+from .nest import NotHandledError
+from .vector_math import lower_math
+
+LEAST_LANES = 4
+MOST_UNROLLED = 64  # vectors of a row that have code of their own, where parts are joined
+
+
+def open_rows(func: tirx.PrimFunc, machine: Machine) -> tuple[tirx.PrimFunc, str]:
+    """Every block's last axis in vectors, in the innermost loops.
+
+    Raises
+    ------
+    NotHandledError
+        If all sizes are known, or the last axis of a block is short or not known.
+    """
+    shapes = [getattr(param, "shape", ()) for param in func.params]
+    if all(const_int(size) is not None for shape in shapes for size in shape):
+        raise NotHandledError("all sizes are known")
+    reduces = any(
+        isinstance(each, s_tir.SBlock) and each.init is not None for each in walk(func.body)
+    )
+    if not isinstance(func.body, s_tir.SBlockRealize):
+        raise NotHandledError("the body is not a root block")
+    schedule = s_tir.Schedule(func.with_body(lower_math(guard_floats(func.body))))
+    root = schedule.get_sblock(func.body.block.name_hint)
+    for block in schedule.get_child_blocks(root)[:-1]:
+        _inline(schedule, block)
+    for block in schedule.get_child_blocks(root):
+        _vectorize(schedule, block, machine)
+    name = "generic_reduction" if reduces else "generic_injective"
+    return schedule.mod["main"].with_attrs(func.attrs), name
+
+
+def _inline(schedule: s_tir.Schedule, block: Any) -> None:
+    """Computes a block where its result is read, if that can be."""
+    try:
+        schedule.compute_inline(block)
+    except s_tir.ScheduleError:  # a sum, or a result
+        return
+
+
+def _vectorize(schedule: s_tir.Schedule, block: Any, machine: Machine) -> None:
+    statement = schedule.get(block)
+    loops, iterators = schedule.get_loops(block), list(statement.iter_vars)
+    if len(loops) != len(iterators):
+        raise NotHandledError(f"{statement.name_hint} has other loops than axes")
+    data = [
+        number
+        for number, iterator in enumerate(iterators)
+        if iterator.iter_type == tirx.IterVar.DataPar
+    ]
+    if not data:
+        raise NotHandledError(f"{statement.name_hint} has no rows")
+    last = data[-1]
+    extent = const_int(iterators[last].dom.extent) or 0
+    if not _ends_with(statement, iterators[last].var):
+        raise NotHandledError(f"{statement.name_hint} stores elements that lie apart")
+    lanes = machine.isa.f32_lanes
+    while lanes >= LEAST_LANES and extent % lanes:
+        lanes //= 2
+    if not extent or lanes < LEAST_LANES:
+        raise NotHandledError(f"{statement.name_hint} has rows of {extent or 'open length'}")
+    after = loops[last + 1 :]
+    if after:
+        schedule.reorder(*after, loops[last])
+    outer, inner = schedule.split(loops[last], [None, lanes])
+    schedule.vectorize(inner)
+    if extent // lanes <= MOST_UNROLLED:
+        schedule.unroll(outer)
+    leading = [loops[number] for number in data[:-1]]
+    if machine.threads > 1 and leading:
+        schedule.parallel(schedule.fuse(*leading[:2]) if _adjoin(data) else leading[0])
+    if after:
+        # What a sum begins with is stored apart: there may be nothing to add.
+        begin = schedule.decompose_reduction(block, after[0])
+        stored = schedule.get_loops(begin)[-1]
+        if schedule.get(stored).kind != ForKind.VECTORIZED:
+            schedule.vectorize(stored)
+
+
+def _adjoin(data: list[int]) -> bool:
+    """Whether the first two loops are over elements, and no others lie between them."""
+    return len(data) > 2 and data[:2] == [0, 1]
+
+
+def _ends_with(block: s_tir.SBlock, var: tirx.Var) -> bool:
+    """Whether a block stores along an axis in memory."""
+    stores = [each for each in walk(block.body) if isinstance(each, tirx.BufferStore)]
+    return all(store.indices and store.indices[-1].same_as(var) for store in stores)
