@@ -100,33 +100,34 @@ def allocated(size: int) -> int | Expr:
     return _value(size, {known: cast("int32", variable) for known, variable in variables})
 
 
-def _singles(values: Mapping[SymbolicSize, Expr]) -> dict[SymbolicSize, Expr]:
-    """The symbols that sizes tell which are a symbol and a number."""
-    found = {}
-    for size, value in values.items():
-        counts = {product: count for product, count in size.terms.items() if product}
-        (first, *others) = counts.items()
-        if not others and len(first[0]) == first[1] == 1:
-            found[SymbolicSize.of(first[0][0])] = value - size.terms.get((), 0)
-    return found
-
-
 def _value(size: SymbolicSize, values: Mapping[SymbolicSize, Expr]) -> Expr:
+    """A size by what is known: itself, a factor of it, its symbols."""
     if size in values:
         return values[size]
     for known, value in values.items():
         rest = quotient(size, known) if len(known.terms) > 1 else None
         if rest is not None:
             return value * (_value(rest, values) if isinstance(rest, SymbolicSize) else rest)
-    values = {**_singles(values), **values}
     total: Expr | int = 0
     for product, count in size.terms.items():
         term: Expr | int = count
         for name in product:
-            single = SymbolicSize.of(name)
-            if single not in values:
-                raise CompileError(f"the size {size}: no argument tells {name}")
-            term = values[single] if isinstance(term, int) and term == 1 else values[single] * term
+            single = _symbol(name, values)
+            term = single if isinstance(term, int) and term == 1 else single * term
         total = term if isinstance(total, int) and total == 0 else total + term
     assert not isinstance(total, int)
     return total
+
+
+def _symbol(name: str, values: Mapping[SymbolicSize, Expr]) -> Expr:
+    """One symbol: known, or what a known sum has more than its other terms."""
+    single = SymbolicSize.of(name)
+    if single in values:
+        return values[single]
+    for known, value in values.items():
+        others = {product: count for product, count in known.terms.items() if product != (name,)}
+        told = {SymbolicSize.of(each) in values for product in others for each in product}
+        if known.terms.get((name,)) == 1 and told <= {True}:
+            rest = sum((SymbolicSize({product: n}) for product, n in others.items()), start=0)
+            return value - (_value(rest, values) if isinstance(rest, SymbolicSize) else rest)
+    raise CompileError(f"no argument tells the size {name}")

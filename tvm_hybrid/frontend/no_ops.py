@@ -1,4 +1,4 @@
-"""Which nodes return their first input unchanged, once all shapes are known."""
+"""Which nodes return their first input unchanged, as far as types and shapes are known."""
 
 from __future__ import annotations
 
@@ -21,13 +21,20 @@ def is_no_op(node: onnx.NodeProto, graph: Graph) -> bool:
     return rule is not None and rule(node, graph)
 
 
+def _same_elements(node: onnx.NodeProto, graph: Graph) -> bool:
+    source, result = node.input[0], node.output[0]
+    return (
+        source in graph.types
+        and result in graph.types
+        and graph.elem_type(source) == graph.elem_type(result)
+        and graph.narrow.get(source) == graph.narrow.get(result)
+    )
+
+
 def _same_type(node: onnx.NodeProto, graph: Graph) -> bool:
     shape = graph.shape(node.input[0])
     return (
-        shape is not None
-        and shape == graph.shape(node.output[0])
-        and graph.elem_type(node.input[0]) == graph.elem_type(node.output[0])
-        and graph.narrow.get(node.input[0]) == graph.narrow.get(node.output[0])
+        shape is not None and shape == graph.shape(node.output[0]) and _same_elements(node, graph)
     )
 
 
@@ -63,7 +70,7 @@ def _whole_slice(node: onnx.NodeProto, graph: Graph) -> bool:
 _RULES: dict[str, _Rule] = {
     "Identity": _always,
     "Dropout": _inference_dropout,
-    "Cast": _same_type,
+    "Cast": _same_elements,
     "Reshape": _same_type,
     "Flatten": _same_type,
     "Expand": _same_type,

@@ -17,7 +17,7 @@ from tir_schedules.core.region import Region, Step, Tensor
 from tir_schedules.core.size import SymbolicSize
 from tir_schedules.core.template import template_for
 
-KEYS = SymbolicSize.of("keys")
+KEYS, PAST = SymbolicSize.of("keys"), SymbolicSize.of("past")
 SIZES = [(1, 1), (1, 2), (2, 7), (1, 16), (1, 33), (2, 50)]
 
 
@@ -82,7 +82,7 @@ def attention(
 
 
 def check(region: Region, kernel: OpenKernel, batch: int, length: int, keys: int = 0) -> None:
-    values = {"batch": batch, "length": length, "keys": keys}
+    values = {"batch": batch, "length": length, "keys": keys, "past": keys}
     known = at_sizes(region, values)
     arrays = random_inputs(known)
     for at_end in (True, False):
@@ -118,6 +118,14 @@ def test_masks_and_another_number_of_keys(mask: tuple[int, ...] | None) -> None:
     kernel = OpenKernel(region, highest_native(ISAS))
     for length, keys in [(1, 1), (1, 17), (5, 3), (20, 48), (33, 129)]:
         check(region, kernel, 2, length, keys)
+
+
+def test_keys_of_a_past_and_of_the_queries() -> None:
+    mask = (BATCH, 1, LENGTH, PAST + LENGTH)
+    region = attention(6, 16, 16, keys=PAST + LENGTH, mask=mask, group=3)
+    kernel = OpenKernel(region, highest_native(ISAS))
+    for length, past in [(1, 0), (7, 0), (1, 1), (1, 16), (1, 40), (5, 11), (20, 28)]:
+        check(region, kernel, 2, length, past)
 
 
 def test_another_epilogue_of_the_scores() -> None:

@@ -1,0 +1,139 @@
+"""A layer of a decoder with a cache of keys and values: one program for any batch, length, past.
+
+Grouped queries, rotary positions, an RMS norm, a mask that hides later keys, and a cache that is
+empty at first. Written as exporters do, with casts that change nothing.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+
+import tvm_hybrid
+from tests.onnx_builder import OnnxBuilder
+from tvm_hybrid.report.onnx_runtime import literal_session
+
+HEADS, GROUPS, SIZE = 4, 2, 16
+WIDTH = HEADS * SIZE
+LOWEST = float(np.finfo(np.float32).min)
+
+
+def decoder() -> onnx.ModelProto:
+    """Rows, their positions, a mask and a cache -> rows, and the cache with theirs."""
+    build = OnnxBuilder()
+    rng = np.random.default_rng(0)
+
+    def ints(*values: int) -> str:
+        return build.constant(list(values), np.int64)
+
+    def weight(rows: int, columns: int) -> str:
+        return build.constant(rng.standard_normal((rows, columns)) / 8, np.float32)
+
+    def heads(x: str, count: int) -> str:
+        product = build.node("MatMul", x, weight(WIDTH, count * SIZE))
+        return build.node(
+            "Transpose", build.node("Reshape", product, ints(0, -1, count, SIZE)), perm=[0, 2, 1, 3]
+        )
+
+    def rotated(x: str) -> str:
+        first, second = (
+            build.node("Slice", x, ints(start), ints(start + SIZE // 2), ints(3))
+            for start in (0, SIZE // 2)
+        )
+        turned = build.node("Concat", build.node("Neg", second), first, axis=-1)
+        return build.node("Add", build.node("Mul", x, cosine), build.node("Mul", turned, sine))
+
+    def repeated(x: str) -> str:
+        """Every head of keys for each head of queries that shares it."""
+        one = build.node("Unsqueeze", x, ints(2))
+        sizes = [
+            build.node("Slice", build.node("Shape", x), ints(i), ints(i + 1)) for i in range(4)
+        ]
+        wide = build.node("Concat", sizes[0], sizes[1], ints(HEADS // GROUPS), *sizes[2:], axis=0)
+        flat = build.node("Concat", sizes[0], ints(HEADS), *sizes[2:], axis=0)
+        return build.node("Reshape", build.node("Expand", one, wide), flat)
+
+    x = build.input("x", ["batch", "n", WIDTH])
+    positions = build.input("positions", ["batch", "n"], np.int64)
+    mask = build.input("mask", ["batch", "total"], np.int64)
+    past = [build.input(name, ["batch", GROUPS, "past", SIZE]) for name in ("keys", "values")]
+
+    at = build.node("Cast", build.node("Unsqueeze", positions, ints(2)), to=1)
+    angles = build.node("Mul", at, build.constant(0.1 ** np.arange(SIZE // 2), np.float32))
+    angles = build.node("Unsqueeze", build.node("Concat", angles, angles, axis=-1), ints(1))
+    cosine, sine = build.node("Cos", angles), build.node("Sin", angles)
+
+    total = build.node("Gather", build.node("Shape", mask), build.constant(1, np.int64))
+    keys = build.node("Range", build.constant(0, np.int64), total, build.constant(1, np.int64))
+    queries = build.node("Unsqueeze", positions, ints(1, 3))
+    visible = build.node(
+        "And",
+        build.node("LessOrEqual", build.node("Unsqueeze", keys, ints(0, 1, 2)), queries),
+        build.node("Greater", build.node("Unsqueeze", mask, ints(1, 2)), ints(0)),
+    )
+    hidden = build.node(
+        "Where", visible, build.constant(0, np.float32), build.constant(LOWEST, np.float32)
+    )
+
+    square = build.node("ReduceMean", build.node("Mul", x, x), axes=[-1], keepdims=1)
+    root = build.node("Sqrt", build.node("Add", square, build.constant(1e-6, np.float32)))
+    scales = build.constant(1 + rng.random(WIDTH), np.float32)
+    normal = build.node("Mul", build.node("Div", x, root), scales)
+    q = rotated(heads(normal, HEADS))
+    k = build.node("Concat", past[0], rotated(heads(normal, GROUPS)), axis=2)
+    v = build.node("Concat", past[1], heads(normal, GROUPS), axis=2)
+    scores = build.node(
+        "Mul",
+        build.node("MatMul", q, build.node("Transpose", repeated(k), perm=[0, 1, 3, 2])),
+        build.constant(SIZE**-0.5, np.float32),
+    )
+    weights = build.node("Softmax", build.node("Add", scores, hidden), axis=-1)
+    mixed = build.node("MatMul", build.node("Cast", weights, to=1), repeated(v))
+    rows = build.node("Transpose", mixed, perm=[0, 2, 1, 3])
+    rows = build.node("Reshape", rows, ints(0, -1, WIDTH))
+    out = build.node("Add", build.node("MatMul", rows, weight(WIDTH, WIDTH)), x)
+    build.output(out, ["batch", "n", WIDTH])
+    for each in (k, v):
+        build.output(each, ["batch", GROUPS, "total", SIZE])
+    return build.model()
+
+
+@pytest.fixture(scope="module", params=[1, 2], ids=["one thread", "two threads"])
+def session(request: pytest.FixtureRequest) -> tvm_hybrid.InferenceSession:
+    return tvm_hybrid.InferenceSession(decoder(), num_threads=request.param)
+
+
+def test_attention_is_one_kernel(session: tvm_hybrid.InferenceSession) -> None:
+    (program,) = session.programs
+    assert program.shapes["mask"] == ("batch", "past + n")
+    ops = [node.op.split()[0] for node in session.explain() if node.taken and node.kernel]
+    assert sorted(set(ops)) == ["attention", "matmul", "rms_norm"]
+    assert ops.count("attention") == 1
+
+
+@pytest.mark.parametrize(("batch", "prompt"), [(1, 7), (1, 100), (3, 5), (2, 1)])
+def test_a_prompt_and_then_single_rows(
+    session: tvm_hybrid.InferenceSession, batch: int, prompt: int
+) -> None:
+    peer = literal_session(decoder())
+    rng = np.random.default_rng(prompt)
+    ours = theirs = [np.zeros((batch, GROUPS, 0, SIZE), np.float32)] * 2
+    for rows in (prompt, 1, 1, 4, 1):
+        past = ours[0].shape[2]
+        given = {
+            "x": rng.standard_normal((batch, rows, WIDTH)).astype(np.float32),
+            "positions": np.tile(np.arange(past, past + rows), (batch, 1)),
+            "mask": np.ones((batch, past + rows), np.int64),
+        }
+        given["mask"][-1, : past // 2] = 0
+        found = session.run(None, {**given, "keys": ours[0], "values": ours[1]})
+        wanted = peer.run(None, {**given, "keys": theirs[0], "values": theirs[1]})
+        for one, other in zip(found, wanted, strict=True):
+            assert one.shape == other.shape
+            # Three sums in turn, of WIDTH, SIZE and at most 107 products, each with one rounding
+            # for a product, in either runtime; values are below 8.
+            bound = 2 * 8 * (2 * WIDTH + SIZE + 107) * np.finfo(np.float32).eps
+            np.testing.assert_allclose(one, other, rtol=0, atol=bound)
+        ours, theirs = found[1:], wanted[1:]
+    assert len(session.programs) == 1
