@@ -39,7 +39,13 @@ from tir_schedules.attention.problem import (
 )
 from tir_schedules.attention.tiled.matrix import Matrix
 from tir_schedules.attention.tiled.scores import hide_later_keys
-from tir_schedules.attention.tiled.softmax import Band, Quantization, SoftmaxRows
+from tir_schedules.attention.tiled.softmax import (
+    UNROLL,
+    Band,
+    Quantization,
+    SoftmaxRows,
+    for_vectors,
+)
 from tir_schedules.core.blocking import balanced
 from tir_schedules.core.emission import (
     input_parameters,
@@ -54,6 +60,7 @@ from tir_schedules.core.flat_rows import flat_view as seen_as
 from tir_schedules.core.group_loops import for_groups
 from tir_schedules.core.integer_product import is_integer
 from tir_schedules.core.open_loops import ceil_div, choose, for_tiles, share_of
+from tir_schedules.core.reduce_lanes import LaneTotals, combine_all
 from tir_schedules.core.region import Region
 from tir_schedules.core.size import SymbolicSize
 from tir_schedules.epilogue.epilogue import Columns, Epilogue, load_vector, store_vector
@@ -313,30 +320,34 @@ class OpenAttention:
     def _finish(self, row: Expr, r: Expr) -> None:
         """Scale and mask of a row of scores, and the largest score of every lane."""
         lanes, band = self.lanes, self.band
-        band.scores.store(r, band.edge, constant(-math.inf, "float32", lanes))
+        lowest = constant(-math.inf, "float32", lanes)
+        largest = LaneTotals(lanes, -math.inf)
         flat = bind(self.batch * self.m + (row + r))
+        whole = materialise(I.floordiv(self.n, lanes))
 
-        def finish(vector: Expr, valid: int | Expr) -> None:
-            value = band.scores.load(r, vector * lanes, lanes)
-            if is_integer(self.problem.scores):
-                value = reinterpret("int32", value)
-            value = bind(value)
-            columns = Columns(vector * lanes, lanes, valid)
-            value = cast("float32", self.scores_epilogue(value, flat, columns))
-            if columns.mask is not None:
-                lowest = constant(-math.inf, "float32", lanes)
-                value = tirx.Select(columns.mask, bind(value), lowest)
-            value = bind(self._hidden(value, row + r, vector))
-            band.scores.store(r, vector * lanes, value)
-            largest = band.scores.load(r, band.edge, lanes)
-            band.scores.store(r, band.edge, tirx.Max(largest, value))
+        def finish(first: Expr, count: int, valid: int | Expr = lanes) -> None:
+            # LLVM does not know that stores leave the next scores alone: loads come first.
+            places = [first + number for number in range(count)]
+            given = [bind(band.scores.load(r, vector * lanes, lanes)) for vector in places]
+            values = []
+            for vector, score in zip(places, given, strict=True):
+                columns = Columns(vector * lanes, lanes, valid)
+                if is_integer(self.problem.scores):
+                    score = bind(reinterpret("int32", score))
+                value = cast("float32", self.scores_epilogue(score, flat, columns))
+                if columns.mask is not None:
+                    value = tirx.Select(columns.mask, bind(value), lowest)
+                values.append(bind(self._hidden(value, row + r, vector)))
+            largest.store(tirx.Max(largest[0], combine_all(values, tirx.Max)))
+            for vector, value in zip(places, values, strict=True):
+                band.scores.store(r, vector * lanes, value)
 
-        with I.serial(I.floordiv(self.n, lanes)) as vector, opaque_block("mask"):
-            finish(vector, lanes)
+        for_vectors(whole, UNROLL, finish)
         if lanes > 1:
             left = materialise(I.floormod(self.n, lanes))
             with I.If(left > 0), I.Then(), opaque_block("mask"):
-                finish(materialise(I.floordiv(self.n, lanes)), left)
+                finish(whole, 1, left)
+        band.scores.store(r, band.edge, largest[0])
 
     # --- product ---------------------------------------------------------------------------------
 
