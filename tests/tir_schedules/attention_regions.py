@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -162,7 +163,7 @@ class Attention:
             "bhsd": (length * size, size, 1),
             "bhds": (length * size, 1, length),
         }[self.layout(name)]
-        batch = int(np.prod(shape[1:]))
+        batch = math.prod(shape[1:])
         if self.group == 1:
             return [batch, head, row, column]
         if name in ("q", "out"):

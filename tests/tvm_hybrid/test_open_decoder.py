@@ -104,6 +104,14 @@ def session(request: pytest.FixtureRequest) -> tvm_hybrid.InferenceSession:
     return tvm_hybrid.InferenceSession(decoder(), num_threads=request.param)
 
 
+def test_in_bfloat16_it_is_one_program_too() -> None:
+    session = tvm_hybrid.InferenceSession(decoder(), precision="bf16", num_threads=1)
+    assert len(session.programs) == 1
+    kernels = [str(node.kernel) for node in session.explain() if node.op.startswith("attention")]
+    assert len(kernels) == 1
+    assert "_bf16_" in kernels[0]
+
+
 def test_attention_is_one_kernel(session: tvm_hybrid.InferenceSession) -> None:
     (program,) = session.programs
     assert program.shapes["mask"] == ("batch", "past + n")

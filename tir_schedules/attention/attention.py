@@ -85,13 +85,17 @@ def opens(region: Region, isa: Isa) -> str | None:
     if is_open((problem.d, problem.e)):
         return "heads whose size is not known"
     parts = (problem.scores, problem.product)
-    types = {tensor.dtype for each in (region, *parts) for tensor in each.inputs[:3]}
-    if not types <= {"float32", *RANGES} or any(len(_kinds(part)) > 1 for part in parts):
-        return "attention of another type than float32 and 8-bit integers over open sizes"
-    if any("bfloat16" in multiplied(part) for part in parts):
-        return "attention in bfloat16 over sizes that are not known"
-    if is_integer(problem.scores) and problem.d % _BYTES:
-        return f"heads of 8-bit integers whose size is no multiple of {_BYTES}"
+    multiplicands = (*problem.scores.inputs, problem.product.inputs[1])
+    stored = [tensor.dtype for tensor in region.inputs[:3]]
+    known = {*stored, problem.softmax.output.dtype} <= {"float32", "bfloat16", *RANGES}
+    alike = stored == [tensor.dtype for tensor in multiplicands]
+    if not (known and alike) or any(len(_kinds(part)) > 1 for part in parts):
+        return "attention of other types than floats or 8-bit integers over open sizes"
+    together = 2 if "bfloat16" in multiplied(problem.scores) else 1
+    if is_integer(problem.scores):
+        together = _BYTES
+    if problem.d % together:
+        return f"heads whose size is no multiple of {together}, of elements that are multiplied so"
     if problem.layouts["k"].column != 1 or problem.layouts["v"].column != 1:
         return "keys or values whose columns are not next to each other"
     return None

@@ -162,8 +162,12 @@ class PackedKeys(Packed):
         if self.element == "float32":
             columns = Columns(element(key, first), self.lanes, words)
             return load_vector(source, "float32", [], columns)
-        exact = source[ramp(element(key, first * self.kr), words * self.kr)]
-        row = bits_for(exact, self.dtype, self.kernel)
+        count = words * self.kr
+        elements = source[ramp(element(key, first * self.kr), count)]
+        if self.dtype == "float32" and count % self.lanes:
+            # Rounding part of a vector takes LLVM seconds.
+            elements = widened(elements, count + -count % self.lanes)
+        row = bits_for(elements, self.dtype, self.kernel)
         return widened(reinterpret_group(self.word, row, lanes_of(row) // self.kr), self.lanes)
 
     def add_up(self) -> None:
