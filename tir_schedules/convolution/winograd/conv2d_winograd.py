@@ -18,19 +18,21 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+import tvm.tirx.script.builder.ir as I
 from tvm import relax, tirx
 
 from microkernels.isa import Isa
 from microkernels.tvm_compat import llvm_functions
-from microkernels.vector.expressions import parameter
+from microkernels.vector.expressions import Expr, parameter
 from microkernels.vector.prefetch import PREFETCH_LLVM_IR
-from tir_schedules.convolution.geometry import ConvGeometry, conv_reference, flops
+from tir_schedules.convolution.geometry import ConvGeometry, conv_reference, flops, opens
 from tir_schedules.core.emission import (
     kernel_function,
     opaque_block,
     operand_parameters,
     tensor_parameter,
 )
+from tir_schedules.core.extents import extent, read_extents
 from tir_schedules.core.panels import Panels
 from tir_schedules.core.region import Region
 from tir_schedules.core.template import Packing, Template, register_template
@@ -66,18 +68,36 @@ def reject(region: Region, isa: Isa) -> str | None:
     return None
 
 
+def _opens(region: Region, isa: Isa) -> str | None:
+    """Why the template cannot build a region with open sizes, or None."""
+    if ConvGeometry.of(region).opens_image:
+        return "tiles of images whose lines or columns are not known"
+    return opens(region, isa)
+
+
 def build(region: Region, config: WinogradConfig, isa: Isa) -> tirx.PrimFunc:
     """The kernel; its weight parameter is flat, as `pack` makes it."""
     kernel = check(region, config, isa)
     with kernel_function("conv2d_winograd") as builder:
-        x = parameter("X", region.inputs[0].shape, "float32")
+        x = tensor_parameter("X", region.inputs[0])
         w = parameter("W", packed_shape(region, config, isa, 1), "float32")
         operands = operand_parameters(region)
         out = tensor_parameter("Y", region.output)
+        if region.is_open:
+            read_extents()
         with opaque_block("winograd"), llvm_functions(PREFETCH_LLVM_IR):
             epilogue = flat_epilogue(region, operands, kernel)
             problem = WinogradProblem.of(region)
-            WinogradProgram(problem, config, kernel, x, w, out, epilogue).emit()
+
+            def emit(sample: Expr | None) -> None:
+                own = replace(problem, sample=sample)
+                WinogradProgram(own, config, kernel, x, w, out, epilogue).emit()
+
+            if region.is_open:
+                with I.serial(extent(region.inputs[0].shape[0])) as sample, opaque_block("image"):
+                    emit(sample)
+            else:
+                emit(None)
     return builder.get()
 
 
@@ -128,6 +148,7 @@ CONV2D_WINOGRAD = register_template(
         flops=flops,
         reference=conv_reference,
         reject=reject,
+        opens=_opens,
         packing=Packing(pack, unpack, packed_shape),
         nests=nests,
         estimate=estimate,
