@@ -18,6 +18,9 @@ TVM's code generator asks its pool for all threads, whatever a loop's extent: ea
 waited for, though most find nothing to do. The pool itself can launch fewer. So the loop becomes a
 function of its own, and a few lines of LLVM IR launch that. A pool of no more threads than the loop
 keeps busy is asked for all, as ever; it cuts the loop by their number.
+
+A loop over open sizes may say when it is too small to share (`task_loop`). It is launched as one
+task then, which the calling thread runs.
 """
 
 from __future__ import annotations
@@ -34,12 +37,13 @@ from tvm.tirx.compilation_pipeline import PIPELINE_MAP, get_tir_pipeline, regist
 
 from microkernels.tvm_compat import IMPORT_LLVM
 from relay_passes.tvm_compat import NUMBER_AT, POOL_SIZE, SYMBOL_PREFIX, parallel_launch
+from tir_schedules.core.emission import ALONE
 from tir_schedules.core.statements import children, with_children
 
 PIPELINE = "tvm_hybrid_launch_few"
 THREADS = "tvm_hybrid_threads"  # an attribute of kernels: for how many they are made
 _MARK = "tvm_hybrid_launch_few"
-FEWEST = 3  # threads of a pool in which some can be left alone
+FEWEST = 2  # threads of a pool in which some can be left alone
 # How LLVM writes the types of what a loop may use.
 _LLVM_TYPES = {"int32": "i32", "int64": "i64"}
 _KEPT = ("target", "tirx.noalias")  # attributes of a kernel that its loops' functions have too
@@ -94,18 +98,29 @@ def _ask_pool() -> Pass:
         threads = int(function.attrs.get(THREADS, 1))
 
         def marked(statement: tirx.Stmt) -> tirx.Stmt:
-            if not isinstance(statement, tirx.For) or statement.kind != ForKind.PARALLEL:
-                return with_children(statement, [marked(each) for each in children(statement)])
-            extent = statement.extent
-            if not isinstance(extent, tirx.IntImm):
-                return statement
-            busy = busy_threads(int(extent.value), threads)
-            if busy >= threads or _captured(statement) is None:
-                return statement
-            pool = tirx.Var("pool", "int32")
-            asked = tirx.Bind(pool, tirx.call_packed(POOL_SIZE))
-            tasks = tirx.Select(pool > busy, tirx.const(busy, "int32"), tirx.const(0, "int32"))
-            return tirx.SeqStmt([asked, tirx.AttrStmt(pool, _MARK, tasks, statement)])
+            if isinstance(statement, tirx.AttrStmt) and statement.attr_key == ALONE:
+                assert isinstance(statement.body, tirx.For)
+                return for_few(statement.body, statement.value)
+            if isinstance(statement, tirx.For) and statement.kind == ForKind.PARALLEL:
+                return for_few(statement, None)
+            return with_children(statement, [marked(each) for each in children(statement)])
+
+        def for_few(loop: tirx.For, alone: tirx.Expr | None) -> tirx.Stmt:
+            extent = loop.extent
+            busy = threads
+            if isinstance(extent, tirx.IntImm):
+                busy = busy_threads(int(extent.value), threads)
+            if (busy >= threads and alone is None) or _captured(loop) is None:
+                return loop
+            pool, tasks = tirx.Var("pool", "int32"), tirx.const(0, "int32")
+            if busy < threads:
+                tasks = tirx.Select(pool > busy, tirx.const(busy, "int32"), tasks)
+            if alone is not None:
+                tasks = tirx.Select(alone, tirx.const(1, "int32"), tasks)
+            launch = tirx.AttrStmt(pool, _MARK, tasks, loop)
+            if busy >= threads:
+                return launch
+            return tirx.SeqStmt([tirx.Bind(pool, tirx.call_packed(POOL_SIZE)), launch])
 
         if threads < FEWEST:
             return function

@@ -27,7 +27,7 @@ from tir_schedules.core.region import Region
 from tir_schedules.core.size import SymbolicSize
 from tir_schedules.cost.amx_cost import LEAST_GAIN
 from tir_schedules.cost.packed_work import PackedWork, share_packed_work
-from tir_schedules.cost.parallel import threads_worth
+from tir_schedules.cost.parallel import alone_below, threads_worth
 from tir_schedules.cost.work import flops_us
 from tir_schedules.product.batch_matmul import multiplied
 from tir_schedules.product.tile_config import tile_cycles
@@ -39,6 +39,7 @@ from .tiled.rows import row_shares, row_unit
 
 # Of a vector of scores, beside its products: 12 to 20, measured on Granite Rapids.
 SOFTMAX_CYCLES = 15.0
+SMALL = 4.0  # times of its products that a small attention takes (measured: 12 of 7 x 7 on Zen 4)
 MOST_KEYS = 2048  # of which a band of scores is well kept in cache
 KEY_BLOCK = 960
 QUERY_BLOCK = 64
@@ -78,6 +79,8 @@ class AttentionConfig(Config, frozen=True, kw_only=True):
     key_sets : int
         How many k and v that lie side by side a task reads together at most, if skinny and the
         keys are cut; 0: all.
+    alone_scores : int
+        Up to so many scores in all, of sizes that are open, one thread runs all tasks.
     """
 
     scores_kernel: str
@@ -95,6 +98,7 @@ class AttentionConfig(Config, frozen=True, kw_only=True):
     skinny: bool = False
     key_shares: int = 1
     key_sets: int = 0
+    alone_scores: int = 0
 
 
 def default_config(region: Region, machine: Machine) -> AttentionConfig:
@@ -130,7 +134,9 @@ def _open_config(region: Region, machine: Machine) -> AttentionConfig:
         key_block=0,
         prefetch=False,
         parallel=machine.threads > 1,
+        threads=machine.threads,
         row_shares=math.ceil(machine.threads / heads),
+        alone_scores=alone_below(machine, SMALL * flops_us(2 * (problem.d + problem.e), machine)),
     )
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 import tvm.tirx.script.builder.ir as I
+from tvm import tirx
 from tvm.script.ir_builder import IRBuilder
 
 from microkernels.tvm_compat import NO_ALIAS
@@ -33,19 +34,34 @@ def opaque_block(name: str) -> Iterator[None]:
         yield
 
 
+ALONE = "tvm_hybrid_alone"
+"""Attribute around a parallel loop: the condition under which one thread runs all of it."""
+
+
 @contextmanager
 def task_loop(
-    tasks: int | Expr, parallel: bool = True, name: str = "task", threads: int = 0
+    tasks: int | Expr,
+    parallel: bool = True,
+    name: str = "task",
+    threads: int = 0,
+    alone: Expr | None = None,
 ) -> Iterator[Expr]:
     """A loop over tasks, each an opaque block; on all threads if there are several.
 
     With `threads`, so many share the tasks, as evenly as can be, and others get none. TVM alone
     gives each thread the same number of tasks, rounded up, and so to some threads none.
+
+    `alone` is a condition under which one thread runs them all, of open sizes; the lowering pass
+    `launch_few` sees to that.
     """
     known = isinstance(tasks, int)
     if not parallel or not known or tasks == 1 or not 0 < threads < tasks:
-        loop = I.parallel(tasks) if parallel and (not known or tasks > 1) else I.serial(tasks)
-        with loop as task, opaque_block(name):
+        forks = parallel and (not known or tasks > 1)
+        with ExitStack() as scope:
+            if forks and alone is not None:
+                scope.enter_context(I.attr(tirx.const(0, "int32"), ALONE, alone))
+            task = scope.enter_context(I.parallel(tasks) if forks else I.serial(tasks))
+            scope.enter_context(opaque_block(name))
             yield task
         return
     with I.parallel(threads) as thread, opaque_block("thread"):

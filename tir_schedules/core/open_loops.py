@@ -7,14 +7,15 @@ those of `balanced`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 import tvm.tirx.script.builder.ir as I
 from tvm import tirx
 
 from microkernels.vector.expressions import Expr, materialise
 
-from .emission import opaque_block
+from .emission import opaque_block, task_loop
 
 
 def ceil_div(total: Expr | int, by: int) -> Expr:
@@ -31,9 +32,22 @@ def for_blocks(total: Expr, most: int, body: Callable[[Expr, Expr], None]) -> No
         body(start, materialise(tirx.Min(tirx.const(most, "int32"), total - start)))
 
 
-def share_of(total: Expr, number: Expr, parts: int) -> tuple[Expr, Expr]:
+@contextmanager
+def open_tasks(threads: int, alone: Expr) -> Iterator[tuple[Expr, Expr | int]]:
+    """(number, count) of the parts that threads run; a single one if a condition holds."""
+    if threads == 1:
+        with task_loop(1) as task:
+            yield task, 1
+        return
+    one, all_of_them = (tirx.const(number, "int32") for number in (1, threads))
+    count = materialise(tirx.Select(alone, one, all_of_them))
+    with task_loop(count, alone=alone) as task:
+        yield task, count
+
+
+def share_of(total: Expr, number: Expr, parts: Expr | int) -> tuple[Expr, Expr]:
     """(start, size) of one of so many parts, which differ by at most one."""
-    if parts == 1:
+    if isinstance(parts, int) and parts == 1:
         return tirx.const(0, "int32"), total
     first = materialise(I.floordiv(number * total, parts))
     return first, materialise(I.floordiv((number + 1) * total, parts) - first)

@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
+import msgspec
 import numpy as np
 import tvm.tirx.script.builder.ir as I
 from tvm import tirx
@@ -33,11 +34,11 @@ from tir_schedules.core.emission import (
 )
 from tir_schedules.core.extents import extent, read_extents
 from tir_schedules.core.group_loops import for_groups, for_share
-from tir_schedules.core.open_loops import share_of
+from tir_schedules.core.open_loops import open_tasks, share_of
 from tir_schedules.core.region import Region
 from tir_schedules.core.size import SymbolicSize, is_open
 from tir_schedules.core.template import Template, register_template
-from tir_schedules.cost.parallel import threads_worth
+from tir_schedules.cost.parallel import alone_below, threads_worth
 from tir_schedules.cost.work import norm_us
 from tir_schedules.epilogue.epilogue import Epilogue
 
@@ -63,6 +64,8 @@ class NormalizeConfig(Config, frozen=True):
         Vectors after which statistics are merged, for rows beyond cache.
     threads : int
         Threads that share the rows.
+    alone_rows : int
+        Up to so many of an open number of rows one thread runs all.
     """
 
     rows: int
@@ -70,6 +73,7 @@ class NormalizeConfig(Config, frozen=True):
     keep: bool
     chunk: int
     threads: int = 1
+    alone_rows: int = 0
 
 
 def view(region: Region) -> View:
@@ -119,7 +123,7 @@ def opens(region: Region, isa: Isa) -> str | None:
 
 def default_config(region: Region, machine: Machine) -> NormalizeConfig:
     """A configuration by closed formula; no tuning is needed."""
-    region = region.sampled()
+    open_rows, region = region.is_open, region.sampled()
     seen, lanes = view(region), machine.isa.f32_lanes
     vectors = math.ceil(seen.n / lanes)
     work = seen.outer * vectors if seen.inner == 1 else region.inputs[0].size // lanes
@@ -133,7 +137,8 @@ def default_config(region: Region, machine: Machine) -> NormalizeConfig:
     unroll = min(8 // rows, vectors)  # eight chains hide the latency of an addition
     fits = machine.l2_bytes // 2 // (4 * lanes * rows)
     chunk = vectors if vectors <= fits else machine.l1_bytes // 2 // (4 * lanes * rows)
-    return NormalizeConfig(rows=rows, unroll=unroll, keep=keep, chunk=chunk, threads=threads)
+    alone = alone_below(machine, norm_us(vectors, machine)) if open_rows else 0
+    return NormalizeConfig(rows, unroll, keep, chunk, threads, alone)
 
 
 def _rows_in_flight(region: Region, vectors: int, pitch: int) -> int:
@@ -151,22 +156,17 @@ def _rows_in_flight(region: Region, vectors: int, pitch: int) -> int:
 
 def space(region: Region, machine: Machine) -> Iterator[NormalizeConfig]:
     """The default, then other numbers of rows and vectors, held in registers or not."""
-    region = region.sampled()
     default = default_config(region, machine)
     yield default
+    region = region.sampled()
     seen = view(region)
     vectors = math.ceil(seen.n / machine.isa.f32_lanes)
     for rows in (1, 2, 3, 4, 6, 8) if seen.inner == 1 else (1,):
         for unroll in (1, 2, 4, 8):
             for keep in (False, True):
                 holds = not keep or (seen.inner == 1 and rows * vectors <= 64)
-                config = NormalizeConfig(
-                    rows=rows,
-                    unroll=unroll,
-                    keep=keep,
-                    chunk=default.chunk,
-                    threads=default.threads,
-                )
+                numbers = {"rows": rows, "unroll": unroll, "keep": keep}
+                config = msgspec.structs.replace(default, **numbers)
                 if holds and rows <= seen.outer and config != default:
                     yield config
 
@@ -256,8 +256,8 @@ def share_rows(loops: Rows, count: int, config: NormalizeConfig) -> None:
 def _share_open(loops: Rows, count: Expr | int, config: NormalizeConfig) -> None:
     """The same for a number of rows that is known at run time only: blocks, then single rows."""
     assert not isinstance(count, int)
-    with task_loop(config.threads) as task:
-        first, rows = share_of(count, task, config.threads)
+    with open_tasks(config.threads, count <= config.alone_rows) as (task, tasks):
+        first, rows = share_of(count, task, tasks)
         whole = materialise(I.floordiv(rows, config.rows))
         with I.serial(whole) as number:
             loops.block(first + number * config.rows, config.rows)

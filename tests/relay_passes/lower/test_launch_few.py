@@ -18,6 +18,7 @@ from tvm.script import tirx as T
 import tvm_hybrid
 from relay_passes.lower.launch_few import FEWEST, busy_threads, made_for, pipeline_for
 from tests.relay_passes.graphs import TARGET
+from tir_schedules.core.emission import ALONE
 from tvm_hybrid.threads import use_threads
 
 POOLS = (1, 2, 3, 4, 5, 6, 8, 32)
@@ -102,10 +103,33 @@ def test_loops_ask_for_the_threads_that_they_keep_busy() -> None:
     assert launched(compiled(two_loops, 4)) == [3, 0]
 
 
-def test_on_two_threads_nothing_changes() -> None:
-    assert FEWEST == 3 and pipeline_for(2) == "default"
-    assert made_for(two_loops, 2).same_as(two_loops)
+def test_on_two_threads_loops_wake_both() -> None:
     assert launched(compiled(two_loops, 2)) == [0, 0]
+    assert FEWEST == 2 and pipeline_for(1) == "default"
+    assert made_for(two_loops, 1).same_as(two_loops)
+
+
+@T.prim_func(s_tir=True)
+def open_loop(count: T.int32, who: T.Buffer((4,), "int64"), y: T.Buffer((4,), "int64")) -> None:
+    """Which thread runs each of 4 passes; one does for a count of up to 7."""
+    T.attr(0, ALONE, count <= 7)
+    for i in T.parallel(4):
+        with T.sblock("pass"):
+            own = T.sblock_alloc_buffer((LARGE,), "int64")
+            own[i] = T.int64(2)
+            who[i] = T.call_extern("int64", "pthread_self")
+            y[i] = own[i] * T.Cast("int64", count)
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3, 8])
+def test_a_small_loop_of_open_sizes_runs_alone(threads: int) -> None:
+    code = compiled(open_loop, threads)
+    use_threads(2)
+    for count in (0, 7, 8):
+        who, y = np.zeros(4, np.int64), np.zeros(4, np.int64)
+        code["kernel"](count, who, y)
+        assert y.tolist() == [2 * count] * 4
+        assert len(set(who.tolist())) == (1 if count <= 7 and threads > 1 else 2), count
 
 
 def test_a_loop_of_an_open_extent_wakes_all_threads() -> None:

@@ -51,7 +51,6 @@ from tir_schedules.core.emission import (
     input_parameters,
     kernel_function,
     opaque_block,
-    task_loop,
     tensor_parameter,
 )
 from tir_schedules.core.extents import allocated, extent, read_extents
@@ -59,7 +58,7 @@ from tir_schedules.core.flat_rows import flat_rows
 from tir_schedules.core.flat_rows import flat_view as seen_as
 from tir_schedules.core.group_loops import for_groups
 from tir_schedules.core.integer_product import is_integer
-from tir_schedules.core.open_loops import ceil_div, choose, for_tiles, share_of
+from tir_schedules.core.open_loops import ceil_div, choose, for_tiles, open_tasks, share_of
 from tir_schedules.core.reduce_lanes import LaneTotals, combine_all
 from tir_schedules.core.region import Region
 from tir_schedules.core.size import SymbolicSize
@@ -156,11 +155,20 @@ class OpenAttention:
         sets = _over(extent(problem.batches), group)
         count, shares = sets * config.row_shares, config.row_shares
         tasks = count if isinstance(count, int) else materialise(count)
-        with task_loop(tasks, config.parallel) as task:
-            number = task if shares == 1 else bind(I.floordiv(task, shares))
-            part = tirx.const(0, "int32") if shares == 1 else I.floormod(task, shares)
-            row, rows = share_of(self.m, part, shares)
-            self._task(number, group, row, rows)
+        scores = _expr(extent(problem.batches)) * self.m * self.n
+        threads = config.threads if config.parallel else 1
+        with open_tasks(threads, scores <= config.alone_scores) as (thread, parts):
+            # Memory is taken once for all tasks of a thread.
+            first, number = share_of(_expr(tasks), thread, parts)
+            with I.serial(number) as place, opaque_block("task"):
+                self._share(bind(first + place), shares, group)
+
+    def _share(self, task: Expr, shares: int, group: int) -> None:
+        """One task: an attention, or those that share a k and a v, or one of the shares of them."""
+        number = task if shares == 1 else bind(I.floordiv(task, shares))
+        part = tirx.const(0, "int32") if shares == 1 else I.floormod(task, shares)
+        row, rows = share_of(self.m, part, shares)
+        self._task(number, group, row, rows)
 
     def _task(self, number: Expr, group: int, row: Expr, rows: Expr) -> None:
         """Some queries of the attentions that share a k and a v."""
