@@ -150,8 +150,8 @@ def test_what_stays(body: Body) -> None:
     assert all("bfloat16" not in types for types in after)
 
 
-def of_rows(rows: tirx.Expr) -> ir.IRModule:
-    x = relax.Var("x", relax.TensorType((rows, 16), "float32"))
+def product_of(x_type: relax.TensorType) -> ir.IRModule:
+    x = relax.Var("x", x_type)
     builder = relax.BlockBuilder()
     with builder.function("main", [x]):
         with builder.dataflow():
@@ -160,11 +160,15 @@ def of_rows(rows: tirx.Expr) -> ir.IRModule:
     return builder.get()
 
 
-def test_any_number_of_rows_is_rounded() -> None:
-    mod = of_rows(tirx.Var("n", "int64"))
+N = tirx.Var("n", "int64")
+
+
+@pytest.mark.parametrize("rows", [N, tirx.floordiv(N, 2)], ids=["n", "n // 2"])
+def test_any_number_of_rows_is_rounded(rows: tirx.Expr) -> None:
+    mod = product_of(relax.TensorType((rows, 16), "float32"))
     assert operand_types(bf16_precision()(mod)) == [("bfloat16", "bfloat16", "float32")]
 
 
 def test_unknown_sizes_stay() -> None:
-    mod = of_rows(tirx.floordiv(tirx.Var("n", "int64"), 2))
+    mod = product_of(relax.TensorType(dtype="float32", ndim=2))
     assert operand_types(bf16_precision()(mod)) == [("float32",) * 3]
