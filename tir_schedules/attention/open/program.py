@@ -20,16 +20,11 @@ import tvm.tirx.script.builder.ir as I
 from tvm import tirx
 
 from microkernels.isa import Isa
-from microkernels.microkernel import Microkernel, Tile
+from microkernels.microkernel import Microkernel
 from microkernels.vector.expressions import (
     Expr,
     bind,
-    cast,
-    constant,
     materialise,
-    ramp,
-    reinterpret,
-    splat,
 )
 from tir_schedules.attention.config import AttentionConfig, kernels_of
 from tir_schedules.attention.problem import (
@@ -38,13 +33,10 @@ from tir_schedules.attention.problem import (
     flat_view,
 )
 from tir_schedules.attention.tiled.matrix import Matrix
-from tir_schedules.attention.tiled.scores import hide_later_keys
 from tir_schedules.attention.tiled.softmax import (
-    UNROLL,
     Band,
     Quantization,
     SoftmaxRows,
-    for_vectors,
 )
 from tir_schedules.core.blocking import balanced
 from tir_schedules.core.emission import (
@@ -56,19 +48,17 @@ from tir_schedules.core.emission import (
 from tir_schedules.core.extents import allocated, extent, read_extents
 from tir_schedules.core.flat_rows import flat_rows
 from tir_schedules.core.flat_rows import flat_view as seen_as
-from tir_schedules.core.group_loops import for_groups
-from tir_schedules.core.integer_product import is_integer
 from tir_schedules.core.open_loops import ceil_div, choose, for_tiles, open_tasks, share_of
-from tir_schedules.core.reduce_lanes import LaneTotals, combine_all
 from tir_schedules.core.region import Region
 from tir_schedules.core.size import SymbolicSize
-from tir_schedules.epilogue.epilogue import Columns, Epilogue, load_vector, store_vector
+from tir_schedules.epilogue.epilogue import Columns, Epilogue, load_vector
 from tir_schedules.product.activations import Activations
-from tir_schedules.product.tile_stores import store_columns
 
 from .integers import OpenIntegers
 from .key_mask import KeyMask, key_mask_form
 from .packed_keys import PackedKeys, PackedValues
+from .product import OpenProduct
+from .scores import OpenScores
 
 
 def build_open(region: Region, config: AttentionConfig, isa: Isa) -> tirx.PrimFunc:
@@ -177,36 +167,58 @@ class OpenAttention:
         k_base, v_base = (materialise(problem.base(name, first)) for name in "kv")
         room = allocated(problem.n)
         scores_kernel, product_kernel, types = self.scores_kernel, self.product_kernel, self.types
-        self.k = PackedKeys(
+        k = PackedKeys(
             scores_kernel, types["k"], config.score_vectors, problem.d, self.n, self.keys, room
         )
-        self.k.pack(self.buffers["k"], lambda key, d: problem.element("k", k_base, key, d))
+        k.pack(self.buffers["k"], lambda key, d: problem.element("k", k_base, key, d))
         panels = balanced(self.out_vectors, config.product_vectors)
-        self.v = PackedValues(product_kernel, types["v"], panels, problem.e, self.n, room)
-        self.v.pack(self.buffers["v"], lambda key, e: problem.element("v", v_base, key, e))
-        self.integers = OpenIntegers(problem, scores_kernel, product_kernel)
-        self.integers.add_up(self.k, self.v)
-        self.q = self._queries()
+        v = PackedValues(product_kernel, types["v"], panels, problem.e, self.n, room)
+        v.pack(self.buffers["v"], lambda key, e: problem.element("v", v_base, key, e))
+        integers = OpenIntegers(problem, scores_kernel, product_kernel)
+        integers.add_up(k, v)
+        queries = self._queries(integers)
         maximum, inverse = (I.sblock_alloc_buffer((self.height,), "float32") for _ in range(2))
         scores = self._held("float32", room)
         probabilities = scores
         if product_kernel.a_dtype != "float32":
             probabilities = self._held(product_kernel.operand_dtype, room)
         sums = None
-        if self.integers.needs_sums_of_probabilities:
+        if integers.needs_sums_of_probabilities:
             sums = I.sblock_alloc_buffer((self.height,), "int32")
-        self.band = Band(scores, self.keys * self.lanes, maximum, probabilities, inverse, sums)
-        self.result = I.sblock_alloc_buffer(
+        band = Band(scores, self.keys * self.lanes, maximum, probabilities, inverse, sums)
+        result = I.sblock_alloc_buffer(
             (self.height, self.out_vectors * self.lanes), product_kernel.acc_dtype, align=64
         )
         form = key_mask_form(problem.scores)
-        self.mask = None
+        mask = None
         if form is not None:
-            self.mask = KeyMask(form, self.scores_epilogue, self.lanes, self.n, room)
+            mask = KeyMask(form, self.scores_epilogue, self.lanes, self.n, room)
         scale = None if form is None else form.scale
         quantization = Quantization.of(problem.softmax, product_kernel)
-        self.softmax = SoftmaxRows(
-            self.isa, product_kernel, self.band, quantization, scale, tails=True
+        self.softmax = SoftmaxRows(self.isa, product_kernel, band, quantization, scale, tails=True)
+        sizes = (self.m, self.n, self.keys)
+        self.scores = OpenScores(
+            problem,
+            scores_kernel,
+            config.score_vectors,
+            self.scores_epilogue,
+            *sizes,
+            queries,
+            k,
+            integers,
+            band,
+            mask,
+        )
+        self.product = OpenProduct(
+            problem,
+            product_kernel,
+            self.product_epilogue,
+            *sizes,
+            v,
+            integers,
+            band,
+            result,
+            self.buffers["out"],
         )
         if group == 1:
             self._attend(first, row, rows)
@@ -220,7 +232,7 @@ class OpenAttention:
         held = I.sblock_alloc_buffer((self.height * pitch,), dtype, align=64)
         return Matrix(held, self.pitch)
 
-    def _queries(self) -> Activations:
+    def _queries(self, integers: OpenIntegers) -> Activations:
         """q as the kernel reads it; it begins anew with each band."""
         problem, kernel = self.problem, self.scores_kernel
         q, dtype = self.buffers["q"], problem.tensors["q"].dtype
@@ -238,181 +250,32 @@ class OpenAttention:
             self.height,
             read,
             contiguous=columns_are_contiguous(problem.layouts["q"], problem.d),
-            sums=self.integers.needs_sums_of_queries,
+            sums=integers.needs_sums_of_queries,
         )
 
     def _attend(self, batch: Expr, row: Expr, rows: Expr) -> None:
         """The queries of one attention, band by band."""
-        self.batch = batch
-        self.q_base, self.out_base = (
-            materialise(self.problem.base(name, batch)) for name in ("q", "out")
-        )
-
-        if self.mask is not None:
-            self.mask.begin(bind(batch * self.m))
-
-        def scores(start: Expr, height: int) -> None:
-            self._scores(bind(row + start), height)
+        self.q_base = materialise(self.problem.base("q", batch))
+        product, out_base = self.product, materialise(self.problem.base("out", batch))
+        if self.scores.mask is not None:
+            self.scores.mask.begin(bind(batch * self.m))
 
         def after(start: Expr, height: Expr) -> None:
             first = bind(row + start)
-            if self.mask is None:
+            if self.scores.mask is None:
                 with I.serial(height) as r, opaque_block("finish"):
-                    self._finish(first, r)
-            self.softmax.emit(height, self.keys, self.n, self._pad)
-            choose(height, range(1, self.height + 1), lambda known: self._product(known))
+                    self.scores.finish(batch, first, r)
+            self.softmax.emit(height, self.keys, self.n, product.pad)
+            choose(height, range(1, self.height + 1), product.multiply)
             with I.serial(height) as r, opaque_block("store"):
-                self._store(first, r)
+                product.store(batch, out_base, first, r)
 
-        for_tiles(rows, self.height, scores, after)
-
-    # --- scores ----------------------------------------------------------------------------------
-
-    def _scores(self, row: Expr, rows: int) -> None:
-        """q k^T of a band into cache."""
-        width = self.config.score_vectors
-        lowest = constant(-math.inf, "float32", self.lanes)
-        if self.mask is not None:
-            for i in range(rows):
-                self.band.scores.store(i, self.band.edge, lowest)
-
-        self.q.begin(row, rows)
-        start = self.integers.start_of_scores(self.k, self.q)
-
-        def tile(first: Expr, size: int) -> None:
-            with opaque_block("scores"):
-
-                def init(i: Expr | int, j: int) -> Expr:
-                    assert start is not None
-                    return start(row + i, first + j)
-
-                result = self.scores_kernel.emit(
-                    rows,
-                    size,
-                    (self.k.steps,),
-                    lambda i, ks: self.q.load(row + i, ks[0]),
-                    lambda j, ks: self.k.load(first, size, ks[0], j),
-                    init if start is not None else None,
-                )
-                for i in range(rows):
-                    self._keep(result, i, row, first)
-
-        with I.serial(I.floordiv(self.keys, width)) as panel, opaque_block("panel"):
-            tile(bind(panel * width), width)
-        if width > 1:
-            left = materialise(I.floormod(self.keys, width))
-            with I.If(left > 0), I.Then():
-                choose(left, range(1, width), lambda size: tile(self.keys - left, size))
-
-    def _keep(self, result: Tile, i: int, row: Expr, first: Expr) -> None:
-        """Stores one row of a tile of scores; with a mask of keys, also their maxima."""
-        lanes, scores = self.lanes, self.band.scores
-        if self.mask is None:
-            for j in range(result.vectors):
-                value = reinterpret("float32", result.value(i, j))
-                scores.store(i, (first + j) * lanes, value)
-            return
-        largest = scores.load(i, self.band.edge, lanes)
-        for j in range(result.vectors):
-            masked = self.mask(cast("float32", result.value(i, j)), row, first + j)
-            value = bind(self._hidden(masked, row + i, first + j))
-            largest = tirx.Max(largest, value)
-            scores.store(i, (first + j) * lanes, value)
-        scores.store(i, self.band.edge, largest)
-
-    def _hidden(self, value: Expr, row: Expr, vector: Expr) -> Expr:
-        if self.problem.causal is None:
-            return value
-        return hide_later_keys(bind(value), row, vector, self.problem.causal, self.lanes)
-
-    def _finish(self, row: Expr, r: Expr) -> None:
-        """Scale and mask of a row of scores, and the largest score of every lane."""
-        lanes, band = self.lanes, self.band
-        lowest = constant(-math.inf, "float32", lanes)
-        largest = LaneTotals(lanes, -math.inf)
-        flat = bind(self.batch * self.m + (row + r))
-        whole = materialise(I.floordiv(self.n, lanes))
-
-        def finish(first: Expr, count: int, valid: int | Expr = lanes) -> None:
-            # LLVM does not know that stores leave the next scores alone: loads come first.
-            places = [first + number for number in range(count)]
-            given = [bind(band.scores.load(r, vector * lanes, lanes)) for vector in places]
-            values = []
-            for vector, score in zip(places, given, strict=True):
-                columns = Columns(vector * lanes, lanes, valid)
-                if is_integer(self.problem.scores):
-                    score = bind(reinterpret("int32", score))
-                value = cast("float32", self.scores_epilogue(score, flat, columns))
-                if columns.mask is not None:
-                    value = tirx.Select(columns.mask, bind(value), lowest)
-                values.append(bind(self._hidden(value, row + r, vector)))
-            largest.store(tirx.Max(largest[0], combine_all(values, tirx.Max)))
-            for vector, value in zip(places, values, strict=True):
-                band.scores.store(r, vector * lanes, value)
-
-        for_vectors(whole, UNROLL, finish)
-        if lanes > 1:
-            left = materialise(I.floormod(self.n, lanes))
-            with I.If(left > 0), I.Then(), opaque_block("mask"):
-                finish(whole, 1, left)
-        band.scores.store(r, band.edge, largest[0])
-
-    # --- product ---------------------------------------------------------------------------------
-
-    def _pad(self, r: Expr) -> None:
-        """Zeros for the keys behind the vectors, where a step of the product has more."""
-        kernel, computed = self.product_kernel, self.keys * self.lanes
-        if kernel.kr > self.lanes:
-            zero = tirx.const(0, kernel.operand_dtype)
-            with I.serial(self.v.steps * kernel.kr - computed) as key:
-                self.band.probabilities.store(r, computed + key, zero)
-
-    def _product(self, rows: int) -> None:
-        """Powers, or integers, times v, into the band of results."""
-        probabilities, kernel = self.band.probabilities, self.product_kernel
-        start = self.integers.start_of_product(self.v, self.band, self.n)
-
-        def tile(panel: Expr | int, width: int) -> None:
-            with opaque_block("product"):
-
-                def init(i: Expr | int, j: int) -> Expr:
-                    assert start is not None
-                    return start(i, panel + j)
-
-                result = kernel.emit(
-                    rows,
-                    width,
-                    (self.v.steps,),
-                    lambda i, ks: kernel.a_operand(
-                        probabilities.buffer, [probabilities.index(i, ks[0] * kernel.kr)], 0
-                    ),
-                    lambda j, ks: self.v.load(panel, width, ks[0], j),
-                    init if start is not None else None,
-                )
-                for i in range(rows):
-                    for j in range(width):
-                        columns = ramp((panel + j) * self.lanes, self.lanes)
-                        I.buffer_store(self.result, result.value(i, j), [i, columns])
-
-        for_groups(self.v.panels, tile)
-
-    def _store(self, row: Expr, r: Expr) -> None:
-        """The epilogue of a row of results, and the store."""
-        problem, lanes = self.problem, self.lanes
-        flat = bind(self.batch * self.m + (row + r))
-        inverse = bind(splat(self.band.inverse[r], lanes))
-        for vector in range(self.out_vectors):
-
-            def store(columns: Columns, vector: int = vector) -> None:
-                value = self.result[r, ramp(vector * lanes, lanes)]
-                if not is_integer(problem.product):
-                    value = value * inverse
-                finished = self.product_epilogue(bind(value), flat, columns)
-                start = problem.element("out", self.out_base, row + r, columns.start)
-                place = Columns(start, columns.lanes, columns.valid)
-                store_vector(self.buffers["out"], finished, [], place)
-
-            store_columns(problem.e, lanes, vector, vector == self.out_vectors - 1, store)
+        for_tiles(
+            rows,
+            self.height,
+            lambda start, height: self.scores.multiply(bind(row + start), height),
+            after,
+        )
 
 
 def _over(count: Expr | int, group: int) -> Expr | int:
