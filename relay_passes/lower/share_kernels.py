@@ -1,4 +1,4 @@
-"""Share: merges kernels that differ only in f32 constants; the constants become an input.
+"""Share: merges kernels that differ only in numbers; the numbers become an input.
 
 Before
 
@@ -129,16 +129,12 @@ def _share(
 ) -> dict[relax.Expr, _Shared]:
     """One kernel for a group, and what each of them becomes."""
     columns = list(zip(*(numbers_of(mod[gvar]) for gvar in group), strict=True))
-    different = [column for column in columns if len(set(map(_bits, column))) > 1]
-    tuples = list(dict.fromkeys(tuple(map(_bits, column)) for column in different))
+    tuples = list(dict.fromkeys(column for column in columns if len(set(column)) > 1))
     first = mod[group[0]]
-    if not different:
+    if not tuples:
         return {gvar: _Shared(group[0], None) for gvar in group[1:]}
-    moved = {
-        number: tuples.index(tuple(map(_bits, column)))
-        for number, column in enumerate(columns)
-        if tuple(map(_bits, column)) in tuples
-    }
+    places = {column: index for index, column in enumerate(tuples)}
+    moved = {number: places[each] for number, each in enumerate(columns) if each in places}
     kernel = numbers_as_parameter(_plain(first), moved, place)
     gvar = builder.add_func(kernel, f"{group[0].name_hint}_shared")
     values = np.array(tuples, np.uint32).view(np.float32)
@@ -146,11 +142,6 @@ def _share(
         old: _Shared(gvar, relax.const(np.ascontiguousarray(values[:, member])))
         for member, old in enumerate(group)
     }
-
-
-def _bits(number: float) -> int:
-    """An f32 number's bits: 0.0 is not -0.0."""
-    return int(np.float32(number).view(np.uint32))
 
 
 def _with_calls(

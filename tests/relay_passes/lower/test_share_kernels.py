@@ -9,7 +9,9 @@ from tvm import relax, tirx
 
 from relay_passes import pipeline
 from relay_passes.pipeline import PipelineOptions, compile_module
+from tir_schedules.core.extents import EXACT_BUFFERS
 from tir_schedules.core.kernel_numbers import numbers_as_parameter, numbers_of, without_numbers
+from tvm_hybrid.dlpack import tensor_of
 from tvm_hybrid.targets import resolve_target
 
 ROWS, SIZE = 5, 32
@@ -86,8 +88,29 @@ def test_only_chosen_numbers_become_parameters() -> None:
         for i, number in enumerate(numbers)
     ]
     function = tirx.PrimFunc([a, b], tirx.SeqStmt(stores))
-    assert numbers_of(function) == (1.5, 2.5, 1.5)
-    assert numbers_of(without_numbers(function)) == (0.0, 0.0, 0.0)
+    assert _floats(function) == [1.5, 2.5, 1.5]
+    assert _floats(without_numbers(function)) == [0.0, 0.0, 0.0]
     moved = numbers_as_parameter(function, {0: 1, 2: 0}, 1)
-    assert numbers_of(moved) == (2.5,)
+    assert _floats(moved) == [2.5]
     assert [tuple(map(int, param.shape)) for param in moved.params] == [(4,), (2,), (4,)]
+
+
+def _floats(function: tirx.PrimFunc) -> list[float]:
+    return np.array(numbers_of(function), np.uint32).view(np.float32).tolist()
+
+
+def test_integers_of_kernels_for_open_sizes_become_parameters_unless_they_are_places() -> None:
+    a, c = (tirx.decl_buffer((32,), "int32", name, layout=None) for name in "AC")
+    lanes = tirx.Ramp(16, 1, 16)
+    sums = tirx.Broadcast((tirx.const(-7, "int32") - a[3]) * 5, 16)
+    body = tirx.BufferStore(c, a[lanes] * tirx.Broadcast(-9, 16) + sums, [lanes])
+    known = tirx.PrimFunc([a, c], body)
+    assert numbers_of(known) == ()
+    kernel = known.with_attr(EXACT_BUFFERS, True)
+    assert np.array(numbers_of(kernel), np.uint32).view(np.int32).tolist() == [-9, -7, 5]
+    moved = numbers_as_parameter(kernel, {0: 1, 1: 0, 2: 2}, 1).with_attr("global_symbol", "main")
+    assert numbers_of(moved) == ()
+    x, found = np.arange(32, dtype=np.int32), np.zeros(32, np.int32)
+    numbers = np.array([-7, -9, 5], np.int32).view(np.float32)
+    tvm.compile(moved, target="llvm")["main"](*map(tensor_of, (x, numbers, found)))
+    np.testing.assert_array_equal(found[16:], x[16:] * -9 + (-7 - 3) * 5)

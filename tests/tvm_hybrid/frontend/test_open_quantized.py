@@ -131,6 +131,19 @@ def test_operators_on_quantised_tensors(op: str) -> None:
     assert taken == {"QLinearConv": ["conv2d"], "QLinearMatMul": ["matmul"]}.get(op, [])
 
 
+def test_layers_that_differ_in_scales_and_zero_points_are_one_kernel() -> None:
+    build = OnnxBuilder()
+    value, pair = build.input("x", ["batch", 64], np.uint8), (0.05, 130)
+    for after in ((0.4, 120), (2.5, 101)):
+        weight = build.constant(RNG.integers(-127, 128, (64, 64)), np.int8)
+        known = [*numbers(build, *pair), weight, *numbers(build, 0.1, 3, np.int8)]
+        value, pair = build.node("QLinearMatMul", value, *known, *numbers(build, *after)), after
+    build.output(value, ["batch", 64], np.uint8)
+    model = build.model()
+    assert same_integers(model, (1, 64), (2, 64), (40, 64)) == ["matmul"] * 2
+    assert len({d.function for d in opened(model).manifest.decisions if d.taken}) == 1
+
+
 def test_quantised_convolutions_of_any_batch_have_the_bits_of_known_ones() -> None:
     """A small network between QuantizeLinear and DequantizeLinear: pool, mean, sum, product."""
     build = OnnxBuilder()

@@ -285,7 +285,7 @@ class SoftmaxRows:
                 column = (first + number) * lanes
                 value = band.scores.load(row, column, lanes) * factor
                 integer = round_to_integer(value, points.zero_point)
-                if points.saturates:
+                if points.saturates or self.tails:  # layers of open sizes share their long code
                     integer = tirx.Min(integer, like(points.highest, integer))
                 integer = bind(integer)
                 band.probabilities.store(row, column, cast(self.kernel.a_dtype, integer))
