@@ -14,6 +14,7 @@ from microkernels.isa import isa_named
 from microkernels.machines.machine import Machine
 from tests.tir_schedules.counted_shares import read_shares, stored_shares
 from tests.tir_schedules.shared_work import of_models, rows, square
+from tir_schedules.chains.mlp_chain_config import MlpChainConfig
 from tir_schedules.convolution.geometry import ConvGeometry
 from tir_schedules.core.config import Config
 from tir_schedules.core.region import Region
@@ -34,8 +35,6 @@ LANES = 64  # the most of a vector
 LESS_EVEN = {
     "conv2d(float32[1x7x7x512]": 1.5,
     "conv2d_winograd(float32[16x7x7x512]": 1.45,
-    # Where threads share K, whoever comes last stores for all: what is stored says too little.
-    "mlp_chain(float32[32x768]": 1.5,
 }
 
 
@@ -53,16 +52,27 @@ def serial_us(region: Region) -> float:
 
 
 def planned(region: Region, config: Config, threads: int) -> float:
-    """The largest share over the mean of a product whose threads share K; 0 for others.
+    """The largest share over the mean of products whose threads share K; 0 for others.
 
-    One of these stores for all of them: what each multiplies is what its plan says.
+    One of these stores for all of them: what each multiplies is what its plan says. In a chain
+    by columns all threads take one product after the other.
     """
-    if not isinstance(config, MatmulConfig) or config.threads_k == 1:
+    if isinstance(config, MlpChainConfig) and config.mode == "columns":
+        parts = list(zip(region.parts, config.of_parts(region), strict=True))
+    else:
+        parts = [(region, config)]
+    products = [(part, found) for part, found in parts if isinstance(found, MatmulConfig)]
+    if all(found.threads_k == 1 for _, found in products):
         return 0.0
-    plan = plan_of(region, config)
-    shares = plan.row_shares, plan.column_shares, plan.k_shares
-    sizes = (sum(g.size * g.count for g in groups) for groups in shares)
-    return math.prod(groups[0].size for groups in shares) * threads / math.prod(sizes)
+    busiest, whole = 0.0, 0.0
+    for part, found in products:
+        plan = plan_of(part, found)
+        shares = plan.row_shares, plan.column_shares, plan.k_shares
+        flops = template_for(part.op).flops(part)
+        sizes = math.prod(sum(g.size * g.count for g in groups) for groups in shares)
+        busiest += flops * math.prod(groups[0].size for groups in shares) / sizes
+        whole += flops
+    return busiest * threads / whole
 
 
 def most_uneven(region: Region, threads: int) -> float:
