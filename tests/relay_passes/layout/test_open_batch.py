@@ -9,26 +9,16 @@ import pytest
 import tvm
 from tvm import IRModule, relax, tirx
 
-from relay_passes.pipeline import CompiledModule, PipelineOptions, compile_module
-from tests.microkernels.isa_targets import target_of
 from tests.relay_passes.graphs import constant, module
-from tests.stand_ins.isas_run import runs_itself
+
+from .networks import compiled, conv, normal
 
 op = relax.op
 BATCH = tirx.Var("batch", "int64")
-ISA = "avx512" if runs_itself("avx512") else "avx2"
 
 
 def network(batch: Any) -> IRModule:
     """Convolutions with a residual, a depthwise one, pools, and a product; channels first."""
-
-    def normal(expr: relax.Expr) -> relax.Expr:
-        return relax.BlockBuilder.current().normalize(expr)
-
-    def conv(x: relax.Expr, seed: int, *shape: int, **attrs: Any) -> relax.Expr:
-        bias = constant(shape[0], 1, 1, seed=seed + 1)
-        product = op.nn.conv2d(x, constant(*shape, seed=seed), **attrs)
-        return normal(op.nn.relu(op.add(product, bias)))
 
     def body(x: relax.Expr) -> relax.Expr:
         x = conv(x, 0, 16, 3, 3, 3, strides=2, padding=1)
@@ -39,11 +29,6 @@ def network(batch: Any) -> IRModule:
         return op.matmul(op.mean(x, [2, 3]), constant(24, 10, seed=8))
 
     return module(body, ((batch, 3, 20, 18), "float32"))
-
-
-def compiled(mod: IRModule, threads: int) -> CompiledModule:
-    options = PipelineOptions(target=target_of(ISA), threads=threads, strict=True)
-    return compile_module(mod, options)
 
 
 @pytest.mark.parametrize("threads", [1, 2])

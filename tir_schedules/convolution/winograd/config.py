@@ -9,6 +9,7 @@ from microkernels.errors import ConfigError
 from microkernels.isa import Isa
 from microkernels.machines.machine import Machine
 from microkernels.microkernel import Microkernel, kernels_for
+from tir_schedules.convolution.geometry import ConvGeometry
 from tir_schedules.core.blocking import (
     Group,
     balanced,
@@ -36,7 +37,8 @@ class WinogradConfig(TileConfig, frozen=True, kw_only=True):
 
     `m_block` counts the tiles of 4x4 results that are transformed, multiplied and transformed back
     before the next ones; it bounds what lies in L2. A block may have one tile more where blocks of
-    that size would be more than there are tiles.
+    that size would be more than there are tiles. Of images of open sizes it is a multiple of
+    `rows`, and K is not cut.
 
     Attributes
     ----------
@@ -89,6 +91,13 @@ def check(region: Region, config: WinogradConfig, isa: Isa) -> Microkernel:
     kernel = check_tile(region, config, isa, types, "threads_tiles", "threads_panels")
     if kernel.by_tiles:
         raise ConfigError(f"{kernel.name} multiplies tiles; choose a vector kernel: {region.key}")
+    geometry = ConvGeometry.of(region)
+    if not geometry.opens_image:
+        return kernel
+    if config.m_block % config.rows:
+        raise ConfigError(f"m_block: no multiple of rows={config.rows}, for {region.key}")
+    if config.k_block < geometry.channels:
+        raise ConfigError(f"k_block: open sizes take all {geometry.channels}, for {region.key}")
     return kernel
 
 
@@ -96,6 +105,7 @@ def candidates(region: Region, machine: Machine) -> Iterator[WinogradConfig]:
     """Every kernel with blocks of every size that cuts a team's tiles evenly, on every grid."""
     problem = WinogradProblem.of(region)
     geometry, tiles = problem.geometry, problem.tiles
+    opened = ConvGeometry.of(region).opens_image
     for teams, members in _grids(problem, machine):
         if teams > tiles:
             continue
@@ -104,6 +114,8 @@ def candidates(region: Region, machine: Machine) -> Iterator[WinogradConfig]:
         sizes = {balanced(part, most)[0].size for most in range(least, min(part, _MOST_TILES) + 1)}
         for kernel in kernels_for(machine.isa, "float32", "float32"):
             n_vectors = math.ceil(geometry.out_channels / kernel.lanes)
+            if opened:
+                sizes = set(range(kernel.mr, _MOST_TILES + 1, kernel.mr))
             for size in sorted(sizes):
                 yield WinogradConfig(
                     kernel=kernel.name,
@@ -132,6 +144,7 @@ def other_tiles(region: Region, machine: Machine) -> Iterator[WinogradConfig]:
     found = sorted({c.m_block for c in candidates(region, machine)})
     sizes = {found[len(found) * part // 6] for part in range(6)}
     problem = WinogradProblem.of(region)
+    opened = ConvGeometry.of(region).opens_image
     kernels = kernels_for(machine.isa, "float32", "float32")
     n_vectors = math.ceil(problem.geometry.out_channels / kernels[0].lanes)
     for teams, members in thread_grids(machine.threads):
@@ -139,6 +152,8 @@ def other_tiles(region: Region, machine: Machine) -> Iterator[WinogradConfig]:
             continue
         for size in sorted(sizes):
             for kernel, rows, vectors in register_tiles(kernels, size, n_vectors):
+                if opened and size % rows:
+                    continue
                 yield WinogradConfig(
                     kernel=kernel.name,
                     rows=rows,

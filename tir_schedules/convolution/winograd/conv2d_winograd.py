@@ -7,7 +7,8 @@ of tiles goes through three stages, and what lies between them stays in L2: the 
 products on the registered f32 microkernels, and the inverse transform with the epilogue in
 registers (Lavin and Gray, arXiv 1509.09308; with the points of transforms.py). Padding and
 incomplete tiles need no copy. Threads take blocks of their own or, where there are few tiles, share
-the output channels of each block, with a barrier between the stages.
+the output channels of each block, with a barrier between the stages. Images may be of any number
+and size.
 
 Results differ from those of "conv2d" by rounding: see
 `convolution.winograd.transforms.expected_error`.
@@ -35,11 +36,13 @@ from tir_schedules.core.emission import (
 from tir_schedules.core.extents import extent, read_extents
 from tir_schedules.core.panels import Panels
 from tir_schedules.core.region import Region
+from tir_schedules.core.size import is_open
 from tir_schedules.core.template import Packing, Template, register_template
 from tir_schedules.product.tile_config import RESULT_DTYPES
 
 from .config import WinogradConfig, check
 from .cost import default_config, space
+from .open_program import OpenWinogradProgram
 from .output_transform import flat_epilogue
 from .problem import WinogradProblem
 from .products import estimate, nests, products
@@ -70,8 +73,11 @@ def reject(region: Region, isa: Isa) -> str | None:
 
 def _opens(region: Region, isa: Isa) -> str | None:
     """Why the template cannot build a region with open sizes, or None."""
-    if ConvGeometry.of(region).opens_image:
-        return "tiles of images whose lines or columns are not known"
+    geometry = ConvGeometry.of(region)
+    for size, *margins in zip(geometry.extents, geometry.before, geometry.after, strict=True):
+        # Elsewhere an image without pixels has no results, and nothing is read.
+        if is_open((size,)) and sum(margins) >= TAPS:
+            return f"padding of {margins} around an extent that may be 0"
     return opens(region, isa)
 
 
@@ -93,7 +99,14 @@ def build(region: Region, config: WinogradConfig, isa: Isa) -> tirx.PrimFunc:
                 own = replace(problem, sample=sample)
                 WinogradProgram(own, config, kernel, x, w, out, epilogue).emit()
 
-            if region.is_open:
+            if ConvGeometry.of(region).opens_image:
+                problem = WinogradProblem.opened(region)
+                tiles = problem.opened_tiles
+                each = OpenWinogradProgram.steps_of(tiles, config)
+                OpenWinogradProgram(
+                    problem, config, kernel, x, w, out, epilogue, tiles, each
+                ).emit()
+            elif region.is_open:
                 with I.serial(extent(region.inputs[0].shape[0])) as sample, opaque_block("image"):
                     emit(sample)
             else:

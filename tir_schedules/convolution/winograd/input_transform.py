@@ -17,6 +17,7 @@ from tvm import tirx
 
 from microkernels.vector.expressions import Expr, bind, constant, ramp, splat, vector_type
 from tir_schedules.core.emission import opaque_block
+from tir_schedules.core.extents import extent
 
 from .control import all_of, either, part_of
 from .problem import WinogradProblem
@@ -108,7 +109,7 @@ class InputTransform:
 
     def _position(self, axis: int, start: Expr, offset: int, edge: bool) -> _Position:
         """A position of a tile; at an edge it may lie outside."""
-        position, last = start + offset, self.problem.geometry.extents[axis] - 1
+        position, last = start + offset, extent(self.problem.geometry.extents[axis]) - 1
         if not edge:
             return _Position(position)
         conditions = self._inside(axis, start, offset)
@@ -119,13 +120,13 @@ class InputTransform:
     def _inside(self, axis: int, start: Expr, offset: int) -> list[Expr]:
         """What must hold for a position of a tile to lie in x; nothing if it always does."""
         geometry = self.problem.geometry
+        size, tiles = geometry.extents[axis], (self.problem.rows, self.problem.columns)[axis]
         lowest = offset - geometry.before[axis]
-        highest = lowest + TILE * ((self.problem.rows, self.problem.columns)[axis] - 1)
         conditions: list[Expr] = []
         if lowest < 0:
             conditions.append(tirx.GE(start, -offset))
-        if highest >= geometry.extents[axis]:
-            conditions.append(tirx.LT(start, geometry.extents[axis] - offset))
+        if not isinstance(tiles, int) or lowest + TILE * (tiles - 1) >= size:
+            conditions.append(tirx.LT(start, extent(size) - offset))
         return conditions
 
     def _all_inside(self, axis: int, start: Expr) -> list[Expr]:

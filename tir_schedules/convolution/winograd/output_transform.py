@@ -19,7 +19,10 @@ from microkernels.microkernel import Microkernel
 from microkernels.vector.expressions import Expr, bind, ramp
 from tir_schedules.core.collapse import item_operands
 from tir_schedules.core.emission import opaque_block
+from tir_schedules.core.extents import extent
+from tir_schedules.core.flat_rows import flat_rows, flat_view
 from tir_schedules.core.region import Region, Tensor
+from tir_schedules.core.size import is_open
 from tir_schedules.epilogue.epilogue import Columns, Epilogue, store_vector
 from tir_schedules.product.tile_stores import LONG_EPILOGUE, store_columns
 from tir_schedules.rows.normalize_view import reshaped
@@ -32,8 +35,15 @@ from .transforms import PRODUCTS, REACH, TILE, output_transform
 def flat_epilogue(region: Region, buffers: Sequence[Expr], kernel: Microkernel) -> Epilogue:
     """The epilogue over a matrix [pixels, channels], if every operand is one too.
 
-    A row of the matrix is the address of a pixel then, without divisions.
+    A row of the matrix is the address of a pixel then, without divisions. Of images of open sizes,
+    as few leading dimensions are left as their operands allow.
     """
+    if is_open(region.output.shape[1:-1]):
+        seen = flat_rows(region)
+        views = [
+            flat_view(*each) for each in zip(buffers, region.operands, seen.operands, strict=True)
+        ]
+        return Epilogue(seen, views, kernel.narrow)
     *leading, n = region.output.shape
     listed = item_operands(region)
     operands, views = [], []
@@ -128,7 +138,8 @@ class OutputTransform:
         put: Callable[[Expr, Expr | int, Expr | int], None],
     ) -> None:
         """The results that exist of a tile whose first pixel is (y, x)."""
-        ends = list(zip((y, x), self.problem.geometry.outputs, strict=True))
+        outputs = self.problem.geometry.outputs
+        ends = list(zip((y, x), outputs, map(extent, outputs), strict=True))
 
         def whole() -> None:
             for i in range(TILE):
@@ -140,7 +151,7 @@ class OutputTransform:
                 for j in range(TILE):
                     place = ramp(rest + (i * TILE + j) * self.lanes, self.lanes)
                     I.buffer_store(self.m, results[i][j], [place])
-            rows, columns = (tirx.Min(extent - pixel, TILE) for pixel, extent in ends)
+            rows, columns = (tirx.Min(end - pixel, TILE) for pixel, _, end in ends)
             with I.serial(rows) as y_in, I.serial(columns) as x_in, opaque_block("result"):
                 place = ramp(rest + (y_in * TILE + x_in) * self.lanes, self.lanes)
                 put(bind(self.m[place]), y_in, x_in)
@@ -148,12 +159,16 @@ class OutputTransform:
         if self.epilogue.cost > LONG_EPILOGUE:
             cut()
             return
-        inside = [tirx.LE(pixel + TILE, extent) for pixel, extent in ends if extent % TILE]
+        inside = [
+            tirx.LE(pixel + TILE, end)
+            for pixel, size, end in ends
+            if is_open((size,)) or size % TILE
+        ]
         either(inside, whole, cut)
 
     def _store(self, value: Expr, sample: Expr, y: Expr, x: Expr, vector: Expr) -> None:
         """One vector of output channels of one pixel."""
-        height, width = self.problem.geometry.outputs
+        height, width = map(extent, self.problem.geometry.outputs)
         pixel = (sample * height + y) * width + x
 
         def store(columns: Columns) -> None:

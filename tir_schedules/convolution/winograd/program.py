@@ -12,29 +12,37 @@ a barrier after the transform; every thread has an M of its own. A team of one n
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import NamedTuple
 
 import tvm.tirx.script.builder.ir as I
 from tvm import tirx
 
-from microkernels.microkernel import Address, Microkernel
-from microkernels.vector.expressions import Expr, bind, ramp
-from microkernels.vector.prefetch import prefetch
+from microkernels.microkernel import Microkernel
+from microkernels.vector.expressions import Expr, bind
 from tir_schedules.core.blocking import Group
 from tir_schedules.core.emission import opaque_block, task_loop
 from tir_schedules.epilogue.epilogue import Epilogue
 from tir_schedules.product.tile_loops import TileLoops
 
-from .config import LINE, WinogradConfig, odd_lines, panel_count
+from .config import WinogradConfig, odd_lines, panel_count
 from .control import either, part_of
 from .input_transform import InputTransform
 from .output_transform import OutputTransform
+from .panel_product import Panel, PanelProduct
 from .problem import WinogradProblem
 from .transforms import PRODUCTS
+
+
+class Block(NamedTuple):
+    """Tiles that go through all stages together: the first, how many, and the block's number."""
+
+    first: Expr
+    tiles: Expr
+    number: Expr
 
 
 @dataclass(frozen=True)
@@ -67,7 +75,7 @@ class WinogradProgram:
     def inputs(self) -> InputTransform:
         """Stage 1, with its buffer."""
         pitches = self._pitches(self.problem.geometry.channels)
-        size = self.config.teams(self.problem) * PRODUCTS * pitches[0]
+        size = self._teams * PRODUCTS * pitches[0]
         v = I.sblock_alloc_buffer((size,), "float32", align=64)
         return InputTransform(self.problem, self.x, self.kernel.lanes, v, pitches)
 
@@ -80,42 +88,56 @@ class WinogradProgram:
         def with_buffer(m: Expr) -> OutputTransform:
             return OutputTransform(self.problem, self.out, self.epilogue, lanes, m, pitches)
 
-        size = with_buffer(self.x).size * self.config.teams(self.problem) * self._members
+        size = with_buffer(self.x).size * self._teams * self._members
         return with_buffer(I.sblock_alloc_buffer((size,), "float32", align=64))
 
     @property
     def _members(self) -> int:
         return self.config.threads_panels
 
+    @property
+    def _teams(self) -> int:
+        return self.config.teams(self.problem)
+
+    @property
+    def _most(self) -> int:
+        """Tiles of the largest block."""
+        return self.config.blocks(self.problem)[0][0].size
+
+    @property
+    def _each(self) -> Expr | int:
+        """How many blocks a team takes at most."""
+        return self.config.blocks(self.problem)[1]
+
     def _pitches(self, elements: int) -> tuple[int, int]:
         """Elements from one matrix, and from one tile, to the next; a tile has so many."""
         tile = odd_lines(elements)
-        return odd_lines(self.config.blocks(self.problem)[0][0].size * tile), tile
+        return odd_lines(self._most * tile), tile
 
     def emit(self) -> None:
         """All stages."""
-        teams, members = self.config.teams(self.problem), self._members
-        _, each = self.config.blocks(self.problem)
+        teams, members, each = self._teams, self._members, self._each
         inputs, outputs = self.inputs, self.outputs  # allocated here
         team_size = PRODUCTS * inputs.pitches[0]
 
-        def transform(team: Expr, member: Expr, number: Expr) -> None:
-            first, tiles = self._tiles(number)
-            inputs.emit(bind(team * team_size), first, tiles, members, member)
+        def transform(team: Expr, member: Expr, block: Block) -> None:
+            inputs.emit(bind(team * team_size), block.first, block.tiles, members, member)
 
-        def multiply(team: Expr, member: Expr, number: Expr) -> None:
+        def multiply(team: Expr, member: Expr, block: Block) -> None:
             m_start = bind((member * teams + team) * outputs.size)
-            self._panels(bind(team * team_size), m_start, member, number)
+            self._panels(bind(team * team_size), m_start, member, block)
 
-        def stage(step: Expr, *bodies: Callable[[Expr, Expr, Expr], None]) -> None:
+        def stage(step: Expr, *bodies: Callable[[Expr, Expr, Block], None]) -> None:
             """A parallel region over all threads."""
             with task_loop(teams * members) as task:
                 team, member = I.floormod(task, teams), I.floordiv(task, teams)
-                with I.serial(1 if members > 1 else each) as own, opaque_block("block"):
-                    number = bind((step + own) * teams + team)
-                    with self._if_any(number):
-                        for body in bodies:
-                            body(team, member, number)
+                with (
+                    I.serial(1 if members > 1 else each) as own,
+                    opaque_block("block"),
+                    self._block(team, step + own) as block,
+                ):
+                    for body in bodies:
+                        body(team, member, block)
 
         if members == 1:
             stage(tirx.const(0, "int32"), transform, multiply)
@@ -124,72 +146,64 @@ class WinogradProgram:
             stage(step, transform)
             stage(step, multiply)
 
-    def _if_any(self, number: Expr) -> AbstractContextManager[object]:
-        """The scope of code for a block, which the last step of a team may lack."""
+    @contextmanager
+    def _block(self, team: Expr, step: Expr) -> Iterator[Block]:
+        """The scope of code for a team's block, which the last step may lack."""
         blocks, each = self.config.blocks(self.problem)
+        number = bind(step * self._teams + team)
         count = sum(group.count for group in blocks)
-        scope = contextlib.ExitStack()
-        if count < self.config.teams(self.problem) * each:
-            scope.enter_context(I.If(number < count))
-            scope.enter_context(I.Then())
-        return scope
+        with ExitStack() as scope:
+            if count < self._teams * each:
+                scope.enter_context(I.If(number < count))
+                scope.enter_context(I.Then())
+            yield Block(*_piece(blocks, number), number)
 
-    def _tiles(self, number: Expr) -> tuple[Expr, Expr]:
-        """First tile and tiles of a block."""
-        return _piece(self.config.blocks(self.problem)[0], number)
-
-    def _panels(self, v: Expr, m: Expr, member: Expr, number: Expr) -> None:
+    def _panels(self, v: Expr, m: Expr, member: Expr, block: Block) -> None:
         """Stages 2 and 3 for a member's share of the panels; `v` and `m` are starts."""
-        blocks, _ = self.config.blocks(self.problem)
         panels = self.config.panels(self.problem, self.kernel)
-        first, tiles = self._tiles(number)
         share = part_of(panel_count(panels), self._members, member)
         with I.serial(*share) as panel, opaque_block("panel"):
             start, width = _piece(panels, panel)
 
-            def product(size: int, vectors: int) -> None:
-                self._multiply(v, m, size, start, vectors)
+            self._products(block, panel, Panel(v, m, start))
+            self.outputs.emit(m, block.first, block.tiles, start, width)
 
-            _for_size(
-                blocks,
-                number,
-                lambda size: _for_size(panels, panel, lambda vectors: product(size, vectors)),
-            )
-            self.outputs.emit(m, first, tiles, start, width)
+    def _products(self, block: Block, number: Expr, panel: Panel) -> None:
+        """Stage 2, with code for each size of a block and each width of a panel."""
+        blocks, _ = self.config.blocks(self.problem)
+        panels = self.config.panels(self.problem, self.kernel)
 
-    def _multiply(self, v: Expr, m: Expr, tiles: int, panel: Expr, width: int) -> None:
-        """Stage 2: the 36 products of a panel."""
-        kernel, lanes = self.kernel, self.kernel.lanes
-        k = self.problem.geometry.channels
-        panel_start = panel * (lanes * PRODUCTS * k)
+        def of_size(tiles: int) -> None:
+            for_size(panels, number, lambda width: self._multiply(panel.of(width), tiles))
+
+        for_size(blocks, block.number, of_size)
+
+    def _multiply(self, panel: Panel, tiles: int) -> None:
+        """The 36 products of a panel."""
+        plan = replace(self.config.plan(self.problem), m=tiles, m_block=tiles)
         with I.serial(PRODUCTS) as number, opaque_block("product"):
-            start = bind(panel_start + number * (k * width * lanes))
-            v_start = bind(v + number * self.inputs.pitches[0])
-            m_start = bind(m + number * self.outputs.pitches[0])
-
-            def load_a(row: Expr, step: Expr | int) -> Expr | Address:
-                pitch = self.inputs.pitches[1]
-                return kernel.a_operand(self.inputs.v, [v_start + row * pitch + step], pitch)
-
-            def load_b(_panel: Expr | int, _width: int, step: Expr | int, j: int) -> Expr | Address:
-                return kernel.b_operand(
-                    self.weight, start + (step * width + j) * lanes, width * lanes
-                )
-
-            def store(row: Expr, vector: Expr, value: Expr, _last: bool) -> None:
-                at = m_start + row * self.outputs.pitches[1] + (vector - panel) * lanes
-                I.buffer_store(self.outputs.m, value, [ramp(at, lanes)])
-
-            def fetch(_panel: Expr, line: Expr | int) -> None:
-                prefetch(self.weight[start + (k * width + line) * lanes])
-
+            product = self._product(panel, number)
             TileLoops(
-                replace(self.config.plan(self.problem), m=tiles, m_block=tiles),
-                load_a,
-                load_b,
-                store,
-                fetch=fetch if lanes == LINE else None,
-            ).emit(tirx.const(0, "int32"), tiles, panel, width)
+                plan, product.load_a, product.load_b, product.store, fetch=product.fetch
+            ).emit(tirx.const(0, "int32"), tiles, panel.first, panel.width)
+
+    def _product(self, panel: Panel, number: Expr) -> PanelProduct:
+        """One of the 36 products."""
+        k = self.problem.geometry.channels
+        of_panel = panel.first * (self.kernel.lanes * PRODUCTS * k)
+        return PanelProduct(
+            kernel=self.kernel,
+            v=self.inputs.v,
+            v_start=bind(panel.v + number * self.inputs.pitches[0]),
+            v_pitch=self.inputs.pitches[1],
+            weight=self.weight,
+            w_start=bind(of_panel + number * (k * panel.width * self.kernel.lanes)),
+            m=self.outputs.m,
+            m_start=bind(panel.m + number * self.outputs.pitches[0]),
+            m_pitch=self.outputs.pitches[1],
+            panel=panel,
+            steps=k,
+        )
 
 
 def _piece(groups: Sequence[Group], index: Expr) -> tuple[Expr, Expr]:
@@ -203,7 +217,7 @@ def _piece(groups: Sequence[Group], index: Expr) -> tuple[Expr, Expr]:
     return bind(start), bind(size)
 
 
-def _for_size(groups: Sequence[Group], index: Expr, body: Callable[[int], None]) -> None:
+def for_size(groups: Sequence[Group], index: Expr, body: Callable[[int], None]) -> None:
     """Code for the size of the piece number `index`; one branch for each."""
     if len(groups) == 1:
         body(groups[0].size)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.tir_schedules.open_regions import BATCH, LENGTH, OpenKernel, at_sizes
+from tests.tir_schedules.open_regions import BATCH, OpenKernel, at_sizes
 from tests.tir_schedules.run_region import ISAS, expected, highest_native, machine_for
 from tests.tir_schedules.winograd_regions import bias, bound, region_of, scaled_inputs
 from tir_schedules.core.region import Region, Step, Tensor
@@ -48,12 +48,3 @@ def test_threads_share_an_image(threads: int) -> None:
     config = template.default_config(region, machine)
     assert config == template.default_config(at_sizes(region, {"batch": 1}), machine)
     check(region, OpenKernel(region, isa, threads, config))
-
-
-def test_open_lines_are_refused() -> None:
-    region = region_of((9, 6), 17, 40)
-    x = Tensor((1, LENGTH, 6, 17), "float32")
-    output = Tensor((1, LENGTH, 6, 40), "float32")
-    opened = region.replace(inputs=(x, region.inputs[1]), output=output)
-    reason = template_for(region.op).rejection(opened, machine_for("avx2").isa)
-    assert "lines or columns" in str(reason)
