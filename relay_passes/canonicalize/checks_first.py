@@ -12,8 +12,8 @@ After
     lv = R.nn.relu(x)
     lv2 = R.exp(lv)
 
-A check ends a dataflow block, and regions stay within one. Checks of sizes that data decide stay
-where they are.
+A check ends a dataflow block, and regions stay within one. The size that is wanted may also be an
+expression of those of the inputs. Checks of sizes that data decide stay where they are.
 """
 
 from __future__ import annotations
@@ -49,15 +49,15 @@ def _reordered(block: relax.BindingBlock, known: set[tirx.Var]) -> relax.Binding
         value = binding.value
         if isinstance(value, relax.ShapeExpr) and _variables(value) <= known:
             shapes[binding.var] = binding
-        elif isinstance(binding, relax.MatchCast) and value in shapes and _is_known(binding.ty):
+        elif isinstance(binding, relax.MatchCast) and value in shapes and _is_known(binding, known):
             first += [each for each in (shapes[value], binding) if each not in first]
     kept = [binding for binding in block.bindings if binding not in first]
     return type(block)(first + kept) if first else block
 
 
-def _is_known(type_: ir.Type) -> bool:
-    """Whether a type is that of a shape of numbers."""
-    return isinstance(type_, relax.ShapeType) and not _variables(type_)
+def _is_known(binding: relax.MatchCast, known: set[tirx.Var]) -> bool:
+    """Whether a shape is compared with one of known sizes, and tells no variable."""
+    return isinstance(binding.ty, relax.ShapeType) and _variables(binding.ty) <= known
 
 
 def _variables(value: object) -> set[tirx.Var]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from tvm import IRModule, relax, tirx
 from tvm.ir import assert_structural_equal
 
@@ -11,14 +13,14 @@ op = relax.op
 N = tirx.Var("n", "int64")
 
 
-def main(first: bool) -> IRModule:
+def main(first: bool, wanted: int | Any = 1) -> IRModule:
     """A check of the size of an input between two operators, or before them."""
     x = relax.Var("x", relax.TensorType((N, 4), "float32"))
     builder = relax.BlockBuilder()
 
     def check() -> None:
         flag = tirx.Select(N <= 512, tirx.const(1, "int64"), tirx.const(0, "int64"))
-        builder.match_cast(builder.emit(relax.ShapeExpr([flag])), relax.ShapeType([1]))
+        builder.match_cast(builder.emit(relax.ShapeExpr([flag])), relax.ShapeType([wanted]))
 
     with builder.function("main", [x]):
         with builder.dataflow():
@@ -39,6 +41,11 @@ def moved(mod: IRModule) -> IRModule:
 def test_a_check_of_an_inputs_size_moves_before_all_operators() -> None:
     assert_structural_equal(moved(main(first=False)), main(first=True))
     assert_structural_equal(moved(main(first=True)), main(first=True))
+
+
+def test_a_size_may_be_compared_with_another_one() -> None:
+    half = tirx.floordiv(N, 2) + 1
+    assert_structural_equal(moved(main(first=False, wanted=half)), main(True, half))
 
 
 def test_sizes_that_data_decide_are_checked_where_they_are_known() -> None:
