@@ -35,7 +35,7 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     on_vectors : str
         Why products of it stay on vectors, if the target has tiles (AMX); "" if none does.
     flops : int
-        Operations of the anchor; 0 if not counted.
+        Operations of the anchor, of a sample if sizes are open; 0 if not counted.
     workload : str
         The region's key.
     """

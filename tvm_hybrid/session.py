@@ -54,10 +54,10 @@ class InferenceSession:
     model : path-like, bytes, onnx.ModelProto, tvm.IRModule, torch ExportedProgram or Executable
         The model, or a library that `Executable.export` wrote.
     shapes : mapping, optional
-        As for `tvm_hybrid.compile`. An ONNX model with open dimensions for which none are given is
-        compiled once, for all sizes, if its products, convolutions and normalisations are as fast
-        so; else when inputs arrive, once for each combination of shapes. The log says why (level
-        INFO).
+        As for `tvm_hybrid.compile`, for all open dimensions, some, or none. An ONNX model whose
+        dimensions stay open is compiled once, for all sizes, if its products, convolutions and
+        normalisations are as fast so; else when inputs arrive, once for each combination of shapes.
+        The log says why (level INFO).
     values : mapping, optional
         As for `tvm_hybrid.compile`. An ONNX model with parameters, such as axes or shapes, among
         its inputs is compiled when inputs arrive, once for each combination of those whose values
@@ -141,21 +141,21 @@ class InferenceSession:
             try:
                 self.executable = make(model, shapes=shapes, values=values).for_host()
             except ShapeError:
-                if shapes is not None or not is_onnx(model):
+                if not is_onnx(model):
                     raise
-                declared = _opened(model)
+                declared = _opened(model, shapes)
                 if not any(info.is_open for info in declared.inputs):
                     raise
             except InputValueError as error:
                 if not error.inputs:
                     raise
-                opened = _opened(model)
+                opened = _opened(model, shapes)
                 self._leave_open(opened, make, shapes or {}, values or {}, error.inputs)
                 return
             if declared is not None:
-                whole = _for_all_sizes(declared, make, values)
+                whole = _for_all_sizes(declared, make, shapes, values)
                 if whole is None:
-                    self._leave_open(declared, make, {}, values or {}, ())
+                    self._leave_open(declared, make, shapes or {}, values or {}, ())
                     return
                 self.executable = whole.for_host()
         known = {value.name for value in self.executable.values}
@@ -365,18 +365,21 @@ class InferenceSession:
         return [self._places[name] for name in names]
 
 
-def _opened(model: Any) -> OpenModel:
+def _opened(model: Any, shapes: Mapping[str, Any] | None) -> OpenModel:
     from .frontend import open_model
 
-    return open_model(model)
+    return open_model(model, shapes)
 
 
 def _for_all_sizes(
-    opened: OpenModel, make: Callable[..., Executable], values: Mapping[str, Any] | None
+    opened: OpenModel,
+    make: Callable[..., Executable],
+    shapes: Mapping[str, Any] | None,
+    values: Mapping[str, Any] | None,
 ) -> Executable | None:
     """One program for all sizes; None where programs for single shapes are better, or needed."""
     try:
-        return make(opened.proto, values=values, keep_open=True, strict=True)
+        return make(opened.proto, shapes=shapes, values=values, keep_open=True, strict=True)
     except (CompileError, ModelError) as error:
         logger.info("a program for each combination of shapes: %s", error)
         return None

@@ -134,7 +134,7 @@ class _Lowerer:
                 source=str(callee.attrs[SOURCE]),
                 reason=f"{reason}; {fewer}" if fewer else reason,
                 on_vectors=why_vectors(region, config, self.machine),
-                flops=template.flops(region),
+                flops=int(template.flops(region)),
                 workload=region.key,
             )
         )

@@ -148,6 +148,22 @@ def test_shapes_and_dims(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert "for example --shape x=1x8 or --dim rows=1" in " ".join(error.split())
 
 
+def test_sizes_may_stay_open(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path, library = str(saved(tmp_path, two_layers("rows"))), str(tmp_path / "open.so")
+    assert main(["compile", path, "-o", library, "--keep-open"]) == 0
+    for rows in (3, 4):
+        np.save(tmp_path / "x.npy", np.zeros((rows, 8), np.float32))
+        given = ["--input", f"x={tmp_path / 'x.npy'}"]
+        capsys.readouterr()
+        assert main(["run", library, "--json", *given]) == 0
+        assert json.loads(capsys.readouterr().out)["outputs"]["y"]["shape"] == [rows, 5]
+    assert main(["verify", path, "--keep-open", *given]) == 0
+    assert main(["bench", path, "--keep-open", "--peers", "ort", "--repeat", "1", *given]) == 0
+    for refused in (["scale", path], ["bench", path, "--predict"]):
+        assert main([*refused, "--keep-open"]) == 2
+        assert "known sizes" in capsys.readouterr().err
+
+
 def test_values_of_inputs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     graph = OnnxBuilder()
     x, axes = graph.input("x", (3, 4)), graph.input("axes", (1,), np.int64)

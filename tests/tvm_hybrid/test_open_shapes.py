@@ -134,11 +134,18 @@ def test_missing_feeds_and_shapes_that_contradict_each_other_are_refused() -> No
         session.run(None, {"x": feeds(2, 3)["x"], "z": feeds(3, 3)["z"]})
 
 
-def test_given_shapes_must_still_be_complete() -> None:
-    with pytest.raises(ShapeError, match="dimension 1"):
-        tvm_hybrid.InferenceSession(open_model(), shapes={"batch": 1})
+def test_some_shapes_may_be_given() -> None:
+    session = tvm_hybrid.InferenceSession(open_model(), shapes={"batch": 2}, num_threads=1)
+    assert [x.shape for x in session.get_inputs()] == [[2, None, 8], [2, 1, 5]]
+    assert [y.shape for y in session.get_outputs()] == [[2, None, 5]]
+    for length in (3, 7):
+        check(session, feeds(2, length))
+    with pytest.raises(FeedError, match=r"float32\[2, \?, 8\], got shape \(1, 3, 8\)"):
+        check(session, feeds(1, 3))
+    with pytest.raises(ShapeError, match="names 'batches'"):
+        tvm_hybrid.InferenceSession(open_model(), shapes={"batches": 2})
     with pytest.raises(ShapeError, match="batch"):
-        tvm_hybrid.compile(open_model())
+        tvm_hybrid.compile(open_model(), shapes={"batch": 2})
 
 
 def test_a_broken_model_is_refused_at_once() -> None:

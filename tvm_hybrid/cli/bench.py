@@ -99,6 +99,8 @@ def command(
     instructions and bytes from each level of memory come from a performance model, and are labelled
     so. Without --target it is about Sapphire Rapids.
     """
+    if settings.keep_open and (predict or layers is not None):
+        raise click.UsageError("--predict and --layers are for known sizes; leave --keep-open out")
     if predict:
         if arrays or archive or variants or layers:
             raise click.UsageError(
@@ -138,7 +140,8 @@ def command(
     session = session_of(model, settings, given)
     feeds, drawn = feeds_of(session.executable, given, seed)
     settings = replace(settings, values=arrays_of(session.executable.values))
-    sums = ProductSums(import_onnx(model, settings.shapes, settings.values).mod)
+    shapes = {info.name: feeds[info.name].shape for info in session.executable.inputs}
+    sums = ProductSums(import_onnx(model, shapes, settings.values).mod)
     manifest = session.executable.manifest
     precision, fusion = manifest.precision, manifest.fusion
     lower = {
@@ -154,7 +157,7 @@ def command(
             threads=session.executable.num_threads,
             flops=sums.flops,
             tolerance=sums.tolerance(precision),
-            shapes=settings.shapes,
+            shapes=shapes,
             values=settings.values,
             target=settings.target,
             peers=names,

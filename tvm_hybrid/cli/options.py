@@ -25,6 +25,7 @@ class CompileSettings:
 
     shapes: Shapes | None = None
     values: dict[str, Any] | None = None
+    keep_open: bool = False
     target: str | dict[str, Any] | None = None
     machine: Path | None = None
     num_threads: int | None = None
@@ -255,6 +256,12 @@ def compile_options(
     """
 
     @_with_model_options
+    @click.option(
+        "--keep-open",
+        is_flag=True,
+        help="Leave sizes open that the model leaves open and --shape and --dim do not give: one "
+        "program for all of them.",
+    )
     @threads
     @click.option(
         "--weights",

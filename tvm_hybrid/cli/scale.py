@@ -77,6 +77,8 @@ def command(
     """
     if measure and settings.target is not None:
         raise click.UsageError("--measure is for this machine, and excludes --target")
+    if settings.keep_open:
+        raise click.UsageError("times are predicted for known sizes: give --shape or --dim")
     from ..report.scale import scale_model
     from ..report.scale_table import measured_table, scale_table
 

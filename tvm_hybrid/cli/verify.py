@@ -61,7 +61,8 @@ def command(
     feeds, drawn = feeds_of(session.executable, given, seed)
     settings = replace(settings, values=arrays_of(session.executable.values))
     if tolerance is None:
-        sums = ProductSums(import_onnx(proto, settings.shapes, settings.values).mod)
+        shapes = {info.name: feeds[info.name].shape for info in session.executable.inputs}
+        sums = ProductSums(import_onnx(proto, shapes, settings.values).mod)
         allowed = sums.tolerance(session.executable.manifest.precision)
     else:
         allowed = Tolerance.given(tolerance)

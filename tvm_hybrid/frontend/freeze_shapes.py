@@ -67,6 +67,32 @@ def freeze_shapes(
         A dimension is left without a value, a value contradicts the model or another value or is
         no positive integer, or a name is unknown.
     """
+    resolved, values = _resolved(graph, shapes)
+    if keep_open:
+        return _keep_open(graph, resolved, values)
+    for item, dims in resolved.items():
+        numbers = _numbers(item, dims)
+        type_proto = helper.make_tensor_type_proto(graph.elem_type(item.name), numbers)
+        graph.types[item.name] = type_proto
+    return {}
+
+
+def open_sizes(graph: Graph, shapes: Shapes) -> tuple[dict[str, tuple[Dim, ...]], dict[str, int]]:
+    """The inputs' dimensions with those numbers that are given, and the names' numbers.
+
+    Raises
+    ------
+    ShapeError
+        As `freeze_shapes`, but for dimensions without a value.
+    """
+    resolved, values = _resolved(graph, shapes)
+    return {item.name: tuple(dims) for item, dims in resolved.items()}, values
+
+
+def _resolved(
+    graph: Graph, shapes: Shapes | None
+) -> tuple[dict[_Input, list[Dim]], dict[str, int]]:
+    """The inputs' dimensions, as far as they have numbers, and the numbers of names."""
     inputs = [_declared(item.name, graph) for item in graph.inputs]
     by_name = {item.name: item for item in inputs}
     symbols = {dim for item in inputs for dim in item.dims or () if isinstance(dim, str)}
@@ -92,14 +118,7 @@ def freeze_shapes(
             bind(key, _check_dim(value, f"shapes[{key!r}]"), f"shapes[{key!r}]")
         else:
             raise ShapeError(_unknown_name(key, graph, inputs, symbols))
-    resolved = {item: _resolve(item, given.get(item.name), values) for item in inputs}
-    if keep_open:
-        return _keep_open(graph, resolved, values)
-    for item, dims in resolved.items():
-        numbers = _numbers(item, dims)
-        type_proto = helper.make_tensor_type_proto(graph.elem_type(item.name), numbers)
-        graph.types[item.name] = type_proto
-    return {}
+    return {item: _resolve(item, given.get(item.name), values) for item in inputs}, values
 
 
 def _keep_open(

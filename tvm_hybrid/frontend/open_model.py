@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import msgspec
 import onnx
 from onnx import helper
 
 from ..tensors import OpenTensorInfo
 from .check_model import check_model
-from .freeze_shapes import declared_dims
+from .freeze_shapes import Dim, Shapes, declared_dims, open_sizes
 from .load_graph import load_graph
 from .read_model import ModelLike, read_model
 
@@ -26,21 +27,43 @@ class OpenModel:
     outputs: tuple[OpenTensorInfo, ...]
 
 
-def open_model(model: ModelLike) -> OpenModel:
-    """Reads a model without giving its dimensions values.
+def open_model(model: ModelLike, shapes: Shapes | None = None) -> OpenModel:
+    """Reads a model without giving all of its dimensions values.
+
+    Parameters
+    ----------
+    model : path-like, bytes or onnx.ModelProto
+        The model; it stays as it is.
+    shapes : mapping, optional
+        As for `import_onnx`; the interface has the numbers that it gives.
 
     Raises
     ------
     ModelError
-        The model cannot be read or is not valid.
+        The model cannot be read or is not valid, or the shapes do not fit it.
     """
     proto = read_model(model)
     check_model(proto)
-    inputs = tuple(_info(item) for item in load_graph(proto).inputs)
+    graph = load_graph(proto)
+    inputs = tuple(_info(item) for item in graph.inputs)
     outputs = list(proto.graph.output)
     if any(_info(item).dtype is None or _info(item).shape is None for item in outputs):
         outputs = _inferred(proto)
-    return OpenModel(proto, inputs, tuple(map(_info, outputs)))
+    found = OpenModel(proto, inputs, tuple(map(_info, outputs)))
+    return _with_sizes(found, *open_sizes(graph, shapes)) if shapes else found
+
+
+def _with_sizes(
+    opened: OpenModel, sizes: dict[str, tuple[Dim, ...]], values: dict[str, int]
+) -> OpenModel:
+    """The interface with known sizes: of inputs by their names, of outputs by their dimensions'."""
+
+    def known(info: OpenTensorInfo) -> OpenTensorInfo:
+        dims = info.shape and tuple(values.get(str(dim), dim) for dim in info.shape)
+        return msgspec.structs.replace(info, shape=dims)
+
+    inputs = [msgspec.structs.replace(info, shape=sizes[info.name]) for info in opened.inputs]
+    return OpenModel(opened.proto, tuple(inputs), tuple(map(known, opened.outputs)))
 
 
 def _inferred(proto: onnx.ModelProto) -> list[onnx.ValueInfoProto]:
