@@ -1,17 +1,20 @@
-"""Measures one program for all sizes beside programs for known ones, and beside ONNX Runtime.
+"""Measures one program for all sizes beside programs for known ones, and beside other runtimes.
 
     taskset -c 1 python -m tools.open_shapes minilm.onnx --sizes 1x1,1x128,8x32 --threads 1
 
 Sizes are those of the open dimensions, in the order in which the inputs name them. Every turn runs
-all three sessions one after the other; what counts is the least of the turns. Inputs are random:
-zeros and ones, only ones for what is called a mask, and floats.
+all of them one after the other; what counts is the least of the turns. Inputs are random: zeros and
+ones, only ones for what is called a mask, and floats. With `--openvino`, a Python that has OpenVINO
+runs the same open model, in float32 or integers as the model says.
 """
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, closing
+from pathlib import Path
 from typing import Any
 
 import click
@@ -19,6 +22,7 @@ import numpy as np
 import onnxruntime
 
 import tvm_hybrid
+from tvm_hybrid.report.openvino_peer import OpenVino
 
 TURNS = 7
 SECONDS = 0.05  # of one turn's runs
@@ -30,7 +34,8 @@ PAUSE = 0.3  # until the threads of the session before have stopped looking for 
 @click.option("--sizes", required=True, help="such as 1x7,3x128")
 @click.option("--threads", default=1, show_default=True)
 @click.option("--precision", default="auto", show_default=True)
-def main(model: str, sizes: str, threads: int, precision: str) -> None:
+@click.option("--openvino", metavar="PYTHON", help="A Python that has OpenVINO, to measure it too.")
+def main(model: str, sizes: str, threads: int, precision: str, openvino: str | None) -> None:
     """Prints milliseconds for each size, and geometric means of the ratios."""
     options: dict[str, Any] = {"num_threads": threads, "precision": precision}
     tvm_hybrid.InferenceSession(model, **options)  # loads what the first compilation needs
@@ -42,22 +47,30 @@ def main(model: str, sizes: str, threads: int, precision: str) -> None:
     peer_options = onnxruntime.SessionOptions()
     peer_options.intra_op_num_threads = threads
     peer = onnxruntime.InferenceSession(model, peer_options, providers=["CPUExecutionProvider"])
-    click.echo("size         open   static      ORT   static/open  ORT/open  static CPU s")
-    ratios = []
+    others = ["static", "ORT", *(["OpenVINO"] if openvino else [])]
+    heads = "".join(f"{name:>9}" for name in ("open", *others))
+    quotients = "".join(f"{name:>15}" for name in (f"{name}/open" for name in others))
+    click.echo(f"size    {heads}{quotients}  static CPU s")
+    ratios: list[list[float]] = []
     for size in sizes.split(","):
         values = dict(zip(names, map(int, size.split("x")), strict=True))
         start = time.process_time()
         static = tvm_hybrid.InferenceSession(model, shapes=values, **options)
         compiled = time.process_time() - start
         feeds = inputs_of(opened, values)
-        ours, theirs, known = least_times(
-            [session.run for session in (opened, peer, static)], feeds
-        )
-        ratios.append((known / ours, theirs / ours))
-        times = "".join(f"{1e3 * each:9.3f}" for each in (ours, known, theirs))
-        click.echo(f"{size:8}{times}{known / ours:14.3f}{theirs / ours:10.3f}{compiled:14.1f}")
-    static_mean, peer_mean = (geometric_mean(column) for column in zip(*ratios, strict=True))
-    click.echo(f"geometric means: {static_mean:.3f} of static, {peer_mean:.3f} of ONNX Runtime")
+        with ExitStack() as running:
+            runs = [timed(session.run, feeds) for session in (opened, static, peer)]
+            if openvino:
+                worker = OpenVino(Path(model), feeds, threads, openvino)
+                running.enter_context(closing(worker))
+                runs.append(worker.run_for)
+            ours, *theirs = least_times(runs)
+        ratios.append([each / ours for each in theirs])
+        times = "".join(f"{1e3 * each:9.3f}" for each in (ours, *theirs))
+        click.echo(f"{size:8}{times}{''.join(f'{r:15.3f}' for r in ratios[-1])}{compiled:14.1f}")
+    means = [geometric_mean(column) for column in zip(*ratios, strict=True)]
+    texts = (f"{mean:.3f} of {name}" for mean, name in zip(means, others, strict=True))
+    click.echo(f"geometric means: {', '.join(texts)}")
 
 
 def open_names(session: tvm_hybrid.InferenceSession) -> list[str]:
@@ -83,25 +96,32 @@ def inputs_of(
     return found
 
 
-def least_times(runs: list[Callable[..., Any]], feeds: dict[str, np.ndarray]) -> tuple[float, ...]:
-    """The least seconds of a run of each, in turns."""
-    start = time.perf_counter()
-    for run in runs:
-        run(None, feeds)
-    count = max(1, int(SECONDS * len(runs) / (time.perf_counter() - start)))
+def timed(run: Callable[..., Any], feeds: dict[str, np.ndarray]) -> Callable[[float], list[float]]:
+    """Runs a session for so many seconds, at least once; returns the mean time of a run."""
+
+    def run_for(seconds: float) -> list[float]:
+        start, count = time.perf_counter(), 0
+        while count == 0 or time.perf_counter() - start < seconds:
+            run(None, feeds)
+            count += 1
+        return [(time.perf_counter() - start) / count]
+
+    return run_for
+
+
+def least_times(runs: Sequence[Callable[[float], list[float]]]) -> list[float]:
+    """The least mean seconds of a run of each, in turns."""
     least = [math.inf] * len(runs)
     for _ in range(TURNS):
-        for number, run in enumerate(runs):
+        for number, run_for in enumerate(runs):
             time.sleep(PAUSE)
-            run(None, feeds)
-            start = time.perf_counter()
-            for _ in range(count):
-                run(None, feeds)
-            least[number] = min(least[number], (time.perf_counter() - start) / count)
-    return tuple(least)
+            run_for(0)
+            times = run_for(SECONDS)
+            least[number] = min(least[number], sum(times) / len(times))
+    return least
 
 
-def geometric_mean(ratios: tuple[float, ...]) -> float:
+def geometric_mean(ratios: Sequence[float]) -> float:
     """Of positive numbers."""
     return math.exp(sum(map(math.log, ratios)) / len(ratios))
 

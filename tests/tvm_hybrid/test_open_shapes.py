@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import numpy as np
 import onnx
 import pytest
+from click.testing import CliRunner
 from onnx import TensorProto, helper, numpy_helper
 
+import tools.open_shapes
 import tvm_hybrid
 from tvm_hybrid.errors import FeedError, ModelError, ShapeError
 from tvm_hybrid.programs import MOST_PROGRAMS
+
+from .onnx_models import saved, two_layers
 
 WEIGHT = np.random.default_rng(0).standard_normal((8, 5)).astype(np.float32)
 
@@ -181,3 +186,19 @@ def test_threads_compile_different_shapes_at_once() -> None:
     with ThreadPoolExecutor(6) as pool:
         list(pool.map(lambda length: check(session, feeds(2, length)), range(6)))
     assert len(session.programs) == 6
+
+
+def test_the_tool_measures_each_size_beside_static_code_and_a_peer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("TURNS", "SECONDS", "PAUSE"):
+        monkeypatch.setattr(tools.open_shapes, name, int(name == "TURNS"))
+    path = str(saved(tmp_path, two_layers("rows")))
+    done = CliRunner().invoke(tools.open_shapes.main, [path, "--sizes", "3,5"])
+    first, _, three, five, means = done.output.splitlines()
+    assert first.endswith("one program: True")
+    for size, line in [("3", three), ("5", five)]:
+        found, *times = line.split()
+        opened, static, peer = map(float, times[:3])
+        assert found == size and min(opened, static, peer) > 0
+    assert "of static" in means and "of ORT" in means
