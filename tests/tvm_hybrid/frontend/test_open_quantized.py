@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import onnx
 import pytest
@@ -131,7 +133,7 @@ def test_operators_on_quantised_tensors(op: str) -> None:
     assert taken == {"QLinearConv": ["conv2d"], "QLinearMatMul": ["matmul"]}.get(op, [])
 
 
-def test_layers_that_differ_in_scales_and_zero_points_are_one_kernel() -> None:
+def test_layers_that_differ_in_scales_and_zero_points_are_one_kernel(tmp_path: Path) -> None:
     build = OnnxBuilder()
     value, pair = build.input("x", ["batch", 64], np.uint8), (0.05, 130)
     for after in ((0.4, 120), (2.5, 101)):
@@ -141,7 +143,12 @@ def test_layers_that_differ_in_scales_and_zero_points_are_one_kernel() -> None:
     build.output(value, ["batch", 64], np.uint8)
     model = build.model()
     assert same_integers(model, (1, 64), (2, 64), (40, 64)) == ["matmul"] * 2
-    assert len({d.function for d in opened(model).manifest.decisions if d.taken}) == 1
+    executable = opened(model)
+    assert len({d.function for d in executable.manifest.decisions if d.taken}) == 1
+    loaded = tvm_hybrid.load(executable.export(tmp_path / "open.so"))
+    x = RNG.integers(0, 256, (3, 64)).astype(np.uint8)
+    (found,), (wanted,) = loaded.run(x), literal_session(model).run(None, {"x": x})
+    np.testing.assert_array_equal(found.numpy(), wanted)
 
 
 def test_quantised_convolutions_of_any_batch_have_the_bits_of_known_ones() -> None:
