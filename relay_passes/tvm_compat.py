@@ -17,6 +17,10 @@ OP_PATTERN = "op_pattern"
 """A kernel's attribute by which FuseOps decides; AnnotateTIROpPattern leaves it if it is there. Its
 values are the numbers of TVM's enumeration OpPatternKind, which Python does not see."""
 
+INJECTIVE = 2
+"""kInjective: an element is computed from one of each operand. TVM does not see that where a size is
+in an index."""
+
 OUT_ELEMENTWISE_FUSABLE = 4
 """kOutEWiseFusable: elementwise functions after this one are fused into it, but none before."""
 

@@ -23,7 +23,7 @@ from __future__ import annotations
 from tvm import relax, te, tirx
 from tvm.sym import Analyzer
 
-from relay_passes.tvm_compat import OP_PATTERN, OPAQUE, Legalize
+from relay_passes.tvm_compat import INJECTIVE, OP_PATTERN, OPAQUE, Legalize
 
 
 def _shape_to_tensor(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
@@ -50,7 +50,7 @@ def _shape_to_tensor(builder: relax.BlockBuilder, call: relax.Call) -> relax.Exp
 def _broadcast_to(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     x, sizes = call.args[0], list(call.ty.shape.values)
 
-    def compute(x: te.Tensor) -> te.Tensor:
+    def compute(x: te.Tensor, sizes: list[tirx.Expr]) -> te.Tensor:
         missing = len(sizes) - len(x.shape)
 
         def element(*place: tirx.Expr) -> tirx.Expr:
@@ -59,7 +59,10 @@ def _broadcast_to(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
 
         return te.compute(sizes, element, name="broadcast")
 
-    return builder.call_te(compute, x, primfunc_name_hint="broadcast_to")
+    attrs = {OP_PATTERN: INJECTIVE}
+    return builder.call_te(
+        compute, x, sizes, primfunc_name_hint="broadcast_to", primfunc_attrs=attrs
+    )
 
 
 def _held(place: tirx.Expr, size: tirx.Expr, wanted: tirx.Expr) -> tirx.Expr:

@@ -66,6 +66,10 @@ def test_patterns_have_the_numbers_that_tvm_gives_them() -> None:
     mod = relax.transform.AnnotateTIROpPattern()(mod)
     (matmul,) = (f for f in mod.functions.values() if isinstance(f, tirx.PrimFunc))
     assert int(matmul.attrs[tvm_compat.OP_PATTERN]) == tvm_compat.OUT_ELEMENTWISE_FUSABLE
+    mod = relax.transform.LegalizeOps()(module(lambda x: op.permute_dims(x, [1, 0]), SQUARE))
+    mod = relax.transform.AnnotateTIROpPattern()(mod)
+    (transpose,) = (f for f in mod.functions.values() if isinstance(f, tirx.PrimFunc))
+    assert int(transpose.attrs[tvm_compat.OP_PATTERN]) == tvm_compat.INJECTIVE
 
 
 @pytest.mark.parametrize(("pattern", "calls"), [(None, 1), (tvm_compat.OPAQUE, 2)])

@@ -1,0 +1,56 @@
+"""A reshape that joins an open axis with known ones is one kernel with what it follows."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from tvm import IRModule, relax, tirx
+
+from relay_passes.lower.legalize_joins import joined
+from relay_passes.lower.legalize_operators import legalize_operators
+from relay_passes.tvm_compat import INJECTIVE, OP_PATTERN
+from tests.relay_passes.graphs import module, run
+
+H, W = (tirx.Var(name, "int64") for name in "hw")
+
+
+def depth_to_space() -> IRModule:
+    """[2, h, w, 12] -> [2, 2 * h, 1, 2 * w, 3]"""
+
+    def body(x: relax.Expr) -> relax.Expr:
+        parts = relax.op.reshape(x, relax.ShapeExpr([2, H, W, 2, 2, 3]))
+        turned = relax.op.permute_dims(parts, [0, 1, 3, 2, 4, 5])
+        return relax.op.reshape(turned, relax.ShapeExpr([2, H * 2, 1, 2 * W, 3]))
+
+    return module(body, ((2, H, W, 12), "float32"))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("size", [(1, 1), (3, 5), (4, 1)])
+def test_an_open_axis_joins_known_ones(size: tuple[int, int]) -> None:
+    x = np.random.default_rng(0).standard_normal((2, *size, 12)).astype(np.float32)
+    (found,) = run(legalize_operators()(depth_to_space()), [x])
+    turned = x.reshape(2, *size, 2, 2, 3).transpose(0, 1, 3, 2, 4, 5)
+    np.testing.assert_array_equal(found, turned.reshape(2, 2 * size[0], 1, 2 * size[1], 3))
+
+
+def test_it_is_fused_with_the_permutation_before() -> None:
+    mod = legalize_operators()(depth_to_space())
+    patterns = {
+        var.name_hint: function.attrs.get(OP_PATTERN)
+        for var, function in mod.functions_items()
+        if isinstance(function, tirx.PrimFunc)
+    }
+    assert patterns["reshape1"] == INJECTIVE
+    mod = relax.transform.FuseOps()(relax.transform.AnnotateTIROpPattern()(mod))
+    assert "fused_transpose_reshape1" in {var.name_hint for var in mod.get_global_vars()}
+
+
+def test_groups_of_axes() -> None:
+    sizes = [tirx.const(n, "int64") for n in (1, 2, 3, 6)]
+    one, two, three, six = sizes
+    assert joined([H, two, three], [H * 6]) == [[0, 1, 2]]
+    assert joined([H, two, W, three, one], [H * 2, one, W * 3]) == [[0, 1], [], [2, 3]]
+    assert joined([two, three, W], [six, W]) == [[0, 1], [2]]
+    assert joined([H, six], [H, two, three]) is None  # a split
+    assert joined([H, W], [H * W]) is None
+    assert joined([H, two], [W]) is None
