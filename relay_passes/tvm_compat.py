@@ -18,8 +18,8 @@ OP_PATTERN = "op_pattern"
 values are the numbers of TVM's enumeration OpPatternKind, which Python does not see."""
 
 INJECTIVE = 2
-"""kInjective: an element is computed from one of each operand. TVM does not see that where a size is
-in an index."""
+"""kInjective: an element is made of one of each operand. TVM does not see that of an index with an
+open size."""
 
 OUT_ELEMENTWISE_FUSABLE = 4
 """kOutEWiseFusable: elementwise functions after this one are fused into it, but none before."""
