@@ -7,6 +7,7 @@ import onnx
 import pytest
 
 import tvm_hybrid
+from relay_passes.decisions import Decision
 from tests.onnx_builder import OnnxBuilder
 
 WIDTH = 48
@@ -47,12 +48,19 @@ def gated() -> onnx.ModelProto:
     return build.model()
 
 
+def one_program(
+    model: onnx.ModelProto, threads: int
+) -> tuple[tvm_hybrid.InferenceSession, list[Decision]]:
+    """A session that compiles nothing later, and what was decided of its kernels."""
+    session = tvm_hybrid.InferenceSession(model, num_threads=threads)
+    (program,) = session.programs
+    return session, [d for d in program.executable.manifest.decisions if d.taken and d.kernel]
+
+
 @pytest.mark.parametrize("threads", [1, 2])
 def test_dynamic_quantisation(threads: int) -> None:
     model = gated()
-    session = tvm_hybrid.InferenceSession(model, num_threads=threads)
-    assert len(session.programs) == 1
-    decisions = [d for d in session.executable.manifest.decisions if d.taken and d.kernel]
+    session, decisions = one_program(model, threads)
     kernels = {d.op.split(" ")[0]: d.kernel for d in decisions}
     assert "quantization_range" in kernels["quantization_range"]
     assert kernels["matmul"].rpartition("_")[0].endswith("s32")
@@ -116,9 +124,7 @@ def attending() -> onnx.ModelProto:
 @pytest.mark.parametrize("threads", [1, 2])
 def test_quantised_attention(threads: int) -> None:
     model = attending()
-    session = tvm_hybrid.InferenceSession(model, num_threads=threads)
-    assert len(session.programs) == 1
-    decisions = [d for d in session.executable.manifest.decisions if d.taken and d.kernel]
+    session, decisions = one_program(model, threads)
     ops = [d.op.split(" ")[0] for d in decisions if not d.op.startswith("elementwise")]
     assert ops == ["matmul", "matmul", "matmul", "attention", "matmul"]
     assert all("s32" in d.kernel for d in decisions if d.op.startswith(("matmul", "attention")))
