@@ -198,6 +198,20 @@ def test_an_image_of_open_batch_and_width() -> None:
     assert named.count("relax.nn.conv2d") == 1
 
 
+def test_windows_of_two_lack_an_element_at_the_end_of_an_open_extent_at_most() -> None:
+    build = OnnxBuilder()
+    x = build.input("x", ["n", 3, "h", 6])
+    window = {"auto_pad": "SAME_UPPER", "kernel_shape": [2, 2], "strides": [2, 2]}
+    build.output(build.node("MaxPool", x, **window), ["n", 3, "v", 3])
+    assert imported(build).outputs[0].shape == ("n", 3, "((h - 1) // 2) + 1", 3)
+    session = tvm_hybrid.InferenceSession(build.model(), num_threads=1)
+    assert len(session.programs) == 1
+    for height in (1, 4, 7):
+        image = np.random.default_rng(height).standard_normal((2, 3, height, 6)).astype(np.float32)
+        (expected,) = literal_session(build.model()).run(None, {"x": image})
+        np.testing.assert_array_equal(session.run(None, {"x": image})[0], expected)
+
+
 def shape_of_batch(build: OnnxBuilder, value: str) -> str:
     """As exporters of opset 12 write it."""
     bounds = [build.constant([place], np.int64) for place in (0, 1, 0)]

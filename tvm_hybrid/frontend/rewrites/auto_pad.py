@@ -4,9 +4,15 @@ Conv(x, W, auto_pad=SAME_UPPER, strides=[2, 2])    ->    Conv(x, W, pads=[0, 0, 
 
 TVM's importer pads in a kernel of its own. The amounts are those of the ONNX operators: the output
 has ceil(input / stride) elements, and SAME_UPPER puts an odd one at the end.
+
+MaxPool(x[n], auto_pad=SAME_UPPER, kernel_shape=[2], strides=[2])    ->    MaxPool(x, ceil_mode=1)
+
+Where an extent is open, windows of two elements lack one at most, at the end, which is ceil_mode.
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 import onnx
 
@@ -27,14 +33,19 @@ def auto_pad(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeProto] | None:
         return None
     strides = attributes.get("strides") or [1] * len(kernel)
     dilations = attributes.get("dilations") or [1] * len(kernel)
+    changed: dict[str, Any] = {"auto_pad": None}
     before, after = [], []
     for extent, size, stride, dilation in zip(shape[2:], kernel, strides, dilations, strict=True):
+        span = (size - 1) * dilation + 1
         if extent is None and stride > 1:
-            return None
+            if node.op_type != "MaxPool" or span > 2 or mode != "SAME_UPPER":
+                return None
+            changed["ceil_mode"] = 1
+            extent = stride  # a multiple, which needs no padding
         extent = 1 if extent is None else extent  # any, where windows begin at every place
         outputs = -(-extent // stride)
-        total = max(0, (outputs - 1) * stride + (size - 1) * dilation + 1 - extent)
+        total = max(0, (outputs - 1) * stride + span - extent)
         small, large = total // 2, total - total // 2
         before.append(small if mode == "SAME_UPPER" else large)
         after.append(large if mode == "SAME_UPPER" else small)
-    return [with_attributes(node, pads=[*before, *after], auto_pad=None)]
+    return [with_attributes(node, pads=[*before, *after], **changed)]
