@@ -50,10 +50,10 @@ def affine(node: onnx.NodeProto, graph: Graph, axis: int) -> Affine | None:
             graph.constants[right],
         )
     )
-    shape = graph.shape(x)
-    if shape is None or len(shape) <= axis % max(len(shape), 1) or constant.dtype.kind != "f":
+    dims = graph.dims(x)  # others than the channels may be open
+    if dims is None or len(dims) <= axis % max(len(dims), 1) or constant.dtype.kind != "f":
         return None
-    values = per_channel(constant, shape, axis % len(shape))
+    values = per_channel(constant, dims, axis % len(dims))
     if values is None:
         return None
     with np.errstate(all="ignore"):
@@ -88,12 +88,15 @@ def _has_room(values: np.ndarray) -> bool:
     return largest == 0 or LEAST <= largest <= LARGEST
 
 
-def per_channel(constant: np.ndarray, shape: tuple[int, ...], axis: int) -> np.ndarray | None:
+def per_channel(
+    constant: np.ndarray, shape: tuple[int | None, ...], axis: int
+) -> np.ndarray | None:
     """A constant as one float64 per channel, or None if it is more than that or widens x."""
-    if constant.ndim > len(shape) or axis >= len(shape):
+    channels = shape[axis] if axis < len(shape) else None
+    if constant.ndim > len(shape) or channels is None:
         return None
     if constant.size == 1:
-        return np.full(shape[axis], constant.reshape(-1)[0], np.float64)
+        return np.full(channels, constant.reshape(-1)[0], np.float64)
     aligned = (1,) * (len(shape) - constant.ndim) + constant.shape
-    wanted = tuple(extent if i == axis else 1 for i, extent in enumerate(shape))
+    wanted = tuple(channels if i == axis else 1 for i in range(len(shape)))
     return constant.reshape(-1).astype(np.float64) if aligned == wanted else None

@@ -47,7 +47,7 @@ def _foldable(
         return None
     convolution = product.op_type == "Conv"
     found = affine(maker, graph, 1 if convolution else -1)
-    if found is None or graph.shape(found.x) != graph.shape(product.input[0]):
+    if found is None or graph.dims(found.x) != graph.dims(product.input[0]):
         return None
     if _is_gated(makers.get(found.x), graph):
         return None

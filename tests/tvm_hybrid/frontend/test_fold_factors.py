@@ -197,3 +197,20 @@ def test_channels_that_are_turned_off_stop_no_fold() -> None:
     nodes = [node("Conv", "x w", "p"), node("Mul", "p s", "y")]
     constants = {"w": random(3, 4, 1, 1), "s": np.array([1, 0, 1e-40], np.float32).reshape(3, 1, 1)}
     check(nodes, (1, 4, 5, 5), constants, {"nn.conv2d": 1, "add": 1})
+
+
+def test_other_sizes_than_the_channels_may_be_open() -> None:
+    nodes = [
+        node("Mul", "x s", "m"),
+        node("Conv", "m w", "c"),
+        node("Mul", "c f", "f1"),
+        node("Add", "f1 t", "y"),
+    ]
+    constants = {"s": channels(4, 1, 1, 1), "w": random(6, 4, 2, 3), "f": channels(6, 1, 1, 1)}
+    constants |= {"t": np.array([0.5], np.float32)}
+    model = make_model(nodes, [f32("x", "n", 4, "h", "w")], [f32("y", *[None] * 4)], constants)
+    opened = import_onnx(model, keep_open=True)
+    assert operators(opened) == {"nn.conv2d": 1, "add": 1}
+    # Channels that are open are not there to be counted.
+    model = make_model(nodes[2:3], [f32("c", "n", "c", 2, 2)], [f32("f1", *[None] * 4)], constants)
+    assert operators(import_onnx(model, keep_open=True))["multiply"] == 1
