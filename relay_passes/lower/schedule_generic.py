@@ -38,7 +38,7 @@ def schedule_leftovers(machine: Machine, decisions: DecisionLog) -> ir.transform
         reorders: dict[str, int] = {}
         for gvar, function in mod.functions_items():
             if isinstance(function, tirx.PrimFunc) and KERNEL not in function.attrs:
-                scheduled, name = schedule_generic(function, machine)
+                scheduled, name = schedule_generic(function, machine, str(gvar.name_hint))
                 updated.update_func(gvar, scheduled.with_attr(KERNEL, name))
                 schedules[str(gvar.name_hint)] = name
                 reorders[str(gvar.name_hint)] = reorders_in(function)

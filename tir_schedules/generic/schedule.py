@@ -29,7 +29,7 @@ from .fallback import loops_as_written, parallel_blocks
 from .inline import merge_nests
 from .names import names_in_memory
 from .nest import NotHandledError, read_program
-from .open_items import open_items
+from .open_items import SCHEDULES_LEFT, open_items
 from .open_rows import open_rows
 
 logger = logging.getLogger("tvm_hybrid")
@@ -48,7 +48,9 @@ def _open_items(func: tirx.PrimFunc, machine: Machine) -> tuple[tirx.PrimFunc, s
 RULES: tuple[Rule, ...] = (_nests, _open_items, open_rows, parallel_blocks, loops_as_written)
 
 
-def schedule_generic(func: tirx.PrimFunc, machine: Machine) -> tuple[tirx.PrimFunc, str]:
+def schedule_generic(
+    func: tirx.PrimFunc, machine: Machine, called: str = "an item"
+) -> tuple[tirx.PrimFunc, str]:
     """Loops for a function, by the first rule that can write them.
 
     Parameters
@@ -57,6 +59,8 @@ def schedule_generic(func: tirx.PrimFunc, machine: Machine) -> tuple[tirx.PrimFu
         As it comes out of FuseTIR.
     machine : Machine
         With one thread, no loop is parallel.
+    called : str
+        Its name, for the log; default: part of one that was named.
 
     Returns
     -------
@@ -64,19 +68,25 @@ def schedule_generic(func: tirx.PrimFunc, machine: Machine) -> tuple[tirx.PrimFu
         The same function with other loops.
     name : str
         "generic_injective", "generic_transpose", "generic_pool", "generic_reduction",
-        "generic_blocks", or "generic_serial" for loops that stayed as they were; the reason is
+        "generic_blocks", or "generic_serial" for loops that stayed as they were; the reasons are
         logged.
     """
-    func = _aligned_to_elements(func)
-    for rule in RULES[:-1]:
+    func, refused = _aligned_to_elements(func), dict[str, None]()
+    for rule in RULES:
         try:
-            return _settled(*rule(func, machine))
+            found, name = _settled(*rule(func, machine))
         except NotHandledError as reason:
-            logger.info("%s: %s", _name(func), reason)
+            refused[str(reason)] = None
         # A rule that fails must not fail the compilation: the next rule is slower, not wrong.
         except Exception:
-            logger.warning("%s: %s failed", _name(func), rule.__name__, exc_info=True)
-    return _settled(*RULES[-1](func, machine))
+            if rule is RULES[-1]:
+                raise
+            logger.warning("%s: %s failed", called, rule.__name__, exc_info=True)
+        else:
+            break
+    level = logging.INFO if name in SCHEDULES_LEFT else logging.DEBUG
+    logger.log(level, "%s is %s: %s", called, name, "; ".join(refused))
+    return found, name
 
 
 def _settled(func: tirx.PrimFunc, name: str) -> tuple[tirx.PrimFunc, str]:
@@ -106,7 +116,3 @@ def _aligned_to_elements(func: tirx.PrimFunc) -> tirx.PrimFunc:
         )
     values = dict(zip(func.params, params, strict=True))
     return tirx.PrimFunc(params, substitute(func.body, values), func.ret_type, func.attrs)
-
-
-def _name(func: tirx.PrimFunc) -> str:
-    return str(func.attrs.get("global_symbol", "a function")) if func.attrs else "a function"
