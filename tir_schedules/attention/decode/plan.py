@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import Protocol
+from typing import Any, Protocol
 
 import tvm.tirx.script.builder.ir as I
 from tvm import tirx
@@ -88,11 +88,18 @@ class DecodePlan:
 
     Attributes
     ----------
-    n, vectors : int
+    n, vectors : int or Expr
         Keys that any query sees, and vectors of them.
     rows : int
         Queries of one set.
+    pitch, per_share : int or Expr
+        Elements from one row of scores to the next; vectors of keys of a share.
     """
+
+    n: int | Expr
+    vectors: int | Expr
+    pitch: int | Expr
+    per_share: int | Expr
 
     def __init__(self, problem: AttentionProblem, isa: Isa, config: DecodeConfig) -> None:
         self.problem, self.isa, self.lanes = problem, isa, isa.f32_lanes
@@ -100,11 +107,11 @@ class DecodePlan:
         self.rows = problem.group * problem.m
         hidden_from = problem.m + problem.causal if problem.causal is not None else problem.n
         self.n = min(problem.n, max(1, hidden_from))
-        self.vectors = math.ceil(self.n / self.lanes)
+        vectors = self.vectors = math.ceil(self.n / self.lanes)
         # An odd number of lines, so that the rows do not share a few sets of a cache.
-        self.pitch = (self.vectors | 1) * self.lanes
-        self.per_share = math.ceil(self.vectors / max(1, min(config.key_shares, self.vectors)))
-        self.shares = math.ceil(self.vectors / self.per_share)
+        self.pitch = (vectors | 1) * self.lanes
+        per_share = self.per_share = math.ceil(vectors / max(1, min(config.key_shares, vectors)))
+        self.shares = math.ceil(vectors / per_share)
         # On all threads, sets that are read together leave too few tasks without shares.
         side = sets_side_by_side(problem) if self.shares > 1 or not self.parallel else 1
         most = config.key_sets or side
@@ -129,14 +136,19 @@ class DecodePlan:
 
     def share(self, share: Expr) -> tuple[Expr, Expr | int]:
         """First vector of keys of a share, and how many of its vectors are whole."""
+        assert isinstance(self.n, int)
         whole = self.n // self.lanes
         if self.shares == 1:
             return share, whole
         start = bind(share * self.per_share)
-        return start, bind(tirx.Min(tirx.const(self.per_share, "int32"), whole - start))
+        return start, bind(tirx.Min(as_expr(self.per_share), whole - start))
 
-    def for_vectors(self, share: Expr, body: Callable[[Expr, int], None]) -> None:
-        """Runs `body(vector, keys in it)` for the vectors of keys of a share."""
+    def for_vectors(self, share: Expr, body: Callable[[Expr, Any], None]) -> None:
+        """Runs `body(vector, keys in it)` for the vectors of keys of a share.
+
+        How many keys are in it is a number, where that of all keys is known.
+        """
+        assert isinstance(self.n, int)
         start, count = self.share(share)
         if not (isinstance(count, int) and count == 0):
             with I.serial(count) as vector:
@@ -150,11 +162,22 @@ class DecodePlan:
 
     # --- what is kept ----------------------------------------------------------------------------
 
+    def row_pitch(self, group: int) -> tuple[int | Expr, int | Expr]:
+        """Elements from one row of probabilities to the next, in whole groups; and to allocate."""
+        assert isinstance(self.per_share, int)
+        pitch = (math.ceil(self.per_share * self.lanes / group) | 1) * group
+        return pitch, pitch
+
+    @property
+    def room(self) -> int | Expr:
+        """`pitch`, as it is allocated."""
+        return self.pitch
+
     def allocate(self, partial: int, acc_dtype: str) -> int:
         """The buffers; `partial` elements for the products of a set and a share."""
         slots = self.side if self.shares == 1 else self.sets
         rows = slots * self.shares * self.rows
-        self.scores = I.sblock_alloc_buffer((slots * self.rows * self.pitch,), "float32", align=64)
+        self.scores = I.sblock_alloc_buffer((slots * self.rows * self.room,), "float32", align=64)
         self.largest = I.sblock_alloc_buffer((rows,), "float32")
         self.totals = I.sblock_alloc_buffer((rows,), "float32")
         self.row_sums = I.sblock_alloc_buffer((rows,), "int32")
@@ -193,7 +216,7 @@ class DecodePlan:
 
 
 def corrected(
-    value: Expr, points: ZeroPoints, k: int, of_ones: Expr | None, row_sum: Expr | None
+    value: Expr, points: ZeroPoints, k: int | Expr, of_ones: Expr | None, row_sum: Expr | None
 ) -> Expr:
     """The product of rows and matrix less their zero points.
 
@@ -203,7 +226,7 @@ def corrected(
         The product as it is multiplied.
     points : ZeroPoints
         Those of the rows and of the matrix.
-    k : int
+    k : int or Expr
         Terms of each sum.
     of_ones, row_sum : Expr or None
         The columns' sums and the row's, a scalar; None where not needed.
@@ -211,3 +234,8 @@ def corrected(
     if not points.needed:
         return bind(value)
     return bind(value + correction(points.a, points.b, k, of_ones, row_sum, lanes_of(value)))
+
+
+def as_expr(size: int | Expr) -> Expr:
+    """A size as an expression."""
+    return tirx.const(size, "int32") if isinstance(size, int) else size

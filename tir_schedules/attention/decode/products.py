@@ -10,6 +10,7 @@ import tvm.tirx.script.builder.ir as I
 from tvm import tirx
 
 from microkernels.vector.expressions import Expr, bind, constant, like, materialise, ramp, splat
+from tir_schedules.core.open_loops import choose
 from tir_schedules.epilogue.epilogue import Columns, Epilogue, store_vector
 from tir_schedules.product.column_sums import ColumnSums
 from tir_schedules.product.skinny_product import Operands
@@ -47,8 +48,7 @@ class DecodeProducts:
         # The exponentials themselves are multiplied with V if nothing is rounded before.
         floats = self.p_dtype == operands.row_element == "float32"
         self.deferred = floats and not self.problem.softmax.epilogue and not operands.rounded
-        used = plan.per_share * plan.lanes
-        self.pitch = (math.ceil(used / operands.group) | 1) * operands.group
+        self.pitch, self.room = plan.row_pitch(operands.group)
 
     def allocate(self) -> None:
         """What lies between the phases."""
@@ -62,7 +62,7 @@ class DecodeProducts:
         plan, operands, lanes = self.plan, self.operands, self.plan.lanes
         self.task = task
         if not self.deferred:
-            size = plan.side * self.sums.rows * self.pitch
+            size = plan.side * self.sums.rows * self.room
             self.p = I.sblock_alloc_buffer((size,), operands.row_element, align=64)
             plan.for_sets(task, lambda number, slot: self._probabilities(number, slot, share))
         plan.for_sets(
@@ -82,12 +82,17 @@ class DecodeProducts:
             )
             return
 
+        if not isinstance(plan.n, int):
+            plan.for_sets(task, lambda number, slot: self._add_all(number, slot, share, start))
+            return
+
+        cut = plan.n % lanes
+
         def add(number: Expr, slot: Expr, rest: int) -> None:
             steps = count * (lanes // operands.kr) + rest // operands.kr
             self._add(number, slot, share, start, start, steps, rest)
 
         def both(number: Expr, slot: Expr) -> None:
-            cut = plan.n % lanes
             if plan.shares == 1 or not cut:
                 add(number, slot, cut)
                 return
@@ -98,6 +103,20 @@ class DecodeProducts:
                     add(number, slot, 0)
 
         plan.for_sets(task, both)
+
+    def _add_all(self, number: Expr, slot: Expr, share: Expr, start: Expr) -> None:
+        """Adds the products with all keys, whose number is known at run time only."""
+        kr, n = self.operands.kr, self.plan.n
+        whole = materialise(I.floordiv(n, kr))
+        self._add(number, slot, share, start, start, whole, 0)
+        if kr > 1:
+            left = materialise(I.floormod(n, kr))
+
+            def rest(terms: int) -> None:
+                self._add(number, slot, share, start, start, 0, terms, whole)
+
+            with I.If(left > 0), I.Then():
+                choose(left, range(1, kr), rest)
 
     def _p_row(self, number: Expr, row: Expr | int) -> Expr:
         """Where a row of probabilities begins."""
@@ -112,14 +131,19 @@ class DecodeProducts:
         vector: Expr,
         steps: Expr | int,
         terms: int,
+        before: Expr | int = 0,
     ) -> None:
-        """Adds `steps` groups of keys, and what is left of `terms`, from a vector of keys on."""
+        """Adds `steps` groups of keys, and what is left of `terms`, from a vector of keys on.
+
+        `before` groups of it are left out.
+        """
         plan, operands, layout = self.plan, self.operands, self.problem.layouts["v"]
         kr, lanes = operands.kr, plan.lanes
         base = problem_base = self.problem.base("v", number * self.problem.group)
         base = bind(problem_base + vector * (lanes * layout.row))
 
         def row(r: Expr | int, step: Expr | int) -> Expr:
+            step = step + before
             if self.deferred:
                 place = plan.score(slot, r, vector) + step
                 return operands.spread(plan.scores[place])
@@ -133,7 +157,7 @@ class DecodeProducts:
             terms % kr,
             row,
             lambda key, column, exist: operands.load(
-                self.v, base + key * layout.row + column, exist, operands.group
+                self.v, base + (key + before * kr) * layout.row + column, exist, operands.group
             ),
         )
 
@@ -150,11 +174,12 @@ class DecodeProducts:
                 factor = plan.power(plan.largest[at] - high_total[0]) * factor
             factor = materialise(factor)
             goal = bind(self._p_row(number, r))
-            if self.pitch > plan.per_share * lanes or plan.shares > 1:
+            known = isinstance(self.pitch, int)
+            if not known or self.pitch > plan.per_share * lanes or plan.shares > 1:
                 with I.serial(self.pitch // lanes) as i:
                     I.buffer_store(self.p, zeros, [ramp(goal + i * lanes, lanes)])
 
-            def step(vector: Expr, valid: int) -> None:
+            def step(vector: Expr, valid: int | Expr) -> None:
                 columns = Columns(vector * lanes, lanes, valid)
                 value = plan.scores[ramp(plan.score(slot, r, vector), lanes)]
                 value = bind(value * splat(factor, lanes))

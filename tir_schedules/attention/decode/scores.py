@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import tvm.tirx.script.builder.ir as I
 from tvm import tirx
@@ -10,6 +11,7 @@ from tvm import tirx
 from microkernels.vector.expressions import Expr, bind, constant, like, materialise, ramp, splat
 from microkernels.vector.ieee import LOWEST
 from tir_schedules.attention.problem import columns_are_contiguous
+from tir_schedules.core.emission import opaque_block
 from tir_schedules.core.reduce_lanes import LaneTotals, add, reduce_lanes
 from tir_schedules.epilogue.epilogue import Columns, Epilogue
 from tir_schedules.product.column_sums import ColumnSums
@@ -112,8 +114,32 @@ class DecodeScores:
                 one = tirx.Select(i < problem.d, tirx.const(1, element), tirx.const(0, element))
                 I.buffer_store(self.rows, one, [goal + i])
 
-    def _by_dots(self, number: Expr, slot: Expr, vector: Expr, valid: int) -> None:
-        """A vector of keys, each with its elements next to each other."""
+    def _by_dots(self, number: Expr, slot: Expr, vector: Expr, valid: int | Expr) -> None:
+        """A vector of keys, each with its elements next to each other.
+
+        Where it is not known how many, there is code for one and for any number: it multiplies all
+        lanes, those behind the last key by that key.
+        """
+        if isinstance(valid, int):
+            self._multiply(number, slot, vector, valid, range(valid))
+            return
+        lanes, last = self.plan.lanes, bind(valid - 1)
+        with I.If(last < 1):
+            with I.Then(), opaque_block("key"):
+                self._multiply(number, slot, vector, valid, range(1))
+            with I.Else(), opaque_block("keys"):
+                keys = [tirx.Min(tirx.const(key, "int32"), last) for key in range(lanes)]
+                self._multiply(number, slot, vector, valid, keys)
+
+    def _multiply(
+        self,
+        number: Expr,
+        slot: Expr,
+        vector: Expr,
+        valid: int | Expr,
+        keys: Sequence[int | Expr],
+    ) -> None:
+        """Some keys of a vector, by their numbers in it."""
         problem, operands, lanes = self.problem, self.operands, self.plan.lanes
         stride, group = problem.layouts["k"].row, operands.group
         base = bind(problem.base("k", number * problem.group) + vector * (lanes * stride))
@@ -123,10 +149,10 @@ class DecodeScores:
             return dots(
                 operands,
                 problem.d,
-                valid,
+                len(keys),
                 lambda g: self.rows[ramp(row + g * group, group)],
                 lambda key, g, exist: operands.load(
-                    self.k, base + (g * group + key * stride), exist, group
+                    self.k, base + (g * group + keys[key] * stride), exist, group
                 ),
             )
 
@@ -168,7 +194,7 @@ class DecodeScores:
                     self._finish(number, slot, r, product, of_ones, vector + j, valid)
 
         start, count = self.plan.share(share)
-        if not isinstance(count, int):
+        if not isinstance(count, int) or not isinstance(self.plan.n, int):
             self.plan.for_vectors(share, lambda vector, valid: block(vector, 1, valid))
             return
         blocks, left = divmod(count, widest)
@@ -187,7 +213,7 @@ class DecodeScores:
         value: Expr,
         of_ones: Expr | None,
         vector: Expr,
-        valid: int,
+        valid: int | Expr,
     ) -> None:
         """One vector of scores from its products: epilogue, masks, largest."""
         problem, lanes = self.problem, self.plan.lanes
@@ -219,7 +245,7 @@ class DecodeScores:
             I.buffer_store(plan.largest, base, [at])
             total = LaneTotals(lanes, 0)
 
-            def step(vector: Expr, _valid: int) -> None:
+            def step(vector: Expr, _valid: int | Expr) -> None:
                 index = ramp(plan.score(slot, r, vector), lanes)
                 value = materialise(plan.power(plan.scores[index] - splat(base, lanes)))
                 I.buffer_store(plan.scores, value, [index])

@@ -1,64 +1,47 @@
 """The program of attention for sizes that are known at run time only.
 
 for each attention, or each that shares k and v with others            tasks of one parallel loop
-    pack k and v: panels of whole vectors, the last key repeated behind the last
-    for each band of queries, as many as a register tile has
-        scores = q k^T            code for each height of a tile, chosen by a branch
-        scale, mask, maximum      row by row, from L1
-        softmax                   as `tiled.softmax`
-        out = scores v            code for each height, then one epilogue for all
-
-All keys of a band are in cache at once. Keys behind the last have scores of -inf.
+    as `few` where there is one query, else as `many`
 """
 
 from __future__ import annotations
 
-import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import tvm.tirx.script.builder.ir as I
 from tvm import tirx
 
 from microkernels.isa import Isa
-from microkernels.microkernel import Microkernel
+from microkernels.microkernel import Microkernel, kernels_for
+from microkernels.tvm_compat import llvm_functions
 from microkernels.vector.expressions import (
     Expr,
     bind,
     materialise,
 )
 from tir_schedules.attention.config import AttentionConfig, kernels_of
+from tir_schedules.attention.decode.plan import as_expr
 from tir_schedules.attention.problem import (
     AttentionProblem,
-    columns_are_contiguous,
     flat_view,
 )
-from tir_schedules.attention.tiled.matrix import Matrix
-from tir_schedules.attention.tiled.softmax import (
-    Band,
-    Quantization,
-    SoftmaxRows,
-)
-from tir_schedules.core.blocking import balanced
 from tir_schedules.core.emission import (
     input_parameters,
     kernel_function,
     opaque_block,
     tensor_parameter,
 )
-from tir_schedules.core.extents import allocated, extent, read_extents
+from tir_schedules.core.extents import extent, read_extents
 from tir_schedules.core.flat_rows import flat_rows
 from tir_schedules.core.flat_rows import flat_view as seen_as
-from tir_schedules.core.open_loops import ceil_div, choose, for_tiles, open_tasks, share_of
+from tir_schedules.core.open_loops import open_tasks, share_of
 from tir_schedules.core.region import Region
 from tir_schedules.core.size import SymbolicSize
-from tir_schedules.epilogue.epilogue import Columns, Epilogue, load_vector
-from tir_schedules.product.activations import Activations
+from tir_schedules.epilogue.epilogue import Epilogue
 
-from .integers import OpenIntegers
-from .key_mask import KeyMask, key_mask_form
-from .packed_keys import PackedKeys, PackedValues
-from .product import OpenProduct
-from .scores import OpenScores
+from .few import OpenFew, few_queries
+from .many import OpenMany
 
 
 def build_open(region: Region, config: AttentionConfig, isa: Isa) -> tirx.PrimFunc:
@@ -119,7 +102,7 @@ class OpenAttention:
         What the target has.
     buffers : dict
         "q", "k", "v", "out": flat views of the parameters.
-    scores_epilogue, product_epilogue : Epilogue
+    scores, product : Epilogue
         With the operands' parameters.
     """
 
@@ -127,155 +110,55 @@ class OpenAttention:
     config: AttentionConfig
     isa: Isa
     buffers: dict[str, Expr]
-    scores_epilogue: Epilogue
-    product_epilogue: Epilogue
+    scores: Epilogue
+    product: Epilogue
 
     def emit(self) -> None:
         """All tasks."""
-        problem, config = self.problem, self.config
-        self.lanes = self.isa.f32_lanes
-        self.scores_kernel, self.product_kernel = kernels_of(config)
-        self.height = min(self.scores_kernel.mr, self.product_kernel.mr)
-        self.types = {name: tensor.dtype for name, tensor in problem.tensors.items()}
-        self.m, self.n = (_expr(extent(size)) for size in (problem.m, problem.n))
-        self.keys = materialise(ceil_div(self.n, self.lanes))
-        self.pitch = materialise((self.keys + 1) * self.lanes)
-        self.out_vectors = math.ceil(problem.e / self.lanes)
-        group = shared_heads(problem)
-        sets = _over(extent(problem.batches), group)
-        count, shares = sets * config.row_shares, config.row_shares
+        self.group = shared_heads(self.problem)
+        m, few = self.problem.m, few_queries(self.problem, self.group)
+        if few is None:
+            self._many()
+        elif not isinstance(m, SymbolicSize):
+            self._few(few)
+        else:
+            with I.If(extent(m) == few.m):
+                with I.Then():
+                    self._few(few)
+                with I.Else():
+                    self._many()
+
+    def _for_tasks(self, shares: int, body: Callable[[Expr], None]) -> None:
+        """Runs `body(task)` for so many tasks of the attentions that share a k and a v."""
+        batches, config = extent(self.problem.batches), self.config
+        count = _over(batches, self.group) * shares
         tasks = count if isinstance(count, int) else materialise(count)
-        scores = _expr(extent(problem.batches)) * self.m * self.n
+        queries, keys = (as_expr(extent(size)) for size in (self.problem.m, self.problem.n))
+        scores = as_expr(batches) * queries * keys
         threads = config.threads if config.parallel else 1
         with open_tasks(threads, scores <= config.alone_scores) as (thread, parts):
             # Memory is taken once for all tasks of a thread.
-            first, number = share_of(_expr(tasks), thread, parts)
+            first, number = share_of(as_expr(tasks), thread, parts)
             with I.serial(number) as place, opaque_block("task"):
-                self._share(bind(first + place), shares, group)
+                body(bind(first + place))
 
-    def _share(self, task: Expr, shares: int, group: int) -> None:
-        """One task: an attention, or those that share a k and a v, or one of the shares of them."""
-        number = task if shares == 1 else bind(I.floordiv(task, shares))
-        part = tirx.const(0, "int32") if shares == 1 else I.floormod(task, shares)
-        row, rows = share_of(self.m, part, shares)
-        self._task(number, group, row, rows)
+    def _few(self, problem: AttentionProblem) -> None:
+        """The tasks where there are few queries."""
+        # The kernel for bfloat16 brings the instruction that narrows f32.
+        half = kernels_for(self.isa, "bfloat16", "bfloat16")[0]
+        rounding = Epilogue(problem.softmax, (), half.narrow)
+        epilogues = (self.scores, rounding, self.product)
+        with llvm_functions(half.llvm_ir), opaque_block("few"):
+            few = OpenFew(problem, self.isa, self.buffers, epilogues)
+            self._for_tasks(1, few.emit)
 
-    def _task(self, number: Expr, group: int, row: Expr, rows: Expr) -> None:
-        """Some queries of the attentions that share a k and a v."""
-        first = number if group == 1 else bind(number * group)
-        problem, config = self.problem, self.config
-        k_base, v_base = (materialise(problem.base(name, first)) for name in "kv")
-        room = allocated(problem.n)
-        scores_kernel, product_kernel, types = self.scores_kernel, self.product_kernel, self.types
-        k = PackedKeys(
-            scores_kernel, types["k"], config.score_vectors, problem.d, self.n, self.keys, room
+    def _many(self) -> None:
+        """The tasks where there are many."""
+        many = OpenMany(
+            self.problem, self.config, self.isa, self.buffers, self.scores, self.product, self.group
         )
-        k.pack(self.buffers["k"], lambda key, d: problem.element("k", k_base, key, d))
-        panels = balanced(self.out_vectors, config.product_vectors)
-        v = PackedValues(product_kernel, types["v"], panels, problem.e, self.n, room)
-        v.pack(self.buffers["v"], lambda key, e: problem.element("v", v_base, key, e))
-        integers = OpenIntegers(problem, scores_kernel, product_kernel)
-        integers.add_up(k, v)
-        queries = self._queries(integers)
-        maximum, inverse = (I.sblock_alloc_buffer((self.height,), "float32") for _ in range(2))
-        scores = self._held("float32", room)
-        probabilities = scores
-        if product_kernel.a_dtype != "float32":
-            probabilities = self._held(product_kernel.operand_dtype, room)
-        sums = None
-        if integers.needs_sums_of_probabilities:
-            sums = I.sblock_alloc_buffer((self.height,), "int32")
-        band = Band(scores, self.keys * self.lanes, maximum, probabilities, inverse, sums)
-        result = I.sblock_alloc_buffer(
-            (self.height, self.out_vectors * self.lanes), product_kernel.acc_dtype, align=64
-        )
-        form = key_mask_form(problem.scores)
-        mask = None
-        if form is not None:
-            mask = KeyMask(form, self.scores_epilogue, self.lanes, self.n, room)
-        scale = None if form is None else form.scale
-        quantization = Quantization.of(problem.softmax, product_kernel)
-        self.softmax = SoftmaxRows(self.isa, product_kernel, band, quantization, scale, tails=True)
-        sizes = (self.m, self.n, self.keys)
-        self.scores = OpenScores(
-            problem,
-            scores_kernel,
-            config.score_vectors,
-            self.scores_epilogue,
-            *sizes,
-            queries,
-            k,
-            integers,
-            band,
-            mask,
-        )
-        self.product = OpenProduct(
-            problem,
-            product_kernel,
-            self.product_epilogue,
-            *sizes,
-            v,
-            integers,
-            band,
-            result,
-            self.buffers["out"],
-        )
-        if group == 1:
-            self._attend(first, row, rows)
-            return
-        with I.serial(group) as member, opaque_block("member"):
-            self._attend(bind(first + member), row, rows)
-
-    def _held(self, dtype: str, room: Expr | int) -> Matrix:
-        """Rows of a band with an element for each key, and a vector more."""
-        pitch = (ceil_div(room, self.lanes) + 1) * self.lanes
-        held = I.sblock_alloc_buffer((self.height * pitch,), dtype, align=64)
-        return Matrix(held, self.pitch)
-
-    def _queries(self, integers: OpenIntegers) -> Activations:
-        """q as the kernel reads it; it begins anew with each band."""
-        problem, kernel = self.problem, self.scores_kernel
-        q, dtype = self.buffers["q"], problem.tensors["q"].dtype
-
-        def read(row: Expr, columns: Columns) -> Expr:
-            start = problem.element("q", self.q_base, row, columns.start)
-            if columns.lanes == 1:
-                return q[start]
-            return load_vector(q, dtype, [], Columns(start, columns.lanes, columns.valid))
-
-        return Activations(
-            kernel,
-            dtype,
-            problem.d,
-            self.height,
-            read,
-            contiguous=columns_are_contiguous(problem.layouts["q"], problem.d),
-            sums=integers.needs_sums_of_queries,
-        )
-
-    def _attend(self, batch: Expr, row: Expr, rows: Expr) -> None:
-        """The queries of one attention, band by band."""
-        self.q_base = materialise(self.problem.base("q", batch))
-        product, out_base = self.product, materialise(self.problem.base("out", batch))
-        if self.scores.mask is not None:
-            self.scores.mask.begin(bind(batch * self.m))
-
-        def after(start: Expr, height: Expr) -> None:
-            first = bind(row + start)
-            if self.scores.mask is None:
-                with I.serial(height) as r, opaque_block("finish"):
-                    self.scores.finish(batch, first, r)
-            self.softmax.emit(height, self.keys, self.n, product.pad)
-            choose(height, range(1, self.height + 1), product.multiply)
-            with I.serial(height) as r, opaque_block("store"):
-                product.store(batch, out_base, first, r)
-
-        for_tiles(
-            rows,
-            self.height,
-            lambda start, height: self.scores.multiply(bind(row + start), height),
-            after,
-        )
+        many.begin()
+        self._for_tasks(self.config.row_shares, many.emit)
 
 
 def _over(count: Expr | int, group: int) -> Expr | int:
@@ -283,7 +166,3 @@ def _over(count: Expr | int, group: int) -> Expr | int:
     if isinstance(count, int):
         return count // group
     return count if group == 1 else I.floordiv(count, group)
-
-
-def _expr(size: Expr | int) -> Expr:
-    return tirx.const(size, "int32") if isinstance(size, int) else size
