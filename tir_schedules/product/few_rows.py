@@ -1,22 +1,25 @@
 """One or two rows of a product: several panels of the weight side by side.
 
 A panel is as wide as suits a high tile. One row of it would wait for the latency of each product;
-several panels at once keep the ports busy, and read the weight in as many streams.
+several panels at once keep the ports busy, and read the weight in as many streams. There is code
+for each number of rows and of panels, chosen by branches, and one epilogue for all.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import tvm.tirx.script.builder.ir as I
+from tvm import tirx
 
 from microkernels.microkernel import Microkernel, kernels_for
-from microkernels.vector.expressions import Expr, ramp
+from microkernels.vector.expressions import Expr, materialise, ramp
 from tir_schedules.core.blocking import Group
 from tir_schedules.core.emission import opaque_block
-from tir_schedules.core.group_loops import for_groups
+from tir_schedules.core.open_loops import choose
 
 from .tile_loops import TileLoops
 from .tile_stores import rest
@@ -63,51 +66,81 @@ class FewRows:
         )
         return max(1, min(group.count, widest.vectors // group.size)), widest
 
-    def emit(self, row: Expr, rows: int, vector: Expr, scratch: Expr) -> None:
-        """All panels, for one or two rows."""
+    def emit(self, row: Expr, rows: Expr, vector: Expr, scratch: Expr) -> None:
+        """All panels, for a number of rows that is one of those from 1 to `most`."""
         for group in self.groups:
-            side, kernel = self._side(rows, group)
-            whole = group.count // side
-            left = group.count - whole * side
-            pieces = [Group(group.start, whole, side * group.size)]
-            if left:
-                first = group.start + whole * side * group.size
-                pieces.append(Group(first, 1, left * group.size))
-            tile = functools.partial(self._tile, row, rows, vector, kernel, scratch, group.size)
-            for_groups(pieces, tile)
+            sides = [self._side(known, group) for known in range(1, self.most + 1)]
+            side = _of(rows, [count for count, _ in sides])
+            pieces = _of(rows, [math.ceil(group.count / count) for count, _ in sides])
+            with I.serial(pieces) as piece, opaque_block("few"):
+                first = materialise(vector + group.start + piece * (side * group.size))
+                panels = materialise(tirx.Min(side, group.count - piece * side))
+                tile = functools.partial(self._tile, row, first, scratch, group.size)
+                _each_row(rows, panels, group.count, sides, tile)
+                with I.serial(rows) as i, I.serial(panels) as panel:
+                    for j in range(group.size):
+                        self._store(row, i, first, panel * group.size + j, scratch, j, group.size)
+
+    def _store(
+        self, row: Expr, i: Expr, first: Expr, column: Expr, scratch: Expr, j: int, width: int
+    ) -> None:
+        """The epilogue of a vector, the number `j` of its panel."""
+        lanes = self.loops.plan.kernel.lanes
+        value = scratch[i, ramp(column * lanes, lanes)]
+        self.loops.store(row + i, first + column, value, j == width - 1)
 
     def _tile(
         self,
         row: Expr,
-        rows: int,
         vector: Expr,
-        kernel: Microkernel,
         scratch: Expr,
         width: int,
-        first: Expr | int,
-        vectors: int,
+        rows: int,
+        panels: int,
+        kernel: Microkernel,
     ) -> None:
-        """Some vectors from `first` on, of panels that have `width` each."""
+        """Accumulators of rows of panels that have `width` vectors each, from `vector` on."""
         loops, begins = self.loops, self.loops.start
-        vector = vector + first
-        with opaque_block("few"):
 
-            def start(i: Expr | int, j: int) -> Expr:
-                assert begins is not None
-                return begins(row + i, vector + j)
+        def start(i: Expr | int, j: int) -> Expr:
+            assert begins is not None
+            return begins(row + i, vector + j)
 
-            tile = kernel.begin(rows, vectors, None if begins is None else start)
-            steps = loops.plan.steps
-            kernel.accumulate(
-                tile,
-                range(rows),
-                (steps,),
-                lambda i, ks: loops.load_a(row + i, ks[0]),
-                lambda j, ks: loops.load_b(vector + j // width * width, width, ks[0], j % width),
-            )
-            rest(tile, scratch, 0)
-            with I.serial(rows) as i, I.serial(vectors // width) as panel:
-                for j in range(width):
-                    column = panel * width + j
-                    value = scratch[i, ramp(column * kernel.lanes, kernel.lanes)]
-                    loops.store(row + i, vector + column, value, j == width - 1)
+        tile = kernel.begin(rows, panels * width, None if begins is None else start)
+        kernel.accumulate(
+            tile,
+            range(rows),
+            (loops.plan.steps,),
+            lambda i, ks: loops.load_a(row + i, ks[0]),
+            lambda j, ks: loops.load_b(vector + j // width * width, width, ks[0], j % width),
+        )
+        rest(tile, scratch, 0)
+
+
+def _of(rows: Expr, numbers: Sequence[int]) -> Expr:
+    """The number of so many rows, of those for 1, 2 and so on."""
+    found = tirx.const(numbers[0], "int32")
+    for known, number in enumerate(numbers[1:], 2):
+        found = tirx.Select(rows < known, found, tirx.const(number, "int32"))
+    return materialise(found)
+
+
+def _each_row(
+    rows: Expr,
+    panels: Expr,
+    count: int,
+    sides: Sequence[tuple[int, Microkernel]],
+    tile: Callable[[int, int, Microkernel], None],
+) -> None:
+    """Runs `tile(rows, panels, kernel)` for the numbers that two expressions are.
+
+    `sides` are the panels side by side for one row, two rows and so on, of `count`.
+    """
+
+    def chosen(known: int) -> None:
+        side, kernel = sides[known - 1]
+        left = count % side
+        widths = [side] if not left else [left, side] if count > side else [left]
+        choose(panels, widths, lambda width: tile(known, width, kernel))
+
+    choose(rows, range(1, len(sides) + 1), chosen)

@@ -16,7 +16,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import tvm.tirx.script.builder.ir as I
-from tvm import tirx
 
 from microkernels.tvm_compat import llvm_functions
 from microkernels.vector.expressions import Expr, constant, ramp
@@ -24,7 +23,7 @@ from microkernels.vector.prefetch import PREFETCH_LLVM_IR
 from tir_schedules.core.blocking import Group, balanced
 from tir_schedules.core.emission import task_loop
 from tir_schedules.core.group_loops import for_groups, for_share
-from tir_schedules.core.open_loops import choose, for_blocks, for_tiles, share_of
+from tir_schedules.core.open_loops import for_blocks, for_tiles, share_of
 from tir_schedules.core.product_plan import Piece, ProductPlan
 
 from .few_rows import FEW_ROWS, FewRows
@@ -79,15 +78,18 @@ class OpenRows:
             if loops.begin is not None:
                 loops.begin(row + start, size)
 
-            def of(kind: int) -> None:
-                if kind <= few.most:
-                    few.emit(row + start, kind, vector, scratch)
-                    return
+            def many() -> None:
                 for group in groups:
                     self._panels(row + start, size, vector, group, scratch, few.most + 1)
 
-            kinds = range(1, few.most + 2)
-            choose(tirx.Min(size, tirx.const(kinds[-1], "int32")), kinds, of)
+            if not few.most:
+                many()
+                return
+            with I.If(size <= few.most):
+                with I.Then():
+                    few.emit(row + start, size, vector, scratch)
+                with I.Else():
+                    many()
 
         for_blocks(rows, plan.m_block, block)
 
