@@ -75,7 +75,7 @@ class AttentionConfig(Config, frozen=True, kw_only=True):
         Whether k and v are read where they are stored, for few queries; of the other numbers only
         `parallel`, `threads`, `key_shares` and `key_sets` count then.
     key_shares : int
-        Tasks that the keys are cut into, if skinny.
+        Tasks that the keys are cut into, if skinny, or for one query if sizes are open.
     key_sets : int
         How many k and v that lie side by side a task reads together at most, if skinny and the
         keys are cut; 0: all.
@@ -136,8 +136,16 @@ def _open_config(region: Region, machine: Machine) -> AttentionConfig:
         parallel=machine.threads > 1,
         threads=machine.threads,
         row_shares=math.ceil(machine.threads / heads),
+        key_shares=math.ceil(machine.threads / _known_sets(given)),
         alone_scores=alone_below(machine, SMALL * flops_us(2 * (problem.d + problem.e), machine)),
     )
+
+
+def _known_sets(problem: AttentionProblem) -> int:
+    """How many k and v there are, of those whose number is known."""
+    strides = zip(*(problem.layouts[name].batch for name in "kv"), strict=True)
+    moving = [n for n, move in zip(problem.factors, strides, strict=True) if any(move)]
+    return math.prod(size for size in moving if not isinstance(size, SymbolicSize))
 
 
 def space(region: Region, machine: Machine) -> Iterator[AttentionConfig]:

@@ -100,6 +100,7 @@ class DecodePlan:
     vectors: int | Expr
     pitch: int | Expr
     per_share: int | Expr
+    sets: int | Expr
 
     def __init__(self, problem: AttentionProblem, isa: Isa, config: DecodeConfig) -> None:
         self.problem, self.isa, self.lanes = problem, isa, isa.f32_lanes
@@ -121,7 +122,7 @@ class DecodePlan:
 
     # --- loops -----------------------------------------------------------------------------------
 
-    def task_loop(self, tasks: int, name: str) -> AbstractContextManager[Expr]:
+    def task_loop(self, tasks: int | Expr, name: str) -> AbstractContextManager[Expr]:
         """A loop over tasks on the threads."""
         return task_loop(tasks, self.parallel, name, self.threads)
 
@@ -142,6 +143,11 @@ class DecodePlan:
             return share, whole
         start = bind(share * self.per_share)
         return start, bind(tirx.Min(as_expr(self.per_share), whole - start))
+
+    def keys_of(self, share: Expr) -> int | Expr:
+        """How many keys a share has, if it has all of them."""
+        assert self.shares == 1
+        return self.n
 
     def for_vectors(self, share: Expr, body: Callable[[Expr, Any], None]) -> None:
         """Runs `body(vector, keys in it)` for the vectors of keys of a share.
@@ -173,7 +179,7 @@ class DecodePlan:
         """`pitch`, as it is allocated."""
         return self.pitch
 
-    def allocate(self, partial: int, acc_dtype: str) -> int:
+    def allocate(self, partial: int, acc_dtype: str) -> int | Expr:
         """The buffers; `partial` elements for the products of a set and a share."""
         slots = self.side if self.shares == 1 else self.sets
         rows = slots * self.shares * self.rows

@@ -16,7 +16,7 @@ from tir_schedules.product.column_sums import ColumnSums
 from tir_schedules.product.skinny_product import Operands
 from tir_schedules.product.zero_points import ZeroPoints
 
-from .plan import DecodePlan, corrected
+from .plan import DecodePlan, as_expr, corrected
 
 
 class DecodeProducts:
@@ -105,8 +105,8 @@ class DecodeProducts:
         plan.for_sets(task, both)
 
     def _add_all(self, number: Expr, slot: Expr, share: Expr, start: Expr) -> None:
-        """Adds the products with all keys, whose number is known at run time only."""
-        kr, n = self.operands.kr, self.plan.n
+        """Adds the products with the keys of a share, whose number is known at run time only."""
+        kr, n = self.operands.kr, as_expr(self.plan.keys_of(share))
         whole = materialise(I.floordiv(n, kr))
         self._add(number, slot, share, start, start, whole, 0)
         if kr > 1:
@@ -202,7 +202,7 @@ class DecodeProducts:
     # --- the result ------------------------------------------------------------------------------
 
     @property
-    def merge_tasks(self) -> int:
+    def merge_tasks(self) -> int | Expr:
         """Tasks in which shares are merged: one a row, unless rows need a common sum."""
         return self.plan.sets * (1 if self.points.needs_column_sums else self.plan.rows)
 

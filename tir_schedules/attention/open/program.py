@@ -6,6 +6,7 @@ for each attention, or each that shares k and v with others            tasks of 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -21,7 +22,8 @@ from microkernels.vector.expressions import (
     materialise,
 )
 from tir_schedules.attention.config import AttentionConfig, kernels_of
-from tir_schedules.attention.decode.plan import as_expr
+from tir_schedules.attention.decode.plan import as_expr, bits_of_element
+from tir_schedules.attention.decode.program import LEAST_KEYS, SHARE_BYTES
 from tir_schedules.attention.problem import (
     AttentionProblem,
     flat_view,
@@ -128,17 +130,26 @@ class OpenAttention:
                 with I.Else():
                     self._many()
 
-    def _for_tasks(self, shares: int, body: Callable[[Expr], None]) -> None:
-        """Runs `body(task)` for so many tasks of the attentions that share a k and a v."""
-        batches, config = extent(self.problem.batches), self.config
-        count = _over(batches, self.group) * shares
-        tasks = count if isinstance(count, int) else materialise(count)
-        queries, keys = (as_expr(extent(size)) for size in (self.problem.m, self.problem.n))
-        scores = as_expr(batches) * queries * keys
-        threads = config.threads if config.parallel else 1
-        with open_tasks(threads, scores <= config.alone_scores) as (thread, parts):
+    def _tasks(self, shares: int) -> Expr:
+        """So many tasks of each attention, or of each that share a k and a v."""
+        return materialise(as_expr(_over(extent(self.problem.batches), self.group)) * shares)
+
+    @property
+    def _alone(self) -> Expr:
+        """Whether one thread runs all tasks."""
+        problem = self.problem
+        sizes = [as_expr(extent(size)) for size in (problem.batches, problem.m, problem.n)]
+        return sizes[0] * sizes[1] * sizes[2] <= self.config.alone_scores
+
+    def _for_tasks(
+        self, tasks: Expr, body: Callable[[Expr], None], alone: Expr | None = None
+    ) -> None:
+        """Runs `body(task)` for so many tasks."""
+        threads = self.config.threads if self.config.parallel else 1
+        never = tirx.const(False, "bool")
+        with open_tasks(threads, never if alone is None else alone) as (thread, parts):
             # Memory is taken once for all tasks of a thread.
-            first, number = share_of(as_expr(tasks), thread, parts)
+            first, number = share_of(tasks, thread, parts)
             with I.serial(number) as place, opaque_block("task"):
                 body(bind(first + place))
 
@@ -147,10 +158,31 @@ class OpenAttention:
         # The kernel for bfloat16 brings the instruction that narrows f32.
         half = kernels_for(self.isa, "bfloat16", "bfloat16")[0]
         rounding = Epilogue(problem.softmax, (), half.narrow)
-        epilogues = (self.scores, rounding, self.product)
-        with llvm_functions(half.llvm_ir), opaque_block("few"):
-            few = OpenFew(problem, self.isa, self.buffers, epilogues)
-            self._for_tasks(1, few.emit)
+        given = (problem, self.isa, self.buffers, (self.scores, rounding, self.product))
+
+        def whole() -> None:
+            with opaque_block("few"):
+                few = OpenFew(*given)
+                self._for_tasks(self._tasks(1), few.emit, self._alone)
+
+        with llvm_functions(half.llvm_ir):
+            if self.config.key_shares == 1:
+                whole()
+                return
+            with I.If(self._shares_keys(problem)):
+                with I.Then(), opaque_block("shares"):
+                    OpenFew(*given, self.config.key_shares).emit_shares(self._for_tasks)
+                with I.Else():
+                    whole()
+
+    def _shares_keys(self, problem: AttentionProblem) -> Expr:
+        """Whether threads share keys: many, of fewer attentions than threads."""
+        keys, sets = as_expr(extent(problem.n)), self._tasks(1)
+        k, v = (bits_of_element(problem.tensors[name].dtype) for name in "kv")
+        read = (problem.d * k + problem.e * v) // 8
+        much = keys * sets >= math.ceil(SHARE_BYTES / read)
+        few = tirx.And(keys >= 2 * LEAST_KEYS, sets < self.config.threads)
+        return tirx.And(few, much)
 
     def _many(self) -> None:
         """The tasks where there are many."""
@@ -158,7 +190,7 @@ class OpenAttention:
             self.problem, self.config, self.isa, self.buffers, self.scores, self.product, self.group
         )
         many.begin()
-        self._for_tasks(self.config.row_shares, many.emit)
+        self._for_tasks(self._tasks(self.config.row_shares), many.emit, self._alone)
 
 
 def _over(count: Expr | int, group: int) -> Expr | int:

@@ -33,13 +33,11 @@ def attention(kind: str, **fields: object) -> Attention:
     return replace(base, batch=BATCH, m=LENGTH, n=PAST + LENGTH, **given)  # type: ignore[arg-type]
 
 
-def check(
-    whole: Attention, isa: str = "", threads: int = 1, *, keys: tuple[int, ...]
-) -> OpenKernel:
+def check(whole: Attention, isa: str = "", *, keys: tuple[int, ...]) -> OpenKernel:
     """The kernel, once it is right, and has the bits of the kernels of known sizes."""
     isa = isa or BEST[whole.kind]
     machine = machine_for(isa)
-    kernel = OpenKernel(whole.region, isa, threads)
+    kernel = OpenKernel(whole.region, isa)
     for n in keys:
         known = replace(whole, batch=2, m=1, n=n)
         arrays = values(known)
@@ -84,10 +82,6 @@ def test_packed_operands_have_other_bits() -> None:
     assert not np.array_equal(one, other)
 
 
-def test_threads_share_attentions() -> None:
-    check(attention("f32", mask="keys"), threads=2, keys=(17,))
-
-
 def test_a_known_number_of_queries_needs_no_other_code() -> None:
     whole = replace(attention("f32"), m=1, n=PAST)
     kernel = OpenKernel(whole.region, ISAS[-1])
@@ -107,3 +101,20 @@ def test_later_keys_are_not_read() -> None:
     arrays[2].reshape(2, 2, 20, 32)[:, :, 1:] = np.nan
     result = kernel.run({"batch": 2, "length": 1, "past": 19}, arrays)
     assert np.isfinite(result).all()
+
+
+@pytest.mark.parametrize(("kind", "isa"), [("f32", "avx512"), ("int8", "avx2_vnni")])
+def test_threads_share_many_keys(kind: str, isa: str) -> None:
+    whole = attention(kind, group=4)
+    kernel = OpenKernel(whole.region, isa, threads=20)
+    assert kernel.config.to_dict()["key_shares"] == 20
+    function = TEMPLATE.build(whole.region, kernel.config, machine_for(isa).isa)
+    assert function.script().count("T.parallel(") == 5
+    # 256 KB of k and v, and one key less; shares with no key, with a few, and with whole vectors.
+    least = {"f32": 1024, "int8": 4096}[kind]
+    for batch, n in [(1, least - 1), (1, least), (1, least + 6), (2, 2 * least // 3), (20, 127)]:
+        known = replace(whole, batch=batch, m=1, n=n)
+        arrays = values(known)
+        sizes = {"batch": batch, "length": 1, "past": n - 1}
+        for at_end in (True, False):
+            assert_near(known, kernel.run(sizes, arrays, at_end), expected(known, arrays))
