@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 from tvm import DataType
 
 from .attributes import SOURCES, Attribute, Numbers, Scalar, Sources, attribute_text, typed
-from .size import SymbolicSize, is_open, sampled, size_from, size_text
+from .size import SymbolicSize, evaluated, is_open, size_from, size_text
 
 if TYPE_CHECKING:
     _Attributes = Mapping[str, Attribute]
@@ -45,9 +45,9 @@ class Tensor(msgspec.Struct, frozen=True):
         """Whether a size is known at run time only."""
         return is_open(self.shape)
 
-    def sampled(self) -> Tensor:
-        """The tensor with samples in the places of such sizes."""
-        return Tensor(sampled(self.shape), self.dtype, self.constant)
+    def resized(self, number: Callable[[int], int]) -> Tensor:
+        """The tensor with other sizes."""
+        return Tensor(tuple(map(number, self.shape)), self.dtype, self.constant)
 
     @property
     def size(self) -> int:
@@ -165,14 +165,21 @@ class Region(msgspec.Struct, frozen=True, kw_only=True):
 
     def sampled(self) -> Region:
         """The region with samples in the places of sizes that are known at run time only."""
+        return self._resized(int)
+
+    def with_sizes(self, values: Mapping[str, int]) -> Region:
+        """The region where the symbols have these values."""
+        return self._resized(lambda size: evaluated(size, values))
+
+    def _resized(self, number: Callable[[int], int]) -> Region:
         if not self.is_open:
             return self
         return self.replace(
-            inputs=tuple(tensor.sampled() for tensor in self.inputs),
-            operands=tuple(tensor.sampled() for tensor in self.operands),
-            output=self.output.sampled(),
-            attrs={name: _sampled(value) for name, value in self.attrs.items()},
-            parts=tuple(part.sampled() for part in self.parts),
+            inputs=tuple(tensor.resized(number) for tensor in self.inputs),
+            operands=tuple(tensor.resized(number) for tensor in self.operands),
+            output=self.output.resized(number),
+            attrs={name: _resized(value, number) for name, value in self.attrs.items()},
+            parts=tuple(part._resized(number) for part in self.parts),
         )
 
     @property
@@ -213,10 +220,10 @@ class Region(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.structs.replace(self, **changes)
 
 
-def _sampled(value: Attribute) -> Attribute:
-    """An attribute with samples in the places of symbolic sizes."""
+def _resized(value: Attribute, number: Callable[[int], int]) -> Attribute:
+    """An attribute with numbers in the places of symbolic sizes."""
     if isinstance(value, tuple) and any(isinstance(item, SymbolicSize) for item in value):
-        return tuple(int(item) for item in value if isinstance(item, int))
+        return tuple(number(item) for item in value if isinstance(item, int))
     return value
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any, SupportsIndex
 
 # What every symbol is taken for where a number is needed: a sequence, or rows, of a usual length.
@@ -156,11 +156,6 @@ def is_open(shape: Iterable[int]) -> bool:
     False
     """
     return any(isinstance(size, SymbolicSize) for size in shape)
-
-
-def sampled(shape: Sequence[int]) -> tuple[int, ...]:
-    """A shape with samples in the places of symbolic sizes."""
-    return tuple(map(int, shape))
 
 
 def evaluated(size: int, values: Mapping[str, int]) -> int:

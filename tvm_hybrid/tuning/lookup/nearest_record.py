@@ -11,6 +11,10 @@ this one's. Its best must have been confirmed to be faster than its default by L
 on this very machine with as many threads. It is fitted to the region's sizes, within its space (see
 `fit_config`), and must not look worse to the template, beside its default, than where it was
 measured, if the template `refuses_loans`.
+
+A region with open sizes borrows from regions that are the same for some numbers, of which those
+count whose product is nearest to `size.SAMPLE`, within a factor of 2 ** FARTHEST_SAMPLE: one kernel
+runs all sizes, and is as good as it can be at usual ones.
 """
 
 from __future__ import annotations
@@ -29,10 +33,12 @@ from ..records.record_file import Located
 from ..records.record_store import Found, trusted
 from ..search.config_space import ConfigSpace
 from .fit_config import fit_config
+from .open_sizes import class_distance, symbols_in
 
 FARTHEST = 0.5
 """The largest distance: a factor of 1.41 in some size. On the package's recordings, loans between
 regions at distance 1 gained 1% to 2% as often as they lost 2% to 5%."""
+FARTHEST_SAMPLE = 2.0
 LEAST_GAIN = 0.03
 """What must have been gained over the default, as a fraction of the time after that."""
 MARGIN = 0.05
@@ -75,20 +81,32 @@ class NearestRecords:
         except ConfigError:
             return None
         groups = self.by_workload()
-        sizes = sizes_of(region)
-        near = sorted(
-            (distance(sizes, neighbour.sizes), neighbour.workload)
-            for neighbour in self._of_kind(kind_of(region), groups)
-            if neighbour.workload != region.key
-        )
-        for far, workload in near:
-            if far > FARTHEST:
-                break
+        near = self._samples(region, groups) if region.is_open else self._near(region, groups)
+        for far, workload in sorted(near):
             tuned = [item for item in groups[workload] if _tuned_here(item, template, machine)]
             best = next(iter(trusted(tuned)), None)
             if best is not None:
                 return self._lend(region, template, machine, best, far)
         return None
+
+    def _near(
+        self, region: Region, groups: Mapping[str, list[Located]]
+    ) -> Iterator[tuple[float, str]]:
+        """Distances and keys of regions of the same kind and nearly the same sizes."""
+        sizes = sizes_of(region)
+        for neighbour in self._of_kind(kind_of(region), groups):
+            far = distance(sizes, neighbour.sizes)
+            if neighbour.workload != region.key and far <= FARTHEST:
+                yield far, neighbour.workload
+
+    def _samples(
+        self, region: Region, groups: Mapping[str, list[Located]]
+    ) -> Iterator[tuple[float, str]]:
+        """The same of regions that an open one is, for numbers of a usual size."""
+        for workload, located in groups.items():
+            values = symbols_in(region, located[0].record.region)
+            if values is not None and (far := class_distance(values)) <= FARTHEST_SAMPLE:
+                yield far, workload
 
     def _of_kind(self, kind: Hashable, groups: Mapping[str, list[Located]]) -> list[Neighbour]:
         if groups is not self._indexed:

@@ -14,7 +14,9 @@ from microkernels.isa import isa_named
 from microkernels.machines.machine import Machine
 from tir_schedules.core import template
 from tir_schedules.core.region import Region, Step, Tensor
+from tir_schedules.core.size import SymbolicSize
 from tvm_hybrid.tuning.lookup.nearest_record import NearestRecords, distance, kind_of, sizes_of
+from tvm_hybrid.tuning.lookup.open_sizes import symbols_in
 from tvm_hybrid.tuning.records.record import Record
 from tvm_hybrid.tuning.records.record_file import RecordFile
 from tvm_hybrid.tuning.records.record_store import RecordStore
@@ -128,6 +130,29 @@ def test_the_nearest_speaks_even_if_its_default_is_the_best(tuned: Tuned, machin
     tuned.add(96, 8, 1.0)
     tuned.add(128, 32)
     assert tuned.borrowed(64, machine) is None
+
+
+def test_open_sizes_borrow_from_a_usual_one(tuned: Tuned, machine: Machine) -> None:
+    """The nearest to 128 speaks, within a factor of four, and regions that are the same else."""
+    size = SymbolicSize.of("n")
+    tuned.add(1024, 64)
+    assert tuned.borrowed(size, machine) is None
+    tuned.add(32, 16)
+    near = tuned.add(96, 32)
+    assert tuned.borrowed(size, machine) == (32, near.workload, math.log2(128 / 96))
+
+
+def test_numbers_of_symbols() -> None:
+    b, n = SymbolicSize.of("b"), SymbolicSize.of("n")
+    assert symbols_in(matmul(n), matmul(12)) == {"n": 12}
+    assert symbols_in(matmul(n), matmul(12, 64)) is None
+    assert symbols_in(matmul(n), matmul(n)) is None
+    assert symbols_in(matmul(b * n), matmul(12)) is None  # neither is a size of its own
+    vector = (Tensor((n,), "float32"),)
+    assert symbols_in(matmul(b * n).replace(operands=vector), matmul(12)) is None
+    strided = matmul(n).replace(attrs={"strides": (n * 4, 1)})
+    assert symbols_in(strided, matmul(12).replace(attrs={"strides": (48, 1)})) == {"n": 12}
+    assert symbols_in(strided, matmul(12).replace(attrs={"strides": (47, 1)})) is None
 
 
 @pytest.mark.parametrize(
