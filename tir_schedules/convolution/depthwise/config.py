@@ -110,6 +110,7 @@ def default_config(region: Region, machine: Machine, most_rows: int = 2) -> Dept
     faster (5x5 at 28x28x240, int8: 60 us instead of 67), if that does not make two tiles of one
     (7x7x1152: 17 instead of 14). (Zen 4, one thread.)
     """
+    opened = DepthwiseProblem.of(region).columns.is_open
     region = one_image(region)
     problem, kernel = DepthwiseProblem.of(region), dot_kernel(region, machine.isa)
     x, outputs = region.inputs[0], problem.columns.outputs
@@ -117,9 +118,10 @@ def default_config(region: Region, machine: Machine, most_rows: int = 2) -> Dept
     registers = 32 if machine.isa.f32_lanes == 16 else 16
     rows, blocks = 1, 1
     if kernel is None:
-        columns = registers * 7 // 16
+        # The last tile of an open number of columns overlaps the one before by less than a tile.
+        columns = registers * 7 // (32 if opened else 16)
         if large and most_rows > 1 and problem.taps <= 9 and problem.rows.dilation == 1:
-            rows, columns = min(2, problem.rows.outputs), columns * 2 // 7
+            rows, columns = min(2, problem.rows.outputs), registers // 8
     else:
         columns = registers * 7 // 8 // 4
         if kernel.kr == 4 and problem.rows.taps > kernel.kr and columns < outputs:

@@ -9,15 +9,13 @@ by the bounds of a loop.
 from __future__ import annotations
 
 import contextlib
-import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import tvm.tirx.script.builder.ir as I
 from tvm import tirx
 
 from microkernels.vector.expressions import Expr, bind, constant, materialise, ramp, splat
-from tir_schedules.core.blocking import balanced
 from tir_schedules.core.emission import opaque_block
 from tir_schedules.core.extents import extent
 from tir_schedules.core.open_loops import ceil_div, choose
@@ -26,38 +24,7 @@ from tir_schedules.epilogue.epilogue import Columns, load_vector
 from .config import DepthwiseConfig
 from .problem import DepthwiseProblem
 from .results import Accumulators, Corner, Results
-
-
-@dataclass(frozen=True)
-class Strip:
-    """`count` tiles of `size` columns from `start` on; `edge` if taps of one lie outside."""
-
-    start: int
-    count: int
-    size: int
-    edge: bool
-    stored: Expr | None = None  # of columns whose number is open: so many of them exist
-
-
-def strips(problem: DepthwiseProblem, most: int) -> Iterator[Strip]:
-    """The columns in balanced tiles: equal neighbours in one strip, tiles at the edges alone."""
-    pending: Strip | None = None
-    for group in balanced(problem.columns.outputs, most):
-        for number in range(group.count):
-            start = group.start + number * group.size
-            ends = (start, start + group.size - 1)
-            edge = not all(map(problem.columns.is_inside, ends))
-            if pending is not None and not edge and pending.size == group.size:
-                pending = Strip(pending.start, pending.count + 1, pending.size, False)
-                continue
-            if pending is not None:
-                yield pending
-            pending = Strip(start, 1, group.size, edge)
-            if edge:
-                yield pending
-                pending = None
-    if pending is not None:
-        yield pending
+from .strips import BEGIN, END, MIDDLE, OTHER, Strip, open_strip, strips, used_columns
 
 
 @dataclass(frozen=True)
@@ -182,30 +149,36 @@ class DirectTiles:
                 self._columns(sample, materialise(first + row), 1, chunk)
 
     def _open_columns(self, sample: Expr, row: Expr, rows: int, chunk: Expr) -> None:
-        """Columns whose number is known at run time only: tiles, of which those at the edges have
-        code that looks at every column of x."""
+        """Columns whose number is known at run time only: whole tiles, of which the last one may
+        overlap the one before.
+
+        The first one and the last one have code of their own. Where both are the same, or padding
+        is wider than a tile, code looks at every column of x.
+        """
         axis, size = self.problem.columns, self.config.columns
         outputs = extent(axis.outputs)
-        least = math.ceil(math.ceil(axis.before / axis.stride) / size)
         inside = I.floordiv(extent(axis.extent) + axis.before - axis.span(1), axis.stride) + 1
-        most = materialise(I.floordiv(tirx.Min(inside, outputs), size))
+        inside = materialise(tirx.Min(inside, outputs))
+        last = materialise(tirx.Max(outputs - size, tirx.const(0, "int32")))
         sizes = sorted({-(-size // 2), size})
         with I.serial(ceil_div(outputs, size)) as number, opaque_block("columns"):
-            first = materialise(number * size)
-            corner = Corner(sample, row, first)
+            first = materialise(tirx.Min(number * size, last))
+            left = materialise(tirx.Min(outputs - first, tirx.const(size, "int32")))
+            begins, ends = first * axis.stride >= axis.before, first + size <= inside
+            middle, at_begin, at_end, other = (
+                tirx.const(kind, "int32") for kind in (MIDDLE, BEGIN, END, OTHER)
+            )
+            if len(sizes) > 1:
+                other = other + tirx.Cast("int32", left > sizes[0])
+            inner = tirx.Select(ends, middle, tirx.Select(left >= size, at_end, other))
+            outer = tirx.Select(tirx.all(first <= 0, ends), at_begin, other)
 
-            def at_edge(known: int) -> None:
-                stored = tirx.Min(tirx.const(known, "int32"), outputs - first)
-                strip = Strip(0, 1, known, True, materialise(stored))
-                self._channels(corner, rows, strip, chunk)
+            def tile(kind: int) -> None:
+                strip = open_strip(axis, kind, sizes, left)
+                self._channels(Corner(sample, row, first), rows, strip, chunk)
 
-            with I.If(tirx.all(number >= least, number < most)):
-                with I.Then():
-                    self._channels(corner, rows, Strip(0, 1, size, False), chunk)
-                with I.Else():
-                    left = tirx.Min(outputs - first, tirx.const(size, "int32"))
-                    kind = tirx.Cast("int32", left > sizes[0])
-                    choose(kind, range(len(sizes)), lambda kind: at_edge(sizes[kind]))
+            kind = materialise(tirx.Select(begins, inner, outer))
+            choose(kind, range(OTHER + len(sizes)), tile)
 
     def _columns(self, sample: Expr, row: Expr, rows: int, chunk: Expr) -> None:
         if self.problem.columns.is_open:
@@ -297,11 +270,11 @@ class DirectTiles:
         for offset, uses in users.items():
             if start is not None:
                 position = start * axis.stride - axis.before + offset
-                if not 0 <= position < axis.extent:
+                if position < 0 or (not axis.is_open and position >= axis.extent):
                     continue
             column = corner.column * axis.stride - axis.before + offset
             exists = None
-            if strip.stored is not None:
+            if offset in strip.checked:
                 # Columns outside are read at the nearest inside, and count as zeros.
                 width = extent(axis.extent)
                 exists = bind(tirx.all(column >= 0, column < width))
@@ -325,14 +298,3 @@ class DirectTiles:
         problem = self.problem
         tap = vector * problem.taps + row * problem.columns.taps + column
         return self.w[ramp(tap * self.lanes, self.lanes)]
-
-
-def used_columns(
-    stride: int, dilation: int, taps: int, columns: int
-) -> dict[int, list[tuple[int, int]]]:
-    """Columns of x from the first one of a tile on -> (column of the tile, tap) that want them."""
-    found: dict[int, list[tuple[int, int]]] = {}
-    for column in range(columns):
-        for tap in range(taps):
-            found.setdefault(column * stride + tap * dilation, []).append((column, tap))
-    return dict(sorted(found.items()))

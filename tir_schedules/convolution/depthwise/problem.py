@@ -31,6 +31,7 @@ class Axis:
     stride: int
     dilation: int
     before: int
+    after: int = 0
 
     def span(self, outputs: int) -> int:
         """Positions of padded x that so many neighbouring results are computed from."""
@@ -92,6 +93,7 @@ class DepthwiseProblem:
                 found.strides,
                 found.dilation,
                 found.before,
+                found.after,
                 strict=True,
             )
         ]

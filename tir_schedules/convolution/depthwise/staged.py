@@ -38,10 +38,10 @@ from tir_schedules.product.activations import as_operand
 from tir_schedules.product.zero_points import Start, quantize_parameters
 
 from .config import DepthwiseConfig
-from .direct import used_columns
 from .interleave import interleave, staged_order, unpack_llvm_ir
 from .problem import DepthwiseProblem
 from .results import Accumulators, Corner, Results
+from .strips import used_columns
 from .weight import Groups, weight_size
 
 
