@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 import tvm.tirx.script.builder.ir as I
 
+from microkernels.microkernel import Address
 from microkernels.tvm_compat import llvm_functions
 from microkernels.vector.expressions import Expr, constant, ramp
 from microkernels.vector.prefetch import PREFETCH_LLVM_IR
@@ -27,6 +28,7 @@ from tir_schedules.core.open_loops import for_blocks, for_tiles, share_of
 from tir_schedules.core.product_plan import Piece, ProductPlan
 
 from .few_rows import FEW_ROWS, FewRows
+from .open_fetch import Ahead, OpenFetch
 from .tile_loops import TileLoops
 from .tile_stores import rest
 
@@ -99,12 +101,14 @@ class OpenRows:
         """Panels of equal width, for `least` rows or more."""
         plan = self.loops.plan
         steps, pieces = plan.steps, plan.pieces
+        fetch = OpenFetch.of(self.loops, rows, group.size)
 
         def panel(start: Expr | int, width: int) -> None:
             first = vector + start
 
             def tile(at: Expr, height: int) -> None:
-                self._tile(row + at, height, first, width, (0, steps), scratch, 0, False)
+                ahead = None if fetch is None else fetch.ahead(first, at, height, 0)
+                self._tile(row + at, height, first, width, (0, steps), scratch, 0, False, ahead)
 
             def store(at: Expr, height: Expr) -> None:
                 self._store(row + at, height, first, width, scratch)
@@ -114,7 +118,7 @@ class OpenRows:
                 return
             self._fill(row, rows, first, width, scratch)
             for piece in _alike(pieces):
-                add = functools.partial(self._piece, row, rows, first, width, scratch, least)
+                add = functools.partial(self._piece, row, rows, first, width, scratch, least, fetch)
                 for_groups([piece], add)
             self._store(row, rows, first, width, scratch)
 
@@ -128,13 +132,15 @@ class OpenRows:
         vectors: int,
         scratch: Expr,
         least: int,
+        fetch: OpenFetch | None,
         start: Expr | int,
         steps: int,
     ) -> None:
         """Adds a block of K to the accumulators of all rows, which are in `scratch`."""
 
         def tile(at: Expr, height: int) -> None:
-            self._tile(row + at, height, vector, vectors, (start, steps), scratch, at, True)
+            ahead = None if fetch is None else fetch.ahead(vector, at, height, start)
+            self._tile(row + at, height, vector, vectors, (start, steps), scratch, at, True, ahead)
 
         for_tiles(rows, self.loops.plan.rows, tile, None, least)
 
@@ -166,6 +172,7 @@ class OpenRows:
         scratch: Expr,
         place: Expr | int,
         goes_on: bool,
+        ahead: Ahead | None = None,
     ) -> None:
         """One tile, its accumulators in `scratch` from the row `place` on."""
         loops, kernel = self.loops, self.loops.plan.kernel
@@ -177,12 +184,17 @@ class OpenRows:
             assert begins is not None
             return begins(row + i, vector + j)
 
+        def load_b(j: int, ks: Sequence[Expr | int]) -> Expr | Address:
+            if ahead is not None and j == 0:
+                ahead(ks[0])
+            return loops.load_b(vector, vectors, piece[0] + ks[0], j)
+
         result = kernel.emit(
             rows,
             vectors,
             (piece[1],),
             lambda i, ks: loops.load_a(row + i, piece[0] + ks[0]),
-            lambda j, ks: loops.load_b(vector, vectors, piece[0] + ks[0], j),
+            load_b,
             start if goes_on or begins is not None else None,
         )
         rest(result, scratch, place)

@@ -96,6 +96,14 @@ def test_cuts_of_rows_and_of_k() -> None:
         check(region, kernel, each)
 
 
+@pytest.mark.parametrize(("isa", "fetched"), [("avx2", False), ("avx512", True)])
+def test_tiles_fetch_the_next_panel_where_a_step_of_it_is_a_line(isa: str, fetched: bool) -> None:
+    region, machine = biased(96, 200), machine_for(isa)
+    template = template_for("matmul")
+    built = template.build(region, template.default_config(region, machine), machine.isa)
+    assert ("tvm_hybrid_prefetch" in str(built.body)) == fetched
+
+
 def test_an_operand_that_differs_along_a_part_of_the_rows() -> None:
     region = linear(24, 40, (Step("add", (0, 1)),), Tensor((LENGTH, 40), "float32"))
     kernel = OpenKernel(region, highest_native(ISAS))

@@ -1,0 +1,96 @@
+"""Fetches the next panel of a weight while the panel before is multiplied, for any number of rows.
+
+    rows   8 of tiles of 8x3 vectors  ->  1 tile: it fetches three lines in every step of K
+    rows   6                          ->  1 tile: its products would not hide the fetching
+    rows  24                          ->  3 tiles: each fetches one
+    rows 128                          ->  16 tiles: none does; the panel before takes long enough
+
+As `TileLoops.fetch`. How many lines a tile fetches is decided at run time: in place of those that
+it has code for and shall not fetch, it asks for what it is about to load anyway.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tvm import tirx
+
+from microkernels.vector.expressions import Expr, materialise
+from tir_schedules.core.open_loops import ceil_div
+from tir_schedules.core.product_plan import PANELS_AHEAD, PRODUCTS_PER_FETCH
+
+from .tile_loops import TileLoops
+
+Ahead = Callable[[Expr | int], None]
+
+
+@dataclass(frozen=True)
+class OpenFetch:
+    """What tiles of a block of rows fetch.
+
+    Attributes
+    ----------
+    loops : TileLoops
+        What they do with a tile.
+    vectors : int
+        Of the widest panel.
+    tiles, lines : Expr
+        Tiles of the block, and lines that each fetches in every step of K.
+    rows : Expr
+        Of the block.
+    """
+
+    loops: TileLoops
+    vectors: int
+    tiles: Expr
+    lines: Expr
+    rows: Expr
+
+    @staticmethod
+    def of(loops: TileLoops, rows: Expr, vectors: int) -> OpenFetch | None:
+        """Emits how many lines tiles fetch, for a block of some rows; None if none ever does."""
+        if loops.fetch is None or loops.plan.rows * vectors < PRODUCTS_PER_FETCH:
+            return None
+        one = tirx.const(1, "int32")
+        tiles = materialise(tirx.Max(ceil_div(rows, loops.plan.rows), one))
+        share = tirx.floordiv(tiles + (vectors - 1), tiles)
+        lines = tirx.Select(tiles <= PANELS_AHEAD * vectors, share, tirx.const(0, "int32"))
+        return OpenFetch(loops, vectors, tiles, materialise(lines), rows)
+
+    def ahead(self, vector: Expr, at: Expr, height: int, first: Expr | int) -> Ahead | None:
+        """(step) -> None; fetches a share of the panel that begins behind a tile's vectors.
+
+        Parameters
+        ----------
+        vector : Expr
+            First one of the panel that is multiplied.
+        at : Expr
+            The tile's first row within the block.
+        height : int
+            Its rows.
+        first : Expr or int
+            First step of the block of K.
+        """
+        fetch, plan = self.loops.fetch, self.loops.plan
+        most = min(self.vectors, height * self.vectors // PRODUCTS_PER_FETCH)
+        lower = height <= plan.rows // 2 and most < self.vectors  # only ever a single tile
+        if fetch is None or not most or lower:
+            return None
+        zero = tirx.const(0, "int32")
+        lines = materialise(tirx.Select(self.lines <= most, self.lines, zero))
+        # Whole for the pieces of `for_tiles`, of which the larger ones come first.
+        number = tirx.floordiv(at * self.tiles, tirx.Max(self.rows, tirx.const(1, "int32")))
+        width, steps = tirx.const(self.vectors, "int32"), plan.steps
+        next_panel = self.vectors * steps + (number * steps + first) * lines
+        some = lines > 0
+        begin = materialise(tirx.Select(some, next_panel, first * width))
+        stride = materialise(tirx.Select(some, lines, width))
+        last = tirx.Max(lines - 1, zero)
+        offsets = [materialise(tirx.Min(tirx.const(j, "int32"), last)) for j in range(most)]
+
+        def emit(step: Expr | int) -> None:
+            for offset in offsets:
+                fetch(vector, begin + step * stride + offset)
+
+        return emit
