@@ -16,13 +16,13 @@ reading a weight from L3 is hidden; blocks of rows are then whole tiles.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 from microkernels.amx.tile_shapes import LAYOUTS, ROWS
 from microkernels.machines.machine import Machine
 from tir_schedules.core.blocking import Group, shares
-from tir_schedules.core.region import Region, Tensor
+from tir_schedules.core.region import Region
 from tir_schedules.cost.cost import Cost
 from tir_schedules.cost.merge_estimate import (
     CHAIN,
@@ -32,11 +32,10 @@ from tir_schedules.cost.merge_estimate import (
     on_threads,
 )
 from tir_schedules.cost.parallel import halves
-from tir_schedules.cost.work import has_tiles, norm_us
+from tir_schedules.cost.work import has_tiles
 from tir_schedules.epilogue.epilogue import rows_and_columns
-from tir_schedules.product.matmul import MATMUL, estimated_cycles
-from tir_schedules.rows.normalize import default_config as normalize_config
 
+from .part_cost import PartConfig, Share, alone, of_rows, tasks_of, weight_bytes_of
 from .sources import sources_of
 
 TALLEST = ROWS * LAYOUTS["2x2"][0]  # rows of the block of tiles that takes the fewest loads
@@ -63,12 +62,15 @@ class ChainPlan:
         Threads that have work.
     block : int
         Rows that go through the whole chain together, by "rows"; else all of them.
+    alone : int
+        Up to so many rows one thread takes them all, where their number is not known.
     """
 
     mode: str
     cost: Cost
     tasks: int
     block: int
+    alone: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,7 +99,7 @@ def estimate_chain(region: Region, machine: Machine) -> ChainEstimate:
     machine : Machine
         Its threads share the work.
     """
-    chain = _Chain(region, machine)
+    chain = ChainCost(region, machine)
     rows = min(chain.by_rows(), key=lambda plan: plan.cost.total)
     plan = min((rows, *chain.by_columns()), key=lambda plan: plan.cost.total)
     way = f"blocks of {plan.block} rows" if plan.mode == "rows" else "columns"
@@ -111,28 +113,26 @@ def estimate_chain(region: Region, machine: Machine) -> ChainEstimate:
     )
 
 
-@dataclass(frozen=True)
-class _Share:
-    """What the busiest thread does of one part."""
+class ChainCost:
+    """The parts of a chain on a machine.
 
-    compute: float  # microseconds
-    passes: int  # times that it streams its columns of the weight
-    threads_m: int = 1
-    threads_n: int = 1
-    threads_k: int = 1
+    `configs` are those of the parts as kernels of their own, where they are not their defaults.
+    """
 
-
-class _Chain:
-    """The parts of a chain on a machine."""
-
-    def __init__(self, region: Region, machine: Machine) -> None:
+    def __init__(
+        self, region: Region, machine: Machine, configs: Sequence[PartConfig] | None = None
+    ) -> None:
         self.machine = machine
-        self.unit = TALLEST if has_tiles(machine) else 1
+        self.unit = TALLEST if has_tiles(machine) and configs is None else 1
         self.parts = region.parts
+        self.configs: Sequence[PartConfig | None] = configs or [None] * len(region.parts)
         self.reads = [[s.number for s in found if s.part] for found in sources_of(region)]
         self.m = rows_and_columns(region.output)[0]
-        self.weight_bytes = sum(map(_weight_bytes, self.parts))
-        self.shares = [_alone(part, machine) for part in self.parts]
+        self.weight_bytes = sum(map(weight_bytes_of, self.parts))
+        self.shares = [
+            alone(part, machine, config)
+            for part, config in zip(self.parts, self.configs, strict=True)
+        ]
         last = len(self.parts) - 1
         self.row_bytes = sum(part.output.nbytes for part in self.parts[:last]) // self.m
 
@@ -143,7 +143,7 @@ class _Chain:
     def by_columns(self) -> Iterator[ChainPlan]:
         """The parts in turn in one kernel, on several threads."""
         if self.machine.threads > 1:
-            tasks = max(map(_tasks, self.shares))
+            tasks = max(map(tasks_of, self.shares))
             yield ChainPlan("columns", self._in_turn(self.machine.call_us), tasks, self.m)
 
     def by_rows(self) -> Iterator[ChainPlan]:
@@ -154,7 +154,7 @@ class _Chain:
             fewest = math.ceil(rows / max(1, fits))
             sizes = {self._whole(math.ceil(rows / (few * fewest))) for few in (1, 2, 4)}
             for block in sorted({rows, *sizes}, reverse=True):  # few, where all are alike
-                yield ChainPlan("rows", self._in_blocks(rows, block, tasks), tasks, block)
+                yield ChainPlan("rows", self.in_blocks(rows, block, tasks), tasks, block)
 
     def _whole(self, rows: int) -> int:
         """So many rows or somewhat fewer, whole tiles if the machine has tiles."""
@@ -163,45 +163,51 @@ class _Chain:
     def _in_turn(self, calls: float) -> Cost:
         cost = Cost(barriers=calls)
         for part, share, sources in zip(self.parts, self.shares, self.reads, strict=True):
-            fork_join = self.machine.fork_us(_tasks(share))
+            fork_join = self.machine.fork_us(tasks_of(share))
             moved = sum(self._moved(source, share) for source in sources)
             weights = self._streaming(part, share)
             cost += Cost(share.compute, 0.0, weights, moved, fork_join)
         return cost
 
-    def _in_blocks(self, rows: int, block: int, tasks: int) -> Cost:
+    def in_blocks(self, rows: int, block: int, tasks: int) -> Cost:
+        """So many rows of each of some threads, block by block."""
         cost = Cost(barriers=self.machine.call_us + self.machine.fork_us(tasks))
         groups = row_groups(rows, math.ceil(rows / block), self.unit if block < rows else 1)
-        for part in self.parts:
-            pieces = [(group.count, _of_rows(part, group.size, self.machine)) for group in groups]
+        for part, config in zip(self.parts, self.configs, strict=True):
+            pieces = [
+                (group.count, of_rows(part, group.size, self.machine, config)) for group in groups
+            ]
             compute = sum(count * piece.compute for count, piece in pieces)
             passes = sum(count * piece.passes for count, piece in pieces)
-            weights = self._streaming(part, _Share(compute, passes, tasks))
+            weights = self._streaming(part, Share(compute, passes, tasks))
             cost += Cost(compute, weights=weights)
         transfers = STORE_TRANSFERS + 1
         beyond = max(0.0, block * self.row_bytes - self.machine.l2_bytes)
         rate = self.machine.l3_rate(tasks)
         return cost + Cost(between=transfers * beyond * (rows / block) / rate)
 
-    def _streaming(self, part: Region, share: _Share) -> float:
+    def _streaming(self, part: Region, share: Share) -> float:
         """Microseconds that reading a weight adds to computing with it."""
         if self.weight_bytes <= self.machine.l2_bytes // 2:
             return 0.0
-        rate, exposed = self.machine.l3_rate(_tasks(share)), self.machine.l3_exposed(_tasks(share))
+        rate, exposed = (
+            self.machine.l3_rate(tasks_of(share)),
+            self.machine.l3_exposed(tasks_of(share)),
+        )
         if self.weight_bytes > self.machine.l3_bytes // 2:
-            rate, exposed = self.machine.memory_rate(_tasks(share)), MEMORY_EXPOSED
-        time = share.passes * _weight_bytes(part) / (share.threads_n * share.threads_k) / rate
+            rate, exposed = self.machine.memory_rate(tasks_of(share)), MEMORY_EXPOSED
+        time = share.passes * weight_bytes_of(part) / (share.threads_n * share.threads_k) / rate
         return max(0.0, time - share.compute) + exposed * min(time, share.compute)
 
-    def _moved(self, source: int, share: _Share) -> float:
+    def _moved(self, source: int, share: Share) -> float:
         """Microseconds for a part to get rows of an earlier one, and for that one to store them."""
         made = self.shares[source]
         size = self.parts[source].output.nbytes
-        beyond = max(0.0, size / _tasks(made) - self.machine.l2_bytes)
+        beyond = max(0.0, size / tasks_of(made) - self.machine.l2_bytes)
         readers = sum(reads.count(source) for reads in self.reads)
-        stored = (STORE_TRANSFERS / readers + 1) * beyond / self.machine.l3_rate(_tasks(made))
+        stored = (STORE_TRANSFERS / readers + 1) * beyond / self.machine.l3_rate(tasks_of(made))
         own = min(1.0, share.threads_m / made.threads_m) / made.threads_n
-        if _tasks(made) < _tasks(share):
+        if tasks_of(made) < tasks_of(share):
             own = 0.0  # that of a thread that had nothing to do before
         return stored + (1 - own) * size / share.threads_m / self.machine.foreign_rate
 
@@ -233,40 +239,3 @@ def least_of(weights: int, machine: Machine) -> Least:
 def constant_bytes(region: Region) -> int:
     """Bytes of a region's constant inputs."""
     return sum(tensor.nbytes for tensor in region.inputs if tensor.constant)
-
-
-def _alone(part: Region, machine: Machine) -> _Share:
-    """A part as a kernel of its own, in its default configuration."""
-    m, n = rows_and_columns(part.output)
-    if part.op != MATMUL.name:
-        threads = normalize_config(part, machine).threads
-        return _Share(_norm_us(math.ceil(m / threads), n, machine), 1, min(threads, m))
-    config = MATMUL.default_config(part, machine)
-    passes = math.ceil(math.ceil(m / config.threads_m) / config.m_block)
-    cycles = estimated_cycles(part, config, machine)
-    compute = cycles / machine.cycles_per_us
-    return _Share(compute, passes, config.threads_m, config.threads_n, config.threads_k)
-
-
-def _of_rows(part: Region, rows: int, machine: Machine) -> _Share:
-    """Some rows of a part on one thread."""
-    n = part.output.shape[-1]
-    if part.op != MATMUL.name:
-        return _Share(_norm_us(rows, n, machine), 1)
-    a = part.inputs[0]
-    a = Tensor((rows, a.shape[-1]), a.dtype)
-    output = Tensor((rows, n), part.output.dtype)
-    rows_only = Region(op=part.op, inputs=(a, *part.inputs[1:]), output=output, attrs=part.attrs)
-    return _alone(rows_only, replace(machine, threads=1))
-
-
-def _norm_us(rows: int, n: int, machine: Machine) -> float:
-    return norm_us(rows * math.ceil(n / machine.isa.f32_lanes), machine)
-
-
-def _tasks(share: _Share) -> int:
-    return share.threads_m * share.threads_n * share.threads_k
-
-
-def _weight_bytes(part: Region) -> int:
-    return part.inputs[1].nbytes if part.op == MATMUL.name else 0

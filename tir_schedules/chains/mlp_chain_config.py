@@ -20,23 +20,21 @@ from microkernels.isa import Isa
 from microkernels.machines.machine import Machine
 from microkernels.microkernel import microkernel_named
 from tir_schedules.core.blocking import Group
-from tir_schedules.core.config import Config, check_numbers
+from tir_schedules.core.config import Config, check_numbers, check_numbers_or_all
 from tir_schedules.core.region import Region, Tensor
 from tir_schedules.epilogue.epilogue import rows_and_columns
 from tir_schedules.product import matmul
-from tir_schedules.product.matmul_config import MatmulConfig, dimensions, product_types
+from tir_schedules.product.matmul_config import MatmulConfig, dimensions
 from tir_schedules.product.matmul_config import check as check_matmul
-from tir_schedules.product.tile_config import product_kernels
-from tir_schedules.product.tile_space import register_tiles
 from tir_schedules.rows import normalize
 from tir_schedules.rows.normalize import NormalizeConfig
 from tir_schedules.rows.normalize_view import NORM_OPS
 
 from .cost import estimate_chain, row_groups
+from .open_cost import estimate_open_chain
+from .part_cost import PartConfig
 
 MOST_BLOCKS = 1 << 20
-
-PartConfig = MatmulConfig | NormalizeConfig
 
 
 class MlpChainConfig(Config, frozen=True, kw_only=True):
@@ -56,6 +54,10 @@ class MlpChainConfig(Config, frozen=True, kw_only=True):
         One for each matmul, in order; in mode "rows" for one thread and the rows of a block.
     norms : tuple of NormalizeConfig
         One for each normalisation, in order.
+    most_rows : int
+        Rows of a block where their number is known at run time only; the last one may have fewer.
+    alone_rows : int
+        Up to so many rows, where that is not known, one thread takes all.
     """
 
     mode: Literal["rows", "columns"]
@@ -64,6 +66,8 @@ class MlpChainConfig(Config, frozen=True, kw_only=True):
     row_unit: int = 1
     matmuls: tuple[MatmulConfig, ...] = ()
     norms: tuple[NormalizeConfig, ...] = ()
+    most_rows: int = 1
+    alone_rows: int = 0
 
     def of_parts(self, region: Region) -> list[PartConfig]:
         """The configuration of every part; ConfigError if their numbers do not agree."""
@@ -81,11 +85,8 @@ class MlpChainConfig(Config, frozen=True, kw_only=True):
 
     def with_parts(self, region: Region, configs: Sequence[PartConfig]) -> MlpChainConfig:
         """The configuration with others for the parts."""
-        return MlpChainConfig(
-            mode=self.mode,
-            threads=self.threads,
-            row_blocks=self.row_blocks,
-            row_unit=self.row_unit,
+        return msgspec.structs.replace(
+            self,
             matmuls=tuple(c for c in configs if isinstance(c, MatmulConfig)),
             norms=tuple(c for c in configs if isinstance(c, NormalizeConfig)),
         )
@@ -107,8 +108,11 @@ def check(region: Region, config: MlpChainConfig, isa: Isa) -> list[PartConfig]:
         Saying what is not legal.
     """
     limits = {"threads": 4096, "row_blocks": MOST_BLOCKS, "row_unit": MOST_BLOCKS}
-    check_numbers(region, config, limits)
+    check_numbers(region, config, {**limits, "most_rows": MOST_BLOCKS})
+    check_numbers_or_all(region, config, "alone_rows")
     configs = config.of_parts(region)
+    if region.is_open and config.mode != "rows":
+        raise ConfigError(f"mode {config.mode} for any number of rows, for {region.key}")
     for part, found in zip(region.parts, configs, strict=True):
         if isinstance(found, MatmulConfig):
             check_matmul(part, found, isa)
@@ -121,30 +125,13 @@ def check(region: Region, config: MlpChainConfig, isa: Isa) -> list[PartConfig]:
 
 def default_config(region: Region, machine: Machine) -> MlpChainConfig:
     """The mode and the blocks that `estimate_chain` prefers; no tuning is needed."""
+    if region.is_open:
+        return any_rows(region, machine)
     plan = estimate_chain(region, machine).plan
     if plan.mode == "columns":
         return by_columns(region, machine)
     rows = math.ceil(rows_of(region.parts[0]) / plan.tasks)
     return by_rows(region, machine, plan.tasks, plan.tasks * math.ceil(rows / plan.block))
-
-
-def space(region: Region, machine: Machine) -> Iterator[MlpChainConfig]:
-    """The default; both modes with other blocks; then other tiles in all parts or in one."""
-    default = default_config(region, machine)
-    found = {default}
-
-    def new(configs: Iterator[MlpChainConfig]) -> Iterator[MlpChainConfig]:
-        for config in configs:
-            if config not in found:
-                found.add(config)
-                yield config
-
-    yield default
-    structures = list(_structures(region, default, machine))
-    yield from new(iter(structures))
-    for structure in dict.fromkeys(structures):
-        yield from new(_other_tiles(region, structure, machine))
-    yield from new(_variations(region, default, machine))
 
 
 def blocks_of(m: int, config: MlpChainConfig) -> tuple[Group, ...]:
@@ -154,13 +141,13 @@ def blocks_of(m: int, config: MlpChainConfig) -> tuple[Group, ...]:
 
 def by_rows(region: Region, machine: Machine, threads: int, row_blocks: int) -> MlpChainConfig:
     """Mode "rows" with so many blocks, or fewer; the busiest thread has the least to multiply."""
-    ways = list(_cut_by_rows(region, machine, threads, row_blocks))
+    ways = list(cut_by_rows(region, machine, threads, row_blocks))
     if len(ways) == 1:
         return ways[0]
     return min(ways, key=lambda config: _busiest_cycles(region, config, machine))
 
 
-def _cut_by_rows(
+def cut_by_rows(
     region: Region, machine: Machine, threads: int, row_blocks: int
 ) -> Iterator[MlpChainConfig]:
     """Mode "rows" with equal blocks and, if a kernel has tiles, with blocks of whole ones."""
@@ -175,7 +162,7 @@ def _cut_by_rows(
             row_unit=unit,
         )
         rows = blocks_of(m, config)[0].size
-        parts = [_default_of(with_rows(part, rows), one) for part in region.parts]
+        parts = [default_of(with_rows(part, rows), one) for part in region.parts]
         return config.with_parts(region, parts)
 
     equal = cut(1)
@@ -199,58 +186,23 @@ def _busiest_cycles(region: Region, config: MlpChainConfig, machine: Machine) ->
     return sum(times[:: config.threads])  # the first takes the largest ones, as many as any
 
 
+def any_rows(region: Region, machine: Machine) -> MlpChainConfig:
+    """Mode "rows" for a number of rows that is known at run time only."""
+    plan = estimate_open_chain(region, machine).plan
+    config = MlpChainConfig(
+        mode="rows", threads=plan.tasks, most_rows=plan.block, alone_rows=plan.alone
+    )
+    one = dataclasses.replace(machine, threads=1)
+    return config.with_parts(region, [default_of(part, one) for part in region.parts])
+
+
 def by_columns(region: Region, machine: Machine) -> MlpChainConfig:
     """Mode "columns", each part as if it stood alone."""
     config = MlpChainConfig(mode="columns")
-    return config.with_parts(region, [_default_of(part, machine) for part in region.parts])
+    return config.with_parts(region, [default_of(part, machine) for part in region.parts])
 
 
-def _structures(
-    region: Region, default: MlpChainConfig, machine: Machine
-) -> Iterator[MlpChainConfig]:
-    blocks = default.row_blocks
-    for threads in sorted({1, default.threads, machine.threads}):
-        for factor in (1, 2, 4, 8):
-            for row_blocks in sorted({blocks * factor, math.ceil(blocks / factor)}):
-                whole = threads * math.ceil(row_blocks / threads)  # every thread has as many
-                yield from _cut_by_rows(region, machine, threads, whole)
-    yield by_columns(region, machine)
-
-
-def _other_tiles(
-    region: Region, config: MlpChainConfig, machine: Machine
-) -> Iterator[MlpChainConfig]:
-    """A configuration with one register tile in all products, as far as it cuts them."""
-    first, *_ = (part for part in region.parts if part.op == "matmul")
-    rows = rows_of(first)
-    if config.mode == "rows":
-        rows = blocks_of(rows, config)[0].size
-    kernels = product_kernels(machine.isa, *product_types(first))
-    vector = [kernel for kernel in kernels if not kernel.by_tiles]
-    for kernel, tile_rows, vectors in register_tiles(vector, rows, 1 << 10):
-        tile = {"kernel": kernel.name, "rows": tile_rows, "vectors": vectors}
-        matmuls = tuple(
-            msgspec.structs.replace(found, **tile, m_block=max(found.m_block, tile_rows))
-            for found in config.matmuls
-        )
-        yield msgspec.structs.replace(config, matmuls=matmuls)
-
-
-def _variations(
-    region: Region, default: MlpChainConfig, machine: Machine
-) -> Iterator[MlpChainConfig]:
-    configs = default.of_parts(region)
-    if default.mode == "rows":
-        machine = dataclasses.replace(machine, threads=1)
-    for number, part in enumerate(region.parts):
-        if default.mode == "rows":
-            part = with_rows(part, blocks_of(rows_of(part), default)[0].size)
-        template_space = matmul.neighbourhood if part.op == "matmul" else normalize.space
-        for found in template_space(part, machine):
-            yield default.with_parts(region, [*configs[:number], found, *configs[number + 1 :]])
-
-
-def _default_of(part: Region, machine: Machine) -> PartConfig:
+def default_of(part: Region, machine: Machine) -> PartConfig:
     if part.op in NORM_OPS:
         return normalize.default_config(part, machine)
     return matmul.default_config(part, machine)

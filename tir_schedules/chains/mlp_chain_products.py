@@ -77,6 +77,7 @@ def products(region: Region, config: MlpChainConfig, machine: Machine) -> Iterat
             continue
         blocks = blocks_of(rows_of(part), config)
         one = dataclasses.replace(machine, threads=1)
-        product = matmul.product_of(with_rows(part, blocks[0].size), found, one)
+        sized = part if part.is_open else with_rows(part, blocks[0].size)
+        product = matmul.product_of(sized, found, one)
         copies = sum(group.count for group in blocks)
         yield dataclasses.replace(product, part=part, copies=copies, name=name)

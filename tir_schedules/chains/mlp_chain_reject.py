@@ -47,6 +47,15 @@ def reject(region: Region, isa: Isa) -> str | None:
     return None
 
 
+def opens(region: Region, isa: Isa) -> str | None:
+    """Why the template cannot build a region whose number of rows is open, or None."""
+    for number, part in enumerate(region.parts):
+        reason = (matmul if part.op == "matmul" else normalize).opens(part, isa)
+        if reason is not None:
+            return f"part {number} ({part.op}): {reason}"
+    return None
+
+
 def _reject_part(part: Region, isa: Isa) -> str | None:
     """Why a part cannot run on a block of rows."""
     if part.op == "matmul":

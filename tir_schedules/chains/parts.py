@@ -11,6 +11,7 @@ from microkernels.isa import Isa
 from microkernels.microkernel import Microkernel
 from microkernels.vector.expressions import Expr, constant, parameter, ramp
 from tir_schedules.core.emission import opaque_block
+from tir_schedules.core.extents import buffer_shape
 from tir_schedules.core.region import Region, Tensor
 from tir_schedules.core.template import template_for
 from tir_schedules.epilogue.epilogue import Columns, Epilogue, load_vector
@@ -29,7 +30,9 @@ def parts_parameters(region: Region, config: PartsConfig, isa: Isa) -> list[Expr
     """The kernel's parameters for the inputs of a merged region."""
     return [
         parameter(
-            f"input{i}", packed_shape(region, config, isa, i), parameter_dtype(region, config, i)
+            f"input{i}",
+            buffer_shape(packed_shape(region, config, isa, i)),
+            parameter_dtype(region, config, i),
         )
         for i in range(len(region.inputs))
     ]

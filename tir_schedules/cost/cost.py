@@ -39,6 +39,10 @@ class Cost:
     def __add__(self, other: Cost) -> Cost:
         return Cost(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(Cost)))
 
+    def times(self, factor: float) -> Cost:
+        """Every term so many times."""
+        return Cost(*(getattr(self, f.name) * factor for f in fields(Cost)))
+
     def changes(self, before: Cost) -> str:
         """The terms that differ from those of another way, as text."""
         terms = [

@@ -21,7 +21,7 @@ from tir_schedules.core.region import Region
 
 from .activations import Activations, InPlace, Read
 from .matmul_config import MatmulConfig, plan_of
-from .open_rows import share_open
+from .open_rows import OpenRows, share_open
 from .scaled_weight import ScaledPanels
 from .thread_grid import ThreadGrid
 from .tile_loops import TileLoops, TileTask
@@ -133,6 +133,13 @@ class MatmulProduct:
         n_vectors = plan_of(self.region, self.config).n_vectors
         with llvm_functions(PREFETCH_LLVM_IR):
             self.loops(rows).emit(zero, rows, zero, n_vectors, tiles)
+
+    def run_open(self, rows: Expr, most: int) -> None:
+        """The same for a number of rows that is known at run time only, `most` or fewer."""
+        zero = tirx.const(0, "int32")
+        n_vectors = plan_of(self.region, self.config).n_vectors
+        with llvm_functions(PREFETCH_LLVM_IR):
+            OpenRows(self.loops(most)).emit(zero, rows, zero, n_vectors)
 
     def share(self) -> None:
         """The whole product, in one parallel region over the configuration's grid of threads."""

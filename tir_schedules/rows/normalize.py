@@ -258,12 +258,17 @@ def _share_open(loops: Rows, count: Expr | int, config: NormalizeConfig) -> None
     assert not isinstance(count, int)
     with open_tasks(config.threads, count <= config.alone_rows) as (task, tasks):
         first, rows = share_of(count, task, tasks)
-        whole = materialise(I.floordiv(rows, config.rows))
-        with I.serial(whole) as number:
-            loops.block(first + number * config.rows, config.rows)
-        if config.rows > 1:
-            with I.serial(rows - whole * config.rows) as left:
-                loops.block(first + whole * config.rows + left, 1)
+        for_rows(loops, first, rows, config)
+
+
+def for_rows(loops: Rows, first: Expr, rows: Expr, config: NormalizeConfig) -> None:
+    """A number of rows that is known at run time only, in the calling thread."""
+    whole = materialise(I.floordiv(rows, config.rows))
+    with I.serial(whole) as number:
+        loops.block(first + number * config.rows, config.rows)
+    if config.rows > 1:
+        with I.serial(rows - whole * config.rows) as left:
+            loops.block(first + whole * config.rows + left, 1)
 
 
 def _share_strips(strip: ColumnStrip, outer: int, config: NormalizeConfig) -> None:

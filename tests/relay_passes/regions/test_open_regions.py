@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 import tvm
@@ -66,11 +68,7 @@ def test_one_program_has_the_results_of_known_sizes(threads: int) -> None:
     assert [name.split(" ")[0] for name in ops] == [
         "matmul",
         "attention",
-        "matmul",
-        "layer_norm",
-        "matmul",
-        "matmul",
-        "rms_norm",
+        "mlp_chain",
     ]
     run = relax.VirtualMachine(opened.executable, tvm.cpu())["main"]
     rng = np.random.default_rng(0)
@@ -120,3 +118,17 @@ def test_differences_keep_their_symbols() -> None:
     assert found.shape == (SymbolicSize.of("length") + -2, 4)
     (same,) = relax_shape((found.shape[0] * 2,), x)
     tvm.ir.assert_structural_equal(same, (LENGTH - 2) * 2)
+
+
+@pytest.mark.parametrize(("widths", "ops"), [((16, 32, 8), ["mlp_chain"]), ((16,) * 3, ["matmul"])])
+def test_layers_are_a_chain_unless_they_share_a_kernel(widths: list[int], ops: list[str]) -> None:
+    def body(x: relax.Expr) -> relax.Expr:
+        for seed, (k, n) in enumerate(itertools.pairwise(widths)):
+            product = relax.BlockBuilder.current().normalize(
+                op.matmul(x, constant(k, n, seed=seed))
+            )
+            x = relax.BlockBuilder.current().normalize(op.nn.relu(product))
+        return x
+
+    found = taken(compiled(module(body, ((BATCH, widths[0]), "float32"))))
+    assert sorted({name.split(" ")[0] for name in found}) == ops

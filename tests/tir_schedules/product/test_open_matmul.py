@@ -210,5 +210,3 @@ def test_what_is_refused() -> None:
         output=Tensor((2, 8), "float32"),
     )
     assert "not known" in (template.rejection(open_k, isa) or "")
-    chain = template_for("mlp_chain")
-    assert chain.opens is None
