@@ -24,6 +24,8 @@ def symbols_in(opened: Region, known: Region) -> dict[str, int] | None:
     known : Region
         One without.
     """
+    if known.is_open or _ranks(opened) != _ranks(known):
+        return None
     values: dict[str, int] = {}
     symbols: set[str] = set()
     for size, number in _sizes(opened, known):
@@ -31,7 +33,7 @@ def symbols_in(opened: Region, known: Region) -> dict[str, int] | None:
             symbols.update(size.symbols)
             if size == SymbolicSize.of(size.symbols[0]):
                 values[size.symbols[0]] = number
-    if known.is_open or symbols != values.keys():
+    if symbols != values.keys():
         return None
     return values if opened.with_sizes(values).key == known.key else None
 
@@ -41,9 +43,14 @@ def class_distance(values: Mapping[str, int]) -> float:
     return abs(math.log2(max(1, math.prod(values.values())) / SAMPLE))
 
 
+def _ranks(region: Region) -> list[object]:
+    """How many sizes there are, and where."""
+    return [*(len(tensor.shape) for tensor in region.tensors), *map(_ranks, region.parts)]
+
+
 def _sizes(opened: Region, known: Region) -> Iterator[tuple[int, int]]:
     """Sizes at the same places."""
-    for a, b in zip(opened.tensors, known.tensors, strict=False):
-        yield from zip(a.shape, b.shape, strict=False)
-    for part, other in zip(opened.parts, known.parts, strict=False):
+    for a, b in zip(opened.tensors, known.tensors, strict=True):
+        yield from zip(a.shape, b.shape, strict=True)
+    for part, other in zip(opened.parts, known.parts, strict=True):
         yield from _sizes(part, other)

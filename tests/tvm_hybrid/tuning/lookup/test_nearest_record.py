@@ -219,3 +219,15 @@ def test_new_records_are_found(tuned: Tuned, machine: Machine) -> None:
     assert nearest.find(region, machine) is not None
     tuned.add(96, 8, 1.0)
     assert nearest.find(region, machine) is None
+
+
+def test_a_region_of_other_ranks_has_no_numbers_for_symbols() -> None:
+    rows, n = SymbolicSize.of("rows"), Tensor((16, 8), "float32", True)
+
+    def product(*leading: int) -> Region:
+        x, y = Tensor((*leading, 16), "float32"), Tensor((*leading, 8), "float32")
+        return Region("matmul", (x, n), output=y)
+
+    assert symbols_in(product(1, rows), product(1, 5)) == {"rows": 5}
+    assert symbols_in(product(1, rows), product(1)) is None
+    assert symbols_in(product(1, rows), product(1, 5, 5)) is None
