@@ -226,7 +226,7 @@ def test_a_region_of_other_ranks_has_no_numbers_for_symbols() -> None:
 
     def product(*leading: int) -> Region:
         x, y = Tensor((*leading, 16), "float32"), Tensor((*leading, 8), "float32")
-        return Region("matmul", (x, n), output=y)
+        return Region(op="matmul", inputs=(x, n), output=y)
 
     assert symbols_in(product(1, rows), product(1, 5)) == {"rows": 5}
     assert symbols_in(product(1, rows), product(1)) is None
