@@ -50,7 +50,7 @@ def openvino_version(python: str) -> str:
 
 
 class OpenVino(WorkerContestant):
-    """OpenVINO's CPU plugin in f32 or integers as the model says: one stream, latency mode.
+    """OpenVINO's CPU plugin: one stream, latency mode.
 
     Parameters
     ----------
@@ -65,6 +65,8 @@ class OpenVino(WorkerContestant):
     kernels : bool
         Whether to measure, instead of whole runs, the time of convolutions and matrix products in
         them: its mean of each slice of runs.
+    precision : str
+        "f32" or "bf16": what float operators compute in. Integers stay as the model says.
 
     Raises
     ------
@@ -79,6 +81,7 @@ class OpenVino(WorkerContestant):
         threads: int,
         python: str | None = None,
         kernels: bool = False,
+        precision: str = "f32",
     ) -> None:
         super().__init__(
             "OpenVINO",
@@ -86,6 +89,7 @@ class OpenVino(WorkerContestant):
             {
                 "model": str(Path(model).resolve()),
                 "threads": threads,
+                "precision": precision,
                 "slice": SLICE_SECONDS if kernels else 0.0,
             },
             feeds,

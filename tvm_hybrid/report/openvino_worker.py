@@ -1,9 +1,10 @@
 """Worker process that runs a model through OpenVINO; see `worker_process` for its job and answers.
 
 It imports nothing of this project, and is run by its path: the Python that has OpenVINO needs only
-NumPy besides. The job has, apart from the files, "model" (an ONNX file), "threads" and "slice". If
-that is not 0, a turn's answer is not the times of whole runs: each is the mean time, by OpenVINO's
-own counters, that convolutions and matrix products take in the runs of a slice of so many seconds.
+NumPy besides. The job has, apart from the files, "model" (an ONNX file), "threads", "precision"
+("f32" or "bf16", of floats) and "slice". If that is not 0, a turn's answer is not the times of
+whole runs: each is the mean time, by OpenVINO's own counters, that convolutions and matrix products
+take in the runs of a slice of so many seconds.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ class Model:
             "NUM_STREAMS": 1,
             "PERFORMANCE_HINT": "LATENCY",
             "ENABLE_CPU_PINNING": False,
-            "INFERENCE_PRECISION_HINT": "f32",
+            "INFERENCE_PRECISION_HINT": job["precision"],
         }
         with np.load(job["feeds"]) as arrays:
             self._feeds = {name: arrays[name] for name in arrays.files}

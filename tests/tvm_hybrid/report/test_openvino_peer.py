@@ -18,8 +18,8 @@ from tvm_hybrid.report.openvino_peer import (
 )
 from tvm_hybrid.report.timing import ContestantError
 
-# Gives twice its input. Its counters are means of all runs, as the real ones are: 100 us for the
-# first run, 20 us for each other one; and 7 us for what is no kernel.
+# Gives twice its input, in bfloat16 three times. Its counters are means of all runs, as the real
+# ones are: 100 us for the first run, 20 us for each other one; and 7 us for what is no kernel.
 PLAYED = """
 from datetime import timedelta
 from types import SimpleNamespace
@@ -30,8 +30,8 @@ __version__ = "1.2.3-build"
 
 
 class Request:
-    def __init__(self, counting):
-        self.counting, self.runs, self.micros = counting, 0, 0
+    def __init__(self, counting, factor):
+        self.counting, self.factor, self.runs, self.micros = counting, factor, 0, 0
         self.tensor = SimpleNamespace(shape=None, data=np.zeros((2, 3), np.float32))
         self.output_tensors = [SimpleNamespace(data=np.zeros((2, 3), np.float32))]
 
@@ -42,7 +42,7 @@ class Request:
     def infer(self):
         self.runs += 1
         self.micros += 20 if self.runs > 1 else 100
-        self.output_tensors[0].data = 2 * self.tensor.data
+        self.output_tensors[0].data = self.factor * self.tensor.data
 
     def get_profiling_info(self):
         assert self.counting
@@ -61,8 +61,8 @@ class Core:
 
     def compile_model(self, model, device, options):
         assert (device, options["INFERENCE_NUM_THREADS"]) == ("CPU", 3)
-        assert options["INFERENCE_PRECISION_HINT"] == "f32"
-        return SimpleNamespace(create_infer_request=lambda: Request(options["PERF_COUNT"]))
+        factor = {"f32": 2, "bf16": 3}[options["INFERENCE_PRECISION_HINT"]]
+        return SimpleNamespace(create_infer_request=lambda: Request(options["PERF_COUNT"], factor))
 """
 
 FEEDS = {"x": np.arange(6, dtype=np.float32).reshape(2, 3)}
@@ -77,10 +77,11 @@ def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "model.onnx"
 
 
-def test_whole_runs(model: Path) -> None:
-    contestant = OpenVino(model, FEEDS, 3)
+@pytest.mark.parametrize(("precision", "factor"), [("f32", 2), ("bf16", 3)])
+def test_whole_runs(model: Path, precision: str, factor: int) -> None:
+    contestant = OpenVino(model, FEEDS, 3, precision=precision)
     try:
-        assert np.array_equal(contestant.outputs[0], 2 * FEEDS["x"])
+        assert np.array_equal(contestant.outputs[0], factor * FEEDS["x"])
         times = contestant.run_for(0.002)
         assert len(times) > 1 and all(0 < time < 0.1 for time in times)
     finally:
