@@ -61,6 +61,7 @@ from .lower.schedule_generic import schedule_leftovers
 from .lower.select_configs import Lookup, select_configs
 from .lower.share_kernels import share_kernels
 from .lower.share_objects import share_objects
+from .lower.share_storage import share_storage
 from .lower.size_classes import size_classes
 from .lower.weights_entry import weights_entry
 from .quantize.fold_dequantize import fold_dequantize
@@ -271,6 +272,7 @@ def phases(options: PipelineOptions, decisions: DecisionLog) -> dict[Phase, list
             allocate_empty(),
             relax.transform.StaticPlanBlockMemory(),
             relax.transform.LowerAllocTensor(),
+            share_storage(),
             size_classes(),
             relax.transform.KillAfterLastUse(),
             relax.transform.LowerRuntimeBuiltin(),

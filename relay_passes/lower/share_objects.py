@@ -1,4 +1,4 @@
-"""Share objects: makes a shape once, and a tensor once for each place in memory.
+"""Share objects: makes a shape or a size once, and a tensor once for each place in memory.
 
 Before
 
@@ -36,11 +36,8 @@ from relay_passes.ir.graph import AnyBinding, op_name
 from relay_passes.ir.region_functions import substitute
 from relay_passes.ir.rewrite import is_relax, map_functions, with_body
 
-_KILL, _ALLOCATE, _MAKE_SHAPE = (
-    "relax.vm.kill_object",
-    "relax.vm.alloc_tensor",
-    "vm.builtin.make_shape",
-)
+_KILL, _ALLOCATE = "relax.vm.kill_object", "relax.vm.alloc_tensor"
+_MAKE = ("vm.builtin.make_shape", "vm.builtin.make_prim_value")  # of numbers of the heap
 
 
 def share_objects() -> ir.transform.Pass:
@@ -103,11 +100,12 @@ def _key(value: relax.Expr) -> Hashable | None:
         )
     if not isinstance(value, relax.Call) or not isinstance(value.op, relax.ExternFunc):
         return None
-    if str(value.op.global_symbol) != _MAKE_SHAPE:
+    name = str(value.op.global_symbol)
+    if name not in _MAKE:
         return None
     heap, *numbers = value.args
     known = _numbers(numbers)
-    return None if known is None else (_MAKE_SHAPE, heap, known)
+    return None if known is None else (name, heap, known)
 
 
 def _numbers(values: Sequence[object]) -> tuple[int, ...] | None:

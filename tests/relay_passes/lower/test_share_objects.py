@@ -1,4 +1,4 @@
-"""A shape is made once, and a tensor once for each place in memory."""
+"""A shape or a size is made once, and a tensor once for each place in memory."""
 
 from __future__ import annotations
 
@@ -33,6 +33,14 @@ class Program:
             R.call_packed(
                 "vm.builtin.make_shape", HEAP, *map(R.prim_value, numbers), ty_args=[kind]
             )
+        )
+
+    def size(self, place: int) -> relax.Var:
+        """A number of the heap."""
+        numbers = map(R.prim_value, (1, place))
+        kind = tvm.ir.PrimType("int64")
+        return self.bind(
+            R.call_packed("vm.builtin.make_prim_value", HEAP, *numbers, ty_args=[kind])
         )
 
     def tensor(self, shape: relax.Expr, storage: relax.Var = STORAGE) -> relax.Var:
@@ -75,6 +83,15 @@ def test_what_is_used_again_is_kept() -> None:
     after = Program()
     x = after.tensor(after.shape(2, 1, 0, 0, 384))
     assert_structural_equal(share_objects()(before.module(y)), after.module(x))
+
+
+def test_sizes_are_read_once() -> None:
+    before, after = Program(), Program()
+    before.use(before.size(2), before.size(3), before.size(2))
+    x, y = after.size(2), after.size(3)
+    after.use(x, y, x)
+    mod = share_objects()(before.module(STORAGE))
+    assert_structural_equal(mod, after.module(STORAGE))
 
 
 def test_what_differs_stays() -> None:
