@@ -153,3 +153,29 @@ def test_a_check_of_a_size_does_not_keep_attention_apart() -> None:
     session = tvm_hybrid.InferenceSession(build.model(), num_threads=1)
     ops = [d.op for d in session.executable.manifest.decisions if d.taken]
     assert [op.split(" ")[0] for op in ops] == ["attention"]
+
+
+def images() -> onnx.ModelProto:
+    """A depthwise convolution between QuantizeLinear and DequantizeLinear."""
+    build = Dynamic()
+    scale, zero = build.constant(0.02, np.float32), build.constant(128, np.uint8)
+    x = build.input("x", ["batch", 40, "h", "w"])
+    real = build.node("DequantizeLinear", build.node("QuantizeLinear", x, scale, zero), scale, zero)
+    weight = build.constant(build.rng.integers(-127, 128, (40, 1, 3, 3)), np.int8)
+    factor = build.constant(0.01, np.float32)
+    weight = build.node("DequantizeLinear", weight, factor, build.constant(0, np.int8))
+    result = build.node("Conv", real, weight, group=40, pads=[1, 1, 1, 1], strides=[2, 2])
+    result = build.node("QuantizeLinear", result, build.constant(0.05, np.float32), zero)
+    build.output(result, ["batch", 40, "p", "q"], np.uint8)
+    return build.model()
+
+
+def test_depthwise_convolutions_of_images_of_any_size() -> None:
+    session, decisions = one_program(images(), 1)
+    assert [d.kernel for d in decisions if "depthwise" in d.kernel]
+    rng = np.random.default_rng(2)
+    for size in [(1, 3, 3), (2, 8, 29), (0, 5, 5), (1, 17, 40)]:
+        x = rng.uniform(-2.5, 2.5, (size[0], 40, *size[1:])).astype(np.float32)
+        known = tvm_hybrid.InferenceSession(images(), shapes={"x": x.shape}, num_threads=1)
+        (result,) = session.run(None, {"x": x})
+        np.testing.assert_array_equal(result, known.run(None, {"x": x})[0])

@@ -130,11 +130,40 @@ def test_tiles_of_several_rows(kind: str) -> None:
         check(fused(ALL[kind]), IMAGE, isa, IMAGES, config=config)
 
 
-@pytest.mark.parametrize("isa", INTEGER_ISAS[:1])
-def test_interleaved_taps_are_refused(isa: str) -> None:
-    region = opened(depthwise_of((3, 3), dtype="uint8"), IMAGE)
-    reason = template_for(region.op).rejection(region, machine_for(isa).isa)
-    assert "interleaved" in str(reason)
+def interleaved(dtype: str, kernel: tuple[int, int], **options: Any) -> OfSizes:
+    return depthwise_of(kernel, dtype=dtype, **options)
+
+
+INTERLEAVED: dict[str, tuple[tuple[int, int], dict[str, Any]]] = {
+    "5x5 inside": ((5, 5), {}),
+    "stride 2": ((3, 3), {"padding": (0, 0, 1, 1), "strides": (2, 2), "channels": 33}),
+    "wide padding": ((2, 2), {"padding": (4, 4, 4, 4), "dilation": (1, 2)}),
+}
+
+
+@pytest.mark.parametrize("kind", INTERLEAVED)
+@pytest.mark.parametrize(
+    ("dtype", "isa"),
+    [*((dtype, isa) for dtype in ("uint8", "int8") for isa in INTEGER_ISAS)]
+    + [("bfloat16", isa) for isa in BF16_ISAS],
+)
+def test_interleaved_taps(dtype: str, isa: str, kind: str) -> None:
+    kernel, options = INTERLEAVED[kind]
+    sizes = [size for size in IMAGES[2::4] if min(size[1:]) >= kernel[0]] + IMAGES[-1:]
+    check(interleaved(dtype, kernel, **options), IMAGE, isa, sizes)
+
+
+@pytest.mark.parametrize(("dtype", "isas"), [("uint8", INTEGER_ISAS), ("bfloat16", BF16_ISAS)])
+def test_interleaved_tiles_of_several_rows(dtype: str, isas: list[str]) -> None:
+    isa = highest_native(isas)
+    kernel, options = (3, 3), {"padding": (1, 1, 1, 1)}
+    for rows, columns, threads in ((2, 4, 1), (3, 2, 2), (1, 1, 1)):
+        config = DepthwiseConfig(rows=rows, columns=columns, blocks=1, threads=threads)
+        kind = interleaved(dtype, kernel, **options)
+        check(
+            fused(kind) if dtype == "bfloat16" else kind, IMAGE, isa, IMAGES[::5], threads, config
+        )
+    check(kind, COLUMNS, isa, SIZES[::4])
 
 
 def test_one_vector_of_long_epilogues() -> None:

@@ -74,13 +74,6 @@ def reject(region: Region, isa: Isa) -> str | None:
     return None
 
 
-def _opens(region: Region, isa: Isa) -> str | None:
-    """Why the template cannot build a region with open sizes, or None."""
-    if ConvGeometry.of(region).opens_image and dot_kernel(region, isa) is not None:
-        return "lines or columns whose number is not known, and interleaved taps"
-    return opens(region, isa)
-
-
 def build(region: Region, config: DepthwiseConfig, isa: Isa) -> tirx.PrimFunc:
     """The kernel; its weight parameter is flat, as `pack` makes it."""
     problem = check(region, config, isa)
@@ -146,7 +139,7 @@ DEPTHWISE_CONV2D = register_template(
         flops=flops,
         reference=conv_reference,
         reject=reject,
-        opens=_opens,
+        opens=opens,
         packing=Packing(pack, unpack, packed_shape),
         nests=nests,
         why_vectors=why_vectors,

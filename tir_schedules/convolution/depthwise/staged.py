@@ -9,7 +9,7 @@ A column is interleaved once for all taps of its row and all rows of the tile.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import tvm.tirx.script.builder.ir as I
@@ -20,27 +20,25 @@ from microkernels.tvm_compat import llvm_functions
 from microkernels.vector.expressions import (
     Expr,
     bind,
-    cast,
     constant,
     materialise,
     ramp,
     reinterpret_group,
-    splat,
 )
 from tir_schedules.core.blocking import balanced
 from tir_schedules.core.emission import opaque_block
 from tir_schedules.core.extents import extent
 from tir_schedules.core.group_loops import for_groups
 from tir_schedules.core.integer_product import is_integer
+from tir_schedules.core.open_loops import ceil_div, choose
 from tir_schedules.core.region import Region
-from tir_schedules.epilogue.epilogue import Columns, load_vector
-from tir_schedules.product.activations import as_operand
-from tir_schedules.product.zero_points import Start, quantize_parameters
+from tir_schedules.product.zero_points import Start
 
 from .config import DepthwiseConfig
-from .interleave import interleave, staged_order, unpack_llvm_ir
+from .interleave import interleave, unpack_llvm_ir
 from .problem import DepthwiseProblem
 from .results import Accumulators, Corner, Results
+from .ring import Ring
 from .strips import used_columns
 from .weight import Groups, weight_size
 
@@ -79,12 +77,6 @@ class StagedTiles:
     def __post_init__(self) -> None:
         self.groups = Groups.of(self.problem, self.config.rows, self.kernel.kr)
         self.block = self.kernel.lanes * self.kernel.kr
-        axis, columns = self.problem.rows, self.problem.columns
-        self.ring = 1 << (axis.span(self.config.rows) - 1).bit_length()
-        self.width = columns.span(columns.outputs)
-        self.dtype = "uint8" if self.kernel.kr == 4 else "int16"
-        if not is_integer(self.region):
-            self.dtype = "uint16"
         self.start = None
         if is_integer(self.region):
             self.start = Start(
@@ -95,6 +87,15 @@ class StagedTiles:
                 self._column_term,
                 lambda _row: tirx.const(0, "int32"),
             )
+        self.ring = Ring(
+            self.region,
+            self.problem,
+            self.config,
+            self.kernel,
+            self.x,
+            self.inputs,
+            self.start,
+        )
 
     @property
     def items(self) -> Expr | int:
@@ -106,8 +107,11 @@ class StagedTiles:
         return -(-self.problem.channels // (self.block * self.config.blocks))
 
     @property
-    def _bands(self) -> int:
-        return -(-self.problem.rows.outputs // self.config.rows)
+    def _bands(self) -> Expr | int:
+        outputs = extent(self.problem.rows.outputs)
+        if isinstance(outputs, int):
+            return -(-outputs // self.config.rows)
+        return ceil_div(outputs, self.config.rows)
 
     def share(self, first: Expr, last: Expr) -> None:
         """The items from `first` to `last`."""
@@ -116,6 +120,8 @@ class StagedTiles:
             item = bind(first + number)
             band = I.floormod(item, self._bands)
             rest = I.floordiv(item, self._bands)
+            if self.problem.opens_image:
+                band, rest = materialise(band), materialise(rest)
             batch = extent(self.problem.batch)
             sample, chunk = I.floormod(rest, batch), I.floordiv(rest, batch)
             if not isinstance(batch, int):
@@ -126,12 +132,10 @@ class StagedTiles:
     @contextlib.contextmanager
     def prepared(self) -> Iterator[None]:
         """The scope in which `bands` may be emitted: the ring is there, with its margins."""
-        self.stage = I.sblock_alloc_buffer(
-            (self.config.blocks * self.ring * self.width * self.block,), self.dtype, align=64
-        )
-        unpacking = unpack_llvm_ir(self.dtype, self.kernel.kr, self.block)
+        self.ring.allocate()
+        unpacking = unpack_llvm_ir(self.ring.dtype, self.kernel.kr, self.block)
         with llvm_functions(self.kernel.llvm_ir, unpacking):
-            self._margins()
+            self.ring.fill_margins()
             yield
 
     def bands(self, sample: Expr, first: Expr, count: Expr, begins: Expr) -> None:
@@ -168,14 +172,17 @@ class StagedTiles:
         """One band of rows: what of x it needs more than the one before is staged first."""
         axis, rows = self.problem.rows, self.config.rows
         top, span, fresh = band * (rows * axis.stride), axis.span(rows), rows * axis.stride
-        ring = bind(number * (self.ring * self.width * self.block))
+        ring = bind(self.ring.place(number))
         if span > fresh:
             with I.If(begins), I.Then(), I.serial(span - fresh) as line:
-                self._stage_row(sample, top + line, ring, block, valid)
+                self.ring.stage_row(sample, top + line, ring, block, valid)
         with I.serial(min(fresh, span)) as line:
-            self._stage_row(sample, top + (line + max(0, span - fresh)), ring, block, valid)
-        rest = axis.outputs % rows
+            self.ring.stage_row(sample, top + (line + max(0, span - fresh)), ring, block, valid)
         row, zero = band * rows, tirx.const(0, "int32")
+        if axis.is_open:
+            self._open_rows(Corner(sample, materialise(row), zero), ring, block, valid)
+            return
+        rest = axis.outputs % rows
         if not rest:
             self._columns(Corner(sample, row, zero), rows, ring, block, valid)
             return
@@ -185,14 +192,31 @@ class StagedTiles:
             with I.Else():
                 self._columns(Corner(sample, row, zero), rest, ring, block, valid)
 
+    def _open_rows(self, corner: Corner, ring: Expr, block: Expr, valid: int) -> None:
+        """A band of an open number of rows: all of them at once, or row by row."""
+        rows = self.config.rows
+        if rows == 1:
+            self._columns(corner, 1, ring, block, valid)
+            return
+        left = materialise(extent(self.problem.rows.outputs) - corner.row)
+        with I.If(left >= rows):
+            with I.Then():
+                self._columns(corner, rows, ring, block, valid)
+            with I.Else(), I.serial(left) as number:
+                row = materialise(corner.row + number)
+                self._columns(Corner(corner.sample, row, corner.column), 1, ring, block, valid)
+
     def _columns(self, corner: Corner, rows: int, ring: Expr, block: Expr, valid: int) -> None:
         axis = self.problem.rows
         lines = {
-            offset: materialise(ring + self._line(corner.row * axis.stride + offset))
+            offset: materialise(ring + self.ring.line(corner.row * axis.stride + offset))
             for group in self.groups.offsets
             for offset in group
             if offset < axis.span(rows)
         }
+        if self.problem.columns.is_open:
+            self._open_columns(corner, rows, block, valid, lines)
+            return
         for_groups(
             balanced(self.problem.columns.outputs, self.config.columns),
             lambda start, size: self._tile(
@@ -205,6 +229,27 @@ class StagedTiles:
             ),
         )
 
+    def _open_columns(
+        self, corner: Corner, rows: int, block: Expr, valid: int, lines: dict[int, Expr]
+    ) -> None:
+        """Columns whose number is known at run time only: whole tiles, of which the last one may
+        overlap the one before. A line shorter than a tile has columns that are not stored.
+        """
+        size = self.config.columns
+        outputs = extent(self.problem.columns.outputs)
+        assert not isinstance(outputs, int)
+        last = materialise(tirx.Max(outputs - size, tirx.const(0, "int32")))
+        short = materialise(tirx.Cast("int32", outputs < size))
+        with I.serial(ceil_div(outputs, size)) as number, opaque_block("columns"):
+            first = materialise(tirx.Min(number * size, last))
+            start = Corner(corner.sample, corner.row, first)
+
+            def tile(is_short: int) -> None:
+                stored = outputs if is_short else None
+                self._tile(start, rows, size, block, valid, lines, stored)
+
+            choose(short, range(2 if size > 1 else 1), tile)
+
     def _tile(
         self,
         corner: Corner,
@@ -213,6 +258,7 @@ class StagedTiles:
         block: Expr,
         valid: int,
         lines: dict[int, Expr],
+        stored: Expr | None = None,
     ) -> None:
         kr, lanes = self.kernel.kr, self.kernel.lanes
         wanted = -(-valid // lanes)
@@ -227,12 +273,12 @@ class StagedTiles:
                 for offset, uses in users.items() if pairs else ():
                     place = (corner.column * axis.stride + offset) * self.block
                     taken = [
-                        bind(self.stage[ramp(lines[y] + place, self.block)])
+                        bind(self.ring.stage[ramp(lines[y] + place, self.block)])
                         if y in lines
-                        else constant(0, self.dtype, self.block)
+                        else constant(0, self.ring.dtype, self.block)
                         for y in offsets
                     ]
-                    taken += [constant(0, self.dtype, self.block)] * (kr - len(taken))
+                    taken += [constant(0, self.ring.dtype, self.block)] * (kr - len(taken))
                     for j, x in enumerate(interleave(taken, wanted)):
                         x = bind(x)
                         for pair in pairs:
@@ -240,7 +286,7 @@ class StagedTiles:
                                 w = self._weight(block, numbers[pair], tap, j)
                                 total = self.kernel.multiply_add(tile.get(pair[0], k, j), x, w)
                                 tile.set(pair[0], k, j, total)
-            self.results.store(tile, corner, block * self.block, valid)
+            self.results.store(tile, corner, block * self.block, valid, stored)
 
     def _weight(self, block: Expr, pair: int, tap: int, j: int) -> Expr:
         kr, taps = self.kernel.kr, self.problem.columns.taps
@@ -258,73 +304,3 @@ class StagedTiles:
         lanes = self.kernel.lanes
         first = weight_size(self.problem, self.config, self.kernel) + vector * (4 * lanes)
         return reinterpret_group("int32", self.w[ramp(first, 4 * lanes)], lanes)
-
-    def _line(self, row: Expr) -> Expr:
-        """Where a row of padded x begins in the ring."""
-        return I.bitwise_and(row, self.ring - 1) * (self.width * self.block)
-
-    def _padding(self) -> Expr:
-        """One element of what lies outside of x."""
-        if self.start is None:
-            return tirx.const(0, self.dtype)
-        if self.start.zero_points.a_runtime:
-            return cast(self.dtype, self.start.a_zero_point())
-        return tirx.const(self.start.zero_points.a, self.dtype)
-
-    def _margins(self) -> None:
-        """Fills the columns of the ring before and after x; the first column if there are none.
-
-        TVM moves a buffer that is used in a loop alone into the loop, and gives its memory to
-        others that are used after it there. The ring is needed from one iteration to the next.
-        """
-        axis = self.problem.columns
-        after = self.width - axis.before - axis.extent
-        value = bind(splat(self._padding(), self.block))
-        if axis.before <= 0 and after <= 0:
-            I.buffer_store(self.stage, value, [ramp(0, self.block)])
-            return
-        with I.serial(self.config.blocks * self.ring) as line:
-            for start, count in ((0, min(axis.before, self.width)), (self.width - after, after)):
-                if count > 0:
-                    with I.serial(count) as column:
-                        place = (line * self.width + start + column) * self.block
-                        I.buffer_store(self.stage, value, [ramp(place, self.block)])
-
-    def _stage_row(self, sample: Expr, row: Expr, ring: Expr, block: Expr, valid: int) -> None:
-        """Stages one row of padded x, but for the columns outside."""
-        rows, columns = self.problem.rows, self.problem.columns
-        line = bind(ring + self._line(row) + columns.before * self.block)
-        count = min(columns.extent, self.width - columns.before)
-        if count <= 0:
-            return
-
-        quantize = quantize_parameters(self.region, self.kernel, self.inputs)
-
-        def fill(vector_of: Callable[[Expr], Expr]) -> None:
-            with I.serial(count) as column:
-                place = ramp(line + column * self.block, self.block)
-                I.buffer_store(self.stage, vector_of(column), [place])
-
-        def copy(column: Expr) -> Expr:
-            pixel = self.problem.pixel(sample, row - rows.before, column)
-            taken = load_vector(
-                self.x,
-                self.region.inputs[0].dtype,
-                pixel,
-                Columns(block * self.block, self.block, valid),
-            )
-            operand = as_operand(taken, self.region.inputs[0].dtype, self.kernel, quantize)
-            return staged_order(cast(self.dtype, operand), self.kernel.kr)
-
-        # The last band may be lower than the others, and stages as much.
-        within = rows.span(self._bands * self.config.rows) <= rows.before + rows.extent
-        if rows.before == 0 and within:
-            fill(copy)
-            return
-        inside = tirx.all(row >= rows.before, row < rows.before + rows.extent)
-        with I.If(inside):
-            with I.Then():
-                fill(copy)
-            with I.Else():
-                padding = bind(splat(self._padding(), self.block))
-                fill(lambda _column: padding)
