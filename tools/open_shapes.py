@@ -22,6 +22,7 @@ import numpy as np
 import onnxruntime
 
 import tvm_hybrid
+from tvm_hybrid.node_arg import NodeArg
 from tvm_hybrid.report.openvino_peer import OpenVino
 
 TURNS = 7
@@ -55,10 +56,11 @@ def main(model: str, sizes: str, threads: int, precision: str, openvino: str | N
     ratios: list[list[float]] = []
     for size in sizes.split(","):
         values = dict(zip(names, map(int, size.split("x")), strict=True))
-        start = time.process_time()
-        static = tvm_hybrid.InferenceSession(model, shapes=values, **options)
-        compiled = time.process_time() - start
         feeds = inputs_of(opened, values)
+        shapes = {name: feed.shape for name, feed in feeds.items()}
+        start = time.process_time()
+        static = tvm_hybrid.InferenceSession(model, shapes=shapes, **options)
+        compiled = time.process_time() - start
         with ExitStack() as running:
             runs = [timed(session.run, feeds) for session in (opened, static, peer)]
             if openvino:
@@ -78,8 +80,15 @@ def open_names(session: tvm_hybrid.InferenceSession) -> list[str]:
     """The open dimensions of a session, each once, in order."""
     found: dict[str, None] = {}
     for info in session.get_inputs():
-        found |= {size: None for size in info.shape or () if isinstance(size, str)}
+        found |= {size: None for size in dimensions(info) if isinstance(size, str)}
     return list(found)
+
+
+def dimensions(info: NodeArg) -> list[int | str]:
+    """Sizes and names; a dimension without a name is called after its input and axis."""
+    return [
+        f"{info.name}_{at}" if each is None else each for at, each in enumerate(info.shape or ())
+    ]
 
 
 def inputs_of(
@@ -89,7 +98,7 @@ def inputs_of(
     rng = np.random.default_rng(0)
     found = {}
     for info in session.get_inputs():
-        shape = [int(values.get(str(size), size or 1)) for size in info.shape or ()]
+        shape = [int(values.get(str(size), size)) for size in dimensions(info)]
         dtype = np.dtype(str(info.dtype))
         whole = np.ones(shape) if "mask" in info.name else rng.integers(0, 2, shape)
         array = rng.standard_normal(shape) if dtype.kind == "f" else whole

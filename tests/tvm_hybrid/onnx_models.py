@@ -9,7 +9,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 
-def two_layers(rows: int | str = 4) -> onnx.ModelProto:
+def two_layers(rows: int | str | None = 4) -> onnx.ModelProto:
     """x[rows, 8] -> MatMul w0 -> Relu -> MatMul w1 -> y[rows, 5], float32; nodes have names."""
     rng = np.random.default_rng(0)
     weights = [

@@ -188,12 +188,13 @@ def test_threads_compile_different_shapes_at_once() -> None:
     assert len(session.programs) == 6
 
 
+@pytest.mark.parametrize("rows", ["rows", None])
 def test_the_tool_measures_each_size_beside_static_code_and_a_peer(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    rows: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("TURNS", "SECONDS", "PAUSE"):
         monkeypatch.setattr(tools.open_shapes, name, int(name == "TURNS"))
-    path = str(saved(tmp_path, two_layers("rows")))
+    path = str(saved(tmp_path, two_layers(rows)))
     done = CliRunner().invoke(tools.open_shapes.main, [path, "--sizes", "3,5"])
     first, _, three, five, means = done.output.splitlines()
     assert first.endswith("one program: True")
