@@ -25,6 +25,7 @@ Shape = tuple[tirx.Expr | int, ...]
 
 IMAGES: Shape = (BATCH, 3, HALF, 24)
 FACTORS: Shape = (BATCH, 1, 1, 24)
+FIRST: Shape = (BATCH, 24, 3, HALF)
 WIDE: Shape = (BATCH, 3, WIDTH, 24)
 
 CASES: dict[str, tuple[str, Callable[..., relax.Expr], tuple[Shape, ...]]] = {
@@ -50,6 +51,11 @@ CASES: dict[str, tuple[str, Callable[..., relax.Expr], tuple[Shape, ...]]] = {
         "generic_injective",
         lambda x, y: op.concat([x, y], axis=2),
         (IMAGES, WIDE),
+    ),
+    "columns of an image": (
+        "generic_injective",
+        lambda x, y: op.permute_dims(op.concat([x, op.tanh(y)], axis=1), (0, 2, 3, 1)),
+        (FIRST, FIRST),
     ),
     "channels first": (
         "generic_serial",
@@ -108,6 +114,18 @@ def test_which_schedule_runs(name: str) -> None:
     expected, body, shapes = CASES[name]
     machine = Machine("znver4", isa_named("avx512"))
     assert [schedule_generic(each, machine)[1] for each in functions(body, shapes)] == [expected]
+
+
+@pytest.mark.parametrize(
+    ("name", "unrolled"), [("side by side", True), ("columns of an image", False)]
+)
+def test_vectors_have_code_of_their_own_where_they_are_read_as_one(
+    name: str, unrolled: bool
+) -> None:
+    _, body, shapes = CASES[name]
+    (function,) = functions(body, shapes)
+    scheduled, _ = open_rows(function, Machine("znver4", isa_named("avx512")))
+    assert ("T.unroll" in scheduled.script()) == unrolled
 
 
 def test_known_sizes_are_not_its_business() -> None:
