@@ -34,6 +34,8 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
         Why, in words.
     on_vectors : str
         Why products of it stay on vectors, if the target has tiles (AMX); "" if none does.
+    at_run_time : str
+        What its kernel decides when it runs, if sizes of it are open; "" if none are.
     flops : int
         Operations of the anchor, of a sample if sizes are open; 0 if not counted.
     workload : str
@@ -49,6 +51,7 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     source: str = ""
     reason: str = ""
     on_vectors: str = ""
+    at_run_time: str = ""
     flops: int = 0
     workload: str = ""
 

@@ -57,7 +57,7 @@ def compile(
     num_threads: int | None = None,
     threads: ThreadsLike = None,
     weights: str | None = None,
-    strict: bool = False,
+    strict: bool | str = False,
     dump_ir: PathLike | None = None,
     fallback: TargetLike = None,
     keep_open: bool = False,
@@ -114,8 +114,9 @@ def compile(
         them. "interleave": they go in turns to the nodes of `threads`. "replicate": the same, in
         one socket; a session bound to another one has weights of its own. None: "replicate" for
         threads of one socket, else "first-touch". Does nothing where there is one node.
-    strict : bool
-        Whether an operator that should have a template but gets none is an error.
+    strict : bool or "open"
+        Whether an operator that should have a template but gets none is an error. "open": in a
+        program with open sizes alone.
     dump_ir : path-like, optional
         Folder that receives the IR after every pass; that of the fallback goes to a folder in it.
     fallback : str, mapping or tvm.target.Target, optional
@@ -166,7 +167,7 @@ def compile(
     options = PipelineOptions(
         target=resolved,
         threads=setting.count,
-        strict=strict,
+        strict=strict is True,
         dump_ir=None if dump_ir is None else Path(dump_ir),
         precision=precision,
         fusion=fusion,
@@ -174,6 +175,10 @@ def compile(
     )
     options = with_records(options, lookup_of(records))
     imported = import_model(model, shapes, values, keep_open)
+    if strict == "open":
+        options = replace(
+            options, strict=any(info.static_shape is None for info in imported.inputs)
+        )
     if second is None:
         return _compiled(imported, options, setting, nodes)
     below = replace(

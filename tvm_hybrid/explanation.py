@@ -103,7 +103,10 @@ class Explanation(Sequence[Decision]):
 
 
 def _why(decision: Decision) -> str:
-    """The reason, and why products stay on vectors."""
-    if not decision.on_vectors:
-        return decision.reason
-    return f"{decision.reason}; on vectors: {decision.on_vectors}"
+    """The reason, why products stay on vectors, and what is decided later."""
+    text = decision.reason
+    if decision.on_vectors:
+        text += f"; on vectors: {decision.on_vectors}"
+    if decision.at_run_time:
+        text += f"; at run time: {decision.at_run_time}"
+    return text

@@ -139,25 +139,21 @@ class InferenceSession:
                 fallback=fallback,
             )
             try:
-                self.executable = make(model, shapes=shapes, values=values).for_host()
-            except ShapeError:
-                if not is_onnx(model):
+                # One program for all sizes only if all of it is as fast as with known ones.
+                found = make(model, shapes=shapes, values=values, keep_open=True, strict="open")
+            except (CompileError, ModelError) as error:
+                parameters = error.inputs if isinstance(error, InputValueError) else ()
+                opened = _opened(model, shapes) if is_onnx(model) else None
+                if opened is None or not (
+                    parameters or any(info.is_open for info in opened.inputs)
+                ):
                     raise
-                declared = _opened(model, shapes)
-                if not any(info.is_open for info in declared.inputs):
-                    raise
-            except InputValueError as error:
-                if not error.inputs:
-                    raise
-                opened = _opened(model, shapes)
-                self._leave_open(opened, make, shapes or {}, values or {}, error.inputs)
+                logger.info("a program for each combination of inputs: %s", error)
+                self._leave_open(opened, make, shapes or {}, values or {}, parameters)
                 return
-            if declared is not None:
-                whole = _for_all_sizes(declared, make, shapes, values)
-                if whole is None:
-                    self._leave_open(declared, make, shapes or {}, values or {}, ())
-                    return
-                self.executable = whole.for_host()
+            self.executable = found.for_host()
+            if self.executable.is_open and is_onnx(model):
+                declared = _opened(model, shapes)
         known = {value.name for value in self.executable.values}
         inputs: Iterable[Described] = self.executable.inputs
         outputs: Iterable[Described] = self.executable.outputs
@@ -369,17 +365,3 @@ def _opened(model: Any, shapes: Mapping[str, Any] | None) -> OpenModel:
     from .frontend import open_model
 
     return open_model(model, shapes)
-
-
-def _for_all_sizes(
-    opened: OpenModel,
-    make: Callable[..., Executable],
-    shapes: Mapping[str, Any] | None,
-    values: Mapping[str, Any] | None,
-) -> Executable | None:
-    """One program for all sizes; None where programs for single shapes are better, or needed."""
-    try:
-        return make(opened.proto, shapes=shapes, values=values, keep_open=True, strict=True)
-    except (CompileError, ModelError) as error:
-        logger.info("a program for each combination of shapes: %s", error)
-        return None

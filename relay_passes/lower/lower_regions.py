@@ -134,6 +134,7 @@ class _Lowerer:
                 source=str(callee.attrs[SOURCE]),
                 reason=f"{reason}; {fewer}" if fewer else reason,
                 on_vectors=why_vectors(region, config, self.machine),
+                at_run_time=template.at_run_time(region, config) if region.is_open else "",
                 flops=int(template.flops(region)),
                 workload=region.key,
             )

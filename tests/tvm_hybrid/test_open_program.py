@@ -183,11 +183,40 @@ def test_where_templates_are_missing_programs_are_made_for_single_shapes(
     with caplog.at_level(logging.INFO, "tvm_hybrid"):
         session = tvm_hybrid.InferenceSession(build.model(), num_threads=1)
         assert not session.programs
-        assert "a program for each combination of shapes: " in caplog.text
+        assert "a program for each combination of inputs: " in caplog.text
         feeds = {"x": np.ones((1, 3, 4, 4)), "weight": np.ones((2, 3, 3, 3))}
         (found,) = session.run(None, {name: x.astype("float32") for name, x in feeds.items()})
     np.testing.assert_array_equal(found, np.full((1, 2, 2, 2), 27, np.float32))
     assert len(session.programs) == 1
+
+
+def test_explain_says_what_is_decided_at_run_time() -> None:
+    build = OnnxBuilder()
+    x = build.input("x", ["n", 64])
+    product = build.node("MatMul", x, build.constant(np.ones((64, 512)), np.float32))
+    build.output(build.node("Softmax", product, axis=-1), ["n", 512])
+    opened = tvm_hybrid.InferenceSession(build.model(), num_threads=1).explain()
+    product, softmax = (decision.at_run_time for decision in opened.taken)
+    assert "panels of columns side by side; more: tiles of" in product
+    assert softmax.startswith("blocks of")
+    cells = [str(cell) for cell in opened.table().columns[-1].cells]
+    assert any(cell.endswith(f"; at run time: {softmax}") for cell in cells)
+    known = tvm_hybrid.InferenceSession(build.model(), shapes={"n": 7}, num_threads=1).explain()
+    assert [decision.at_run_time for decision in known.taken] == [""] * len(known.taken)
+
+
+def test_a_session_takes_a_relax_module_with_symbols() -> None:
+    n = tirx.Var("n", "int64")
+    x = relax.Var("x", relax.TensorType((n, 4), "float32"))
+    builder = relax.BlockBuilder()
+    with builder.function("main", [x]):
+        with builder.dataflow():
+            out = builder.emit_output(relax.op.exp(x))
+        builder.emit_func_output(out)
+    session = tvm_hybrid.InferenceSession(builder.get(), num_threads=1)
+    for rows in (0, 3):
+        (found,) = session.run(None, {"x": np.zeros((rows, 4), np.float32)})
+        np.testing.assert_array_equal(found, np.ones((rows, 4)))
 
 
 def test_compile_keeps_sizes_open_if_asked_to() -> None:

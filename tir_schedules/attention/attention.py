@@ -45,7 +45,7 @@ from tir_schedules.product.tile_config import RESULT_DTYPES
 
 from .config import AttentionConfig, check, default_config, kernels_of, space
 from .decode import program as attention_decode
-from .open.program import build_open
+from .open.program import at_run_time, build_open
 from .problem import AttentionProblem, flat_view
 from .products import estimate, nests, products, why_vectors
 from .tiled.program import AttentionProgram, Blocks
@@ -241,6 +241,7 @@ ATTENTION = register_template(
         reference=reference,
         reject=reject,
         opens=opens,
+        at_run_time=at_run_time,
         nests=nests,
         estimate=estimate,
         products=products,

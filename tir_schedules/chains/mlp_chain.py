@@ -29,6 +29,8 @@ from tir_schedules.core.emission import kernel_function, opaque_block, task_loop
 from tir_schedules.core.extents import read_extents
 from tir_schedules.core.region import Region
 from tir_schedules.core.template import Packing, Template, register_template
+from tir_schedules.product.matmul_config import MatmulConfig, plan_of
+from tir_schedules.product.open_rows import tile_choices
 
 from .chain_loops import ChainLoops
 from .mlp_chain_config import (
@@ -91,6 +93,18 @@ def _for_block(groups: Sequence[Group], index: Expr, body: Callable[[Expr, int],
             _for_block(rest, index - group.count, body)
 
 
+def at_run_time(region: Region, config: MlpChainConfig) -> str:
+    """What is decided at run time, for `explain`."""
+    tiles = dict.fromkeys(
+        tile_choices(plan_of(part, each))
+        for part, each in zip(region.parts, config.of_parts(region), strict=True)
+        if isinstance(each, MatmulConfig)
+    )
+    blocks = f"blocks of up to {config.most_rows} rows"
+    alone = f"; up to {config.alone_rows} rows: one thread" if config.threads > 1 else ""
+    return "; ".join([blocks, *tiles]) + alone
+
+
 MLP_CHAIN = register_template(
     Template[MlpChainConfig](
         name="mlp_chain",
@@ -104,6 +118,7 @@ MLP_CHAIN = register_template(
         reference=chain_reference,
         reject=reject,
         opens=opens,
+        at_run_time=at_run_time,
         packing=Packing(pack, unpack, packed_shape),
         nests=nests,
         estimate=estimate,

@@ -82,6 +82,9 @@ class Template(Generic[C]):
     opens : callable or None
         (region, isa) -> None if the template builds a region with sizes that are known at run time
         only, else the reason why not; `reject` has been asked before. None: it builds none.
+    at_run_time : callable
+        (region, config) -> what the kernel of a region with such sizes decides when it runs, in
+        words.
     open_part : bool
         Whether such a region, although it is not built, may be part of a merged one that is.
     packing : Packing or None
@@ -116,6 +119,7 @@ class Template(Generic[C]):
     reference: Callable[[Region, list[np.ndarray]], np.ndarray]
     reject: Callable[[Region, Isa], str | None]
     opens: Callable[[Region, Isa], str | None] | None = None
+    at_run_time: Callable[[Region, C], str] = lambda _region, _config: ""
     open_part: bool = False
     packing: Packing[C] | None = None
     nests: Callable[[Region, C], Iterator[LoopNest]] = _none

@@ -16,13 +16,15 @@ from __future__ import annotations
 
 from typing import Any
 
+import tvm_ffi
 from tvm import s_tir, tirx
 from tvm.tirx import ForKind
 
 from microkernels.machines.machine import Machine
+from microkernels.vector.expressions import Expr
 from tir_schedules.core.statements import walk
 
-from .expressions import const_int, loads_of, variables_of
+from .expressions import const_int, int64, loads_of, variables_of
 from .floats import guard_floats
 from .nest import NotHandledError
 from .vector_math import lower_math
@@ -51,7 +53,8 @@ def open_rows(func: tirx.PrimFunc, machine: Machine) -> tuple[tirx.PrimFunc, str
     root = schedule.get_sblock(func.body.block.name_hint)
     for block in schedule.get_child_blocks(root)[:-1]:
         _inline(schedule, block)
-    for block in schedule.get_child_blocks(root):
+    schedule = s_tir.Schedule(_ask_by_vectors(schedule.mod["main"], machine))
+    for block in schedule.get_child_blocks(schedule.get_sblock(func.body.block.name_hint)):
         _vectorize(schedule, block, machine)
     name = "generic_reduction" if reduces else "generic_injective"
     return schedule.mod["main"].with_attrs(func.attrs), name
@@ -81,10 +84,8 @@ def _vectorize(schedule: s_tir.Schedule, block: Any, machine: Machine) -> None:
     extent = const_int(iterators[last].dom.extent) or 0
     if not _ends_with(statement, iterators[last].var):
         raise NotHandledError(f"{statement.name_hint} stores elements that lie apart")
-    lanes = machine.isa.f32_lanes
-    while lanes >= LEAST_LANES and extent % lanes:
-        lanes //= 2
-    if not extent or lanes < LEAST_LANES:
+    lanes = _lanes(extent, machine)
+    if not lanes:
         raise NotHandledError(f"{statement.name_hint} has rows of {extent or 'open length'}")
     after = loops[last + 1 :]
     if after:
@@ -102,6 +103,57 @@ def _vectorize(schedule: s_tir.Schedule, block: Any, machine: Machine) -> None:
         stored = schedule.get_loops(begin)[-1]
         if schedule.get(stored).kind != ForKind.VECTORIZED:
             schedule.vectorize(stored)
+
+
+def _lanes(extent: int, machine: Machine) -> int:
+    """Lanes of whole vectors along so many elements; 0 if there are no such."""
+    lanes = machine.isa.f32_lanes
+    while lanes >= LEAST_LANES and extent % lanes:
+        lanes //= 2
+    return lanes if extent and lanes >= LEAST_LANES else 0
+
+
+def _ask_by_vectors(func: tirx.PrimFunc, machine: Machine) -> tirx.PrimFunc:
+    """A function that asks for each whole vector, not for each lane, on which side of a limit it
+    lies: `v // 8 < 4` instead of `v < 32`. Else TVM takes such a vector apart."""
+
+    def block(node: s_tir.SBlock) -> s_tir.SBlock:
+        data = [each for each in node.iter_vars if each.iter_type == tirx.IterVar.DataPar]
+        lanes = _lanes(const_int(data[-1].dom.extent) or 0, machine) if data else 0
+        if not lanes:
+            return node
+        var = data[-1].var
+
+        vector = tirx.floordiv(var, int64(lanes))
+
+        def whole(limit: Expr) -> Expr | None:
+            number = const_int(limit)
+            return None if number is None or number % lanes else int64(number // lanes)
+
+        # All of a vector lies on one side of `v < n` and of `n <= v`, n being whole vectors.
+        def below(each: tirx.LT) -> Expr:
+            limit = whole(each.b) if each.a.same_as(var) else None
+            return each if limit is None else tirx.LT(vector, limit)
+
+        def from_there(each: tirx.LE) -> Expr:
+            limit = whole(each.a) if each.b.same_as(var) else None
+            return each if limit is None else tirx.LE(limit, vector)
+
+        changed = [(tirx.LT, below), (tirx.LE, from_there)]
+        body = tvm_ffi.structural_map(node.body, changed)
+        return s_tir.SBlock(
+            node.iter_vars,
+            node.reads,
+            node.writes,
+            node.name_hint,
+            body,
+            node.init,
+            node.alloc_buffers,
+            node.match_buffers,
+            node.annotations,
+        )
+
+    return func.with_body(tvm_ffi.structural_map(func.body, (s_tir.SBlock, block)))
 
 
 def _adjoin(data: list[int]) -> bool:

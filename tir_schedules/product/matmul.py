@@ -57,6 +57,7 @@ from .matmul_config import (
 from .matmul_product import MatmulProduct
 from .matmul_weight import pack, packed_shape, parameter_shape, unpack
 from .matmul_window import window_of
+from .open_rows import tile_choices
 from .scaled_weight import further_inputs, has_scale, reject_scale, scaled
 from .tile_config import (
     RESULT_DTYPES,
@@ -296,6 +297,11 @@ def build(region: Region, config: MatmulConfig, isa: Isa) -> tirx.PrimFunc:
     return builder.get()
 
 
+def at_run_time(region: Region, config: MatmulConfig) -> str:
+    """What is decided at run time, for `explain`."""
+    return tile_choices(plan_of(region, config))
+
+
 def open_view(region: Region) -> Region:
     """The region with A as a matrix, and its output with as few dimensions as possible."""
     a, *further = region.inputs
@@ -341,6 +347,7 @@ MATMUL = register_template(
         reference=reference,
         reject=reject,
         opens=opens,
+        at_run_time=at_run_time,
         packing=Packing(pack, unpack, packed_shape),
         nests=nests,
         estimate=estimated_cycles,

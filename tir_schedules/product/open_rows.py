@@ -54,6 +54,15 @@ def share_open(plan: ProductPlan, rows: Expr, loops: TileLoops) -> None:
         )
 
 
+def tile_choices(plan: ProductPlan) -> str:
+    """What is decided at run time about tiles, for `explain`."""
+    if plan.rows <= FEW_ROWS:
+        return f"tiles of 1 to {plan.rows} rows"
+    least = min(FEW_ROWS + 1, plan.rows // 2 + 1)
+    few = f"1 to {FEW_ROWS} rows: panels of columns side by side"
+    return f"{few}; more: tiles of {least} to {plan.rows} rows, in blocks of {plan.m_block}"
+
+
 @dataclass(frozen=True)
 class OpenRows:
     """The loops over a number of rows that is an expression.

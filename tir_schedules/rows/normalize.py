@@ -121,6 +121,12 @@ def opens(region: Region, isa: Isa) -> str | None:
     return "an inner axis, over sizes that are not known" if seen.inner > 1 else None
 
 
+def at_run_time(region: Region, config: NormalizeConfig) -> str:
+    """What is decided at run time, for `explain`."""
+    alone = f"; up to {config.alone_rows} rows: one thread" if config.threads > 1 else ""
+    return f"blocks of {config.rows} rows, then single ones{alone}"
+
+
 def default_config(region: Region, machine: Machine) -> NormalizeConfig:
     """A configuration by closed formula; no tuning is needed."""
     open_rows, region = region.is_open, region.sampled()
@@ -364,6 +370,7 @@ for _op in (*SOFTMAX_OPS, *NORM_OPS):
             reference=reference,
             reject=reject,
             opens=opens,
+            at_run_time=at_run_time,
             open_part=_op == "softmax",
         )
     )

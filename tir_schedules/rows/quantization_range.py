@@ -282,5 +282,6 @@ QUANTIZATION_RANGE = register_template(
         reference=reference,
         reject=reject,
         opens=opens,
+        at_run_time=lambda _region, _config: "vectors, and what is left of one",
     )
 )

@@ -71,6 +71,22 @@ def build_open(region: Region, config: AttentionConfig, isa: Isa) -> tirx.PrimFu
     return builder.get()
 
 
+def at_run_time(region: Region, config: AttentionConfig) -> str:
+    """What is decided at run time, for `explain`."""
+    problem = AttentionProblem(region)
+    few = few_queries(problem, shared_heads(problem))
+    height = min(kernel.mr for kernel in kernels_of(config))
+    texts = [f"bands of up to {height} queries, and keys packed for just so many"]
+    if few is not None:
+        shared = f", shared by {config.key_shares} threads where there are many"
+        in_place = "keys read where they are" + (shared if config.key_shares > 1 else "")
+        is_open = isinstance(problem.m, SymbolicSize)
+        texts = [f"one query: {in_place}", f"more: {texts[0]}"] if is_open else [in_place]
+    if config.parallel:
+        texts.append(f"up to {config.alone_scores} scores: one thread")
+    return "; ".join(texts)
+
+
 def _epilogue(part: Region, operands: list[Expr], kernel: Microkernel) -> Epilogue:
     """The epilogue of a part, leading dimensions that its operands share alike as one."""
     seen = flat_rows(part)

@@ -127,6 +127,13 @@ def kernel_name(region: Region, config: DepthwiseConfig, isa: Isa) -> str:
     return f"{types}_depthwise_{config.rows}x{config.columns}x{channels}"
 
 
+def at_run_time(region: Region, config: DepthwiseConfig) -> str:
+    """What is decided at run time, for `explain`."""
+    if not DepthwiseProblem.of(region).opens_image:
+        return "how many images"
+    return f"lines in tiles of {config.columns} pixels, of which the last one may overlap"
+
+
 DEPTHWISE_CONV2D = register_template(
     Template(
         name="depthwise_conv2d",
@@ -140,6 +147,7 @@ DEPTHWISE_CONV2D = register_template(
         reference=conv_reference,
         reject=reject,
         opens=opens,
+        at_run_time=at_run_time,
         packing=Packing(pack, unpack, packed_shape),
         nests=nests,
         why_vectors=why_vectors,

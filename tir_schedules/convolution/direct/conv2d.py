@@ -23,7 +23,7 @@ from tvm import tirx
 
 from microkernels.isa import Isa
 from microkernels.vector.expressions import Expr, parameter, ramp, reinterpret_group
-from tir_schedules.convolution.geometry import conv_reference, flops, opens
+from tir_schedules.convolution.geometry import ConvGeometry, conv_reference, flops, opens
 from tir_schedules.core.emission import (
     input_parameters,
     kernel_function,
@@ -174,6 +174,14 @@ def kernel_name(region: Region, config: ConvConfig, isa: Isa) -> str:
     return config.kernel
 
 
+def at_run_time(region: Region, config: ConvConfig) -> str:
+    """What is decided at run time, for `explain`."""
+    if not ConvGeometry.of(region).opens_image:
+        return "how many images"
+    tiles = f"lines of an image in tiles of {config.rows} pixels, and one of a quarter, a half"
+    return f"{tiles}, three quarters or all of these for the rest"
+
+
 def _register(name: str) -> None:
     register_template(
         Template(
@@ -188,6 +196,7 @@ def _register(name: str) -> None:
             reference=conv_reference,
             reject=reject,
             opens=opens,
+            at_run_time=at_run_time,
             packing=Packing(pack, unpack, packed_shape),
             nests=nests,
             estimate=estimated_cycles,

@@ -149,6 +149,14 @@ def kernel_name(region: Region, config: WinogradConfig, isa: Isa) -> str:
     return config.kernel
 
 
+def at_run_time(region: Region, config: WinogradConfig) -> str:
+    """What is decided at run time, for `explain`."""
+    if not ConvGeometry.of(region).opens_image:
+        return "how many images"
+    blocks = f"the tiles of all images in blocks of {config.m_block}"
+    return f"{blocks}, by {config.rows}; a quarter, a half or three quarters of these for the rest"
+
+
 CONV2D_WINOGRAD = register_template(
     Template(
         name="conv2d_winograd",
@@ -162,6 +170,7 @@ CONV2D_WINOGRAD = register_template(
         reference=conv_reference,
         reject=reject,
         opens=_opens,
+        at_run_time=at_run_time,
         packing=Packing(pack, unpack, packed_shape),
         nests=nests,
         estimate=estimate,
