@@ -2,15 +2,16 @@
 
 Before
 
-    gv = fused_batch_matmul(a, b, mask)        # [batch, 12, n, n], n known at run time only
+    gv = fused_softmax(x, y)        # along axis 1 of [batch, n, 8], n known at run time only
 
 After
 
-    lv = R.matmul(a, b)
-    gv = R.add(lv, mask)
+    lv = R.nn.softmax(x, axis=1)
+    gv = R.add(lv, y)
 
-No template builds such a product, or softmax, by itself. `partition` makes regions of them, so that
-`merge_attention` finds them. What it leaves are ordinary operators again.
+No template builds such a softmax by itself, nor a product of 8-bit integers whose K is not known.
+`partition` makes regions of them, so that `merge_attention` finds them. What it leaves are ordinary
+operators again.
 """
 
 from __future__ import annotations

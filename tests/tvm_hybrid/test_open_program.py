@@ -190,6 +190,28 @@ def test_where_templates_are_missing_programs_are_made_for_single_shapes(
     assert len(session.programs) == 1
 
 
+def test_products_of_activations_and_their_softmax_are_one_program() -> None:
+    """No attention: what is between softmax and product keeps them apart."""
+    build = OnnxBuilder()
+    x, y = build.input("x", ["batch", "n", 8]), build.input("y", ["batch", "m", 8])
+    scores = build.node("MatMul", x, build.node("Transpose", y, perm=[0, 2, 1]))
+    shares = build.node("Sqrt", build.node("Softmax", scores, axis=-1))
+    build.output(build.node("MatMul", shares, y), ["batch", "n", 8])
+    session = tvm_hybrid.InferenceSession(build.model(), num_threads=1)
+    taken = [decision.op for decision in session.explain().taken]
+    assert taken == ["batch_matmul", "softmax + sqrt", "batch_matmul"]
+    for batch, n, m in [(1, 1, 1), (2, 3, 17), (0, 2, 2), (3, 0, 4)]:
+        rng = np.random.default_rng(n)
+        given = {"x": rng.standard_normal((batch, n, 8)), "y": rng.standard_normal((batch, m, 8))}
+        given = {name: value.astype(np.float32) for name, value in given.items()}
+        (found,) = session.run(None, given)
+        powers = np.exp(given["x"].astype(float) @ given["y"].transpose(0, 2, 1))
+        wanted = np.sqrt(powers / powers.sum(-1, keepdims=True)) @ given["y"]
+        # Sums of 8 and of m terms below 30 and 4, and the relative error of their exponentials.
+        np.testing.assert_allclose(found, wanted, rtol=0, atol=1000 * np.finfo(np.float32).eps)
+    assert len(session.programs) == 1
+
+
 def test_explain_says_what_is_decided_at_run_time() -> None:
     build = OnnxBuilder()
     x = build.input("x", ["n", 64])

@@ -22,19 +22,24 @@ WEIGHT = np.random.default_rng(0).standard_normal((8, 5)).astype(np.float32)
 
 
 def open_model() -> onnx.ModelProto:
-    """y = x @ W + z with x: [batch, ?, 8], W: [1, 8, 5], z: [batch, 1, 5].
+    """y = softmax(x @ W + z) along axis 1, with x: [batch, ?, 8], W: [8, 5], z: [batch, 1, 5].
 
-    No kernel multiplies batches of any size, so every shape has a program of its own.
+    No template takes a softmax along an inner axis of any size, so every shape has a program of its
+    own.
     """
     graph = helper.make_graph(
-        [helper.make_node("MatMul", ["x", "w"], ["p"]), helper.make_node("Add", ["p", "z"], ["y"])],
+        [
+            helper.make_node("MatMul", ["x", "w"], ["p"]),
+            helper.make_node("Add", ["p", "z"], ["s"]),
+            helper.make_node("Softmax", ["s"], ["y"], axis=1),
+        ],
         "open",
         [
             helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", None, 8]),
             helper.make_tensor_value_info("z", TensorProto.FLOAT, ["batch", 1, 5]),
         ],
         [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["batch", None, 5])],
-        [numpy_helper.from_array(WEIGHT[None], "w")],
+        [numpy_helper.from_array(WEIGHT, "w")],
     )
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
 
@@ -49,9 +54,11 @@ def feeds(batch: int, length: int) -> dict[str, np.ndarray]:
 
 def check(session: tvm_hybrid.InferenceSession, given: dict[str, np.ndarray]) -> None:
     (result,) = session.run(None, given)
-    expected = given["x"].astype(float) @ WEIGHT + given["z"]
-    # K = 8: some roundings of values below 20.
-    np.testing.assert_allclose(result, expected, rtol=0, atol=9 * 20 * np.finfo(np.float32).eps)
+    scores = given["x"].astype(float) @ WEIGHT + given["z"]
+    powers = np.exp(scores - scores.max(1, keepdims=True, initial=-np.inf))
+    # K = 8: some roundings of scores below 20, and that is the relative error of their powers.
+    bound = 2 * 9 * 20 * np.finfo(np.float32).eps
+    np.testing.assert_allclose(result, powers / powers.sum(1, keepdims=True), rtol=bound, atol=0)
 
 
 def test_every_combination_of_shapes_runs_and_is_compiled_once() -> None:

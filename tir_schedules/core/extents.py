@@ -89,6 +89,11 @@ def extent(size: int) -> int | Expr:
     return _value(size, _scopes.open[-1].values if _scopes.open else {})
 
 
+def as_expr(size: int | Expr) -> Expr:
+    """A size as an int32 expression."""
+    return tirx.const(size, "int32") if isinstance(size, int) else size
+
+
 def allocated(size: int) -> int | Expr:
     """The same for the extent of a buffer of the kernel's own.
 

@@ -46,11 +46,12 @@ from tir_schedules.core.product_plan import ProductPlan, TileConfig
 from tir_schedules.core.region import Region
 from tir_schedules.core.template import Template, register_template
 from tir_schedules.cost.packed_work import PackedWork, share_packed_work
-from tir_schedules.cost.parallel import threads_worth
+from tir_schedules.cost.parallel import alone_below, threads_worth
 from tir_schedules.cost.product_nest import kind_of, product_nest
 from tir_schedules.cost.work import flops_us
 from tir_schedules.epilogue.epilogue import Columns, Epilogue, load_vector, store_vector, unflatten
 
+from . import open_batch_matmul
 from .activations import Activations
 from .batch_operands import BatchProblem
 from .packed_operand import PackedOperand, Shelf, widths_of
@@ -91,12 +92,15 @@ class BatchMatmulConfig(TileConfig, frozen=True, kw_only=True):
         Whether the tasks run on several threads.
     threads : int
         On how many; 0: on all.
+    alone_flops : int
+        Up to so many operations, where sizes are open, one thread runs all.
     """
 
     row_shares: int = 1
     packs_first: bool = False
     parallel: bool = False
     threads: int = 0
+    alone_flops: int = 0
 
 
 def reject(region: Region, isa: Isa) -> str | None:
@@ -119,6 +123,19 @@ def reject(region: Region, isa: Isa) -> str | None:
     return None
 
 
+def opens(region: Region, isa: Isa) -> str | None:
+    """Why the template cannot build a region with open sizes, or None."""
+    if not _vector_kernels(region, isa):
+        return "no product of vectors"
+    return open_batch_matmul.opens(region, isa, _vector_kernels(region, isa)[0].kr)
+
+
+def at_run_time(region: Region, config: BatchMatmulConfig) -> str:
+    """What is decided at run time, for `explain`."""
+    threads = config.threads if config.parallel else 1
+    return open_batch_matmul.at_run_time(config, config.alone_flops, threads)
+
+
 def multiplied(region: Region) -> tuple[str, str]:
     """Element types of the kernel's operands."""
     b_dtype = str(region.attrs.get("rounded", region.inputs[1].dtype))
@@ -139,12 +156,18 @@ def plan_of(problem: BatchProblem, config: BatchMatmulConfig) -> ProductPlan:
 
 def candidates(region: Region, machine: Machine) -> list[BatchMatmulConfig]:
     """The best configuration of every kernel that is worth trying."""
+    if region.is_open:
+        found = _vector_kernels(region, machine.isa)
+        return [_open_config(region, machine, kernel) for kernel in found]
     kernels = worth_trying(_kernels(region, machine.isa), BatchProblem(region).m)
     return [_config(region, machine, kernel) for kernel in kernels]
 
 
 def space(region: Region, machine: Machine) -> Iterator[BatchMatmulConfig]:
     """Every register tile with blocks of several sizes, rows cut or not."""
+    if region.is_open:
+        yield from candidates(region, machine)
+        return
     problem = BatchProblem(region)
     m, n, k = problem.m, problem.n, problem.k
     default, kernels = default_config(region, machine), _kernels(region, machine.isa)
@@ -160,6 +183,24 @@ def space(region: Region, machine: Machine) -> Iterator[BatchMatmulConfig]:
 
 def _kernels(region: Region, isa: Isa) -> tuple[Microkernel, ...]:
     return product_kernels(isa, *product_types(region))
+
+
+def _vector_kernels(region: Region, isa: Isa) -> list[Microkernel]:
+    """Those that any number of rows and columns is built with."""
+    return [kernel for kernel in _kernels(region, isa) if not kernel.by_tiles]
+
+
+def _open_config(region: Region, machine: Machine, kernel: Microkernel) -> BatchMatmulConfig:
+    """The configuration of a kernel for open sizes, by their samples."""
+    problem = BatchProblem(region.sampled())
+    tile = default_tile(kernel, problem.m, problem.n, problem.k, machine)
+    us = flops_us(2 / kernel.kr, machine)
+    return BatchMatmulConfig(
+        **{**tile, "rows": kernel.mr},
+        parallel=machine.threads > 1,
+        threads=machine.threads,
+        alone_flops=2 * alone_below(machine, us),
+    )
 
 
 def product_types(region: Region) -> tuple[str, str]:
@@ -240,6 +281,9 @@ def check(region: Region, config: BatchMatmulConfig, isa: Isa) -> Microkernel:
 def build(region: Region, config: BatchMatmulConfig, isa: Isa) -> tirx.PrimFunc:
     """The kernel."""
     kernel = check(region, config, isa)
+    if region.is_open:
+        threads = config.threads if config.parallel else 1
+        return open_batch_matmul.build_open(region, config, isa, threads, config.alone_flops)
     problem = BatchProblem(region)
     lanes, plan = kernel.lanes, plan_of(problem, config)
     row_shares = plan.row_shares
@@ -386,7 +430,9 @@ BATCH_MATMUL = register_template(
         flops=flops,
         reference=reference,
         reject=reject,
+        opens=opens,
         open_part=True,
+        at_run_time=at_run_time,
         nests=nests,
         estimate=estimated_cycles,
         products=products,

@@ -37,7 +37,8 @@ class BatchProblem:
         # With one B for all batches they are only more rows.
         self.shared = all(extent == 1 for extent in self.b_shape[:-2])
         self.batches = 1 if self.shared else math.prod(self.batch_shape)
-        self.m = math.prod(region.output.shape[:-1]) // self.batches
+        rows = region.output.shape[:-1]
+        self.m = math.prod(rows) if self.shared else rows[-1]
 
     def stored(
         self, axes: Sequence[int], shape: Sequence[int], logical: Sequence[Any]

@@ -32,11 +32,11 @@ from tir_schedules.core.emission import (
     task_loop,
     tensor_parameter,
 )
-from tir_schedules.core.extents import extent, read_extents
+from tir_schedules.core.extents import as_expr, extent, read_extents
 from tir_schedules.core.group_loops import for_groups, for_share
 from tir_schedules.core.open_loops import open_tasks, share_of
 from tir_schedules.core.region import Region
-from tir_schedules.core.size import SymbolicSize, is_open
+from tir_schedules.core.size import SAMPLE, SymbolicSize, is_open
 from tir_schedules.core.template import Template, register_template
 from tir_schedules.cost.parallel import alone_below, threads_worth
 from tir_schedules.cost.work import norm_us
@@ -45,6 +45,7 @@ from tir_schedules.epilogue.epilogue import Epilogue
 from .normalize_columns import ColumnStrip
 from .normalize_rows import Rows
 from .normalize_view import NORM_OPS, SOFTMAX_OPS, View, open_view, reshaped, view_of
+from .open_length import RowsOfAnyLength
 
 OUTPUT_DTYPES = ("float32", "bfloat16", "uint8", "int8")
 
@@ -116,20 +117,22 @@ def reject(region: Region, isa: Isa) -> str | None:
 def opens(region: Region, isa: Isa) -> str | None:
     """Why the template cannot build a region with an open number of rows, or None."""
     seen = view(region)
-    if is_open((seen.n, seen.inner)) or any(tensor.is_open for tensor in region.inputs[1:]):
+    if is_open((seen.n,)) and region.op in NORM_OPS:
         return "rows whose length is not known"
-    return "an inner axis, over sizes that are not known" if seen.inner > 1 else None
+    return "an inner axis, over sizes that are not known" if seen.inner != 1 else None
 
 
 def at_run_time(region: Region, config: NormalizeConfig) -> str:
     """What is decided at run time, for `explain`."""
     alone = f"; up to {config.alone_rows} rows: one thread" if config.threads > 1 else ""
-    return f"blocks of {config.rows} rows, then single ones{alone}"
+    length = "; how long rows are" if is_open((view(region).n,)) else ""
+    return f"blocks of {config.rows} rows, then single ones{alone}{length}"
 
 
 def default_config(region: Region, machine: Machine) -> NormalizeConfig:
     """A configuration by closed formula; no tuning is needed."""
-    open_rows, region = region.is_open, region.sampled()
+    open_rows, open_length = region.is_open, is_open((view(region).n,))
+    region = region.sampled()
     seen, lanes = view(region), machine.isa.f32_lanes
     vectors = math.ceil(seen.n / lanes)
     work = seen.outer * vectors if seen.inner == 1 else region.inputs[0].size // lanes
@@ -138,7 +141,7 @@ def default_config(region: Region, machine: Machine) -> NormalizeConfig:
         unroll = min(4, math.ceil(seen.inner / lanes))
         return NormalizeConfig(rows=1, unroll=unroll, keep=False, chunk=1 << 20, threads=threads)
     # A few vectors stay in registers; more are as fast from L1, and compile sooner.
-    keep = vectors <= 4
+    keep = vectors <= 4 and not open_length
     rows = min(_rows_in_flight(region, vectors, 4 * seen.n), seen.outer)
     unroll = min(8 // rows, vectors)  # eight chains hide the latency of an addition
     fits = machine.l2_bytes // 2 // (4 * lanes * rows)
@@ -224,7 +227,8 @@ def build(region: Region, config: NormalizeConfig, isa: Isa) -> tirx.PrimFunc:
         out = reshaped(output, region.output, seen.shape)
         epilogue = Epilogue(seen.region, flat)
         if seen.inner == 1:
-            loops = Rows(
+            kind = RowsOfAnyLength if is_open((seen.n,)) else Rows
+            loops = kind(
                 seen,
                 isa.f32_lanes,
                 config.unroll,
@@ -261,9 +265,11 @@ def share_rows(loops: Rows, count: int, config: NormalizeConfig) -> None:
 
 def _share_open(loops: Rows, count: Expr | int, config: NormalizeConfig) -> None:
     """The same for a number of rows that is known at run time only: blocks, then single rows."""
-    assert not isinstance(count, int)
-    with open_tasks(config.threads, count <= config.alone_rows) as (task, tasks):
-        first, rows = share_of(count, task, tasks)
+    numbers, most = as_expr(count), config.alone_rows
+    if is_open((loops.view.n,)):  # `alone_rows` is of usual ones
+        numbers, most = numbers * extent(loops.view.n), most * SAMPLE
+    with open_tasks(config.threads, numbers <= most) as (task, tasks):
+        first, rows = share_of(as_expr(count), task, tasks)
         for_rows(loops, first, rows, config)
 
 
@@ -341,7 +347,7 @@ def reference(region: Region, inputs: list[np.ndarray]) -> np.ndarray:
     axis = region.integer("axis")
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
         if region.op in SOFTMAX_OPS:
-            shifted = x - x.max(axis=axis, keepdims=True)
+            shifted = x - x.max(axis=axis, keepdims=True, initial=-np.inf)
             total = np.exp(shifted).sum(axis=axis, keepdims=True)
             if region.op == "softmax":
                 return np.exp(shifted) / total

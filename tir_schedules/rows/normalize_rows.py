@@ -90,7 +90,7 @@ class Rows:
             self.target = [self._leading(index, self.out_leading) for index in self.flat]
             self.held = None
             if op == "softmax" and self._chunks() == 1 and not (self.keep or self._is_f32):
-                self.held = I.sblock_alloc_buffer((rows, self.view.n), "float32")
+                self.held = self._room(rows)
             if op == "softmax":
                 self._softmax()
             elif op == "log_softmax":
@@ -104,6 +104,10 @@ class Rows:
     @property
     def _is_f32(self) -> bool:
         return self.view.region.output.dtype == "float32"
+
+    def _room(self, rows: int) -> Expr:
+        """Memory for the numbers of a block."""
+        return I.sblock_alloc_buffer((rows, self.view.n), "float32")
 
     # --- the operators -----------------------------------------------------------------------
 
@@ -249,12 +253,24 @@ class Rows:
         cut: int | None = None,
     ) -> list[Expr]:
         """Combines the terms of every row to a scalar; `unroll` independent chains each."""
-        lanes, unroll = self.lanes, self.unroll
         if vectors is None or cut is None:
-            vectors, cut = divmod(self.view.n, lanes)
-        slots = min(unroll, vectors + bool(cut))
-        neutral = constant(identity, "float32", lanes)
-        totals = [LaneTotals(lanes, identity, slots) for _ in self.flat]
+            vectors, cut = divmod(self.view.n, self.lanes)
+        slots = min(self.unroll, vectors + bool(cut))
+        return self._combine_terms(
+            term, combine, identity, slots, lambda step: self._sweep(step, start, vectors, cut)
+        )
+
+    def _combine_terms(
+        self,
+        term: Term,
+        combine: Combine,
+        identity: float,
+        slots: int,
+        sweep: Callable[[Callable[[Columns, int], None]], None],
+    ) -> list[Expr]:
+        """The same in so many chains, along what `sweep` runs a step for."""
+        neutral = constant(identity, "float32", self.lanes)
+        totals = [LaneTotals(self.lanes, identity, slots) for _ in self.flat]
 
         def step(columns: Columns, slot: int) -> None:
             for i, total in enumerate(totals):
@@ -263,7 +279,7 @@ class Rows:
                     value = tirx.Select(columns.mask, value, neutral)
                 total.store(combine(total[slot], value), slot)
 
-        self._sweep(step, start, vectors, cut)
+        sweep(step)
         # All rows in step, so that the latency of one is hidden behind the others.
         combined = [total.combined(combine) for total in totals]
         return [reduce_lanes(vector, combine) for vector in combined]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 
@@ -14,12 +16,19 @@ from tests.tir_schedules.run_region import (
     random_inputs,
 )
 from tir_schedules.core.region import Region, Step, Tensor
+from tir_schedules.core.size import SymbolicSize
 from tir_schedules.core.template import template_for
 
 SIZES = [(1, 1), (1, 5), (2, 6), (3, 7), (1, 40)]
 
 
-def rows(op: str, n: int, operands: tuple[Tensor, ...] = ()) -> Region:
+def rows(
+    op: str,
+    n: int,
+    operands: tuple[Tensor, ...] = (),
+    shape: tuple[int, ...] | None = None,
+) -> Region:
+    shape = shape or (BATCH, LENGTH, n)
     weights = {"layer_norm": 2, "rms_norm": 1}.get(op, 0)
     attrs: dict[str, int | float] = {"axis": 2}
     if weights:
@@ -27,11 +36,11 @@ def rows(op: str, n: int, operands: tuple[Tensor, ...] = ()) -> Region:
     return Region(
         op=op,
         inputs=(
-            Tensor((BATCH, LENGTH, n), "float32"),
+            Tensor(shape, "float32"),
             *(Tensor((n,), "float32") for _ in range(weights)),
         ),
         operands=operands,
-        output=Tensor((BATCH, LENGTH, n), "float32"),
+        output=Tensor(shape, "float32"),
         attrs=attrs,
         epilogue=(Step("add", (0, 1)),) if operands else (),
     )
@@ -73,13 +82,56 @@ def test_on_threads(threads: int) -> None:
     check(region, OpenKernel(region, highest_native(ISAS), threads, config))
 
 
-def test_rows_of_unknown_length_are_refused() -> None:
-    region = Region(
-        op="softmax",
-        inputs=(Tensor((2, LENGTH), "float32"),),
-        output=Tensor((2, LENGTH), "float32"),
-        attrs={"axis": 1},
-    )
-    template = template_for("softmax")
-    assert "not known" in str(template.rejection(region, machine_for("avx2").isa))
-    assert template.open_part
+WIDTH = SymbolicSize.of("width")
+
+
+def check_lengths(region: Region, kernel: OpenKernel, widths: tuple[int, ...]) -> None:
+    for batch, width in itertools.product((1, 5), widths):
+        values = {"batch": batch, "length": 3, "width": width}
+        known = at_sizes(region, values)
+        arrays = random_inputs(known)
+        wanted = expected(known, arrays)
+        largest = np.abs(wanted).max(initial=1.0)
+        bound = 4 * (width + 16) * np.finfo(np.float32).eps * largest
+        if region.output.dtype == "bfloat16":
+            bound += 2**-8 * largest
+        for at_end in (True, False):
+            found = kernel.run(values, arrays, at_end).astype(np.float64)
+            assert np.abs(found - wanted).max(initial=0.0) <= bound
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("op", ["softmax", "log_softmax"])
+def test_any_length_of_rows(isa: str, op: str) -> None:
+    operand = Tensor((BATCH, 1, WIDTH), "float32")
+    for region in (
+        rows(op, WIDTH),
+        rows(op, WIDTH, (operand,)),
+        rows(op, WIDTH).replace(output=Tensor((BATCH, LENGTH, WIDTH), "bfloat16")),
+    ):
+        check_lengths(region, OpenKernel(region, isa), (0, 1, 2, 9, 64, 77))
+
+
+def test_any_length_on_threads() -> None:
+    isa = highest_native(ISAS)
+    for region in (rows("softmax", WIDTH), rows("softmax", WIDTH, shape=(4, 3, WIDTH))):
+        machine = machine_for(isa, 3).with_numbers(fork_us=0)
+        config = template_for("softmax").default_config(region, machine)
+        assert config.to_dict()["threads"] == 3
+        check_lengths(region, OpenKernel(region, isa, 3, config), (1, 30, 200))
+
+
+def test_rows_with_nothing_finite_have_their_meaning() -> None:
+    region = rows("softmax", WIDTH)
+    kernel = OpenKernel(region, highest_native(ISAS))
+    x = np.zeros((1, 3, 11), np.float32)
+    x[0, 0], x[0, 1, 10], x[0, 2, :9] = -np.inf, np.nan, -np.inf
+    result = kernel.run({"batch": 1, "length": 3, "width": 11}, [x])
+    assert np.isnan(result[0, :2]).all()
+    np.testing.assert_array_equal(result[0, 2], [0] * 9 + [0.5] * 2)
+
+
+def test_norms_of_unknown_length_are_refused() -> None:
+    region = rows("layer_norm", WIDTH)
+    reason = template_for("layer_norm").rejection(region, machine_for("avx2").isa)
+    assert reason == "rows whose length is not known"

@@ -77,7 +77,7 @@ def test_what_a_program_reads_is_placed_when_it_is_compiled(
     assert not calls.placed
 
 
-@pytest.mark.parametrize("fallback", [None, "haswell"])
+@pytest.mark.parametrize("fallback", [None, "scalar"])
 def test_what_a_library_reads_is_placed_when_it_is_loaded(
     fallback: str | None, two_nodes: Topology, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -21,6 +21,7 @@ from microkernels.vector.expressions import Expr, bind, lanes_of, like
 from microkernels.vector.ieee import LOWEST
 from tir_schedules.attention.problem import AttentionProblem, columns_are_contiguous
 from tir_schedules.core.emission import task_loop
+from tir_schedules.core.extents import as_expr
 from tir_schedules.product.zero_points import ZeroPoints, correction
 
 SIDE_BYTES = 512 << 10  # of K and V: less is in cache, whichever way it is read
@@ -240,8 +241,3 @@ def corrected(
     if not points.needed:
         return bind(value)
     return bind(value + correction(points.a, points.b, k, of_ones, row_sum, lanes_of(value)))
-
-
-def as_expr(size: int | Expr) -> Expr:
-    """A size as an expression."""
-    return tirx.const(size, "int32") if isinstance(size, int) else size

@@ -15,13 +15,13 @@ from tvm import tirx
 
 from microkernels.isa import Isa
 from microkernels.vector.expressions import Expr, bind, materialise
-from tir_schedules.attention.decode.plan import DecodePlan, as_expr
+from tir_schedules.attention.decode.plan import DecodePlan
 from tir_schedules.attention.decode.products import DecodeProducts
 from tir_schedules.attention.decode.program import LEAST_KEYS, MOST_QUERIES, MOST_ROWS
 from tir_schedules.attention.decode.scores import DecodeScores
 from tir_schedules.attention.problem import AttentionProblem
 from tir_schedules.core.emission import opaque_block
-from tir_schedules.core.extents import allocated, extent
+from tir_schedules.core.extents import allocated, as_expr, extent
 from tir_schedules.core.open_loops import ceil_div
 from tir_schedules.core.size import SymbolicSize
 from tir_schedules.epilogue.epilogue import Epilogue

@@ -13,9 +13,10 @@ from tir_schedules.attention.tiled.softmax import Band
 from tir_schedules.core.integer_product import is_integer
 from tir_schedules.core.region import Region
 from tir_schedules.product.activations import Activations
+from tir_schedules.product.open_operand import OpenOperand
 from tir_schedules.product.zero_points import Start, ZeroPoints
 
-from .packed_keys import PackedKeys, PackedValues
+from .packed_values import PackedValues
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,7 @@ class OpenIntegers:
         points = _points(self.problem.product, self.product_kernel)
         return points is not None and points.needs_row_sums
 
-    def add_up(self, k: PackedKeys, v: PackedValues) -> None:
+    def add_up(self, k: OpenOperand, v: PackedValues) -> None:
         """Adds up keys, and columns of v, where zero points need it."""
         scores = _points(self.problem.scores, self.scores_kernel)
         if scores is not None and scores.needs_column_sums:
@@ -55,7 +56,7 @@ class OpenIntegers:
         if product is not None and product.needs_column_sums:
             v.add_up()
 
-    def start_of_scores(self, k: PackedKeys, q: Activations) -> Start | None:
+    def start_of_scores(self, k: OpenOperand, q: Activations) -> Start | None:
         """(query, vector of keys) -> accumulators; None: zeros."""
         part = self.problem.scores
         if not is_integer(part):

@@ -25,7 +25,6 @@ from microkernels.vector.expressions import (
     materialise,
 )
 from tir_schedules.attention.config import AttentionConfig, kernels_of
-from tir_schedules.attention.decode.plan import as_expr
 from tir_schedules.attention.problem import (
     AttentionProblem,
     columns_are_contiguous,
@@ -40,14 +39,15 @@ from tir_schedules.core.blocking import balanced
 from tir_schedules.core.emission import (
     opaque_block,
 )
-from tir_schedules.core.extents import allocated, extent
+from tir_schedules.core.extents import allocated, as_expr, extent
 from tir_schedules.core.open_loops import ceil_div, choose, for_tiles, share_of
 from tir_schedules.epilogue.epilogue import Columns, Epilogue, load_vector
 from tir_schedules.product.activations import Activations
+from tir_schedules.product.open_operand import OpenOperand
 
 from .integers import OpenIntegers
 from .key_mask import KeyMask, key_mask_form
-from .packed_keys import PackedKeys, PackedValues
+from .packed_values import PackedValues
 from .product import OpenProduct
 from .scores import OpenScores
 
@@ -106,10 +106,16 @@ class OpenMany:
         k_base, v_base = (materialise(problem.base(name, first)) for name in "kv")
         room = allocated(problem.n)
         scores_kernel, product_kernel, types = self.scores_kernel, self.product_kernel, self.types
-        k = PackedKeys(
-            scores_kernel, types["k"], config.score_vectors, problem.d, self.n, self.keys, room
+        k = OpenOperand(
+            scores_kernel,
+            types["k"],
+            config.score_vectors,
+            problem.d,
+            self.n,
+            self.keys,
+            (problem.d, room),
         )
-        k.pack(self.buffers["k"], lambda key, d: problem.element("k", k_base, key, d))
+        k.turn(self.buffers["k"], lambda key, d: problem.element("k", k_base, key, d))
         panels = balanced(self.out_vectors, config.product_vectors)
         v = PackedValues(product_kernel, types["v"], panels, problem.e, self.n, room)
         v.pack(self.buffers["v"], lambda key, e: problem.element("v", v_base, key, e))

@@ -19,7 +19,7 @@ from tir_schedules.epilogue.epilogue import Columns, Epilogue, store_vector
 from tir_schedules.product.tile_stores import store_columns
 
 from .integers import OpenIntegers
-from .packed_keys import PackedValues
+from .packed_values import PackedValues
 
 
 @dataclass

@@ -22,7 +22,7 @@ from microkernels.vector.expressions import (
     materialise,
 )
 from tir_schedules.attention.config import AttentionConfig, kernels_of
-from tir_schedules.attention.decode.plan import as_expr, bits_of_element
+from tir_schedules.attention.decode.plan import bits_of_element
 from tir_schedules.attention.decode.program import LEAST_KEYS, SHARE_BYTES
 from tir_schedules.attention.problem import (
     AttentionProblem,
@@ -34,7 +34,7 @@ from tir_schedules.core.emission import (
     opaque_block,
     tensor_parameter,
 )
-from tir_schedules.core.extents import extent, read_extents
+from tir_schedules.core.extents import as_expr, extent, read_extents
 from tir_schedules.core.flat_rows import flat_rows
 from tir_schedules.core.flat_rows import flat_view as seen_as
 from tir_schedules.core.open_loops import open_tasks, share_of

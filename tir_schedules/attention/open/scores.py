@@ -26,10 +26,10 @@ from tir_schedules.core.open_loops import choose
 from tir_schedules.core.reduce_lanes import LaneTotals, combine_all
 from tir_schedules.epilogue.epilogue import Columns, Epilogue
 from tir_schedules.product.activations import Activations
+from tir_schedules.product.open_operand import OpenOperand
 
 from .integers import OpenIntegers
 from .key_mask import KeyMask
-from .packed_keys import PackedKeys
 
 
 @dataclass
@@ -48,7 +48,7 @@ class OpenScores:
         Of the scores.
     m, n, keys : Expr
         Queries, keys, and vectors of them.
-    q, k : Activations, PackedKeys
+    q, k : Activations, OpenOperand
         What is multiplied.
     integers : OpenIntegers
         What accumulators start with.
@@ -66,7 +66,7 @@ class OpenScores:
     n: Expr
     keys: Expr
     q: Activations
-    k: PackedKeys
+    k: OpenOperand
     integers: OpenIntegers
     band: Band
     mask: KeyMask | None

@@ -1,0 +1,191 @@
+"""Products of two activations of any sizes: one kernel each, beside NumPy."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+
+from tests.tir_schedules.open_regions import BATCH, LENGTH, OpenKernel, at_sizes
+from tests.tir_schedules.run_region import (
+    BF16_ISAS,
+    INTEGER_ISAS,
+    ISAS,
+    expected,
+    highest_native,
+    machine_for,
+    product_bound,
+    random_inputs,
+)
+from tir_schedules.core.attributes import Attribute
+from tir_schedules.core.region import Region, Step, Tensor
+from tir_schedules.core.size import SymbolicSize
+from tir_schedules.core.template import template_for
+
+KEYS, HEADS = SymbolicSize.of("keys"), 3
+Sizes = dict[str, int]
+
+
+def sizes_of(batch: int, length: int, keys: int) -> Sizes:
+    return {"batch": batch, "length": length, "keys": keys}
+
+
+SIZES = [
+    sizes_of(*each)
+    for each in [(1, 1, 1), (2, 1, 9), (1, 7, 8), (3, 5, 33), (1, 40, 17), (2, 13, 64)]
+]
+NOTHING = [sizes_of(*each) for each in itertools.product((0, 2), repeat=3)]
+
+
+def product(
+    a: tuple[int, ...],
+    b: tuple[int, ...],
+    out: tuple[int, ...],
+    epilogue: tuple[Step, ...] = (),
+    *operands: Tensor,
+    types: tuple[str, str, str] = ("float32", "float32", "float32"),
+    **attrs: Attribute,
+) -> Region:
+    return Region(
+        op="batch_matmul",
+        inputs=(Tensor(a, types[0]), Tensor(b, types[1])),
+        operands=operands,
+        output=Tensor(out, types[2]),
+        epilogue=epilogue,
+        attrs=attrs,
+    )
+
+
+def check(kernel: OpenKernel, values: Sizes) -> None:
+    region = at_sizes(kernel.region, values)
+    arrays = random_inputs(region)
+    wanted = expected(region, arrays)
+    out_axes = region.numbers("out_axes", range(wanted.ndim))
+    shape = tuple(wanted.shape[axis] for axis in out_axes)
+    exact = region.output.dtype == "int32"
+    bound = np.zeros(()) if exact else product_bound(region, arrays)
+    for at_end in (True, False):
+        stored = kernel.run(values, arrays, at_end, shape)
+        result = np.transpose(stored, np.argsort(out_axes)).astype(np.float64)
+        assert (np.abs(result - wanted) <= bound + 1e-30).all()
+
+
+FORMS = {
+    "columns": product((BATCH, LENGTH, 24), (BATCH, 24, 40), (BATCH, LENGTH, 40)),
+    "any columns": product((BATCH, LENGTH, 24), (BATCH, 24, KEYS), (BATCH, LENGTH, KEYS)),
+    "any k": product((BATCH, LENGTH, KEYS), (BATCH, KEYS, 21), (BATCH, LENGTH, 21)),
+    "all": product((BATCH, LENGTH, KEYS), (BATCH, KEYS, LENGTH), (BATCH, LENGTH, LENGTH)),
+    "transposed": product(
+        (BATCH, LENGTH, KEYS), (BATCH, 30, KEYS), (BATCH, LENGTH, 30), b_axes=(0, 2, 1)
+    ),
+    "heads": product(
+        (BATCH, LENGTH, HEADS, 16),
+        (BATCH, KEYS, HEADS, 16),
+        (BATCH, HEADS, LENGTH, KEYS),
+        a_axes=(0, 2, 1, 3),
+        b_axes=(0, 2, 3, 1),
+    ),
+    "heads stored": product(
+        (BATCH, HEADS, LENGTH, KEYS),
+        (BATCH, KEYS, HEADS, 16),
+        (BATCH, HEADS, LENGTH, 16),
+        b_axes=(0, 2, 1, 3),
+        out_axes=(0, 2, 1, 3),
+    ),
+    "one for all": product((BATCH, LENGTH, 19), (19, KEYS), (BATCH, LENGTH, KEYS)),
+    "one for all, turned": product(
+        (LENGTH, BATCH, 19), (19, KEYS), (BATCH, LENGTH, KEYS), a_axes=(1, 0, 2)
+    ),
+    "both turned": product(
+        (BATCH, KEYS, LENGTH),
+        (LENGTH, KEYS, BATCH),
+        (BATCH, LENGTH, LENGTH),
+        a_axes=(0, 2, 1),
+        b_axes=(2, 1, 0),
+    ),
+    "added": product(
+        (BATCH, HEADS, LENGTH, 16),
+        (BATCH, HEADS, 16, KEYS),
+        (BATCH, HEADS, LENGTH, KEYS),
+        (Step("add", (0, 1)), Step("relu", (3,)), Step("multiply", (4, 2))),
+        Tensor((BATCH, 1, 1, KEYS), "float32"),
+        Tensor((KEYS,), "float32"),
+    ),
+}
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("form", FORMS)
+def test_floats_of_any_sizes(isa: str, form: str) -> None:
+    kernel = OpenKernel(FORMS[form], isa)
+    for values in SIZES:
+        check(kernel, values)
+
+
+@pytest.mark.parametrize("threads", [2, 5])
+@pytest.mark.parametrize("form", ["any columns", "one for all", "heads"])
+def test_on_threads(form: str, threads: int) -> None:
+    isa = highest_native(ISAS)
+    machine = machine_for(isa, threads).with_numbers(fork_us=0)
+    config = template_for("batch_matmul").default_config(FORMS[form], machine)
+    assert config.threads == threads and config.parallel and not config.alone_flops
+    kernel = OpenKernel(FORMS[form], isa, threads, config)
+    for values in SIZES:
+        check(kernel, values)
+
+
+@pytest.mark.parametrize("form", ["any columns", "any k", "all"])
+def test_no_elements(form: str) -> None:
+    """What is summed over nothing is 0."""
+    kernel = OpenKernel(FORMS[form], highest_native(ISAS))
+    for values in NOTHING:
+        check(kernel, values)
+
+
+@pytest.mark.sampled
+@pytest.mark.parametrize("isa", INTEGER_ISAS)
+@pytest.mark.parametrize("types", [("uint8", "int8"), ("int8", "int8"), ("uint8", "uint8")])
+def test_integers_are_exact(isa: str, types: tuple[str, str]) -> None:
+    out = (BATCH, LENGTH, KEYS)
+    turned = product(
+        (BATCH, LENGTH, 24),
+        (BATCH, KEYS, 24),
+        out,
+        b_axes=(0, 2, 1),
+        types=(*types, "int32"),
+        a_zero_point=3,
+        b_zero_point=2,
+    )
+    copied = product(
+        (BATCH, LENGTH, 22), (BATCH, 22, KEYS), out, types=(*types, "int32"), a_zero_point=1
+    )
+    for region in (turned, copied):
+        kernel = OpenKernel(region, isa)
+        for values in SIZES:
+            check(kernel, values)
+
+
+@pytest.mark.sampled
+@pytest.mark.parametrize("isa", BF16_ISAS)
+def test_bfloat16(isa: str) -> None:
+    region = product(
+        (BATCH, LENGTH, 21),
+        (BATCH, 21, KEYS),
+        (BATCH, LENGTH, KEYS),
+        types=("bfloat16", "bfloat16", "float32"),
+    )
+    kernel = OpenKernel(region, isa)
+    for values in SIZES:
+        check(kernel, values)
+
+
+def test_what_is_refused_says_why() -> None:
+    region = product(
+        (BATCH, LENGTH, KEYS),
+        (BATCH, KEYS, 16),
+        (BATCH, LENGTH, 16),
+        types=("uint8", "int8", "int32"),
+    )
+    reason = template_for("batch_matmul").rejection(region, machine_for("avx2").isa)
+    assert reason == "products of 8-bit integers or bfloat16 whose K is not known"
