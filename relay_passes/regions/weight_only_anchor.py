@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from tvm import ir, relax
 
-from relay_passes.ir.graph import DataflowGraph, op_name, static_tensor
+from relay_passes.ir.graph import DataflowGraph, op_name, region_tensor, static_tensor
 from tir_schedules.core.attributes import Attribute
 from tir_schedules.product.narrow_weight import per_block_shape
 
@@ -74,7 +74,7 @@ def match_weight_only(graph: DataflowGraph, position: int, call: relax.Call) -> 
     call : relax.Call
         The matmul.
     """
-    a, output = static_tensor(call.args[0]), static_tensor(graph.bindings[position].var)
+    a, output = region_tensor(call.args[0]), region_tensor(graph.bindings[position].var)
     chain = _Chain(graph, call.args[1])
     if a is None or output is None or len(a.shape) < 2 or a.dtype != "float32":
         return None

@@ -212,6 +212,26 @@ def test_products_of_activations_and_their_softmax_are_one_program() -> None:
     assert len(session.programs) == 1
 
 
+def test_weights_of_few_bits_stay_so_for_any_number_of_rows() -> None:
+    build = OnnxBuilder()
+    x = build.input("x", ["n", 64])
+    weight = np.random.default_rng(0).integers(-128, 128, (64, 40)).astype(np.int8)
+    stored = build.constant(weight, np.int8)
+    scaled = build.node("DequantizeLinear", stored, build.constant(0.01, np.float32))
+    build.output(build.node("MatMul", x, scaled), ["n", 40])
+    session = tvm_hybrid.InferenceSession(build.model(), num_threads=1)
+    (decision,) = session.explain().taken
+    assert decision.op == "weight_only_matmul"
+    assert decision.at_run_time.startswith("1 to 4 rows: the weight is decoded in registers; more:")
+    for rows in (0, 1, 3, 5, 40):
+        value = np.random.default_rng(rows).standard_normal((rows, 64)).astype(np.float32)
+        (found,) = session.run(None, {"x": value})
+        wanted = value.astype(float) @ (weight * 0.01)
+        # 64 products below 6, and some roundings of each.
+        np.testing.assert_allclose(found, wanted, rtol=0, atol=68 * 6 * 64 * 2**-23)
+    assert len(session.programs) == 1
+
+
 def test_explain_says_what_is_decided_at_run_time() -> None:
     build = OnnxBuilder()
     x = build.input("x", ["n", 64])

@@ -65,6 +65,17 @@ def as_matrix(tensor: Tensor) -> Tensor:
     return Tensor((rows, tensor.shape[-1]), tensor.dtype, tensor.constant)
 
 
+def open_view(region: Region) -> Region:
+    """The region with A as a matrix, and its output with as few dimensions as possible."""
+    a, *further = region.inputs
+    return flat_rows(region).replace(inputs=(as_matrix(a), *further))
+
+
+def row_itself(row: Expr) -> list[Expr]:
+    """The leading indices of a row of what is seen as a matrix."""
+    return [row]
+
+
 def flat_view(buffer: Expr, tensor: Tensor, seen: Tensor) -> Expr:
     """A parameter under the shape of another tensor of as many elements."""
     if tensor.shape == seen.shape:

@@ -82,8 +82,8 @@ def for_tiles(
         start = materialise(place[0])
         size = materialise(base + tirx.Cast("int32", tirx.LT(number, larger)))
         I.buffer_store(place, start + size, [0])
-        # Pieces of a total beyond `most` are higher than half of it.
-        sizes = range(min(least, most // 2 + 1), most + 1)
+        # Pieces of a total beyond `most` are at least half of it.
+        sizes = range(min(least, (most + 1) // 2), most + 1)
         choose(size, sizes, lambda known: body(start, known))
         if after is not None:
             after(start, size)

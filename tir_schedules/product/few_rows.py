@@ -37,15 +37,18 @@ class FewRows:
         What they do with a tile.
     groups : sequence of Group
         The panels.
+    fewest : int
+        How many rows are few.
     """
 
     loops: TileLoops
     groups: Sequence[Group]
+    fewest: int = FEW_ROWS
 
     @property
     def most(self) -> int:
         """Up to so many rows; none if a tile has no more."""
-        return FEW_ROWS if self.loops.plan.rows > FEW_ROWS else 0
+        return self.fewest if self.loops.plan.rows > self.fewest else 0
 
     @property
     def widest(self) -> int:

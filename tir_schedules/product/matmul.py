@@ -32,7 +32,7 @@ from tir_schedules.core.blocking import thread_grids
 from tir_schedules.core.config import best_first
 from tir_schedules.core.emission import kernel_function, operand_parameters, tensor_parameter
 from tir_schedules.core.extents import read_extents
-from tir_schedules.core.flat_rows import as_matrix, flat_rows, flat_view
+from tir_schedules.core.flat_rows import as_matrix, flat_view, open_view, row_itself
 from tir_schedules.core.integer_product import is_dynamic, is_integer, reject_zero_points
 from tir_schedules.core.loop_nest import LoopNest
 from tir_schedules.core.product import Product
@@ -253,7 +253,7 @@ def build(region: Region, config: MatmulConfig, isa: Isa) -> tirx.PrimFunc:
             c = flat_view(c, given.output, as_matrix(given.output))
             pairs = zip(operands, given.operands, region.operands, strict=True)
             operands = [flat_view(*each) for each in pairs]
-            leading_of = _row_itself
+            leading_of = row_itself
         epilogue = Epilogue(region, operands, kernel.narrow)
 
         def read_a(row: Expr, columns: Columns) -> Expr:
@@ -300,16 +300,6 @@ def build(region: Region, config: MatmulConfig, isa: Isa) -> tirx.PrimFunc:
 def at_run_time(region: Region, config: MatmulConfig) -> str:
     """What is decided at run time, for `explain`."""
     return tile_choices(plan_of(region, config))
-
-
-def open_view(region: Region) -> Region:
-    """The region with A as a matrix, and its output with as few dimensions as possible."""
-    a, *further = region.inputs
-    return flat_rows(region).replace(inputs=(as_matrix(a), *further))
-
-
-def _row_itself(row: Expr) -> list[Expr]:
-    return [row]
 
 
 def kernel_name(region: Region, config: MatmulConfig, isa: Isa) -> str:

@@ -12,7 +12,7 @@ written once for all heights.
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import tvm.tirx.script.builder.ir as I
@@ -29,19 +29,19 @@ from tir_schedules.core.product_plan import Piece, ProductPlan
 
 from .few_rows import FEW_ROWS, FewRows
 from .open_fetch import Ahead, OpenFetch
-from .tile_loops import TileLoops
+from .tile_loops import LoadPanel, TileLoops
 from .tile_stores import rest
 
 
-def share_open(plan: ProductPlan, rows: Expr, loops: TileLoops) -> None:
+def share_open(plan: ProductPlan, rows: Expr, loops: OpenRows) -> None:
     """The whole product, in one parallel region over the grid of threads.
 
     Parameters
     ----------
     rows : Expr
         How many there are.
-    loops : TileLoops
-        For blocks of at most `plan.m_block` rows; without `stage_b`.
+    loops : OpenRows
+        For blocks of at most `plan.m_block` rows.
     """
     columns = plan.column_shares
     threads_n = sum(group.count for group in columns)
@@ -50,7 +50,7 @@ def share_open(plan: ProductPlan, rows: Expr, loops: TileLoops) -> None:
         for_share(
             columns,
             I.floordiv(task, plan.threads_m),
-            lambda vector, vectors: OpenRows(loops).emit(row, many, vector, vectors),
+            lambda vector, vectors: loops.emit(row, many, vector, vectors),
         )
 
 
@@ -58,7 +58,7 @@ def tile_choices(plan: ProductPlan) -> str:
     """What is decided at run time about tiles, for `explain`."""
     if plan.rows <= FEW_ROWS:
         return f"tiles of 1 to {plan.rows} rows"
-    least = min(FEW_ROWS + 1, plan.rows // 2 + 1)
+    least = min(FEW_ROWS + 1, (plan.rows + 1) // 2)
     few = f"1 to {FEW_ROWS} rows: panels of columns side by side"
     return f"{few}; more: tiles of {least} to {plan.rows} rows, in blocks of {plan.m_block}"
 
@@ -71,17 +71,20 @@ class OpenRows:
     ----------
     loops : TileLoops
         What they do with a tile.
+    few_rows : callable
+        What runs few rows.
     """
 
     loops: TileLoops
+    few_rows: Callable[[TileLoops, Sequence[Group]], FewRows] = FewRows
 
     def emit(self, row: Expr, rows: Expr, vector: Expr, vectors: int) -> None:
         """The loops over `rows` rows from `row` and `vectors` vectors of columns from `vector`."""
         plan, loops = self.loops.plan, self.loops
         groups = balanced(vectors, plan.vectors)
-        few = FewRows(loops, groups)
+        few = self.few_rows(loops, groups)
         cut = len(plan.pieces) > 1
-        height = max(plan.m_block if cut else plan.rows, FEW_ROWS)
+        height = max(plan.m_block if cut else plan.rows, few.most)
         width = max(groups[0].size, few.widest) * plan.kernel.lanes
         scratch = I.sblock_alloc_buffer((height, width), plan.kernel.acc_dtype, align=64)
 
@@ -117,12 +120,14 @@ class OpenRows:
 
             def tile(at: Expr, height: int) -> None:
                 ahead = None if fetch is None else fetch.ahead(first, at, height, 0)
-                self._tile(row + at, height, first, width, (0, steps), scratch, 0, False, ahead)
+                whole = (0, steps)
+                self._tile(row + at, height, first, width, whole, load_b, scratch, 0, False, ahead)
 
             def store(at: Expr, height: Expr) -> None:
                 self._store(row + at, height, first, width, scratch)
 
             if len(pieces) == 1:
+                load_b = self._panel_at(first, width, (0, steps))
                 for_tiles(rows, plan.rows, tile, store, least)
                 return
             self._fill(row, rows, first, width, scratch)
@@ -146,12 +151,19 @@ class OpenRows:
         steps: int,
     ) -> None:
         """Adds a block of K to the accumulators of all rows, which are in `scratch`."""
+        load_b = self._panel_at(vector, vectors, (start, steps))
 
         def tile(at: Expr, height: int) -> None:
             ahead = None if fetch is None else fetch.ahead(vector, at, height, start)
-            self._tile(row + at, height, vector, vectors, (start, steps), scratch, at, True, ahead)
+            piece = (start, steps)
+            self._tile(row + at, height, vector, vectors, piece, load_b, scratch, at, True, ahead)
 
         for_tiles(rows, self.loops.plan.rows, tile, None, least)
+
+    def _panel_at(self, vector: Expr, vectors: int, piece: Piece) -> LoadPanel:
+        """How tiles read a block of K of a panel; emits what has to be done before."""
+        stage = self.loops.stage_b
+        return self.loops.load_b if stage is None else stage(vector, vectors, piece)
 
     def _fill(self, row: Expr, rows: Expr, vector: Expr, vectors: int, scratch: Expr) -> None:
         """What the accumulators of a panel start with, into `scratch`."""
@@ -178,6 +190,7 @@ class OpenRows:
         vector: Expr,
         vectors: int,
         piece: Piece,
+        read_b: LoadPanel,
         scratch: Expr,
         place: Expr | int,
         goes_on: bool,
@@ -196,7 +209,7 @@ class OpenRows:
         def load_b(j: int, ks: Sequence[Expr | int]) -> Expr | Address:
             if ahead is not None and j == 0:
                 ahead(ks[0])
-            return loops.load_b(vector, vectors, piece[0] + ks[0], j)
+            return read_b(vector, vectors, piece[0] + ks[0], j)
 
         result = kernel.emit(
             rows,

@@ -15,6 +15,7 @@ microkernels then multiply it.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -34,16 +35,21 @@ from tir_schedules.core.emission import (
     operand_parameters,
     tensor_parameter,
 )
+from tir_schedules.core.extents import as_expr, extent, read_extents
+from tir_schedules.core.flat_rows import as_matrix, flat_view, open_view, row_itself
 from tir_schedules.core.loop_nest import LoopNest
 from tir_schedules.core.product_plan import Piece, ProductPlan
 from tir_schedules.core.region import Region
+from tir_schedules.core.size import is_open
 from tir_schedules.core.template import Packing, Template, register_template
 from tir_schedules.cost.product_nest import product_nest
 from tir_schedules.epilogue.epilogue import Epilogue, rows_and_columns, unflatten
 
-from .best_grid import best_grid
+from .best_grid import best_grid, open_grid
+from .few_decoded_rows import MOST_ROWS, FewDecodedRows
 from .matmul_config import ACTIVATION_DTYPES, MatmulConfig
 from .narrow_weight import BITS, NarrowWeight, per_block_shape
+from .open_rows import OpenRows, share_open
 from .thread_grid import ThreadGrid
 from .tile_config import (
     RESULT_DTYPES,
@@ -125,6 +131,19 @@ def reject(region: Region, isa: Isa) -> str | None:
     return None
 
 
+def opens(region: Region, isa: Isa) -> str | None:
+    """Why the template cannot build a region whose number of rows is open, or None."""
+    if is_open((region.inputs[0].shape[-1], region.output.shape[-1])):
+        return "columns whose number is not known"
+    return None
+
+
+def at_run_time(region: Region, config: WeightOnlyConfig) -> str:
+    """What is decided at run time, for `explain`."""
+    few = f"1 to {MOST_ROWS} rows: the weight is decoded in registers"
+    return f"{few}; more: tiles of up to {config.rows} rows, the weight expanded in cache"
+
+
 def default_config(region: Region, machine: Machine) -> WeightOnlyConfig:
     """The configuration with the fewest estimated cycles; no tuning is needed."""
     return min(
@@ -133,7 +152,10 @@ def default_config(region: Region, machine: Machine) -> WeightOnlyConfig:
 
 
 def _defaults(region: Region, machine: Machine) -> Iterator[WeightOnlyConfig]:
-    """Either way for every kernel."""
+    """Either way for every kernel; of open sizes one has both ways."""
+    if region.is_open:
+        yield from _open_configs(region, machine)
+        return
     for kernel in kernels_for(machine.isa, "float32", "float32"):
         for staged in (False, True):
             yield _config(region, machine, _tile(region, machine, kernel, staged), staged)
@@ -144,6 +166,9 @@ def space(region: Region, machine: Machine) -> Iterator[WeightOnlyConfig]:
 
     Threads share K in the grid that is the best for the kernel.
     """
+    if region.is_open:
+        yield from _open_configs(region, machine)
+        return
     m, _, k = dimensions(region)
     default = default_config(region, machine)
     grids = {(1, 1, 1), *((*grid, 1) for grid in thread_grids(machine.threads))}
@@ -160,6 +185,14 @@ def space(region: Region, machine: Machine) -> Iterator[WeightOnlyConfig]:
         for threads_m, threads_n, threads_k in {*grids, _grid_of(base)}
     }
     yield from best_first(default, found, lambda config: estimated_cycles(region, config, machine))
+
+
+def _open_configs(region: Region, machine: Machine) -> Iterator[WeightOnlyConfig]:
+    """Of every kernel, on a grid for any number of rows."""
+    _, n, k = dimensions(region)
+    for kernel in kernels_for(machine.isa, "float32", "float32"):
+        tile = _tile(region.sampled(), machine, kernel, staged=True)
+        yield WeightOnlyConfig(**tile, **open_grid(tile, n, k, machine, 2 * n * k), staged=True)
 
 
 def _tile(region: Region, machine: Machine, kernel: Microkernel, staged: bool) -> dict[str, Any]:
@@ -242,7 +275,6 @@ def build(region: Region, config: WeightOnlyConfig, isa: Isa) -> tirx.PrimFunc:
     lanes = kernel.lanes
     weight = weight_format(region, lanes)
     plan = _plan(region, config, weight)
-    grid = ThreadGrid(plan)
     with kernel_function("weight_only_matmul") as builder:
         a = tensor_parameter("A", region.inputs[0])
         packed = parameter("W", (weight.packed_bytes,), region.inputs[1].dtype)
@@ -252,18 +284,32 @@ def build(region: Region, config: WeightOnlyConfig, isa: Isa) -> tirx.PrimFunc:
         ]
         operands = operand_parameters(region)
         c = tensor_parameter("C", region.output)
+        leading_of = None
+        if region.is_open:
+            read_extents()
+            given, region = region, open_view(region)
+            a = flat_view(a, given.inputs[0], region.inputs[0])
+            c = flat_view(c, given.output, as_matrix(given.output))
+            pairs = zip(operands, given.operands, region.operands, strict=True)
+            operands = [flat_view(*each) for each in pairs]
+            leading_of = row_itself
         epilogue = Epilogue(region, operands)
 
         def load_a(row: Expr, step: Expr | int) -> Expr:
             indices = (*unflatten(row, region.inputs[0].shape[:-1]), step)
             return splat(cast("float32", a[indices]), lanes)
 
-        store = row_store(region, lanes, c, epilogue)
+        store = row_store(region, lanes, c, epilogue, leading_of)
         zeros = per_block[1] if len(per_block) > 1 else None
         tiles = WeightOnlyTiles(kernel, weight, load_a, packed, per_block[0], zeros)
-        with grid.task() as task:
-            loops = _loops(plan, config.staged, tiles, store, epilogue.cost)
-            grid.emit(task, loops)
+        if region.is_open:
+            loops = _loops(plan, True, tiles, store, epilogue.cost)
+            few = functools.partial(FewDecodedRows.of, tiles=tiles)
+            share_open(plan, as_expr(extent(plan.m)), OpenRows(loops, few))
+        else:
+            grid = ThreadGrid(plan)
+            with grid.task() as task:
+                grid.emit(task, _loops(plan, config.staged, tiles, store, epilogue.cost))
     return builder.get()
 
 
@@ -374,6 +420,8 @@ WEIGHT_ONLY_MATMUL = register_template(
         flops=flops,
         reference=reference,
         reject=reject,
+        opens=opens,
+        at_run_time=at_run_time,
         packing=Packing(pack, unpack, packed_shape),
         nests=nests,
         estimate=estimated_cycles,

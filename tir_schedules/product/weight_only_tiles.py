@@ -32,6 +32,8 @@ class WeightOnlyTiles:
         What `weight.pack` and `weight.pack_per_block` made.
     zeros : buffer or None
         Zero points, packed as scales are; None if they are one number.
+    side : int
+        Vectors of a panel where a tile is as wide as several; 0: as wide as one.
     """
 
     kernel: Microkernel
@@ -40,6 +42,7 @@ class WeightOnlyTiles:
     packed: Expr
     scales: Expr
     zeros: Expr | None
+    side: int = 0
 
     def multiply(
         self, row: Expr, rows: int, panel: Expr, width: int, piece: Piece, start: Start | None
@@ -96,10 +99,10 @@ class WeightOnlyTiles:
     ) -> None:
         """Adds the products of the first `steps` steps of one unit."""
         weight = self.weight
-        vectors = [
-            weight.emit_unit(self.packed, panel, parts.vectors, unit, j)
-            for j in range(parts.vectors)
-        ]
+        vectors = []
+        for j in range(parts.vectors):
+            own, width, inside = self._place(panel, parts.vectors, j)
+            vectors.append(weight.emit_unit(self.packed, own, width, unit, inside))
         for step in range(steps):
             a = [bind(self.load_a(row + i, unit * weight.unit + step)) for i in range(parts.rows)]
             for j, zero in enumerate(zeros):
@@ -156,9 +159,16 @@ class WeightOnlyTiles:
 
     def _per_block(self, buffer: Expr, panel: Expr, width: int, block: Expr | int, j: int) -> Expr:
         lanes = self.kernel.lanes
+        panel, width, j = self._place(panel, width, j)
         return buffer[
             ramp(panel * (self.weight.blocks * lanes) + (block * width + j) * lanes, lanes)
         ]
+
+    def _place(self, panel: Expr, width: int, j: int) -> tuple[Expr, int, int]:
+        """The panel of a vector of a tile, its width, and the vector's place in it."""
+        if not self.side:
+            return panel, width, j
+        return panel + j // self.side * self.side, self.side, j % self.side
 
 
 def _positions(rows: int, width: int) -> list[tuple[int, int]]:

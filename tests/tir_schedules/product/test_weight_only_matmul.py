@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 import tvm
@@ -15,6 +16,7 @@ from tvm import relax
 from microkernels.errors import ConfigError
 from microkernels.isa import isa_named
 from tests.examples import examples
+from tests.tir_schedules.open_regions import BATCH, LENGTH, OpenKernel, at_sizes
 from tests.tir_schedules.run_region import (
     ISAS,
     MCPU,
@@ -88,7 +90,11 @@ def check(region: Region, isa: str = BEST, **options: Any) -> None:
     (Higham, section 3.1), with three roundings of W; 4 eps of the result are for the epilogue.
     """
     arrays = arrays_of(region)
-    result = run(region, arrays, isa, **options)
+    check_result(region, arrays, run(region, arrays, isa, **options))
+
+
+def check_result(region: Region, arrays: list[np.ndarray], result: np.ndarray) -> None:
+    """Compares what a kernel computed, as `check` says."""
     wanted = expected(region, arrays)
     eps = np.finfo(np.float32).eps
     weight = dequantised(region, arrays[: len(region.inputs)])
@@ -318,3 +324,55 @@ def test_what_it_does_not_build_has_a_reason() -> None:
     assert "weight of type int32" in reason(
         region.replace(inputs=(a, Tensor((64, 8), "int32", True), s))
     )
+
+
+SIZES = [(1, 1), (1, 2), (3, 1), (2, 2), (1, 5), (2, 4), (1, 37), (3, 50), (0, 2)]
+
+
+@pytest.mark.sampled
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize(
+    ("k", "n", "bits", "block", "zero"),
+    [
+        (96, 70, 4, 32, 8.0),
+        (70, 33, 4, 32, "blocks"),
+        (64, 200, 8, 64, 128.0),
+        (48, 17, 2, 16, 0.0),
+    ],
+)
+def test_any_number_of_rows(
+    isa: str, k: int, n: int, bits: int, block: int, zero: float | str
+) -> None:
+    region = region_of((BATCH, LENGTH), k, n, bits, block, zero=zero)
+    region = region.replace(operands=(Tensor((n,), "float32"),), epilogue=bias_relu())
+    kernel = OpenKernel(region, isa)
+    for batch, length in SIZES:
+        values = {"batch": batch, "length": length}
+        check_open(kernel, values, at_end=True)
+        check_open(kernel, values, at_end=False)
+
+
+@pytest.mark.parametrize("threads", [2, 3])
+def test_any_number_of_rows_on_threads(threads: int) -> None:
+    region = region_of((LENGTH,), 64, 300, zero=8.0)
+    machine = machine_for(BEST, threads).with_numbers(fork_us=0)
+    config = WEIGHT_ONLY_MATMUL.default_config(region, machine)
+    assert config.threads > 1
+    kernel = OpenKernel(region, BEST, threads, config)
+    for length in (1, 2, 7, 100):
+        check_open(kernel, {"length": length})
+
+
+def test_blocks_of_k_of_any_number_of_rows() -> None:
+    region = region_of((LENGTH,), 96, 40, zero="blocks")
+    config = WEIGHT_ONLY_MATMUL.default_config(region, machine_for(BEST))
+    config = msgspec.structs.replace(config, m_block=16, k_block=40)
+    kernel = OpenKernel(region, BEST, 1, config)
+    for length in (1, 4, 5, 16, 45):
+        check_open(kernel, {"length": length})
+
+
+def check_open(kernel: OpenKernel, values: dict[str, int], at_end: bool = True) -> None:
+    known = at_sizes(kernel.region, values)
+    arrays = arrays_of(known)
+    check_result(known, arrays, kernel.run(values, arrays, at_end))

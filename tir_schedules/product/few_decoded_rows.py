@@ -1,0 +1,56 @@
+"""A few rows of a product with a narrow weight: several panels side by side, decoded on the way."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from microkernels.microkernel import Microkernel
+from microkernels.vector.expressions import Expr
+from tir_schedules.core.blocking import Group
+
+from .few_rows import FewRows
+from .tile_loops import TileLoops
+from .tile_stores import rest
+from .weight_only_tiles import WeightOnlyTiles
+
+MOST_ROWS = 4  # more have the weight expanded in cache first
+
+
+@dataclass(frozen=True)
+class FewDecodedRows(FewRows):
+    """The loops over a few rows.
+
+    Attributes
+    ----------
+    tiles : WeightOnlyTiles or None
+        What decodes and multiplies.
+    """
+
+    tiles: WeightOnlyTiles | None = None
+
+    @staticmethod
+    def of(loops: TileLoops, groups: Sequence[Group], tiles: WeightOnlyTiles) -> FewDecodedRows:
+        """The loops over at most `MOST_ROWS`."""
+        return FewDecodedRows(loops, groups, MOST_ROWS, tiles)
+
+    def _side(self, rows: int, group: Group) -> tuple[int, Microkernel]:
+        """How many panels of a group are decoded at once: two sets of accumulators have room."""
+        kernel = self.loops.plan.kernel
+        vectors = max(1, (6 if kernel.lanes < 16 else 12) // rows)
+        return max(1, min(group.count, vectors // group.size)), kernel
+
+    def _tile(
+        self,
+        row: Expr,
+        vector: Expr,
+        scratch: Expr,
+        width: int,
+        rows: int,
+        panels: int,
+        kernel: Microkernel,
+    ) -> None:
+        """Accumulators of rows of panels that have `width` vectors each, from `vector` on."""
+        assert self.tiles is not None
+        tiles, whole = replace(self.tiles, side=width), (0, self.loops.plan.steps)
+        rest(tiles.multiply(row, rows, vector, panels * width, whole, None), scratch, 0)
