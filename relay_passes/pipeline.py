@@ -74,7 +74,6 @@ from .quantize.requantize import requantize
 from .quantize.sink_dequantize import sink_dequantize
 from .quantize.stock_dynamic_quantize import stock_dynamic_quantize
 from .quantize.weight_only_matmul import weight_only_matmul
-from .regions.dissolve_parts import dissolve_parts
 from .regions.merge_attention import merge_attention
 from .regions.merge_chains import merge_chains
 from .regions.merge_depthwise import merge_depthwise
@@ -230,7 +229,6 @@ def phases(options: PipelineOptions, decisions: DecisionLog) -> dict[Phase, list
             partition(machine.isa, decisions, options.strict, fuse),
             requantize(),
             *only_if(coarse, merge_attention(machine.isa)),
-            dissolve_parts(machine.isa, decisions, options.strict),
             *only_if(coarse, merge_depthwise(machine)),
             *only_if(coarse, merge_chains(machine)),
             select_winograd(machine, options.fast_math),

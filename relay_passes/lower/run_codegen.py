@@ -45,7 +45,8 @@ def annotate_codegen(target: Target, threads: int) -> ir.transform.Pass:
         updated = IRModule(dict(mod.functions_items()), attrs=mod.attrs)
         for gvar, function in mod.functions_items():
             if is_region_function(function):
-                marked = function.without_attr(COMPOSITE).with_attr("Codegen", CODEGEN)
+                own = relax.utils.copy_with_new_vars(function)  # with its own symbolic sizes
+                marked = own.without_attr(COMPOSITE).with_attr("Codegen", CODEGEN)
                 named = marked.with_attr("global_symbol", str(gvar.name_hint))
                 updated.update_func(gvar, named.with_attr(MACHINE, machine))
         return updated

@@ -132,10 +132,7 @@ class _Partitioner:
             return "a shape is not known at compile time"
         if not has_template(region.op):
             return f"no template builds {region.op}"
-        template = template_for(region.op)
-        if region.is_open and template.open_part:  # `dissolve_parts` undoes what stays alone
-            return template.reject(region, self.isa)
-        return template.rejection(region, self.isa)
+        return template_for(region.op).rejection(region, self.isa)
 
     def leave(self, graph: DataflowGraph, position: int, reason: str) -> None:
         binding = graph.bindings[position]

@@ -6,7 +6,7 @@
 Threads share the bands. The first part writes all pixels and channels of a band to a buffer of the
 task, from which the matmul reads its rows. So the tensor between the two, often the largest of a
 block of MobileNet, never leaves L2. With integers and bfloat16 the first part keeps its ring of
-staged rows from one band to the next.
+staged rows from one band to the next. The number of images may be known at run time only.
 
 The parts are regions like those outside of a chain; the attribute "sources" says where their inputs
 and operands come from (sources.py). The kernel's parameters are the merged region's inputs, then
@@ -29,10 +29,12 @@ from microkernels.vector.expressions import Expr, bind
 from microkernels.vector.prefetch import PREFETCH_LLVM_IR
 from tir_schedules.convolution.depthwise.config import dot_kernel
 from tir_schedules.convolution.depthwise.direct import DirectTiles
+from tir_schedules.convolution.depthwise.problem import DepthwiseProblem
 from tir_schedules.convolution.depthwise.results import Results
 from tir_schedules.convolution.depthwise.staged import StagedTiles
 from tir_schedules.core.attributes import Source
 from tir_schedules.core.emission import kernel_function, opaque_block, task_loop, tensor_parameter
+from tir_schedules.core.extents import extent, read_extents
 from tir_schedules.core.integer_product import is_dynamic
 from tir_schedules.core.region import Region
 from tir_schedules.core.template import Packing, Template, register_template, template_for
@@ -81,6 +83,18 @@ def reject(region: Region, isa: Isa) -> str | None:
     return _reject_inputs(region)
 
 
+def opens(region: Region, isa: Isa) -> str | None:
+    """Why the template cannot build a region with open sizes, or None."""
+    if DepthwiseProblem.of(region.parts[0]).opens_image:
+        return "bands of lines of images whose extents are not known"
+    return None
+
+
+def at_run_time(region: Region, config: DepthwisePointwiseConfig) -> str:
+    """What is decided at run time, for `explain`."""
+    return "how many images"
+
+
 def _reject_inputs(region: Region) -> str | None:
     """Why the parts cannot read the inputs."""
     found = sources_of(region)
@@ -104,13 +118,14 @@ def build(region: Region, config: DepthwisePointwiseConfig, isa: Isa) -> tirx.Pr
     with kernel_function("depthwise_pointwise") as builder:
         inputs = parts_parameters(region, config, isa)
         output = tensor_parameter("C", region.output)
+        if region.is_open:
+            read_extents()
         pair = _Pair(region, config, isa, inputs, output)
         pair.kernel.admit()
-        tasks = min(config.threads, pair.items)
+        items = pair.items
+        tasks = min(config.threads, items) if isinstance(items, int) else config.threads
         with task_loop(tasks) as task, llvm_functions(PREFETCH_LLVM_IR):
-            pair.share(
-                I.floordiv(task * pair.items, tasks), I.floordiv((task + 1) * pair.items, tasks)
-            )
+            pair.share(I.floordiv(task * items, tasks), I.floordiv((task + 1) * items, tasks))
     return builder.get()
 
 
@@ -132,9 +147,9 @@ class _Pair:
         self.output = reshaped(output, region.output, (m, n))
 
     @property
-    def items(self) -> int:
+    def items(self) -> int | Expr:
         """Pieces of work, which threads share: bands of all images."""
-        return self.problem.batch * self._bands
+        return extent(self.problem.batch) * self._bands
 
     @property
     def _bands(self) -> int:
@@ -225,6 +240,9 @@ def default_config(region: Region, machine: Machine) -> DepthwisePointwiseConfig
 def space(region: Region, machine: Machine) -> Iterator[DepthwisePointwiseConfig]:
     """The default; other bands; then other numbers for one part at a time."""
     default = default_config(region, machine)
+    if region.is_open:
+        yield default
+        return
     yield from dict.fromkeys((default, *variations(region, default, machine)))
 
 
@@ -240,6 +258,8 @@ DEPTHWISE_POINTWISE = register_template(
         flops=parts_flops,
         reference=chain_reference,
         reject=reject,
+        opens=opens,
+        at_run_time=at_run_time,
         packing=Packing(pack, unpack, packed_shape),
         nests=nests,
         products=products,

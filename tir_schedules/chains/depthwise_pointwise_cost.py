@@ -14,7 +14,8 @@ except those with so few lines that one thread waits.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections import defaultdict
+from dataclasses import dataclass, replace
 
 from tvm import DataType
 
@@ -23,6 +24,7 @@ from tir_schedules.convolution.depthwise import config as depthwise_config
 from tir_schedules.convolution.depthwise.config import DepthwiseConfig, dot_kernel
 from tir_schedules.convolution.depthwise.problem import DepthwiseProblem
 from tir_schedules.core.region import Region
+from tir_schedules.core.size import SymbolicSize
 from tir_schedules.cost.cost import Cost
 from tir_schedules.cost.merge_estimate import DEPTHWISE_POINTWISE, MergeEstimate, on_threads
 from tir_schedules.cost.parallel import even_enough, fewest_unless_uneven, halves
@@ -48,6 +50,7 @@ FOREIGN_ROWS = 2.5
 # panel of a weight that fits L1 is read from L2 again for each band (28x28x256 by 256, f32: bands
 # of one line 1031 us, of 14 lines 957).
 NARROW_SHARE, PANEL_SHARE = 0.42, 0.845
+OPEN_IMAGES = 8  # a number of images that a merge must be worth, besides a single one
 BAND_CYCLES = 925  # loops around one band more: 7x7x1152 in bands of one line or seven
 
 
@@ -64,10 +67,13 @@ def estimate_pair(region: Region, machine: Machine) -> PairEstimate:
     Parameters
     ----------
     region : Region
-        Of kind "depthwise_pointwise".
+        Of kind "depthwise_pointwise". For an open number of images both ways are compared for one
+        and for eight, and the worse of them is the answer.
     machine : Machine
         Its threads share the work.
     """
+    if region.is_open:
+        return _estimate_any_number(region, machine)
     pair = _Pair(region, machine)
     sizes = band_sizes(pair.problem.rows.outputs)
     sizes = [n for n in sizes if n == 1 or n * pair.line_bytes <= machine.l2_bytes // 2]
@@ -91,6 +97,23 @@ def estimate_pair(region: Region, machine: Machine) -> PairEstimate:
         least=DEPTHWISE_POINTWISE,
         config=config,
     )
+
+
+def _estimate_any_number(region: Region, machine: Machine) -> PairEstimate:
+    """The bands of a single image, whose number is open."""
+    single = estimate_pair(_with_images(region, 1), machine)
+    pair = _Pair(_with_images(region, OPEN_IMAGES), machine)
+    several = replace(
+        single, separate=pair.separate(), merged=pair.in_bands(single.config)
+    )
+    return min(single, several, key=lambda each: each.saved / each.separate.total)
+
+
+def _with_images(region: Region, number: int) -> Region:
+    """The region for so many images."""
+    batch = region.parts[0].inputs[0].shape[0]
+    assert isinstance(batch, SymbolicSize)
+    return region.with_sizes(defaultdict(lambda: 1, {batch.symbols[0]: number}))
 
 
 class _Pair:

@@ -24,6 +24,7 @@ from .depthwise_pointwise_config import DepthwisePointwiseConfig, pointwise_rows
 
 def nests(region: Region, config: DepthwisePointwiseConfig) -> Iterator[LoopNest]:
     """The loops of both parts in bands."""
+    region = region.sampled()
     problem = DepthwiseProblem.of(region.parts[0])
     lines = min(config.lines, problem.rows.outputs)
     bands = problem.batch * pieces(problem.rows.outputs, lines)
@@ -45,7 +46,7 @@ def products(
     region: Region, config: DepthwisePointwiseConfig, machine: Machine
 ) -> Iterator[Product]:
     """The matmul of a band."""
-    image = DepthwiseProblem.of(region.parts[0])
+    image = DepthwiseProblem.of(region.sampled().parts[0])
     one = dataclasses.replace(machine, threads=1)
     rows = pointwise_rows(region, config.lines)
     copies = image.batch * math.ceil(image.rows.outputs / config.lines)

@@ -21,10 +21,10 @@ from .extents import extent
 from .region import Region, Tensor
 
 
-def flat_rows(region: Region) -> Region:
+def flat_rows(region: Region, kept: int = 1) -> Region:
     """The region with as few leading dimensions of its output and operands as possible.
 
-    The last dimension stays. Its inputs are left as they are.
+    The last `kept` dimensions stay. Its inputs are left as they are.
     """
     output = region.output.shape
     listed = item_operands(region)
@@ -35,7 +35,7 @@ def flat_rows(region: Region) -> Region:
     }
     groups: list[list[int]] = []
     kinds: list[list[bool]] = []
-    for axis, size in enumerate(output[:-1]):
+    for axis, size in enumerate(output[:-kept]):
         if size == 1:
             continue
         kind = [shape[axis] == 1 for shape in padded.values()]
@@ -46,7 +46,7 @@ def flat_rows(region: Region) -> Region:
             kinds.append(kind)
 
     def merged(shape: tuple[int, ...]) -> tuple[int, ...]:
-        return (*(math.prod(shape[axis] for axis in group) for group in groups), shape[-1])
+        return (*(math.prod(shape[axis] for axis in group) for group in groups), *shape[-kept:])
 
     operands = [
         Tensor(merged(padded[number]), tensor.dtype, tensor.constant)

@@ -16,20 +16,21 @@ from tvm import tirx
 from microkernels.vector.expressions import Expr, materialise
 
 from .emission import opaque_block, task_loop
+from .extents import as_expr
 
 
-def ceil_div(total: Expr | int, by: int) -> Expr:
-    """A size over a number, rounded up."""
-    if isinstance(total, int):
+def ceil_div(total: Expr | int, by: Expr | int) -> Expr:
+    """A size over another one, rounded up."""
+    if isinstance(total, int) and isinstance(by, int):
         return tirx.const(-(-total // by), "int32")
     return I.floordiv(total + (by - 1), by)
 
 
-def for_blocks(total: Expr, most: int, body: Callable[[Expr, Expr], None]) -> None:
+def for_blocks(total: Expr, most: Expr | int, body: Callable[[Expr, Expr], None]) -> None:
     """Runs `body(start, size)` for blocks of `most`, of which the last one may be smaller."""
     with I.serial(ceil_div(total, most)) as number, opaque_block("block"):
         start = materialise(number * most)
-        body(start, materialise(tirx.Min(tirx.const(most, "int32"), total - start)))
+        body(start, materialise(tirx.Min(as_expr(most), total - start)))
 
 
 @contextmanager

@@ -85,8 +85,6 @@ class Template(Generic[C]):
     at_run_time : callable
         (region, config) -> what the kernel of a region with such sizes decides when it runs, in
         words.
-    open_part : bool
-        Whether such a region, although it is not built, may be part of a merged one that is.
     packing : Packing or None
         How constant inputs are laid out; None if they are read as they are.
     nests : callable
@@ -120,7 +118,6 @@ class Template(Generic[C]):
     reject: Callable[[Region, Isa], str | None]
     opens: Callable[[Region, Isa], str | None] | None = None
     at_run_time: Callable[[Region, C], str] = lambda _region, _config: ""
-    open_part: bool = False
     packing: Packing[C] | None = None
     nests: Callable[[Region, C], Iterator[LoopNest]] = _none
     estimate: Callable[[Region, C, Machine], float] | None = None

@@ -127,7 +127,7 @@ def opens(region: Region, isa: Isa) -> str | None:
     """Why the template cannot build a region with open sizes, or None."""
     if not _vector_kernels(region, isa):
         return "no product of vectors"
-    return open_batch_matmul.opens(region, isa, _vector_kernels(region, isa)[0].kr)
+    return None
 
 
 def at_run_time(region: Region, config: BatchMatmulConfig) -> str:
@@ -431,7 +431,6 @@ BATCH_MATMUL = register_template(
         reference=reference,
         reject=reject,
         opens=opens,
-        open_part=True,
         at_run_time=at_run_time,
         nests=nests,
         estimate=estimated_cycles,

@@ -11,7 +11,6 @@ Batches fewer than threads have their rows shared.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import tvm.tirx.script.builder.ir as I
@@ -32,7 +31,7 @@ from tir_schedules.core.integer_product import is_integer
 from tir_schedules.core.open_loops import choose, for_blocks, for_tiles, open_tasks, share_of
 from tir_schedules.core.product_plan import TileConfig
 from tir_schedules.core.region import Region, Tensor
-from tir_schedules.core.size import SymbolicSize, is_open
+from tir_schedules.core.size import is_open
 from tir_schedules.epilogue.epilogue import (
     Columns,
     Epilogue,
@@ -42,98 +41,11 @@ from tir_schedules.epilogue.epilogue import (
 )
 
 from .activations import Activations
-from .batch_operands import BatchProblem
+from .open_activations import OpenActivations
+from .open_batch_problem import OpenBatchProblem
 from .open_operand import OpenOperand
 from .tile_stores import rest
 from .zero_points import Start, ZeroPoints, named_inputs
-
-
-@dataclass(frozen=True)
-class Strides:
-    """Where the elements of an operand lie, in elements.
-
-    Attributes
-    ----------
-    batch : tuple of int
-        From one index of a batch dimension to the next; 0 where all share the operand.
-    row, column : int
-        Of the last two dimensions.
-    """
-
-    batch: tuple[int, ...]
-    row: int
-    column: int
-
-    @staticmethod
-    def of(stored: Tensor, axes: Sequence[int], batch: Sequence[int]) -> Strides:
-        """Of a stored tensor whose logical dimensions are `axes`, aligned with a batch."""
-        steps = [math.prod(stored.shape[axis + 1 :]) for axis in axes]
-        sizes = [stored.shape[axis] for axis in axes]
-        own = [
-            0 if size == 1 and not isinstance(size, SymbolicSize) else step
-            for size, step in zip(sizes[:-2], steps[:-2], strict=True)
-        ]
-        missing = [0] * (len(batch) - len(own))
-        return Strides((*missing, *own), steps[-2], steps[-1])
-
-    def base(self, index: Sequence[Expr]) -> Expr:
-        """Where a batch begins."""
-        found: Expr = tirx.const(0, "int32")
-        for number, step in zip(index, self.batch, strict=True):
-            found = found + number * extent(step)
-        return materialise(found)
-
-
-class OpenBatchProblem:
-    """Extents and strides of a region; one B for all batches makes them only more rows.
-
-    Attributes
-    ----------
-    batch : tuple of int
-        Batch dimensions.
-    m, n, k : int
-        Rows of a batch, columns, and what is summed.
-    a, b, c : Strides
-        Of the stored operands and the stored result.
-    """
-
-    def __init__(self, region: Region) -> None:
-        problem = BatchProblem(region)
-        self.n, self.k, self.m = problem.n, problem.k, region.output.shape[-2]
-        self.batch = tuple(problem.batch_shape)
-        self.stored = (*region.inputs[:2], problem.output_tensor())
-        # A logical dimension of the result is where `out_axes` puts it.
-        places = [problem.out_axes.index(axis) for axis in range(len(problem.out_axes))]
-        orders = (problem.a_axes, problem.b_axes, places)
-        self.a, self.b, self.c = (
-            Strides.of(tensor, axes, self.batch)
-            for tensor, axes in zip(self.stored, orders, strict=True)
-        )
-        plain = all(list(axes) == sorted(axes) for axes in (problem.a_axes, places))
-        alike = problem.a_shape[:-1] == list(region.output.shape[:-1])
-        if problem.shared and plain and alike:
-            self.m = math.prod(region.output.shape[:-1])
-            self.batch = ()
-            self.a, self.b, self.c = (
-                Strides((), each.row, each.column) for each in (self.a, self.b, self.c)
-            )
-
-
-def opens(region: Region, isa: Isa, kr: int) -> str | None:
-    """Why the template cannot build a region with open sizes, or None.
-
-    `kr` elements of K are multiplied together.
-    """
-    problem = OpenBatchProblem(region)
-    if kr == 1:
-        return None
-    if is_open((problem.k,)):
-        return "products of 8-bit integers or bfloat16 whose K is not known"
-    if problem.b.column == 1:
-        return None
-    if problem.b.row != 1 or problem.k % kr:
-        return f"a factor whose K lies apart, or is no multiple of {kr}"
-    return None
 
 
 def at_run_time(config: TileConfig, alone: int, threads: int) -> str:
@@ -244,7 +156,7 @@ class OpenBatchMatmul:
         start = None
         if is_integer(self.region):
             start = Start(
-                self.region, kernel, self.inputs, problem.k, packed.column_sum, activations.row_sum
+                self.region, kernel, self.inputs, k, packed.column_sum, activations.row_sum
             )
             if start.zero_points.needs_column_sums:
                 packed.add_up()
@@ -283,7 +195,10 @@ class OpenBatchMatmul:
                 with I.If(left > 0), I.Then():
                     choose(left, range(1, wide), lambda width: panel(at, size, last, width))
 
-        for_blocks(rows, config.m_block, block)
+        most: Expr | int = config.m_block
+        if isinstance(activations, OpenActivations):
+            most = activations.rows_of_block
+        for_blocks(rows, most, block)
 
     def _pack(self, packed: OpenOperand, base: Expr) -> None:
         strides = self.problem.b
@@ -305,11 +220,15 @@ class OpenBatchMatmul:
                 return self.a[start]
             return load_vector(self.a, dtype, [], Columns(start, columns.lanes, columns.valid))
 
-        needs = is_integer(self.region) and ZeroPoints.of(self.region, self.kernel).needs_row_sums
-        contiguous = strides.column == 1
-        return Activations(
-            self.kernel, dtype, self.problem.k, rows, read, contiguous=contiguous, sums=needs
-        )
+        kernel, contiguous = self.kernel, strides.column == 1
+        sums = is_integer(self.region) and ZeroPoints.of(self.region, kernel).needs_row_sums
+        if kernel.a_dtype != "float32" and is_open((self.problem.k,)):
+            room, height = as_expr(allocated(self.problem.k)), min(self.config.rows, kernel.mr)
+            return OpenActivations(
+                kernel, dtype, self.k, room, rows, height, read, contiguous=contiguous, sums=sums
+            )
+        k = self.problem.k
+        return Activations(kernel, dtype, k, rows, read, contiguous=contiguous, sums=sums)
 
     def _store(self, row: Expr, rows: Expr, first: Expr, width: int, scratch: Expr) -> None:
         """The epilogue of rows of a panel, whose accumulators are in `scratch`."""

@@ -12,6 +12,7 @@ import tvm.tirx.script.builder.ir as I
 from tvm import tirx
 
 from microkernels.microkernel import Microkernel
+from microkernels.vector import bfloat16
 from microkernels.vector.expressions import (
     Expr,
     bind,
@@ -21,6 +22,7 @@ from microkernels.vector.expressions import (
     materialise,
     ramp,
     reinterpret_group,
+    splat,
 )
 from microkernels.vector.transpose import transpose_block
 from tir_schedules.core.emission import opaque_block
@@ -142,57 +144,85 @@ class OpenOperand(PackedWords):
         """Packs steps of K that lie next to each other: squares of words turn in registers.
 
         `element(column, step)` is where an element lies. Behind the last column, vectors repeat it.
-        K is a multiple of kr.
         """
-        lanes, words = self.lanes, self.steps
-        with opaque_block("pack"), I.serial(self.vectors) as vector, opaque_block("columns"):
-            panel, width = self._panel_of(vector)
-            j = vector - panel
-            last = self.n - 1
-            columns = [bind(tirx.Min(vector * lanes + lane, last)) for lane in range(lanes)]
+        lanes = self.lanes
+        whole, rest = _divided(self.k, self.kr)
+        squares, left = _divided(whole, lanes)
 
+        def vector(columns: list[Expr], start: Callable[[Expr | int], Expr]) -> None:
             def block(first: Expr | int, count: int) -> None:
                 rows = [bind(self._row(source, element, key, first, count)) for key in columns]
                 for i, value in enumerate(transpose_block(rows)[:count]):
-                    self._put(self._start(panel, width, first + i, j), value)
+                    self._put(start(first + i), value)
 
-            if not isinstance(words, int):
-                with I.serial(I.floordiv(words, lanes)) as square, opaque_block("square"):
+            if not isinstance(squares, int) or squares:
+                with I.serial(squares) as square, opaque_block("square"):
                     block(square * lanes, lanes)
-                whole = materialise(I.floordiv(words, lanes) * lanes)
-                with I.serial(words - whole) as rest, opaque_block("step"):
-                    self._gather_step(source, element, columns, panel, width, whole + rest, j)
-                return
-            if words // lanes:
-                with I.serial(words // lanes) as square, opaque_block("square"):
-                    block(square * lanes, lanes)
-            if words % lanes:
-                block(tirx.const(words - words % lanes, "int32"), words % lanes)
+            behind = materialise(as_expr(squares * lanes))
+            steps = self.steps - behind
+            if isinstance(left, int):
+                steps = int(rest > 0) if isinstance(rest, int) else steps
+                if left:
+                    block(behind, left)
+                behind = behind + left
+            if not isinstance(steps, int) or steps:
+                with I.serial(steps) as step, opaque_block("step"):
+                    self._gather_step(source, element, columns, behind + step, start)
+
+        self._for_vectors(vector)
 
     def gather(self, source: Expr, element: Element) -> None:
-        """Packs elements of f32 that lie anywhere, one by one; `element` as of `turn`."""
+        """Packs elements that lie anywhere, one by one; `element` as of `turn`."""
+
+        def vector(columns: list[Expr], start: Callable[[Expr | int], Expr]) -> None:
+            with I.serial(self.steps) as step, opaque_block("step"):
+                self._gather_step(source, element, columns, step, start)
+
+        self._for_vectors(vector)
+
+    def _for_vectors(
+        self, body: Callable[[list[Expr], Callable[[Expr | int], Expr]], None]
+    ) -> None:
+        """Runs `body(columns, step of K -> where its words lie)` for each vector of columns."""
         lanes = self.lanes
         with opaque_block("pack"), I.serial(self.vectors) as vector, opaque_block("columns"):
             panel, width = self._panel_of(vector)
             j, last = vector - panel, self.n - 1
             columns = [bind(tirx.Min(vector * lanes + lane, last)) for lane in range(lanes)]
-            with I.serial(self.steps) as step, opaque_block("step"):
-                self._gather_step(source, element, columns, panel, width, step, j)
+            body(columns, lambda step: self._start(panel, width, step, j))
 
     def _gather_step(
         self,
         source: Expr,
         element: Element,
         columns: list[Expr],
-        panel: Expr,
-        width: Expr,
         step: Expr,
-        j: Expr,
+        start: Callable[[Expr | int], Expr],
     ) -> None:
-        start = bind(self._start(panel, width, step, j))
-        for lane, column in enumerate(columns):
-            value = bits_for(source[element(column, step)], self.dtype, self.kernel)
-            I.buffer_store(self.buffer, value, [start + lane])
+        """One step of K of a vector of columns; 0 behind the last element of K."""
+        kr, lanes, place = self.kr, self.lanes, bind(start(step))
+        if kr == 1:
+            for lane, column in enumerate(columns):
+                value = bits_for(source[element(column, step)], self.dtype, self.kernel)
+                I.buffer_store(self.buffer, value, [place + lane])
+            return
+        stored = "uint16" if self.dtype == "bfloat16" else self.dtype
+        held = I.sblock_alloc_buffer((lanes,), stored, align=64)
+        parts = []
+        for i in range(kr):
+            row = bind(step * kr + i)
+            there = bind(tirx.Min(row, self.k - 1))
+            for lane, column in enumerate(columns):
+                value = bfloat16.operand_bits(source[element(column, there)])
+                I.buffer_store(held, value, [lane])
+            vector = bind(held[ramp(0, lanes)])
+            found = bits_for(
+                bfloat16.from_bits(vector) if self.dtype == "bfloat16" else vector,
+                self.dtype,
+                self.kernel,
+            )
+            parts.append(bind(tirx.Select(splat(row < self.k, lanes), found, like(0, found))))
+        self._put(place, merged(parts, kr))
 
     def copy(self, source: Expr, element: Element) -> None:
         """Packs columns that lie next to each other: rows are copied, kr of them made words.

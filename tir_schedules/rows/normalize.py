@@ -45,6 +45,7 @@ from tir_schedules.epilogue.epilogue import Epilogue
 from .normalize_columns import ColumnStrip
 from .normalize_rows import Rows
 from .normalize_view import NORM_OPS, SOFTMAX_OPS, View, open_view, reshaped, view_of
+from .open_columns import OpenColumns
 from .open_length import RowsOfAnyLength
 
 OUTPUT_DTYPES = ("float32", "bfloat16", "uint8", "int8")
@@ -66,7 +67,7 @@ class NormalizeConfig(Config, frozen=True):
     threads : int
         Threads that share the rows.
     alone_rows : int
-        Up to so many of an open number of rows one thread runs all.
+        Up to so many of an open number of rows, or columns, one thread runs all.
     """
 
     rows: int
@@ -115,17 +116,17 @@ def reject(region: Region, isa: Isa) -> str | None:
 
 
 def opens(region: Region, isa: Isa) -> str | None:
-    """Why the template cannot build a region with an open number of rows, or None."""
-    seen = view(region)
-    if is_open((seen.n,)) and region.op in NORM_OPS:
-        return "rows whose length is not known"
-    return "an inner axis, over sizes that are not known" if seen.inner != 1 else None
+    """Why the template cannot build a region with open sizes; it builds every one."""
+    return None
 
 
 def at_run_time(region: Region, config: NormalizeConfig) -> str:
     """What is decided at run time, for `explain`."""
+    seen = view(region)
     alone = f"; up to {config.alone_rows} rows: one thread" if config.threads > 1 else ""
-    length = "; how long rows are" if is_open((view(region).n,)) else ""
+    if seen.inner != 1:
+        return f"strips of {config.unroll} vectors of columns, then single ones{alone}"
+    length = "; how long rows are" if is_open((seen.n,)) else ""
     return f"blocks of {config.rows} rows, then single ones{alone}{length}"
 
 
@@ -139,7 +140,8 @@ def default_config(region: Region, machine: Machine) -> NormalizeConfig:
     threads = threads_worth(machine, norm_us(work, machine))
     if seen.inner > 1:
         unroll = min(4, math.ceil(seen.inner / lanes))
-        return NormalizeConfig(rows=1, unroll=unroll, keep=False, chunk=1 << 20, threads=threads)
+        alone = alone_below(machine, norm_us(seen.n / lanes, machine)) if open_rows else 0
+        return NormalizeConfig(1, unroll, False, 1 << 20, threads, alone)
     # A few vectors stay in registers; more are as fast from L1, and compile sooner.
     keep = vectors <= 4 and not open_length
     rows = min(_rows_in_flight(region, vectors, 4 * seen.n), seen.outer)
@@ -240,6 +242,9 @@ def build(region: Region, config: NormalizeConfig, isa: Isa) -> tirx.PrimFunc:
                 epilogue,
             )
             share_rows(loops, seen.outer, config)
+        elif region.is_open:
+            columns = OpenColumns(seen, isa.f32_lanes, config.unroll, x, out, epilogue)
+            columns.share(config.threads, lambda number: _few(seen, number, config))
         else:
             strip = ColumnStrip(seen, isa.f32_lanes, config.unroll, x, out, epilogue)
             _share_strips(strip, seen.outer, config)
@@ -265,12 +270,18 @@ def share_rows(loops: Rows, count: int, config: NormalizeConfig) -> None:
 
 def _share_open(loops: Rows, count: Expr | int, config: NormalizeConfig) -> None:
     """The same for a number of rows that is known at run time only: blocks, then single rows."""
-    numbers, most = as_expr(count), config.alone_rows
-    if is_open((loops.view.n,)):  # `alone_rows` is of usual ones
-        numbers, most = numbers * extent(loops.view.n), most * SAMPLE
-    with open_tasks(config.threads, numbers <= most) as (task, tasks):
+    few = _few(loops.view, as_expr(count), config)
+    with open_tasks(config.threads, few) as (task, tasks):
         first, rows = share_of(as_expr(count), task, tasks)
         for_rows(loops, first, rows, config)
+
+
+def _few(seen: View, rows: Expr, config: NormalizeConfig) -> Expr:
+    """Whether so many rows, or columns, are too few for several threads."""
+    if not is_open((seen.n,)):
+        return rows <= config.alone_rows
+    # `alone_rows` is of usual ones.
+    return rows * extent(seen.n) <= config.alone_rows * SAMPLE
 
 
 def for_rows(loops: Rows, first: Expr, rows: Expr, config: NormalizeConfig) -> None:
@@ -353,6 +364,8 @@ def reference(region: Region, inputs: list[np.ndarray]) -> np.ndarray:
                 return np.exp(shifted) / total
             return shifted - np.log(total)
         axes = tuple(range(axis, x.ndim))
+        if 0 in x.shape:
+            return x
         if region.op == "layer_norm":
             x = x - x.mean(axis=axes, keepdims=True)
         variance = np.square(x).mean(axis=axes, keepdims=True)
@@ -377,6 +390,5 @@ for _op in (*SOFTMAX_OPS, *NORM_OPS):
             reject=reject,
             opens=opens,
             at_run_time=at_run_time,
-            open_part=_op == "softmax",
         )
     )

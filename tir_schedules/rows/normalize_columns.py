@@ -13,6 +13,7 @@ from microkernels.vector import vector_math
 from microkernels.vector.exp2 import exp_of_difference
 from microkernels.vector.expressions import Expr, bind, constant
 from tir_schedules.core.emission import opaque_block
+from tir_schedules.core.extents import extent
 from tir_schedules.core.reduce_lanes import LaneTotals
 from tir_schedules.epilogue.epilogue import (
     Columns,
@@ -57,11 +58,12 @@ class ColumnStrip:
         """Vectors across, the last of which may be cut."""
         return math.ceil(self.view.inner / self.lanes)
 
-    def block(self, outer: Expr, first: Expr, vectors: int, cut: int) -> None:
+    def block(self, outer: Expr, first: Expr, vectors: int, cut: int | Expr) -> None:
         """Normalises `vectors` vectors of columns; `cut` columns of the last one exist if not 0."""
         with opaque_block("columns"):
             lanes = self.lanes
-            valid = [lanes] * (vectors - 1) + [cut or lanes]
+            last = lanes if isinstance(cut, int) and cut == 0 else cut
+            valid = [*[lanes] * (vectors - 1), last]
             self.strip = [
                 Columns((first + j) * lanes, lanes, count) for j, count in enumerate(valid)
             ]
@@ -89,7 +91,7 @@ class ColumnStrip:
                 result = self._load(self.x, k, columns) - top[j] - scale[j]
             else:
                 result = self._load(self.out, k, columns) * scale[j]
-            row = self.outer * self.view.n + k
+            row = self.outer * extent(self.view.n) + k
             result = self.epilogue(bind(result), row, columns)
             store_vector(self.out, result, (*self.lead, k), columns)
 

@@ -109,6 +109,10 @@ class Rows:
         """Memory for the numbers of a block."""
         return I.sblock_alloc_buffer((rows, self.view.n), "float32")
 
+    def _inverse(self) -> Expr:
+        """1 / n."""
+        return f32(1 / self.view.n)
+
     # --- the operators -----------------------------------------------------------------------
 
     def _softmax(self) -> None:
@@ -132,7 +136,7 @@ class Rows:
 
     def _norm(self, centered: bool) -> None:
         epsilon = self.view.region.real("epsilon")
-        inverse = f32(1 / self.view.n)
+        inverse = self._inverse()
         value: Term = self._load
         if not centered:
             square_sum = self._reduce(_squared(value), add, 0.0)

@@ -78,8 +78,9 @@ def view_of(region: Region) -> View | str:
 
 def open_view(view: View) -> View:
     """A view with as few leading dimensions as its operands allow."""
-    region = flat_rows(view.region)
-    return View(region, region.output.shape[:-1], view.n, view.inner)
+    kept = 1 if view.inner == 1 else 2
+    region = flat_rows(view.region, kept)
+    return View(region, region.output.shape[:-kept], view.n, view.inner)
 
 
 def _flatten(operand: Tensor, shape: tuple[int, ...], axis: int, end: int) -> Tensor | None:

@@ -10,14 +10,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import tvm.tirx.script.builder.ir as I
+from tvm import tirx
 
 from microkernels.vector.expressions import Expr, materialise
 from tir_schedules.core.emission import opaque_block
-from tir_schedules.core.extents import allocated, extent
+from tir_schedules.core.extents import allocated, as_expr, extent
 from tir_schedules.core.reduce_lanes import Combine
 from tir_schedules.epilogue.epilogue import Columns
 
-from .normalize_rows import Rows, Term
+from .normalize_rows import Rows, Term, f32
 
 
 @dataclass
@@ -26,6 +27,9 @@ class RowsOfAnyLength(Rows):
 
     def _chunks(self) -> int:
         return 1
+
+    def _inverse(self) -> Expr:
+        return materialise(f32(1) / tirx.Cast("float32", as_expr(extent(self.view.n))))
 
     def _room(self, rows: int) -> Expr:
         return I.sblock_alloc_buffer((rows, allocated(self.view.n)), "float32")

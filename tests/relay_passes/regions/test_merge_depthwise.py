@@ -6,7 +6,7 @@ import dataclasses
 
 import numpy as np
 import pytest
-from tvm import IRModule, relax
+from tvm import IRModule, relax, tirx
 from tvm.ir import assert_structural_equal
 
 from relay_passes.ir.region_functions import REASON
@@ -14,6 +14,7 @@ from relay_passes.pipeline import PipelineOptions, collect_regions
 from relay_passes.regions.merge_depthwise import merge_depthwise
 from relay_passes.regions.partition import partition
 from tests.relay_passes.graphs import MACHINE, TARGET, Body, constant, module, regions, run
+from tir_schedules.chains.depthwise_pointwise_cost import estimate_pair
 from tir_schedules.core.attributes import attribute_text
 from tir_schedules.core.region import Region
 
@@ -118,6 +119,24 @@ def test_before_and_after() -> None:
         if isinstance(inner.value, relax.Call)
     ]
     assert names == wanted and len(call.args) == 5
+
+
+def test_any_number_of_images() -> None:
+    """The bands are those of a single image; a merge has to pay for eight as well."""
+    images = tirx.Var("images", "int64")
+    (single,) = pairs(merged(block, X)[1])
+
+    def of_any(threads: int) -> IRModule:
+        machine = dataclasses.replace(MACHINE, threads=threads)
+        mod = module(block, ((images, 14, 14, 240), "float32"))
+        return merge_depthwise(machine)(partition(machine.isa, [])(mod))
+
+    (pair,) = regions(of_any(2))
+    assert pair.op == "depthwise_pointwise" and pair.is_open
+    assert estimate_pair(pair, TWO).config == estimate_pair(single, TWO).config
+    apart = of_any(1)
+    assert kinds(apart) == ["depthwise_conv2d", "matmul"]
+    assert "does not pay: in bands of" in reasons(apart)[0]
 
 
 def test_a_residual_is_read_from_outside_once() -> None:

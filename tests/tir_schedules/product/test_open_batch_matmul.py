@@ -180,12 +180,66 @@ def test_bfloat16(isa: str) -> None:
         check(kernel, values)
 
 
-def test_what_is_refused_says_why() -> None:
+# Where the elements of K lie in B: next to each other, in columns, apart.
+PLACES: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {
+    "rows": ((BATCH, KEYS, 19), (0, 1, 2)),
+    "columns": ((BATCH, 19, KEYS), (0, 2, 1)),
+    "apart": ((BATCH, KEYS, 19, 2), (0, 3, 1, 2)),
+}
+
+
+def open_k(place: str, types: tuple[str, str, str], **attrs: Attribute) -> Region:
+    b, axes = PLACES[place]
+    heads = (2,) if place == "apart" else ()
+    a, out = ((BATCH, *heads, LENGTH, columns) for columns in (KEYS, 19))
+    return product(a, b, out, types=types, b_axes=axes, **attrs)
+
+
+@pytest.mark.sampled
+@pytest.mark.parametrize("isa", INTEGER_ISAS)
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("types", [("uint8", "int8"), ("int8", "uint8")])
+def test_integers_of_any_k_are_exact(isa: str, place: str, types: tuple[str, str]) -> None:
+    region = open_k(place, (*types, "int32"), a_zero_point=3, b_zero_point=2)
+    kernel = OpenKernel(region, isa)
+    for values in [*SIZES, sizes_of(1, 2, 0), sizes_of(1, 3, 70_000)]:
+        check(kernel, values)
+
+
+@pytest.mark.sampled
+@pytest.mark.parametrize("isa", BF16_ISAS)
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+def test_bfloat16_of_any_k(isa: str, place: str, dtype: str) -> None:
+    region = open_k(place, (dtype, dtype, "float32"), rounded="bfloat16")
+    kernel = OpenKernel(region, isa)
+    for values in [*SIZES, sizes_of(1, 2, 0)]:
+        check(kernel, values)
+
+
+@pytest.mark.sampled
+@pytest.mark.parametrize("isa", INTEGER_ISAS)
+def test_integers_that_lie_anywhere(isa: str) -> None:
+    """A turned, with K that is known and no multiple of what is multiplied together."""
     region = product(
+        (BATCH, 23, LENGTH),
+        (BATCH, KEYS, 23),
         (BATCH, LENGTH, KEYS),
-        (BATCH, KEYS, 16),
-        (BATCH, LENGTH, 16),
-        types=("uint8", "int8", "int32"),
+        a_axes=(0, 2, 1),
+        b_axes=(0, 2, 1),
+        types=("int8", "int8", "int32"),
+        a_zero_point=-3,
     )
-    reason = template_for("batch_matmul").rejection(region, machine_for("avx2").isa)
-    assert reason == "products of 8-bit integers or bfloat16 whose K is not known"
+    kernel = OpenKernel(region, isa)
+    turned = product(
+        (BATCH, KEYS, LENGTH),
+        (BATCH, KEYS, 18),
+        (BATCH, LENGTH, 18),
+        a_axes=(0, 2, 1),
+        types=("int8", "int8", "int32"),
+        a_zero_point=-3,
+    )
+    both = OpenKernel(turned, isa)
+    for values in SIZES:
+        check(kernel, values)
+        check(both, values)

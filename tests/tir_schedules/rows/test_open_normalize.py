@@ -131,7 +131,39 @@ def test_rows_with_nothing_finite_have_their_meaning() -> None:
     np.testing.assert_array_equal(result[0, 2], [0] * 9 + [0.5] * 2)
 
 
-def test_norms_of_unknown_length_are_refused() -> None:
-    region = rows("layer_norm", WIDTH)
-    reason = template_for("layer_norm").rejection(region, machine_for("avx2").isa)
-    assert reason == "rows whose length is not known"
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("op", ["layer_norm", "rms_norm"])
+def test_norms_of_any_length(isa: str, op: str) -> None:
+    for region in (rows(op, WIDTH), rows(op, WIDTH, (Tensor((LENGTH, WIDTH), "float32"),))):
+        check_lengths(region, OpenKernel(region, isa), (0, 1, 2, 9, 64, 77))
+
+
+def columns(op: str, shape: tuple[int, ...], operands: tuple[Tensor, ...] = ()) -> Region:
+    """A region that is normalised along axis 2 of 4."""
+    return rows(op, 1, operands, shape)
+
+
+COLUMNS = {
+    "any length": columns("softmax", (BATCH, 3, WIDTH, 37)),
+    "any columns": columns("softmax", (BATCH, LENGTH, 5, WIDTH)),
+    "all": columns("softmax", (BATCH, LENGTH, WIDTH, WIDTH)),
+    "one line": columns("softmax", (1, 1, WIDTH, BATCH)),
+    "operand": columns("softmax", (2, LENGTH, WIDTH, 7), (Tensor((LENGTH, 1, 7), "float32"),)),
+    "logarithm": columns("log_softmax", (BATCH, 3, WIDTH, 37)),
+}
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("form", COLUMNS)
+def test_columns_of_any_sizes(isa: str, form: str) -> None:
+    region = COLUMNS[form]
+    check_lengths(region, OpenKernel(region, isa), (0, 1, 2, 9, 64, 77))
+
+
+@pytest.mark.parametrize("form", ["any length", "any columns"])
+def test_columns_on_threads(form: str) -> None:
+    isa, region = highest_native(ISAS), COLUMNS[form]
+    machine = machine_for(isa, 3).with_numbers(fork_us=0)
+    config = template_for("softmax").default_config(region, machine)
+    assert config.to_dict()["threads"] == 3
+    check_lengths(region, OpenKernel(region, isa, 3, config), (1, 30, 200))
