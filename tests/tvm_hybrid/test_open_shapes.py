@@ -24,13 +24,16 @@ WEIGHT = np.random.default_rng(0).standard_normal((8, 5)).astype(np.float32)
 def open_model() -> onnx.ModelProto:
     """y = softmax(x @ W + z) along axis 1, with x: [batch, ?, 8], W: [8, 5], z: [batch, 1, 5].
 
-    No template takes a softmax along an inner axis of any size, so every shape has a program of its
-    own.
+    The mean that a LayerNormalization returns beside its result, of which nothing is left, is not
+    converted for open sizes; so every shape has a program of its own.
     """
     graph = helper.make_graph(
         [
             helper.make_node("MatMul", ["x", "w"], ["p"]),
-            helper.make_node("Add", ["p", "z"], ["s"]),
+            helper.make_node("LayerNormalization", ["x", "ones"], ["normal", "mean"]),
+            helper.make_node("Mul", ["mean", "zero"], ["nothing"]),
+            helper.make_node("Add", ["p", "nothing"], ["q"]),
+            helper.make_node("Add", ["q", "z"], ["s"]),
             helper.make_node("Softmax", ["s"], ["y"], axis=1),
         ],
         "open",
@@ -39,7 +42,11 @@ def open_model() -> onnx.ModelProto:
             helper.make_tensor_value_info("z", TensorProto.FLOAT, ["batch", 1, 5]),
         ],
         [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["batch", None, 5])],
-        [numpy_helper.from_array(WEIGHT, "w")],
+        [
+            numpy_helper.from_array(WEIGHT, "w"),
+            numpy_helper.from_array(np.ones(8, np.float32), "ones"),
+            numpy_helper.from_array(np.zeros((), np.float32), "zero"),
+        ],
     )
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
 

@@ -103,9 +103,7 @@ def _estimate_any_number(region: Region, machine: Machine) -> PairEstimate:
     """The bands of a single image, whose number is open."""
     single = estimate_pair(_with_images(region, 1), machine)
     pair = _Pair(_with_images(region, OPEN_IMAGES), machine)
-    several = replace(
-        single, separate=pair.separate(), merged=pair.in_bands(single.config)
-    )
+    several = replace(single, separate=pair.separate(), merged=pair.in_bands(single.config))
     return min(single, several, key=lambda each: each.saved / each.separate.total)
 
 

@@ -1,7 +1,7 @@
 """Softmax along an inner axis of any length, for any number of columns.
 
-    threads share the (outer index, strip of columns) pairs; of a strip
-        `unroll` whole vectors, or at the end of a line: single ones, then the one that is cut
+threads share the (outer index, strip of columns) pairs; of a strip
+    `unroll` whole vectors, or at the end of a line: single ones, then the one that is cut
 """
 
 from __future__ import annotations

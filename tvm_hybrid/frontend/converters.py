@@ -29,7 +29,7 @@ from .data_sized.access import gather
 from .data_sized.sizes import dims_of
 from .data_sized.slices import open_slice
 from .deform_converter import DEFORM_CONVERTERS
-from .expressions import Converter, Expr, constant, dtype_of, known_dims, literal, static_dims
+from .expressions import Converter, Expr, constant, dtype_of, literal, static_dims
 from .matrix_converters import MATRIX_CONVERTERS
 from .narrow_converters import NARROW_CONVERTERS
 from .pad_converter import PAD_CONVERTERS
@@ -163,7 +163,7 @@ def _slice(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, 
 def _space_to_depth(
     builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]
 ) -> Any:
-    batch, channels, height, width = known_dims(inputs[0])
+    batch, channels, height, width = dims_of(inputs[0])
     size, mode = attrs["blocksize"], attrs.get("mode", b"DCR")
     if mode not in (b"DCR", b"CRD"):
         raise ValueError(f"mode={mode!r} is neither DCR nor CRD")

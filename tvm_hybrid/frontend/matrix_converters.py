@@ -17,6 +17,7 @@ from onnx import helper
 from tvm import relax, te, tirx
 from tvm.script.ir_builder import IRBuilder
 
+from .data_sized.sizes import dims_of
 from .expressions import Converter, Expr, cast, dtype_of, known_dims, literal
 
 
@@ -84,7 +85,7 @@ def _eye_like(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[st
     dtype = dtype_of(inputs[0])
     if "dtype" in attrs:
         dtype = str(helper.tensor_dtype_to_np_dtype(attrs["dtype"]))
-    rows, columns = known_dims(inputs[0])
+    rows, columns = dims_of(inputs[0])
     return relax.op.eye(rows, columns, attrs.get("k", 0), dtype)
 
 

@@ -11,10 +11,19 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
 from tvm import relax, te, tirx
 
-from .expressions import Converter, Expr, cast, constant, dtype_of, given, known_dims, literal
+from .data_sized.requests import check, check_equal
+from .data_sized.sizes import dims_of
+from .expressions import (
+    Converter,
+    Expr,
+    cast,
+    constant,
+    dtype_of,
+    given,
+    rank_of,
+)
 
 # Types whose sums and products round too often.
 _NARROW = ("float16", "bfloat16")
@@ -28,7 +37,7 @@ def _scan(operator: Callable[..., Expr]) -> Converter:
         if place is None:
             raise ValueError("the axis must be a constant")
         axis, dtype = int(place.item()), dtype_of(x)
-        rank = len(known_dims(x))
+        rank = rank_of(x)
         if not -rank <= axis < rank:
             raise ValueError(f"axis {axis} of a tensor of rank {rank}")
         axis %= rank
@@ -48,11 +57,17 @@ def _reverse_sequence(
     builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]
 ) -> Any:
     x, lengths = inputs
-    dims, time, batch = known_dims(x), attrs.get("time_axis", 0), attrs.get("batch_axis", 1)
+    dims, time, batch = dims_of(x), attrs.get("time_axis", 0), attrs.get("batch_axis", 1)
     if {time, batch} != {0, 1}:
         raise ValueError(f"time_axis={time} and batch_axis={batch} are not 0 and 1 or 1 and 0")
-    if known_dims(lengths) != (dims[batch],):
-        raise ValueError(f"sequence_lens has not {dims[batch]} elements, one for each sequence")
+    if rank_of(lengths) != 1:
+        raise ValueError("sequence_lens is no vector")
+    check_equal(
+        builder,
+        dims_of(lengths)[0],
+        dims[batch],
+        "sequence_lens has not one element for each sequence",
+    )
 
     def compute(x: te.Tensor, lengths: te.Tensor) -> te.Tensor:
         def element(*place: Expr) -> Expr:
@@ -60,7 +75,7 @@ def _reverse_sequence(
             length = lengths[place[batch]]
             source = te.if_then_else(step < length, length - 1 - step, step)
             # A length comes from the user's feeds: held inside, it reads no foreign memory.
-            source = te.max(te.min(source, dims[time] - 1), 0)
+            source = te.max(te.min(source, x.shape[time] - 1), 0)
             return x[(*place[:time], source, *place[time + 1 :])]
 
         return te.compute(dims, element, name="reverse_sequence")
@@ -72,24 +87,32 @@ def _tensor_scatter(
     builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]
 ) -> Any:
     past, update, starts = inputs[0], inputs[1], given(inputs, 2)
-    dims, mode = known_dims(past), attrs.get("mode", b"linear")
+    dims, mode = dims_of(past), attrs.get("mode", b"linear")
     axis = attrs.get("axis", -2)
     if mode not in (b"linear", b"circular"):
         raise ValueError(f"mode={mode!r} is neither linear nor circular")
     if not -len(dims) < axis < len(dims) or axis == 0:
         raise ValueError(f"axis {axis} of a tensor of rank {len(dims)}; axis 0 is the batch")
     axis %= len(dims)
-    extent, count = dims[axis], known_dims(update)[axis]
-    if known_dims(update) != (*dims[:axis], count, *dims[axis + 1 :]) or count > extent:
-        raise ValueError(f"an update of shape {known_dims(update)} for a cache of shape {dims}")
+    new = dims_of(update)
+    misfit = "an update that does not fit into the cache"
+    if len(new) != len(dims):
+        raise ValueError(misfit)
+    for place, (size, own) in enumerate(zip(new, dims, strict=True)):
+        if place != axis:
+            check_equal(builder, size, own, misfit)
+    check(builder, new[axis] <= dims[axis], misfit)
     if starts is None:
-        starts = literal(np.zeros(dims[0], np.int64))
+        starts = builder.normalize(relax.op.zeros((dims[0],), "int64"))
+    check_equal(builder, dims_of(starts)[0], dims[0])
 
     def compute(past: te.Tensor, update: te.Tensor, starts: te.Tensor) -> te.Tensor:
+        extent, count = past.shape[axis], update.shape[axis]
+
         def element(*place: Expr) -> Expr:
             source = place[axis].astype("int64") - starts[place[0]]
             if mode == b"circular":
-                source = tirx.floormod(source, tirx.const(extent, "int64"))
+                source = tirx.floormod(source, extent)
             inside = te.all(source >= 0, source < count)
             held = te.max(te.min(source, count - 1), 0)
             written = update[(*place[:axis], held, *place[axis + 1 :])]

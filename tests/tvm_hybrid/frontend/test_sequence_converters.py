@@ -113,10 +113,10 @@ def test_a_circular_cache_that_begins_again() -> None:
 @pytest.mark.parametrize(
     ("op", "feeds", "attributes", "message"),
     [
-        ("ReverseSequence", {"x": (4, 6), "n": (4,)}, {}, "has not 6 elements"),
+        ("ReverseSequence", {"x": (4, 6), "n": (4,)}, {}, "has not one element for each"),
         ("ReverseSequence", {"x": (4, 6), "n": (4,)}, {"time_axis": 1}, "are not 0 and 1"),
         ("TensorScatter", {"p": (2, 4, 5), "u": (1, 4, 5)}, {"axis": 0}, "axis 0"),
-        ("TensorScatter", {"p": (2, 4, 5), "u": (2, 5, 5)}, {}, "an update of shape"),
+        ("TensorScatter", {"p": (2, 4, 5), "u": (2, 5, 5)}, {}, "an update that does not fit"),
     ],
 )
 def test_what_is_refused(

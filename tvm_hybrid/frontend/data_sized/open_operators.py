@@ -11,31 +11,63 @@ from typing import Any
 from tvm import relax
 
 from ..expressions import Expr
-from .access import check_extreme
-from .broadcast import BROADCASTING, PRODUCTS, align, check_product, joined
+from .broadcast import BROADCASTING, align, joined
+from .input_checks import INPUT_CHECKS
 from .requests import check
 from .sizes import dims_of, is_open, is_unknown
 
 _ELEMENTWISE = frozenset(
     {
-        *("Abs", "Atan", "BitwiseNot", "Cast", "Ceil", "Celu", "Clip", "Cos", "Cosh", "Elu", "Erf"),
-        *("Exp", "Floor", "Gelu", "HardSigmoid", "HardSwish", "Identity", "IsInf", "IsNaN"),
-        *("LeakyRelu", "Log", "Neg", "Not", "PRelu", "Reciprocal", "Relu", "Round", "Selu"),
-        *("Sigmoid", "Sign", "Sin", "Sinh", "Softplus", "Softsign", "Sqrt", "Tanh"),
-        "ThresholdedRelu",
+        *("Abs", "Acos", "Acosh", "Asin", "Asinh", "Atan", "Atanh", "BitCast", "BitwiseNot"),
+        *("Cast", "Ceil", "Celu", "Clip", "Cos", "Cosh", "Dropout", "Elu", "Erf", "Exp", "Floor"),
+        *(
+            "Gelu",
+            "HardSigmoid",
+            "HardSwish",
+            "Identity",
+            "IsInf",
+            "IsNaN",
+            "LeakyRelu",
+            "Log",
+            "Mish",
+        ),
+        *(
+            "Neg",
+            "Not",
+            "PRelu",
+            "Reciprocal",
+            "Relu",
+            "Round",
+            "Selu",
+            "Shrink",
+            "Sigmoid",
+            "Sign",
+            "Sin",
+        ),
+        *("Sinh", "Softplus", "Softsign", "Sqrt", "Tan", "Tanh", "ThresholdedRelu"),
     }
 )
 _REDUCTIONS = frozenset(
     {
-        *("ArgMax", "ArgMin", "LayerNormalization", "LogSoftmax", "ReduceL1", "ReduceL2"),
-        *("ReduceLogSumExp", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd", "ReduceSum"),
-        *("ReduceSumSquare", "Softmax"),
+        *("ArgMax", "ArgMin", "GroupNormalization", "Hardmax", "InstanceNormalization"),
+        *("LayerNormalization", "LogSoftmax", "MeanVarianceNormalization", "RMSNormalization"),
+        *("ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMax", "ReduceMean"),
+        *("ReduceMin", "ReduceProd", "ReduceSum", "ReduceSumSquare", "Softmax"),
     }
 )
 _IMAGES = frozenset(
     {
-        *("AveragePool", "BatchNormalization", "Conv", "ConvTranspose", "GlobalAveragePool"),
-        *("GlobalMaxPool", "MaxPool", "Resize", "RoiAlign"),
+        *("AveragePool", "BatchNormalization", "Conv", "ConvTranspose", "DepthToSpace"),
+        *(
+            "GlobalAveragePool",
+            "GlobalLpPool",
+            "GlobalMaxPool",
+            "GridSample",
+            "LRN",
+            "LpPool",
+            "MaxPool",
+        ),
+        *("Resize", "RoiAlign", "SpaceToDepth"),
     }
 )
 _QUANTIZED = frozenset(
@@ -45,7 +77,11 @@ _QUANTIZED = frozenset(
     }
 )
 _OTHERS = frozenset(
-    {"Concat", "Gather", "Gemm", "MatMul", "Pad", "Slice", "Split", "TopK", "Transpose"}
+    {
+        *("Concat", "CumProd", "CumSum", "Einsum", "EyeLike", "Gather", "Gemm", "MatMul", "Pad"),
+        *("ReverseSequence", "ScatterElements", "ScatterND", "Slice", "Split", "TensorScatter"),
+        *("TopK", "Transpose", "Trilu"),
+    }
 )
 
 OPEN_OPERATORS = BROADCASTING | _ELEMENTWISE | _REDUCTIONS | _IMAGES | _QUANTIZED | _OTHERS
@@ -64,10 +100,8 @@ def prepared(
         return align(builder, inputs)
     if op_type == "Concat":
         return joined(builder, inputs, attrs["axis"])
-    if op_type in PRODUCTS:
-        check_product(builder, *inputs[:2])
-    elif op_type in ("ArgMax", "ArgMin"):
-        check_extreme(builder, inputs[0], attrs.get("axis", 0))
+    if op_type in INPUT_CHECKS:
+        INPUT_CHECKS[op_type](builder, inputs, attrs)
     return list(inputs)
 
 

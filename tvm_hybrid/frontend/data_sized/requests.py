@@ -123,11 +123,16 @@ def _checked_sizes(
     return sizes_in(builder, found)
 
 
-def check_equal(builder: relax.BlockBuilder, one: Expr, other: Expr) -> None:
-    """Has the program check that two sizes are equal, unless that is known."""
+MISFIT = "its sizes do not fit"
+
+
+def check_equal(
+    builder: relax.BlockBuilder, one: Expr, other: Expr, otherwise: str = MISFIT
+) -> None:
+    """Has the program check that two sizes are equal, unless that is known; see `check`."""
     if not same_size(simplified(one), simplified(other)):
         unite(one, other)
-        check(builder, tirx.EQ(one, other))
+        check(builder, tirx.EQ(one, other), otherwise)
 
 
 def unite(one: Expr, other: Expr) -> None:
@@ -138,13 +143,15 @@ def unite(one: Expr, other: Expr) -> None:
             sizes.unite(name, simplified(size))
 
 
-def check(builder: relax.BlockBuilder, condition: Expr) -> None:
+def check(builder: relax.BlockBuilder, condition: Expr, otherwise: str = MISFIT) -> None:
     """Has the program check what must hold for sizes, unless it is known to hold.
+
+    If it is known not to hold, ValueError says `otherwise`.
 
     TVM would put the size on one side of a match cast in the place of that on the other side.
     """
     flag = simplified(tirx.Select(condition, index(1), index(0)))
     if same_size(flag, index(0)):
-        raise ValueError("its sizes do not fit")
+        raise ValueError(otherwise)
     if not same_size(flag, index(1)):
         builder.match_cast(builder.emit(relax.ShapeExpr([flag])), relax.ShapeType([1]))

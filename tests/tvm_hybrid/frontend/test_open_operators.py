@@ -1,0 +1,120 @@
+"""Operators over open sizes: one program for all, beside ONNX Runtime."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+import tvm_hybrid
+from tests.onnx_builder import OnnxBuilder
+from tvm_hybrid.errors import FeedError
+from tvm_hybrid.report.onnx_runtime import literal_session
+
+Shape = list[int | str]
+IMAGE: Shape = ["batch", 6, "height", "width"]
+ROWS: Shape = ["batch", "length", 8]
+SIZES: list[dict[str, int]] = [
+    {"batch": 1, "length": 1, "height": 2, "width": 2},
+    {"batch": 3, "length": 5, "height": 4, "width": 8},
+]
+
+
+def model_of(
+    op: str, shapes: list[Shape], *constants: np.ndarray, opset: int = 21, **attributes: Any
+) -> onnx.ModelProto:
+    """One node of inputs a, b, ... and constants, with a result of any shape."""
+    build = OnnxBuilder(opset)
+    names = [build.input(name, shape) for name, shape in zip("abc", shapes, strict=False)]
+    given = [build.constant(value) for value in constants]
+    build.output(build.node(op, *names, *given, **attributes), [])
+    model = build.model()
+    model.graph.output[0].type.tensor_type.ClearField("shape")
+    return model
+
+
+def feeds_of(shapes: list[Shape], sizes: dict[str, int]) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(7)
+    return {
+        name: rng.uniform(-1, 1, [sizes.get(str(n), n) for n in shape]).astype(np.float32)
+        for name, shape in zip("abc", shapes, strict=False)
+    }
+
+
+def whole(*values: int) -> np.ndarray:
+    return np.array(values, np.int64)
+
+
+SCALE, SHIFT = np.linspace(0.5, 2, 6, dtype=np.float32), np.linspace(-1, 1, 6, dtype=np.float32)
+CASES: dict[str, tuple[str, list[Shape], tuple[np.ndarray, ...], dict[str, Any]]] = {
+    "cumsum": ("CumSum", [ROWS], (whole(1).reshape(()),), {}),
+    "cumsum back": ("CumSum", [ROWS], (whole(0).reshape(()),), {"reverse": 1, "exclusive": 1}),
+    "triu": ("Trilu", [["batch", "length", "width"]], (whole(1).reshape(()),), {}),
+    "tril": ("Trilu", [["length", "length"]], (), {"upper": 0}),
+    "einsum": ("Einsum", [ROWS, ["batch", "width", 8]], (), {"equation": "bld,bwd->blw"}),
+    "einsum trace": ("Einsum", [["batch", "length", "length"]], (), {"equation": "bii->b"}),
+    "instance norm": ("InstanceNormalization", [IMAGE], (SCALE, SHIFT), {}),
+    "group norm": ("GroupNormalization", [IMAGE], (SCALE, SHIFT), {"num_groups": 3}),
+    "depth to space": ("DepthToSpace", [["batch", 8, "height", "width"]], (), {"blocksize": 2}),
+    "space to depth": ("SpaceToDepth", [IMAGE], (), {"blocksize": 2}),
+    "grid sample": ("GridSample", [IMAGE, ["batch", "length", 3, 2]], (), {}),
+    "lrn": ("LRN", [IMAGE], (), {"size": 3}),
+    "eye": ("EyeLike", [["length", "width"]], (), {"k": 1}),
+    "hardmax": ("Hardmax", [ROWS], (), {}),
+    "reversed": (
+        "ReverseSequence",
+        [[2, "length", 3]],
+        (whole(1, 1),),
+        {"batch_axis": 0, "time_axis": 1},
+    ),
+    "scattered": (
+        "ScatterND",
+        [["batch", 1, 8]],
+        (whole(0).reshape(1, 1), np.ones((1, 1, 8), np.float32)),
+        {},
+    ),
+    "tan": ("Tan", [ROWS], (), {}),
+    "log sum": ("ReduceLogSum", [["batch", "height", 8]], (whole(2),), {}),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_one_program_for_all_sizes(name: str) -> None:
+    op, shapes, constants, attributes = CASES[name]
+    model = model_of(op, shapes, *constants, **attributes)
+    session = tvm_hybrid.InferenceSession(model, num_threads=1)
+    assert len(session.programs) == 1
+    peer = literal_session(model)
+    for sizes in SIZES:
+        feeds = feeds_of(shapes, sizes)
+        if name == "log sum":
+            feeds = {"a": np.abs(feeds["a"])}
+        (found,), (wanted,) = session.run(None, feeds), peer.run(None, feeds)
+        assert found.shape == wanted.shape
+        # Sums of at most 64 numbers up to 1, in any order, and functions that ORT rounds itself.
+        np.testing.assert_allclose(found, wanted, rtol=2e-5, atol=2e-5, equal_nan=True)
+    assert len(session.programs) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "sizes"),
+    [
+        ("einsum trace", {"a": (2, 3, 4)}),
+        ("space to depth", {"a": (1, 6, 3, 2)}),
+        ("grid sample", {"a": (2, 6, 3, 3), "b": (1, 2, 3, 2)}),
+    ],
+)
+def test_sizes_that_do_not_fit_are_refused(name: str, sizes: dict[str, tuple[int, ...]]) -> None:
+    """No two sizes have the same name."""
+    op, shapes, constants, attributes = CASES[name]
+    apart: list[Shape] = [
+        [f"{size}_{i}_{n}" if isinstance(size, str) else size for n, size in enumerate(shape)]
+        for i, shape in enumerate(shapes)
+    ]
+    model = model_of(op, apart, *constants, **attributes)
+    session = tvm_hybrid.InferenceSession(model, num_threads=1)
+    assert len(session.programs) == 1
+    with pytest.raises(FeedError):
+        session.run(None, {key: np.zeros(shape, np.float32) for key, shape in sizes.items()})

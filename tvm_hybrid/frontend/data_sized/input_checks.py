@@ -1,0 +1,76 @@
+"""What the sizes of an operator's inputs have to be, where they depend on data.
+
+operator                      the program checks
+Einsum                        sizes of one letter are equal
+GridSample                    as many grids as images
+ScatterElements               indices and updates have one shape, which the data contain
+SpaceToDepth                  the extents are whole blocks
+ArgMax, ArgMin, products      see `access` and `broadcast`
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from tvm import relax, tirx
+
+from .access import check_extreme
+from .broadcast import PRODUCTS, check_product
+from .kernels import index
+from .requests import check, check_equal
+from .sizes import dims_of
+
+InputCheck = Callable[[relax.BlockBuilder, Sequence[Any], dict[str, Any]], None]
+
+
+def _einsum(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> None:
+    terms = attrs["equation"].decode().replace(" ", "").split("->")[0].split(",")
+    if len(inputs) > 1 and any("." in term for term in terms):
+        raise ValueError("dimensions without a letter, of several inputs of open sizes")
+    found: dict[str, Any] = {}
+    for term, value in zip(terms, inputs, strict=True):
+        dims, (before, _, behind) = dims_of(value), term.partition("...")
+        places = [*enumerate(before), *((i - len(behind), c) for i, c in enumerate(behind))]
+        for place, letter in places:
+            check_equal(builder, found.setdefault(letter, dims[place]), dims[place])
+
+
+def _grid_sample(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> None:
+    images, grids = map(dims_of, inputs[:2])
+    check_equal(builder, images[0], grids[0])
+
+
+def _scatter(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> None:
+    data, indices, updates = map(dims_of, inputs[:3])
+    axis = attrs.get("axis", 0) % len(data)
+    for place, (size, one, other) in enumerate(zip(data, indices, updates, strict=True)):
+        check_equal(builder, one, other)
+        if place != axis:
+            check(builder, one <= size)
+
+
+def _space_to_depth(
+    builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]
+) -> None:
+    for size in dims_of(inputs[0])[2:]:
+        check(builder, tirx.EQ(tirx.floormod(size, index(attrs["blocksize"])), index(0)))
+
+
+def _product(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> None:
+    check_product(builder, *inputs[:2])
+
+
+def _extreme(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> None:
+    check_extreme(builder, inputs[0], attrs.get("axis", 0))
+
+
+INPUT_CHECKS: dict[str, InputCheck] = {
+    **dict.fromkeys(PRODUCTS, _product),
+    "ArgMax": _extreme,
+    "ArgMin": _extreme,
+    "Einsum": _einsum,
+    "GridSample": _grid_sample,
+    "ScatterElements": _scatter,
+    "SpaceToDepth": _space_to_depth,
+}
