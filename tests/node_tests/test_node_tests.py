@@ -1,7 +1,5 @@
 """Every case that passes goes on passing; every other one is refused by a typed error."""
 
-from zlib import crc32
-
 import onnx
 import pytest
 
@@ -16,25 +14,21 @@ VERSION, PASSING = passing()
 EXPANDED = [name for name in PASSING if name.endswith("_expanded")]
 
 
-def thirds(names: list[str]) -> list[object]:
-    """The names, two of three marked slow, the same in every run."""
-    slow = pytest.mark.slow
-    return [pytest.param(name, marks=[slow] if crc32(name.encode()) % 3 else []) for name in names]
-
-
 def skip_unless_known(name: str) -> None:
     """Another version of onnx has other cases."""
     if onnx.__version__ != VERSION and name not in all_cases():
         pytest.skip(f"onnx {onnx.__version__} has no such case")
 
 
-@pytest.mark.parametrize("name", thirds([name for name in PASSING if name not in EXPANDED]))
+@pytest.mark.sampled
+@pytest.mark.parametrize("name", [name for name in PASSING if name not in EXPANDED])
 def test_passes(name: str) -> None:
     skip_unless_known(name)
     run(all_cases()[name])
 
 
-@pytest.mark.parametrize("name", thirds(list(refused())))
+@pytest.mark.sampled
+@pytest.mark.parametrize("name", list(refused()))
 def test_is_refused(name: str) -> None:
     skip_unless_known(name)
     with pytest.raises(TvmHybridError):

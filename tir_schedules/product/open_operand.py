@@ -159,7 +159,7 @@ class OpenOperand(PackedWords):
                 with I.serial(squares) as square, opaque_block("square"):
                     block(square * lanes, lanes)
             behind = materialise(as_expr(squares * lanes))
-            steps = self.steps - behind
+            steps: Expr | int = self.steps - behind
             if isinstance(left, int):
                 steps = int(rest > 0) if isinstance(rest, int) else steps
                 if left:

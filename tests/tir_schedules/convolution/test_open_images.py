@@ -81,12 +81,14 @@ DEPTHWISE = {
 ALL = KINDS | DEPTHWISE
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("kind", ALL)
 def test_any_number_of_columns(isa: str, kind: str) -> None:
     check(ALL[kind], COLUMNS, isa, SIZES)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("kind", ALL)
 def test_images_of_any_size(isa: str, kind: str) -> None:
@@ -141,6 +143,7 @@ INTERLEAVED: dict[str, tuple[tuple[int, int], dict[str, Any]]] = {
 }
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("kind", INTERLEAVED)
 @pytest.mark.parametrize(
     ("dtype", "isa"),

@@ -47,6 +47,7 @@ def largest_of(tasks: int, threads: int) -> int:
     return math.ceil(tasks / threads)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("kind", ["f32", "bf16"])
 @pytest.mark.parametrize("heads", [1, 2, 5, 12, 16, 96])
 @pytest.mark.parametrize("rows", [32, 128, 197, 512, 2048])

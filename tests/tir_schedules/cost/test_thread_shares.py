@@ -27,6 +27,7 @@ def matmul(m: int, n: int, k: int) -> Region:
     return Region(op="matmul", inputs=inputs, output=Tensor((m, n), "float32"))
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("k", [64, 768, 3072])
 @pytest.mark.parametrize("name", ["sapphirerapids", "znver4"])
 def test_threads_share_all_of_a_product_once_and_nearly_evenly(name: str, k: int) -> None:

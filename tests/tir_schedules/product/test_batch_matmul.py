@@ -131,6 +131,7 @@ def test_rows_are_shared_where_batches_are_too_few() -> None:
     )
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("axes", [None, (0, 2, 1), (2, 1, 0)], ids=str)
 @pytest.mark.parametrize("threads", [0, 3, 7, 53, 112])
 def test_b_is_packed_before_by_any_number_of_threads(threads: int, axes: Shape | None) -> None:

@@ -115,6 +115,7 @@ FORMS = {
 }
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("form", FORMS)
 def test_floats_of_any_sizes(isa: str, form: str) -> None:

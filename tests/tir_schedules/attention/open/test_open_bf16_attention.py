@@ -49,12 +49,14 @@ def test_tiles_are_left_to_vectors() -> None:
     assert config.to_dict()["scores_kernel"].startswith("avx512_bf16")  # type: ignore[union-attr]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("mask", ["", "rows", "square", "heads"])
 @pytest.mark.parametrize("kind", ["bf16", "rounded"])
 def test_masks(kind: str, mask: str) -> None:
     check(opened(kind=kind, mask=mask))
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(("d", "e"), [(64, 64), (40, 24), (6, 5), (16, 80)])
 @pytest.mark.parametrize("kind", ["bf16", "rounded"])
 def test_heads_of_any_even_size(kind: str, d: int, e: int) -> None:

@@ -53,6 +53,7 @@ def test_the_same_bits_as_packed_by_every_task(name: str, kind: str, isa: str) -
         np.testing.assert_array_equal(result_of(attention, kernel, arrays, at_end), alone)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("isa", ["", AMX])
 @pytest.mark.parametrize("kind", ["f32", "int8"])
 def test_more_threads_than_cpus(kind: str, isa: str) -> None:
