@@ -226,6 +226,7 @@ def _compiled(
         kernel=single_kernel(compiled.mod),
         fallback=fallback,
         setting=setting,
+        declared=source.declared,
     )
 
 

@@ -35,7 +35,7 @@ from .manifest import Manifest
 from .open_feeds import check_sizes, open_dimensions, sample_shapes
 from .profile import Profile, profile_runs
 from .size_errors import raise_size_error
-from .tensors import OutputInfo, TensorInfo, numpy_dtype, to_stored
+from .tensors import DeclaredInterface, OutputInfo, TensorInfo, numpy_dtype, to_stored
 from .threads import ThreadsLike, current, require_runnable, resolve_setting, use_setting
 from .tvm_compat.runtime import holds_program, open_library
 
@@ -68,6 +68,8 @@ class Executable:
         The manifest of the first program if this is the second.
     setting : PoolSetting or None
         How many threads a run has, and where; None: anywhere.
+    declared : DeclaredInterface or None
+        What an ONNX model with open sizes declares; None if it is not that, or not compiled here.
     """
 
     def __init__(
@@ -81,8 +83,10 @@ class Executable:
         fallback: Executable | None = None,
         whole: Manifest | None = None,
         setting: PoolSetting | None = None,
+        declared: DeclaredInterface | None = None,
     ) -> None:
         self.manifest = manifest
+        self.declared = declared
         self._module = module
         self._linkable = linkable
         self._library = library

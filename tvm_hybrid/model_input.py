@@ -14,7 +14,7 @@ from microkernels.errors import InputValueError, ModelError, ShapeError
 from .input_values import InputValue
 from .output_types import output_info, returned_types
 from .size_text import text_of
-from .tensors import OutputInfo, TensorInfo
+from .tensors import DeclaredInterface, OutputInfo, TensorInfo
 
 Inputs = tuple[TensorInfo, ...]
 Outputs = tuple[OutputInfo, ...]
@@ -24,7 +24,7 @@ class SourceModel(NamedTuple):
     """A Relax module whose function `main` has these inputs and outputs.
 
     The inputs of `values` are constants inside; `limits` are the largest numbers that open sizes
-    of inputs may be.
+    of inputs may be. `declared` is the interface as an ONNX model with open sizes declares it.
     """
 
     mod: IRModule
@@ -32,6 +32,7 @@ class SourceModel(NamedTuple):
     outputs: Outputs
     values: tuple[InputValue, ...] = ()
     limits: Mapping[str, int] = {}
+    declared: DeclaredInterface | None = None
 
 
 def import_model(
@@ -85,6 +86,7 @@ def import_model(
         tuple(imported.outputs),
         tuple(imported.values),
         imported.limits,
+        imported.declared,
     )
 
 

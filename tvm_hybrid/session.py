@@ -35,7 +35,14 @@ from .open_feeds import check_sizes
 from .programs import Program, Programs
 from .size_errors import raise_size_error
 from .targets import MachineLike, TargetLike
-from .tensors import OpenTensorInfo, OutputInfo, TensorInfo, from_stored, is_narrow
+from .tensors import (
+    DeclaredInterface,
+    OpenTensorInfo,
+    OutputInfo,
+    TensorInfo,
+    from_stored,
+    is_narrow,
+)
 from .thread_runs import ThreadState, short_run
 from .threads import ThreadsLike, current, resolve_setting, use_setting
 
@@ -98,7 +105,7 @@ class InferenceSession:
         fallback: TargetLike = None,
     ) -> None:
         self._programs: Programs | None = None
-        declared: OpenModel | None = None
+        declared: DeclaredInterface | None = None
         if isinstance(model, (str, os.PathLike)) and is_library(Path(model)):
             defaults = (precision, fusion, fast_math) == ("auto", "coarse", "default")
             targets = (target, machine, fallback) != (None, None, None)
@@ -152,8 +159,8 @@ class InferenceSession:
                 self._leave_open(opened, make, shapes or {}, values or {}, parameters)
                 return
             self.executable = found.for_host()
-            if self.executable.is_open and is_onnx(model):
-                declared = _opened(model, shapes)
+            if self.executable.is_open:
+                declared = found.declared
         known = {value.name for value in self.executable.values}
         inputs: Iterable[Described] = self.executable.inputs
         outputs: Iterable[Described] = self.executable.outputs

@@ -161,6 +161,13 @@ class OpenTensorInfo(msgspec.Struct, frozen=True):
         return f"{self.name}: {self.dtype}[{_sizes(known)}]"
 
 
+class DeclaredInterface(msgspec.Struct, frozen=True):
+    """The inputs and outputs as a model with open sizes declares them."""
+
+    inputs: tuple[OpenTensorInfo, ...]
+    outputs: tuple[OpenTensorInfo, ...]
+
+
 def _static(shape: tuple[int | str | None, ...]) -> tuple[int, ...] | None:
     sizes = tuple(size for size in shape if isinstance(size, int))
     return sizes if len(sizes) == len(shape) else None

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import tvm
 
 from ..input_values import InputValue
-from ..tensors import OutputInfo, TensorInfo
+from ..tensors import DeclaredInterface, OutputInfo, TensorInfo
 
 
 @dataclass(frozen=True)
@@ -25,6 +25,8 @@ class ImportedModel:
         The inputs that are constants inside, since their values were given.
     limits
         Open sizes of inputs, in words, and the largest numbers that they may be.
+    declared
+        The inputs and outputs as the model declares them, if sizes may stay open.
     """
 
     mod: tvm.IRModule
@@ -32,3 +34,4 @@ class ImportedModel:
     outputs: list[OutputInfo]
     values: list[InputValue] = field(default_factory=list)
     limits: dict[str, int] = field(default_factory=dict)
+    declared: DeclaredInterface | None = None

@@ -29,6 +29,7 @@ from .freeze_shapes import Shapes, declared_dims, freeze_shapes
 from .graph import Graph
 from .imported_model import ImportedModel
 from .load_graph import load_graph
+from .open_model import declared_interface
 from .open_sizes import OpenSizes
 from .propagate import propagate
 from .read_model import ModelLike, read_model
@@ -99,6 +100,7 @@ def _import(
     check_model(proto)
     graph = load_graph(proto)
     arrays = read_values(graph, values)
+    declared = declared_interface(proto, graph, shapes) if keep_open else None
     opened = freeze_shapes(graph, shapes_with(arrays, shapes), keep_open)
     bind_values(graph, arrays)
     propagate(graph)
@@ -107,9 +109,8 @@ def _import(
     mod = fold_views(to_relax(graph, sizes))
     inputs = [_info(graph, item.name, sizes) for item in graph.inputs]
     known = [InputValue.of(name, array) for name, array in arrays.items()]
-    return ImportedModel(
-        mod, inputs, _outputs(proto, graph, mod, sizes), known, sizes.known_limits()
-    )
+    outputs = _outputs(proto, graph, mod, sizes)
+    return ImportedModel(mod, inputs, outputs, known, sizes.known_limits(), declared)
 
 
 def _fold(graph: Graph) -> None:

@@ -8,9 +8,10 @@ import msgspec
 import onnx
 from onnx import helper
 
-from ..tensors import OpenTensorInfo
+from ..tensors import DeclaredInterface, OpenTensorInfo
 from .check_model import check_model
 from .freeze_shapes import Dim, Shapes, declared_dims, open_sizes
+from .graph import Graph
 from .load_graph import load_graph
 from .read_model import ModelLike, read_model
 
@@ -44,18 +45,25 @@ def open_model(model: ModelLike, shapes: Shapes | None = None) -> OpenModel:
     """
     proto = read_model(model)
     check_model(proto)
-    graph = load_graph(proto)
+    found = declared_interface(proto, load_graph(proto), shapes)
+    return OpenModel(proto, found.inputs, found.outputs)
+
+
+def declared_interface(
+    proto: onnx.ModelProto, graph: Graph, shapes: Shapes | None = None
+) -> DeclaredInterface:
+    """What a model declares, with the numbers that `shapes` gives; `graph` is just loaded."""
     inputs = tuple(_info(item) for item in graph.inputs)
     outputs = list(proto.graph.output)
     if any(_info(item).dtype is None or _info(item).shape is None for item in outputs):
         outputs = _inferred(proto)
-    found = OpenModel(proto, inputs, tuple(map(_info, outputs)))
+    found = DeclaredInterface(inputs, tuple(map(_info, outputs)))
     return _with_sizes(found, *open_sizes(graph, shapes)) if shapes else found
 
 
 def _with_sizes(
-    opened: OpenModel, sizes: dict[str, tuple[Dim, ...]], values: dict[str, int]
-) -> OpenModel:
+    opened: DeclaredInterface, sizes: dict[str, tuple[Dim, ...]], values: dict[str, int]
+) -> DeclaredInterface:
     """The interface with known sizes: of inputs by their names, of outputs by their dimensions'."""
 
     def known(info: OpenTensorInfo) -> OpenTensorInfo:
@@ -63,7 +71,7 @@ def _with_sizes(
         return msgspec.structs.replace(info, shape=dims)
 
     inputs = [msgspec.structs.replace(info, shape=sizes[info.name]) for info in opened.inputs]
-    return OpenModel(opened.proto, tuple(inputs), tuple(map(known, opened.outputs)))
+    return DeclaredInterface(tuple(inputs), tuple(map(known, opened.outputs)))
 
 
 def _inferred(proto: onnx.ModelProto) -> list[onnx.ValueInfoProto]:
