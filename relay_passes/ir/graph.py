@@ -208,15 +208,27 @@ def _size(extent: Any, found: dict[str, Any]) -> int:
     return SymbolicSize.of(name)
 
 
+# To simplify an extent takes long, and passes ask for the same ones again and again.
+_named: dict[int, tuple[Any, str]] = {}
+_MOST_NAMED = 1 << 12
+
+
 def _symbol(extent: Any) -> str:
     """The name of a variable, or one for what is neither a sum nor a product."""
     if isinstance(extent, tirx.Var):
         return str(extent.name)
+    known = _named.get(hash(extent))  # of the object, which is kept, not of what it says
+    if known is not None and known[0].same_as(extent):
+        return known[1]
     text = str(Analyzer().simplify(extent))
     variables: list[tirx.Var] = []
     tvm_ffi.structural_walk(extent, (tirx.Var, variables.append))
     digest = hashlib.sha256(text.encode()).hexdigest()[:10]
-    return f"of_{variables[0].name if variables else ''}_{digest}"
+    name = f"of_{variables[0].name if variables else ''}_{digest}"
+    if len(_named) >= _MOST_NAMED:
+        _named.clear()
+    _named[hash(extent)] = extent, name
+    return name
 
 
 def _extent(size: int, variables: Mapping[str, Any]) -> Any:

@@ -23,9 +23,9 @@ from microkernels.vector.expressions import Expr, materialise, ramp
 from tir_schedules.convolution.positions import PositionClasses
 from tir_schedules.core.blocking import Group, balanced
 from tir_schedules.core.emission import opaque_block
-from tir_schedules.core.extents import extent
+from tir_schedules.core.extents import as_expr, extent
 from tir_schedules.core.group_loops import for_groups, for_share
-from tir_schedules.core.open_loops import ceil_div, choose
+from tir_schedules.core.open_loops import ceil_div, choose, for_blocks
 from tir_schedules.product.tile_loops import TileTask
 from tir_schedules.product.tile_stores import rest, store_tile
 
@@ -81,7 +81,11 @@ class ConvLoops:
             scratch = I.sblock_alloc_buffer(shape, kernel.acc_dtype, align=64)
         state = TileTask()
         state.configure(kernel, self._rows)
-        bands = blocks_of(extent(height), config.band)
+        if self._opened:
+            self._open_bands(task, scratch)
+            state.release()
+            return
+        bands = -(-height // config.band)
         grid = self._grid
         number = I.floormod(task, grid.bands)
         first, count = _share(bands * self._planes, number, grid.bands)
@@ -89,14 +93,37 @@ class ConvLoops:
             index = first + band
             plane, line = I.floordiv(index, bands), I.floormod(index, bands) * config.band
             lines: Expr | int = config.band
-            if self._opened:
-                plane, line = materialise(plane), materialise(line)
-                left = extent(height) - line
-                lines = materialise(tirx.Min(tirx.const(config.band, "int32"), left))
-            elif height % config.band:
+            if height % config.band:
                 lines = tirx.Min(tirx.const(config.band, "int32"), height - line)
             self._band(I.floordiv(task, grid.bands), plane, line, lines, scratch)
         state.release()
+
+    def _open_bands(self, task: Expr, scratch: Expr | None) -> None:
+        """The same where lines or columns are open: threads share lines, and cut theirs in bands.
+
+        Bands that have a number of lines for any height are too few to be shared evenly.
+        """
+        grid, most = self._grid, self.config.band
+        height = as_expr(extent(self.windows.geometry.outputs[1]))
+        of_plane = materialise(tirx.Max(height, tirx.const(1, "int32")))
+        total = materialise(height * self._planes)
+        first, count = map(materialise, _share(total, I.floormod(task, grid.bands), grid.bands))
+        before = materialise(I.floordiv(first, of_plane))
+        with I.serial(ceil_div(first + count, of_plane) - before) as number:
+            plane = materialise(before + number)
+            begin = materialise(tirx.Max(first - plane * height, tirx.const(0, "int32")))
+            end = materialise(tirx.Min(first + count - plane * height, height))
+            for_blocks(
+                end - begin,
+                most,
+                lambda at, lines: self._band(
+                    I.floordiv(task, grid.bands),
+                    plane,
+                    materialise(begin + at),
+                    lines,
+                    scratch,
+                ),
+            )
 
     @property
     def _grid(self) -> Grid:
@@ -387,11 +414,6 @@ class _TileEmitter:
             self.loops.store(pixel, self.group, self.vector + j, value, last)
 
         return store
-
-
-def blocks_of(total: Expr | int, by: int) -> Expr | int:
-    """How many blocks there are of a size, of which the last one may be smaller."""
-    return -(-total // by) if isinstance(total, int) else materialise(ceil_div(total, by))
 
 
 def _share(total: Expr | int, number: Expr, parts: int) -> tuple[Expr, Expr]:
