@@ -20,6 +20,9 @@ from tvm_hybrid.tuning.records.record_store import RecordStore
 
 MakeRecord = Callable[..., Record]
 
+# Tests compare lines of records that they make at different moments.
+DATE = "2026-01-31T12:00:00+00:00"
+
 
 @pytest.fixture
 def toy(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
@@ -56,14 +59,14 @@ def host() -> tuple[Machine, str]:
 
 @pytest.fixture
 def record(toy: ModuleType, machine: Machine) -> MakeRecord:
-    """Makes a record of the toy: `record(block, times_us, **changes)`."""
+    """Makes a record of the toy, always of one date: `record(block, times_us, **changes)`."""
 
     def make(block: int = 8, time_us: float = 1.0, **changes: object) -> Record:
         import msgspec
 
         config = toy.ToyConfig(block=block)
         made = make_record(toy.region(), toy.TOY, machine, config, "ok", [time_us])
-        return msgspec.structs.replace(made, **changes)
+        return msgspec.structs.replace(made, **{"date": DATE, **changes})
 
     return make
 
