@@ -63,6 +63,7 @@ from .lower.share_kernels import share_kernels
 from .lower.share_objects import share_objects
 from .lower.share_storage import share_storage
 from .lower.size_classes import size_classes
+from .lower.views_of_sums import views_of_sums
 from .lower.weights_entry import weights_entry
 from .quantize.fold_dequantize import fold_dequantize
 from .quantize.integer_conv import integer_conv
@@ -254,6 +255,7 @@ def phases(options: PipelineOptions, decisions: DecisionLog) -> dict[Phase, list
             relax.transform.FuseOps(),
             relax.transform.FuseTIR(),
             relax.transform.DeadCodeElimination(),
+            views_of_sums(),
             relax.transform.RewriteDataflowReshape(),
             relax.transform.DeadCodeElimination(),
             schedule_leftovers(machine, decisions),

@@ -172,6 +172,11 @@ def region_tensor(expr: relax.Expr) -> Tensor | None:
     return Tensor(shape, str(ty.dtype), isinstance(expr, ir.GenericConst))
 
 
+def size_of(extent: Any) -> int:
+    """An extent of a shape, or another whole number in terms of such, as a size."""
+    return _size(extent, {})
+
+
 def relax_shape(shape: Sequence[int], *exprs: relax.Expr) -> list[Any]:
     """A shape for a Relax operator, its symbols the variables of some tensors' shapes."""
     symbols: dict[str, Any] = {}

@@ -21,6 +21,8 @@ from tvm.sym import Analyzer
 
 from relay_passes.tvm_compat import INJECTIVE, OP_PATTERN, Legalize, legalize_by_tvm
 
+from .legalize_shapes import legalize_view
+
 Group = list[int]  # axes of what is reshaped that one axis of the result consists of
 
 
@@ -30,7 +32,7 @@ def _reshape(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
         return legalize_by_tvm(builder, call)
     groups = joined(list(before.values), list(after.values))
     if groups is None or not any(_joins_open(group, before.values) for group in groups):
-        return legalize_by_tvm(builder, call)
+        return legalize_view(builder, call)
 
     def compute(x: te.Tensor, sizes: list[tirx.Expr]) -> te.Tensor:
         def element(*place: tirx.Var) -> tirx.Expr:

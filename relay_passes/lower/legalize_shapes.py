@@ -1,5 +1,5 @@
-"""Legalises R.shape_to_tensor, for which TVM's function is not in its runtime, and R.broadcast_to
-where sizes may be 1 or not.
+"""Legalises R.shape_to_tensor, for which TVM's function is not in its runtime, R.broadcast_to where
+sizes may be 1 or not, and reshapes to sizes that are sums, which stay views (views_of_sums.py).
 
 Before
 
@@ -20,10 +20,20 @@ After
 
 from __future__ import annotations
 
-from tvm import relax, te, tirx
+from tvm import relax, te, tirx, topi
 from tvm.sym import Analyzer
 
-from relay_passes.tvm_compat import INJECTIVE, OP_PATTERN, OPAQUE, Legalize
+from relay_passes.tvm_compat import (
+    INJECTIVE,
+    OP_PATTERN,
+    OPAQUE,
+    Legalize,
+    legalize_by_tvm,
+)
+
+from .views_of_sums import VIEW
+
+VIEWS = ("relax.expand_dims", "relax.squeeze", "relax.flatten")  # R.reshape: legalize_joins.py
 
 
 def _shape_to_tensor(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
@@ -75,7 +85,25 @@ def _held(place: tirx.Expr, size: tirx.Expr, wanted: tirx.Expr) -> tirx.Expr:
     return te.min(place, size - 1)
 
 
+def legalize_view(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
+    """A kernel that the pass `views_of_sums` replaces, where a size is a sum; else TVM's."""
+    sizes = list(call.ty.shape.values)
+    if all(map(_is_product, sizes)):
+        return legalize_by_tvm(builder, call)
+    attrs = {VIEW: True, OP_PATTERN: OPAQUE}
+    return builder.call_te(
+        topi.reshape, call.args[0], sizes, primfunc_name_hint="view", primfunc_attrs=attrs
+    )
+
+
+def _is_product(size: tirx.Expr) -> bool:
+    if isinstance(size, tirx.Mul):
+        return _is_product(size.a) and _is_product(size.b)
+    return isinstance(size, tirx.IntImm | tirx.Var)
+
+
 LEGALIZATIONS: dict[str, Legalize] = {
     "relax.broadcast_to": _broadcast_to,
+    **dict.fromkeys(VIEWS, legalize_view),
     "relax.shape_to_tensor": _shape_to_tensor,
 }

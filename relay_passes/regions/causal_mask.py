@@ -19,9 +19,16 @@ from dataclasses import dataclass
 import numpy as np
 from tvm import ir, relax
 
-from relay_passes.ir.graph import DataflowGraph, op_name, scalar_constant
+from relay_passes.ir.graph import (
+    DataflowGraph,
+    op_name,
+    region_tensor,
+    scalar_constant,
+    size_of,
+)
 from relay_passes.ir.traits import RESHAPES
 from tir_schedules.core.region import Region, Step
+from tir_schedules.core.size import may_be_negative
 
 HIDDEN = -1e30  # no score of a model comes near
 _VIEWS = (*RESHAPES, "relax.broadcast_to")
@@ -39,7 +46,7 @@ class CausalScores:
     operands : tuple of relax.Expr
         What its operands stand for.
     causal : int or None
-        Key j is visible to query i if j <= i + causal; None: every key.
+        Key j is visible to query i if j <= i + causal, which may be symbolic; None: every key.
     """
 
     region: Region
@@ -63,7 +70,7 @@ def without_causal_mask(
     """
     columns = region.output.shape[-1]
     first = 1 + len(region.operands)
-    causal = columns - 1
+    causal: int | None = None
     steps = list(region.epilogue)
     result = first + len(steps) - 1 if steps else 0
     found: tuple[int, int, int] | None = (0, 0, 0)
@@ -74,15 +81,24 @@ def without_causal_mask(
                 for index in range(len(steps))
                 if _keeps_minus_infinity(steps, index, first, result)
                 and (mask := _mask(graph, region, steps, index, operands)) is not None
+                and _least(causal, mask[0]) is not None
             ),
             None,
         )
         if found is not None:
             index, diagonal, value = found
-            causal = min(causal, diagonal)
+            causal = _least(causal, diagonal)
             steps, result = _passing_by(steps, first + index, value, result, first)
     kept = _without_unused(region, steps, result, operands)
-    return CausalScores(*kept, None if causal >= columns - 1 else causal)
+    sees_all = causal is None or not may_be_negative(causal + (columns * -1 + 1))
+    return CausalScores(*kept, None if sees_all else causal)
+
+
+def _least(causal: int | None, diagonal: int) -> int | None:
+    """The smaller one of two bounds; None if that depends on symbols."""
+    if causal is None or not may_be_negative(causal + diagonal * -1):
+        return diagonal
+    return causal if not may_be_negative(diagonal + causal * -1) else None
 
 
 def _mask(
@@ -149,13 +165,12 @@ def additive_diagonal(graph: DataflowGraph, mask: relax.Expr, shape: tuple[int, 
     if not isinstance(call, relax.Call) or op_name(call) != "relax.triu":
         return None
     filled = graph.definition(call.args[0])
-    first = getattr(call.args[1], "value", None)
     number = _FILL.get(op_name(filled))
-    if not isinstance(filled, relax.Call) or number is None or first is None:
+    if not isinstance(filled, relax.Call) or number is None:
         return None
     if not _is_matrix(mask, shape) or scalar_constant(filled.args[number]) != -math.inf:
         return None
-    return int(first) - 1
+    return size_of(call.args[1]) + -1
 
 
 def _condition_diagonal(
@@ -185,8 +200,10 @@ def _diagonal(visible: np.ndarray, infinite: bool) -> int | None:
 
 def _is_matrix(expr: relax.Expr, shape: tuple[int, int]) -> bool:
     """Whether a tensor has the shape [1, ..., M, N]."""
-    extents = [int(extent.value) for extent in expr.ty.shape.values]
-    return tuple(extents[-2:]) == shape and math.prod(extents[:-2]) == 1
+    tensor = region_tensor(expr)
+    if tensor is None:
+        return False
+    return tensor.shape[-2:] == shape and math.prod(tensor.shape[:-2]) == 1
 
 
 def _matrix(expr: relax.Expr, shape: tuple[int, int]) -> np.ndarray | None:

@@ -22,7 +22,7 @@ from tvm import DataType, tirx
 from tvm.sym import Analyzer
 
 from microkernels.vector.expressions import Expr
-from tir_schedules.core.attributes import Numbers
+from tir_schedules.core.attributes import CAUSAL, Numbers
 from tir_schedules.core.extents import extent
 from tir_schedules.core.region import Region, Tensor
 from tir_schedules.epilogue.epilogue import unflatten
@@ -54,7 +54,7 @@ class AttentionProblem:
     batches, group : int
         Independent attentions, and how many consecutive ones share k and v.
     causal : int or None
-        Key j is visible to query i if j <= i + causal.
+        Key j is visible to query i if j <= i + causal; may be symbolic.
     layouts : dict
         "q" [m, d], "k" [n, d], "v" [n, e], "out" [m, e] -> Layout.
     """
@@ -67,7 +67,8 @@ class AttentionProblem:
         self.e = self.product.output.shape[-1]
         self.factors = region.numbers("batch")
         self.batches = math.prod(self.factors)
-        self.causal = region.integer("causal") if "causal" in region.attrs else None
+        causal = region.attrs.get(CAUSAL)
+        self.causal = causal if isinstance(causal, int) else None
         self.layouts = {
             name: _layout(region.numbers(f"{name}_strides"), region.integer(f"{name}_offset", 0))
             for name in OPERANDS

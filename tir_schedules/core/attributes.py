@@ -34,6 +34,7 @@ Sources = tuple[tuple[Source, ...], ...]
 Attribute = Scalar | Numbers | Sources
 
 SOURCES = "sources"
+CAUSAL = "causal"  # a number or a symbolic size
 LISTS_OF_NUMBERS = {
     *("strides", "padding", "dilation"),
     *("a_axes", "b_axes", "out_axes"),
@@ -50,6 +51,8 @@ def typed(name: str, value: Any) -> Attribute:
         If it does not have that type.
     """
     try:
+        if name == CAUSAL:
+            return _number(value)
         if name in LISTS_OF_NUMBERS:
             items = value.split(",") if isinstance(value, str) else value
             return tuple(_number(item) for item in items if item != "")

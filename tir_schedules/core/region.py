@@ -222,6 +222,8 @@ class Region(msgspec.Struct, frozen=True, kw_only=True):
 
 def _resized(value: Attribute, number: Callable[[int], int]) -> Attribute:
     """An attribute with numbers in the places of symbolic sizes."""
+    if isinstance(value, SymbolicSize):
+        return number(value)
     if isinstance(value, tuple) and any(isinstance(item, SymbolicSize) for item in value):
         return tuple(number(item) for item in value if isinstance(item, int))
     return value

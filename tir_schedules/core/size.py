@@ -158,6 +158,15 @@ def is_open(shape: Iterable[int]) -> bool:
     return any(isinstance(size, SymbolicSize) for size in shape)
 
 
+def may_be_negative(size: int) -> bool:
+    """Whether a sum can be less than 0; symbols cannot.
+
+    >>> may_be_negative(size_from("total+-1*n")), may_be_negative(size_from("past+1"))
+    (True, False)
+    """
+    return any(count < 0 for count in _terms(size).values())
+
+
 def evaluated(size: int, values: Mapping[str, int]) -> int:
     """A size where the symbols have these values."""
     return sum(

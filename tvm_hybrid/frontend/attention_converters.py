@@ -1,8 +1,10 @@
 """Converters of the front end's own operators for attention.
 
-operator                                 Relax
-CausalMask(rows=M, columns=N, last=c)    R.triu(R.broadcast_to(-inf, (M, N)), k=c + 1)
-CausalMask(rows=M, columns=N, first=c)   R.tril(R.broadcast_to(-inf, (M, N)), k=c - 1)
+operator                               Relax
+CausalMask([M, N, c], bound="last")    R.triu(R.broadcast_to(-inf, (M, N)), k=c + 1)
+CausalMask([M, N, c], bound="first")   R.tril(R.broadcast_to(-inf, (M, N)), k=c - 1)
+UpdateCache(new, before, [N], past)    a kernel: out[b, h, j] = new[b, h, j - before[b]] where there
+                                       is such a row, else past[b, h, j]; N rows
 
 TVM 0.27 cannot lower R.full of infinities.
 """
@@ -13,18 +15,50 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from tvm import relax
+from tvm import relax, te, tirx
 
+from .data_sized.elements import known_elements
+from .data_sized.sizes import size_in
 from .expressions import Converter, Expr, literal
 
 
 def _causal_mask(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Expr:
+    sizes = known_elements(builder, inputs[0])
+    if sizes is None:
+        raise ValueError("the sizes of a causal mask depend on data")
+    rows, columns, diagonal = sizes
     hidden = literal(np.array(-np.inf, np.float32))
-    shape = (attrs["rows"], attrs["columns"])
-    full = builder.normalize(relax.op.broadcast_to(hidden, shape))
-    if "last" in attrs:
-        return relax.op.triu(full, attrs["last"] + 1)
-    return relax.op.tril(full, attrs["first"] - 1)
+    full = builder.normalize(relax.op.broadcast_to(hidden, (rows, columns)))
+    if attrs["bound"] == b"last":
+        return relax.op.triu(full, diagonal + 1)
+    return relax.op.tril(full, diagonal - 1)
 
 
-ATTENTION_CONVERTERS: dict[str, Converter] = {"CausalMask": _causal_mask}
+def _update_cache(
+    builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]
+) -> Expr:
+    new, before, size, *past = inputs
+    elements = known_elements(builder, size)
+    rows = size_in(builder, size) if elements is None else elements.item()
+
+    def compute(new: te.Tensor, before: te.Tensor, *past: te.Tensor) -> te.Tensor:
+        batch, heads, length, columns = new.shape
+        nothing = tirx.const(0, new.dtype)
+
+        def element(b: Expr, h: Expr, j: Expr, d: Expr) -> Expr:
+            place = j - before[b, 0]
+            is_new = tirx.all(place >= 0, place < length)
+            kept = nothing
+            if past:
+                kept = tirx.if_then_else(j < past[0].shape[2], past[0][b, h, j, d], nothing)
+            return tirx.if_then_else(is_new, new[b, h, place, d], kept)
+
+        return te.compute((batch, heads, rows, columns), element, name="cache")
+
+    return builder.emit_te(compute, new, before, *past, primfunc_name_hint="update_cache")
+
+
+ATTENTION_CONVERTERS: dict[str, Converter] = {
+    "CausalMask": _causal_mask,
+    "UpdateCache": _update_cache,
+}

@@ -14,6 +14,9 @@ from microkernels.errors import UnsupportedOperatorError
 
 from .graph import Graph, describe
 
+Extent = int | str
+"""A size: a number, or the name of a value int64[1] that holds it (node_extents.py)."""
+
 SPLIT_BY_INPUT = 13
 UNSQUEEZE_BY_INPUT = 13
 CLIP_BY_INPUT = 11
@@ -91,10 +94,18 @@ class NodeBuilder:
             return self.add(op_type, value, given, output=output, keepdims=1)
         return self.add(op_type, value, output=output, axes=list(axes), keepdims=1)
 
-    def reshape(self, value: str, shape: Sequence[int], output: str = "") -> str:
-        """A reshape to a known shape, of any opset; a size of 0 is one, and copies nothing."""
-        sizes, zero = self.constant(list(shape), np.int64), {"allowzero": 1} if 0 in shape else {}
-        return self.add("Reshape", value, sizes, output=output, **zero)
+    def shape(self, shape: Sequence[Extent]) -> str:
+        """A shape as a value."""
+        if not any(isinstance(extent, str) for extent in shape):
+            return self.constant(list(shape), np.int64)
+        parts = [x if isinstance(x, str) else self.constant([x], np.int64) for x in shape]
+        return self.add("Concat", *parts, axis=0)
+
+    def reshape(self, value: str, shape: Sequence[Extent], output: str = "") -> str:
+        """A reshape, of any opset; a size of 0 is one, and copies nothing."""
+        may_be_empty = any(isinstance(extent, str) or extent == 0 for extent in shape)
+        zero = {"allowzero": 1} if may_be_empty else {}
+        return self.add("Reshape", value, self.shape(shape), output=output, **zero)
 
     def stack(self, values: Sequence[str], axis: int, output: str = "") -> str:
         """Joins values of one shape along a new axis; of any opset."""

@@ -12,7 +12,9 @@ from microkernels.vector.expressions import Expr, bind, constant, like, material
 from microkernels.vector.ieee import LOWEST
 from tir_schedules.attention.problem import columns_are_contiguous
 from tir_schedules.core.emission import opaque_block
+from tir_schedules.core.extents import extent
 from tir_schedules.core.reduce_lanes import LaneTotals, add, reduce_lanes
+from tir_schedules.core.size import may_be_negative
 from tir_schedules.epilogue.epilogue import Columns, Epilogue
 from tir_schedules.product.column_sums import ColumnSums
 from tir_schedules.product.skinny_product import Operands, dots
@@ -222,8 +224,8 @@ class DecodeScores:
         columns = Columns(vector * lanes, lanes, valid)
         score = self.epilogue(value, number * self.plan.rows + r, columns)
         hidden = like(-math.inf, score)
-        if problem.causal is not None and (problem.m > 1 or problem.causal < 0):
-            last = splat(I.floormod(r, problem.m) + problem.causal, lanes)
+        if problem.causal is not None and (problem.m > 1 or may_be_negative(problem.causal)):
+            last = splat(I.floormod(r, problem.m) + extent(problem.causal), lanes)
             visible = tirx.LE(ramp(vector * lanes, lanes), last)
             score = tirx.Select(visible, score, hidden)
         if columns.mask is not None:

@@ -61,7 +61,8 @@ class OpenDecodePlan(DecodePlan):
         self.most = allocated(problem.n)
         n = as_expr(extent(problem.n))
         if problem.causal is not None:
-            n = tirx.Min(n, tirx.const(max(1, problem.m + problem.causal), "int32"))
+            seen = as_expr(extent(problem.m + problem.causal))
+            n = tirx.Min(n, tirx.Max(seen, tirx.const(1, "int32")))
         self.n = materialise(n)
         self.per_share = self.vectors = materialise(ceil_div(self.n, self.lanes))
         if shares > 1:

@@ -21,6 +21,7 @@ from tir_schedules.attention.problem import AttentionProblem
 from tir_schedules.attention.tiled.scores import hide_later_keys
 from tir_schedules.attention.tiled.softmax import UNROLL, Band, for_vectors
 from tir_schedules.core.emission import opaque_block
+from tir_schedules.core.extents import extent
 from tir_schedules.core.integer_product import is_integer
 from tir_schedules.core.open_loops import choose
 from tir_schedules.core.reduce_lanes import LaneTotals, combine_all
@@ -131,7 +132,8 @@ class OpenScores:
     def _hidden(self, value: Expr, row: Expr, vector: Expr) -> Expr:
         if self.problem.causal is None:
             return value
-        return hide_later_keys(bind(value), row, vector, self.problem.causal, self.lanes)
+        causal = extent(self.problem.causal)
+        return hide_later_keys(bind(value), row, vector, causal, self.lanes)
 
     def finish(self, batch: Expr, row: Expr, r: Expr) -> None:
         """Scale and mask of a row of scores, and the largest score of every lane."""

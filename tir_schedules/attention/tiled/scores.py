@@ -174,7 +174,9 @@ def can_fuse(scores: Region, lanes: int) -> Affine | None:
     return form
 
 
-def hide_later_keys(value: Expr, row: Expr, vector: Expr | int, causal: int, lanes: int) -> Expr:
+def hide_later_keys(
+    value: Expr, row: Expr, vector: Expr | int, causal: int | Expr, lanes: int
+) -> Expr:
     """Scores of keys beyond `row + causal` as -inf; `row` counts queries."""
     keys = ramp(vector * lanes, lanes)
     visible = tirx.LE(keys, splat(row + causal, lanes))

@@ -5,6 +5,7 @@ Einsum                        sizes of one letter are equal
 GridSample                    as many grids as images
 ScatterElements               indices and updates have one shape, which the data contain
 SpaceToDepth                  the extents are whole blocks
+UpdateCache                   past and new rows are of as many sequences, heads and columns
 ArgMax, ArgMin, products      see `access` and `broadcast`
 """
 
@@ -57,6 +58,16 @@ def _space_to_depth(
         check(builder, tirx.EQ(tirx.floormod(size, index(attrs["blocksize"])), index(0)))
 
 
+def _update_cache(
+    builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]
+) -> None:
+    new, before = dims_of(inputs[0]), dims_of(inputs[1])
+    check_equal(builder, new[0], before[0])
+    for past in map(dims_of, inputs[3:]):
+        for axis in (0, 1, 3):
+            check_equal(builder, new[axis], past[axis])
+
+
 def _product(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> None:
     check_product(builder, *inputs[:2])
 
@@ -73,4 +84,5 @@ INPUT_CHECKS: dict[str, InputCheck] = {
     "GridSample": _grid_sample,
     "ScatterElements": _scatter,
     "SpaceToDepth": _space_to_depth,
+    "UpdateCache": _update_cache,
 }

@@ -78,9 +78,9 @@ _QUANTIZED = frozenset(
 )
 _OTHERS = frozenset(
     {
-        *("Concat", "CumProd", "CumSum", "Einsum", "EyeLike", "Gather", "Gemm", "MatMul", "Pad"),
-        *("ReverseSequence", "ScatterElements", "ScatterND", "Slice", "Split", "TensorScatter"),
-        *("TopK", "Transpose", "Trilu"),
+        *("CausalMask", "Concat", "CumProd", "CumSum", "Einsum", "EyeLike", "Gather", "Gemm"),
+        *("MatMul", "Pad", "ReverseSequence", "ScatterElements", "ScatterND", "Slice", "Split"),
+        *("TensorScatter", "TopK", "Transpose", "Trilu", "UpdateCache"),
     }
 )
 

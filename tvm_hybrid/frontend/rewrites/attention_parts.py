@@ -19,23 +19,24 @@ from onnx import TensorProto
 from microkernels.errors import ModelError, UnsupportedOperatorError
 
 from ..graph import describe
-from ..node_builder import NodeBuilder, optional_input
+from ..node_builder import Extent, NodeBuilder, optional_input
+from ..node_extents import differ, extents_of, known, plus, shape_text
 
 HIDDEN = -10000.0  # what ONNX Runtime adds to the scores of masked keys
 
 
 @dataclass(frozen=True)
 class Heads:
-    """A value [batch, heads, length, size] by its name."""
+    """A value [batch, heads, length, size] by its name; batch and length may be open."""
 
     name: str
-    batch: int
+    batch: Extent
     heads: int
-    length: int
+    length: Extent
     size: int
 
     @property
-    def shape(self) -> tuple[int, int, int, int]:
+    def shape(self) -> tuple[Extent, int, Extent, int]:
         """Its shape."""
         return self.batch, self.heads, self.length, self.size
 
@@ -81,13 +82,21 @@ def refuse_inputs(node: onnx.NodeProto, positions: dict[int, str]) -> None:
             raise refuse(node, f"its input {what} ({node.input[position]!r}) is not supported")
 
 
-def expect_shape(node: onnx.NodeProto, what: str, found: Sequence[int], *known: int) -> None:
-    """Raises a ModelError unless a shape is the one that the others ask for."""
-    if tuple(found) != known:
-        raise ModelError(
-            f"{describe(node)}: {what} has the shape {tuple(found)}; the other inputs and the "
-            f"attributes ask for {known}"
-        )
+def expect_shape(node: onnx.NodeProto, what: str, found: Sequence[Extent], *wanted: Extent) -> None:
+    """Raises a ModelError if a shape is known not to be the one that the others ask for."""
+    if len(found) == len(wanted) and not any(map(differ, found, wanted)):
+        return
+    raise ModelError(
+        f"{describe(node)}: {what} has the shape {shape_text(found)}; the other inputs and the "
+        f"attributes ask for {shape_text(wanted)}"
+    )
+
+
+def heads_of(build: NodeBuilder, name: str, what: str) -> Heads:
+    """An input that is [batch, heads, length, size] already."""
+    batch, heads, length, size = extents_of(build, name)
+    numbers = [known(build, extent, f"heads of {what}") for extent in (heads, size)]
+    return Heads(name, batch, numbers[0], length, numbers[1])
 
 
 def head_size(node: onnx.NodeProto, what: str, columns: int, heads: int) -> int:
@@ -104,7 +113,7 @@ def head_size(node: onnx.NodeProto, what: str, columns: int, heads: int) -> int:
 
 
 def split_heads(
-    build: NodeBuilder, value: str, batch: int, length: int, heads: int, size: int
+    build: NodeBuilder, value: str, batch: Extent, length: Extent, heads: int, size: int
 ) -> Heads:
     """[batch, length, heads * size] as heads."""
     apart = build.reshape(value, [batch, length, heads, size])
@@ -117,10 +126,10 @@ def join_heads(build: NodeBuilder, value: Heads, output: str) -> str:
     return build.reshape(rows, [value.batch, value.length, value.heads * value.size], output)
 
 
-def append(build: NodeBuilder, past: str, length: int, new: Heads, output: str = "") -> Heads:
+def append(build: NodeBuilder, past: str, length: Extent, new: Heads, output: str = "") -> Heads:
     """`past` [batch, heads, length, size] and after it the new keys or values."""
     name = build.add("Concat", past, new.name, axis=2, output=output)
-    return Heads(name, new.batch, new.heads, length + new.length, new.size)
+    return Heads(name, new.batch, new.heads, plus(build, length, new.length), new.size)
 
 
 def repeat_heads(build: NodeBuilder, value: Heads, heads: int) -> Heads:
@@ -130,7 +139,7 @@ def repeat_heads(build: NodeBuilder, value: Heads, heads: int) -> Heads:
     times = heads // value.heads
     batch, groups, length, size = value.shape
     single = build.reshape(value.name, [batch, groups, 1, length, size])
-    shape = build.constant([batch, groups, times, length, size], np.int64)
+    shape = build.shape([batch, groups, times, length, size])
     repeated = build.reshape(build.add("Expand", single, shape), [batch, heads, length, size])
     return Heads(repeated, batch, heads, length, size)
 
@@ -142,7 +151,7 @@ def as_float(build: NodeBuilder, value: str) -> str:
     return build.add("Cast", value, to=TensorProto.FLOAT)
 
 
-def padding(build: NodeBuilder, valid: str, shape: Sequence[int], hidden: float) -> str:
+def padding(build: NodeBuilder, valid: str, shape: Sequence[Extent], hidden: float) -> str:
     """0 where an integer is positive, else `hidden`; float32 of another shape."""
     zero = build.constant(0, np.int32)
     if build.graph.elem_type(valid) not in (0, TensorProto.INT32):

@@ -20,7 +20,8 @@ from onnx import TensorProto
 from microkernels.errors import ModelError
 
 from ..graph import Graph, describe
-from ..node_builder import NodeBuilder, attributes_of, known_shape, optional_input
+from ..node_builder import Extent, NodeBuilder, attributes_of, optional_input
+from ..node_extents import counted, extents_of, shape_text
 from .attention_parts import refuse
 from .quantized import MICROSOFT, Quantized, check_per_tensor, dequantize
 from .registry import rewrites
@@ -70,15 +71,17 @@ def _embed(
     positions
         Indices of the table of positions; ``""`` for 0, 1, 2, ...
     """
-    node, graph = build.source, build.graph
+    node = build.source
     attributes = attributes_of(node)
     ids, segment_ids = node.input[0], optional_input(node, 1)
-    shape = known_shape(graph, node, ids)
+    shape = extents_of(build, ids)
     if len(shape) != 2:
-        raise ModelError(f"{describe(node)}: its input has the shape {shape}, not two axes")
+        raise ModelError(
+            f"{describe(node)}: its input has the shape {shape_text(shape)}, not two axes"
+        )
     batch, length = shape
     if not positions:
-        positions = build.constant(np.arange(length, dtype=np.int64).reshape(1, length))
+        positions = build.reshape(counted(build, length), [1, length])
     total = build.add("Add", rows(2, ids), rows(3, positions))
     if segment_ids:
         total = build.add("Add", total, rows(4, segment_ids))
@@ -91,18 +94,18 @@ def _embed(
         _count(build, optional_input(node, 7), batch, attributes.get("mask_index_type", 1))
 
 
-def _count(build: NodeBuilder, mask: str, batch: int, kind: int) -> None:
+def _count(build: NodeBuilder, mask: str, batch: Extent, kind: int) -> None:
     """mask_index: how many tokens each sequence has."""
     node = build.source
     output = node.output[1]
     if kind != 1:
         raise refuse(node, f"its attribute mask_index_type ({kind}) is not supported; 1 is")
     if not mask:
-        build.add("Identity", build.constant(np.zeros(batch, np.int32)), output=output)
+        build.add("Expand", build.constant(0, np.int32), build.shape([batch]), output=output)
         return
     # Additions as products: ReduceSum has its axes in different places in different opsets.
-    length = known_shape(build.graph, node, mask)[1]
-    ones = build.constant(np.ones((length, 1), np.float32))
+    one = build.constant(1, np.float32)
+    ones = build.add("Expand", one, build.shape([extents_of(build, mask)[1], 1]))
     if build.graph.elem_type(mask) != TensorProto.INT32:
         mask = build.add("Cast", mask, to=TensorProto.INT32)
     is_one = build.add("Equal", mask, build.constant(1, np.int32))

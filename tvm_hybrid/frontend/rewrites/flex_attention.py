@@ -17,8 +17,9 @@ from microkernels.errors import ModelError
 
 from ..check_model import type_name
 from ..graph import Graph, describe
-from ..node_builder import NodeBuilder, attributes_of, known_shape
-from .attention_parts import Heads, expect_shape, repeat_heads
+from ..node_builder import NodeBuilder, attributes_of
+from ..node_extents import extents_of, shape_text
+from .attention_parts import Heads, expect_shape, heads_of, repeat_heads
 from .body import Body
 from .registry import rewrites
 
@@ -54,10 +55,11 @@ def flex_attention(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeProto]:
 def _heads(build: NodeBuilder) -> tuple[Heads, Heads, Heads]:
     """q, k and v, of as many heads."""
     node = build.source
-    shapes = [known_shape(build.graph, node, name) for name in node.input]
+    shapes = [extents_of(build, name) for name in node.input]
     if [len(shape) for shape in shapes] != [4, 4, 4]:
-        raise ModelError(f"{describe(node)}: Q, K and V have the shapes {shapes}, not of rank 4")
-    q, k, v = (Heads(name, *shape) for name, shape in zip(node.input, shapes, strict=True))
+        texts = ", ".join(map(shape_text, shapes))
+        raise ModelError(f"{describe(node)}: Q, K and V have the shapes {texts}, not of rank 4")
+    q, k, v = (heads_of(build, *pair) for pair in zip(node.input, "QKV", strict=True))
     expect_shape(node, "K", k.shape, q.batch, k.heads, k.length, q.size)
     expect_shape(node, "V", v.shape, q.batch, k.heads, k.length, v.size)
     if k.heads < 1 or q.heads % k.heads:

@@ -4,9 +4,9 @@ GroupQueryAttention(q, k, v, past_key, past_value, seqlens_k, total_sequence_len
     ->  rotary embedding of q and k, keys and values appended to those of the past, and causal
         attention (attention_parts.py) of which several heads of q share one of k and v
 
-The number of keys, total_sequence_length, must be known when the model is compiled. If it is that
-of every sequence (one sequence, or nothing but new tokens), all positions are known then too;
-otherwise each sequence has seqlens_k + 1 keys, and its new ones are put where its own past ends.
+If the number of keys, total_sequence_length, is a number, and that of every sequence (one sequence,
+or nothing but new tokens), all positions are known too. Otherwise each sequence has seqlens_k + 1
+keys, and its new ones are put where its own past ends.
 """
 
 from __future__ import annotations
@@ -15,12 +15,22 @@ from dataclasses import dataclass
 
 import numpy as np
 import onnx
-from onnx import TensorProto
+from onnx import TensorProto, helper
 
 from microkernels.errors import ModelError
 
-from ..graph import Graph, describe
-from ..node_builder import NodeBuilder, attributes_of, known_shape, optional_input
+from ..graph import OWN_DOMAIN, Graph, describe
+from ..node_builder import Extent, NodeBuilder, attributes_of, optional_input
+from ..node_extents import (
+    counted,
+    element_of,
+    extents_of,
+    known,
+    larger,
+    minus,
+    shape_text,
+    value_of,
+)
 from .attention_parts import (
     Heads,
     Scores,
@@ -59,15 +69,15 @@ class Cache:
 
     Attributes
     ----------
-    past, keys, present : int
+    past, keys, present : int or str
         Keys that the past has room for, keys that queries may see, keys that are returned.
     before : int or str
         How many stand before the new ones: a number, or a value int64 [batch, 1].
     """
 
-    past: int
-    keys: int
-    present: int
+    past: Extent
+    keys: Extent
+    present: Extent
     before: int | str
 
 
@@ -105,14 +115,19 @@ def group_query_attention(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeP
     return build.nodes
 
 
-def _rows(build: NodeBuilder, q_heads: int, kv_heads: int) -> tuple[int, int, int, list[Rows]]:
+def _rows(
+    build: NodeBuilder, q_heads: int, kv_heads: int
+) -> tuple[Extent, Extent, int, list[Rows]]:
     """(batch, length, head size, [q, k, v])."""
-    node, graph = build.source, build.graph
+    node = build.source
     names = [optional_input(node, position) for position in range(3)]
-    shapes = [known_shape(graph, node, name) if name else () for name in names]
-    if tuple(map(len, shapes)) not in ((3, 3, 3), (3, 0, 0)):
-        raise refuse(node, f"query, key and value of the shapes {shapes} are not supported")
-    batch, length, columns = shapes[0]
+    shapes = [extents_of(build, name) if name else () for name in names]
+    ranks = tuple(map(len, shapes))
+    if ranks not in ((3, 3, 3), (3, 0, 0)):
+        texts = ", ".join(map(shape_text, shapes))
+        raise refuse(node, f"query, key and value of the shapes {texts} are not supported")
+    batch, length = shapes[0][:2]
+    columns = known(build, shapes[0][2], "the columns of query")
     packed = not names[1]
     size = head_size(node, "q", columns, q_heads + 2 * kv_heads if packed else q_heads)
     if packed:
@@ -124,55 +139,53 @@ def _rows(build: NodeBuilder, q_heads: int, kv_heads: int) -> tuple[int, int, in
     return batch, length, size, [Rows(n, c) for n, c in zip(names, counts, strict=True)]
 
 
-def _cache(build: NodeBuilder, batch: int, length: int) -> Cache:
-    node, graph = build.source, build.graph
-    constant = graph.constants.get(node.input[6])
-    if constant is None or constant.size != 1:
-        raise refuse(
-            node,
-            f"total_sequence_length ({node.input[6]!r}) decides the shape of its outputs and must "
-            "be known when the model is compiled: make it a constant, or give shapes that fix it",
-        )
-    total = int(constant.reshape(()))
-    past = 0
+def _cache(build: NodeBuilder, batch: Extent, length: Extent) -> Cache:
+    node = build.source
+    total = element_of(build, node.input[6])
+    past: Extent = 0
     if optional_input(node, 3):
-        shape = known_shape(graph, node, node.input[3])
+        shape = extents_of(build, node.input[3])
         past = shape[2] if len(shape) == 4 else 0
-    before: int | str = total - length
-    present = max(past, total)
-    if not 0 <= total - length <= past:
-        raise ModelError(
-            f"{describe(node)}: {length} new tokens and a past of {past} do not make "
-            f"total_sequence_length, {total}"
-        )
-    if batch == 1 or total == length:
-        return Cache(past, total, present, before)
+    present = larger(build, past, total)
+    if isinstance(total, int) and isinstance(length, int) and isinstance(past, int):
+        before = total - length
+        if not 0 <= before <= past:
+            raise ModelError(
+                f"{describe(node)}: {length} new tokens and a past of {past} do not make "
+                f"total_sequence_length, {total}"
+            )
+        if batch == 1 or not before:
+            return Cache(past, total, present, before)
     ends = build.add("Cast", build.reshape(node.input[5], [batch, 1]), to=TensorProto.INT64)
-    before = build.add("Add", ends, build.constant(1 - length, np.int64))
-    return Cache(past, present, present, before)
+    start = minus(build, 1, length)
+    place = build.add("Add", ends, value_of(build, start))
+    # Sequences of a prompt may be shorter than its rows: seqlens_k counts their tokens alone.
+    place = build.add("Max", place, build.constant(0, np.int64))
+    return Cache(past, present, present, place)
 
 
 def _rotation(
-    build: NodeBuilder, cache: Cache, batch: int, length: int, interleaved: bool
+    build: NodeBuilder, cache: Cache, batch: Extent, length: Extent, interleaved: bool
 ) -> Rotation:
     node = build.source
     caches = [optional_input(node, position) for position in (7, 8)]
     if not all(caches):
         raise ModelError(f"{describe(node)}: do_rotary needs cos_cache and sin_cache")
-    counted = np.arange(length, dtype=np.int64).reshape(1, length)
     positions, rows = optional_input(node, 9), (batch, length)
     if positions:
-        found = known_shape(build.graph, node, positions)
+        found = extents_of(build, positions)
         expect_shape(node, f"position_ids ({positions!r})", found, batch, length)
     elif isinstance(cache.before, int):
-        positions, rows = build.constant(counted + cache.before), (1, length)
+        positions = build.reshape(counted(build, length, cache.before), [1, length])
+        rows = (1, length)
     else:
-        positions = build.add("Add", cache.before, build.constant(counted))
+        numbers = build.reshape(counted(build, length), [1, length])
+        positions = build.add("Add", cache.before, numbers)
     return gathered(build, positions, rows, caches, interleaved)
 
 
 def _rotated(
-    build: NodeBuilder, part: Rows, rows: tuple[int, int], size: int, rotation: Rotation
+    build: NodeBuilder, part: Rows, rows: tuple[Extent, Extent], size: int, rotation: Rotation
 ) -> Rows:
     apart = (*rows, part.heads, size)
     rotated = rotate(build, build.reshape(part.name, apart), apart, rotation, heads_axis=2)
@@ -187,14 +200,15 @@ def _with_past(build: NodeBuilder, cache: Cache, new: Heads, index: int) -> Head
     if bool(past) != bool(optional_input(node, 3)):
         raise ModelError(f"{describe(node)} has only one of past_key and past_value")
     if past:
-        found = known_shape(build.graph, node, past)
+        found = extents_of(build, past)
         expect_shape(node, f"past ({past!r})", found, new.batch, new.heads, cache.past, new.size)
     if not isinstance(cache.before, int):
         return _scattered(build, cache, new, past, output)
-    rest = cache.present - cache.keys
+    rest = cache.present != cache.keys
     end = "" if rest else output
     if cache.before:
-        begin = past if cache.before == cache.past else _cut(build, past, 0, cache.before)
+        whole = cache.before == cache.past
+        begin = past if whole else _cut(build, past, 0, cache.before)
         keys = append(build, begin, cache.before, new, end)
     elif end:
         keys = Heads(build.add("Identity", new.name, output=end), *new.shape)
@@ -206,36 +220,31 @@ def _with_past(build: NodeBuilder, cache: Cache, new: Heads, index: int) -> Head
     return keys
 
 
-def _cut(build: NodeBuilder, past: str, begin: int, end: int) -> str:
-    bounds = [build.constant([number], np.int64) for number in (begin, end, 2)]
+def _cut(build: NodeBuilder, past: str, begin: Extent, end: Extent) -> str:
+    bounds = [value_of(build, extent) for extent in (begin, end, 2)]
     return build.add("Slice", past, *bounds)
 
 
 def _scattered(build: NodeBuilder, cache: Cache, new: Heads, past: str, output: str) -> Heads:
     """The past of every sequence with its new keys where it ends."""
     shape = (new.batch, new.heads, cache.present, new.size)
-    source = append(build, past, cache.past, new).name
-    here = build.constant(np.arange(cache.present, dtype=np.int64).reshape(1, -1))
-    offset = build.add("Sub", here, str(cache.before))  # [batch, present]
-    fresh = build.add("Add", offset, build.constant(cache.past, np.int64))
-    old = build.add("Less", offset, build.constant(0, np.int64))
-    is_fresh = build.add("Less", offset, build.constant(new.length, np.int64))
-    last = build.constant(cache.past + new.length - 1, np.int64)
-    kept = build.add("Min", here, last) if cache.present > cache.past else here
-    taken = build.add("Where", is_fresh, fresh, kept)
-    taken = build.reshape(build.add("Where", old, here, taken), [new.batch, 1, cache.present, 1])
-    indices = build.add("Expand", taken, build.constant(list(shape), np.int64))
-    return Heads(build.add("GatherElements", source, indices, axis=2, output=output), *shape)
+    inputs = [new.name, str(cache.before), build.shape([cache.present]), *filter(None, [past])]
+    name = build.add("UpdateCache", *inputs, domain=OWN_DOMAIN, output=output)
+    dims = [extent if isinstance(extent, int) else None for extent in shape]
+    elem_type = build.graph.elem_type(build.source.input[0])
+    build.graph.types[name] = helper.make_tensor_type_proto(elem_type, dims)
+    return Heads(name, *shape)
 
 
-def _scores(build: NodeBuilder, cache: Cache, batch: int, length: int) -> Scores:
+def _scores(build: NodeBuilder, cache: Cache, batch: Extent, length: Extent) -> Scores:
     """Scale, softcap and masks."""
     node = build.source
     attributes = attributes_of(node)
-    added, seen = [], []
+    added: list[str] = []
+    seen: list[str] = []
     if optional_input(node, 10):
         bias = node.input[10]
-        found = known_shape(build.graph, node, bias)
+        found = extents_of(build, bias)
         expect_shape(node, f"attention_bias ({bias!r})", found, *found[:2], length, cache.keys)
         added.append(as_float(build, bias))
     window = attributes.get("local_window_size", -1)
@@ -244,10 +253,10 @@ def _scores(build: NodeBuilder, cache: Cache, batch: int, length: int) -> Scores
         if window > 0:
             added += keys_from(build, length, cache.keys, cache.before - window + 1)
     else:
-        rows = np.arange(length, dtype=np.int64).reshape(1, 1, length, 1)
-        keys = build.constant(np.arange(cache.keys, dtype=np.int64).reshape(1, 1, 1, -1))
+        rows = build.reshape(counted(build, length), [1, 1, length, 1])
+        keys = build.reshape(counted(build, cache.keys), [1, 1, 1, cache.keys])
         before = build.reshape(cache.before, [batch, 1, 1, 1])
-        position = build.add("Add", before, build.constant(rows))
+        position = build.add("Add", before, rows)
         seen.append(build.add("Not", build.add("Less", position, keys)))
         if window > 0:
             first = build.add("Add", position, build.constant(1 - window, np.int64))

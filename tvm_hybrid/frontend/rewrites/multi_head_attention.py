@@ -16,7 +16,8 @@ import onnx
 from microkernels.errors import ModelError
 
 from ..graph import Graph, describe
-from ..node_builder import NodeBuilder, attributes_of, known_shape, optional_input
+from ..node_builder import Extent, NodeBuilder, attributes_of, optional_input
+from ..node_extents import extents_of, known, shape_text
 from .attention_parts import (
     HIDDEN,
     Heads,
@@ -26,6 +27,7 @@ from .attention_parts import (
     attend,
     expect_shape,
     head_size,
+    heads_of,
     join_heads,
     refuse,
     refuse_inputs,
@@ -48,16 +50,16 @@ def multi_head_attention(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodePr
     q, k, v = _heads(build, attributes["num_heads"])
     expect_shape(node, "k", k.shape, q.batch, q.heads, k.length, q.size)
     expect_shape(node, "v", v.shape, q.batch, q.heads, k.length, v.size)
-    before = 0
+    before: Extent = 0
     past_key, past_value = optional_input(node, 6), optional_input(node, 7)
     if bool(past_key) != bool(past_value):
         raise ModelError(f"{describe(node)} has only one of past_key and past_value")
     presents = [node.output[i] if i < len(node.output) else "" for i in (1, 2)]
     if past_key:
-        shape = known_shape(graph, node, past_key)
+        shape = extents_of(build, past_key)
         before = shape[2] if len(shape) == 4 else 0
         expect_shape(node, "past_key", shape, k.batch, k.heads, before, k.size)
-        found = known_shape(graph, node, past_value)
+        found = extents_of(build, past_value)
         expect_shape(node, "past_value", found, v.batch, v.heads, before, v.size)
         k = append(build, past_key, before, k, presents[0])
         v = append(build, past_value, before, v, presents[1])
@@ -80,9 +82,9 @@ def multi_head_attention(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodePr
 
 def _heads(build: NodeBuilder, heads: int) -> tuple[Heads, Heads, Heads]:
     """q, k and v with their biases."""
-    node, graph = build.source, build.graph
+    node = build.source
     names = [optional_input(node, position) for position in range(3)]
-    shapes = [known_shape(graph, node, name) if name else () for name in names]
+    shapes = [extents_of(build, name) if name else () for name in names]
     ranks = tuple(map(len, shapes))
     cached: list[Heads] = []
     if ranks == (5, 0, 0):
@@ -94,9 +96,10 @@ def _heads(build: NodeBuilder, heads: int) -> tuple[Heads, Heads, Heads]:
         rows = [_rows(build, *value, heads) for value in zip(names, shapes, strict=True)]
     elif ranks == (3, 4, 4):
         rows = [_rows(build, names[0], shapes[0], heads)]
-        cached = [Heads(names[i], *shapes[i]) for i in (1, 2)]
+        cached = [heads_of(build, names[i], "kv"[i - 1]) for i in (1, 2)]
     else:
-        raise refuse(node, f"query, key and value of the shapes {shapes} are not supported")
+        texts = ", ".join(map(shape_text, shapes))
+        raise refuse(node, f"query, key and value of the shapes {texts} are not supported")
     if optional_input(node, 3):
         rows = _biased(build, rows, cached)
     split = [split_heads(build, x.name, x.batch, x.length, x.heads, x.size) for x in rows]
@@ -104,17 +107,18 @@ def _heads(build: NodeBuilder, heads: int) -> tuple[Heads, Heads, Heads]:
     return q, k, v
 
 
-def _rows(build: NodeBuilder, name: str, shape: tuple[int, ...], heads: int) -> Heads:
+def _rows(build: NodeBuilder, name: str, shape: tuple[Extent, ...], heads: int) -> Heads:
     """The heads in [batch, length, heads * size], which is what the name is of."""
-    size = head_size(build.source, repr(name), shape[2], heads)
+    columns = known(build, shape[2], f"the columns of {name!r}")
+    size = head_size(build.source, repr(name), columns, heads)
     return Heads(name, shape[0], heads, shape[1], size)
 
 
 def _unpack(
-    build: NodeBuilder, name: str, shape: tuple[int, ...], heads: int, count: int
+    build: NodeBuilder, name: str, shape: tuple[Extent, ...], heads: int, count: int
 ) -> list[Heads]:
     """The rows of the values side by side in [batch, length, heads, count, size]."""
-    batch, length, _, _, size = shape
+    batch, length, size = shape[0], shape[1], known(build, shape[4], f"the heads of {name!r}")
     expect_shape(build.source, repr(name), shape, batch, length, heads, count, size)
     parts = build.split(name, [1] * count, 3)
     rows = [build.reshape(part, [batch, length, heads * size]) for part in parts]
@@ -125,7 +129,7 @@ def _biased(build: NodeBuilder, rows: list[Heads], cached: list[Heads]) -> list[
     """Rows with their parts of the bias [sum of columns] added; those of a cache have theirs."""
     node, name = build.source, build.source.input[3]
     sizes = [part.heads * part.size for part in (*rows, *cached)]
-    expect_shape(node, f"bias ({name!r})", known_shape(build.graph, node, name), sum(sizes))
+    expect_shape(node, f"bias ({name!r})", extents_of(build, name), sum(sizes))
     biases = build.split(name, sizes, 0)
     return [
         replace(part, name=build.add("Add", part.name, bias))

@@ -20,7 +20,8 @@ from onnx import TensorProto
 from microkernels.errors import ModelError
 
 from ..graph import Graph, describe
-from ..node_builder import NodeBuilder, attributes_of, known_shape, optional_input
+from ..node_builder import Extent, NodeBuilder, attributes_of, optional_input
+from ..node_extents import counted, differ, extents_of, known, minus, shape_text
 from .attention_parts import (
     HIDDEN,
     Heads,
@@ -65,21 +66,24 @@ def _attention(
     build: NodeBuilder, projected: str, mask: int, past: int, bias: str
 ) -> list[onnx.NodeProto]:
     """Everything after the projection; `mask` and `past` are positions of inputs."""
-    node, graph = build.source, build.graph
+    node = build.source
     attributes = attributes_of(node)
     for name in ("do_rotary", "past_present_share_buffer"):
         if attributes.get(name):
             raise refuse(node, f"its attribute {name} is not supported")
     heads = attributes["num_heads"]
-    shape = known_shape(graph, node, node.input[0])
-    weights = known_shape(graph, node, node.input[1])
+    shape, weights = (extents_of(build, name) for name in node.input[:2])
     if len(shape) != 3 or len(weights) != 2:
-        raise ModelError(f"{describe(node)}: its input has the shape {shape}, weights {weights}")
-    batch, length = shape[:2]
-    sizes = attributes.get("qkv_hidden_sizes") or [weights[1] // 3] * 3
-    if len(sizes) != 3 or sum(sizes) != weights[1] or sizes[0] != sizes[1]:
         raise ModelError(
-            f"{describe(node)}: weights of {weights[1]} columns do not make q, k and v of {sizes}"
+            f"{describe(node)}: its input has the shape {shape_text(shape)}, weights "
+            f"{shape_text(weights)}"
+        )
+    batch, length = shape[:2]
+    columns = known(build, weights[1], "the columns of its weights")
+    sizes = attributes.get("qkv_hidden_sizes") or [columns // 3] * 3
+    if len(sizes) != 3 or sum(sizes) != columns or sizes[0] != sizes[1]:
+        raise ModelError(
+            f"{describe(node)}: weights of {columns} columns do not make q, k and v of {sizes}"
         )
     parts = [
         split_heads(build, part, batch, length, heads, head_size(node, what, size, heads))
@@ -87,7 +91,8 @@ def _attention(
             build.split(projected, sizes, 2), sizes, ("q", "k", "v"), strict=True
         )
     ]
-    (q, k, v), before = parts, 0
+    q, k, v = parts
+    before: Extent = 0
     if optional_input(node, past):
         k, v, before = _with_past(build, node.input[past], k, v)
     if len(node.output) > 1 and node.output[1]:
@@ -117,10 +122,10 @@ def scale_of(attributes: dict[str, Any]) -> float | None:
     return attributes.get("scale") or None
 
 
-def _with_past(build: NodeBuilder, past: str, k: Heads, v: Heads) -> tuple[Heads, Heads, int]:
+def _with_past(build: NodeBuilder, past: str, k: Heads, v: Heads) -> tuple[Heads, Heads, Extent]:
     """Keys and values after those of `past` [2, batch, heads, length, size]."""
     node = build.source
-    shape = known_shape(build.graph, node, past)
+    shape = extents_of(build, past)
     before = shape[3] if len(shape) == 5 else 0
     expect_shape(node, f"past ({past!r})", shape, 2, k.batch, k.heads, before, k.size)
     if v.size != k.size:
@@ -130,7 +135,7 @@ def _with_past(build: NodeBuilder, past: str, k: Heads, v: Heads) -> tuple[Heads
 
 
 def mask_of_index(
-    build: NodeBuilder, name: str, batch: int, queries: int, keys: int, hidden: float
+    build: NodeBuilder, name: str, batch: Extent, queries: Extent, keys: Extent, hidden: float
 ) -> list[str]:
     """What a mask_index (or key_padding_mask) adds to the scores; nothing if `name` is ``""``.
 
@@ -145,32 +150,37 @@ def mask_of_index(
     if not name:
         return []
     node, graph = build.source, build.graph
-    shape = known_shape(graph, node, name)
-    if len(shape) == 1 and shape[0] in (batch, 2 * batch, 3 * batch + 2):
-        return [_lengths(build, name, shape[0], batch, keys, hidden)]
-    if shape == (batch, keys):
+    shape = extents_of(build, name)
+    if len(shape) == 1:
+        if not (isinstance(batch, int) and isinstance(shape[0], int)):
+            raise refuse(node, f"a mask of one axis ({name!r}) and an open number of sequences")
+        if shape[0] in (batch, 2 * batch, 3 * batch + 2):
+            return [_lengths(build, name, shape[0], batch, keys, hidden)]
+    if len(shape) == 2 and not any(map(differ, shape, (batch, keys))):
         return [padding(build, name, (batch, 1, 1, keys), hidden)]
-    if shape == (batch, queries, keys):
+    if len(shape) == 3 and not any(map(differ, shape, (batch, queries, keys))):
         return [padding(build, name, (batch, 1, queries, keys), hidden)]
-    if len(shape) == 4 and shape[:2] == (batch, 1) and shape[2] == shape[3] >= keys:
-        starts, ends = [keys - queries, 0], [keys, keys]
-        cut = [build.constant(bound, np.int64) for bound in (starts, ends, [2, 3])]
-        part = build.add("Slice", name, *cut)
+    longest = shape[2] if len(shape) == 4 and not differ(shape[2], shape[3]) else 0
+    fits = not (isinstance(longest, int) and isinstance(keys, int) and longest < keys)
+    if len(shape) == 4 and not any(map(differ, shape[:2], (batch, 1))) and fits:
+        starts, ends = build.shape([minus(build, keys, queries), 0]), build.shape([keys, keys])
+        part = build.add("Slice", name, starts, ends, build.constant([2, 3], np.int64))
         if graph.elem_type(name) != TensorProto.INT32:
             part = build.add("Cast", part, to=TensorProto.INT32)
         return [padding(build, part, (batch, 1, queries, keys), hidden)]
+    forms = ((batch,), (batch, keys), (batch, queries, keys))
     raise ModelError(
-        f"{describe(node)}: the mask {name!r} has the shape {shape}, which fits neither "
-        f"{(batch,)}, {(2 * batch,)}, {(batch, keys)}, {(batch, queries, keys)} nor "
-        f"({batch}, 1, max, max)"
+        f"{describe(node)}: the mask {name!r} has the shape {shape_text(shape)}, which fits "
+        f"neither {', '.join(map(shape_text, forms))}, (2 * batch,) nor (batch, 1, max, max)"
     )
 
 
 def _lengths(
-    build: NodeBuilder, name: str, count: int, batch: int, keys: int, hidden: float
+    build: NodeBuilder, name: str, count: int, batch: int, keys: Extent, hidden: float
 ) -> str:
     """A mask of where the keys of each sequence end, and begin if it says so too."""
-    positions = build.constant(np.arange(keys, dtype=np.int32).reshape(1, 1, 1, keys))
+    places = build.add("Cast", counted(build, keys), to=TensorProto.INT32)
+    positions = build.reshape(places, [1, 1, 1, keys])
     bounds = [name]
     if count != batch:
         rest = [count - batch] if count != 2 * batch else [batch]

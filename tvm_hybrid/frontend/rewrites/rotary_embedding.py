@@ -18,7 +18,8 @@ import onnx
 from microkernels.errors import ModelError
 
 from ..graph import Graph, describe
-from ..node_builder import NodeBuilder, attributes_of, known_shape, optional_input
+from ..node_builder import Extent, NodeBuilder, attributes_of, optional_input
+from ..node_extents import counted, extents_of, known
 from .attention_parts import expect_shape, head_size, refuse
 from .quantized import MICROSOFT
 from .registry import rewrites
@@ -32,8 +33,8 @@ class Rotation:
     ----------
     cos, sin : str
         Values [*rows, half].
-    rows : tuple of int
-        (batch or 1, length).
+    rows : tuple
+        (batch or 1, length), which may be open.
     half : int
         Pairs that are rotated; elements of a head beyond 2 * half stay.
     interleaved : bool
@@ -42,7 +43,7 @@ class Rotation:
 
     cos: str
     sin: str
-    rows: tuple[int, int]
+    rows: tuple[Extent, Extent]
     half: int
     interleaved: bool
 
@@ -56,15 +57,16 @@ def contrib_rotary_embedding(node: onnx.NodeProto, graph: Graph) -> list[onnx.No
     if attributes.get("scale", 1.0) != 1.0:
         raise refuse(node, "its attribute scale is not supported")
     build = NodeBuilder(graph, node)
-    shape = known_shape(graph, node, node.input[0])
+    shape = extents_of(build, node.input[0])
     length = shape[1] if len(shape) == 3 else shape[-2]
     positions = node.input[1]
-    found = known_shape(graph, node, positions)
-    if found == (1,):
-        counted = build.constant(np.arange(length, dtype=np.int64).reshape(1, length))
-        positions, rows = build.add("Add", counted, positions), (1, length)
+    found = extents_of(build, positions)
+    rows: tuple[Extent, Extent] = (shape[0], length)
+    if len(found) == 1:
+        expect_shape(node, f"position_ids ({positions!r})", found, 1)
+        numbers = build.reshape(counted(build, length), [1, length])
+        positions, rows = build.add("Add", numbers, positions), (1, length)
     else:
-        rows = (shape[0], length)
         expect_shape(node, f"position_ids ({positions!r})", found, *rows)
     interleaved = bool(attributes.get("interleaved"))
     rotation = gathered(build, positions, rows, list(node.input[2:4]), interleaved)
@@ -78,29 +80,34 @@ def rotary_embedding(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeProto]
     build = NodeBuilder(graph, node)
     attributes = attributes_of(node)
     interleaved = bool(attributes.get("interleaved"))
-    shape = known_shape(graph, node, node.input[0])
+    shape = extents_of(build, node.input[0])
     length = shape[1] if len(shape) == 3 else shape[-2]
     positions, caches = optional_input(node, 3), list(node.input[1:3])
     if positions:
         rotation = gathered(build, positions, (shape[0], length), caches, interleaved)
     else:
-        found = known_shape(graph, node, caches[0])
-        expect_shape(node, "cos_cache", found, shape[0], length, found[-1])
-        rotation = Rotation(caches[0], caches[1], (shape[0], length), found[-1], interleaved)
+        found = extents_of(build, caches[0])
+        half = known(build, found[-1], "the columns of cos_cache")
+        expect_shape(node, "cos_cache", found, shape[0], length, half)
+        rotation = Rotation(caches[0], caches[1], (shape[0], length), half, interleaved)
     _rotate_node(build, shape, rotation)
     return build.nodes
 
 
 def gathered(
-    build: NodeBuilder, positions: str, rows: tuple[int, int], caches: list[str], interleaved: bool
+    build: NodeBuilder,
+    positions: str,
+    rows: tuple[Extent, Extent],
+    caches: list[str],
+    interleaved: bool,
 ) -> Rotation:
     """The rows of the caches [positions, half] that belong to positions of the shape `rows`."""
-    half = known_shape(build.graph, build.source, caches[0])[-1]
+    half = known(build, extents_of(build, caches[0])[-1], "the columns of cos_cache")
     cos, sin = (build.add("Gather", cache, positions, axis=0) for cache in caches)
     return Rotation(cos, sin, rows, half, interleaved)
 
 
-def _rotate_node(build: NodeBuilder, shape: tuple[int, ...], rotation: Rotation) -> None:
+def _rotate_node(build: NodeBuilder, shape: tuple[Extent, ...], rotation: Rotation) -> None:
     """x [batch, length, heads * size] or [batch, heads, length, size], rotated."""
     node = build.source
     attributes = attributes_of(node)
@@ -115,11 +122,11 @@ def _rotate_node(build: NodeBuilder, shape: tuple[int, ...], rotation: Rotation)
         return
     if len(shape) != 3:
         raise ModelError(f"{describe(node)}: its input has {len(shape)} axes, not 3 or 4")
-    heads = attributes.get("num_heads", 0)
+    heads, columns = attributes.get("num_heads", 0), known(build, shape[2], "the columns of x")
     if not heads and rotated:
         raise ModelError(f"{describe(node)}: rotary_embedding_dim needs num_heads")
-    size = head_size(node, "x", shape[2], heads) if heads else 2 * rotation.half
-    apart = (*shape[:2], head_size(node, "x", shape[2], size), size)
+    size = head_size(node, "x", columns, heads) if heads else 2 * rotation.half
+    apart = (*shape[:2], head_size(node, "x", columns, size), size)
     value = rotate(build, build.reshape(name, apart), apart, rotation, heads_axis=2)
     build.reshape(value, shape, output)
 
@@ -127,7 +134,7 @@ def _rotate_node(build: NodeBuilder, shape: tuple[int, ...], rotation: Rotation)
 def rotate(
     build: NodeBuilder,
     value: str,
-    shape: tuple[int, ...],
+    shape: tuple[Extent, ...],
     rotation: Rotation,
     heads_axis: int,
     output: str = "",
@@ -139,7 +146,7 @@ def rotate(
     heads_axis : int
         1 or 2: where the heads are; the other one is that of positions.
     """
-    size, half = shape[3], rotation.half
+    size, half = known(build, shape[3], "the size of a head"), rotation.half
     if 2 * half > size:
         raise ModelError(
             f"{describe(build.source)}: caches of {half} columns do not fit heads of {size}"

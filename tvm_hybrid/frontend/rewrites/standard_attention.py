@@ -18,7 +18,8 @@ from onnx import TensorProto
 from microkernels.errors import ModelError
 
 from ..graph import Graph, describe
-from ..node_builder import NodeBuilder, attributes_of, known_shape, optional_input
+from ..node_builder import Extent, NodeBuilder, attributes_of, optional_input
+from ..node_extents import extents_of, known, minus, plus, shape_text
 from .attention_parts import (
     Heads,
     Scores,
@@ -27,6 +28,7 @@ from .attention_parts import (
     attend,
     expect_shape,
     head_size,
+    heads_of,
     join_heads,
     refuse,
     repeat_heads,
@@ -45,14 +47,14 @@ def standard_attention(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeProt
     build = NodeBuilder(graph, node)
     attributes = attributes_of(node)
     q, k, v, joined = _heads(build)
-    before = 0
+    before: Extent = 0
     past = [optional_input(node, 4), optional_input(node, 5)]
     if any(past) and not all(past):
         raise ModelError(f"{describe(node)} has only one of past_key and past_value")
     if past[0]:
-        shape = known_shape(graph, node, past[0])
+        shape = extents_of(build, past[0])
         before = shape[2] if len(shape) == 4 else 0
-    keys = before + k.length
+    keys = plus(build, before, k.length)
     mask = optional_input(node, 3)
     if _is_rare(node, graph):
         return expand_function(node, graph)
@@ -77,12 +79,12 @@ def standard_attention(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeProt
 
 def _heads(build: NodeBuilder) -> tuple[Heads, Heads, Heads, bool]:
     """q, k, v, and whether the result is to have three axes as they have."""
-    node, graph = build.source, build.graph
+    node = build.source
     attributes = attributes_of(node)
-    shapes = [known_shape(graph, node, name) for name in node.input[:3]]
+    shapes = [extents_of(build, name) for name in node.input[:3]]
     ranks = [len(shape) for shape in shapes]
     if ranks == [4, 4, 4]:
-        q, k, v = (Heads(n, *s) for n, s in zip(node.input[:3], shapes, strict=True))
+        q, k, v = (heads_of(build, *pair) for pair in zip(node.input[:3], "QKV", strict=True))
     elif ranks == [3, 3, 3]:
         names = ("q_num_heads", "kv_num_heads", "kv_num_heads")
         q, k, v = (
@@ -90,7 +92,8 @@ def _heads(build: NodeBuilder) -> tuple[Heads, Heads, Heads, bool]:
             for value, shape, name in zip(node.input[:3], shapes, names, strict=True)
         )
     else:
-        raise ModelError(f"{describe(node)}: Q, K and V have the shapes {shapes}")
+        texts = ", ".join(map(shape_text, shapes))
+        raise ModelError(f"{describe(node)}: Q, K and V have the shapes {texts}")
     expect_shape(node, "K", k.shape, q.batch, k.heads, k.length, q.size)
     expect_shape(node, "V", v.shape, q.batch, k.heads, k.length, v.size)
     if q.heads % max(1, k.heads):
@@ -99,11 +102,12 @@ def _heads(build: NodeBuilder) -> tuple[Heads, Heads, Heads, bool]:
 
 
 def _split(
-    build: NodeBuilder, value: str, shape: tuple[int, ...], heads: int, attribute: str
+    build: NodeBuilder, value: str, shape: tuple[Extent, ...], heads: int, attribute: str
 ) -> Heads:
     if not heads:
         raise ModelError(f"{describe(build.source)}: inputs of three axes need {attribute}")
-    size = head_size(build.source, repr(value), shape[2], heads)
+    columns = known(build, shape[2], f"the columns of {value!r}")
+    size = head_size(build.source, repr(value), columns, heads)
     return split_heads(build, value, shape[0], shape[1], heads, size)
 
 
@@ -122,26 +126,28 @@ def _is_rare(node: onnx.NodeProto, graph: Graph) -> bool:
     return bool(wanted or windowed or lengths or is_double or not precise or len(types) > 1)
 
 
-def _as_long_as(build: NodeBuilder, mask: str, is_bool: bool, keys: int) -> str:
-    """A mask that also says that keys beyond its end are hidden."""
-    shape = known_shape(build.graph, build.source, build.source.input[3])
-    missing = keys - shape[-1] if shape else 0
-    if missing < 0 or not shape:
+def _as_long_as(build: NodeBuilder, mask: str, is_bool: bool, keys: Extent) -> str:
+    """A mask that also says that keys beyond its end are hidden; one of open length has none."""
+    shape = extents_of(build, build.source.input[3])
+    missing = minus(build, keys, shape[-1]) if shape and isinstance(shape[-1], int) else 0
+    if not shape or (isinstance(missing, int) and missing < 0):
         raise ModelError(
-            f"{describe(build.source)}: attn_mask has the shape {shape}; there are {keys} keys"
+            f"{describe(build.source)}: attn_mask has the shape {shape_text(shape)}; there are "
+            f"{keys} keys"
         )
     if not missing:
         return mask
-    tail = np.full((*shape[:-1], missing), False if is_bool else np.float32(-np.inf))
-    return build.add("Concat", mask, build.constant(tail), axis=len(shape) - 1)
+    end = build.constant(False if is_bool else np.float32(-np.inf))
+    tail = build.add("Expand", end, build.shape([*shape[:-1], missing]))
+    return build.add("Concat", mask, tail, axis=len(shape) - 1)
 
 
-def _with_past(build: NodeBuilder, past: str, before: int, new: Heads, position: int) -> Heads:
+def _with_past(build: NodeBuilder, past: str, before: Extent, new: Heads, position: int) -> Heads:
     """Keys or values after those of the past; writes the output for the next step."""
     node = build.source
     output = node.output[position] if position < len(node.output) else ""
     if past:
-        found = known_shape(build.graph, node, past)
+        found = extents_of(build, past)
         expect_shape(node, repr(past), found, new.batch, new.heads, before, new.size)
         return append(build, past, before, new, output)
     if output:
@@ -150,11 +156,13 @@ def _with_past(build: NodeBuilder, past: str, before: int, new: Heads, position:
 
 
 def _may_hide_a_row(
-    graph: Graph, mask: str, queries: int, keys: int, before: int, causal: bool
+    graph: Graph, mask: str, queries: Extent, keys: Extent, before: Extent, causal: bool
 ) -> bool:
     """Whether a query might see no key at all, as far as is known now."""
     array = graph.constants.get(mask)
-    if array is None:
+    if array is None or not (
+        isinstance(queries, int) and isinstance(keys, int) and isinstance(before, int)
+    ):
         return True
     seen = array if array.dtype == np.bool_ else array.astype(np.float32) > -np.inf
     if causal:
