@@ -52,12 +52,15 @@ class OpenSizes:
         Name of a size that has turned out to be another one in words -> that one.
     limits : list
         Sizes, and the largest numbers that they may be.
+    found : int
+        How many sizes depend on data so far.
     """
 
     inputs: dict[str, tuple[Size, ...]] = field(default_factory=dict)
     symbols: dict[str, tirx.Var] = field(default_factory=dict)
     relations: dict[str, str] = field(default_factory=dict)
     limits: list[tuple[Expr, int]] = field(default_factory=list)
+    found: int = 0
 
     @classmethod
     def of(cls, inputs: dict[str, tuple[Size, ...]]) -> OpenSizes:
@@ -80,6 +83,7 @@ class OpenSizes:
         for key, sizes in self.inputs.items():
             self.inputs[key] = tuple(_replaced(size, name, text) for size in sizes)
         self.limits.clear()
+        self.found = 0
 
     def unite(self, one: Expr, other: Expr) -> None:
         """Raises a RelatedSizesError if the first is a symbol that the other can stand for."""
@@ -136,6 +140,19 @@ def keeping(sizes: OpenSizes) -> Iterator[None]:
 def current_sizes() -> OpenSizes | None:
     """Those of the model that is being imported."""
     return _current.get()
+
+
+def new_size() -> tirx.Var:
+    """A size that depends on data; no other size of the model has its name.
+
+    Passes take sizes of one name for one size.
+    """
+    sizes = current_sizes() or OpenSizes()
+    while True:
+        sizes.found += 1
+        name = f"found_{sizes.found}"
+        if name not in sizes.symbols:
+            return tirx.Var(name, "int64")
 
 
 def _variables(size: Expr) -> set[tirx.Var]:

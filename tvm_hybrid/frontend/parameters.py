@@ -29,7 +29,6 @@ PARAMETERS: dict[str, tuple[int, ...]] = {
     "Resize": (1, 2, 3),
     "Range": (0, 1, 2),
     "MelWeightMatrix": (0, 1, 2, 3, 4),
-    "GroupQueryAttention": (6,),
     "MaxUnpool": (2,),
     "Col2Im": (1, 2),
     "DFT": (1, 2),

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from tvm import relax
+from tvm import relax, tirx
 
-from relay_passes.ir.graph import DataflowGraph
+from relay_passes.ir.graph import DataflowGraph, op_name
 from relay_passes.regions.causal_mask import additive_diagonal, without_causal_mask
 from tests.relay_passes.graphs import module
 from tir_schedules.core.region import Region, Step, Tensor
+from tir_schedules.core.size import SymbolicSize, size_from
 
 op = relax.op
 F = "float32"
@@ -118,3 +119,29 @@ def test_of_two_masks_the_narrower_counts_and_one_that_hides_nothing_is_dropped(
     assert without_causal_mask(GRAPH, region, two).causal == 1
     nothing = without_causal_mask(GRAPH, region, [relax.const(np.zeros((M, N), F))] * 2)
     assert nothing.causal is None and nothing.region.epilogue == ()
+
+
+@pytest.mark.parametrize("last", ["past", "total"])
+def test_a_diagonal_may_be_a_size(last: str) -> None:
+    """Keys of past + n for n queries, or total; the last query sees all of them, or it depends."""
+    n, past, total = (tirx.Var(name, "int64") for name in ("n", "past", "total"))
+    keys, diagonal = (past + n, past) if last == "past" else (total, total - n)
+
+    def body(x: relax.Expr, *_: relax.Expr) -> relax.Expr:
+        full = op.broadcast_to(relax.const(-np.inf, F), (n, keys))
+        return op.add(x, op.triu(full, diagonal + 1))
+
+    mod = module(body, ((n, keys), F), ((past,), F))  # type: ignore[arg-type]
+    graph = DataflowGraph(mod["main"].body.blocks[0])
+    added = next(b.value for b in graph.bindings if op_name(b.value) == "relax.add")
+    mask = added.args[1]
+    shape = (SymbolicSize.of("n"), size_from("n+past" if last == "past" else "total"))
+    found = additive_diagonal(graph, mask, shape)
+    assert found == size_from("past" if last == "past" else "total+-1*n")
+    region = scores(Step("add", (0, 1))).replace(
+        inputs=(Tensor((2, shape[0], 3), F), Tensor((2, 3, shape[1]), F)),
+        operands=(Tensor(shape, F),),
+        output=Tensor((2, *shape), F),
+    )
+    visible = without_causal_mask(graph, region, (mask,))
+    assert visible.causal == found and not visible.region.operands

@@ -293,12 +293,6 @@ _Q = tuple((n, (B, S, H)) for n in "qkv")
         ("Attention", (_X, _W, ("b", (3 * H,)), ("m", (4, 4))), {"num_heads": N}, "mask 'm'"),
         ("MultiHeadAttention", _Q[:2], {"num_heads": N}, "shapes"),
         ("MultiHeadAttention", (*_Q, ("b", (7,))), {"num_heads": N}, r"bias.*\(7,\)"),
-        (
-            "GroupQueryAttention",
-            (*_Q, ("pk", (B, N, 4, D)), ("pv", (B, N, 4, D)), ("s", (B,)), ("t", (1,))),
-            {"num_heads": N, "kv_num_heads": N},
-            "value of its input 't' must be known",
-        ),
         ("GroupQueryAttention", _Q, {"num_heads": 3, "kv_num_heads": 2}, "kv_num_heads"),
         ("GroupQueryAttention", _Q, {"num_heads": 3, "kv_num_heads": 3, "smooth_softmax": 1},
          "smooth_softmax"),

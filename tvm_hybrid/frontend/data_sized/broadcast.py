@@ -13,7 +13,8 @@ from typing import Any
 from tvm import relax, tirx
 
 from ..expressions import Expr
-from .kernels import INDEX, index
+from ..open_sizes import new_size
+from .kernels import index
 from .requests import check_equal, unite
 from .sizes import dims_of, is_open, same_size
 
@@ -105,7 +106,7 @@ def _checked(builder: relax.BlockBuilder, one: Expr, other: Expr) -> Expr:
         tirx.Select(tirx.EQ(other, index(1)), one, other),
     ]
     known = [each for each in (one, other) if isinstance(each, tirx.IntImm)]
-    size: Expr = known[0] if known else tirx.Var("n", INDEX)
+    size: Expr = known[0] if known else new_size()
     shape = builder.emit(relax.ShapeExpr(choices))
     builder.match_cast(shape, relax.ShapeType([size, size]))
     return size

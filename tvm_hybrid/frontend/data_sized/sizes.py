@@ -12,6 +12,7 @@ from tvm import ir, relax, te, tirx
 from tvm.sym import Analyzer
 
 from ..expressions import Expr, known_dims, static_shape_of
+from ..open_sizes import new_size
 from .kernels import INDEX, index
 
 LARGEST = 1 << 40  # beyond any size
@@ -64,7 +65,7 @@ def is_number(size: Expr, number: int) -> bool:
 def size_in(builder: relax.BlockBuilder, count: Expr) -> tirx.Var:
     """The only element of an int64 vector, as a size; the shapes behind it are in its terms."""
     shape = builder.emit(relax.op.tensor_to_shape(count))
-    size = tirx.Var("n", INDEX)
+    size = new_size()
     builder.match_cast(shape, relax.ShapeType([size]))
     return size
 
@@ -76,7 +77,7 @@ def sizes_in(builder: relax.BlockBuilder, checked: Expr) -> list[Expr]:
     """
     (count,) = known_dims(checked)
     shape = builder.emit(relax.op.tensor_to_shape(checked))
-    sizes = [tirx.Var("n", INDEX) for _ in range(count - 1)]
+    sizes = [new_size() for _ in range(count - 1)]
     builder.match_cast(shape, relax.ShapeType([1, *sizes]))
     return list(sizes)
 

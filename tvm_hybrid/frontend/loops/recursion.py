@@ -18,11 +18,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from tvm import relax, tirx
+from tvm import relax
 from tvm.ir import GlobalVar
 
 from ..data_sized.kernels import INDEX
 from ..expressions import Expr, literal, reshaped
+from ..open_sizes import new_size
 
 UNLIMITED = np.iinfo(np.int64).max
 
@@ -79,7 +80,7 @@ def repeat(
     results = _fields(builder, builder.emit(call))[1:]
     for index, row in enumerate(loop.rows):
         position = loop.states + index
-        size = tirx.Var("n", INDEX) if loop.steps is None else loop.steps
+        size = new_size() if loop.steps is None else loop.steps
         results[position] = builder.match_cast(results[position], _stacked(row, size))
     return relax.Tuple(results) if len(results) > 1 else results[0]
 
@@ -113,7 +114,7 @@ def _functions(library: relax.BlockBuilder, loop: Loop) -> GlobalVar:
         joined = []
         for index, row in enumerate(loop.rows):
             parts = [
-                builder.match_cast(made[first + index], _stacked(row, tirx.Var("n", INDEX)))
+                builder.match_cast(made[first + index], _stacked(row, new_size()))
                 for made in (before, after)
             ]
             joined.append(builder.emit(relax.op.concat(parts, 0)))

@@ -11,7 +11,7 @@ keys, and its new ones are put where its own past ends.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import onnx
@@ -80,6 +80,11 @@ class Cache:
     present: Extent
     before: int | str
 
+    @property
+    def is_ragged(self) -> bool:
+        """Whether sequences differ in where their new keys go."""
+        return isinstance(self.before, str)
+
 
 @rewrites("GroupQueryAttention", domain=MICROSOFT)
 def group_query_attention(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeProto]:
@@ -108,7 +113,9 @@ def group_query_attention(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeP
         rows = [*rotated, rows[2]]
     q, k, v = (split_heads(build, part.name, batch, length, part.heads, size) for part in rows)
     elem_type = graph.elem_type(node.input[0])
-    k, v = (_with_past(build, cache, value, i) for i, value in enumerate((k, v)))
+    k = _with_past(build, cache, k, 0)
+    cache = replace(cache, keys=k.length, present=k.length if cache.is_ragged else cache.present)
+    v = _with_past(build, cache, v, 1)
     scores = _scores(build, cache, batch, length)
     k, v = (repeat_heads(build, value, q_heads) for value in (k, v))
     join_heads(build, attend(build, q, k, v, scores, elem_type), node.output[0])
@@ -227,13 +234,16 @@ def _cut(build: NodeBuilder, past: str, begin: Extent, end: Extent) -> str:
 
 def _scattered(build: NodeBuilder, cache: Cache, new: Heads, past: str, output: str) -> Heads:
     """The past of every sequence with its new keys where it ends."""
-    shape = (new.batch, new.heads, cache.present, new.size)
     inputs = [new.name, str(cache.before), build.shape([cache.present]), *filter(None, [past])]
     name = build.add("UpdateCache", *inputs, domain=OWN_DOMAIN, output=output)
+    shape = (new.batch, new.heads, cache.present, new.size)
     dims = [extent if isinstance(extent, int) else None for extent in shape]
     elem_type = build.graph.elem_type(build.source.input[0])
     build.graph.types[name] = helper.make_tensor_type_proto(elem_type, dims)
-    return Heads(name, *shape)
+    present = cache.present
+    if isinstance(present, str):  # what depends on data is one size for all that reads the keys
+        present = build.add("Gather", build.add("Shape", name), build.constant([2], np.int64))
+    return Heads(name, new.batch, new.heads, present, new.size)
 
 
 def _scores(build: NodeBuilder, cache: Cache, batch: Extent, length: Extent) -> Scores:

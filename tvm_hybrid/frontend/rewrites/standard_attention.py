@@ -5,8 +5,7 @@ Attention(q, k, v, attn_mask, past_key, past_value)
 
 The standard's function body scales q and k by the root of the scale, which reads and writes both
 once more; here the scale follows the product. What is rare is left to the function body: the
-output qk_matmul_output, windows and key lengths of later opsets, a softmax of another precision,
-float64.
+output qk_matmul_output, windows of later opsets, a softmax of another precision, float64.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from microkernels.errors import ModelError
 
 from ..graph import Graph, describe
 from ..node_builder import Extent, NodeBuilder, attributes_of, optional_input
-from ..node_extents import extents_of, known, minus, plus, shape_text
+from ..node_extents import counted, extents_of, known, minus, plus, shape_text, value_of
 from .attention_parts import (
     Heads,
     Scores,
@@ -59,19 +58,25 @@ def standard_attention(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeProt
     if _is_rare(node, graph):
         return expand_function(node, graph)
     k, v = (_with_past(build, past[i], before, value, 1 + i) for i, value in enumerate((k, v)))
-    causal = keys_up_to(build, q.length, keys, before) if attributes.get("is_causal") else []
-    blind = bool(mask) and _may_hide_a_row(graph, mask, q.length, keys, before, bool(causal))
+    is_causal, lengths = bool(attributes.get("is_causal")), optional_input(node, 6)
+    causal = keys_up_to(build, q.length, keys, before) if is_causal and not lengths else []
+    blind = bool(lengths)
+    if mask:
+        blind |= _may_hide_a_row(graph, mask, q.length, keys, before, bool(causal))
     is_bool = bool(mask) and graph.elem_type(mask) == TensorProto.BOOL
     if mask:
         mask = _as_long_as(build, mask if is_bool else as_float(build, mask), is_bool, keys)
     added = [mask, *causal] if mask and not is_bool else causal
     seen = [mask] if is_bool else []
+    if lengths:
+        seen.append(_within_lengths(build, lengths, q, keys, is_causal))
     scores = Scores(attributes.get("scale"), attributes.get("softcap", 0.0), added, seen)
     k, v = (repeat_heads(build, value, q.heads) for value in (k, v))
     elem_type, output = graph.elem_type(node.input[0]), "" if joined else node.output[0]
     result = attend(build, q, k, v, scores, elem_type, "" if blind else output)
     if blind:
-        result = _zero_where_nothing_is_seen(build, result, mask, is_bool, causal, output)
+        masks = [mask] if mask and not is_bool else []
+        result = _zero_where_nothing_is_seen(build, result, seen, masks, causal, output)
     if joined:
         join_heads(build, result, node.output[0])
     return build.nodes
@@ -121,9 +126,8 @@ def _is_rare(node: onnx.NodeProto, graph: Graph) -> bool:
     if elem_type not in (*_FLOATS, TensorProto.DOUBLE):
         raise refuse(node, "only floats are supported")
     types = {graph.elem_type(name) for name in node.input[:3]}
-    lengths = optional_input(node, 6)
     is_double = elem_type == TensorProto.DOUBLE
-    return bool(wanted or windowed or lengths or is_double or not precise or len(types) > 1)
+    return bool(wanted or windowed or is_double or not precise or len(types) > 1)
 
 
 def _as_long_as(build: NodeBuilder, mask: str, is_bool: bool, keys: Extent) -> str:
@@ -170,16 +174,34 @@ def _may_hide_a_row(
     return not seen.any(-1).all()
 
 
+def _within_lengths(
+    build: NodeBuilder, lengths: str, q: Heads, keys: Extent, is_causal: bool
+) -> str:
+    """Which keys of a cache are there, of [batch, 1, queries or 1, keys]; causally, the last query
+    sees all of them."""
+    count = build.add("Cast", build.reshape(lengths, [q.batch, 1, 1, 1]), to=TensorProto.INT64)
+    if is_causal:
+        rows = build.reshape(counted(build, q.length, 1), [1, 1, q.length, 1])
+        before = build.add("Sub", count, value_of(build, q.length))
+        count = build.add("Add", before, rows)
+    return build.add("Less", build.reshape(counted(build, keys), [1, 1, 1, keys]), count)
+
+
 def _zero_where_nothing_is_seen(
-    build: NodeBuilder, result: Heads, mask: str, is_bool: bool, causal: list[str], output: str
+    build: NodeBuilder,
+    result: Heads,
+    seen: list[str],
+    added: list[str],
+    causal: list[str],
+    output: str,
 ) -> Heads:
     """0 for queries that see no key, as the standard wants it, where the softmax gives NaN."""
-    zero, one = (build.constant(number, np.float32) for number in (0.0, 1.0))
-    if not is_bool:
-        mask = build.add("Greater", mask, build.constant(-np.inf, np.float32))
+    zero, one, lowest = (build.constant(number, np.float32) for number in (0.0, 1.0, -np.inf))
     # In numbers above -inf: an imported module may be compiled by TVM alone, to which no maximum
     # is less than the least finite number.
-    value = build.add("Where", mask, one, zero)
+    value = one
+    for mask in [*seen, *(build.add("Greater", mask, lowest) for mask in added)]:
+        value = build.add("Where", mask, value, zero)
     for other in causal:
         value = build.add("Add", value, other)
     axes = build.constant([-1], np.int64)
