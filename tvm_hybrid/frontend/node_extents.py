@@ -76,6 +76,13 @@ def plus(build: NodeBuilder, one: Extent, other: Extent) -> Extent:
     return build.add("Add", value_of(build, one), value_of(build, other))
 
 
+def times(build: NodeBuilder, one: Extent, other: Extent) -> Extent:
+    """The product of two sizes."""
+    if isinstance(one, int) and isinstance(other, int):
+        return one * other
+    return build.add("Mul", value_of(build, one), value_of(build, other))
+
+
 def minus(build: NodeBuilder, one: Extent, other: Extent) -> Extent:
     """The difference of two sizes."""
     if isinstance(one, int) and isinstance(other, int):

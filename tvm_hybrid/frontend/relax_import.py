@@ -17,11 +17,14 @@ from .bfloat16_converters import BFLOAT16, is_widened, widen
 from .converters import CONVERTERS
 from .data_sized import DATA_SIZED_CONVERTERS
 from .data_sized.open_operators import OPEN_OPERATORS, check_result, prepared
-from .expressions import literal, static_shape_of
+from .data_sized.sizes import dims_of
+from .expressions import Expr, literal, static_shape_of
 from .graph import Graph, describe
 from .loops import Loop, repeat
 from .open_sizes import OpenSizes, RelatedSizesError, current_sizes, keeping
 from .supported import has_converter
+
+Shapes = dict[str, list[Expr]]  # of inputs, by name
 
 
 class _RefusedError(BaseException):
@@ -37,9 +40,14 @@ class _Importer(OnnxImporter):
     """TVM's importer with our converters, and with types that are checked."""
 
     def __init__(
-        self, graph: Graph, nodes: dict[str, onnx.NodeProto], library: relax.BlockBuilder
+        self,
+        graph: Graph,
+        nodes: dict[str, onnx.NodeProto],
+        library: relax.BlockBuilder,
+        shapes: Shapes,
     ) -> None:
-        super().__init__({item.name: _input_shape(graph, item.name) for item in graph.inputs})
+        names = [item.name for item in graph.inputs]
+        super().__init__({name: shapes.get(name, _input_shape(graph, name)) for name in names})
         self._graph = graph
         self._sources = nodes
         self._library = library
@@ -78,10 +86,15 @@ class _Importer(OnnxImporter):
         return result
 
     def _repeat(self, inputs: Sequence[Any], attrs: dict[str, Any]) -> relax.Expr:
-        body = _function(self._graph.bodies[attrs["body"].decode()], self._library)
+        graph = self._graph.bodies[attrs["body"].decode()]
+        # Of the sizes that the values have here, which may be open.
+        given = zip((item.name for item in graph.inputs[1:]), inputs[2:], strict=True)
+        shapes = {name: list(dims_of(value)) for name, value in given}
+        body = _function(graph, self._library, shapes)
         steps = None if attrs["steps"] < 0 else attrs["steps"]
         private = body.without_attr("global_symbol")
-        return repeat(self._library, self.bb, Loop(private, attrs["states"], steps), inputs)
+        loop = Loop(private, attrs["states"], steps, bool(attrs["ends_early"]))
+        return repeat(self._library, self.bb, loop, inputs)
 
     def _rounded(self, value: relax.Expr) -> relax.Expr:
         """The (first) result in bfloat16; statistics beside it stay as they are."""
@@ -139,9 +152,12 @@ def to_relax(graph: Graph, sizes: OpenSizes | None = None) -> IRModule:
         return library.get()
 
 
-def _function(graph: Graph, library: relax.BlockBuilder) -> relax.Function:
-    """The Relax function of a graph; what it calls goes into the library."""
-    mod = _import(graph, library)
+def _function(
+    graph: Graph, library: relax.BlockBuilder, shapes: Shapes | None = None
+) -> relax.Function:
+    """The Relax function of a graph, its inputs of some shapes; what it calls goes into the
+    library."""
+    mod = _import(graph, library, shapes or {})
     names = {
         name: library.add_func(function, name.name_hint)
         for name, function in mod.functions.items()
@@ -162,7 +178,7 @@ class _Renaming(relax.PyExprMutator):
         return self._names.get(op, op)
 
 
-def _import(graph: Graph, library: relax.BlockBuilder) -> IRModule:
+def _import(graph: Graph, library: relax.BlockBuilder, shapes: Shapes) -> IRModule:
     for node in graph.nodes:
         if not has_converter(node):
             raise UnsupportedOperatorError(f"{describe(node)}: this operator is not supported")
@@ -177,7 +193,7 @@ def _import(graph: Graph, library: relax.BlockBuilder) -> IRModule:
         copy.CopyFrom(node)
         copy.name = key
         _trim(copy)
-    importer = _Importer(graph, nodes, library)
+    importer = _Importer(graph, nodes, library, shapes)
     try:
         return importer.from_onnx(proto, graph.opset)
     except _RefusedError as refusal:
@@ -186,9 +202,9 @@ def _import(graph: Graph, library: relax.BlockBuilder) -> IRModule:
         if isinstance(refusal.error, UnsupportedOperatorError | RelatedSizesError):
             raise refusal.error from refusal
         node = nodes[refusal.name]
-        shapes = ", ".join(f"{name!r} {graph.shape(name)}" for name in node.input if name)
+        given = ", ".join(f"{name!r} {graph.shape(name)}" for name in node.input if name)
         raise UnsupportedOperatorError(
-            f"{describe(node)}: the importer refuses this form of it (inputs {shapes}): "
+            f"{describe(node)}: the importer refuses this form of it (inputs {given}): "
             f"{_first_line(refusal.error)}"
         ) from refusal.error
     except Exception as error:  # Python and C++ errors of any kind

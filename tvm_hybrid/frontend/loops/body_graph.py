@@ -39,7 +39,7 @@ def add_body(node: onnx.NodeProto, graph: Graph, propagate: Callable[[Graph], No
     ModelError
         The loop never ends.
     UnsupportedOperatorError
-        A state changes its type, or the shape of a state or of a row is not static.
+        A state changes its type, or the rank of a state or of a row is not known.
     """
     source = f"Loop node {node.name!r}"
     attributes = attributes_of(node)
@@ -50,7 +50,8 @@ def add_body(node: onnx.NodeProto, graph: Graph, propagate: Callable[[Graph], No
     body = graph.inner(proto.name, [proto.input[0].name, *states, *fed])
     body.declare(proto.input[0].name, TensorProto.INT64, ())
     for name in [*states, *fed]:
-        body.declare(name, graph.elem_type(values[name]), _static(graph, values[name], source))
+        dims = _dims(graph, values[name], source)
+        body.types[name] = helper.make_tensor_type_proto(graph.elem_type(values[name]), dims)
     for name in captured:
         if name not in fed:
             body.add_constant(name, graph.constants[values[name]])
@@ -63,9 +64,9 @@ def add_body(node: onnx.NodeProto, graph: Graph, propagate: Callable[[Graph], No
         body.nodes.append(helper.make_node("Identity", [item.name], [output]))
     propagate(body)
     for name, made in zip(states, body.outputs[1:], strict=False):
-        before = body.elem_type(name), body.shape(name)
-        after = body.elem_type(made), body.shape(made)
-        if before != after:
+        before = body.elem_type(name), body.dims(name)
+        after = body.elem_type(made), body.dims(made)
+        if before[0] != after[0] or _differ(before[1], after[1]):
             # If inputs decide how often it runs, it can be written out for their values.
             for given in node.input[:2]:
                 require_value(source, given, graph)
@@ -74,9 +75,10 @@ def add_body(node: onnx.NodeProto, graph: Graph, propagate: Callable[[Graph], No
                 f"({after[1]} after {before[1]}), and it has too many iterations, or a number of "
                 "them that is no constant, to be written out"
             )
-    steps = _steps(node, graph, body)
+    ends_early = not _goes_on(node, graph, body)
+    steps = None if ends_early else _steps(node, graph)
     for output, made in zip(node.output, body.outputs[1:], strict=True):
-        shape: tuple[int | None, ...] = _static(body, made, source)
+        shape = _dims(body, made, source)
         if made not in body.outputs[1 : 1 + count]:
             shape = (steps, *shape)
         graph.types[output] = helper.make_tensor_type_proto(body.elem_type(made), shape)
@@ -85,25 +87,41 @@ def add_body(node: onnx.NodeProto, graph: Graph, propagate: Callable[[Graph], No
     graph.bodies[key] = body
     del node.input[:], node.attribute[:]
     node.input.extend(kept)
-    form = {"body": key, "states": count, "steps": -1 if steps is None else steps}
+    form = {
+        "body": key,
+        "states": count,
+        "steps": -1 if steps is None else steps,
+        "ends_early": int(ends_early),
+    }
     node.attribute.extend(helper.make_attribute(name, value) for name, value in form.items())
 
 
-def _static(graph: Graph, name: str, source: str) -> tuple[int, ...]:
-    shape = graph.shape(name)
-    if shape is None:
+def _dims(graph: Graph, name: str, source: str) -> tuple[int | None, ...]:
+    dims = graph.dims(name)
+    if dims is None:
         raise UnsupportedOperatorError(
-            f"{source}: the shape of {name!r}, which it reads or makes, is not known"
+            f"{source}: the rank of {name!r}, which it reads or makes, is not known"
         )
-    return shape
+    return dims
 
 
-def _steps(node: onnx.NodeProto, graph: Graph, body: Graph) -> int | None:
-    """How often the body runs, None if that depends on data; ModelError if it never ends."""
-    limit, condition = (graph.constants.get(name) for name in node.input[:2])
-    conditions = condition, body.constants.get(body.outputs[0])
-    if not all(value is not None and value.all() for value in conditions):
-        return None
+def _differ(one: tuple[int | None, ...] | None, other: tuple[int | None, ...] | None) -> bool:
+    """Whether two shapes cannot be the same; open sizes are compared once they are expressions."""
+    if one is None or other is None or len(one) != len(other):
+        return True
+    return any(a != b for a, b in zip(one, other, strict=True) if None not in (a, b))
+
+
+def _goes_on(node: onnx.NodeProto, graph: Graph, body: Graph) -> bool:
+    """Whether only the limit ends the loop."""
+    conditions = graph.constants.get(node.input[1]), body.constants.get(body.outputs[0])
+    return all(value is not None and bool(value.all()) for value in conditions)
+
+
+def _steps(node: onnx.NodeProto, graph: Graph) -> int | None:
+    """How often the body of a loop that goes on runs, None if that depends on data or sizes;
+    ModelError if it never ends."""
+    limit = graph.constants.get(node.input[0])
     if not node.input[0]:
         raise ModelError(
             f"Loop node {node.name!r} never ends: it has no limit, and its condition is always true"

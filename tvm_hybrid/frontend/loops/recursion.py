@@ -20,7 +20,9 @@ from dataclasses import dataclass
 import numpy as np
 from tvm import relax
 from tvm.ir import GlobalVar
+from tvm.relax.utils import copy_with_new_vars
 
+from ..data_sized.elements import known_elements
 from ..data_sized.kernels import INDEX
 from ..expressions import Expr, literal, reshaped
 from ..open_sizes import new_size
@@ -39,12 +41,15 @@ class Loop:
     states
         How many there are.
     steps
-        How many iterations, None if that depends on data.
+        How many iterations, None if that depends on data or on open sizes.
+    ends_early
+        Whether a condition may end it before the limit.
     """
 
     body: relax.Function
     states: int
     steps: int | None
+    ends_early: bool
 
     @property
     def made(self) -> list[relax.TensorType]:
@@ -80,21 +85,27 @@ def repeat(
     results = _fields(builder, builder.emit(call))[1:]
     for index, row in enumerate(loop.rows):
         position = loop.states + index
-        size = new_size() if loop.steps is None else loop.steps
+        size = loop.steps if loop.steps is not None else _length(builder, loop, high)
         results[position] = builder.match_cast(results[position], _stacked(row, size))
     return relax.Tuple(results) if len(results) > 1 else results[0]
 
 
+def _length(builder: relax.BlockBuilder, loop: Loop, limit: Expr) -> Expr:
+    """How many iterations there are, in terms of other sizes if these tell it."""
+    found = None if loop.ends_early else known_elements(builder, limit)
+    return new_size() if found is None else found.item()
+
+
 def _functions(library: relax.BlockBuilder, loop: Loop) -> GlobalVar:
     """Adds the functions; returns the one that runs a range of iterations."""
-    body = library.add_func(loop.body, "loop_body")
+    body = library.add_func(copy_with_new_vars(loop.body), "loop_body")
     going, integer = relax.TensorType((), "bool"), relax.TensorType((), INDEX)
     values = [parameter.ty for parameter in loop.body.params[1:]]
     ranged = [integer, integer, *values]
     rows = [relax.TensorType(dtype=row.dtype, ndim=row.ndim + 1) for row in loop.rows]
     result = relax.TupleType([going, *loop.made[1 : 1 + loop.states], *rows])
     empty = relax.Function.create_empty(_parameters([integer, integer, going, *values]), result)
-    whole = library.add_func(empty, "loop")
+    whole = library.add_func(copy_with_new_vars(empty), "loop")
 
     def step(builder: relax.BlockBuilder, low: Expr, *values: Expr) -> relax.Tuple:
         made = _fields(builder, builder.emit(relax.Call(body, [low, *values])))
@@ -162,7 +173,7 @@ def _function(types: Sequence[relax.Type], write: Callable[..., Expr]) -> relax.
     builder, parameters = relax.BlockBuilder(), _parameters(types)
     with builder.function("function", parameters, private=True):
         builder.emit_func_output(write(builder, *parameters))
-    return builder.get()["function"]
+    return copy_with_new_vars(builder.get()["function"])
 
 
 def _parameters(types: Sequence[relax.Type]) -> list[relax.Var]:

@@ -4,20 +4,20 @@
         ->  one MatMul(X, W^T) + bias for all steps, then per step MatMul(h, R^T) and the cell,
             Concat of the steps, Concat of the directions
 
-The number of steps is static once shapes are frozen. In steps behind the end of a sequence
-(sequence_lens) its state stays as it is, and Y is zero.
+Steps and sequences may be open. In steps behind the end of a sequence (sequence_lens) its state
+stays as it is, and Y is zero.
 """
 
 from __future__ import annotations
 
-import numpy as np
 import onnx
 from onnx import helper
 
 from microkernels.errors import ModelError, UnsupportedOperatorError
 
 from ..graph import Graph, describe
-from ..node_builder import NodeBuilder, attributes_of, optional_input
+from ..node_builder import Extent, NodeBuilder, attributes_of, optional_input
+from ..node_extents import counted, extents_of, times
 from .recurrent_activations import activations_of
 from .recurrent_layer import Cell, Direction, Recurrent
 from .recurrent_steps import run_steps
@@ -41,10 +41,10 @@ def recurrent(
         The axis of R that is as long as the hidden state.
     """
     attributes = attributes_of(node)
-    shape = graph.shape(node.input[0])
-    weight = graph.shape(node.input[2])
-    if shape is None or len(shape) != 3 or weight is None or len(weight) != 3:
-        raise UnsupportedOperatorError(f"{describe(node)}: its shapes are not static")
+    build, weight = NodeBuilder(graph, node), graph.shape(node.input[2])
+    shape = extents_of(build, node.input[0])
+    if len(shape) != 3 or weight is None or len(weight) != 3:
+        raise UnsupportedOperatorError(f"{describe(node)}: the shapes of its weights are not known")
     direction = attributes.get("direction", "forward")
     if direction not in _DIRECTIONS or weight[0] != (2 if direction == "bidirectional" else 1):
         raise ModelError(f"{describe(node)}: direction {direction!r} with weights of {weight[0]}")
@@ -52,11 +52,12 @@ def recurrent(
     lengths = optional_input(node, 4)
     return kind(
         node=node,
-        build=NodeBuilder(graph, node),
+        build=build,
         gates=gates,
         steps=steps,
         batch=batch,
         hidden=weight[hidden_axis],
+        input_axis=hidden_axis,
         dtype=helper.tensor_dtype_to_np_dtype(graph.elem_type(node.input[0])),
         activations=activations_of(node, activations, weight[0]),
         lengths="" if _full_lengths(graph, lengths, steps) else lengths,
@@ -99,7 +100,8 @@ def _join(layer: Recurrent, sequences: list[list[str]]) -> None:
     build, output = layer.build, layer.node.output[0]
     full = [layer.steps, layer.directions, layer.batch, layer.hidden]
     if not layer.steps:
-        build.graph.add_constant(output, np.empty(full, layer.dtype))
+        nothing = build.constant(0, layer.dtype)
+        build.add("Expand", nothing, build.shape(full), output=output)
     elif layer.directions == 1 or len(sequences[0]) == layer.steps:
         rows = [value for step in zip(*sequences, strict=True) for value in step]
         stacked = build.add("Concat", *rows, axis=0) if len(rows) > 1 else rows[0]
@@ -108,7 +110,7 @@ def _join(layer: Recurrent, sequences: list[list[str]]) -> None:
         build.stack([build.add("Concat", *made, axis=0) for made in sequences], 1, output)
 
 
-def _full_lengths(graph: Graph, name: str, steps: int) -> bool:
+def _full_lengths(graph: Graph, name: str, steps: Extent) -> bool:
     lengths = graph.constants.get(name)
     return not name or (lengths is not None and bool((lengths == steps).all()))
 
@@ -121,8 +123,8 @@ def _within(layer: Recurrent) -> list[str]:
     # Integers are compared since opset 9.
     kind = onnx.TensorProto.FLOAT if build.graph.opset < 9 else onnx.TensorProto.INT32
     ends = build.add("Cast", build.reshape(layer.lengths, [layer.batch, 1]), to=kind)
-    steps = np.arange(layer.steps, dtype=helper.tensor_dtype_to_np_dtype(kind))
-    return [build.add("Less", build.constant(steps.reshape(-1, 1, 1)), ends)]
+    steps = build.add("Cast", counted(build, layer.steps), to=kind)
+    return [build.add("Less", build.reshape(steps, [layer.steps, 1, 1]), ends)]
 
 
 def _direction(layer: Recurrent, index: int) -> Direction:
@@ -146,8 +148,8 @@ def _input_part(layer: Recurrent, side: Direction) -> str:
     """X W^T + bias of all steps, in one MatMul."""
     build, width = layer.build, layer.gates * layer.hidden
     weight = layer.weight(1, side.index)
-    size = (build.graph.shape(layer.node.input[0]) or (0,))[-1]
-    rows = build.reshape(layer.node.input[0], [layer.steps * layer.batch, size])
+    size = (build.graph.shape(layer.node.input[1]) or (0,))[layer.input_axis]
+    rows = build.reshape(layer.node.input[0], [times(build, layer.steps, layer.batch), size])
     product = layer.multiply(rows, weight)
     if side.input_bias:
         product = build.add("Add", product, side.input_bias)

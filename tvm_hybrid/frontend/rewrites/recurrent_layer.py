@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 from numpy.typing import DTypeLike
 
-from ..node_builder import NodeBuilder, attributes_of, optional_input
+from ..node_builder import Extent, NodeBuilder, attributes_of, optional_input
 from .recurrent_activations import Activation
 
 
@@ -41,6 +41,10 @@ class Recurrent:
 
     Parameters
     ----------
+    steps, batch
+        May be open.
+    input_axis
+        The axis of W that is as long as what each step of X has.
     lengths
         The value with the sequences' lengths, ``""`` if all have all steps.
     """
@@ -48,9 +52,10 @@ class Recurrent:
     node: onnx.NodeProto
     build: NodeBuilder
     gates: int
-    steps: int
-    batch: int
+    steps: Extent
+    batch: Extent
     hidden: int
+    input_axis: int
     dtype: DTypeLike
     activations: list[Activation]
     lengths: str
@@ -68,7 +73,10 @@ class Recurrent:
         """The initial state in an input, ``[batch, hidden]``; zeros if it is absent."""
         name = optional_input(self.node, position)
         if not name:
-            return self.build.constant(np.zeros((self.batch, self.hidden)), self.dtype)
+            if isinstance(self.batch, int):
+                return self.build.constant(np.zeros((self.batch, self.hidden)), self.dtype)
+            zero = self.build.constant(0, self.dtype)
+            return self.build.add("Expand", zero, self.build.shape([self.batch, self.hidden]))
         return self.build.take(name, direction, axis=0)
 
     def weight(self, position: int, direction: int) -> str:

@@ -1,6 +1,7 @@
 """The time steps of a recurrent layer: each written out, or a loop over blocks of them.
 
     100 steps  ->  Scan over 3 blocks of 32 steps, 4 steps written out
+    n steps    ->  Scan over n blocks of 1 step
 
 Steps that are written out are one dataflow graph, without a call between them, but compiling takes
 longer the more there are: for an LSTM of 256 steps 59 s of a CPU's time, as a loop 5 s. The results
@@ -12,10 +13,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+import numpy as np
 import onnx
 
 from ..graph import OWN_DOMAIN
-from ..node_builder import NodeBuilder
+from ..node_builder import Extent, NodeBuilder
+from ..node_extents import times
 from .recurrent_layer import Cell, Direction, Recurrent
 
 MAX_WRITTEN = 64
@@ -39,17 +42,20 @@ def run_steps(
         The hidden states in the order of time, in values ``[steps, batch, hidden]`` of some or all
         steps each; and the final states.
     """
+    if isinstance(layer.steps, str):
+        made, states = _blocks(layer, side, cell, values, layer.steps, 1, states)
+        return [made], states
     if layer.steps <= MAX_WRITTEN:
         return _written(layer, side, cell, values, layer.steps, states)
     blocks, rest = divmod(layer.steps, BLOCK)
     if not rest:
-        made, states = _blocks(layer, side, cell, values, blocks, states)
+        made, states = _blocks(layer, side, cell, values, blocks, BLOCK, states)
         return [made], states
     # The steps that fill no block come last, which is at the front of time if it runs backward.
     sizes = [layer.steps - rest, rest]
     pieces = [layer.build.split(value, sizes[:: side.order], axis=0) for value in values]
     whole, further = list(zip(*pieces, strict=True))[:: side.order]
-    made, states = _blocks(layer, side, cell, whole, blocks, states)
+    made, states = _blocks(layer, side, cell, whole, blocks, BLOCK, states)
     rows, states = _written(layer, side, cell, further, rest, states)
     return [made, *rows] if side.order > 0 else [*rows, made], states
 
@@ -83,7 +89,7 @@ def _written(
     return made, states
 
 
-def _part_shapes(layer: Recurrent) -> tuple[list[int], list[int]]:
+def _part_shapes(layer: Recurrent) -> tuple[list[Extent], list[Extent]]:
     """The shapes of what one step has of the gates' input part and of which sequences have it."""
     return [layer.batch, layer.gates * layer.hidden], [layer.batch, 1]
 
@@ -93,19 +99,25 @@ def _blocks(
     side: Direction,
     cell: Cell,
     values: Sequence[str],
-    blocks: int,
+    blocks: Extent,
+    size: int,
     states: list[str],
 ) -> tuple[str, list[str]]:
-    """A Scan over blocks, whose body is the steps of one block."""
+    """A Scan over blocks of so many steps, whose body is those of one block."""
     build, graph = layer.build, layer.build.graph
     cut = [
-        build.reshape(value, [blocks, BLOCK, *shape])
+        build.reshape(value, [blocks, size, *shape])
         for value, shape in zip(values, _part_shapes(layer), strict=False)
     ]
     inner = NodeBuilder(graph, layer.node)
     parts = [graph.fresh(f"{build.prefix}/block") for _ in values]
     before = [graph.fresh(f"{build.prefix}/state") for _ in states]
-    rows, after = _written(replace(layer, build=inner), side, cell, parts, BLOCK, before)
+    batch = layer.batch
+    if isinstance(batch, str):  # what a body reads from outside is no size there
+        shape = inner.add("Shape", before[0])
+        batch = inner.add("Gather", shape, build.constant([0], np.int64), axis=0)
+    body_layer = replace(layer, build=inner, batch=batch)
+    rows, after = _written(body_layer, side, cell, parts, size, before)
     made = inner.add("Concat", *rows, axis=0)
     body = onnx.GraphProto(name="block", node=inner.nodes)
     body.input.extend(onnx.ValueInfoProto(name=name) for name in [*before, *parts])
@@ -122,4 +134,5 @@ def _blocks(
         scan_input_directions=[backward] * len(cut),
         scan_output_directions=[backward],
     )
-    return build.reshape(stacked, [blocks * BLOCK, layer.batch, layer.hidden]), finals
+    whole = times(build, blocks, size)
+    return build.reshape(stacked, [whole, layer.batch, layer.hidden]), finals

@@ -1,16 +1,15 @@
-"""Scan with its steps written out, or as a Loop: their number is static once shapes are known.
+"""Scan with its steps written out, or as a Loop where they are many, or their number is open.
 
     Scan(state, x [steps, ...], body)
         ->  per step Gather(x, step) and a copy of the body,
             Concat of what the steps make, in the order that the node's directions ask for
-        ->  Loop(steps, state, Gather(x, step) and the body)    if there are many
+        ->  Loop(steps, state, Gather(x, step) and the body)
 
 Before opset 9 the values have an axis of batches in front, and each batch is scanned by itself.
 """
 
 from __future__ import annotations
 
-import numpy as np
 import onnx
 from onnx import helper
 
@@ -18,7 +17,8 @@ from microkernels.errors import ModelError, UnsupportedOperatorError
 
 from ..graph import OWN_DOMAIN, Graph, describe, is_standard
 from ..inline import rename_values
-from ..node_builder import NodeBuilder, attributes_of, known_shape, optional_input
+from ..node_builder import Extent, NodeBuilder, attributes_of, known_shape, optional_input
+from ..node_extents import counted, extents_of, minus, value_of
 from .body import Body
 from .registry import rewrites
 
@@ -43,21 +43,22 @@ def scan(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeProto]:
     body = Body(build, attributes["body"], len(node.input), len(node.output))
     axes = _listed(node, "scan_input_axes", count)
     backward = _listed(node, "scan_input_directions", count)
-    lengths = {
-        known_shape(graph, node, name)[axis] for name, axis in zip(scanned, axes, strict=True)
-    }
-    if len(lengths) > 1:
-        raise ModelError(f"{describe(node)}: its scanned inputs differ in length: {lengths}")
-    steps = lengths.pop()
+    lengths = [extents_of(build, name)[axis] for name, axis in zip(scanned, axes, strict=True)]
+    numbers = {length for length in lengths if isinstance(length, int)}
+    if len(numbers) > 1:
+        raise ModelError(f"{describe(node)}: its scanned inputs differ in length: {numbers}")
+    steps = numbers.pop() if numbers else lengths[0]
     scans = list(zip(scanned, axes, backward, strict=True))
     outputs = node.output[split:]
     axes = _listed(node, "scan_output_axes", len(outputs))
     prepend = _listed(node, "scan_output_directions", len(outputs))
-    if not body.fits(steps):
+    if isinstance(steps, str) or not body.fits(steps):
         rows = _loop(build, body, current, scans, steps)
         for output, row, axis, reverse in zip(outputs, rows, axes, prepend, strict=True):
             if reverse:
-                row = build.add("Gather", row, build.constant(np.arange(steps)[::-1]), axis=0)
+                last = value_of(build, minus(build, steps, 1))
+                back = build.add("Sub", last, counted(build, steps))
+                row = build.add("Gather", row, back, axis=0)
             build.add("MoveFirstAxis", row, output=output, domain=OWN_DOMAIN, to=axis)
         return build.nodes
     made: list[list[str]] = []
@@ -82,7 +83,7 @@ def _loop(
     body: Body,
     states: list[str],
     scans: list[tuple[str, int, int]],
-    steps: int,
+    steps: Extent,
 ) -> list[str]:
     """Writes the scan as a Loop that takes its own part of every scanned input.
 
@@ -91,7 +92,7 @@ def _loop(
     counter, going = build.graph.fresh("step"), build.graph.fresh("going")
     nodes, back = [], build.graph.fresh("step")
     if any(reverse for _, _, reverse in scans):
-        last = build.constant(steps - 1, np.int64)
+        last = build.reshape(value_of(build, minus(build, steps, 1)), [])
         nodes.append(helper.make_node("Sub", [last, counter], [back]))
     # Names of their own: a body may call its part as the whole is called outside.
     parts = {item.name: build.graph.fresh(item.name) for item in body.proto.input[len(states) :]}
@@ -107,7 +108,7 @@ def _loop(
     loop.output.extend([loop.input[1], *body.proto.output])
     for item in loop.output:
         item.name = parts.get(item.name, item.name)
-    limit = build.constant(steps, np.int64)
+    limit = build.reshape(value_of(build, steps), [])
     finals = build.source.output[: len(states)]
     outputs = [*finals, *[""] * (len(build.source.output) - len(finals))]
     made = build.add_many("Loop", limit, "", *states, outputs=outputs, body=loop)
@@ -118,7 +119,7 @@ def _loop(
 def move_first_axis(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeProto]:
     """A transpose, once the rank is known."""
     build = NodeBuilder(graph, node)
-    rank = len(known_shape(graph, node, node.input[0]))
+    rank = len(extents_of(build, node.input[0]))
     order = list(range(1, rank))
     order.insert(attributes_of(node)["to"] % rank, 0)
     build.add("Transpose", node.input[0], output=node.output[0], perm=order)
