@@ -187,11 +187,9 @@ class _Block(WaitingBindings[tuple[Interleaved, bool]]):
             return relax.op.matmul(x, conv.weight(self, windows, matrix=True))
         axes = range(1, 1 + len(windows))
         starts = [max(0, -window.before) for window in windows]
-        extents = [axis.extent for axis in conv.axes]
-        ends = [
-            extent - max(0, -window.after) for extent, window in zip(extents, windows, strict=True)
-        ]
-        if (starts, ends) != ([0] * len(starts), extents):
+        left_out = [max(0, -window.after) for window in windows]
+        if any((*starts, *left_out)):  # of extents that are known
+            ends = [axis.extent - n for axis, n in zip(conv.axes, left_out, strict=True)]
             x = self.emit(relax.op.strided_slice(x, list(axes), starts, ends))
         _, spatial, operator = OPERATORS[conv.operator]
         return operator(

@@ -18,6 +18,7 @@ from tvm import relax
 
 from relay_passes.ir.graph import known_tensor, relax_shape
 from relay_passes.ir.rewrite import Bindings
+from tir_schedules.core.size import is_open
 
 
 @dataclass(frozen=True)
@@ -101,9 +102,15 @@ class Interleaved:
         rank = len(self.outputs)
         if tensor.shape[1 : 1 + rank] == self.outputs:
             return together
-        ends = [start + size for start, size in zip(self.first, self.outputs, strict=True)]
-        axes = list(range(1, 1 + rank))
-        return relax.op.strided_slice(block.emit(together), axes, list(self.first), ends)
+        ends = [size + start for start, size in zip(self.first, self.outputs, strict=True)]
+        whole = block.emit(together)
+        return relax.op.strided_slice(
+            whole,
+            list(range(1, 1 + rank)),
+            list(self.first),
+            relax_shape(ends, whole, *self.parts),
+            assume_inbound=is_open(ends),  # else TVM does not see what is left of open extents
+        )
 
     def _from_channels(self, block: Bindings) -> relax.Expr:
         """[N, Q, P, s, t, C] -> [N, Q, s, P, t, C] -> [N, Q * s, P * t, C]"""

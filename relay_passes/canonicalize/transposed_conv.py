@@ -109,7 +109,7 @@ class TransposedConv:
         """
         outer = [axis.apart() for axis in self.axes[:-1]]
         last = self.axes[-1].apart()
-        uneven = [axis.output % axis.stride != 0 for axis in self.axes]
+        uneven = [axis.uneven for axis in self.axes]
         found = [self.all_together()]
         if math.prod(self.strides) > MOST_APART or any(each is None for each in outer):
             return found
@@ -230,12 +230,11 @@ def read_conv_transpose(graph: DataflowGraph, call: relax.Expr) -> TransposedCon
             stride=int(attrs.strides[axis]),
             dilation=int(attrs.dilation[axis]),
             before=int(attrs.padding[axis]),
-            output=output.shape[first + axis],
+            more=_more(x.shape[first + axis], output.shape[first + axis], attrs.strides[axis]),
         )
         for axis in range(rank)
     )
-    # Windows that do not overlap are the same for any extent.
-    if any(is_open((axis.extent, axis.output)) and not axis.apart_by_stride for axis in axes):
+    if any(is_open((axis.more,)) for axis in axes):
         return None
     conv = TransposedConv(
         x=call.args[0],
@@ -249,11 +248,19 @@ def read_conv_transpose(graph: DataflowGraph, call: relax.Expr) -> TransposedCon
     )
     windows = [*conv.form().parts, conv.together]
     reached = all(
-        axis.extent + min(0, window.before) + min(0, window.after) > 0
-        for each in windows
-        for axis, window in zip(axes, each, strict=True)
+        _reaches(axis, window) for each in windows for axis, window in zip(axes, each, strict=True)
     )
     return conv if reached else None
+
+
+def _more(extent: int, output: int, stride: int) -> int:
+    return output + extent * -int(stride)
+
+
+def _reaches(axis: TransposedAxis, window: Window) -> bool:
+    """Whether something of x is left where positions are removed; unknown of an open extent."""
+    removed = min(0, window.before) + min(0, window.after)
+    return not removed if is_open((axis.extent,)) else axis.extent + removed > 0
 
 
 def _constant_weight(

@@ -56,13 +56,13 @@ class TransposedAxis:
     Attributes
     ----------
     extent, kernel : int
-        Positions of x and of the weight.
+        Positions of x, which may be symbolic, and of the weight.
     stride, dilation : int
         s and d.
     before : int
         p.
-    output : int
-        Positions of the result.
+    more : int
+        Positions of the result beyond `stride` for each of x; negative if they are fewer.
     """
 
     extent: int
@@ -70,13 +70,18 @@ class TransposedAxis:
     stride: int
     dilation: int
     before: int
-    output: int
+    more: int
+
+    @property
+    def output(self) -> int:
+        """Positions of the result."""
+        return self.extent * self.stride + self.more
 
     @property
     def apart_by_stride(self) -> bool:
         """Whether windows neither overlap nor leave gaps, and nothing is cut off."""
         plain = (self.kernel, self.dilation, self.before) == (self.stride, 1, 0)
-        return plain and self.extent * self.stride == self.output
+        return plain and not self.more
 
     @property
     def first(self) -> int:
@@ -86,23 +91,28 @@ class TransposedAxis:
     @property
     def cut(self) -> bool:
         """Whether `together` computes results that nobody wants."""
-        return self.first != 0 or self.output % self.stride != 0
+        return self.first != 0 or self.uneven
+
+    @property
+    def uneven(self) -> bool:
+        """Whether phases have different numbers of results."""
+        return self.more % self.stride != 0
 
     def together(self) -> Window:
         """All phases as channels of one convolution, in their order."""
         first = self.before // self.stride
-        last = (self.output - 1 + self.before) // self.stride
+        last = (self.more - 1 + self.before) // self.stride  # behind as many as x has
         return self._window(range(self.stride), first, last - first + 1)
 
     def apart(self) -> list[Window] | None:
         """One convolution for each o % s; None if one of them would have no taps."""
-        count = -(-self.output // self.stride)
+        more = -(-self.more // self.stride)
         found = []
         for residue in range(self.stride):
             first, phase = divmod(residue + self.before, self.stride)
             if not self._taps(phase):
                 return None
-            found.append(self._window([phase], first, count))
+            found.append(self._window([phase], first, more))
         return found
 
     def _taps(self, phase: int) -> dict[int, int]:
@@ -110,7 +120,8 @@ class TransposedAxis:
         products = ((tap, tap * self.dilation) for tap in range(self.kernel))
         return {at // self.stride: tap for tap, at in products if at % self.stride == phase}
 
-    def _window(self, phases: Sequence[int], first: int, count: int) -> Window:
+    def _window(self, phases: Sequence[int], first: int, more: int) -> Window:
+        """The window of some phases, which has so many results more than x has positions."""
         found = [self._taps(phase) for phase in phases]
         distances = sorted({distance for taps in found for distance in taps})
         nearest, farthest = distances[0], distances[-1]
@@ -120,6 +131,6 @@ class TransposedAxis:
             taps=tuple(tuple(taps.get(distance) for distance in positions) for taps in found),
             dilation=step,
             before=farthest - first,
-            after=first + count - nearest - self.extent,
-            count=count,
+            after=first + more - nearest,
+            count=self.extent + more,
         )

@@ -109,8 +109,11 @@ def _value(size: SymbolicSize, values: Mapping[SymbolicSize, Expr]) -> Expr:
     """A size by what is known: itself, a factor of it, its symbols."""
     if size in values:
         return values[size]
+    told = {each for known in values for each in known.terms if len(known.terms) == 1}
+    alone = all((name,) in told for name in size.symbols)
     for known, value in values.items():
-        rest = quotient(size, known) if len(known.terms) > 1 else None
+        # A product of symbols may be known where they are not.
+        rest = quotient(size, known) if len(known.terms) > 1 or not alone else None
         if rest is not None:
             return value * (_value(rest, values) if isinstance(rest, SymbolicSize) else rest)
     total: Expr | int = 0

@@ -31,7 +31,11 @@ _EPSILON = np.float32(1e-5)  # that TVM adds before it rounds down
 
 def _resize(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
     if is_open(inputs[0]):
-        return open_resize(inputs, attrs, _attributes(attrs))
+        if len(inputs) == 2:
+            how = _attributes(attrs, coordinates="asymmetric", rounding="simple")
+        else:
+            how = _attributes(attrs)
+        return open_resize(builder, inputs, attrs, how)
     dims = known_dims(inputs[0])
     if len(inputs) == 2:  # opset 10, which knows one transformation
         how = _attributes(attrs, coordinates="asymmetric", rounding="simple")

@@ -14,7 +14,7 @@ from typing import Any
 from tvm import relax, te, tirx
 
 from .data_sized.sizes import dims_of
-from .expressions import Converter, Expr, dtype_of, known_dims
+from .expressions import Converter, Expr, dtype_of
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class _Side:
 
 def _roi_align(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
     x, regions, batch = inputs
-    images, channels, *extents = known_dims(x)
+    channels = dims_of(x)[1]
     dtype = dtype_of(x)
     mode = attrs.get("mode", b"avg")
     if mode not in (b"avg", b"max"):
@@ -63,6 +63,8 @@ def _roi_align(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[s
         return _Side(start, one_bin, count)
 
     def compute(x: te.Tensor, regions: te.Tensor, batch: te.Tensor) -> te.Tensor:
+        images, _, *extents = x.shape
+
         def element(region: Expr, channel: Expr, row: Expr, column: Expr) -> Expr:
             sides = [side(regions, region, axis) for axis in (0, 1)]
             # A region without samples has one that lies outside: no reduction is empty.
@@ -74,7 +76,7 @@ def _roi_align(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[s
             outside = tirx.any(
                 *(each.samples <= 0 for each in sides),
                 *(
-                    tirx.any(place < number(-1), place > number(extent))
+                    tirx.any(place < number(-1), place > extent.astype(dtype))
                     for place, extent in zip(places, extents, strict=True)
                 ),
             )
@@ -97,10 +99,10 @@ def _roi_align(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[s
     return builder.emit_te(compute, x, regions, batch, primfunc_name_hint="roi_align")
 
 
-def _neighbours(place: Expr, extent: int) -> list[tuple[Expr, Expr]]:
+def _neighbours(place: Expr, extent: Expr) -> list[tuple[Expr, Expr]]:
     """The two elements around a place, held inside, and their weights."""
     dtype = str(place.ty.dtype)
-    last = tirx.const(extent - 1, dtype)
+    last = (extent - 1).astype(dtype)
     held = te.min(te.max(tirx.const(0, dtype), place), last)
     low = te.min(te.max(te.floor(held).astype("int32"), 0), extent - 1)
     share = held - low.astype(dtype)

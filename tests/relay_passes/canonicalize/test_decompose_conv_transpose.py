@@ -289,10 +289,22 @@ def test_images_of_any_size(channels: int) -> None:
         assert np.abs(found - wanted).max() <= bound * np.abs(wanted).max()
 
 
-def test_windows_that_overlap_need_known_sizes() -> None:
+@pytest.mark.parametrize(
+    ("kernel", "padding"), [(4, [1, 1]), (3, [0, 1]), (3, [0, 0]), (5, [2, 2])]
+)
+def test_windows_that_overlap_over_images_of_any_size(kernel: int, padding: list[int]) -> None:
     width = tirx.Var("width", "int64")
-    mod = module(
-        lambda x: op.nn.conv2d_transpose(x, constant(8, 3, 3, 3), strides=[2, 2]),
-        ((1, 8, width, 4), F),  # type: ignore[arg-type]
-    )
-    assert_structural_equal(rewritten(mod), mod)
+    weight = constant(8, 3, kernel, kernel)
+
+    def body(x: relax.Expr) -> relax.Expr:
+        return op.nn.conv2d_transpose(x, weight, strides=[2, 2], padding=padding)
+
+    before = module(body, ((1, 8, width, 4), F))  # type: ignore[arg-type]
+    after = rewritten(before)
+    assert "conv2d_transpose" not in after.script()
+    assert_structural_equal(after["main"].ret_ty, before["main"].ret_ty, map_free_vars=True)
+    for columns in (1, 2, 7):
+        x = np.random.default_rng(0).standard_normal((1, 8, columns, 4)).astype(F)
+        (found,), (wanted,) = run(after, [x]), run(before, [x])
+        # Sums of up to 8 times 9 products in another order.
+        assert np.abs(found - wanted).max() <= 2 * 72 * np.finfo(F).eps * np.abs(wanted).max()

@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from relay_passes.canonicalize.transposed_taps import TransposedAxis, Window
+from tir_schedules.core.size import SymbolicSize
 
 
 def by_definition(axis: TransposedAxis, x: np.ndarray, w: np.ndarray) -> np.ndarray:
@@ -48,7 +49,7 @@ def axes(draw: st.DrawFn) -> TransposedAxis:
     natural = (extent - 1) * stride + (kernel - 1) * dilation + 1 + draw(st.integers(0, stride - 1))
     before = draw(st.integers(0, natural - 1))
     output = natural - before - draw(st.integers(0, natural - before - 1))
-    return TransposedAxis(extent, kernel, stride, dilation, before, output)
+    return TransposedAxis(extent, kernel, stride, dilation, before, output - extent * stride)
 
 
 @settings(max_examples=300, deadline=None)
@@ -72,14 +73,14 @@ def test_both_forms(axis: TransposedAxis) -> None:
 
 
 def test_windows_that_do_not_overlap() -> None:
-    axis = TransposedAxis(extent=5, kernel=2, stride=2, dilation=1, before=0, output=10)
+    axis = TransposedAxis(extent=5, kernel=2, stride=2, dilation=1, before=0, more=0)
     assert axis.together() == Window(((0,), (1,)), 1, 0, 0, 5)
     assert axis.together().pointwise and not axis.cut
 
 
 def test_taps_of_single_phases() -> None:
     """The usual 4 taps at stride 2: two for each phase, a position beyond x on one side."""
-    axis = TransposedAxis(extent=5, kernel=4, stride=2, dilation=1, before=1, output=10)
+    axis = TransposedAxis(extent=5, kernel=4, stride=2, dilation=1, before=1, more=0)
     even, odd = axis.apart() or []
     assert even == Window(((3, 1),), 1, before=1, after=0, count=5)
     assert odd == Window(((2, 0),), 1, before=0, after=1, count=5)
@@ -87,11 +88,21 @@ def test_taps_of_single_phases() -> None:
 
 
 def test_a_phase_without_taps_is_not_computed_alone() -> None:
-    axis = TransposedAxis(extent=3, kernel=3, stride=2, dilation=2, before=0, output=9)
+    axis = TransposedAxis(extent=3, kernel=3, stride=2, dilation=2, before=0, more=3)
     assert axis.apart() is None
     assert axis.together().taps == ((2, 1, 0), (None, None, None))
 
 
 def test_without_a_stride_the_dilation_stays() -> None:
-    axis = TransposedAxis(extent=6, kernel=3, stride=1, dilation=2, before=2, output=6)
+    axis = TransposedAxis(extent=6, kernel=3, stride=1, dilation=2, before=2, more=0)
     assert axis.together() == Window(((2, 1, 0),), 2, before=2, after=2, count=6)
+
+
+def test_an_extent_may_be_symbolic() -> None:
+    n = SymbolicSize.of("n")
+    axis = TransposedAxis(extent=n, kernel=4, stride=2, dilation=1, before=1, more=0)
+    assert axis.output == n * 2
+    even, odd = axis.apart() or []
+    assert (even.before, even.after, even.count) == (1, 0, n)
+    assert (odd.before, odd.after, odd.count) == (0, 1, n)
+    assert axis.together().count == n + 1

@@ -75,6 +75,18 @@ CASES: dict[str, tuple[str, list[Shape], tuple[np.ndarray, ...], dict[str, Any]]
         (whole(0).reshape(1, 1), np.ones((1, 1, 8), np.float32)),
         {},
     ),
+    "transposed": (
+        "ConvTranspose",
+        [IMAGE],
+        (np.linspace(-1, 1, 6 * 5 * 16, dtype=np.float32).reshape(6, 5, 4, 4),),
+        {"strides": [2, 2], "pads": [1, 1, 1, 1]},
+    ),
+    "transposed, cut": (
+        "ConvTranspose",
+        [IMAGE],
+        (np.linspace(-1, 1, 6 * 4 * 9, dtype=np.float32).reshape(6, 4, 3, 3),),
+        {"strides": [2, 1], "pads": [1, 0, 0, 1], "dilations": [1, 2], "group": 2},
+    ),
     "tan": ("Tan", [ROWS], (), {}),
     "log sum": ("ReduceLogSum", [["batch", "height", 8]], (whole(2),), {}),
 }
@@ -96,6 +108,93 @@ def test_one_program_for_all_sizes(name: str) -> None:
         # Sums of at most 64 numbers up to 1, in any order, and functions that ORT rounds itself.
         np.testing.assert_allclose(found, wanted, rtol=2e-5, atol=2e-5, equal_nan=True)
     assert len(session.programs) == 1
+
+
+@pytest.mark.parametrize("to", ["another", "numbers", "scales"])
+@pytest.mark.parametrize(
+    ("mode", "coordinates", "rounding"),
+    [
+        ("nearest", "half_pixel", "ceil"),
+        ("nearest", "asymmetric", "floor"),
+        ("linear", "half_pixel", "floor"),
+        ("linear", "align_corners", "floor"),
+        ("cubic", "pytorch_half_pixel", "floor"),
+    ],
+)
+def test_resize(to: str, mode: str, coordinates: str, rounding: str) -> None:
+    """To the extents of another image, to numbers, and by factors."""
+    build = OnnxBuilder(19)
+    x = build.input("a", ["batch", 3, "height", "width"])
+    scales, sizes = "", ""
+    if to == "scales":
+        scales = build.constant(
+            np.array([1, 1, 2, 1 if coordinates == "align_corners" else 1.5], np.float32)
+        )
+    else:
+        wanted = build.constant(whole(7, 5))
+        if to == "another":
+            wanted = build.node("Shape", build.input("b", ["batch", 2, "rows", "columns"]), start=2)
+        sizes = build.node("Concat", build.node("Shape", x, end=2), wanted, axis=0)
+    build.output(
+        build.node(
+            "Resize",
+            x,
+            "",
+            scales,
+            sizes,
+            mode=mode,
+            nearest_mode=rounding,
+            coordinate_transformation_mode=coordinates,
+        ),
+        [],
+    )
+    model = build.model()
+    model.graph.output[0].type.tensor_type.ClearField("shape")
+    session, peer = tvm_hybrid.InferenceSession(model, num_threads=1), literal_session(model)
+    assert len(session.programs) == 1
+    for batch, extents, others in ((1, (4, 6), (9, 3)), (2, (2, 2), (1, 8)), (1, (7, 5), (7, 5))):
+        feeds = {"a": np.random.default_rng(1).random((batch, 3, *extents), np.float32)}
+        if to == "another":
+            feeds["b"] = np.zeros((batch, 2, *others), np.float32)
+        (found,), (wanted_result,) = session.run(None, feeds), peer.run(None, feeds)
+        # Weights are rounded once; cubic ones are up to 1.3 in sum of absolute values.
+        np.testing.assert_allclose(found, wanted_result, rtol=2e-6, atol=2e-6)
+
+
+@pytest.mark.parametrize("mode", ["avg", "max"])
+def test_regions_of_an_image_of_any_size(mode: str) -> None:
+    build = OnnxBuilder(16)
+    x = build.input("x", ["batch", 3, "height", "width"])
+    regions = build.input("regions", ["count", 4])
+    places = build.input("places", ["count"], np.int64)
+    build.output(
+        build.node(
+            "RoiAlign",
+            x,
+            regions,
+            places,
+            mode=mode,
+            output_height=2,
+            output_width=3,
+            sampling_ratio=2,
+            spatial_scale=0.5,
+        ),
+        [],
+    )
+    model = build.model()
+    model.graph.output[0].type.tensor_type.ClearField("shape")
+    session, peer = tvm_hybrid.InferenceSession(model, num_threads=1), literal_session(model)
+    assert len(session.programs) == 1
+    rng = np.random.default_rng(2)
+    for batch, height, width, count in ((1, 9, 7, 1), (3, 5, 16, 4)):
+        corners = np.sort(rng.uniform(0, 2 * min(height, width), (count, 2, 2)), axis=1)
+        feeds = {
+            "x": rng.random((batch, 3, height, width), np.float32),
+            "regions": corners.reshape(count, 4).astype(np.float32),
+            "places": rng.integers(0, batch, count),
+        }
+        (found,), (wanted,) = session.run(None, feeds), peer.run(None, feeds)
+        np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize(

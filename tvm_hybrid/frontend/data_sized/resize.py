@@ -1,18 +1,30 @@
-"""Resize of images whose sizes are open, to a whole number of times as many rows and columns.
+"""Resize of images whose sizes are open.
 
-Every element some times over is the only form in which no table depends on the sizes.
+    to the nearest element, by whole factors          ->  R.image.resize2d
+    linear or cubic, of two axes, half_pixel or
+    asymmetric, by whole factors or to given sizes    ->  R.image.resize2d
+    other forms                                       ->  R.take(x, i) * w + R.take(x, j) * v along
+                                                          each axis
+
+The tables i, j, w and v are computed when it runs. Sizes may be numbers or follow from others, as
+those of another image do. `resize_taps` has the same for known sizes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from fractions import Fraction
 from typing import Any, Protocol
 
 import numpy as np
-from tvm import relax
+from tvm import relax, te, tirx
 
-from ..expressions import Expr, constant, given
-from .sizes import dims_of
+from relay_passes.tvm_compat import OP_PATTERN, OPAQUE
+
+from ..expressions import Expr, cast, constant, dtype_of, given
+from .elements import known_elements
+from .kernels import index
+from .sizes import dims_of, same_size, simplified
 
 
 class Resizing(Protocol):
@@ -30,6 +42,18 @@ class Resizing(Protocol):
     def rounding(self) -> str:
         """The nearest mode."""
 
+    @property
+    def cubic_a(self) -> float:
+        """The coefficient of Keys's cubic."""
+
+    @property
+    def exclude_outside(self) -> bool:
+        """Whether weights of elements outside are shared out among the others."""
+
+    @property
+    def antialias(self) -> bool:
+        """Whether filters widen."""
+
 
 # (coordinates, rounding) that take element i // factor for output i.
 _WHOLE = {
@@ -37,27 +61,225 @@ _WHOLE = {
     ("half_pixel", "round_prefer_floor"),
     ("half_pixel", "round_prefer_ceil"),
 }
+_REACH = {"linear": 1, "cubic": 2}  # elements on each side
+LARGEST_DENOMINATOR = 64
 
 
-def open_resize(inputs: Sequence[Any], attrs: dict[str, Any], how: Resizing) -> Expr:
-    """R.image.resize2d by whole factors; ValueError for other forms."""
-    x, dims = inputs[0], dims_of(inputs[0])
+def open_resize(
+    builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any], how: Resizing
+) -> Expr:
+    """The resized image.
+
+    Raises
+    ------
+    ValueError
+        Its scales are computed, or the form needs to know the sizes.
+    """
+    x = inputs[0]
+    before = dims_of(x)
+    after, factors = _wanted(builder, inputs, attrs, before)
+    if how.antialias or how.coordinates == "tf_crop_and_resize":
+        raise ValueError("an image of open sizes is neither antialiased nor cropped")
+    changed = [axis for axis in range(len(before)) if not same_size(before[axis], after[axis])]
+    fast = _in_relax(how, len(before), changed, factors)
+    if fast is not None and dtype_of(x) == "float32":
+        size = relax.ShapeExpr(after[2:])
+        return relax.op.image.resize2d(x, size, layout="NCHW", **fast)
+    return _by_tables(builder, x, how, after, changed, factors)
+
+
+def _wanted(
+    builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any], before: list[Expr]
+) -> tuple[list[Expr], list[Fraction | None]]:
+    """The sizes of the result, and the factors; those of given sizes are None."""
+    rank = len(before)
+    axes = [int(axis) % rank for axis in attrs.get("axes", range(rank))]
+    sizes = given(inputs, 3)
+    after, factors = list(before), [Fraction(1)] * rank
+    if sizes is not None and _may_be_given(sizes):
+        policy = attrs.get("keep_aspect_ratio_policy", b"stretch")
+        elements = known_elements(builder, sizes)
+        if elements is None or policy not in (b"stretch", "stretch"):
+            raise ValueError("an image of open sizes is resized to sizes that depend on data")
+        found: list[Fraction | None] = [*factors]
+        for axis, size in zip(axes, elements, strict=True):
+            wanted = index(size) if isinstance(size, int) else size
+            found[axis] = Fraction(1) if same_size(before[axis], wanted) else None
+            after[axis] = wanted
+        return after, found
     scales = constant(inputs[1]) if len(inputs) == 2 else constant(given(inputs, 2))
-    form = ("asymmetric", "floor") if len(inputs) == 2 else (how.coordinates, how.rounding)
-    if scales is None or scales.size != 4 or len(dims) != 4 or "axes" in attrs:
-        raise ValueError("an image of open sizes is resized by four constant scales alone")
-    factors = [int(scale) for scale in scales]
-    whole = np.array_equal(factors, scales) and factors[:2] == [1, 1] and min(factors) > 0
-    if how.mode != "nearest" or form not in _WHOLE or not whole:
-        raise ValueError(
-            "an image of open sizes is resized to the nearest element and by whole factors alone"
+    if scales is None or scales.size != len(axes):
+        raise ValueError("an image of open sizes is resized by scales that are computed")
+    for axis, scale in zip(axes, np.asarray(scales, np.float32).ravel(), strict=True):
+        factor = Fraction(float(scale)).limit_denominator(LARGEST_DENOMINATOR)
+        if np.float32(float(factor)) != scale:
+            raise ValueError(f"an image of open sizes is resized by {scale}, which is no fraction")
+        factors[axis] = factor
+        product = before[axis] * index(factor.numerator)
+        after[axis] = simplified(tirx.floordiv(product, index(factor.denominator)))
+    return after, list(factors)
+
+
+def _may_be_given(sizes: Expr) -> bool:
+    array = constant(sizes)
+    return array is None or bool(array.size)
+
+
+def _in_relax(
+    how: Resizing, rank: int, changed: list[int], factors: list[Fraction | None]
+) -> dict[str, Any] | None:
+    """Arguments with which R.image.resize2d computes the same, whatever the sizes are."""
+    if rank != 4 or not set(changed) <= {2, 3}:
+        return None
+    whole = [factor is not None and factor.denominator == 1 for factor in factors]
+    if how.mode == "nearest":
+        is_plain = (how.coordinates, how.rounding) in _WHOLE or how.rounding == "simple"
+        form = {"method": "nearest_neighbor", "rounding_method": "floor"}
+        asymmetric = {"coordinate_transformation_mode": "asymmetric"}
+        return {**form, **asymmetric} if is_plain and all(whole) else None
+    # A factor that is no whole number may not be the quotient of the sizes.
+    exact = all(factor is None or factor.denominator == 1 for factor in factors)
+    if not exact or how.exclude_outside or how.coordinates not in ("half_pixel", "asymmetric"):
+        return None
+    return {
+        "method": how.mode,
+        "coordinate_transformation_mode": how.coordinates,
+        "cubic_alpha": how.cubic_a,
+    }
+
+
+def _by_tables(
+    builder: relax.BlockBuilder,
+    x: Expr,
+    how: Resizing,
+    after: list[Expr],
+    changed: list[int],
+    factors: list[Fraction | None],
+) -> Expr:
+    """Weighted sums of elements along one axis after the other."""
+    dtype, before = dtype_of(x), dims_of(x)
+    if how.mode != "nearest":
+        if "float" not in dtype:
+            raise ValueError("integers of an image of open sizes are not interpolated")
+        x = cast(builder, x, "float64" if dtype == "float64" else "float32")
+    for axis in changed:
+        table = _Table(how, before[axis], after[axis], factors[axis])
+        ones = [1] * (len(before) - 1 - axis)
+        total: Expr = None
+        for tap in range(table.taps):
+            places = table.emit(builder, "index", tap)
+            part = builder.normalize(relax.op.take(x, places, axis, mode="clip"))
+            if how.mode != "nearest":
+                weight = cast(builder, table.emit(builder, "weight", tap), dtype_of(x))
+                shape = relax.ShapeExpr([after[axis], *ones])
+                shaped = builder.normalize(relax.op.reshape(weight, shape))
+                part = builder.normalize(relax.op.multiply(part, shaped))
+            total = part if total is None else builder.normalize(relax.op.add(total, part))
+        x = total
+    return cast(builder, x, dtype)
+
+
+class _Table:
+    """Which elements an output along an axis is made of, and their weights.
+
+    Places are computed in float32, as ONNX Runtime does.
+    """
+
+    def __init__(self, how: Resizing, extent: Expr, outputs: Expr, factor: Fraction | None) -> None:
+        self._how, self._extent, self._outputs, self._factor = how, extent, outputs, factor
+        if how.mode != "nearest" and how.mode not in _REACH:
+            raise ValueError(f"unknown mode {how.mode!r}")
+        self.taps = 1 if how.mode == "nearest" else 2 * _REACH[how.mode]
+
+    def emit(self, builder: relax.BlockBuilder, what: str, tap: int) -> Expr:
+        """The int64 indices or the float32 weights of a tap, of all outputs."""
+
+        def compute(sizes: list[Expr]) -> te.Tensor:
+            extent, outputs = sizes
+
+            def element(i: Expr) -> Expr:
+                place = self._place(i, extent, outputs)
+                if self._how.mode == "nearest":
+                    return _held(self._nearest(place, extent, outputs), extent)
+                first = te.floor(place).astype("int64") - (_REACH[self._how.mode] - 1)
+                if what == "index":
+                    return _held(first + tap, extent)
+                weights = [self._weight(first + t, place, extent) for t in range(self.taps)]
+                return (weights[tap] / sum(weights[1:], start=weights[0])).astype("float32")
+
+            return te.compute((outputs,), element, name=what)
+
+        sizes = [self._extent, self._outputs]
+        # By itself: in one kernel with what reads it, it would be computed for every element.
+        return builder.emit_te(
+            compute, sizes, primfunc_name_hint=f"resize_{what}", primfunc_attrs={OP_PATTERN: OPAQUE}
         )
-    size = [extent * factor for extent, factor in zip(dims[2:], factors[2:], strict=True)]
-    return relax.op.image.resize2d(
-        x,
-        relax.ShapeExpr(size),
-        layout="NCHW",
-        method="nearest_neighbor",
-        coordinate_transformation_mode="asymmetric",
-        rounding_method="floor",
-    )
+
+    def _place(self, i: Expr, extent: Expr, outputs: Expr) -> Expr:
+        """Where an output lies in the input; `resize_taps` has the same for known sizes."""
+        x, half, zero = i.astype("float32"), _f32(0.5), _f32(0)
+        scale = self._scale(extent, outputs)
+        last, last_output = (extent - 1).astype("float32"), (outputs - 1).astype("float32")
+        centred = (x + half) / scale - half
+        match self._how.coordinates:
+            case "half_pixel":
+                return centred
+            case "half_pixel_symmetric":
+                cut = outputs.astype("float32") / (scale * extent.astype("float32"))
+                moved = extent.astype("float32") * half * (_f32(1) - cut)
+                return moved + (x + half) / scale - half
+            case "pytorch_half_pixel":
+                return tirx.Select(outputs > 1, centred, zero)
+            case "align_corners":
+                steps = te.max(last_output, _f32(1))
+                return tirx.Select(outputs > 1, x * last / steps, zero)
+            case "asymmetric":
+                return x / scale
+            case "tf_half_pixel_for_nn":
+                return (x + half) / scale
+        raise ValueError(f"unknown coordinate_transformation_mode {self._how.coordinates!r}")
+
+    def _scale(self, extent: Expr, outputs: Expr) -> Expr:
+        if self._factor is not None:
+            return _f32(float(self._factor))
+        return outputs.astype("float32") / te.max(extent, index(1)).astype("float32")
+
+    def _nearest(self, place: Expr, extent: Expr, outputs: Expr) -> Expr:
+        half = _f32(0.5)
+        match self._how.rounding:
+            case "round_prefer_floor":
+                return te.ceil(place - half).astype("int64")
+            case "round_prefer_ceil":
+                return te.floor(place + half).astype("int64")
+            case "floor":
+                return te.floor(place).astype("int64")
+            case "ceil":
+                return te.ceil(place).astype("int64")
+            case "simple":  # of opset 10 in ONNX Runtime
+                shorter = outputs < extent
+                return tirx.Select(shorter, te.ceil(place), te.floor(place)).astype("int64")
+        raise ValueError(f"unknown nearest_mode {self._how.rounding!r}")
+
+    def _weight(self, at: Expr, place: Expr, extent: Expr) -> Expr:
+        """Of an element, before all are divided by their sum; float64."""
+        d = te.abs(at.astype("float64") - place.astype("float64"))
+        one, zero = tirx.const(1, "float64"), tirx.const(0, "float64")
+        if self._how.mode == "linear":
+            weight = te.max(zero, one - d)
+        else:
+            a = self._how.cubic_a
+            near = ((a + 2) * d - (a + 3)) * d * d + one
+            far = ((a * d - 5 * a) * d + 8 * a) * d - 4 * a
+            weight = tirx.Select(d <= one, near, tirx.Select(d < 2 * one, far, zero))
+        if self._how.exclude_outside:
+            inside = tirx.all(at >= index(0), at < extent)
+            weight = tirx.Select(inside, weight, zero)
+        return weight
+
+
+def _f32(value: float) -> Expr:
+    return tirx.const(value, "float32")
+
+
+def _held(at: Expr, extent: Expr) -> Expr:
+    return te.max(te.min(at, extent - 1), index(0))

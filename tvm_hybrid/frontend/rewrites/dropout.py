@@ -5,13 +5,12 @@ Training mode is refused: TVM's importer would take it for inference.
 
 from __future__ import annotations
 
-import numpy as np
 import onnx
 
 from microkernels.errors import UnsupportedOperatorError
 
 from ..graph import Graph, describe
-from ..node_builder import NodeBuilder, known_shape, optional_input
+from ..node_builder import NodeBuilder, optional_input
 from ..parameters import require_value
 from .registry import rewrites
 
@@ -36,7 +35,6 @@ def dropout(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeProto] | None:
     x, mask = node.input[0], node.output[1]
     build = NodeBuilder(graph, node)
     one = build.constant(True) if graph.opset >= MASK_OF_BOOL else build.number(x, 1)
-    shape = build.constant(known_shape(graph, node, x), np.int64)
     build.add("Identity", x, output=node.output[0])
-    build.add("Expand", one, shape, output=mask)
+    build.add("Expand", one, build.add("Shape", x), output=mask)
     return build.nodes

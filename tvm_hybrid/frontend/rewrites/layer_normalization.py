@@ -18,7 +18,8 @@ import onnx
 from onnx import TensorProto, helper
 
 from ..graph import Graph
-from ..node_builder import NodeBuilder, attributes_of, known_shape, optional_input
+from ..node_builder import Extent, NodeBuilder, attributes_of, optional_input
+from ..node_extents import extents_of
 from .registry import rewrites
 
 _EPSILON = 1e-5
@@ -30,14 +31,14 @@ def layer_normalization(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodePro
     """Statistics apart, factors of any shape, and float64."""
     x, elem_type = node.input[0], graph.elem_type(node.input[0])
     has_statistics, is_double = any(node.output[1:]), elem_type == TensorProto.DOUBLE
-    if graph.shape(x) is None and not has_statistics and not is_double:
+    build, dims = NodeBuilder(graph, node), graph.dims(x)
+    if dims is None and not has_statistics and not is_double:
         return None
-    shape = known_shape(graph, node, x)
+    shape = extents_of(build, x)
     first = attributes_of(node).get("axis", -1) % len(shape)
-    plain = all(graph.shape(name) == shape[first:] for name in node.input[1:] if name)
+    plain = all(_fits(graph, name, shape[first:]) for name in node.input[1:] if name)
     if plain and not has_statistics and not is_double:
         return None
-    build = NodeBuilder(graph, node)
     if has_statistics or is_double:
         normalized = _statistics(build, list(range(first, len(shape))))
     if is_double:
@@ -47,6 +48,14 @@ def layer_normalization(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodePro
     else:
         _scale_apart(build, shape[first:])
     return build.nodes
+
+
+def _fits(graph: Graph, name: str, shape: tuple[Extent, ...]) -> bool:
+    """Whether a factor has the shape of what is normalised, as far as that is known."""
+    dims = graph.dims(name)
+    if dims is None or len(dims) != len(shape):
+        return dims is None
+    return not any(isinstance(x, int) and dim != x for dim, x in zip(dims, shape, strict=True))
 
 
 def _normalize(build: NodeBuilder, value: str, parameters: list[str], output: str = "") -> str:
@@ -62,14 +71,17 @@ def _scale(build: NodeBuilder, value: str, scale: str, bias: str, output: str = 
     return build.add("Add", build.add("Mul", value, scale), bias, output=output)
 
 
-def _scale_apart(build: NodeBuilder, normalized: tuple[int, ...]) -> None:
+def _scale_apart(build: NodeBuilder, normalized: tuple[Extent, ...]) -> None:
     """Normalised in float32, scaled and then rounded."""
     node, elem_type = build.source, build.graph.elem_type(build.source.input[0])
     values, output = [*node.input[:2], optional_input(node, 2)], node.output[0]
     if elem_type in _NARROW:
         values = [build.add("Cast", x, to=TensorProto.FLOAT) if x else "" for x in values]
         output = ""
-    units = [build.constant(fill(normalized, np.float32)) for fill in (np.ones, np.zeros)]
+    units = [
+        build.add("Expand", build.constant(number, np.float32), build.shape(normalized))
+        for number in (1, 0)
+    ]
     scaled = _scale(build, _normalize(build, values[0], units), values[1], values[2], output)
     if elem_type in _NARROW:
         build.add("Cast", scaled, output=node.output[0], to=elem_type)
