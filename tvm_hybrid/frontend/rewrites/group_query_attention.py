@@ -15,26 +15,19 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import onnx
-from onnx import TensorProto, helper
 
 from microkernels.errors import ModelError
 
-from ..graph import OWN_DOMAIN, Graph, describe
+from ..graph import Graph, describe
 from ..node_builder import Extent, NodeBuilder, attributes_of, optional_input
 from ..node_extents import (
     counted,
-    element_of,
     extents_of,
     known,
-    larger,
-    minus,
     shape_text,
-    value_of,
 )
 from .attention_parts import (
-    Heads,
     Scores,
-    append,
     as_float,
     attend,
     expect_shape,
@@ -47,6 +40,7 @@ from .attention_parts import (
     split_heads,
 )
 from .causal_mask import keys_from, keys_up_to
+from .key_cache import Cache, cache_of, with_past
 from .packed_attention import scale_of
 from .quantized import MICROSOFT
 from .registry import rewrites
@@ -61,29 +55,6 @@ class Rows:
 
     name: str
     heads: int
-
-
-@dataclass(frozen=True)
-class Cache:
-    """Where keys are.
-
-    Attributes
-    ----------
-    past, keys, present : int or str
-        Keys that the past has room for, keys that queries may see, keys that are returned.
-    before : int or str
-        How many stand before the new ones: a number, or a value int64 [batch, 1].
-    """
-
-    past: Extent
-    keys: Extent
-    present: Extent
-    before: int | str
-
-    @property
-    def is_ragged(self) -> bool:
-        """Whether sequences differ in where their new keys go."""
-        return isinstance(self.before, str)
 
 
 @rewrites("GroupQueryAttention", domain=MICROSOFT)
@@ -105,7 +76,7 @@ def group_query_attention(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeP
             f"{describe(node)}: num_heads {q_heads} is no multiple of kv_num_heads {kv_heads}"
         )
     batch, length, size, rows = _rows(build, q_heads, kv_heads)
-    cache = _cache(build, batch, length)
+    cache = cache_of(build, batch, length)
     if attributes.get("do_rotary"):
         interleaved = bool(attributes.get("rotary_interleaved"))
         rotation = _rotation(build, cache, batch, length, interleaved)
@@ -113,9 +84,9 @@ def group_query_attention(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeP
         rows = [*rotated, rows[2]]
     q, k, v = (split_heads(build, part.name, batch, length, part.heads, size) for part in rows)
     elem_type = graph.elem_type(node.input[0])
-    k = _with_past(build, cache, k, 0)
+    k = with_past(build, cache, k, 0)
     cache = replace(cache, keys=k.length, present=k.length if cache.is_ragged else cache.present)
-    v = _with_past(build, cache, v, 1)
+    v = with_past(build, cache, v, 1)
     scores = _scores(build, cache, batch, length)
     k, v = (repeat_heads(build, value, q_heads) for value in (k, v))
     join_heads(build, attend(build, q, k, v, scores, elem_type), node.output[0])
@@ -146,31 +117,6 @@ def _rows(
     return batch, length, size, [Rows(n, c) for n, c in zip(names, counts, strict=True)]
 
 
-def _cache(build: NodeBuilder, batch: Extent, length: Extent) -> Cache:
-    node = build.source
-    total = element_of(build, node.input[6])
-    past: Extent = 0
-    if optional_input(node, 3):
-        shape = extents_of(build, node.input[3])
-        past = shape[2] if len(shape) == 4 else 0
-    present = larger(build, past, total)
-    if isinstance(total, int) and isinstance(length, int) and isinstance(past, int):
-        before = total - length
-        if not 0 <= before <= past:
-            raise ModelError(
-                f"{describe(node)}: {length} new tokens and a past of {past} do not make "
-                f"total_sequence_length, {total}"
-            )
-        if batch == 1 or not before:
-            return Cache(past, total, present, before)
-    ends = build.add("Cast", build.reshape(node.input[5], [batch, 1]), to=TensorProto.INT64)
-    start = minus(build, 1, length)
-    place = build.add("Add", ends, value_of(build, start))
-    # Sequences of a prompt may be shorter than its rows: seqlens_k counts their tokens alone.
-    place = build.add("Max", place, build.constant(0, np.int64))
-    return Cache(past, present, present, place)
-
-
 def _rotation(
     build: NodeBuilder, cache: Cache, batch: Extent, length: Extent, interleaved: bool
 ) -> Rotation:
@@ -197,53 +143,6 @@ def _rotated(
     apart = (*rows, part.heads, size)
     rotated = rotate(build, build.reshape(part.name, apart), apart, rotation, heads_axis=2)
     return Rows(build.reshape(rotated, [*rows, part.heads * size]), part.heads)
-
-
-def _with_past(build: NodeBuilder, cache: Cache, new: Heads, index: int) -> Heads:
-    """The keys (index 0) or values (1) that queries may see; also writes the present ones."""
-    node = build.source
-    output = node.output[1 + index] if 1 + index < len(node.output) else ""
-    past = optional_input(node, 3 + index)
-    if bool(past) != bool(optional_input(node, 3)):
-        raise ModelError(f"{describe(node)} has only one of past_key and past_value")
-    if past:
-        found = extents_of(build, past)
-        expect_shape(node, f"past ({past!r})", found, new.batch, new.heads, cache.past, new.size)
-    if not isinstance(cache.before, int):
-        return _scattered(build, cache, new, past, output)
-    rest = cache.present != cache.keys
-    end = "" if rest else output
-    if cache.before:
-        whole = cache.before == cache.past
-        begin = past if whole else _cut(build, past, 0, cache.before)
-        keys = append(build, begin, cache.before, new, end)
-    elif end:
-        keys = Heads(build.add("Identity", new.name, output=end), *new.shape)
-    else:
-        keys = new
-    if rest and output:  # a buffer longer than what it holds: the end stays as it was
-        tail = _cut(build, past, cache.keys, cache.past)
-        build.add("Concat", keys.name, tail, axis=2, output=output)
-    return keys
-
-
-def _cut(build: NodeBuilder, past: str, begin: Extent, end: Extent) -> str:
-    bounds = [value_of(build, extent) for extent in (begin, end, 2)]
-    return build.add("Slice", past, *bounds)
-
-
-def _scattered(build: NodeBuilder, cache: Cache, new: Heads, past: str, output: str) -> Heads:
-    """The past of every sequence with its new keys where it ends."""
-    inputs = [new.name, str(cache.before), build.shape([cache.present]), *filter(None, [past])]
-    name = build.add("UpdateCache", *inputs, domain=OWN_DOMAIN, output=output)
-    shape = (new.batch, new.heads, cache.present, new.size)
-    dims = [extent if isinstance(extent, int) else None for extent in shape]
-    elem_type = build.graph.elem_type(build.source.input[0])
-    build.graph.types[name] = helper.make_tensor_type_proto(elem_type, dims)
-    present = cache.present
-    if isinstance(present, str):  # what depends on data is one size for all that reads the keys
-        present = build.add("Gather", build.add("Shape", name), build.constant([2], np.int64))
-    return Heads(name, new.batch, new.heads, present, new.size)
 
 
 def _scores(build: NodeBuilder, cache: Cache, batch: Extent, length: Extent) -> Scores:
