@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import threading
@@ -17,6 +18,7 @@ from microkernels.errors import (
     CompileError,
     FeedError,
     InputValueError,
+    IsaError,
     ModelError,
     ShapeError,
 )
@@ -179,6 +181,9 @@ class InferenceSession:
         self._parallel = self._setting.count > 1
         self._open = self.executable.is_open
         self._local = threading.local()
+        # Machine code is made here, so that the first run takes no longer than others.
+        with contextlib.suppress(IsaError):  # for another CPU: it can be looked at
+            self._local.state = self._new_state()
 
     def _leave_open(
         self,
