@@ -224,10 +224,10 @@ def open_model() -> onnx.ModelProto:
 def test_machine_code_is_made_in_the_constructor(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first run takes no longer than others; a thread of its own finds the code made."""
     made: list[object] = []
-    monkeypatch.setattr(executable, "emit_machine_code", made.append)
+    monkeypatch.setattr("tvm_hybrid.executable.emit_machine_code", made.append)
     build = OnnxBuilder()
     build.output(build.node("Relu", build.input("x", ["n", 4])), ["n", 4])
-    session = InferenceSession(build.model(), num_threads=1)
+    session = tvm_hybrid.InferenceSession(build.model(), num_threads=1)
     assert len(made) == 1
     session.run(None, {"x": np.ones((2, 4), np.float32)})
     assert len(made) == 1

@@ -106,6 +106,7 @@ def test_group_query_attention_of_any_cache(past: int | str, total: str) -> None
     assert attention_kernels(session)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("is_causal", [0, 1])
 @pytest.mark.parametrize("mask", ["", "float32", "bool"])
 def test_standard_attention_of_any_past(is_causal: int, mask: str) -> None:

@@ -110,6 +110,7 @@ def test_one_program_for_all_sizes(name: str) -> None:
     assert len(session.programs) == 1
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("to", ["another", "numbers", "scales"])
 @pytest.mark.parametrize(
     ("mode", "coordinates", "rounding"),

@@ -39,6 +39,7 @@ def layer(op: str, steps: int | str, lengths: bool, **attributes: Any) -> onnx.M
     return model
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("op", GATES)
 @pytest.mark.parametrize(
     ("steps", "lengths", "direction"),

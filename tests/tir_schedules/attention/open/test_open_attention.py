@@ -102,6 +102,7 @@ def test_any_length(isa: str) -> None:
         check(region, kernel, *sizes)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(("d", "e"), [(64, 64), (40, 24), (7, 5), (16, 80)])
 def test_heads_of_any_size(d: int, e: int) -> None:
     region = attention(2, d, e)
@@ -110,6 +111,7 @@ def test_heads_of_any_size(d: int, e: int) -> None:
         check(region, kernel, *sizes)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     "mask", [None, (LENGTH, KEYS), (BATCH, 1, LENGTH, KEYS), (BATCH, 3, LENGTH, KEYS), (KEYS,)]
 )

@@ -156,6 +156,7 @@ def test_types_and_zero_points(types: Types, zeros: tuple[int, int, int, int]) -
         check(kernel, ISA, *sizes)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(("d", "e"), [(64, 64), (4, 5), (20, 80), (96, 33)])
 def test_heads_of_any_size(d: int, e: int) -> None:
     kernel = OpenKernel(attention(d, e), ISA)
@@ -163,6 +164,7 @@ def test_heads_of_any_size(d: int, e: int) -> None:
         check(kernel, ISA, *sizes)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("mask", [None, (LENGTH, KEYS), (BATCH, 1, LENGTH, KEYS), (KEYS,)])
 def test_masks_and_another_number_of_keys(mask: tuple[int, ...] | None) -> None:
     kernel = OpenKernel(attention(keys=KEYS, mask=mask), ISA)
