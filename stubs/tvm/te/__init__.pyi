@@ -1,6 +1,6 @@
+from ..tirx.op import abs as abs
 from ..tirx.op import all as all
 from ..tirx.op import any as any
-from ..tirx.op import abs as abs
 from ..tirx.op import ceil as ceil
 from ..tirx.op import comm_reducer as comm_reducer
 from ..tirx.op import floor as floor
