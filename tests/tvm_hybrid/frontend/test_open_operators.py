@@ -160,6 +160,9 @@ def test_resize(to: str, mode: str, coordinates: str, rounding: str) -> None:
         (found,), (wanted_result,) = session.run(None, feeds), peer.run(None, feeds)
         # Weights are rounded once; cubic ones are up to 1.3 in sum of absolute values.
         np.testing.assert_allclose(found, wanted_result, rtol=2e-6, atol=2e-6)
+    if to == "numbers":
+        with pytest.raises(FeedError):
+            session.run(None, {"a": np.zeros((1, 3, 0, 4), np.float32)})
 
 
 @pytest.mark.parametrize("mode", ["avg", "max"])

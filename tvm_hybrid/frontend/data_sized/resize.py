@@ -22,6 +22,7 @@ from tvm import relax, tirx
 from ..expressions import Expr, cast, constant, dtype_of, given
 from .elements import known_elements
 from .kernels import index
+from .requests import check
 from .resize_tables import Resizing, Table
 from .sizes import dims_of, same_size, simplified
 
@@ -50,6 +51,9 @@ def open_resize(
     if how.antialias or how.coordinates == "tf_crop_and_resize":
         raise ValueError("an image of open sizes is neither antialiased nor cropped")
     changed = [axis for axis in range(len(before)) if not same_size(before[axis], after[axis])]
+    for axis in changed:
+        if factors[axis] is None:  # nothing can be made of no elements
+            check(builder, tirx.any(before[axis] > 0, tirx.EQ(after[axis], index(0))))
     fast = _in_relax(how, len(before), changed, factors)
     if fast is not None and dtype_of(x) == "float32":
         size = relax.ShapeExpr(after[2:])
