@@ -100,6 +100,7 @@ class Executable:
         self._parallel = self.setting.count > 1
         self._local = threading.local()
         self._lock = threading.Lock()
+        self._has_code = False
 
     @property
     def inputs(self) -> tuple[TensorInfo, ...]:
@@ -293,8 +294,8 @@ class Executable:
     def _parts(self) -> list[Executable]:
         return [self] if self._fallback is None else [self, self._fallback]
 
-    def new_machine(self) -> Any:
-        """A fresh virtual machine over the executable's code and weights.
+    def make_code(self) -> None:
+        """Makes the machine code, once; what runs first does otherwise.
 
         Raises
         ------
@@ -304,8 +305,21 @@ class Executable:
         what = str(self._library) if self._library else "this model"
         require_host(self.manifest.features, what, self.manifest.cpu)
         require_runnable(self.num_threads, what)
+        with self._lock:
+            if not self._has_code:
+                emit_machine_code(self._module)
+                self._has_code = True
+
+    def new_machine(self) -> Any:
+        """A fresh virtual machine over the executable's code and weights.
+
+        Raises
+        ------
+        IsaError
+            If it was compiled for a CPU that this one is not.
+        """
+        self.make_code()
         with self._lock:  # initialisation writes to the code that the machines share
-            emit_machine_code(self._module)
             return relax.VirtualMachine(self._module, tvm.cpu())
 
     def weights(self) -> list[Tensor]:

@@ -181,9 +181,8 @@ class InferenceSession:
         self._parallel = self._setting.count > 1
         self._open = self.executable.is_open
         self._local = threading.local()
-        # Machine code is made here, so that the first run takes no longer than others.
         with contextlib.suppress(IsaError):  # for another CPU: it can be looked at
-            self._local.state = self._new_state()
+            self.executable.make_code()
 
     def _leave_open(
         self,

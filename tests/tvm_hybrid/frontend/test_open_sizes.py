@@ -300,12 +300,24 @@ def test_images_of_open_sizes_are_resized_by_whole_factors(
 
 
 @pytest.mark.parametrize("scales", [(1, 1, 1.5, 2), (1, 2, 1, 1), (1, 1, 0.5, 0.5)])
-def test_other_factors_are_refused(scales: tuple[float, ...]) -> None:
+def test_images_by_other_factors(scales: tuple[float, ...]) -> None:
     build = OnnxBuilder()
     x = build.input("x", ["n", 2, "h", "w"])
     y = build.node("Resize", x, "", build.constant(scales, np.float32), mode="nearest")
     build.output(y, ["n", "c", "p", "q"])
-    with pytest.raises(UnsupportedOperatorError, match=r"Resize0.* by whole factors alone"):
+    same_as_onnx_runtime(build, "x", *images((1, 2, 3, 4), (2, 2, 2, 7)))
+
+
+@pytest.mark.parametrize(("scale", "antialias"), [(0.3137, 0), (0.5, 1)])
+def test_a_factor_that_is_no_fraction_and_antialiasing_are_refused(
+    scale: float, antialias: int
+) -> None:
+    build = OnnxBuilder(19)
+    x = build.input("x", ["n", 2, "h", "w"])
+    scales = build.constant((1, 1, scale, 1), np.float32)
+    y = build.node("Resize", x, "", scales, mode="linear", antialias=antialias)
+    build.output(y, ["n", "c", "p", "q"])
+    with pytest.raises(UnsupportedOperatorError, match=r"Resize\d+.* an image of open sizes is"):
         imported(build)
 
 
