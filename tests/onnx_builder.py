@@ -27,6 +27,7 @@ class OnnxBuilder:
         self._nodes: list[onnx.NodeProto] = []
         self._inputs: list[onnx.ValueInfoProto] = []
         self._outputs: list[onnx.ValueInfoProto] = []
+        self._shapeless: set[str] = set()
         self._constants: list[onnx.TensorProto] = []
 
     def input(self, name: str, shape: Sequence[int | str], dtype: Any = np.float32) -> str:
@@ -55,10 +56,12 @@ class OnnxBuilder:
         self._nodes.append(node)
         return outputs
 
-    def output(self, value: str, shape: Sequence[int | str], dtype: Any = np.float32) -> str:
-        """Declares a value to be an output."""
+    def output(self, value: str, shape: Sequence[int | str] | None, dtype: Any = np.float32) -> str:
+        """Declares a value to be an output, of some shape or, if that is None, of any."""
         kind = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
-        self._outputs.append(helper.make_tensor_value_info(value, kind, shape))
+        self._outputs.append(helper.make_tensor_value_info(value, kind, shape or []))
+        if shape is None:
+            self._shapeless.add(value)
         return value
 
     def model(self) -> onnx.ModelProto:
@@ -68,5 +71,8 @@ class OnnxBuilder:
         )
         opsets = [helper.make_opsetid("", self._opset), helper.make_opsetid(CONTRIB, 1)]
         model = helper.make_model(graph, opset_imports=opsets, ir_version=10)
-        onnx.checker.check_model(model)
+        onnx.checker.check_model(model)  # which wants a shape of every output
+        for item in model.graph.output:
+            if item.name in self._shapeless:
+                item.type.tensor_type.ClearField("shape")
         return model

@@ -78,12 +78,6 @@ class TransposedAxis:
         return self.extent * self.stride + self.more
 
     @property
-    def apart_by_stride(self) -> bool:
-        """Whether windows neither overlap nor leave gaps, and nothing is cut off."""
-        plain = (self.kernel, self.dilation, self.before) == (self.stride, 1, 0)
-        return plain and not self.more
-
-    @property
     def first(self) -> int:
         """Results of the window `together` before the first that is wanted."""
         return self.before % self.stride

@@ -35,9 +35,8 @@ def test_what_is_joined_may_take_any_shape(shape: list[int]) -> None:
     build = OnnxBuilder()
     x, y = build.input("x", [2, 3, "n", 8]), build.input("y", [2, 3, 5, 8])
     joined = build.node("Concat", x, y, axis=2)
-    build.output(build.node("Reshape", joined, build.constant(np.array(shape))), [])
+    build.output(build.node("Reshape", joined, build.constant(np.array(shape))), None)
     model = build.model()
-    model.graph.output[0].type.tensor_type.ClearField("shape")
     session = tvm_hybrid.InferenceSession(model, num_threads=1)
     assert session.programs
     feeds = {name: np.random.default_rng(n).random((2, 3, n, 8), np.float32) for name, n in

@@ -35,11 +35,8 @@ def attention_kernels(session: InferenceSession) -> list[str]:
 def finished(build: OnnxBuilder, *outputs: str) -> onnx.ModelProto:
     """The model, with outputs of any shape."""
     for name in outputs:
-        build.output(name, [])
-    model = build.model()
-    for item in model.graph.output:
-        item.type.tensor_type.ClearField("shape")
-    return model
+        build.output(name, None)
+    return build.model()
 
 
 def decoder(past: int | str, total: str) -> onnx.ModelProto:
