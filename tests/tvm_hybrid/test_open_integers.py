@@ -179,3 +179,32 @@ def test_depthwise_convolutions_of_images_of_any_size() -> None:
         known = tvm_hybrid.InferenceSession(images(), shapes={"x": x.shape}, num_threads=1)
         (result,) = session.run(None, {"x": x})
         np.testing.assert_array_equal(result, known.run(None, {"x": x})[0])
+
+
+def residual() -> onnx.ModelProto:
+    """The sum of two quantised images, quantised, with no product beside it."""
+    build = Static()
+    images = [build.input(name, ["batch", 6, "h", "w"], np.uint8) for name in ("x", "y")]
+    numbers = [
+        [build.constant(0.03, np.float32), build.constant(zero, np.uint8)] for zero in (3, 99)
+    ]
+    real = [build.node("DequantizeLinear", image, *numbers[0]) for image in images]
+    total = build.node("QuantizeLinear", build.node("Add", *real), *numbers[1])
+    build.output(total, ["batch", 6, "h", "w"], np.uint8)
+    return build.model()
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_sums_of_quantised_images(threads: int) -> None:
+    model = residual()
+    session, decisions = one_program(model, threads)
+    assert [d.op.split(" ")[0] for d in decisions] == ["elementwise"]
+    assert (decisions[0].kernel or "").endswith("elementwise")
+    assert "side by side" in decisions[0].at_run_time
+    rng = np.random.default_rng(5)
+    for sizes in ((1, 1, 1), (2, 3, 5), (3, 64, 50)):
+        shape = (sizes[0], 6, *sizes[1:])
+        feeds = {name: rng.integers(0, 256, shape).astype(np.uint8) for name in ("x", "y")}
+        known = tvm_hybrid.compile(model, shapes=dict.fromkeys("xy", shape), num_threads=threads)
+        (found,) = session.run(None, feeds)
+        np.testing.assert_array_equal(found, known.run(*feeds.values())[0].numpy())

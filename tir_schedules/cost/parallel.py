@@ -46,12 +46,12 @@ def threads_worth(machine: Machine, us: float, least: float = LEAST) -> int:
     return min(halves(machine.threads), key=lambda n: us / n + machine.fork_us(n))
 
 
-def alone_below(machine: Machine, us: float) -> int:
+def alone_below(machine: Machine, us: float, least: float = LEAST) -> int:
     """Up to how many items one thread is enough, if it takes so many microseconds for each.
 
     0 where there is one thread anyhow.
     """
-    return 0 if machine.threads == 1 else int(LEAST * machine.fork_us(2) / us)
+    return 0 if machine.threads == 1 else int(least * machine.fork_us(2) / us)
 
 
 def even_enough(machine: Machine, us: float, largest: float) -> bool:
