@@ -58,7 +58,7 @@ class ProfileRow:
     share : float
         Part of the time that all functions together take, 0 to 1.
     gflops : float
-        Operations per nanosecond; 0 if the operations are not counted.
+        Operations per nanosecond; 0 if they are not counted, or sizes of the kernel are open.
     """
 
     function: str
@@ -203,7 +203,9 @@ def _rows(
     for function, times in calls.items():
         decision = decisions.get(function)
         nanoseconds = sum(times)
-        operations = decision.flops * len(times) if decision else 0
+        # Of open sizes, operations are those of a sample.
+        counted = decision if decision and not decision.at_run_time else None
+        operations = counted.flops * len(times) if counted else 0
         rows.append(
             ProfileRow(
                 function=function,

@@ -23,6 +23,7 @@ FOREIGN_ROWS = 0.16
 GAIN = 1.1
 # Rows that a grid is chosen for where their number is known at run time only.
 OPEN_ROWS = (1, 8, 32, 128, 1024)
+MOST_WHOLE_ROWS = 64  # of such a number, for which threads may share columns instead of rows
 
 
 def best_grid(
@@ -103,7 +104,16 @@ def open_grid(
         )
 
     threads_m, threads_n = min(grids, key=time)
-    return {"threads_m": threads_m, "threads_n": threads_n}
+    panels = math.ceil(n_vectors / tile["vectors"] / threads_n)
+    sharing = panels // math.ceil(panels / threads_m)  # threads that are not idle
+    gain, most, whole = 0.0, 0.0, 0
+    for rows in range(1, MOST_WHOLE_ROWS + 1):
+        cost = _GridCost(kernel, tile, (rows, n_vectors, 1), k, machine, alone * rows)
+        by_rows = cost.of_pieces((min(threads_m, rows), threads_n, 1))
+        gain += math.log(by_rows / cost.of_pieces((1, sharing * threads_n, 1)))
+        if gain > most:
+            most, whole = gain, rows
+    return {"threads_m": threads_m, "threads_n": threads_n, "whole_rows": whole}
 
 
 class _GridCost:

@@ -19,12 +19,13 @@ from microkernels.microkernel import Microkernel, kernels_for
 from microkernels.vector.expressions import Expr, materialise, ramp
 from tir_schedules.core.blocking import Group
 from tir_schedules.core.emission import opaque_block
-from tir_schedules.core.open_loops import choose
+from tir_schedules.core.open_loops import choose, share_of
 
 from .tile_loops import TileLoops
 from .tile_stores import rest
 
 FEW_ROWS = 2
+PanelShare = tuple[Expr, Expr]  # which share of the panels, of how many
 
 
 @dataclass(frozen=True)
@@ -69,13 +70,17 @@ class FewRows:
         )
         return max(1, min(group.count, widest.vectors // group.size)), widest
 
-    def emit(self, row: Expr, rows: Expr, vector: Expr, scratch: Expr) -> None:
-        """All panels, for a number of rows that is one of those from 1 to `most`."""
+    def emit(
+        self, row: Expr, rows: Expr, vector: Expr, scratch: Expr, share: PanelShare | None = None
+    ) -> None:
+        """All panels, or a share, for a number of rows that is one of those from 1 to `most`."""
         for group in self.groups:
             sides = [self._side(known, group) for known in range(1, self.most + 1)]
             side = _of(rows, [count for count, _ in sides])
             pieces = _of(rows, [math.ceil(group.count / count) for count, _ in sides])
-            with I.serial(pieces) as piece, opaque_block("few"):
+            before, own = (0, pieces) if share is None else share_of(pieces, *share)
+            with I.serial(own) as at, opaque_block("few"):
+                piece = before + at
                 first = materialise(vector + group.start + piece * (side * group.size))
                 panels = materialise(tirx.Min(side, group.count - piece * side))
                 tile = functools.partial(self._tile, row, first, scratch, group.size)

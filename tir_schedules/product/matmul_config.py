@@ -43,11 +43,15 @@ class MatmulConfig(TileConfig, frozen=True, kw_only=True):
         Threads along rows and along columns.
     threads_k : int
         Threads along K, whose sums are added in the end.
+    whole_rows : int
+        Up to so many of an open number of rows are left whole: the threads along rows share panels
+        of columns instead.
     """
 
     threads_m: int = 1
     threads_n: int = 1
     threads_k: int = 1
+    whole_rows: int = 0
 
     @property
     def threads(self) -> int:

@@ -16,46 +16,65 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import tvm.tirx.script.builder.ir as I
+from tvm import tirx
 
 from microkernels.microkernel import Address
 from microkernels.tvm_compat import llvm_functions
-from microkernels.vector.expressions import Expr, constant, ramp
+from microkernels.vector.expressions import Expr, constant, materialise, ramp
 from microkernels.vector.prefetch import PREFETCH_LLVM_IR
 from tir_schedules.core.blocking import Group, balanced
-from tir_schedules.core.emission import task_loop
+from tir_schedules.core.emission import opaque_block, task_loop
+from tir_schedules.core.extents import as_expr
 from tir_schedules.core.group_loops import for_groups, for_share
 from tir_schedules.core.open_loops import for_blocks, for_tiles, share_of
 from tir_schedules.core.product_plan import Piece, ProductPlan
 
-from .few_rows import FEW_ROWS, FewRows
+from .few_rows import FEW_ROWS, FewRows, PanelShare
 from .open_fetch import Ahead, OpenFetch
 from .tile_loops import LoadPanel, TileLoops
 from .tile_stores import rest
 
 
-def share_open(plan: ProductPlan, rows: Expr, loops: OpenRows) -> None:
+def share_open(plan: ProductPlan, rows: Expr, whole: int, loops: OpenRows) -> None:
     """The whole product, in one parallel region over the grid of threads.
 
     Parameters
     ----------
     rows : Expr
         How many there are.
+    whole : int
+        `MatmulConfig.whole_rows`.
     loops : OpenRows
         For blocks of at most `plan.m_block` rows.
     """
     columns = plan.column_shares
-    threads_n = sum(group.count for group in columns)
-    with task_loop(plan.threads_m * threads_n) as task, llvm_functions(PREFETCH_LLVM_IR):
-        row, many = share_of(rows, I.floormod(task, plan.threads_m), plan.threads_m)
+    threads_m, threads_n = plan.threads_m, sum(group.count for group in columns)
+    with task_loop(threads_m * threads_n) as task, llvm_functions(PREFETCH_LLVM_IR):
+        number = I.floormod(task, threads_m)
+        row, many = share_of(rows, number, threads_m)
+        panels: PanelShare | None = None
+        if threads_m > 1 and whole:
+            few = materialise(rows <= whole)
+            row = materialise(tirx.Select(few, as_expr(0), row))
+            many = materialise(tirx.Select(few, rows, many))
+            panels = (
+                materialise(tirx.Select(few, number, as_expr(0))),
+                materialise(tirx.Select(few, as_expr(threads_m), as_expr(1))),
+            )
         for_share(
             columns,
-            I.floordiv(task, plan.threads_m),
-            lambda vector, vectors: loops.emit(row, many, vector, vectors),
+            I.floordiv(task, threads_m),
+            lambda vector, vectors: loops.emit(row, many, vector, vectors, panels),
         )
 
 
-def tile_choices(plan: ProductPlan) -> str:
-    """What is decided at run time about tiles, for `explain`."""
+def tile_choices(plan: ProductPlan, whole: int = 0) -> str:
+    """What is decided at run time about tiles and threads, for `explain`."""
+    shared = f"; up to {whole} rows: threads share their columns" if plan.threads_m > 1 else ""
+    return f"{_heights(plan)}{shared if whole else ''}"
+
+
+def _heights(plan: ProductPlan) -> str:
     if plan.rows <= FEW_ROWS:
         return f"tiles of 1 to {plan.rows} rows"
     least = min(FEW_ROWS + 1, (plan.rows + 1) // 2)
@@ -78,8 +97,18 @@ class OpenRows:
     loops: TileLoops
     few_rows: Callable[[TileLoops, Sequence[Group]], FewRows] = FewRows
 
-    def emit(self, row: Expr, rows: Expr, vector: Expr, vectors: int) -> None:
-        """The loops over `rows` rows from `row` and `vectors` vectors of columns from `vector`."""
+    def emit(
+        self,
+        row: Expr,
+        rows: Expr,
+        vector: Expr,
+        vectors: int,
+        share: PanelShare | None = None,
+    ) -> None:
+        """The loops over `rows` rows from `row` and `vectors` vectors of columns from `vector`.
+
+        Of these columns, only a share of the panels if one is given.
+        """
         plan, loops = self.loops.plan, self.loops
         groups = balanced(vectors, plan.vectors)
         few = self.few_rows(loops, groups)
@@ -94,23 +123,30 @@ class OpenRows:
 
             def many() -> None:
                 for group in groups:
-                    self._panels(row + start, size, vector, group, scratch, few.most + 1)
+                    self._panels(row + start, size, vector, group, scratch, few.most + 1, share)
 
             if not few.most:
                 many()
                 return
             with I.If(size <= few.most):
                 with I.Then():
-                    few.emit(row + start, size, vector, scratch)
+                    few.emit(row + start, size, vector, scratch, share)
                 with I.Else():
                     many()
 
         for_blocks(rows, plan.m_block, block)
 
     def _panels(
-        self, row: Expr, rows: Expr, vector: Expr, group: Group, scratch: Expr, least: int
+        self,
+        row: Expr,
+        rows: Expr,
+        vector: Expr,
+        group: Group,
+        scratch: Expr,
+        least: int,
+        share: PanelShare | None,
     ) -> None:
-        """Panels of equal width, for `least` rows or more."""
+        """A share of panels of equal width, for `least` rows or more."""
         plan = self.loops.plan
         steps, pieces = plan.steps, plan.pieces
         fetch = OpenFetch.of(self.loops, rows, group.size)
@@ -136,7 +172,12 @@ class OpenRows:
                 for_groups([piece], add)
             self._store(row, rows, first, width, scratch)
 
-        for_groups([group], panel)
+        if share is None:
+            for_groups([group], panel)
+            return
+        before, own = share_of(as_expr(group.count), *share)
+        with I.serial(own) as at, opaque_block("panel"):
+            panel(materialise(group.start + (before + at) * group.size), group.size)
 
     def _piece(
         self,

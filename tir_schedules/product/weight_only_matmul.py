@@ -305,7 +305,8 @@ def build(region: Region, config: WeightOnlyConfig, isa: Isa) -> tirx.PrimFunc:
         if region.is_open:
             loops = _loops(plan, True, tiles, store, epilogue.cost)
             few = functools.partial(FewDecodedRows.of, tiles=tiles)
-            share_open(plan, as_expr(extent(plan.m)), OpenRows(loops, few))
+            rows = as_expr(extent(plan.m))
+            share_open(plan, rows, config.whole_rows, OpenRows(loops, few))
         else:
             grid = ThreadGrid(plan)
             with grid.task() as task:

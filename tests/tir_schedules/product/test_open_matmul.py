@@ -89,6 +89,18 @@ def test_on_threads(threads: int) -> None:
         check(region, kernel, each)
 
 
+@pytest.mark.parametrize(("threads", "whole"), [(2, 1), (2, 20), (3, 64)])
+def test_threads_share_the_columns_of_few_rows(threads: int, whole: int) -> None:
+    region, isa = biased(100, 300), highest_native(ISAS)
+    template = template_for("matmul")
+    config = template.default_config(region, machine_for(isa))
+    config = msgspec.structs.replace(config, k_block=40, threads_m=threads, whole_rows=whole)
+    assert f"up to {whole} rows: threads share" in template.at_run_time(region, config)
+    kernel = OpenKernel(region, isa, threads, config)
+    for each in SIZES:
+        check(region, kernel, each)
+
+
 def test_cuts_of_rows_and_of_k() -> None:
     region = biased(100, 48)
     isa = highest_native(ISAS)
