@@ -49,6 +49,7 @@ from .lower.check_divisors import check_divisors
 from .lower.concat_in_place import concat_in_place
 from .lower.drop_checks import drop_checks
 from .lower.fold_constants import fold_constants
+from .lower.grow_caches import grow_caches
 from .lower.legalize_operators import legalize_operators
 from .lower.lower_regions import lower_regions
 from .lower.merge_side_by_side import merge_side_by_side
@@ -240,6 +241,7 @@ def phases(options: PipelineOptions, decisions: DecisionLog) -> dict[Phase, list
             prepack(machine.isa),
         ],
         Phase.BUILD_KERNELS: [
+            *only_if(coarse, grow_caches(machine, decisions)),
             lower_regions(machine, decisions),
             *only_if(coarse, merge_side_by_side(machine, decisions)),
             *only_if(coarse, concat_in_place(machine, decisions)),

@@ -31,13 +31,13 @@ def shared_outputs(mod: IRModule, function: str = "main") -> tuple[bool, ...]:
     is_tuple = isinstance(result, relax.Tuple)
     outputs = [_resolve(field, values) for field in result.fields] if is_tuple else [result]
     return tuple(
-        not _is_fresh(mod, output) or sum(output.same_as(other) for other in outputs) > 1
+        not _is_fresh(mod, output) or sum(_is_same(output, other) for other in outputs) > 1
         for output in outputs
     )
 
 
 def _resolve(value: relax.Expr, values: dict[relax.Var, relax.Expr]) -> relax.Expr:
-    """Follows names and fields of tuples to what makes the value."""
+    """Follows names and fields of tuples to what makes the value: a call, or a result of one."""
     while True:
         if isinstance(value, relax.Var) and value in values:
             value = values[value]
@@ -47,14 +47,19 @@ def _resolve(value: relax.Expr, values: dict[relax.Var, relax.Expr]) -> relax.Ex
             if isinstance(source, relax.Tuple):
                 value = source.fields[value.index]
                 continue
+            return relax.TupleGetItem(source, value.index)
         return value
+
+
+def _is_same(one: relax.Expr, other: relax.Expr) -> bool:
+    if isinstance(one, relax.TupleGetItem) and isinstance(other, relax.TupleGetItem):
+        return one.index == other.index and bool(one.tuple_value.same_as(other.tuple_value))
+    return bool(one.same_as(other))
 
 
 def _is_fresh(mod: IRModule, value: relax.Expr) -> bool:
     if isinstance(value, relax.TupleGetItem):
         value = value.tuple_value
-        if isinstance(value, relax.Var):
-            return False
     if not isinstance(value, relax.Call) or value.op != tvm.ir.Op.get("relax.call_tir"):
         return False
     return not has_reshape_pattern(mod[value.args[0]])

@@ -86,6 +86,34 @@ def operators_of(region: Region) -> str:
     return " + ".join([region.op, *steps])
 
 
+def decision_of(
+    binding: relax.Binding,
+    callee: relax.Function,
+    region: Region,
+    config: Config,
+    kernel: relax.GlobalVar,
+    machine: Machine,
+) -> Decision:
+    """What was decided for a region, for `explain`."""
+    template = template_for(region.op)
+    reason = str(callee.attrs.get(REASON, f"template {region.op}"))
+    fewer = why_fewer_threads(config, machine)
+    return Decision(
+        node=str(binding.var.name),
+        op=operators_of(region),
+        taken=True,
+        function=str(kernel.name_hint),
+        kernel=template.kernel_name(region, config, machine.isa),
+        config=msgspec.to_builtins(config),
+        source=str(callee.attrs[SOURCE]),
+        reason=f"{reason}; {fewer}" if fewer else reason,
+        on_vectors=why_vectors(region, config, machine),
+        at_run_time=template.at_run_time(region, config) if region.is_open else "",
+        flops=int(template.flops(region)),
+        workload=region.key,
+    )
+
+
 class _Lowerer:
     """Builds the kernels of a module's regions, each once."""
 
@@ -100,7 +128,8 @@ class _Lowerer:
         region = region_of(callee)
         config = config_of(callee, region)
         kernel = self.kernel(region, config)
-        self.note(binding, callee, region, config, kernel)
+        decision = decision_of(binding, callee, region, config, kernel, self.machine)
+        self.decisions.append(decision)
         return relax.call_tir(kernel, list(binding.value.args), out_ty=binding.var.ty)
 
     def kernel(self, region: Region, config: Config) -> relax.GlobalVar:
@@ -110,32 +139,3 @@ class _Lowerer:
             function = build_kernel(region, config, self.machine)
             self.kernels[key] = self.builder.add_func(function, f"tvm_hybrid_{region.op}")
         return self.kernels[key]
-
-    def note(
-        self,
-        binding: relax.Binding,
-        callee: relax.Function,
-        region: Region,
-        config: Config,
-        kernel: relax.GlobalVar,
-    ) -> None:
-        """Leaves the decision for `explain`."""
-        template = template_for(region.op)
-        reason = str(callee.attrs.get(REASON, f"template {region.op}"))
-        fewer = why_fewer_threads(config, self.machine)
-        self.decisions.append(
-            Decision(
-                node=str(binding.var.name),
-                op=operators_of(region),
-                taken=True,
-                function=str(kernel.name_hint),
-                kernel=template.kernel_name(region, config, self.machine.isa),
-                config=msgspec.to_builtins(config),
-                source=str(callee.attrs[SOURCE]),
-                reason=f"{reason}; {fewer}" if fewer else reason,
-                on_vectors=why_vectors(region, config, self.machine),
-                at_run_time=template.at_run_time(region, config) if region.is_open else "",
-                flops=int(template.flops(region)),
-                workload=region.key,
-            )
-        )

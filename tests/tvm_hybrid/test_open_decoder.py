@@ -120,6 +120,15 @@ def test_attention_is_one_kernel(session: tvm_hybrid.InferenceSession) -> None:
     assert ops.count("attention") == 1
 
 
+def test_the_cache_is_written_by_attention_and_not_copied(
+    session: tvm_hybrid.InferenceSession,
+) -> None:
+    (reason,) = (node.reason for node in session.explain() if node.op.startswith("attention"))
+    assert "it writes k and v as well" in reason
+    (program,) = session.programs
+    assert program.executable.manifest.shared_outputs == (False, False, False)
+
+
 @pytest.mark.parametrize(("batch", "prompt"), [(1, 7), (1, 100), (3, 5), (2, 1)])
 def test_a_prompt_and_then_single_rows(
     session: tvm_hybrid.InferenceSession, batch: int, prompt: int

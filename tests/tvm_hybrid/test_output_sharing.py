@@ -8,6 +8,7 @@ from tvm import IRModule, relax
 
 import tvm_hybrid
 from tests.tvm_hybrid.small_models import mlp, several
+from tvm_hybrid.output_sharing import shared_outputs
 
 
 def module_of(kind: str) -> IRModule:
@@ -49,3 +50,16 @@ def test_a_session_hands_out_memory_of_its_own(kind: str) -> None:
 def test_results_of_kernels_are_not_copied() -> None:
     assert mlp().manifest.shared_outputs == (False,)
     assert several().manifest.shared_outputs == (False, False, True, True)
+
+
+def test_results_of_one_kernel_are_not_copied_unless_one_is_returned_twice() -> None:
+    builder = relax.BlockBuilder()
+    x = relax.Var("x", relax.TensorType((4,), "float32"))
+    with builder.function("main", [x]):
+        with builder.dataflow():
+            made = builder.emit(builder.call_te(lambda a: [a + 1.0, a * 2.0], x))
+            first, again, second = (
+                builder.emit_output(relax.TupleGetItem(made, index)) for index in (0, 0, 1)
+            )
+        builder.emit_func_output(relax.Tuple([first, again, second]))
+    assert shared_outputs(builder.get()) == (True, True, False)

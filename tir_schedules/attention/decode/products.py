@@ -140,8 +140,8 @@ class DecodeProducts:
         """
         plan, operands, layout = self.plan, self.operands, self.problem.layouts["v"]
         kr, lanes = operands.kr, plan.lanes
-        base = problem_base = self.problem.base("v", number * self.problem.group)
-        base = bind(problem_base + vector * (lanes * layout.row))
+        v, first = self._place(number, vector)
+        base = bind(first)
 
         def row(r: Expr | int, step: Expr | int) -> Expr:
             step = step + before
@@ -158,9 +158,14 @@ class DecodeProducts:
             terms % kr,
             row,
             lambda key, column, exist: operands.load(
-                self.v, base + (key + before * kr) * layout.row + column, exist, operands.group
+                v, base + (key + before * kr) * layout.row + column, exist, operands.group
             ),
         )
+
+    def _place(self, number: Expr, vector: Expr) -> tuple[Expr, Expr]:
+        """Where a vector of keys is stored: buffer, first element."""
+        stride = self.plan.lanes * self.problem.layouts["v"].row
+        return self.v, self.problem.base("v", number * self.problem.group) + vector * stride
 
     def _probabilities(self, number: Expr, slot: Expr, share: Expr) -> None:
         """What a share multiplies with V, zeros behind it, and the sums of its integers."""

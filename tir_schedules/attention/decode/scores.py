@@ -69,15 +69,24 @@ class DecodeScores:
             I.buffer_store(self.largest, lowest, [ramp(r * lanes, lanes)])
         plan.for_sets(task, self._load_queries)
         if columns_are_contiguous(self.problem.layouts["k"], self.problem.d):
-            plan.for_vectors(
-                share,
-                lambda vector, valid: plan.for_sets(
-                    task, lambda number, slot: self._by_dots(number, slot, vector, valid)
-                ),
-            )
+            self._read_keys(task, share)
         else:
             plan.for_sets(task, lambda number, slot: self._by_columns(number, slot, share))
         plan.for_sets(task, lambda number, slot: self._exponentials(number, slot, share))
+
+    def _read_keys(self, task: Expr, share: Expr) -> None:
+        """The scores of keys, each with its elements next to each other."""
+        self.plan.for_vectors(
+            share,
+            lambda vector, valid: self.plan.for_sets(
+                task, lambda number, slot: self._by_dots(number, slot, vector, valid)
+            ),
+        )
+
+    def _place(self, number: Expr, vector: Expr) -> tuple[Expr, Expr]:
+        """Where a vector of keys is stored: buffer, first element."""
+        stride = self.plan.lanes * self.problem.layouts["k"].row
+        return self.k, self.problem.base("k", number * self.problem.group) + vector * stride
 
     def _local(self, number: Expr, row: Expr | int) -> Expr:
         """Number of a row among those of the task; the row of ones has none."""
@@ -142,9 +151,10 @@ class DecodeScores:
         keys: Sequence[int | Expr],
     ) -> None:
         """Some keys of a vector, by their numbers in it."""
-        problem, operands, lanes = self.problem, self.operands, self.plan.lanes
+        problem, operands = self.problem, self.operands
         stride, group = problem.layouts["k"].row, operands.group
-        base = bind(problem.base("k", number * problem.group) + vector * (lanes * stride))
+        k, first = self._place(number, vector)
+        base = bind(first)
 
         def product(r: Expr | int) -> Expr:
             row = bind(self._row(number, r))
@@ -154,7 +164,7 @@ class DecodeScores:
                 len(keys),
                 lambda g: self.rows[ramp(row + g * group, group)],
                 lambda key, g, exist: operands.load(
-                    self.k, base + (g * group + keys[key] * stride), exist, group
+                    k, base + (g * group + keys[key] * stride), exist, group
                 ),
             )
 

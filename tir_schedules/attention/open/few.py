@@ -37,6 +37,18 @@ def few_queries(problem: AttentionProblem, group: int) -> AttentionProblem | Non
     return few if few.m <= MOST_QUERIES and few.m * group <= MOST_ROWS else None
 
 
+def shared_heads(problem: AttentionProblem) -> int:
+    """How many consecutive attentions share k and v, of a number that is known."""
+    group = 1
+    for number in reversed(range(len(problem.factors))):
+        size = problem.factors[number]
+        moving = any(problem.layouts[name].batch[number] for name in "kv")
+        if isinstance(size, SymbolicSize) or (size > 1 and moving):
+            break
+        group *= size
+    return group
+
+
 class OpenDecodePlan(DecodePlan):
     """As `DecodePlan`, each task one k and v, and all of its keys or a share of them.
 
@@ -105,11 +117,19 @@ class OpenDecodePlan(DecodePlan):
         whole = self.share(share)[1] * self.lanes
         return materialise(whole + tirx.Select(self._has_last(share), self.left, 0))
 
-    def for_vectors(self, share: Expr, body: Callable[[Expr, Any], None]) -> None:
-        """Runs `body(vector, keys in it)` for the vectors of keys of a share."""
+    def for_vectors(
+        self, share: Expr, body: Callable[[Expr, Any], None], first: Expr | None = None
+    ) -> None:
+        """Runs `body(vector, keys in it)` for the vectors of keys of a share.
+
+        Where there is one share, it may be those from `first` on.
+        """
         start, count = self.share(share)
+        if first is not None:
+            start, count = first, count - first
+        from_zero = self.shares == 1 and first is None
         with I.serial(count) as vector, opaque_block("keys"):
-            body(vector if self.shares == 1 else start + vector, self.lanes)
+            body(vector if from_zero else start + vector, self.lanes)
         if self.lanes > 1:
             with I.If(self._has_last(share)), I.Then(), opaque_block("keys"):
                 body(self.whole, self.left)
@@ -140,10 +160,21 @@ class OpenFew:
         epilogues: tuple[Epilogue, Epilogue, Epilogue],
         shares: int = 1,
     ) -> None:
-        plan = self.plan = OpenDecodePlan(problem, isa, shares)
+        self.plan = OpenDecodePlan(problem, isa, shares)
+        self.scores, self.products = self.phases(self.plan, buffers, epilogues)
+
+    def phases(
+        self,
+        plan: OpenDecodePlan,
+        buffers: dict[str, Expr],
+        epilogues: tuple[Epilogue, Epilogue, Epilogue],
+    ) -> tuple[DecodeScores, DecodeProducts]:
+        """What reads K, and what reads V."""
         scores, rounding, product = epilogues
-        self.scores = DecodeScores(plan, buffers["q"], buffers["k"], scores)
-        self.products = DecodeProducts(plan, buffers["v"], buffers["out"], rounding, product)
+        return (
+            DecodeScores(plan, buffers["q"], buffers["k"], scores),
+            DecodeProducts(plan, buffers["v"], buffers["out"], rounding, product),
+        )
 
     def emit(self, number: Expr) -> None:
         """The attentions that share one k and v."""

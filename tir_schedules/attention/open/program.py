@@ -7,8 +7,8 @@ for each attention, or each that shares k and v with others            tasks of 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import tvm.tirx.script.builder.ir as I
 from tvm import tirx
@@ -21,6 +21,7 @@ from microkernels.vector.expressions import (
     bind,
     materialise,
 )
+from microkernels.vector.streaming import streaming_llvm_ir
 from tir_schedules.attention.config import AttentionConfig, kernels_of
 from tir_schedules.attention.decode.plan import bits_of_element
 from tir_schedules.attention.decode.program import LEAST_KEYS, SHARE_BYTES
@@ -42,33 +43,86 @@ from tir_schedules.core.region import Region
 from tir_schedules.core.size import SymbolicSize
 from tir_schedules.epilogue.epilogue import Epilogue
 
-from .few import OpenFew, few_queries
+from .few import OpenFew, few_queries, shared_heads
+from .growing import GrowingFew, Growth
+from .growing_cache import GrowingCache
 from .many import OpenMany
 
 
 def build_open(region: Region, config: AttentionConfig, isa: Isa) -> tirx.PrimFunc:
-    """The kernel."""
+    """The kernel: inputs, output."""
+    with kernel_function("attention") as builder:
+        q, k, v, *operands = input_parameters(region)
+        stored = (q, k, v, tensor_parameter("C", region.output))
+        read_extents()
+        _attention(AttentionProblem(region), config, isa, stored, operands).emit()
+    return builder.get()
+
+
+def build_growing(
+    region: Region, config: AttentionConfig, isa: Isa, growths: Mapping[str, Growth]
+) -> tirx.PrimFunc:
+    """The kernel that also writes k and v: q, past and new k, those of v, operands; k, v, output.
+
+    Parameters
+    ----------
+    growths : mapping
+        "k" and "v", which `reject_growth` does not reject.
+    """
     problem = AttentionProblem(region)
     with kernel_function("attention") as builder:
-        parameters = input_parameters(region)
-        c = tensor_parameter("C", region.output)
-        read_extents()
-        first = 3 + len(problem.scores.operands)
-        buffers = {
-            name: flat_view(buffer, problem.tensors[name])
-            for name, buffer in zip(("q", "k", "v", "out"), (*parameters[:3], c), strict=True)
-        }
-        scores, product = (
-            _epilogue(part, operands, kernel)
-            for part, operands, kernel in zip(
-                (problem.scores, problem.product),
-                (parameters[3:first], parameters[first:]),
-                kernels_of(config),
-                strict=True,
+        q = tensor_parameter("input0", region.inputs[0])
+        parts = {
+            name: (
+                tensor_parameter(f"past_{name}", growth.past),
+                tensor_parameter(f"new_{name}", growth.new),
             )
-        )
-        OpenAttention(problem, config, isa, buffers, scores, product).emit()
+            for name, growth in growths.items()
+        }
+        operands = input_parameters(region, 3)
+        k, v = (tensor_parameter(name, problem.tensors[name]) for name in "kv")
+        stored = (q, k, v, tensor_parameter("C", region.output))
+        read_extents()
+        attention = _attention(problem, config, isa, stored, operands)
+        for name, growth in growths.items():
+            past, new = parts[name]
+            attention.caches[name] = GrowingCache(
+                past=flat_view(past, growth.past),
+                new=flat_view(new, growth.new),
+                present=attention.buffers[name],
+                past_rows=growth.past.shape[-2],
+                new_rows=growth.new.shape[-2],
+                heads=math.prod(growth.past.shape[:-2]),
+                columns=growth.past.shape[-1],
+                lanes=isa.f32_lanes,
+            )
+        attention.emit()
     return builder.get()
+
+
+def _attention(
+    problem: AttentionProblem,
+    config: AttentionConfig,
+    isa: Isa,
+    stored: Sequence[Expr],
+    operands: list[Expr],
+) -> OpenAttention:
+    """The program around the parameters: q, k, v and output, then operands."""
+    buffers = {
+        name: flat_view(buffer, problem.tensors[name])
+        for name, buffer in zip(problem.tensors, stored, strict=True)
+    }
+    first = len(problem.scores.operands)
+    scores, product = (
+        _epilogue(part, given, kernel)
+        for part, given, kernel in zip(
+            (problem.scores, problem.product),
+            (operands[:first], operands[first:]),
+            kernels_of(config),
+            strict=True,
+        )
+    )
+    return OpenAttention(problem, config, isa, buffers, scores, product)
 
 
 def at_run_time(region: Region, config: AttentionConfig) -> str:
@@ -94,18 +148,6 @@ def _epilogue(part: Region, operands: list[Expr], kernel: Microkernel) -> Epilog
     return Epilogue(seen, [seen_as(*each) for each in pairs], kernel.narrow)
 
 
-def shared_heads(problem: AttentionProblem) -> int:
-    """How many consecutive attentions share k and v, of a number that is known."""
-    group = 1
-    for number in reversed(range(len(problem.factors))):
-        size = problem.factors[number]
-        moving = any(problem.layouts[name].batch[number] for name in "kv")
-        if isinstance(size, SymbolicSize) or (size > 1 and moving):
-            break
-        group *= size
-    return group
-
-
 @dataclass
 class OpenAttention:
     """Emits the program.
@@ -122,6 +164,8 @@ class OpenAttention:
         "q", "k", "v", "out": flat views of the parameters.
     scores, product : Epilogue
         With the operands' parameters.
+    caches : dict
+        "k" and "v", if they grow.
     """
 
     problem: AttentionProblem
@@ -130,6 +174,7 @@ class OpenAttention:
     buffers: dict[str, Expr]
     scores: Epilogue
     product: Epilogue
+    caches: dict[str, GrowingCache] = field(default_factory=dict)
 
     def emit(self) -> None:
         """All tasks."""
@@ -178,15 +223,20 @@ class OpenAttention:
 
         def whole() -> None:
             with opaque_block("few"):
-                few = OpenFew(*given)
+                if self.caches:
+                    few: OpenFew = GrowingFew(self.caches, *given)
+                else:
+                    few = OpenFew(*given)
                 self._for_tasks(self._tasks(1), few.emit, self._alone)
 
-        with llvm_functions(half.llvm_ir):
+        streams = streaming_llvm_ir(self.isa.f32_lanes) if self.caches else ""
+        with llvm_functions(half.llvm_ir, streams):
             if self.config.key_shares == 1:
                 whole()
                 return
             with I.If(self._shares_keys(problem)):
                 with I.Then(), opaque_block("shares"):
+                    self._copy_caches()
                     OpenFew(*given, self.config.key_shares).emit_shares(self._for_tasks)
                 with I.Else():
                     whole()
@@ -200,8 +250,21 @@ class OpenAttention:
         few = tirx.And(keys >= 2 * LEAST_KEYS, sets < self.config.threads)
         return tirx.And(few, much)
 
+    def _copy_caches(self) -> None:
+        """Writes the keys and values that grow, by all threads."""
+        if not self.caches:
+            return
+
+        def head(number: Expr) -> None:
+            for cache in self.caches.values():
+                cache.copy(number)
+
+        with opaque_block("copies"):
+            self._for_tasks(self._tasks(1), head, self._alone)
+
     def _many(self) -> None:
         """The tasks where there are many."""
+        self._copy_caches()
         many = OpenMany(
             self.problem, self.config, self.isa, self.buffers, self.scores, self.product, self.group
         )

@@ -1,0 +1,127 @@
+"""Attention that writes keys and values that grow: the bits of a concatenation, and of numpy."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from microkernels.machines.machine import Machine
+from tests.guard import guarded
+from tests.stand_ins import running
+from tests.tir_schedules.attention.open.test_open_attention import PAST, attention, f32
+from tests.tir_schedules.open_regions import BATCH, LENGTH, at_sizes
+from tests.tir_schedules.run_region import (
+    ISAS,
+    expected,
+    highest_native,
+    machine_for,
+    random_inputs,
+)
+from tir_schedules.attention.open.growing import Growth, reject_growth
+from tir_schedules.attention.open.growing_cache import STREAMED_BYTES
+from tir_schedules.attention.open.program import build_growing
+from tir_schedules.core.region import Region, Tensor
+from tir_schedules.core.template import template_for
+from tvm_hybrid.dlpack import tensor_of
+
+HEADS, GROUP, SIZE = 4, 2, 32
+SETS = HEADS // GROUP
+KEYS = PAST + LENGTH
+
+
+def grown_region(keys: int = KEYS, size: int = SIZE) -> Region:
+    """Grouped queries and a mask; k and v stored as [batch, heads, keys, size]."""
+    mask = (BATCH, 1, LENGTH, keys)
+    region = attention(HEADS, size, size, keys=keys, mask=mask, group=GROUP)
+    q, _, _, bias = region.inputs
+    stored = f32(BATCH, SETS, keys, size)
+    strides = (SETS * keys * size, keys * size, 0, size, 1)
+    attrs = {**region.attrs, "k_strides": strides, "v_strides": strides}
+    return region.replace(inputs=(q, stored, stored, bias), attrs=attrs)
+
+
+REGION = grown_region()
+GROWTH = Growth(f32(BATCH, SETS, PAST, SIZE), f32(BATCH, SETS, LENGTH, SIZE))
+BOTH = {"k": GROWTH, "v": GROWTH}
+
+
+class Growing:
+    """The kernel."""
+
+    def __init__(self, isa: str, machine: Machine) -> None:
+        config = template_for("attention").default_config(REGION, machine)
+        self.config = config
+        function = build_growing(REGION, config, machine.isa, BOTH)
+        named = function.with_attr("global_symbol", "kernel")
+        self.kernel = running.compiled(named, isa)["kernel"]
+
+    def check(self, batch: int, new: int, past: int, at_end: bool) -> None:
+        values = {"batch": batch, "length": new, "past": past}
+        known = at_sizes(REGION, values)
+        q, k, v, bias = random_inputs(known)
+        parts = [part for whole in (k, v) for part in np.split(whole, [past], axis=2)]
+        given = [guarded(np.ascontiguousarray(each), at_end) for each in (q, *parts, bias)]
+        # Vectors are streamed to multiples of their size, as memory of results begins.
+        made = [aligned(np.full(k.shape, np.nan, np.float32)) for _ in "kv"]
+        out = guarded(np.full(known.output.shape, np.nan, np.float32), at_end)
+        self.kernel(*map(tensor_of, (*given, *made, out)))
+        np.testing.assert_array_equal(made[0], k)
+        np.testing.assert_array_equal(made[1], v)
+        # Sums of so many products with probabilities; an exponential is off by a few roundings.
+        bound = 4 * (past + new + SIZE + 8) * np.finfo(np.float32).eps * np.abs(v).max()
+        assert np.abs(out - expected(known, [q, k, v, bias])).max() <= bound
+
+
+def aligned(array: np.ndarray) -> np.ndarray:
+    """A copy that begins at a multiple of 64 bytes."""
+    room = np.empty(array.nbytes + 64, np.uint8)
+    first = -room.ctypes.data % 64
+    copy = room[first : first + array.nbytes].view(array.dtype).reshape(array.shape)
+    copy[...] = array
+    return copy
+
+
+PASTS = (0, 1, 7, 8, 9, 31, 32, 33, 100)
+
+
+@pytest.mark.sampled
+@pytest.mark.parametrize("isa", ISAS)
+def test_one_query_and_any_past(isa: str) -> None:
+    kernel = Growing(isa, machine_for(isa))
+    for number, past in enumerate(PASTS):
+        kernel.check(1 + number % 3, 1, past, number % 2 == 0)
+
+
+def test_a_cache_that_is_streamed() -> None:
+    isa = highest_native(ISAS)
+    kernel = Growing(isa, machine_for(isa, 2))
+    assert 3 * SETS * 1201 * SIZE * 4 >= STREAMED_BYTES
+    kernel.check(3, 1, 1200, True)
+
+
+def test_several_queries() -> None:
+    isa = highest_native(ISAS)
+    kernel = Growing(isa, machine_for(isa, 2))
+    for batch, new, past in [(1, 5, 0), (2, 3, 11), (1, 40, 28), (2, 7, 300)]:
+        kernel.check(batch, new, past, True)
+
+
+def test_threads_share_the_keys_of_few_heads() -> None:
+    isa = highest_native(ISAS)
+    kernel = Growing(isa, machine_for(isa, 8))
+    assert kernel.config.key_shares > 1
+    kernel.check(1, 1, 2000, True)
+    kernel.check(1, 1, 100, True)
+
+
+def test_what_is_left_to_a_concatenation() -> None:
+    isa = machine_for("avx2").isa
+    assert reject_growth(REGION, BOTH, isa) is None
+    known = at_sizes(REGION, {"batch": 1, "length": 1, "past": 5})
+    assert reject_growth(known, BOTH, isa) == "many queries, or sizes that are known"
+    half = Growth(GROWTH.past, Tensor((BATCH, SETS, LENGTH, SIZE), "bfloat16"))
+    assert reject_growth(REGION, {**BOTH, "v": half}, isa) == "v is converted"
+    narrow = grown_region(size=20)
+    assert reject_growth(narrow, BOTH, isa) == "k is of type float32, 20 columns"
+    apart = attention(HEADS, SIZE, SIZE, keys=KEYS, group=GROUP)  # [batch, keys, heads * size]
+    assert reject_growth(apart, BOTH, isa) == "rows of k are not behind each other"
