@@ -99,6 +99,15 @@ def decoder() -> onnx.ModelProto:
     return build.model()
 
 
+def bound_of(keys: int) -> float:
+    """How far two runtimes are apart at most, for so many keys.
+
+    Sums in turn, of WIDTH, SIZE, the keys and WIDTH products, each with one rounding for a product,
+    in either runtime; values are below 8.
+    """
+    return float(2 * 8 * (2 * WIDTH + SIZE + keys) * np.finfo(np.float32).eps)
+
+
 @pytest.fixture(scope="module", params=[1, 2], ids=["one thread", "two threads"])
 def session(request: pytest.FixtureRequest) -> tvm_hybrid.InferenceSession:
     return tvm_hybrid.InferenceSession(decoder(), num_threads=request.param)
@@ -148,9 +157,28 @@ def test_a_prompt_and_then_single_rows(
         wanted = peer.run(None, {**given, "keys": theirs[0], "values": theirs[1]})
         for one, other in zip(found, wanted, strict=True):
             assert one.shape == other.shape
-            # Three sums in turn, of WIDTH, SIZE and at most 107 products, each with one rounding
-            # for a product, in either runtime; values are below 8.
-            bound = 2 * 8 * (2 * WIDTH + SIZE + 107) * np.finfo(np.float32).eps
-            np.testing.assert_allclose(one, other, rtol=0, atol=bound)
+            np.testing.assert_allclose(one, other, rtol=0, atol=bound_of(107))
         ours, theirs = found[1:], wanted[1:]
     assert len(session.programs) == 1
+
+
+@pytest.mark.parametrize(("rows", "grows"), [(2, True), (5, False)])
+def test_a_known_number_of_rows_and_any_past(rows: int, grows: bool) -> None:
+    """As where some tokens are guessed, and checked together."""
+    model = decoder()
+    session = tvm_hybrid.InferenceSession(model, shapes={"n": rows}, num_threads=2)
+    (reason,) = (node.reason for node in session.explain() if node.op.startswith("attention"))
+    assert ("it writes k and v as well" in reason) == grows
+    rng = np.random.default_rng(rows)
+    for batch, past in ((1, 0), (2, 5), (1, 40), (3, 129)):
+        shape = (batch, GROUPS, past, SIZE)
+        feeds = {
+            "x": rng.standard_normal((batch, rows, WIDTH)).astype(np.float32),
+            "positions": np.tile(np.arange(past, past + rows), (batch, 1)),
+            "mask": np.ones((batch, past + rows), np.int64),
+            "keys": rng.standard_normal(shape).astype(np.float32),
+            "values": rng.standard_normal(shape).astype(np.float32),
+        }
+        wanted = literal_session(model).run(None, feeds)
+        for one, other in zip(session.run(None, feeds), wanted, strict=True):
+            np.testing.assert_allclose(one, other, rtol=0, atol=bound_of(134))
