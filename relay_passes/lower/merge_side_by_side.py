@@ -25,6 +25,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import msgspec
+import numpy as np
 from tvm import IRModule, ir, relax, tirx
 from tvm.ir.transform import PassContext, module_pass
 
@@ -112,10 +113,12 @@ class _Merger:
             found = estimate([each.piece for each in candidates], self.machine)
             if found.pays and self.machine.threads > MEASURED_THREADS:
                 found = self.estimated_again(candidates, found)
-            if found.pays:
-                groups.append((candidates, found))
+            if not found.pays:
+                self.note_apart(graph, candidates, str(found))
+            elif not self.read_alike(candidates, found):
+                self.note_apart(graph, candidates, "weights are packed for other tiles")
             else:
-                self.note_apart(graph, candidates, found)
+                groups.append((candidates, found))
         if not groups:
             return None
         merged = {group[0].position: self.bindings(graph, group, how) for group, how in groups}
@@ -196,6 +199,37 @@ class _Merger:
         if candidate.piece.tasks == threads == 1:
             return self.mod[candidate.function], None
         return self.for_threads(candidate.region, threads)
+
+    def read_alike(self, group: Sequence[_Candidate], how: Estimate) -> bool:
+        """Whether the kernels for the shares read weights as they are packed already."""
+        return all(
+            self.reads(candidate, self.built(candidate, threads_for(how.shares, number))[1])
+            for number, candidate in enumerate(group)
+        )
+
+    def reads(self, candidate: _Candidate, config: Config | None) -> bool:
+        """Whether a configuration packs constants as the one does that they are packed for."""
+        region = candidate.region
+        template = template_for(region.op)
+        packing, constants = template.packing, [t for t in region.inputs if t.constant]
+        if config is None or packing is None or not constants:
+            return True
+        name = str(candidate.function.name_hint)
+        used = next(each.config for each in self.decisions if each.function == name)
+        packed_for = msgspec.convert(used, template.config_type)
+        if packed_for == config:
+            return True
+        rng = np.random.default_rng(0)
+        for index, tensor in enumerate(region.inputs):
+            if tensor.constant:
+                array = rng.integers(0, 100, tensor.shape).astype(tensor.dtype)
+                both = [
+                    np.asarray(packing.pack(region, each, self.machine.isa, index, array))
+                    for each in (packed_for, config)
+                ]
+                if both[0].shape != both[1].shape or both[0].tobytes() != both[1].tobytes():
+                    return False
+        return True
 
     def for_threads(self, region: Region, threads: int) -> tuple[tirx.PrimFunc, Config]:
         """A region's kernel for threads that are there whether it takes them or not.
@@ -292,7 +326,7 @@ class _Merger:
             )
         )
 
-    def note_apart(self, graph: DataflowGraph, group: Sequence[_Candidate], how: Estimate) -> None:
+    def note_apart(self, graph: DataflowGraph, group: Sequence[_Candidate], how: str) -> None:
         """Adds to the reasons of a group why it runs one after the other."""
         for candidate in group:
             index = self.decided(graph, candidate)

@@ -206,3 +206,22 @@ def test_equal_kernels_are_copied() -> None:
     mod, [decision] = merged(body)
     assert kernels(mod) == ["tvm_hybrid_side_by_side"]
     assert isinstance(decision, Decision) and "," in decision.node
+
+
+@pytest.mark.isa("avx2")
+def test_weights_that_are_packed_for_other_tiles_stay_apart() -> None:
+    """Three threads would take tiles of 6x16 for products whose weight is packed for 3x32."""
+    widths = (60, 15, 15)
+    weights = [constant(60, n, seed=seed) for seed, n in enumerate(widths)]
+    mod = module(lambda x: [op.matmul(x, w) for w in weights], ((2, 16, 60), "float32"))
+    target = tvm.target.Target({"kind": "llvm", "mcpu": "znver3"})
+    compiled = compile_module(mod, PipelineOptions(target, threads=3))
+    reasons = [decision.reason for decision in compiled.decisions if decision.taken]
+    assert any("weights are packed for other tiles" in reason for reason in reasons)
+    x = np.random.default_rng(0).standard_normal((2, 16, 60)).astype(np.float32)
+    main = relax.VirtualMachine(compiled.executable, tvm.cpu())["main"]
+    for got, weight in zip(main(tvm.runtime.tensor(x)), weights, strict=True):
+        wanted = x.astype(np.float64) @ weight.value.numpy()
+        # sums of 60 products of numbers below 5
+        bound = 2 * 60 * 25 * np.finfo(np.float32).eps
+        np.testing.assert_allclose(got.numpy(), wanted, rtol=0, atol=bound)
