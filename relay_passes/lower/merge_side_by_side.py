@@ -15,7 +15,8 @@ After
 Candidates are kernels at the same depth, the number of kernels on the longest path to them: none of
 these can depend on another. A kernel that keeps all threads busy is not merged. For the others an
 estimate decides (tir_schedules/assembled/side_by_side.py), and `explain` shows it. The pass works
-on finished kernels, so that every part has its own configuration and tuning record.
+on finished kernels, so that every part has its own configuration and tuning record. Constants are
+packed by then: where a part would read them in another order, the kernels stay apart.
 """
 
 from __future__ import annotations
@@ -103,6 +104,8 @@ class _Merger:
         self.mod, self.builder, self.machine = mod, builder, machine
         self.alone = replace(machine, threads=1)
         self.decisions = decisions
+        # As constants are packed for them; decisions are changed on the way.
+        self.configs = {each.function: each.config for each in decisions if each.taken}
         self.regions: dict[relax.GlobalVar, tuple[Region, Piece] | None] = {}
 
     def block(self, block: relax.DataflowBlock) -> list[relax.Binding] | None:
@@ -211,11 +214,9 @@ class _Merger:
         """Whether a configuration packs constants as the one does that they are packed for."""
         region = candidate.region
         template = template_for(region.op)
-        packing, constants = template.packing, [t for t in region.inputs if t.constant]
-        if config is None or packing is None or not constants:
+        if config is None or template.packing is None:
             return True
-        name = str(candidate.function.name_hint)
-        used = next(each.config for each in self.decisions if each.function == name)
+        used = self.configs[str(candidate.function.name_hint)]
         packed_for = msgspec.convert(used, template.config_type)
         if packed_for == config:
             return True
@@ -223,11 +224,11 @@ class _Merger:
         for index, tensor in enumerate(region.inputs):
             if tensor.constant:
                 array = rng.integers(0, 100, tensor.shape).astype(tensor.dtype)
-                both = [
-                    np.asarray(packing.pack(region, each, self.machine.isa, index, array))
+                one, other = (
+                    np.asarray(template.packing.pack(region, each, self.machine.isa, index, array))
                     for each in (packed_for, config)
-                ]
-                if both[0].shape != both[1].shape or both[0].tobytes() != both[1].tobytes():
+                )
+                if one.shape != other.shape or one.tobytes() != other.tobytes():
                     return False
         return True
 
