@@ -82,10 +82,11 @@ class MatmulProduct:
             start = panels.start(panel, width, step, j)
             return kernel.b_operand(weight, start, width * lanes * kernel.kr)
 
-        item = int(DataType(kernel.b_dtype).itemsize)
+        step_bytes = lanes * kernel.kr * int(DataType(kernel.b_dtype).itemsize)  # of a vector
+        in_line = max(1, _LINE // step_bytes)
 
         def fetch(panel: Expr, line: Expr | int) -> None:
-            prefetch(weight[panels.start(panel, 1, line, 0)])
+            prefetch(weight[panels.start(panel, 1, line * in_line, 0)])
 
         def column_term(vector: Expr | int) -> Expr:
             first = panels.size + vector * (4 * lanes)
@@ -119,7 +120,8 @@ class MatmulProduct:
             start=start if start is not None and start.needed else None,
             peel=activations.tail,
             direct=self.direct,
-            fetch=fetch if lanes * kernel.kr * item == _LINE else None,
+            fetch=fetch if in_line * step_bytes == _LINE else None,
+            line_vectors=in_line,
         )
         if "scale" not in inputs:
             return loops

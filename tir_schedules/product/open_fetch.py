@@ -34,7 +34,9 @@ class OpenFetch:
     loops : TileLoops
         What they do with a tile.
     vectors : int
-        Of the widest panel.
+        Of the panel.
+    width : int
+        Lines of a step of it.
     tiles, lines : Expr
         Tiles of the block, and lines that each fetches in every step of K.
     rows : Expr
@@ -43,6 +45,7 @@ class OpenFetch:
 
     loops: TileLoops
     vectors: int
+    width: int
     tiles: Expr
     lines: Expr
     rows: Expr
@@ -52,11 +55,13 @@ class OpenFetch:
         """Emits how many lines tiles fetch, for a block of some rows; None if none ever does."""
         if loops.fetch is None or loops.plan.rows * vectors < PRODUCTS_PER_FETCH:
             return None
-        one = tirx.const(1, "int32")
+        if vectors % loops.line_vectors:
+            return None
+        width, one = vectors // loops.line_vectors, tirx.const(1, "int32")
         tiles = materialise(tirx.Max(ceil_div(rows, loops.plan.rows), one))
-        share = tirx.floordiv(tiles + (vectors - 1), tiles)
-        lines = tirx.Select(tiles <= PANELS_AHEAD * vectors, share, tirx.const(0, "int32"))
-        return OpenFetch(loops, vectors, tiles, materialise(lines), rows)
+        share = tirx.floordiv(tiles + (width - 1), tiles)
+        lines = tirx.Select(tiles <= PANELS_AHEAD * width, share, tirx.const(0, "int32"))
+        return OpenFetch(loops, vectors, width, tiles, materialise(lines), rows)
 
     def ahead(self, vector: Expr, at: Expr, height: int, first: Expr | int) -> Ahead | None:
         """(step) -> None; fetches a share of the panel that begins behind a tile's vectors.
@@ -73,16 +78,16 @@ class OpenFetch:
             First step of the block of K.
         """
         fetch, plan = self.loops.fetch, self.loops.plan
-        most = min(self.vectors, height * self.vectors // PRODUCTS_PER_FETCH)
-        lower = height <= plan.rows // 2 and most < self.vectors  # only ever a single tile
+        most = min(self.width, height * self.vectors // PRODUCTS_PER_FETCH)
+        lower = height <= plan.rows // 2 and most < self.width  # only ever a single tile
         if fetch is None or not most or lower:
             return None
         zero = tirx.const(0, "int32")
         lines = materialise(tirx.Select(self.lines <= most, self.lines, zero))
         # Whole for the pieces of `for_tiles`, of which the larger ones come first.
         number = tirx.floordiv(at * self.tiles, tirx.Max(self.rows, tirx.const(1, "int32")))
-        width, steps = tirx.const(self.vectors, "int32"), plan.steps
-        next_panel = self.vectors * steps + (number * steps + first) * lines
+        width, steps = tirx.const(self.width, "int32"), plan.steps
+        next_panel = self.width * steps + (number * steps + first) * lines
         some = lines > 0
         begin = materialise(tirx.Select(some, next_panel, first * width))
         stride = materialise(tirx.Select(some, lines, width))

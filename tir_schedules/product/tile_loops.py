@@ -95,9 +95,10 @@ class TileLoops:
     direct : callable or None
         (row, vector) -> where tiles are stored as they are, in place of `store`.
     fetch : callable or None
-        (first vector of a panel, line of the panel) -> None; fetches that line of packed B, of
-        which a step has one for each vector. With few rows the tiles have it called while they
-        multiply the panel before.
+        (first vector of a panel, line of the panel) -> None; fetches that line of packed B. With
+        few rows the tiles have it called while they multiply the panel before.
+    line_vectors : int
+        Vectors of one step of packed B that a line holds.
     share : tuple or None
         First step and number of steps of the K that is multiplied; all of it if None.
     """
@@ -114,6 +115,7 @@ class TileLoops:
     peel: bool = False
     direct: Callable[[Expr, Expr], Place] | None = None
     fetch: Callable[[Expr, Expr | int], None] | None = None
+    line_vectors: int = 1
     share: Piece | None = None
 
     def emit(
@@ -249,9 +251,12 @@ class TileLoops:
         `before` counts the tiles before the group.
         """
         tiles = sum(each.count for each in groups)
-        fetch, lines = self.fetch, math.ceil(vectors / tiles)
+        fetch, lines_of_panel = self.fetch, vectors // self.line_vectors
+        lines = math.ceil(lines_of_panel / tiles)
         few = lines * PRODUCTS_PER_FETCH > group.size * vectors
-        if fetch is None or few or tiles > PANELS_AHEAD * vectors:
+        if fetch is None or vectors % self.line_vectors:
+            return None
+        if few or tiles > PANELS_AHEAD * lines_of_panel:
             return None
 
         def ahead(tile: Expr | int, step: Expr | int) -> None:

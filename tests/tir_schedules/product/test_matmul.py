@@ -177,20 +177,21 @@ def test_illegal_configs_are_refused(field: str, value: int) -> None:
         MATMUL.build(region, config, isa_named("avx2"))
 
 
-@pytest.mark.parametrize(("rows", "fetched"), [(1, False), (32, True), (512, False)])
+@pytest.mark.parametrize("isa", ["avx2", "avx512"])
+@pytest.mark.parametrize(("rows", "fetched"), [(1, False), (8, True), (512, False)])
 def test_the_next_panel_is_fetched_where_few_rows_pass_over_this_one(
-    rows: int, fetched: bool
+    isa: str, rows: int, fetched: bool
 ) -> None:
-    machine = machine_for("avx512")
+    machine = machine_for(isa)
     region = matmul_region((rows,), 256, 256)
     kernel = MATMUL.build(region, MATMUL.default_config(region, machine), machine.isa)
     assert ("tvm_hybrid_prefetch" in str(kernel.body)) == fetched
 
 
-@pytest.mark.isa("avx512")
-@pytest.mark.parametrize("rows", [11, 27, 32])
-def test_what_is_fetched_beyond_the_weight_is_never_read(rows: int) -> None:
-    check(matmul_region((rows,), 40, 70), "avx512", at_end=True)
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("rows", [8, 11, 27, 32])
+def test_what_is_fetched_beyond_the_weight_is_never_read(isa: str, rows: int) -> None:
+    check(matmul_region((rows,), 40, 70), isa, at_end=True)
 
 
 def test_what_it_does_not_build_has_a_reason() -> None:

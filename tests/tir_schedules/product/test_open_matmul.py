@@ -111,9 +111,11 @@ def test_cuts_of_rows_and_of_k() -> None:
         check(region, kernel, each)
 
 
-@pytest.mark.parametrize(("isa", "fetched"), [("avx2", False), ("avx512", True)])
-def test_tiles_fetch_the_next_panel_where_a_step_of_it_is_a_line(isa: str, fetched: bool) -> None:
-    region, machine = biased(96, 200), machine_for(isa)
+@pytest.mark.parametrize(("isa", "fetched"), [("scalar", False), ("avx2", True), ("avx512", True)])
+def test_tiles_fetch_the_next_panel_where_a_step_of_it_is_whole_lines(
+    isa: str, fetched: bool
+) -> None:
+    region, machine = biased(96, 208), machine_for(isa)
     template = template_for("matmul")
     built = template.build(region, template.default_config(region, machine), machine.isa)
     assert ("tvm_hybrid_prefetch" in str(built.body)) == fetched
