@@ -50,6 +50,7 @@ from .lower.concat_in_place import concat_in_place
 from .lower.drop_checks import drop_checks
 from .lower.fold_constants import fold_constants
 from .lower.grow_caches import grow_caches
+from .lower.into_entry import into_entry
 from .lower.legalize_operators import legalize_operators
 from .lower.lower_regions import lower_regions
 from .lower.merge_side_by_side import merge_side_by_side
@@ -264,6 +265,7 @@ def phases(options: PipelineOptions, decisions: DecisionLog) -> dict[Phase, list
         ],
         Phase.SHARE_KERNELS: [
             share_kernels(decisions),
+            into_entry(),
             *only_if(options.suffix != "", rename_kernels(options.suffix, decisions)),
         ],
         Phase.LOWER_TO_VM: [

@@ -26,6 +26,7 @@ from ._autoload import register
 from .affinity.pool_setting import PoolSetting
 from .affinity.topology import host_topology
 from .affinity.weights import Nodes, nodes_for, place_weights
+from .bound_outputs import bound_outputs
 from .cpu_features import required_features
 from .executable import Executable
 from .fallback import fallback_target
@@ -265,6 +266,7 @@ def _manifest(
         values=source.values,
         shared_outputs=shared_outputs(compiled.mod),
         unaligned_inputs=unaligned_inputs(compiled.mod),
+        bound_outputs=bound_outputs(compiled.mod),
         coverage=Coverage(taken, len(compiled.decisions)),
         decisions=tuple(compiled.decisions),
         records=_records_used(options),

@@ -17,6 +17,7 @@ from tvm.runtime import Tensor
 from microkernels.errors import ArtifactError, FeedError
 from microkernels.output_file import replacing, require_writable
 from relay_passes.bfloat16.uint16_entry import BITS_ENTRY, MAIN
+from relay_passes.lower.into_entry import INTO_ENTRY, SHAPES_ENTRY
 from relay_passes.lower.native_code import emit_machine_code
 from relay_passes.lower.weights_entry import WEIGHTS_ENTRY
 
@@ -147,6 +148,15 @@ class Executable:
     def numpy_main(self) -> Any:
         """A function like `main` that takes and gives bfloat16 tensors as their bits (uint16)."""
         return self.new_machine()[BITS_ENTRY if self.has_bfloat16 else MAIN]
+
+    def into_entries(self) -> tuple[Any, Any]:
+        """Functions of a machine of their own, of a program that has `manifest.bound_outputs`.
+
+        One takes the inputs and a tensor for each of these outputs, and returns all outputs; the
+        other tells the shapes of these tensors for such inputs.
+        """
+        machine = self.new_machine()
+        return machine[INTO_ENTRY], machine[SHAPES_ENTRY]
 
     def bare_kernel(self) -> tuple[Any, tuple[Tensor, ...]] | None:
         """The model's only kernel, and the constants it is called with between input and output.

@@ -29,6 +29,25 @@ class Coverage(msgspec.Struct, frozen=True):
     nodes: int
 
 
+class BoundOutput(msgspec.Struct, frozen=True):
+    """An output that the program can write into memory of the caller.
+
+    Attributes
+    ----------
+    number : int
+        Of the output.
+    cache : int or None
+        The input whose memory it may be, with new rows behind those of the input; heads of both
+        may lie apart.
+    anywhere : bool
+        Whether its memory may lie anywhere; else it must be aligned to 64 bytes.
+    """
+
+    number: int
+    cache: int | None = None
+    anywhere: bool = False
+
+
 class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Everything that is known about an executable besides its code.
 
@@ -65,6 +84,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         Whether an output may share memory with an input, a weight or another output.
     unaligned_inputs : tuple of bool
         Whether kernels read an input wherever it lies; else it must be aligned to 64 bytes.
+    bound_outputs : tuple of BoundOutput
+        The outputs that the program can write into memory of the caller.
     coverage : Coverage
         How much of the model our templates build.
     decisions : tuple of Decision
@@ -93,6 +114,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     values: tuple[InputValue, ...] = ()
     shared_outputs: tuple[bool, ...]
     unaligned_inputs: tuple[bool, ...]
+    bound_outputs: tuple[BoundOutput, ...] = ()
     coverage: Coverage
     decisions: tuple[Decision, ...]
     records: tuple[RecordUse, ...] = ()

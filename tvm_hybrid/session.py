@@ -25,11 +25,13 @@ from microkernels.errors import (
 
 from .api import compile as compile_model
 from .artifact import is_library
+from .bound_run import Bound, BoundRun, copy_to_bound
 from .dlpack import BFLOAT16
 from .executable import Executable, load, refuse_copies
 from .explanation import Explanation
 from .feeds import to_array
 from .input_values import without_values
+from .io_binding import IOBinding
 from .logs import logger
 from .model_input import is_onnx
 from .node_arg import NodeArg
@@ -307,11 +309,9 @@ class InferenceSession:
         try:
             result = state.main(*tensors)
         except Exception as error:
-            if self._open:  # the program has looked at sizes, but does not say which are wrong
+            if self._open:
                 self._feed_slowly(state, input_feed)
-                manifest = self.executable.manifest
-                shapes = [np.shape(input_feed[info.name]) for info in manifest.inputs]
-                check_sizes(manifest.inputs, shapes, manifest.limits)
+                self._check_sizes(input_feed)
             raise_size_error(error)
             raise
         if type(result) is Tensor:
@@ -326,6 +326,65 @@ class InferenceSession:
             arrays = [a.copy() if s else a for a, s in zip(arrays, self._shared, strict=True)]
         return arrays if places is None else [arrays[place] for place in places]
 
+    def io_binding(self) -> IOBinding:
+        """A new set of arrays for inputs and outputs, for `run_with_iobinding`."""
+        return IOBinding(self)
+
+    def run_with_iobinding(self, iobinding: IOBinding, run_options: Any = None) -> None:
+        """Runs the model on bound arrays; the outputs are in these, and in `get_outputs`.
+
+        Parameters
+        ----------
+        iobinding : IOBinding
+            Every input has to be bound, and the outputs that are wanted.
+        run_options : None
+            As for `run`.
+
+        Raises
+        ------
+        FeedError
+            As `run`; if an output is bound to an array that is not just what the output is, or that
+            overlaps an input or another output.
+        ModelError, CompileError, IsaError
+            As `run`.
+        """
+        if run_options is not None:
+            raise FeedError("run_options are not supported; pass None")
+        feeds, bound = iobinding.bound_inputs, iobinding.bound_outputs
+        if not bound:
+            raise FeedError("no output is bound; bind_output(name) has the session make an array")
+        session = self if self._programs is None else self._programs.session_for(feeds)
+        self.executable = session.executable
+        arrays = session._run_bound(feeds, bound)
+        iobinding.keep([arrays[session._places[name]] for name in bound])
+
+    def _run_bound(self, feeds: Mapping[str, Any], bound: Bound) -> list[np.ndarray]:
+        """All outputs, in bound arrays where there are such."""
+        if not self.executable.manifest.bound_outputs:
+            return copy_to_bound(self.executable.outputs, self.run(None, feeds), bound)
+        try:
+            runner = self._local.bound
+        except AttributeError:
+            runner = self._local.bound = BoundRun(self.executable)
+        if self._parallel and current.setting is not self._setting:
+            use_setting(self._setting)
+        feeds = self._named_feeds(feeds)
+        try:
+            return runner.run(feeds, bound)
+        except FeedError:
+            raise
+        except Exception as error:
+            if self._open:
+                self._check_sizes(feeds)
+            raise_size_error(error)
+            raise
+
+    def _check_sizes(self, feeds: Mapping[str, Any]) -> None:
+        """Says which sizes are wrong; the program looks at them, but only says that some are."""
+        manifest = self.executable.manifest
+        shapes = [np.shape(feeds[info.name]) for info in manifest.inputs]
+        check_sizes(manifest.inputs, shapes, manifest.limits)
+
     def _new_state(self) -> ThreadState:
         """What the calling thread runs with; the first one may get the short way."""
         state = ThreadState(self.executable)
@@ -338,6 +397,15 @@ class InferenceSession:
 
     def _feed_slowly(self, state: ThreadState, feeds: Any) -> list[Any]:
         """Feeds anything acceptable, or says what is not."""
+        feeds = self._named_feeds(feeds)
+        infos = self.executable.inputs
+        return [
+            feed(to_array(feeds[name], info))
+            for info, (name, feed) in zip(infos, state.feeds, strict=True)
+        ]
+
+    def _named_feeds(self, feeds: Any) -> Mapping[str, Any]:
+        """Feeds of just the program's inputs."""
         names = [info.name for info in self.executable.inputs]
         if not isinstance(feeds, Mapping):
             raise FeedError(
@@ -352,11 +420,7 @@ class InferenceSession:
                 f"the model has no input {', '.join(map(repr, extra))}; "
                 f"its inputs are {', '.join(map(repr, names))}"
             )
-        infos = self.executable.inputs
-        return [
-            feed(to_array(feeds[name], info))
-            for info, (name, feed) in zip(infos, state.feeds, strict=True)
-        ]
+        return feeds
 
     def _find(self, names: Sequence[str]) -> list[int]:
         known = ", ".join(map(repr, self._places))

@@ -26,14 +26,25 @@ from tvm.script.ir_builder import IRBuilder
 Expr: TypeAlias = tirx.Expr
 
 
-def parameter(name: str, shape: Sequence[int | Expr], dtype: str) -> Expr:
+def parameter(
+    name: str, shape: Sequence[int | Expr], dtype: str, strides: Sequence[int | Expr] | None = None
+) -> Expr:
     """A parameter of the PrimFunc under construction, aligned to its elements only.
+
+    Without strides, its elements lie behind each other.
 
     TVM assumes 64 bytes unless told otherwise, and LLVM then uses instructions that fault on what a
     caller's array really is; unaligned ones cost nothing on aligned data.
     """
     align = max(1, DataType(dtype).itemsize)
-    return I.arg(name, I.buffer(tuple(shape), dtype, align=align))
+    if strides is None:
+        return I.arg(name, I.buffer(tuple(shape), dtype, align=align))
+    sizes, apart = map(_int64, (shape, strides))  # TVM compares them with others of that type
+    return I.arg(name, I.buffer(sizes, dtype, strides=apart, align=align))
+
+
+def _int64(sizes: Sequence[int | Expr]) -> list[Expr]:
+    return [tirx.const(size, "int64") if isinstance(size, int) else size for size in sizes]
 
 
 def lanes_of(value: Expr) -> int:

@@ -37,9 +37,10 @@ from tir_schedules.attention.open.program import build_growing
 from tir_schedules.core.region import Region
 from tir_schedules.core.template import template_for
 
-from .lower_regions import KERNEL, UNALIGNED, decision_of
+from .lower_regions import IN_PLACE, KERNEL, UNALIGNED, decision_of
 from .select_configs import config_of
 
+_PAST_AND_PRESENT = [[1, 0], [3, 1]]  # of the keys, of the values
 WHY = "it writes k and v as well, and reads the past once"
 
 
@@ -145,7 +146,7 @@ class _Grower:
             function = build_growing(region, config, isa, growths).without_attr("global_symbol")
             name = template_for(region.op).kernel_name(region, config, isa)
             marked = function.with_attr(KERNEL, name).with_attr(UNALIGNED, True)
-            marked = marked.with_attr(OP_PATTERN, OPAQUE)
+            marked = marked.with_attr(OP_PATTERN, OPAQUE).with_attr(IN_PLACE, _PAST_AND_PRESENT)
             self.kernels[key] = self.builder.add_func(marked, "tvm_hybrid_attention_growing")
         return self.kernels[key]
 

@@ -34,6 +34,8 @@ from .select_configs import SOURCE, config_of
 KERNEL = "tvm_hybrid.kernel"
 # The kernel reads its parameters as fast at any element's address.
 UNALIGNED = "tvm_hybrid.unaligned"
+# Pairs of an argument and a result that may be one tensor, and that may have room for more rows.
+IN_PLACE = "tvm_hybrid.in_place"
 
 
 def lower_regions(machine: Machine, decisions: DecisionLog) -> ir.transform.Pass:

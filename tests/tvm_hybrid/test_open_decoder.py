@@ -6,12 +6,17 @@ empty at first. Written as exporters do, with casts that change nothing.
 
 from __future__ import annotations
 
+import mmap
+from contextlib import ExitStack
+
 import numpy as np
 import onnx
 import pytest
 
 import tvm_hybrid
+from tests.guard import on_pages, read_only
 from tests.onnx_builder import OnnxBuilder
+from tvm_hybrid.errors import FeedError
 from tvm_hybrid.report.onnx_runtime import literal_session
 
 HEADS, GROUPS, SIZE = 4, 2, 16
@@ -182,3 +187,98 @@ def test_a_known_number_of_rows_and_any_past(rows: int, grows: bool) -> None:
         wanted = literal_session(model).run(None, feeds)
         for one, other in zip(session.run(None, feeds), wanted, strict=True):
             np.testing.assert_allclose(one, other, rtol=0, atol=bound_of(134))
+
+
+def page_rows() -> int:
+    """Rows of a head that fill pages of memory."""
+    return mmap.PAGESIZE // (SIZE * 4)
+
+
+@pytest.mark.parametrize(("batch", "rows"), [(1, 1), (2, 1), (3, 4), (1, 70)])
+def test_of_a_bound_cache_only_new_rows_are_written(
+    session: tvm_hybrid.InferenceSession, batch: int, rows: int
+) -> None:
+    """The past is read-only memory meanwhile."""
+    past = page_rows()
+    room = past * (1 + -(-rows // past))
+    rng = np.random.default_rng(rows)
+    given = {
+        "x": rng.standard_normal((batch, rows, WIDTH)).astype(np.float32),
+        "positions": np.tile(np.arange(past, past + rows), (batch, 1)),
+        "mask": np.ones((batch, past + rows), np.int64),
+    }
+    before = [rng.standard_normal((batch, GROUPS, past, SIZE)).astype(np.float32) for _ in "kv"]
+    wanted = session.run(None, given | dict(zip(("keys", "values"), before, strict=True)))
+    binding = session.io_binding()
+    for name, value in given.items():
+        binding.bind_input(name, value)
+    out, *present = (each.name for each in session.get_outputs())
+    binding.bind_output(out, np.empty_like(given["x"]))
+    caches = []
+    with ExitStack() as scope:
+        for name, result, values in zip(("keys", "values"), present, before, strict=True):
+            cache = on_pages(np.full((batch, GROUPS, room, SIZE), np.nan, np.float32))
+            cache[:, :, :past] = values
+            for head in cache.reshape(-1, room, SIZE):
+                scope.enter_context(read_only(head[:past]))
+            binding.bind_input(name, cache[:, :, :past])
+            binding.bind_output(result, cache[:, :, : past + rows])
+            caches.append(cache)
+        binding.run()
+    for found, expected in zip(binding.get_outputs(), wanted, strict=True):
+        np.testing.assert_array_equal(found, expected)
+    for cache in caches:
+        assert np.isnan(cache[:, :, past + rows :]).all()
+
+
+def test_decoding_in_caches_with_room(session: tvm_hybrid.InferenceSession) -> None:
+    """From an empty cache, past the end of one, into a larger one."""
+    rng, batch = np.random.default_rng(3), 2
+    caches = [np.zeros((batch, GROUPS, 16, SIZE), np.float32) for _ in "kv"]
+    usual = [np.zeros((batch, GROUPS, 0, SIZE), np.float32)] * 2
+    out, *present = (each.name for each in session.get_outputs())
+    past = 0
+    for rows in (5, 1, 1, 3, 1, 9, 1, 30, 1):
+        binding = session.io_binding()
+        given = {
+            "x": rng.standard_normal((batch, rows, WIDTH)).astype(np.float32),
+            "positions": np.tile(np.arange(past, past + rows), (batch, 1)),
+            "mask": np.ones((batch, past + rows), np.int64),
+        }
+        for name, value in given.items():
+            binding.bind_input(name, value)
+        binding.bind_output(out)
+        larger = caches
+        if past + rows > caches[0].shape[2]:
+            larger = [np.zeros((batch, GROUPS, 2 * (past + rows), SIZE), np.float32) for _ in "kv"]
+        for name, result, old, new in zip(("keys", "values"), present, caches, larger, strict=True):
+            binding.bind_input(name, old[:, :, :past])
+            binding.bind_output(result, new[:, :, : past + rows])
+        binding.run()
+        wanted = session.run(None, given | dict(zip(("keys", "values"), usual, strict=True)))
+        for found, expected in zip(binding.get_outputs(), wanted, strict=True):
+            np.testing.assert_array_equal(found, expected)
+        caches, usual, past = larger, wanted[1:], past + rows
+    assert len(session.programs) == 1
+
+
+def test_a_cache_that_lies_otherwise_over_its_past_is_refused(
+    session: tvm_hybrid.InferenceSession,
+) -> None:
+    cache, rows = np.zeros((2, 1, GROUPS, 40, SIZE), np.float32), 1
+    other = np.zeros((1, GROUPS, 40, SIZE), np.float32)
+    feeds = {
+        "x": np.zeros((1, rows, WIDTH), np.float32),
+        "positions": np.full((1, rows), 8),
+        "mask": np.ones((1, 8 + rows), np.int64),
+        "keys": cache[0, :, :, :8],
+        "values": other[:, :, :8],
+    }
+    _, keys, values = (each.name for each in session.get_outputs())
+    for result, view in ((keys, cache[0, :, :, 1:10]), (values, cache[0, :, :, :9])):
+        binding = session.io_binding()
+        for name, value in feeds.items():
+            binding.bind_input(name, value)
+        binding.bind_output(result, view)
+        with pytest.raises(FeedError, match=r"input 'keys' and output|output .* and input 'keys'"):
+            binding.run()

@@ -16,11 +16,8 @@ from tvm import tirx
 from microkernels.isa import Isa
 from microkernels.microkernel import Microkernel, kernels_for
 from microkernels.tvm_compat import llvm_functions
-from microkernels.vector.expressions import (
-    Expr,
-    bind,
-    materialise,
-)
+from microkernels.vector.addresses import ADDRESS_LLVM_IR
+from microkernels.vector.expressions import Expr, bind, materialise
 from microkernels.vector.streaming import streaming_llvm_ir
 from tir_schedules.attention.config import AttentionConfig, kernels_of
 from tir_schedules.attention.decode.plan import bits_of_element
@@ -43,6 +40,7 @@ from tir_schedules.core.region import Region
 from tir_schedules.core.size import SymbolicSize
 from tir_schedules.epilogue.epilogue import Epilogue
 
+from .cache_parameter import cache_parameter, with_room
 from .few import OpenFew, few_queries, shared_heads
 from .growing import GrowingFew, Growth
 from .growing_cache import GrowingCache
@@ -74,29 +72,34 @@ def build_growing(
         q = tensor_parameter("input0", region.inputs[0])
         parts = {
             name: (
-                tensor_parameter(f"past_{name}", growth.past),
+                cache_parameter(f"past_{name}", growth.past),
                 tensor_parameter(f"new_{name}", growth.new),
             )
             for name, growth in growths.items()
         }
         operands = input_parameters(region, 3)
-        k, v = (tensor_parameter(name, problem.tensors[name]) for name in "kv")
-        stored = (q, k, v, tensor_parameter("C", region.output))
+        grown = {name: cache_parameter(name, problem.tensors[name]) for name in "kv"}
+        stored = (q, grown["k"][0], grown["v"][0], tensor_parameter("C", region.output))
         read_extents()
+        for name, (_, apart) in grown.items():
+            with_room(problem, name, apart)
         attention = _attention(problem, config, isa, stored, operands)
-        for name, growth in growths.items():
-            past, new = parts[name]
-            attention.caches[name] = GrowingCache(
-                past=flat_view(past, growth.past),
-                new=flat_view(new, growth.new),
-                present=attention.buffers[name],
-                past_rows=growth.past.shape[-2],
-                new_rows=growth.new.shape[-2],
-                heads=math.prod(growth.past.shape[:-2]),
-                columns=growth.past.shape[-1],
-                lanes=isa.f32_lanes,
-            )
-        attention.emit()
+        with llvm_functions(ADDRESS_LLVM_IR):
+            for name, growth in growths.items():
+                (past, past_apart), new = parts[name]
+                attention.caches[name] = GrowingCache(
+                    past=flat_view(past, growth.past),
+                    new=flat_view(new, growth.new),
+                    present=attention.buffers[name],
+                    past_rows=growth.past.shape[-2],
+                    new_rows=growth.new.shape[-2],
+                    heads=math.prod(growth.past.shape[:-2]),
+                    columns=growth.past.shape[-1],
+                    past_apart=past_apart,
+                    present_apart=grown[name][1],
+                    lanes=isa.f32_lanes,
+                )
+            attention.emit()
     return builder.get()
 
 

@@ -1,0 +1,132 @@
+"""The entry that writes outputs into tensors of the caller."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from tvm import IRModule, relax, te, tirx
+from tvm.ir import assert_structural_equal
+from tvm.script import relax as R
+
+from relay_passes.lower.into_entry import (
+    INTO_ENTRY,
+    INTO_OUTPUTS,
+    SHAPES_ENTRY,
+    into_entry,
+)
+from relay_passes.lower.lower_regions import IN_PLACE, UNALIGNED
+
+Body = Callable[[relax.BlockBuilder, relax.Var], relax.Expr]
+
+
+def module(body: Body) -> IRModule:
+    """x: float32[n, 4] -> what the body makes of it."""
+    builder = relax.BlockBuilder()
+    n = tirx.Var("n", "int64")
+    x = relax.Var("x", relax.TensorType((n, 4), "float32"))
+    with builder.function("main", [x]):
+        with builder.dataflow():
+            result = builder.emit_output(body(builder, x))
+        builder.emit_func_output(result)
+    return builder.get()
+
+
+def next_of(x: te.Tensor) -> te.Tensor:
+    return te.compute(x.shape, lambda i, j: x[i, j] + tirx.const(1, "float32"))
+
+
+def two_of(x: te.Tensor) -> list[te.Tensor]:
+    return [next_of(x), te.compute(x.shape, lambda i, j: x[i, j] * x[i, j])]
+
+
+def test_an_output_is_a_parameter_that_its_kernel_writes() -> None:
+    mod = into_entry()(module(lambda builder, x: builder.call_te(next_of, x)))
+    kernel = next(gvar for gvar in mod.get_global_vars() if gvar.name_hint.startswith("next"))
+    builder = relax.BlockBuilder()
+    n = tirx.Var("n", "int64")
+    ty = relax.TensorType((n, 4), "float32")
+    x, out = relax.Var("x", ty), relax.Var("out0", ty)
+    with builder.function(INTO_ENTRY, [x, out], attrs={INTO_OUTPUTS: [[0, -1, 0]]}):
+        with builder.dataflow():
+            call = relax.op.call_tir_inplace(kernel, relax.Tuple([x, out]), [1], ty)
+            result = builder.emit_output(builder.normalize(call))
+        builder.emit_func_output(result)
+    wanted = builder.get()[INTO_ENTRY].with_attr("global_symbol", INTO_ENTRY)
+    found = relax.transform.Normalize()(mod)[INTO_ENTRY]
+    assert_structural_equal(found, wanted, map_free_vars=True)
+    (shape,) = mod[SHAPES_ENTRY].body.body.fields
+    size, columns = shape.values
+    assert size.same_as(mod[SHAPES_ENTRY].params[0].ty.shape[0])
+    assert int(columns) == 4
+    assert_structural_equal(into_entry()(mod), mod)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        lambda _builder, x: x,
+        lambda _builder, x: relax.op.reshape(x, (-1,)),
+        lambda builder, x: relax.Tuple([builder.emit(builder.call_te(next_of, x))] * 2),
+    ],
+    ids=["input", "view", "twice"],
+)
+def test_what_no_kernel_writes_for_this_output_alone_is_left(body: Body) -> None:
+    mod = module(body)
+    assert_structural_equal(into_entry()(mod), mod)
+
+
+def second_only(builder: relax.BlockBuilder, x: relax.Var) -> relax.Expr:
+    return relax.TupleGetItem(builder.emit(builder.call_te(two_of, x)), 1)
+
+
+def first_and_more(builder: relax.BlockBuilder, x: relax.Var) -> relax.Expr:
+    made = builder.emit(builder.call_te(two_of, x))
+    first, second = (builder.emit(relax.TupleGetItem(made, i)) for i in range(2))
+    return relax.Tuple([builder.emit(builder.call_te(next_of, second)), first])
+
+
+@pytest.mark.parametrize(("body", "places"), [(second_only, None), (first_and_more, [1, -1])])
+def test_of_a_kernels_results_the_first_ones_may_be_given(
+    body: Body, places: list[int] | None
+) -> None:
+    """A kernel takes its results behind one another, and new ones come last."""
+    mod = into_entry()(module(body))
+    if places is None:
+        assert INTO_ENTRY not in [gvar.name_hint for gvar in mod.get_global_vars()]
+        return
+    calls = [
+        binding.value
+        for block in mod[INTO_ENTRY].body.blocks
+        for binding in block.bindings
+        if isinstance(binding.value, relax.Call)
+    ]
+    assert [list(map(int, call.attrs.inplace_indices)) for call in calls] == [places, [1]]
+    assert [param.name for param in mod[INTO_ENTRY].params] == ["x", "out0", "out1"]
+
+
+@pytest.mark.parametrize("read_again", [False, True])
+def test_an_input_that_nothing_else_reads_may_be_written_over(read_again: bool) -> None:
+    def body(builder: relax.BlockBuilder, x: relax.Var) -> relax.Expr:
+        made = builder.emit(builder.call_te(next_of, x))
+        return builder.emit(builder.call_te(two_of, x))[0] if read_again else made
+
+    def both(builder: relax.BlockBuilder, x: relax.Var) -> relax.Expr:
+        made = builder.emit(builder.call_te(next_of, x))
+        return relax.Tuple([made, builder.emit(builder.call_te(next_of, x))])
+
+    mod = module(both if read_again else body)
+    kernel = next(gvar for gvar in mod.get_global_vars() if gvar.name_hint.startswith("next"))
+    mod[kernel] = mod[kernel].with_attr(IN_PLACE, [[0, 0]]).with_attr(UNALIGNED, True)
+    first, *_ = into_entry()(mod)[INTO_ENTRY].attrs[INTO_OUTPUTS]
+    assert list(map(int, first)) == [0, -1 if read_again else 0, 1]
+
+
+def test_sizes_that_data_decide_are_left() -> None:
+    def body(builder: relax.BlockBuilder, x: relax.Var) -> relax.Expr:
+        found = builder.emit(relax.op.nonzero(x))
+        cast = builder.match_cast(found, R.Tensor((2, tirx.Var("k", "int64")), "int64"))
+        return builder.call_te(lambda a: te.compute(a.shape, lambda i, j: a[i, j] + 1), cast)
+
+    mod = module(body)
+    assert_structural_equal(into_entry()(mod), mod)
