@@ -65,6 +65,7 @@ from .lower.share_kernels import share_kernels
 from .lower.share_objects import share_objects
 from .lower.share_storage import share_storage
 from .lower.size_classes import size_classes
+from .lower.update_rows import update_rows
 from .lower.views_of_sums import views_of_sums
 from .lower.weights_entry import weights_entry
 from .quantize.fold_dequantize import fold_dequantize
@@ -243,6 +244,7 @@ def phases(options: PipelineOptions, decisions: DecisionLog) -> dict[Phase, list
         ],
         Phase.BUILD_KERNELS: [
             *only_if(coarse, grow_caches(machine, decisions)),
+            update_rows(options.threads, decisions),
             lower_regions(machine, decisions),
             *only_if(coarse, merge_side_by_side(machine, decisions)),
             *only_if(coarse, concat_in_place(machine, decisions)),

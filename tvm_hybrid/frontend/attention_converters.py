@@ -17,6 +17,8 @@ from typing import Any
 import numpy as np
 from tvm import relax, te, tirx
 
+from relay_passes.lower.update_rows import ROW_UPDATE
+
 from .data_sized.elements import known_elements
 from .data_sized.sizes import size_in
 from .expressions import Converter, Expr, literal
@@ -55,7 +57,9 @@ def _update_cache(
 
         return te.compute((batch, heads, rows, columns), element, name="cache")
 
-    return builder.emit_te(compute, new, before, *past, primfunc_name_hint="update_cache")
+    places = [0, 1, *range(2, 2 + len(past))]
+    named = {"primfunc_name_hint": "update_cache", "primfunc_attrs": {ROW_UPDATE: places}}
+    return builder.emit_te(compute, new, before, *past, **named)
 
 
 ATTENTION_CONVERTERS: dict[str, Converter] = {

@@ -13,6 +13,8 @@ from typing import Any
 
 from tvm import relax, te, tirx
 
+from relay_passes.lower.update_rows import ROW_UPDATE
+
 from .data_sized.requests import check, check_equal
 from .data_sized.sizes import dims_of
 from .expressions import (
@@ -120,7 +122,10 @@ def _tensor_scatter(
 
         return te.compute(dims, element, name="tensor_scatter")
 
-    return builder.emit_te(compute, past, update, starts, primfunc_name_hint="tensor_scatter")
+    in_rows = mode == b"linear" and axis == len(dims) - 2 > 0
+    marks = {ROW_UPDATE: [1, 2, 0]} if in_rows else {}
+    named = {"primfunc_name_hint": "tensor_scatter", "primfunc_attrs": marks}
+    return builder.emit_te(compute, past, update, starts, **named)
 
 
 SEQUENCE_CONVERTERS: dict[str, Converter] = {

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import mmap
+from contextlib import ExitStack
 from typing import Any
 
 import numpy as np
@@ -10,6 +12,7 @@ import pytest
 from numpy.typing import NDArray
 from onnx.reference import ReferenceEvaluator
 
+from tests.guard import on_pages, read_only
 from tests.onnx_builder import CONTRIB, OnnxBuilder
 from tvm_hybrid import InferenceSession
 
@@ -130,13 +133,12 @@ def test_standard_attention_of_any_past(is_causal: int, mask: str) -> None:
     assert attention_kernels(session)
 
 
-@pytest.mark.parametrize("is_causal", [0, 1])
-def test_a_cache_of_fixed_size_outside(is_causal: int) -> None:
-    """TensorScatter writes the new keys, Attention is told how many there are; some see none."""
+def fixed_cache(room: int, is_causal: int) -> onnx.ModelProto:
+    """New keys written into a cache of so many rows, and attention to it."""
     build = OnnxBuilder(24)
     q = build.input("q", ["batch", HEADS, "n", SIZE])
     k, v = (build.input(name, ["batch", SHARED, "n", SIZE]) for name in "kv")
-    cached = [build.input(f"cache_{x}", ["batch", SHARED, 12, SIZE]) for x in "kv"]
+    cached = [build.input(f"cache_{x}", ["batch", SHARED, room, SIZE]) for x in "kv"]
     start = build.input("start", ["batch"], np.int64)
     count = build.input("count", ["batch"], np.int64)
     present = [
@@ -146,6 +148,13 @@ def test_a_cache_of_fixed_size_outside(is_causal: int) -> None:
     y = build.node("Attention", q, *present, "", "", "", count, is_causal=is_causal)
     model = finished(build, y, *present)
     model.ir_version = 10
+    return model
+
+
+@pytest.mark.parametrize("is_causal", [0, 1])
+def test_a_cache_of_fixed_size_outside(is_causal: int) -> None:
+    """TensorScatter writes the new keys, Attention is told how many there are; some see none."""
+    model = fixed_cache(12, is_causal)
     session = session_of(model)
     for starts, n in (([0], 3), ([6], 1), ([2, 7], 1), ([1, 4, 0], 2)):
         batch = len(starts)
@@ -165,3 +174,39 @@ def test_a_cache_of_fixed_size_outside(is_causal: int) -> None:
         for b, first in enumerate(starts):
             np.testing.assert_array_equal(found[1][b, :, first : first + n], feeds["k"][b])
     assert attention_kernels(session)
+
+
+@pytest.mark.parametrize("form", ["GroupQueryAttention", "TensorScatter"])
+def test_a_bound_cache_of_fixed_size_is_not_copied(form: str) -> None:
+    """Pages of the past are read-only meanwhile."""
+    page = mmap.PAGESIZE // (4 * SIZE)  # rows of it
+    room, lengths = 3 * page, [page, page + 7]
+    if form == "GroupQueryAttention":
+        model = decoder(room, "mask")
+        feeds = decoder_feeds(lengths, 1, room, "mask")
+        past = [f"past_{x}" for x in "kv"]
+    else:
+        model, past = fixed_cache(room, 1), [f"cache_{x}" for x in "kv"]
+        feeds = {"q": random(2, HEADS, 1, SIZE), "start": np.array(lengths)}
+        feeds |= {x: random(2, SHARED, 1, SIZE, seed=1) for x in "kv"}
+        feeds |= {x: random(2, SHARED, room, SIZE, seed=2) for x in past}
+        feeds["count"] = feeds["start"] + 1
+    session = session_of(model)
+    kernels = [node.kernel for node in session.explain()]
+    assert kernels.count("row_update") == 2
+    expected = session.run(None, feeds)
+    binding = session.io_binding()
+    out, *present = (each.name for each in session.get_outputs())
+    binding.bind_output(out)
+    with ExitStack() as scope:
+        for name, value in feeds.items():
+            if name in past:
+                value = on_pages(value)
+                binding.bind_output(present[past.index(name)], value)
+                for head in value.reshape(-1, room, SIZE):
+                    scope.enter_context(read_only(head[:page]))
+                    scope.enter_context(read_only(head[2 * page :]))
+            binding.bind_input(name, value)
+        binding.run()
+    for found, wanted in zip(binding.get_outputs(), expected, strict=True):
+        np.testing.assert_array_equal(found, wanted)

@@ -61,14 +61,42 @@ class Growing:
         q, k, v, bias = random_inputs(known)
         parts = [part for whole in (k, v) for part in np.split(whole, [past], axis=2)]
         given = [guarded(np.ascontiguousarray(each), at_end) for each in (q, *parts, bias)]
-        # Vectors are streamed to multiples of their size, as memory of results begins.
-        made = [aligned(np.full(k.shape, np.nan, np.float32)) for _ in "kv"]
+        # Vectors are streamed to multiples of their size only.
+        place = guarded if at_end else aligned
+        made = [place(np.full(k.shape, np.nan, np.float32)) for _ in "kv"]
         out = guarded(np.full(known.output.shape, np.nan, np.float32), at_end)
+        self.run(known, given, made, out, (q, k, v, bias))
+
+    def in_room(self, batch: int, new: int, past: int, room: int, in_place: bool) -> None:
+        """Caches whose heads lie `room` rows apart; the past of each may begin the result."""
+        known = at_sizes(REGION, {"batch": batch, "length": new, "past": past})
+        q, k, v, bias = random_inputs(known)
+        given, made = [q], []
+        for whole in (k, v):
+            caches = [np.full((batch, SETS, room, SIZE), 7, np.float32) for _ in range(2)]
+            cache, other = caches[0], caches[0] if in_place else caches[1]
+            cache[:, :, :past] = whole[:, :, :past]
+            given += [cache[:, :, :past], np.ascontiguousarray(whole[:, :, past:])]
+            made.append(other[:, :, : past + new])
+        self.run(known, [*given, bias], made, np.empty(known.output.shape, np.float32),
+                 (q, k, v, bias))  # fmt: skip
+        for each in made:
+            assert (each.base[:, :, past + new :] == 7).all()
+
+    def run(
+        self,
+        known: Region,
+        given: list[np.ndarray],
+        made: list[np.ndarray],
+        out: np.ndarray,
+        inputs: tuple[np.ndarray, ...],
+    ) -> None:
+        q, k, v, bias = inputs
         self.kernel(*map(tensor_of, (*given, *made, out)))
         np.testing.assert_array_equal(made[0], k)
         np.testing.assert_array_equal(made[1], v)
         # Sums of so many products with probabilities; an exponential is off by a few roundings.
-        bound = 4 * (past + new + SIZE + 8) * np.finfo(np.float32).eps * np.abs(v).max()
+        bound = 4 * (k.shape[2] + SIZE + 8) * np.finfo(np.float32).eps * np.abs(v).max()
         assert np.abs(out - expected(known, [q, k, v, bias])).max() <= bound
 
 
@@ -92,11 +120,28 @@ def test_one_query_and_any_past(isa: str) -> None:
         kernel.check(1 + number % 3, 1, past, number % 2 == 0)
 
 
-def test_a_cache_that_is_streamed() -> None:
+@pytest.mark.parametrize("at_end", [False, True])
+def test_a_cache_that_is_streamed(at_end: bool) -> None:
     isa = highest_native(ISAS)
     kernel = Growing(isa, machine_for(isa, 2))
     assert 3 * SETS * 1201 * SIZE * 4 >= STREAMED_BYTES
-    kernel.check(3, 1, 1200, True)
+    kernel.check(3, 1, 1200, at_end)
+
+
+@pytest.mark.sampled
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("in_place", [False, True])
+def test_caches_with_room_for_more_rows(isa: str, in_place: bool) -> None:
+    kernel = Growing(isa, machine_for(isa, 2))
+    for batch, new, past in ((1, 1, 0), (1, 1, 33), (2, 1, 9), (3, 1, 70), (2, 4, 40)):
+        kernel.in_room(batch, new, past, 80, in_place)
+
+
+def test_threads_share_the_keys_of_a_cache_with_room() -> None:
+    isa = highest_native(ISAS)
+    kernel = Growing(isa, machine_for(isa, 8))
+    for in_place in (True, False):
+        kernel.in_room(1, 1, 2000, 2050, in_place)
 
 
 def test_several_queries() -> None:

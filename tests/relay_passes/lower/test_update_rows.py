@@ -1,0 +1,58 @@
+"""Caches of fixed size get a kernel of their own."""
+
+from __future__ import annotations
+
+from tvm import IRModule, relax, te, tirx
+from tvm.ir import assert_structural_equal
+
+from relay_passes.decisions import DecisionLog
+from relay_passes.lower.lower_regions import IN_PLACE, KERNEL
+from relay_passes.lower.update_rows import ROW_UPDATE, update_rows
+
+
+def rows(name: str, count: int) -> relax.Var:
+    batch = tirx.Var("batch", "int64")
+    return relax.Var(name, relax.TensorType((batch, 2, count, 8), "float32"))
+
+
+def written(new: te.Tensor, before: te.Tensor, past: te.Tensor) -> te.Tensor:
+    return te.compute(past.shape, lambda b, h, j, d: past[b, h, j, d] + new[b, h, 0, d] * before[b])
+
+
+def module(marked: bool) -> IRModule:
+    """new, before, past -> two functions of them."""
+    builder = relax.BlockBuilder()
+    past = rows("past", 9)
+    batch = past.ty.shape[0]
+    new = relax.Var("new", relax.TensorType((batch, 2, 1, 8), "float32"))
+    before = relax.Var("before", relax.TensorType((batch,), "int64"))
+    marks = {ROW_UPDATE: [0, 1, 2]} if marked else {}
+    with builder.function("main", [new, before, past]):
+        with builder.dataflow():
+            call = builder.call_te(
+                written, new, before, past, primfunc_name_hint="written", primfunc_attrs=marks
+            )
+            result = builder.emit_output(call)
+        builder.emit_func_output(result)
+    return builder.get()
+
+
+def test_the_kernel_takes_the_past_first_and_may_write_over_it() -> None:
+    decisions: DecisionLog = []
+    mod = update_rows(2, decisions)(module(marked=True))
+    (kernel,) = (each for each in mod.functions_items() if isinstance(each[1], tirx.PrimFunc))
+    gvar, function = kernel
+    assert gvar.name_hint == "tvm_hybrid_row_update"
+    assert function.attrs[KERNEL] == "row_update"
+    assert [list(map(int, pair)) for pair in function.attrs[IN_PLACE]] == [[0, 0]]
+    new, before, past = mod["main"].params
+    (call,) = (each.value for each in mod["main"].body.blocks[0].bindings)
+    assert list(call.args[1].fields) == [past, new, before]
+    assert call.args[0].same_as(gvar)
+    (decision,) = decisions
+    assert (decision.op, decision.taken, decision.kernel) == ("written", True, "row_update")
+
+
+def test_other_functions_are_left() -> None:
+    mod = module(marked=False)
+    assert_structural_equal(update_rows(2, [])(mod), mod)
