@@ -59,6 +59,8 @@ CASES: dict[str, tuple[str, list[Shape], tuple[np.ndarray, ...], dict[str, Any]]
     "space to depth": ("SpaceToDepth", [IMAGE], (), {"blocksize": 2}),
     "grid sample": ("GridSample", [IMAGE, ["batch", "length", 3, 2]], (), {}),
     "lrn": ("LRN", [IMAGE], (), {"size": 3}),
+    "det": ("Det", [["batch", 4, 4]], (), {}),
+    "det of any size": ("Det", [["batch", "length", "length"]], (), {}),
     "eye": ("EyeLike", [["length", "width"]], (), {"k": 1}),
     "hardmax": ("Hardmax", [ROWS], (), {}),
     "reversed": (
@@ -106,6 +108,14 @@ def test_one_program_for_all_sizes(name: str) -> None:
         # Sums of at most 64 numbers up to 1, in any order, and functions that ORT rounds itself.
         np.testing.assert_allclose(found, wanted, rtol=2e-5, atol=2e-5, equal_nan=True)
     assert len(session.programs) == 1
+
+
+def test_determinants_of_no_matrix_and_of_no_rows() -> None:
+    model = model_of("Det", [["batch", "length", "length"]])
+    session = tvm_hybrid.InferenceSession(model, num_threads=1)
+    for sizes in ((0, 3, 3), (2, 0, 0)):
+        (found,) = session.run(None, {"a": np.zeros(sizes, np.float32)})
+        np.testing.assert_array_equal(found, np.ones(sizes[0], np.float32))
 
 
 @pytest.mark.sampled
@@ -201,6 +211,7 @@ def test_regions_of_an_image_of_any_size(mode: str) -> None:
     ("name", "sizes"),
     [
         ("einsum trace", {"a": (2, 3, 4)}),
+        ("det of any size", {"a": (2, 3, 4)}),
         ("space to depth", {"a": (1, 6, 3, 2)}),
         ("grid sample", {"a": (2, 6, 3, 3), "b": (1, 2, 3, 2)}),
     ],
