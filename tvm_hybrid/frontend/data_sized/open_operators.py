@@ -78,9 +78,9 @@ _QUANTIZED = frozenset(
 )
 _OTHERS = frozenset(
     {
-        *("CausalMask", "Concat", "CumProd", "CumSum", "Det", "Einsum", "EyeLike", "Gather"),
-        *("Gemm", "MatMul", "Pad", "ReverseSequence", "ScatterElements", "ScatterND", "Slice"),
-        *("Split", "TensorScatter", "TopK", "Transpose", "Trilu", "UpdateCache"),
+        *("CausalMask", "Concat", "CumProd", "CumSum", "Det", "Einsum", "EyeLike", "Frames"),
+        *("Gather", "Gemm", "MatMul", "Pad", "ReverseSequence", "ScatterElements", "ScatterND"),
+        *("Slice", "Split", "TensorScatter", "TopK", "Transpose", "Trilu", "UpdateCache"),
     }
 )
 
