@@ -110,6 +110,34 @@ def test_one_program_for_all_sizes(name: str) -> None:
     assert len(session.programs) == 1
 
 
+SCATTERS: dict[str, tuple[list[int], list[list[int]], list[list[int]]]] = {
+    # The shape of updates, places of which some lie outside, and the result.
+    "ScatterND": ([2], [[-(2**40), 2**40], [1, -3]], [[0, 0, 1], [2, 0, 0]]),
+    "ScatterElements": ([3, 1], [[2**40], [-(2**40)], [-1]], [[2, 0, 0], [3, 0, 0]]),
+}
+
+
+@pytest.mark.parametrize("op", SCATTERS)
+def test_places_outside_of_open_data_write_no_foreign_memory(op: str) -> None:
+    """As where sizes are known: the nearest element is written."""
+    shape, places, wanted = SCATTERS[op]
+    build = OnnxBuilder()
+    data = build.input("data", ["rows", "width"])
+    where = build.input("places", ["count", len(places[0])], np.int64)
+    updates = build.input("updates", ["count", *shape[1:]])
+    build.output(build.node(op, data, where, updates), None)
+    session = tvm_hybrid.InferenceSession(build.model(), num_threads=1)
+    assert len(session.programs) == 1
+    feeds = {
+        "data": np.zeros((2, 3), np.float32),
+        "places": np.array(places),
+        "updates": np.arange(1, 1 + len(places), dtype=np.float32).reshape(shape),
+    }
+    np.testing.assert_array_equal(session.run(None, feeds)[0], wanted)
+    with pytest.raises(FeedError):
+        session.run(None, {**feeds, "data": np.zeros((0, 3), np.float32)})
+
+
 def test_determinants_of_no_matrix_and_of_no_rows() -> None:
     model = model_of("Det", [["batch", "length", "length"]])
     session = tvm_hybrid.InferenceSession(model, num_threads=1)
