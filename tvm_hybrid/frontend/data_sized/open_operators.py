@@ -57,17 +57,9 @@ _REDUCTIONS = frozenset(
 )
 _IMAGES = frozenset(
     {
-        *("AveragePool", "BatchNormalization", "Conv", "ConvTranspose", "DepthToSpace"),
-        *(
-            "GlobalAveragePool",
-            "GlobalLpPool",
-            "GlobalMaxPool",
-            "GridSample",
-            "LRN",
-            "LpPool",
-            "MaxPool",
-        ),
-        *("Resize", "RoiAlign", "SpaceToDepth"),
+        *("AveragePool", "BatchNormalization", "Col2Im", "Conv", "ConvTranspose", "DepthToSpace"),
+        *("GlobalAveragePool", "GlobalLpPool", "GlobalMaxPool", "GridSample", "LRN", "LpPool"),
+        *("MaxPool", "MaxPoolPlaces", "MaxUnpool", "Resize", "RoiAlign", "SpaceToDepth"),
     }
 )
 _QUANTIZED = frozenset(
