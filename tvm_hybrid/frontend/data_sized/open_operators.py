@@ -57,7 +57,8 @@ _REDUCTIONS = frozenset(
 )
 _IMAGES = frozenset(
     {
-        *("AveragePool", "BatchNormalization", "Col2Im", "Conv", "ConvTranspose", "DepthToSpace"),
+        *("AveragePool", "BatchNormalization", "Col2Im", "Conv", "ConvTranspose"),
+        *("DeformColumns", "DepthToSpace"),
         *("GlobalAveragePool", "GlobalLpPool", "GlobalMaxPool", "GridSample", "LRN", "LpPool"),
         *("MaxPool", "MaxPoolPlaces", "MaxUnpool", "Resize", "RoiAlign", "SpaceToDepth"),
     }
