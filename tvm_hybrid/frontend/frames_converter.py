@@ -12,6 +12,7 @@ from typing import Any
 
 from tvm import relax, te
 
+from .data_sized.kernels import index
 from .data_sized.requests import check
 from .data_sized.sizes import plain_dims
 from .expressions import Converter, Expr
@@ -21,7 +22,11 @@ from .windows import window_count
 def _frames(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Expr:
     x, length, step = inputs[0], attrs["length"], attrs["step"]
     batch, samples, parts = plain_dims(x)
-    check(builder, samples >= length, f"a signal of {samples} has no frame of {length} elements")
+    check(
+        builder,
+        index(0) + samples >= length,
+        f"a signal of {samples} has no frame of {length} elements",
+    )
     count = window_count(samples, (0, 0), length, step, 1)
 
     def compute(flat: te.Tensor, count: Expr) -> te.Tensor:

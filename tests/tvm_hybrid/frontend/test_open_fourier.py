@@ -94,6 +94,21 @@ def test_any_number_of_signals_of_known_length() -> None:
               "float32")  # fmt: skip
 
 
+def test_a_known_length_behind_a_computed_shape() -> None:
+    build = OnnxBuilder()
+    flat = build.input("x", ["n", 40])
+    rows = build.node("Concat", build.node("Shape", flat, end=1), build.constant([-1], np.int64),
+                      axis=0)  # fmt: skip
+    x = build.node("Unsqueeze", build.node("Reshape", flat, rows), build.constant([2], np.int64))
+    eight = build.constant(8, np.int64)
+    build.output(build.node("STFT", x, eight, "", eight), None)
+    value = random(3, 40)
+    (got,) = InferenceSession(build.model(), num_threads=1).run(None, {"x": value})
+    frames = value.reshape(3, 5, 8, 1)
+    wanted = exact(frames, 2, None, 0, 1)
+    check(got, wanted, bound(frames, 2, wanted, 2.0**-24), "float32")
+
+
 def test_what_a_table_is_made_for_must_be_known() -> None:
     build = OnnxBuilder()
     build.output(build.node("DFT", build.input("x", [2, "n", 1])), None)
