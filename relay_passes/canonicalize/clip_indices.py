@@ -10,7 +10,7 @@ After
 
 Constant indices are computed at compile time. gather_elements, gather_nd, scatter_elements,
 scatter_nd, index_tensor and index_put have no mode: their indices are clipped by minimum and
-maximum.
+maximum, also where an extent is a symbol.
 
 In ONNX and PyTorch a negative index counts from the end, and an index out of range is an error. TVM
 does not check: a token id that is too large would crash the process or overwrite other memory.
@@ -19,10 +19,11 @@ does not check: a token id that is too large would crash the process or overwrit
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import tvm
-from tvm import IRModule, ir, relax
+from tvm import IRModule, ir, relax, tirx
 from tvm.ir.transform import PassContext, module_pass
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
@@ -61,22 +62,22 @@ class _Clipper(PyExprMutator):
         name = op_name(call)
         if name == "relax.take" and call.attrs.mode == "fast":
             return self._take(call)
-        data = static_tensor(call.args[0]) if name in _ALONG_AXIS + _ND + _BY_TENSORS else None
-        if data is None:
+        shape = _extents(call.args[0]) if name in _ALONG_AXIS + _ND + _BY_TENSORS else None
+        if shape is None:
             return call
         arguments = list(call.args)
         if name in _ALONG_AXIS:
-            extents = [data.shape[int(call.attrs.axis)]]
+            extents = [shape[int(call.attrs.axis)]]
             arguments[1] = self._inside(arguments[1], extents)
         elif name in _ND:
             first = int(call.attrs.batch_dims) if name == "relax.gather_nd" else 0
-            rows = static_tensor(arguments[1])
-            if rows is None:
+            rows = _extents(arguments[1])
+            if rows is None or not isinstance(rows[-1], int):
                 return call
-            arguments[1] = self._inside(arguments[1], data.shape[first : first + rows.shape[-1]])
+            arguments[1] = self._inside(arguments[1], shape[first : first + rows[-1]])
         elif isinstance(arguments[1], relax.Tuple):
             fields = enumerate(arguments[1].fields)
-            arguments[1] = relax.Tuple([self._inside(f, [data.shape[i]]) for i, f in fields])
+            arguments[1] = relax.Tuple([self._inside(f, [shape[i]]) for i, f in fields])
         return with_args(call, arguments)
 
     def _take(self, call: relax.Call) -> relax.Expr:
@@ -89,22 +90,23 @@ class _Clipper(PyExprMutator):
         extent = int(np.prod(tensor.shape)) if axis is None else tensor.shape[axis]
         return relax.op.take(data, self._counted(indices, [extent]), axis=axis, mode="clip")
 
-    def _inside(self, indices: relax.Expr, extents: Sequence[int]) -> relax.Expr:
+    def _inside(self, indices: relax.Expr, extents: Sequence[Any]) -> relax.Expr:
         """Indices from 0 to the extents less one."""
         indices = self._counted(indices, extents)
-        if isinstance(indices, ir.GenericConst) or str(indices.ty.dtype) == "bool":
+        constant = isinstance(indices, ir.GenericConst) and _all_known(extents)
+        if constant or str(indices.ty.dtype) == "bool":
             return indices
         dtype = str(indices.ty.dtype)
-        last = _constant(np.asarray(extents) - 1, dtype)
+        last = self._numbers([extent - 1 for extent in extents], dtype)
         indices = self.builder_.emit(relax.op.minimum(indices, last))
         return self.builder_.emit(relax.op.maximum(indices, _constant(np.zeros(1), dtype)))
 
-    def _counted(self, indices: relax.Expr, extents: Sequence[int]) -> relax.Expr:
+    def _counted(self, indices: relax.Expr, extents: Sequence[Any]) -> relax.Expr:
         """Indices counted from the front; constant ones are inside too."""
         dtype = str(indices.ty.dtype)
         if dtype == "bool":
             return indices
-        if isinstance(indices, ir.GenericConst):
+        if isinstance(indices, ir.GenericConst) and _all_known(extents):
             values, sizes = indices.value.numpy().astype(np.int64), np.asarray(extents)
             fixed = np.clip(np.where(values < 0, values + sizes, values), 0, sizes - 1)
             return indices if np.array_equal(fixed, values) else _constant(fixed, "int64")
@@ -113,9 +115,29 @@ class _Clipper(PyExprMutator):
             if dtype.startswith("uint"):
                 return indices
             dtype = "int64"
-        wrapped = self.builder_.emit(relax.op.add(indices, _constant(np.asarray(extents), dtype)))
+        wrapped = self.builder_.emit(relax.op.add(indices, self._numbers(extents, dtype)))
         below = self.builder_.emit(relax.op.less(indices, _constant(np.zeros(1), dtype)))
         return self.builder_.emit(relax.op.where(below, wrapped, indices))
+
+    def _numbers(self, sizes: Sequence[Any], dtype: str) -> relax.Expr:
+        """Sizes as a tensor: one for each coordinate, or for all."""
+        if _all_known(sizes):
+            return _constant(np.asarray(sizes), dtype)
+        found = self.builder_.emit(relax.op.shape_to_tensor(relax.ShapeExpr(list(sizes))))
+        found = self.builder_.emit(relax.op.astype(found, dtype))
+        return found if len(sizes) > 1 else self.builder_.emit(relax.op.reshape(found, ()))
+
+
+def _extents(expr: relax.Expr) -> list[Any] | None:
+    """The sizes of a tensor, those that are known as numbers; None if it has none of its own."""
+    shape = getattr(expr.ty, "shape", None)
+    if not isinstance(shape, relax.ShapeExpr):
+        return None
+    return [int(size) if isinstance(size, tirx.IntImm) else size for size in shape.values]
+
+
+def _all_known(sizes: Sequence[Any]) -> bool:
+    return all(isinstance(size, int) for size in sizes)
 
 
 def _constant(values: np.ndarray, dtype: str) -> ir.GenericConst:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -69,8 +69,8 @@ class Graph:
             helper.np_dtype_to_tensor_dtype(array.dtype), array.shape
         )
 
-    def declare(self, name: str, elem_type: int, shape: tuple[int, ...]) -> None:
-        """Tells the type of a value that ONNX cannot infer."""
+    def declare(self, name: str, elem_type: int, shape: Sequence[int | None]) -> None:
+        """Tells the type of a value that ONNX cannot infer; a size of None is open."""
         self.types[name] = helper.make_tensor_type_proto(elem_type, shape)
 
     def shape(self, name: str) -> tuple[int, ...] | None:

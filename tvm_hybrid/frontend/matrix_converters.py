@@ -17,22 +17,25 @@ from onnx import helper
 from tvm import relax, te, tirx
 from tvm.script.ir_builder import IRBuilder
 
-from .data_sized.sizes import dims_of
-from .expressions import Converter, Expr, cast, dtype_of, known_dims, literal
+from .data_sized.requests import check_equal
+from .data_sized.sizes import dims_of, plain, plain_dims
+from .expressions import Converter, Expr, cast, dtype_of, literal
 
 
 def _det(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
     x, dtype = inputs[0], dtype_of(inputs[0])
-    *batch, rows, columns = known_dims(x)
-    if rows != columns:
-        raise ValueError(f"matrices of {rows} rows and {columns} columns are not square")
-    if rows == 0:
+    *batch, rows, columns = plain_dims(x)
+    misfit = f"matrices of {rows} rows and {columns} columns are not square"
+    check_equal(builder, dims_of(x)[-2], dims_of(x)[-1], misfit)
+    if rows == 0 and all(isinstance(size, int) for size in batch):
         return literal(np.ones(batch, x.ty.dtype.dtype))
     wide = dtype if dtype == "float64" else "float32"
     count = math.prod(batch)
     flat = builder.normalize(relax.op.reshape(cast(builder, x, wide), (count, rows, rows)))
 
     def compute(matrices: te.Tensor) -> list[te.Tensor]:
+        # The kernel's own names of sizes that are open.
+        count, rows, _ = plain(matrices.shape)
         return te.extern(
             # Elimination changes a copy, which has one more row: for what is being exchanged.
             [(count,), (count, rows + 1, rows)],
@@ -47,7 +50,9 @@ def _det(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, An
     return cast(builder, builder.normalize(relax.op.reshape(found, tuple(batch))), dtype)
 
 
-def _eliminate(source: Expr, out: Expr, work: Expr, count: int, size: int) -> tirx.Stmt:
+def _eliminate(
+    source: Expr, out: Expr, work: Expr, count: int | Expr, size: int | Expr
+) -> tirx.Stmt:
     """The product of the pivots; every exchange of rows turns its sign."""
 
     def put(row: Expr, column: Expr, value: Expr) -> None:

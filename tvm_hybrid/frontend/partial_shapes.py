@@ -3,6 +3,7 @@
     Reshape(x, Concat(n, [12, -1]))    ->    [?, 12, ?]
     Expand(x: [1, 8], Concat(n, [8]))  ->    [?, ?]
     ConstantOfShape(s: int64[3])       ->    [?, ?, ?]
+    MaxUnpool(x, places, s: int64[4])  ->    [?, ?, ?, ?]
 
 ONNX infers such a result only if the whole shape is constant. What comes behind wants its rank, and
 channels and heads, which are numbers where lengths are open.
@@ -40,6 +41,8 @@ def complete_types(
 def _dims(node: onnx.NodeProto, graph: Graph) -> list[Dim] | None:
     if node.op_type == "ConstantOfShape":
         return _elements(node.input[0], graph, _DEPTH)
+    if node.op_type == "MaxUnpool" and len(node.input) > 2:
+        return _elements(node.input[2], graph, _DEPTH)
     if node.op_type == "Expand":
         asked, before = _elements(node.input[1], graph, _DEPTH), graph.dims(node.input[0])
         if asked is None or before is None:

@@ -14,7 +14,10 @@ from typing import Any
 
 from tvm import relax, te, tirx
 
-from .expressions import Converter, Expr, cast, constant, dtype_of, given, is_nan, known_dims
+from .data_sized.kernels import index
+from .data_sized.requests import check, check_equal, requested_sizes
+from .data_sized.sizes import dims_of, is_open, plain, plain_dims, product, simplified
+from .expressions import Converter, Expr, cast, constant, dtype_of, given, is_nan
 from .windows import window_count
 
 
@@ -22,12 +25,15 @@ def _max_pool_places(
     builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]
 ) -> Any:
     """Places in the flat tensor; the first NaN if there is one, else the first of the maxima."""
-    x, dims = inputs[0], known_dims(inputs[0])
+    x, kernel, pads = inputs[0], attrs["kernel_shape"], attrs["pads"]
     if "float16" in dtype_of(x):
         x = cast(builder, x, "float32")
-    extents, kernel, sizes = dims[2:], attrs["kernel_shape"], attrs["sizes"]
-    image = math.prod(extents)
     nowhere = tirx.const(-1, "int64")
+
+    def sizes_of(extents: Sequence[int | Expr]) -> list[int | Expr]:
+        around = zip(pads[: len(kernel)], pads[len(kernel) :], strict=True)
+        axes = zip(extents, around, kernel, attrs["strides"], attrs["dilations"], strict=True)
+        return [window_count(*axis, bool(attrs["ceil_mode"])) for axis in axes]
 
     def wins(place: Expr, value: Expr, other_place: Expr, other: Expr) -> Expr:
         nan, other_nan = (is_nan(each) for each in (value, other))
@@ -43,15 +49,19 @@ def _max_pool_places(
     def none(place_dtype: str, dtype: str) -> tuple[Expr, Expr]:
         return nowhere, tirx.const(0, dtype)
 
+    if is_open(x):
+        nothing = tirx.EQ(product(sizes_of(dims_of(x)[2:])), index(0))
+        check(builder, tirx.any(product(dims_of(x)[2:]) > 0, nothing))
     largest = te.comm_reducer(combine, none, name="largest")
 
     def compute(x: te.Tensor) -> list[te.Tensor]:
         axes = [te.reduce_axis((0, size)) for size in kernel]
+        images, channels, *extents = plain(x.shape)
 
         def element(batch: Expr, channel: Expr, *window: Expr) -> tuple[Expr, ...]:
-            inside, held, place = [], [], (batch * dims[1] + channel).astype("int64")
+            inside, held, place = [], [], (batch * channels + channel).astype("int64")
             for axis, step in enumerate(axes):
-                at = window[axis] * attrs["strides"][axis] - attrs["before"][axis]
+                at = window[axis] * attrs["strides"][axis] - pads[axis]
                 at += step.var * attrs["dilations"][axis]
                 inside += [at >= 0, at < extents[axis]]
                 held.append(te.max(te.min(at, extents[axis] - 1), 0))
@@ -59,10 +69,11 @@ def _max_pool_places(
             found = te.if_then_else(te.all(*inside), place, nowhere)
             return largest((found, x[(batch, channel, *held)]), axis=axes)
 
-        return te.compute((*dims[:2], *sizes), element, name="max_pool_places")
+        return te.compute((images, channels, *sizes_of(extents)), element, name="max_pool_places")
 
-    def by_columns(place: Expr) -> Expr:
+    def by_columns(place: Expr, extents: Sequence[int | Expr]) -> Expr:
         """Where a place is if the first spatial axis is the one without gaps."""
+        image = math.prod(extents)
         rest, moved, step = place, tirx.const(0, "int64"), image
         for extent in reversed(extents):
             step //= extent
@@ -75,15 +86,18 @@ def _max_pool_places(
     if attrs["storage_order"] == 0:
         return places
 
-    def move(places: te.Tensor) -> te.Tensor:
-        return te.compute(places.shape, lambda *place: by_columns(places[place]))
+    def move(places: te.Tensor, extents: list[int | Expr]) -> te.Tensor:
+        return te.compute(places.shape, lambda *place: by_columns(places[place], extents))
 
-    return builder.emit_te(move, places, primfunc_name_hint="places_by_columns")
+    extents = plain_dims(x)[2:]
+    return builder.emit_te(move, places, extents, primfunc_name_hint="places_by_columns")
 
 
 def _max_unpool(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
     """The places count in the image that pooling came from, which `output_shape` may extend."""
-    x, places, dims = inputs[0], inputs[1], known_dims(inputs[0])
+    x, places, dims = inputs[0], inputs[1], plain_dims(inputs[0])
+    for one, other in zip(dims_of(x), dims_of(places), strict=True):
+        check_equal(builder, one, other, "there are not as many places as elements")
     kernel = attrs["kernel_shape"]
     rank = len(kernel)
     strides, pads = attrs.get("strides") or [1] * rank, attrs.get("pads") or [0, 0] * rank
@@ -91,54 +105,81 @@ def _max_unpool(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[
     for axis, size in enumerate(kernel):
         cropped = pads[axis] + pads[rank + axis]
         image.append((dims[axis + 2] - 1) * strides[axis] - cropped + size)
+    if any(not isinstance(size, int) for size in image):
+        for size in image:
+            check(builder, index(0) + size >= 0)
+        # There is room for what is put back.
+        nothing = tirx.EQ(product(dims_of(x)), index(0))
+        check(builder, tirx.any(product(image) > 0, nothing))
     shape = image
     if given(inputs, 2) is not None:
-        whole = constant(inputs[2])
-        if whole is None:
-            raise ValueError("output_shape must be a constant")
-        shape = [int(size) for size in whole]
-    room = [size - kept for size, kept in zip(shape, image, strict=True)]
-    if min(room) < 0:
-        raise ValueError(f"output_shape {shape} is smaller than the image {image}")
+        shape = plain(requested_sizes(builder, inputs[2]))
+    room = [_difference(size, kept) for size, kept in zip(shape, image, strict=True)]
+    for more in room:
+        misfit = f"output_shape {shape} is smaller than the image {image}"
+        check(builder, index(0) + more >= 0, misfit)
 
     def emit(call: Expr) -> Expr:
         return builder.normalize(call)
 
     zeros = emit(relax.op.zeros((math.prod(image),), dtype_of(x)))
+    count = (product(dims_of(x)),)
     flat = emit(
         relax.op.scatter_elements(
-            zeros, emit(relax.op.reshape(places, (-1,))), emit(relax.op.reshape(x, (-1,)))
+            zeros, emit(relax.op.reshape(places, count)), emit(relax.op.reshape(x, count))
         )
     )
     filled = emit(relax.op.reshape(flat, tuple(image)))
-    if not any(room):
-        return filled
-    return relax.op.nn.pad(filled, [amount for after in room for amount in (0, after)])
+    if all(isinstance(more, int) for more in room):
+        if not any(room):
+            return filled
+        return relax.op.nn.pad(filled, [amount for after in room for amount in (0, after)])
+
+    def extend(filled: te.Tensor, shape: list[Expr]) -> te.Tensor:
+        def element(*place: Expr) -> Expr:
+            inside = [at < size for at, size in zip(place, filled.shape, strict=True)]
+            return tirx.if_then_else(te.all(*inside), filled(*place), tirx.const(0, filled.dtype))
+
+        return te.compute(shape, element, name="extended")
+
+    return builder.emit_te(extend, filled, shape, primfunc_name_hint="extend")
+
+
+def _difference(one: int | Expr, other: int | Expr) -> int | Expr:
+    """A number if it is one, whatever the sizes are."""
+    left = one - other
+    return left if isinstance(left, int) else plain([simplified(left)])[0]
 
 
 def _col2im(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
-    x, dtype = inputs[0], dtype_of(inputs[0])
-    image, block = constant(inputs[1]), constant(inputs[2])
-    if image is None or block is None:
-        raise ValueError("image_shape and block_shape must be constants")
-    extents, sizes = [int(n) for n in image], [int(n) for n in block]
-    rank = len(extents)
+    x, dtype, block = inputs[0], dtype_of(inputs[0]), constant(inputs[2])
+    if block is None:
+        raise ValueError("block_shape must be a constant")
+    image, sizes = plain(requested_sizes(builder, inputs[1])), [int(n) for n in block]
+    rank = len(image)
     dilations, strides = (attrs.get(name) or [1] * rank for name in ("dilations", "strides"))
     pads = attrs.get("pads") or [0, 0] * rank
-    around = zip(pads[:rank], pads[rank:], strict=True)
-    windows = [
-        window_count(*axis) for axis in zip(extents, around, sizes, strides, dilations, strict=True)
-    ]
-    batch, rows, columns = known_dims(x)
+
+    def windows_of(extents: Sequence[int | Expr]) -> list[int | Expr]:
+        around = zip(pads[:rank], pads[rank:], strict=True)
+        axes = zip(extents, around, sizes, strides, dilations, strict=True)
+        return [window_count(*axis) for axis in axes]
+
+    _, rows, columns = plain_dims(x)
+    if not isinstance(rows, int):
+        raise ValueError("the number of rows, channels times the size of a block, must be known")
     channels, rest = divmod(rows, math.prod(sizes))
-    if rest or columns != math.prod(windows):
-        raise ValueError(
-            f"{rows} x {columns} elements are not blocks of {sizes} at {windows} places"
-        )
+    misfit = f"{rows} x {columns} elements are not blocks of {sizes} at {windows_of(image)} places"
+    if rest:
+        raise ValueError(misfit)
+    for count in windows_of(image):
+        check(builder, index(0) + count >= 0, misfit)
+    check_equal(builder, dims_of(x)[2], product(windows_of(image)), misfit)
     wide = {"float16": "float32", "bfloat16": "float32", "bool": "int32"}.get(dtype, dtype)
 
-    def compute(x: te.Tensor) -> te.Tensor:
+    def compute(x: te.Tensor, extents: list[int | Expr]) -> te.Tensor:
         axes = [te.reduce_axis((0, size)) for size in sizes]
+        windows = windows_of(extents)
 
         def element(item: Expr, channel: Expr, *pixel: Expr) -> Expr:
             inside, row, column = [], channel, tirx.const(0, "int32")
@@ -151,9 +192,9 @@ def _col2im(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str,
             zero = tirx.const(0, wide)
             return te.sum(te.if_then_else(te.all(*inside), x[item, row, column], zero), axis=axes)
 
-        return te.compute((batch, channels, *extents), element, name="col2im")
+        return te.compute((*plain(x.shape[:1]), channels, *extents), element, name="col2im")
 
-    summed = builder.emit_te(compute, cast(builder, x, wide), primfunc_name_hint="col2im")
+    summed = builder.emit_te(compute, cast(builder, x, wide), image, primfunc_name_hint="col2im")
     return cast(builder, summed, dtype)
 
 

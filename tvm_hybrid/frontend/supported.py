@@ -18,7 +18,7 @@ REPLACED = frozenset({"Attention", "EmbedLayerNormalization"})
 OWN = frozenset(
     {
         *("CausalMask", "DecodeFloat", "DeformColumns", "DequantizeBlocks", "EncodeFloat"),
-        *("MaxPoolPlaces", "RandomNumbers", "Repeat", "Select", "UpdateCache"),
+        *("Frames", "MaxPoolPlaces", "RandomNumbers", "Repeat", "Select", "UpdateCache"),
     }
 )
 

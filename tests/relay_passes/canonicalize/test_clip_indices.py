@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -69,11 +70,17 @@ def test_an_index_far_outside_reads_the_last_row() -> None:
     np.testing.assert_array_equal(result, table[[0, 4, 4]])
 
 
-def run(call: Callable[..., relax.Expr], *arrays: NDArray) -> NDArray:
-    """Computes a call of parameters like the arrays, past the pass and TVM's own pipeline."""
+def run(
+    call: Callable[..., relax.Expr], *arrays: NDArray, sizes: list[Any] | None = None
+) -> NDArray:
+    """Computes a call of parameters like the arrays, past the pass and TVM's own pipeline.
+
+    The first one may have sizes of its own.
+    """
+    shapes = [sizes or arrays[0].shape, *(array.shape for array in arrays[1:])]
     params = [
-        relax.Var(f"p{i}", relax.TensorType(array.shape, str(array.dtype)))
-        for i, array in enumerate(arrays)
+        relax.Var(f"p{i}", relax.TensorType(shape, str(array.dtype)))
+        for i, (shape, array) in enumerate(zip(shapes, arrays, strict=True))
     ]
     builder = relax.BlockBuilder()
     with builder.function("main", params):
@@ -120,16 +127,23 @@ def test_reading_operators_stay_inside() -> None:
     np.testing.assert_array_equal(got, DATA[0, :1, [0, 3, 0, 3]].T)
 
 
-def test_writing_operators_stay_inside() -> None:
+def run_open(call: Callable[..., relax.Expr], *arrays: NDArray) -> NDArray:
+    """The same, the sizes of the first parameter unknown."""
+    sizes = [tvm.tirx.Var(f"n{axis}", "int64") for axis in range(arrays[0].ndim)]
+    return run(call, *arrays, sizes=sizes)
+
+
+@pytest.mark.parametrize("compute", [run, run_open])
+def test_writing_operators_stay_inside(compute: Callable[..., NDArray]) -> None:
     data, updates = np.zeros((2, 3), np.float32), np.array([1, 2, 3], np.float32)
     wanted = np.array([[3, 0, 0], [0, 2, 1]], np.float32)
     i = np.array([[-1, -1], [1, 1], [-FAR, -FAR]])
-    got = run(lambda x, i, u: relax.op.scatter_nd(x, i, u), data, i, updates)
+    got = compute(lambda x, i, u: relax.op.scatter_nd(x, i, u), data, i, updates)
     np.testing.assert_array_equal(got, wanted)
     pair = i[:, 0].copy(), i[:, 1].copy()
-    got = run(lambda x, i, j, u: relax.op.index_put(x, (i, j), u), data, *pair, updates)
+    got = compute(lambda x, i, j, u: relax.op.index_put(x, (i, j), u), data, *pair, updates)
     np.testing.assert_array_equal(got, wanted)
-    got = run(
+    got = compute(
         lambda x, i, u: relax.op.scatter_elements(x, i, u, axis=1),
         data, np.array([[-1, FAR - 1, -FAR]]), updates[None],
     )  # fmt: skip

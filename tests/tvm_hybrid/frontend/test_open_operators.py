@@ -59,6 +59,8 @@ CASES: dict[str, tuple[str, list[Shape], tuple[np.ndarray, ...], dict[str, Any]]
     "space to depth": ("SpaceToDepth", [IMAGE], (), {"blocksize": 2}),
     "grid sample": ("GridSample", [IMAGE, ["batch", "length", 3, 2]], (), {}),
     "lrn": ("LRN", [IMAGE], (), {"size": 3}),
+    "det": ("Det", [["batch", 4, 4]], (), {}),
+    "det of any size": ("Det", [["batch", "length", "length"]], (), {}),
     "eye": ("EyeLike", [["length", "width"]], (), {"k": 1}),
     "hardmax": ("Hardmax", [ROWS], (), {}),
     "reversed": (
@@ -106,6 +108,42 @@ def test_one_program_for_all_sizes(name: str) -> None:
         # Sums of at most 64 numbers up to 1, in any order, and functions that ORT rounds itself.
         np.testing.assert_allclose(found, wanted, rtol=2e-5, atol=2e-5, equal_nan=True)
     assert len(session.programs) == 1
+
+
+SCATTERS: dict[str, tuple[list[int], list[list[int]], list[list[int]]]] = {
+    # The shape of updates, places of which some lie outside, and the result.
+    "ScatterND": ([2], [[-(2**40), 2**40], [1, -3]], [[0, 0, 1], [2, 0, 0]]),
+    "ScatterElements": ([3, 1], [[2**40], [-(2**40)], [-1]], [[2, 0, 0], [3, 0, 0]]),
+}
+
+
+@pytest.mark.parametrize("op", SCATTERS)
+def test_places_outside_of_open_data_write_no_foreign_memory(op: str) -> None:
+    """As where sizes are known: the nearest element is written."""
+    shape, places, wanted = SCATTERS[op]
+    build = OnnxBuilder()
+    data = build.input("data", ["rows", "width"])
+    where = build.input("places", ["count", len(places[0])], np.int64)
+    updates = build.input("updates", ["count", *shape[1:]])
+    build.output(build.node(op, data, where, updates), None)
+    session = tvm_hybrid.InferenceSession(build.model(), num_threads=1)
+    assert len(session.programs) == 1
+    feeds = {
+        "data": np.zeros((2, 3), np.float32),
+        "places": np.array(places),
+        "updates": np.arange(1, 1 + len(places), dtype=np.float32).reshape(shape),
+    }
+    np.testing.assert_array_equal(session.run(None, feeds)[0], wanted)
+    with pytest.raises(FeedError):
+        session.run(None, {**feeds, "data": np.zeros((0, 3), np.float32)})
+
+
+def test_determinants_of_no_matrix_and_of_no_rows() -> None:
+    model = model_of("Det", [["batch", "length", "length"]])
+    session = tvm_hybrid.InferenceSession(model, num_threads=1)
+    for sizes in ((0, 3, 3), (2, 0, 0)):
+        (found,) = session.run(None, {"a": np.zeros(sizes, np.float32)})
+        np.testing.assert_array_equal(found, np.ones(sizes[0], np.float32))
 
 
 @pytest.mark.sampled
@@ -201,6 +239,7 @@ def test_regions_of_an_image_of_any_size(mode: str) -> None:
     ("name", "sizes"),
     [
         ("einsum trace", {"a": (2, 3, 4)}),
+        ("det of any size", {"a": (2, 3, 4)}),
         ("space to depth", {"a": (1, 6, 3, 2)}),
         ("grid sample", {"a": (2, 6, 3, 3), "b": (1, 2, 3, 2)}),
     ],

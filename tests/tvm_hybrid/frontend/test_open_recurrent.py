@@ -12,8 +12,10 @@ from onnx import helper
 
 from tests.onnx_builder import OnnxBuilder
 from tvm_hybrid import InferenceSession
+from tvm_hybrid.errors import FeedError, UnsupportedOperatorError
+from tvm_hybrid.frontend import import_onnx
 
-from .models import OPSET, f32, make_model, onnxruntime_run, random
+from .models import OPSET, f32, make_model, onnxruntime_run, parsed, random
 
 INPUT, HIDDEN = 3, 8
 GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
@@ -84,3 +86,51 @@ def test_scan(direction: int) -> None:
         expected = onnxruntime_run(model, feeds)
         for mine, theirs in zip(session.run(None, feeds), expected, strict=True):
             np.testing.assert_allclose(mine, theirs, RTOL, ATOL)
+
+
+def scan_of_batches(batch: int | str, steps: int | str, lengths: str = "") -> onnx.ModelProto:
+    """Running sums and products with a weight from outside, backward over one of two inputs."""
+    declared = f"int64[{batch}] {lengths}, " if lengths else ""
+    state, rows = f"float[{batch}, 2]", f"float[{batch}, {steps}, 2]"
+    return parsed(f"""
+    agraph ({declared}{state} s, {rows} x, {rows} y) => ({state} last, {rows} sums)
+    <float[2] w = {{0.5, -2}}>
+    {{
+        last, sums = Scan<num_scan_inputs = 2, directions = [1, 0],
+            body = b (float[2] a, float[2] p, float[2] q) => (float[2] a2, float[2] c)
+            {{ t = Mul(p, w) a2 = Add(a, t) c = Add(a2, q) }}>({lengths}, s, x, y)
+    }}""", opset=8)  # fmt: skip
+
+
+@pytest.mark.parametrize(("batch", "steps"), [("n", "t"), ("n", 4), (2, "t")])
+def test_scan_of_opset_8(batch: int | str, steps: int | str) -> None:
+    """Any number of batches, any number of steps."""
+    model = scan_of_batches(batch, steps)
+    session = InferenceSession(model, num_threads=1)
+    assert len(session.programs) == 1
+    for n, t in ((1, 1), (3, 4), (2, 70), (2, 4)):
+        if batch in ("n", n) and steps in ("t", t):
+            feeds = {"s": random(n, 2), "x": random(n, t, 2, seed=1), "y": random(n, t, 2, seed=2)}
+            expected = onnxruntime_run(model, feeds)
+            for mine, theirs in zip(session.run(None, feeds), expected, strict=True):
+                np.testing.assert_allclose(mine, theirs, RTOL, ATOL)
+    if batch == "n":
+        empty = session.run(None, {name: value[:0] for name, value in feeds.items()})
+        assert [each.shape for each in empty] == [(0, 2), (0, 4, 2)]
+
+
+def test_lengths_of_open_sequences_are_refused() -> None:
+    with pytest.raises(UnsupportedOperatorError, match="sequence_lens 'ends' must be constant"):
+        import_onnx(scan_of_batches("n", "t", "ends"), keep_open=True)
+
+
+def test_scanned_inputs_of_different_lengths() -> None:
+    model = scan_of_batches("n", "t")
+    model.graph.input[2].type.tensor_type.shape.dim[1].dim_param = "u"
+    session = InferenceSession(model, num_threads=1)
+    assert len(session.programs) == 1
+    feeds = {"s": random(2, 2), "x": random(2, 3, 2), "y": random(2, 3, 2)}
+    for mine, theirs in zip(session.run(None, feeds), onnxruntime_run(model, feeds), strict=True):
+        np.testing.assert_allclose(mine, theirs, RTOL, ATOL)
+    with pytest.raises(FeedError):
+        session.run(None, {**feeds, "y": random(2, 4, 2)})

@@ -25,7 +25,7 @@ def gather(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, 
     values = constant(indices)
     if values is not None and values.size == 1:
         return _slice_at(builder, data, axis, int(values.item()), places)
-    _check_choice(builder, [before[axis]], places)
+    check_choice(builder, [before[axis]], places)
     end = axis + len(places)
     shape = [*before[:axis], *places, *before[axis + 1 :]]
 
@@ -58,7 +58,7 @@ def _gather_elements(
     if not is_open(data) and not is_open(indices):
         return None
     axis = attrs.get("axis", 0) % len(dims_of(data))
-    _check_choice(builder, dims_of(data), dims_of(indices))
+    check_choice(builder, dims_of(data), dims_of(indices))
 
     def compute(data: te.Tensor, indices: te.Tensor) -> te.Tensor:
         def element(*i: Expr) -> Expr:
@@ -81,7 +81,7 @@ def _gather_nd(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[s
         raise ValueError("the number of indices for each place depends on data")
     first, last = len(places) - 1, batch + int(depth)
     shape = [*places[:-1], *before[last:]]
-    _check_choice(builder, before[batch:last], places[:-1])
+    check_choice(builder, before[batch:last], places[:-1])
 
     def compute(data: te.Tensor, indices: te.Tensor) -> te.Tensor:
         def element(*i: Expr) -> Expr:
@@ -96,7 +96,7 @@ def _gather_nd(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[s
     return builder.emit_te(compute, data, indices, primfunc_name_hint="gather_nd")
 
 
-def _check_choice(
+def check_choice(
     builder: relax.BlockBuilder, extents: Sequence[Expr], places: Sequence[Expr]
 ) -> None:
     """Has the program check that there are elements to choose from, if one is to be chosen."""

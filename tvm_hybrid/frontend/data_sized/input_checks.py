@@ -4,6 +4,7 @@ operator                      the program checks
 Einsum                        sizes of one letter are equal
 GridSample                    as many grids as images
 ScatterElements               indices and updates have one shape, which the data contain
+ScatterND                     there are elements to write to
 SpaceToDepth                  the extents are whole blocks
 UpdateCache                   past and new rows are of as many sequences, heads and columns
 ArgMax, ArgMin, products      see `access` and `broadcast`
@@ -16,7 +17,7 @@ from typing import Any
 
 from tvm import relax, tirx
 
-from .access import check_extreme
+from .access import check_choice, check_extreme
 from .broadcast import PRODUCTS, check_product
 from .kernels import index
 from .requests import check, check_equal
@@ -49,6 +50,13 @@ def _scatter(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str
         check_equal(builder, one, other)
         if place != axis:
             check(builder, one <= size)
+    check_choice(builder, [data[axis]], indices)
+
+
+def _scatter_nd(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> None:
+    data, indices = map(dims_of, inputs[:2])
+    if isinstance(indices[-1], tirx.IntImm):  # else the converter refuses it
+        check_choice(builder, data[: int(indices[-1])], indices[:-1])
 
 
 def _space_to_depth(
@@ -83,6 +91,7 @@ INPUT_CHECKS: dict[str, InputCheck] = {
     "Einsum": _einsum,
     "GridSample": _grid_sample,
     "ScatterElements": _scatter,
+    "ScatterND": _scatter_nd,
     "SpaceToDepth": _space_to_depth,
     "UpdateCache": _update_cache,
 }

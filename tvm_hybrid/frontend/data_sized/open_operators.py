@@ -57,17 +57,10 @@ _REDUCTIONS = frozenset(
 )
 _IMAGES = frozenset(
     {
-        *("AveragePool", "BatchNormalization", "Conv", "ConvTranspose", "DepthToSpace"),
-        *(
-            "GlobalAveragePool",
-            "GlobalLpPool",
-            "GlobalMaxPool",
-            "GridSample",
-            "LRN",
-            "LpPool",
-            "MaxPool",
-        ),
-        *("Resize", "RoiAlign", "SpaceToDepth"),
+        *("AveragePool", "BatchNormalization", "Col2Im", "Conv", "ConvTranspose"),
+        *("DeformColumns", "DepthToSpace"),
+        *("GlobalAveragePool", "GlobalLpPool", "GlobalMaxPool", "GridSample", "LRN", "LpPool"),
+        *("MaxPool", "MaxPoolPlaces", "MaxUnpool", "Resize", "RoiAlign", "SpaceToDepth"),
     }
 )
 _QUANTIZED = frozenset(
@@ -78,9 +71,9 @@ _QUANTIZED = frozenset(
 )
 _OTHERS = frozenset(
     {
-        *("CausalMask", "Concat", "CumProd", "CumSum", "Einsum", "EyeLike", "Gather", "Gemm"),
-        *("MatMul", "Pad", "ReverseSequence", "ScatterElements", "ScatterND", "Slice", "Split"),
-        *("TensorScatter", "TopK", "Transpose", "Trilu", "UpdateCache"),
+        *("CausalMask", "Concat", "CumProd", "CumSum", "Det", "Einsum", "EyeLike", "Frames"),
+        *("Gather", "Gemm", "MatMul", "Pad", "ReverseSequence", "ScatterElements", "ScatterND"),
+        *("Slice", "Split", "TensorScatter", "TopK", "Transpose", "Trilu", "UpdateCache"),
     }
 )
 

@@ -26,6 +26,16 @@ def dims_of(value: Expr) -> list[Expr]:
     return list(shape.values)
 
 
+def plain(sizes: Iterable[Expr]) -> list[int | Expr]:
+    """Sizes, those that are known as Python's numbers."""
+    return [int(size) if isinstance(size, tirx.IntImm) else size for size in sizes]
+
+
+def plain_dims(value: Expr) -> list[int | Expr]:
+    """The sizes of a tensor, those that are known as Python's numbers."""
+    return plain(dims_of(value))
+
+
 def is_open(value: Any) -> bool:
     """Whether a value is a tensor some of whose sizes depend on data."""
     found = getattr(value, "ty", None)

@@ -3,6 +3,7 @@
 DeformConv(x, w, offset, b, mask)
     ->  MatMul(DeformColumns(x, offset, mask), Transpose(w)) + b, channels moved to the front
 
+Channels and the kernel must be known; batch and extents may be open.
 Narrow floats are sampled and multiplied in float32.
 """
 
@@ -17,7 +18,8 @@ from onnx import TensorProto
 from microkernels.errors import ModelError
 
 from ..graph import OWN_DOMAIN, Graph, describe
-from ..node_builder import NodeBuilder, attributes_of, known_shape, optional_input
+from ..node_builder import Extent, NodeBuilder, attributes_of, known_shape, optional_input
+from ..node_extents import differ, extents_of, known, shape_text
 from ..windows import window_count
 from .registry import rewrites
 
@@ -27,9 +29,10 @@ _NARROW = (TensorProto.FLOAT16, TensorProto.BFLOAT16)
 @rewrites("DeformConv")
 def deform_conv(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeProto]:
     """Samples, a product for each group, and the bias."""
-    build, form = NodeBuilder(graph, node), _form(node, graph)
-    batch, channels = known_shape(graph, node, node.input[0])[:2]
-    weights, outputs = known_shape(graph, node, node.input[1])[0], form.pop("outputs")
+    build = NodeBuilder(graph, node)
+    form = _form(build, node, graph)
+    channels, weights = form.pop("channels"), form.pop("weights")
+    batch, *outputs = form.pop("result")
     elem_type, groups = graph.elem_type(node.input[0]), form["group"]
     x, w, offset, bias, mask = (
         build.add("Cast", name, to=TensorProto.FLOAT) if name and elem_type in _NARROW else name
@@ -38,9 +41,10 @@ def deform_conv(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeProto]:
     inputs = [x, offset, *([mask] if mask else [])]
     columns = build.add("DeformColumns", *inputs, domain=OWN_DOMAIN, **form)
     depth = channels // groups * math.prod(form["kernel_shape"])
-    rows = math.prod(outputs)
+    rows = math.prod(outputs) if all(isinstance(size, int) for size in outputs) else None
     computed = TensorProto.FLOAT if elem_type in _NARROW else elem_type
-    graph.declare(columns, computed, (batch, groups, rows, depth))
+    known_batch = batch if isinstance(batch, int) else None
+    graph.declare(columns, computed, (known_batch, groups, rows, depth))
     matrix = build.reshape(w, [groups, weights // groups, depth])
     matrix = build.add("Transpose", matrix, perm=[0, 2, 1])
     value = build.add("MatMul", columns, matrix)
@@ -54,18 +58,22 @@ def deform_conv(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeProto]:
     return build.nodes
 
 
-def _form(node: onnx.NodeProto, graph: Graph) -> dict[str, Any]:
-    """Attributes with their defaults, and the spatial shape of the output, once all shapes fit.
+def _form(build: NodeBuilder, node: onnx.NodeProto, graph: Graph) -> dict[str, Any]:
+    """Attributes with their defaults, channels, and batch and extents of the result, once all
+    shapes fit as far as they are known.
 
     Raises
     ------
     ModelError
         They do not.
+    UnsupportedOperatorError
+        The channels or the shape of the kernel are open.
     """
     attributes = attributes_of(node)
-    batch, channels, *extents = known_shape(graph, node, node.input[0])
+    image = extents_of(build, node.input[0])
+    batch, channels = image[0], known(build, image[1], "the number of its channels")
     weights, _, *kernel = known_shape(graph, node, node.input[1])
-    rank = len(extents)
+    rank = len(image) - 2
     form = {
         "kernel_shape": kernel,
         "strides": attributes.get("strides", [1] * rank),
@@ -83,10 +91,16 @@ def _form(node: onnx.NodeProto, graph: Graph) -> dict[str, Any]:
     if channels % groups[0] or channels % groups[1] or weights % groups[0]:
         raise ModelError(f"{describe(node)}: its groups do not divide its channels")
     around = zip(form["pads"][:rank], form["pads"][rank:], strict=True)
-    axes = zip(extents, around, kernel, form["strides"], form["dilations"], strict=True)
-    outputs = [window_count(*axis) for axis in axes]
+    axes = zip(image[2:], around, kernel, form["strides"], form["dilations"], strict=True)
+    # What x leaves open, the offsets may tell; those of open extents are checked by DeformColumns.
+    offsets = extents_of(build, node.input[2])
+    outputs = [
+        window_count(*axis) if isinstance(axis[0], int) else size
+        for axis, size in zip(axes, offsets[2:], strict=True)
+    ]
+    batch = batch if isinstance(batch, int) else offsets[0]
     taps = math.prod(kernel)
-    expected = {
+    expected: dict[int, tuple[Extent, ...]] = {
         1: (weights, channels // groups[0], *kernel),
         2: (batch, groups[1] * taps * rank, *outputs),
         3: (weights,),
@@ -94,9 +108,11 @@ def _form(node: onnx.NodeProto, graph: Graph) -> dict[str, Any]:
     }
     for position, shape in expected.items():
         name = optional_input(node, position)
-        if name and known_shape(graph, node, name) != shape:
+        found = extents_of(build, name) if name else shape
+        if len(found) != len(shape) or any(map(differ, found, shape)):
             raise ModelError(
-                f"{describe(node)}: its input {name!r} has the shape {graph.shape(name)}; the "
-                f"others ask for {shape}"
+                f"{describe(node)}: its input {name!r} has the shape {shape_text(found)}; the "
+                f"others ask for {shape_text(shape)}"
             )
-    return form | {"outputs": outputs}
+    made = {"channels": channels, "weights": weights, "result": [batch, *outputs]}
+    return form | made

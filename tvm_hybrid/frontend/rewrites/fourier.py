@@ -4,12 +4,14 @@
     STFT(x: [1, 99, 1], 7, window)    ->    Gather(x, [frames, length]), then as DFT
 
 A table holds the powers of the root of unity, with the window and the factor of the inverse in it.
-Sums are computed in float32 at least.
+Sums are computed in float32 at least. The table's size must be known: of DFT the axis, of STFT the
+length of a frame. All else may be open.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 import onnx
@@ -17,8 +19,9 @@ from onnx import TensorProto, helper
 
 from microkernels.errors import UnsupportedOperatorError
 
-from ..graph import Graph, describe
-from ..node_builder import NodeBuilder, attributes_of, known_shape, optional_input
+from ..graph import OWN_DOMAIN, Graph, describe
+from ..node_builder import Extent, NodeBuilder, attributes_of, known_shape, optional_input
+from ..node_extents import extents_of, known, times
 from .registry import rewrites
 
 AXIS_BY_INPUT = 20  # of DFT
@@ -28,9 +31,9 @@ MAX_TABLE_BYTES = 1 << 28
 @rewrites("DFT")
 def dft(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeProto]:
     """A product along one axis, which is moved beside the parts of the complex numbers."""
-    x, attributes = node.input[0], attributes_of(node)
-    shape = known_shape(graph, node, x)
-    rank, parts = len(shape), shape[-1]
+    build, x, attributes = NodeBuilder(graph, node), node.input[0], attributes_of(node)
+    shape = extents_of(build, x)
+    rank, parts = len(shape), known(build, shape[-1], "whether its signal is complex")
     if graph.opset < AXIS_BY_INPUT:
         axis = attributes.get("axis", 1)
     else:
@@ -39,21 +42,21 @@ def dft(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeProto]:
     if not (-rank <= axis <= -2 or 0 <= axis <= rank - 2):
         raise ValueError(f"axis {axis} is none of the signal's {rank - 1} dimensions")
     axis %= rank
+    extent = known(build, shape[axis], f"the size of axis {axis} of its signal")
     inverse, onesided = (bool(attributes.get(name, 0)) for name in ("inverse", "onesided"))
     length = _whole(node, graph, 1, "dft_length")
     if length is None:
-        length = 2 * (shape[axis] - 1) if inverse and onesided else shape[axis]
+        length = 2 * (extent - 1) if inverse and onesided else extent
     if length < 1:
         raise ValueError(f"a transform of {length} elements")
-    read = min(shape[axis], length // 2 + 1 if inverse and onesided else length)
+    read = min(extent, length // 2 + 1 if inverse and onesided else length)
     _check_size(node, read * parts, 2 * length)
     table = _real_table(read, length) if inverse and onesided else _table(read, length, inverse)
     if onesided and not inverse:
         table = table[:, :, : length // 2 + 1]
     table = table[:, :parts]
-    build = NodeBuilder(graph, node)
     signal = x
-    if read < shape[axis]:
+    if read < extent:
         signal = build.add("Gather", signal, build.constant(np.arange(read)), axis=axis)
     order = [*(place for place in range(rank - 1) if place != axis), axis, rank - 1]
     if order != list(range(rank)):
@@ -72,12 +75,14 @@ def dft(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeProto]:
 @rewrites("STFT")
 def stft(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeProto]:
     """Frames of the signal, each multiplied by the window and transformed."""
-    x, window = node.input[0], optional_input(node, 2)
-    batch, samples, parts = known_shape(graph, node, x)
+    build, x, window = NodeBuilder(graph, node), node.input[0], optional_input(node, 2)
+    batch, samples, last = extents_of(build, x)
+    parts = known(build, last, "whether its signal is complex")
     step, length = _whole(node, graph, 1, "frame_step"), _whole(node, graph, 3, "frame_length")
     if length is None:
-        length = known_shape(graph, node, window)[0] if window else samples
-    if not 1 <= length <= samples:
+        whole = known_shape(graph, node, window)[0] if window else samples
+        length = known(build, whole, "the length of its frames")
+    if length < 1 or (isinstance(samples, int) and samples < length):
         raise ValueError(f"frames of {length} elements in a signal of {samples}")
     if step is None or step < 1:
         raise ValueError(f"frame_step is {step}; it must be positive")
@@ -88,18 +93,28 @@ def stft(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeProto]:
     table = _table(length, length, inverse=False)[:, :parts]
     if onesided:
         table = table[:, :, : length // 2 + 1]
-    build = NodeBuilder(graph, node)
-    starts = np.arange(0, samples - length + 1, step)
-    places = build.constant(starts[:, None] + np.arange(length))
-    frames = build.add("Gather", x, places, axis=1)
+    frames, count = _frames(build, samples, length, step)
     if window in graph.constants:
         table = table * graph.constants[window].astype(np.float64)[:, None, None, None]
     elif window:
         frames = build.add("Mul", frames, build.reshape(window, (length, 1)))
-    others = [batch, len(starts)]
+    others = [batch, count]
     made = [*others, table.shape[2], table.shape[3]]
     _product(build, frames, table, others, made, node.output[0])
     return build.nodes
+
+
+def _frames(build: NodeBuilder, samples: Extent, length: int, step: int) -> tuple[str, Extent]:
+    """The frames of a signal, [N, frames, length, parts], and how many it has."""
+    graph, signal = build.graph, build.source.input[0]
+    if isinstance(samples, int):
+        starts = np.arange(0, samples - length + 1, step)
+        places = build.constant(starts[:, None] + np.arange(length))
+        return build.add("Gather", signal, places, axis=1), len(starts)
+    frames = build.add("Frames", signal, domain=OWN_DOMAIN, length=length, step=step)
+    batch, _, parts = graph.dims(signal) or (None, None, None)
+    graph.declare(frames, graph.elem_type(signal), (batch, None, length, parts))
+    return frames, extents_of(build, frames)[1]
 
 
 def _whole(node: onnx.NodeProto, graph: Graph, position: int, name: str) -> int | None:
@@ -146,8 +161,8 @@ def _product(
     build: NodeBuilder,
     signal: str,
     table: np.ndarray,
-    others: list[int],
-    made: list[int],
+    others: Sequence[Extent],
+    made: Sequence[Extent],
     output: str = "",
 ) -> str:
     """[..., read, parts] times a table [read, parts, count, parts], of the shape `made`."""
@@ -155,7 +170,10 @@ def _product(
     narrow = elem_type in (TensorProto.FLOAT16, TensorProto.BFLOAT16)
     dtype = np.float32 if narrow else helper.tensor_dtype_to_np_dtype(elem_type)
     rows = table.shape[0] * table.shape[1]
-    flat = build.reshape(signal, [math.prod(others), rows])
+    count: Extent = 1
+    for size in others:
+        count = times(build, count, size)
+    flat = build.reshape(signal, [count, rows])
     if narrow:
         flat = build.add("Cast", flat, to=TensorProto.FLOAT)
     product = build.add("MatMul", flat, build.constant(table.reshape(rows, -1), dtype))

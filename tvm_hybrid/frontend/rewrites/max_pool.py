@@ -12,8 +12,10 @@ from __future__ import annotations
 import onnx
 from onnx import TensorProto
 
-from ..graph import OWN_DOMAIN, Graph
-from ..node_builder import NodeBuilder, attributes_of, known_shape, with_attributes
+from microkernels.errors import UnsupportedOperatorError
+
+from ..graph import OWN_DOMAIN, Graph, describe
+from ..node_builder import NodeBuilder, attributes_of, with_attributes
 from ..windows import window_count
 from .auto_pad import auto_pad
 from .registry import rewrites
@@ -24,17 +26,17 @@ def max_pool(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeProto] | None:
     """As auto_pad.py has it; the places apart, if they are asked for."""
     if not any(node.output[1:]):
         return auto_pad(node, graph)
-    extents = known_shape(graph, node, node.input[0])[2:]
-    ones, padded = [1] * len(extents), (auto_pad(node, graph) or [node])[0]
+    padded = (auto_pad(node, graph) or [node])[0]
     attributes = attributes_of(padded)
-    kernel, pads = attributes["kernel_shape"], attributes.get("pads") or [0, 0] * len(extents)
+    if attributes.get("auto_pad", "NOTSET").startswith("SAME"):
+        raise UnsupportedOperatorError(
+            f"{describe(node)}: the padding of an open extent is not known where places are asked "
+            "for; give shapes that fix it, or write the padding as a Pad before it"
+        )
+    kernel = attributes["kernel_shape"]
+    ones, none = [1] * len(kernel), [0, 0] * len(kernel)
+    pads, ceil = attributes.get("pads") or none, attributes.get("ceil_mode", 0)
     strides, dilations = attributes.get("strides") or ones, attributes.get("dilations") or ones
-    before, after = pads[: len(extents)], pads[len(extents) :]
-    around, ceil = zip(before, after, strict=True), bool(attributes.get("ceil_mode", 0))
-    sizes = [
-        window_count(*axis, ceil)
-        for axis in zip(extents, around, kernel, strides, dilations, strict=True)
-    ]
     build = NodeBuilder(graph, node)
     single = with_attributes(padded)
     del single.output[1:]
@@ -44,13 +46,17 @@ def max_pool(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeProto] | None:
         node.input[0],
         output=node.output[1],
         domain=OWN_DOMAIN,
-        sizes=sizes,
         kernel_shape=kernel,
+        pads=pads,
         strides=strides,
         dilations=dilations,
-        before=before,
+        ceil_mode=ceil,
         storage_order=attributes.get("storage_order", 0),
     )
-    shape = known_shape(graph, node, node.input[0])[:2]
-    graph.declare(node.output[1], TensorProto.INT64, (*shape, *sizes))
+    dims = graph.dims(node.input[0])
+    if dims is not None:
+        around = zip(pads[: len(kernel)], pads[len(kernel) :], strict=True)
+        axes = zip(dims[2:], around, kernel, strides, dilations, strict=True)
+        sizes = [None if axis[0] is None else window_count(*axis, bool(ceil)) for axis in axes]
+        graph.declare(node.output[1], TensorProto.INT64, (*dims[:2], *sizes))
     return build.nodes

@@ -5,10 +5,13 @@
             Concat of what the steps make, in the order that the node's directions ask for
         ->  Loop(steps, state, Gather(x, step) and the body)
 
-Before opset 9 the values have an axis of batches in front, and each batch is scanned by itself.
+Before opset 9 the values have an axis of batches in front, and each batch is scanned by itself;
+where their number is open, by a scan along them whose body is that scan.
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 import onnx
 from onnx import helper
@@ -17,12 +20,13 @@ from microkernels.errors import ModelError, UnsupportedOperatorError
 
 from ..graph import OWN_DOMAIN, Graph, describe, is_standard
 from ..inline import rename_values
-from ..node_builder import Extent, NodeBuilder, attributes_of, known_shape, optional_input
+from ..node_builder import Extent, NodeBuilder, attributes_of, optional_input
 from ..node_extents import counted, extents_of, minus, value_of
 from .body import Body
 from .registry import rewrites
 
 WITHOUT_BATCHES = 9
+WITHOUT_STATES = 11  # Loop may be; before, that of our own domain is written
 
 
 @rewrites("Scan")
@@ -39,7 +43,7 @@ def scan(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeProto]:
             "cannot be scanned"
         )
     split = len(node.input) - count
-    current, scanned = list(node.input[:split]), node.input[split:]
+    current, scanned = list(node.input[:split]), list(node.input[split:])
     body = Body(build, attributes["body"], len(node.input), len(node.output))
     axes = _listed(node, "scan_input_axes", count)
     backward = _listed(node, "scan_input_directions", count)
@@ -48,6 +52,10 @@ def scan(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeProto]:
     if len(numbers) > 1:
         raise ModelError(f"{describe(node)}: its scanned inputs differ in length: {numbers}")
     steps = numbers.pop() if numbers else lengths[0]
+    scanned = [
+        name if length == steps else _of_length(build, name, axis, steps)
+        for name, axis, length in zip(scanned, axes, lengths, strict=True)
+    ]
     scans = list(zip(scanned, axes, backward, strict=True))
     outputs = node.output[split:]
     axes = _listed(node, "scan_output_axes", len(outputs))
@@ -76,6 +84,13 @@ def scan(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeProto]:
         column = [row[index] for row in made]
         body.stack(split + index, column[::-1] if reverse else column, axis, output)
     return build.nodes
+
+
+def _of_length(build: NodeBuilder, name: str, axis: int, steps: Extent) -> str:
+    """A scanned input whose length is open: the program checks that it is the number of steps."""
+    shape = list(extents_of(build, name))
+    shape[axis] = steps
+    return build.reshape(name, shape)
 
 
 def _loop(
@@ -111,8 +126,12 @@ def _loop(
     limit = build.reshape(value_of(build, steps), [])
     finals = build.source.output[: len(states)]
     outputs = [*finals, *[""] * (len(build.source.output) - len(finals))]
-    made = build.add_many("Loop", limit, "", *states, outputs=outputs, body=loop)
-    return made[len(states) :]
+    if states or build.graph.opset >= WITHOUT_STATES:
+        made = build.add_many("Loop", limit, "", *states, outputs=outputs, body=loop)
+        return made[len(states) :]
+    yes = build.constant(True)
+    form = {"domain": OWN_DOMAIN, "body": loop, "iteration": 0}
+    return build.add_many("Loop", limit, yes, yes, outputs=outputs, **form)
 
 
 @rewrites("MoveFirstAxis", domain=OWN_DOMAIN)
@@ -129,12 +148,13 @@ def move_first_axis(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeProto]:
 def _batches(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeProto]:
     """A scan for each batch, of what has [batch, ...] and [batch, steps, ...] before opset 9."""
     build, attributes = NodeBuilder(graph, node), attributes_of(node)
-    batches, steps = known_shape(graph, node, node.input[-1])[:2]
+    batches, steps = extents_of(build, node.input[-1])[:2]
     lengths = optional_input(node, 0)
-    known = graph.constants.get(lengths)
-    if lengths and (known is None or (known != steps).any()):
+    given = graph.constants.get(lengths)
+    if lengths and (isinstance(steps, str) or given is None or (given != steps).any()):
+        count = "known" if isinstance(steps, str) else steps
         raise UnsupportedOperatorError(
-            f"{describe(node)}: its sequence_lens {lengths!r} must be constant and {steps}, the "
+            f"{describe(node)}: its sequence_lens {lengths!r} must be constant and {count}, the "
             "number of steps"
         )
     if not batches:
@@ -144,6 +164,9 @@ def _batches(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeProto]:
         "num_scan_inputs": attributes["num_scan_inputs"],
         "scan_input_directions": _listed(node, "directions", attributes["num_scan_inputs"]),
     }
+    if isinstance(batches, str):
+        _scan_of_scans(build, forms)
+        return build.nodes
     rows = [
         build.add_many(
             "Scan",
@@ -157,6 +180,19 @@ def _batches(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeProto]:
     for output, column in zip(node.output, zip(*rows, strict=True), strict=True):
         build.stack(column, 0, output)
     return build.nodes
+
+
+def _scan_of_scans(build: NodeBuilder, forms: dict[str, Any]) -> None:
+    """Writes a scan along the batches, whose body scans one of them."""
+    node, fresh = build.source, build.graph.fresh
+    inputs = [fresh(name) for name in node.input[1:]]
+    outputs = [fresh(name or "output") for name in node.output]
+    inner = helper.make_node("Scan", inputs, outputs, build.prefix, domain=OWN_DOMAIN, **forms)
+    body = onnx.GraphProto(name=f"{build.prefix}/batch", node=[inner])
+    body.input.extend(onnx.ValueInfoProto(name=name) for name in inputs)
+    body.output.extend(onnx.ValueInfoProto(name=name) for name in outputs)
+    outer = {"body": body, "num_scan_inputs": len(inputs)}
+    build.add_many("Scan", *node.input[1:], outputs=node.output, domain=OWN_DOMAIN, **outer)
 
 
 def _listed(node: onnx.NodeProto, name: str, count: int) -> list[int]:

@@ -1,0 +1,150 @@
+"""Windows over images of any size, and back: places of maxima, MaxUnpool, Col2Im."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from numpy.typing import NDArray
+from onnx.reference import ReferenceEvaluator
+
+from tests.onnx_builder import OnnxBuilder
+from tvm_hybrid import InferenceSession
+from tvm_hybrid.errors import FeedError, UnsupportedOperatorError
+from tvm_hybrid.frontend import import_onnx
+from tvm_hybrid.report.onnx_runtime import literal_session
+
+from .models import random
+
+
+def one_program(model: onnx.ModelProto) -> InferenceSession:
+    session = InferenceSession(model, num_threads=1)
+    assert len(session.programs) == 1
+    return session
+
+
+def pooled(**window: Any) -> onnx.ModelProto:
+    build = OnnxBuilder()
+    x = build.input("x", ["n", 2, "height", "width"])
+    values, places = build.nodes("MaxPool", 2, x, **window)
+    build.output(values, None)
+    build.output(places, None, np.int64)
+    return build.model()
+
+
+@pytest.mark.parametrize(
+    "window",
+    [
+        {"kernel_shape": [3, 2], "strides": [2, 3], "pads": [1, 0, 1, 1]},
+        {"kernel_shape": [3, 3], "strides": [2, 2], "ceil_mode": 1, "storage_order": 1},
+        {"kernel_shape": [2, 2], "strides": [2, 2], "auto_pad": "SAME_UPPER"},
+    ],
+)
+def test_places_of_maxima(window: dict[str, Any]) -> None:
+    """Many equal elements: the first of the maxima counts."""
+    model = pooled(**window)
+    session, peer = one_program(model), literal_session(model)
+    for shape in ((1, 2, 3, 3), (3, 2, 5, 6), (2, 2, 8, 3)):
+        feeds = {"x": np.random.default_rng(0).integers(0, 4, shape).astype(np.float32)}
+        for got, wanted in zip(session.run(None, feeds), peer.run(None, feeds), strict=True):
+            np.testing.assert_array_equal(got, wanted)
+    for empty in ((0, 2, 5, 6), (1, 2, 0, 6)):
+        for got in session.run(None, {"x": np.zeros(empty, np.float32)}):
+            assert got.size == 0
+
+
+def test_padding_of_open_extents_is_not_known() -> None:
+    model = pooled(kernel_shape=[3, 3], strides=[2, 2], auto_pad="SAME_UPPER")
+    with pytest.raises(UnsupportedOperatorError, match=r"MaxPool0.*padding of an open extent"):
+        import_onnx(model, keep_open=True)
+
+
+@pytest.mark.parametrize("asked", ["nothing", "the image", "two more"])
+def test_pooling_and_back(asked: str) -> None:
+    """An image without padding, which the places are of; `output_shape` adds at its end."""
+    build, window = OnnxBuilder(), {"kernel_shape": [3, 2], "strides": [2, 2]}
+    x = build.input("x", ["n", 2, "height", "width"])
+    values, places = build.nodes("MaxPool", 2, x, **window)
+    wanted_shape = []
+    if asked != "nothing":
+        shape, more = build.node("Shape", x), build.constant([0, 0, 2, 2], np.int64)
+        wanted_shape = [build.node("Add", shape, more) if asked == "two more" else shape]
+    build.output(build.node("MaxUnpool", values, places, *wanted_shape, **window), None)
+    model = build.model()
+    session, peer = one_program(model), literal_session(pooled(**window))
+    for shape in ((1, 2, 3, 2), (3, 2, 5, 8), (1, 2, 9, 2)):
+        value = random(*shape)
+        maxima, at = peer.run(None, {"x": value})
+        image = np.zeros_like(value)
+        image.reshape(-1)[at.ravel()] = maxima.ravel()
+        margin = 2 if asked == "two more" else 0
+        image = np.pad(image, [(0, 0), (0, 0), (0, margin), (0, margin)])
+        np.testing.assert_array_equal(session.run(None, {"x": value})[0], image)
+        if asked == "nothing":
+            (theirs,) = ReferenceEvaluator(model).run(None, {"x": value})
+            np.testing.assert_array_equal(theirs, image)
+    assert session.run(None, {"x": random(0, 2, 5, 8)})[0].size == 0
+
+
+def test_an_image_is_not_extended_by_less_than_nothing() -> None:
+    build = OnnxBuilder()
+    x, places = build.input("x", ["n", 1, "w"]), build.input("places", ["n", 1, "w"], np.int64)
+    wanted = build.node("Shape", build.input("image", ["n", 1, "v"]))
+    window = {"kernel_shape": [2], "strides": [2]}
+    build.output(build.node("MaxUnpool", x, places, wanted, **window), None)
+    session = one_program(build.model())
+    feeds: dict[str, NDArray[Any]] = {"x": random(2, 1, 3), "places": np.arange(6).reshape(2, 1, 3)}
+    for extent in (6, 7):
+        (found,) = session.run(None, {**feeds, "image": random(2, 1, extent)})
+        assert found.shape == (2, 1, extent)
+    with pytest.raises(FeedError):
+        session.run(None, {**feeds, "image": random(2, 1, 5)})
+    # Places outside write no foreign memory.
+    feeds["places"] = np.array([2**40, -(2**40)] * 3).reshape(2, 1, 3)
+    session.run(None, {**feeds, "image": random(2, 1, 6)})
+
+
+FOLDS: list[dict[str, list[int]]] = [
+    {},
+    {"strides": [2, 1], "pads": [1, 0, 0, 2], "dilations": [1, 2]},
+]
+
+
+@pytest.mark.parametrize("attributes", FOLDS)
+@pytest.mark.parametrize("image", ["known", "open"])
+def test_windows_back_into_an_image(image: str, attributes: dict[str, list[int]]) -> None:
+    build = OnnxBuilder(18)
+    x = build.input("x", ["n", 12, "places"])
+    if image == "known":
+        shape = build.constant([5, 7], np.int64)
+    else:
+        shape = build.node("Shape", build.input("image", ["n", 1, "height", "width"]), start=2)
+    build.output(build.node("Col2Im", x, shape, build.constant([3, 2], np.int64), **attributes),
+                 None)  # fmt: skip
+    model = build.model()
+    session, peer = one_program(model), ReferenceEvaluator(model)
+    for batch, height, width in ((1, 5, 7), (3, 5, 7), (1, 3, 3), (2, 8, 4)):
+        if image == "known" and (height, width) != (5, 7):
+            continue
+        rows = height - 2 if not attributes else (height + 1 - 3) // 2 + 1
+        columns = width - 1 if not attributes else width + 2 - 2
+        # Whole numbers, whose sums are exact.
+        x_value = np.arange(batch * 12 * rows * columns, dtype=np.float32) % 17
+        feeds = {"x": x_value.reshape(batch, 12, rows * columns)}
+        if image == "open":
+            feeds["image"] = np.zeros((batch, 1, height, width), np.float32)
+        (found,), (wanted,) = session.run(None, feeds), peer.run(None, feeds)
+        np.testing.assert_array_equal(found, wanted)
+    feeds["x"] = feeds["x"][:, :, 1:]
+    with pytest.raises(FeedError):
+        session.run(None, feeds)
+
+
+def test_windows_back_whose_rows_are_not_known() -> None:
+    build = OnnxBuilder(18)
+    x, shape = build.input("x", [1, "rows", 4]), build.constant([2, 2], np.int64)
+    build.output(build.node("Col2Im", x, shape, build.constant([1, 1], np.int64)), None)
+    with pytest.raises(UnsupportedOperatorError, match=r"Col2Im0.*number of rows.* must"):
+        import_onnx(build.model(), keep_open=True)
