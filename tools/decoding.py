@@ -5,8 +5,9 @@
 The model has inputs for token ids [batch, n], perhaps positions [batch, n] and a mask with "mask"
 in its name [batch, past + n], and caches [batch, heads, past, size]. It returns logits, then the
 caches in the order of its inputs. Steps follow each other, as in generation: the token with the
-largest logit is the next one, and what is returned is the past. Prompts have an empty past. Engines
-take turns, with pauses, so that threads of one that wait for work do not disturb the other.
+largest logit is the next one, and what is returned is the past. "bound" is a session whose caches
+are bound to arrays with room for all steps. Prompts have an empty past. Engines take turns, with
+pauses, so that threads of one that wait for work do not disturb the other.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ STEPS, WARM = 20, 3  # of a turn; the first ones are not counted
 PAUSE = 0.3  # seconds
 Feeds = dict[str, np.ndarray]
 Run = Callable[[None, Feeds], Any]
+Measure = Callable[[], list[float]]
 
 
 @click.command()
@@ -38,32 +40,43 @@ Run = Callable[[None, Feeds], Any]
 @click.option("--threads", default=1, show_default=True)
 @click.option("--precision", default="auto", show_default=True)
 def main(model: str, pasts: str, prompts: str, threads: int, precision: str) -> None:
-    """Prints the least and the median milliseconds of a step and of a prompt, and their ratios."""
+    """Prints the least and the median milliseconds of a step and of a prompt, and both ratios."""
     ours = tvm_hybrid.InferenceSession(model, num_threads=threads, precision=precision)
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
     theirs = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
     click.echo(f"one program: {len(ours.programs) == 1}")
-    click.echo(f"{'':14}{'ours':>17}{'ONNX Runtime':>17}   ratio of least, of medians")
+    click.echo(f"{'':14}" + "".join(f"{each:>17}" for each in ("ours", "bound", "ONNX Runtime")))
     decoder = Decoder(ours.get_inputs())
-    runs = ours.run, theirs.run
     for past in map(int, filter(None, pasts.split(","))):
-        report(f"past {past}", functools.partial(decoder.steps, past), *runs)
+        usual = functools.partial(decoder.steps, past, ours.run)
+        bound = functools.partial(decoder.bound_steps, past, ours)
+        peer = functools.partial(decoder.steps, past, theirs.run)
+        report(f"past {past}", usual, bound, peer)
     for prompt in map(int, filter(None, prompts.split(","))):
-        report(f"prompt {prompt}", functools.partial(prefills, decoder.feeds(prompt, 0)), *runs)
+        feeds = decoder.feeds(prompt, 0)
+        usual, peer = (functools.partial(prefills, feeds, each.run) for each in (ours, theirs))
+        report(f"prompt {prompt}", usual, None, peer)
 
 
-def report(name: str, measure: Callable[[Run], list[float]], *runs: Run) -> None:
-    """One line: seconds of every engine."""
-    found: list[list[float]] = [[] for _ in runs]
+def report(name: str, *measures: Measure | None) -> None:
+    """One line: milliseconds of every engine, and how often those of the last one are its own."""
+    found: list[list[float]] = [[] for _ in measures]
     for _ in range(TURNS):
-        for seconds, run in zip(found, runs, strict=True):
-            time.sleep(PAUSE)
-            seconds += measure(run)
-    ours, theirs = ((min(each) * 1e3, statistics.median(each) * 1e3) for each in found)
-    texts = (f"{least:8.3f} /{median:7.3f}" for least, median in (ours, theirs))
-    ratios = (f"{b / a:.2f}" for a, b in zip(ours, theirs, strict=True))
-    click.echo(f"{name:14}{''.join(texts)}   {', '.join(ratios)}")
+        for seconds, measure in zip(found, measures, strict=True):
+            if measure is not None:
+                time.sleep(PAUSE)
+                seconds += measure()
+    times = [(min(each) * 1e3, statistics.median(each) * 1e3) if each else None for each in found]
+    peer = times[-1]
+    assert peer is not None
+    texts, ratios = [], []
+    for each in times:
+        texts.append(f"{each[0]:8.3f} /{each[1]:7.3f}" if each else "")
+        if each is not None and each is not peer:
+            ratios.append(", ".join(f"{b / a:.2f}" for a, b in zip(each, peer, strict=True)))
+    line = "".join(f"{text:>17}" for text in texts)
+    click.echo(f"{name:14}{line}   {'; '.join(ratios)}")
 
 
 def prefills(feeds: Feeds, run: Run) -> list[float]:
@@ -122,6 +135,35 @@ class Decoder:
             }
             names = (info.name for info in self.caches)
             feeds.update(zip(names, caches, strict=True))
+        return times[WARM:]
+
+    def bound_steps(self, past: int, session: tvm_hybrid.InferenceSession) -> list[float]:
+        """The same in arrays with room for all of them; binding is part of a step."""
+        steps, feeds = STEPS + WARM, self.feeds(1, past)
+        logits, *present = (info.name for info in session.get_outputs())
+        caches = {}
+        for info in self.caches:
+            before = feeds.pop(info.name)
+            shape = (*before.shape[:2], past + steps, before.shape[3])
+            caches[info.name] = np.zeros(shape, before.dtype)
+            caches[info.name][:, :, :past] = before
+        binding, times = session.io_binding(), []
+        binding.bind_output(logits)
+        for step in range(1, steps + 1):
+            start = time.perf_counter()
+            for name, value in feeds.items():
+                binding.bind_input(name, value)
+            for (name, cache), result in zip(caches.items(), present, strict=True):
+                binding.bind_input(name, cache[:, :, : past + step - 1])
+                binding.bind_output(result, cache[:, :, : past + step])
+            session.run_with_iobinding(binding)
+            times.append(time.perf_counter() - start)
+            token = np.argmax(binding.get_outputs()[0][:, -1:], -1)
+            feeds = {
+                info.name: self.row(info, token, past + step)
+                for info in self.inputs
+                if info not in self.caches
+            }
         return times[WARM:]
 
 

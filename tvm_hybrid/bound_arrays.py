@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from operator import itemgetter
+from typing import NamedTuple
 
 import numpy as np
 
@@ -12,74 +13,75 @@ _MOST_ELEMENTS = 2**31  # kernels count them in 32 bits
 _WORK = 10_000  # of NumPy, to find out whether two arrays have an element in common
 
 
-def has_room(array: np.ndarray) -> bool:
-    """Whether an array [..., rows, columns] is the first rows of each head of a contiguous one.
+class Room(NamedTuple):
+    """What an array [..., rows, columns] has that is the first rows of each head of a larger one.
 
-    >>> has_room(np.zeros((2, 3, 9, 4))[:, :, :5]), has_room(np.zeros((2, 3, 9, 4))[..., :3])
-    (True, False)
+    Attributes
+    ----------
+    rows : int
+        That each head has room for.
+    last : int
+        Bytes from the first head to the last one.
     """
-    if array.ndim < 3 or not array.flags.writeable:
-        return False
-    *leading, rows, columns = array.shape
+
+    rows: int
+    last: int
+
+
+NO_ROOM = Room(-1, 0)
+
+
+def room_of(array: np.ndarray) -> Room:
+    """The room of an array; `NO_ROOM` if it lies otherwise.
+
+    >>> cache = np.zeros((2, 3, 9, 4), np.float32)
+    >>> room_of(cache[:, :, :5]).rows, room_of(cache[..., :3]).rows
+    (9, -1)
+    """
+    if array.ndim < 3:
+        return NO_ROOM
+    *leading, _, columns = array.shape
     *apart, row, item = array.strides
-    if item != array.itemsize or row != columns * item:
-        return False
-    expected = 0
+    if item != array.itemsize or row != columns * item or not row:
+        return NO_ROOM
+    distance = expected = 0
     for size, stride in zip(reversed(leading), reversed(apart), strict=True):
         if size == 1:  # of which the stride means nothing
             continue
-        if not expected:
-            expected = stride
-            if stride < rows * row or not row or stride % row:
-                return False
+        distance = distance or stride
+        expected = expected or stride
         if stride != expected:
-            return False
+            return NO_ROOM
         expected *= size
-    return expected < _MOST_ELEMENTS * item
+    if distance % row or distance < 0 or expected >= _MOST_ELEMENTS * item:
+        return NO_ROOM
+    rows = distance // row if distance else _MOST_ELEMENTS
+    return Room(rows, max(0, expected - distance))
 
 
-@dataclass(frozen=True)
-class Place:
+class Place(NamedTuple):
     """Where an array lies that a program reads or writes.
 
     Attributes
     ----------
     start, end : int
         Addresses.
-    array : numpy.ndarray
     number : int
         Of the input or output.
     cache : int or None
-        Of an output: the input whose beginning it may share.
+        Of an output: the input that may be its beginning.
     is_output : bool
     name : str
+    array : numpy.ndarray
     """
 
     start: int
     end: int
-    array: np.ndarray
     number: int
+    cache: int | None
+    is_output: bool
     name: str
-    is_output: bool = False
-    cache: int | None = None
-
-
-def place_of(
-    array: np.ndarray,
-    start: int,
-    number: int,
-    name: str,
-    is_output: bool = False,
-    cache: int | None = None,
-) -> Place:
-    """The place of an array that begins at an address."""
-    if array.flags.c_contiguous:
-        size = array.nbytes
-    else:
-        size = array.itemsize
-        for extent, stride in zip(array.shape, array.strides, strict=True):
-            size += (extent - 1) * stride
-    return Place(start, start + size, array, number, name, is_output, cache)
+    array: np.ndarray
 
 
 def refuse_overlap(places: list[Place]) -> None:
@@ -91,7 +93,7 @@ def refuse_overlap(places: list[Place]) -> None:
         Naming two that do.
     """
     before: list[Place] = []
-    for place in sorted(places, key=lambda each: each.start):
+    for place in sorted(places, key=itemgetter(0)):
         before = [each for each in before if each.end > place.start]
         for each in before:
             if (each.is_output or place.is_output) and not _may_share(each, place):
@@ -109,7 +111,11 @@ def _may_share(one: Place, other: Place) -> bool:
         strides = zip(output.array.strides, source.array.strides, output.array.shape, strict=True)
         return all(a == b for a, b, size in strides if size != 1)
     try:
-        return not np.shares_memory(one.array, other.array, max_work=_WORK)  # type: ignore[arg-type]
+        return not np.shares_memory(
+            one.array,
+            other.array,
+            max_work=_WORK,  # type: ignore[arg-type]
+        )
     except np.exceptions.TooHardError:
         return False
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,19 +12,36 @@ from tvm.runtime import Tensor
 
 from microkernels.errors import FeedError
 
-from .bound_arrays import Place, has_room, place_of, refuse_overlap
+from .bound_arrays import NO_ROOM, Place, Room, refuse_overlap, room_of
 from .dlpack import array_of, tensor_of
 from .executable import Executable
-from .feeds import aligned_empty, is_aligned, to_array
+from .feeds import ALIGNMENT, ZERO_COPY_BYTES, aligned_empty, to_array
 from .logs import logger
-from .manifest import BoundOutput
 from .tensors import OutputInfo, TensorInfo, from_stored, is_narrow, numpy_dtype, to_stored
 
 Bound = Mapping[str, "np.ndarray | None"]
+_MOST_ROOMS = 64  # that are remembered
+
+
+@dataclass(frozen=True, slots=True)
+class _Slot:
+    """What is known of an input or output before arrays are."""
+
+    info: TensorInfo | OutputInfo
+    number: int
+    is_output: bool
+    cache: int | None  # of an output, the input that may be its beginning
+    has_room: bool  # kernels take an array whose heads lie apart
+    anywhere: bool  # and one of any alignment
+    name: str
+    dtype: np.dtype[Any] | None  # None if kernels take another type
+    rank: int
 
 
 class BoundRun:
-    """What one thread runs a program with, whose outputs it can write into given memory.
+    """What one thread runs a program with that can write outputs into given memory.
+
+    Every step of a decoder binds other arrays: what is done for each of them costs microseconds.
 
     Parameters
     ----------
@@ -33,12 +51,26 @@ class BoundRun:
 
     def __init__(self, executable: Executable) -> None:
         manifest = executable.manifest
-        self.inputs, self.outputs = manifest.inputs, manifest.outputs
-        self.shared, self.anywhere = manifest.shared_outputs, manifest.unaligned_inputs
-        self.taken = manifest.bound_outputs
-        self.caches = {each.cache for each in self.taken}
+        self.outputs, self.shared = manifest.outputs, manifest.shared_outputs
+        caches = {each.cache for each in manifest.bound_outputs}
+        self.inputs = [
+            _slot(info, number, False, None, number in caches, manifest.unaligned_inputs[number])
+            for number, info in enumerate(manifest.inputs)
+        ]
+        self.targets = [
+            _slot(
+                manifest.outputs[each.number],
+                each.number,
+                True,
+                each.cache,
+                each.cache is not None,
+                each.anywhere,
+            )
+            for each in manifest.bound_outputs
+        ]
         self.main, self.shapes = executable.into_entries()
         self.copies: dict[int, np.ndarray] = {}
+        self.rooms: dict[Any, Room] = {}
         self.told: set[str] = set()
 
     def run(self, feeds: Mapping[str, Any], bound: Bound) -> list[np.ndarray]:
@@ -50,112 +82,116 @@ class BoundRun:
             If an array does not fit, or an output overlaps anything else.
         """
         places: list[Place] = []
-        tensors = [
-            self._input(number, info, feeds[info.name], places)
-            for number, info in enumerate(self.inputs)
-        ]
-        targets, arrays = [], {}
-        for note, size in zip(self.taken, self.shapes(*tensors), strict=True):
-            info, shape = self.outputs[note.number], tuple(size)
-            given = bound.get(info.name)
-            if given is not None:
-                _check(given, info, shape)
-            target, arrays[note.number] = self._target(note, info, shape, given, places)
+        tensors = [self._input(slot, feeds[slot.name], places) for slot in self.inputs]
+        targets: list[Tensor] = []
+        written: dict[int, np.ndarray] = {}
+        shapes: Any = None
+        for place, slot in enumerate(self.targets):
+            given = bound.get(slot.name)
+            target = None if given is None else self._in_place(slot, given, places)
+            if target is not None and given is not None:
+                written[slot.number] = given
+            else:
+                shapes = shapes or self.shapes(*tensors)
+                target = runtime.empty(tuple(shapes[place]), _stored(slot.info).dtype)
             targets.append(target)
         refuse_overlap(places)
-        made = self.main(*tensors, *targets)
+        try:
+            made = self.main(*tensors, *targets)
+        except Exception:
+            self._check(tensors, bound)
+            raise
         made = [made] if type(made) is Tensor else made
         return [
-            self._result(number, info, made[number], arrays.get(number), bound.get(info.name))
+            written[number]
+            if number in written
+            else self._result(number, info, made[number], bound.get(info.name))
             for number, info in enumerate(self.outputs)
         ]
 
-    def _input(self, number: int, info: TensorInfo, value: Any, places: list[Place]) -> Tensor:
+    def _in_place(self, slot: _Slot, array: Any, places: list[Place]) -> Tensor | None:
+        """A tensor of an array's own memory; None if kernels cannot use it where it is."""
+        if type(array) is not np.ndarray or array.dtype is not slot.dtype:
+            return None
+        if array.flags.carray and array.size:
+            tensor = tensor_of(array)
+            start = tensor.data_ptr()
+            if not slot.anywhere and start % ALIGNMENT:
+                return None
+            end = start + array.nbytes
+        else:
+            room = self._room(array) if slot.has_room and array.ndim == slot.rank else NO_ROOM
+            if not array.flags.writeable or array.shape[-2:-1] > (room.rows,):
+                return None
+            tensor = tensor_of(array)
+            start = tensor.data_ptr()
+            end = start + room.last + array.shape[-2] * array.strides[-2] if array.size else start
+        places.append(Place(start, end, slot.number, slot.cache, slot.is_output, slot.name, array))
+        return tensor
+
+    def _room(self, array: np.ndarray) -> Room:
+        """`room_of`, remembered: arrays of one cache differ in the number of rows only."""
+        key = array.strides, array.shape[:-2], array.shape[-1:]
+        try:
+            return self.rooms[key]
+        except KeyError:
+            if len(self.rooms) >= _MOST_ROOMS:
+                self.rooms.clear()
+            room = self.rooms[key] = room_of(array)
+            return room
+
+    def _input(self, slot: _Slot, value: Any, places: list[Place]) -> Tensor:
         """A tensor of what is bound to an input: its own memory, or a copy."""
+        tensor = self._in_place(slot, value, places)
+        if tensor is not None:
+            return tensor
+        info = slot.info
+        assert isinstance(info, TensorInfo)
         array = to_array(value, info)
-        if not is_narrow(info.dtype):
-            plain = array.size and array.flags.carray
-            plain = plain and (self.anywhere[number] or is_aligned(array))
-            if plain or (number in self.caches and has_room(array)):
-                tensor = tensor_of(array)
-                places.append(place_of(array, tensor.data_ptr(), number, info.name))
-                return tensor
-            if array.size and array.nbytes >= _LARGE:
-                self._tell(f"input {info.name!r} is copied in every run: {_why(array)}")
         if not array.size:  # of which NumPy's strides are not those that kernels expect
             return runtime.empty(array.shape, info.stored.dtype)
+        self._tell("input", slot, array)
         stored = to_stored(array)
-        copy = self.copies.get(number)
+        copy = self.copies.get(slot.number)
         if copy is None or copy.shape != stored.shape:
             wanted = TensorInfo("", stored.shape, stored.dtype.name)
-            copy = self.copies[number] = aligned_empty(wanted)
+            copy = self.copies[slot.number] = aligned_empty(wanted)
         copy[...] = stored
         return tensor_of(copy)
 
-    def _target(
-        self,
-        note: BoundOutput,
-        info: OutputInfo,
-        shape: tuple[int, ...],
-        given: np.ndarray | None,
-        places: list[Place],
-    ) -> tuple[Tensor, np.ndarray | None]:
-        """What the program writes an output to; the array itself if that is the given one."""
-        if given is not None and not is_narrow(info.dtype):
-            plain = given.size and given.flags.carray and (note.anywhere or is_aligned(given))
-            if plain or (note.cache is not None and has_room(given)):
-                tensor = tensor_of(given)
-                start = tensor.data_ptr()
-                places.append(place_of(given, start, note.number, info.name, True, note.cache))
-                return tensor, given
-            if given.nbytes >= _LARGE:
-                self._tell(f"output {info.name!r} is copied in every run: {_why(given)}")
-        stored = TensorInfo("", shape, info.dtype).stored
-        return runtime.empty(shape, stored.dtype), None
-
     def _result(
-        self,
-        number: int,
-        info: OutputInfo,
-        made: Tensor,
-        written: np.ndarray | None,
-        given: np.ndarray | None,
+        self, number: int, info: OutputInfo, made: Tensor, given: np.ndarray | None
     ) -> np.ndarray:
-        """An output as an array: the given one, with the result in it, or a new one."""
-        if written is not None:
-            return written
+        """An output that was not written to where it is bound, as an array."""
         array = from_stored(array_of(made), info.dtype) if is_narrow(info.dtype) else array_of(made)
         if given is None:
             return array.copy() if self.shared[number] else array
+        for slot in self.targets:
+            if slot.number == number:
+                self._tell("output", slot, given)
         return _copied(array, info, given)
 
-    def _tell(self, text: str) -> None:
-        """Logs what costs time, once."""
-        if text not in self.told:
-            self.told.add(text)
-            logger.info("%s", text)
+    def _check(self, tensors: list[Tensor], bound: Bound) -> None:
+        """Finds which bound array the program refused, if it was one."""
+        for slot, shape in zip(self.targets, self.shapes(*tensors), strict=True):
+            given = bound.get(slot.name)
+            if given is not None and isinstance(slot.info, OutputInfo):
+                _check_array(given, slot.info, tuple(shape))
 
-
-_LARGE = 1 << 13
-
-
-def _why(array: np.ndarray) -> str:
-    """Why kernels cannot use an array where it is."""
-    if not array.flags.c_contiguous:
-        return "it is not contiguous, nor a cache of keys or values with room for more rows"
-    if not array.flags.writeable:
-        return "it is read-only"
-    return "its address is no multiple of 64"
-
-
-def _check(given: np.ndarray, info: OutputInfo, shape: tuple[int, ...]) -> None:
-    """Refuses an array that is not just what an output is."""
-    if given.shape != shape or given.dtype != numpy_dtype(info.dtype):
-        wanted, got = (
-            TensorInfo(info.name, tuple(sizes), dtype)
-            for sizes, dtype in ((shape, info.dtype), (given.shape, str(given.dtype)))
-        )
-        raise FeedError(f"output {info.name!r} is {wanted}; it is bound to {got}")
+    def _tell(self, what: str, slot: _Slot, array: np.ndarray) -> None:
+        """Logs, once, that a large array is copied, and why."""
+        if array.nbytes < ZERO_COPY_BYTES or slot.name in self.told:
+            return
+        self.told.add(slot.name)
+        if slot.dtype is None:
+            why = f"kernels have no type {slot.info.dtype}"
+        elif not array.flags.c_contiguous:
+            why = "it is not contiguous, nor a cache of keys or values with room for more rows"
+        elif not array.flags.writeable:
+            why = "it is read-only"
+        else:
+            why = f"its address is no multiple of {ALIGNMENT}"
+        logger.info("%s %r is copied in every run: %s", what, slot.name, why)
 
 
 def copy_to_bound(
@@ -166,8 +202,36 @@ def copy_to_bound(
     return [array if given is None else _copied(array, info, given) for info, array, given in pairs]
 
 
+def _slot(
+    info: TensorInfo | OutputInfo,
+    number: int,
+    is_output: bool,
+    cache: int | None,
+    has_room: bool,
+    anywhere: bool,
+) -> _Slot:
+    dtype = None if is_narrow(info.dtype) else numpy_dtype(info.dtype)
+    rank = len(info.shape)
+    return _Slot(info, number, is_output, cache, has_room, anywhere, info.name, dtype, rank)
+
+
+def _stored(info: TensorInfo | OutputInfo) -> TensorInfo:
+    """What the program gives for an output."""
+    return TensorInfo("", (), info.dtype).stored
+
+
 def _copied(array: np.ndarray, info: OutputInfo, given: np.ndarray) -> np.ndarray:
     """The given array, with an output in it."""
-    _check(given, info, array.shape)
+    _check_array(given, info, array.shape)
     given[...] = array
     return given
+
+
+def _check_array(given: np.ndarray, info: OutputInfo, shape: tuple[int, ...]) -> None:
+    """Refuses an array that is not just what an output is."""
+    if given.shape != shape or given.dtype != numpy_dtype(info.dtype):
+        wanted, got = (
+            TensorInfo(info.name, tuple(sizes), dtype)
+            for sizes, dtype in ((shape, info.dtype), (given.shape, str(given.dtype)))
+        )
+        raise FeedError(f"output {info.name!r} is {wanted}; it is bound to {got}")
