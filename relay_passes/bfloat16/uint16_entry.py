@@ -22,7 +22,8 @@ from typing import TypeGuard, TypeVar
 from tvm import IRModule, ir, relax, tirx
 from tvm.ir.transform import PassContext, module_pass
 
-MAIN = "main"
+from relay_passes.ir.rewrite import MAIN
+
 BITS_ENTRY = "main_bits"
 
 

@@ -24,6 +24,9 @@ from tvm.ir.transform import PassContext, module_pass
 from .graph import AnyBinding, DataflowGraph
 from .region_functions import is_region_function
 
+MAIN = "main"
+"""The function that a model is."""
+
 Emit = Callable[[relax.Expr], relax.Expr]  # gives an expression a type, and perhaps a name
 Replacements = dict[int, relax.Expr]  # by the position of the binding
 RewriteBlock = Callable[[relax.DataflowBlock], "list[relax.Binding] | None"]

@@ -36,8 +36,7 @@ from tvm.relax.analysis import (
 )
 from tvm.relax.utils import copy_with_new_vars
 
-from relay_passes.bfloat16.uint16_entry import MAIN
-from relay_passes.ir.rewrite import with_values
+from relay_passes.ir.rewrite import MAIN, with_values
 
 from .lower_regions import IN_PLACE, UNALIGNED
 

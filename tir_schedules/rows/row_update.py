@@ -19,10 +19,10 @@ from tvm import DataType, tirx
 from microkernels.tvm_compat import llvm_functions
 from microkernels.vector.addresses import ADDRESS_LLVM_IR, address_of
 from microkernels.vector.expressions import Expr, cast, materialise, ramp, splat
-from tir_schedules.attention.open.cache_parameter import cache_parameter
-from tir_schedules.attention.problem import flat_view
+from tir_schedules.core.cache_parameter import cache_parameter
 from tir_schedules.core.emission import kernel_function, opaque_block, tensor_parameter
 from tir_schedules.core.extents import as_expr, extent, read_extents
+from tir_schedules.core.flat_rows import flat_view
 from tir_schedules.core.open_loops import open_tasks, share_of
 from tir_schedules.core.region import Tensor
 
@@ -49,12 +49,17 @@ def build_row_update(
         parameters = [tensor_parameter(*each) for each in (("new", new), ("before", before))]
         result, apart = cache_parameter("out", out)
         read_extents()
-        update = _Update(new, out, flat_view(result, out), apart)
+        update = _Update(new, out, _elements(result, out), apart)
         with llvm_functions(ADDRESS_LLVM_IR):
             if past is not None and given is not None:
-                update.has_past(past, flat_view(given[0], past), given[1])
-            update.emit(flat_view(parameters[0], new), flat_view(parameters[1], before), threads)
+                update.has_past(past, _elements(given[0], past), given[1])
+            update.emit(_elements(parameters[0], new), _elements(parameters[1], before), threads)
     return builder.get()
+
+
+def _elements(buffer: Expr, tensor: Tensor) -> Expr:
+    """A parameter as a vector of its elements."""
+    return flat_view(buffer, tensor, Tensor((tensor.size,), tensor.dtype))
 
 
 class _Update:

@@ -10,6 +10,7 @@ caches hold is copied by streaming stores.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,8 +21,10 @@ from tvm import tirx
 from microkernels.vector.addresses import address_of
 from microkernels.vector.expressions import Expr, materialise, ramp
 from microkernels.vector.streaming import stream
+from tir_schedules.attention.problem import AttentionProblem, Layout
 from tir_schedules.core.emission import opaque_block
 from tir_schedules.core.extents import as_expr, extent
+from tir_schedules.core.size import quotient
 
 STREAMED_BYTES = 1 << 19
 """Of a tensor of keys: more are not read soon enough to be found in cache."""
@@ -142,3 +145,13 @@ def _flag(condition: Expr) -> Expr:
     """A condition, evaluated once."""
     one, zero = tirx.const(1, "int32"), tirx.const(0, "int32")
     return materialise(tirx.Select(condition, one, zero)) > 0
+
+
+def with_room(problem: AttentionProblem, name: str, distance: int) -> None:
+    """Has an attention find its "k" or "v" where heads are so many elements apart."""
+    layout, tensor = problem.layouts[name], problem.tensors[name]
+    close = math.prod(tensor.shape[-2:])
+    steps = [quotient(step, close) for step in layout.batch]
+    batch = tuple(distance * step for step in steps if step is not None)
+    assert len(batch) == len(steps)
+    problem.layouts[name] = Layout(batch, layout.row, layout.column)

@@ -26,6 +26,7 @@ from tir_schedules.attention.problem import (
     AttentionProblem,
     flat_view,
 )
+from tir_schedules.core.cache_parameter import cache_parameter
 from tir_schedules.core.emission import (
     input_parameters,
     kernel_function,
@@ -40,10 +41,9 @@ from tir_schedules.core.region import Region
 from tir_schedules.core.size import SymbolicSize
 from tir_schedules.epilogue.epilogue import Epilogue
 
-from .cache_parameter import cache_parameter, with_room
 from .few import OpenFew, few_queries, shared_heads
 from .growing import GrowingFew, Growth
-from .growing_cache import GrowingCache
+from .growing_cache import GrowingCache, with_room
 from .many import OpenMany
 
 

@@ -8,15 +8,13 @@ or more where the tensor is the first rows of each head of a larger one.
 
 from __future__ import annotations
 
-import math
-
 from tvm import tirx
 
 from microkernels.vector.expressions import Expr, parameter
-from tir_schedules.attention.problem import AttentionProblem, Layout
-from tir_schedules.core.extents import buffer_shape
-from tir_schedules.core.region import Tensor
-from tir_schedules.core.size import SymbolicSize, quotient
+
+from .extents import buffer_shape
+from .region import Tensor
+from .size import SymbolicSize
 
 
 def cache_parameter(name: str, tensor: Tensor) -> tuple[Expr, int]:
@@ -33,13 +31,3 @@ def cache_parameter(name: str, tensor: Tensor) -> tuple[Expr, int]:
     ]
     (strides[moving[-1]],) = buffer_shape([distance])
     return parameter(name, shape, tensor.dtype, [*strides, columns, 1]), distance
-
-
-def with_room(problem: AttentionProblem, name: str, distance: int) -> None:
-    """Has an attention find its "k" or "v" where heads are so many elements apart."""
-    layout, tensor = problem.layouts[name], problem.tensors[name]
-    close = math.prod(tensor.shape[-2:])
-    steps = [quotient(step, close) for step in layout.batch]
-    batch = tuple(distance * step for step in steps if step is not None)
-    assert len(batch) == len(steps)
-    problem.layouts[name] = Layout(batch, layout.row, layout.column)
