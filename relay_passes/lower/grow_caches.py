@@ -13,7 +13,7 @@ After
     k = grown[0]; v = grown[1]; lv = grown[2]
 
 A step of a decoder reads the past once then, and not a second time where that lies outside of the
-caches (`tir_schedules/attention/open/growing.py`). For open sizes and float32.
+caches (`tir_schedules/attention/open/growing.py`). For open sizes, and caches of float32.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from .lower_regions import IN_PLACE, KERNEL, UNALIGNED, decision_of
 from .select_configs import config_of
 
 _PAST_AND_PRESENT = [[1, 0], [3, 1]]  # of the keys, of the values
-WHY = "it writes k and v as well, and reads the past once"
+WHY = "it writes k and v as well"
 
 
 def grow_caches(machine: Machine, decisions: DecisionLog) -> ir.transform.Pass:

@@ -5,7 +5,7 @@
 for each attention of one query
     for each vector of keys of the past: copies them, and computes their scores of the past itself
     the scores of the other keys, of the result; the same with values and products
-of more queries: copies all first
+of more queries, and in bfloat16: copies all first
 """
 
 from __future__ import annotations
@@ -49,8 +49,6 @@ def reject_growth(region: Region, growths: Mapping[str, Growth], isa: Isa) -> st
     if not region.is_open or few_queries(problem, group) is None:
         return "many queries, or sizes that are known"
     factors = problem.factors
-    if "rounded" in problem.scores.attrs or "rounded" in problem.product.attrs:
-        return "products of bfloat16"
     for name, growth in growths.items():
         whole, layout = problem.tensors[name], problem.layouts[name]
         columns = problem.d if name == "k" else problem.e
@@ -70,6 +68,14 @@ def reject_growth(region: Region, growths: Mapping[str, Growth], isa: Isa) -> st
         if layout.offset or math.prod(whole.shape[:-2]) != heads:
             return f"{name} has more heads than the attention"
     return None
+
+
+def reads_past_once(problem: AttentionProblem) -> bool:
+    """Whether a query can multiply the past while it copies it; else it copies all before.
+
+    Products of bfloat16 multiply pairs of keys.
+    """
+    return not any("rounded" in part.attrs for part in (problem.scores, problem.product))
 
 
 class _Scores(DecodeScores):

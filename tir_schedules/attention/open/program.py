@@ -42,7 +42,7 @@ from tir_schedules.core.size import SymbolicSize
 from tir_schedules.epilogue.epilogue import Epilogue
 
 from .few import OpenFew, few_queries, shared_heads
-from .growing import GrowingFew, Growth
+from .growing import GrowingFew, Growth, reads_past_once
 from .growing_cache import GrowingCache, with_room
 from .many import OpenMany
 
@@ -226,11 +226,18 @@ class OpenAttention:
 
         def whole() -> None:
             with opaque_block("few"):
-                if self.caches:
-                    few: OpenFew = GrowingFew(self.caches, *given)
-                else:
-                    few = OpenFew(*given)
-                self._for_tasks(self._tasks(1), few.emit, self._alone)
+                if reads_past_once(problem) and self.caches:
+                    self._for_tasks(
+                        self._tasks(1), GrowingFew(self.caches, *given).emit, self._alone
+                    )
+                    return
+                few = OpenFew(*given)
+
+                def behind_copies(number: Expr) -> None:
+                    self._copy(number)
+                    few.emit(number)
+
+                self._for_tasks(self._tasks(1), behind_copies, self._alone)
 
         streams = streaming_llvm_ir(self.isa.f32_lanes) if self.caches else ""
         with llvm_functions(half.llvm_ir, streams):
@@ -255,15 +262,14 @@ class OpenAttention:
 
     def _copy_caches(self) -> None:
         """Writes the keys and values that grow, by all threads."""
-        if not self.caches:
-            return
+        if self.caches:
+            with opaque_block("copies"):
+                self._for_tasks(self._tasks(1), self._copy, self._alone)
 
-        def head(number: Expr) -> None:
-            for cache in self.caches.values():
-                cache.copy(number)
-
-        with opaque_block("copies"):
-            self._for_tasks(self._tasks(1), head, self._alone)
+    def _copy(self, head: Expr) -> None:
+        """Writes the keys and values of a head, if they grow."""
+        for cache in self.caches.values():
+            cache.copy(head)
 
     def _many(self) -> None:
         """The tasks where there are many."""

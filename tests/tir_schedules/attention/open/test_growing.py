@@ -9,8 +9,9 @@ from microkernels.machines.machine import Machine
 from tests.guard import guarded
 from tests.stand_ins import running
 from tests.tir_schedules.attention.open.test_open_attention import PAST, attention, f32
-from tests.tir_schedules.open_regions import BATCH, LENGTH, at_sizes
+from tests.tir_schedules.open_regions import BATCH, LENGTH, OpenKernel, at_sizes
 from tests.tir_schedules.run_region import (
+    BF16_ISAS,
     ISAS,
     expected,
     highest_native,
@@ -170,3 +171,32 @@ def test_what_is_left_to_a_concatenation() -> None:
     assert reject_growth(narrow, BOTH, isa) == "k is of type float32, 20 columns"
     apart = attention(HEADS, SIZE, SIZE, keys=KEYS, group=GROUP)  # [batch, keys, heads * size]
     assert reject_growth(apart, BOTH, isa) == "rows of k are not behind each other"
+
+
+@pytest.mark.sampled
+@pytest.mark.parametrize("isa", BF16_ISAS)
+def test_products_of_bfloat16(isa: str) -> None:
+    """The caches stay f32; the result is that of caches which something else joins."""
+    rounded = REGION.replace(parts=tuple(
+        part.replace(attrs={**part.attrs, "rounded": "bfloat16"}) if part.op == "batch_matmul" else part
+        for part in REGION.parts
+    ))  # fmt: skip
+    machine = machine_for(isa)
+    assert reject_growth(rounded, BOTH, machine.isa) is None
+    config = template_for("attention").default_config(rounded, machine)
+    assert "_bf16_" in str(config.to_dict()["scores_kernel"])
+    function = build_growing(rounded, config, machine.isa, BOTH)
+    kernel = running.compiled(function.with_attr("global_symbol", "kernel"), isa)["kernel"]
+    apart = OpenKernel(rounded, isa, config=config)
+    for batch, new, past in ((1, 1, 0), (2, 1, 33), (1, 1, 8), (2, 5, 20)):
+        sizes = {"batch": batch, "length": new, "past": past}
+        known = at_sizes(rounded, sizes)
+        q, k, v, bias = random_inputs(known)
+        parts = [part for whole in (k, v) for part in np.split(whole, [past], axis=2)]
+        made = [np.full(k.shape, np.nan, np.float32) for _ in "kv"]
+        out = np.empty(known.output.shape, np.float32)
+        given = map(np.ascontiguousarray, (q, *parts, bias))
+        kernel(*map(tensor_of, (*given, *made, out)))
+        np.testing.assert_array_equal(made[0], k)
+        np.testing.assert_array_equal(made[1], v)
+        np.testing.assert_array_equal(out, apart.run(sizes, [q, k, v, bias], True))
