@@ -30,6 +30,7 @@ from .data_sized.sizes import dims_of
 from .data_sized.slices import open_slice
 from .deform_converter import DEFORM_CONVERTERS
 from .expressions import Converter, Expr, constant, dtype_of, literal, static_dims
+from .hardmax_converter import HARDMAX_CONVERTERS
 from .matrix_converters import MATRIX_CONVERTERS
 from .narrow_converters import NARROW_CONVERTERS
 from .pad_converter import PAD_CONVERTERS
@@ -180,6 +181,7 @@ CONVERTERS: dict[str, Converter] = {
     **DEFORM_CONVERTERS,
     **MATRIX_CONVERTERS,
     **DATA_SIZED_CONVERTERS,
+    **HARDMAX_CONVERTERS,
     **NARROW_CONVERTERS,
     **PAD_CONVERTERS,
     **POOLING_CONVERTERS,

@@ -387,11 +387,3 @@ def test_softmax_over_all_axes_from_one_on_takes_any_number_of_rows(axis: int) -
         (wanted,) = peer.run(None, {"x": value / 50})
         # Of 15 exponentials, each with an error of a few units in the last place.
         np.testing.assert_allclose(found.numpy(), wanted, rtol=32 * 2.0**-23, atol=0)
-
-
-def test_softmax_over_open_axes_is_refused() -> None:
-    build = OnnxBuilder(opset=9)
-    x = build.input("x", [2, "n", 3])
-    build.output(build.node("Softmax", x, axis=1), [2, "n", 3])
-    with pytest.raises(UnsupportedOperatorError, match="is not known"):
-        imported(build)
