@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 from tvm import relax, tirx
 
+from .affine_grid_converter import AFFINE_GRID_CONVERTERS
 from .attention_converters import ATTENTION_CONVERTERS
 from .bfloat16_converters import BFLOAT16_CONVERTERS
 from .data_sized import DATA_SIZED_CONVERTERS
@@ -176,6 +177,7 @@ def _space_to_depth(
 
 
 CONVERTERS: dict[str, Converter] = {
+    **AFFINE_GRID_CONVERTERS,
     **ATTENTION_CONVERTERS,
     **BFLOAT16_CONVERTERS,
     **DEFORM_CONVERTERS,

@@ -57,7 +57,14 @@ _REDUCTIONS = frozenset(
 )
 _IMAGES = frozenset(
     {
-        *("AveragePool", "BatchNormalization", "Conv", "ConvTranspose", "DepthToSpace"),
+        *(
+            "AffineGrid",
+            "AveragePool",
+            "BatchNormalization",
+            "Conv",
+            "ConvTranspose",
+            "DepthToSpace",
+        ),
         *(
             "GlobalAveragePool",
             "GlobalLpPool",
