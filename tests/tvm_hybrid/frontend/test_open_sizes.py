@@ -308,19 +308,6 @@ def test_images_by_other_factors(scales: tuple[float, ...]) -> None:
     same_as_onnx_runtime(build, "x", *images((1, 2, 3, 4), (2, 2, 2, 7)))
 
 
-@pytest.mark.parametrize(("scale", "antialias"), [(0.3137, 0), (0.5, 1)])
-def test_a_factor_that_is_no_fraction_and_antialiasing_are_refused(
-    scale: float, antialias: int
-) -> None:
-    build = OnnxBuilder(19)
-    x = build.input("x", ["n", 2, "h", "w"])
-    scales = build.constant((1, 1, scale, 1), np.float32)
-    y = build.node("Resize", x, "", scales, mode="linear", antialias=antialias)
-    build.output(y, ["n", "c", "p", "q"])
-    with pytest.raises(UnsupportedOperatorError, match=r"Resize\d+.* an image of open sizes is"):
-        imported(build)
-
-
 def test_parts_that_fit_only_for_some_sizes_are_checked_when_they_are_joined() -> None:
     build = OnnxBuilder()
     x = build.input("x", ["n", 1, "h", 4])

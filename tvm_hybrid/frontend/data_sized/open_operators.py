@@ -74,7 +74,7 @@ _IMAGES = frozenset(
             "LpPool",
             "MaxPool",
         ),
-        *("Resize", "RoiAlign", "SpaceToDepth"),
+        *("Resize", "RoiAlign", "SpaceToDepth", "Upsample"),
     }
 )
 _QUANTIZED = frozenset(
