@@ -24,14 +24,15 @@ WEIGHT = np.random.default_rng(0).standard_normal((8, 5)).astype(np.float32)
 def open_model() -> onnx.ModelProto:
     """y = softmax(x @ W + z) along axis 1, with x: [batch, ?, 8], W: [8, 5], z: [batch, 1, 5].
 
-    A Hardmax along an open axis, of which nothing is left, is not converted for open sizes; so
-    every shape has a program of its own.
+    A OneHot of open sizes, of which nothing is left, is not converted; so every shape has a program
+    of its own.
     """
     graph = helper.make_graph(
         [
             helper.make_node("MatMul", ["x", "w"], ["p"]),
-            helper.make_node("Hardmax", ["p"], ["largest"], axis=1),
-            helper.make_node("Mul", ["largest", "zero"], ["nothing"]),
+            helper.make_node("Cast", ["p"], ["whole"], to=TensorProto.INT64),
+            helper.make_node("OneHot", ["whole", "depth", "zeros"], ["classes"]),
+            helper.make_node("ReduceSum", ["classes", "last"], ["nothing"], keepdims=0),
             helper.make_node("Add", ["p", "nothing"], ["q"]),
             helper.make_node("Add", ["q", "z"], ["s"]),
             helper.make_node("Softmax", ["s"], ["y"], axis=1),
@@ -44,7 +45,9 @@ def open_model() -> onnx.ModelProto:
         [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["batch", None, 5])],
         [
             numpy_helper.from_array(WEIGHT, "w"),
-            numpy_helper.from_array(np.zeros((), np.float32), "zero"),
+            numpy_helper.from_array(np.array(1), "depth"),
+            numpy_helper.from_array(np.zeros(2, np.float32), "zeros"),
+            numpy_helper.from_array(np.array([-1]), "last"),
         ],
     )
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])

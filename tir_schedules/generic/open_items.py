@@ -51,10 +51,12 @@ def open_items(
     if not symbols:
         raise NotHandledError("all sizes are known")
     places = {symbol: tirx.Var(f"at_{symbol.name}", "int64") for symbol in symbols}
-    item, name = schedule(_item(func, places), machine)
+    sizes = {symbol: tirx.Var(f"size_{symbol.name}", "int64") for symbol in symbols}
+    item, name = schedule(_item(func, places, sizes), machine)
     if name in SCHEDULES_LEFT:
         raise NotHandledError(f"an item is {name}")
-    return _looped(func, item, places), name
+    found = _looped(func, item, places)
+    return found.with_body(substitute(found.body, {sizes[each]: each for each in symbols})), name
 
 
 def _symbols(func: tirx.PrimFunc) -> list[tirx.Var]:
@@ -74,12 +76,17 @@ def _symbols(func: tirx.PrimFunc) -> list[tirx.Var]:
     return list(found)
 
 
-def _item(func: tirx.PrimFunc, places: dict[tirx.Var, tirx.Var]) -> tirx.PrimFunc:
-    """The function of a single index of every open size; `places` say which, where it matters."""
+def _item(
+    func: tirx.PrimFunc, places: dict[tirx.Var, tirx.Var], sizes: dict[tirx.Var, tirx.Var]
+) -> tirx.PrimFunc:
+    """The function of a single index of every open size, where tensors have 1 for that size.
+
+    `places` say which index, and `sizes` how large a size is, where an element depends on it.
+    """
     body = func.body
     for block in walk(body):
         if isinstance(block, s_tir.SBlock) and block.iter_vars:
-            body = _with_places(body, block, places)
+            body = _with_places(body, block, places, sizes)
     func = func.with_body(body)
     for number in range(len(func.params)):
         param = func.params[number]
@@ -93,11 +100,15 @@ def _item(func: tirx.PrimFunc, places: dict[tirx.Var, tirx.Var]) -> tirx.PrimFun
 
 
 def _with_places(
-    body: tirx.Stmt, block: s_tir.SBlock, places: dict[tirx.Var, tirx.Var]
+    body: tirx.Stmt,
+    block: s_tir.SBlock,
+    places: dict[tirx.Var, tirx.Var],
+    sizes: dict[tirx.Var, tirx.Var],
 ) -> tirx.Stmt:
     """A body in which one block uses its open indices to index open sizes only.
 
-    Anywhere else, in another index or as a number, `places` stands for them.
+    Anywhere else, in another index or as a number, `places` stands for them, and `sizes` for the
+    sizes.
     """
     own: dict[Expr, tirx.Var] = {}
     for iterator in block.iter_vars:
@@ -109,6 +120,7 @@ def _with_places(
         own[extent] = iterator.var
     at = {own[symbol]: place for symbol, place in places.items() if symbol in own}
     same = {symbol: (var, at[var]) for symbol, var in own.items()}
+    at |= sizes
     refused: list[str] = []  # an error of a callback would lose its type
 
     def indices(buffer: tirx.Var, given: list[Expr]) -> list[Expr]:
@@ -144,9 +156,6 @@ def _with_places(
             node.buffer, value(node.value), indices(node.buffer, list(node.indices))
         )
 
-    if not own:
-        _refuse_open_accesses(block)
-        return body
     inner = tvm_ffi.structural_map(block.body, (tirx.BufferStore, store))
     init = block.init and tvm_ffi.structural_map(block.init, (tirx.BufferStore, store))
     if refused:
@@ -165,13 +174,6 @@ def _with_places(
     return tvm_ffi.structural_map(
         body, (s_tir.SBlock, lambda each: new if each.same_as(block) else each)
     )
-
-
-def _refuse_open_accesses(block: s_tir.SBlock) -> None:
-    loads: list[TensorLoad] = []
-    tvm_ffi.structural_walk(block.body, (TensorLoad, loads.append))
-    if any(const_int(size) is None for load in loads for size in load.source.shape):
-        raise NotHandledError(f"{block.name_hint} reads all of an open size")
 
 
 def _looped(

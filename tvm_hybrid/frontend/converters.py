@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 from tvm import relax, tirx
 
+from .affine_grid_converter import AFFINE_GRID_CONVERTERS
 from .attention_converters import ATTENTION_CONVERTERS
 from .bfloat16_converters import BFLOAT16_CONVERTERS
 from .data_sized import DATA_SIZED_CONVERTERS
@@ -31,6 +32,7 @@ from .data_sized.slices import open_slice
 from .deform_converter import DEFORM_CONVERTERS
 from .expressions import Converter, Expr, constant, dtype_of, literal, static_dims
 from .frames_converter import FRAMES_CONVERTERS
+from .hardmax_converter import HARDMAX_CONVERTERS
 from .matrix_converters import MATRIX_CONVERTERS
 from .narrow_converters import NARROW_CONVERTERS
 from .pad_converter import PAD_CONVERTERS
@@ -176,12 +178,14 @@ def _space_to_depth(
 
 
 CONVERTERS: dict[str, Converter] = {
+    **AFFINE_GRID_CONVERTERS,
     **ATTENTION_CONVERTERS,
     **BFLOAT16_CONVERTERS,
     **DEFORM_CONVERTERS,
     **FRAMES_CONVERTERS,
     **MATRIX_CONVERTERS,
     **DATA_SIZED_CONVERTERS,
+    **HARDMAX_CONVERTERS,
     **NARROW_CONVERTERS,
     **PAD_CONVERTERS,
     **POOLING_CONVERTERS,

@@ -3,6 +3,8 @@
     Pad(x, pads)                            ->    R.nn.pad(x, pads)
     Pad(x, pads), some of them negative     ->    R.nn.pad(R.strided_slice(x, ...), ...)
     Pad(x, pads, mode=reflect)              ->    R.take(x, [1, 0, 1, 2, ...], axis), axis by axis
+    Pad(x, pads), pads of expressions of
+    sizes, or negative for open sizes       ->    a kernel (data_sized/pads.py)
 
 TVM's converter emits kernels of its own, which are opaque to every pass.
 """
@@ -15,6 +17,8 @@ from typing import Any
 import numpy as np
 from tvm import relax, tirx
 
+from .data_sized.elements import known_elements
+from .data_sized.pads import open_pad
 from .data_sized.sizes import dims_of
 from .expressions import Converter, Expr, constant, given, literal
 
@@ -24,31 +28,61 @@ _MODES = {"reflect": "reflect", "edge": "edge", "wrap": "wrap"}
 
 def _pad(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
     x, dims = inputs[0], dims_of(inputs[0])
-    if any(item is not None and constant(item) is None for item in inputs[1:]):
+    if any(item is not None and constant(item) is None for item in inputs[2:]):
         return None  # computed ones
-    amounts = attrs.get("pads", attrs.get("paddings")) if len(inputs) < 2 else constant(inputs[1])
+    amounts = _amounts(builder, inputs, attrs)
     if amounts is None:
         return None
-    axes = constant(given(inputs, 3))
-    pads = np.zeros((len(dims), 2), np.int64)
-    places = np.arange(len(dims)) if axes is None else axes % len(dims)
-    pads[places] = np.asarray(amounts, np.int64).reshape(2, -1).T
+    pads = _by_axis(amounts, inputs, len(dims))
     mode = attrs.get("mode", b"constant").decode()
     if mode == "constant":
-        value = constant(given(inputs, 2))
-        number = attrs.get("value", 0.0) if value is None or not value.size else value.item()
-        return _pad_with(builder, x, dims, pads, number)
+        return _pad_with(builder, x, dims, pads, _number(inputs, attrs))
+    if pads.dtype == object:
+        raise ValueError("amounts that follow from open sizes are padded with a number alone")
     return _pad_from(builder, x, dims, pads, _MODES[mode])
+
+
+def _amounts(
+    builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]
+) -> np.ndarray | None:
+    """Numbers, or objects if some are expressions of sizes; None if they are not known."""
+    found = attrs.get("pads", attrs.get("paddings")) if len(inputs) < 2 else constant(inputs[1])
+    if found is None and len(inputs) > 1:
+        found = known_elements(builder, inputs[1])
+    if found is None:
+        return None
+    array = np.asarray(found)
+    known = all(isinstance(each, int | np.integer) for each in array.ravel())
+    return array.astype(np.int64) if known else array
+
+
+def _by_axis(amounts: np.ndarray, inputs: Sequence[Any], rank: int) -> np.ndarray:
+    """Amounts before and after each axis, [rank, 2]."""
+    axes = constant(given(inputs, 3))
+    pads = np.zeros((rank, 2), amounts.dtype)
+    places = np.arange(rank) if axes is None else axes % rank
+    pads[places] = amounts.reshape(2, -1).T
+    return pads
+
+
+def _number(inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
+    """What is written around the elements."""
+    value = constant(given(inputs, 2))
+    return attrs.get("value", 0.0) if value is None or not value.size else value.item()
 
 
 def _pad_with(
     builder: relax.BlockBuilder, x: Expr, dims: Sequence[Expr], pads: np.ndarray, number: float
 ) -> Expr:
     """With one value; negative amounts crop."""
+    if pads.dtype == object:
+        return open_pad(builder, x, pads, number)
     cropped = [axis for axis, amounts in enumerate(pads) if amounts.min() < 0]
+    if any(not isinstance(dims[axis], tirx.IntImm) for axis in cropped):
+        return open_pad(builder, x, pads, number)
     if cropped:
         begin = [max(0, -int(pads[axis, 0])) for axis in cropped]
-        end = [_extent(dims, axis) - max(0, -int(pads[axis, 1])) for axis in cropped]
+        end = [int(dims[axis]) - max(0, -int(pads[axis, 1])) for axis in cropped]
         x = builder.normalize(relax.op.strided_slice(x, cropped, begin, end))
     amounts = np.maximum(pads, 0)
     if not amounts.any():

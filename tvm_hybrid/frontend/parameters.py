@@ -91,6 +91,8 @@ def require_value(node: str, name: str, graph: Graph) -> None:
 def _parameters(node: onnx.NodeProto) -> list[str]:
     """The inputs of a node whose values the importer must know."""
     positions = PARAMETERS.get(node.op_type, ()) if node.domain in _DOMAINS else ()
+    if node.op_type == "Resize" and len(node.input) > 2:
+        positions = positions[1:]  # the region is data; before opset 11, these are the scales
     return [node.input[position] for position in positions if position < len(node.input)]
 
 

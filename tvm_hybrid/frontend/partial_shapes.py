@@ -4,6 +4,7 @@
     Expand(x: [1, 8], Concat(n, [8]))  ->    [?, ?]
     ConstantOfShape(s: int64[3])       ->    [?, ?, ?]
     MaxUnpool(x, places, s: int64[4])  ->    [?, ?, ?, ?]
+    AffineGrid(theta, Shape(x: [n, 3, h, w]))  ->    [?, ?, ?, 2]
 
 ONNX infers such a result only if the whole shape is constant. What comes behind wants its rank, and
 channels and heads, which are numbers where lengths are open.
@@ -43,6 +44,9 @@ def _dims(node: onnx.NodeProto, graph: Graph) -> list[Dim] | None:
         return _elements(node.input[0], graph, _DEPTH)
     if node.op_type == "MaxUnpool" and len(node.input) > 2:
         return _elements(node.input[2], graph, _DEPTH)
+    if node.op_type == "AffineGrid":
+        size = _elements(node.input[1], graph, _DEPTH)
+        return None if size is None else [size[0], *size[2:], len(size) - 2]
     if node.op_type == "Expand":
         asked, before = _elements(node.input[1], graph, _DEPTH), graph.dims(node.input[0])
         if asked is None or before is None:

@@ -17,36 +17,28 @@ from tvm import relax
 
 from .data_sized.resize import open_resize
 from .data_sized.sizes import is_open
-from .expressions import Converter, Expr, cast, constant, dtype_of, given, known_dims, literal
+from .expressions import Converter, Expr, constant, dtype_of, given, known_dims, literal
 from .resize_taps import Resizing, Taps, axis_taps
+from .resize_values import apply_taps, rounded, widened
 
 _IN_RELAX = ("half_pixel", "pytorch_half_pixel", "align_corners", "asymmetric")
 _METHODS = {"nearest": "nearest_neighbor", "linear": "linear", "cubic": "cubic"}
-# Types in which weighted sums are computed; float64 for all others.
-_COMPUTED_IN = dict.fromkeys(
-    ("float16", "bfloat16", "float32", "int8", "uint8", "int16", "uint16"), "float32"
-)
 _EPSILON = np.float32(1e-5)  # that TVM adds before it rounds down
 
 
 def _resize(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
-    if is_open(inputs[0]):
-        if len(inputs) == 2:
-            how = _attributes(attrs, coordinates="asymmetric", rounding="simple")
-        else:
-            how = _attributes(attrs)
-        return open_resize(builder, inputs, attrs, how)
-    dims = known_dims(inputs[0])
     if len(inputs) == 2:  # opset 10, which knows one transformation
         how = _attributes(attrs, coordinates="asymmetric", rounding="simple")
-        scales = constant(inputs[1])
-        return None if scales is None else _emit(builder, inputs[0], how, dims, scales)
-    how = _attributes(attrs)
+        inputs = [inputs[0], None, inputs[1]]
+    else:
+        how = _attributes(attrs)
     # Other transformations ignore the region, whatever it is.
     places = (1, 2, 3) if how.coordinates == "tf_crop_and_resize" else (2, 3)
     read = {place: given(inputs, place) for place in places}
-    if any(item is not None and constant(item) is None for item in read.values()):
-        return None  # computed ones
+    computed = any(item is not None and constant(item) is None for item in read.values())
+    if is_open(inputs[0]) or computed:
+        return open_resize(builder, inputs, attrs, how)
+    dims = known_dims(inputs[0])
     arrays = [constant(read.get(place)) for place in (1, 2, 3)]
     region, factors, extents = (None if a is None or not a.size else a for a in arrays)
     if extents is not None:
@@ -56,18 +48,21 @@ def _resize(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str,
         return _emit_sizes(builder, inputs[0], how, dims, shape, axes, attrs, region)
     if factors is None:
         raise ValueError("it has neither scales nor sizes")
-    full = np.ones(len(dims), np.float32)
-    full[_axes(attrs, len(dims))] = factors
+    full, axes = np.ones(len(dims), np.float32), _axes(attrs, len(dims))
+    if len(axes) != factors.size:
+        raise ValueError(f"it has {factors.size} scales for {len(axes)} axes")
+    full[axes] = factors
     return _emit(builder, inputs[0], how, dims, full, _regions(region, attrs, len(dims)))
 
 
 def _upsample(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
-    dims = known_dims(inputs[0])
-    scales = attrs.get("scales") if len(inputs) < 2 else constant(inputs[1])
-    if scales is None:
-        return None
     how = _attributes(attrs, coordinates="asymmetric", rounding="floor")
-    return _emit(builder, inputs[0], how, dims, np.asarray(scales, np.float32))
+    x, scales = inputs[0], attrs.get("scales")
+    factors = literal(np.asarray(scales, np.float32)) if len(inputs) < 2 else inputs[1]
+    numbers = constant(factors)
+    if is_open(x) or numbers is None:
+        return open_resize(builder, [x, None, factors], attrs, how)
+    return _emit(builder, x, how, known_dims(x), np.asarray(numbers, np.float32))
 
 
 def _text(attrs: dict[str, Any], name: str, default: str) -> str:
@@ -160,25 +155,11 @@ def _emit(
         return relax.op.image.resize2d(x, size, layout="NCHW", **fast)
     dtype = dtype_of(x)
     if not all(axis.is_choice for axis in taps):
-        x = cast(builder, x, _COMPUTED_IN.get(dtype, "float64"))
+        x = widened(builder, x)
     for axis, tap in enumerate(taps):
         if not tap.is_identity:
-            x = _apply(builder, x, axis, tap, len(dims))
-    return _extrapolated(_rounded(builder, x, dtype), how, taps)
-
-
-def _rounded(builder: relax.BlockBuilder, value: Expr, dtype: str) -> Expr:
-    """A value in the type that the result is to have: integers rounded to even, and saturated."""
-    if dtype_of(value) == dtype or "float" in dtype:
-        return cast(builder, value, dtype)
-    limits, wide = np.iinfo(dtype), np.dtype(dtype_of(value)).type
-    low, high = wide(limits.min), wide(limits.max)
-    if int(high) > limits.max:  # which the float cannot hold
-        high = np.nextafter(high, wide(0))
-    whole = builder.normalize(relax.op.round(value))
-    above = builder.normalize(relax.op.maximum(whole, literal(np.array(low))))
-    held = builder.normalize(relax.op.minimum(above, literal(np.array(high))))
-    return cast(builder, held, dtype)
+            x = apply_taps(builder, x, axis, tap, len(dims))
+    return _extrapolated(rounded(builder, x, dtype), how, taps)
 
 
 def _relax_form(
@@ -226,19 +207,6 @@ def _nearest_in_relax(coordinates: str, rounding: str, extent: int, outputs: int
     upwards = rounding in ("ceil", "round_prefer_floor")
     index = (np.ceil if upwards else np.floor)(place + shifted + half_up)
     return np.clip(index.astype(np.int64), 0, extent - 1)[:, None]
-
-
-def _apply(builder: relax.BlockBuilder, x: Expr, axis: int, taps: Taps, rank: int) -> Expr:
-    """A value resized along one axis."""
-    total: Expr = None
-    for index, weight in zip(taps.index.T, taps.weight.T, strict=True):
-        part = builder.normalize(relax.op.take(x, literal(index), axis, mode="clip"))
-        if taps.is_choice:
-            return part
-        shaped = weight.reshape(-1, *(1 for _ in range(rank - 1 - axis))).astype(dtype_of(x))
-        part = builder.normalize(relax.op.multiply(part, literal(shaped)))
-        total = part if total is None else builder.normalize(relax.op.add(total, part))
-    return total
 
 
 def _extrapolated(x: Expr, how: Resizing, taps: list[Taps]) -> Expr:

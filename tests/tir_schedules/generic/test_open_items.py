@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import tvm
-from tvm import IRModule, ir, relax, tirx
+from tvm import IRModule, ir, relax, te, tirx
 
 from microkernels.isa import isa_named
 from microkernels.machines.machine import Machine
@@ -30,6 +30,16 @@ IMAGES = ((BATCH, 9, 8, 20), "float32")
 
 def normal(expr: relax.Expr) -> relax.Expr:
     return relax.BlockBuilder.current().normalize(expr)
+
+
+def divided_by_length(x: relax.Expr) -> relax.Expr:
+    """A kernel whose elements depend on how large an open size is."""
+
+    def compute(x: te.Tensor) -> te.Tensor:
+        length = x.shape[1].astype("float32")
+        return te.compute(x.shape, lambda *place: x(*place) / length, name="divided")
+
+    return relax.BlockBuilder.current().emit_te(compute, x)
 
 
 CASES: dict[str, tuple[str, Callable[..., relax.Expr], Inputs]] = {
@@ -55,6 +65,7 @@ CASES: dict[str, tuple[str, Callable[..., relax.Expr], Inputs]] = {
         lambda x, y: op.concat([x, y], axis=-1),
         (ROWS, ROWS),
     ),
+    "divided by a size": ("generic_injective", divided_by_length, (ROWS,)),
     "batches within rows": (
         "generic_serial",
         lambda x: op.permute_dims(x, (2, 0, 1)),

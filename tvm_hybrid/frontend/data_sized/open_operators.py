@@ -57,10 +57,11 @@ _REDUCTIONS = frozenset(
 )
 _IMAGES = frozenset(
     {
-        *("AveragePool", "BatchNormalization", "Col2Im", "Conv", "ConvTranspose"),
+        *("AffineGrid", "AveragePool", "BatchNormalization", "Col2Im", "Conv", "ConvTranspose"),
         *("DeformColumns", "DepthToSpace"),
         *("GlobalAveragePool", "GlobalLpPool", "GlobalMaxPool", "GridSample", "LRN", "LpPool"),
         *("MaxPool", "MaxPoolPlaces", "MaxUnpool", "Resize", "RoiAlign", "SpaceToDepth"),
+        *("Upsample",),
     }
 )
 _QUANTIZED = frozenset(

@@ -7,6 +7,7 @@ Along the last axis both forms mean the same, so folding and conversion need to 
 
 from __future__ import annotations
 
+import functools
 import math
 
 import numpy as np
@@ -16,6 +17,7 @@ from microkernels.errors import ShapeError
 
 from ..graph import Graph, describe
 from ..node_builder import NodeBuilder, attributes_of, known_shape
+from ..node_extents import extents_of, times
 from .registry import rewrites
 
 SOFTMAX_ALONG_AXIS = 13
@@ -42,7 +44,11 @@ def softmax_of_opset(node: onnx.NodeProto, graph: Graph) -> list[onnx.NodeProto]
         flat_softmax(build, node.op_type, node.input[0], sizes, first, node.output[0])
         return build.nodes
     if len(behind) < len(shape) - first:
-        known_shape(graph, node, node.input[0])  # refuses it
+        extents = extents_of(build, node.input[0])
+        row = functools.reduce(lambda one, other: times(build, one, other), extents[first:])
+        rows = build.reshape(node.input[0], [*extents[:first], row])
+        build.reshape(build.add(node.op_type, rows, axis=-1), extents, output=node.output[0])
+        return build.nodes
     # What stands before the axis is copied: it may be open.
     flat = build.constant([*[0] * first, math.prod(behind)], np.int64)
     rows = build.add("Reshape", node.input[0], flat)

@@ -2,6 +2,9 @@ from collections.abc import Sequence
 
 from ...ir import Expr
 
+def affine_grid(
+    data: Expr, size: Expr | int | Sequence[int | Expr], align_corners: bool = True
+) -> Expr: ...
 def resize2d(
     data: Expr,
     size: Expr | int | Sequence[int],

@@ -177,10 +177,12 @@ def test_what_is_left_to_a_concatenation() -> None:
 @pytest.mark.parametrize("isa", BF16_ISAS)
 def test_products_of_bfloat16(isa: str) -> None:
     """The caches stay f32; the result is that of caches which something else joins."""
-    rounded = REGION.replace(parts=tuple(
-        part.replace(attrs={**part.attrs, "rounded": "bfloat16"}) if part.op == "batch_matmul" else part
+    rounding = {"rounded": "bfloat16"}
+    parts = (
+        part.replace(attrs=part.attrs | rounding) if part.op == "batch_matmul" else part
         for part in REGION.parts
-    ))  # fmt: skip
+    )
+    rounded = REGION.replace(parts=tuple(parts))
     machine = machine_for(isa)
     assert reject_growth(rounded, BOTH, machine.isa) is None
     config = template_for("attention").default_config(rounded, machine)
@@ -192,10 +194,10 @@ def test_products_of_bfloat16(isa: str) -> None:
         sizes = {"batch": batch, "length": new, "past": past}
         known = at_sizes(rounded, sizes)
         q, k, v, bias = random_inputs(known)
-        parts = [part for whole in (k, v) for part in np.split(whole, [past], axis=2)]
+        joined = [part for whole in (k, v) for part in np.split(whole, [past], axis=2)]
         made = [np.full(k.shape, np.nan, np.float32) for _ in "kv"]
         out = np.empty(known.output.shape, np.float32)
-        given = map(np.ascontiguousarray, (q, *parts, bias))
+        given = map(np.ascontiguousarray, (q, *joined, bias))
         kernel(*map(tensor_of, (*given, *made, out)))
         np.testing.assert_array_equal(made[0], k)
         np.testing.assert_array_equal(made[1], v)
