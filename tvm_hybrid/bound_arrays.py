@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from operator import itemgetter
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -59,6 +59,26 @@ def room_of(array: np.ndarray) -> Room:
     return Room(rows, max(0, expected - distance))
 
 
+class Bindable(Protocol):
+    """What is known of an input or output."""
+
+    @property
+    def name(self) -> str:
+        """As in the model."""
+
+    @property
+    def number(self) -> int:
+        """Which of the inputs or outputs it is."""
+
+    @property
+    def is_output(self) -> bool:
+        """Whether it is written."""
+
+    @property
+    def cache(self) -> int | None:
+        """Of an output: the input that may be its beginning."""
+
+
 class Place(NamedTuple):
     """Where an array lies that a program reads or writes.
 
@@ -66,21 +86,14 @@ class Place(NamedTuple):
     ----------
     start, end : int
         Addresses.
-    number : int
-        Of the input or output.
-    cache : int or None
-        Of an output: the input that may be its beginning.
-    is_output : bool
-    name : str
+    slot : Bindable
+        What it is bound to.
     array : numpy.ndarray
     """
 
     start: int
     end: int
-    number: int
-    cache: int | None
-    is_output: bool
-    name: str
+    slot: Bindable
     array: np.ndarray
 
 
@@ -96,7 +109,7 @@ def refuse_overlap(places: list[Place]) -> None:
     for place in sorted(places, key=itemgetter(0)):
         before = [each for each in before if each.end > place.start]
         for each in before:
-            if (each.is_output or place.is_output) and not _may_share(each, place):
+            if (each.slot.is_output or place.slot.is_output) and not _may_share(each, place):
                 raise FeedError(
                     f"{_text(each)} and {_text(place)} are bound to the same memory; outputs need "
                     "memory of their own, but for the keys and values of a decoder, which may lie "
@@ -106,10 +119,14 @@ def refuse_overlap(places: list[Place]) -> None:
 
 
 def _may_share(one: Place, other: Place) -> bool:
-    output, source = (one, other) if one.is_output else (other, one)
-    if not source.is_output and output.cache == source.number and one.start == other.start:
-        strides = zip(output.array.strides, source.array.strides, output.array.shape, strict=True)
-        return all(a == b for a, b, size in strides if size != 1)
+    output, source = (one, other) if one.slot.is_output else (other, one)
+    is_cache = not source.slot.is_output and output.slot.cache == source.slot.number
+    if is_cache and output.start == source.start:
+        strides = output.array.strides, source.array.strides
+        if strides[0] == strides[1]:
+            return True
+        triples = zip(*strides, output.array.shape, strict=True)
+        return all(a == b for a, b, size in triples if size != 1)
     try:
         return not np.shares_memory(
             one.array,
@@ -121,4 +138,4 @@ def _may_share(one: Place, other: Place) -> bool:
 
 
 def _text(place: Place) -> str:
-    return f"{'output' if place.is_output else 'input'} {place.name!r}"
+    return f"{'output' if place.slot.is_output else 'input'} {place.slot.name!r}"

@@ -85,6 +85,7 @@ class BoundRun:
         tensors = [self._input(slot, feeds[slot.name], places) for slot in self.inputs]
         targets: list[Tensor] = []
         written: dict[int, np.ndarray] = {}
+        fresh: dict[int, np.ndarray] = {}
         shapes: Any = None
         for place, slot in enumerate(self.targets):
             given = bound.get(slot.name)
@@ -93,7 +94,9 @@ class BoundRun:
                 written[slot.number] = given
             else:
                 shapes = shapes or self.shapes(*tensors)
-                target = runtime.empty(tuple(shapes[place]), _stored(slot.info).dtype)
+                memory = _memory(slot, tuple(shapes[place]))
+                target = tensor_of(memory) if memory.size else _nothing(memory)
+                fresh[slot.number] = memory
             targets.append(target)
         refuse_overlap(places)
         try:
@@ -105,7 +108,7 @@ class BoundRun:
         return [
             written[number]
             if number in written
-            else self._result(number, info, made[number], bound.get(info.name))
+            else self._result(number, info, fresh.get(number), made, bound.get(info.name))
             for number, info in enumerate(self.outputs)
         ]
 
@@ -126,7 +129,7 @@ class BoundRun:
             tensor = tensor_of(array)
             start = tensor.data_ptr()
             end = start + room.last + array.shape[-2] * array.strides[-2] if array.size else start
-        places.append(Place(start, end, slot.number, slot.cache, slot.is_output, slot.name, array))
+        places.append(Place(start, end, slot, array))
         return tensor
 
     def _room(self, array: np.ndarray) -> Room:
@@ -148,8 +151,8 @@ class BoundRun:
         info = slot.info
         assert isinstance(info, TensorInfo)
         array = to_array(value, info)
-        if not array.size:  # of which NumPy's strides are not those that kernels expect
-            return runtime.empty(array.shape, info.stored.dtype)
+        if not array.size:
+            return _nothing(to_stored(array))
         self._tell("input", slot, array)
         stored = to_stored(array)
         copy = self.copies.get(slot.number)
@@ -160,12 +163,19 @@ class BoundRun:
         return tensor_of(copy)
 
     def _result(
-        self, number: int, info: OutputInfo, made: Tensor, given: np.ndarray | None
+        self,
+        number: int,
+        info: OutputInfo,
+        fresh: np.ndarray | None,
+        made: Any,
+        given: np.ndarray | None,
     ) -> np.ndarray:
         """An output that was not written to where it is bound, as an array."""
-        array = from_stored(array_of(made), info.dtype) if is_narrow(info.dtype) else array_of(made)
+        array = array_of(made[number]) if fresh is None else fresh
+        if is_narrow(info.dtype):
+            array = from_stored(array, info.dtype)
         if given is None:
-            return array.copy() if self.shared[number] else array
+            return array.copy() if self.shared[number] and fresh is None else array
         for slot in self.targets:
             if slot.number == number:
                 self._tell("output", slot, given)
@@ -215,9 +225,15 @@ def _slot(
     return _Slot(info, number, is_output, cache, has_room, anywhere, info.name, dtype, rank)
 
 
-def _stored(info: TensorInfo | OutputInfo) -> TensorInfo:
-    """What the program gives for an output."""
-    return TensorInfo("", (), info.dtype).stored
+def _memory(slot: _Slot, shape: tuple[int, ...]) -> np.ndarray:
+    """A new array for what the program gives for an output."""
+    stored = TensorInfo("", shape, slot.info.dtype).stored
+    return np.empty(shape, numpy_dtype(stored.dtype)) if slot.anywhere else aligned_empty(stored)
+
+
+def _nothing(array: np.ndarray) -> Tensor:
+    """A tensor without elements; NumPy's strides of such arrays are not what kernels expect."""
+    return runtime.empty(array.shape, array.dtype.name)
 
 
 def _copied(array: np.ndarray, info: OutputInfo, given: np.ndarray) -> np.ndarray:
