@@ -124,7 +124,7 @@ class BoundRun:
             end = start + array.nbytes
         else:
             room = self._room(array) if slot.has_room and array.ndim == slot.rank else NO_ROOM
-            if not array.flags.writeable or array.shape[-2:-1] > (room.rows,):
+            if array.ndim < 2 or array.shape[-2] > room.rows or not array.flags.writeable:
                 return None
             tensor = tensor_of(array)
             start = tensor.data_ptr()

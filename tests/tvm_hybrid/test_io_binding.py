@@ -188,6 +188,19 @@ def test_other_types(dtype: type) -> None:
     np.testing.assert_array_equal(out, given.astype(dtype))
 
 
+def test_vectors_without_elements() -> None:
+    build = OnnxBuilder()
+    build.output(build.node("Neg", build.input("x", ["n"])), ["n"])
+    session = tvm_hybrid.InferenceSession(build.model(), num_threads=1)
+    binding = session.io_binding()
+    for size in (0, 3):
+        x, out = np.ones(size, np.float32), np.zeros(size, np.float32)
+        binding.bind_input("x", x)
+        binding.bind_output(names_of(session)[0], out)
+        binding.run()
+        np.testing.assert_array_equal(out, -x)
+
+
 def test_outputs_whose_size_data_decide_are_copied() -> None:
     build = OnnxBuilder()
     x = build.input("x", ["n"])
