@@ -59,6 +59,7 @@ from .lower.prepack import prepack
 from .lower.reduction_identities import reduction_identities
 from .lower.rename_kernels import rename_kernels
 from .lower.run_codegen import annotate_codegen
+from .lower.scalars_in_shapes import scalars_in_shapes
 from .lower.schedule_generic import schedule_leftovers
 from .lower.select_configs import Lookup, select_configs
 from .lower.share_kernels import share_kernels
@@ -258,6 +259,7 @@ def phases(options: PipelineOptions, decisions: DecisionLog) -> dict[Phase, list
             relax.transform.AnnotateTIROpPattern(),
             fold_constants(),
             relax.transform.FuseOps(),
+            scalars_in_shapes(),
             relax.transform.FuseTIR(),
             relax.transform.DeadCodeElimination(),
             views_of_sums(),

@@ -27,6 +27,9 @@ OUT_ELEMENTWISE_FUSABLE = 4
 OPAQUE = 8
 """kOpaque: FuseOps leaves the kernel alone."""
 
+FUSED = "Primitive"
+"""Attribute of the functions that FuseOps makes: FuseTIR turns them into kernels."""
+
 SLOW_PASSES = ("s_tir.HoistIfThenElse", "s_tir.InsertHoistIfThenElse")
 """Passes of TVM's lowering, by name: LLVM does their work as well."""
 
