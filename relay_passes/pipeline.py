@@ -87,12 +87,14 @@ from .regions.partition import partition, region_counts
 from .regions.quantization_ranges import quantization_ranges
 from .regions.scale_weight import scale_weight
 from .regions.select_winograd import select_winograd
-from .tvm_compat import separate_builders
+from .tvm_compat import separate_builders, separate_tags
 
 PRECISIONS = ("auto", "f32", "bf16")
 FUSION_LEVELS = ("coarse", "fine", "none")
 
-separate_builders()  # sessions compile in the threads that call them
+# Sessions compile in the threads that call them.
+separate_builders()
+separate_tags()
 
 
 @dataclass(frozen=True)
