@@ -59,6 +59,7 @@ from .lower.prepack import prepack
 from .lower.reduction_identities import reduction_identities
 from .lower.rename_kernels import rename_kernels
 from .lower.run_codegen import annotate_codegen
+from .lower.scalars_in_shapes import scalars_in_shapes
 from .lower.schedule_generic import schedule_leftovers
 from .lower.select_configs import Lookup, select_configs
 from .lower.share_kernels import share_kernels
@@ -86,12 +87,14 @@ from .regions.partition import partition, region_counts
 from .regions.quantization_ranges import quantization_ranges
 from .regions.scale_weight import scale_weight
 from .regions.select_winograd import select_winograd
-from .tvm_compat import separate_builders
+from .tvm_compat import separate_builders, separate_tags
 
 PRECISIONS = ("auto", "f32", "bf16")
 FUSION_LEVELS = ("coarse", "fine", "none")
 
-separate_builders()  # sessions compile in the threads that call them
+# Sessions compile in the threads that call them.
+separate_builders()
+separate_tags()
 
 
 @dataclass(frozen=True)
@@ -258,6 +261,7 @@ def phases(options: PipelineOptions, decisions: DecisionLog) -> dict[Phase, list
             relax.transform.AnnotateTIROpPattern(),
             fold_constants(),
             relax.transform.FuseOps(),
+            scalars_in_shapes(),
             relax.transform.FuseTIR(),
             relax.transform.DeadCodeElimination(),
             views_of_sums(),

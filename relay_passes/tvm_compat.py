@@ -12,6 +12,7 @@ from typing import Any
 from tvm import ir, relax
 from tvm.relax.expr import _update_type
 from tvm.runtime import Module
+from tvm.te import tag
 
 OP_PATTERN = "op_pattern"
 """A kernel's attribute by which FuseOps decides; AnnotateTIROpPattern leaves it if it is there. Its
@@ -26,6 +27,9 @@ OUT_ELEMENTWISE_FUSABLE = 4
 
 OPAQUE = 8
 """kOpaque: FuseOps leaves the kernel alone."""
+
+FUSED = "Primitive"
+"""Attribute of the functions that FuseOps makes: FuseTIR turns them into kernels."""
 
 SLOW_PASSES = ("s_tir.HoistIfThenElse", "s_tir.InsertHoistIfThenElse")
 """Passes of TVM's lowering, by name: LLVM does their work as well."""
@@ -95,6 +99,32 @@ def separate_builders() -> None:
     """
     if isinstance(relax.BlockBuilder._stack, list) and not relax.BlockBuilder._stack:
         relax.BlockBuilder._stack = _ThreadStack()
+
+
+class _ThreadTag(type):
+    """A class whose `_current` is of its own in each thread."""
+
+    _held = threading.local()
+
+    @property
+    def _current(cls) -> Any:
+        return getattr(cls._held, "scope", None)
+
+    @_current.setter
+    def _current(cls, scope: Any) -> None:
+        cls._held.scope = scope
+
+
+def separate_tags() -> None:
+    """Lets threads call tagged functions of topi at the same time.
+
+    TVM keeps the tag of the function that is running in one place, and refuses a second one.
+
+    Needs that `TagScope` keeps it in `_current` of the class that its module calls so, where all
+    scopes look, and that it is None while no tagged function runs.
+    """
+    if type(tag.TagScope) is type and tag.TagScope._current is None:
+        tag.TagScope = _ThreadTag("TagScope", (tag.TagScope,), {})  # type: ignore[assignment,misc]
 
 
 def attrs_with(attrs: ir.Attrs, **changed: Any) -> ir.Attrs:

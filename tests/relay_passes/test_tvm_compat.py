@@ -52,6 +52,32 @@ def test_threads_build_functions_at_the_same_time() -> None:
         assert list(pool.map(build, [3, 4])) == [3, 4]
 
 
+def test_threads_call_tagged_functions_at_the_same_time() -> None:
+    tvm_compat.separate_tags()  # once more does nothing
+    together = Barrier(2, timeout=60)
+
+    @te.tag_scope("both")
+    def tagged(x: te.Tensor) -> te.Tensor:
+        together.wait()
+        y = te.compute(x.shape, lambda i: x[i] + 1.0)
+        together.wait()
+        return y
+
+    def tags(size: int) -> list[str]:
+        x = te.placeholder((size,), "float32")
+        with te.tag_scope("own"):
+            own = te.compute(x.shape, lambda i: x[i] * 2.0)
+        found = [own, tagged(own), te.compute(x.shape, lambda i: own[i] * 2.0)]
+        return [str(y.op.tag) for y in found]
+
+    with ThreadPoolExecutor(2) as pool:
+        assert list(pool.map(tags, [3, 4])) == [["own", "both", ""]] * 2
+    with te.tag_scope("outer"):
+        x = te.compute((5,), lambda i: i)
+        with pytest.raises(ValueError, match="nested"), te.tag_scope("inner"):
+            tagged(x)
+
+
 def test_attributes_are_made_anew_from_their_fields() -> None:
     x = relax.Var("x", relax.TensorType((1, 3, 8, 8), "float32"))
     w = relax.Var("w", relax.TensorType((4, 3, 3, 3), "float32"))

@@ -13,4 +13,5 @@ from .operation import create_prim_func as create_prim_func
 from .operation import extern as extern
 from .operation import placeholder as placeholder
 from .operation import reduce_axis as reduce_axis
+from .tag import tag_scope as tag_scope
 from .tensor import Tensor as Tensor
