@@ -1,4 +1,4 @@
-"""Shapes of which ONNX's inference knows nothing, although some of their sizes are known.
+"""Shapes of which ONNX's inference knows less than there is to know.
 
     Reshape(x, Concat(n, [12, -1]))    ->    [?, 12, ?]
     Expand(x: [1, 8], Concat(n, [8]))  ->    [?, ?]
@@ -6,8 +6,9 @@
     MaxUnpool(x, places, s: int64[4])  ->    [?, ?, ?, ?]
     AffineGrid(theta, Shape(x: [n, 3, h, w]))  ->    [?, ?, ?, 2]
 
-ONNX infers such a result only if the whole shape is constant. What comes behind wants its rank, and
-channels and heads, which are numbers where lengths are open.
+ONNX infers such a result only if the whole shape is constant; otherwise it knows nothing, or the
+rank alone. What comes behind wants the rank, and channels and heads, which are numbers where
+lengths are open.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from collections.abc import Sequence
 import onnx
 from onnx import helper
 
-from .graph import Graph, is_standard
+from .graph import Graph, is_standard, static_shape
 
 Dim = int | None
 _DEPTH = 4  # of concatenations of concatenations
@@ -26,17 +27,23 @@ _DEPTH = 4  # of concatenations of concatenations
 def complete_types(
     node: onnx.NodeProto, graph: Graph, types: dict[str, onnx.TypeProto]
 ) -> dict[str, onnx.TypeProto]:
-    """The types, with as much of a shape as is known where ONNX knows none."""
+    """The types, with as much of a shape as is known here or to ONNX."""
     if not is_standard(node) or len(node.output) != 1 or node.output[0] not in types:
         return types
     found = types[node.output[0]]
-    if not found.HasField("tensor_type") or found.tensor_type.HasField("shape"):
+    if not found.HasField("tensor_type") or static_shape(found) is not None:
         return types
     dims = _dims(node, graph)
     if dims is None:
         return types
-    kind = found.tensor_type.elem_type
-    return {node.output[0]: helper.make_tensor_type_proto(kind, dims)}
+    tensor = found.tensor_type
+    if not tensor.HasField("shape"):
+        return {node.output[0]: helper.make_tensor_type_proto(tensor.elem_type, dims)}
+    if len(tensor.shape.dim) == len(dims):
+        for dim, size in zip(tensor.shape.dim, dims, strict=True):
+            if size is not None and not dim.HasField("dim_value"):
+                dim.dim_value = size
+    return types
 
 
 def _dims(node: onnx.NodeProto, graph: Graph) -> list[Dim] | None:
