@@ -109,8 +109,7 @@ def _value(size: SymbolicSize, values: Mapping[SymbolicSize, Expr]) -> Expr:
     """A size by what is known: itself, a factor of it, its symbols."""
     if size in values:
         return values[size]
-    told = {each for known in values for each in known.terms if len(known.terms) == 1}
-    alone = all((name,) in told for name in size.symbols)
+    alone = all(SymbolicSize.of(name) in values for name in size.symbols)
     for known, value in values.items():
         # A product of symbols may be known where they are not.
         rest = quotient(size, known) if len(known.terms) > 1 or not alone else None
@@ -128,14 +127,16 @@ def _value(size: SymbolicSize, values: Mapping[SymbolicSize, Expr]) -> Expr:
 
 
 def _symbol(name: str, values: Mapping[SymbolicSize, Expr]) -> Expr:
-    """One symbol: known, or what a known sum has more than its other terms."""
+    """One symbol: known, or what a known sum has more than its other terms; or a part of that."""
     single = SymbolicSize.of(name)
     if single in values:
         return values[single]
     for known, value in values.items():
         others = {product: count for product, count in known.terms.items() if product != (name,)}
         told = {SymbolicSize.of(each) in values for product in others for each in product}
-        if known.terms.get((name,)) == 1 and told <= {True}:
+        count = known.terms.get((name,), 0)
+        if count > 0 and told <= {True}:
             rest = sum((SymbolicSize({product: n}) for product, n in others.items()), start=0)
-            return value - (_value(rest, values) if isinstance(rest, SymbolicSize) else rest)
+            part = value - _value(rest, values) if isinstance(rest, SymbolicSize) else value - rest
+            return part if count == 1 else part // count
     raise CompileError(f"no argument tells the size {name}")
