@@ -121,7 +121,7 @@ def _groups(mod: IRModule) -> list[Kernels]:
     kernels.sort(key=lambda item: str(item[0].name_hint))
     exact = [item for item in kernels if has_exact_buffers(item[1])]
     plain = [item for item in kernels if not has_exact_buffers(item[1])]
-    return [*_cut(plain), *(_cut(exact) if exact else [])]
+    return [group for alike in (plain, exact) if alike for group in _cut(alike)] or [{}]
 
 
 def _cut(kernels: list[tuple[ir.GlobalVar, tirx.PrimFunc]]) -> list[Kernels]:

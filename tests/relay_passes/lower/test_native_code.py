@@ -14,6 +14,7 @@ from tvm import relax
 
 import tvm_hybrid
 from relay_passes.lower.native_code import FEW, GROUP, threads_for
+from tests.onnx_builder import OnnxBuilder
 
 ROWS = 3
 SIZES = (16, 17, 18, 19, 20, 21, 22, 23, 24, 25)  # every product has a kernel of its own
@@ -64,6 +65,20 @@ def test_many_kernels_are_several_modules_that_run(executable: tvm_hybrid.Execut
     assert FEW < len(kernels) == len(set(kernels)) == len(SIZES) - 1
     assert [each.kind for each in imports] == ["llvm"] * -(-len(kernels) // GROUP)
     _check(executable)
+
+
+def test_kernels_that_all_have_exact_buffers_run() -> None:
+    """Such kernels are compiled apart; here nothing else is left."""
+    build = OnnxBuilder(24)
+    past, new = build.input("past", [2, 4, 8]), build.input("new", [2, 1, 8])
+    build.output(build.node("TensorScatter", past, new), [2, 4, 8])
+    model = build.model()
+    model.ir_version = 10
+    executable = tvm_hybrid.compile(model, num_threads=1)
+    assert "row_update" in [node.kernel for node in executable.explain()]
+    feeds = {"past": np.zeros((2, 4, 8), np.float32), "new": np.ones((2, 1, 8), np.float32)}
+    (result,) = executable.run(feeds)
+    assert result.numpy()[:, 0].all() and not result.numpy()[:, 1:].any()
 
 
 def test_a_library_holds_them_all(executable: tvm_hybrid.Executable, tmp_path: Path) -> None:
