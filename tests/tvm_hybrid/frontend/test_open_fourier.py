@@ -18,6 +18,7 @@ from .test_fourier import bound, check, exact
 FORMS = [(None, 0, 0, 1), (9, 1, 0, 2), (4, 0, 1, 1), (None, 1, 1, 2)]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("opset", [17, 20])
 def test_dft_beside_open_axes(form: tuple[int | None, int, int, int], opset: int) -> None:
@@ -46,6 +47,7 @@ def test_dft_beside_open_axes(form: tuple[int | None, int, int, int], opset: int
             check(got, wanted, bound(x, axis, wanted, 2.0**-24) if x.size else 0, "float32")
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("window", ["none", "constant", "given"])
 @pytest.mark.parametrize("parts", [1, 2])
 def test_stft_of_any_number_of_signals_of_any_length(window: str, parts: int) -> None:

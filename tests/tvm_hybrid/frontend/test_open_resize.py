@@ -107,6 +107,7 @@ def compare(form: Form, mode: str, **attributes: Any) -> None:
     assert len(session.programs) == 1
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("to", [*SCALES, "another", "numbers"])
 @pytest.mark.parametrize("mode", ["linear", "cubic"])
 def test_antialiased(mode: str, to: str) -> None:
@@ -163,6 +164,7 @@ def test_cropped_and_antialiased() -> None:
     compare(Form("another", "input"), "linear", antialias=1)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("to", ["sizes of data", "scales of data", "not_larger", "not_smaller"])
 @pytest.mark.parametrize(("mode", "antialias"), [("nearest", 0), ("linear", 0), ("linear", 1)])
 def test_sizes_that_are_found(mode: str, antialias: int, to: str) -> None:

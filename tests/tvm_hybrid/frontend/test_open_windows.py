@@ -112,6 +112,7 @@ FOLDS: list[dict[str, list[int]]] = [
 ]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("attributes", FOLDS)
 @pytest.mark.parametrize("image", ["known", "open"])
 def test_windows_back_into_an_image(image: str, attributes: dict[str, list[int]]) -> None:
