@@ -182,14 +182,16 @@ def _note(mod: IRModule, main: relax.Function, written: Written) -> list[int]:
     """What `INTO_OUTPUTS` says of an output."""
     bindings = [binding for block in main.body.blocks for binding in block.bindings]
     (call,) = (each.value for each in bindings if each.var.same_as(written.var))
-    attrs = mod[call.args[0]].attrs or {}
+    attrs, arguments = mod[call.args[0]].attrs or {}, call.args[1].fields
     shared = -1
     for argument, result in attrs.get(IN_PLACE, ()):
         if int(result) == written.result:
-            place = call.args[1].fields[int(argument)]
-            readers = sum(place in used_vars(each.value) for each in bindings)
+            place = arguments[int(argument)]
+            readers = [*(each.value for each in bindings), main.body.body]
+            uses = sum(place in used_vars(each) for each in readers)
+            once = uses == sum(each.same_as(place) for each in arguments) == 1
             inputs = [number for number, each in enumerate(main.params) if each.same_as(place)]
-            shared = inputs[0] if inputs and readers == 1 else -1
+            shared = inputs[0] if inputs and once else -1
     return [written.number, shared, int(UNALIGNED in attrs)]
 
 

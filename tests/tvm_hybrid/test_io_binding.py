@@ -77,6 +77,41 @@ def test_arrays_may_lie_anywhere(session: tvm_hybrid.InferenceSession, offset: i
     assert not wide[:, 1::2].any()
 
 
+def test_only_arrays_that_kernels_cannot_use_are_copied(
+    session: tvm_hybrid.InferenceSession, caplog: pytest.LogCaptureFixture
+) -> None:
+    rows = 5 if session.get_inputs()[0].shape == [5, WIDTH] else 60  # more than 8 KB
+    binding, (product, *_) = session.io_binding(), names_of(session)
+    binding.bind_input("x", at_offset(sample(rows), 0))
+    with caplog.at_level("INFO", "tvm_hybrid"):
+        binding.bind_output(product, at_offset(np.zeros((rows, WIDTH), np.float32), 0))
+        binding.run()
+        assert "copied" not in caplog.text
+        binding.bind_output(product, np.zeros((rows, 2 * WIDTH), np.float32)[:, ::2])
+        binding.run()
+        binding.run()
+    assert caplog.text.count(f"output '{product}' is copied in every run") == (rows > 5)
+
+
+def test_caches_of_bfloat16_with_room_are_copied() -> None:
+    """TVM has no views of such tensors; the results are right all the same."""
+    build, dtype = OnnxBuilder(24), ml_dtypes.bfloat16
+    past = build.input("past", [2, 3, "room", 8], dtype)
+    new, start = build.input("new", [2, 3, 1, 8], dtype), build.input("start", [2], np.int64)
+    build.output(build.node("TensorScatter", past, new, start), [2, 3, "room", 8], dtype)
+    model = build.model()
+    model.ir_version = 10
+    session = tvm_hybrid.InferenceSession(model, num_threads=1)
+    cache, binding = np.zeros((2, 3, 9, 8), dtype), session.io_binding()
+    binding.bind_input("past", cache[:, :, :5])
+    binding.bind_input("new", np.ones((2, 3, 1, 8), dtype))
+    binding.bind_input("start", np.array([0, 4]))
+    binding.bind_output(names_of(session)[0], cache[:, :, :5])
+    binding.run()
+    assert cache[0, :, 0].all() and cache[1, :, 4].all()
+    assert cache.astype(np.float32).sum() == 2 * 3 * 8
+
+
 def test_without_an_array_every_run_makes_one(session: tvm_hybrid.InferenceSession) -> None:
     binding, x = session.io_binding(), sample()
     binding.bind_input("x", x)
