@@ -76,7 +76,7 @@ class Tile:
     buffers: tuple[Expr, ...] = ()
     place: Place | None = None
 
-    def value(self, row: int | Expr, vector: int) -> Expr:
+    def value(self, row: int | Expr, vector: int | Expr) -> Expr:
         """The accumulated vector: `lanes` columns from column `vector * lanes`.
 
         The row is a number, or, of accumulators in memory, any expression.

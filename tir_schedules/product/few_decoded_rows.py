@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+
+import tvm.tirx.script.builder.ir as I
 
 from microkernels.microkernel import Microkernel
 from microkernels.vector.expressions import Expr
 from tir_schedules.core.blocking import Group
 
-from .few_rows import FewRows
+from .byte_digits import DIGIT_VECTORS, MOST_DIGIT_ROWS, ByteDigits
+from .few_rows import FewRows, PanelShare
 from .tile_loops import TileLoops
 from .tile_stores import rest
 from .weight_only_tiles import WeightOnlyTiles
@@ -30,14 +33,37 @@ class FewDecodedRows(FewRows):
     tiles: WeightOnlyTiles | None = None
 
     @staticmethod
-    def of(loops: TileLoops, groups: Sequence[Group], tiles: WeightOnlyTiles) -> FewDecodedRows:
-        """The loops over at most `MOST_ROWS`."""
+    def of(
+        loops: TileLoops,
+        groups: Sequence[Group],
+        tiles: WeightOnlyTiles,
+        digits: Callable[[], ByteDigits] | None,
+    ) -> FewDecodedRows:
+        """The loops over at most `MOST_ROWS`; `digits` makes room for those of the task at hand."""
+        if digits is not None:
+            tiles = replace(tiles, digits=digits())
         return FewDecodedRows(loops, groups, MOST_ROWS, tiles)
 
+    def emit(
+        self, row: Expr, rows: Expr, vector: Expr, scratch: Expr, share: PanelShare | None = None
+    ) -> None:
+        """As of FewRows; the digits of the rows are made first."""
+        assert self.tiles is not None
+        digits = self.tiles.digits
+        if digits is not None:
+            with I.If(rows <= MOST_DIGIT_ROWS), I.Then():
+                digits.begin(row, rows)
+        super().emit(row, rows, vector, scratch, share)
+
     def _side(self, rows: int, group: Group) -> tuple[int, Microkernel]:
-        """How many panels of a group are decoded at once: two sets of accumulators have room."""
+        """How many panels of a group are decoded at once: two sets of accumulators have room.
+
+        Digits are loaded once for all of them, and their accumulators are in memory.
+        """
         kernel = self.loops.plan.kernel
         vectors = max(1, (6 if kernel.lanes < 16 else 12) // rows)
+        if self.tiles is not None and self.tiles.digits is not None and rows <= MOST_DIGIT_ROWS:
+            vectors = DIGIT_VECTORS
         return max(1, min(group.count, vectors // group.size)), kernel
 
     def _tile(

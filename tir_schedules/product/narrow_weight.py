@@ -3,8 +3,10 @@
     W[k, n] = (Wq[k, n] - zero[k / block, n]) * scale[k / block, n]
 
 Elements of 2 and 4 bits are packed in words of 32 bits. A word holds 16 or 8 consecutive steps of K
-of one column, so that one load and one shift give a vector of columns for one step. Elements of 8
-bits take one byte each. Panels are consecutive. Within a panel the order is [steps][columns],
+of one column, so that one load and one shift give a vector of columns for one step. The lowest bits
+of its four bytes are four consecutive steps, the next ones the four steps behind these, and so on,
+so that one load, one shift and a mask give four steps as bytes, too. Elements of 8 bits take one
+byte each. Panels are consecutive. Within a panel the order is [steps][columns],
 padded with zeros to whole words and whole vectors. Scales and zero points lie in panels too:
 [blocks][columns]. Unsigned bytes with zero point 128 are stored as signed ones without zero point.
 """
@@ -122,14 +124,15 @@ class NarrowWeight:
             Flat, of the same type.
         """
         per_byte = 8 // self.bits
-        elements = np.zeros((self.words * self.word_bytes, per_byte, self.columns), np.uint8)
+        elements = np.zeros((self.words, per_byte, self.word_bytes, self.columns), np.uint8)
         matrix = np.ascontiguousarray(array).view(np.uint8).reshape(self.rows, self.columns)
         low = matrix & (2**self.bits - 1)
         elements.reshape(-1, self.columns)[: self.rows] = low ^ SHIFT if self.flipped else low
-        in_bytes = np.zeros((len(elements), self.columns), np.uint8)
+        in_bytes = np.zeros((self.words, self.word_bytes, self.columns), np.uint8)
         for position in range(per_byte):
             in_bytes |= elements[:, position] << np.uint8(self.bits * position)
-        return self._of_words(panels).pack(in_bytes).view(array.dtype)
+        matrix = in_bytes.reshape(-1, self.columns)
+        return self._of_words(panels).pack(matrix).view(array.dtype)
 
     def _of_words(self, panels: Panels) -> Panels:
         """The panels of what lies in memory, whose steps are words."""
@@ -145,8 +148,9 @@ class NarrowWeight:
         if self.bits == 8:
             return matrix
         dtype = "int8" if self.signed else "uint8"
-        shifts = np.arange(per_byte, dtype=dtype).reshape(1, -1, 1) * self.bits
-        elements = relax.op.right_shift(relax.op.expand_dims(matrix, 1), relax.const(shifts, dtype))
+        words = relax.op.reshape(matrix, (self.words, 1, self.word_bytes, self.columns))
+        shifts = np.arange(per_byte, dtype=dtype).reshape(1, -1, 1, 1) * self.bits
+        elements = relax.op.right_shift(words, relax.const(shifts, dtype))
         low = relax.op.bitwise_and(elements, relax.const(2**self.bits - 1, dtype))
         if self.signed:
             sign = relax.const(2 ** (self.bits - 1), dtype)
@@ -187,7 +191,7 @@ class NarrowWeight:
         return low - self.zero
 
     def emit_unit(
-        self, packed: Expr, panel: Expr, width: int, unit: Expr | int, j: int
+        self, packed: Expr, panel: Expr, width: int, unit: Expr | int, j: Expr | int
     ) -> list[Expr]:
         """The f32 vectors of the `unit` steps of one unit, less the common zero point.
 
@@ -202,21 +206,32 @@ class NarrowWeight:
         j : int
             Vector within the panel.
         """
-        start = panel * self.vector_bytes
-        bytes_ = self.lanes * self.word_bytes
-
-        def load(word: Expr | int) -> Expr:
-            return packed[ramp(start + (word * width + j) * bytes_, bytes_)]
-
         if self.bits == 8:
-            loaded = [load(unit * self.unit + step) for step in range(self.unit)]
+            steps = range(self.unit)
+            loaded = [self._load(packed, panel, width, unit * self.unit + s, j) for s in steps]
             if self.flipped:
                 return [cast("float32", reinterpret("int8", element)) for element in loaded]
             return [self._shifted(cast("float32", element)) for element in loaded]
-        word = bind(I.reinterpret(vector_type("int32", self.lanes), load(unit)))
+        word = self.emit_words(packed, panel, width, j, unit)
         if self.lanes == 16:
             return [self._looked_up(word, step) for step in range(self.unit)]
         return [self._shifted(cast("float32", self._bits(word, s))) for s in range(self.unit)]
+
+    def emit_words(
+        self, packed: Expr, panel: Expr, width: int, j: Expr | int, unit: Expr | int
+    ) -> Expr:
+        """The words of one unit of 2 or 4 bits as int32 lanes; parameters as of `emit_unit`."""
+        word = self._load(packed, panel, width, unit, j)
+        return bind(I.reinterpret(vector_type("int32", self.lanes), word))
+
+    def _load(self, packed: Expr, panel: Expr, width: int, word: Expr | int, j: Expr | int) -> Expr:
+        bytes_ = self.lanes * self.word_bytes
+        start = panel * self.vector_bytes + (word * width + j) * bytes_
+        return packed[ramp(start, bytes_)]
+
+    def _place(self, step: int) -> int:
+        """The lowest bit of a step in its word."""
+        return 8 * (step % self.word_bytes) + self.bits * (step // self.word_bytes)
 
     def _shifted(self, value: Expr) -> Expr:
         return value - constant(self.zero, "float32", self.lanes) if self.zero else value
@@ -229,16 +244,16 @@ class NarrowWeight:
 
         if not self.signed:
             return tirx.bitwise_and(
-                tirx.shift_right(word, number(self.bits * step)), number(2**self.bits - 1)
+                tirx.shift_right(word, number(self._place(step))), number(2**self.bits - 1)
             )
-        high = tirx.shift_left(word, number(WORD_BITS - self.bits * (step + 1)))
+        high = tirx.shift_left(word, number(WORD_BITS - self.bits - self._place(step)))
         return tirx.shift_right(high, number(WORD_BITS - self.bits))
 
     def _looked_up(self, word: Expr, step: int) -> Expr:
         """The element of one step as f32: vpermps looks at the low four bits of an index only."""
         index = word
         if step:
-            index = tirx.shift_right(word, constant(self.bits * step, "int32", self.lanes))
+            index = tirx.shift_right(word, constant(self._place(step), "int32", self.lanes))
         return I.call_llvm_pure_intrin(
             "float32x16", "llvm.x86.avx512.permvar.sf.512", self._table(), index
         )

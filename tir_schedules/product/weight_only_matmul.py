@@ -27,7 +27,7 @@ from tvm import relax, tirx
 from microkernels.isa import Isa
 from microkernels.machines.machine import Machine
 from microkernels.microkernel import Microkernel, kernels_for, microkernel_named
-from microkernels.vector.expressions import Expr, cast, parameter, splat
+from microkernels.vector.expressions import Expr, cast, parameter, ramp, splat
 from tir_schedules.core.blocking import thread_grids
 from tir_schedules.core.config import best_first
 from tir_schedules.core.emission import (
@@ -46,6 +46,7 @@ from tir_schedules.cost.product_nest import product_nest
 from tir_schedules.epilogue.epilogue import Epilogue, rows_and_columns, unflatten
 
 from .best_grid import best_grid, open_grid
+from .byte_digits import DIGIT_VECTORS, MOST_DIGIT_ROWS, ByteDigits, span_of
 from .few_decoded_rows import MOST_ROWS, FewDecodedRows
 from .matmul_config import ACTIVATION_DTYPES, MatmulConfig
 from .narrow_weight import BITS, NarrowWeight, per_block_shape
@@ -141,6 +142,11 @@ def opens(region: Region, isa: Isa) -> str | None:
 def at_run_time(region: Region, config: WeightOnlyConfig) -> str:
     """What is decided at run time, for `explain`."""
     few = f"1 to {MOST_ROWS} rows: the weight is decoded in registers"
+    if by_digits(region, config):
+        few = (
+            f"1 to {MOST_DIGIT_ROWS} rows of usual numbers: as integers of three bytes; "
+            f"{MOST_DIGIT_ROWS + 1} to {MOST_ROWS} or others: the weight is decoded in registers"
+        )
     return f"{few}; more: tiles of up to {config.rows} rows, the weight expanded in cache"
 
 
@@ -205,7 +211,9 @@ def _tile(region: Region, machine: Machine, kernel: Microkernel, staged: bool) -
         tile["k_block"] = min(tile["k_block"], max(1, machine.l2_bytes * 3 // 8 // step_bytes))
         return tile
     rows = tile["rows"]
-    if kernel.lanes < 16:
+    if m <= MOST_DIGIT_ROWS and _suits_digits(region, kernel):
+        vectors = DIGIT_VECTORS
+    elif kernel.lanes < 16:
         vectors = max(1 if rows > 4 else 2, 6 // rows)
     elif rows > 3:  # every broadcast of A is used once, as the memory operand of a multiply-add
         vectors = 1
@@ -302,16 +310,46 @@ def build(region: Region, config: WeightOnlyConfig, isa: Isa) -> tirx.PrimFunc:
         store = row_store(region, lanes, c, epilogue, leading_of)
         zeros = per_block[1] if len(per_block) > 1 else None
         tiles = WeightOnlyTiles(kernel, weight, load_a, packed, per_block[0], zeros)
+        digits = (
+            functools.partial(_digits, region, weight, a) if by_digits(region, config) else None
+        )
         if region.is_open:
             loops = _loops(plan, True, tiles, store, epilogue.cost)
-            few = functools.partial(FewDecodedRows.of, tiles=tiles)
+            few = functools.partial(FewDecodedRows.of, tiles=tiles, digits=digits)
             rows = as_expr(extent(plan.m))
             share_open(plan, rows, config.whole_rows, OpenRows(loops, few))
         else:
             grid = ThreadGrid(plan)
             with grid.task() as task:
+                if digits is not None:
+                    tiles = dataclasses.replace(tiles, digits=digits())
                 grid.emit(task, _loops(plan, config.staged, tiles, store, epilogue.cost))
     return builder.get()
+
+
+def by_digits(region: Region, config: WeightOnlyConfig) -> bool:
+    """Whether few rows are multiplied as digits, see byte_digits.py: on AVX2, where decoding the
+    weight to f32 takes longer than fetching it."""
+    kernel = microkernel_named(config.kernel)
+    m, _, _ = dimensions(region)
+    few = region.is_open or (m <= MOST_DIGIT_ROWS and not config.staged)
+    return few and _suits_digits(region, kernel)
+
+
+def _suits_digits(region: Region, kernel: Microkernel) -> bool:
+    k = region.inputs[0].shape[-1]
+    suits = span_of(weight_format(region, kernel.lanes), k) is not None
+    return suits and kernel.isa_name == "avx2"
+
+
+def _digits(region: Region, weight: NarrowWeight, a: Expr) -> ByteDigits:
+    """Room for the digits of few rows of A, in the task at hand."""
+
+    def read(row: Expr, start: Expr, columns: int) -> Expr:
+        leading = unflatten(row, region.inputs[0].shape[:-1])
+        return cast("float32", a[(*leading, ramp(start, columns))])
+
+    return ByteDigits(weight, region.inputs[0].shape[-1], len(region.inputs) > 3, read)
 
 
 def _plan(region: Region, config: WeightOnlyConfig, weight: NarrowWeight) -> ProductPlan:
@@ -338,7 +376,8 @@ def _loops(
     weight = tiles.weight
     loops = TileLoops(plan, tiles.load_a, _no_panel, store, epilogue_cost)
     if not staged:
-        return dataclasses.replace(loops, multiply=tiles.multiply)
+        begin = None if tiles.digits is None else tiles.digits.begin
+        return dataclasses.replace(loops, multiply=tiles.multiply, begin=begin)
     vectors = min(plan.vectors, weight.n_vectors)
     size = plan.longest_piece * vectors * weight.lanes
     expanded = I.sblock_alloc_buffer((size,), "float32")
@@ -382,9 +421,10 @@ def packed_shape(region: Region, config: WeightOnlyConfig, isa: Isa, index: int)
 
 
 def kernel_name(region: Region, config: WeightOnlyConfig, isa: Isa) -> str:
-    """The f32 microkernel's name and the weight's type."""
+    """The f32 microkernel's name and the weight's type, and whether digits are multiplied."""
     sign = "" if region.inputs[1].dtype == "int8" else "u"
-    return f"{config.kernel}+{sign}int{region.attrs['bits']}"
+    digits = "" if region.is_open or not by_digits(region, config) else "+digits"
+    return f"{config.kernel}+{sign}int{region.attrs['bits']}{digits}"
 
 
 def flops(region: Region) -> int:

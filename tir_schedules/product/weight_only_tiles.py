@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 
 import tvm.tirx.script.builder.ir as I
 
 from microkernels.microkernel import Microkernel, Tile
 from microkernels.vector.expressions import Expr, bind, constant, ramp
+from tir_schedules.core.emission import opaque_block
 from tir_schedules.core.product_plan import Piece
 
+from .byte_digits import ByteDigits
 from .narrow_weight import NarrowWeight
 from .tile_loops import LoadPanel, Start
 
@@ -34,6 +36,10 @@ class WeightOnlyTiles:
         Zero points, packed as scales are; None if they are one number.
     side : int
         Vectors of a panel where a tile is as wide as several; 0: as wide as one.
+    digits : ByteDigits or None
+        What multiplies few rows instead, where their numbers let it.
+    place : tuple or None
+        Of the only vector of all tiles: its panel, the panel's width, and the vector within it.
     """
 
     kernel: Microkernel
@@ -43,6 +49,8 @@ class WeightOnlyTiles:
     scales: Expr
     zeros: Expr | None
     side: int = 0
+    digits: ByteDigits | None = None
+    place: tuple[Expr, int, Expr] | None = None
 
     def multiply(
         self, row: Expr, rows: int, panel: Expr, width: int, piece: Piece, start: Start | None
@@ -53,11 +61,57 @@ class WeightOnlyTiles:
         one multiplication for a block instead of one for every element. A piece of K has to begin
         at a block if there are several.
         """
-        lanes, weight = self.kernel.lanes, self.weight
+        lanes = self.kernel.lanes
         totals = Tile(rows, width, lanes, self._accumulators(rows, width))
-        parts = Tile(rows, width, lanes, self._accumulators(rows, width))
         for i, j in _positions(rows, width):
             _set(totals, i, j, constant(0, "float32", lanes) if start is None else start(i, j))
+        if self.digits is None or not self.digits.takes(rows, piece):
+            self._decoded(totals, row, panel, piece)
+            return totals
+        with I.If(self.digits.fine):
+            with I.Then():
+                self._by_digits(self.digits, totals, row, panel, piece)
+            with I.Else():
+                self._decoded_one_by_one(totals, row, panel, piece)
+        return totals
+
+    def _by_digits(
+        self, digits: ByteDigits, totals: Tile, row: Expr, panel: Expr, piece: Piece
+    ) -> None:
+        first, spans = (each // digits.span for each in piece)
+        with I.serial(spans) as number, self._vectors(panel, totals.vectors) as (one, vector):
+            span, block = first + number, digits.block_of(first + number)
+            scale = one._per_block(self.scales, panel, 1, block, 0)
+            zero = one._zero(panel, 1, block, 0)
+            digits.add(totals, vector, row, span, one._words, scale, zero, self.kernel.multiply_add)
+
+    def _words(self, unit: Expr | int) -> Expr:
+        """Words of the only vector."""
+        assert self.place is not None
+        return self.weight.emit_words(self.packed, *self.place, unit)
+
+    def _decoded_one_by_one(self, totals: Tile, row: Expr, panel: Expr, piece: Piece) -> None:
+        """As `_decoded`, in little code for what hardly ever runs."""
+        tile = Tile(totals.rows, 1, totals.lanes, self._accumulators(totals.rows, 1))
+        with self._vectors(panel, totals.vectors) as (one, vector):
+            for i in range(totals.rows):
+                _set(tile, i, 0, totals.value(i, vector))
+            one._decoded(tile, row, panel, piece)
+            for i in range(totals.rows):
+                _set(totals, i, vector, tile.value(i, 0))
+
+    @contextlib.contextmanager
+    def _vectors(self, panel: Expr, width: int) -> Iterator[tuple[WeightOnlyTiles, Expr]]:
+        """A loop over the vectors of a tile: what works on just one of them, and its number."""
+        side = self.side or width
+        with I.serial(width // side) as group, I.serial(side) as inside, opaque_block("vector"):
+            place = (panel + group * side, side, inside)
+            yield replace(self, place=place), group * side + inside
+
+    def _decoded(self, totals: Tile, row: Expr, panel: Expr, piece: Piece) -> None:
+        lanes, weight = self.kernel.lanes, self.weight
+        rows, width = totals.rows, totals.vectors
+        parts = Tile(rows, width, lanes, self._accumulators(rows, width))
 
         def block(number: Expr | int, first_unit: Expr | int, steps: int) -> None:
             for i, j in _positions(rows, width):
@@ -78,7 +132,7 @@ class WeightOnlyTiles:
         k_start, k_size = piece
         if weight.blocks == 1:
             block(0, k_start // weight.unit, k_size)
-            return totals
+            return
         first, (whole, rest) = k_start // weight.block, divmod(k_size, weight.block)
         units = weight.block // weight.unit
         if whole:
@@ -86,7 +140,6 @@ class WeightOnlyTiles:
                 block(first + number, (first + number) * units, weight.block)
         if rest:
             block(first + whole, (first + whole) * units, rest)
-        return totals
 
     def _unit(
         self,
@@ -159,13 +212,14 @@ class WeightOnlyTiles:
 
     def _per_block(self, buffer: Expr, panel: Expr, width: int, block: Expr | int, j: int) -> Expr:
         lanes = self.kernel.lanes
-        panel, width, j = self._place(panel, width, j)
-        return buffer[
-            ramp(panel * (self.weight.blocks * lanes) + (block * width + j) * lanes, lanes)
-        ]
+        panel, width, inside = self._place(panel, width, j)
+        start = panel * (self.weight.blocks * lanes) + (block * width + inside) * lanes
+        return buffer[ramp(start, lanes)]
 
-    def _place(self, panel: Expr, width: int, j: int) -> tuple[Expr, int, int]:
+    def _place(self, panel: Expr, width: int, j: int) -> tuple[Expr, int, Expr | int]:
         """The panel of a vector of a tile, its width, and the vector's place in it."""
+        if self.place is not None:
+            return self.place
         if not self.side:
             return panel, width, j
         return panel + j // self.side * self.side, self.side, j % self.side
@@ -175,5 +229,5 @@ def _positions(rows: int, width: int) -> list[tuple[int, int]]:
     return [(i, j) for i in range(rows) for j in range(width)]
 
 
-def _set(tile: Tile, row: int, vector: int, value: Expr) -> None:
+def _set(tile: Tile, row: int, vector: int | Expr, value: Expr) -> None:
     I.buffer_store(tile.buffers[row], value, [ramp(vector * tile.lanes, tile.lanes)])

@@ -63,6 +63,7 @@ from .op import log as log
 from .op import log1p as log1p
 from .op import max_value as max_value
 from .op import min_value as min_value
+from .op import nearbyint as nearbyint
 from .op import reinterpret as reinterpret
 from .op import shift_left as shift_left
 from .op import shift_right as shift_right

@@ -1,0 +1,162 @@
+"""Few rows of activations as integers of three bytes, on AVX2: values, rounding, what is not."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tests.stand_ins import running
+from tests.tir_schedules.open_regions import LENGTH, OpenKernel
+from tests.tir_schedules.product.test_weight_only_matmul import (
+    arrays_of,
+    check,
+    check_open,
+    check_result,
+    config_for,
+    region_of,
+)
+from tests.tir_schedules.run_region import machine_for, run
+from tir_schedules.core.region import Region
+from tir_schedules.product.byte_digits import MOST_DIGIT_ROWS
+from tir_schedules.product.weight_only_matmul import WEIGHT_ONLY_MATMUL, dequantised
+
+ROWS = range(1, MOST_DIGIT_ROWS + 1)
+FORMATS = [
+    (4, "uint8", 8.0, 32),
+    (4, "int8", 0.0, 32),
+    (4, "uint8", "blocks", 16),
+    (4, "uint8", 7.5, 128),
+    (2, "uint8", 1.0, 16),
+    (2, "int8", 0.0, 64),
+    (2, "int8", "blocks", 32),
+]
+
+
+def name_of(region: Region, **fields: int) -> str:
+    config = config_for(region, "avx2", False, **fields)
+    return WEIGHT_ONLY_MATMUL.kernel_name(region, config, machine_for("avx2").isa)
+
+
+@pytest.mark.isa("avx2")
+@pytest.mark.parametrize("m", ROWS)
+@pytest.mark.parametrize(("bits", "dtype", "zero", "block"), FORMATS, ids=str)
+def test_formats(m: int, bits: int, dtype: str, zero: float | str, block: int) -> None:
+    for n in (1, 70):
+        region = region_of((m,), 256, n, bits, block, dtype, zero)
+        default = WEIGHT_ONLY_MATMUL.default_config(region, machine_for("avx2"))
+        assert not default.staged
+        assert name_of(region, rows=m).endswith("+digits")
+        check(region, "avx2")
+        check(region, "avx2", config=config_for(region, "avx2", False, rows=m), at_end=False)
+
+
+@pytest.mark.isa("avx2")
+@pytest.mark.parametrize("share", ["threads_k", "threads_n"])
+def test_threads_have_digits_of_their_own(share: str) -> None:
+    region = region_of((2,), 256, 100, zero=8.0)
+    config = config_for(region, "avx2", False, rows=2, k_block=96, **{share: 2})
+    check(region, "avx2", config=config, threads=2)
+
+
+@pytest.mark.isa("avx2")
+def test_sums_of_the_largest_products_fit() -> None:
+    """Every digit is -128 or 127, every element of the weight 15, all of one sign."""
+    region = region_of((1,), 64, 9, zero=0.0)
+    arrays = arrays_of(region)
+    arrays[1] = np.full_like(arrays[1], 15)
+    arrays[2] = np.ones_like(arrays[2])
+    for digits in ((127, 127, 127), (-127, -128, -128), (127, -128, 127), (-64, 127, -128)):
+        high, middle, low = digits
+        arrays[0] = np.full((1, 64), (high * 256 + middle) * 256 + low, np.float32)
+        arrays[0][0, 0] = 2.0**22  # the unit of both spans is 1, or 2 where others are above
+        result = run(region, arrays, "avx2", config_for(region, "avx2", False, rows=1))
+        exact = arrays[0].astype(np.float64) @ dequantised(region, arrays)
+        np.testing.assert_allclose(result, exact, rtol=2**-21)
+
+
+@pytest.mark.isa("avx2")
+@pytest.mark.parametrize("m", ROWS)
+@pytest.mark.parametrize(
+    "value",
+    [0.0, np.inf, -np.inf, np.nan, 3e38, -3e38, 1e-40, 2.0**-104, 2.0**-105, -(2.0**23 - 1)],
+)
+def test_special_numbers(value: float, m: int) -> None:
+    """In one element, in a span, everywhere. What is not finite is so by the rules of f32."""
+    region = region_of((m,), 96, 17, zero=8.0)
+    arrays = arrays_of(region)
+    arrays[1] |= 1  # no weight is 0, which infinity times is not a number
+    config = config_for(region, "avx2", False, rows=m)
+    assert name_of(region, rows=m).endswith("+digits")
+    for where in (np.s_[0, 40], np.s_[-1, 32:64], np.s_[:, :]):
+        changed = [arrays[0].copy(), *arrays[1:]]
+        changed[0][where] = value
+        with np.errstate(over="ignore", invalid="ignore"):
+            result = run(region, changed, "avx2", config)
+            exact = changed[0].astype(np.float64) @ dequantised(region, changed)
+        if np.isfinite(value) and np.abs(exact).max() < 3e38:
+            check_result(region, changed, result)
+        else:
+            sure = ~np.isfinite(exact) | (
+                np.abs(exact) < 3e38
+            )  # others may be infinite by rounding
+            for kind in (np.isnan, np.isposinf, np.isneginf):
+                np.testing.assert_array_equal(kind(result)[sure], kind(exact)[sure])
+
+
+@pytest.mark.isa("avx2")
+def test_an_element_is_rounded_by_the_largest_of_its_span() -> None:
+    """|error| <= 2^-23 * the largest of the span * the sum of the span's weights, and what a sum
+    of so many products may have besides."""
+    region = region_of((1,), 64, 40, zero=8.0)
+    arrays = arrays_of(region)
+    arrays[0][0, 5] = 3e4
+    result = run(region, arrays, "avx2", config_for(region, "avx2", False, rows=1))
+    weight = dequantised(region, arrays)
+    exact = arrays[0].astype(np.float64) @ weight
+    eps, spans = 2.0**-23, np.abs(weight).reshape(2, 32, -1).sum(1)
+    largest = np.abs(arrays[0].reshape(2, 32)).max(1)
+    magnitudes = np.abs(arrays[0]).astype(np.float64) @ np.abs(weight)
+    assert (np.abs(result - exact) <= eps * (largest @ spans + 4 * magnitudes)).all()
+    small = np.abs(result - exact)[0] / np.abs(arrays[0][0, 32:]).max()
+    assert small.max() > 0  # the bound is about something
+
+
+@pytest.mark.isa("avx2")
+@pytest.mark.parametrize("k", [33, 40, 100])
+def test_spans_that_are_not_whole_are_decoded(k: int) -> None:
+    region = region_of((1,), k, 20)
+    assert not name_of(region, rows=1).endswith("+digits")
+    check(region, "avx2", config=config_for(region, "avx2", False, rows=1))
+
+
+@pytest.mark.isa("avx2")
+def test_rows_are_counted_when_it_runs() -> None:
+    region = region_of((LENGTH,), 128, 100, zero=8.0)
+    kernel = OpenKernel(region, "avx2")
+    said = WEIGHT_ONLY_MATMUL.at_run_time(region, kernel.config)
+    assert said.startswith(f"1 to {MOST_DIGIT_ROWS} rows of usual numbers: as integers of three")
+    for length in (0, 1, 2, 3, 5):
+        check_open(kernel, {"length": length})
+    known = region_of((2,), 128, 100, zero=8.0)
+    arrays = arrays_of(known)
+    arrays[0][1, 7] = np.inf
+    arrays[1] |= 1
+    with np.errstate(invalid="ignore"):
+        result = kernel.run({"length": 2}, arrays)
+    assert np.isinf(result[1]).all()
+    check_result(region_of((1,), 128, 100, zero=8.0), [arrays[0][:1], *arrays[1:]], result[:1])
+
+
+@pytest.mark.isa("avx2")
+@pytest.mark.parametrize("m", ROWS)
+def test_products_are_two_instructions_for_32_of_them(m: int) -> None:
+    region = region_of((m,), 256, 768, zero=8.0)
+    machine = machine_for("avx2")
+    config = WEIGHT_ONLY_MATMUL.default_config(region, machine)
+    assert WEIGHT_ONLY_MATMUL.kernel_name(region, config, machine.isa).endswith("+digits")
+    function = WEIGHT_ONLY_MATMUL.build(region, config, machine.isa)
+    module = running.compiled(function.with_attr("global_symbol", "kernel"), "avx2")
+    assembly = module.mod.inspect_source("asm")
+    span = 3 * 8 * config.rows  # digits of 32 steps of K, in fours, one vector of columns
+    assert assembly.count("vpmaddubsw") == span
+    assert assembly.count("vpaddw") == span - 3 * config.rows
