@@ -23,7 +23,7 @@ from tvm.sym import Analyzer
 
 from microkernels.vector.expressions import Expr
 from tir_schedules.core.attributes import CAUSAL, Numbers
-from tir_schedules.core.extents import extent
+from tir_schedules.core.extents import as_expr, extent
 from tir_schedules.core.region import Region, Tensor
 from tir_schedules.epilogue.epilogue import unflatten
 
@@ -55,6 +55,8 @@ class AttentionProblem:
         Independent attentions, and how many consecutive ones share k and v.
     causal : int or None
         Key j is visible to query i if j <= i + causal; may be symbolic.
+    seen : Expr or None
+        Up to so many keys are seen by any query, if that is found out when the kernel runs.
     layouts : dict
         "q" [m, d], "k" [n, d], "v" [n, e], "out" [m, e] -> Layout.
     """
@@ -69,6 +71,7 @@ class AttentionProblem:
         self.batches = math.prod(self.factors)
         causal = region.attrs.get(CAUSAL)
         self.causal = causal if isinstance(causal, int) else None
+        self.seen: Expr | None = None
         self.layouts = {
             name: _layout(region.numbers(f"{name}_strides"), region.integer(f"{name}_offset", 0))
             for name in OPERANDS
@@ -89,6 +92,12 @@ class AttentionProblem:
     def flops(self) -> int:
         """Multiplications and additions of both products."""
         return 2 * self.batches * self.m * self.n * (self.d + self.e)
+
+    @property
+    def keys(self) -> Expr:
+        """Keys that are looked at."""
+        n = as_expr(extent(self.n))
+        return n if self.seen is None else tirx.Min(n, self.seen)
 
     def base(self, name: str, batch: Expr) -> Expr:
         """Where an operand of one attention begins; `batch` counts attentions."""

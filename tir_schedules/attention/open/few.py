@@ -71,7 +71,7 @@ class OpenDecodePlan(DecodePlan):
         self.shares, self.side = shares, 1
         self.sets = I.floordiv(as_expr(allocated(problem.batches)), problem.group)
         self.most = allocated(problem.n)
-        n = as_expr(extent(problem.n))
+        n = problem.keys
         if problem.causal is not None:
             seen = as_expr(extent(problem.m + problem.causal))
             n = tirx.Min(n, tirx.Max(seen, tirx.const(1, "int32")))

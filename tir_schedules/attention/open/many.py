@@ -86,7 +86,7 @@ class OpenMany:
         self.scores_kernel, self.product_kernel = kernels_of(self.config)
         self.height = min(self.scores_kernel.mr, self.product_kernel.mr)
         self.types = {name: tensor.dtype for name, tensor in problem.tensors.items()}
-        self.m, self.n = (as_expr(extent(size)) for size in (problem.m, problem.n))
+        self.m, self.n = as_expr(extent(problem.m)), materialise(problem.keys)
         self.keys = materialise(ceil_div(self.n, self.lanes))
         self.pitch = materialise((self.keys + 1) * self.lanes)
         self.out_vectors = math.ceil(problem.e / self.lanes)

@@ -45,6 +45,7 @@ from .few import OpenFew, few_queries, shared_heads
 from .growing import GrowingFew, Growth, reads_past_once
 from .growing_cache import GrowingCache, with_room
 from .many import OpenMany
+from .seen_keys import count_seen, hiding_mask
 
 
 def build_open(region: Region, config: AttentionConfig, isa: Isa) -> tirx.PrimFunc:
@@ -125,6 +126,7 @@ def _attention(
             strict=True,
         )
     )
+    problem.seen = count_seen(problem.scores, operands[:first])
     return OpenAttention(problem, config, isa, buffers, scores, product)
 
 
@@ -139,6 +141,8 @@ def at_run_time(region: Region, config: AttentionConfig) -> str:
         in_place = "keys read where they are" + (shared if config.key_shares > 1 else "")
         is_open = isinstance(problem.m, SymbolicSize)
         texts = [f"one query: {in_place}", f"more: {texts[0]}"] if is_open else [in_place]
+    if hiding_mask(problem.scores) is not None:
+        texts.append("keys up to the last one that the mask shows")
     if config.parallel:
         texts.append(f"up to {config.alone_scores} scores: one thread")
     return "; ".join(texts)
@@ -253,7 +257,7 @@ class OpenAttention:
 
     def _shares_keys(self, problem: AttentionProblem) -> Expr:
         """Whether threads share keys: many, of fewer attentions than threads."""
-        keys, sets = as_expr(extent(problem.n)), self._tasks(1)
+        keys, sets = problem.keys, self._tasks(1)
         k, v = (bits_of_element(problem.tensors[name].dtype) for name in "kv")
         read = (problem.d * k + problem.e * v) // 8
         much = keys * sets >= math.ceil(SHARE_BYTES / read)
