@@ -3,6 +3,8 @@
     Pad(x, pads)                            ->    R.nn.pad(x, pads)
     Pad(x, pads), some of them negative     ->    R.nn.pad(R.strided_slice(x, ...), ...)
     Pad(x, pads, mode=reflect)              ->    R.take(x, [1, 0, 1, 2, ...], axis), axis by axis
+    of an axis of open size, or by amounts
+    that follow from sizes                  ->    a table of places (data_sized/pad_tables.py)
     Pad(x, pads), pads of expressions of
     sizes, or negative for open sizes       ->    a kernel (data_sized/pads.py)
 
@@ -18,12 +20,12 @@ import numpy as np
 from tvm import relax, tirx
 
 from .data_sized.elements import known_elements
+from .data_sized.pad_tables import pad_by_table
 from .data_sized.pads import open_pad
 from .data_sized.sizes import dims_of
 from .expressions import Converter, Expr, constant, given, literal
 
-# What numpy calls the modes.
-_MODES = {"reflect": "reflect", "edge": "edge", "wrap": "wrap"}
+_MODES = ("reflect", "edge", "wrap")  # that take elements of the tensor
 
 
 def _pad(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
@@ -37,9 +39,9 @@ def _pad(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, An
     mode = attrs.get("mode", b"constant").decode()
     if mode == "constant":
         return _pad_with(builder, x, dims, pads, _number(inputs, attrs))
-    if pads.dtype == object:
-        raise ValueError("amounts that follow from open sizes are padded with a number alone")
-    return _pad_from(builder, x, dims, pads, _MODES[mode])
+    if mode not in _MODES:
+        raise ValueError(f"unknown mode {mode!r}")
+    return _pad_from(builder, x, dims, pads, mode)
 
 
 def _amounts(
@@ -91,23 +93,35 @@ def _pad_with(
 
 
 def _pad_from(
-    builder: relax.BlockBuilder, x: Expr, dims: Sequence[Expr], pads: np.ndarray, mode: Any
+    builder: relax.BlockBuilder, x: Expr, dims: Sequence[Expr], pads: np.ndarray, mode: str
 ) -> Expr:
     """With elements of x."""
-    for axis, (before, after) in enumerate(pads):
-        if before or after:
-            # Negative amounts crop first, as in ONNX Runtime: it tells in mode "wrap".
-            kept = np.arange(max(0, -before), _extent(dims, axis) - max(0, -after))
-            index = np.pad(kept, np.maximum((before, after), 0), mode=mode)
-            x = builder.normalize(relax.op.take(x, literal(index), axis, mode="clip"))
+    for axis, (extent, amounts) in enumerate(zip(dims, pads, strict=True)):
+        numbers = all(isinstance(each, int | np.integer) for each in amounts)
+        if not numbers or not isinstance(extent, tirx.IntImm):
+            x = pad_by_table(builder, x, axis, amounts, mode)
+        elif any(amounts):
+            places = _places(mode, int(extent), *map(int, amounts))
+            x = builder.normalize(relax.op.take(x, literal(places), axis, mode="clip"))
     return x
 
 
-def _extent(dims: Sequence[Expr], axis: int) -> int:
-    """The size of an axis; ValueError if it is open."""
-    if not isinstance(dims[axis], tirx.IntImm):
-        raise ValueError(f"axis {axis}, whose size is open, is padded with zeros or a number alone")
-    return int(dims[axis])
+def _places(mode: str, extent: int, before: int, after: int) -> np.ndarray:
+    """Which element of an axis each place has.
+
+    Negative amounts crop first, as in ONNX Runtime: it tells in mode "wrap".
+    """
+    first, kept = max(0, -before), extent + min(0, before) + min(0, after)
+    place = np.arange(-max(0, before), kept + max(0, after), dtype=np.int64)
+    if kept <= 0 and place.size:
+        raise ValueError(f"an axis of {max(kept, 0)} elements is padded by some of them")
+    if mode == "edge":
+        return first + place.clip(0, kept - 1)
+    if mode == "wrap":
+        return first + place % kept
+    period = max(2 * (kept - 1), 1)  # there and back
+    inside = place % period
+    return first + np.minimum(inside, period - inside)
 
 
 PAD_CONVERTERS: dict[str, Converter] = {"Pad": _pad}

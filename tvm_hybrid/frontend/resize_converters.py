@@ -19,7 +19,7 @@ from .data_sized.resize import open_resize
 from .data_sized.sizes import is_open
 from .expressions import Converter, Expr, constant, dtype_of, given, known_dims, literal
 from .resize_taps import Resizing, Taps, axis_taps
-from .resize_values import apply_taps, rounded, widened
+from .resize_values import apply_taps, is_apart, rounded, widened
 
 _IN_RELAX = ("half_pixel", "pytorch_half_pixel", "align_corners", "asymmetric")
 _METHODS = {"nearest": "nearest_neighbor", "linear": "linear", "cubic": "cubic"}
@@ -158,7 +158,7 @@ def _emit(
         x = widened(builder, x)
     for axis, tap in enumerate(taps):
         if not tap.is_identity:
-            x = apply_taps(builder, x, axis, tap, len(dims))
+            x = apply_taps(builder, x, axis, tap, len(dims), is_apart(dtype))
     return _extrapolated(rounded(builder, x, dtype), how, taps)
 
 

@@ -9,6 +9,7 @@ does: ties of "nearest" depend on it.
 
 from __future__ import annotations
 
+import functools
 import math
 from dataclasses import dataclass
 
@@ -109,7 +110,8 @@ def axis_taps(
     index, weight = _filter(how, place, min(float(scale), 1.0) if how.antialias else 1.0)
     if how.exclude_outside:
         weight = np.where((index >= 0) & (index < extent), weight, 0.0)
-        weight /= weight.sum(1, keepdims=True)
+    # In this order, as a program does that makes tables of open sizes.
+    weight /= functools.reduce(np.add, weight.T)[:, None]
     index = np.clip(index, 0, extent - 1)
     used = (weight != 0).any(0)
     return Taps(extent, index[:, used], weight[:, used].astype(np.float32), inside)
@@ -160,7 +162,7 @@ def _rounded(rounding: str, place: np.ndarray) -> np.ndarray:
 
 
 def _filter(how: Resizing, place: np.ndarray, scale: float) -> tuple[np.ndarray, np.ndarray]:
-    """Elements and weights of a filter that is stretched by 1 / scale."""
+    """Elements and weights of a filter that is stretched by 1 / scale; their sum is not 1 yet."""
     kernels = {"linear": (1, _linear), "cubic": (2, _cubic)}
     if how.mode not in kernels:
         raise ValueError(f"unknown mode {how.mode!r}")
@@ -169,8 +171,7 @@ def _filter(how: Resizing, place: np.ndarray, scale: float) -> tuple[np.ndarray,
     first = np.floor(place).astype(np.int64) - reach + 1
     index = first[:, None] + np.arange(2 * reach)
     distance = np.abs(index - place[:, None].astype(np.float64)) * scale
-    weight = kernel(distance, how.cubic_a)
-    return index, weight / weight.sum(1, keepdims=True)
+    return index, kernel(distance, how.cubic_a)
 
 
 def _linear(distance: np.ndarray, _: float) -> np.ndarray:

@@ -1,4 +1,8 @@
-"""Values while they are resized: the type they are computed in, and sums of taps along an axis."""
+"""Values while they are resized: the type they are computed in, and sums of taps along an axis.
+
+What becomes an integer is rounded after every product and every sum, in the order of the taps: ties
+depend on it. LLVM would make one instruction of a product and a sum here, and not there.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +37,23 @@ def rounded(builder: relax.BlockBuilder, value: Expr, dtype: str) -> Expr:
     return cast(builder, held, dtype)
 
 
-def apply_taps(builder: relax.BlockBuilder, x: Expr, axis: int, taps: Taps, rank: int) -> Expr:
+def is_apart(dtype: str) -> bool:
+    """Whether products are rounded before they are added up, as an image of this type wants."""
+    return "float" not in dtype
+
+
+def weighed(builder: relax.BlockBuilder, part: Expr, weight: Expr, apart: bool) -> Expr:
+    """The product of two values, rounded by itself if wanted."""
+    product = builder.normalize(relax.op.multiply(part, weight))
+    if not apart:
+        return product
+    least = np.array(np.finfo(dtype_of(product)).min)
+    return builder.normalize(relax.op.maximum(product, literal(least)))
+
+
+def apply_taps(
+    builder: relax.BlockBuilder, x: Expr, axis: int, taps: Taps, rank: int, apart: bool
+) -> Expr:
     """A value resized along one axis."""
     total: Expr = None
     for index, weight in zip(taps.index.T, taps.weight.T, strict=True):
@@ -41,6 +61,6 @@ def apply_taps(builder: relax.BlockBuilder, x: Expr, axis: int, taps: Taps, rank
         if taps.is_choice:
             return part
         shaped = weight.reshape(-1, *(1 for _ in range(rank - 1 - axis))).astype(dtype_of(x))
-        part = builder.normalize(relax.op.multiply(part, literal(shaped)))
+        part = weighed(builder, part, literal(shaped), apart)
         total = part if total is None else builder.normalize(relax.op.add(total, part))
     return total

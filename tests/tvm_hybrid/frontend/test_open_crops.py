@@ -9,7 +9,7 @@ import pytest
 
 import tvm_hybrid
 from tests.onnx_builder import OnnxBuilder
-from tvm_hybrid.errors import FeedError, UnsupportedOperatorError
+from tvm_hybrid.errors import FeedError
 from tvm_hybrid.frontend import import_onnx
 from tvm_hybrid.report.onnx_runtime import literal_session
 
@@ -126,12 +126,3 @@ def test_amounts_follow_from_sizes() -> None:
     for sizes in ((1, 1, 1, 1), (2, 4, 1, 1), (3, 6, 1, 1)):
         feeds = feeds_of(sizes)
         np.testing.assert_array_equal(session.run(None, feeds)[0], peer.run(None, feeds)[0])
-
-
-def test_what_is_repeated_or_mirrored_needs_numbers() -> None:
-    build = OnnxBuilder(19)
-    x = build.input("x", X)
-    amounts = build.node("Concat", whole(build, 1), half_of(build, x), axis=0)
-    build.output(build.node("Pad", x, amounts, "", whole(build, 1), mode="edge"), None)
-    with pytest.raises(UnsupportedOperatorError, match="padded with a number alone"):
-        import_onnx(build.model(), keep_open=True)

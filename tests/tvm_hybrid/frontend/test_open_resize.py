@@ -256,12 +256,6 @@ def test_align_corners_wants_whole_sizes() -> None:
         session.run(None, {"x": np.zeros((1, 2, 5, 8), np.float32)})
 
 
-def test_integers_of_open_images_are_not_interpolated() -> None:
-    model = Form("another", dtype=np.uint8).model("linear")
-    with pytest.raises(UnsupportedOperatorError, match=r"Resize\d+.* are not interpolated"):
-        import_onnx(model, keep_open=True)
-
-
 def test_a_region_of_too_few_numbers_is_refused() -> None:
     build = OnnxBuilder(19)
     x, region = build.input("x", ["n", 2, "h", "w"]), build.input("region", [4])

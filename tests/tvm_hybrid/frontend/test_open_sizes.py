@@ -341,16 +341,6 @@ def test_known_axes_are_cropped_and_mirrored_beside_open_ones() -> None:
     same_as_onnx_runtime(build, "x", *images((1, 5, 4), (3, 5, 4)))
 
 
-@pytest.mark.parametrize("mode", ["reflect", "edge"])
-def test_open_axes_are_not_padded_with_elements(mode: str) -> None:
-    build = OnnxBuilder()
-    x = build.input("x", ["n", 5])
-    pads = build.constant([1, 0, 0, 0], np.int64)
-    build.output(build.node("Pad", x, pads, mode=mode), ["m", 5])
-    with pytest.raises(UnsupportedOperatorError, match="axis 0, whose size is open"):
-        imported(build)
-
-
 def test_padding_becomes_that_of_a_convolution_of_any_number_of_images() -> None:
     build = OnnxBuilder()
     x = build.input("x", ["n", 3, 6, 6])

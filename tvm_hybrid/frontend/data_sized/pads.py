@@ -1,4 +1,4 @@
-"""Pads and crops axes by amounts that follow from sizes.
+"""Pads and crops axes with a number, by amounts that follow from sizes.
 
     Pad(x: [n, 4], [m - n, 0, 0, 0])    ->    y: [m, 4], y[i, j] = x[i - (m - n), j] if that is in x
 
@@ -25,7 +25,7 @@ def open_pad(builder: relax.BlockBuilder, x: Expr, pads: np.ndarray, number: flo
         Numbers and expressions of sizes: the amounts before and after each axis.
     """
     dims = dims_of(x)
-    amounts = [[_size(each) for each in pair] for pair in pads]
+    amounts = [[amount(each) for each in pair] for pair in pads]
     for extent, pair in zip(dims, amounts, strict=True):  # what is cropped is there
         check(builder, extent + sum(te.min(each, index(0)) for each in pair) >= 0)
     before = [pair[0] for pair in amounts]
@@ -39,7 +39,7 @@ def open_pad(builder: relax.BlockBuilder, x: Expr, pads: np.ndarray, number: flo
 
     def compute(x: te.Tensor, sizes: list[Expr], before: list[Expr]) -> te.Tensor:
         def element(*place: Expr) -> Expr:
-            at = [i - amount for i, amount in zip(place, before, strict=True)]
+            at = [i - behind for i, behind in zip(place, before, strict=True)]
             inside = [tirx.all(at[axis] >= 0, at[axis] < x.shape[axis]) for axis in changed]
             outside = tirx.const(number, str(x.dtype))
             return tirx.if_then_else(tirx.all(*inside), x(*at), outside)
@@ -49,5 +49,6 @@ def open_pad(builder: relax.BlockBuilder, x: Expr, pads: np.ndarray, number: flo
     return builder.emit_te(compute, x, sizes, before, primfunc_name_hint="pad")
 
 
-def _size(value: object) -> Expr:
+def amount(value: object) -> Expr:
+    """How much an axis grows at one end: of a number or an expression of sizes."""
     return index(int(value)) if isinstance(value, int | np.integer) else simplified(value)

@@ -21,7 +21,7 @@ from tvm import relax, tirx
 
 from ..expressions import Expr, cast, dtype_of, literal
 from ..resize_taps import Resizing, axis_taps
-from ..resize_values import apply_taps, widened
+from ..resize_values import apply_taps, is_apart, rounded, weighed, widened
 from .kernels import index
 from .requests import check
 from .resize_axis import Axis
@@ -50,8 +50,7 @@ def open_resize(
     Raises
     ------
     ValueError
-        A mode is unknown, there are more or fewer scales than axes, or integers are interpolated:
-        ties depend on the order of roundings.
+        A mode is unknown, or there are more or fewer scales than axes.
     """
     x = inputs[0]
     axes = resized_axes(builder, inputs, attrs, how)
@@ -67,12 +66,10 @@ def open_resize(
         return relax.op.image.resize2d(x, size, layout="NCHW", **fast)
     dtype = dtype_of(x)
     if changed and how.mode != "nearest":
-        if "float" not in dtype:
-            raise ValueError("integers of an image of open sizes are not interpolated")
         x = widened(builder, x)
     for number in changed:
-        x = _resized(builder, x, how, axes[number], number)
-    x = cast(builder, x, dtype)
+        x = _resized(builder, x, how, axes[number], number, is_apart(dtype))
+    x = rounded(builder, x, dtype)
     if how.coordinates == "tf_crop_and_resize":
         for number in changed:
             x = _extrapolated(builder, x, how, axes[number], number)
@@ -101,14 +98,16 @@ def _in_relax(how: Resizing, axes: list[Axis], changed: list[int]) -> dict[str, 
     }
 
 
-def _resized(builder: relax.BlockBuilder, x: Expr, how: Resizing, axis: Axis, number: int) -> Expr:
-    """The image with another extent along an axis."""
+def _resized(
+    builder: relax.BlockBuilder, x: Expr, how: Resizing, axis: Axis, number: int, apart: bool
+) -> Expr:
+    """The image with another extent along an axis; products by themselves if wanted."""
     rank = len(x.ty.shape.values)
     if axis.known is not None:
-        return apply_taps(builder, x, number, axis_taps(how, *axis.known), rank)
+        return apply_taps(builder, x, number, axis_taps(how, *axis.known), rank, apart)
     table = Table(how, axis)
     if wants_filter(table):
-        return filtered(builder, x, table, number)
+        return filtered(builder, x, table, number, apart)
     total: Expr = None
     for tap in range(table.taps):
         places = table.emit(builder, "index", tap)
@@ -116,7 +115,7 @@ def _resized(builder: relax.BlockBuilder, x: Expr, how: Resizing, axis: Axis, nu
         if how.mode != "nearest":
             weight = cast(builder, table.emit(builder, "weight", tap), dtype_of(x))
             shaped = _along(builder, weight, axis, rank - 1 - number)
-            part = builder.normalize(relax.op.multiply(part, shaped))
+            part = weighed(builder, part, shaped, apart)
         total = part if total is None else builder.normalize(relax.op.add(total, part))
     return total
 

@@ -133,5 +133,10 @@ def f32(value: float) -> Expr:
     return tirx.const(value, "float32")
 
 
+def apart(product: Expr) -> Expr:
+    """A product that is rounded before it is added to: LLVM would make both one instruction."""
+    return te.max(product, tirx.min_value(str(product.ty.dtype)))
+
+
 def _quotient(extent: Expr, outputs: Expr) -> Expr:
     return outputs.astype("float32") / te.max(extent, index(1)).astype("float32")

@@ -8,15 +8,20 @@ read goes this way, too: it takes less code than a table for each tap, and all a
 
 from __future__ import annotations
 
+import functools
 import math
+import operator
+from collections.abc import Sequence
 
 from tvm import relax, te, tirx
 
 from ..expressions import Expr, cast, dtype_of
 from .kernels import index
-from .resize_axis import Element, Numbers, emit_table, f32
+from .resize_axis import Element, Numbers, apart, emit_table, f32
 from .resize_tables import REACH, Table, held, weight_of
 from .sizes import dims_of, size_in
+
+MOST_WRITTEN = 16  # elements on each side of a filter whose sum is written out
 
 
 def wants_filter(table: Table) -> bool:
@@ -28,9 +33,17 @@ def wants_filter(table: Table) -> bool:
     return widened or any(isinstance(number, Element) for number in region)
 
 
-def filtered(builder: relax.BlockBuilder, x: Expr, table: Table, number: int) -> Expr:
-    """A float tensor resized along an axis of this number."""
-    reach = _reach(builder, table)
+def filtered(
+    builder: relax.BlockBuilder, x: Expr, table: Table, number: int, is_apart: bool
+) -> Expr:
+    """A float tensor resized along an axis of this number.
+
+    Parameters
+    ----------
+    is_apart
+        Whether products are rounded by themselves, and added up in the order of the taps.
+    """
+    reach = _reach(builder, table, MOST_WRITTEN if is_apart else None)
 
     def first(i: Expr, numbers: Numbers, reach: Expr) -> Expr:
         return te.floor(table.place(i, numbers)).astype("int64") - reach + 1
@@ -60,12 +73,21 @@ def filtered(builder: relax.BlockBuilder, x: Expr, table: Table, number: int) ->
     shape = [*dims_of(x)[:number], table.axis.after, *dims_of(x)[number + 1 :]]
 
     def compute(x: te.Tensor, begins: te.Tensor, parts: te.Tensor, shape: list[Expr]) -> te.Tensor:
-        tap = te.reduce_axis((0, parts.shape[1]), name="tap")
+        taps = parts.shape[1]
+        tap = te.reduce_axis((0, taps), name="tap")
+
+        def product(place: Sequence[Expr], tap: Expr) -> Expr:
+            at = held(begins[place[number]] + tap, x.shape[number])
+            value = x(*place[:number], at, *place[number + 1 :]) * parts[place[number], tap]
+            return apart(value) if is_apart else value
 
         def element(*place: Expr) -> Expr:
-            at = held(begins[place[number]] + tap.var, x.shape[number])
-            value = x(*place[:number], at, *place[number + 1 :])
-            return te.sum(value * parts[place[number], tap], axis=tap)
+            if not is_apart or not isinstance(taps, tirx.IntImm):
+                return te.sum(product(place, tap.var), axis=tap)
+            # Written out: a schedule adds up a known number in any order.
+            return functools.reduce(
+                operator.add, (product(place, index(each)) for each in range(int(taps)))
+            )
 
         return te.compute(shape, element, name="filtered")
 
@@ -73,13 +95,15 @@ def filtered(builder: relax.BlockBuilder, x: Expr, table: Table, number: int) ->
     return builder.emit_te(compute, x, begins, parts, shape, primfunc_name_hint="resize_filtered")
 
 
-def _reach(builder: relax.BlockBuilder, table: Table) -> Expr:
-    """Elements of a filter on each side."""
+def _reach(builder: relax.BlockBuilder, table: Table, most: int | None) -> Expr:
+    """Elements of a filter on each side: a number, of `most` at most, or a size that is found."""
     radius, scale = REACH[table.how.mode], table.axis.scale
     if not table.how.antialias:
         return index(radius)
     if isinstance(scale, float):
-        return index(math.ceil(radius / min(scale, 1.0)))
+        wide = math.ceil(radius / min(scale, 1.0))
+        if most is None or wide <= most:
+            return index(wide)
 
     def compute(numbers: Numbers, _: list[Expr]) -> te.Tensor:
         wide = te.ceil(tirx.const(radius, "float64") / _narrowed(numbers)).astype("int64")

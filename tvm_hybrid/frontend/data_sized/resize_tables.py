@@ -11,7 +11,7 @@ from tvm import relax, te, tirx
 from ..expressions import Expr
 from ..resize_taps import Resizing
 from .kernels import index
-from .resize_axis import Axis, Element, Numbers, emit_table, f32
+from .resize_axis import Axis, Element, Numbers, apart, emit_table, f32
 
 REACH = {"linear": 1, "cubic": 2}  # elements on each side
 _OUTSIDE = 4.0  # elements from the edge, where a place is held that data decide
@@ -76,7 +76,7 @@ class Table:
             case "half_pixel_symmetric":
                 cut = outputs.astype("float32") / (scale * extent.astype("float32"))
                 moved = extent.astype("float32") * half * (f32(1) - cut)
-                return _apart(moved) + (x + half) / scale - half
+                return apart(moved) + (x + half) / scale - half
             case "pytorch_half_pixel":
                 return tirx.Select(outputs > 1, centred, zero)
             case "align_corners":
@@ -87,7 +87,7 @@ class Table:
                 return (x + half) / scale
             case "tf_crop_and_resize":
                 start, end = numbers.start, numbers.end
-                stretched = _apart(start * last) + x * (end - start) * last / steps
+                stretched = apart(start * last) + x * (end - start) * last / steps
                 return tirx.Select(outputs > 1, stretched, half * (start + end) * last)
         raise ValueError(f"unknown coordinate_transformation_mode {self.how.coordinates!r}")
 
@@ -108,11 +108,6 @@ class Table:
         raise ValueError(f"unknown nearest_mode {self.how.rounding!r}")
 
 
-def _apart(product: Expr) -> Expr:
-    """A product that is rounded before it is added to: LLVM would make both one instruction."""
-    return te.max(product, tirx.min_value("float32"))
-
-
 def weight_of(
     how: Resizing, at: Expr, place: Expr, extent: Expr, narrowed: Expr | None = None
 ) -> Expr:
@@ -124,14 +119,14 @@ def weight_of(
         What distances are multiplied by, where a filter is widened.
     """
     d = te.abs(at.astype("float64") - place.astype("float64"))
-    d = d if narrowed is None else d * narrowed
+    d = d if narrowed is None else apart(d * narrowed)
     one, zero = tirx.const(1, "float64"), tirx.const(0, "float64")
     if how.mode == "linear":
         weight = te.max(zero, one - d)
     else:
         a = how.cubic_a
-        near = ((a + 2) * d - (a + 3)) * d * d + one
-        far = ((a * d - 5 * a) * d + 8 * a) * d - 4 * a
+        near = apart((apart((a + 2) * d) - (a + 3)) * d * d) + one
+        far = apart((apart((apart(a * d) - 5 * a) * d) + 8 * a) * d) - 4 * a
         weight = tirx.Select(d <= one, near, tirx.Select(d < 2 * one, far, zero))
     if how.exclude_outside:
         inside = tirx.all(at >= index(0), at < extent)

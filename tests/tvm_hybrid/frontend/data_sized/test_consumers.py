@@ -88,6 +88,9 @@ def test_images() -> None:
     def pooled(g: OnnxBuilder, one: str, _: str) -> str:
         return g.node("MaxPool", small(g, one), kernel_shape=[2, 2], pads=[1, 0, 0, 0])
 
+    def edged(g: OnnxBuilder, one: str, _: str) -> str:
+        return g.node("Pad", one, g.constant([1, 0, 2, 0]), mode="edge")
+
     def regions(g: OnnxBuilder, one: str, _: str) -> str:
         """Corners at integers, of which each sample is the mean of two by two pixels."""
         zero = g.node("Mul", g.node("ArgMax", one, axis=1, keepdims=0), g.constant(np.array(0)))
@@ -107,6 +110,7 @@ def test_images() -> None:
             ),
             (regions, ("n", 2, 2, 1), np.float32),
             (lambda g, one, _: g.nodes("Split", 2, one, axis=1)[1], ("n", 2), np.float32),
+            (edged, ("n", 4), np.float32),
         ],
         [SOME, ALL, ONE],
     )
@@ -146,9 +150,10 @@ def test_sizes_that_fit_only_when_the_program_runs() -> None:
 def test_an_operator_that_reads_sizes_is_refused() -> None:
     model = OnnxBuilder()
     one, _ = chosen_rows(model)
-    pads = model.constant([1, 0, 0, 0], np.int64)
-    model.output(model.node("Pad", one, pads, mode="edge"), ("n", 4))
-    with pytest.raises(UnsupportedOperatorError, match=r"'Pad2'.*refuses this form"):
+    regions = model.node("MatMul", one, model.constant(np.ones((4, 5), np.float32)))
+    image = model.constant(np.ones((1, 1, 4, 4), np.float32))
+    model.output(model.node("MaxRoiPool", image, regions, pooled_shape=[1, 1]), ("n", 1, 1, 1))
+    with pytest.raises(UnsupportedOperatorError, match=r"'MaxRoiPool3'.*refuses this form"):
         session_of(model)
 
 

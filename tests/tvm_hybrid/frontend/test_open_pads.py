@@ -1,0 +1,174 @@
+"""Pad with elements of the tensor, along open axes: one program for all sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from tests.onnx_builder import OnnxBuilder
+from tvm_hybrid import InferenceSession
+from tvm_hybrid.errors import FeedError, UnsupportedOperatorError
+from tvm_hybrid.frontend import import_onnx
+from tvm_hybrid.report.onnx_runtime import literal_session
+
+MODES = ["reflect", "edge", "wrap"]
+Amounts = Callable[[OnnxBuilder, str], str]
+
+
+def padded(mode: str, amounts: Amounts, dtype: type = np.float32) -> OnnxBuilder:
+    """Pad of x: [n, 3, w]."""
+    build = OnnxBuilder(19)
+    x = build.input("x", ["n", 3, "w"], dtype)
+    build.output(build.node("Pad", x, amounts(build, x), mode=mode), None, dtype)
+    return build
+
+
+def numbers(*values: int) -> Amounts:
+    return lambda build, _: build.constant(values, np.int64)
+
+
+def one_program(build: OnnxBuilder) -> InferenceSession:
+    session = InferenceSession(build.model(), num_threads=1)
+    assert len(session.programs) == 1
+    return session
+
+
+def values(n: int, w: int, dtype: type = np.float32) -> NDArray[Any]:
+    return np.arange(n * 3 * w).reshape(n, 3, w).astype(dtype)
+
+
+def padded_by_numpy(x: NDArray[Any], mode: Any, pads: tuple[int, ...]) -> NDArray[Any]:
+    """Crops first."""
+    for axis, (before, after) in enumerate(zip(pads[:3], pads[3:], strict=True)):
+        kept = np.arange(max(0, -before), x.shape[axis] - max(0, -after))
+        margins = (max(before, 0), max(after, 0))
+        x = x.take(np.pad(kept, margins, mode=mode), axis)
+    return x
+
+
+# Also more than there is, and less on one side than on the other.
+PADS = [(1, 1, 2, 0, 0, 1), (0, 0, -1, 0, 2, 4), (-1, 0, 9, 2, -1, 5)]
+
+
+@pytest.mark.parametrize("pads", PADS)
+@pytest.mark.parametrize("mode", MODES)
+def test_amounts_are_numbers(mode: str, pads: tuple[int, ...]) -> None:
+    build = padded(mode, numbers(*pads))
+    session, peer = one_program(build), literal_session(build.model())
+    known = {}
+    for n, w in ((2, 2), (2, 8), (3, 3), (5, 17)):
+        x = values(n, w)
+        (found,) = session.run(None, {"x": x})
+        np.testing.assert_array_equal(found, padded_by_numpy(x, mode, pads))
+        if mode != "reflect" or max(pads[2], pads[5]) < w + min(pads[2], 0):
+            # Which mirrors once alone.
+            (theirs,) = peer.run(None, {"x": x})
+            np.testing.assert_array_equal(found, theirs)
+        known[n, w] = x, found
+    x, found = known[3, 3]
+    static = InferenceSession(build.model(), shapes={"x": x.shape}, num_threads=1)
+    np.testing.assert_array_equal(static.run(None, {"x": x})[0], found)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_one_element_and_none(mode: str) -> None:
+    session = one_program(padded(mode, numbers(0, 0, 2, 0, 0, 1)))
+    x = values(2, 1)
+    np.testing.assert_array_equal(session.run(None, {"x": x})[0], x.repeat(4, 2))
+    assert session.run(None, {"x": values(0, 5)})[0].shape == (0, 3, 8)
+    with pytest.raises(FeedError):
+        session.run(None, {"x": values(2, 0)})
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_no_more_is_cropped_than_there_is(mode: str) -> None:
+    session = one_program(padded(mode, numbers(0, 0, -2, 0, 0, -1)))
+    assert session.run(None, {"x": values(2, 3)})[0].shape == (2, 3, 0)
+    with pytest.raises(FeedError):
+        session.run(None, {"x": values(2, 2)})
+    session = one_program(padded(mode, numbers(0, 0, -2, 0, 0, 1)))
+    with pytest.raises(FeedError):  # what is left are no elements
+        session.run(None, {"x": values(2, 2)})
+
+
+def to_a_multiple_of_four(build: OnnxBuilder, x: str) -> str:
+    """Behind the last axis."""
+    width, four = build.node("Shape", x, start=2), build.constant([4], np.int64)
+    up = build.node("Div", build.node("Add", width, build.constant([3], np.int64)), four)
+    lacking = build.node("Sub", build.node("Mul", up, four), width)
+    return build.node("Concat", build.constant([0] * 5, np.int64), lacking, axis=0)
+
+
+def other_batch(build: OnnxBuilder, x: str) -> str:
+    """As many more slices as another tensor has more, which may be fewer."""
+    wanted = build.node("Shape", build.input("other", ["m"]))
+    more = build.node("Sub", wanted, build.node("Shape", x, end=1))
+    zeros = [build.constant([0] * count, np.int64) for count in (2, 3)]
+    return build.node("Concat", more, zeros[0], zeros[1], axis=0)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_amounts_follow_from_sizes(mode: str) -> None:
+    build = padded(mode, to_a_multiple_of_four)
+    session = one_program(build)
+    for n, w in ((1, 8), (2, 5), (3, 3), (2, 1), (2, 0)):
+        x = values(n, w)
+        wanted = padded_by_numpy(x, mode, (0, 0, 0, 0, 0, -w % 4))
+        np.testing.assert_array_equal(session.run(None, {"x": x})[0], wanted)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_amounts_of_either_sign(mode: str) -> None:
+    build = padded(mode, other_batch)
+    session = one_program(build)
+    assert import_onnx(build.model(), keep_open=True).outputs[0].shape == ("m", 3, "w")
+    for n, m in ((2, 3), (4, 2), (3, 9), (1, 1), (0, 0), (3, 0)):
+        x = values(n, 2)
+        (found,) = session.run(None, {"x": x, "other": np.zeros(m, np.float32)})
+        np.testing.assert_array_equal(found, padded_by_numpy(x, mode, (m - n, 0, 0, 0, 0, 0)))
+    with pytest.raises(FeedError):
+        session.run(None, {"x": values(0, 2), "other": np.zeros(3, np.float32)})
+
+
+@pytest.mark.parametrize("dtype", [np.int64, np.bool_, np.float16, np.uint8])
+def test_types_stay(dtype: type) -> None:
+    pads = (1, 1, 2, 0, 0, 1)
+    x = values(3, 4, dtype)
+    (found,) = one_program(padded("reflect", numbers(*pads), dtype)).run(None, {"x": x})
+    assert found.dtype == dtype
+    np.testing.assert_array_equal(found, padded_by_numpy(x, "reflect", pads))
+
+
+def test_some_axes_by_an_older_form() -> None:
+    """Amounts that are an attribute, and axes that are an input."""
+    build = OnnxBuilder(10)
+    x = build.input("x", ["n", 3, "w"])
+    build.output(build.node("Pad", x, pads=[0, 0, 2, 0, 0, 1], mode="edge"), None)
+    newer = OnnxBuilder(18)
+    x = newer.input("x", ["n", 3, "w"])
+    amounts, axes = newer.constant([2, 1], np.int64), newer.constant([-1], np.int64)
+    newer.output(newer.node("Pad", x, amounts, "", axes, mode="edge"), None)
+    value = values(2, 4)
+    wanted = padded_by_numpy(value, "edge", (0, 0, 2, 0, 0, 1))
+    for each in (build, newer):
+        np.testing.assert_array_equal(one_program(each).run(None, {"x": value})[0], wanted)
+
+
+def test_an_axis_of_no_elements_is_not_padded_by_them() -> None:
+    build = OnnxBuilder(19)
+    x = build.input("x", ["n", 2])
+    pads = build.constant([0, -1, 0, -1], np.int64)
+    empty = build.node("Pad", x, pads)
+    more = build.constant([0, 1, 0, 1], np.int64)
+    build.output(build.node("Pad", empty, more, mode="edge"), None)
+    with pytest.raises(UnsupportedOperatorError, match="an axis of 0 elements"):
+        import_onnx(build.model(), keep_open=True)
+
+
+def test_unknown_modes_are_named() -> None:
+    with pytest.raises(UnsupportedOperatorError, match="unknown mode 'mirror'"):
+        import_onnx(padded("mirror", numbers(0, 0, 1, 0, 0, 1)).model(), keep_open=True)
