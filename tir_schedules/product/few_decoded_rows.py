@@ -11,7 +11,7 @@ from microkernels.microkernel import Microkernel
 from microkernels.vector.expressions import Expr
 from tir_schedules.core.blocking import Group
 
-from .byte_digits import DIGIT_VECTORS, MOST_DIGIT_ROWS, ByteDigits
+from .byte_digits import MOST_DIGIT_ROWS, ByteDigits
 from .few_rows import FewRows, PanelShare
 from .tile_loops import TileLoops
 from .tile_stores import rest
@@ -58,12 +58,13 @@ class FewDecodedRows(FewRows):
     def _side(self, rows: int, group: Group) -> tuple[int, Microkernel]:
         """How many panels of a group are decoded at once: two sets of accumulators have room.
 
-        Digits are loaded once for all of them, and their accumulators are in memory.
+        Digits multiply one panel after the other, which is one stream of memory: several streams
+        take longer (measured on Zen 3).
         """
         kernel = self.loops.plan.kernel
         vectors = max(1, (6 if kernel.lanes < 16 else 12) // rows)
         if self.tiles is not None and self.tiles.digits is not None and rows <= MOST_DIGIT_ROWS:
-            vectors = DIGIT_VECTORS
+            vectors = 1
         return max(1, min(group.count, vectors // group.size)), kernel
 
     def _tile(
