@@ -25,8 +25,8 @@ PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --nbmake --nbmake-tim
 test: lint types
 	$(PYTEST) -m "not slow"
 
-# With what `test` leaves out: tests marked slow, two notebooks, two thirds of random examples, and three
-# quarters of the sizes and forms of tests marked sampled and, on CPUs without AVX-512, of tests by stand-ins.
+# With what `test` leaves out: tests marked slow, two notebooks, two thirds of random examples, and seven
+# eighths of the sizes and forms of tests marked sampled and, on CPUs without AVX-512, of tests by stand-ins.
 test-all: lint types
 	TVM_HYBRID_ALL_TESTS=1 $(PYTEST)
 

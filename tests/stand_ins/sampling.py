@@ -1,8 +1,9 @@
 """Which tests are left to `make test-all`, because others like them run.
 
-Of each test marked `sampled` every fourth set of parameters stays, for each instruction set by
-itself, beginning with another one from test to test. So it is with each test of code for an
-instruction set that the CPU lacks: code by stand-ins compiles and runs more slowly. But tests of
+Of each test marked `sampled` every eighth set of parameters stays, for each instruction set by
+itself, beginning with another one from test to test. So it is with each test of code for
+instruction sets that the CPU lacks, all of these together: code by stand-ins compiles and runs more
+slowly. But tests of
 microkernels stay, where a parameter is a kernel, and those of the AMX emulator, which are quick.
 """
 
@@ -18,7 +19,7 @@ from tests.microkernels.isa_targets import target_of
 
 from .building import lacks
 
-_EVERY = 4
+_EVERY = 8
 _NAMES = {isa.name for isa in LADDER}
 _WHOLE = ("tests/microkernels/", "tests/amx_emulator/")
 
@@ -31,7 +32,7 @@ def left_out(items: Iterable[pytest.Item]) -> Iterator[pytest.Item]:
         isa = _isa_of(item)
         by_stand_ins = isa in lacking and not item.nodeid.startswith(_WHOLE)
         if by_stand_ins or item.get_closest_marker("sampled"):
-            key = (item.nodeid.split("[")[0], isa)
+            key = (item.nodeid.split("[")[0], "stand-ins" if by_stand_ins else isa)
             groups.setdefault(key, []).append(item)
     for key, group in groups.items():
         first = zlib.crc32(" ".join(key).encode()) % min(_EVERY, len(group))

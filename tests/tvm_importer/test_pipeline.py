@@ -59,6 +59,7 @@ def check(graph: Graph, executable: Any, parameters: list[Any]) -> None:
             np.testing.assert_array_equal(value, each, output.name)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", [*OPERATORS, *LAYERS])
 def test_the_named_pipeline(name: str) -> None:
     graph = {**OPERATORS, **LAYERS}[name]()

@@ -289,6 +289,7 @@ def test_images_of_any_size(channels: int) -> None:
         assert np.abs(found - wanted).max() <= bound * np.abs(wanted).max()
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     ("kernel", "padding"), [(4, [1, 1]), (3, [0, 1]), (3, [0, 0]), (5, [2, 2])]
 )

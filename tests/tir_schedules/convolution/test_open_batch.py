@@ -45,6 +45,7 @@ def bias_and_residual(region: Region) -> Region:
     )
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize(
     "region",
@@ -63,6 +64,7 @@ def test_any_number_of_images(isa: str, region: Region) -> None:
     check(bias_and_residual(region), OpenKernel(bias_and_residual(region), isa))
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("isa", INTEGER_ISAS)
 def test_integers_are_exact(isa: str) -> None:
     for region in (

@@ -100,6 +100,7 @@ def test_lines_alone(isa: str) -> None:
     check(fused(KINDS["3x3"]), (1,), isa, [(1, n, 13) for n in (1, 2, 9, 30)])
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("isa", INTEGER_ISAS)
 def test_integers_are_exact(isa: str) -> None:
     for dtype in ("uint8", "int8"):

@@ -101,7 +101,7 @@ def test_more_work_takes_longer(part: TilePart) -> None:
     once = predict(part, SPR).cycles
     twice = predict(replace(part, plan=replace(part.plan, n=2 * part.plan.n)), SPR).cycles
     longer = predict(replace(part, epilogue=12), SPR).cycles
-    assert twice > once and longer >= once
+    assert twice > once and longer >= once * (1 - 1e-12)  # sums in another order
 
 
 def test_levels_hold_what_fits() -> None:

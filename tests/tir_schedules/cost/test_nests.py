@@ -113,6 +113,7 @@ def test_bytes_never_grow_towards_the_inside(name: str) -> None:
             assert 0 < nest.useful <= 1 and 0 < nest.balance <= 1
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("isa", ["avx2", "avx512", "amx"])
 @pytest.mark.parametrize("name", REGIONS)
 def test_every_multiplication_is_counted_once(name: str, isa: str) -> None:

@@ -82,6 +82,7 @@ def test_no_number_of_threads_takes_attention_from_tiles(kind: str) -> None:
         assert all(kernel.by_tiles for kernel in kernels_of(config)), (threads, config)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("batches", [1, 3, 12, 40])
 @pytest.mark.parametrize("size", [(128, 64, 128), (512, 64, 512), (1000, 256, 300)])
 def test_threads_share_all_rows_of_batches(batches: int, size: tuple[int, int, int]) -> None:
@@ -102,6 +103,7 @@ def test_threads_share_all_rows_of_batches(batches: int, size: tuple[int, int, i
             assert largest_of(tasks, used) * shares[0].size <= MOST * mean, (threads, config)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("layout", ["bhsd", "bshd"])
 @pytest.mark.parametrize("sets", [1, 2, 3, 8, 12, 32])
 @pytest.mark.parametrize("keys", [256, 1000, 8192, 65536])

@@ -99,6 +99,7 @@ def arrays_of(inputs: Inputs, batch: int, length: int) -> list[np.ndarray]:
     return found
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("name", CASES)
 def test_results_are_those_of_plain_loops(name: str, threads: int) -> None:

@@ -89,6 +89,7 @@ def sizes_of(shape: Shape, batch: int, width: int) -> list[int]:
     return [each if isinstance(each, int) else values[each] for each in shape]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("isa", ["avx2", "avx512"])
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("name", CASES)

@@ -124,6 +124,7 @@ def test_floats_of_any_sizes(isa: str, form: str) -> None:
         check(kernel, values)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("threads", [2, 5])
 @pytest.mark.parametrize("form", ["any columns", "one for all", "heads"])
 def test_on_threads(form: str, threads: int) -> None:

@@ -95,6 +95,7 @@ def all_types(threads: int) -> None:
         check(region, isa, shared(region, isa, threads))
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("threads", [3, 7, 56, 128])
 def test_in_a_pool_of_many_threads(threads: int) -> None:
     code = f"from {__name__} import all_types\nall_types({threads})\nprint('right')"

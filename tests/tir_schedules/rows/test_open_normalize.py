@@ -100,6 +100,7 @@ def check_lengths(region: Region, kernel: OpenKernel, widths: tuple[int, ...]) -
             assert np.abs(found - wanted).max(initial=0.0) <= bound
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("op", ["softmax", "log_softmax"])
 def test_any_length_of_rows(isa: str, op: str) -> None:
@@ -131,6 +132,7 @@ def test_rows_with_nothing_finite_have_their_meaning() -> None:
     np.testing.assert_array_equal(result[0, 2], [0] * 9 + [0.5] * 2)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("op", ["layer_norm", "rms_norm"])
 def test_norms_of_any_length(isa: str, op: str) -> None:
@@ -153,6 +155,7 @@ COLUMNS = {
 }
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("form", COLUMNS)
 def test_columns_of_any_sizes(isa: str, form: str) -> None:

@@ -225,6 +225,7 @@ def small_network() -> bytes:
     return make_model(nodes, inputs, outputs, constants).SerializeToString()
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("seed", range(8))
 def test_flipped_bytes(seed: int) -> None:
     """Any damage is either harmless or a ModelError; about half of these are each."""

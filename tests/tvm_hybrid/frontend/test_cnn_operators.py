@@ -262,6 +262,7 @@ def test_aligned_corners_of_no_whole_size_are_refused() -> None:
         import_onnx(model_of([item], 17))
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("dtype", ["uint8", "int8", "int32", "int64", "float16", "bfloat16"])
 def test_resizes_of_other_types(dtype: str) -> None:
     """Computed in wider floats and rounded once, ties to even; cubics are saturated.

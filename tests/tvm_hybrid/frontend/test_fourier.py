@@ -63,6 +63,7 @@ def check(got: NDArray, wanted: NDArray, error: float, dtype: str) -> None:
     assert np.all(np.abs(got.astype(np.float64) - wanted) <= error + last)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])
 @pytest.mark.parametrize("opset", [17, 20])
 def test_dft(dtype: str, opset: int) -> None:

@@ -14,6 +14,7 @@ from .models import make_model, onnxruntime_run, random
 from .test_values import declared, one, run
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     "dtypes",
     [

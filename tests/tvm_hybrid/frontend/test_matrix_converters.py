@@ -21,6 +21,7 @@ def code_of(dtype: np.dtype) -> int:
     return int(helper.np_dtype_to_tensor_dtype(dtype))
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])
 @pytest.mark.parametrize("size", [1, 2, 5, 16])
 def test_determinants(dtype: str, size: int) -> None:

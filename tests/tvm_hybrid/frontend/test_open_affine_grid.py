@@ -43,6 +43,7 @@ def feeds_of(axes: int, sizes: dict[str, int], dtype: type = np.float32) -> dict
     }
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("known", [False, True])
 @pytest.mark.parametrize("corners", [False, True])
 @pytest.mark.parametrize("axes", [2, 3])
@@ -60,6 +61,7 @@ def test_one_program_for_all_sizes(axes: int, corners: bool, known: bool) -> Non
         np.testing.assert_allclose(found, wanted, rtol=0, atol=4 * 5 * 2.0**-23)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("corners", [False, True])
 @pytest.mark.parametrize("axes", [2, 3])

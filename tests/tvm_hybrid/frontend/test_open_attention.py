@@ -84,6 +84,7 @@ def decoder_feeds(lengths: list[int], n: int, past: int | str, total: str) -> Fe
     return feeds
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("total", ["input", "mask"])
 @pytest.mark.parametrize("past", ["past", 24])
 def test_group_query_attention_of_any_cache(past: int | str, total: str) -> None:

@@ -67,6 +67,7 @@ def feeds_of(sizes: tuple[int, ...], dtype: type = np.float32) -> dict[str, np.n
     return {"x": x, "other": np.zeros((p, q), np.float32)}
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("case", SHAPES)
 def test_crops_and_pads_around_the_middle(case: str) -> None:
     session, build = one_program(lambda build, x, other: cropped(build, x, other, case))
@@ -76,6 +77,7 @@ def test_crops_and_pads_around_the_middle(case: str) -> None:
         np.testing.assert_array_equal(session.run(None, feeds)[0], peer.run(None, feeds)[0])
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("case", SHAPES)
 def test_the_shape_of_a_crop_is_what_is_asked_for(case: str) -> None:
     _, build = one_program(lambda build, x, other: cropped(build, x, other, case))

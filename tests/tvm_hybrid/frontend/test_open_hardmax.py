@@ -47,6 +47,7 @@ def test_hardmax_keeps_the_type(dtype: type) -> None:
     np.testing.assert_array_equal(found, [[0, 1, 0], [1, 0, 0]])
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("shape", [["m", "n", 3], [2, 3, "n"], ["m", 2, "n", "m"]])
 @pytest.mark.parametrize("op", ["Softmax", "Hardmax"])
 def test_old_forms_choose_among_open_axes(op: str, shape: Shape) -> None:

@@ -92,6 +92,7 @@ CASES: dict[str, tuple[str, list[Shape], tuple[np.ndarray, ...], dict[str, Any]]
 }
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", CASES)
 def test_one_program_for_all_sizes(name: str) -> None:
     op, shapes, constants, attributes = CASES[name]

@@ -114,6 +114,7 @@ def test_antialiased(mode: str, to: str) -> None:
     compare(Form(to), mode, antialias=1)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("to", ["halves", "no fractions", "numbers", "sizes of data"])
 def test_antialiased_images_of_known_extents(to: str) -> None:
     compare(Form(to, shape=("n", 2, 7, 5)), "cubic", antialias=1)

@@ -278,6 +278,7 @@ def images(*sizes: tuple[int, ...]) -> list[np.ndarray]:
     return [rng.integers(-99, 99, each).astype(np.float32) for each in sizes]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     ("coordinates", "rounding"),
     [

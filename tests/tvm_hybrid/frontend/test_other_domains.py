@@ -138,6 +138,7 @@ STEPS: list[tuple[str, int, Callable[..., Any], dict[str, Any]]] = [
 ]  # fmt: skip
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(("op", "roles", "formula", "attributes"), STEPS)
 def test_steps(
     op: str, roles: int, formula: Callable[..., Any], attributes: dict[str, Any]

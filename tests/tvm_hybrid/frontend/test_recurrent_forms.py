@@ -86,6 +86,7 @@ _FORMS: list[tuple[str, dict[str, Any]]] = [
 ]  # fmt: skip
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(("op", "form"), _FORMS)
 def test_forms(op: str, form: dict[str, Any]) -> None:
     model, feeds = _layer(op, **form)

@@ -34,6 +34,7 @@ def many(
 FLAGS = list(itertools.product((0, 1), (0, 1), (0, -1, 1)))
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("dtype", ["int32", "uint64", "float64", "float32", "float16", "bfloat16"])
 @pytest.mark.parametrize("op", ["CumSum", "CumProd"])
 def test_scans(op: str, dtype: str) -> None:
@@ -61,6 +62,7 @@ def test_scans(op: str, dtype: str) -> None:
         np.testing.assert_array_equal(got.astype(wide), exact.astype(wide))
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("dtype", ["float32", "int8", "bool", "bfloat16"])
 def test_reversed_sequences(dtype: str) -> None:
     """Every length; one beyond the sequence, which only bad feeds have, reads nothing foreign."""

@@ -36,6 +36,7 @@ def check(attention: Attention, isa: str = ISA, threads: int = 1) -> OpenKernel:
     return kernel
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("kind", ["bf16", "rounded"])
 @pytest.mark.parametrize("isa", BF16_ISAS)
 def test_on_every_instruction_set(isa: str, kind: str) -> None:

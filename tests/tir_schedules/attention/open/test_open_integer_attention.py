@@ -178,6 +178,7 @@ def test_heads_that_share_k_and_v() -> None:
         check(kernel, ISA, *sizes)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("threads", [2, 7])
 def test_on_threads(threads: int) -> None:
     kernel = OpenKernel(attention(mask=(BATCH, 1, 1, LENGTH)), ISA, threads)

@@ -39,6 +39,7 @@ def test_any_convolution_by_any_tile(case: tuple[Region, dict[str, int]], at_end
     check(region, isa, config_for(region, isa, **fields), at_end=at_end)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_every_isa(dtype: str) -> None:
     """A block of channels that is cut, for most ISAs behind whole ones; two rows, three bands."""

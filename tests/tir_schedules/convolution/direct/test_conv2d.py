@@ -109,6 +109,7 @@ def test_threads(threads: tuple[int, int], groups: int) -> None:
         check(region, ISAS[-1], ConvConfig.from_dict({**config.to_dict(), "lines": 1}))
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("threads", [2, 3, 5, 100])
 @pytest.mark.parametrize("groups", [1, 2])
 def test_threads_share_the_tiles_of_a_line(threads: int, groups: int) -> None:

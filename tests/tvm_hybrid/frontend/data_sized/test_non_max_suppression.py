@@ -28,6 +28,7 @@ def _model(*limits: np.ndarray, late: bool = False, **attributes: int) -> OnnxBu
     return model
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     "limits",
     [

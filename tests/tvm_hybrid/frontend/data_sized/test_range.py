@@ -49,6 +49,7 @@ def test_numbers_that_are_rounded() -> None:
     np.testing.assert_array_equal(found, exact.astype(np.float32))
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     ("dtype", "limits"),
     [

@@ -35,6 +35,7 @@ def flags(shape: tuple[int, ...], dtype: Any) -> list[Feeds]:
     return [{"x": array.astype(dtype)} for array in arrays]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("dtype", [np.float32, np.int64, np.bool_])
 @pytest.mark.parametrize("shape", [(5,), (2, 0), (2, 3, 4)])
 def test_nonzero(shape: tuple[int, ...], dtype: Any) -> None:

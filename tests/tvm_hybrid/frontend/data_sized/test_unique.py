@@ -32,6 +32,7 @@ def few_values(shape: tuple[int, ...], dtype: Any) -> list[Feeds]:
     return [{"x": rng.integers(0, top, shape).astype(dtype)} for top in (4, 1)]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("in_order", [0, 1])
 @pytest.mark.parametrize(
     ("shape", "attributes"),
@@ -48,6 +49,7 @@ def test_fewer_outputs(outputs: int) -> None:
     same_as_onnx_runtime(model, few_values((9,), np.int64))
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("dtype", [np.int8, np.uint64, np.bool_, np.float16, BFLOAT16, np.float64])
 def test_types(dtype: Any) -> None:
     x = few_values((3, 4), dtype)[0]["x"]

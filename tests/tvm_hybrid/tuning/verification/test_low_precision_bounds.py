@@ -62,6 +62,7 @@ def test_right_kernels_pass(name: str, serial: tuple[Machine, Target]) -> None:
         assert result.status == "ok", f"{config}: {result.error}"
 
 
+@pytest.mark.sampled
 @every_region
 @pytest.mark.parametrize("threads", [1, 2])
 def test_every_value_of_the_space_builds(
