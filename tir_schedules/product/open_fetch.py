@@ -4,6 +4,7 @@
     rows   6                          ->  1 tile: its products would not hide the fetching
     rows  24                          ->  3 tiles: each fetches one
     rows 128                          ->  16 tiles: none does; the panel before takes long enough
+                                          AVX2: all fetch it together, each a part
 
 As `TileLoops.fetch`. How many lines a tile fetches is decided at run time: in place of those that
 it has code for and shall not fetch, it asks for what it is about to load anyway.
@@ -20,9 +21,12 @@ from microkernels.vector.expressions import Expr, materialise
 from tir_schedules.core.open_loops import ceil_div
 from tir_schedules.core.product_plan import PANELS_AHEAD, PRODUCTS_PER_FETCH
 
-from .tile_loops import TileLoops
+from .tile_loops import TileLoops, most_lines
 
 Ahead = Callable[[Expr | int], None]
+Fetch = Callable[[Expr, Expr | int], None]
+_WHOLE_BITS = 12
+_WHOLE = 1 << _WHOLE_BITS
 
 
 @dataclass(frozen=True)
@@ -55,7 +59,7 @@ class OpenFetch:
         """Emits how many lines tiles fetch, for a block of some rows; None if none ever does."""
         if loops.fetch is None or loops.plan.rows * vectors < PRODUCTS_PER_FETCH:
             return None
-        if vectors % loops.line_vectors:
+        if vectors % loops.line_vectors and not loops.plan.fetches_evenly:
             return None
         width, one = vectors // loops.line_vectors, tirx.const(1, "int32")
         tiles = materialise(tirx.Max(ceil_div(rows, loops.plan.rows), one))
@@ -78,6 +82,8 @@ class OpenFetch:
             First step of the block of K.
         """
         fetch, plan = self.loops.fetch, self.loops.plan
+        if fetch is not None and plan.fetches_evenly:
+            return self._evenly(fetch, vector, at, height, first)
         most = min(self.width, height * self.vectors // PRODUCTS_PER_FETCH)
         lower = height <= plan.rows // 2 and most < self.width  # only ever a single tile
         if fetch is None or not most or lower:
@@ -97,5 +103,39 @@ class OpenFetch:
         def emit(step: Expr | int) -> None:
             for offset in offsets:
                 fetch(vector, begin + step * stride + offset)
+
+        return emit
+
+    def _evenly(
+        self, fetch: Fetch, vector: Expr, at: Expr, height: int, first: Expr | int
+    ) -> Ahead | None:
+        """As `ahead`; many tiles fetch the panel together, each as many lines a step.
+
+        So do tiles of panels whose steps are no whole lines. Lines are counted in fractions of
+        `_WHOLE`.
+        """
+        plan, in_line = self.loops.plan, self.loops.line_vectors
+        most = most_lines(height, self.vectors, in_line)
+        if not most:
+            return None
+        zero, one = (tirx.const(value, "int32") for value in (0, 1))
+        number = tirx.floordiv(at * self.tiles, tirx.Max(self.rows, one))
+        place = materialise(number * plan.steps + first)
+        parts = materialise(self.tiles * in_line)
+        own = materialise(tirx.Select(self.lines <= most, self.lines, zero))
+        many = self.tiles > PANELS_AHEAD * self.width
+        together = tirx.Or(tirx.const(self.vectors % in_line > 0, "bool"), many)
+        share, start = (tirx.floordiv(each * self.vectors, parts) for each in (_WHOLE, place))
+        stride = materialise(tirx.Select(together, share, own * _WHOLE))
+        start = materialise(tirx.Select(together, start, place * own))
+        begin = materialise(start + self.vectors * plan.steps // in_line)
+        count = tirx.Max(tirx.Min(ceil_div(stride, _WHOLE), tirx.const(most, "int32")), one)
+        numbers = [tirx.Min(tirx.const(each, "int32"), count - 1) for each in range(most)]
+        offsets = [materialise(tirx.floordiv(each * stride, count)) for each in numbers]
+
+        def emit(step: Expr | int) -> None:
+            for offset in offsets:
+                line = tirx.shift_right(step * stride + offset, tirx.const(_WHOLE_BITS, "int32"))
+                fetch(vector, begin + line)
 
         return emit

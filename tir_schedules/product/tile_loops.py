@@ -33,6 +33,11 @@ LoadPanel = Callable[[Expr | int, int, Expr | int, int], Expr | Address]
 Start = Callable[[Expr | int, int], Expr]
 
 
+def most_lines(rows: int, vectors: int, line_vectors: int) -> int:
+    """The most lines of the next panel that a step of a tile fetches."""
+    return min(math.ceil(vectors / line_vectors), rows * vectors // PRODUCTS_PER_FETCH)
+
+
 class TileTask:
     """The tile registers' configuration along straight-line code; nothing of it without tiles."""
 
@@ -252,6 +257,9 @@ class TileLoops:
         """
         tiles = sum(each.count for each in groups)
         fetch, lines_of_panel = self.fetch, vectors // self.line_vectors
+        together = vectors % self.line_vectors or tiles > PANELS_AHEAD * lines_of_panel
+        if fetch is not None and together and self.plan.fetches_evenly:
+            return self._evenly(fetch, vector, vectors, piece, group, before, tiles)
         lines = math.ceil(lines_of_panel / tiles)
         few = lines * PRODUCTS_PER_FETCH > group.size * vectors
         if fetch is None or vectors % self.line_vectors:
@@ -264,6 +272,30 @@ class TileLoops:
             first = (number * self.plan.steps + piece[0] + step) * lines
             for line in range(lines * self.plan.kernel.depth):
                 fetch(vector + vectors, first + line)
+
+        return ahead
+
+    def _evenly(
+        self,
+        fetch: Callable[[Expr, Expr | int], None],
+        vector: Expr,
+        vectors: int,
+        piece: Piece,
+        group: Group,
+        before: int,
+        tiles: int,
+    ) -> Callable[[Expr | int, Expr | int], None] | None:
+        """As `_ahead`; all tiles together fetch the next panel once, each as many lines a step."""
+        parts = self.line_vectors * tiles  # a tile's step fetches vectors / parts lines
+        count = min(math.ceil(vectors / parts), most_lines(group.size, vectors, self.line_vectors))
+        if not count:
+            return None
+
+        def ahead(tile: Expr | int, step: Expr | int) -> None:
+            number = before + (tile - group.start) // group.size
+            place = number * self.plan.steps + piece[0] + step
+            for each in range(count):
+                fetch(vector + vectors, (place * count + each) * vectors // (parts * count))
 
         return ahead
 

@@ -1,0 +1,56 @@
+"""The next panel of a large weight is fetched by all tiles of many rows together."""
+
+from __future__ import annotations
+
+import functools
+
+import pytest
+from tvm import tirx
+
+from microkernels.microkernel import microkernel_named
+from tests.tir_schedules.product.test_matmul import matmul_region
+from tests.tir_schedules.run_region import machine_for
+from tir_schedules.core.blocking import balanced
+from tir_schedules.core.product_plan import PANELS_AHEAD, PRODUCTS_PER_FETCH
+from tir_schedules.product.matmul import MATMUL, MatmulConfig
+from tir_schedules.product.matmul_product import plan_of
+from tir_schedules.product.tile_loops import TileLoops
+
+
+@pytest.mark.parametrize(("isa", "fetched"), [("avx2", True), ("avx512", False)])
+def test_many_rows_fetch_a_panel_of_a_large_weight_together(isa: str, fetched: bool) -> None:
+    machine = machine_for(isa)
+    region = matmul_region((512,), 256, 320)
+    kernel = MATMUL.build(region, MATMUL.default_config(region, machine), machine.isa)
+    assert ("tvm_hybrid_prefetch" in str(kernel.body)) == fetched
+
+
+@pytest.mark.parametrize("kernel", ["avx2_f32_6x16", "avx2_f32_4x24", "avx2_f32_3x32"])
+@pytest.mark.parametrize("m", [4, 7, 13, 26, 100])
+def test_tiles_fetch_every_line_of_the_next_panel_once(m: int, kernel: str) -> None:
+    """Lines that all tiles of a panel ask for, in order; a step may ask for one again."""
+    rows, vectors = microkernel_named(kernel).mr, microkernel_named(kernel).vectors
+    config = MatmulConfig(kernel=kernel, rows=rows, vectors=vectors, m_block=m, k_block=256)
+    plan = plan_of(matmul_region((m,), 256, 320), config)
+    asked: list[int] = []
+    never = functools.partial(pytest.fail, "nothing is multiplied")
+    loops = TileLoops(
+        plan, never, never, never, fetch=lambda _, line: asked.append(int(line)), line_vectors=2
+    )
+    groups, before = balanced(m, rows), 0
+    tiles = sum(group.count for group in groups)
+    if vectors % 2 == 0 and tiles <= PANELS_AHEAD * (vectors // 2):
+        return  # each tile fetches whole lines of its own
+    for group in groups:
+        zero = tirx.const(0, "int32")
+        ahead = loops._ahead(zero, vectors, (0, 256), groups, group, before)
+        for tile in range(group.count):
+            for step in range(256 if ahead is not None else 0):
+                assert ahead is not None
+                ahead(group.start + tile * group.size, step)
+        before += group.count
+    assert asked == sorted(asked) and asked[0] == 0
+    lines = 256 * vectors // 2
+    assert asked[-1] < lines
+    if min(group.size for group in groups) * vectors >= PRODUCTS_PER_FETCH * -(-vectors // 2):
+        assert set(asked) == set(range(lines))
