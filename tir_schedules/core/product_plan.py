@@ -25,8 +25,8 @@ from .panels import Panels
 # prefetch needs PRODUCTS_PER_FETCH products to hide it: with a single row, where memory is the
 # limit, prefetching was 20% slower.
 PANELS_AHEAD, PRODUCTS_PER_FETCH = 2, 8
-# Bytes of a weight of which many rows fetch the next panel, too, a part of it in every tile, if there
-# are more: it leaves the second-level cache between two blocks of rows.
+# Of a weight of more bytes many rows fetch the next panel, too, a part of it in every tile: it
+# leaves the second-level cache between two blocks of rows.
 FAR_WEIGHT = 256 << 10
 # Bytes of A that stay in L1 from one panel to the next; CPUs with tiles have 48 KB.
 STAYS = 32 << 10
