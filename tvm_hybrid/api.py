@@ -162,7 +162,7 @@ def compile(
     resolved = resolve_target(target, machine)
     second = None if fallback is None else fallback_target(resolved, fallback)
     if precision == "bf16":
-        _warn_if_slow(target_isa(resolved).name)
+        warn_if_slow(target_isa(resolved).name)
     setting = resolve_setting(threads, num_threads, here=target is None)
     nodes = nodes_for(weights, setting, host_topology())
     options = PipelineOptions(
@@ -232,7 +232,7 @@ def _compiled(
 
 
 @functools.cache
-def _warn_if_slow(isa: str) -> None:
+def warn_if_slow(isa: str) -> None:
     """Says, once for each instruction set, where bf16 gains no speed."""
     if not isa_named(isa).includes(isa_named("avx512_bf16")):
         logger.warning(
