@@ -9,8 +9,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from microkernels.errors import CompileError, TvmHybridError
 from microkernels.isa import isa_named, target_isa
+from relay_passes.decisions import Decision
 from relay_passes.dump_ir import require_folder
 from relay_passes.ir.constants import constants_of
 from relay_passes.pipeline import (
@@ -268,10 +271,15 @@ def _manifest(
         unaligned_inputs=unaligned_inputs(compiled.mod),
         bound_outputs=bound_outputs(compiled.mod),
         coverage=Coverage(taken, len(compiled.decisions)),
-        decisions=tuple(compiled.decisions),
+        decisions=_as_stored(compiled.decisions),
         records=_records_used(options),
         fallback=None if fallback is None else fallback.manifest,
     )
+
+
+def _as_stored(decisions: Sequence[Decision]) -> tuple[Decision, ...]:
+    """Decisions as a library's manifest has them, with lists for the tuples of configurations."""
+    return msgspec.json.decode(msgspec.json.encode(decisions), type=tuple[Decision, ...])
 
 
 def _records_used(options: PipelineOptions) -> tuple[RecordUse, ...]:

@@ -23,7 +23,7 @@ from microkernels.errors import ArtifactError, IsaError, TargetError
 from .executable import Executable, load
 from .fallback import runs_here, takes_fallback
 from .logs import logger
-from .program_folder import library_path, note_path, remove, shrink
+from .program_folder import library_path, make_folder, note_path, remove, shrink
 from .program_note import Note, read_note, write_note
 from .threads import ThreadsLike
 
@@ -92,7 +92,8 @@ def keep(key: str, executable: Executable) -> None:
         return
     library = library_path(key)
     started = time.perf_counter()
-    with _attempt(library):
+    with _attempt():
+        make_folder()
         write_note(note_path(key), Note(declared=executable.declared))
         try:
             executable.export(library)
@@ -107,8 +108,8 @@ def keep(key: str, executable: Executable) -> None:
 
 def keep_refusal(key: str, note: Note) -> None:
     """Keeps why there is no such program."""
-    path = note_path(key)
-    with _attempt(path):
+    with _attempt():
+        make_folder()
         write_note(note_path(key), note)
         shrink(key)
 
@@ -120,10 +121,9 @@ def say_once(text: str) -> None:
 
 
 @contextmanager
-def _attempt(path: Path) -> Iterator[None]:
+def _attempt() -> Iterator[None]:
     """Goes on, and says why, if something inside fails."""
     try:
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         yield
     except Exception as error:
         say_once(f"the program is not kept for the next start: {error}")

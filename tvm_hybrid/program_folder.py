@@ -34,6 +34,17 @@ def folder() -> Path:
     return cache_dir() / "programs"
 
 
+def make_folder() -> None:
+    """Makes the folder, which only its owner can write to.
+
+    Raises
+    ------
+    OSError
+        If that fails.
+    """
+    folder().mkdir(mode=0o700, parents=True, exist_ok=True)
+
+
 def library_path(key: str) -> Path:
     """The library of a program, which need not exist."""
     return folder() / f"{key}{_LIBRARY}"
