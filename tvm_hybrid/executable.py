@@ -450,8 +450,14 @@ def load(
         If it was compiled for more than four threads for each CPU that this process may use, or
         more than `threads` has; if there is no such place for threads or weights.
     """
-    library = Path(path)
-    manifest = read_manifest(library)
+    return load_library(Path(path), threads, weights)
+
+
+def load_library(
+    library: Path, threads: ThreadsLike, weights: str | None, checked: bool = False
+) -> Executable:
+    """As `load`; `checked` says that the file is known to be whole."""
+    manifest = read_manifest(library, checked)
     require_program(manifest, str(library))
     require_runnable(manifest.threads, str(library))
     if isinstance(threads, int) and threads != manifest.threads:

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import onnx
 
+_PIECE = 1 << 18  # stays in a core's cache
+
 FileState = tuple[str, int, int, int]
 
 
@@ -23,17 +25,14 @@ class ModelBytes:
     ----------
     digest : str
         SHA-256 of all of it.
-    data : bytes
-        The model without tensors in other files.
-    whole : bool
-        Whether there are none.
+    data : bytes or None
+        The model; None if it was given by path.
     files : tuple
         The files that it was read from, as they were.
     """
 
     digest: str
-    data: bytes
-    whole: bool
+    data: bytes | None
     files: tuple[FileState, ...]
 
     @staticmethod
@@ -50,18 +49,41 @@ class ModelBytes:
         if not isinstance(model, (str, os.PathLike)):
             in_memory = isinstance(model, (bytes, bytearray, memoryview))
             data = bytes(model) if in_memory else _serialized(model)
-            return ModelBytes(hashlib.sha256(data).hexdigest(), data, True, ())
+            return ModelBytes(hashlib.sha256(data).hexdigest(), data, ())
         path = Path(model)
         files = [file_state(path)]
-        data = path.read_bytes()
-        digest = hashlib.sha256(data)
+        digest = hashlib.sha256()
         # A tensor in another file has this key; models are not parsed for nothing.
-        others = _other_files(data, path.parent) if b"location" in data else []
+        others = _other_files(path) if _add_file(digest, path, b"location") else []
         for other in others:
             files.append(file_state(other))
             digest.update(f"\n{other.name} {files[-1][1]}\n".encode())
             _add_file(digest, other)
-        return ModelBytes(digest.hexdigest(), data, not others, tuple(files))
+        return ModelBytes(digest.hexdigest(), None, tuple(files))
+
+    def model(self, given: Any) -> Any:
+        """The model as it was hashed, whatever becomes of its files or the caller's object.
+
+        Parameters
+        ----------
+        given : Any
+            What it was made of.
+
+        Raises
+        ------
+        ModelError
+            If a file cannot be read.
+        ValueError
+            If a file has changed since.
+        """
+        if self.data is not None:
+            return self.data
+        from .frontend.read_model import read_model
+
+        proto = read_model(given)
+        if not are_unchanged(self.files):
+            raise ValueError(f"{given} has changed while it was read")
+        return proto
 
 
 def file_state(path: Path) -> FileState:
@@ -91,19 +113,24 @@ def _serialized(model: onnx.ModelProto) -> bytes:
         raise ValueError(f"the model cannot be serialized: {error}") from error
 
 
-def _add_file(digest: hashlib._Hash, path: Path) -> None:
+def _add_file(digest: hashlib._Hash, path: Path, word: bytes = b"") -> bool:
+    """Hashes a file, a piece at a time; whether a word is in it."""
+    found, end = False, b""
     with path.open("rb") as file:
-        while chunk := file.read(1 << 20):
-            digest.update(chunk)
+        while piece := file.read(_PIECE):
+            digest.update(piece)
+            found = found or (bool(word) and (word in piece or word in end + piece[: len(word)]))
+            end = piece[-len(word) :]
+    return found
 
 
-def _other_files(data: bytes, folder: Path) -> list[Path]:
+def _other_files(path: Path) -> list[Path]:
     """The files that hold tensors of a model."""
     import onnx
 
     proto = onnx.ModelProto()
     try:
-        proto.ParseFromString(data)
+        proto.ParseFromString(path.read_bytes())
     except Exception as error:  # as above; compiling says what is wrong
         raise ValueError(f"not a model: {error}") from error
     graphs = [proto.graph, *proto.functions]
@@ -114,7 +141,7 @@ def _other_files(data: bytes, folder: Path) -> list[Path]:
         for entry in tensor.external_data
         if entry.key == "location"
     }
-    return [folder / name for name in sorted(names)]
+    return [path.parent / name for name in sorted(names)]
 
 
 def _tensors(graphs: Iterable[Any]) -> Iterator[onnx.TensorProto]:

@@ -74,8 +74,7 @@ class ModelPrograms:
         if key is not None and (found := self._find(key)) is not None:
             return found
         note = None if key is None else program_cache.find_refusal(key.text)
-        if note is not None and note.declared is not None:
-            self._model = self._snapshot()
+        if note is not None and note.declared is not None and self._take_snapshot():
             return OpenSession(note.declared, note.refusal, note.inputs)
         try:
             # One program for all sizes only if all of it is as fast as with known ones.
@@ -123,18 +122,21 @@ class ModelPrograms:
         parameters = error.inputs if isinstance(error, InputValueError) else ()
         if not parameters and not any(info.is_open for info in opened.inputs):
             return None
-        self._model = opened.proto if self._bytes is None else self._snapshot()
+        if self._bytes is not None and opened.proto is self._model:
+            self._take_snapshot()  # the caller may change what is his
+        else:
+            self._model = opened.proto
         declared = DeclaredInterface(opened.inputs, opened.outputs)
         return OpenSession(declared, str(error), parameters)
 
-    def _snapshot(self) -> Any:
-        """The model as it was hashed, whatever becomes of its file or the caller's ModelProto."""
+    def _take_snapshot(self) -> bool:
+        """Takes the model as it was hashed, to compile it later; False if it cannot be had."""
         assert self._bytes is not None
-        if self._bytes.whole:
-            return self._bytes.data
-        from .frontend.read_model import read_model
-
-        return read_model(self._model)
+        try:
+            self._model = self._bytes.model(self._model)
+        except (ModelError, ValueError):
+            return False
+        return True
 
     def _key(self, shapes: Given, values: Given, how: Mapping[str, Any]) -> ProgramKey | None:
         if self._bytes is None:
@@ -145,10 +147,14 @@ class ModelPrograms:
             program_cache.say_once(f"a program is not kept: {error}")  # compiling says what matters
             return None
 
-    def _find(self, key: ProgramKey) -> Executable | None:
+    def _find(self, key: ProgramKey, anew: bool = False) -> Executable | None:
+        """The program from the cache; `anew` if it has just been compiled."""
         threads, weights = self._options["threads"], self._options["weights"]
         found = program_cache.find(key.text, threads, weights)
-        if found is not None and self._options["precision"] == "bf16":
+        if found is None or anew:
+            return found
+        logger.info("not compiled: the program is in the cache, %s", key.text)
+        if self._options["precision"] == "bf16":
             warn_if_slow(found.manifest.isa)
         return found
 
@@ -161,6 +167,8 @@ class ModelPrograms:
         if key is not None:
             if key.holds():
                 program_cache.keep(key.text, found)
+                if found.bare_kernel() is None:  # the library has machine code already
+                    return self._find(key, anew=True) or found
             else:
                 program_cache.say_once(
                     "a program is not kept: files of the model, of records or of this package have "

@@ -18,11 +18,14 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+import msgspec
+
 from microkernels.errors import ArtifactError, IsaError, TargetError
 
-from .executable import Executable, load
+from .executable import Executable, load_library
 from .fallback import runs_here, takes_fallback
 from .logs import logger
+from .model_bytes import FileState, file_state
 from .program_folder import library_path, make_folder, note_path, remove, shrink
 from .program_note import Note, read_note, write_note
 from .threads import ThreadsLike
@@ -38,7 +41,8 @@ def is_enabled() -> bool:
 def find(key: str, threads: ThreadsLike, weights: str | None) -> Executable | None:
     """A program that was kept, loaded as `tvm_hybrid.load` does; None if there is none.
 
-    What is damaged goes.
+    What is damaged goes. The checksum of a library is computed once, as long as its file stays the
+    same; its size is always looked at.
     """
     library = library_path(key)
     try:
@@ -51,8 +55,9 @@ def find(key: str, threads: ThreadsLike, weights: str | None) -> Executable | No
             say_once(f"{library} belongs to somebody else, and is not used")
             return None
         try:
-            note = read_note(note_path(key))
-            executable = load(library, threads=threads, weights=weights)
+            note, state = read_note(note_path(key)), file_state(library)
+            checked = note.checked == state
+            executable = load_library(library, threads, weights, checked)
         except (ArtifactError, OSError, ValueError) as error:
             if library.exists():
                 _drop_damaged(key, error)
@@ -63,8 +68,10 @@ def find(key: str, threads: ThreadsLike, weights: str | None) -> Executable | No
         executable.declared = note.declared
         executable.hold_library(descriptor)
         stack.pop_all()
-    _touch(library)
-    logger.info("not compiled: the program is in the cache, %s", library)
+    if checked:
+        _touch(note_path(key))
+    else:
+        _note_checked(key, note, state)
     return executable
 
 
@@ -101,6 +108,8 @@ def keep(key: str, executable: Executable) -> None:
             if not library.exists():
                 remove(key)
             raise
+        # The name is the last thing that is given to a file whose checksum was just computed.
+        _note_checked(key, Note(declared=executable.declared), file_state(library))
         seconds = time.perf_counter() - started
         logger.info("kept for the next start, in %.1f s: %s", seconds, library)
         shrink(key)
@@ -132,6 +141,11 @@ def _attempt() -> Iterator[None]:
 def _drop_damaged(key: str, error: Exception) -> None:
     logger.warning("removed from the cache of programs, and compiled anew: %s", error)
     remove(key)
+
+
+def _note_checked(key: str, note: Note, state: FileState) -> None:
+    with contextlib.suppress(OSError):
+        write_note(note_path(key), msgspec.structs.replace(note, checked=state))
 
 
 def _touch(path: Path) -> None:

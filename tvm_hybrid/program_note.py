@@ -9,6 +9,7 @@ import msgspec
 
 from microkernels.output_file import write_whole
 
+from .model_bytes import FileState
 from .tensors import DeclaredInterface
 
 
@@ -23,11 +24,14 @@ class Note(msgspec.Struct, frozen=True, kw_only=True):
         Why there is no such program; empty if there is one.
     inputs : tuple of str
         The inputs whose values it would have had to know.
+    checked : tuple or None
+        The library's file as it was when its checksum was right.
     """
 
     declared: DeclaredInterface | None = None
     refusal: str = ""
     inputs: tuple[str, ...] = ()
+    checked: FileState | None = None
 
 
 class _Checked(msgspec.Struct):

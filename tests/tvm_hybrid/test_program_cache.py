@@ -25,7 +25,7 @@ from onnx import TensorProto, external_data_helper, helper, numpy_helper
 import tvm_hybrid
 from tests.tvm_hybrid.onnx_models import saved, two_layers
 from tests.tvm_hybrid.small_models import ROOT, mlp_module
-from tvm_hybrid import model_programs, program_folder, program_key
+from tvm_hybrid import artifact, model_programs, program_folder, program_key
 from tvm_hybrid.api import compile as compile_model
 from tvm_hybrid.errors import FeedError, ShapeError
 from tvm_hybrid.session import InferenceSession
@@ -261,6 +261,39 @@ def test_a_damaged_program_is_compiled_anew(
     assert compiler.count == 2
     warnings = [item for item in caplog.records if item.levelno == logging.WARNING]
     assert len(warnings) == 1 and "compiled anew" in warnings[0].getMessage()
+    np.testing.assert_array_equal(result(session_of(two_layers())), wanted)
+    assert compiler.count == 2
+
+
+def test_a_checksum_is_computed_once_while_a_file_stays_the_same(
+    folder: Path, compiler: Compiler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session_of(two_layers())
+    (library,) = libraries(folder)
+    computed = []
+    digest = artifact._digest
+
+    def counted(*arguments: Any) -> Any:
+        computed.append(arguments)
+        return digest(*arguments)
+
+    monkeypatch.setattr(artifact, "_digest", counted)
+    session_of(two_layers())
+    assert not computed
+    os.utime(library, (1000, 1000))
+    session_of(two_layers())
+    session_of(two_layers())
+    assert len(computed) == 1
+    assert compiler.count == 1
+
+
+def test_a_file_that_is_cut_off_in_place_is_found(folder: Path, compiler: Compiler) -> None:
+    wanted = result(session_of(two_layers()))
+    gc.collect()  # nobody has it mapped
+    (library,) = libraries(folder)
+    state = library.stat()
+    os.truncate(library, state.st_size // 2)
+    os.utime(library, ns=(state.st_atime_ns, state.st_mtime_ns))
     np.testing.assert_array_equal(result(session_of(two_layers())), wanted)
     assert compiler.count == 2
 
