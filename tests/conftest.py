@@ -21,6 +21,9 @@ settings.load_profile("tvm_hybrid")
 # Tests say which records count; those that the package brings would differ from CPU to CPU.
 os.environ["TVM_HYBRID_RECORDS"] = "none"
 
+# Sessions compile, but for those of the tests of the cache.
+os.environ["TVM_HYBRID_CACHE"] = "0"
+
 # Processes that run tests side by side have more threads than CPUs: those that wait shall sleep.
 os.environ.setdefault("TVM_THREAD_POOL_SPIN_COUNT", "0")
 

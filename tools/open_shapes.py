@@ -40,7 +40,7 @@ PAUSE = 0.3  # until the threads of the session before have stopped looking for 
 @click.option("--openvino", metavar="PYTHON", help="A Python that has OpenVINO, to measure it too.")
 def main(model: str, sizes: str, threads: int, precision: str, openvino: str | None) -> None:
     """Prints milliseconds for each size, and geometric means of the ratios."""
-    options: dict[str, Any] = {"num_threads": threads, "precision": precision}
+    options: dict[str, Any] = {"num_threads": threads, "precision": precision, "cache": False}
     tvm_hybrid.InferenceSession(model, **options)  # loads what the first compilation needs
     start = time.process_time()
     opened = tvm_hybrid.InferenceSession(model, **options)

@@ -9,8 +9,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from microkernels.errors import CompileError, TvmHybridError
 from microkernels.isa import isa_named, target_isa
+from relay_passes.decisions import Decision
 from relay_passes.dump_ir import require_folder
 from relay_passes.ir.constants import constants_of
 from relay_passes.pipeline import (
@@ -162,7 +165,7 @@ def compile(
     resolved = resolve_target(target, machine)
     second = None if fallback is None else fallback_target(resolved, fallback)
     if precision == "bf16":
-        _warn_if_slow(target_isa(resolved).name)
+        warn_if_slow(target_isa(resolved).name)
     setting = resolve_setting(threads, num_threads, here=target is None)
     nodes = nodes_for(weights, setting, host_topology())
     options = PipelineOptions(
@@ -232,7 +235,7 @@ def _compiled(
 
 
 @functools.cache
-def _warn_if_slow(isa: str) -> None:
+def warn_if_slow(isa: str) -> None:
     """Says, once for each instruction set, where bf16 gains no speed."""
     if not isa_named(isa).includes(isa_named("avx512_bf16")):
         logger.warning(
@@ -268,10 +271,15 @@ def _manifest(
         unaligned_inputs=unaligned_inputs(compiled.mod),
         bound_outputs=bound_outputs(compiled.mod),
         coverage=Coverage(taken, len(compiled.decisions)),
-        decisions=tuple(compiled.decisions),
+        decisions=_as_stored(compiled.decisions),
         records=_records_used(options),
         fallback=None if fallback is None else fallback.manifest,
     )
+
+
+def _as_stored(decisions: Sequence[Decision]) -> tuple[Decision, ...]:
+    """Decisions as a library's manifest has them, with lists for the tuples of configurations."""
+    return msgspec.json.decode(msgspec.json.encode(decisions), type=tuple[Decision, ...])
 
 
 def _records_used(options: PipelineOptions) -> tuple[RecordUse, ...]:

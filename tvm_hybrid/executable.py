@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import weakref
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, SupportsIndex
@@ -33,6 +34,7 @@ from .feeds import to_array, to_tensor
 from .input_values import InputValue, without_values
 from .library import Program, link_library
 from .library_loader import CHOSEN_PREFIX
+from .library_pin import pin_copies
 from .manifest import Manifest
 from .open_feeds import check_sizes, open_dimensions, sample_shapes
 from .profile import Profile, profile_runs
@@ -92,6 +94,7 @@ class Executable:
         self._module = module
         self._linkable = linkable
         self._library = library
+        self._held: Path | None = None
         self._kernel = kernel
         self._fallback = fallback
         self._whole = whole or manifest
@@ -288,15 +291,27 @@ class Executable:
         if self._linkable is None:
             if self._library is None:
                 raise ArtifactError("this executable has neither code to link nor a library")
-            if read_manifest(self._library) != self._whole:
+            source = self._held or self._library
+            if read_manifest(source) != self._whole:
                 raise ArtifactError(f"{self._library} was replaced after it was loaded")
-            copy_atomically(self._library, target)
+            copy_atomically(source, target)
             return target
         require_writable(target, ArtifactError)
         with replacing(target, ArtifactError) as draft:
             digest = link_library(draft, [part.program() for part in self._parts()])
             append_manifest(draft, _with_digest(self.manifest, digest))
         return target
+
+    def hold_library(self, descriptor: int) -> None:
+        """Keeps the library's open file, so that it can be exported when its name is gone.
+
+        Parameters
+        ----------
+        descriptor : int
+            Of the open file; it is closed with the executable.
+        """
+        self._held = Path(f"/proc/self/fd/{descriptor}")
+        weakref.finalize(self, os.close, descriptor)
 
     def program(self) -> Program:
         """What is linked when it is exported."""
@@ -435,8 +450,14 @@ def load(
         If it was compiled for more than four threads for each CPU that this process may use, or
         more than `threads` has; if there is no such place for threads or weights.
     """
-    library = Path(path)
-    manifest = read_manifest(library)
+    return load_library(Path(path), threads, weights)
+
+
+def load_library(
+    library: Path, threads: ThreadsLike, weights: str | None, checked: bool = False
+) -> Executable:
+    """As `load`; `checked` says that the file is known to be whole."""
+    manifest = read_manifest(library, checked)
     require_program(manifest, str(library))
     require_runnable(manifest.threads, str(library))
     if isinstance(threads, int) and threads != manifest.threads:
@@ -446,7 +467,9 @@ def load(
     setting = resolve_setting(threads, manifest.threads)
     nodes = nodes_for(weights, setting, host_topology())
     try:
-        module = open_library(str(library.resolve()))
+        resolved = str(library.resolve())
+        pin_copies(manifest.model_sha256, resolved)
+        module = open_library(resolved)
     except Exception as error:
         raise ArtifactError(f"TVM cannot open {library}: {error}") from error
     if not holds_program(module):

@@ -14,6 +14,7 @@ from typing import Any
 from tvm_ffi import libinfo
 
 from microkernels.errors import CompileError
+from relay_passes.lower.native_code import workers
 
 from .cxx_compiler import find_compiler, run_compiler
 from .library_loader import KIND_PREFIX, LoadableProgram, Piece, loader_source
@@ -101,15 +102,17 @@ def link_library(output: Path, programs: Sequence[Program]) -> str:
 
 
 def _write_native_code(module: Any, folder: Path, prefix: str) -> list[Path]:
-    objects = []
-    for index, imported in enumerate(module.imports):
+    modules = list(module.imports)
+    for imported in modules:
         if imported.kind != "llvm" or imported.imports:
             raise CompileError(
                 f"a module of kind {imported.kind!r} cannot be exported; only native code can"
             )
-        path = folder / f"{prefix}{index}.o"
-        path.write_bytes(_object_code(imported))
-        objects.append(path)
+    objects = [folder / f"{prefix}{index}.o" for index in range(len(modules))]
+    if objects:
+        with workers(len(objects)) as pool:
+            for path, code in zip(objects, pool.map(_object_code, modules), strict=True):
+                path.write_bytes(code)
     return objects
 
 

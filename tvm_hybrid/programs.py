@@ -132,7 +132,7 @@ class Programs:
         values = arrays_of(key[1])
         text = f"shapes {shapes}" + "".join(f", {value}" for value in key[1])
         self._warn_if_dropped(key, text)
-        logger.info("compiling for %s", text)
+        logger.info("making a program for %s", text)
         try:
             session = self._compile_for(shapes, values)
         except InputValueError as error:
@@ -157,7 +157,7 @@ class Programs:
             self._warned = self._warned or warn
         if warn:
             logger.warning(
-                "the program for %s was dropped and is compiled again: a session keeps %d programs "
+                "the program for %s was dropped and is made again: a session keeps %d programs "
                 "and this model is run with more combinations of shapes and parameters; use fewer, "
                 "for example by padding inputs, or make several sessions",
                 text,

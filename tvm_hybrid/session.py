@@ -3,27 +3,22 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import os
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, SupportsIndex
+from typing import Any, NoReturn, SupportsIndex
 
 import numpy as np
 from tvm.runtime import Tensor
 
 from microkernels.errors import (
     ArtifactError,
-    CompileError,
     FeedError,
-    InputValueError,
     IsaError,
-    ModelError,
     ShapeError,
 )
 
-from .api import compile as compile_model
 from .artifact import is_library
 from .bound_run import Bound, BoundRun, copy_to_bound
 from .dlpack import BFLOAT16
@@ -33,7 +28,7 @@ from .feeds import to_array
 from .input_values import without_values
 from .io_binding import IOBinding
 from .logs import logger
-from .model_input import is_onnx
+from .model_programs import ModelPrograms, OpenSession
 from .node_arg import NodeArg
 from .open_feeds import check_sizes
 from .programs import Program, Programs
@@ -49,9 +44,6 @@ from .tensors import (
 )
 from .thread_runs import ThreadState, short_run
 from .threads import ThreadsLike, current, resolve_setting, use_setting
-
-if TYPE_CHECKING:
-    from .frontend import OpenModel
 
 from_dlpack = np.from_dlpack
 Described = TensorInfo | OutputInfo | OpenTensorInfo
@@ -78,6 +70,10 @@ class InferenceSession:
     num_threads, threads, weights
         As for `tvm_hybrid.compile`. A library has its number of threads, and takes the others as
         `tvm_hybrid.load` does; an Executable has all of them.
+    cache : bool
+        Whether programs of an ONNX model are taken from a folder of the user's cache if the same
+        was compiled before, and else kept there. The environment variable TVM_HYBRID_CACHE=0 keeps
+        all sessions from it.
 
     Raises
     ------
@@ -107,6 +103,7 @@ class InferenceSession:
         threads: ThreadsLike = None,
         weights: str | None = None,
         fallback: TargetLike = None,
+        cache: bool = True,
     ) -> None:
         self._programs: Programs | None = None
         declared: DeclaredInterface | None = None
@@ -136,31 +133,23 @@ class InferenceSession:
             self.executable = model.for_host()
         else:
             resolve_setting(threads, num_threads, here=True)
-            make = functools.partial(
-                compile_model,
-                target=target,
-                machine=machine,
-                precision=precision,
-                fusion=fusion,
-                fast_math=fast_math,
-                records=records,
-                num_threads=num_threads,
-                threads=threads,
-                weights=weights,
-                fallback=fallback,
-            )
-            try:
-                # One program for all sizes only if all of it is as fast as with known ones.
-                found = make(model, shapes=shapes, values=values, keep_open=True, strict="open")
-            except (CompileError, ModelError) as error:
-                parameters = error.inputs if isinstance(error, InputValueError) else ()
-                opened = _opened(model, shapes) if is_onnx(model) else None
-                if opened is None or not (
-                    parameters or any(info.is_open for info in opened.inputs)
-                ):
-                    raise
-                logger.info("a program for each combination of inputs: %s", error)
-                self._leave_open(opened, make, shapes or {}, values or {}, parameters)
+            options = {
+                "target": target,
+                "machine": machine,
+                "precision": precision,
+                "fusion": fusion,
+                "fast_math": fast_math,
+                "records": records,
+                "num_threads": num_threads,
+                "threads": threads,
+                "weights": weights,
+                "fallback": fallback,
+            }
+            programs = ModelPrograms(model, options, cache)
+            found = programs.for_all_sizes(shapes, values)
+            if isinstance(found, OpenSession):
+                logger.info("a program for each combination of inputs: %s", found.reason)
+                self._leave_open(found, programs, shapes or {}, values or {})
                 return
             self.executable = found.for_host()
             if self.executable.is_open:
@@ -188,25 +177,22 @@ class InferenceSession:
 
     def _leave_open(
         self,
-        opened: OpenModel,
-        make: Callable[..., Executable],
+        opened: OpenSession,
+        made: ModelPrograms,
         shapes: Mapping[str, Any],
         values: Mapping[str, Any],
-        parameters: tuple[str, ...],
     ) -> None:
         """Puts compiling off until inputs arrive."""
-        inputs = tuple(info for info in opened.inputs if info.name not in values)
+        inputs = tuple(info for info in opened.declared.inputs if info.name not in values)
         self._inputs = [NodeArg(info) for info in inputs]
-        self._outputs = [NodeArg(info) for info in opened.outputs]
+        self._outputs = [NodeArg(info) for info in opened.declared.outputs]
 
-        def compile_for(
+        def program_for(
             arrived: dict[str, tuple[int, ...]], known: dict[str, np.ndarray]
         ) -> InferenceSession:
-            return InferenceSession(
-                make(opened.proto, shapes={**shapes, **arrived}, values={**values, **known})
-            )
+            return InferenceSession(made.for_sizes({**shapes, **arrived}, {**values, **known}))
 
-        programs = self._programs = Programs(inputs, parameters, compile_for)
+        programs = self._programs = Programs(inputs, opened.parameters, program_for)
 
         def run(
             output_names: Sequence[str] | None,
@@ -434,9 +420,3 @@ class InferenceSession:
         if len(set(names)) != len(names):
             raise FeedError(f"an output is asked for twice: {list(names)}")
         return [self._places[name] for name in names]
-
-
-def _opened(model: Any, shapes: Mapping[str, Any] | None) -> OpenModel:
-    from .frontend import open_model
-
-    return open_model(model, shapes)

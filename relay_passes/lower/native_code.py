@@ -74,7 +74,7 @@ def compile_native(mod: IRModule, target: Target, threads: int) -> Any:
         return without
     if not others:
         return executable()
-    with _workers(1 + len(others)) as pool:
+    with workers(1 + len(others)) as pool:
         compiled = pool.submit(executable)
         modules = [
             pool.submit(_library, group, target, pipeline, kernel_context(group.values()))
@@ -93,12 +93,12 @@ def emit_machine_code(executable: tvm.runtime.Module) -> None:
     """
     modules = [each for each in executable.imports if each.kind == "llvm"]
     if len(modules) > 1:
-        with _workers(len(modules)) as pool:
+        with workers(len(modules)) as pool:
             list(pool.map(tvm_compat.emit_machine_code, modules))
 
 
 @contextmanager
-def _workers(tasks: int) -> Iterator[ThreadPoolExecutor]:
+def workers(tasks: int) -> Iterator[ThreadPoolExecutor]:
     """Threads for some tasks; those that have not begun when one fails, or on Ctrl-C, never do."""
     pool = ThreadPoolExecutor(threads_for(tasks))
     try:

@@ -66,7 +66,7 @@ def test_every_set_of_shapes_and_values_runs_and_is_compiled_once(
         check(session, 3, 1, 2)
         check(session, 4, 0, 2)
         check(session, 3, 0, 2)
-    compiled = [text for text in caplog.messages if text.startswith("compiling for")]
+    compiled = [text for text in caplog.messages if text.startswith("making a program for")]
     assert len(compiled) == 2 and "start=[1], end=[2]" in compiled[0]
     assert session.executable is first
     assert kept(session) == [(3, 1, 2), (4, 0, 2), (3, 0, 2)]
@@ -159,7 +159,7 @@ def test_programs_are_dropped_and_their_return_is_warned_of_once(
     for end in (1, 2):
         check(session, 9, 0, end)
     warnings = [record for record in caplog.records if record.levelno == logging.WARNING]
-    assert len(warnings) == 1 and "was dropped and is compiled again" in warnings[0].getMessage()
+    assert len(warnings) == 1 and "was dropped and is made again" in warnings[0].getMessage()
 
 
 def test_threads_share_programs() -> None:

@@ -19,8 +19,9 @@ from tir_schedules.core.config import Config
 from tir_schedules.core.region import Region
 from tir_schedules.core.template import template_for
 
+from ...record_paths import records_refused
 from ...record_use import How, RecordUse
-from ..records.record_store import Found, RecordStore, records_refused
+from ..records.record_store import Found, RecordStore
 from .nearest_record import NearestRecords
 from .shipped import shipped_records
 

@@ -8,7 +8,6 @@ import os
 import threading
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from microkernels.errors import ConfigError, RecordError, TvmHybridError
@@ -18,34 +17,14 @@ from tir_schedules.core.config import Config
 from tir_schedules.core.region import Region
 from tir_schedules.core.template import Template, template_for
 
+from ...record_paths import default_record_paths
 from .record import Record
 from .record_file import Located, RecordFile
 from .record_line import HasLine
 
 logger = logging.getLogger("tvm_hybrid")
 
-RECORDS_VARIABLE = "TVM_HYBRID_RECORDS"
-NO_RECORDS = "none"
-"""The value of the variable that asks for no records at all, not even those of this package."""
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
-
-
-def default_record_paths() -> list[Path]:
-    """The files that `TVM_HYBRID_RECORDS` names, separated as in PATH; those there are."""
-    paths: list[Path] = []
-    if records_refused():
-        return paths
-    for name in os.environ.get(RECORDS_VARIABLE, "").split(os.pathsep):
-        if name and Path(name).is_file():
-            paths.append(Path(name))
-        elif name:
-            logger.warning("%s names %s, which is not a file", RECORDS_VARIABLE, name)
-    return paths
-
-
-def records_refused() -> bool:
-    """Whether `TVM_HYBRID_RECORDS` asks for no records at all."""
-    return os.environ.get(RECORDS_VARIABLE) == NO_RECORDS
 
 
 class Found(NamedTuple):

@@ -14,10 +14,11 @@ import pytest
 from microkernels.errors import RecordError
 from microkernels.isa import isa_named
 from microkernels.machines.machine import Machine
+from tvm_hybrid.record_paths import default_record_paths
 from tvm_hybrid.tuning.lookup.record_lookup import RecordLookup
 from tvm_hybrid.tuning.records.record import Record
 from tvm_hybrid.tuning.records.record_file import RecordFile
-from tvm_hybrid.tuning.records.record_store import RecordStore, default_record_paths
+from tvm_hybrid.tuning.records.record_store import RecordStore
 
 from ..conftest import MakeRecord
 

@@ -1,0 +1,155 @@
+"""ModelBytes: all bytes that an ONNX model consists of, as a hash."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import onnx
+
+_PIECE = 1 << 18  # stays in a core's cache
+
+FileState = tuple[str, int, int, int]
+
+
+@dataclass(frozen=True)
+class ModelBytes:
+    """A model at one moment.
+
+    Attributes
+    ----------
+    digest : str
+        SHA-256 of all of it.
+    data : bytes or None
+        The model; None if it was given by path.
+    files : tuple
+        The files that it was read from, as they were.
+    """
+
+    digest: str
+    data: bytes | None
+    files: tuple[FileState, ...]
+
+    @staticmethod
+    def of(model: Any) -> ModelBytes:
+        """Reads a path, bytes or an onnx.ModelProto.
+
+        Raises
+        ------
+        OSError
+            If a file cannot be read.
+        ValueError
+            If the model cannot be written as bytes: one of more than 2 GB.
+        """
+        if not isinstance(model, (str, os.PathLike)):
+            in_memory = isinstance(model, (bytes, bytearray, memoryview))
+            data = bytes(model) if in_memory else _serialized(model)
+            return ModelBytes(hashlib.sha256(data).hexdigest(), data, ())
+        path = Path(model)
+        files = [file_state(path)]
+        digest = hashlib.sha256()
+        # A tensor in another file has this key; models are not parsed for nothing.
+        others = _other_files(path) if _add_file(digest, path, b"location") else []
+        for other in others:
+            files.append(file_state(other))
+            digest.update(f"\n{other.name} {files[-1][1]}\n".encode())
+            _add_file(digest, other)
+        return ModelBytes(digest.hexdigest(), None, tuple(files))
+
+    def model(self, given: Any) -> Any:
+        """The model as it was hashed, whatever becomes of its files or the caller's object.
+
+        Parameters
+        ----------
+        given : Any
+            What it was made of.
+
+        Raises
+        ------
+        ModelError
+            If a file cannot be read.
+        ValueError
+            If a file has changed since.
+        """
+        if self.data is not None:
+            return self.data
+        from .frontend.read_model import read_model
+
+        proto = read_model(given)
+        if not are_unchanged(self.files):
+            raise ValueError(f"{given} has changed while it was read")
+        return proto
+
+
+def file_state(path: Path) -> FileState:
+    """What changes when a file does.
+
+    Raises
+    ------
+    OSError
+        If it is missing.
+    """
+    found = path.stat()
+    return str(path.absolute()), found.st_size, found.st_mtime_ns, found.st_ino
+
+
+def are_unchanged(files: Iterable[FileState]) -> bool:
+    """Whether files are as they were."""
+    try:
+        return all(file_state(Path(state[0])) == state for state in files)
+    except OSError:
+        return False
+
+
+def _serialized(model: onnx.ModelProto) -> bytes:
+    try:
+        return bytes(model.SerializeToString(deterministic=True))
+    except Exception as error:  # protobuf's EncodeError, and others of its C library
+        raise ValueError(f"the model cannot be serialized: {error}") from error
+
+
+def _add_file(digest: hashlib._Hash, path: Path, word: bytes = b"") -> bool:
+    """Hashes a file, a piece at a time; whether a word is in it."""
+    found, end = False, b""
+    with path.open("rb") as file:
+        while piece := file.read(_PIECE):
+            digest.update(piece)
+            found = found or (bool(word) and (word in piece or word in end + piece[: len(word)]))
+            end = piece[-len(word) :]
+    return found
+
+
+def _other_files(path: Path) -> list[Path]:
+    """The files that hold tensors of a model."""
+    import onnx
+
+    proto = onnx.ModelProto()
+    try:
+        proto.ParseFromString(path.read_bytes())
+    except Exception as error:  # as above; compiling says what is wrong
+        raise ValueError(f"not a model: {error}") from error
+    graphs = [proto.graph, *proto.functions]
+    names = {
+        entry.value
+        for tensor in _tensors(graphs)
+        if tensor.data_location == onnx.TensorProto.EXTERNAL
+        for entry in tensor.external_data
+        if entry.key == "location"
+    }
+    return [path.parent / name for name in sorted(names)]
+
+
+def _tensors(graphs: Iterable[Any]) -> Iterator[onnx.TensorProto]:
+    """Those of graphs and functions, and of the graphs inside of these."""
+    for graph in graphs:
+        yield from getattr(graph, "initializer", ())
+        for node in graph.node:
+            for attribute in node.attribute:
+                yield attribute.t
+                yield from attribute.tensors
+                yield from _tensors([attribute.g, *attribute.graphs])

@@ -1,0 +1,182 @@
+"""ModelPrograms: the programs of one model under the same options, from the cache or compiled."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from microkernels.errors import CompileError, InputValueError, ModelError, TvmHybridError
+
+from . import program_cache
+from .api import compile as compile_model
+from .api import warn_if_slow
+from .executable import Executable
+from .logs import logger
+from .model_bytes import ModelBytes
+from .model_input import is_onnx
+from .program_key import ProgramKey, program_key
+from .program_note import Note
+from .tensors import DeclaredInterface
+
+Given = Mapping[str, Any] | None
+_FOR_ALL_SIZES = {"keep_open": True, "strict": "open"}
+
+
+class OpenSession(NamedTuple):
+    """What a session is that compiles when inputs arrive.
+
+    Attributes
+    ----------
+    declared : DeclaredInterface
+        The model's inputs and outputs.
+    reason : str
+        Why there is no program for all sizes.
+    parameters : tuple of str
+        Inputs whose values are needed.
+    """
+
+    declared: DeclaredInterface
+    reason: str
+    parameters: tuple[str, ...]
+
+
+class ModelPrograms:
+    """The programs of a model.
+
+    Parameters
+    ----------
+    model : Any
+        As for `compile`.
+    options : mapping
+        Arguments of `compile` that hold for all of them.
+    cache : bool
+        Whether programs of an ONNX model are looked for in the cache, and kept there.
+    """
+
+    def __init__(self, model: Any, options: Mapping[str, Any], cache: bool) -> None:
+        self._model, self._options = model, dict(options)
+        self._bytes: ModelBytes | None = None
+        if cache and program_cache.is_enabled() and is_onnx(model):
+            try:
+                self._bytes = ModelBytes.of(model)
+            except (OSError, ValueError) as error:  # compiling says what is wrong with it
+                program_cache.say_once(f"programs of this model are not kept: {error}")
+
+    def for_all_sizes(self, shapes: Given, values: Given) -> Executable | OpenSession:
+        """One program; or, where a program for each combination of inputs is better, why.
+
+        Raises
+        ------
+        TvmHybridError
+            As `tvm_hybrid.compile`, if both are out of the question.
+        """
+        key = self._key(shapes, values, _FOR_ALL_SIZES)
+        if key is not None and (found := self._find(key)) is not None:
+            return found
+        note = None if key is None else program_cache.find_refusal(key.text)
+        if note is not None and note.declared is not None and self._take_snapshot():
+            return OpenSession(note.declared, note.refusal, note.inputs)
+        try:
+            # One program for all sizes only if all of it is as fast as with known ones.
+            return self._compile(key, shapes, values, _FOR_ALL_SIZES)
+        except (CompileError, ModelError) as error:
+            opened = self._opened(shapes, error)
+            if opened is None:
+                raise
+            if key is not None and key.holds() and not _is_of_the_moment(error):
+                declared, reason, parameters = opened
+                note = Note(declared=declared, refusal=reason, inputs=parameters)
+                program_cache.keep_refusal(key.text, note)
+            return opened
+
+    def for_sizes(self, shapes: Given, values: Given) -> Executable:
+        """The program for these.
+
+        Raises
+        ------
+        TvmHybridError
+            As `tvm_hybrid.compile`.
+        """
+        key = self._key(shapes, values, {})
+        if key is None:
+            return self._compile(None, shapes, values, {})
+        if (found := self._find(key)) is not None:
+            return found
+        if (note := program_cache.find_refusal(key.text)) is not None:
+            raise InputValueError(note.refusal, note.inputs)
+        try:
+            return self._compile(key, shapes, values, {})
+        except InputValueError as error:
+            if error.inputs and key.holds():
+                note = Note(refusal=str(error), inputs=error.inputs)
+                program_cache.keep_refusal(key.text, note)
+            raise
+
+    def _opened(self, shapes: Given, error: CompileError | ModelError) -> OpenSession | None:
+        """What a session is after this error; None if the error is one of the model's."""
+        if not is_onnx(self._model):
+            return None
+        from .frontend import open_model
+
+        opened = open_model(self._model, shapes)
+        parameters = error.inputs if isinstance(error, InputValueError) else ()
+        if not parameters and not any(info.is_open for info in opened.inputs):
+            return None
+        if self._bytes is not None and opened.proto is self._model:
+            self._take_snapshot()  # the caller may change what is his
+        else:
+            self._model = opened.proto
+        declared = DeclaredInterface(opened.inputs, opened.outputs)
+        return OpenSession(declared, str(error), parameters)
+
+    def _take_snapshot(self) -> bool:
+        """Takes the model as it was hashed, to compile it later; False if it cannot be had."""
+        assert self._bytes is not None
+        try:
+            self._model = self._bytes.model(self._model)
+        except (ModelError, ValueError):
+            return False
+        return True
+
+    def _key(self, shapes: Given, values: Given, how: Mapping[str, Any]) -> ProgramKey | None:
+        if self._bytes is None:
+            return None
+        try:
+            return program_key(self._bytes, self._options, shapes, values, how)
+        except (TvmHybridError, OSError, TypeError, ValueError) as error:
+            program_cache.say_once(f"a program is not kept: {error}")  # compiling says what matters
+            return None
+
+    def _find(self, key: ProgramKey, anew: bool = False) -> Executable | None:
+        """The program from the cache; `anew` if it has just been compiled."""
+        threads, weights = self._options["threads"], self._options["weights"]
+        found = program_cache.find(key.text, threads, weights)
+        if found is None or anew:
+            return found
+        logger.info("not compiled: the program is in the cache, %s", key.text)
+        if self._options["precision"] == "bf16":
+            warn_if_slow(found.manifest.isa)
+        return found
+
+    def _compile(
+        self, key: ProgramKey | None, shapes: Given, values: Given, how: Mapping[str, Any]
+    ) -> Executable:
+        if key is not None:
+            logger.info("compiling: the program is not in the cache, %s", key.text)
+        found = compile_model(self._model, shapes=shapes, values=values, **self._options, **how)
+        if key is not None:
+            if key.holds():
+                program_cache.keep(key.text, found)
+                if found.bare_kernel() is None:  # the library has machine code already
+                    return self._find(key, anew=True) or found
+            else:
+                program_cache.say_once(
+                    "a program is not kept: files of the model, of records or of this package have "
+                    "changed since they were read"
+                )
+        return found
+
+
+def _is_of_the_moment(error: Exception) -> bool:
+    """Whether the same attempt may succeed tomorrow."""
+    return isinstance(error.__cause__, (MemoryError, OSError))

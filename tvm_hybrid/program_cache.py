@@ -1,0 +1,153 @@
+"""ProgramCache: a folder of compiled programs, for sessions that start again.
+
+    <key>.so     a library as `Executable.export` writes it
+    <key>.json   what sessions need to know besides; written before the library
+
+A failed attempt at one program for all sizes is a note without a library. Files appear whole, by
+renaming; the folder has a bound, and what was used longest ago goes first. Nothing here fails a
+session: what cannot be read, written or removed is logged.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import msgspec
+
+from microkernels.errors import ArtifactError, IsaError, TargetError
+
+from .executable import Executable, load_library
+from .fallback import runs_here, takes_fallback
+from .logs import logger
+from .model_bytes import FileState, file_state
+from .program_folder import library_path, make_folder, note_path, remove, shrink
+from .program_note import Note, read_note, write_note
+from .threads import ThreadsLike
+
+CACHE_VARIABLE = "TVM_HYBRID_CACHE"
+
+
+def is_enabled() -> bool:
+    """Whether `TVM_HYBRID_CACHE` allows a cache."""
+    return os.environ.get(CACHE_VARIABLE) != "0"
+
+
+def find(key: str, threads: ThreadsLike, weights: str | None) -> Executable | None:
+    """A program that was kept, loaded as `tvm_hybrid.load` does; None if there is none.
+
+    What is damaged goes. The checksum of a library is computed once, as long as its file stays the
+    same; its size is always looked at.
+    """
+    library = library_path(key)
+    try:
+        descriptor = os.open(library, os.O_RDONLY)
+    except OSError:
+        return None
+    with ExitStack() as stack:
+        stack.callback(os.close, descriptor)
+        if os.fstat(descriptor).st_uid not in (0, os.geteuid()):
+            say_once(f"{library} belongs to somebody else, and is not used")
+            return None
+        try:
+            note, state = read_note(note_path(key)), file_state(library)
+            checked = note.checked == state
+            executable = load_library(library, threads, weights, checked)
+        except (ArtifactError, OSError, ValueError) as error:
+            if library.exists():
+                _drop_damaged(key, error)
+            return None
+        except (IsaError, TargetError) as error:  # compiling says so, if it matters
+            logger.info("%s is not used: %s", library, error)
+            return None
+        executable.declared = note.declared
+        executable.hold_library(descriptor)
+        stack.pop_all()
+    if checked:
+        _touch(note_path(key))
+    else:
+        _note_checked(key, note, state)
+    return executable
+
+
+def find_refusal(key: str) -> Note | None:
+    """Why there is no such program, if that was found out before."""
+    path = note_path(key)
+    if not path.is_file():
+        return None
+    try:
+        note = read_note(path)
+    except (OSError, ValueError) as error:
+        _drop_damaged(key, error)
+        return None
+    if not note.refusal:
+        return None
+    _touch(path)
+    return note
+
+
+def keep(key: str, executable: Executable) -> None:
+    """Keeps a program that was just compiled, if that can be done."""
+    manifest = executable.manifest
+    if not runs_here(manifest) and not takes_fallback(manifest):
+        say_once("what is compiled for another CPU is not kept in the cache of programs")
+        return
+    library = library_path(key)
+    started = time.perf_counter()
+    with _attempt():
+        make_folder()
+        write_note(note_path(key), Note(declared=executable.declared))
+        try:
+            executable.export(library)
+        except BaseException:
+            if not library.exists():
+                remove(key)
+            raise
+        # The name is the last thing that is given to a file whose checksum was just computed.
+        _note_checked(key, Note(declared=executable.declared), file_state(library))
+        seconds = time.perf_counter() - started
+        logger.info("kept for the next start, in %.1f s: %s", seconds, library)
+        shrink(key)
+
+
+def keep_refusal(key: str, note: Note) -> None:
+    """Keeps why there is no such program."""
+    with _attempt():
+        make_folder()
+        write_note(note_path(key), note)
+        shrink(key)
+
+
+@functools.cache
+def say_once(text: str) -> None:
+    """Logs a line the first time."""
+    logger.info("%s", text)
+
+
+@contextmanager
+def _attempt() -> Iterator[None]:
+    """Goes on, and says why, if something inside fails."""
+    try:
+        yield
+    except Exception as error:
+        say_once(f"the program is not kept for the next start: {error}")
+
+
+def _drop_damaged(key: str, error: Exception) -> None:
+    logger.warning("removed from the cache of programs, and compiled anew: %s", error)
+    remove(key)
+
+
+def _note_checked(key: str, note: Note, state: FileState) -> None:
+    with contextlib.suppress(OSError):
+        write_note(note_path(key), msgspec.structs.replace(note, checked=state))
+
+
+def _touch(path: Path) -> None:
+    with contextlib.suppress(OSError):
+        os.utime(path)
