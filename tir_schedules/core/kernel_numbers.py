@@ -12,10 +12,9 @@ After `numbers_as_parameter(matmul, {0: 0}, place=2)`
 
 This costs nothing: machine code reads a constant from memory, too. `tirx.noalias` says that no
 other pointer reaches the parameter, so LLVM places its load where that of the constant would be.
-Constants are the f32 numbers. Of kernels for sizes that are not known also those integers that are
-terms of what all lanes of a vector get, which is where zero points are: code for any size is long,
-and takes long to compile. The parameter has their bits, as int32. Constants are numbered in the
-order of TVM's structural traversal.
+Constants are the f32 numbers, and those integers that are terms of what all lanes of a vector get,
+which is where zero points are. The parameter has their bits, as int32. Constants are numbered in
+the order of TVM's structural traversal.
 """
 
 from __future__ import annotations
@@ -27,8 +26,6 @@ import tvm_ffi
 from tvm import tirx
 
 from microkernels.vector.expressions import Expr, cast, reinterpret
-
-from .extents import EXACT_BUFFERS
 
 Number = tirx.FloatImm | tirx.IntImm
 _INTEGERS = ("int16", "int32")
@@ -109,6 +106,5 @@ def _each_number(function: tirx.PrimFunc, change: Callable[[int, Number], Expr])
             return mutator.default_mutate(vector)
         return tirx.Broadcast(term(vector.value), vector.lanes)
 
-    known = EXACT_BUFFERS not in (function.attrs or {})
-    callbacks = [(tirx.FloatImm, real), *([] if known else [(tirx.Broadcast, splat)])]
+    callbacks = [(tirx.FloatImm, real), (tirx.Broadcast, splat)]
     return tvm_ffi.structural_mutate(function.body, callbacks)
