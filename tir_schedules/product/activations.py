@@ -20,7 +20,16 @@ from tvm.sym import Analyzer
 
 from microkernels.microkernel import Address, Microkernel
 from microkernels.vector import bfloat16
-from microkernels.vector.expressions import Expr, cast, constant, like, ramp, reinterpret
+from microkernels.vector.expressions import (
+    Expr,
+    cast,
+    constant,
+    like,
+    ramp,
+    reinterpret,
+    splat,
+    vector_type,
+)
 from tir_schedules.core.emission import opaque_block
 from tir_schedules.epilogue.epilogue import Columns, store_vector
 from tir_schedules.epilogue.quantize_steps import Number, emit_quantize
@@ -76,6 +85,8 @@ class Activations:
         The rows, if the same distance lies between all.
     peels : bool
         Whether the caller has the last step of K multiplied by itself, where `tail` says so.
+    words : bool
+        Whether 8-bit integers are staged as 16-bit ones, for kernels that multiply these.
     """
 
     def __init__(
@@ -90,7 +101,9 @@ class Activations:
         sums: bool = False,
         rows: InPlace | None = None,
         peels: bool = False,
+        words: bool = False,
     ) -> None:
+        self.words, self.element = words, "int16" if words else kernel.operand_dtype
         self.kernel, self.dtype, self.k, self.read = kernel, dtype, k, read
         self.contiguous, self.quantize, self.rows = contiguous, quantize, rows
         vector = kernel.lanes * kernel.kr
@@ -101,13 +114,11 @@ class Activations:
         if kernel.by_tiles:
             matching = matching and dtype == kernel.a_dtype and rows is not None
         self.tail = kernel.by_tiles and matching and peels and not whole and k > vector
-        self.staged = not (as_is or (matching and (whole or self.tail)))
+        self.staged = words or not (as_is or (matching and (whole or self.tail)))
         self.pitch = vector if self.tail else math.ceil(k / vector) * vector
         self.block: Expr = tirx.const(0, "int32")
         if self.staged or self.tail:
-            self.buffer = I.sblock_alloc_buffer(
-                (most_rows, self.pitch), kernel.operand_dtype, align=64
-            )
+            self.buffer = I.sblock_alloc_buffer((most_rows, self.pitch), self.element, align=64)
         self.sums = I.sblock_alloc_buffer((most_rows,), "int32") if sums else None
 
     @property
@@ -122,6 +133,11 @@ class Activations:
         if self.tail and isinstance(step, int):  # the last one, the only one that is no variable
             place = [self._within(row), tirx.const(0, "int32")]
             return self.kernel.a_operand(self.buffer, place, self.pitch)
+        if self.words:
+            pair = self.buffer[self._within(row), ramp(step * kr, kr)]
+            lanes = self.kernel.lanes
+            word = splat(I.reinterpret(f"int{16 * kr}", pair), lanes)
+            return I.reinterpret(vector_type("int16", kr * lanes), word)
         if self.staged:
             place = [self._within(row), step * kr]
             return self.kernel.a_operand(self.buffer, place, self.pitch)
@@ -166,10 +182,11 @@ class Activations:
         def store(start: Expr, valid: int) -> None:
             columns = Columns(start, lanes, valid)
             if valid < lanes:
-                zero = constant(0, self.kernel.operand_dtype, lanes)
+                zero = constant(0, self.element, lanes)
                 I.buffer_store(self.buffer, zero, [to, ramp(start, lanes)])
-            source = Columns(first + start, lanes, valid)
-            store_vector(self.buffer, self._as_operand(self.read(row, source)), [to], columns)
+            value = self._as_operand(self.read(row, Columns(first + start, lanes, valid)))
+            value = cast("int16", value) if self.words else value
+            store_vector(self.buffer, value, [to], columns)
 
         k = self.k - first
         whole = k // lanes
@@ -179,7 +196,7 @@ class Activations:
         if k % lanes:
             store(tirx.const(whole * lanes, "int32"), k % lanes)
         for start in range(math.ceil(k / lanes) * lanes, self.pitch, lanes):
-            zero = constant(0, self.kernel.operand_dtype, lanes)
+            zero = constant(0, self.element, lanes)
             I.buffer_store(self.buffer, zero, [to, ramp(start, lanes)])
 
     def _sum(self, row: Expr, to: Expr) -> None:

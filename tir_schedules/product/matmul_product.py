@@ -25,6 +25,7 @@ from .open_rows import OpenRows, share_open
 from .scaled_weight import ScaledPanels
 from .thread_grid import ThreadGrid
 from .tile_loops import TileLoops, TileTask
+from .word_panels import WordPanels, widens
 from .zero_points import Start, ZeroPoints, quantize_parameters
 
 _LINE = 64  # bytes of a cache line
@@ -106,6 +107,7 @@ class MatmulProduct:
             sums=integer and ZeroPoints.of(region, kernel).needs_row_sums,
             rows=self.rows,
             peels=True,
+            words=widens(plan, kernel),
         )
         start = None
         if integer:
@@ -123,6 +125,8 @@ class MatmulProduct:
             fetch=fetch if in_line * step_bytes == _LINE else None,
             line_vectors=in_line,
         )
+        if widens(plan, kernel):
+            return replace(loops, stage_b=WordPanels(plan, weight).stage)
         if "scale" not in inputs:
             return loops
         vectors = min(config.vectors, plan.n_vectors)
