@@ -128,7 +128,7 @@ def test_attention_is_narrow_up_to_its_softmax() -> None:
 def test_an_isa_without_bf16_products_is_warned_about_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    api._warn_if_slow.cache_clear()
+    api.warn_if_slow.cache_clear()
     with caplog.at_level(logging.WARNING, "tvm_hybrid"):
         for _ in range(2):
             executable = tvm_hybrid.compile(
