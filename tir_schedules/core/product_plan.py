@@ -25,9 +25,10 @@ from .panels import Panels
 # prefetch needs PRODUCTS_PER_FETCH products to hide it: with a single row, where memory is the
 # limit, prefetching was 20% slower.
 PANELS_AHEAD, PRODUCTS_PER_FETCH = 2, 8
-# Of a weight of more bytes many rows fetch the next panel, too, a part of it in every tile: it
-# leaves the second-level cache between two blocks of rows.
-FAR_WEIGHT = 256 << 10
+# Of a weight of more bytes the tiles of a panel share the fetching of the next one, whatever the
+# number of rows: it leaves the second-level cache between two blocks of rows. A prefetch needs
+# PRODUCTS_PER_SHARE products.
+FAR_WEIGHT, PRODUCTS_PER_SHARE = 256 << 10, 4
 # Bytes of A that stay in L1 from one panel to the next; CPUs with tiles have 48 KB.
 STAYS = 32 << 10
 Piece = tuple[Expr | int, int]  # first step of K and number of steps
@@ -114,10 +115,11 @@ class ProductPlan:
 
     @property
     def fetches_evenly(self) -> bool:
-        """Whether the tiles of many rows share the fetching of the next panel.
+        """Whether the tiles of a panel share the fetching of the next one.
 
-        On AVX2 they are up to 1.35 times as fast (Zen 3, 200x1024x4096: 83 instead of 62 GFLOP/s);
-        on AVX-512, and of other types, it was not measured.
+        On AVX2 they are up to 1.35 times as fast (Zen 3, 200x1024x4096: 83 instead of 62 GFLOP/s;
+        8x384x1536, the weight in memory: 250 instead of 292 us); on AVX-512, and of other types, it
+        was not measured.
         """
         weight = 4 * self.steps * self.n_vectors * self.kernel.lanes
         is_f32 = self.kernel.isa_name == "avx2" and self.kernel.b_dtype == "float32"

@@ -1,8 +1,7 @@
-"""One or two rows of a product: several panels of the weight side by side.
+"""One or two rows of a product whose number is known at run time: panels side by side.
 
-A panel is as wide as suits a high tile. One row of it would wait for the latency of each product;
-several panels at once keep the ports busy, and read the weight in as many streams. There is code
-for each number of rows and of panels, chosen by branches, and one epilogue for all.
+As many as `streams` says. There is code for each number of rows and of panels, chosen by branches,
+and one epilogue for all.
 """
 
 from __future__ import annotations
@@ -15,16 +14,16 @@ from dataclasses import dataclass
 import tvm.tirx.script.builder.ir as I
 from tvm import tirx
 
-from microkernels.microkernel import Microkernel, kernels_for
+from microkernels.microkernel import Microkernel
 from microkernels.vector.expressions import Expr, materialise, ramp
 from tir_schedules.core.blocking import Group
 from tir_schedules.core.emission import opaque_block
 from tir_schedules.core.open_loops import choose, share_of
 
+from .streams import FEW_ROWS, streams
 from .tile_loops import TileLoops
 from .tile_stores import rest
 
-FEW_ROWS = 2
 PanelShare = tuple[Expr, Expr]  # which share of the panels, of how many
 
 
@@ -59,16 +58,7 @@ class FewRows:
 
     def _side(self, rows: int, group: Group) -> tuple[int, Microkernel]:
         """How many panels of a group are multiplied at once, and by which kernel."""
-        kernel = self.loops.plan.kernel
-        widest = max(
-            (
-                each
-                for each in kernels_for(kernel.isa, kernel.a_dtype, kernel.b_dtype)
-                if each.mr >= rows and (each.lanes, each.kr) == (kernel.lanes, kernel.kr)
-            ),
-            key=lambda each: each.vectors,
-        )
-        return max(1, min(group.count, widest.vectors // group.size)), widest
+        return streams(self.loops.plan.kernel, rows, group.size, group.count)
 
     def emit(
         self, row: Expr, rows: Expr, vector: Expr, scratch: Expr, share: PanelShare | None = None

@@ -182,8 +182,8 @@ def _sorted(
 
 def estimated_cycles(region: Region, config: MatmulConfig, machine: Machine) -> float:
     """Cycles of the busiest thread."""
-    plan = plan_of(region, config)
-    return tile_cycles(plan.busiest, machine, fetches=True) + sum_cycles(plan, machine)
+    plan, as_packed = plan_of(region, config), not has_scale(region)
+    return tile_cycles(plan.busiest, machine, fetches=as_packed) + sum_cycles(plan, machine)
 
 
 def nests(region: Region, config: MatmulConfig) -> Iterator[LoopNest]:

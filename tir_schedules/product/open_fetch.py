@@ -4,7 +4,7 @@
     rows   6                          ->  1 tile: its products would not hide the fetching
     rows  24                          ->  3 tiles: each fetches one
     rows 128                          ->  16 tiles: none does; the panel before takes long enough
-                                          AVX2: all fetch it together, each a part
+    large weights on AVX2             ->  all tiles fetch it together, each a part
 
 As `TileLoops.fetch`. How many lines a tile fetches is decided at run time: in place of those that
 it has code for and shall not fetch, it asks for what it is about to load anyway.
@@ -109,26 +109,21 @@ class OpenFetch:
     def _evenly(
         self, fetch: Fetch, vector: Expr, at: Expr, height: int, first: Expr | int
     ) -> Ahead | None:
-        """As `ahead`; many tiles fetch the panel together, each as many lines a step.
+        """As `ahead`; all tiles together fetch the next panel once, each as many lines a step.
 
-        So do tiles of panels whose steps are no whole lines. Lines are counted in fractions of
-        `_WHOLE`.
+        Lines are counted in fractions of `_WHOLE`.
         """
         plan, in_line = self.loops.plan, self.loops.line_vectors
         most = most_lines(height, self.vectors, in_line)
         if not most:
             return None
-        zero, one = (tirx.const(value, "int32") for value in (0, 1))
+        one = tirx.const(1, "int32")
         number = tirx.floordiv(at * self.tiles, tirx.Max(self.rows, one))
         place = materialise(number * plan.steps + first)
         parts = materialise(self.tiles * in_line)
-        own = materialise(tirx.Select(self.lines <= most, self.lines, zero))
-        many = self.tiles > PANELS_AHEAD * self.width
-        together = tirx.Or(tirx.const(self.vectors % in_line > 0, "bool"), many)
-        share, start = (tirx.floordiv(each * self.vectors, parts) for each in (_WHOLE, place))
-        stride = materialise(tirx.Select(together, share, own * _WHOLE))
-        start = materialise(tirx.Select(together, start, place * own))
-        begin = materialise(start + self.vectors * plan.steps // in_line)
+        stride = materialise(tirx.floordiv(_WHOLE * self.vectors, parts))
+        begin = self.vectors * plan.steps // in_line
+        begin = materialise(tirx.floordiv(place * self.vectors, parts) + begin)
         count = tirx.Max(tirx.Min(ceil_div(stride, _WHOLE), tirx.const(most, "int32")), one)
         numbers = [tirx.Min(tirx.const(each, "int32"), count - 1) for each in range(most)]
         offsets = [materialise(tirx.floordiv(each * stride, count)) for each in numbers]

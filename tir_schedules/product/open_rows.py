@@ -29,8 +29,9 @@ from tir_schedules.core.group_loops import for_groups, for_share
 from tir_schedules.core.open_loops import for_blocks, for_tiles, share_of
 from tir_schedules.core.product_plan import Piece, ProductPlan
 
-from .few_rows import FEW_ROWS, FewRows, PanelShare
+from .few_rows import FewRows, PanelShare
 from .open_fetch import Ahead, OpenFetch
+from .streams import FEW_ROWS
 from .tile_loops import LoadPanel, TileLoops
 from .tile_stores import rest
 

@@ -18,6 +18,8 @@ from tir_schedules.core.region import Region
 from tir_schedules.cost.amx_cost import LEAST_GAIN, amx_blocks, amx_cycles, vector_cycles
 from tir_schedules.cost.work import product_rate
 
+from .streams import known_streams
+
 RESULT_DTYPES = (
     "float32",
     "float64",
@@ -124,12 +126,18 @@ def neighbouring_tiles(tile: dict[str, Any], m: int, k: int) -> Iterator[dict[st
 
 
 def tile_cycles(plan: ProductPlan, machine: Machine, fetches: bool = False) -> float:
-    """Estimated cycles for one thread's part of a product; `fetches` is as of `default_tile`."""
+    """Estimated cycles for one thread's part of a product.
+
+    `fetches` is as of `default_tile`; only such panels are read in several streams.
+    """
     if plan.kernel.by_tiles:
         return amx_cycles(plan, machine, fetches)
     if machine.isa.includes(isa_named("amx")):
         return vector_cycles(plan, machine)
-    part = (plan.m, plan.n_vectors, plan.steps, plan.rows, plan.vectors, plan.k_block)
+    vectors = plan.vectors
+    if fetches:
+        vectors *= known_streams(plan, plan.m, vectors, plan.n_vectors // vectors)[0]
+    part = (plan.m, plan.n_vectors, plan.steps, plan.rows, vectors, plan.k_block)
     return estimate_cycles(*part, machine, product_rate(plan.kernel, machine))
 
 

@@ -24,9 +24,16 @@ from microkernels.vector.expressions import Expr, ramp
 from tir_schedules.core.blocking import Group, balanced
 from tir_schedules.core.emission import opaque_block
 from tir_schedules.core.group_loops import for_groups
-from tir_schedules.core.product_plan import PANELS_AHEAD, PRODUCTS_PER_FETCH, Piece, ProductPlan
+from tir_schedules.core.product_plan import (
+    PANELS_AHEAD,
+    PRODUCTS_PER_FETCH,
+    PRODUCTS_PER_SHARE,
+    Piece,
+    ProductPlan,
+)
 
 from .late_stores import LateStores
+from .streams import emit_streams
 from .tile_stores import rest, store_tile
 
 LoadPanel = Callable[[Expr | int, int, Expr | int, int], Expr | Address]
@@ -35,7 +42,7 @@ Start = Callable[[Expr | int, int], Expr]
 
 def most_lines(rows: int, vectors: int, line_vectors: int) -> int:
     """The most lines of the next panel that a step of a tile fetches."""
-    return min(math.ceil(vectors / line_vectors), rows * vectors // PRODUCTS_PER_FETCH)
+    return min(math.ceil(vectors / line_vectors), rows * vectors // PRODUCTS_PER_SHARE)
 
 
 class TileTask:
@@ -168,6 +175,8 @@ class TileLoops:
         scratch: Expr | None,
     ) -> None:
         """Panels of equal width; where K is not cut, stores are late across all of them."""
+        if len(pieces) == 1 and emit_streams(self, row, rows, vector, group, pieces[0]):
+            return
         late = None
         if len(pieces) == 1:
             late = self._late(row, rows, vector + group.start, group.size, scratch, 2)
@@ -257,8 +266,7 @@ class TileLoops:
         """
         tiles = sum(each.count for each in groups)
         fetch, lines_of_panel = self.fetch, vectors // self.line_vectors
-        together = vectors % self.line_vectors or tiles > PANELS_AHEAD * lines_of_panel
-        if fetch is not None and together and self.plan.fetches_evenly:
+        if fetch is not None and self.plan.fetches_evenly:
             return self._evenly(fetch, vector, vectors, piece, group, before, tiles)
         lines = math.ceil(lines_of_panel / tiles)
         few = lines * PRODUCTS_PER_FETCH > group.size * vectors

@@ -1,4 +1,4 @@
-"""The next panel of a large weight is fetched by all tiles of many rows together."""
+"""The next panel of a large weight is fetched by all tiles of a panel together."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from microkernels.microkernel import microkernel_named
 from tests.tir_schedules.product.test_matmul import matmul_region
 from tests.tir_schedules.run_region import machine_for
 from tir_schedules.core.blocking import balanced
-from tir_schedules.core.product_plan import PANELS_AHEAD, PRODUCTS_PER_FETCH
+from tir_schedules.core.product_plan import PRODUCTS_PER_SHARE
 from tir_schedules.product.matmul import MATMUL, MatmulConfig
 from tir_schedules.product.matmul_product import plan_of
 from tir_schedules.product.tile_loops import TileLoops
@@ -38,9 +38,6 @@ def test_tiles_fetch_every_line_of_the_next_panel_once(m: int, kernel: str) -> N
         plan, never, never, never, fetch=lambda _, line: asked.append(int(line)), line_vectors=2
     )
     groups, before = balanced(m, rows), 0
-    tiles = sum(group.count for group in groups)
-    if vectors % 2 == 0 and tiles <= PANELS_AHEAD * (vectors // 2):
-        return  # each tile fetches whole lines of its own
     for group in groups:
         zero = tirx.const(0, "int32")
         ahead = loops._ahead(zero, vectors, (0, 256), groups, group, before)
@@ -52,5 +49,5 @@ def test_tiles_fetch_every_line_of_the_next_panel_once(m: int, kernel: str) -> N
     assert asked == sorted(asked) and asked[0] == 0
     lines = 256 * vectors // 2
     assert asked[-1] < lines
-    if min(group.size for group in groups) * vectors >= PRODUCTS_PER_FETCH * -(-vectors // 2):
+    if min(group.size for group in groups) * vectors >= PRODUCTS_PER_SHARE * -(-vectors // 2):
         assert set(asked) == set(range(lines))

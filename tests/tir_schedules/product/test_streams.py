@@ -1,0 +1,95 @@
+"""One or two rows read several panels of a weight at once."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+
+from microkernels.isa import isa_named
+from microkernels.microkernel import microkernel_named
+from tests.tir_schedules.assembly_loops import assembly_of, innermost_loops
+from tests.tir_schedules.product.test_matmul import check, matmul_region
+from tests.tir_schedules.run_region import bias_relu, expected, machine_for, random_inputs, run
+from tir_schedules.core.region import Tensor
+from tir_schedules.product.matmul import MATMUL, MatmulConfig, estimated_cycles
+from tir_schedules.product.streams import streams
+
+
+def config_of(kernel: str, m: int, threads_n: int = 1, threads_k: int = 1) -> MatmulConfig:
+    tile = microkernel_named(kernel)
+    return MatmulConfig(
+        kernel=kernel,
+        rows=min(m, tile.mr),
+        vectors=tile.vectors,
+        m_block=m,
+        k_block=1 << 12,
+        threads_n=threads_n,
+        threads_k=threads_k,
+    )
+
+
+@pytest.mark.parametrize(
+    ("kernel", "rows", "panels", "most"),
+    [
+        ("avx2_f32_4x24", 1, 100, 5),
+        ("avx2_f32_6x16", 1, 100, 7),
+        ("avx2_f32_6x16", 2, 100, 3),
+        ("avx2_f32_6x16", 1, 3, 3),
+        ("avx2_f32_1x120", 1, 100, 1),
+    ],
+)
+def test_streams_fill_the_registers(kernel: str, rows: int, panels: int, most: int) -> None:
+    tile = microkernel_named(kernel)
+    assert streams(tile, rows, tile.vectors, panels)[0] == most
+
+
+@pytest.mark.parametrize("rows", [1, 2])
+def test_the_default_reads_streams_on_avx2(rows: int) -> None:
+    region, isa = matmul_region((rows,), 384, 1536), isa_named("avx2")
+    config = MATMUL.default_config(region, machine_for("avx2"))
+    width = config.vectors
+    side, _ = streams(microkernel_named(config.kernel), rows, width, 1536 // 8 // width)
+    assert side > 1
+    loops = innermost_loops(assembly_of(MATMUL.build(region, config, isa), isa))
+    products = max(sum("vfmadd" in line for line in loop) for loop in loops)
+    assert products % (rows * side * width) == 0 and products
+    stores = [
+        line for loop in loops for line in loop if re.match(r"\s+vmov\w+\s+%ymm\d+, .*rsp", line)
+    ]
+    assert not stores, "accumulators stay in registers"
+
+
+@pytest.mark.isa("avx2")
+@pytest.mark.parametrize("kernel", ["avx2_f32_4x24", "avx2_f32_6x16"])
+@pytest.mark.parametrize("rows", [1, 2])
+@pytest.mark.parametrize("n", [5, 130, 344])
+def test_every_column_is_stored(n: int, rows: int, kernel: str) -> None:
+    """344 columns: panels of two widths, and as many as do not fill the last streams."""
+    region = matmul_region((rows,), 37, n, (Tensor((n,), "float32"),), bias_relu())
+    check(region, "avx2", config=config_of(kernel, rows))
+
+
+@pytest.mark.isa("avx2")
+def test_threads_share_columns_and_steps_of_k() -> None:
+    region = matmul_region((1,), 64, 344, (Tensor((344,), "float32"),), bias_relu())
+    check(region, "avx2", config=config_of("avx2_f32_4x24", 1, threads_n=2), threads=2)
+    check(region, "avx2", config=config_of("avx2_f32_4x24", 1, threads_k=2), threads=2)
+
+
+@pytest.mark.isa("avx2")
+def test_results_of_bytes() -> None:
+    region = matmul_region((1,), 64, 344).replace(output=Tensor((1, 344), "uint8"))
+    arrays = random_inputs(region)
+    result = run(region, arrays, "avx2", config=config_of("avx2_f32_6x16", 1))
+    exact = np.clip(expected(region, arrays), 0, 255)
+    assert (np.abs(result - exact) < 1).all()  # a float becomes an integer by cutting
+    assert result.max() > 5
+
+
+def test_more_streams_cost_no_more() -> None:
+    machine = machine_for("avx2")
+    region = matmul_region((1,), 384, 1536)
+    narrow, wide = (config_of(kernel, 1) for kernel in ("avx2_f32_4x24", "avx2_f32_1x120"))
+    assert estimated_cycles(region, narrow, machine) <= estimated_cycles(region, wide, machine)
