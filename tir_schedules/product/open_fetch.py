@@ -122,8 +122,8 @@ class OpenFetch:
         place = materialise(number * plan.steps + first)
         parts = materialise(self.tiles * in_line)
         stride = materialise(tirx.floordiv(_WHOLE * self.vectors, parts))
-        begin = self.vectors * plan.steps // in_line
-        begin = materialise(tirx.floordiv(place * self.vectors, parts) + begin)
+        next_panel = self.vectors * plan.steps // in_line
+        begin = materialise(tirx.floordiv(place * self.vectors, parts) + next_panel)
         count = tirx.Max(tirx.Min(ceil_div(stride, _WHOLE), tirx.const(most, "int32")), one)
         numbers = [tirx.Min(tirx.const(each, "int32"), count - 1) for each in range(most)]
         offsets = [materialise(tirx.floordiv(each * stride, count)) for each in numbers]

@@ -155,7 +155,7 @@ class OpenRows:
         def panel(start: Expr | int, width: int) -> None:
             first = vector + start
 
-            def tile(at: Expr, height: int) -> None:
+            def tile(fetch: OpenFetch | None, at: Expr, height: int) -> None:
                 ahead = None if fetch is None else fetch.ahead(first, at, height, 0)
                 whole = (0, steps)
                 self._tile(row + at, height, first, width, whole, load_b, scratch, 0, False, ahead)
@@ -165,7 +165,7 @@ class OpenRows:
 
             if len(pieces) == 1:
                 load_b = self._panel_at(first, width, (0, steps))
-                for_tiles(rows, plan.rows, tile, store, least)
+                self._for_tiles(rows, tile, store, least, fetch)
                 return
             self._fill(row, rows, first, width, scratch)
             for piece in _alike(pieces):
@@ -195,12 +195,31 @@ class OpenRows:
         """Adds a block of K to the accumulators of all rows, which are in `scratch`."""
         load_b = self._panel_at(vector, vectors, (start, steps))
 
-        def tile(at: Expr, height: int) -> None:
+        def tile(fetch: OpenFetch | None, at: Expr, height: int) -> None:
             ahead = None if fetch is None else fetch.ahead(vector, at, height, start)
             piece = (start, steps)
             self._tile(row + at, height, vector, vectors, piece, load_b, scratch, at, True, ahead)
 
-        for_tiles(rows, self.loops.plan.rows, tile, None, least)
+        self._for_tiles(rows, tile, None, least, fetch)
+
+    def _for_tiles(
+        self,
+        rows: Expr,
+        tile: Callable[[OpenFetch | None, Expr, int], None],
+        after: Callable[[Expr, Expr], None] | None,
+        least: int,
+        fetch: OpenFetch | None,
+    ) -> None:
+        """As `for_tiles`; where only few tiles fetch the next panel, code with and without it."""
+        most, high = self.loops.plan.most_shares, self.loops.plan.rows
+        if fetch is None or not self.loops.plan.fetches_evenly or not most:
+            for_tiles(rows, high, functools.partial(tile, fetch), after, least)
+            return
+        with I.If(fetch.tiles <= most):
+            with I.Then():
+                for_tiles(rows, high, functools.partial(tile, fetch), after, least)
+            with I.Else():
+                for_tiles(rows, high, functools.partial(tile, None), after, most * high + 1)
 
     def _panel_at(self, vector: Expr, vectors: int, piece: Piece) -> LoadPanel:
         """How tiles read a block of K of a panel; emits what has to be done before."""

@@ -50,8 +50,7 @@ def streams(kernel: Microkernel, rows: int, width: int, panels: int) -> tuple[in
 def known_streams(plan: ProductPlan, rows: int, width: int, panels: int) -> tuple[int, Microkernel]:
     """As `streams`, for rows whose number is known; a single one where that is not measured."""
     kernel = plan.kernel
-    measured = kernel.isa_name == "avx2" and kernel.b_dtype == "float32"
-    if not measured or rows > FEW_ROWS:
+    if kernel.isa_name != "avx2" or rows > FEW_ROWS:
         return 1, kernel
     return streams(kernel, rows, width, panels)
 

@@ -294,6 +294,8 @@ class TileLoops:
         tiles: int,
     ) -> Callable[[Expr | int, Expr | int], None] | None:
         """As `_ahead`; all tiles together fetch the next panel once, each as many lines a step."""
+        if 0 < self.plan.most_shares < tiles:
+            return None
         parts = self.line_vectors * tiles  # a tile's step fetches vectors / parts lines
         count = min(math.ceil(vectors / parts), most_lines(group.size, vectors, self.line_vectors))
         if not count:

@@ -23,8 +23,10 @@ from tests.tir_schedules.run_region import (
     product_bound,
     random_inputs,
 )
+from tir_schedules.core.product_plan import MOST_SHARES
 from tir_schedules.core.region import Region, Step, Tensor
 from tir_schedules.core.template import template_for
+from tir_schedules.product.matmul_config import plan_of
 
 SIZES = [(1, 1), (1, 2), (1, 3), (2, 2), (1, 7), (3, 5), (1, 37), (2, 64)]
 
@@ -151,6 +153,25 @@ def test_integers_are_exact(isa: str, a: str, zero_point: int) -> None:
     kernel = OpenKernel(region, isa)
     for each in SIZES:
         check(region, kernel, each)
+
+
+def test_few_tiles_of_bytes_fetch_the_next_panel_of_a_large_weight() -> None:
+    region, machine = bytes_times_bytes(512, 520, "uint8", 3), machine_for("avx2")
+    config = template_for("matmul").default_config(region, machine)
+    assert plan_of(region.sampled(), config).most_shares == MOST_SHARES
+    built = template_for("matmul").build(region, config, machine.isa)
+    loops = innermost_loops(assembly_of(built, machine.isa))
+    products = [loop for loop in loops if any("vpmaddwd" in line for line in loop)]
+    fetching = [any("prefetch" in line for line in loop) for loop in products]
+    assert any(fetching) and not all(fetching)
+
+
+@pytest.mark.isa("avx2")
+def test_bytes_are_exact_with_and_without_fetching() -> None:
+    kernel = OpenKernel(region := bytes_times_bytes(512, 520, "uint8", 3), "avx2")
+    most = MOST_SHARES * kernel.config.rows
+    for length in (1, 3, 8, most, most + 1, most + 9):
+        check(region, kernel, (1, length))
 
 
 SCALED = (  # DynamicQuantizeLinear's scale times that of each column
