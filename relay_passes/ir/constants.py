@@ -11,16 +11,20 @@ from tvm.runtime import Tensor
 
 def constants_of(mod: IRModule) -> list[GenericConst]:
     """The tensors in a module's Relax functions, each object once."""
-    found: dict[relax.Expr, GenericConst] = {}
+    functions = [each for each in mod.functions.values() if isinstance(each, relax.Function)]
+    return list(dict.fromkeys(each for function in functions for each in constants_in(function)))
+
+
+def constants_in(function: relax.Function) -> list[GenericConst]:
+    """The tensors in a Relax function, each object once."""
+    found: dict[GenericConst, None] = {}
 
     def visit(expr: relax.Expr) -> None:
         if isinstance(expr, GenericConst) and isinstance(expr.value, Tensor):
-            found[expr] = expr
+            found[expr] = None
 
-    for function in mod.functions.values():
-        if isinstance(function, relax.Function):
-            relax.analysis.post_order_visit(function, visit)
-    return list(found.values())
+    relax.analysis.post_order_visit(function, visit)
+    return list(found)
 
 
 def bytes_of(tensor: Tensor) -> int:
