@@ -2,6 +2,7 @@
 
     <key>.so     a library as `Executable.export` writes it
     <key>.json   what sessions need to know besides; written before the library
+    model-*.json the digest of a model's file (`model_digest`)
 
 A failed attempt at one program for all sizes is a note without a library. Files appear whole, by
 renaming; the folder has a bound, and what was used longest ago goes first. Nothing here fails a
@@ -41,8 +42,8 @@ def is_enabled() -> bool:
 def find(key: str, threads: ThreadsLike, weights: str | None) -> Executable | None:
     """A program that was kept, loaded as `tvm_hybrid.load` does; None if there is none.
 
-    What is damaged goes. The checksum of a library is computed once, as long as its file stays the
-    same; its size is always looked at.
+    What is damaged goes. The checksums of a library and its weights are computed once, as long as
+    its file stays the same; its size is always looked at.
     """
     library = library_path(key)
     try:
@@ -55,9 +56,9 @@ def find(key: str, threads: ThreadsLike, weights: str | None) -> Executable | No
             say_once(f"{library} belongs to somebody else, and is not used")
             return None
         try:
-            note, state = read_note(note_path(key)), file_state(library)
+            note, state = read_note(note_path(key), Note), file_state(library)
             checked = note.checked == state
-            executable = load_library(library, threads, weights, checked)
+            executable = load_library(library, threads, weights, checked, verify=not checked)
         except (ArtifactError, OSError, ValueError) as error:
             if library.exists():
                 _drop_damaged(key, error)
@@ -81,7 +82,7 @@ def find_refusal(key: str) -> Note | None:
     if not path.is_file():
         return None
     try:
-        note = read_note(path)
+        note = read_note(path, Note)
     except (OSError, ValueError) as error:
         _drop_damaged(key, error)
         return None
