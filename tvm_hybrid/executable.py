@@ -429,9 +429,9 @@ def load(
 ) -> Executable:
     """Loads a library that `Executable.export` wrote.
 
-    Nothing of the library is executed before its code is found whole and fit for this CPU. A library
-    is code: load only what you trust. Large weights are not read: kernels read them where they are
-    in the file, in pages that programs and processes share.
+    Nothing of the library is executed before its code is found whole and fit for this CPU. A
+    library is code: load only what you trust. Large weights are not read: kernels read them where
+    they are in the file, in pages that programs and processes share.
 
     Parameters
     ----------

@@ -7,7 +7,8 @@ one program or two, as executables of TVM's virtual machine. The loader asks `cp
 features that the kernels of each need and, if they use AMX, Linux for tile data. It hands the first
 program that runs here on to TVM's own loader, or raises a TVM error that says why there is none. So
 the check runs in any process that loads the library, Python or not, before any kernel can, and
-costs nothing afterwards. `library_weights` has what is said there of weights. The global function `tvm_hybrid.chosen.<digest>` tells which it took.
+costs nothing afterwards. The global function `tvm_hybrid.chosen.<digest>` tells which it took.
+What concerns weights is in `library_weights`.
 """
 
 from __future__ import annotations
@@ -20,7 +21,6 @@ from pathlib import Path
 from microkernels.amx import permission as amx_permission
 
 from .cpu_features import AMX_STATE, FEATURES
-from .tvm_compat.library_file import DATA_SYMBOL, LOADER_PREFIX
 from .library_weights import (
     EXPORTS,
     OWN_WEIGHTS_PREFIX,
@@ -28,6 +28,7 @@ from .library_weights import (
     weights_function,
     weights_source,
 )
+from .tvm_compat.library_file import DATA_SYMBOL, LOADER_PREFIX
 from .tvm_compat.vm_file import KIND as VM_KIND
 from .weights_file import WeightsFile
 

@@ -1,4 +1,4 @@
-"""Gives a loaded program weights of its own, instead of the library's pages that processes share."""
+"""Gives a loaded program weights of its own, in place of pages that processes share."""
 
 from __future__ import annotations
 

@@ -26,6 +26,7 @@ from tvm.ir import GenericConst
 from tvm.runtime import Tensor
 
 from relay_passes.ir.constants import bytes_of, constants_in
+from relay_passes.ir.graph import AnyBinding
 from relay_passes.ir.region_functions import substitute
 from relay_passes.ir.rewrite import is_relax, map_functions, with_body
 
@@ -98,7 +99,7 @@ def _renamed(expr: relax.Expr, items: Mapping[relax.Expr, relax.Expr]) -> relax.
     return substitute(expr, items)
 
 
-def _bound(binding: relax.Binding, items: Mapping[relax.Expr, relax.Expr]) -> relax.Binding:
+def _bound(binding: AnyBinding, items: Mapping[relax.Expr, relax.Expr]) -> AnyBinding:
     value = _renamed(binding.value, items)
     if isinstance(binding, relax.MatchCast):
         return relax.MatchCast(binding.var, value, binding.ty)
