@@ -35,6 +35,7 @@ from .feeds import to_array, to_tensor
 from .input_values import InputValue, without_values
 from .library import Program, link_library
 from .library_loader import CHOSEN_PREFIX
+from .library_name import loader_name
 from .library_pin import pin_copies
 from .manifest import Manifest
 from .open_feeds import check_sizes, open_dimensions, sample_shapes
@@ -483,9 +484,9 @@ def load_library(
     setting = resolve_setting(threads, manifest.threads)
     nodes = nodes_for(weights, setting, host_topology())
     try:
-        resolved = str(library.resolve())
-        pin_copies(manifest.model_sha256, resolved)
-        module = open_library(resolved)
+        name = loader_name(library)
+        pin_copies(manifest.model_sha256, name)
+        module = open_library(name)
     except Exception as error:
         raise ArtifactError(f"TVM cannot open {library}: {error}") from error
     if not holds_program(module):

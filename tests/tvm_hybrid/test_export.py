@@ -162,6 +162,16 @@ def test_a_loaded_executable_can_be_exported_again(exported: Path, tmp_path: Pat
     np.testing.assert_array_equal(loaded.run(X)[0].numpy(), mlp().run(X)[0].numpy())
 
 
+def test_a_replaced_file_is_another_library(tmp_path: Path) -> None:
+    path = mlp().export(tmp_path / "m.so")
+    before = tvm_hybrid.load(path)
+    tvm_hybrid.compile(mlp_module(2), num_threads=1).export(path)
+    after = tvm_hybrid.load(path)
+    x = np.tile(X, (2, 1))
+    np.testing.assert_allclose(after.run(x)[0].numpy(), mlp_reference(x), atol=TOLERANCE)
+    np.testing.assert_array_equal(before.run(X)[0].numpy(), mlp().run(X)[0].numpy())
+
+
 def test_any_file_name_will_do(exported: Path, tmp_path: Path) -> None:
     odd = tmp_path / 'a "strange" näme'
     mlp().export(odd)

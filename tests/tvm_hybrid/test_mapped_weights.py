@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import functools
 import gc
+import json
+import re
 import shutil
 import struct
 from pathlib import Path
@@ -18,6 +20,7 @@ import tvm_hybrid
 from tests.tvm_hybrid.runtime_only import run_on_runtime_alone
 from tests.tvm_hybrid.small_models import run_python
 from tvm_hybrid.artifact import read_manifest
+from tvm_hybrid.cli import main
 from tvm_hybrid.errors import ArtifactError
 from tvm_hybrid.executable import Executable
 from tvm_hybrid.library import OUTSIDE_BYTES
@@ -184,7 +187,9 @@ def test_weights_of_another_library_are_refused(library: Path, tmp_path: Path) -
     assert message.endswith("they are those of another library; export it again")
 
 
-def test_changed_weights_are_found_on_demand(library: Path) -> None:
+def test_changed_weights_are_found_on_demand(
+    library: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     stored = read_manifest(library).weights[1]
     place = weights_start(library) + stored.offset + stored.size // 2
     data = bytearray(library.read_bytes())
@@ -192,12 +197,23 @@ def test_changed_weights_are_found_on_demand(library: Path) -> None:
     library.unlink()
     library.write_bytes(data)
     tvm_hybrid.load(library)
-    with pytest.raises(ArtifactError, match=rf"damaged: the {stored.size} bytes of weights"):
+    damage = rf"damaged: the {stored.size} bytes of weights"
+    with pytest.raises(ArtifactError, match=damage):
         tvm_hybrid.load(library, verify=True)
+    assert main(["check", str(library)]) == 1
+    assert re.search(damage, capsys.readouterr().err.replace("\n", " "))
     data[place] ^= 1
     library.unlink()
     library.write_bytes(data)
     tvm_hybrid.load(library, verify=True).run(X)
+    assert main(["check", str(library), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {
+        "bytes": len(data),
+        "weights": 2,
+        "weight_bytes": 2 * W.nbytes,
+    }
+    assert main(["check", str(library)]) == 0
+    assert "is whole" in capsys.readouterr().out
 
 
 def test_a_fallback_shares_weights(tmp_path: Path) -> None:
