@@ -10,9 +10,10 @@ import tvm
 import tvm_ffi
 from tvm.runtime import Tensor
 
+from relay_passes.ir.constants import memory_of
+
 from .library_loader import CHOSEN_PREFIX
 from .library_weights import GIVING, OWN_WEIGHTS_PREFIX, weights_function
-from .weights_file import memory_of
 
 _NAME = "tvm_hybrid.weights."
 _numbers = itertools.count()

@@ -9,7 +9,6 @@ SHA-256 of each weight, is in the manifest; the bytes themselves are looked at o
 
 from __future__ import annotations
 
-import ctypes
 import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -20,7 +19,7 @@ import msgspec
 from tvm.runtime import Tensor
 
 from microkernels.errors import ArtifactError
-from relay_passes.ir.constants import bytes_of
+from relay_passes.ir.constants import bytes_of, memory_of
 from relay_passes.lower.native_code import workers
 
 PAGE = 4096
@@ -170,12 +169,6 @@ def check_weights(path: Path, start: int, stored: Sequence[StoredWeight]) -> Non
                     f"{path} is damaged: the {weight.size} bytes of weights at byte "
                     f"{start + weight.offset} are not what was exported; export it again"
                 )
-
-
-def memory_of(tensor: Tensor) -> memoryview:
-    """A tensor's bytes, not copied; the tensor must outlive them."""
-    array = (ctypes.c_ubyte * bytes_of(tensor)).from_address(tensor.data_ptr())
-    return memoryview(array).cast("B")
 
 
 def page_end(size: int) -> int:
