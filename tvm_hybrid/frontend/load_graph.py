@@ -87,9 +87,7 @@ def _copy_nodes(nodes: Iterable[onnx.NodeProto]) -> list[onnx.NodeProto]:
     return copies
 
 
-def _load_constants(
-    graph: Graph, initializers: Iterable[onnx.TensorProto], folder: str
-) -> None:
+def _load_constants(graph: Graph, initializers: Iterable[onnx.TensorProto], folder: str) -> None:
     """Loads the arrays that live nodes or outputs use."""
     used = set(graph.outputs)
     for node in graph.nodes:
