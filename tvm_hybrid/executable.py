@@ -19,6 +19,7 @@ from tvm.runtime import Tensor
 from microkernels.errors import ArtifactError, FeedError
 from microkernels.output_file import replacing, require_writable
 from relay_passes.bfloat16.uint16_entry import BITS_ENTRY
+from relay_passes.ir.constants import bytes_of, constants_of
 from relay_passes.ir.rewrite import MAIN
 from relay_passes.lower.into_entry import INTO_ENTRY, SHAPES_ENTRY
 from relay_passes.lower.native_code import emit_machine_code
@@ -322,6 +323,11 @@ class Executable:
         assert self._linkable is not None
         module, code = self._linkable
         return Program(module, code, self.manifest.cpu, self.manifest.features)
+
+    def constant_bytes(self) -> int:
+        """Bytes of the constants that are written when it is exported; at most."""
+        codes = [part._linkable[1] for part in self._parts() if part._linkable is not None]
+        return sum(bytes_of(each.value) for code in codes for each in constants_of(code))
 
     def _parts(self) -> list[Executable]:
         return [self] if self._fallback is None else [self, self._fallback]

@@ -27,7 +27,7 @@ from .executable import Executable, load_library
 from .fallback import runs_here, takes_fallback
 from .logs import logger
 from .model_bytes import FileState, file_state
-from .program_folder import library_path, make_folder, note_path, remove, shrink
+from .program_folder import library_path, make_folder, most_bytes, note_path, remove, shrink
 from .program_note import Note, read_note, write_note
 from .threads import ThreadsLike
 
@@ -97,6 +97,10 @@ def keep(key: str, executable: Executable) -> None:
     manifest = executable.manifest
     if not runs_here(manifest) and not takes_fallback(manifest):
         say_once("what is compiled for another CPU is not kept in the cache of programs")
+        return
+    size, most = executable.constant_bytes(), most_bytes()
+    if size > most:
+        say_once(f"a program of {size} bytes is not kept: alone larger than the cache of {most}")
         return
     library = library_path(key)
     started = time.perf_counter()

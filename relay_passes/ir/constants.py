@@ -34,7 +34,7 @@ def constants_in(function: relax.Function) -> list[GenericConst]:
 def memory_of(tensor: Tensor) -> memoryview:
     """A tensor's bytes, not copied. They keep the tensor."""
     memory = (ctypes.c_ubyte * bytes_of(tensor)).from_address(tensor.data_ptr())
-    memory.tensor = tensor
+    vars(memory)["tensor"] = tensor
     return memoryview(memory).cast("B")
 
 

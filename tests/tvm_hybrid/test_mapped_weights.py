@@ -10,6 +10,7 @@ import shutil
 import struct
 from pathlib import Path
 
+import ml_dtypes
 import numpy as np
 import pytest
 import tvm
@@ -241,6 +242,28 @@ def test_a_program_can_have_weights_of_its_own(library: Path) -> None:
     del own, module, shared
     gc.collect()
     np.testing.assert_array_equal(machine["main"](tvm.runtime.tensor(X))[1].numpy(), W)
+
+
+DTYPES = ("float16", "bfloat16", "int8", "uint8", "int64", "bool", "float64")
+
+
+def test_weights_of_any_type(tmp_path: Path) -> None:
+    """A program without kernels, which gives out constants."""
+    bits = np.random.default_rng(3).integers(0, 2, OUTSIDE_BYTES).astype(np.int8)
+    arrays = [bits.astype(getattr(ml_dtypes, name, name)).reshape(2, -1) for name in DTYPES]
+    builder = relax.BlockBuilder()
+    with builder.function("main", [relax.Var("x", relax.TensorType((1,), "float32"))]):
+        with builder.dataflow():
+            constants = [relax.const(tvm.runtime.tensor(array)) for array in arrays]
+            result = builder.emit_output(relax.Tuple(constants))
+        builder.emit_func_output(result)
+    executable = tvm_hybrid.compile(builder.get(), num_threads=1)
+    loaded = tvm_hybrid.load(executable.export(tmp_path / "m.so"))
+    assert len(loaded.manifest.weights) == len(DTYPES) - 2  # three are the same bytes
+    x = np.zeros(1, np.float32)
+    for name, found, array in zip(DTYPES, loaded.run(x), arrays, strict=True):
+        assert str(found.dtype) == name
+        np.testing.assert_array_equal(found.numpy(), array)
 
 
 def test_a_wrong_number_is_an_error(library: Path) -> None:

@@ -56,11 +56,11 @@ class _Importer(OnnxImporter):
 
     def constants(self) -> dict[str, relax.Expr]:
         # An array needs no way through a TensorProto and back.
-        found = {}
+        found: dict[str, relax.Expr] = {}
         for name, array in self._graph.constants.items():
-            found[name] = literal(array)
+            found[name] = value = literal(array)
             if array.nbytes >= LARGE_BYTES:  # one copy is enough
-                self._graph.constants[name] = array_of(found[name].value, array.dtype)
+                self._graph.constants[name] = array_of(value.value, array.dtype)
         return found
 
     def convert(
