@@ -81,10 +81,17 @@ char* MapWeights() {
   Dl_info info;
   if (!dladdr(&weights_lock, &info) || !info.dli_fname)
     return Fail("a library", "its file is not known"), nullptr;
-  const int file = open(info.dli_fname, O_RDONLY | O_CLOEXEC);
-  if (file < 0) return Fail(info.dli_fname, strerror(errno)), nullptr;
-  char* place = MapFile(info.dli_fname, file);
-  close(file);
+  char* resolved = realpath(info.dli_fname, nullptr);
+  const char* path = resolved ? resolved : info.dli_fname;
+  const int file = open(path, O_RDONLY | O_CLOEXEC);
+  char* place = nullptr;
+  if (file < 0) {
+    Fail(path, strerror(errno));
+  } else {
+    place = MapFile(path, file);
+    close(file);
+  }
+  free(resolved);
   return place;
 }
 
