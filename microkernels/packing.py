@@ -29,8 +29,10 @@ def pack_weight(weight: np.ndarray, widths: Sequence[int], kernel: Microkernel) 
     k, n = weight.shape
     kr, lanes = kernel.kr, kernel.lanes
     steps = kernel.steps(k)
-    padded = np.zeros((steps * kr, sum(widths) * lanes), dtype=weight.dtype)
-    padded[:k, :n] = weight
+    padded, shape = weight, (steps * kr, sum(widths) * lanes)
+    if shape != weight.shape:
+        padded = np.zeros(shape, dtype=weight.dtype)
+        padded[:k, :n] = weight
     blocks = padded.reshape(steps, kr, -1)
     packed = np.empty(padded.size, dtype=weight.dtype)
     position = column = 0

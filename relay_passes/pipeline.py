@@ -146,10 +146,23 @@ class PipelineOptions:
 
 @dataclass(frozen=True)
 class CompiledModule:
-    """A compiled module with its lowered IR and what was decided on the way."""
+    """A compiled module with its lowered IR and what was decided on the way.
+
+    Attributes
+    ----------
+    executable : tvm.relax.VMExecutable
+        With the machine code that it imports.
+    mod : IRModule
+        Calls of TIR kernels.
+    code : IRModule
+        What the virtual machine's code was made of.
+    decisions : list of Decision
+        What `explain` shows.
+    """
 
     executable: Any
     mod: IRModule
+    code: IRModule
     decisions: DecisionLog = field(default_factory=list)
 
 
@@ -358,9 +371,8 @@ def compile_module(mod: IRModule, options: PipelineOptions) -> CompiledModule:
     lowered = lower_shared(mod, options, decisions)
     with options.target:
         calling = ir.transform.Sequential(phases(options, [])[Phase.LOWER_TO_VM])(lowered)
-    return CompiledModule(
-        compile_native(calling, options.target, options.threads), lowered, decisions
-    )
+    executable, code = compile_native(calling, options.target, options.threads)
+    return CompiledModule(executable, lowered, code, decisions)
 
 
 def _run(mod: IRModule, passes: list[Pass], options: PipelineOptions) -> IRModule:

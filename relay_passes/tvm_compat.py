@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import tvm_ffi
 from tvm import ir, relax
 from tvm.relax.expr import _update_type
 from tvm.runtime import Module
@@ -197,3 +198,14 @@ define i32 @{name}(i32 %tasks{passed}) {{
   ret i32 %error
 }}
 """
+
+
+def virtual_machine_code(mod: ir.IRModule) -> Module:
+    """The program of a lowered module for TVM's virtual machine; it imports no kernels.
+
+    `relax.build`, which `tvm.compile` calls, compiles the module's kernels, too. Needs the global
+    function `relax.VMCodeGen`, which takes a builder of executables and a module.
+    """
+    builder = relax.ExecBuilder()
+    tvm_ffi.get_global_func("relax.VMCodeGen")(builder, mod)
+    return builder.get().mod

@@ -226,7 +226,7 @@ def _compiled(
     return Executable(
         manifest,
         executable.jit(),
-        executable.mod,
+        (executable.mod, compiled.code),
         kernel=single_kernel(compiled.mod),
         fallback=fallback,
         setting=setting,

@@ -1,9 +1,12 @@
-"""The exported file: a shared library followed by its manifest.
+"""The exported file: a shared library, the weights behind it, its manifest.
 
-    ELF shared library | manifest as JSON | SHA-256 of both | length of the manifest | magic
+    ELF shared library | zeros | weights | manifest as JSON | where weights begin | their bytes |
+    SHA-256 | length of the manifest | magic
 
-The dynamic loader ignores what follows the library. The whole file is checked before the library is
-opened, because opening a truncated library crashes the process.
+The dynamic loader ignores what follows the library. All but the weights' bytes, and the size of the
+whole, is checked before the library is opened, because opening a truncated library crashes the
+process. The weights are read on demand only; `weights_file` says how they lie. Files of format 1
+have none, and end `manifest | SHA-256 of all before | length of the manifest | older magic`.
 """
 
 from __future__ import annotations
@@ -18,14 +21,17 @@ from typing import BinaryIO
 
 import msgspec
 
-from microkernels.errors import ArtifactError
+from microkernels.errors import ArtifactError, CompileError
 from microkernels.output_file import replacing
 
-from .manifest import FORMAT, Manifest
+from .manifest import READ_FORMATS, Manifest
+from .weights_file import HEAD_BYTES, WeightsFile, check_weights, head_of, page_end
 
-MAGIC = b"TVMHYBRD"
+MAGIC = b"TVMHYBR2"
+OLDER_MAGIC = b"TVMHYBRD"
 ELF_MAGIC = b"\x7fELF"
 _FOOTER = struct.Struct("<32sQ8s")
+_PLACE = struct.Struct("<QQ")  # of the weights; before the footer
 _ELF_HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
 _X86_64 = 62
 
@@ -39,28 +45,53 @@ def is_library(path: Path) -> bool:
         return False
 
 
-def append_manifest(path: Path, manifest: Manifest) -> None:
+def complete_library(path: Path, manifest: Manifest, weights: WeightsFile) -> Manifest:
     """Completes a freshly linked library.
+
+    Parameters
+    ----------
+    path : Path
+        The library.
+    manifest : Manifest
+        What it is, but for its weights.
+    weights : WeightsFile
+        What lies behind it; written piece by piece.
+
+    Returns
+    -------
+    Manifest
+        As it was written.
 
     Raises
     ------
     OSError
         If the linker could not write all of it: GNU ld does not look whether closing its output
-        failed, and ends with code 0.
+        failed, and ends with code 0. If the rest cannot be written.
     """
+    manifest = msgspec.structs.replace(manifest, weights=weights.stored)
     text = manifest.to_json()
     with path.open("r+b") as file:
         size = path.stat().st_size
         if size < _ELF_HEADER.size or size < _sections_end(file.read(_ELF_HEADER.size)):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        file.seek(0)
-        digest = _digest(file, size)
         file.seek(0, os.SEEK_END)
-        digest.update(text)
-        file.write(text + _FOOTER.pack(digest.digest(), len(text), MAGIC))
+        start = size
+        if weights.size:
+            file.seek(0)
+            start = page_end(_sections_end(file.read(_ELF_HEADER.size)))
+            if size > start:
+                raise CompileError("the linker wrote a library that does not end with its sections")
+            file.seek(start)
+            weights.write(file)
+        place = _PLACE.pack(start, weights.size)
+        digest = _digest(file, start + len(head_of(weights.stored)))
+        digest.update(text + place)
+        file.seek(start + weights.size)
+        file.write(text + place + _FOOTER.pack(digest.digest(), len(text), MAGIC))
+    return manifest
 
 
-def read_manifest(path: Path, checked: bool = False) -> Manifest:
+def read_manifest(path: Path, checked: bool = False, verify: bool = False) -> Manifest:
     """Checks an exported library, without opening it as one, and returns its manifest.
 
     Parameters
@@ -68,7 +99,9 @@ def read_manifest(path: Path, checked: bool = False) -> Manifest:
     path : Path
         The library.
     checked : bool
-        Whether the file's checksum is known to be right; then it is not computed.
+        Whether the checksum of all but the weights is known to be right; then it is not computed.
+    verify : bool
+        Whether to check the weights, too, which reads all of the file.
 
     Raises
     ------
@@ -77,12 +110,16 @@ def read_manifest(path: Path, checked: bool = False) -> Manifest:
     """
     try:
         with path.open("rb") as file:
-            return _read(file, path, os.fstat(file.fileno()).st_size, checked)
+            start, manifest = _read(file, path, os.fstat(file.fileno()).st_size, checked)
+            if verify:
+                check_weights(path, start, manifest.weights)
+            return manifest
     except OSError as error:
         raise ArtifactError(f"cannot read {path}: {error.strerror or error}") from error
 
 
-def _read(file: BinaryIO, path: Path, size: int, checked: bool) -> Manifest:
+def _read(file: BinaryIO, path: Path, size: int, checked: bool) -> tuple[int, Manifest]:
+    """Where weights begin, and the manifest."""
     header = file.read(_ELF_HEADER.size)
     if not header.startswith(ELF_MAGIC):
         raise ArtifactError(
@@ -94,23 +131,39 @@ def _read(file: BinaryIO, path: Path, size: int, checked: bool) -> Manifest:
     if _ELF_HEADER.unpack(header)[2] != _X86_64:
         raise ArtifactError(f"{path} is a library for another machine than x86-64")
     sections_end = _sections_end(header)
-    if size < sections_end + _FOOTER.size:
+    if size < sections_end + _PLACE.size + _FOOTER.size:
         raise ArtifactError(f"{path} is truncated, or was not exported by tvm_hybrid")
     file.seek(size - _FOOTER.size)
     expected, length, magic = _FOOTER.unpack(file.read(_FOOTER.size))
-    if magic != MAGIC:
+    if magic not in (MAGIC, OLDER_MAGIC):
         raise ArtifactError(
             f"{path} was not exported by tvm_hybrid, or is truncated; a library of another origin "
             "can be opened with tvm.runtime.load_module"
         )
     end = size - _FOOTER.size
-    if length > end - sections_end:
-        raise ArtifactError(f"{path} is damaged: its manifest has no room; export it again")
-    file.seek(0)
-    if not checked and _digest(file, end).digest() != expected:
-        raise ArtifactError(f"{path} is damaged: its checksum is wrong; export it again")
+    start, weights = end, 0
+    place = b""
+    if magic == MAGIC:
+        end -= _PLACE.size
+        file.seek(end)
+        place = file.read(_PLACE.size)
+        start, weights = _PLACE.unpack(place)
+    else:
+        start = end - length
+    if start < sections_end or start + weights + length != end:
+        raise ArtifactError(f"{path} is damaged: its parts do not fit its size; export it again")
     file.seek(end - length)
-    return _decode(file.read(length), path)
+    text = file.read(length)
+    if not checked:
+        digest = _digest(file, start + (HEAD_BYTES if weights else 0))
+        digest.update(text + place)
+        if digest.digest() != expected:
+            raise ArtifactError(f"{path} is damaged: its checksum is wrong; export it again")
+    manifest = _decode(text, path)
+    file.seek(start)
+    if weights and file.read(HEAD_BYTES) != head_of(manifest.weights):
+        raise ArtifactError(f"{path} is damaged: its weights are those of another; export it again")
+    return start, manifest
 
 
 def _sections_end(header: bytes) -> int:
@@ -122,10 +175,10 @@ def _sections_end(header: bytes) -> int:
 def _decode(text: bytes, path: Path) -> Manifest:
     try:
         found = msgspec.json.decode(text, type=dict)["format"]
-        if found != FORMAT:
+        if found not in READ_FORMATS:
             raise ArtifactError(
-                f"{path} has manifest format {found}, this tvm_hybrid reads format {FORMAT}; "
-                "export it again with this version"
+                f"{path} has manifest format {found}, this tvm_hybrid reads formats "
+                f"{', '.join(map(str, READ_FORMATS))}; export it again with this version"
             )
         return msgspec.json.decode(text, type=Manifest)
     except (msgspec.MsgspecError, KeyError, TypeError) as error:
@@ -133,7 +186,9 @@ def _decode(text: bytes, path: Path) -> Manifest:
 
 
 def _digest(file: BinaryIO, size: int) -> hashlib._Hash:
+    """SHA-256 of a file's first bytes."""
     digest = hashlib.sha256()
+    file.seek(0)
     while size > 0:
         chunk = file.read(min(size, 1 << 20))
         if not chunk:

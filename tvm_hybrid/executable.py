@@ -12,12 +12,14 @@ from typing import TYPE_CHECKING, Any, NoReturn, SupportsIndex
 import msgspec
 import numpy as np
 import tvm
-from tvm import relax
+import tvm_ffi
+from tvm import IRModule, relax
 from tvm.runtime import Tensor
 
 from microkernels.errors import ArtifactError, FeedError
 from microkernels.output_file import replacing, require_writable
 from relay_passes.bfloat16.uint16_entry import BITS_ENTRY
+from relay_passes.ir.constants import bytes_of, constants_of
 from relay_passes.ir.rewrite import MAIN
 from relay_passes.lower.into_entry import INTO_ENTRY, SHAPES_ENTRY
 from relay_passes.lower.native_code import emit_machine_code
@@ -26,7 +28,7 @@ from relay_passes.lower.weights_entry import WEIGHTS_ENTRY
 from .affinity.pool_setting import PoolSetting
 from .affinity.topology import host_topology
 from .affinity.weights import nodes_for, place_weights
-from .artifact import append_manifest, copy_atomically, read_manifest
+from .artifact import complete_library, copy_atomically, read_manifest
 from .cpu_features import require_host
 from .explanation import Explanation
 from .fallback import description, report_fallback, require_program, takes_fallback
@@ -34,9 +36,11 @@ from .feeds import to_array, to_tensor
 from .input_values import InputValue, without_values
 from .library import Program, link_library
 from .library_loader import CHOSEN_PREFIX
+from .library_name import loader_name
 from .library_pin import pin_copies
 from .manifest import Manifest
 from .open_feeds import check_sizes, open_dimensions, sample_shapes
+from .own_weights import with_own_weights
 from .profile import Profile, profile_runs
 from .size_errors import raise_size_error
 from .tensors import DeclaredInterface, OutputInfo, TensorInfo, numpy_dtype, to_stored
@@ -60,8 +64,9 @@ class Executable:
         What it is.
     module : tvm.runtime.Module
         The module that has `vm_load_executable`.
-    linkable : tvm.runtime.Module or None
-        The relax.VMExecutable to link when it is exported; None if it comes from a library.
+    linkable : tuple of tvm.runtime.Module and IRModule, or None
+        The relax.VMExecutable to link when it is exported, and what its code is made of; None if it
+        comes from a library.
     library : Path or None
         The library it comes from.
     kernel : SingleKernel or None
@@ -80,7 +85,7 @@ class Executable:
         self,
         manifest: Manifest,
         module: Any,
-        linkable: Any = None,
+        linkable: tuple[Any, IRModule] | None = None,
         *,
         library: Path | None = None,
         kernel: SingleKernel | None = None,
@@ -298,8 +303,8 @@ class Executable:
             return target
         require_writable(target, ArtifactError)
         with replacing(target, ArtifactError) as draft:
-            digest = link_library(draft, [part.program() for part in self._parts()])
-            append_manifest(draft, _with_digest(self.manifest, digest))
+            digest, weights = link_library(draft, [part.program() for part in self._parts()])
+            complete_library(draft, _with_digest(self.manifest, digest), weights)
         return target
 
     def hold_library(self, descriptor: int) -> None:
@@ -314,8 +319,15 @@ class Executable:
         weakref.finalize(self, os.close, descriptor)
 
     def program(self) -> Program:
-        """What is linked when it is exported."""
-        return Program(self._linkable, self.manifest.cpu, self.manifest.features)
+        """What is linked when it is exported; not of one that comes from a library."""
+        assert self._linkable is not None
+        module, code = self._linkable
+        return Program(module, code, self.manifest.cpu, self.manifest.features)
+
+    def constant_bytes(self) -> int:
+        """Bytes of the constants that are written when it is exported; at most."""
+        codes = [part._linkable[1] for part in self._parts() if part._linkable is not None]
+        return sum(bytes_of(each.value) for code in codes for each in constants_of(code))
 
     def _parts(self) -> list[Executable]:
         return [self] if self._fallback is None else [self, self._fallback]
@@ -416,12 +428,17 @@ class Executable:
 
 
 def load(
-    path: str | os.PathLike[str], *, threads: ThreadsLike = None, weights: str | None = None
+    path: str | os.PathLike[str],
+    *,
+    threads: ThreadsLike = None,
+    weights: str | None = None,
+    verify: bool = False,
 ) -> Executable:
     """Loads a library that `Executable.export` wrote.
 
-    Nothing of the library is executed before it is found whole and fit for this CPU. A library
-    is code: load only what you trust.
+    Nothing of the library is executed before its code is found whole and fit for this CPU. A
+    library is code: load only what you trust. Large weights are not read: kernels read them where
+    they are in the file, in pages that programs and processes share.
 
     Parameters
     ----------
@@ -431,7 +448,9 @@ def load(
         Where its threads run on this machine, as for `compile`. They are as many as it was
         compiled for.
     weights : {"first-touch", "interleave", "replicate"} or None
-        As for `compile`. Every call of `load` makes weights of their own.
+        As for `compile`. Weights that are to lie on nodes are copied by every call of `load`.
+    verify : bool
+        Whether to look for damage in the weights, too, which reads all of them.
 
     Returns
     -------
@@ -450,14 +469,18 @@ def load(
         If it was compiled for more than four threads for each CPU that this process may use, or
         more than `threads` has; if there is no such place for threads or weights.
     """
-    return load_library(Path(path), threads, weights)
+    return load_library(Path(path), threads, weights, verify=verify)
 
 
 def load_library(
-    library: Path, threads: ThreadsLike, weights: str | None, checked: bool = False
+    library: Path,
+    threads: ThreadsLike,
+    weights: str | None,
+    checked: bool = False,
+    verify: bool = False,
 ) -> Executable:
-    """As `load`; `checked` says that the file is known to be whole."""
-    manifest = read_manifest(library, checked)
+    """As `load`; `checked` says that all but the weights is known to be whole."""
+    manifest = read_manifest(library, checked, verify)
     require_program(manifest, str(library))
     require_runnable(manifest.threads, str(library))
     if isinstance(threads, int) and threads != manifest.threads:
@@ -467,13 +490,16 @@ def load_library(
     setting = resolve_setting(threads, manifest.threads)
     nodes = nodes_for(weights, setting, host_topology())
     try:
-        resolved = str(library.resolve())
-        pin_copies(manifest.model_sha256, resolved)
-        module = open_library(resolved)
+        name = loader_name(library)
+        pin_copies(manifest.model_sha256, name)
+        module = open_library(name)
     except Exception as error:
         raise ArtifactError(f"TVM cannot open {library}: {error}") from error
     if not holds_program(module):
         raise ArtifactError(f"{library} holds no model, though its manifest describes one")
+    own_weights = ""
+    if nodes and manifest.weights:
+        module, own_weights = with_own_weights(module, manifest.model_sha256)
     if (
         manifest.fallback is None
         or tvm.get_global_func(CHOSEN_PREFIX + manifest.model_sha256)() == 0
@@ -484,6 +510,8 @@ def load_library(
         executable = Executable(
             manifest.fallback, module, library=library, whole=manifest, setting=setting
         )
+    if own_weights:
+        weakref.finalize(executable, tvm_ffi.registry.remove_global_func, own_weights)
     if nodes:
         place_weights(executable.weights(), nodes)
     return executable

@@ -8,6 +8,7 @@ features that the kernels of each need and, if they use AMX, Linux for tile data
 program that runs here on to TVM's own loader, or raises a TVM error that says why there is none. So
 the check runs in any process that loads the library, Python or not, before any kernel can, and
 costs nothing afterwards. The global function `tvm_hybrid.chosen.<digest>` tells which it took.
+What concerns weights is in `library_weights`.
 """
 
 from __future__ import annotations
@@ -20,15 +21,29 @@ from pathlib import Path
 from microkernels.amx import permission as amx_permission
 
 from .cpu_features import AMX_STATE, FEATURES
+from .library_weights import (
+    EXPORTS,
+    OWN_WEIGHTS_PREFIX,
+    SOURCE,
+    weights_function,
+    weights_source,
+)
 from .tvm_compat.library_file import DATA_SYMBOL, LOADER_PREFIX
 from .tvm_compat.vm_file import KIND as VM_KIND
+from .weights_file import WeightsFile
 
 _SOURCE = r"""
 #include <cpuid.h>
 #include <dlfcn.h>
+#include <elf.h>
 #include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
 #include <tvm/ffi/c_api.h>
 #include <unistd.h>
 
@@ -39,6 +54,8 @@ _SOURCE = r"""
 #pragma weak TVMFFIFunctionCall
 #pragma weak TVMFFIErrorSetRaisedFromCStr
 #pragma weak TVMFFIObjectDecRef
+#pragma weak TVMFFIObjectIncRef
+#pragma weak TVMFFITensorFromDLPack
 
 asm(".section .tvm_hybrid_model, \"a\", @progbits\n"
     ".balign 64\n"
@@ -71,6 +88,7 @@ struct Program {
   const Feature* features;
   const Run* runs;  // the virtual machine's executable, one after the other
   int count;
+  const char* weights;  // the function that it asks for its weights
 };
 
 const Program kPrograms[] = {
@@ -162,16 +180,39 @@ bool Runs(const Program& program, Text* text) {
   return false;
 }
 
+@WEIGHTS@
 // A program that shares pieces with another lies scattered; null if there is no memory.
 char* Join(const Program& program, size_t* size) {
   *size = 0;
   for (int i = 0; i < program.count; ++i) *size += program.runs[i].size;
   char* joined = static_cast<char*>(malloc(*size));
-  if (!joined) return nullptr;
+  if (!joined) {
+    TVMFFIErrorSetRaisedFromCStr("MemoryError", "no memory for the code of a program");
+    return nullptr;
+  }
   size_t end = 0;
   for (int i = 0; i < program.count; end += program.runs[i++].size)
     memcpy(joined + end, program.runs[i].data, program.runs[i].size);
   return joined;
+}
+
+// Gives a program to TVM's own loader.
+int Open(const TVMFFIByteArray& bytes, TVMFFIAny* result) {
+  const char* name = @LOADER@;
+  TVMFFIByteArray key = {name, strlen(name)};
+  TVMFFIObjectHandle loader = nullptr;
+  if (TVMFFIFunctionGetGlobal(&key, &loader) != 0) return -1;
+  if (loader == nullptr) {
+    TVMFFIErrorSetRaisedFromCStr("RuntimeError", "this TVM runtime has no Relax virtual machine");
+    return -1;
+  }
+  TVMFFIAny argument;
+  argument.type_index = kTVMFFIByteArrayPtr;
+  argument.zero_padding = 0;
+  argument.v_ptr = const_cast<TVMFFIByteArray*>(&bytes);
+  const int code = TVMFFIFunctionCall(loader, &argument, 1, result);
+  TVMFFIObjectDecRef(loader);
+  return code;
 }
 
 int Load(void*, const TVMFFIAny*, int32_t, TVMFFIAny* result) {
@@ -184,31 +225,36 @@ int Load(void*, const TVMFFIAny*, int32_t, TVMFFIAny* result) {
     TVMFFIErrorSetRaisedFromCStr("RuntimeError", text.data);
     return -1;
   }
-  const char* name = @LOADER@;
-  TVMFFIByteArray key = {name, strlen(name)};
-  TVMFFIObjectHandle loader = nullptr;
-  if (TVMFFIFunctionGetGlobal(&key, &loader) != 0) return -1;
-  if (loader == nullptr) {
-    TVMFFIErrorSetRaisedFromCStr("RuntimeError", "this TVM runtime has no Relax virtual machine");
+  if (kWeightCount > 0 && !HaveWeights()) return -1;
+  const Program& program = kPrograms[chosen = place];
+  if (program.count == 1) return Open({program.runs[0].data, program.runs[0].size}, result);
+  size_t size;
+  char* joined = Join(program, &size);
+  if (!joined) return -1;
+  const int code = Open({joined, size}, result);
+  free(joined);
+  return code;
+}
+
+// The chosen program, asking the global function of this name for its weights.
+int LoadWithOwnWeights(void*, const TVMFFIAny* arguments, int32_t count, TVMFFIAny* result) {
+  const Program& program = kPrograms[chosen < 0 ? 0 : chosen];
+  const size_t length = strlen(program.weights);
+  const TVMFFIByteArray* name = nullptr;
+  if (count == 1 && arguments[0].type_index == kTVMFFIStr)
+    name = TVMFFIBytesGetByteArrayPtr(arguments[0].v_obj);
+  if (chosen < 0 || !name || name->size != length) {
+    TVMFFIErrorSetRaisedFromCStr("ValueError", "no program was loaded, or the name is too long");
     return -1;
   }
-  const Program& program = kPrograms[place];
-  TVMFFIByteArray bytes = {program.runs[0].data, program.runs[0].size};
-  char* joined = nullptr;
-  if (program.count > 1) {
-    bytes.data = joined = Join(program, &bytes.size);
-    if (!joined) {
-      TVMFFIErrorSetRaisedFromCStr("MemoryError", "no memory for the code of a fallback");
-      return -1;
-    }
-  }
-  chosen = place;
-  TVMFFIAny argument;
-  argument.type_index = kTVMFFIByteArrayPtr;
-  argument.zero_padding = 0;
-  argument.v_ptr = &bytes;
-  const int code = TVMFFIFunctionCall(loader, &argument, 1, result);
-  TVMFFIObjectDecRef(loader);
+  size_t size;
+  char* joined = Join(program, &size);
+  if (!joined) return -1;
+  const char* end = joined + size;
+  char* found = joined;
+  while ((found = static_cast<char*>(memmem(found, end - found, program.weights, length))))
+    memcpy(found, name->data, length);
+  const int code = Open({joined, size}, result);
   free(joined);
   return code;
 }
@@ -232,10 +278,12 @@ __attribute__((constructor)) void RegisterLoader() {
   if (!TVMFFIFunctionCreate || !TVMFFIFunctionSetGlobal) return;
   Register(@OWN_LOADER@, Load);
   Register(@CHOSEN@, Chosen);
+  Register(@OWN_WEIGHTS@, LoadWithOwnWeights);
 }
 
 }  // namespace
-"""
+
+@EXPORTS@"""
 
 KIND_PREFIX = "tvm_hybrid."
 CHOSEN_PREFIX = "tvm_hybrid.chosen."
@@ -280,7 +328,9 @@ class LoadableProgram:
     pieces: tuple[Piece, ...]
 
 
-def loader_source(digest: str, frame: Path, programs: Sequence[LoadableProgram]) -> str:
+def loader_source(
+    digest: str, frame: Path, programs: Sequence[LoadableProgram], weights: WeightsFile
+) -> str:
     """The C++ source of the loader.
 
     Parameters
@@ -291,6 +341,8 @@ def loader_source(digest: str, frame: Path, programs: Sequence[LoadableProgram])
         File with the content of `__tvm_ffi__library_bin`: a module of kind `KIND_PREFIX` + digest.
     programs : sequence of LoadableProgram
         The best first.
+    weights : WeightsFile
+        What is behind the library, by program.
     """
     order = {
         piece: place
@@ -300,6 +352,10 @@ def loader_source(digest: str, frame: Path, programs: Sequence[LoadableProgram])
     }
     runs = [_runs([order[piece] for piece in program.pieces]) for program in programs]
     replacements = {
+        "@WEIGHTS@": SOURCE,
+        "@EXPORTS@": EXPORTS,
+        **weights_source(weights),
+        "@OWN_WEIGHTS@": json.dumps(OWN_WEIGHTS_PREFIX + digest),
         "@FRAME@": _quoted_twice(frame),
         "@DATA@": "".join(map(_data, order.values(), order)) + f'    "{_label(len(order))}:\\n"\n',
         "@LABELS@": "".join(
@@ -322,7 +378,7 @@ def loader_source(digest: str, frame: Path, programs: Sequence[LoadableProgram])
         ),
         "@PROGRAMS@": "".join(
             f"    {{{json.dumps(program.cpu)}, kFeatures{place}, kRuns{place}, "
-            f"{len(runs[place])}}},\n"
+            f"{len(runs[place])}, {json.dumps(weights_function(place))}}},\n"
             for place, program in enumerate(programs)
         ),
         "@SYMBOL@": DATA_SYMBOL,

@@ -12,8 +12,10 @@ from . import __version__
 from .input_values import InputValue
 from .record_use import RecordUse
 from .tensors import OutputInfo, TensorInfo
+from .weights_file import StoredWeight
 
-FORMAT = 1
+FORMAT = 2
+READ_FORMATS = (1, 2)  # 1: without weights, which are constants in the program's code then
 
 
 class Coverage(msgspec.Struct, frozen=True):
@@ -94,6 +96,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         The tuning records that gave regions their configurations, in order of the regions' keys.
     model_sha256 : str
         Hash of the compiled program before it is linked; equal for equal models and options.
+    weights : tuple of StoredWeight
+        What lies behind the library in an exported file.
     fallback : Manifest or None
         A second program of the same model, which runs where this one cannot.
     """
@@ -119,6 +123,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     decisions: tuple[Decision, ...]
     records: tuple[RecordUse, ...] = ()
     model_sha256: str = ""
+    weights: tuple[StoredWeight, ...] = ()
     fallback: Manifest | None = None
 
     def to_json(self) -> bytes:

@@ -13,8 +13,9 @@ if TYPE_CHECKING:
     import onnx
 
 _PIECE = 1 << 18  # stays in a core's cache
+_COARSE = 2_000_000_000
 
-FileState = tuple[str, int, int, int]
+FileState = tuple[str, int, int, int, int]  # path, bytes, changed, changed or renamed, inode
 
 
 @dataclass(frozen=True)
@@ -95,7 +96,8 @@ def file_state(path: Path) -> FileState:
         If it is missing.
     """
     found = path.stat()
-    return str(path.absolute()), found.st_size, found.st_mtime_ns, found.st_ino
+    times = found.st_mtime_ns, found.st_ctime_ns
+    return str(path.absolute()), found.st_size, *times, found.st_ino
 
 
 def are_unchanged(files: Iterable[FileState]) -> bool:
@@ -104,6 +106,19 @@ def are_unchanged(files: Iterable[FileState]) -> bool:
         return all(file_state(Path(state[0])) == state for state in files)
     except OSError:
         return False
+
+
+def are_older(files: Iterable[FileState], moment: int) -> bool:
+    """Whether files would have other times had they changed after a moment.
+
+    Parameters
+    ----------
+    files : iterable of FileState
+        As they are.
+    moment : int
+        In nanoseconds since 1970. Times of files may be as coarse as two seconds.
+    """
+    return all(max(state[2], state[3]) + _COARSE < moment for state in files)
 
 
 def _serialized(model: onnx.ModelProto) -> bytes:

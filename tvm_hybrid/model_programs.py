@@ -13,6 +13,7 @@ from .api import warn_if_slow
 from .executable import Executable
 from .logs import logger
 from .model_bytes import ModelBytes
+from .model_digest import model_bytes
 from .model_input import is_onnx
 from .program_key import ProgramKey, program_key
 from .program_note import Note
@@ -58,7 +59,7 @@ class ModelPrograms:
         self._bytes: ModelBytes | None = None
         if cache and program_cache.is_enabled() and is_onnx(model):
             try:
-                self._bytes = ModelBytes.of(model)
+                self._bytes = model_bytes(model)
             except (OSError, ValueError) as error:  # compiling says what is wrong with it
                 program_cache.say_once(f"programs of this model are not kept: {error}")
 

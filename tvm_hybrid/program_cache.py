@@ -2,6 +2,7 @@
 
     <key>.so     a library as `Executable.export` writes it
     <key>.json   what sessions need to know besides; written before the library
+    model-*.json the digest of a model's file (`model_digest`)
 
 A failed attempt at one program for all sizes is a note without a library. Files appear whole, by
 renaming; the folder has a bound, and what was used longest ago goes first. Nothing here fails a
@@ -26,7 +27,7 @@ from .executable import Executable, load_library
 from .fallback import runs_here, takes_fallback
 from .logs import logger
 from .model_bytes import FileState, file_state
-from .program_folder import library_path, make_folder, note_path, remove, shrink
+from .program_folder import library_path, make_folder, most_bytes, note_path, remove, shrink
 from .program_note import Note, read_note, write_note
 from .threads import ThreadsLike
 
@@ -41,8 +42,8 @@ def is_enabled() -> bool:
 def find(key: str, threads: ThreadsLike, weights: str | None) -> Executable | None:
     """A program that was kept, loaded as `tvm_hybrid.load` does; None if there is none.
 
-    What is damaged goes. The checksum of a library is computed once, as long as its file stays the
-    same; its size is always looked at.
+    What is damaged goes. The checksums of a library and its weights are computed once, as long as
+    its file stays the same; its size is always looked at.
     """
     library = library_path(key)
     try:
@@ -55,9 +56,9 @@ def find(key: str, threads: ThreadsLike, weights: str | None) -> Executable | No
             say_once(f"{library} belongs to somebody else, and is not used")
             return None
         try:
-            note, state = read_note(note_path(key)), file_state(library)
+            note, state = read_note(note_path(key), Note), file_state(library)
             checked = note.checked == state
-            executable = load_library(library, threads, weights, checked)
+            executable = load_library(library, threads, weights, checked, verify=not checked)
         except (ArtifactError, OSError, ValueError) as error:
             if library.exists():
                 _drop_damaged(key, error)
@@ -81,7 +82,7 @@ def find_refusal(key: str) -> Note | None:
     if not path.is_file():
         return None
     try:
-        note = read_note(path)
+        note = read_note(path, Note)
     except (OSError, ValueError) as error:
         _drop_damaged(key, error)
         return None
@@ -96,6 +97,10 @@ def keep(key: str, executable: Executable) -> None:
     manifest = executable.manifest
     if not runs_here(manifest) and not takes_fallback(manifest):
         say_once("what is compiled for another CPU is not kept in the cache of programs")
+        return
+    size, most = executable.constant_bytes(), most_bytes()
+    if size > most:
+        say_once(f"a program of {size} bytes is not kept: alone larger than the cache of {most}")
         return
     library = library_path(key)
     started = time.perf_counter()

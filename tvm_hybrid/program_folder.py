@@ -69,7 +69,7 @@ def shrink(newest: str) -> None:
     from filelock import FileLock, Timeout
 
     place = folder()
-    limit = _limit()
+    limit = most_bytes()
     try:
         with FileLock(place / ".lock", timeout=_LOCK_SECONDS):
             _remove_drafts(place)
@@ -94,7 +94,8 @@ def remove(key: str) -> None:
             path.unlink()
 
 
-def _limit() -> int:
+def most_bytes() -> int:
+    """The bound of the folder."""
     text = os.environ.get(BYTES_VARIABLE, "")
     if text.isascii() and text.isdigit():
         return int(text)

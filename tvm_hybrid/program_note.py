@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 
@@ -11,6 +12,8 @@ from microkernels.output_file import write_whole
 
 from .model_bytes import FileState
 from .tensors import DeclaredInterface
+
+AnyNote = TypeVar("AnyNote", bound=msgspec.Struct)
 
 
 class Note(msgspec.Struct, frozen=True, kw_only=True):
@@ -25,7 +28,7 @@ class Note(msgspec.Struct, frozen=True, kw_only=True):
     inputs : tuple of str
         The inputs whose values it would have had to know.
     checked : tuple or None
-        The library's file as it was when its checksum was right.
+        The library's file as it was when its checksums were right.
     """
 
     declared: DeclaredInterface | None = None
@@ -39,7 +42,7 @@ class _Checked(msgspec.Struct):
     note: msgspec.Raw
 
 
-def write_note(path: Path, note: Note) -> None:
+def write_note(path: Path, note: msgspec.Struct) -> None:
     """Writes a file with its checksum.
 
     Raises
@@ -52,8 +55,8 @@ def write_note(path: Path, note: Note) -> None:
     write_whole(path, msgspec.json.encode(checked))
 
 
-def read_note(path: Path) -> Note:
-    """The note in a file.
+def read_note(path: Path, kind: type[AnyNote]) -> AnyNote:
+    """The note of a kind in a file.
 
     Raises
     ------
@@ -65,7 +68,7 @@ def read_note(path: Path) -> Note:
     try:
         checked = msgspec.json.decode(path.read_bytes(), type=_Checked)
         if hashlib.sha256(checked.note).hexdigest() == checked.sha256:
-            return msgspec.json.decode(checked.note, type=Note)
+            return msgspec.json.decode(checked.note, type=kind)
     except msgspec.MsgspecError as error:
         raise ValueError(f"{path} is damaged: {error}") from error
     raise ValueError(f"{path} is damaged: its checksum is wrong")

@@ -13,6 +13,7 @@ from collections.abc import Callable, Hashable
 import numpy as np
 from tvm import ir, relax
 
+from .constants import array_of
 from .graph import DataflowGraph, op_name, scalar_constant
 
 Monomial = frozenset[tuple[Hashable, float]]
@@ -24,6 +25,7 @@ ONE: Monomial = frozenset()
 LEAST, LARGEST = 2.0**-32, 2.0**32
 _LEAST_NUMBER = 2.0**-64  # what is added, as in a norm, may be smaller
 _MOST_TERMS = 8
+_FIRST = 1000  # elements of a large constant that most often tell already
 _MOST_DEPTH = 8
 
 
@@ -40,10 +42,12 @@ def uniform_constant(expr: relax.Expr) -> float | None:
     """
     if not isinstance(expr, ir.GenericConst):
         return None
-    array = np.asarray(expr.value.numpy())
-    if array.size == 0 or array.dtype == bool or np.any(array != array.flat[0]):
+    array = array_of(expr.value).reshape(-1)
+    if array.size == 0 or array.dtype == bool:
         return None
-    number = float(array.flat[0])
+    if any(np.any(part != array[0]) for part in (array[:_FIRST], array)):
+        return None
+    number = float(array[0])
     return number if number == 0 or _LEAST_NUMBER <= abs(number) <= LARGEST else None
 
 

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import ctypes
 import math
+from typing import Any
 
+import ml_dtypes
+import numpy as np
 from tvm import IRModule, relax
 from tvm.ir import GenericConst
 from tvm.runtime import Tensor
@@ -11,16 +15,44 @@ from tvm.runtime import Tensor
 
 def constants_of(mod: IRModule) -> list[GenericConst]:
     """The tensors in a module's Relax functions, each object once."""
-    found: dict[relax.Expr, GenericConst] = {}
+    functions = [each for each in mod.functions.values() if isinstance(each, relax.Function)]
+    return list(dict.fromkeys(each for function in functions for each in constants_in(function)))
+
+
+def constants_in(function: relax.Function) -> list[GenericConst]:
+    """The tensors in a Relax function, each object once."""
+    found: dict[GenericConst, None] = {}
 
     def visit(expr: relax.Expr) -> None:
         if isinstance(expr, GenericConst) and isinstance(expr.value, Tensor):
-            found[expr] = expr
+            found[expr] = None
 
-    for function in mod.functions.values():
-        if isinstance(function, relax.Function):
-            relax.analysis.post_order_visit(function, visit)
-    return list(found.values())
+    relax.analysis.post_order_visit(function, visit)
+    return list(found)
+
+
+def memory_of(tensor: Tensor) -> memoryview:
+    """A tensor's bytes, not copied. They keep the tensor."""
+    memory = (ctypes.c_ubyte * bytes_of(tensor)).from_address(tensor.data_ptr())
+    vars(memory)["tensor"] = tensor
+    return memoryview(memory).cast("B")
+
+
+def array_of(tensor: Tensor, dtype: np.dtype[Any] | None = None) -> np.ndarray[Any, Any]:
+    """A tensor's elements, not copied; to be read only.
+
+    Parameters
+    ----------
+    tensor : tvm.runtime.Tensor
+        The array keeps it.
+    dtype : numpy.dtype, optional
+        Its type, where NumPy has no type of that name.
+    """
+    name = str(tensor.dtype)
+    kind = dtype or np.dtype(getattr(ml_dtypes, name, name))
+    array = np.ndarray(tuple(map(int, tensor.shape)), kind, memory_of(tensor))
+    array.flags.writeable = False
+    return array
 
 
 def bytes_of(tensor: Tensor) -> int:

@@ -267,8 +267,6 @@ def same_shape(a: relax.Expr, b: relax.Expr) -> bool:
 
 def scalar_constant(expr: relax.Expr) -> float | None:
     """The number that a one-element constant holds, else None."""
-    if isinstance(expr, ir.GenericConst):
-        array = expr.value.numpy()
-        if array.size == 1:
-            return float(array.reshape(()))
+    if isinstance(expr, ir.GenericConst) and math.prod(expr.value.shape) == 1:
+        return float(expr.value.numpy().reshape(()))
     return None

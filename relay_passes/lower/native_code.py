@@ -37,7 +37,7 @@ GROUP = 4  # kernels of a module; one by one they would take no longer, but make
 FEW = 8  # kernels that stay in one module
 
 
-def compile_native(mod: IRModule, target: Target, threads: int) -> Any:
+def compile_native(mod: IRModule, target: Target, threads: int) -> tuple[Any, IRModule]:
     """The executable of a module that is lowered as far as TVM's virtual machine wants.
 
     Parameters
@@ -52,8 +52,9 @@ def compile_native(mod: IRModule, target: Target, threads: int) -> Any:
 
     Returns
     -------
-    tvm.relax.VMExecutable
-        It imports one LLVM module for each group of kernels.
+    tuple of tvm.relax.VMExecutable and IRModule
+        It imports one LLVM module for each group of kernels. The module is what the virtual
+        machine's code was made of: what is in other LLVM modules is called by name.
     """
     first, *others = _groups(for_threads(mod, threads))
     pipeline = pipeline_for(threads)
@@ -71,9 +72,9 @@ def compile_native(mod: IRModule, target: Target, threads: int) -> Any:
     if not first:
         without = executable()
         without.mod.clear_imports()  # an empty C source, which would have to be compiled
-        return without
+        return without, rest
     if not others:
-        return executable()
+        return executable(), rest
     with workers(1 + len(others)) as pool:
         compiled = pool.submit(executable)
         modules = [
@@ -83,7 +84,7 @@ def compile_native(mod: IRModule, target: Target, threads: int) -> Any:
         result = compiled.result()
         for module in modules:
             result.mod.import_module(module.result())
-    return result
+    return result, rest
 
 
 def emit_machine_code(executable: tvm.runtime.Module) -> None:

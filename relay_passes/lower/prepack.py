@@ -19,6 +19,7 @@ from tvm import IRModule, ir, relax
 from tvm.ir.transform import PassContext, module_pass
 
 from microkernels.isa import Isa
+from relay_passes.ir.constants import array_of
 from relay_passes.ir.region_functions import (
     emit_body,
     is_region_function,
@@ -60,7 +61,7 @@ def prepack(isa: Isa) -> ir.transform.Pass:
                 for index in _constant_inputs(region):
                     key = (arguments[index], _layout(region, config, index))
                     if key not in packed:
-                        weight = arguments[index].value.numpy()
+                        weight = array_of(arguments[index].value)
                         array = packing.pack(region, config, isa, index, weight)
                         packed[key] = relax.const(np.ascontiguousarray(array))
                     arguments[index] = packed[key]

@@ -31,6 +31,7 @@ from tvm.ir.transform import PassContext, module_pass
 
 from microkernels.machines.machine import Machine
 from relay_passes.check_option import check_option
+from relay_passes.ir.constants import bytes_of
 from relay_passes.ir.region_functions import (
     COMPOSITE,
     PREFIX,
@@ -134,7 +135,7 @@ def constant_bytes(mod: IRModule) -> int:
 
     def visit(expr: relax.Expr) -> None:
         if isinstance(expr, ir.GenericConst):
-            sizes[expr] = expr.value.numpy().nbytes
+            sizes[expr] = bytes_of(expr.value)
 
     for function in mod.functions.values():
         if isinstance(function, relax.Function):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier
 
+import numpy as np
 import pytest
 import tvm
 from tvm import IRModule, ir, relax, te, tirx
@@ -184,3 +185,14 @@ def test_a_launch_passes_its_arguments_on() -> None:
     assert "declare i32 @few_task(i32, ptr, ptr)" in text
     assert "define i32 @few(i32 %tasks, i32 %a0, ptr %a1)" in text
     assert "alloca [2 x i64]" in text
+
+
+def test_the_virtual_machines_code_is_made_without_kernels() -> None:
+    builder = relax.BlockBuilder()
+    x = relax.Var("x", relax.TensorType((4,), "float32"))
+    with builder.function("main", [x]):
+        builder.emit_func_output(x)
+    code = tvm_compat.virtual_machine_code(relax.transform.AttachGlobalSymbol()(builder.get()))
+    assert not code.imports
+    result = relax.VirtualMachine(code, tvm.cpu())["main"](tvm.runtime.tensor(np.ones(4, "f")))
+    np.testing.assert_array_equal(result.numpy(), np.ones(4))

@@ -14,10 +14,12 @@ import tvm_ffi
 
 import tvm_hybrid
 from tests.tvm_hybrid.small_models import mlp
-from tvm_hybrid.artifact import MAGIC, append_manifest, read_manifest
+from tvm_hybrid.artifact import MAGIC, OLDER_MAGIC, complete_library, read_manifest
 from tvm_hybrid.errors import ArtifactError
+from tvm_hybrid.weights_file import WeightsFile
 
-FOOTER = struct.Struct("<32sQ8s")
+FOOTER = struct.Struct("<QQ32sQ8s")
+OLDER_FOOTER = struct.Struct("<32sQ8s")
 
 
 @pytest.fixture(scope="module")
@@ -29,13 +31,20 @@ def good(tmp_path_factory: pytest.TempPathFactory) -> bytes:
 
 
 def manifest_length(data: bytes) -> int:
-    return FOOTER.unpack(data[-FOOTER.size :])[1]
+    return FOOTER.unpack(data[-FOOTER.size :])[3]
 
 
 def sealed(body: bytes, manifest: bytes) -> bytes:
-    """A file with a right checksum around any manifest."""
+    """A file without weights and with a right checksum around any manifest."""
+    place = struct.pack("<QQ", len(body), 0)
+    digest = hashlib.sha256(body + manifest + place).digest()
+    return body + manifest + place + digest + struct.pack("<Q8s", len(manifest), MAGIC)
+
+
+def sealed_by_older(body: bytes, manifest: bytes) -> bytes:
+    """The same as versions wrote it that had no weights behind the library."""
     digest = hashlib.sha256(body + manifest).digest()
-    return body + manifest + FOOTER.pack(digest, len(manifest), MAGIC)
+    return body + manifest + OLDER_FOOTER.pack(digest, len(manifest), OLDER_MAGIC)
 
 
 def with_manifest(data: bytes, change: Callable[[dict[str, object]], object]) -> bytes:
@@ -43,6 +52,15 @@ def with_manifest(data: bytes, change: Callable[[dict[str, object]], object]) ->
     start = end - manifest_length(data)
     fields = msgspec.json.decode(data[start:end])
     return sealed(data[:start], msgspec.json.encode(change(fields)))
+
+
+def older(data: bytes) -> bytes:
+    """A library as versions wrote it that had no weights behind the library."""
+    end = len(data) - FOOTER.size
+    start = end - manifest_length(data)
+    fields = msgspec.json.decode(data[start:end])
+    del fields["weights"]
+    return sealed_by_older(data[:start], msgspec.json.encode({**fields, "format": 1}))
 
 
 def flipped(data: bytes, place: int) -> bytes:
@@ -69,7 +87,11 @@ BAD: list[tuple[str, Callable[[bytes], bytes], str]] = [
     ("another machine", lambda data: data[:18] + b"\xb7\0" + data[20:], "x86-64"),
     ("flipped code", lambda data: flipped(data, len(data) // 3), "checksum"),
     ("flipped manifest", lambda data: flipped(data, len(data) - FOOTER.size - 5), "checksum"),
-    ("flipped checksum", lambda data: flipped(data, len(data) - FOOTER.size), "checksum"),
+    ("flipped checksum", lambda data: flipped(data, len(data) - 48), "checksum"),
+    ("flipped place of weights", lambda data: flipped(data, len(data) - FOOTER.size), "damaged"),
+    ("flipped bytes of weights", lambda data: flipped(data, len(data) - 56), "damaged"),
+    ("older, flipped", lambda data: flipped(older(data), len(data) // 3), "checksum"),
+    ("older, one byte short", lambda data: older(data)[1:], "not a shared library"),
     (
         "manifest too long",
         lambda data: data[:-16] + struct.pack("<Q8s", 1 << 40, MAGIC),
@@ -123,7 +145,7 @@ def test_a_library_of_another_origin_is_refused() -> None:
 def test_a_library_with_our_manifest_but_other_contents_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "other.so"
     path.write_bytes(Path(_libm()).read_bytes())
-    append_manifest(path, mlp().manifest)
+    complete_library(path, mlp().manifest, WeightsFile([]))
     assert read_manifest(path) == mlp().manifest
     with pytest.raises(ArtifactError, match=r"other\.so holds no model"):
         tvm_hybrid.load(path)
@@ -135,8 +157,11 @@ def _libm() -> str:
     return next(line.split()[-1] for line in lines if "libm.so" in line or "libm-" in line)
 
 
-def test_a_good_library_still_loads_after_all_that(good: bytes, tmp_path: Path) -> None:
+@pytest.mark.parametrize("made", [lambda data: data, older], ids=["now", "by older versions"])
+def test_a_good_library_still_loads_after_all_that(
+    good: bytes, made: Callable[[bytes], bytes], tmp_path: Path
+) -> None:
     path = tmp_path / "good.so"
-    path.write_bytes(good)
+    path.write_bytes(made(good))
     x = np.ones((1, 16), np.float32)
     np.testing.assert_array_equal(tvm_hybrid.load(path).run(x)[0].numpy(), mlp().run(x)[0].numpy())

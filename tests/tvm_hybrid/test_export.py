@@ -31,6 +31,7 @@ from tvm_hybrid.cpu_features import FEATURES, missing_on_host
 from tvm_hybrid.dlpack import BFLOAT16
 from tvm_hybrid.errors import ArtifactError, CompileError, IsaError
 from tvm_hybrid.library_loader import LoadableProgram, loader_source
+from tvm_hybrid.weights_file import WeightsFile
 
 X = np.random.default_rng(5).standard_normal((1, 16)).astype(np.float32)
 TOLERANCE = 17 * 64 * 2.0**-24  # K = 16 products and a bias, partial sums below 64
@@ -111,7 +112,7 @@ def test_a_cpu_without_the_products_is_refused_by_their_name(
     assert kernel in decision.kernel
     assert feature in executable.manifest.features
     program = LoadableProgram(cpu, executable.manifest.features, ())
-    source = loader_source("digest", tmp_path / "frame", [program])
+    source = loader_source("digest", tmp_path / "frame", [program], WeightsFile([]))
     assert f'{{"{feature}", ' in source
     # A CPU that has everything else.
     path = executable.export(tmp_path / "m.so")
@@ -159,6 +160,16 @@ def test_a_loaded_executable_can_be_exported_again(exported: Path, tmp_path: Pat
     with pytest.raises(ArtifactError, match="replaced after it was loaded"):
         loaded.export(tmp_path / "again.so")
     np.testing.assert_array_equal(loaded.run(X)[0].numpy(), mlp().run(X)[0].numpy())
+
+
+def test_a_replaced_file_is_another_library(tmp_path: Path) -> None:
+    path = mlp().export(tmp_path / "m.so")
+    before = tvm_hybrid.load(path)
+    tvm_hybrid.compile(mlp_module(2), num_threads=1).export(path)
+    after = tvm_hybrid.load(path)
+    x = np.tile(X, (2, 1))
+    np.testing.assert_allclose(after.run(x)[0].numpy(), mlp_reference(x), atol=TOLERANCE)
+    np.testing.assert_array_equal(before.run(X)[0].numpy(), mlp().run(X)[0].numpy())
 
 
 def test_any_file_name_will_do(exported: Path, tmp_path: Path) -> None:

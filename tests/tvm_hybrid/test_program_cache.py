@@ -28,6 +28,7 @@ from tests.tvm_hybrid.small_models import ROOT, mlp_module
 from tvm_hybrid import artifact, model_programs, program_folder, program_key
 from tvm_hybrid.api import compile as compile_model
 from tvm_hybrid.errors import FeedError, ShapeError
+from tvm_hybrid.executable import Executable
 from tvm_hybrid.session import InferenceSession
 
 LONG = 120  # seconds, after which a test that hangs fails
@@ -327,6 +328,15 @@ def test_a_program_that_is_too_large_is_not_kept(
     assert not libraries(folder)
     assert "alone larger than the cache" in caplog.text
     assert result(session).shape == (4, 5)
+
+
+def test_a_program_of_large_weights_is_not_even_written(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("TVM_HYBRID_CACHE_BYTES", "100")
+    monkeypatch.setattr(Executable, "export", None)
+    session_of(two_layers())
+    assert "alone larger than the cache of 100" in caplog.text
 
 
 def test_what_killed_processes_left_goes_after_an_hour(folder: Path) -> None:

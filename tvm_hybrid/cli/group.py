@@ -30,6 +30,7 @@ COMMANDS = (
     "bench",
     "verify",
     "explain",
+    "check",
     "scale",
     "tune",
     "layouts",

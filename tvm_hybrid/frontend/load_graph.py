@@ -9,6 +9,7 @@ import onnx
 import onnx.inliner
 import onnx.version_converter
 from onnx import numpy_helper
+from onnx.external_data_helper import uses_external_data
 
 from microkernels.errors import ModelError
 
@@ -22,8 +23,15 @@ OLDEST_OPSET = 7
 UPGRADED_OPSET = 12
 
 
-def load_graph(model: onnx.ModelProto) -> Graph:
+def load_graph(model: onnx.ModelProto, folder: str = "") -> Graph:
     """Builds the working graph of `model`, which stays as it is.
+
+    Parameters
+    ----------
+    model : onnx.ModelProto
+        A checked model.
+    folder : str
+        Where the files are that initializers may be in.
 
     Raises
     ------
@@ -55,7 +63,7 @@ def load_graph(model: onnx.ModelProto) -> Graph:
         if kind in NARROW:
             graph.narrow[item.name] = kind
     drop_dead_nodes(graph)
-    _load_constants(graph, proto.initializer)
+    _load_constants(graph, proto.initializer, folder)
     return graph
 
 
@@ -79,7 +87,7 @@ def _copy_nodes(nodes: Iterable[onnx.NodeProto]) -> list[onnx.NodeProto]:
     return copies
 
 
-def _load_constants(graph: Graph, initializers: Iterable[onnx.TensorProto]) -> None:
+def _load_constants(graph: Graph, initializers: Iterable[onnx.TensorProto], folder: str) -> None:
     """Loads the arrays that live nodes or outputs use."""
     used = set(graph.outputs)
     for node in graph.nodes:
@@ -103,10 +111,15 @@ def _load_constants(graph: Graph, initializers: Iterable[onnx.TensorProto]) -> N
         try:
             if min(shape, default=0) < 0:
                 raise ValueError("a dimension is negative")
-            array = numpy_helper.to_array(tensor)
+            array = numpy_helper.to_array(tensor, folder)
             if array.shape != shape:
                 raise ValueError(f"the data have shape {array.shape}")
         except Exception as error:  # numpy's and onnx's own, of many kinds
+            if uses_external_data(tensor):
+                raise ModelError(
+                    f"the external data of initializer {tensor.name!r}, beside the model in "
+                    f"{folder}, cannot be loaded: {error}"
+                ) from error
             raise ModelError(
                 f"initializer {tensor.name!r}: the data do not fit shape {shape}: {error}"
             ) from error

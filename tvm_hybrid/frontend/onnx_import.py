@@ -32,7 +32,7 @@ from .load_graph import load_graph
 from .open_model import declared_interface
 from .open_sizes import OpenSizes
 from .propagate import propagate
-from .read_model import ModelLike, read_model
+from .read_model import ModelLike, read_all_but_large
 from .relax_import import to_relax
 
 logger = logging.getLogger("tvm_hybrid")
@@ -81,9 +81,9 @@ def import_onnx(
         An operator, or a form of one, cannot be imported; the message names the node.
     """
     start = time.perf_counter()
-    proto = read_model(model)
+    proto, folder = read_all_but_large(model)
     try:
-        imported = _import(proto, shapes, values, keep_open)
+        imported = _import(proto, folder, shapes, values, keep_open)
     except ModelError:
         raise
     except Exception as error:  # a malformed model can go wrong in more ways than can be foreseen
@@ -95,10 +95,14 @@ def import_onnx(
 
 
 def _import(
-    proto: onnx.ModelProto, shapes: Shapes | None, values: Values | None, keep_open: bool
+    proto: onnx.ModelProto,
+    folder: str,
+    shapes: Shapes | None,
+    values: Values | None,
+    keep_open: bool,
 ) -> ImportedModel:
     check_model(proto)
-    graph = load_graph(proto)
+    graph = load_graph(proto, folder)
     arrays = read_values(graph, values)
     declared = declared_interface(proto, graph, shapes) if keep_open else None
     opened = freeze_shapes(graph, shapes_with(arrays, shapes), keep_open)

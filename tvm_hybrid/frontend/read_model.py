@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import os
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from pathlib import Path
 from typing import TypeAlias
 
@@ -13,6 +14,9 @@ from onnx.external_data_helper import load_external_data_for_model, uses_externa
 from microkernels.errors import ModelError
 
 ModelLike: TypeAlias = str | os.PathLike[str] | bytes | bytearray | memoryview | onnx.ModelProto
+
+LARGE_BYTES = 1 << 18
+_NEW_OPSET = 7
 
 _OTHER_FORMATS = {
     b"PK\x03\x04": "a zip archive (a PyTorch checkpoint?)",
@@ -53,7 +57,38 @@ def read_model(model: ModelLike) -> onnx.ModelProto:
     )
 
 
+def read_all_but_large(model: ModelLike) -> tuple[onnx.ModelProto, str]:
+    """As `read_model`, but large initializers of a path's model stay in their files.
+
+    Returns
+    -------
+    tuple of onnx.ModelProto and str
+        The model, and the folder of these files; "" if there are none.
+
+    Raises
+    ------
+    ModelError
+        As `read_model`; not where the data of a large initializer cannot be found.
+    """
+    if isinstance(model, str | os.PathLike):
+        path = Path(model)
+        proto = _parse_file(path)
+        left = [each for each in _external_tensors(proto) if _declared_bytes(each) >= LARGE_BYTES]
+        # The converter of old models may look into tensors.
+        if left and not any(each.version < _NEW_OPSET for each in proto.opset_import):
+            _load_external(proto, path, {tensor.name for tensor in left})
+            return proto, str(path.parent)
+    return read_model(model), ""
+
+
 def _read_file(path: Path) -> onnx.ModelProto:
+    proto = _parse_file(path)
+    if any(True for _ in _external_tensors(proto)):
+        _load_external(proto, path, set())
+    return proto
+
+
+def _parse_file(path: Path) -> onnx.ModelProto:
     try:
         if path.is_dir():
             raise ModelError(f"{path} is a directory; give the .onnx file inside it")
@@ -62,16 +97,28 @@ def _read_file(path: Path) -> onnx.ModelProto:
         raise ModelError(f"there is no model file {path}") from error
     except (OSError, ValueError) as error:
         raise ModelError(f"cannot read model file {str(path)!r}: {error}") from error
-    proto = _parse(data, str(path))
-    if any(True for _ in _external_tensors(proto)):
-        try:
-            load_external_data_for_model(proto, str(path.parent))
-        except Exception as error:  # onnx raises many kinds here, C++ ones among them
-            names = ", ".join(tensor.name for tensor in list(_external_tensors(proto))[:3])
-            raise ModelError(
-                f"{path}: the external data of its tensors ({names}, ...) cannot be loaded: {error}"
-            ) from error
-    return proto
+    return _parse(data, str(path))
+
+
+def _load_external(proto: onnx.ModelProto, path: Path, left: Container[str]) -> None:
+    """Reads tensors from files beside a model's, all but initializers of these names."""
+    kept = [tensor for tensor in proto.graph.initializer if tensor.name in left]
+    others = [tensor for tensor in proto.graph.initializer if tensor.name not in left]
+    del proto.graph.initializer[:]
+    proto.graph.initializer.extend(others)
+    try:
+        load_external_data_for_model(proto, str(path.parent))
+    except Exception as error:  # onnx raises many kinds here, C++ ones among them
+        names = ", ".join(tensor.name for tensor in list(_external_tensors(proto))[:3])
+        raise ModelError(
+            f"{path}: the external data of its tensors ({names}, ...) cannot be loaded: {error}"
+        ) from error
+    proto.graph.initializer.extend(kept)
+
+
+def _declared_bytes(tensor: onnx.TensorProto) -> int:
+    """At least so many bytes, if the model tells the truth."""
+    return math.prod(tensor.dims) // 4
 
 
 def _parse(data: bytes, where: str) -> onnx.ModelProto:

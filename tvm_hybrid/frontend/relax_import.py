@@ -11,6 +11,7 @@ from tvm import IRModule, relax
 from tvm.ir import GlobalVar
 
 from microkernels.errors import ModelError, UnsupportedOperatorError
+from relay_passes.ir.constants import array_of
 
 from ..tvm_compat.onnx_importer import OnnxImporter, node_inputs
 from .bfloat16_converters import BFLOAT16, is_widened, widen
@@ -22,6 +23,7 @@ from .expressions import Expr, literal, static_shape_of
 from .graph import Graph, describe
 from .loops import Loop, repeat
 from .open_sizes import OpenSizes, RelatedSizesError, current_sizes, keeping
+from .read_model import LARGE_BYTES
 from .supported import has_converter
 
 Shapes = dict[str, list[Expr]]  # of inputs, by name
@@ -54,7 +56,12 @@ class _Importer(OnnxImporter):
 
     def constants(self) -> dict[str, relax.Expr]:
         # An array needs no way through a TensorProto and back.
-        return {name: literal(array) for name, array in self._graph.constants.items()}
+        found: dict[str, relax.Expr] = {}
+        for name, array in self._graph.constants.items():
+            found[name] = value = literal(array)
+            if array.nbytes >= LARGE_BYTES:  # one copy is enough
+                self._graph.constants[name] = array_of(value.value, array.dtype)
+        return found
 
     def convert(
         self, node: str, op_type: str, inputs: Sequence[Any], attrs: dict[str, Any], opset: int

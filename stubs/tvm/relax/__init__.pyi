@@ -16,6 +16,7 @@ from . import op as op
 from . import transform as transform
 from . import utils as utils
 from .block_builder import BlockBuilder as BlockBuilder
+from .exec_builder import ExecBuilder as ExecBuilder
 from .expr import Binding as Binding
 from .expr import BindingBlock as BindingBlock
 from .expr import DataflowBlock as DataflowBlock

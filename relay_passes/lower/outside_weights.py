@@ -1,0 +1,106 @@
+"""Outside weights: functions take large constants from whoever loads the program.
+
+Before
+
+    def main(x):
+        cls.kernel(x, packed, y)
+        return y
+
+After
+
+    def main(x):
+        weight = R.call_packed("name", 0)
+        cls.kernel(x, weight, y)
+        return y
+
+`name` is a function that returns one of all these tensors. TVM's virtual machine looks for it where
+it looks for kernels. So a library can have its weights in any form, and a program is small.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from tvm import IRModule, relax
+from tvm.ir import GenericConst
+from tvm.runtime import Tensor
+
+from relay_passes.ir.constants import bytes_of, constants_in
+from relay_passes.ir.graph import AnyBinding
+from relay_passes.ir.region_functions import substitute
+from relay_passes.ir.rewrite import is_relax, map_functions, with_body
+
+
+def with_outside_weights(mod: IRModule, name: str, least: int) -> tuple[IRModule, list[Tensor]]:
+    """A module that the virtual machine's code is made of, with the weights outside of it.
+
+    Parameters
+    ----------
+    mod : IRModule
+        Lowered as far as TVM's virtual machine wants. It stays as it is.
+    name : str
+        The function to call for a weight by its number.
+    least : int
+        Constants of fewer bytes stay where they are.
+
+    Returns
+    -------
+    tuple of IRModule and list of tvm.runtime.Tensor
+        The module, and what the function is to return for 0, 1 and so on. No tensor is copied.
+    """
+    numbers: dict[Tensor, int] = {}
+
+    def changed(function: relax.Function) -> relax.Function:
+        large = [each for each in constants_in(function) if bytes_of(each.value) >= least]
+        for each in large:
+            numbers.setdefault(each.value, len(numbers))
+        return _changed(function, name, {each: numbers[each.value] for each in large})
+
+    return map_functions(mod, is_relax, changed), list(numbers)
+
+
+def _changed(
+    function: relax.Function, name: str, numbers: Mapping[GenericConst, int]
+) -> relax.Function:
+    if not numbers:
+        return function
+    bindings: list[relax.Binding] = []
+    items: dict[relax.Expr, relax.Expr] = {}
+    taken: dict[int, relax.Var] = {}
+    for constant, number in numbers.items():
+        if number not in taken:
+            taken[number] = relax.Var("weight", constant.ty)
+            item = relax.Call(
+                relax.ExternFunc(name), [relax.prim_value(number)], ret_ty=constant.ty
+            )
+            bindings.append(relax.VarBinding(taken[number], item))
+        items[constant] = taken[number]
+    body = _renamed(function.body, items)
+    return with_body(
+        function, relax.SeqExpr([relax.BindingBlock(bindings), *body.blocks], body.body)
+    )
+
+
+def _renamed(expr: relax.Expr, items: Mapping[relax.Expr, relax.Expr]) -> relax.Expr:
+    """An expression with variables in place of constants, in branches too."""
+    if isinstance(expr, relax.SeqExpr):
+        blocks = [
+            type(block)([_bound(binding, items) for binding in block.bindings])
+            for block in expr.blocks
+        ]
+        return relax.SeqExpr(blocks, _renamed(expr.body, items))
+    if isinstance(expr, relax.If):
+        return relax.If(
+            expr.cond, _renamed(expr.true_branch, items), _renamed(expr.false_branch, items)
+        )
+    if isinstance(expr, relax.Call):
+        arguments = [substitute(argument, items) for argument in expr.args]
+        return relax.Call(expr.op, arguments, expr.attrs, expr.ty_args, ret_ty=expr.ty)
+    return substitute(expr, items)
+
+
+def _bound(binding: AnyBinding, items: Mapping[relax.Expr, relax.Expr]) -> AnyBinding:
+    value = _renamed(binding.value, items)
+    if isinstance(binding, relax.MatchCast):
+        return relax.MatchCast(binding.var, value, binding.ty)
+    return relax.VarBinding(binding.var, value)

@@ -1,0 +1,68 @@
+"""Initializers in other files: large ones are read from there when they are needed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from relay_passes.ir.constants import constants_of
+from tvm_hybrid.errors import ModelError
+from tvm_hybrid.frontend import import_onnx
+from tvm_hybrid.frontend.read_model import LARGE_BYTES, read_all_but_large, read_model
+
+ROWS, COLUMNS = 512, LARGE_BYTES // 128
+W = np.random.default_rng(0).standard_normal((ROWS, COLUMNS)).astype(np.float32)
+BIAS = np.random.default_rng(1).standard_normal(COLUMNS).astype(np.float32)
+
+
+def saved(folder: Path, opset: int = 17) -> Path:
+    """x @ W + BIAS, both in one file."""
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["h"]),
+        helper.make_node("Add", ["h", "b"], ["y"]),
+    ]
+    inputs = [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, ROWS])]
+    outputs = [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, COLUMNS])]
+    weights = [numpy_helper.from_array(W, "w"), numpy_helper.from_array(BIAS, "b")]
+    graph = helper.make_graph(nodes, "g", inputs, outputs, weights)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
+    path = folder / "m.onnx"
+    onnx.save_model(model, path, save_as_external_data=True, location="data", size_threshold=0)
+    return path
+
+
+def constants(path: Path) -> list[np.ndarray]:
+    return [each.value.numpy() for each in constants_of(import_onnx(path).mod)]
+
+
+@pytest.mark.parametrize("opset", [6, 17])
+def test_large_initializers_are_read_late(opset: int, tmp_path: Path) -> None:
+    path = saved(tmp_path, opset)
+    proto, folder = read_all_but_large(path)
+    found = {tensor.name: len(tensor.raw_data) for tensor in proto.graph.initializer}
+    late = opset == 17  # the converter of old models may want to see them
+    assert found == {"w": 0 if late else W.nbytes, "b": BIAS.nbytes}
+    assert folder == (str(tmp_path) if late else "")
+    assert all(tensor.raw_data for tensor in read_model(path).graph.initializer)
+
+
+def test_they_are_read_right(tmp_path: Path) -> None:
+    found = constants(saved(tmp_path))
+    assert len(found) == 2
+    for array in (W, BIAS):
+        assert any(np.array_equal(array, each) for each in found)
+
+
+@pytest.mark.parametrize("size", [None, 0, 1000, W.nbytes - 1])
+def test_a_file_that_is_cut_off_or_gone_is_named(size: int | None, tmp_path: Path) -> None:
+    path = saved(tmp_path)
+    data = (tmp_path / "data").read_bytes()
+    (tmp_path / "data").unlink()
+    if size is not None:
+        (tmp_path / "data").write_bytes(data[:size])
+    with pytest.raises(ModelError, match=r"external data .*cannot be loaded"):
+        import_onnx(path)
