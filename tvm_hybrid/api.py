@@ -33,6 +33,7 @@ from .bound_outputs import bound_outputs
 from .cpu_features import required_features
 from .executable import Executable
 from .fallback import fallback_target
+from .freed_memory import return_freed_memory
 from .input_alignment import unaligned_inputs
 from .logs import logger
 from .manifest import Coverage, Manifest, package_versions
@@ -183,17 +184,20 @@ def compile(
         options = replace(
             options, strict=any(info.static_shape is None for info in imported.inputs)
         )
-    if second is None:
-        return _compiled(imported, options, setting, nodes)
-    below = replace(
-        options,
-        target=second,
-        suffix=f"_{target_isa(second).name}",
-        dump_ir=None if options.dump_ir is None else options.dump_ir / "fallback",
-    )
-    below = with_records(below, lookup_of(records))
-    fallback_program = _compiled(imported, below, setting, nodes)
-    return _compiled(imported, options, setting, nodes, fallback_program)
+    fallback_program = None
+    if second is not None:
+        below = replace(
+            options,
+            target=second,
+            suffix=f"_{target_isa(second).name}",
+            dump_ir=None if options.dump_ir is None else options.dump_ir / "fallback",
+        )
+        below = with_records(below, lookup_of(records))
+        fallback_program = _compiled(imported, below, setting, nodes)
+    found = _compiled(imported, options, setting, nodes, fallback_program)
+    del imported
+    return_freed_memory()
+    return found
 
 
 def _compiled(

@@ -11,6 +11,7 @@ from . import program_cache
 from .api import compile as compile_model
 from .api import warn_if_slow
 from .executable import Executable
+from .freed_memory import return_freed_memory
 from .logs import logger
 from .model_bytes import ModelBytes
 from .model_digest import model_bytes
@@ -169,7 +170,8 @@ class ModelPrograms:
             if key.holds():
                 program_cache.keep(key.text, found)
                 if found.bare_kernel() is None:  # the library has machine code already
-                    return self._find(key, anew=True) or found
+                    found = self._find(key, anew=True) or found
+                    return_freed_memory()
             else:
                 program_cache.say_once(
                     "a program is not kept: files of the model, of records or of this package have "

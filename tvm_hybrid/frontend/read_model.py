@@ -74,17 +74,16 @@ def read_all_but_large(model: ModelLike) -> tuple[onnx.ModelProto, str]:
         path = Path(model)
         proto = _parse_file(path)
         left = [each for each in _external_tensors(proto) if _declared_bytes(each) >= LARGE_BYTES]
-        # The converter of old models may look into tensors.
-        if left and not any(each.version < _NEW_OPSET for each in proto.opset_import):
-            _load_external(proto, path, {tensor.name for tensor in left})
-            return proto, str(path.parent)
+        if any(each.version < _NEW_OPSET for each in proto.opset_import):
+            left = []  # the converter of old models may look into tensors
+        _load_external(proto, path, {tensor.name for tensor in left})
+        return proto, str(path.parent) if left else ""
     return read_model(model), ""
 
 
 def _read_file(path: Path) -> onnx.ModelProto:
     proto = _parse_file(path)
-    if any(True for _ in _external_tensors(proto)):
-        _load_external(proto, path, set())
+    _load_external(proto, path, set())
     return proto
 
 
@@ -102,6 +101,8 @@ def _parse_file(path: Path) -> onnx.ModelProto:
 
 def _load_external(proto: onnx.ModelProto, path: Path, left: Container[str]) -> None:
     """Reads tensors from files beside a model's, all but initializers of these names."""
+    if not any(True for _ in _external_tensors(proto)):
+        return
     kept = [tensor for tensor in proto.graph.initializer if tensor.name in left]
     others = [tensor for tensor in proto.graph.initializer if tensor.name not in left]
     del proto.graph.initializer[:]

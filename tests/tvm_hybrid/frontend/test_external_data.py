@@ -12,6 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 from relay_passes.ir.constants import constants_of
 from tvm_hybrid.errors import ModelError
 from tvm_hybrid.frontend import import_onnx
+from tvm_hybrid.frontend import read_model as read_model_module
 from tvm_hybrid.frontend.read_model import LARGE_BYTES, read_all_but_large, read_model
 
 ROWS, COLUMNS = 512, LARGE_BYTES // 128
@@ -66,3 +67,17 @@ def test_a_file_that_is_cut_off_or_gone_is_named(size: int | None, tmp_path: Pat
         (tmp_path / "data").write_bytes(data[:size])
     with pytest.raises(ModelError, match=r"external data .*cannot be loaded"):
         import_onnx(path)
+
+
+def test_a_file_without_external_data_is_parsed_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = onnx.load(saved(tmp_path))
+    onnx.save_model(model, tmp_path / "whole.onnx")
+    parsed: list[str] = []
+    parse = read_model_module._parse
+    monkeypatch.setattr(
+        read_model_module, "_parse", lambda data, where: parsed.append(where) or parse(data, where)
+    )
+    import_onnx(tmp_path / "whole.onnx")
+    assert parsed == [str(tmp_path / "whole.onnx")]
