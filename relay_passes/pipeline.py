@@ -40,6 +40,7 @@ from .canonicalize.sink_scale import sink_scale
 from .check_option import check_option
 from .decisions import DecisionLog
 from .dump_ir import DumpIR
+from .ir.graph import forget_block
 from .layout.fold_channel_shuffle import fold_channel_shuffle
 from .layout.note_reorders import note_reorders
 from .layout.propagate_layout import propagate_layout
@@ -189,8 +190,13 @@ class Phase(Enum):
     LOWER_TO_VM = "TVM's own lowering, with memory planned"
 
 
-def phases(options: PipelineOptions, decisions: DecisionLog) -> dict[Phase, list[Pass]]:
-    """Every pass by phase, in the order in which they run."""
+def phases(
+    options: PipelineOptions, decisions: DecisionLog, meaning: bool = False
+) -> dict[Phase, list[Pass]]:
+    """Every pass by phase, in the order in which they run.
+
+    If `meaning`, region functions mean what they did when their weights are packed.
+    """
     machine = options.machine
     fuse, coarse = options.fusion != "none", options.fusion == "coarse"
     bf16 = options.precision == "bf16"
@@ -256,7 +262,7 @@ def phases(options: PipelineOptions, decisions: DecisionLog) -> dict[Phase, list
         ],
         Phase.CONFIGURE_REGIONS: [
             select_configs(machine, options.lookup),
-            prepack(machine.isa),
+            prepack(machine.isa, meaning),
         ],
         Phase.BUILD_KERNELS: [
             *only_if(coarse, grow_caches(machine, decisions)),
@@ -315,11 +321,13 @@ def only_if(condition: bool, each: Pass) -> list[Pass]:
     return [each] if condition else []
 
 
-def passes_through(last: Phase, options: PipelineOptions, decisions: DecisionLog) -> list[Pass]:
-    """The passes of every phase until the end of one."""
+def passes_through(
+    last: Phase, options: PipelineOptions, decisions: DecisionLog, meaning: bool = False
+) -> list[Pass]:
+    """The passes of every phase until the end of one; `meaning` as of `phases`."""
     order = list(Phase)
     reached = order[: order.index(last) + 1]
-    table = phases(options, decisions)
+    table = phases(options, decisions, meaning)
     return [each for phase in reached for each in table[phase]]
 
 
@@ -328,7 +336,7 @@ def partition_module(mod: IRModule, options: PipelineOptions, decisions: Decisio
 
     Weights are packed and configurations chosen; what is left is to compile each function.
     """
-    passes = passes_through(Phase.CONFIGURE_REGIONS, options, decisions)
+    passes = passes_through(Phase.CONFIGURE_REGIONS, options, decisions, meaning=True)
     return _run(mod, [*passes, annotate_codegen(options.target, options.threads)], options)
 
 
@@ -378,5 +386,8 @@ def compile_module(mod: IRModule, options: PipelineOptions) -> CompiledModule:
 def _run(mod: IRModule, passes: list[Pass], options: PipelineOptions) -> IRModule:
     """The passes under the target, dumping the IR after each if asked to."""
     instruments = [] if options.dump_ir is None else [DumpIR(options.dump_ir)]
-    with ir.transform.PassContext(opt_level=3, instruments=instruments), options.target:
-        return ir.transform.Sequential(passes)(mod)
+    try:
+        with ir.transform.PassContext(opt_level=3, instruments=instruments), options.target:
+            return ir.transform.Sequential(passes)(mod)
+    finally:
+        forget_block()

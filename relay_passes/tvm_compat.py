@@ -89,6 +89,11 @@ class _ThreadStack(threading.local):
         return len(self._items)
 
 
+def object_address(node: Any) -> int:
+    """Where an object of TVM is; those that are equal may lie in different places."""
+    return int(node.__chandle__())
+
+
 def separate_builders() -> None:
     """Lets threads build Relax functions at the same time.
 

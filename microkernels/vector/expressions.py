@@ -23,6 +23,8 @@ from tvm import DataType, tirx
 from tvm.ir.expr import TensorLoad
 from tvm.script.ir_builder import IRBuilder
 
+from .placeholders import Placeholder
+
 Expr: TypeAlias = tirx.Expr
 
 
@@ -67,12 +69,19 @@ def splat(value: Expr, lanes: int) -> Expr:
     return value if lanes == 1 else tirx.Broadcast(value, lanes)
 
 
-def constant(value: float | int, element: str, lanes: int) -> Expr:
+def scalar(value: float | int | Placeholder, element: str) -> Expr:
+    """A number."""
+    if isinstance(value, Placeholder):
+        return value.emitted(element)
+    return tirx.const(value, element)
+
+
+def constant(value: float | int | Placeholder, element: str, lanes: int) -> Expr:
     """A number in every lane."""
-    return splat(tirx.const(value, element), lanes)
+    return splat(scalar(value, element), lanes)
 
 
-def like(value: float | int, other: Expr) -> Expr:
+def like(value: float | int | Placeholder, other: Expr) -> Expr:
     """A number with the type and lanes of `other`."""
     return constant(value, element_of(other), lanes_of(other))
 

@@ -4,19 +4,33 @@ from __future__ import annotations
 
 import hashlib
 import math
+import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, TypeAlias, TypeGuard
+from typing import Any, NamedTuple, TypeAlias, TypeGuard
 
 import tvm_ffi
 from tvm import ir, relax, tirx
 from tvm.sym import Analyzer
 
+from relay_passes.tvm_compat import object_address
 from tir_schedules.core.region import Tensor
 from tir_schedules.core.size import SymbolicSize, quotient
 
 AnyBinding: TypeAlias = relax.VarBinding | relax.MatchCast
 
 RANGE_DTYPES = ("float32", "uint8", "int32")  # that hold a zero point of uint8 as it is
+
+
+_last = threading.local()
+# Passes ask for the same types again and again; by address.
+_read_types: dict[int, tuple[Any, _ReadType | None]] = {}
+_MOST_READ = 1 << 14
+
+
+def forget_block() -> None:
+    """Lets go of the block that this thread read last, with its constants, and of types."""
+    _last.read = (None,)
+    _read_types.clear()
 
 
 class DataflowGraph:
@@ -34,24 +48,34 @@ class DataflowGraph:
     fuse : bool
         As given.
     bindings, position, users
-        The block's bindings; where a variable is bound, and where it is used.
+        The block's bindings; where a variable is bound, and where it is used. Not to be changed.
     taken : set of int
         Positions that have become part of regions.
     read : set of relax.Expr
         What regions read; they may pass over the bindings between it and their own.
     """
 
+    bindings: Sequence[AnyBinding]
+    position: dict[relax.Expr, int]
+    users: dict[relax.Expr, list[int]]
+
     def __init__(self, block: relax.DataflowBlock, fuse: bool = True) -> None:
         self.fuse = fuse
-        self.bindings = list(block.bindings)
-        self.position: dict[relax.Expr, int] = {b.var: i for i, b in enumerate(self.bindings)}
-        self.users: dict[relax.Expr, list[int]] = {}
-        for i, binding in enumerate(self.bindings):
-            for var in variables(binding.value):
-                self.users.setdefault(var, []).append(i)
         self.taken: set[int] = set()
         self.read: set[relax.Expr] = set()
-        self.range_items = dict(self._range_items())
+        # Most passes change nothing: the next one reads the same block.
+        known: tuple[Any, ...] = getattr(_last, "read", (None,))
+        if not block.same_as(known[0]):
+            self.bindings = block.bindings[:]  # a list: arrays of TVM are slow to iterate over
+            self.position = {binding.var: i for i, binding in enumerate(self.bindings)}
+            self.users = {}
+            for i, binding in enumerate(self.bindings):
+                for var in variables(binding.value):
+                    self.users.setdefault(var, []).append(i)
+            found = dict(self._range_items())
+            known = _last.read = block, self.bindings, self.position, self.users, found
+        _, self.bindings, self.position, self.users, found = known
+        self.range_items = dict(found)
 
     def value(self, position: int) -> Any:
         """What the binding at a position binds; `op_name` tells what kind of expression it is."""
@@ -124,6 +148,19 @@ def downstream(graph: DataflowGraph, var: relax.Var, depth: int) -> Iterator[int
 def variables(expr: relax.Expr) -> list[relax.Var]:
     """Variables that an expression uses, in order, each once."""
     found: dict[relax.Var, None] = {}
+    if isinstance(expr, relax.Call) and isinstance(expr.op, (ir.Op, ir.GlobalVar)):
+        for argument in expr.args[:]:  # a list: arrays of TVM are slow to iterate over
+            if isinstance(argument, relax.Var):
+                found[argument] = None
+            elif not isinstance(argument, ir.GenericConst):
+                found.update(dict.fromkeys(_visited(argument)))
+        return list(found)
+    return _visited(expr)
+
+
+def _visited(expr: relax.Expr) -> list[relax.Var]:
+    """The same by TVM's visitor, for expressions of any kind."""
+    found: dict[relax.Var, None] = {}
 
     def visit(node: relax.Expr) -> None:
         if isinstance(node, relax.Var):
@@ -147,14 +184,10 @@ def is_call(expr: relax.Expr | None, *names: str) -> TypeGuard[relax.Call]:
 
 def static_tensor(expr: relax.Expr) -> Tensor | None:
     """Shape and element type of a tensor expression; None if not known at compile time."""
-    ty = expr.ty
-    if not isinstance(ty, relax.TensorType) or ty.shape is None or ty.dtype is None:
+    read = _read_type(expr.ty)
+    if read is None or not read.known:
         return None
-    extents = getattr(ty.shape, "values", None)
-    if extents is None or not all(hasattr(extent, "value") for extent in extents):
-        return None
-    shape = tuple(int(extent.value) for extent in extents)
-    return Tensor(shape, str(ty.dtype), isinstance(expr, ir.GenericConst))
+    return Tensor(read.shape, read.dtype, isinstance(expr, ir.GenericConst))
 
 
 def region_tensor(expr: relax.Expr) -> Tensor | None:
@@ -162,14 +195,40 @@ def region_tensor(expr: relax.Expr) -> Tensor | None:
 
     A size is a sum of products of variables, and of quotients and the like, each a symbol.
     """
-    ty = expr.ty
+    read = _read_type(expr.ty)
+    if read is None:
+        return None
+    return Tensor(read.shape, read.dtype, isinstance(expr, ir.GenericConst))
+
+
+class _ReadType(NamedTuple):
+    """The shape of a tensor's type, whether all sizes are numbers, and the elements' type."""
+
+    shape: tuple[int, ...]
+    known: bool
+    dtype: str
+
+
+def _read_type(ty: Any) -> _ReadType | None:
+    """What a type says; None if it is not that of a tensor, or says less."""
+    place = object_address(ty)
+    known = _read_types.get(place)  # the object is kept, so no other one has its address
+    if known is None:
+        if len(_read_types) >= _MOST_READ:
+            _read_types.clear()
+        known = _read_types[place] = ty, _type_as_read(ty)
+    return known[1]
+
+
+def _type_as_read(ty: Any) -> _ReadType | None:
     if not isinstance(ty, relax.TensorType) or ty.shape is None or ty.dtype is None:
         return None
     extents = getattr(ty.shape, "values", None)
     if extents is None:
         return None
-    shape = tuple(_size(extent, {}) for extent in extents)
-    return Tensor(shape, str(ty.dtype), isinstance(expr, ir.GenericConst))
+    sizes = extents[:]  # a list: arrays of TVM are slow to iterate over
+    known = all(hasattr(extent, "value") for extent in sizes)
+    return _ReadType(tuple(_size(extent, {}) for extent in sizes), known, str(ty.dtype))
 
 
 def size_of(extent: Any) -> int:

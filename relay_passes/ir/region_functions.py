@@ -8,6 +8,7 @@ def fused_matmul(x, w, b):
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeGuard
 
@@ -34,7 +35,12 @@ def is_region_function(function: object) -> TypeGuard[relax.Function]:
 
 def region_of(function: relax.Function | tirx.PrimFunc) -> Region:
     """The region of a region function, or of a kernel that was built for one."""
-    return Region.from_json(str(function.attrs[REGION]))
+    return _region_from(str(function.attrs[REGION]))
+
+
+@functools.lru_cache(maxsize=1 << 12)  # every pass asks for the regions of all calls
+def _region_from(text: str) -> Region:
+    return Region.from_json(text)
 
 
 def region_function(

@@ -21,7 +21,7 @@ from typing import Any, TypeGuard
 from tvm import IRModule, ir, relax, tirx
 from tvm.ir.transform import PassContext, module_pass
 
-from .graph import AnyBinding, DataflowGraph
+from .graph import AnyBinding, DataflowGraph, variables
 from .region_functions import is_region_function
 
 MAIN = "main"
@@ -114,6 +114,8 @@ def map_functions(
 def rewrite_blocks(builder: relax.BlockBuilder, rewrite: RewriteBlock) -> IRModule:
     """A module with its dataflow blocks written anew, and without what is unused then.
 
+    If nothing is to be written anew, the module stays as it is.
+
     Parameters
     ----------
     builder : BlockBuilder
@@ -122,19 +124,35 @@ def rewrite_blocks(builder: relax.BlockBuilder, rewrite: RewriteBlock) -> IRModu
         Dataflow block -> its new bindings, among them the same outputs; None to leave it.
     """
 
-    def rewritten(block: relax.BindingBlock) -> relax.BindingBlock:
-        bindings = rewrite(block) if isinstance(block, relax.DataflowBlock) else None
-        return block if bindings is None else relax.DataflowBlock(bindings)
+    written = _written(builder, rewrite)
+    return builder.get() if written is None else relax.transform.DeadCodeElimination()(written)
 
+
+def _written(builder: relax.BlockBuilder, rewrite: RewriteBlock) -> IRModule | None:
+    """A module with its dataflow blocks written anew; None if all of them stay."""
+    found = False
     for gvar, function in list(builder.get().functions_items()):
-        if _is_ordinary(function):
-            blocks = list(map(rewritten, function.body.blocks))
+        if not _is_ordinary(function):
+            continue
+        old = list(function.body.blocks)
+        bindings = [
+            rewrite(block) if isinstance(block, relax.DataflowBlock) else None for block in old
+        ]
+        if any(new is not None for new in bindings):
+            found = True
+            blocks = [
+                block if new is None else relax.DataflowBlock(_used(new))
+                for block, new in zip(old, bindings, strict=True)
+            ]
             builder.update_func(gvar, with_blocks(function, blocks))
-    return relax.transform.DeadCodeElimination()(builder.get())
+    return builder.get() if found else None
 
 
 def block_pass(name: str, rewrite: RewriteGraph) -> ir.transform.Pass:
     """A module pass that writes dataflow blocks anew, and drops what is unused.
+
+    A module in which all blocks stay is the same module: to look for unused bindings takes longer
+    than most passes do.
 
     Parameters
     ----------
@@ -146,12 +164,32 @@ def block_pass(name: str, rewrite: RewriteGraph) -> ir.transform.Pass:
 
     @module_pass(opt_level=0, name=name)
     def run(mod: IRModule, _context: PassContext) -> IRModule:
-        written = rewrite_blocks(relax.BlockBuilder(mod), lambda b: rewrite(DataflowGraph(b)))
+        written = _written(relax.BlockBuilder(mod), lambda block: rewrite(DataflowGraph(block)))
+        if written is None:
+            return mod
         return relax.transform.DeadCodeElimination()(
             relax.transform.CanonicalizeBindings()(written)
         )
 
     return run
+
+
+def _used(bindings: list[relax.Binding]) -> list[relax.Binding]:
+    """The bindings of a dataflow block without those that nothing needs.
+
+    TVM's DeadCodeElimination does the same, but visits the function for every link of a chain.
+    """
+    needed: set[relax.Expr] = set()
+    kept: list[relax.Binding] = []
+    for binding in reversed(bindings):
+        if isinstance(binding, (relax.VarBinding, relax.MatchCast)):
+            inside = isinstance(binding, relax.VarBinding)
+            inside = inside and isinstance(binding.var, relax.DataflowVar)
+            if inside and binding.var not in needed:
+                continue
+            needed.update(variables(binding.value))
+        kept.append(binding)
+    return kept[::-1]
 
 
 def rewrite_region_calls(

@@ -8,10 +8,14 @@ After
 
     gv = R.call_tir(tvm_hybrid_matmul, (x, const_packed, b), out_ty=R.Tensor(...))
 
-Equal regions with equal configurations share one kernel.
+Equal regions with equal configurations share one kernel. So do regions that differ in numbers only
+(kernel_families.py): the numbers are a further argument, as `share_kernels` makes it.
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
 
 import msgspec
 from tvm import IRModule, ir, relax, tirx
@@ -24,12 +28,16 @@ from relay_passes.ir.region_functions import REASON, REGION, is_region_function,
 from relay_passes.ir.rewrite import rewrite_region_calls
 from relay_passes.tvm_compat import OP_PATTERN, OPAQUE
 from tir_schedules.core.config import Config
+from tir_schedules.core.kernel_numbers import different_columns, numbers_as_parameter
 from tir_schedules.core.region import Region
 from tir_schedules.core.template import template_for
 from tir_schedules.cost.why_fewer_threads import why_fewer_threads
 from tir_schedules.cost.why_vectors import why_vectors
 
+from .joined_regions import joined_regions
+from .kernel_families import Families, Family
 from .select_configs import SOURCE, config_of
+from .share_kernels import plain
 
 KERNEL = "tvm_hybrid.kernel"
 # The kernel reads its parameters as fast at any element's address.
@@ -49,7 +57,7 @@ def lower_regions(machine: Machine, decisions: DecisionLog) -> ir.transform.Pass
                 attrs=mod.attrs,
             )
         )
-        lowerer = _Lowerer(builder, machine, decisions)
+        lowerer = _Lowerer(mod, builder, machine, decisions)
         return rewrite_region_calls(mod, builder, lowerer.call)
 
     return run
@@ -64,12 +72,7 @@ def build_kernel(region: Region, config: Config, machine: Machine) -> tirx.PrimF
         If the template fails; the message names the region.
     """
     template = template_for(region.op)
-    try:
-        function = template.build(region, config, machine.isa)
-    except TvmHybridError:
-        raise
-    except Exception as error:
-        raise CompileError(f"building {region.key} with {config} failed: {error}") from error
+    function = emit_kernel(region, config, machine)
     name = template.kernel_name(region, config, machine.isa)
     private = function.without_attr("global_symbol")  # the module names it
     marked = private.with_attr(KERNEL, name)
@@ -78,6 +81,16 @@ def build_kernel(region: Region, config: Config, machine: Machine) -> tirx.PrimF
     if not any(product.plan.kernel.by_tiles for product in products):
         marked = marked.with_attr(UNALIGNED, True)
     return marked.with_attr(OP_PATTERN, OPAQUE).with_attr(REGION, region.to_json())
+
+
+def emit_kernel(region: Region, config: Config, machine: Machine) -> tirx.PrimFunc:
+    """A region's kernel as its template makes it; errors are those of `build_kernel`."""
+    try:
+        return template_for(region.op).build(region, config, machine.isa)
+    except TvmHybridError:
+        raise
+    except Exception as error:
+        raise CompileError(f"building {region.key} with {config} failed: {error}") from error
 
 
 def operators_of(region: Region) -> str:
@@ -116,28 +129,77 @@ def decision_of(
     )
 
 
+@dataclass(frozen=True)
+class _Kernel:
+    """What a region's calls call, with the numbers that it reads in their place, if any."""
+
+    gvar: relax.GlobalVar
+    numbers: relax.Expr | None = None
+
+
 class _Lowerer:
     """Builds the kernels of a module's regions, each once."""
 
     def __init__(
-        self, builder: relax.BlockBuilder, machine: Machine, decisions: DecisionLog
+        self,
+        mod: IRModule,
+        builder: relax.BlockBuilder,
+        machine: Machine,
+        decisions: DecisionLog,
     ) -> None:
         self.builder, self.machine, self.decisions = builder, machine, decisions
-        self.kernels: dict[tuple[str, Config], relax.GlobalVar] = {}
+        self.regions = {
+            gvar: (region, config_of(function, region)) for gvar, function, region in _called(mod)
+        }
+        families = Families(
+            machine,
+            lambda region, config: build_kernel(region, config, machine),
+            lambda region, config: emit_kernel(region, config, machine),
+            {self.regions[gvar][0].key for gvar in joined_regions(mod) if gvar in self.regions},
+        )
+        self.kernels: dict[tuple[str, Config], _Kernel] = {}
+        for family in families(list(self.regions.values())):
+            self.kernels |= self.added(family)
+
+    def added(self, family: Family) -> dict[tuple[str, Config], _Kernel]:
+        """The kernel of a family, in the module."""
+        name = f"tvm_hybrid_{family.op}"
+        moved, values = different_columns(list(family.members.values()))
+        if not moved:
+            return dict.fromkeys(
+                family.members, _Kernel(self.builder.add_func(family.kernel, name))
+            )
+        shared = numbers_as_parameter(plain(family.kernel), moved, family.arguments)
+        gvar = self.builder.add_func(shared, f"{name}_shared")
+        return {
+            key: _Kernel(gvar, relax.const(numbers))
+            for key, numbers in zip(family.members, values, strict=True)
+        }
 
     def call(self, binding: relax.VarBinding, callee: relax.Function) -> relax.Expr:
         """The call_tir that replaces a region's call."""
-        region = region_of(callee)
-        config = config_of(callee, region)
-        kernel = self.kernel(region, config)
-        decision = decision_of(binding, callee, region, config, kernel, self.machine)
+        region, config = self.regions[binding.value.op]
+        kernel = self.kernels[region.key, config]
+        decision = decision_of(binding, callee, region, config, kernel.gvar, self.machine)
         self.decisions.append(decision)
-        return relax.call_tir(kernel, list(binding.value.args), out_ty=binding.var.ty)
+        arguments = list(binding.value.args)
+        if kernel.numbers is not None:
+            arguments.append(kernel.numbers)
+        return relax.call_tir(kernel.gvar, arguments, out_ty=binding.var.ty)
 
-    def kernel(self, region: Region, config: Config) -> relax.GlobalVar:
-        """The kernel of a region, built once."""
-        key = (region.key, config)
-        if key not in self.kernels:
-            function = build_kernel(region, config, self.machine)
-            self.kernels[key] = self.builder.add_func(function, f"tvm_hybrid_{region.op}")
-        return self.kernels[key]
+
+def _called(mod: IRModule) -> Iterator[tuple[relax.GlobalVar, relax.Function, Region]]:
+    """Every region function that is called, in order of the first calls."""
+    seen: set[relax.GlobalVar] = set()
+    for _, function in mod.functions_items():
+        if not isinstance(function, relax.Function) or is_region_function(function):
+            continue
+        for block in function.body.blocks:
+            for binding in block.bindings:
+                gvar = getattr(binding.value, "op", None)
+                if not isinstance(gvar, relax.GlobalVar) or gvar in seen:
+                    continue
+                callee = mod[gvar]
+                if is_region_function(callee):
+                    seen.add(gvar)
+                    yield gvar, callee, region_of(callee)

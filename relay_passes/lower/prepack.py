@@ -36,19 +36,15 @@ from .select_configs import config_of
 PACKED = "tvm_hybrid.packed"
 
 
-def prepack(isa: Isa) -> ir.transform.Pass:
-    """The pass; equal weights packed alike share one constant."""
+def prepack(isa: Isa, meaning: bool = True) -> ir.transform.Pass:
+    """The pass; equal weights packed alike share one constant.
+
+    Without `meaning` the functions stay as they are: for a compiler that reads their regions only.
+    """
 
     @module_pass(opt_level=0, name="tvm_hybrid.prepack")
     def run(mod: IRModule, _context: PassContext) -> IRModule:
-        regions = {g: f for g, f in mod.functions_items() if is_region_function(f)}
-        others = {g: f for g, f in mod.functions_items() if g not in regions}
-        builder = relax.BlockBuilder(IRModule(others, attrs=mod.attrs))
-        # A global variable carries its function's type, so a changed function needs a new one.
-        renamed = {
-            gvar: builder.add_func(_with_unpacking(function, isa), gvar.name_hint)
-            for gvar, function in regions.items()
-        }
+        builder, renamed = _unpacking(mod, isa) if meaning else (relax.BlockBuilder(mod), {})
         packed: dict[tuple[relax.Expr, str], relax.Expr] = {}
 
         def pack_call(binding: relax.VarBinding, function: relax.Function) -> relax.Expr:
@@ -65,11 +61,28 @@ def prepack(isa: Isa) -> ir.transform.Pass:
                         array = packing.pack(region, config, isa, index, weight)
                         packed[key] = relax.const(np.ascontiguousarray(array))
                     arguments[index] = packed[key]
-            return relax.Call(renamed[call.op], arguments, ret_ty=call.ty)
+            return relax.Call(renamed.get(call.op, call.op), arguments, ret_ty=call.ty)
 
         return rewrite_region_calls(mod, builder, pack_call)
 
     return run
+
+
+def _unpacking(
+    mod: IRModule, isa: Isa
+) -> tuple[relax.BlockBuilder, dict[relax.GlobalVar, relax.GlobalVar]]:
+    """A builder with region functions that unpack their weights, and their names.
+
+    A global variable carries its function's type, so a changed function needs a new one.
+    """
+    regions = {g: f for g, f in mod.functions_items() if is_region_function(f)}
+    others = {g: f for g, f in mod.functions_items() if g not in regions}
+    builder = relax.BlockBuilder(IRModule(others, attrs=mod.attrs))
+    renamed = {
+        gvar: builder.add_func(_with_unpacking(function, isa), gvar.name_hint)
+        for gvar, function in regions.items()
+    }
+    return builder, renamed
 
 
 def _layout(region: Region, config: Config, index: int) -> str:

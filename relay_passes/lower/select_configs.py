@@ -26,6 +26,7 @@ from microkernels.machines.machine import Machine
 from relay_passes.ir.region_functions import is_region_function, region_of
 from relay_passes.ir.rewrite import map_functions
 from tir_schedules.core.config import Config
+from tir_schedules.core.form_memo import FormMemo
 from tir_schedules.core.region import Region
 from tir_schedules.core.template import template_for
 
@@ -41,10 +42,13 @@ def select_configs(machine: Machine, lookup: Lookup | None) -> ir.transform.Pass
 
     @module_pass(opt_level=0, name="tvm_hybrid.select_configs")
     def run(mod: IRModule, _context: PassContext) -> IRModule:
+        # A model has many equal layers.
+        default = FormMemo(lambda region: template_for(region.op).default_config(region, machine))
+
         def configured(function: relax.Function) -> relax.Function:
             if CONFIG in function.attrs:
                 return function
-            config, source = choose(region_of(function), machine, lookup)
+            config, source = choose(region_of(function), machine, lookup, default)
             text = msgspec.json.encode(config).decode()
             return function.with_attr(CONFIG, text).with_attr(SOURCE, source)
 
@@ -53,8 +57,14 @@ def select_configs(machine: Machine, lookup: Lookup | None) -> ir.transform.Pass
     return run
 
 
-def choose(region: Region, machine: Machine, lookup: Lookup | None) -> tuple[Config, str]:
-    """A region's configuration and where it comes from."""
+def choose(
+    region: Region,
+    machine: Machine,
+    lookup: Lookup | None,
+    default: Callable[[Region], Config] | None = None,
+) -> tuple[Config, str]:
+    """A region's configuration and where it comes from; where no record fits, `default`
+    says it, or the template."""
     template = template_for(region.op)
     found = lookup(region, machine) if lookup else None
     if found is not None:
@@ -64,7 +74,8 @@ def choose(region: Region, machine: Machine, lookup: Lookup | None) -> tuple[Con
             logger.warning("%s is not used: %s", found[1], error)
         else:
             return found
-    return template.default_config(region, machine), "default"
+    found_default = default(region) if default else template.default_config(region, machine)
+    return found_default, "default"
 
 
 def config_of(function: relax.Function, region: Region) -> Config:

@@ -20,7 +20,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import msgspec
-import numpy as np
 import tvm_ffi
 from tvm import IRModule, ir, relax, tirx
 from tvm.ir.transform import PassContext, module_pass
@@ -30,7 +29,12 @@ from relay_passes.ir.graph import is_call, op_name
 from relay_passes.ir.region_functions import REGION
 from relay_passes.ir.rewrite import with_values
 from relay_passes.ir.with_args import with_args
-from tir_schedules.core.kernel_numbers import numbers_as_parameter, numbers_of, without_numbers
+from tir_schedules.core.kernel_numbers import (
+    different_columns,
+    numbers_as_parameter,
+    numbers_of,
+    without_numbers,
+)
 
 CALLS = ("relax.call_tir", "relax.call_tir_inplace")
 UNSHARED_ATTRS = (REGION, "global_symbol")  # they differ, and say nothing about the code
@@ -106,7 +110,7 @@ def _alike(mod: IRModule, arguments: dict[ir.GlobalVar, int]) -> list[list[ir.Gl
         function = mod[gvar]
         if not isinstance(function, tirx.PrimFunc) or len(function.params) < arguments[gvar]:
             continue
-        form = without_numbers(_plain(function))
+        form = without_numbers(plain(function))
         same = groups.setdefault(tvm_ffi.structural_hash(form), [])
         for other, members in same:
             if tvm_ffi.structural_equal(form, other):
@@ -118,7 +122,8 @@ def _alike(mod: IRModule, arguments: dict[ir.GlobalVar, int]) -> list[list[ir.Gl
     return [members for members in found if len(members) > 1]
 
 
-def _plain(function: tirx.PrimFunc) -> tirx.PrimFunc:
+def plain(function: tirx.PrimFunc) -> tirx.PrimFunc:
+    """A kernel without what tells it from others that do the same."""
     for name in UNSHARED_ATTRS:
         function = function.without_attr(name)
     return function
@@ -128,20 +133,12 @@ def _share(
     mod: IRModule, builder: relax.BlockBuilder, group: list[ir.GlobalVar], place: int
 ) -> dict[relax.Expr, _Shared]:
     """One kernel for a group, and what each of them becomes."""
-    columns = list(zip(*(numbers_of(mod[gvar]) for gvar in group), strict=True))
-    tuples = list(dict.fromkeys(column for column in columns if len(set(column)) > 1))
-    first = mod[group[0]]
-    if not tuples:
+    moved, values = different_columns([numbers_of(mod[gvar]) for gvar in group])
+    if not moved:
         return {gvar: _Shared(group[0], None) for gvar in group[1:]}
-    places = {column: index for index, column in enumerate(tuples)}
-    moved = {number: places[each] for number, each in enumerate(columns) if each in places}
-    kernel = numbers_as_parameter(_plain(first), moved, place)
+    kernel = numbers_as_parameter(plain(mod[group[0]]), moved, place)
     gvar = builder.add_func(kernel, f"{group[0].name_hint}_shared")
-    values = np.array(tuples, np.uint32).view(np.float32)
-    return {
-        old: _Shared(gvar, relax.const(np.ascontiguousarray(values[:, member])))
-        for member, old in enumerate(group)
-    }
+    return {old: _Shared(gvar, relax.const(own)) for old, own in zip(group, values, strict=True)}
 
 
 def _with_calls(

@@ -31,6 +31,7 @@ from relay_passes.ir.graph import op_name, static_tensor
 from relay_passes.ir.traits import RESHAPES
 from tir_schedules.chains.cost import ChainEstimate, constant_bytes, estimate_chain, least_of
 from tir_schedules.chains.open_cost import estimate_open_chain
+from tir_schedules.core.form_memo import FormMemo
 from tir_schedules.core.region import Region
 from tir_schedules.core.template import has_template, template_for
 from tir_schedules.epilogue.epilogue import rows_and_columns
@@ -126,7 +127,8 @@ class _Matcher:
 
     def __init__(self, machine: Machine) -> None:
         self.machine = machine
-        self.estimates: dict[str, ChainEstimate] = {}
+        # Equal chains are estimated once.
+        self.estimate = FormMemo(lambda region: _estimate(region, machine))
 
     def __call__(self, graph: RegionGraph) -> Findings:
         findings = Findings()
@@ -182,12 +184,11 @@ class _Matcher:
             break
         return best
 
-    def estimate(self, region: Region) -> ChainEstimate:
-        """The estimate of a chain; equal ones are estimated once."""
-        if region.key not in self.estimates:
-            estimate = estimate_open_chain if region.is_open else estimate_chain
-            self.estimates[region.key] = estimate(region, self.machine)
-        return self.estimates[region.key]
+
+def _estimate(region: Region, machine: Machine) -> ChainEstimate:
+    """The estimate of a chain."""
+    estimate = estimate_open_chain if region.is_open else estimate_chain
+    return estimate(region, machine)
 
 
 def _shared(graph: RegionGraph) -> set[int]:

@@ -157,9 +157,11 @@ def merging_pass(name: str, match: Matcher) -> ir.transform.Pass:
     def run(mod: IRModule, _context: PassContext) -> IRModule:
         builder = relax.BlockBuilder(mod)
 
-        def rewritten(block: relax.DataflowBlock) -> list[relax.Binding]:
+        def rewritten(block: relax.DataflowBlock) -> list[relax.Binding] | None:
             graph = RegionGraph(block, mod)
-            return _merged_block(builder, graph, match(graph))
+            found = match(graph)
+            changes = found.merges or found.refusals
+            return _merged_block(builder, graph, found) if changes else None
 
         return rewrite_blocks(builder, rewritten)
 

@@ -32,6 +32,13 @@ def test_a_global_variable_takes_a_type_once_it_is_made() -> None:
     assert var.ty.same_as(ty)
 
 
+def test_an_object_has_one_address() -> None:
+    var = relax.Var("x", relax.TensorType((2,), "float32"))
+    address = tvm_compat.object_address(var.ty)
+    assert address == tvm_compat.object_address(var.ty)
+    assert address != tvm_compat.object_address(relax.TensorType((2,), "float32"))
+
+
 def test_threads_build_functions_at_the_same_time() -> None:
     tvm_compat.separate_builders()  # once more does nothing
     together = Barrier(2, timeout=60)

@@ -19,15 +19,22 @@ the order of TVM's structural traversal.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import tvm_ffi
-from tvm import tirx
+from tvm import ir, tirx
 
 from microkernels.vector.expressions import Expr, cast, reinterpret
+from microkernels.vector.placeholders import (
+    Placeholder,
+    Reading,
+    Trace,
+    Values,
+    number_of,
+)
 
-Number = tirx.FloatImm | tirx.IntImm
 _INTEGERS = ("int16", "int32")
 _TERMS = (tirx.Add, tirx.Sub, tirx.Mul)
 
@@ -36,13 +43,80 @@ def numbers_of(function: tirx.PrimFunc) -> tuple[np.uint32, ...]:
     """The bits of the numbers in a kernel's body, in order."""
     found: list[np.uint32] = []
 
-    def look(place: int, number: Number) -> Expr:
-        exact = np.float32 if isinstance(number, tirx.FloatImm) else np.int32
-        found.append(exact(number.value).view(np.uint32))
+    def look(place: int, number: Expr) -> Expr:
+        found.append(_bits(number.value, str(number.ty)))
         return number
 
     _each_number(function, look)
     return tuple(found)
+
+
+def filled(
+    function: tirx.PrimFunc, trace: Trace
+) -> tuple[tirx.PrimFunc, Callable[[Values], tuple[np.uint32, ...]]]:
+    """A kernel that was built with placeholders, for the numbers of their trace.
+
+    Returns
+    -------
+    PrimFunc
+        The kernel with numbers.
+    callable
+        Other numbers -> `numbers_of` the kernel for them, if they meet the trace's conditions.
+        Raises OverflowError where an integer is too large.
+    """
+    found: list[tuple[np.uint32 | Placeholder, str]] = []
+
+    def fill(place: int, number: Expr) -> Expr:
+        element = str(number.ty)
+        placeholder = _placeholder(number, trace)
+        if placeholder is None:
+            found.append((_bits(number.value, element), element))
+            return number
+        found.append((placeholder, element))
+        return tirx.const(placeholder.value, element)
+
+    def pin(call: ir.Call, mutator: tvm_ffi.StructuralMutator) -> Expr:
+        placeholder = _placeholder(call, trace)
+        if placeholder is None:
+            return mutator.default_mutate(call)
+        return tirx.const(placeholder.pinned(), str(call.ty))
+
+    def numbers(values: Values) -> tuple[np.uint32, ...]:
+        read = Reading(values)
+        return tuple(
+            _bits(read(number), element) if isinstance(number, Placeholder) else number
+            for number, element in found
+        )
+
+    body = _each_number(function, fill, trace)
+    body = tvm_ffi.structural_mutate(body, [(ir.Call, pin)])
+    kernel = tirx.PrimFunc(function.params, body, function.ret_type, function.attrs)
+    return kernel, numbers
+
+
+def different_columns(
+    members: Sequence[tuple[np.uint32, ...]],
+) -> tuple[dict[int, int], list[np.ndarray]]:
+    """What `numbers_as_parameter` moves out of kernels that differ only in their numbers.
+
+    Parameters
+    ----------
+    members : sequence of tuple
+        `numbers_of` each kernel.
+
+    Returns
+    -------
+    dict
+        Number -> its place in the tensor; empty if all numbers are equal.
+    list of ndarray
+        The tensor of each kernel.
+    """
+    columns = list(zip(*members, strict=True))
+    distinct = list(dict.fromkeys(column for column in columns if len(set(column)) > 1))
+    places = {column: index for index, column in enumerate(distinct)}
+    moved = {number: places[each] for number, each in enumerate(columns) if each in places}
+    values = np.array(distinct, np.uint32).reshape(-1, len(members)).view(np.float32)
+    return moved, [np.ascontiguousarray(values[:, member]) for member in range(len(members))]
 
 
 def without_numbers(function: tirx.PrimFunc) -> tirx.PrimFunc:
@@ -69,7 +143,7 @@ def numbers_as_parameter(
     length = 1 + max(moved.values())
     tensor = tirx.decl_buffer((length,), "float32", "S", data_alignment=4, layout=None)
 
-    def read(place: int, number: Number) -> Expr:
+    def read(place: int, number: Expr) -> Expr:
         if place not in moved:
             return number
         value = tensor[moved[place]]
@@ -82,11 +156,16 @@ def numbers_as_parameter(
     return tirx.PrimFunc(params, body, function.ret_type, function.attrs)
 
 
-def _each_number(function: tirx.PrimFunc, change: Callable[[int, Number], Expr]) -> tirx.Stmt:
-    """A body with every number replaced by what `change(its place, it)` gives."""
+def _each_number(
+    function: tirx.PrimFunc, change: Callable[[int, Expr], Expr], trace: Trace | None = None
+) -> tirx.Stmt:
+    """A body with every number replaced by what `change(its place, it)` gives.
+
+    A trace's placeholders stand for numbers, too.
+    """
     count = 0
 
-    def changed(number: Number) -> Expr:
+    def changed(number: Expr) -> Expr:
         nonlocal count
         count += 1
         return change(count - 1, number)
@@ -94,9 +173,14 @@ def _each_number(function: tirx.PrimFunc, change: Callable[[int, Number], Expr])
     def real(number: tirx.FloatImm, _mutator: tvm_ffi.StructuralMutator) -> Expr:
         return changed(number) if str(number.ty) == "float32" else number
 
+    def called(call: ir.Call, mutator: tvm_ffi.StructuralMutator) -> Expr:
+        if str(call.ty) == "float32" and number_of(call) is not None:
+            return changed(call)
+        return mutator.default_mutate(call)
+
     def splat(vector: tirx.Broadcast, mutator: tvm_ffi.StructuralMutator) -> Expr:
         def term(value: Expr) -> Expr:
-            if isinstance(value, tirx.IntImm):
+            if isinstance(value, tirx.IntImm) or (trace and _placeholder(value, trace)):
                 return changed(value)
             if isinstance(value, _TERMS):
                 return type(value)(term(value.a), term(value.b))
@@ -106,5 +190,18 @@ def _each_number(function: tirx.PrimFunc, change: Callable[[int, Number], Expr])
             return mutator.default_mutate(vector)
         return tirx.Broadcast(term(vector.value), vector.lanes)
 
-    callbacks = [(tirx.FloatImm, real), (tirx.Broadcast, splat)]
+    callbacks: list[Any] = [(tirx.FloatImm, real), (tirx.Broadcast, splat)]
+    if trace is not None:
+        callbacks.append((ir.Call, called))
     return tvm_ffi.structural_mutate(function.body, callbacks)
+
+
+def _placeholder(value: Expr, trace: Trace) -> Placeholder | None:
+    """The placeholder that an expression stands for, if it does."""
+    number = number_of(value) if isinstance(value, ir.Call) else None
+    return None if number is None else trace.numbers[number]
+
+
+def _bits(value: float, element: str) -> np.uint32:
+    """The bits of a number, as those of 32 bits."""
+    return (np.float32 if element == "float32" else np.int32)(value).view(np.uint32)

@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any, cast
 import msgspec
 from tvm import DataType
 
+from microkernels.vector.placeholders import as_integer, as_real
+
 from .attributes import SOURCES, Attribute, Numbers, Scalar, Sources, attribute_text, typed
 from .size import SymbolicSize, evaluated, is_open, size_from, size_text
 
@@ -132,11 +134,11 @@ class Region(msgspec.Struct, frozen=True, kw_only=True):
 
     def integer(self, name: str, default: int | None = None) -> int:
         """An attribute that is a whole number; KeyError if it is absent and there is no default."""
-        return int(self._scalar(name, default))
+        return as_integer(self._scalar(name, default))
 
     def real(self, name: str, default: float | None = None) -> float:
         """An attribute that is a number; KeyError if it is absent and there is no default."""
-        return float(self._scalar(name, default))
+        return as_real(self._scalar(name, default))
 
     def numbers(self, name: str, default: Iterable[int] = ()) -> Numbers:
         """An attribute that is a list of numbers, or the default where it is absent or empty."""

@@ -36,6 +36,7 @@ from microkernels.vector.expressions import (
     vector_type,
 )
 from microkernels.vector.ieee import convert
+from microkernels.vector.placeholders import as_integer, as_real
 from tir_schedules.core.extents import extent
 from tir_schedules.core.region import Region, Step, Tensor
 from tir_schedules.core.size import is_open
@@ -195,7 +196,7 @@ class Epilogue:
         found = [region.epilogue[arg - first] for arg in step.args[1:] if arg >= first]
         if [number.op for number in found] != ["constant", "constant"]:
             return None
-        return float(found[0].value or 0.0), float(found[1].value or 0.0)
+        return as_real(found[0].number), as_real(found[1].number)
 
     def requantized_by(self) -> int | None:
         """Zero point with which the last step requantises; None if it does not."""
@@ -206,7 +207,7 @@ class Epilogue:
 
     def _zero_point(self, requantize: Step) -> int:
         number = self.region.epilogue[requantize.args[1] - 1 - len(self.region.operands)]
-        return int(number.value or 0.0)
+        return as_integer(number.number)
 
     def __call__(
         self, value: Expr, row: Expr, columns: Columns, wide: Callable[..., Expr] | None = None
@@ -309,7 +310,7 @@ class Epilogue:
         first = 1 + len(self.region.operands)
         steps = self.region.epilogue
         return [
-            float(steps[arg - first].value or 0.0)
+            as_real(steps[arg - first].number)
             if arg >= first and steps[arg - first].op == "constant"
             else value
             for arg, value in zip(args, arguments, strict=True)

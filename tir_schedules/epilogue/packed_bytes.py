@@ -21,6 +21,7 @@ from tvm import tirx
 
 from microkernels.integers import RANGES
 from microkernels.vector.expressions import Expr, cast, like
+from microkernels.vector.placeholders import Placeholder, as_integer, as_real
 from microkernels.vector.rounding import ROUND_BITS
 from tir_schedules.core.region import Region
 
@@ -60,7 +61,7 @@ class PackedBytes:
     """
 
     dtype: str
-    zero_point: int
+    zero_point: int | Placeholder
     last: Callable[..., Expr]
     words: bool = False
 
@@ -155,7 +156,7 @@ def wide_bytes(region: Region, lanes: int, epilogue: Epilogue) -> PackedBytes | 
     bounded = largest(region, region.epilogue[-1].args[0]) < 2.0**30 * numbers[0]
     return PackedBytes(
         dtype,
-        int(numbers[1]),
+        as_integer(numbers[1]),
         lambda value, *_numbers: emit_quantize_wide(value, *numbers, dtype, bounded),
     )
 
@@ -171,7 +172,7 @@ def largest(region: Region, value: int) -> float:
         return 255.0 if region.operands[value - 1].dtype in RANGES else math.inf
     step = region.epilogue[value - first]
     if step.op == "constant":
-        return abs(float(step.value or 0.0))
+        return abs(as_real(step.number))
     if step.op == "quantize":
         return 255.0
     bounds = [largest(region, argument) for argument in step.args]

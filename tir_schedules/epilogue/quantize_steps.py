@@ -12,6 +12,7 @@ results can differ only next to the thresholds n + 1/2, and all of these are tri
 from __future__ import annotations
 
 import functools
+from typing import Any
 
 import numpy as np
 import tvm.tirx.script.builder.ir as I
@@ -29,9 +30,17 @@ from microkernels.vector.expressions import (
     splat,
     vector_type,
 )
+from microkernels.vector.placeholders import (
+    Known,
+    Placeholder,
+    applied,
+    as_integer,
+    as_real,
+    unpacked,
+)
 from microkernels.vector.rounding import ROUND, round_to_integer
 
-Number = float | Expr
+Number = float | Placeholder | Expr
 
 
 def rounded(value: Expr) -> Expr:
@@ -43,7 +52,7 @@ def rounded(value: Expr) -> Expr:
 
 def emit_dequantize(value: Expr, scale: Number, zero_point: Number) -> Expr:
     """(value - zero_point) * scale for int32 lanes, or for what `emit_centred` gives; in f32."""
-    centred = zero_point == 0 or element_of(value) == "float32"
+    centred = element_of(value) == "float32" or zero_point == 0
     shifted = value if centred else value - _integer(zero_point, value)
     real = cast("float32", shifted)
     return rounded(real * _everywhere(scale, real))
@@ -52,8 +61,8 @@ def emit_dequantize(value: Expr, scale: Number, zero_point: Number) -> Expr:
 def emit_quantize(value: Expr, scale: Number, zero_point: Number, dtype: str) -> Expr:
     """Quantised f32 lanes, as int32 lanes within the range of `dtype` ("uint8" or "int8")."""
     quotient = rounded(_within(value, scale, zero_point, dtype))
-    if isinstance(zero_point, float | int):
-        return round_to_integer(quotient, int(zero_point))
+    if isinstance(zero_point, Known):
+        return round_to_integer(quotient, as_integer(zero_point))
     integer = round_to_integer(quotient)
     return integer + _integer(zero_point, integer)
 
@@ -70,8 +79,8 @@ def emit_centred(value: Expr, scale: Number, zero_point: Number, dtype: str) -> 
 
 def _within(value: Expr, scale: Number, zero_point: Number, dtype: str) -> Expr:
     """value / scale within what the type can hold, yet to be rounded."""
-    known = isinstance(scale, float) and isinstance(zero_point, float | int)
-    parts = _reciprocal(scale, int(zero_point), dtype) if known else None
+    known = isinstance(scale, Known) and isinstance(zero_point, Known)
+    parts = _parts(scale, zero_point, dtype) if known else None
     if parts is None:
         quotient = value / _everywhere(scale, value)
         low, high = (_bound(limit, zero_point, value) for limit in RANGES[dtype])
@@ -83,7 +92,7 @@ def _within(value: Expr, scale: Number, zero_point: Number, dtype: str) -> Expr:
 
 def can_quantize_wide(scale: float, zero_point: float, dtype: str) -> bool:
     """Whether `emit_quantize_wide` can."""
-    return _reciprocal(scale, int(zero_point), dtype) is not None
+    return _parts(scale, zero_point, dtype) is not None
 
 
 def emit_quantize_wide(
@@ -98,7 +107,7 @@ def emit_quantize_wide(
         Whether |value| is less than 2^30 * scale. Else what is too large is cut off: the conversion
         makes everything outside of int32 the smallest number, which is right only on that side.
     """
-    parts = _reciprocal(scale, int(zero_point), dtype)
+    parts = _parts(scale, zero_point, dtype)
     assert parts is not None
     high = parts[1]
     if not bounded:
@@ -145,7 +154,7 @@ def dequantize_reference(
 
 def _everywhere(number: Number, value: Expr) -> Expr:
     """A number in every lane, of the type of `value` if it is known at compile time."""
-    if isinstance(number, float | int):
+    if isinstance(number, Known):
         return like(number, value)
     lanes = lanes_of(value)
     return splat(number, lanes) if lanes_of(number) == 1 else number
@@ -153,16 +162,21 @@ def _everywhere(number: Number, value: Expr) -> Expr:
 
 def _integer(zero_point: Number, value: Expr) -> Expr:
     """A zero point in every int32 lane."""
-    if isinstance(zero_point, float | int):
-        return like(int(zero_point), value)
+    if isinstance(zero_point, Known):
+        return like(as_integer(zero_point), value)
     return cast("int32", _everywhere(zero_point, value))
 
 
 def _bound(limit: int, zero_point: Number, value: Expr) -> Expr:
     """limit - zero_point in every f32 lane."""
-    if isinstance(zero_point, float | int):
-        return like(float(limit - int(zero_point)), value)
+    if isinstance(zero_point, Known):
+        return like(as_real(limit - as_integer(zero_point)), value)
     return like(float(limit), value) - cast("float32", _everywhere(zero_point, value))
+
+
+def _parts(scale: Any, zero_point: Any, dtype: str) -> tuple[Any, ...] | None:
+    """`_reciprocal` of numbers that may be placeholders."""
+    return unpacked(applied(_reciprocal, scale, as_integer(zero_point), dtype))
 
 
 @functools.cache

@@ -19,7 +19,8 @@ from tvm import tirx
 
 from microkernels.integers import RANGES, SHIFT
 from microkernels.microkernel import Microkernel
-from microkernels.vector.expressions import Expr, cast, constant, ramp, splat
+from microkernels.vector.expressions import Expr, cast, constant, ramp, scalar, splat
+from microkernels.vector.placeholders import Placeholder, as_real
 from tir_schedules.core.integer_product import is_dynamic, quantized_dtype, zero_point_inputs
 from tir_schedules.core.region import Region
 from tir_schedules.epilogue.quantize_steps import Number, quantize_reference
@@ -122,18 +123,20 @@ def correction(
         Of the result.
     """
     value = constant(0, "int32", lanes)
-    if column_sums is not None and isinstance(a, int):
+    if column_sums is not None and isinstance(a, (int, Placeholder)):
         value = column_sums * constant(-a, "int32", lanes)
     elif column_sums is not None:
         value = column_sums * splat(tirx.const(0, "int32") - a, lanes)
     if row_sum is None:
         return value
-    if isinstance(a, int) and isinstance(k, int):
-        rows = tirx.const(k * a, "int32") - row_sum
+    if isinstance(a, (int, Placeholder)) and isinstance(k, int):
+        rows = scalar(k * a, "int32") - row_sum
     else:
+        if isinstance(a, Placeholder):
+            a = scalar(a, "int32")
         rows = a * (tirx.const(k, "int32") if isinstance(k, int) else k) - row_sum
-    if isinstance(b, int):
-        return value + splat(rows * tirx.const(b, "int32"), lanes)
+    if isinstance(b, (int, Placeholder)):
+        return value + splat(rows * scalar(b, "int32"), lanes)
     return value + b * splat(rows, lanes)
 
 
@@ -248,7 +251,7 @@ def quantize_parameters(
         source = inputs["range"]
         return source[tirx.const(0, "int32")], source[tirx.const(1, "int32")]
     zero_point = region.integer("a_zero_point", 0) + a_shift_of(region, kernel)
-    return region.real("a_scale"), float(zero_point)
+    return region.real("a_scale"), as_real(zero_point)
 
 
 def own_range(region: Region, inputs: Sequence[np.ndarray]) -> np.ndarray | None:

@@ -15,6 +15,7 @@ from tvm import tirx
 
 from microkernels.vector.expressions import Expr, bind, constant, like, ramp, splat
 from microkernels.vector.ieee import LOWEST
+from microkernels.vector.placeholders import as_real
 from tir_schedules.core.emission import opaque_block
 from tir_schedules.core.region import Region
 from tir_schedules.epilogue.epilogue import Columns, Epilogue
@@ -49,7 +50,7 @@ def affine(scores: Region) -> Affine | None:
     for number, step in enumerate(scores.epilogue, first):
         terms = [values[argument] for argument in step.args]
         if step.op == "constant":
-            constants[number] = float(step.value or 0.0)
+            constants[number] = as_real(step.number)
             values.append({-1: constants[number]})
         elif None in terms:
             return None

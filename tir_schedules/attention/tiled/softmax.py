@@ -28,8 +28,10 @@ from microkernels.vector.expressions import (
     cast,
     like,
     materialise,
+    scalar,
     splat,
 )
+from microkernels.vector.placeholders import applied, as_integer, as_real
 from microkernels.vector.rounding import round_to_integer
 from tir_schedules.core.emission import opaque_block
 from tir_schedules.core.open_loops import choose
@@ -72,16 +74,17 @@ class Quantization:
             return None
         first = 1 + len(softmax.operands)
         scale, zero_point = (
-            softmax.epilogue[argument - first].value or 0.0
-            for argument in softmax.epilogue[-1].args[1:]
+            softmax.epilogue[argument - first].number for argument in softmax.epilogue[-1].args[1:]
         )
         shift = shift_of(softmax.output.dtype, kernel.a_dtype)
-        return Quantization(float(scale), int(zero_point) + shift, RANGES[kernel.a_dtype][1])
+        return Quantization(
+            as_real(scale), as_integer(zero_point) + shift, RANGES[kernel.a_dtype][1]
+        )
 
     @property
     def saturates(self) -> bool:
         """Whether a probability of 1 may lie beyond the range."""
-        return not np.rint(1.0001 / self.scale) + self.zero_point <= self.highest
+        return not applied(np.rint, 1.0001 / self.scale) + self.zero_point <= self.highest
 
 
 @dataclass(frozen=True)
@@ -186,7 +189,7 @@ class SoftmaxRows:
             self._powers(row, vectors, self.band.maximum[row])
             beside(row)
         with _each(rows) as row:
-            inverse = tirx.const(scale, "float32") / self._row_total(row)
+            inverse = scalar(scale, "float32") / self._row_total(row)
             I.buffer_store(self.band.inverse, inverse, [row])
         if self.quantization is not None:
             with _each(rows) as row:
@@ -241,7 +244,7 @@ class SoftmaxRows:
             return
         # One FMA, unless the rounding of the product would matter: it is a factor of all powers.
         scaled = bind(shift * factor)
-        size = bind(maximum * tirx.const(LOG2_E * self.scale, "float32"))
+        size = bind(maximum * scalar(LOG2_E * self.scale, "float32"))
         small = tirx.And(
             tirx.LT(size, tirx.const(_LARGE, "float32")),
             tirx.LT(tirx.const(-_LARGE, "float32"), size),
@@ -297,8 +300,9 @@ class SoftmaxRows:
             count = vectors
             if isinstance(keys, int) and not isinstance(vectors, int):
                 count = math.ceil(keys / lanes)
-            padding = count * lanes - keys
-            I.buffer_store(band.sums, sums.total(add) - padding * points.zero_point, [row])
+            zero_point = scalar(points.zero_point, "int32")
+            padding = (count * lanes - keys) * zero_point
+            I.buffer_store(band.sums, sums.total(add) - padding, [row])
 
 
 @contextmanager

@@ -13,7 +13,7 @@ import tvm.tirx.script.builder.ir as I
 from tvm import tirx
 
 from microkernels.microkernel import Microkernel
-from microkernels.vector.expressions import Expr, bind, cast, materialise, ramp, splat
+from microkernels.vector.expressions import Expr, bind, cast, materialise, ramp, scalar, splat
 from tir_schedules.core.extents import allocated, extent
 from tir_schedules.core.integer_product import is_integer
 from tir_schedules.core.region import Region
@@ -95,7 +95,7 @@ class Ring:
             return tirx.const(0, self.dtype)
         if self.start.zero_points.a_runtime:
             return cast(self.dtype, self.start.a_zero_point())
-        return tirx.const(self.start.zero_points.a, self.dtype)
+        return scalar(self.start.zero_points.a, self.dtype)
 
     def fill_margins(self) -> None:
         """Fills the columns of the ring before and after x; the first column if there are none.

@@ -18,6 +18,7 @@ from tvm import DataType, tirx
 
 from microkernels.microkernel import Address, Microkernel
 from microkernels.vector.expressions import Expr, cast, constant, materialise, ramp, splat
+from microkernels.vector.placeholders import Placeholder
 from tir_schedules.convolution.geometry import ConvGeometry
 from tir_schedules.core.emission import opaque_block
 from tir_schedules.core.extents import allocated, extent
@@ -253,7 +254,7 @@ class Windows:
         number = self.outside if number is None else number
         dtype = self.kernel.operand_dtype
         lanes = self.kernel.lanes * 4 // DataType(dtype).itemsize
-        if isinstance(number, int):
+        if isinstance(number, (int, Placeholder)):
             value = constant(number, dtype, lanes)
         else:
             value = splat(cast(dtype, number), lanes)
