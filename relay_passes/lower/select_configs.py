@@ -63,8 +63,10 @@ def choose(
     lookup: Lookup | None,
     default: Callable[[Region], Config] | None = None,
 ) -> tuple[Config, str]:
-    """A region's configuration and where it comes from; where no record fits, `default`
-    says it, or the template."""
+    """A region's configuration and where it comes from.
+
+    Where no record fits, `default` says it; without that, the template.
+    """
     template = template_for(region.op)
     found = lookup(region, machine) if lookup else None
     if found is not None:
