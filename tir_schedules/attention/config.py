@@ -67,6 +67,8 @@ class AttentionConfig(Config, frozen=True, kw_only=True):
         packs its own.
     prefetch : bool
         Whether the operands of the next task are fetched into L2 meanwhile.
+    prefetch_elements : int
+        From so many stored elements on, of sizes that are open, they are.
     parallel : bool
         Whether the tasks run on several threads.
     threads : int
@@ -93,6 +95,7 @@ class AttentionConfig(Config, frozen=True, kw_only=True):
     row_shares: int = 1
     packs_first: bool = False
     prefetch: bool = False
+    prefetch_elements: int = 0
     parallel: bool = False
     threads: int = 0
     skinny: bool = False
@@ -132,7 +135,8 @@ def _open_config(region: Region, machine: Machine) -> AttentionConfig:
     return msgspec.structs.replace(
         best,
         key_block=0,
-        prefetch=False,
+        prefetch=True,
+        prefetch_elements=machine.l2_bytes // 4,
         parallel=machine.threads > 1,
         threads=machine.threads,
         row_shares=math.ceil(machine.threads / heads),

@@ -33,6 +33,31 @@ def for_blocks(total: Expr, most: Expr | int, body: Callable[[Expr, Expr], None]
         body(start, materialise(tirx.Min(as_expr(most), total - start)))
 
 
+def for_balanced_blocks(
+    total: Expr, most: int, unit: int, body: Callable[[Expr, Expr], None]
+) -> None:
+    """As `for_blocks`, for the fewest blocks; they differ by at most one unit, but for the last.
+
+    Parameters
+    ----------
+    total : Expr
+        What is cut; nothing runs for 0.
+    most : int
+        The largest size of a block.
+    unit : int
+        All blocks but the last are multiples of it, if it is no larger than `most`.
+    """
+    unit = unit if unit <= most else 1
+    units = materialise(ceil_div(total, unit))
+    count = materialise(ceil_div(units, most // unit))
+    some = tirx.Max(count, tirx.const(1, "int32"))
+    base, larger = materialise(I.floordiv(units, some)), materialise(I.floormod(units, some))
+    with I.serial(count) as number, opaque_block("block"):
+        start = materialise((number * base + tirx.Min(number, larger)) * unit)
+        size = (base + tirx.Cast("int32", tirx.LT(number, larger))) * unit
+        body(start, materialise(tirx.Min(size, total - start)))
+
+
 @contextmanager
 def open_tasks(threads: int, alone: Expr) -> Iterator[tuple[Expr, Expr | int]]:
     """(number, count) of the parts that threads run; a single one if a condition holds."""

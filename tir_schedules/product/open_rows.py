@@ -26,7 +26,7 @@ from tir_schedules.core.blocking import Group, balanced
 from tir_schedules.core.emission import opaque_block, task_loop
 from tir_schedules.core.extents import as_expr
 from tir_schedules.core.group_loops import for_groups, for_share
-from tir_schedules.core.open_loops import for_blocks, for_tiles, share_of
+from tir_schedules.core.open_loops import for_balanced_blocks, for_tiles, share_of
 from tir_schedules.core.product_plan import Piece, ProductPlan
 
 from .few_rows import FewRows, PanelShare
@@ -135,7 +135,7 @@ class OpenRows:
                 with I.Else():
                     many()
 
-        for_blocks(rows, plan.m_block, block)
+        for_balanced_blocks(rows, plan.m_block, plan.rows, block)
 
     def _panels(
         self,

@@ -25,6 +25,7 @@ from microkernels.vector.expressions import (
     materialise,
 )
 from tir_schedules.attention.config import AttentionConfig, kernels_of
+from tir_schedules.attention.next_rows import NextRows
 from tir_schedules.attention.problem import (
     AttentionProblem,
     columns_are_contiguous,
@@ -90,13 +91,19 @@ class OpenMany:
         self.keys = materialise(ceil_div(self.n, self.lanes))
         self.pitch = materialise((self.keys + 1) * self.lanes)
         self.out_vectors = math.ceil(problem.e / self.lanes)
+        self.next_rows = NextRows(problem, self.buffers)
+        stored = sum(as_expr(extent(tensor.size)) for tensor in problem.tensors.values())
+        self.is_much = materialise(stored) >= self.config.prefetch_elements
 
     def emit(self, task: Expr) -> None:
         """One task: an attention, or those that share a k and a v, or one of the shares of them."""
-        shares, group = self.config.row_shares, self.group
+        problem, shares, group = self.problem, self.config.row_shares, self.group
         number = task if shares == 1 else bind(I.floordiv(task, shares))
         part = tirx.const(0, "int32") if shares == 1 else I.floormod(task, shares)
         row, rows = share_of(self.m, part, shares)
+        if self.config.prefetch:
+            last = as_expr(extent(problem.batches)) - group
+            self.next_rows.begin(materialise(tirx.Min((number + 1) * group, last)))
         self._task(number, group, row, rows)
 
     def _task(self, number: Expr, group: int, row: Expr, rows: Expr) -> None:
@@ -210,7 +217,7 @@ class OpenMany:
             if self.scores.mask is None:
                 with I.serial(height) as r, opaque_block("finish"):
                     self.scores.finish(batch, first, r)
-            self.softmax.emit(height, self.keys, self.n, product.pad)
+            self.softmax.emit(height, self.keys, self.n, lambda r: self._beside(first + r, r))
             choose(height, range(1, self.height + 1), product.multiply)
             with I.serial(height) as r, opaque_block("store"):
                 product.store(batch, out_base, first, r)
@@ -221,3 +228,10 @@ class OpenMany:
             lambda start, height: self.scores.multiply(bind(row + start), height),
             after,
         )
+
+    def _beside(self, row: Expr, r: Expr) -> None:
+        """What is done beside the softmax of a row."""
+        self.product.pad(r)
+        if self.config.prefetch:
+            with I.If(self.is_much), I.Then():
+                self.next_rows.fetch_open(row)

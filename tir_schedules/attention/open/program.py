@@ -18,6 +18,7 @@ from microkernels.microkernel import Microkernel, kernels_for
 from microkernels.tvm_compat import llvm_functions
 from microkernels.vector.addresses import ADDRESS_LLVM_IR
 from microkernels.vector.expressions import Expr, bind, materialise
+from microkernels.vector.prefetch import PREFETCH_LLVM_IR
 from microkernels.vector.streaming import streaming_llvm_ir
 from tir_schedules.attention.config import AttentionConfig, kernels_of
 from tir_schedules.attention.decode.plan import bits_of_element
@@ -282,7 +283,8 @@ class OpenAttention:
             self.problem, self.config, self.isa, self.buffers, self.scores, self.product, self.group
         )
         many.begin()
-        self._for_tasks(self._tasks(self.config.row_shares), many.emit, self._alone)
+        with llvm_functions(PREFETCH_LLVM_IR):
+            self._for_tasks(self._tasks(self.config.row_shares), many.emit, self._alone)
 
 
 def _over(count: Expr | int, group: int) -> Expr | int:
