@@ -54,19 +54,20 @@ class NextRows:
     def begin(self, following: Expr) -> None:
         """Finds the next attention's operands; sizes are known at run time only."""
         self.bases = {name: materialise(self.problem.base(name, following)) for name in self.names}
+        self.keys = materialise(self.problem.keys)
+        queries = tirx.Max(as_expr(extent(self.problem.m)), tirx.const(1, "int32"))
+        self.share = materialise(ceil_div(self.keys, queries))
 
     def fetch_open(self, row: Expr) -> None:
-        """As `fetch`, behind `begin`."""
-        m, n = (as_expr(extent(size)) for size in (self.problem.m, self.problem.n))
-        queries = [name for name in self.names if name in ("q", "out")]
-        keys = [name for name in self.names if name not in queries]
-        for name in queries:
-            self._line(name, self.bases[name], row)
-        share = materialise(ceil_div(n, m))
-        with I.serial(share) as number, opaque_block("next"):
-            at = materialise(tirx.Min(row * share + number, n - 1))
-            for name in keys:
-                self._line(name, self.bases[name], at)
+        """As `fetch`, behind `begin`; only keys that are looked at."""
+        for name in self.names:
+            if name in ("q", "out"):
+                self._line(name, self.bases[name], row)
+        with I.serial(self.share) as number, opaque_block("next"):
+            at = materialise(tirx.Min(row * self.share + number, self.keys - 1))
+            for name in self.names:
+                if name in ("k", "v"):
+                    self._line(name, self.bases[name], at)
 
     def _line(self, name: str, base: Expr, row: Expr) -> None:
         """One row of an operand."""

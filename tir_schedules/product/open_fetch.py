@@ -45,6 +45,8 @@ class OpenFetch:
         Tiles of the block, and lines that each fetches in every step of K.
     rows : Expr
         Of the block.
+    row_lines : Expr
+        Lines of the next panel for each row of the block, in fractions of `_WHOLE`.
     """
 
     loops: TileLoops
@@ -53,6 +55,7 @@ class OpenFetch:
     tiles: Expr
     lines: Expr
     rows: Expr
+    row_lines: Expr
 
     @staticmethod
     def of(loops: TileLoops, rows: Expr, vectors: int) -> OpenFetch | None:
@@ -65,7 +68,11 @@ class OpenFetch:
         tiles = materialise(tirx.Max(ceil_div(rows, loops.plan.rows), one))
         share = tirx.floordiv(tiles + (width - 1), tiles)
         lines = tirx.Select(tiles <= PANELS_AHEAD * width, share, tirx.const(0, "int32"))
-        return OpenFetch(loops, vectors, width, tiles, materialise(lines), rows)
+        panel = vectors * loops.plan.steps * _WHOLE // loops.line_vectors
+        row_lines = tirx.floordiv(tirx.const(panel, "int32"), tirx.Max(rows, one))
+        return OpenFetch(
+            loops, vectors, width, tiles, materialise(lines), rows, materialise(row_lines)
+        )
 
     def ahead(self, vector: Expr, at: Expr, height: int, first: Expr | int) -> Ahead | None:
         """(step) -> None; fetches a share of the panel that begins behind a tile's vectors.
@@ -109,28 +116,24 @@ class OpenFetch:
     def _evenly(
         self, fetch: Fetch, vector: Expr, at: Expr, height: int, first: Expr | int
     ) -> Ahead | None:
-        """As `ahead`; all tiles together fetch the next panel once, each as many lines a step.
+        """As `ahead`; all tiles together fetch the next panel once, each as many lines as its rows.
 
-        Lines are counted in fractions of `_WHOLE`.
+        Divided is once for a block of rows: one tile of few steps would notice.
         """
-        plan, in_line = self.loops.plan, self.loops.line_vectors
-        most = most_lines(height, self.vectors, in_line)
+        plan, in_line, one = self.loops.plan, self.loops.line_vectors, tirx.const(1, "int32")
+        most, bits = most_lines(height, self.vectors, in_line), tirx.const(_WHOLE_BITS, "int32")
         if not most:
             return None
-        one = tirx.const(1, "int32")
-        number = tirx.floordiv(at * self.tiles, tirx.Max(self.rows, one))
-        place = materialise(number * plan.steps + first)
-        parts = materialise(self.tiles * in_line)
-        stride = materialise(tirx.floordiv(_WHOLE * self.vectors, parts))
-        next_panel = self.vectors * plan.steps // in_line
-        begin = materialise(tirx.floordiv(place * self.vectors, parts) + next_panel)
+        stride = materialise(tirx.floordiv(self.row_lines * height, plan.steps))
+        before = tirx.shift_right(at * self.row_lines, bits)
+        before = before + tirx.shift_right(stride * first, bits)
+        begin = materialise(before + self.vectors * plan.steps // in_line)
         count = tirx.Max(tirx.Min(ceil_div(stride, _WHOLE), tirx.const(most, "int32")), one)
         numbers = [tirx.Min(tirx.const(each, "int32"), count - 1) for each in range(most)]
         offsets = [materialise(tirx.floordiv(each * stride, count)) for each in numbers]
 
         def emit(step: Expr | int) -> None:
             for offset in offsets:
-                line = tirx.shift_right(step * stride + offset, tirx.const(_WHOLE_BITS, "int32"))
-                fetch(vector, begin + line)
+                fetch(vector, begin + tirx.shift_right(step * stride + offset, bits))
 
         return emit
