@@ -3,7 +3,7 @@
     taskset -c 1 python -m tools.open_shapes minilm.onnx --sizes 1x1,1x128,8x32 --threads 1
 
 Sizes are those of the open dimensions, in the order in which the inputs name them. Every turn runs
-all of them one after the other; what counts is the least of the turns. Inputs are random: zeros and
+all of them one after the other; what counts is the least of all calls. Inputs are random: zeros and
 ones, only ones for what is called a mask, and floats. With `--openvino`, a Python that has OpenVINO
 runs the same open model, its floats in the precision given, float32 if none is.
 """
@@ -109,20 +109,21 @@ def inputs_of(
 
 
 def timed(run: Callable[..., Any], feeds: dict[str, np.ndarray]) -> Callable[[float], list[float]]:
-    """Runs a session for so many seconds, at least once; returns the mean time of a run."""
+    """Runs a session for so many seconds, at least once; returns the time of each run."""
 
     def run_for(seconds: float) -> list[float]:
-        start, count = time.perf_counter(), 0
-        while count == 0 or time.perf_counter() - start < seconds:
+        times: list[float] = []
+        while not times or sum(times) < seconds:
+            start = time.perf_counter()
             run(None, feeds)
-            count += 1
-        return [(time.perf_counter() - start) / count]
+            times.append(time.perf_counter() - start)
+        return times
 
     return run_for
 
 
 def least_times(runs: Sequence[Callable[[float], list[float]]]) -> list[float]:
-    """The least mean seconds of a run of each, in turns."""
+    """The least seconds of a run of each, in turns."""
     least = [math.inf] * len(runs)
     for turn in range(TURNS):
         if turn == FEW_TURNS and max(least) > LONG:
@@ -132,7 +133,7 @@ def least_times(runs: Sequence[Callable[[float], list[float]]]) -> list[float]:
             if least[number] < LONG or turn == 0:
                 run_for(0)  # the first call of a turn is slower
             times = run_for(SECONDS)
-            least[number] = min(least[number], sum(times) / len(times))
+            least[number] = min(least[number], *times)
     return least
 
 

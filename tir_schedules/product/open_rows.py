@@ -33,7 +33,9 @@ from .few_rows import FewRows, PanelShare
 from .open_fetch import Ahead, OpenFetch
 from .streams import FEW_ROWS
 from .tile_loops import LoadPanel, TileLoops
-from .tile_stores import rest
+from .tile_stores import LONG_EPILOGUE, rest
+
+MOST_STORES = 40  # of vectors, in the code for all heights of a tile: more take long to compile
 
 
 def share_open(plan: ProductPlan, rows: Expr, whole: int, loops: OpenRows) -> None:
@@ -157,15 +159,16 @@ class OpenRows:
 
             def tile(fetch: OpenFetch | None, at: Expr, height: int) -> None:
                 ahead = None if fetch is None else fetch.ahead(first, at, height, 0)
-                whole = (0, steps)
-                self._tile(row + at, height, first, width, whole, load_b, scratch, 0, False, ahead)
+                whole, held = (0, steps), None if short else scratch
+                self._tile(row + at, height, first, width, whole, load_b, held, 0, False, ahead)
 
             def store(at: Expr, height: Expr) -> None:
                 self._store(row + at, height, first, width, scratch)
 
             if len(pieces) == 1:
                 load_b = self._panel_at(first, width, (0, steps))
-                self._for_tiles(rows, tile, store, least, fetch)
+                short = self._stores_at_once(width, least)
+                self._for_tiles(rows, tile, None if short else store, least, fetch)
                 return
             self._fill(row, rows, first, width, scratch)
             for piece in _alike(pieces):
@@ -179,6 +182,12 @@ class OpenRows:
         before, own = share_of(as_expr(group.count), *share)
         with I.serial(own) as at, opaque_block("panel"):
             panel(materialise(group.start + (before + at) * group.size), group.size)
+
+    def _stores_at_once(self, vectors: int, least: int) -> bool:
+        """Whether the code for each height has an epilogue of its own, without a way through L1."""
+        heights = range(min(least, (self.loops.plan.rows + 1) // 2), self.loops.plan.rows + 1)
+        stores = vectors * sum(heights)
+        return self.loops.epilogue_cost <= LONG_EPILOGUE and stores <= MOST_STORES
 
     def _piece(
         self,
@@ -252,17 +261,18 @@ class OpenRows:
         vectors: int,
         piece: Piece,
         read_b: LoadPanel,
-        scratch: Expr,
+        scratch: Expr | None,
         place: Expr | int,
         goes_on: bool,
         ahead: Ahead | None = None,
     ) -> None:
-        """One tile, its accumulators in `scratch` from the row `place` on."""
+        """One tile, its accumulators in `scratch` from the row `place` on; None: it is stored."""
         loops, kernel = self.loops, self.loops.plan.kernel
         begins = loops.start
 
         def start(i: Expr | int, j: int) -> Expr:
             if goes_on:
+                assert scratch is not None
                 return _vector_of(scratch, place + i, j, kernel.lanes)
             assert begins is not None
             return begins(row + i, vector + j)
@@ -280,7 +290,12 @@ class OpenRows:
             load_b,
             start if goes_on or begins is not None else None,
         )
-        rest(result, scratch, place)
+        if scratch is not None:
+            rest(result, scratch, place)
+            return
+        for i in range(rows):
+            for j in range(vectors):
+                loops.store(row + i, vector + j, result.value(i, j), j == vectors - 1)
 
 
 def _alike(pieces: Sequence[tuple[int, int]]) -> list[Group]:
