@@ -27,6 +27,7 @@ from .attention_converters import ATTENTION_CONVERTERS
 from .bfloat16_converters import BFLOAT16_CONVERTERS
 from .data_sized import DATA_SIZED_CONVERTERS
 from .data_sized.access import gather
+from .data_sized.index_grids import index_grid
 from .data_sized.sizes import dims_of
 from .data_sized.slices import open_slice
 from .deform_converter import DEFORM_CONVERTERS
@@ -70,6 +71,12 @@ def _gather(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str,
             part = relax.op.strided_slice(data, [axis], [first], [first + fixed.size])
             return relax.op.reshape(builder.normalize(part), result)
         return relax.op.take(data, literal(fixed), axis, mode="clip")
+    grid = index_grid(builder, indices)
+    run = None if grid is None else grid.run(dims_of(indices), extent)
+    if run is not None:
+        part = relax.op.strided_slice(data, [axis], [run[0]], [run[1]], assume_inbound=True)
+        shape = [*dims[:axis], *dims_of(indices), *dims[axis + 1 :]]
+        return relax.op.reshape(builder.normalize(part), relax.ShapeExpr(shape))
     dtype = dtype_of(indices)
     if not dtype.startswith("uint"):
         # ONNX counts negative indices from the end.

@@ -12,6 +12,7 @@ from typing import Any
 from tvm import relax, te, tirx
 
 from ..expressions import Converter, Expr, constant
+from .index_grids import index_grid
 from .kernels import INDEX, index
 from .requests import check
 from .sizes import dims_of, is_open, product, same_size
@@ -25,9 +26,12 @@ def gather(builder: relax.BlockBuilder, inputs: Sequence[Any], attrs: dict[str, 
     values = constant(indices)
     if values is not None and values.size == 1:
         return _slice_at(builder, data, axis, int(values.item()), places)
-    check_choice(builder, [before[axis]], places)
     end = axis + len(places)
     shape = [*before[:axis], *places, *before[axis + 1 :]]
+    grid = index_grid(builder, indices)
+    if grid is not None and grid.counts(places) and same_size(product(places), before[axis]):
+        return relax.op.reshape(data, relax.ShapeExpr(shape))
+    check_choice(builder, [before[axis]], places)
 
     def compute(data: te.Tensor, indices: te.Tensor) -> te.Tensor:
         def element(*i: Expr) -> Expr:
