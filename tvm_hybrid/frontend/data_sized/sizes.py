@@ -57,7 +57,7 @@ def same_size(one: Expr, other: Expr) -> bool:
     """Whether two sizes are equal, however they are written."""
     if tvm_ffi.structural_equal(one, other):
         return True
-    if isinstance(one, tirx.IntImm) and isinstance(other, tirx.IntImm):
+    if all(isinstance(size, (tirx.IntImm, tirx.Var)) for size in (one, other)):
         return False
     return is_number(simplified(one - other), 0)
 
