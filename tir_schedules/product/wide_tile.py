@@ -15,6 +15,8 @@ from .wide_product import float_tiles, wide_product
 # A panel is widened for each block of rows. Blocks of 200 rows that pass from L3 took 3% to 20%
 # less time than those in L2 (Zen 3, K from 512 to 4096).
 WIDE_ROWS, WIDE_BYTES = 256, 4 << 20
+# So many tiles do not cut K: LLVM would keep their sums in registers from one block to the next.
+FEW_TILES = 8
 
 
 def default_wide_tile(
@@ -38,5 +40,9 @@ def default_wide_tile(
     tile = default_tile(highest, sample, n, k, machine, fetches=True)
     block = min(WIDE_ROWS, WIDE_BYTES // (4 * highest.steps(k)))
     rows = max(tile["m_block"], block if is_open((m,)) else min(m, block))
-    k_block = math.ceil(tile["k_block"] / wide.parts)
+    steps, k_blocks = kernel.steps(k), 1
+    if sample > FEW_TILES * tile["rows"]:
+        step_bytes = 4 * wide.parts * tile["vectors"] * kernel.lanes
+        k_blocks = math.ceil(steps * step_bytes / (machine.l2_bytes // 2))
+    k_block = math.ceil(steps / k_blocks)
     return {**tile, "kernel": kernel.name, "m_block": rows, "k_block": k_block}

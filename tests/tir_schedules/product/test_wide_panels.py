@@ -13,11 +13,13 @@ from tests.tir_schedules.assembly_loops import assembly_of, innermost_loops
 from tests.tir_schedules.integer_regions import TYPES, check, matmul_region
 from tests.tir_schedules.open_regions import LENGTH
 from tests.tir_schedules.run_region import dtype_named, machine_for, run
+from tir_schedules.core.product_plan import ProductPlan
 from tir_schedules.core.region import Region, Tensor
 from tir_schedules.product.matmul import MATMUL
 from tir_schedules.product.matmul_config import plan_of
 from tir_schedules.product.wide_product import FEWEST_ROWS, wide_product_of
 
+F = "float32"
 # What widens, and what multiplies.
 INTEGERS = ("vpmovsxbw", "vpmovzxbw"), "vpmaddwd"
 FLOATS = ("vpslld", "vpand", "vandps"), "vfmadd"
@@ -79,6 +81,22 @@ def test_widened_bfloat16_is_multiplied_by_the_tile_of_floats() -> None:
     with pytest.raises(ConfigError, match="rows=6"):
         MATMUL.check(floats(FEWEST_ROWS - 1), few, machine_for("avx2").isa)
     MATMUL.check(floats(FEWEST_ROWS), few, machine_for("avx2").isa)
+
+
+@pytest.mark.parametrize(("a", "w", "out"), [("uint8", "int8", "int32"), (F, "bfloat16", F)])
+def test_few_tiles_do_not_cut_k(a: str, w: str, out: str) -> None:
+    """Their sums would stay in registers across the blocks of K, and be spilled."""
+    machine = machine_for("avx2")
+
+    def plan(m: int, k: int) -> ProductPlan:
+        weight = Tensor((k, 64), w, True)
+        inputs = Tensor((m, k), a), weight
+        region = Region(op="matmul", inputs=inputs, output=Tensor((m, 64), out))
+        return plan_of(region, MATMUL.default_config(region, machine))
+
+    few, many = plan(FEWEST_ROWS, 32768), plan(400, 32768)
+    assert len(few.pieces) == 1 and len(many.pieces) > 1
+    assert plan(400, 256).m_block > 100
 
 
 @pytest.mark.isa("avx2")
