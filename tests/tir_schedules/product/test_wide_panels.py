@@ -11,8 +11,8 @@ import pytest
 from microkernels.errors import ConfigError
 from tests.tir_schedules.assembly_loops import assembly_of, innermost_loops
 from tests.tir_schedules.integer_regions import TYPES, check, matmul_region
-from tests.tir_schedules.open_regions import LENGTH
-from tests.tir_schedules.run_region import dtype_named, machine_for, run
+from tests.tir_schedules.open_regions import LENGTH, OpenKernel
+from tests.tir_schedules.run_region import dtype_named, machine_for, random_inputs, run
 from tir_schedules.core.product_plan import ProductPlan
 from tir_schedules.core.region import Region, Tensor
 from tir_schedules.product.matmul import MATMUL
@@ -118,6 +118,30 @@ def test_bfloat16_has_the_bits_of_products_next_to_which_it_is_widened(dtype: st
 
         parts = [product(first, min(9, m - first)) for first in range(0, m, 9)]
         np.testing.assert_array_equal(product(0, m), np.concatenate(parts))
+
+
+@pytest.mark.isa("avx2")
+@pytest.mark.parametrize("cuts", [{}, {"m_block": 20, "k_block": 13}, {"threads_m": 2}])
+def test_any_number_of_bfloat16_rows_has_the_same_bits(cuts: dict[str, int]) -> None:
+    """Blocks of rows and shares of threads end in few rows, which widen next to the products."""
+
+    def region(m: int) -> Region:
+        inputs = Tensor((m, 75), F), Tensor((75, 70), "bfloat16", True)
+        return Region(op="matmul", inputs=inputs, output=Tensor((m, 70), F))
+
+    config = msgspec.structs.replace(
+        MATMUL.default_config(region(LENGTH), machine_for("avx2")), whole_rows=18, **cuts
+    )
+    kernel = OpenKernel(region(LENGTH), "avx2", cuts.get("threads_m", 1), config)
+    a, w = random_inputs(region(261))
+
+    def rows(first: int, end: int) -> np.ndarray:
+        return kernel.run({"length": end - first}, [a[first:end], w])
+
+    few = np.concatenate([rows(i, i + 9) for i in range(0, 261, 9)])
+    np.testing.assert_array_equal(few[:9], run(region(9), [a[:9], w], "avx2"))
+    for m in (1, FEWEST_ROWS - 1, FEWEST_ROWS, 19, 37, 261):
+        np.testing.assert_array_equal(rows(0, m), few[:m])
 
 
 @pytest.mark.parametrize("isa", ["scalar", "avx2_vnni", "avx512", "avx512_vnni"])
