@@ -108,11 +108,16 @@ def for_tiles(
         start = materialise(place[0])
         size = materialise(base + tirx.Cast("int32", tirx.LT(number, larger)))
         I.buffer_store(place, start + size, [0])
-        # Pieces of a total beyond `most` are at least half of it.
-        sizes = range(min(least, (most + 1) // 2), most + 1)
+        sizes = range(smallest_piece(least, most), most + 1)
         choose(size, sizes, lambda known: body(start, known))
         if after is not None:
             after(start, size)
+
+
+def smallest_piece(least: int, most: int) -> int:
+    """The smallest that `for_tiles` makes of any total from `least` on, 0 left out."""
+    totals = range(least, max(least, most * most) + most)  # pieces of larger ones are no smaller
+    return min(total // -(-total // most) for total in totals)
 
 
 def choose(value: Expr, numbers: Sequence[int], body: Callable[[int], None]) -> None:

@@ -27,12 +27,12 @@ from microkernels.vector.expressions import (
     like,
     ramp,
     reinterpret,
-    splat,
-    vector_type,
 )
 from tir_schedules.core.emission import opaque_block
 from tir_schedules.epilogue.epilogue import Columns, store_vector
 from tir_schedules.epilogue.quantize_steps import Number, emit_quantize
+
+from .wide_product import WideProduct
 
 Read = Callable[[Expr, Columns], Expr]
 _SIGN = 0x80
@@ -85,8 +85,8 @@ class Activations:
         The rows, if the same distance lies between all.
     peels : bool
         Whether the caller has the last step of K multiplied by itself, where `tail` says so.
-    words : bool
-        Whether 8-bit integers are staged as 16-bit ones, for kernels that multiply these.
+    wide : WideProduct or None
+        What multiplies them, if they are staged in a wider type.
     """
 
     def __init__(
@@ -101,9 +101,9 @@ class Activations:
         sums: bool = False,
         rows: InPlace | None = None,
         peels: bool = False,
-        words: bool = False,
+        wide: WideProduct | None = None,
     ) -> None:
-        self.words, self.element = words, "int16" if words else kernel.operand_dtype
+        self.wide, self.element = wide, kernel.operand_dtype if wide is None else wide.dtype
         self.kernel, self.dtype, self.k, self.read = kernel, dtype, k, read
         self.contiguous, self.quantize, self.rows = contiguous, quantize, rows
         vector = kernel.lanes * kernel.kr
@@ -114,7 +114,7 @@ class Activations:
         if kernel.by_tiles:
             matching = matching and dtype == kernel.a_dtype and rows is not None
         self.tail = kernel.by_tiles and matching and peels and not whole and k > vector
-        self.staged = words or not (as_is or (matching and (whole or self.tail)))
+        self.staged = wide is not None or not (as_is or (matching and (whole or self.tail)))
         self.pitch = vector if self.tail else math.ceil(k / vector) * vector
         self.block: Expr = tirx.const(0, "int32")
         if self.staged or self.tail:
@@ -133,11 +133,8 @@ class Activations:
         if self.tail and isinstance(step, int):  # the last one, the only one that is no variable
             place = [self._within(row), tirx.const(0, "int32")]
             return self.kernel.a_operand(self.buffer, place, self.pitch)
-        if self.words:
-            pair = self.buffer[self._within(row), ramp(step * kr, kr)]
-            lanes = self.kernel.lanes
-            word = splat(I.reinterpret(f"int{16 * kr}", pair), lanes)
-            return I.reinterpret(vector_type("int16", kr * lanes), word)
+        if self.wide is not None:
+            return self.wide.spread(self.buffer, self._within(row), step)
         if self.staged:
             place = [self._within(row), step * kr]
             return self.kernel.a_operand(self.buffer, place, self.pitch)
@@ -185,7 +182,7 @@ class Activations:
                 zero = constant(0, self.element, lanes)
                 I.buffer_store(self.buffer, zero, [to, ramp(start, lanes)])
             value = self._as_operand(self.read(row, Columns(first + start, lanes, valid)))
-            value = cast("int16", value) if self.words else value
+            value = value if self.wide is None else self.wide.widen(value)
             store_vector(self.buffer, value, [to], columns)
 
         k = self.k - first

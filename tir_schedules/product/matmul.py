@@ -71,6 +71,7 @@ from .tile_config import (
 )
 from .tile_space import tiles_and_blocks
 from .tile_stores import direct_store, row_store
+from .wide_tile import default_wide_tile
 from .zero_points import integer_reference
 
 
@@ -126,7 +127,7 @@ def _open_candidates(region: Region, machine: Machine) -> list[MatmulConfig]:
     found = []
     for kernel in _kernels(region, machine.isa):
         if not kernel.by_tiles:
-            tile = _tile(region.sampled(), machine, kernel)
+            tile = _tile(region, machine, kernel)
             row_flops = 2 * n * k / kernel.kr
             found.append(MatmulConfig(**tile, **open_grid(tile, n, k, machine, row_flops)))
     return found
@@ -214,8 +215,11 @@ def _kernels(region: Region, isa: Isa) -> tuple[Microkernel, ...]:
 
 
 def _tile(region: Region, machine: Machine, kernel: Microkernel) -> dict[str, Any]:
-    m, n, k = dimensions(region)
-    tile = default_tile(kernel, m, n, k, machine, fetches=True)
+    """The best tile of one kernel; that of an open region is for a sample of its sizes."""
+    m, n, k = dimensions(region.sampled())
+    tile = default_wide_tile(kernel, dimensions(region)[0], m, n, k, machine)
+    if tile is None:
+        tile = default_tile(kernel, m, n, k, machine, fetches=True)
     window = window_of(region)
     if window is not None:  # overlapping rows take less of L2
         block = machine.l2_bytes // 2 // (4 * window.pitch)

@@ -6,7 +6,7 @@ import math
 
 from microkernels.errors import ConfigError
 from microkernels.isa import Isa
-from microkernels.microkernel import Microkernel
+from microkernels.microkernel import Microkernel, microkernel_named
 from tir_schedules.core.integer_product import is_integer, quantized_dtype
 from tir_schedules.core.product_plan import ProductPlan, TileConfig
 from tir_schedules.core.region import Region
@@ -14,6 +14,7 @@ from tir_schedules.epilogue.epilogue import rows_and_columns
 
 from .matmul_window import window_of
 from .tile_config import check_tile
+from .wide_product import wide_product
 
 # Types of A that a weight of some type can be multiplied by; they are converted on the way in.
 ACTIVATION_DTYPES = {
@@ -90,8 +91,10 @@ def product_types(region: Region) -> tuple[str, str]:
 def check(region: Region, config: MatmulConfig, isa: Isa) -> Microkernel:
     """The microkernel of a legal configuration; ConfigError for an illegal one."""
     threads = "threads_m", "threads_n", "threads_k"
-    kernel = check_tile(region, config, isa, product_types(region), *threads)
-    if config.threads_k > 1 and not shares_k(kernel, dimensions(region)[2]):
+    m, _, k = dimensions(region)
+    wide = wide_product(microkernel_named(config.kernel), m, config.rows, config.vectors)
+    kernel = check_tile(region, config, isa, product_types(region), *threads, wide=wide)
+    if config.threads_k > 1 and not shares_k(kernel, k):
         raise ConfigError(f"threads_k={config.threads_k}: {region.key} has an incomplete tile of K")
     return kernel
 

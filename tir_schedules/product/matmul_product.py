@@ -18,6 +18,7 @@ from microkernels.vector.prefetch import PREFETCH_LLVM_IR, prefetch
 from tir_schedules.core.extents import extent
 from tir_schedules.core.integer_product import is_integer
 from tir_schedules.core.region import Region
+from tir_schedules.core.size import is_open
 
 from .activations import Activations, InPlace, Read
 from .matmul_config import MatmulConfig, plan_of
@@ -25,7 +26,8 @@ from .open_rows import OpenRows, share_open
 from .scaled_weight import ScaledPanels
 from .thread_grid import ThreadGrid
 from .tile_loops import TileLoops, TileTask
-from .word_panels import WordPanels, widens
+from .wide_panels import WidePanels
+from .wide_product import FEWEST_ROWS, WideProduct, wide_product_of
 from .zero_points import Start, ZeroPoints, quantize_parameters
 
 _LINE = 64  # bytes of a cache line
@@ -93,24 +95,14 @@ class MatmulProduct:
             first = panels.size + vector * (4 * lanes)
             return reinterpret_group("int32", weight[ramp(first, 4 * lanes)], lanes)
 
-        integer = is_integer(region)
         inputs = dict(self.inputs)
         if self.find_range is not None:
             inputs["range"] = self.find_range()
-        activations = Activations(
-            kernel,
-            region.inputs[0].dtype,
-            k,
-            min(max(config.m_block, config.rows), most_rows),
-            self.read_a,
-            quantize=quantize_parameters(region, kernel, inputs),
-            sums=integer and ZeroPoints.of(region, kernel).needs_row_sums,
-            rows=self.rows,
-            peels=True,
-            words=widens(plan, kernel),
-        )
+        wide = wide_product_of(plan)
+        block = min(max(config.m_block, config.rows), most_rows)
+        activations = self._activations(k, block, inputs, wide)
         start = None
-        if integer:
+        if is_integer(region):
             start = Start(region, kernel, inputs, k, column_term, activations.row_sum)
         loops = TileLoops(
             plan,
@@ -125,13 +117,41 @@ class MatmulProduct:
             fetch=fetch if in_line * step_bytes == _LINE else None,
             line_vectors=in_line,
         )
-        if widens(plan, kernel):
-            return replace(loops, stage_b=WordPanels(plan, weight).stage)
+        if wide is not None:
+            narrow = None
+            if is_open((plan.m,)) and wide.parts > 1:
+                few = self._activations(k, FEWEST_ROWS - 1, inputs)
+                low = replace(plan, rows=min(plan.rows, kernel.mr))
+                narrow = replace(loops, plan=low, load_a=few.load, begin=few.begin)
+            stage = WidePanels(plan, weight, wide).stage
+            return replace(loops, stage_b=stage, wide=wide, narrow=narrow)
         if "scale" not in inputs:
             return loops
         vectors = min(config.vectors, plan.n_vectors)
         scaled = ScaledPanels(kernel, weight, inputs["scale"], k, plan.longest_piece, vectors)
         return replace(loops, stage_b=scaled.stage)
+
+    def _activations(
+        self,
+        k: int,
+        most_rows: int,
+        inputs: Mapping[str, Expr],
+        wide: WideProduct | None = None,
+    ) -> Activations:
+        """A, at most so many rows of it at a time; `inputs` hold a range that was found."""
+        region, kernel = self.region, self.kernel
+        return Activations(
+            kernel,
+            region.inputs[0].dtype,
+            k,
+            most_rows,
+            self.read_a,
+            quantize=quantize_parameters(region, kernel, inputs),
+            sums=is_integer(region) and ZeroPoints.of(region, kernel).needs_row_sums,
+            rows=self.rows,
+            peels=True,
+            wide=wide,
+        )
 
     def run(self, rows: int, tiles: TileTask) -> None:
         """The product of the first `rows` rows, in the calling thread."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import tvm.tirx.script.builder.ir as I
 from tvm import tirx
@@ -26,7 +26,12 @@ from tir_schedules.core.blocking import Group, balanced
 from tir_schedules.core.emission import opaque_block, task_loop
 from tir_schedules.core.extents import as_expr
 from tir_schedules.core.group_loops import for_groups, for_share
-from tir_schedules.core.open_loops import for_balanced_blocks, for_tiles, share_of
+from tir_schedules.core.open_loops import (
+    for_balanced_blocks,
+    for_tiles,
+    share_of,
+    smallest_piece,
+)
 from tir_schedules.core.product_plan import Piece, ProductPlan
 
 from .few_rows import FewRows, PanelShare
@@ -34,6 +39,7 @@ from .open_fetch import Ahead, OpenFetch
 from .streams import FEW_ROWS
 from .tile_loops import LoadPanel, TileLoops
 from .tile_stores import LONG_EPILOGUE, rest
+from .wide_product import FEWEST_ROWS, wide_product_of
 
 MOST_STORES = 40  # of vectors, in the code for all heights of a tile: more take long to compile
 
@@ -78,11 +84,22 @@ def tile_choices(plan: ProductPlan, whole: int = 0) -> str:
 
 
 def _heights(plan: ProductPlan) -> str:
-    if plan.rows <= FEW_ROWS:
-        return f"tiles of 1 to {plan.rows} rows"
-    least = min(FEW_ROWS + 1, (plan.rows + 1) // 2)
+    wide = wide_product_of(plan)
+    if wide is None or wide.kernel is plan.kernel:
+        return _few_and_more(plan.rows, f"; more: {{}}, in blocks of {plan.m_block}")
+    some = _few_and_more(plan.kernel.mr, f"; {FEW_ROWS + 1} to {FEWEST_ROWS - 1}: {{}}")
+    least = smallest_piece(FEWEST_ROWS, plan.rows)
+    tiles = f"tiles of {least} to {plan.rows} rows, in blocks of {plan.m_block}"
+    return f"{some}; more: widened operands, {tiles}"
+
+
+def _few_and_more(rows: int, more: str) -> str:
+    """Tiles of at most so many rows, for few rows and for what `more` says."""
+    if rows <= FEW_ROWS:
+        return f"tiles of 1 to {rows} rows"
+    least = smallest_piece(FEW_ROWS + 1, rows)
     few = f"1 to {FEW_ROWS} rows: panels of columns side by side"
-    return f"{few}; more: tiles of {least} to {plan.rows} rows, in blocks of {plan.m_block}"
+    return few + more.format(f"tiles of {least} to {rows} rows")
 
 
 @dataclass(frozen=True)
@@ -114,30 +131,66 @@ class OpenRows:
         """
         plan, loops = self.loops.plan, self.loops
         groups = balanced(vectors, plan.vectors)
-        few = self.few_rows(loops, groups)
+        few = self.few_rows(loops.narrow or loops, groups)
         cut = len(plan.pieces) > 1
         height = max(plan.m_block if cut else plan.rows, few.most)
         width = max(groups[0].size, few.widest) * plan.kernel.lanes
         scratch = I.sblock_alloc_buffer((height, width), plan.kernel.acc_dtype, align=64)
 
         def block(start: Expr, size: Expr) -> None:
-            if loops.begin is not None:
-                loops.begin(row + start, size)
-
-            def many() -> None:
-                for group in groups:
-                    self._panels(row + start, size, vector, group, scratch, few.most + 1, share)
-
-            if not few.most:
-                many()
+            if loops.narrow is None:
+                self._block(row + start, size, vector, groups, few, scratch, share)
                 return
-            with I.If(size <= few.most):
+            narrow = replace(self, loops=loops.narrow)
+            with I.If(size < FEWEST_ROWS):
                 with I.Then():
-                    few.emit(row + start, size, vector, scratch, share)
+                    narrow._block(row + start, size, vector, groups, few, scratch, share)
                 with I.Else():
-                    many()
+                    self._many(row + start, size, vector, groups, scratch, FEWEST_ROWS, share)
 
         for_balanced_blocks(rows, plan.m_block, plan.rows, block)
+
+    def _block(
+        self,
+        row: Expr,
+        rows: Expr,
+        vector: Expr,
+        groups: Sequence[Group],
+        few: FewRows,
+        scratch: Expr,
+        share: PanelShare | None,
+    ) -> None:
+        """Panels of some widths for a block of rows, of any number."""
+        if not few.most:
+            self._many(row, rows, vector, groups, scratch, 1, share)
+            return
+        self._begin(row, rows)
+        with I.If(rows <= few.most):
+            with I.Then():
+                few.emit(row, rows, vector, scratch, share)
+            with I.Else():
+                for group in groups:
+                    self._panels(row, rows, vector, group, scratch, few.most + 1, share)
+
+    def _many(
+        self,
+        row: Expr,
+        rows: Expr,
+        vector: Expr,
+        groups: Sequence[Group],
+        scratch: Expr,
+        least: int,
+        share: PanelShare | None,
+    ) -> None:
+        """Panels of some widths for a block of `least` rows or more."""
+        self._begin(row, rows)
+        for group in groups:
+            self._panels(row, rows, vector, group, scratch, least, share)
+
+    def _begin(self, row: Expr, rows: Expr) -> None:
+        """What has to be done before a block of rows is multiplied."""
+        if self.loops.begin is not None:
+            self.loops.begin(row, rows)
 
     def _panels(
         self,
@@ -185,7 +238,8 @@ class OpenRows:
 
     def _stores_at_once(self, vectors: int, least: int) -> bool:
         """Whether the code for each height has an epilogue of its own, without a way through L1."""
-        heights = range(min(least, (self.loops.plan.rows + 1) // 2), self.loops.plan.rows + 1)
+        most = self.loops.plan.rows
+        heights = range(smallest_piece(least, most), most + 1)
         stores = vectors * sum(heights)
         return self.loops.epilogue_cost <= LONG_EPILOGUE and stores <= MOST_STORES
 
@@ -278,18 +332,18 @@ class OpenRows:
             return begins(row + i, vector + j)
 
         def load_b(j: int, ks: Sequence[Expr | int]) -> Expr | Address:
-            if ahead is not None and j == 0:
+            if ahead is not None and j == 0 and loops.begins(ks):
                 ahead(ks[0])
-            return read_b(vector, vectors, piece[0] + ks[0], j)
+            return read_b(vector, vectors, loops.place(piece[0], ks), j)
 
-        result = kernel.emit(
-            rows,
-            vectors,
-            (piece[1],),
-            lambda i, ks: loops.load_a(row + i, piece[0] + ks[0]),
-            load_b,
-            start if goes_on or begins is not None else None,
-        )
+        def load_a(i: int, ks: Sequence[Expr | int]) -> Expr | Address:
+            return loops.load_a(row + i, loops.place(piece[0], ks))
+
+        init = start if goes_on or begins is not None else None
+        if loops.wide is not None:
+            result = loops.wide.emit(rows, vectors, piece[1], load_a, load_b, init)
+        else:
+            result = kernel.emit(rows, vectors, (piece[1],), load_a, load_b, init)
         if scratch is not None:
             rest(result, scratch, place)
             return

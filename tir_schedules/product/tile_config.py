@@ -19,6 +19,7 @@ from tir_schedules.cost.amx_cost import LEAST_GAIN, amx_blocks, amx_cycles, vect
 from tir_schedules.cost.work import product_rate
 
 from .streams import known_streams
+from .wide_product import WideProduct
 
 RESULT_DTYPES = (
     "float32",
@@ -172,6 +173,7 @@ def check_tile(
     isa: Isa,
     types: tuple[str, str] | None,
     *positive: str,
+    wide: WideProduct | None = None,
 ) -> Microkernel:
     """The microkernel of a legal configuration.
 
@@ -181,6 +183,8 @@ def check_tile(
         What the product multiplies, as of `product_kernels`; None if the kernel need not fit.
     positive : str
         Further fields that have to be at least 1.
+    wide : WideProduct or None
+        What multiplies in the kernel's place; its tiles may be larger.
 
     Raises
     ------
@@ -189,7 +193,8 @@ def check_tile(
     """
     kernel = microkernel_named(config.kernel)
     limits = dict.fromkeys(("m_block", "k_block", *positive))
-    check_numbers(region, config, {"rows": kernel.mr, "vectors": kernel.vectors, **limits})
+    tile = kernel if wide is None else wide.kernel
+    check_numbers(region, config, {"rows": tile.mr, "vectors": tile.vectors, **limits})
     check_kernel(region, kernel, isa, types)
     return kernel
 

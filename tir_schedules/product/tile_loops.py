@@ -35,6 +35,7 @@ from tir_schedules.core.product_plan import (
 from .late_stores import LateStores
 from .streams import emit_streams
 from .tile_stores import rest, store_tile
+from .wide_product import WideProduct
 
 LoadPanel = Callable[[Expr | int, int, Expr | int, int], Expr | Address]
 Start = Callable[[Expr | int, int], Expr]
@@ -113,6 +114,11 @@ class TileLoops:
         Vectors of one step of packed B that a line holds.
     share : tuple or None
         First step and number of steps of the K that is multiplied; all of it if None.
+    wide : WideProduct or None
+        How tiles multiply operands that `begin` and `stage_b` have widened; `load_a` and the
+        panel's load_b then count its parts of steps.
+    narrow : TileLoops or None
+        What fewer than FEWEST_ROWS rows of an open number run; the same if None.
     """
 
     plan: ProductPlan
@@ -129,6 +135,8 @@ class TileLoops:
     fetch: Callable[[Expr, Expr | int], None] | None = None
     line_vectors: int = 1
     share: Piece | None = None
+    wide: WideProduct | None = None
+    narrow: TileLoops | None = None
 
     def emit(
         self, row: Expr, rows: int, vector: Expr, vectors: int, tiles: TileTask | None = None
@@ -164,6 +172,14 @@ class TileLoops:
             for_groups(blocks, emit_block)
         if tiles is None:
             state.release()
+
+    def place(self, first: Expr | int, ks: Sequence[Expr | int]) -> Expr | int:
+        """The step of K of a tile's loop variables in a block of K that begins at `first`."""
+        return first + ks[0] if self.wide is None else self.wide.place(first, ks)
+
+    def begins(self, ks: Sequence[Expr | int]) -> bool:
+        """Whether a step of the plan begins with these loop variables of a tile."""
+        return self.wide is None or ks[1] == 0
 
     def _panels(
         self,
@@ -344,9 +360,12 @@ class TileLoops:
                 return self.start(block + tile + i, vector + j)
 
             def read_b(j: int, ks: Sequence[Expr | int]) -> Expr | Address:
-                if ahead is not None and j == 0:
+                if ahead is not None and j == 0 and self.begins(ks):
                     ahead(tile, ks[0])
-                return passes("B", load_b(vector, vectors, k_start + ks[0], j))
+                return passes("B", load_b(vector, vectors, self.place(k_start, ks), j))
+
+            def read_a(i: int, ks: Sequence[Expr | int]) -> Expr | Address:
+                return passes("A", self.load_a(block + tile + i, self.place(k_start, ks)))
 
             def passes(operand: str, loaded: Expr | Address) -> Expr | Address:
                 if operand == passing and isinstance(loaded, Address):
@@ -366,12 +385,14 @@ class TileLoops:
             init = None if resume or (first and self.start is None) else start
             if self.multiply is not None:
                 result = self.multiply(block + tile, rows, vector, vectors, piece, init)
+            elif self.wide is not None:
+                result = self.wide.emit(rows, vectors, k_size, read_a, read_b, init)
             else:
                 result = kernel.emit(
                     rows,
                     vectors,
                     (k_size,),
-                    lambda i, ks: passes("A", self.load_a(block + tile + i, k_start + ks[0])),
+                    read_a,
                     read_b,
                     init,
                     into,

@@ -1,0 +1,116 @@
+"""Which products multiply operands that were widened in cache before, and how.
+
+    8-bit integers   vpmaddwd multiplies words
+    bfloat16         without instructions for it, a product is one of f32
+
+To widen both operands next to every product takes as many instructions as the products. A panel of
+the weight is widened once for a block of rows (`wide_panels`), and a row once for all panels. Few
+rows widen the weight next to the products, which then is half as many bytes. Products and sums are
+the same, in the same order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import tvm.tirx.script.builder.ir as I
+
+from microkernels.microkernel import LoadA, LoadB, Microkernel, Start, Tile, kernels_for
+from microkernels.vector import bfloat16
+from microkernels.vector.expressions import Expr, cast, ramp, splat, vector_type
+from tir_schedules.core.product_plan import ProductPlan
+from tir_schedules.core.size import is_open
+
+FEWEST_ROWS = 16  # of a known number, for which widening the panels pays
+
+
+@dataclass(frozen=True)
+class WideProduct:
+    """How widened operands are multiplied.
+
+    Attributes
+    ----------
+    kernel : Microkernel
+        The register tile.
+    dtype : str
+        Element type of the operands in cache.
+    parts : int
+        Steps of the tile in one step of the plan.
+    """
+
+    kernel: Microkernel
+    dtype: str
+    parts: int = 1
+
+    def emit(
+        self,
+        rows: int,
+        vectors: int,
+        steps: int,
+        load_a: LoadA,
+        load_b: LoadB,
+        init: Start | None,
+    ) -> Tile:
+        """As `Microkernel.emit`; the loop variables are a step of the plan and a part of it."""
+        tile = self.kernel.begin(rows, vectors, init)
+        with I.serial(steps) as step:
+            for part in range(self.parts):
+                at = [step, part]
+                self.kernel.accumulate(
+                    tile,
+                    range(rows),
+                    (),
+                    lambda i, _, at=at: load_a(i, at),  # type: ignore[misc]
+                    lambda j, _, at=at: load_b(j, at),  # type: ignore[misc]
+                )
+        return tile
+
+    def place(self, first: Expr | int, ks: Sequence[Expr | int]) -> Expr | int:
+        """The tile's step of K for loop variables of `emit`, in a block from `first` on."""
+        return (first + ks[0]) * self.parts + ks[1]
+
+    def widen(self, value: Expr) -> Expr:
+        """Elements as they are multiplied next to few rows, in the wider type."""
+        return bfloat16.widen(value) if self.dtype == "float32" else cast(self.dtype, value)
+
+    def spread(self, buffer: Expr, row: Expr | int, step: Expr | int) -> Expr:
+        """A of a row in cache, for a step of the tile."""
+        kernel = self.kernel
+        if kernel.kr == 1:
+            return kernel.spread(buffer[row, ramp(step, 1)])
+        lanes, kr = kernel.lanes, kernel.kr
+        pair = I.reinterpret(f"int{16 * kr}", buffer[row, ramp(step * kr, kr)])
+        return I.reinterpret(vector_type(self.dtype, kr * lanes), splat(pair, lanes))
+
+
+def wide_product(kernel: Microkernel, m: int, rows: int, vectors: int) -> WideProduct | None:
+    """How tiles of so many rows and vectors multiply widened operands; None if they do not.
+
+    Parameters
+    ----------
+    kernel : Microkernel
+        That the weight is packed for.
+    m : int
+        Rows of the whole product.
+    """
+    if kernel.isa_name != "avx2" or not (is_open((m,)) or m >= FEWEST_ROWS):
+        return None
+    if kernel.b_dtype == "int8":
+        return WideProduct(kernel, "int16")
+    if kernel.b_dtype != "bfloat16":
+        return None
+    tiles = float_tiles(kernel)
+    fitting = (each for each in tiles if rows <= each.mr and vectors <= each.vectors)
+    tile = min(fitting, key=lambda each: each.mr * each.vectors, default=None)
+    return None if tile is None else WideProduct(tile, "float32", kernel.kr)
+
+
+def float_tiles(kernel: Microkernel) -> tuple[Microkernel, ...]:
+    """What multiplies f32 on a kernel's instruction set."""
+    return kernels_for(kernel.isa, "float32", "float32")
+
+
+def wide_product_of(plan: ProductPlan) -> WideProduct | None:
+    """How a plan's tiles multiply widened operands; None if they do not."""
+    return wide_product(plan.kernel, plan.m, plan.rows, plan.vectors)
