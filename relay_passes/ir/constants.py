@@ -55,6 +55,14 @@ def array_of(tensor: Tensor, dtype: np.dtype[Any] | None = None) -> np.ndarray[A
     return array
 
 
+def tensor_of(array: np.ndarray[Any, Any]) -> Tensor | None:
+    """The tensor whose elements an array of `array_of` is; None for any other array."""
+    tensor = getattr(array.base, "tensor", None)
+    if not isinstance(tensor, Tensor) or array.shape != tuple(map(int, tensor.shape)):
+        return None
+    return tensor if str(array.dtype) == str(tensor.dtype) and array.flags.c_contiguous else None
+
+
 def bytes_of(tensor: Tensor) -> int:
     """The size of a tensor's elements."""
     return math.prod(tensor.shape) * tensor.dtype.itemsize
