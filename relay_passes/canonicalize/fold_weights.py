@@ -17,6 +17,7 @@ from tvm import ir, relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from relay_passes.ir.call_axes import view_of
+from relay_passes.ir.constants import array_of
 from relay_passes.ir.fold import fold_pass
 from relay_passes.ir.graph import op_name, static_tensor
 
@@ -40,7 +41,7 @@ class _Folder(PyExprMutator):
             argument = self.lookup_binding(argument)
         if not isinstance(argument, ir.GenericConst):
             return call
-        array = _folded(argument.value.numpy(), call)
+        array = _folded(array_of(argument.value), call)
         if array is None:
             return call
         return relax.const(np.ascontiguousarray(array), str(call.ty.dtype))
