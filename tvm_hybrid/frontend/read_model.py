@@ -15,6 +15,7 @@ from onnx.external_data_helper import load_external_data_for_model, uses_externa
 
 from microkernels.errors import ModelError
 
+from .graph import STANDARD_DOMAINS
 from .left_data import LARGE_BYTES, LeftData, without_large_data
 from .wire_format import WireError
 
@@ -132,7 +133,8 @@ def _parsed_apart(
 
 def _is_old(proto: onnx.ModelProto) -> bool:
     """Whether ONNX converts the model first, which may look into tensors."""
-    return any(each.version < _NEW_OPSET for each in proto.opset_import)
+    versions = (each.version for each in proto.opset_import if each.domain in STANDARD_DOMAINS)
+    return any(version < _NEW_OPSET for version in versions)
 
 
 def _read_file(path: Path) -> onnx.ModelProto:
