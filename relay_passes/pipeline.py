@@ -206,6 +206,7 @@ def phases(
             checks_first(),
             relax.transform.ConvertToDataflow(min_size=1),
             relax.transform.CanonicalizeBindings(),
+            relax.transform.DeadCodeElimination(),
             isolate_casts(),
             decompose_attention(),
             fold_empty(),

@@ -11,8 +11,11 @@ from collections.abc import Callable
 
 from tvm import IRModule, ir, relax
 
+from relay_passes.tvm_compat import set_type
+
 from .graph import DataflowGraph, forget_block
 from .region_functions import is_region_function
+from .rewrite import used_bindings
 
 Functions = dict[ir.GlobalVar, relax.Function]
 
@@ -95,7 +98,7 @@ def take_blocks(
         del found
         forget_block()
         new = rewrite(graph)
-        return relax.DataflowBlock(list(graph.bindings) if new is None else new)
+        return relax.DataflowBlock(list(graph.bindings) if new is None else used_bindings(new))
 
     return _with_blocks(functions, gvar, changed)
 
@@ -108,8 +111,9 @@ def _with_blocks(
     """A function with changed blocks; `change` takes each out of a list, so that nobody has it."""
     function = functions.pop(gvar)
     params, result, attrs = function.params, function.body.body, function.attrs
-    ty, is_pure = function.ret_ty, function.is_pure
+    ty, is_pure, body_ty = function.ret_ty, function.is_pure, function.body.ty
     blocks = [[block] for block in function.body.blocks]
     del function
-    written = [change(block) for block in blocks]
-    return relax.Function(params, relax.SeqExpr(written, result), ty, is_pure, attrs)
+    body = relax.SeqExpr([change(block) for block in blocks], result)
+    set_type(body, body_ty)
+    return relax.Function(params, body, ty, is_pure, attrs)

@@ -34,7 +34,7 @@ from microkernels.machines.machine import Machine
 from relay_passes.decisions import Decision, DecisionLog
 from relay_passes.ir.graph import DataflowGraph, is_call, known_tensor, op_name, region_tensor
 from relay_passes.ir.move_functions import move_functions, take_blocks, take_callers
-from relay_passes.ir.rewrite import Bindings
+from relay_passes.ir.rewrite import Bindings, tidied
 from relay_passes.ir.traits import QUANTIZING, VIEWS
 from relay_passes.ir.with_args import with_args
 
@@ -84,9 +84,7 @@ def merge_projections(machine: Machine, decisions: DecisionLog | None = None) ->
             written.update_func(gvar, take_blocks(callers, gvar, merged))
         if not changes:
             return written
-        return relax.transform.DeadCodeElimination()(
-            relax.transform.CanonicalizeBindings()(written)
-        )
+        return tidied(written)
 
     return run
 
