@@ -20,6 +20,7 @@ from .bfloat16.uint16_entry import bits_entry
 from .bfloat16.widen_bf16 import widen_bf16
 from .canonicalize.checks_first import checks_first
 from .canonicalize.clip_indices import clip_indices
+from .canonicalize.common_values import common_values
 from .canonicalize.conv1d_channels_last import conv1d_channels_last
 from .canonicalize.decompose_attention import decompose_attention
 from .canonicalize.decompose_conv_transpose import decompose_conv_transpose
@@ -229,7 +230,7 @@ def phases(
             safe_softmax(),
             sink_scale(),
             sink_permutes(),
-            relax.transform.EliminateCommonSubexpr(),
+            common_values(),
             relax.transform.CanonicalizeBindings(),
             relax.transform.DeadCodeElimination(),
         ],
@@ -246,7 +247,7 @@ def phases(
             weight_only_matmul(),
             *only_if(bf16, bf16_precision()),
             raise_bf16_casts(),
-            relax.transform.EliminateCommonSubexpr(),
+            common_values(),
             relax.transform.CanonicalizeBindings(),
             relax.transform.DeadCodeElimination(),
             *only_if(coarse, merge_projections(options.machine, decisions)),
